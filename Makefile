@@ -1,0 +1,37 @@
+# Every target sets itself up: .venv is made from nothing where it is missing or older than pyproject.toml.
+PYTHON ?= $(shell command -v python$(shell cat .python-version) || command -v python3)
+VENV := .venv
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-slow bench format clean
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12))' || \
+		{ echo "Python 3.12 or newer is needed; point to one with: make PYTHON=/path/to/python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check -e '.[case-studies,test]'
+	@touch $@
+
+demo: $(READY)
+	$(RUN) -m case_studies.glass
+
+test: $(READY)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m pytest -q
+
+test-slow: $(READY)
+	$(RUN) -m pytest -q --runslow
+
+bench: $(READY)
+	$(RUN) -m case_studies.benchmarks.overhead
+	$(RUN) -m case_studies.benchmarks.thesis_protocol
+	$(RUN) -m case_studies.benchmarks.gradient_free
+
+format: $(READY)
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache

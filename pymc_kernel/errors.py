@@ -1,0 +1,27 @@
+"""What can go wrong, as types. Imports nothing from the package.
+
+Every type is also a built-in one (``ValueError`` or ``RuntimeError``), so that code which does not know
+the package can still catch it.
+"""
+
+__all__ = ["NoisyBlockError", "NonFiniteStartError", "NotDifferentiableError", "PymcKernelError"]
+
+
+class PymcKernelError(Exception):
+    """Base of all errors that the package defines."""
+
+
+class NonFiniteStartError(PymcKernelError, ValueError):
+    """The log density is not finite at the point where a chain is to start."""
+
+
+class NoisyBlockError(PymcKernelError, ValueError):
+    """A step was given a part of the variables of a model whose density is only estimated.
+
+    The estimate that was accepted belongs to one value of all free variables. If another step moves some
+    of them, keeping the old estimate and drawing a new one are both wrong.
+    """
+
+
+class NotDifferentiableError(PymcKernelError, ValueError):
+    """A derivative was asked of a kernel that has none at zero distance."""

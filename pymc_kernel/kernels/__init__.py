@@ -1,0 +1,32 @@
+"""Positive definite kernels: values, derivatives, random features, bandwidths."""
+
+from pymc_kernel.kernels.bandwidth import median_distance
+from pymc_kernel.kernels.base import DotProductKernel, Kernel, RadialKernel
+from pymc_kernel.kernels.families import (
+    Gaussian,
+    InverseMultiquadric,
+    Laplace,
+    Linear,
+    Matern32,
+    Matern52,
+    Polynomial,
+    RationalQuadratic,
+)
+from pymc_kernel.kernels.features import RandomFourierFeatures, random_fourier_features
+
+__all__ = [
+    "DotProductKernel",
+    "Gaussian",
+    "InverseMultiquadric",
+    "Kernel",
+    "Laplace",
+    "Linear",
+    "Matern32",
+    "Matern52",
+    "Polynomial",
+    "RadialKernel",
+    "RandomFourierFeatures",
+    "RationalQuadratic",
+    "median_distance",
+    "random_fourier_features",
+]

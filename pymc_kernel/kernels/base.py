@@ -1,0 +1,314 @@
+"""What every kernel can do, derived once from its scalar profile.
+
+Imports NumPy and the lower files of ``kernels`` only. Notation: X is (n, d), Y is (m, d); radial kernels
+are phi(s), s = sum_i (x_i - y_i)^2 / l_i^2; dot-product kernels are psi(t), t = sum_i x_i y_i / l_i^2.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numba
+import numpy as np
+
+from pymc_kernel.errors import NotDifferentiableError
+from pymc_kernel.kernels.bandwidth import median_distance
+from pymc_kernel.kernels.profiles import fill_profile, radial_row
+from pymc_kernel.parallel import over_row_blocks
+
+__all__ = ["DotProductKernel", "Kernel", "RadialKernel", "as_points"]
+
+
+def as_points(points, name: str = "points") -> np.ndarray:
+    """Return ``points`` as a contiguous float array (n, d); a vector becomes one column."""
+    points = np.asarray(points, dtype=float)
+    if points.ndim == 1:
+        points = points[:, None]
+    if points.ndim != 2 or 0 in points.shape:
+        raise ValueError(f"{name} must have shape (n, d) with n >= 1 and d >= 1, got {points.shape}.")
+    return np.ascontiguousarray(points)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _radial_block(points, others_t, inverse_length_scale, family, a, b, order, start, stop, out):
+    for i in range(start, stop):
+        radial_row(points[i], others_t, inverse_length_scale, out[i])
+        fill_profile(family, a, b, order, out[i], out[i])
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _profile_block(values, family, a, b, order, start, stop):
+    for i in range(start, stop):
+        fill_profile(family, a, b, order, values[i], values[i])
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A positive definite kernel on R^d. Use one of the families, see the subclasses.
+
+    Parameters
+    ----------
+    length_scale : float, array_like (d,), or "median"
+        In the units of the points, one for all dimensions or one each. "median" stands for the median
+        distance of the points that a method learns from; :meth:`resolve` puts the number in.
+    """
+
+    length_scale: float | np.ndarray | str = 1.0
+
+    family: ClassVar[int]
+    #: Derivatives of the profile that are finite at zero distance; 1 is enough for a gradient.
+    smoothness: ClassVar[int] = 99
+
+    def __post_init__(self):
+        if isinstance(self.length_scale, str):
+            if self.length_scale != "median":
+                raise ValueError(f'length_scale must be positive or "median", got {self.length_scale!r}.')
+            return
+        scale = np.asarray(self.length_scale, dtype=float)
+        if scale.ndim > 1 or scale.size == 0 or not (np.isfinite(scale).all() and (scale > 0).all()):
+            raise ValueError(
+                "length_scale must be a positive number or a vector of one positive number per dimension, "
+                f"got {self.length_scale!r}."
+            )
+        object.__setattr__(self, "length_scale", scale.item() if scale.ndim == 0 else scale)
+
+    # -- what a family states ---------------------------------------------------------------------
+
+    @property
+    def shape_parameters(self) -> tuple[float, float]:
+        """The pair (a, b) of the compiled profile."""
+        return 1.0, 1.0
+
+    # -- length scale -------------------------------------------------------------------------------
+
+    def resolve(self, points, rng: np.random.Generator | None = None, max_points: int = 1000):
+        """Return this kernel with a numeric length scale, learnt from ``points`` (n, d) if it is "median"."""
+        if isinstance(self.length_scale, str):
+            return replace(self, length_scale=median_distance(points, rng, max_points))
+        return self
+
+    def inverse_length_scale(self, num_dims: int) -> np.ndarray:
+        """Return 1 / l as a vector (d,); an error where the length scale does not fit ``num_dims``."""
+        if isinstance(self.length_scale, str):
+            raise ValueError(
+                f"{type(self).__name__}(length_scale={self.length_scale!r}) has no number yet: call "
+                ".resolve(points) first, or give a number."
+            )
+        scale = np.atleast_1d(np.asarray(self.length_scale, dtype=float))
+        if scale.size not in (1, num_dims):
+            raise ValueError(f"length_scale has {scale.size} entries, but the points have {num_dims} dimensions.")
+        return np.full(num_dims, 1.0) / scale
+
+    # -- public calculus ----------------------------------------------------------------------------
+
+    def __call__(self, x, y=None) -> np.ndarray:
+        """Return the Gram matrix k(x_i, y_j), shape (n, m); ``y`` defaults to ``x``. O(n m d) time."""
+        x, y = self._pair(x, y)
+        return self._profile_matrix(x, y, 0)
+
+    def diagonal(self, x) -> np.ndarray:
+        """Return k(x_i, x_i), shape (n,)."""
+        raise NotImplementedError
+
+    def dot(self, x, weights, y=None, block_size: int = 1024) -> np.ndarray:
+        """Return k(x, y) @ weights without ever holding the n x m matrix.
+
+        Parameters
+        ----------
+        x, y : array_like (n, d), (m, d)
+            ``y`` defaults to ``x``.
+        weights : array_like (m,) or (m, p)
+        block_size : int
+            Rows at a time; memory is O(block_size m).
+        """
+        x, y = self._pair(x, y)
+        weights = np.asarray(weights, dtype=float)
+        if weights.ndim not in (1, 2) or weights.shape[0] != y.shape[0]:
+            raise ValueError(f"weights must have {y.shape[0]} rows, one per point, got shape {weights.shape}.")
+        out = np.empty((x.shape[0], *weights.shape[1:]))
+        for start in range(0, x.shape[0], block_size):
+            rows = slice(start, start + block_size)
+            out[rows] = self._profile_matrix(x[rows], y, 0) @ weights
+        return out
+
+    def gradient(self, x, y=None) -> np.ndarray:
+        """Return the gradient in the first argument, d k(x_i, y_j) / d x_i, shape (n, m, d).
+
+        The result itself is n x m x d; where only weighted sums are needed, use :meth:`gradient_dot`.
+        """
+        raise NotImplementedError
+
+    def gradient_dot(self, x, weights, y=None, block_size: int = 1024) -> np.ndarray:
+        """Return sum_j weights_j d k(x_i, y_j) / d x_i, shape (n, d), in O(block_size m) memory."""
+        raise NotImplementedError
+
+    def mixed_second(self, x, y) -> np.ndarray:
+        """Return the matrix d^2 k(x, y) / dx_a dy_b at one pair of points (d,), (d,); shape (d, d)."""
+        raise NotImplementedError
+
+    def laplacian(self, x, y=None) -> np.ndarray:
+        """Return the Laplacian in the first argument at every pair, shape (n, m)."""
+        raise NotImplementedError
+
+    def stein_trace(self, x, y=None) -> np.ndarray:
+        """Return sum_a d^2 k(x_i, y_j) / dx_a dy_a at every pair, shape (n, m): the trace term of Stein kernels."""
+        raise NotImplementedError
+
+    # -- shared machinery ---------------------------------------------------------------------------
+
+    def _pair(self, x, y):
+        x = as_points(x, "x")
+        y = x if y is None else as_points(y, "y")
+        if x.shape[1] != y.shape[1]:
+            raise ValueError(f"x has {x.shape[1]} dimensions and y has {y.shape[1]}; they must agree.")
+        return x, y
+
+    def _need_smoothness(self, order: int, what: str):
+        if self.smoothness < order:
+            raise NotDifferentiableError(
+                f"{type(self).__name__} is not smooth enough at zero distance for {what}; "
+                "use Gaussian, InverseMultiquadric, RationalQuadratic or Matern52."
+            )
+
+    def _profile_matrix(self, x, y, order) -> np.ndarray:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class RadialKernel(Kernel):
+    """A kernel of the distance: k(x, y) = phi(sum_i (x_i - y_i)^2 / l_i^2) with phi(0) = 1."""
+
+    def diagonal(self, x) -> np.ndarray:
+        """Return k(x_i, x_i) = 1, shape (n,)."""
+        return np.ones(as_points(x, "x").shape[0])
+
+    def gradient(self, x, y=None) -> np.ndarray:
+        """Return 2 phi'(s) (x_i - y_j) / l^2, shape (n, m, d)."""
+        self._need_smoothness(1, "a gradient")
+        x, y = self._pair(x, y)
+        inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
+        first = self._profile_matrix(x, y, 1)
+        return 2.0 * first[:, :, None] * (x[:, None, :] - y[None, :, :]) * inverse_square
+
+    def gradient_dot(self, x, weights, y=None, block_size: int = 1024) -> np.ndarray:
+        """Return sum_j weights_j d k(x_i, y_j) / d x_i, shape (n, d), in O(block_size m) memory."""
+        self._need_smoothness(1, "a gradient")
+        x, y = self._pair(x, y)
+        weights = np.asarray(weights, dtype=float)
+        if weights.shape != (y.shape[0],):
+            raise ValueError(f"weights must have shape ({y.shape[0]},), got {weights.shape}.")
+        inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
+        # sum_j c_j (x - y_j) is taken about the centre of y, so that a far-off origin costs no digits.
+        centre = y.mean(axis=0)
+        out = np.empty_like(x)
+        for start in range(0, x.shape[0], block_size):
+            rows = slice(start, start + block_size)
+            first = self._profile_matrix(x[rows], y, 1)
+            total = first @ weights
+            out[rows] = total[:, None] * (x[rows] - centre) - first @ (weights[:, None] * (y - centre))
+        return 2.0 * out * inverse_square
+
+    def mixed_second(self, x, y) -> np.ndarray:
+        """Return -4 phi''(s) u u' - 2 phi'(s) diag(1 / l^2) with u = (x - y) / l^2, shape (d, d)."""
+        self._need_smoothness(1, "mixed second derivatives")
+        x, y = self._pair(np.atleast_2d(x), np.atleast_2d(y))
+        inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
+        u = ((x - y) * inverse_square)[0]
+        first = self._profile_matrix(x, y, 1)[0, 0]
+        second = self._profile_matrix(x, y, 2)[0, 0]
+        return -4.0 * second * np.outer(u, u) - 2.0 * first * np.diag(inverse_square)
+
+    def laplacian(self, x, y=None) -> np.ndarray:
+        """Return 4 phi''(s) |u|^2 + 2 phi'(s) sum_i 1 / l_i^2 with u = (x - y) / l^2, shape (n, m)."""
+        self._need_smoothness(1, "a Laplacian")
+        x, y = self._pair(x, y)
+        inverse = self.inverse_length_scale(x.shape[1])
+        out = self._profile_matrix(x, y, 2)
+        # |u|^2 is a squared distance with length scale l^2, so the same compiled row serves.
+        squared = np.empty_like(out)
+        y_t = np.ascontiguousarray(y.T)
+        for i in range(x.shape[0]):
+            radial_row(x[i], y_t, inverse**2, squared[i])
+        out *= squared
+        out *= 4.0
+        out += 2.0 * (inverse**2).sum() * self._profile_matrix(x, y, 1)
+        return out
+
+    def stein_trace(self, x, y=None) -> np.ndarray:
+        """Return minus the Laplacian, shape (n, m): for a kernel of x - y, d/dy = -d/dx."""
+        out = self.laplacian(x, y)
+        return np.negative(out, out=out)
+
+    def sample_frequencies(self, num_features: int, num_dims: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws (num_features, d) from the spectral density, in units of 1 / length scale."""
+        raise NotImplementedError(f"{type(self).__name__} has no spectral density here.")
+
+    def _profile_matrix(self, x, y, order):
+        a, b = self.shape_parameters
+        inverse = self.inverse_length_scale(x.shape[1])
+        y_t = np.ascontiguousarray(y.T)
+        out = np.empty((x.shape[0], y.shape[0]))
+
+        def fill(start, stop):
+            _radial_block(x, y_t, inverse, self.family, a, b, order, start, stop, out)
+
+        over_row_blocks(fill, x.shape[0], y.shape[0] * (x.shape[1] + 10))
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class DotProductKernel(Kernel):
+    """A kernel of the scalar product: k(x, y) = psi(sum_i x_i y_i / l_i^2)."""
+
+    def diagonal(self, x) -> np.ndarray:
+        """Return psi(sum_i x_i^2 / l_i^2), shape (n,)."""
+        x = as_points(x, "x")
+        a, b = self.shape_parameters
+        values = ((x * self.inverse_length_scale(x.shape[1])) ** 2).sum(axis=1)
+        fill_profile(self.family, a, b, 0, values, values)
+        return values
+
+    def gradient(self, x, y=None) -> np.ndarray:
+        """Return psi'(t) y_j / l^2, shape (n, m, d)."""
+        x, y = self._pair(x, y)
+        return self._profile_matrix(x, y, 1)[:, :, None] * (y * self.inverse_length_scale(x.shape[1]) ** 2)
+
+    def gradient_dot(self, x, weights, y=None, block_size: int = 1024) -> np.ndarray:
+        """Return sum_j weights_j d k(x_i, y_j) / d x_i, shape (n, d), in O(block_size m) memory."""
+        x, y = self._pair(x, y)
+        weights = np.asarray(weights, dtype=float)
+        if weights.shape != (y.shape[0],):
+            raise ValueError(f"weights must have shape ({y.shape[0]},), got {weights.shape}.")
+        scaled = weights[:, None] * y * self.inverse_length_scale(x.shape[1]) ** 2
+        out = np.empty_like(x)
+        for start in range(0, x.shape[0], block_size):
+            rows = slice(start, start + block_size)
+            out[rows] = self._profile_matrix(x[rows], y, 1) @ scaled
+        return out
+
+    def mixed_second(self, x, y) -> np.ndarray:
+        """Return psi''(t) (y / l^2)(x / l^2)' + psi'(t) diag(1 / l^2), shape (d, d)."""
+        x, y = self._pair(np.atleast_2d(x), np.atleast_2d(y))
+        inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
+        first = self._profile_matrix(x, y, 1)[0, 0]
+        second = self._profile_matrix(x, y, 2)[0, 0]
+        return second * np.outer(y[0] * inverse_square, x[0] * inverse_square) + first * np.diag(inverse_square)
+
+    def laplacian(self, x, y=None) -> np.ndarray:
+        """Return psi''(t) sum_i y_i^2 / l_i^4, shape (n, m)."""
+        x, y = self._pair(x, y)
+        return self._profile_matrix(x, y, 2) * ((y * self.inverse_length_scale(x.shape[1]) ** 2) ** 2).sum(axis=1)
+
+    def stein_trace(self, x, y=None) -> np.ndarray:
+        """Return psi''(t) sum_i x_i y_i / l_i^4 + psi'(t) sum_i 1 / l_i^2, shape (n, m)."""
+        x, y = self._pair(x, y)
+        inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
+        out = self._profile_matrix(x, y, 2)
+        out *= (x * inverse_square**2) @ y.T
+        out += self._profile_matrix(x, y, 1) * inverse_square.sum()
+        return out
+
+    def _profile_matrix(self, x, y, order):
+        a, b = self.shape_parameters
+        out = (x * self.inverse_length_scale(x.shape[1]) ** 2) @ y.T
+        _profile_block(out, self.family, a, b, order, 0, out.shape[0])
+        return out

@@ -1,0 +1,167 @@
+"""The kernels themselves: a formula each. Imports NumPy and the lower files of ``kernels`` only."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from pymc_kernel.kernels import profiles
+from pymc_kernel.kernels.base import DotProductKernel, RadialKernel
+
+__all__ = [
+    "Gaussian",
+    "InverseMultiquadric",
+    "Laplace",
+    "Linear",
+    "Matern32",
+    "Matern52",
+    "Polynomial",
+    "RationalQuadratic",
+]
+
+
+def _positive(value, name):
+    if not (np.isscalar(value) and np.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a positive number, got {value!r}.")
+
+
+def _student_frequencies(degrees, num_features, num_dims, rng):
+    # The Fourier transform of a Matern kernel of smoothness nu is a multivariate Student t with 2 nu degrees.
+    normal = rng.standard_normal((num_features, num_dims))
+    return normal * np.sqrt(degrees / rng.chisquare(degrees, size=(num_features, 1)))
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian(RadialKernel):
+    """k(x, y) = exp(-|x - y|^2 / (2 l^2)), l the ``length_scale`` in the units of x.
+
+    Papers and packages that write exp(-r^2 / s) mean l = sqrt(s / 2).
+    """
+
+    family: ClassVar[int] = profiles.GAUSSIAN
+
+    def sample_frequencies(self, num_features, num_dims, rng):
+        """Return draws (num_features, d) from N(0, I): divided by l they are the frequencies."""
+        return rng.standard_normal((num_features, num_dims))
+
+
+@dataclass(frozen=True, eq=False)
+class RationalQuadratic(RadialKernel):
+    """k(x, y) = (1 + |x - y|^2 / (2 alpha l^2))^-alpha; tends to the Gaussian as ``alpha`` grows."""
+
+    alpha: float = 1.0
+    family: ClassVar[int] = profiles.POWER
+
+    def __post_init__(self):
+        super().__post_init__()
+        _positive(self.alpha, "alpha")
+
+    @property
+    def shape_parameters(self):
+        """The pair (2 alpha, alpha)."""
+        return 2.0 * self.alpha, float(self.alpha)
+
+    def sample_frequencies(self, num_features, num_dims, rng):
+        """Return draws of a scale mixture of normals: precision Gamma(alpha, rate alpha)."""
+        precision = rng.gamma(self.alpha, 1.0 / self.alpha, size=(num_features, 1))
+        return np.sqrt(precision) * rng.standard_normal((num_features, num_dims))
+
+
+@dataclass(frozen=True, eq=False)
+class InverseMultiquadric(RadialKernel):
+    """k(x, y) = (1 + |x - y|^2 / l^2)^-beta, 0 < ``beta``; 1/2 is the usual choice.
+
+    This is c^(2 beta) (c^2 + |x - y|^2)^-beta with c = l.
+    """
+
+    beta: float = 0.5
+    family: ClassVar[int] = profiles.POWER
+
+    def __post_init__(self):
+        super().__post_init__()
+        _positive(self.beta, "beta")
+
+    @property
+    def shape_parameters(self):
+        """The pair (1, beta)."""
+        return 1.0, float(self.beta)
+
+    def sample_frequencies(self, num_features, num_dims, rng):
+        """Return draws of a scale mixture of normals: half the precision is Gamma(beta, rate 1)."""
+        precision = 2.0 * rng.gamma(self.beta, 1.0, size=(num_features, 1))
+        return np.sqrt(precision) * rng.standard_normal((num_features, num_dims))
+
+
+@dataclass(frozen=True, eq=False)
+class Matern32(RadialKernel):
+    """k(x, y) = (1 + sqrt(3) r / l) exp(-sqrt(3) r / l), r = |x - y|; once differentiable in the profile."""
+
+    family: ClassVar[int] = profiles.MATERN32
+    smoothness: ClassVar[int] = 1
+
+    def sample_frequencies(self, num_features, num_dims, rng):
+        """Return draws (num_features, d) of a Student t with 3 degrees of freedom."""
+        return _student_frequencies(3.0, num_features, num_dims, rng)
+
+
+@dataclass(frozen=True, eq=False)
+class Matern52(RadialKernel):
+    """k(x, y) = (1 + sqrt(5) r / l + 5 r^2 / (3 l^2)) exp(-sqrt(5) r / l), r = |x - y|."""
+
+    family: ClassVar[int] = profiles.MATERN52
+    smoothness: ClassVar[int] = 2
+
+    def sample_frequencies(self, num_features, num_dims, rng):
+        """Return draws (num_features, d) of a Student t with 5 degrees of freedom."""
+        return _student_frequencies(5.0, num_features, num_dims, rng)
+
+
+@dataclass(frozen=True, eq=False)
+class Laplace(RadialKernel):
+    """k(x, y) = exp(-r / l) with the Euclidean r = |x - y|: Matern 1/2. Not differentiable at zero distance."""
+
+    family: ClassVar[int] = profiles.LAPLACE
+    smoothness: ClassVar[int] = 0
+
+    def sample_frequencies(self, num_features, num_dims, rng):
+        """Return draws (num_features, d) of a multivariate Cauchy law."""
+        return _student_frequencies(1.0, num_features, num_dims, rng)
+
+
+@dataclass(frozen=True, eq=False)
+class Linear(DotProductKernel):
+    """k(x, y) = sum_i x_i y_i / l_i^2 + constant."""
+
+    constant: float = 0.0
+    family: ClassVar[int] = profiles.POLYNOMIAL
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not (np.isscalar(self.constant) and np.isfinite(self.constant) and self.constant >= 0):
+            raise ValueError(f"constant must be a number >= 0, got {self.constant!r}.")
+
+    @property
+    def shape_parameters(self):
+        """The pair (constant, 1)."""
+        return float(self.constant), 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Polynomial(DotProductKernel):
+    """k(x, y) = (sum_i x_i y_i / l_i^2 + constant)^degree."""
+
+    degree: int = 3
+    constant: float = 1.0
+    family: ClassVar[int] = profiles.POLYNOMIAL
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not (isinstance(self.degree, int | np.integer) and self.degree >= 1):
+            raise ValueError(f"degree must be a whole number >= 1, got {self.degree!r}.")
+        if not (np.isscalar(self.constant) and np.isfinite(self.constant) and self.constant >= 0):
+            raise ValueError(f"constant must be a number >= 0, got {self.constant!r}.")
+
+    @property
+    def shape_parameters(self):
+        """The pair (constant, degree)."""
+        return float(self.constant), float(self.degree)

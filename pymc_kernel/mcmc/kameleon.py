@@ -1,0 +1,404 @@
+"""Kernel adaptive Metropolis-Hastings (MCMC Kameleon) on arrays.
+
+Strathmann 2018, chapter 3 (Sejdinovic et al. 2014): the proposal at x is N(x, gamma^2 I + nu^2 M H M') with
+M = 2 [grad k(x, X_1), ..., grad k(x, X_n)] over a subsample X of the chain's history and H the centring
+matrix. The covariance is another one at every x, so the full Metropolis-Hastings ratio is needed.
+
+Three departures from the text, none of which touches exactness:
+
+- All happens in coordinates z = W^-1 (x - mean) in which the history has unit covariance (``whiten=True``),
+  so that one length scale and one gamma mean the same in every direction.
+- M H M' is divided by its mean trace over the subsample, times d. This only renames nu, and lets nu keep its
+  meaning (about 2.38 / sqrt(d)) when subsample and bandwidth change.
+- Until the first subsample is drawn, moves are those of ``adaptive_metropolis``.
+
+Imports NumPy, Numba and the lower floors only.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from pymc_kernel.errors import NotDifferentiableError
+from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
+from pymc_kernel.kernels.profiles import fill_profile, radial_row
+from pymc_kernel.linalg import cholesky_in_place, lower_times, solve_lower
+from pymc_kernel.mcmc import adaptive_metropolis as walk
+from pymc_kernel.mcmc.history import History, append, empty_history, recent
+from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
+
+__all__ = ["Config", "Fit", "Info", "State", "adapt", "fit", "init", "proposal_covariance", "refresh", "relocate", "step", "with_fit"]
+
+# The first fit needs enough positions to span the space; the last one leaves time for the scale to settle.
+_FIRST_FIT_DRAWS = 100
+_LAST_FIT_SHARE = 0.8
+# Refreshing with probability rate / t gives about rate x log(T) refreshes in T draws.
+_REFRESH_RATE = 10.0
+# Positions of the first third of the record are taken for the way in and not learnt from.
+_RECENT_FRACTION = 2.0 / 3.0
+_HISTORY_PER_POINT = 10
+_BANDWIDTH_POINTS = 500
+_TRACE_POINTS = 50
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the sampler, validated once.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Any differentiable one. ``length_scale="median"`` is found anew at each refresh, in the coordinates
+        in which the kernel acts (whitened ones if ``whiten``).
+    subsample_size : int
+        n, the number of points of the history that shape the proposal. A draw costs O(n d^2).
+    gamma : float
+        Standard deviation of the isotropic part, in the same coordinates. Far from the subsample it is all
+        that is left of the proposal.
+    scale : float, optional
+        nu at the start, for a local covariance of mean trace d; 2.38 / sqrt(d) by default.
+    learn_scale : bool
+        Whether nu follows the acceptance rate by Robbins-Monro steps on its logarithm.
+    target_accept : float
+        In (0, 1).
+    whiten : bool
+        Whether the kernel acts in coordinates in which the history has unit covariance.
+    """
+
+    kernel: Kernel = field(default_factory=lambda: Gaussian("median"))
+    subsample_size: int = 1000
+    gamma: float = 0.2
+    scale: float | None = None
+    learn_scale: bool = True
+    target_accept: float = 0.234
+    whiten: bool = True
+
+    def __post_init__(self):
+        if not isinstance(self.kernel, Kernel):
+            raise TypeError(f"kernel must be one of pymc_kernel.kernels, got {type(self.kernel).__name__}.")
+        if self.kernel.smoothness < 1:
+            raise NotDifferentiableError(
+                f"{type(self.kernel).__name__} has no gradient at zero distance; use Gaussian, RationalQuadratic, "
+                "InverseMultiquadric, Matern32 or Matern52."
+            )
+        if not (isinstance(self.subsample_size, int | np.integer) and self.subsample_size >= 2):
+            raise ValueError(f"subsample_size must be a whole number >= 2, got {self.subsample_size!r}.")
+        if not (np.isfinite(self.gamma) and self.gamma > 0):
+            raise ValueError(f"gamma must be a positive number, got {self.gamma!r}.")
+        if self.scale is not None and not (np.isfinite(self.scale) and self.scale > 0):
+            raise ValueError(f"scale must be a positive number, got {self.scale!r}.")
+        if not 0.0 < self.target_accept < 1.0:
+            raise ValueError(f"target_accept must lie between 0 and 1, got {self.target_accept!r}.")
+
+
+class Fit(NamedTuple):
+    """What the proposal has learnt; frozen between refreshes."""
+
+    mean: np.ndarray  # (d,)
+    factor: np.ndarray  # (d, d), W: x = mean + W z
+    points_t: np.ndarray  # (d, n), the subsample in coordinates z
+    inverse_length_scale: np.ndarray  # (d,)
+    is_radial: bool
+    family: int
+    shape_a: float
+    shape_b: float
+    normaliser: float  # multiplies M H M' so that its mean trace over the subsample is d
+
+
+class State(NamedTuple):
+    """What is carried from draw to draw. Arrays are never written to once they are in a state."""
+
+    position: np.ndarray  # (d,)
+    log_density: float
+    walk: walk.State  # the global random walk: the moves before the first fit, and the source of whitening
+    fit: Fit | None
+    whitened: np.ndarray  # (d,), z of the position under ``fit``
+    local: np.ndarray  # (d, d), normalised M H M' at the position
+    history: History
+    log_scale: float
+    iteration: int  # of the adaptation
+    num_refreshes: int
+    rejections: int  # in a row, up to now
+
+
+class Info(NamedTuple):
+    """What a draw reports."""
+
+    accepted: bool
+    accept_prob: float
+    scale: float
+    proposal: np.ndarray  # (d,)
+    proposal_log_density: float
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
+def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b, normaliser):
+    """Return normaliser x M H M' at z, shape (d, d); O(n d^2) time, (d + 1) n numbers of memory.
+
+    Radial: a column of M is 4 phi'(s) (z - Z_i) / l^2. Dot product: 2 psi'(t) Z_i / l^2.
+    M H M' = M M' - n m m' with m the mean column.
+    """
+    d, n = points_t.shape
+    slope = np.empty(n)
+    columns = np.empty((d, n))
+    if is_radial:
+        radial_row(z, points_t, inverse_length_scale, slope)
+    else:
+        slope[:] = 0.0
+        for i in range(d):
+            x = z[i] * inverse_length_scale[i] ** 2
+            for j in range(n):
+                slope[j] += x * points_t[i, j]
+    fill_profile(family, a, b, 1, slope, slope)
+    means = np.empty(d)
+    for i in range(d):
+        inverse_square = inverse_length_scale[i] ** 2
+        total = 0.0
+        if is_radial:
+            x = z[i]
+            factor = 4.0 * inverse_square
+            for j in range(n):
+                value = factor * slope[j] * (x - points_t[i, j])
+                columns[i, j] = value
+                total += value
+        else:
+            factor = 2.0 * inverse_square
+            for j in range(n):
+                value = factor * slope[j] * points_t[i, j]
+                columns[i, j] = value
+                total += value
+        means[i] = total / n
+    out = np.empty((d, d))
+    for i in range(d):
+        for k in range(i + 1):
+            total = 0.0
+            for j in range(n):
+                total += columns[i, j] * columns[k, j]
+            value = normaliser * (total - n * means[i] * means[k])
+            out[i, k] = value
+            out[k, i] = value
+    return out
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _proposal_factor(local, gamma, scale):
+    """Return the Cholesky factor of gamma^2 I + scale^2 local, and its log determinant (NaN on failure)."""
+    d = local.shape[0]
+    factor = scale * scale * local
+    for i in range(d):
+        factor[i, i] += gamma * gamma
+    log_det = np.nan
+    if cholesky_in_place(factor):
+        log_det = 0.0
+        for i in range(d):
+            log_det += math.log(factor[i, i])
+    return factor, log_det
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _propose(whitened, local, fit, gamma, scale, noise):
+    """Return the proposal (x, z, its local covariance) and log q(z | z') - log q(z' | z).
+
+    The whitening is linear with a constant Jacobian, which cancels in the ratio.
+    """
+    forward, log_det_forward = _proposal_factor(local, gamma, scale)
+    displacement = np.empty_like(whitened)
+    lower_times(forward, noise, displacement)
+    new_whitened = whitened + displacement
+    new_local = _local_covariance(
+        new_whitened,
+        fit.points_t,
+        fit.inverse_length_scale,
+        fit.is_radial,
+        fit.family,
+        fit.shape_a,
+        fit.shape_b,
+        fit.normaliser,
+    )
+    backward, log_det_backward = _proposal_factor(new_local, gamma, scale)
+    position = np.empty_like(whitened)
+    lower_times(fit.factor, new_whitened, position)
+    position += fit.mean
+    solve_lower(backward, displacement, displacement)
+    log_ratio = log_det_forward - log_det_backward
+    for i in range(noise.shape[0]):
+        log_ratio += 0.5 * (noise[i] * noise[i] - displacement[i] * displacement[i])
+    return position, new_whitened, new_local, log_ratio
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _at(position, fit):
+    """Return z of a position and the normalised local covariance there."""
+    whitened = np.empty_like(position)
+    solve_lower(fit.factor, position - fit.mean, whitened)
+    local = _local_covariance(
+        whitened,
+        fit.points_t,
+        fit.inverse_length_scale,
+        fit.is_radial,
+        fit.family,
+        fit.shape_a,
+        fit.shape_b,
+        fit.normaliser,
+    )
+    return whitened, local
+
+
+def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config: Config, rng: np.random.Generator) -> Fit:
+    """Return a proposal learnt from ``points`` (n, d).
+
+    Parameters
+    ----------
+    points
+        In the coordinates of the target; all are used.
+    mean, factor
+        Of the coordinates z = factor^-1 (x - mean); ignored where the configuration does not whiten.
+    rng
+        Picks the points for the median heuristic and for the mean trace.
+
+    Raises
+    ------
+    ValueError
+        Where the points coincide, so that no length scale exists.
+    """
+    points = np.asarray(points, dtype=float)
+    n, d = points.shape
+    if not config.whiten:
+        mean, factor = np.zeros(d), np.eye(d)
+    whitened = np.linalg.solve(factor, (points - mean).T).T
+    kernel = config.kernel.resolve(whitened, rng, _BANDWIDTH_POINTS)
+    a, b = kernel.shape_parameters
+    learnt = Fit(
+        mean,
+        factor,
+        np.ascontiguousarray(whitened.T),
+        kernel.inverse_length_scale(d),
+        isinstance(kernel, RadialKernel),
+        kernel.family,
+        a,
+        b,
+        1.0,
+    )
+    where = rng.choice(n, size=min(n, _TRACE_POINTS), replace=False)
+    trace = np.mean([np.trace(_at(points[i], learnt)[1]) for i in where])
+    # Points that all coincide leave no local covariance: the isotropic part then is the proposal.
+    return learnt._replace(normaliser=d / trace if trace > 0 else 1.0)
+
+
+def proposal_covariance(position, learnt: Fit, config: Config, scale: float) -> np.ndarray:
+    """Return the covariance (d, d) of the proposal at ``position`` (d,), in the target's coordinates."""
+    local = _at(np.asarray(position, dtype=float), learnt)[1]
+    covariance = config.gamma**2 * np.eye(local.shape[0]) + scale**2 * local
+    return learnt.factor @ covariance @ learnt.factor.T
+
+
+def init(position, log_density: float, config: Config) -> State:
+    """Return the first state; errors as in ``adaptive_metropolis.init``."""
+    position, log_density = checked_start(position, log_density)
+    d = position.size
+    if not isinstance(config.kernel.length_scale, str):
+        config.kernel.inverse_length_scale(d)
+    first = walk.init(position, log_density, walk.Config(scale=config.scale))
+    history = empty_history(_HISTORY_PER_POINT * config.subsample_size, d)
+    nothing = np.zeros((d, d))
+    return State(
+        position, log_density, first, None, np.zeros(d), nothing, history, first.log_scale, 0, 0, 0
+    )
+
+
+def relocate(state: State, position, log_density: float) -> State:
+    """Return the state moved to ``position`` with its log density, all that was learnt kept."""
+    position, log_density = checked_start(position, log_density)
+    state = state._replace(position=position, log_density=log_density)
+    return state if state.fit is None else with_fit(state, state.fit)
+
+
+def with_fit(state: State, learnt: Fit) -> State:
+    """Return the state with another proposal, whose local covariance is worked out at its position."""
+    whitened, local = _at(state.position, learnt)
+    return state._replace(fit=learnt, whitened=whitened, local=local)
+
+
+def step(
+    rng: np.random.Generator, state: State, log_density: Callable[[np.ndarray], float], config: Config
+) -> tuple[State, Info]:
+    """Return the next state and what happened; one evaluation of ``log_density``, O(n d^2) besides.
+
+    The transition with everything learnt held fixed leaves the target invariant.
+    """
+    scale = math.exp(state.log_scale)
+    noise = rng.standard_normal(state.position.size)
+    if state.fit is None:
+        proposal = walk._move(state.position, state.walk.factor, scale, noise)
+        whitened, local, log_ratio = state.whitened, state.local, 0.0
+    else:
+        proposal, whitened, local, log_ratio = _propose(
+            state.whitened, state.local, state.fit, config.gamma, scale, noise
+        )
+    proposed = log_density(proposal)
+    accepted, probability = metropolis_accept(rng, proposed - state.log_density + log_ratio)
+    if accepted:
+        state = State(proposal, proposed, state.walk, state.fit, whitened, local, *state[6:10], 0)
+    else:
+        state = State(*state[:10], state.rejections + 1)
+    return state, Info(accepted, probability, scale, proposal, proposed)
+
+
+def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, num_tune: int = 0) -> State:
+    """Return the state after the last draw has been learnt from.
+
+    The scale moves at every draw; the subsample is drawn anew with probability min(1, 10 / t), t the
+    iterations so far, from the latest two thirds of the history.
+
+    Parameters
+    ----------
+    num_tune : int
+        Length of the tuning phase, if it ends: the last refresh then happens after four fifths of it, so
+        that the scale has time to settle on the final proposal. 0 for adaptation that goes on and vanishes.
+    """
+    t = state.iteration
+    log_scale = state.log_scale
+    if config.learn_scale:
+        log_scale += robbins_monro_rate(t) * (info.accept_prob - config.target_accept)
+    if config.whiten or state.fit is None:
+        mean, factor = walk.learn_shape(state.walk.mean, state.walk.factor, state.position, t)
+        learnt_walk = walk.State(*state.walk[:2], mean, factor, *state.walk[4:])
+    else:
+        learnt_walk = state.walk
+    state = State(
+        state.position,
+        state.log_density,
+        learnt_walk,
+        state.fit,
+        state.whitened,
+        state.local,
+        append(state.history, state.position),
+        log_scale,
+        t + 1,
+        *state[9:],
+    )
+    first = min(_FIRST_FIT_DRAWS + 10 * state.position.size, int(0.3 * num_tune) if num_tune else t + 1)
+    last = int(_LAST_FIT_SHARE * num_tune) if num_tune else math.inf
+    uniform = rng.random()
+    due = t + 1 == last or (state.fit is None and t + 1 >= first)
+    if t + 1 >= first and t + 1 <= last and (due or uniform * (t + 1) < _REFRESH_RATE):
+        state = refresh(rng, state, config)
+    return state
+
+
+def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
+    """Return the state with a proposal learnt from a fresh random subsample of the history.
+
+    Where the history holds no spread yet (all positions coincide), nothing changes.
+    """
+    candidates = recent(state.history, _RECENT_FRACTION)
+    if candidates.shape[0] < 2 or (candidates == candidates[0]).all():
+        return state
+    if candidates.shape[0] > config.subsample_size:
+        candidates = candidates[rng.choice(candidates.shape[0], size=config.subsample_size, replace=False)]
+    learnt = fit(candidates, state.walk.mean, state.walk.factor, config, rng)
+    return with_fit(state, learnt)._replace(num_refreshes=state.num_refreshes + 1)

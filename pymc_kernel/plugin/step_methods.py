@@ -1,0 +1,367 @@
+"""The samplers as PyMC step methods: nothing here but the handing over between PyMC and ``mcmc``."""
+
+import math
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.blocking import RaveledVars
+from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.step_methods.arraystep import ArrayStepShared
+from pymc.step_methods.compound import Competence, StepMethodState
+from pymc.step_methods.state import dataclass_state
+from pymc.util import get_value_vars_from_user_vars
+from pymc.vartypes import continuous_types
+from rich.progress import TextColumn
+from rich.table import Column
+
+from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.kernels import Gaussian, Kernel
+from pymc_kernel.mcmc import adaptive_metropolis, kameleon
+from pymc_kernel.plugin.model_functions import compile_log_density
+
+__all__ = ["KAMH", "AdaptiveMetropolis", "register_step_methods"]
+
+# A chain that accepts one proposal in twenty rejects 200 in a row once in 30,000 draws.
+_STUCK_AFTER = 200
+_NOISE_REPLICATES = 20
+
+
+@dataclass_state
+class TransitionState(StepMethodState):
+    """All of a step that changes while it runs; PyMC saves, resets and restores a step through it."""
+
+    tune: bool
+    num_tune: int
+    transition: Any  # the State of the transition, None before the first draw
+    returned: Any  # bytes of the position last handed to PyMC
+    surroundings: Any  # bytes of the other variables at that moment
+    noise: Any  # generators of an estimated density
+    warned: bool
+
+
+class TransitionStep(ArrayStepShared):
+    """A transition of ``pymc_kernel.mcmc`` as a step: reads the density, keeps the state, reports.
+
+    Subclasses name the module of the transition and build its configuration.
+    """
+
+    default_blocked = True
+    _state_class = TransitionState
+    _transition_module: ModuleType
+
+    stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
+        "accept": (np.float64, []),
+        "moved": (np.float64, []),
+        "proposal_scale": (np.float64, []),
+        "log_density": (np.float64, []),
+        "stuck_for": (np.int64, []),
+        "evaluations": (np.int64, []),
+        "warning": (SamplerWarning, None),
+    }
+
+    def __init__(self, vars, config, adaptation, model, rng, initial_point, compile_kwargs, blocked):
+        if adaptation not in ("tuning", "vanishing"):
+            raise ValueError(f'adaptation must be "tuning" or "vanishing", got {adaptation!r}.')
+        model = pm.modelcontext(model)
+        value_vars = model.value_vars if vars is None else get_value_vars_from_user_vars(vars, model)
+        if initial_point is None:
+            initial_point = model.initial_point()
+        self.density = compile_log_density(model, value_vars, initial_point, type(self).__name__, compile_kwargs)
+        self.config = config
+        self.adaptation = adaptation
+        super().__init__(value_vars, self.density.shared, blocked=blocked, rng=rng)
+        num_dims = sum(int(np.size(initial_point[v.name])) for v in value_vars)
+        # A wrong shape in the configuration is found here, before any long work.
+        self._transition_module.init(np.zeros(num_dims), 0.0, config)
+        self._start(num_tune=0)
+
+    # -- life of a chain ----------------------------------------------------------------------------
+
+    def _start(self, num_tune: int) -> None:
+        self.tune = True
+        self.num_tune = num_tune
+        self.transition = None
+        self.returned = None
+        self.surroundings = None
+        self.warned = False
+        self.density.seed(self.rng)
+
+    def setup_chain(self, rng, tune: int, draws: int) -> None:
+        """Start a chain afresh: nothing learnt from another one, noise drawn from this chain's generator."""
+        super().setup_chain(rng, tune, draws)
+        self._start(int(tune))
+        self.tune = tune > 0
+
+    @property
+    def noise(self):
+        """The generators of an estimated density."""
+        return self.density.noise
+
+    @noise.setter
+    def noise(self, generators):
+        self.density.noise = generators
+
+    # -- one draw -----------------------------------------------------------------------------------
+
+    def step(self, point):
+        """Return the next point; the other variables are remembered, to know when they have moved."""
+        self._now = tuple(point[name].tobytes() for name in self.shared)
+        return super().step(point)
+
+    def astep(self, q0: RaveledVars):
+        """Return the next position of the block."""
+        evaluations = self.density.evaluations
+        state = self._current(q0.data)
+        state, info = self._transition_module.step(self.rng, state, self.density, self.config)
+        if self.tune or self.adaptation == "vanishing":
+            state = self._adapt(state, info)
+        self.transition = state
+        position = state.position.astype(q0.data.dtype, copy=False)
+        self.returned = position.tobytes()
+        self.surroundings = self._now
+        stats = {
+            "accept": info.accept_prob,
+            "moved": float(info.accepted),
+            "proposal_scale": info.scale,
+            "log_density": state.log_density,
+            "stuck_for": state.rejections,
+            "warning": self._warning(state),
+        }
+        stats["evaluations"] = self.density.evaluations - evaluations
+        return RaveledVars(position, q0.point_map_info), [stats]
+
+    def _current(self, position: np.ndarray):
+        """Return the state at ``position``, evaluating the density only where the stored value is not its value."""
+        state = self.transition
+        same_place = self.returned == position.tobytes()
+        if state is not None and same_place and self.surroundings == self._now:
+            return state
+        log_density = self.density(position)
+        try:
+            if state is None:
+                return self._transition_module.init(position, log_density, self.config)
+            return self._transition_module.relocate(state, position, log_density)
+        except NonFiniteStartError as error:
+            raise NonFiniteStartError(f"{type(self).__name__} for {', '.join(self.var_names)}: {error}") from None
+
+    def _adapt(self, state, info):
+        raise NotImplementedError
+
+    def _warning(self, state) -> SamplerWarning | None:
+        """Return a warning, once a chain, when it has rejected for too long after tuning."""
+        if self.warned or self.tune or state.rejections < _STUCK_AFTER:
+            return None
+        self.warned = True
+        message = f"{type(self).__name__}: a chain has rejected {state.rejections} proposals in a row. "
+        if self.density.estimated:
+            message += self._noise_report(state)
+        else:
+            message += "Its proposals do not fit the place where it is: tune longer, or reparametrise."
+        return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=state.iteration)
+
+    def _noise_report(self, state) -> str:
+        estimates = np.array([self.density(state.position) for _ in range(_NOISE_REPLICATES)])
+        finite = estimates[np.isfinite(estimates)]
+        zeros = estimates.size - finite.size
+        text = f"The likelihood ({', '.join(self.density.estimated)}) is estimated, and where the chain is "
+        if finite.size < 2:
+            return text + f"{zeros} of {estimates.size} new estimates are zero: use many more replicates per estimate."
+        variance = float(finite.var(ddof=1))
+        text += f"the log estimate has a variance of {variance:.2g}"
+        text += f", and {zeros} of {estimates.size} new estimates are zero" if zeros else ""
+        text += f"; it holds on to an estimate {state.log_density - finite.mean():+.2g} from their mean. "
+        if variance > 3.0:
+            return text + f"About {math.ceil(variance / 1.5)} times as many replicates per estimate would free it."
+        return text + "That is not much noise: tune longer, or reparametrise."
+
+    # -- PyMC's progress bar and choice of steps ------------------------------------------------------
+
+    @staticmethod
+    def _progressbar_config(n_chains=1):
+        columns = [
+            TextColumn("{task.fields[kernel_accept]:0.2f}", table_column=Column("Accept rate", ratio=1)),
+            TextColumn("{task.fields[kernel_scale]:0.2g}", table_column=Column("Proposal scale", ratio=1)),
+            TextColumn("{task.fields[kernel_stuck]}", table_column=Column("Stuck for", ratio=1)),
+        ]
+        stats = {"kernel_accept": [0.0] * n_chains, "kernel_scale": [0.0] * n_chains, "kernel_stuck": [0] * n_chains}
+        return columns, stats
+
+    @staticmethod
+    def _make_progressbar_update_functions():
+        def update_stats(stats):
+            return {
+                "kernel_accept": stats["accept"],
+                "kernel_scale": stats["proposal_scale"],
+                "kernel_stuck": stats["stuck_for"],
+                "failing": stats["stuck_for"] >= _STUCK_AFTER,
+            }
+
+        return (update_stats,)
+
+    @staticmethod
+    def competence(var, has_grad):
+        """Return how well the step suits a variable: preferred where there is no gradient, never for discrete ones."""
+        if var.dtype not in continuous_types:
+            return Competence.INCOMPATIBLE
+        return Competence.COMPATIBLE if has_grad else Competence.PREFERRED
+
+
+_SHARED_PARAMETERS = """
+    adaptation : {"tuning", "vanishing"}
+        Whether learning ends with the tuning phase, after which the chain is an ordinary Metropolis-Hastings
+        chain (default), or goes on with ever smaller steps.
+    model, rng, initial_point, compile_kwargs, blocked
+        As in every step of PyMC; ``pm.sample`` fills in what it needs. One block by default.
+"""
+
+_SHARED_NOTES = """
+    One evaluation of the log density a draw. For an estimated likelihood the estimate that was accepted is
+    kept, so the posterior is exact; all free variables must then be in the one block.
+
+    Statistics of each draw, in ``sample_stats``: ``accept`` (acceptance probability), ``moved`` (1 if the
+    proposal was accepted), ``proposal_scale``, ``log_density`` (at the draw; an estimated one as accepted),
+    ``stuck_for`` (rejections in a row up to this draw), ``evaluations`` (of the log density, normally 1).
+    A chain that is stuck after tuning is reported once, with the variance of the log estimate if the density
+    is estimated.
+"""
+
+
+class AdaptiveMetropolis(TransitionStep):
+    """Random-walk Metropolis with a learnt covariance and a learnt scale.
+
+    Parameters
+    ----------
+    vars : list of variables, optional
+        All continuous free variables of the model by default.
+    covariance : array_like (d, d), optional
+        Of the proposal, on the unconstrained scale: the start of the learning, or the fixed value.
+    learn_covariance, learn_scale : bool
+        What is adapted. With both False this is plain Metropolis.
+    scale : float, optional
+        Factor on the proposal's standard deviation, 2.38 / sqrt(d) to begin with.
+    target_accept : float
+        Acceptance rate that the scale is driven to.
+    {parameters}
+    Notes
+    -----
+    {notes}
+    Source: Haario, Saksman and Tamminen (2001); Andrieu and Thoms (2008). O(d^2) a draw.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_kernel as pk
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=3)
+    ...     idata = pm.sample(step=pk.AdaptiveMetropolis(), progressbar=False)  # doctest: +SKIP
+    """
+
+    name = "adaptive_metropolis"
+    _transition_module = adaptive_metropolis
+
+    def __init__(
+        self,
+        vars=None,
+        *,
+        covariance=None,
+        learn_covariance: bool = True,
+        scale: float | None = None,
+        learn_scale: bool = True,
+        target_accept: float = 0.234,
+        adaptation: str = "tuning",
+        model=None,
+        rng=None,
+        initial_point=None,
+        compile_kwargs: dict | None = None,
+        blocked: bool = True,
+    ):
+        config = adaptive_metropolis.Config(covariance, learn_covariance, scale, learn_scale, target_accept)
+        super().__init__(vars, config, adaptation, model, rng, initial_point, compile_kwargs, blocked)
+
+    def _adapt(self, state, info):
+        return adaptive_metropolis.adapt(state, info, self.config)
+
+
+class KAMH(TransitionStep):
+    """Kernel adaptive Metropolis-Hastings: a random walk that follows the local shape of the posterior.
+
+    Parameters
+    ----------
+    vars : list of variables, optional
+        All continuous free variables of the model by default.
+    kernel : pymc_kernel.kernels.Kernel, optional
+        Any differentiable kernel; ``Gaussian("median")`` by default.
+    subsample_size : int
+        How many points of the chain's past shape the proposal; a draw costs O(n d^2).
+    gamma : float
+        Standard deviation of the isotropic part of the proposal, in whitened units. Far from the past of
+        the chain it is all that is left.
+    scale : float, optional
+        nu at the start; it is learnt.
+    learn_scale : bool
+        Whether nu is driven to ``target_accept``.
+    target_accept : float
+        Acceptance rate that nu is driven to.
+    whiten : bool
+        Whether the kernel acts in coordinates of unit covariance.
+    {parameters}
+    Notes
+    -----
+    {notes}
+    Source: Sejdinovic et al. (2014); Strathmann (2018), chapter 3. The proposal is not symmetric, and its full
+    density ratio is used. Memory: ten times ``subsample_size`` positions, however long the chain.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_kernel as pk
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=3)
+    ...     idata = pm.sample(step=pk.KAMH(), progressbar=False)  # doctest: +SKIP
+    """
+
+    name = "kamh"
+    _transition_module = kameleon
+
+    def __init__(
+        self,
+        vars=None,
+        *,
+        kernel: Kernel | None = None,
+        subsample_size: int = 1000,
+        gamma: float = 0.2,
+        scale: float | None = None,
+        learn_scale: bool = True,
+        target_accept: float = 0.234,
+        whiten: bool = True,
+        adaptation: str = "tuning",
+        model=None,
+        rng=None,
+        initial_point=None,
+        compile_kwargs: dict | None = None,
+        blocked: bool = True,
+    ):
+        kernel = Gaussian("median") if kernel is None else kernel
+        config = kameleon.Config(kernel, subsample_size, gamma, scale, learn_scale, target_accept, whiten)
+        super().__init__(vars, config, adaptation, model, rng, initial_point, compile_kwargs, blocked)
+
+    def _adapt(self, state, info):
+        num_tune = self.num_tune if self.adaptation == "tuning" else 0
+        return kameleon.adapt(self.rng, state, info, self.config, num_tune)
+
+
+for _step in (AdaptiveMetropolis, KAMH):
+    _step.__doc__ = _step.__doc__.format(parameters=_SHARED_PARAMETERS.strip(), notes=_SHARED_NOTES.strip())
+
+
+def register_step_methods() -> None:
+    """Let ``pm.sample`` choose :class:`KAMH` by itself for variables without a gradient.
+
+    Importing the package does not do this. Variables with a gradient stay with NUTS, discrete ones with
+    PyMC's own steps. Calling it twice changes nothing.
+    """
+    from pymc.step_methods import STEP_METHODS
+
+    if KAMH not in STEP_METHODS:
+        # Among equals PyMC takes the first.
+        STEP_METHODS.insert(0, KAMH)
