@@ -43,6 +43,7 @@ _RECENT_FRACTION = 2.0 / 3.0
 _HISTORY_PER_POINT = 10
 _BANDWIDTH_POINTS = 500
 _TRACE_POINTS = 50
+_SCALE_RESTART = 20
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,17 @@ class Config:
         in which the kernel acts (whitened ones if ``whiten``).
     subsample_size : int
         n, the number of points of the history that shape the proposal. A draw costs O(n d^2).
-    gamma : float
-        Standard deviation of the isotropic part, in the same coordinates. Far from the subsample it is all
-        that is left of the proposal.
+    isotropic_share : float
+        Share of the isotropic part in the proposal's mean variance, in (0, 1): with s the scale,
+        gamma^2 = share s^2 and nu^2 = (1 - share) s^2. Far from the subsample the isotropic part is all that is
+        left, so it has to be a step that gets somewhere.
+    gamma : float, optional
+        A fixed standard deviation of the isotropic part instead, in the kernel's coordinates, with nu = s, as
+        in the thesis.
     scale : float, optional
-        nu at the start, for a local covariance of mean trace d; 2.38 / sqrt(d) by default.
+        s at the start, for a local covariance of mean trace d; 2.38 / sqrt(d) by default.
     learn_scale : bool
-        Whether nu follows the acceptance rate by Robbins-Monro steps on its logarithm.
+        Whether s follows the acceptance rate by Robbins-Monro steps on its logarithm.
     target_accept : float
         In (0, 1).
     whiten : bool
@@ -71,7 +76,8 @@ class Config:
 
     kernel: Kernel = field(default_factory=lambda: Gaussian("median"))
     subsample_size: int = 1000
-    gamma: float = 0.2
+    isotropic_share: float = 0.5
+    gamma: float | None = None
     scale: float | None = None
     learn_scale: bool = True
     target_accept: float = 0.234
@@ -87,12 +93,20 @@ class Config:
             )
         if not (isinstance(self.subsample_size, int | np.integer) and self.subsample_size >= 2):
             raise ValueError(f"subsample_size must be a whole number >= 2, got {self.subsample_size!r}.")
-        if not (np.isfinite(self.gamma) and self.gamma > 0):
+        if not 0.0 < self.isotropic_share < 1.0:
+            raise ValueError(f"isotropic_share must lie between 0 and 1, got {self.isotropic_share!r}.")
+        if self.gamma is not None and not (np.isfinite(self.gamma) and self.gamma > 0):
             raise ValueError(f"gamma must be a positive number, got {self.gamma!r}.")
         if self.scale is not None and not (np.isfinite(self.scale) and self.scale > 0):
             raise ValueError(f"scale must be a positive number, got {self.scale!r}.")
         if not 0.0 < self.target_accept < 1.0:
             raise ValueError(f"target_accept must lie between 0 and 1, got {self.target_accept!r}.")
+
+    def widths(self, scale: float) -> tuple[float, float]:
+        """Return (gamma, nu) at a scale s."""
+        if self.gamma is not None:
+            return self.gamma, scale
+        return scale * math.sqrt(self.isotropic_share), scale * math.sqrt(1.0 - self.isotropic_share)
 
 
 class Fit(NamedTuple):
@@ -121,6 +135,7 @@ class State(NamedTuple):
     history: History
     log_scale: float
     iteration: int  # of the adaptation
+    scale_iteration: int  # of the scale alone: set back at a refresh
     num_refreshes: int
     rejections: int  # in a row, up to now
 
@@ -185,10 +200,10 @@ def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _proposal_factor(local, gamma, scale):
-    """Return the Cholesky factor of gamma^2 I + scale^2 local, and its log determinant (NaN on failure)."""
+def _proposal_factor(local, gamma, nu):
+    """Return the Cholesky factor of gamma^2 I + nu^2 local, and its log determinant (NaN on failure)."""
     d = local.shape[0]
-    factor = scale * scale * local
+    factor = nu * nu * local
     for i in range(d):
         factor[i, i] += gamma * gamma
     log_det = np.nan
@@ -200,12 +215,12 @@ def _proposal_factor(local, gamma, scale):
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _propose(whitened, local, fit, gamma, scale, noise):
+def _propose(whitened, local, fit, gamma, nu, noise):
     """Return the proposal (x, z, its local covariance) and log q(z | z') - log q(z' | z).
 
     The whitening is linear with a constant Jacobian, which cancels in the ratio.
     """
-    forward, log_det_forward = _proposal_factor(local, gamma, scale)
+    forward, log_det_forward = _proposal_factor(local, gamma, nu)
     displacement = np.empty_like(whitened)
     lower_times(forward, noise, displacement)
     new_whitened = whitened + displacement
@@ -219,7 +234,7 @@ def _propose(whitened, local, fit, gamma, scale, noise):
         fit.shape_b,
         fit.normaliser,
     )
-    backward, log_det_backward = _proposal_factor(new_local, gamma, scale)
+    backward, log_det_backward = _proposal_factor(new_local, gamma, nu)
     position = np.empty_like(whitened)
     lower_times(fit.factor, new_whitened, position)
     position += fit.mean
@@ -292,7 +307,8 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config: Config
 def proposal_covariance(position, learnt: Fit, config: Config, scale: float) -> np.ndarray:
     """Return the covariance (d, d) of the proposal at ``position`` (d,), in the target's coordinates."""
     local = _at(np.asarray(position, dtype=float), learnt)[1]
-    covariance = config.gamma**2 * np.eye(local.shape[0]) + scale**2 * local
+    gamma, nu = config.widths(scale)
+    covariance = gamma**2 * np.eye(local.shape[0]) + nu**2 * local
     return learnt.factor @ covariance @ learnt.factor.T
 
 
@@ -306,7 +322,7 @@ def init(position, log_density: float, config: Config) -> State:
     history = empty_history(_HISTORY_PER_POINT * config.subsample_size, d)
     nothing = np.zeros((d, d))
     return State(
-        position, log_density, first, None, np.zeros(d), nothing, history, first.log_scale, 0, 0, 0
+        position, log_density, first, None, np.zeros(d), nothing, history, first.log_scale, 0, 0, 0, 0
     )
 
 
@@ -336,15 +352,14 @@ def step(
         proposal = walk._move(state.position, state.walk.factor, scale, noise)
         whitened, local, log_ratio = state.whitened, state.local, 0.0
     else:
-        proposal, whitened, local, log_ratio = _propose(
-            state.whitened, state.local, state.fit, config.gamma, scale, noise
-        )
+        gamma, nu = config.widths(scale)
+        proposal, whitened, local, log_ratio = _propose(state.whitened, state.local, state.fit, gamma, nu, noise)
     proposed = log_density(proposal)
     accepted, probability = metropolis_accept(rng, proposed - state.log_density + log_ratio)
     if accepted:
-        state = State(proposal, proposed, state.walk, state.fit, whitened, local, *state[6:10], 0)
+        state = State(proposal, proposed, state.walk, state.fit, whitened, local, *state[6:11], 0)
     else:
-        state = State(*state[:10], state.rejections + 1)
+        state = State(*state[:11], state.rejections + 1)
     return state, Info(accepted, probability, scale, proposal, proposed)
 
 
@@ -363,7 +378,7 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     t = state.iteration
     log_scale = state.log_scale
     if config.learn_scale:
-        log_scale += robbins_monro_rate(t) * (info.accept_prob - config.target_accept)
+        log_scale += robbins_monro_rate(state.scale_iteration) * (info.accept_prob - config.target_accept)
     if config.whiten or state.fit is None:
         mean, factor = walk.learn_shape(state.walk.mean, state.walk.factor, state.position, t)
         learnt_walk = walk.State(*state.walk[:2], mean, factor, *state.walk[4:])
@@ -379,7 +394,8 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
         append(state.history, state.position),
         log_scale,
         t + 1,
-        *state[9:],
+        state.scale_iteration + 1,
+        *state[10:],
     )
     first = min(_FIRST_FIT_DRAWS + 10 * state.position.size, int(0.3 * num_tune) if num_tune else t + 1)
     last = int(_LAST_FIT_SHARE * num_tune) if num_tune else math.inf
@@ -401,4 +417,8 @@ def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
     if candidates.shape[0] > config.subsample_size:
         candidates = candidates[rng.choice(candidates.shape[0], size=config.subsample_size, replace=False)]
     learnt = fit(candidates, state.walk.mean, state.walk.factor, config, rng)
-    return with_fit(state, learnt)._replace(num_refreshes=state.num_refreshes + 1)
+    # Another proposal wants another scale: the gain of its adaptation goes back to about one sixth.
+    scale_iteration = min(state.scale_iteration, _SCALE_RESTART)
+    return with_fit(state, learnt)._replace(
+        num_refreshes=state.num_refreshes + 1, scale_iteration=scale_iteration
+    )

@@ -59,7 +59,7 @@ class EstimatedLogLikelihoodOp(Op):
         """Refuse: with constant inputs the estimate is still random."""
         return False
 
-    def infer_shape(self, fgraph, node, shapes):
+    def infer_shape(self, node, input_shapes):
         """Return the shape of a scalar."""
         return [()]
 

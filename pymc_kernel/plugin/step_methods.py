@@ -172,9 +172,10 @@ class TransitionStep(ArrayStepShared):
         text += f"the log estimate has a variance of {variance:.2g}"
         text += f", and {zeros} of {estimates.size} new estimates are zero" if zeros else ""
         text += f"; it holds on to an estimate {state.log_density - finite.mean():+.2g} from their mean. "
-        if variance > 3.0:
-            return text + f"About {math.ceil(variance / 1.5)} times as many replicates per estimate would free it."
-        return text + "That is not much noise: tune longer, or reparametrise."
+        if variance > 1.0 or state.log_density - finite.mean() > 2.0 * math.sqrt(variance):
+            times = max(2, math.ceil(variance))
+            return text + f"About {times} times as many replicates per estimate would keep chains from getting stuck."
+        return text + "That is little noise: tune longer, or reparametrise."
 
     # -- PyMC's progress bar and choice of steps ------------------------------------------------------
 

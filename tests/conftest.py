@@ -1,0 +1,19 @@
+import numpy as np
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption("--runslow", action="store_true", help="also run the long statistical tests")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--runslow"):
+        return
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="long statistical test: make test-slow"))
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(20140614)

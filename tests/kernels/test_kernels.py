@@ -1,0 +1,194 @@
+import numpy as np
+import pytest
+
+from pymc_kernel import kernels as K
+from pymc_kernel.errors import NotDifferentiableError
+from tests.reference import slow_kernels as slow
+
+SCALE = np.array([0.7, 1.9, 1.2])
+SMOOTH = {
+    "gaussian": (K.Gaussian(SCALE), lambda x, y: slow.gaussian(x, y, SCALE)),
+    "rational quadratic": (
+        K.RationalQuadratic(SCALE, alpha=1.7),
+        lambda x, y: slow.rational_quadratic(x, y, SCALE, 1.7),
+    ),
+    "inverse multiquadric": (
+        K.InverseMultiquadric(SCALE),
+        lambda x, y: slow.inverse_multiquadric(x, y, SCALE, 0.5),
+    ),
+    "inverse multiquadric 0.8": (
+        K.InverseMultiquadric(SCALE, beta=0.8),
+        lambda x, y: slow.inverse_multiquadric(x, y, SCALE, 0.8),
+    ),
+    "matern 3/2": (K.Matern32(SCALE), lambda x, y: slow.matern32(x, y, SCALE)),
+    "matern 5/2": (K.Matern52(SCALE), lambda x, y: slow.matern52(x, y, SCALE)),
+    "linear": (K.Linear(SCALE, constant=0.3), lambda x, y: slow.polynomial(x, y, SCALE, 1, 0.3)),
+    "cubic": (K.Polynomial(SCALE, degree=3), lambda x, y: slow.polynomial(x, y, SCALE, 3, 1.0)),
+}
+ALL = SMOOTH | {"laplace": (K.Laplace(SCALE), lambda x, y: slow.laplace(x, y, SCALE))}
+RADIAL = ["gaussian", "rational quadratic", "inverse multiquadric", "matern 3/2", "matern 5/2", "laplace"]
+
+
+@pytest.fixture
+def points(rng):
+    return rng.normal(size=(7, 3)), rng.normal(size=(5, 3))
+
+
+def numeric(f, x, y, steps):
+    """Central differences of f(x, y) along unit steps given as (argument, axis)."""
+    h = 1e-4
+
+    def shifted(signs):
+        z = [x.copy(), y.copy()]
+        for sign, (argument, axis) in zip(signs, steps, strict=True):
+            z[argument][axis] += sign * h
+        return f(*z)
+
+    if len(steps) == 1:
+        return (shifted([1]) - shifted([-1])) / (2 * h)
+    return (shifted([1, 1]) - shifted([1, -1]) - shifted([-1, 1]) + shifted([-1, -1])) / (4 * h * h)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_values_equal_the_textbook_formula(name, points):
+    kernel, formula = ALL[name]
+    x, y = points
+    expected = [[formula(a, b) for b in y] for a in x]
+    np.testing.assert_allclose(kernel(x, y), expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(kernel.diagonal(x), np.diag(kernel(x)), rtol=1e-12)
+    np.testing.assert_allclose(kernel.dot(x, y[:, 0], y[:], block_size=3), kernel(x, y) @ y[:, 0], rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_derivatives_equal_finite_differences(name, points):
+    kernel, formula = SMOOTH[name]
+    x, y = points
+    gradient = kernel.gradient(x, y)
+    laplacian, trace = kernel.laplacian(x, y), kernel.stein_trace(x, y)
+    for i in range(3):
+        for j in range(3):
+            g = [numeric(formula, x[i], y[j], [(0, a)]) for a in range(3)]
+            np.testing.assert_allclose(gradient[i, j], g, atol=1e-6, rtol=1e-6)
+            mixed = [[numeric(formula, x[i], y[j], [(0, a), (1, b)]) for b in range(3)] for a in range(3)]
+            np.testing.assert_allclose(kernel.mixed_second(x[i], y[j]), mixed, atol=2e-6, rtol=2e-6)
+            np.testing.assert_allclose(trace[i, j], np.trace(mixed), atol=5e-6, rtol=5e-6)
+            twice = sum(numeric(formula, x[i], y[j], [(0, a), (0, a)]) for a in range(3))
+            np.testing.assert_allclose(laplacian[i, j], twice, atol=5e-6, rtol=5e-6)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_weighted_gradients_need_no_big_array(name, points, rng):
+    kernel, _ = SMOOTH[name]
+    x, y = points
+    weights = rng.normal(size=5)
+    expected = np.einsum("nmd,m->nd", kernel.gradient(x, y), weights)
+    np.testing.assert_allclose(kernel.gradient_dot(x, weights, y, block_size=2), expected, rtol=1e-10, atol=1e-12)
+    shifted = kernel.gradient_dot(x + 1e6, weights, y + 1e6)
+    if isinstance(kernel, K.RadialKernel):
+        np.testing.assert_allclose(shifted, expected, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_coinciding_points_have_finite_derivatives(name):
+    kernel, _ = SMOOTH[name]
+    x = np.array([[0.3, -0.2, 0.9]])
+    for value in (kernel.gradient(x), kernel.laplacian(x), kernel.stein_trace(x), kernel.mixed_second(x[0], x[0])):
+        assert np.isfinite(value).all()
+    if isinstance(kernel, K.RadialKernel):
+        np.testing.assert_allclose(kernel.gradient(x), 0.0)
+
+
+def test_profile_derivatives_of_every_order_of_the_smooth_families():
+    from pymc_kernel.kernels.profiles import fill_profile
+
+    s = np.array([0.1, 0.9, 3.0])
+    h = 1e-5
+    for kernel in (K.Gaussian(1.0), K.RationalQuadratic(1.0, alpha=0.7), K.InverseMultiquadric(1.0)):
+        a, b = kernel.shape_parameters
+        for order in range(1, 5):
+            up, down, exact = np.empty(3), np.empty(3), np.empty(3)
+            fill_profile(kernel.family, a, b, order - 1, s + h, up)
+            fill_profile(kernel.family, a, b, order - 1, s - h, down)
+            fill_profile(kernel.family, a, b, order, s, exact)
+            np.testing.assert_allclose(exact, (up - down) / (2 * h), rtol=1e-7)
+
+
+def test_many_rows_on_threads_equal_one_thread(rng):
+    x, y = rng.normal(size=(3000, 4)), rng.normal(size=(200, 4))
+    whole = K.Gaussian(1.3)(x, y)
+    parts = np.concatenate([K.Gaussian(1.3)(x[i : i + 10], y) for i in range(0, 3000, 10)])
+    np.testing.assert_array_equal(whole, parts)
+
+
+def test_laplace_kernel_refuses_derivatives():
+    x = np.zeros((2, 3))
+    for call in (K.Laplace(1.0).gradient, K.Laplace(1.0).laplacian, K.Laplace(1.0).stein_trace):
+        with pytest.raises(NotDifferentiableError, match="not smooth enough"):
+            call(x)
+
+
+@pytest.mark.parametrize("name", RADIAL)
+def test_random_features_approximate_the_kernel(name, points, rng):
+    kernel, _ = ALL[name]
+    x, y = points
+    features = K.random_fourier_features(kernel, 40_000, 3, rng)
+    # 35 values with standard deviation below 1 / sqrt(m): six of them is a false alarm of about 1e-7.
+    np.testing.assert_allclose(features(x) @ features(y).T, kernel(x, y), atol=6 / np.sqrt(40_000))
+
+
+def test_wrong_spectral_density_would_be_seen(points, rng):
+    x, y = points
+    features = K.random_fourier_features(K.Matern32(SCALE), 40_000, 3, rng)
+    assert np.abs(features(x) @ features(y).T - K.Gaussian(SCALE)(x, y)).max() > 6 / np.sqrt(40_000)
+
+
+def test_median_heuristic(rng):
+    points = rng.normal(size=(40, 3))
+    assert K.median_distance(points) == pytest.approx(slow.median_of_distances(points), rel=1e-12)
+    many = rng.normal(size=(5000, 3))
+    approximate = K.median_distance(many, np.random.default_rng(1))
+    assert approximate == K.median_distance(many, np.random.default_rng(1))
+    assert approximate == pytest.approx(K.median_distance(many, max_points=5000), rel=0.05)
+    assert K.Gaussian("median").resolve(points).length_scale == K.median_distance(points)
+    kernel = K.Gaussian(2.0)
+    assert kernel.resolve(points) is kernel
+
+
+def test_median_heuristic_of_mostly_repeated_points(rng):
+    repeated = np.concatenate([np.zeros((30, 2)), rng.normal(size=(4, 2))])
+    assert K.median_distance(repeated) > 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: K.Gaussian(-1.0), "positive"),
+        (lambda: K.Gaussian([1.0, np.nan]), "positive"),
+        (lambda: K.Gaussian("mean"), "median"),
+        (lambda: K.Gaussian("median")(np.zeros((2, 2))), "resolve"),
+        (lambda: K.Gaussian([1.0, 2.0])(np.zeros((2, 3))), "2 entries"),
+        (lambda: K.Gaussian()(np.zeros((2, 3)), np.zeros((2, 2))), "must agree"),
+        (lambda: K.Gaussian()(np.zeros((0, 3))), "shape"),
+        (lambda: K.Gaussian().dot(np.zeros((2, 3)), np.zeros(4)), "one per point"),
+        (lambda: K.Gaussian().gradient_dot(np.zeros((2, 3)), np.zeros(4)), "weights"),
+        (lambda: K.RationalQuadratic(alpha=0.0), "alpha"),
+        (lambda: K.InverseMultiquadric(beta=-1.0), "beta"),
+        (lambda: K.Polynomial(degree=0), "degree"),
+        (lambda: K.Polynomial(constant=-1.0), "constant"),
+        (lambda: K.Linear(constant=np.inf), "constant"),
+        (lambda: K.median_distance(np.zeros((5, 2))), "coincide"),
+        (lambda: K.median_distance(np.full((5, 2), np.nan)), "finite"),
+        (lambda: K.median_distance(np.zeros((1, 2))), "n >= 2"),
+        (lambda: K.median_distance(np.zeros((2000, 2))), "rng"),
+        (lambda: K.random_fourier_features(K.Gaussian(), 0, 2, None), "num_features"),
+        (lambda: K.random_fourier_features(K.Gaussian(), 3, 2, np.random.default_rng())(np.zeros((1, 3))), "drawn"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_dot_product_kernels_have_no_spectrum():
+    with pytest.raises(TypeError, match="radial"):
+        K.random_fourier_features(K.Linear(), 3, 2, np.random.default_rng())

@@ -1,0 +1,54 @@
+"""Imports run downward only, and the mathematics knows neither PyMC nor ArviZ."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "pymc_kernel"
+
+# A folder or file may import what stands under it; siblings stay apart, save where named.
+MAY_IMPORT = {
+    "errors": set(),
+    "parallel": set(),
+    "linalg": set(),
+    "kernels": {"errors", "parallel", "linalg"},
+    "mcmc": {"errors", "linalg", "kernels"},
+    "plugin": {"errors", "kernels", "mcmc"},
+    "__init__": {"kernels", "mcmc", "plugin", "errors"},
+}
+OUTSIDE_BELOW = {"numpy", "scipy", "numba"}
+OUTSIDE_PLUGIN = OUTSIDE_BELOW | {"pymc", "pytensor", "arviz", "xarray", "matplotlib", "rich"}
+STANDARD = {
+    "collections", "concurrent", "contextlib", "dataclasses", "functools", "math", "os", "types", "typing", "uuid",
+    "warnings",
+}  # fmt: skip
+
+
+def floor_of(path):
+    part = path.relative_to(PACKAGE).parts[0]
+    return part.removesuffix(".py")
+
+
+def imported(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if node.module == "pymc_kernel":
+                yield from (f"pymc_kernel.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_run_downward(path):
+    floor = floor_of(path)
+    outside = OUTSIDE_PLUGIN if floor in ("plugin", "__init__") else OUTSIDE_BELOW
+    for module in imported(path):
+        parts = module.split(".")
+        if parts[0] == "pymc_kernel":
+            assert parts[1] == floor or parts[1] in MAY_IMPORT[floor], f"{path.name} reaches up or sideways: {module}"
+        else:
+            assert parts[0] in outside | STANDARD, f"{path.name} imports {module}"
