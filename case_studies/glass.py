@@ -173,7 +173,11 @@ def save_figures(idata):
     FIGURES.mkdir(exist_ok=True)
     shown = idata.sel(measurement=["Na", "Mg", "K", "Ba"])
     pair = az.plot_pair(
-        shown, var_names=["log_squared_scale"], marginal=True, visuals={"scatter": {"alpha": 0.15}}, backend="matplotlib"
+        shown,
+        var_names=["log_squared_scale"],
+        marginal=True,
+        visuals={"scatter": {"alpha": 0.15}},
+        backend="matplotlib",
     )
     pair.savefig(FIGURES / "glass_pair.png", dpi=80)
     traces = az.plot_trace(shown, var_names=["log_squared_scale"], backend="matplotlib")

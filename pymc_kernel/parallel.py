@@ -8,6 +8,7 @@ interpreter's lock (``nogil=True``) run in plain threads just as fast.
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 __all__ = ["num_threads", "over_row_blocks"]
 
@@ -43,5 +44,5 @@ def over_row_blocks(
     num_blocks = min(num_rows, 4 * threads)
     edges = [num_rows * b // num_blocks for b in range(num_blocks + 1)]
     with ThreadPoolExecutor(threads) as pool:
-        for future in [pool.submit(function, a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]:
+        for future in [pool.submit(function, a, b) for a, b in pairwise(edges)]:
             future.result()

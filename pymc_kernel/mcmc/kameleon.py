@@ -31,7 +31,20 @@ from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
 
-__all__ = ["Config", "Fit", "Info", "State", "adapt", "fit", "init", "proposal_covariance", "refresh", "relocate", "step", "with_fit"]
+__all__ = [
+    "Config",
+    "Fit",
+    "Info",
+    "State",
+    "adapt",
+    "fit",
+    "init",
+    "proposal_covariance",
+    "refresh",
+    "relocate",
+    "step",
+    "with_fit",
+]
 
 # The first fit needs enough positions to span the space; the last one leaves time for the scale to settle.
 _FIRST_FIT_DRAWS = 100
@@ -321,9 +334,7 @@ def init(position, log_density: float, config: Config) -> State:
     first = walk.init(position, log_density, walk.Config(scale=config.scale))
     history = empty_history(_HISTORY_PER_POINT * config.subsample_size, d)
     nothing = np.zeros((d, d))
-    return State(
-        position, log_density, first, None, np.zeros(d), nothing, history, first.log_scale, 0, 0, 0, 0
-    )
+    return State(position, log_density, first, None, np.zeros(d), nothing, history, first.log_scale, 0, 0, 0, 0)
 
 
 def relocate(state: State, position, log_density: float) -> State:
@@ -419,6 +430,4 @@ def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
     learnt = fit(candidates, state.walk.mean, state.walk.factor, config, rng)
     # Another proposal wants another scale: the gain of its adaptation goes back to about one sixth.
     scale_iteration = min(state.scale_iteration, _SCALE_RESTART)
-    return with_fit(state, learnt)._replace(
-        num_refreshes=state.num_refreshes + 1, scale_iteration=scale_iteration
-    )
+    return with_fit(state, learnt)._replace(num_refreshes=state.num_refreshes + 1, scale_iteration=scale_iteration)

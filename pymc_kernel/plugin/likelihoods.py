@@ -102,7 +102,7 @@ def estimated_terms(graph: Variable) -> tuple[list[str], tuple[str, ...]]:
     return sorted(set(names)), tuple(sorted(set(keys)))
 
 
-def EstimatedLikelihood(name: str, fn: Callable, *params, observed, **kwargs):  # noqa: N802
+def EstimatedLikelihood(name: str, fn: Callable, *params, observed, **kwargs):
     """Add a likelihood that is known only through unbiased estimates to the model in context.
 
     Pseudo-marginal sampling (Beaumont 2003; Andrieu and Roberts 2009): if exp of what ``fn`` returns has the
@@ -149,7 +149,9 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, **kwargs):  
     if not callable(fn):
         raise TypeError(f"fn must be a function fn(rng, *params, observed), got {type(fn).__name__}.")
     if not params:
-        raise ValueError("EstimatedLikelihood needs at least one parameter: EstimatedLikelihood(name, fn, theta, observed=y).")
+        raise ValueError(
+            "EstimatedLikelihood needs at least one parameter: EstimatedLikelihood(name, fn, theta, observed=y)."
+        )
     params = [pt.as_tensor_variable(p) for p in params]
     data = pt.as_tensor_variable(observed)
     op = EstimatedLogLikelihoodOp(name, fn)

@@ -245,6 +245,7 @@ class AdaptiveMetropolis(TransitionStep):
     target_accept : float
         Acceptance rate that the scale is driven to.
     {parameters}
+
     Notes
     -----
     {notes}
@@ -295,18 +296,22 @@ class KAMH(TransitionStep):
         Any differentiable kernel; ``Gaussian("median")`` by default.
     subsample_size : int
         How many points of the chain's past shape the proposal; a draw costs O(n d^2).
-    gamma : float
-        Standard deviation of the isotropic part of the proposal, in whitened units. Far from the past of
-        the chain it is all that is left.
+    isotropic_share : float
+        Share of the isotropic part in the variance of the proposal, in (0, 1). Far from the past of the chain
+        it is all that is left.
+    gamma : float, optional
+        A fixed standard deviation of the isotropic part instead, in whitened units: the thesis's form. It
+        needs to fit the target; chains have been seen to linger in the tails where it does not.
     scale : float, optional
-        nu at the start; it is learnt.
+        Of the proposal at the start; it is learnt.
     learn_scale : bool
-        Whether nu is driven to ``target_accept``.
+        Whether the scale is driven to ``target_accept``.
     target_accept : float
-        Acceptance rate that nu is driven to.
+        Acceptance rate that the scale is driven to.
     whiten : bool
         Whether the kernel acts in coordinates of unit covariance.
     {parameters}
+
     Notes
     -----
     {notes}
@@ -330,7 +335,8 @@ class KAMH(TransitionStep):
         *,
         kernel: Kernel | None = None,
         subsample_size: int = 1000,
-        gamma: float = 0.2,
+        isotropic_share: float = 0.5,
+        gamma: float | None = None,
         scale: float | None = None,
         learn_scale: bool = True,
         target_accept: float = 0.234,
@@ -342,8 +348,16 @@ class KAMH(TransitionStep):
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ):
-        kernel = Gaussian("median") if kernel is None else kernel
-        config = kameleon.Config(kernel, subsample_size, gamma, scale, learn_scale, target_accept, whiten)
+        config = kameleon.Config(
+            kernel=Gaussian("median") if kernel is None else kernel,
+            subsample_size=subsample_size,
+            isotropic_share=isotropic_share,
+            gamma=gamma,
+            scale=scale,
+            learn_scale=learn_scale,
+            target_accept=target_accept,
+            whiten=whiten,
+        )
         super().__init__(vars, config, adaptation, model, rng, initial_point, compile_kwargs, blocked)
 
     def _adapt(self, state, info):

@@ -40,9 +40,7 @@ def polynomial(x, y, length_scale, degree, constant):
 
 
 def median_of_distances(points):
-    distances = [
-        math.dist(points[i], points[j]) for i in range(len(points)) for j in range(i)
-    ]
+    distances = [math.dist(points[i], points[j]) for i in range(len(points)) for j in range(i)]
     return float(np.median(distances))
 
 

@@ -1,0 +1,136 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from case_studies.targets import correlated_gaussian
+from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.mcmc import adaptive_metropolis as am
+from pymc_kernel.mcmc.metropolis import metropolis_accept
+
+
+def run(rng, target, config, num_tune, num_draws):
+    start = np.zeros(target.num_dims)
+    state = am.init(start, target.log_density(start), config)
+    draws = np.empty((num_draws, target.num_dims))
+    for t in range(num_tune + num_draws):
+        state, info = am.step(rng, state, target.log_density, config)
+        if t < num_tune:
+            state = am.adapt(state, info, config)
+        else:
+            draws[t - num_tune] = state.position
+    return state, draws
+
+
+def test_learns_covariance_and_acceptance_rate(rng):
+    target = correlated_gaussian(num_dims=5, condition=100.0)
+    state, draws = run(rng, target, am.Config(), 20_000, 20_000)
+    learnt = state.factor @ state.factor.T
+    truth = np.cov(target.sample(rng, 100_000).T)
+    # Relative eigenvalues of the learnt covariance against the true one.
+    ratio = np.linalg.eigvals(np.linalg.solve(truth, learnt)).real
+    assert ratio.min() > 0.6
+    assert ratio.max() < 1.7
+    accepted = (np.diff(draws[:, 0]) != 0).mean()
+    assert accepted == pytest.approx(0.234, abs=0.03)
+
+
+def test_running_moments_equal_the_weighted_sample(rng):
+    """The rank-one recursion is the weighted mean and covariance that its gains say."""
+    mean, factor = np.zeros(3), np.eye(3)
+    points = rng.normal(size=(50, 3)) @ rng.normal(size=(3, 3))
+    cov = np.eye(3)
+    expected_mean = np.zeros(3)
+    for t, x in enumerate(points):
+        gain = 3.0 / (t + 3.0 + 15.0)
+        cov = (1 - gain) * cov + gain * (1 - gain) * np.outer(x - expected_mean, x - expected_mean)
+        expected_mean = expected_mean + gain * (x - expected_mean)
+        mean, factor = am.learn_shape(mean, factor, x, t)
+    np.testing.assert_allclose(mean, expected_mean, rtol=1e-11)
+    np.testing.assert_allclose(factor @ factor.T, cov, rtol=1e-10)
+
+
+def test_switches_turn_learning_off(rng):
+    target = correlated_gaussian(num_dims=3)
+    fixed = am.Config(covariance=2.0 * np.eye(3), learn_covariance=False, scale=0.5, learn_scale=False)
+    state, _ = run(rng, target, fixed, 200, 1)
+    np.testing.assert_array_equal(state.factor, np.sqrt(2.0) * np.eye(3))
+    assert state.log_scale == np.log(0.5)
+
+
+def test_frozen_transition_leaves_the_target_invariant(rng):
+    target = correlated_gaussian(num_dims=3, condition=50.0)
+    config = am.Config(covariance=np.diag([1.0, 0.3, 0.1]), scale=1.0)
+    level = moved_levels(rng, target, config, am.step)
+    assert stats.kstest(level, stats.chi2(3).cdf).pvalue > 1e-4
+
+
+def test_invariance_test_sees_a_sampler_that_accepts_too_much(rng):
+    target = correlated_gaussian(num_dims=3, condition=50.0)
+    config = am.Config(covariance=np.diag([1.0, 0.3, 0.1]), scale=1.0)
+
+    def lenient(rng, state, log_density, config):
+        return am.step(rng, state, lambda x: 0.8 * log_density(x) + 0.2 * state.log_density, config)
+
+    assert stats.kstest(moved_levels(rng, target, config, lenient), stats.chi2(3).cdf).pvalue < 1e-6
+
+
+def moved_levels(rng, target, config, step, num_points=8000, num_steps=5):
+    points = target.sample(rng, num_points)
+    for i, x in enumerate(points):
+        state = am.init(x, target.log_density(x), config)
+        for _ in range(num_steps):
+            state, _ = step(rng, state, target.log_density, config)
+        points[i] = state.position
+    return target.level(points)
+
+
+def test_states_are_never_written_to(rng):
+    config = am.Config()
+    state = am.init(np.zeros(2), 0.0, config)
+    copies = [np.copy(v) for v in state]
+    for _ in range(50):
+        following, info = am.step(rng, state, lambda x: -0.5 * float(x @ x), config)
+        am.adapt(following, info, config)
+    for value, copy in zip(state, copies, strict=True):
+        np.testing.assert_array_equal(value, copy)
+
+
+@pytest.mark.parametrize("ratio", [np.nan, np.inf, -np.inf])
+def test_ratios_without_meaning_reject(rng, ratio):
+    assert metropolis_accept(rng, ratio) == (False, 0.0)
+
+
+def test_nan_and_minus_infinity_reject_and_the_chain_goes_on(rng):
+    config = am.Config(scale=3.0, learn_scale=False)
+
+    def boxed(x):
+        return 0.0 if abs(x[0]) < 1 else (-np.inf if x[0] > 0 else np.nan)
+
+    state = am.init(np.zeros(1), 0.0, config)
+    for _ in range(300):
+        state, _ = am.step(rng, state, boxed, config)
+        assert abs(state.position[0]) < 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: am.Config(covariance=np.ones((2, 3))), "square"),
+        (lambda: am.Config(covariance=-np.eye(2)), "positive definite"),
+        (lambda: am.Config(covariance=np.array([[1.0, 0.5], [0.0, 1.0]])), "symmetric"),
+        (lambda: am.Config(scale=0.0), "scale"),
+        (lambda: am.Config(target_accept=1.0), "target_accept"),
+        (lambda: am.init(np.zeros(3), 0.0, am.Config(covariance=np.eye(2))), "3 dimensions"),
+        (lambda: am.init(np.zeros((2, 2)), 0.0, am.Config()), "vector"),
+        (lambda: am.init(np.zeros(2), -np.inf, am.Config()), "-inf"),
+        (lambda: am.init(np.array([np.nan]), 0.0, am.Config()), "not finite"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_start_without_density_has_its_own_type():
+    with pytest.raises(NonFiniteStartError):
+        am.init(np.zeros(2), np.nan, am.Config())

@@ -1,0 +1,232 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from case_studies.targets import banana, correlated_gaussian
+from pymc_kernel import kernels as K
+from pymc_kernel.errors import NotDifferentiableError
+from pymc_kernel.mcmc import kameleon as ka
+from tests.reference.slow_kernels import kameleon_covariance
+
+KERNELS = [
+    K.Gaussian(1.4),
+    K.RationalQuadratic(1.4, alpha=2.0),
+    K.InverseMultiquadric(np.array([1.0, 2.0, 0.5])),
+    K.Matern32(1.4),
+    K.Matern52(1.4),
+    K.Linear(),
+    K.Polynomial(2.0, degree=3),
+]
+
+
+def one_fit(rng, config, num_dims=3, n=30):
+    points = rng.normal(size=(n, num_dims)) @ np.diag(np.arange(1.0, num_dims + 1))
+    factor = np.linalg.cholesky(np.cov(points.T))
+    return points, ka.fit(points, points.mean(axis=0), factor, config, rng)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: type(k).__name__)
+def test_covariance_equals_the_formula(kernel, rng):
+    """gamma^2 I + nu^2 M H M' literally, with the gradient of the public kernel; whitening off, then on."""
+    for whiten in (False, True):
+        config = ka.Config(kernel=kernel, whiten=whiten, gamma=0.3)
+        points, fit = one_fit(rng, config)
+        x = rng.normal(size=3)
+        z = np.linalg.solve(fit.factor, x - fit.mean)
+        whitened = np.linalg.solve(fit.factor, (points - fit.mean).T).T
+
+        def gradient(a, b):
+            return kernel.gradient(a[None], b[None])[0, 0]
+
+        nu = 0.7 * np.sqrt(fit.normaliser)
+        expected = fit.factor @ kameleon_covariance(gradient, z, whitened, 0.3, nu) @ fit.factor.T
+        np.testing.assert_allclose(ka.proposal_covariance(x, fit, config, 0.7), expected, rtol=1e-10, atol=1e-13)
+
+
+def test_linear_kernel_is_adaptive_metropolis(rng):
+    """With k(x, y) = x'y the proposal is gamma^2 I + 4 nu^2 X' H X, wherever the chain is."""
+    config = ka.Config(kernel=K.Linear(), whiten=False, gamma=0.2)
+    points, fit = one_fit(rng, config)
+    sample = np.cov(points.T) * (len(points) - 1)
+    for x in rng.normal(size=(3, 3)):
+        expected = 0.04 * np.eye(3) + 4 * fit.normaliser * 0.5**2 * sample
+        np.testing.assert_allclose(ka.proposal_covariance(x, fit, config, 0.5), expected, rtol=1e-10)
+    # The normaliser gives the sample covariance a mean trace of d: a global walk with the usual scale.
+    np.testing.assert_allclose(4 * fit.normaliser * np.trace(sample), 3.0, rtol=1e-10)
+    # A constant covariance makes the proposal symmetric.
+    state = ka.with_fit(ka.init(points[0], 0.0, config), fit)
+    *_, log_ratio = ka._propose(state.whitened, state.local, fit, 0.2, 0.5, rng.standard_normal(3))
+    assert log_ratio == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+def test_ratio_is_that_of_the_two_normal_densities(whiten, rng):
+    config = ka.Config(whiten=whiten)
+    points, fit = one_fit(rng, config)
+    state = ka.with_fit(ka.init(points[0], 0.0, config), fit)
+    gamma, nu = config.widths(0.8)
+    x = state.position
+    for _ in range(5):
+        y, _, local, log_ratio = ka._propose(state.whitened, state.local, fit, gamma, nu, rng.standard_normal(3))
+        forward = stats.multivariate_normal(x, ka.proposal_covariance(x, fit, config, 0.8)).logpdf(y)
+        backward = stats.multivariate_normal(y, ka.proposal_covariance(y, fit, config, 0.8)).logpdf(x)
+        assert log_ratio == pytest.approx(backward - forward, abs=1e-9)
+        np.testing.assert_allclose(local, ka._at(y, fit)[1], rtol=1e-9, atol=1e-12)
+
+
+def test_proposals_have_the_covariance_they_claim(rng):
+    config = ka.Config()
+    points, fit = one_fit(rng, config)
+    state = ka.with_fit(ka.init(points[3], 0.0, config), fit)
+    gamma, nu = config.widths(0.8)
+    noise = rng.standard_normal((40_000, 3))
+    moves = np.array([ka._propose(state.whitened, state.local, fit, gamma, nu, e)[0] for e in noise]) - points[3]
+    claimed = ka.proposal_covariance(points[3], fit, config, 0.8)
+    ratio = np.linalg.eigvals(np.linalg.solve(claimed, moves.T @ moves / len(moves))).real
+    np.testing.assert_allclose(ratio, 1.0, atol=0.05)
+
+
+def test_far_away_the_walk_is_isotropic(rng):
+    config = ka.Config(kernel=K.Gaussian(1.0), whiten=False)
+    _, fit = one_fit(rng, config)
+    gamma, _ = config.widths(0.8)
+    np.testing.assert_allclose(
+        ka.proposal_covariance(np.full(3, 1e3), fit, config, 0.8), gamma**2 * np.eye(3), rtol=1e-12
+    )
+
+
+# -- invariance ---------------------------------------------------------------------------------------
+
+
+def moved(rng, target, step, num_points, num_steps=10):
+    """Draw exactly from the target, move by a frozen transition, return the positions."""
+    config = ka.Config(subsample_size=50, isotropic_share=0.1, kernel=K.Gaussian(0.5))
+    learnt_from = target.sample(rng, 50)
+    factor = np.diag(learnt_from.std(axis=0))
+    fit = ka.fit(learnt_from, learnt_from.mean(axis=0), factor, config, rng)
+    points = target.sample(rng, num_points)
+    for i, x in enumerate(points):
+        state = ka.with_fit(ka.init(x, target.log_density(x), config), fit)
+        for _ in range(num_steps):
+            state, _ = step(rng, state, target.log_density, config)
+        points[i] = state.position
+    return points
+
+
+def worst_p_value(target, points, variance):
+    straight = points[:, 1] - 0.1 * (points[:, 0] ** 2 - variance)
+    return min(
+        stats.kstest(target.level(points), stats.chi2(2).cdf).pvalue,
+        stats.kstest(points[:, 0], stats.norm(0, np.sqrt(variance)).cdf).pvalue,
+        stats.kstest(straight, stats.norm().cdf).pvalue,
+    )
+
+
+def without_ratio(rng, state, log_density, config):
+    """A broken Kameleon that takes its proposal for symmetric."""
+    gamma, nu = config.widths(np.exp(state.log_scale))
+    x, z, local, _ = ka._propose(state.whitened, state.local, state.fit, gamma, nu, rng.standard_normal(x_size(state)))
+    proposed = log_density(x)
+    if np.log(rng.random()) < proposed - state.log_density:
+        state = state._replace(position=x, whitened=z, local=local, log_density=proposed)
+    return state, None
+
+
+def x_size(state):
+    return state.position.size
+
+
+def test_frozen_transition_leaves_the_target_invariant(rng):
+    target = banana(0.1, 25.0, num_dims=2)
+    assert worst_p_value(target, moved(rng, target, ka.step, 15_000), 25.0) > 1e-4
+
+
+def test_invariance_test_sees_a_missing_proposal_ratio(rng):
+    target = banana(0.1, 25.0, num_dims=2)
+    assert worst_p_value(target, moved(rng, target, without_ratio, 15_000), 25.0) < 1e-6
+
+
+@pytest.mark.slow
+def test_frozen_transition_with_200_000_points(rng):
+    target = banana(0.1, 25.0, num_dims=2)
+    assert worst_p_value(target, moved(rng, target, ka.step, 200_000), 25.0) > 1e-4
+
+
+# -- adaptation ---------------------------------------------------------------------------------------
+
+
+def run(rng, target, config, num_tune, num_draws, vanishing=False):
+    start = np.zeros(target.num_dims)
+    state = ka.init(start, target.log_density(start), config)
+    fits, draws = [], np.empty((num_tune + num_draws, target.num_dims))
+    for t in range(num_tune + num_draws):
+        state, info = ka.step(rng, state, target.log_density, config)
+        if vanishing or t < num_tune:
+            state = ka.adapt(rng, state, info, config, 0 if vanishing else num_tune)
+        fits.append(state.fit)
+        draws[t] = state.position
+    return state, fits, draws
+
+
+def test_refreshes_thin_out_and_end_with_four_fifths_of_tuning(rng):
+    target = correlated_gaussian(num_dims=3)
+    state, fits, draws = run(rng, target, ka.Config(subsample_size=200), 2000, 500)
+    changes = [t for t in range(1, 2500) if fits[t] is not fits[t - 1]]
+    assert state.num_refreshes == len(changes)
+    assert changes[-1] == 1599  # the last refresh, forced
+    assert 5 < len(changes) < 60
+    assert state.fit.points_t.shape == (3, 200)
+    np.testing.assert_allclose(draws[2000:].std(axis=0), target.sample(rng, 50_000).std(axis=0), rtol=0.4)
+
+
+def test_vanishing_adaptation_goes_on_ever_more_rarely(rng):
+    target = correlated_gaussian(num_dims=2)
+    _, fits, _ = run(rng, target, ka.Config(subsample_size=50), 0, 6000, vanishing=True)
+    changes = np.array([t for t in range(1, 6000) if fits[t] is not fits[t - 1]])
+    assert (changes > 3000).sum() >= 1
+    assert (changes > 3000).sum() < (changes <= 3000).sum()
+
+
+def test_acceptance_rate_is_reached(rng):
+    target = banana(0.03, 100.0, num_dims=4)
+    _, _, draws = run(rng, target, ka.Config(), 5000, 5000)
+    assert (np.diff(draws[5000:, 0]) != 0).mean() == pytest.approx(0.234, abs=0.06)
+
+
+def test_history_memory_does_not_grow(rng):
+    target = correlated_gaussian(num_dims=2)
+    state, _, _ = run(rng, target, ka.Config(subsample_size=20), 0, 3000, vanishing=True)
+    assert state.history.buffer.shape == (200, 2)
+
+
+def test_a_chain_that_never_moved_is_not_learnt_from(rng):
+    config = ka.Config(subsample_size=10)
+    state = ka.init(np.zeros(2), 0.0, config)
+    for _ in range(300):
+        state, info = ka.step(rng, state, lambda x: -np.inf, config)
+        state = ka.adapt(rng, state, info, config)
+    assert state.fit is None
+    assert state.rejections == 300
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ka.Config(subsample_size=1), "subsample_size"),
+        (lambda: ka.Config(gamma=0.0), "gamma"),
+        (lambda: ka.Config(isotropic_share=1.0), "isotropic_share"),
+        (lambda: ka.Config(scale=-1.0), "scale"),
+        (lambda: ka.Config(target_accept=0.0), "target_accept"),
+        (lambda: ka.init(np.zeros(3), 0.0, ka.Config(kernel=K.Gaussian([1.0, 2.0]))), "3 dimensions"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_kernels_that_will_not_do():
+    with pytest.raises(TypeError, match="kernel"):
+        ka.Config(kernel="gaussian")
+    with pytest.raises(NotDifferentiableError, match="Laplace"):
+        ka.Config(kernel=K.Laplace(1.0))

@@ -1,0 +1,54 @@
+"""Small models and helpers for the tests of the plugin. Functions stand at module level so that they pickle."""
+
+import numpy as np
+import pymc as pm
+
+import pymc_kernel as pk
+
+
+def noisy_normal(rng, theta, observed, sd=1.5):
+    """Log of an unbiased estimate of exp(-theta^2 / 2): log-normal noise with mean one."""
+    return -0.5 * float(theta) ** 2 + rng.normal(-0.5 * sd**2, sd)
+
+
+def noisy_model():
+    with pm.Model() as model:
+        theta = pm.Flat("theta", initval=0.1)
+        pk.EstimatedLikelihood("y", noisy_normal, theta, observed=np.zeros(1))
+    return model
+
+
+def exact_model():
+    """A constrained, a shaped and a scalar variable."""
+    with pm.Model() as model:
+        pm.HalfNormal("sigma")
+        pm.Normal("x", 1.0, 2.0, shape=(2, 2))
+        pm.Normal("z", -1.0, 0.5)
+    return model
+
+
+STEPS = {"KAMH": pk.KAMH, "AdaptiveMetropolis": pk.AdaptiveMetropolis}
+
+
+def sample(model, make_step, cores, draws=60, tune=200, chains=2, seed=5, **kwargs):
+    with model:
+        return pm.sample(
+            draws,
+            tune=tune,
+            chains=chains,
+            cores=cores,
+            step=make_step(),
+            random_seed=seed,
+            progressbar=False,
+            compute_convergence_checks=False,
+            discard_tuned_samples=False,
+            **kwargs,
+        )
+
+
+def same_draws(one, other):
+    return all(
+        np.array_equal(one[group][name], other[group][name])
+        for group in ("posterior", "warmup_posterior")
+        for name in one["posterior"].data_vars
+    )

@@ -1,0 +1,86 @@
+import os
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kernel as pk
+from pymc_kernel.plugin import likelihoods
+from tests.plugin.models import noisy_model, noisy_normal, sample
+
+
+def test_arguments_arrive_and_the_data_are_recorded():
+    seen = {}
+
+    def fn(rng, theta, matrix, observed):
+        seen.update(rng=rng, theta=theta.copy(), matrix=matrix.copy(), observed=observed.copy())
+        return -0.5 * float(theta @ theta)
+
+    data = np.arange(6.0).reshape(3, 2)
+    with pm.Model(coords={"row": range(3), "column": range(2)}) as model:
+        theta = pm.Normal("theta", shape=2)
+        pk.EstimatedLikelihood("y", fn, theta, np.eye(2), observed=data, dims=("row", "column"))
+    logp = model.compile_logp()
+    assert logp({"theta": np.ones(2)}) == pytest.approx(-1.0 - 1.0 - np.log(2 * np.pi))
+    assert isinstance(seen["rng"], np.random.Generator)
+    np.testing.assert_array_equal(seen["matrix"], np.eye(2))
+    np.testing.assert_array_equal(seen["observed"], data)
+    idata = sample(model, pk.AdaptiveMetropolis, cores=1)
+    np.testing.assert_array_equal(idata["observed_data"]["y"], data)
+
+
+def test_data_may_be_exchanged():
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        data = pm.Data("data", np.zeros(2))
+        pk.EstimatedLikelihood("y", lambda rng, t, y: float(y.sum()), theta, observed=data)
+        logp = model.compile_logp()
+        before = logp({"theta": 0.0})
+        pm.set_data({"data": np.ones(5)})
+        assert logp({"theta": 0.0}) == pytest.approx(before + 5.0)
+
+
+def test_every_evaluation_is_a_new_estimate_even_with_pymc_alone():
+    logp = noisy_model().compile_logp()
+    assert len({float(logp({"theta": 0.3})) for _ in range(20)}) == 20
+
+
+def test_installed_noise_decides_the_estimate():
+    model = noisy_model()
+    logp = model.compile_logp()
+    names, keys = likelihoods.estimated_terms(model.logp())
+    assert names == ["y"]
+    values = []
+    for _ in range(2):
+        likelihoods.install_noise(keys, np.random.default_rng(4))
+        values.append(float(logp({"theta": 0.3})))
+    assert values[0] == values[1] == noisy_normal(np.random.default_rng(4), 0.3, None)
+
+
+def test_a_forked_process_does_not_repeat_the_noise():
+    logp = noisy_model().compile_logp()
+    logp({"theta": 0.0})
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, repr(float(logp({"theta": 0.0}))).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert float(os.read(read, 100)) != float(logp({"theta": 0.0}))
+
+
+def test_bad_input_is_named():
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        with pytest.raises(TypeError, match="fn must be a function"):
+            pk.EstimatedLikelihood("a", 3.0, theta, observed=np.zeros(1))
+        with pytest.raises(ValueError, match="at least one parameter"):
+            pk.EstimatedLikelihood("b", noisy_normal, observed=np.zeros(1))
+        pk.EstimatedLikelihood("c", lambda rng, t, y: np.zeros(3), theta, observed=np.zeros(1))
+        with pytest.raises(TypeError, match=r"EstimatedLikelihood 'c' returned an array of shape \(3,\)"):
+            model.compile_logp()({"theta": 0.0})
+
+
+def test_a_gradient_is_refused():
+    with noisy_model() as model, pytest.raises(NotImplementedError):
+        model.dlogp()

@@ -1,0 +1,406 @@
+import pickle
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytensor
+import pytest
+from arviz_stats.base import array_stats
+from pymc.blocking import DictToArrayBijection
+from pymc.model.transform.optimization import freeze_dims_and_data
+from pymc.step_methods import STEP_METHODS
+from scipy import stats
+
+import pymc_kernel as pk
+from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
+from tests.plugin.models import STEPS, exact_model, noisy_model, noisy_normal, same_draws, sample
+
+pytestmark = pytest.mark.filterwarnings("ignore:The number of samples is too small")
+
+
+# -- the contract: same seed, same draws ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("model", [exact_model, noisy_model], ids=["exact", "noisy"])
+def test_same_draws_for_one_and_two_cores(name, model):
+    sequential = sample(model(), STEPS[name], cores=1)
+    parallel = sample(model(), STEPS[name], cores=2)
+    assert same_draws(sequential, parallel)
+    first, second = sequential["posterior"].isel(chain=0), sequential["posterior"].isel(chain=1)
+    assert not any(np.array_equal(first[v], second[v]) for v in first.data_vars)
+    assert not same_draws(sequential, sample(model(), STEPS[name], cores=1, seed=6))
+    # Later chains adapt as the first one does.
+    assert np.unique(sequential["warmup_sample_stats"]["proposal_scale"].isel(chain=1)).size > 100
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("model", [exact_model, noisy_model], ids=["exact", "noisy"])
+def test_same_draws_for_every_start_method(method, model, monkeypatch):
+    """Without fast-math: PyTensor rounds the last bit of a log density otherwise in the process that filled its
+    disk cache than in one that reads it, and a fresh machine has an empty cache."""
+    monkeypatch.setenv("PYTENSOR_FLAGS", "numba__fastmath=False")
+    with pytensor.config.change_flags(numba__fastmath=False):
+        same_draws_for(method, model)
+
+
+def same_draws_for(method, model):
+    assert same_draws(sample(model(), pk.KAMH, cores=1), sample(model(), pk.KAMH, cores=2, mp_ctx=method))
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_same_draws_in_a_compound_with_nuts_and_a_discrete_step(name):
+    with pm.Model() as model:
+        a = pm.Normal("a")
+        b = pm.Normal("b", a, 1.0, shape=2)
+        pm.Poisson("k", pm.math.exp(0.3 * a))
+        pm.Normal("y", b, 1.0, observed=[0.5, 1.5])
+    sequential = sample(model, lambda: STEPS[name]([b]), cores=1)
+    assert same_draws(sequential, sample(model, lambda: STEPS[name]([b]), cores=2))
+    # Another block moves in between, so the stored density is evaluated anew, and only then.
+    evaluations = sequential["sample_stats"]["evaluations"].values
+    assert set(np.unique(evaluations)) <= {1, 2}
+    assert (evaluations == 2).mean() > 0.3
+
+
+def test_an_exact_density_is_evaluated_once_a_draw():
+    stats_ = sample(exact_model(), pk.KAMH, cores=1)["sample_stats"]
+    assert (stats_["evaluations"] == 1).all()
+
+
+# -- right posteriors ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_constrained_and_shaped_variables(name):
+    idata = sample(exact_model(), STEPS[name], cores=1, draws=12_000, tune=1500)
+    posterior = idata["posterior"]
+    assert (posterior["sigma"] > 0).all()
+    # Monte Carlo error at an effective size of 300 or more: five of them.
+    assert float(posterior["sigma"].mean()) == pytest.approx(np.sqrt(2 / np.pi), abs=5 * 0.6 / np.sqrt(300))
+    assert float(posterior["z"].std()) == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(600))
+    np.testing.assert_allclose(posterior["x"].mean(("chain", "draw")), 1.0, atol=5 * 2 / np.sqrt(300))
+
+
+def noisy_sd(step, draws, **kwargs):
+    idata = sample(noisy_model(), step, cores=2, draws=draws, tune=2000, chains=4, **kwargs)
+    return idata["posterior"]["theta"].values
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_noisy_normal_has_its_exact_spread(name):
+    theta = noisy_sd(STEPS[name], 10_000)
+    error = float(array_stats.mcse(theta, chain_axis=0, draw_axis=1, method="sd"))
+    assert error < 0.05
+    assert abs(float(theta.std()) - 1.0) < 3 * error
+
+
+def test_the_check_of_the_spread_sees_a_step_that_estimates_anew():
+    """PyMC's Metropolis draws the estimate at the current point again: too wide by a third."""
+    theta = noisy_sd(pm.Metropolis, 10_000)
+    assert 1.2 < float(theta.std()) < 1.5
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("noisy", [False, True], ids=["exact", "noisy"])
+def test_simulation_based_calibration(name, noisy):
+    """200 replications of a conjugate model: the rank of the truth among thinned draws is uniform."""
+    ranks = calibration_ranks(STEPS[name], noisy, 200)
+    counts = np.bincount(ranks, minlength=20)
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_calibration_sees_a_posterior_that_is_too_narrow():
+    ranks = calibration_ranks(pk.AdaptiveMetropolis, False, 200, observation_sd=0.5)
+    assert stats.chisquare(np.bincount(ranks, minlength=20)).pvalue < 1e-3
+
+
+def noisy_mean(rng, theta, sd, observed):
+    return -0.5 * ((observed - theta) ** 2).sum() / sd**2 + rng.normal(-0.125, 0.5)
+
+
+def calibration_ranks(make_step, noisy, replications, observation_sd=1.0, num_draws=19, thin=40):
+    rng = np.random.default_rng(77)
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        data = pm.Data("data", np.zeros(3))
+        if noisy:
+            pk.EstimatedLikelihood("y", noisy_mean, theta, np.float64(observation_sd), observed=data)
+        else:
+            pm.Normal("y", theta, observation_sd, observed=data)
+        step = make_step()
+    ranks = np.empty(replications, dtype=int)
+    for r in range(replications):
+        truth = rng.normal()
+        with model:
+            pm.set_data({"data": rng.normal(truth, 1.0, size=3)})
+        step.setup_chain(np.random.default_rng([r, 1]), 300, num_draws * thin)
+        point, draws = {"theta": np.asarray(0.0)}, []
+        for t in range(300 + num_draws * thin):
+            if t == 300:
+                step.stop_tuning()
+            point, _ = step.step(point)
+            if t >= 300 and (t - 300) % thin == thin - 1:
+                draws.append(float(point["theta"]))
+        ranks[r] = np.searchsorted(np.sort(draws), truth)
+    return ranks
+
+
+# -- state ----------------------------------------------------------------------------------------------
+
+
+def advance(step, point, num_draws):
+    points = []
+    for _ in range(num_draws):
+        point, _ = step.step(point)
+        points.append({k: np.copy(v) for k, v in point.items()})
+    return points
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("model", [exact_model, noisy_model], ids=["exact", "noisy"])
+def test_an_interrupted_chain_goes_on_with_the_same_draws(name, model):
+    model = model()
+    with model:
+        whole, first, second = STEPS[name](), STEPS[name](), STEPS[name]()
+    start = model.initial_point()
+    whole.setup_chain(np.random.default_rng(3), 400, 100)
+    uninterrupted = advance(whole, start, 500)
+    first.setup_chain(np.random.default_rng(3), 400, 100)
+    begun = advance(first, start, 300)
+    saved = pickle.loads(pickle.dumps(first.sampling_state))
+    advance(first, begun[-1], 20)  # what happens afterwards to the first step must not matter
+    second.sampling_state = saved
+    resumed = begun + advance(second, begun[-1], 200)
+    for one, other in zip(uninterrupted, resumed, strict=True):
+        for key in one:
+            np.testing.assert_array_equal(one[key], other[key])
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("model", [exact_model, noisy_model], ids=["exact", "noisy"])
+def test_a_pickled_step_draws_the_same(name, model):
+    model = model()
+    with model:
+        step = STEPS[name]()
+    copy = cloudpickle.loads(cloudpickle.dumps(step))
+    start = model.initial_point()
+    for s in (step, copy):
+        s.setup_chain(np.random.default_rng(3), 200, 50)
+    for one, other in zip(advance(step, start, 250), advance(copy, start, 250), strict=True):
+        for key in one:
+            np.testing.assert_array_equal(one[key], other[key])
+
+
+def test_a_chain_may_be_moved_by_hand():
+    model = exact_model()
+    with model:
+        step = pk.KAMH()
+    step.setup_chain(np.random.default_rng(3), 300, 50)
+    last = advance(step, model.initial_point(), 300)[-1]
+    moved = {k: v + 0.1 for k, v in last.items()}
+    _, [info] = step.step(moved)
+    assert info["evaluations"] == 2
+
+
+def test_interruption_returns_what_there_is():
+    calls = []
+
+    def interrupt(trace, draw):
+        calls.append(1)
+        if len(calls) == 350:
+            raise KeyboardInterrupt
+
+    with exact_model():
+        idata = pm.sample(
+            500,
+            tune=300,
+            chains=1,
+            step=pk.KAMH(),
+            progressbar=False,
+            callback=interrupt,
+            compute_convergence_checks=False,
+            random_seed=1,
+        )
+    assert 0 < idata["posterior"].sizes["draw"] < 500
+
+
+def test_adaptation_stops_with_tuning_or_vanishes():
+    stopped = sample(exact_model(), pk.KAMH, cores=1)["sample_stats"]["proposal_scale"]
+    assert np.unique(stopped.isel(chain=0)).size == 1
+    going_on = sample(exact_model(), lambda: pk.KAMH(adaptation="vanishing"), cores=1)
+    assert np.unique(going_on["sample_stats"]["proposal_scale"].isel(chain=0)).size == 60
+
+
+# -- in PyMC's hands ------------------------------------------------------------------------------------
+
+
+def test_frozen_model_initvals_blocked_and_progress_bar(capsys):
+    model = exact_model()
+    # Freezing turns the order of the variables round, so the draws are others; the law is the same.
+    frozen = sample(freeze_dims_and_data(model), pk.KAMH, cores=1, draws=6000, tune=1000)["posterior"]
+    assert float(frozen["z"].mean()) == pytest.approx(-1.0, abs=5 * 0.5 / np.sqrt(300))
+    assert float(frozen["x"].std()) == pytest.approx(2.0, abs=5 * 2.0 / np.sqrt(600))
+    with pm.Model() as scalar:
+        pm.Uniform("u", 0.0, 1.0)
+        pm.Normal("v")
+    apart = sample(scalar, lambda: pk.AdaptiveMetropolis(blocked=False), cores=1, initvals={"u": 0.9, "v": 3.0})
+    assert apart["sample_stats"]["accept"].ndim == 3
+    with exact_model():
+        pm.sample(20, tune=20, chains=1, step=pk.KAMH(), compute_convergence_checks=False, random_seed=1)
+    assert "Stuck" in capsys.readouterr().out
+
+
+def test_float32():
+    with pytensor.config.change_flags(floatX="float32"):
+        idata = sample(exact_model(), pk.KAMH, cores=1)
+    assert idata["posterior"]["z"].dtype == np.float32
+    assert (idata["sample_stats"]["evaluations"] == 1).all()
+
+
+def test_registration_is_opt_in():
+    assert not set(STEPS.values()) & set(STEP_METHODS)
+    before = list(STEP_METHODS)
+    try:
+        pk.register_step_methods()
+        pk.register_step_methods()
+        assert STEP_METHODS.count(pk.KAMH) == 1
+        with noisy_model() as model:
+            _, chosen = pm.sampling.mcmc.assign_step_methods(model, methods=STEP_METHODS)
+            assert list(chosen) == [pk.KAMH]
+        with pm.Model() as model:
+            pm.Normal("x")
+            pm.Poisson("k", 1.0)
+            _, chosen = pm.sampling.mcmc.assign_step_methods(model, methods=STEP_METHODS)
+            assert pk.KAMH not in chosen
+    finally:
+        STEP_METHODS[:] = before
+
+
+def test_named_variables_and_step_name():
+    with exact_model() as model:
+        step = pk.KAMH([model["z"], model["sigma"]])
+    assert step.name == "kamh"
+    assert set(step.var_names) == {"z", "sigma_log__"}
+
+
+# -- what is refused, and how ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_noisy_density_in_parts_is_refused(name):
+    with pm.Model():
+        theta = pm.Normal("theta")
+        phi = pm.Normal("phi")
+        pk.EstimatedLikelihood("y", noisy_normal, theta + phi, observed=np.zeros(1))
+        with pytest.raises(NoisyBlockError, match=r"\(by y\).*not given: phi"):
+            STEPS[name]([theta])
+        with pytest.raises(NoisyBlockError, match="not given: phi"):
+            STEPS[name](blocked=False)
+
+
+@pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+def test_pymc_simulator_counts_as_noisy_and_is_reproducible():
+    def simulate(rng, theta, size):
+        return rng.normal(theta, 1.0, size=size)
+
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        phi = pm.Normal("phi")
+        pm.Simulator("s", simulate, theta + phi, epsilon=1.0, observed=np.zeros(5))
+        with pytest.raises(NoisyBlockError, match="not given: phi"):
+            pk.KAMH([theta])
+    sequential = sample(model, pk.AdaptiveMetropolis, cores=1)
+    assert same_draws(sequential, sample(model, pk.AdaptiveMetropolis, cores=2))
+
+
+def test_discrete_variables_are_refused_by_name():
+    with pm.Model():
+        pm.Poisson("k", 3.0)
+        pm.Normal("x")
+        with pytest.raises(TypeError, match="k is discrete"):
+            pk.KAMH()
+
+
+def test_bad_settings_are_refused_before_any_work():
+    with exact_model():
+        with pytest.raises(ValueError, match="adaptation"):
+            pk.KAMH(adaptation="never")
+        with pytest.raises(ValueError, match="6 dimensions"):
+            pk.AdaptiveMetropolis(covariance=np.eye(2))
+        with pytest.raises(ValueError, match="6 dimensions"):
+            pk.KAMH(kernel=pk.kernels.Gaussian([1.0, 2.0]))
+
+
+def test_a_start_without_density_is_a_clear_error():
+    with pm.Model() as model:
+        pm.Normal("x")
+        pm.Potential("never", pm.math.log(model["x"] * 0.0))
+        step = pk.KAMH()
+    step.setup_chain(np.random.default_rng(0), 10, 10)
+    with pytest.raises(NonFiniteStartError, match="KAMH for x: the log density at the starting position"):
+        step.step(model.initial_point())
+
+
+def holes(rng, theta, observed):
+    """Zero estimates, NaN and infinity turn up at random."""
+    return [-np.inf, np.nan, np.inf, -0.5 * float(theta) ** 2][rng.integers(4)]
+
+
+def test_zero_nan_and_infinite_estimates_reject():
+    with pm.Model() as model:
+        theta = pm.Flat("theta")
+        pk.EstimatedLikelihood("y", holes, theta, observed=np.zeros(1))
+        step = pk.AdaptiveMetropolis()
+    step.setup_chain(np.random.default_rng(8), 200, 200)
+    point = model.initial_point()
+    step.density.seed(np.random.default_rng(0))
+    while not np.isfinite(step.density(np.zeros(1))):
+        pass
+    step.transition = step._transition_module.init(np.zeros(1), 0.0, step.config)
+    step.returned, step.surroundings = np.zeros(1).tobytes(), ()
+    for _ in range(400):
+        point, [info] = step.step(point)
+        assert np.isfinite(info["log_density"])
+    assert info["proposal_scale"] > 0
+
+
+def test_a_stuck_chain_is_reported_with_the_noise_of_the_estimate(caplog):
+    def very_noisy(rng, theta, observed):
+        return noisy_normal(rng, theta, observed, sd=6.0)
+
+    with pm.Model() as model:
+        theta = pm.Flat("theta", initval=0.1)
+        pk.EstimatedLikelihood("y", very_noisy, theta, observed=np.zeros(1))
+    idata = sample(model, pk.AdaptiveMetropolis, cores=2, draws=1000, chains=2)
+    assert int(idata["sample_stats"]["stuck_for"].max()) >= 200
+    [message, *_] = [r.message for r in caplog.records if "rejected 200" in r.message]
+    assert "variance of" in message
+    assert "times as many replicates" in message
+    # Looking at the noise is counted, and happens once a chain.
+    extra = (idata["sample_stats"]["evaluations"] - 1).sum("draw").values
+    assert set(extra) <= {0, 20}
+
+
+def test_a_stuck_chain_with_an_exact_density_is_reported(caplog):
+    with pm.Model() as model:
+        pm.Normal("x")
+    sample(model, lambda: pk.AdaptiveMetropolis(scale=1e4, learn_scale=False), cores=1, draws=800, chains=1)
+    assert any("do not fit" in r.message for r in caplog.records)
+
+
+def test_points_in_shared_memory_are_not_kept():
+    model = exact_model()
+    with model:
+        step = pk.AdaptiveMetropolis()
+    step.setup_chain(np.random.default_rng(1), 50, 50)
+    point = model.initial_point()
+    q = DictToArrayBijection.map({v: point[v] for v in step.var_names})
+    new, _ = step.step(point)
+    kept = step.transition.position.copy()
+    for value in new.values():
+        value[...] = 99.0
+    q.data[:] = 99.0
+    np.testing.assert_array_equal(step.transition.position, kept)
