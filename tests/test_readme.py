@@ -1,0 +1,27 @@
+"""The README's code runs as written, and what it says is right."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.reference.hospitals import posterior_means
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_example_runs_and_agrees_with_quadrature():
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", README, flags=re.S):
+        exec(compile(block, "README.md", "exec"), names)
+    posterior = names["idata"]["posterior"]
+    level, spread = posterior_means(names["cured"])
+    # Standard deviations of 0.4 and 0.35 and an effective size of at least 60.
+    assert float(posterior["level"].mean()) == pytest.approx(level, abs=4 * 0.4 / 60**0.5)
+    assert float(posterior["spread"].mean()) == pytest.approx(spread, abs=4 * 0.35 / 60**0.5)
+
+
+def test_paths_exist():
+    for path in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / path).exists(), path
