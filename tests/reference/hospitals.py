@@ -9,7 +9,7 @@ def posterior_means(cured, patients=20):
     """Return the posterior means of level and spread."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     weights = weights / weights.sum()
-    levels, spreads = np.linspace(-3, 5, 201), np.linspace(0.005, 5, 251)
+    levels, spreads = np.linspace(-3, 5, 81), np.linspace(0.01, 5, 101)
     log_posterior = np.empty((levels.size, spreads.size))
     for i, level in enumerate(levels):
         for j, spread in enumerate(spreads):
