@@ -1,9 +1,37 @@
 """Monte Carlo with reproducing kernels for PyMC: likelihoods with no gradient, with noise, or only simulated."""
 
-from pymc_kernel import kernels
-from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
-from pymc_kernel.plugin.step_methods import KAMH, AdaptiveMetropolis, register_step_methods
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pymc_kernel import kernels
+    from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
+    from pymc_kernel.plugin.step_methods import KAMH, AdaptiveMetropolis, register_step_methods
 
 __all__ = ["KAMH", "AdaptiveMetropolis", "EstimatedLikelihood", "kernels", "register_step_methods"]
 
 __version__ = "0.1.0.dev0"
+
+# Names are loaded when they are first used: Numba takes longer to import than all else here together, and
+# PyTensor itself puts that off until a model is compiled.
+_WHERE = {
+    "KAMH": "pymc_kernel.plugin.step_methods",
+    "AdaptiveMetropolis": "pymc_kernel.plugin.step_methods",
+    "EstimatedLikelihood": "pymc_kernel.plugin.likelihoods",
+    "register_step_methods": "pymc_kernel.plugin.step_methods",
+}
+
+
+def __getattr__(name):
+    if name in _WHERE:
+        value = getattr(import_module(_WHERE[name]), name)
+    elif name in __all__:
+        value = import_module(f"pymc_kernel.{name}")
+    else:
+        raise AttributeError(f"module 'pymc_kernel' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

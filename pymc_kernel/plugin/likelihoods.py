@@ -10,6 +10,7 @@ import os
 import uuid
 import warnings
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pymc as pm
@@ -17,7 +18,6 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
-from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomGeneratorType
 
@@ -50,6 +50,11 @@ class EstimatedLogLikelihoodOp(Op):
         self.term_name = name
         self.fn = fn
         self.key = uuid.uuid4().hex
+        _teach_numba()
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        _teach_numba()
 
     def make_node(self, *inputs):
         """Return the application; the output is one float."""
@@ -74,12 +79,20 @@ class EstimatedLogLikelihoodOp(Op):
         output_storage[0][0] = value.reshape(())
 
 
-@numba_funcify.register(EstimatedLogLikelihoodOp)
-def _estimated_in_numba(op, node, **kwargs):
-    # Object mode is what a user's Python function needs; PyTensor's advice to avoid it helps nobody here.
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Numba will use object mode")
-        return generate_fallback_impl(op, node, **kwargs)
+@cache
+def _teach_numba() -> None:
+    """Tell PyTensor's Numba backend to call the operator in object mode without its advice against it.
+
+    Object mode is what a user's Python function needs. Done when the first operator is made or unpickled:
+    the backend takes half a second to import.
+    """
+    from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
+
+    @numba_funcify.register(EstimatedLogLikelihoodOp)
+    def estimated_in_numba(op, node, **kwargs):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Numba will use object mode")
+            return generate_fallback_impl(op, node, **kwargs)
 
 
 def estimated_terms(graph: Variable) -> tuple[list[str], tuple[str, ...]]:

@@ -366,6 +366,8 @@ class KAMH(TransitionStep):
 
 
 for _step in (AdaptiveMetropolis, KAMH):
+    if _step.__doc__ is None:  # python -OO
+        continue
     _step.__doc__ = _step.__doc__.format(parameters=_SHARED_PARAMETERS.strip(), notes=_SHARED_NOTES.strip())
 
 
