@@ -56,7 +56,7 @@ _RECENT_FRACTION = 2.0 / 3.0
 _HISTORY_PER_POINT = 10
 _BANDWIDTH_POINTS = 500
 _TRACE_POINTS = 50
-_SCALE_RESTART = 20
+_LARGEST_SCALE = 4.0
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,6 @@ class State(NamedTuple):
     history: History
     log_scale: float
     iteration: int  # of the adaptation
-    scale_iteration: int  # of the scale alone: set back at a refresh
     num_refreshes: int
     rejections: int  # in a row, up to now
 
@@ -334,7 +333,7 @@ def init(position, log_density: float, config: Config) -> State:
     first = walk.init(position, log_density, walk.Config(scale=config.scale))
     history = empty_history(_HISTORY_PER_POINT * config.subsample_size, d)
     nothing = np.zeros((d, d))
-    return State(position, log_density, first, None, np.zeros(d), nothing, history, first.log_scale, 0, 0, 0, 0)
+    return State(position, log_density, first, None, np.zeros(d), nothing, history, first.log_scale, 0, 0, 0)
 
 
 def relocate(state: State, position, log_density: float) -> State:
@@ -368,9 +367,9 @@ def step(
     proposed = log_density(proposal)
     accepted, probability = metropolis_accept(rng, proposed - state.log_density + log_ratio)
     if accepted:
-        state = State(proposal, proposed, state.walk, state.fit, whitened, local, *state[6:11], 0)
+        state = State(proposal, proposed, state.walk, state.fit, whitened, local, *state[6:10], 0)
     else:
-        state = State(*state[:11], state.rejections + 1)
+        state = State(*state[:10], state.rejections + 1)
     return state, Info(accepted, probability, scale, proposal, proposed)
 
 
@@ -389,7 +388,11 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     t = state.iteration
     log_scale = state.log_scale
     if config.learn_scale:
-        log_scale += robbins_monro_rate(state.scale_iteration) * (info.accept_prob - config.target_accept)
+        log_scale += robbins_monro_rate(t) * (info.accept_prob - config.target_accept)
+        # The local covariance has a mean trace of d, so a scale far above the Gaussian optimum is no scale that
+        # suits the bulk: it is a chain that lingers where the local covariance is next to nothing, accepts every
+        # small step, and would be stuck as soon as it came back.
+        log_scale = min(log_scale, math.log(_LARGEST_SCALE * walk.optimal_scale(state.position.size)))
     if config.whiten or state.fit is None:
         mean, factor = walk.learn_shape(state.walk.mean, state.walk.factor, state.position, t)
         learnt_walk = walk.State(*state.walk[:2], mean, factor, *state.walk[4:])
@@ -405,8 +408,7 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
         append(state.history, state.position),
         log_scale,
         t + 1,
-        state.scale_iteration + 1,
-        *state[10:],
+        *state[9:],
     )
     first = min(_FIRST_FIT_DRAWS + 10 * state.position.size, int(0.3 * num_tune) if num_tune else t + 1)
     last = int(_LAST_FIT_SHARE * num_tune) if num_tune else math.inf
@@ -428,6 +430,4 @@ def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
     if candidates.shape[0] > config.subsample_size:
         candidates = candidates[rng.choice(candidates.shape[0], size=config.subsample_size, replace=False)]
     learnt = fit(candidates, state.walk.mean, state.walk.factor, config, rng)
-    # Another proposal wants another scale: the gain of its adaptation goes back to about one sixth.
-    scale_iteration = min(state.scale_iteration, _SCALE_RESTART)
-    return with_fit(state, learnt)._replace(num_refreshes=state.num_refreshes + 1, scale_iteration=scale_iteration)
+    return with_fit(state, learnt)._replace(num_refreshes=state.num_refreshes + 1)

@@ -230,3 +230,13 @@ def test_kernels_that_will_not_do():
         ka.Config(kernel="gaussian")
     with pytest.raises(NotDifferentiableError, match="Laplace"):
         ka.Config(kernel=K.Laplace(1.0))
+
+
+def test_the_scale_cannot_run_away_where_every_step_is_accepted(rng):
+    """A chain on a flat stretch accepts all; unbounded, its scale would leave it stuck once it is back in the bulk."""
+    config = ka.Config(gamma=0.01, subsample_size=50)
+    state = ka.init(np.zeros(2), 0.0, config)
+    for _ in range(2000):
+        state, info = ka.step(rng, state, lambda x: 0.0, config)
+        state = ka.adapt(rng, state, info, config, 2000)
+    assert np.exp(state.log_scale) <= 4.0 * 2.38 / np.sqrt(2) * (1 + 1e-12)
