@@ -8,7 +8,7 @@ Imports NumPy and Numba only.
 import numba
 import numpy as np
 
-__all__ = ["cholesky_in_place", "cholesky_update", "lower_times", "solve_lower"]
+__all__ = ["cholesky_in_place", "cholesky_update", "dot_product", "lower_times", "solve_lower"]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -70,3 +70,29 @@ def lower_times(factor, vector, out):
         for k in range(i + 1):
             value += factor[i, k] * vector[k]
         out[i] = value
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def dot_product(left, right):
+    """Return the scalar product of two vectors, summed in eight interleaved lanes.
+
+    The lanes are what the compiler would make of a plain loop under fast-math, and as fast; but written out, the
+    order of summation is the same in every process. Under fast-math it is not: code that was just compiled and
+    code that was read from the disk cache have been seen to round differently.
+    """
+    n = left.shape[0]
+    a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = 0.0
+    whole = n - n % 8
+    for j in range(0, whole, 8):
+        a0 += left[j] * right[j]
+        a1 += left[j + 1] * right[j + 1]
+        a2 += left[j + 2] * right[j + 2]
+        a3 += left[j + 3] * right[j + 3]
+        a4 += left[j + 4] * right[j + 4]
+        a5 += left[j + 5] * right[j + 5]
+        a6 += left[j + 6] * right[j + 6]
+        a7 += left[j + 7] * right[j + 7]
+    total = ((a0 + a4) + (a2 + a6)) + ((a1 + a5) + (a3 + a7))
+    for j in range(whole, n):
+        total += left[j] * right[j]
+    return total

@@ -22,7 +22,7 @@ LAPLACE = 4
 POLYNOMIAL = 5  # (a + t)^b with b a whole number: linear (b = 1) and polynomial
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def fill_profile(family, a, b, order, argument, out):
     """Write the ``order``-th derivative of the profile at each ``argument`` into ``out``.
 
@@ -110,7 +110,7 @@ def fill_profile(family, a, b, order, argument, out):
             out[i] = value
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def radial_row(point, others_t, inverse_length_scale, out):
     """Write s(x, Y_j) = sum_i ((x_i - Y_ji) / l_i)^2 for every j into ``out`` (n,).
 

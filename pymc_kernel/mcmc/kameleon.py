@@ -26,7 +26,7 @@ import numpy as np
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
-from pymc_kernel.linalg import cholesky_in_place, lower_times, solve_lower
+from pymc_kernel.linalg import cholesky_in_place, dot_product, lower_times, solve_lower
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
@@ -162,7 +162,7 @@ class Info(NamedTuple):
     proposal_log_density: float
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b, normaliser):
     """Return normaliser x M H M' at z, shape (d, d); O(n d^2) time, (d + 1) n numbers of memory.
 
@@ -182,30 +182,23 @@ def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b
                 slope[j] += x * points_t[i, j]
     fill_profile(family, a, b, 1, slope, slope)
     means = np.empty(d)
+    ones = np.ones(n)
     for i in range(d):
         inverse_square = inverse_length_scale[i] ** 2
-        total = 0.0
         if is_radial:
             x = z[i]
             factor = 4.0 * inverse_square
             for j in range(n):
-                value = factor * slope[j] * (x - points_t[i, j])
-                columns[i, j] = value
-                total += value
+                columns[i, j] = factor * slope[j] * (x - points_t[i, j])
         else:
             factor = 2.0 * inverse_square
             for j in range(n):
-                value = factor * slope[j] * points_t[i, j]
-                columns[i, j] = value
-                total += value
-        means[i] = total / n
+                columns[i, j] = factor * slope[j] * points_t[i, j]
+        means[i] = dot_product(columns[i], ones) / n
     out = np.empty((d, d))
     for i in range(d):
         for k in range(i + 1):
-            total = 0.0
-            for j in range(n):
-                total += columns[i, j] * columns[k, j]
-            value = normaliser * (total - n * means[i] * means[k])
+            value = normaliser * (dot_product(columns[i], columns[k]) - n * means[i] * means[k])
             out[i, k] = value
             out[k, i] = value
     return out
