@@ -21,3 +21,9 @@ def test_cholesky_update_and_solves(rng):
 def test_cholesky_reports_a_matrix_that_is_not_positive_definite():
     assert not linalg.cholesky_in_place(np.diag([1.0, -1.0]))
     assert not linalg.cholesky_in_place(np.array([[np.nan]]))
+
+
+def test_dot_product_of_every_length(rng):
+    for n in (1, 2, 7, 8, 9, 31, 32, 33, 100, 1000):
+        left, right = rng.normal(size=(2, n))
+        assert abs(linalg.dot_product(left, right, np.empty(n // 8)) - left @ right) < 1e-12

@@ -183,6 +183,7 @@ def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b
     fill_profile(family, a, b, 1, slope, slope)
     means = np.empty(d)
     ones = np.ones(n)
+    work = np.empty(n // 8)
     for i in range(d):
         inverse_square = inverse_length_scale[i] ** 2
         if is_radial:
@@ -194,11 +195,11 @@ def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b
             factor = 2.0 * inverse_square
             for j in range(n):
                 columns[i, j] = factor * slope[j] * points_t[i, j]
-        means[i] = dot_product(columns[i], ones) / n
+        means[i] = dot_product(columns[i], ones, work) / n
     out = np.empty((d, d))
     for i in range(d):
         for k in range(i + 1):
-            value = normaliser * (dot_product(columns[i], columns[k]) - n * means[i] * means[k])
+            value = normaliser * (dot_product(columns[i], columns[k], work) - n * means[i] * means[k])
             out[i, k] = value
             out[k, i] = value
     return out
