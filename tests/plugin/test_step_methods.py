@@ -95,6 +95,15 @@ def test_noisy_normal_has_its_exact_spread(name):
     assert abs(float(theta.std()) - 1.0) < 3 * error
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEPS)
+def test_noisy_normal_has_its_exact_spread_to_two_per_cent(name):
+    theta = noisy_sd(STEPS[name], 80_000)
+    error = float(array_stats.mcse(theta, chain_axis=0, draw_axis=1, method="sd"))
+    assert error < 0.02
+    assert abs(float(theta.std()) - 1.0) < 3 * error
+
+
 def test_the_check_of_the_spread_sees_a_step_that_estimates_anew():
     """PyMC's Metropolis draws the estimate at the current point again: too wide by a third."""
     theta = noisy_sd(pm.Metropolis, 10_000)
@@ -107,6 +116,14 @@ def test_simulation_based_calibration(name, noisy):
     """200 replications of a conjugate model: the rank of the truth among thinned draws is uniform."""
     ranks = calibration_ranks(STEPS[name], noisy, 200)
     counts = np.bincount(ranks, minlength=20)
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("noisy", [False, True], ids=["exact", "noisy"])
+def test_simulation_based_calibration_with_1000_replications(name, noisy):
+    counts = np.bincount(calibration_ranks(STEPS[name], noisy, 1000), minlength=20)
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
