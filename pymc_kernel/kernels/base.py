@@ -63,7 +63,7 @@ class Kernel:
             if self.length_scale != "median":
                 raise ValueError(f'length_scale must be positive or "median", got {self.length_scale!r}.')
             return
-        scale = np.asarray(self.length_scale, dtype=float)
+        scale = np.array(self.length_scale, dtype=float)
         if scale.ndim > 1 or scale.size == 0 or not (np.isfinite(scale).all() and (scale > 0).all()):
             raise ValueError(
                 "length_scale must be a positive number or a vector of one positive number per dimension, "

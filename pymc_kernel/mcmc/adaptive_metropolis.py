@@ -48,7 +48,7 @@ class Config:
 
     def __post_init__(self):
         if self.covariance is not None:
-            covariance = np.atleast_2d(np.asarray(self.covariance, dtype=float))
+            covariance = np.atleast_2d(np.array(self.covariance, dtype=float))
             if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
                 raise ValueError(f"covariance must be square, got shape {covariance.shape}.")
             try:

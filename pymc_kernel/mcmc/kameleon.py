@@ -80,7 +80,8 @@ class Config:
     scale : float, optional
         s at the start, for a local covariance of mean trace d; 2.38 / sqrt(d) by default.
     learn_scale : bool
-        Whether s follows the acceptance rate by Robbins-Monro steps on its logarithm.
+        Whether s follows the acceptance rate by Robbins-Monro steps on its logarithm, up to four times
+        2.38 / sqrt(d) or ``scale``, whichever is larger.
     target_accept : float
         In (0, 1).
     whiten : bool
@@ -137,7 +138,7 @@ class Fit(NamedTuple):
 
 
 class State(NamedTuple):
-    """What is carried from draw to draw. Arrays are never written to once they are in a state."""
+    """What is carried from draw to draw. Arrays are never written to, but for the free rows of the history."""
 
     position: np.ndarray  # (d,)
     log_density: float
@@ -167,7 +168,8 @@ def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b
     """Return normaliser x M H M' at z, shape (d, d); O(n d^2) time, (d + 1) n numbers of memory.
 
     Radial: a column of M is 4 phi'(s) (z - Z_i) / l^2. Dot product: 2 psi'(t) Z_i / l^2.
-    M H M' = M M' - n m m' with m the mean column.
+    The mean column is taken off before the products: with M M' - n m m' instead, nearly parallel columns would
+    lose all digits.
     """
     d, n = points_t.shape
     slope = np.empty(n)
@@ -181,7 +183,6 @@ def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b
             for j in range(n):
                 slope[j] += x * points_t[i, j]
     fill_profile(family, a, b, 1, slope, slope)
-    means = np.empty(d)
     ones = np.ones(n)
     work = np.empty(n // 8)
     for i in range(d):
@@ -195,11 +196,13 @@ def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b
             factor = 2.0 * inverse_square
             for j in range(n):
                 columns[i, j] = factor * slope[j] * points_t[i, j]
-        means[i] = dot_product(columns[i], ones, work) / n
+        mean = dot_product(columns[i], ones, work) / n
+        for j in range(n):
+            columns[i, j] -= mean
     out = np.empty((d, d))
     for i in range(d):
         for k in range(i + 1):
-            value = normaliser * (dot_product(columns[i], columns[k], work) - n * means[i] * means[k])
+            value = normaliser * dot_product(columns[i], columns[k], work)
             out[i, k] = value
             out[k, i] = value
     return out
@@ -285,13 +288,18 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config: Config
     ------
     ValueError
         Where the points coincide, so that no length scale exists.
+
+    Notes
+    -----
+    The points are the draws of a chain, many of them repeated: as a sample of the target they count with their
+    multiplicity, for the median heuristic once each.
     """
     points = np.asarray(points, dtype=float)
     n, d = points.shape
     if not config.whiten:
         mean, factor = np.zeros(d), np.eye(d)
     whitened = np.linalg.solve(factor, (points - mean).T).T
-    kernel = config.kernel.resolve(whitened, rng, _BANDWIDTH_POINTS)
+    kernel = config.kernel.resolve(np.unique(whitened, axis=0), rng, _BANDWIDTH_POINTS)
     a, b = kernel.shape_parameters
     learnt = Fit(
         mean,
@@ -306,8 +314,22 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config: Config
     )
     where = rng.choice(n, size=min(n, _TRACE_POINTS), replace=False)
     trace = np.mean([np.trace(_at(points[i], learnt)[1]) for i in where])
-    # Points that all coincide leave no local covariance: the isotropic part then is the proposal.
-    return learnt._replace(normaliser=d / trace if trace > 0 else 1.0)
+    # A kernel narrower than the gaps between points sees nothing at the points themselves, and a huge bump just
+    # beside each. So the trace counts for no less than the bump of a single point.
+    size = max(trace, _largest_bump(kernel, d))
+    return learnt._replace(normaliser=d / size if size > 0 else 1.0)
+
+
+def _largest_bump(kernel: Kernel, num_dims: int) -> float:
+    """Return the largest |2 grad k(x, y)|^2 of one point y; 0 for dot-product kernels, which have none."""
+    if not isinstance(kernel, RadialKernel):
+        return 0.0
+    # Along the axis with the shortest length scale, in units of it; all families peak within this stretch.
+    inverse = kernel.inverse_length_scale(num_dims)
+    distances = np.linspace(0.02, 4.0, 200) / inverse.max()
+    along = np.zeros((200, num_dims))
+    along[:, inverse.argmax()] = distances
+    return float((4.0 * kernel.gradient(along, np.zeros((1, num_dims))) ** 2).sum(axis=2).max())
 
 
 def proposal_covariance(position, learnt: Fit, config: Config, scale: float) -> np.ndarray:
@@ -333,8 +355,9 @@ def init(position, log_density: float, config: Config) -> State:
 def relocate(state: State, position, log_density: float) -> State:
     """Return the state moved to ``position`` with its log density, all that was learnt kept."""
     position, log_density = checked_start(position, log_density)
+    same_place = np.array_equal(position, state.position)
     state = state._replace(position=position, log_density=log_density)
-    return state if state.fit is None else with_fit(state, state.fit)
+    return state if same_place or state.fit is None else with_fit(state, state.fit)
 
 
 def with_fit(state: State, learnt: Fit) -> State:
@@ -386,7 +409,8 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
         # The local covariance has a mean trace of d, so a scale far above the Gaussian optimum is no scale that
         # suits the bulk: it is a chain that lingers where the local covariance is next to nothing, accepts every
         # small step, and would be stuck as soon as it came back.
-        log_scale = min(log_scale, math.log(_LARGEST_SCALE * walk.optimal_scale(state.position.size)))
+        bound = max(_LARGEST_SCALE * walk.optimal_scale(state.position.size), config.scale or 0.0)
+        log_scale = min(log_scale, math.log(bound))
     if config.whiten or state.fit is None:
         mean, factor = walk.learn_shape(state.walk.mean, state.walk.factor, state.position, t)
         learnt_walk = walk.State(*state.walk[:2], mean, factor, *state.walk[4:])
@@ -404,7 +428,7 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
         t + 1,
         *state[9:],
     )
-    first = min(_FIRST_FIT_DRAWS + 10 * state.position.size, int(0.3 * num_tune) if num_tune else t + 1)
+    first = min(_FIRST_FIT_DRAWS + 10 * state.position.size, int(0.3 * num_tune) if num_tune else math.inf)
     last = int(_LAST_FIT_SHARE * num_tune) if num_tune else math.inf
     uniform = rng.random()
     due = t + 1 == last or (state.fit is None and t + 1 >= first)
@@ -416,12 +440,16 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
 def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
     """Return the state with a proposal learnt from a fresh random subsample of the history.
 
-    Where the history holds no spread yet (all positions coincide), nothing changes.
+    Where the history holds too few distinct positions to show a shape (2 d + 3), or the fit fails, what was
+    learnt before stays.
     """
     candidates = recent(state.history, _RECENT_FRACTION)
-    if candidates.shape[0] < 2 or (candidates == candidates[0]).all():
-        return state
     if candidates.shape[0] > config.subsample_size:
         candidates = candidates[rng.choice(candidates.shape[0], size=config.subsample_size, replace=False)]
-    learnt = fit(candidates, state.walk.mean, state.walk.factor, config, rng)
+    if np.unique(candidates, axis=0).shape[0] < 2 * candidates.shape[1] + 3:
+        return state
+    try:
+        learnt = fit(candidates, state.walk.mean, state.walk.factor, config, rng)
+    except (ValueError, np.linalg.LinAlgError):
+        return state
     return with_fit(state, learnt)._replace(num_refreshes=state.num_refreshes + 1)

@@ -15,11 +15,11 @@ from functools import cache
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.simulator import SimulatorRV
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.random.type import RandomGeneratorType
 
 __all__ = ["EstimatedLikelihood", "EstimatedLogLikelihoodOp", "estimated_terms", "install_noise"]
 
@@ -70,13 +70,22 @@ class EstimatedLogLikelihoodOp(Op):
 
     def perform(self, node, inputs, output_storage):
         """Call the user's function with the generator of the moment."""
-        value = np.asarray(self.fn(_noise(self.key), *inputs), dtype=float)
-        if value.size != 1:
+        # Views that cannot be written to: some of the arrays are the chain's own position.
+        returned = self.fn(_noise(self.key), *[_read_only(i) for i in inputs])
+        value = np.asarray(np.nan if returned is None else returned, dtype=float)
+        if returned is None or value.size != 1:
+            what = "None" if returned is None else f"an array of shape {value.shape}"
             raise TypeError(
-                f"the function of EstimatedLikelihood {self.term_name!r} returned an array of shape {value.shape}; "
-                "it must return one number, the log of an unbiased estimate of the whole likelihood."
+                f"the function of EstimatedLikelihood {self.term_name!r} returned {what}; it must return one number, "
+                "the log of an unbiased estimate of the whole likelihood."
             )
         output_storage[0][0] = value.reshape(())
+
+
+def _read_only(value) -> np.ndarray:
+    view = np.asarray(value).view()
+    view.flags.writeable = False
+    return view
 
 
 @cache
@@ -98,21 +107,39 @@ def _teach_numba() -> None:
 def estimated_terms(graph: Variable) -> tuple[list[str], tuple[str, ...]]:
     """Return the names of the random terms of a log density graph, and the keys of those that are ours.
 
-    A term is random if it is an estimated likelihood of this package or contains a random variable, as
-    PyMC's ``Simulator`` does.
+    A term is random if it is an estimated likelihood of this package or a ``Simulator`` of PyMC, wherever in
+    the graph, inner graphs included.
+
+    Raises
+    ------
+    ValueError
+        Where the graph draws other random numbers, as ``pm.Minibatch`` does: its exponential is then no
+        unbiased estimate of a density, and keeping the accepted value would not make the posterior right.
     """
     names, keys = [], []
-    for variable in ancestors([graph]):
-        node = variable.owner
-        if node is None:
-            continue
+    for node in _nodes([graph]):
         op = getattr(node.op, "core_op", node.op)
         if isinstance(op, EstimatedLogLikelihoodOp):
             names.append(op.term_name)
             keys.append(op.key)
-        elif isinstance(op, RandomVariable) or any(isinstance(i.type, RandomGeneratorType) for i in node.inputs):
+        elif isinstance(op, SimulatorRV):
             names.append(str(getattr(op, "name", None) or type(op).__name__))
+        elif isinstance(op, RandomVariable):
+            raise ValueError(
+                f"the log density of this model draws random numbers ({type(op).__name__}: pm.Minibatch does), but "
+                "not to estimate a likelihood without bias, so no Metropolis-Hastings step can sample the posterior. "
+                "Use all the data, or put an unbiased estimate into pk.EstimatedLikelihood."
+            )
     return sorted(set(names)), tuple(sorted(set(keys)))
+
+
+def _nodes(outputs):
+    """Yield the applications that ``outputs`` depend on, those inside loops and nested graphs too."""
+    for node in {id(v.owner): v.owner for v in ancestors(outputs) if v.owner is not None}.values():
+        yield node
+        inner = getattr(node.op, "fgraph", None)
+        if inner is not None and not isinstance(node.op, RandomVariable):
+            yield from _nodes(inner.outputs)
 
 
 def EstimatedLikelihood(name: str, fn: Callable, *params, observed, **kwargs):
@@ -149,6 +176,12 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, **kwargs):
     estimate between 1 and 1.7 spends a fixed computing budget best (Doucet et al. 2015); far above, chains
     get stuck, which the steps report. All free variables of the model must be sampled in one block.
 
+    Give the step by name, or call :func:`register_step_methods`: of its own accord ``pm.sample`` takes Slice,
+    which samples another law. ``pm.sample_smc`` keeps accepted estimates and is right too, but its noise does
+    not follow its ``random_seed``. Log likelihoods computed afterwards (``pm.compute_log_likelihood``) are fresh
+    estimates, not those that were accepted; these stand in ``sample_stats["log_density"]``, with the prior.
+    Missing data are not imputed.
+
     Examples
     --------
     >>> import numpy as np, pymc as pm, pymc_kernel as pk
@@ -165,6 +198,11 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, **kwargs):
         raise ValueError(
             "EstimatedLikelihood needs at least one parameter: EstimatedLikelihood(name, fn, theta, observed=y)."
         )
+    if isinstance(observed, np.ma.MaskedArray) or _has_nan(observed):
+        raise ValueError(
+            f"observed of EstimatedLikelihood {name!r} has missing entries, which cannot be imputed through a "
+            "likelihood that is only estimated. Leave them out, or fill them and pass their mask as a parameter to fn."
+        )
     params = [pt.as_tensor_variable(p) for p in params]
     data = pt.as_tensor_variable(observed)
     op = EstimatedLogLikelihoodOp(name, fn)
@@ -179,3 +217,10 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, **kwargs):
     return pm.CustomDist(
         name, *params, data, logp=log_estimate, signature=signature, dtype=data.type.dtype, observed=observed, **kwargs
     )
+
+
+def _has_nan(observed) -> bool:
+    if isinstance(observed, Variable):
+        return False
+    values = np.asarray(observed)
+    return np.issubdtype(values.dtype, np.floating) and bool(np.isnan(values).any())

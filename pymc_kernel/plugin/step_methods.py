@@ -16,7 +16,7 @@ from pymc.vartypes import continuous_types
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon
 from pymc_kernel.plugin.model_functions import compile_log_density
@@ -39,6 +39,7 @@ class TransitionState(StepMethodState):
     surroundings: Any  # bytes of the other variables at that moment
     noise: Any  # generators of an estimated density
     warned: bool
+    draw: int  # draws of the chain so far, tuning included
 
 
 class TransitionStep(ArrayStepShared):
@@ -72,6 +73,9 @@ class TransitionStep(ArrayStepShared):
         self.config = config
         self.adaptation = adaptation
         super().__init__(value_vars, self.density.shared, blocked=blocked, rng=rng)
+        empty = [v.name for v in value_vars if np.size(initial_point[v.name]) == 0]
+        if empty:
+            raise ValueError(f"{type(self).__name__} got variables without entries: {', '.join(empty)}.")
         num_dims = sum(int(np.size(initial_point[v.name])) for v in value_vars)
         # A wrong shape in the configuration is found here, before any long work.
         self._transition_module.init(np.zeros(num_dims), 0.0, config)
@@ -86,6 +90,7 @@ class TransitionStep(ArrayStepShared):
         self.returned = None
         self.surroundings = None
         self.warned = False
+        self.draw = 0
         self.density.seed(self.rng)
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
@@ -118,6 +123,7 @@ class TransitionStep(ArrayStepShared):
         if self.tune or self.adaptation == "vanishing":
             state = self._adapt(state, info)
         self.transition = state
+        self.draw += 1
         position = state.position.astype(q0.data.dtype, copy=False)
         self.returned = position.tobytes()
         self.surroundings = self._now
@@ -138,13 +144,25 @@ class TransitionStep(ArrayStepShared):
         same_place = self.returned == position.tobytes()
         if state is not None and same_place and self.surroundings == self._now:
             return state
+        who = f"{type(self).__name__} for {', '.join(self.var_names)}"
+        if state is not None and self.density.estimated:
+            raise NoisyBlockError(
+                f"{who}: another step moved the chain, but the density is only estimated (by "
+                f"{', '.join(self.density.estimated)}). The estimate that was accepted belongs to the old place, and "
+                "drawing one anew would change the posterior: give pm.sample this step alone."
+            )
         log_density = self.density(position)
-        try:
-            if state is None:
+        if state is None:
+            try:
                 return self._transition_module.init(position, log_density, self.config)
-            return self._transition_module.relocate(state, position, log_density)
-        except NonFiniteStartError as error:
-            raise NonFiniteStartError(f"{type(self).__name__} for {', '.join(self.var_names)}: {error}") from None
+            except NonFiniteStartError as error:
+                raise NonFiniteStartError(f"{who}: {error}") from None
+        if not math.isfinite(log_density):
+            raise NonFiniteStartError(
+                f"{who}: after another step moved the chain, the log density is {log_density}. That step does not see "
+                "the same density: give all steps of the compound the same model."
+            )
+        return self._transition_module.relocate(state, position, log_density)
 
     def _adapt(self, state, info):
         raise NotImplementedError
@@ -159,7 +177,7 @@ class TransitionStep(ArrayStepShared):
             message += self._noise_report(state)
         else:
             message += "Its proposals do not fit the place where it is: tune longer, or reparametrise."
-        return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=state.iteration)
+        return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=self.draw)
 
     def _noise_report(self, state) -> str:
         estimates = np.array([self.density(state.position) for _ in range(_NOISE_REPLICATES)])
@@ -212,7 +230,7 @@ class TransitionStep(ArrayStepShared):
 _SHARED_PARAMETERS = """
     adaptation : {"tuning", "vanishing"}
         Whether learning ends with the tuning phase, after which the chain is an ordinary Metropolis-Hastings
-        chain (default), or goes on with ever smaller steps.
+        chain (default), or goes on with ever smaller steps. With ``tune=0`` and the default nothing is learnt.
     model, rng, initial_point, compile_kwargs, blocked
         As in every step of PyMC; ``pm.sample`` fills in what it needs. One block by default.
 """

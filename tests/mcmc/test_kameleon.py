@@ -232,6 +232,56 @@ def test_kernels_that_will_not_do():
         ka.Config(kernel=K.Laplace(1.0))
 
 
+def test_repeated_positions_do_not_hide_the_length_scale(rng):
+    """A sticky chain repeats itself; 500 points drawn from its record may then all coincide."""
+    config = ka.Config(subsample_size=1000)
+    points = np.repeat(rng.normal(size=(4, 2)), [997, 1, 1, 1], axis=0)
+    for seed in range(40):
+        fit = ka.fit(points, np.zeros(2), np.eye(2), config, np.random.default_rng(seed))
+        assert 0.1 < 1 / fit.inverse_length_scale[0] < 10
+
+
+def test_a_refresh_that_fails_keeps_what_was_learnt(rng, monkeypatch):
+    config = ka.Config(subsample_size=50)
+    state, *_ = run(rng, correlated_gaussian(num_dims=2), config, 500, 0)
+
+    def fail(*arguments):
+        raise np.linalg.LinAlgError
+
+    monkeypatch.setattr(ka, "fit", fail)
+    assert ka.refresh(rng, state, config) is state
+
+
+def test_a_kernel_narrower_than_the_gaps_makes_no_giant_steps(rng):
+    """The local covariance vanishes at such points; scaled to a trace of d there, it would be vast beside them."""
+    config = ka.Config(kernel=K.Gaussian(1e-3), whiten=False)
+    points, fit = one_fit(rng, config)
+    beside = points[0] + np.array([1e-3, 0.0, 0.0])
+    largest = max(np.trace(ka._at(beside + 1e-3 * e, fit)[1]) for e in rng.normal(size=(200, 3)))
+    assert largest < 3.1
+
+
+def test_no_digits_are_lost_when_columns_are_nearly_parallel(rng):
+    """Far from a small cluster all gradients point the same way: what is left is their tiny spread."""
+    config = ka.Config(kernel=K.Polynomial(degree=3), whiten=False)
+    offset, _ = config.kernel.shape_parameters
+    points = rng.normal(size=(30, 2)) * 1e-3 + 1e3
+    fit = ka.fit(points, np.zeros(2), np.eye(2), config, rng)
+
+    exact = points.astype(np.longdouble)
+    columns = 2 * 3 * (offset + exact @ exact[0])[:, None] ** 2 * exact
+    columns -= columns.mean(axis=0)
+    expected = (fit.normaliser * columns.T @ columns).astype(float)
+    np.testing.assert_allclose(ka._at(points[0], fit)[1], expected, rtol=1e-7)
+
+
+def test_arrays_of_the_user_are_copied():
+    length_scale = np.ones(2)
+    kernel = K.Gaussian(length_scale)
+    length_scale[:] = 5.0
+    np.testing.assert_array_equal(kernel.length_scale, 1.0)
+
+
 def test_the_scale_cannot_run_away_where_every_step_is_accepted(rng):
     """A chain on a flat stretch accepts all; unbounded, its scale would leave it stuck once it is back in the bulk."""
     config = ka.Config(gamma=0.01, subsample_size=50)

@@ -81,6 +81,30 @@ def test_bad_input_is_named():
             model.compile_logp()({"theta": 0.0})
 
 
+def test_a_forgotten_return_is_named():
+    with pm.Model() as model:
+        pk.EstimatedLikelihood("c", lambda rng, t, y: None, pm.Normal("theta"), observed=np.zeros(1))
+    with pytest.raises(TypeError, match="'c' returned None"):
+        model.compile_logp()({"theta": 0.0})
+
+
+@pytest.mark.parametrize("observed", [np.array([1.0, np.nan]), np.ma.masked_greater([1.0, 5.0], 3.0)])
+def test_missing_data_are_refused(observed):
+    with pm.Model(), pytest.raises(ValueError, match="'y' has missing entries"):
+        pk.EstimatedLikelihood("y", noisy_normal, pm.Normal("theta"), observed=observed)
+
+
+def test_a_function_cannot_write_to_the_position_or_the_data():
+    def careless(rng, theta, observed):
+        theta += 1.0
+        return 0.0
+
+    with pm.Model() as model:
+        pk.EstimatedLikelihood("y", careless, pm.Normal("theta", shape=2), observed=np.zeros(1))
+    with pytest.raises(ValueError, match="read-only"):
+        model.compile_logp()({"theta": np.zeros(2)})
+
+
 def test_a_gradient_is_refused():
     with noisy_model() as model, pytest.raises(NotImplementedError):
         model.dlogp()

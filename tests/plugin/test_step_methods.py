@@ -4,15 +4,18 @@ import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import pytest
 from arviz_stats.base import array_stats
 from pymc.blocking import DictToArrayBijection
 from pymc.model.transform.optimization import freeze_dims_and_data
 from pymc.step_methods import STEP_METHODS
+from pytensor.compile.builders import OpFromGraph
 from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
+from pymc_kernel.plugin import likelihoods
 from tests.plugin.models import STEPS, exact_model, noisy_model, noisy_normal, same_draws, sample
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of samples is too small")
@@ -36,15 +39,7 @@ def test_same_draws_for_one_and_two_cores(name, model):
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 @pytest.mark.parametrize("model", [exact_model, noisy_model], ids=["exact", "noisy"])
-def test_same_draws_for_every_start_method(method, model, monkeypatch):
-    """Without fast-math: PyTensor rounds the last bit of a log density otherwise in the process that filled its
-    disk cache than in one that reads it, and a fresh machine has an empty cache."""
-    monkeypatch.setenv("PYTENSOR_FLAGS", "numba__fastmath=False")
-    with pytensor.config.change_flags(numba__fastmath=False):
-        same_draws_for(method, model)
-
-
-def same_draws_for(method, model):
+def test_same_draws_for_every_start_method(method, model):
     assert same_draws(sample(model(), pk.KAMH, cores=1), sample(model(), pk.KAMH, cores=2, mp_ctx=method))
 
 
@@ -249,6 +244,26 @@ def test_adaptation_stops_with_tuning_or_vanishes():
     assert np.unique(going_on["sample_stats"]["proposal_scale"].isel(chain=0)).size == 60
 
 
+def learnt(state):
+    """Everything that shapes a proposal."""
+    walk = getattr(state, "walk", state)
+    return pickle.dumps((walk.mean, walk.factor, state.log_scale, getattr(state, "fit", None)))
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_nothing_is_learnt_after_tuning_unless_asked_for(name):
+    model = exact_model()
+    for adaptation in ("tuning", "vanishing"):
+        with model:
+            step = STEPS[name](adaptation=adaptation)
+        step.setup_chain(np.random.default_rng(3), 300, 300)
+        last = advance(step, model.initial_point(), 300)[-1]
+        step.stop_tuning()
+        before = learnt(step.transition)
+        advance(step, last, 300)
+        assert (learnt(step.transition) == before) == (adaptation == "tuning")
+
+
 # -- in PyMC's hands ------------------------------------------------------------------------------------
 
 
@@ -421,3 +436,89 @@ def test_points_in_shared_memory_are_not_kept():
         value[...] = 99.0
     q.data[:] = 99.0
     np.testing.assert_array_equal(step.transition.position, kept)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_one_buffer_for_all_points_gives_the_same_draws(name):
+    """PyMC's worker processes write every point into the same shared memory."""
+    model = exact_model()
+    with model:
+        step = STEPS[name]()
+    start = model.initial_point()
+    step.setup_chain(np.random.default_rng(3), 300, 100)
+    expected = advance(step, start, 400)
+    step.setup_chain(np.random.default_rng(3), 300, 100)
+    shared = {k: np.array(v) for k, v in start.items()}
+    for wanted in expected:
+        new, _ = step.step(dict(shared))
+        for key, value in new.items():
+            shared[key][...] = value
+            np.testing.assert_array_equal(shared[key], wanted[key])
+
+
+def test_a_second_step_on_a_noisy_block_is_refused():
+    """Each alone is right; together neither knows which estimate was accepted last."""
+    model = noisy_model()
+    with model:
+        one, other = pk.AdaptiveMetropolis(), pk.AdaptiveMetropolis()
+    point = model.initial_point()
+    for step in (one, other):
+        step.setup_chain(np.random.default_rng(1), 100, 0)
+
+    def take_turns(point):
+        for _ in range(100):
+            point, _ = one.step(point)
+            point, _ = other.step(point)
+
+    with pytest.raises(NoisyBlockError, match="AdaptiveMetropolis for theta: another step moved the chain"):
+        take_turns(point)
+
+
+def test_minibatches_are_refused():
+    with pm.Model():
+        theta = pm.Normal("theta")
+        batch = pm.Minibatch(np.arange(100.0), batch_size=10)
+        pm.Normal("y", theta, observed=batch, total_size=100)
+        with pytest.raises(ValueError, match="Minibatch does"):
+            pk.KAMH()
+
+
+def test_an_estimate_inside_a_nested_graph_is_found():
+    with pm.Model():
+        theta = pm.Normal("theta")
+        phi = pm.Normal("phi")
+        op = likelihoods.EstimatedLogLikelihoodOp("inner", noisy_normal)
+        value = pt.dscalar()
+        nested = OpFromGraph([value], [op(value, pt.zeros(1))])
+        pm.Potential("p", nested(theta + phi))
+        with pytest.raises(NoisyBlockError, match="by inner"):
+            pk.KAMH([theta])
+
+
+def test_a_compound_whose_steps_see_different_densities_is_named():
+    model = exact_model()
+    with model:
+        step = pk.KAMH([model["z"]])
+    step.setup_chain(np.random.default_rng(3), 10, 10)
+    [point] = advance(step, model.initial_point(), 1)
+    point["x"] = np.full((2, 2), np.nan)
+    with pytest.raises(NonFiniteStartError, match="KAMH for z: after another step moved the chain"):
+        step.step(point)
+
+
+def test_variables_without_entries_are_named():
+    with pm.Model():
+        pm.Normal("none", shape=0)
+        with pytest.raises(ValueError, match="without entries: none"):
+            pk.KAMH()
+
+
+@pytest.mark.parametrize("tune", [0, 1, 5, 12, 30])
+@pytest.mark.parametrize("adaptation", ["tuning", "vanishing"])
+def test_short_tuning_learns_no_shape_from_a_handful_of_points(tune, adaptation):
+    model = exact_model()
+    with model:
+        step = pk.KAMH(adaptation=adaptation)
+    step.setup_chain(np.random.default_rng(3), tune, 30)
+    advance(step, model.initial_point(), 30)
+    assert step.transition.fit is None
