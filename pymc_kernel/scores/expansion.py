@@ -1,0 +1,322 @@
+"""What every surrogate of this package becomes once it is fitted: a kernel expansion plus a quadratic.
+
+    f(x) = sum_j a_j phi(s_j) + sum_j phi'(s_j) v_j . (u - U_j) + g . z + z' Q z / 2,
+    z = x - centre,  u = T z,  s_j = |u - U_j|^2        (radial)
+    f(x) = sum_j a_j cos(u_j + p_j) + g . z + z' Q z / 2,  u = T z      (cosine)
+
+One form for all means one compiled trajectory for all. Imports NumPy, Numba and the lower floors only.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from pymc_kernel.kernels.base import as_points
+from pymc_kernel.kernels.profiles import fill_profile, radial_row
+from pymc_kernel.linalg import dot_product
+from pymc_kernel.parallel import over_row_blocks
+
+__all__ = ["Expansion", "KernelExpansion", "change_variables", "cosine_expansion", "radial_expansion", "value_and_score"]
+
+_RADIAL, _COSINE = 0, 1
+
+
+class Expansion(NamedTuple):
+    """The arrays of the formula above, as compiled code takes them."""
+
+    kind: int
+    family: int
+    shape_a: float
+    shape_b: float
+    centre: np.ndarray  # (d,)
+    transform: np.ndarray  # (p, d), T; for cosines the frequencies (m, d)
+    points_t: np.ndarray  # (p, m), U; for cosines (0, 0)
+    coefficients: np.ndarray  # (m,), a
+    directions_t: np.ndarray  # (p, m), v, or (p, 0) where there are none
+    phases: np.ndarray  # (m,), p; for radial ones (0,)
+    linear: np.ndarray  # (d,), g
+    quadratic: np.ndarray  # (d, d), Q
+
+
+def radial_expansion(
+    kernel, points, coefficients, *, transform=None, centre=None, directions=None, linear=None, quadratic=None
+) -> Expansion:
+    """Return the expansion sum_j a_j k(x, X_j) + ... of a radial kernel.
+
+    Parameters
+    ----------
+    kernel : RadialKernel
+        With a numeric length scale, in the coordinates T0 (x - centre) if a ``transform`` T0 (p, d) is given.
+    points : ndarray (m, d)
+        X, in the coordinates of x.
+    coefficients : ndarray (m,)
+    directions : ndarray (m, p), optional
+        v in kernel coordinates of unit length scale.
+    linear, quadratic : ndarray (d,), (d, d), optional
+        About ``centre``, 0 by default.
+    """
+    m, d = points.shape
+    centre = np.zeros(d) if centre is None else np.asarray(centre, dtype=float)
+    transform = np.eye(d) if transform is None else transform
+    transform = kernel.inverse_length_scale(transform.shape[0])[:, None] * transform
+    a, b = kernel.shape_parameters
+    return Expansion(
+        _RADIAL,
+        kernel.family,
+        a,
+        b,
+        centre,
+        np.ascontiguousarray(transform),
+        np.ascontiguousarray(transform @ (points - centre).T),
+        np.ascontiguousarray(coefficients, dtype=float),
+        np.empty((transform.shape[0], 0)) if directions is None else np.ascontiguousarray(directions.T),
+        np.empty(0),
+        np.zeros(d) if linear is None else np.ascontiguousarray(linear),
+        np.zeros((d, d)) if quadratic is None else np.ascontiguousarray(quadratic),
+    )
+
+
+def cosine_expansion(frequencies, phases, coefficients, *, linear=None, quadratic=None, centre=None) -> Expansion:
+    """Return sum_j a_j cos(w_j . (x - centre) + p_j) plus a quadratic; ``frequencies`` are (m, d)."""
+    d = frequencies.shape[1]
+    return Expansion(
+        _COSINE,
+        0,
+        1.0,
+        1.0,
+        np.zeros(d) if centre is None else np.asarray(centre, dtype=float),
+        np.ascontiguousarray(frequencies),
+        np.empty((0, 0)),
+        np.ascontiguousarray(coefficients, dtype=float),
+        np.empty((0, 0)),
+        np.ascontiguousarray(phases),
+        np.zeros(d) if linear is None else np.ascontiguousarray(linear),
+        np.zeros((d, d)) if quadratic is None else np.ascontiguousarray(quadratic),
+    )
+
+
+def change_variables(expansion: Expansion, factor: np.ndarray, mean: np.ndarray) -> Expansion:
+    """Return the expansion as a function of q, where x = mean + factor q; its score is factor' times the old."""
+    shift = mean - expansion.centre
+    if expansion.kind == _COSINE:
+        moved = expansion._replace(phases=expansion.phases + expansion.transform @ shift)
+    else:
+        moved = expansion._replace(points_t=expansion.points_t - (expansion.transform @ shift)[:, None])
+    return moved._replace(
+        centre=np.zeros(factor.shape[1]),
+        transform=np.ascontiguousarray(expansion.transform @ factor),
+        linear=factor.T @ (expansion.linear + expansion.quadratic @ shift),
+        quadratic=np.ascontiguousarray(factor.T @ expansion.quadratic @ factor),
+    )
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _matrix_vector(matrix, vector, out):
+    for i in range(matrix.shape[0]):
+        value = 0.0
+        for k in range(matrix.shape[1]):
+            value += matrix[i, k] * vector[k]
+        out[i] = value
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def value_and_score(x, e, score):
+    """Write the gradient of the expansion ``e`` at ``x`` (d,) into ``score`` (d,) and return its value.
+
+    O(m p + d p + d^2) time, a few vectors of length m of memory.
+    """
+    d = x.shape[0]
+    m = e.coefficients.shape[0]
+    z = x - e.centre
+    value = 0.0
+    for i in range(d):
+        score[i] = e.linear[i]
+        for k in range(d):
+            score[i] += e.quadratic[i, k] * z[k]
+        value += 0.5 * z[i] * (score[i] + e.linear[i])
+    u = np.empty(e.transform.shape[0])
+    _matrix_vector(e.transform, z, u)
+    if e.kind == _COSINE:
+        for j in range(m):
+            angle = u[j] + e.phases[j]
+            value += e.coefficients[j] * np.cos(angle)
+            slope = -e.coefficients[j] * np.sin(angle)
+            for i in range(d):
+                score[i] += slope * e.transform[j, i]
+        return value
+    p = u.shape[0]
+    squared = np.empty(m)
+    slope = np.empty(m)
+    work = np.empty(m // 8)
+    radial_row(u, e.points_t, np.ones(p), squared)
+    fill_profile(e.family, e.shape_a, e.shape_b, 1, squared, slope)
+    gradient = np.zeros(p)
+    if e.directions_t.shape[1] == 0:
+        values = np.empty(m)
+        fill_profile(e.family, e.shape_a, e.shape_b, 0, squared, values)
+        value += dot_product(e.coefficients, values, work)
+    else:
+        # along_j = v_j . (u - U_j); its terms are phi'(s_j) along_j with gradient phi' v + 2 phi'' along (u - U).
+        along = np.zeros(m)
+        for i in range(p):
+            for j in range(m):
+                along[j] += e.directions_t[i, j] * (u[i] - e.points_t[i, j])
+        second = np.empty(m)
+        fill_profile(e.family, e.shape_a, e.shape_b, 2, squared, second)
+        value += dot_product(along, slope, work)
+        for i in range(p):
+            gradient[i] += dot_product(e.directions_t[i], slope, work)
+        fill_profile(e.family, e.shape_a, e.shape_b, 0, squared, squared)
+        value += dot_product(e.coefficients, squared, work)
+        for j in range(m):
+            slope[j] = slope[j] * e.coefficients[j] + second[j] * along[j]
+    if e.directions_t.shape[1] == 0:
+        for j in range(m):
+            slope[j] *= e.coefficients[j]
+    total = 0.0
+    for j in range(m):
+        total += slope[j]
+    for i in range(p):
+        gradient[i] += 2.0 * (u[i] * total - dot_product(slope, e.points_t[i], work))
+    for i in range(d):
+        for k in range(p):
+            score[i] += e.transform[k, i] * gradient[k]
+    return value
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _rows_value_and_score(x, e, start, stop, values, scores):
+    for i in range(start, stop):
+        values[i] = value_and_score(x[i], e, scores[i])
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _rows_hessian_diag(x, e, back_t, start, stop, out):
+    """Second derivatives; ``back_t`` is T'U (d, m), and ``out`` (n, d).
+
+    For a coordinate x_i with t_i the i-th column of T and w_i = t_i . (u - U_j):
+    d^2 phi = 4 phi'' w_i^2 + 2 phi' |t_i|^2, and for the direction terms with c_i = t_i . v_j
+    d^2 (phi' along) = 4 phi'' w_i c_i + (2 phi'' |t_i|^2 + 4 phi''' w_i^2) along.
+    """
+    d = x.shape[1]
+    m = e.coefficients.shape[0]
+    p = e.transform.shape[0]
+    norms = np.zeros(d)
+    for i in range(d):
+        for k in range(p):
+            norms[i] += e.transform[k, i] ** 2
+    with_directions = e.directions_t.shape[1] > 0
+    u = np.empty(p)
+    squared, first, second, third = np.empty(m), np.empty(m), np.empty(m), np.empty(m)
+    along = np.zeros(m)
+    for row in range(start, stop):
+        z = x[row] - e.centre
+        _matrix_vector(e.transform, z, u)
+        for i in range(d):
+            out[row, i] = e.quadratic[i, i]
+        if e.kind == _COSINE:
+            for j in range(m):
+                bend = -e.coefficients[j] * np.cos(u[j] + e.phases[j])
+                for i in range(d):
+                    out[row, i] += bend * e.transform[j, i] ** 2
+            continue
+        radial_row(u, e.points_t, np.ones(p), squared)
+        fill_profile(e.family, e.shape_a, e.shape_b, 1, squared, first)
+        fill_profile(e.family, e.shape_a, e.shape_b, 2, squared, second)
+        if with_directions:
+            fill_profile(e.family, e.shape_a, e.shape_b, 3, squared, third)
+            along[:] = 0.0
+            for k in range(p):
+                for j in range(m):
+                    along[j] += e.directions_t[k, j] * (u[k] - e.points_t[k, j])
+        for i in range(d):
+            here = 0.0
+            for k in range(p):
+                here += e.transform[k, i] * u[k]
+            total = 0.0
+            for j in range(m):
+                w = here - back_t[i, j]
+                total += e.coefficients[j] * (4.0 * second[j] * w * w + 2.0 * first[j] * norms[i])
+                if with_directions:
+                    c = 0.0
+                    for k in range(p):
+                        c += e.transform[k, i] * e.directions_t[k, j]
+                    total += 4.0 * second[j] * w * c
+                    total += (2.0 * second[j] * norms[i] + 4.0 * third[j] * w * w) * along[j]
+            out[row, i] += total
+
+
+@dataclass(frozen=True, eq=False)
+class KernelExpansion:
+    """A fitted surrogate of a log density: what every estimator of ``pymc_kernel.scores`` returns.
+
+    Attributes
+    ----------
+    expansion : Expansion
+        Its arrays, for compiled loops.
+    """
+
+    expansion: Expansion
+
+    @property
+    def num_dims(self) -> int:
+        """The dimension d of the points."""
+        return self.expansion.centre.size
+
+    def log_density(self, x) -> np.ndarray:
+        """Return the log density up to a constant at each row of ``x`` (n, d), shape (n,). O(n m d)."""
+        return self._values_and_scores(x)[0]
+
+    def score(self, x) -> np.ndarray:
+        """Return the gradient of the log density at each row of ``x`` (n, d), shape (n, d). O(n m d)."""
+        return self._values_and_scores(x)[1]
+
+    def hessian_diag(self, x) -> np.ndarray:
+        """Return the second derivatives by each coordinate at each row of ``x`` (n, d), shape (n, d). O(n m d)."""
+        x = self._points(x)
+        e = self.expansion
+        back = e.transform.T @ e.points_t if e.kind == _RADIAL else np.empty((self.num_dims, 0))
+        back = np.ascontiguousarray(back)
+        out = np.empty_like(x)
+        over_row_blocks(
+            lambda start, stop: _rows_hessian_diag(x, e, back, start, stop, out),
+            x.shape[0],
+            4.0 * e.coefficients.size * x.shape[1],
+        )
+        return out
+
+    def laplacian(self, x) -> np.ndarray:
+        """Return the sum of the second derivatives at each row of ``x`` (n, d), shape (n,)."""
+        return self.hessian_diag(x).sum(axis=1)
+
+    def objective(self, x, weights=None) -> float:
+        """Return the empirical Hyvarinen loss, the mean over rows of laplacian + |score|^2 / 2; lower is better.
+
+        Parameters
+        ----------
+        x : array_like (n, d)
+            Draws of the target, other ones than the fit has seen where the number is to judge it.
+        weights : array_like (n,), optional
+            Non-negative; they are normalised.
+        """
+        loss = self.laplacian(x) + 0.5 * (self.score(x) ** 2).sum(axis=1)
+        return float(np.average(loss, weights=weights))
+
+    def _points(self, x):
+        x = as_points(x, "x")
+        if x.shape[1] != self.num_dims:
+            raise ValueError(f"x has {x.shape[1]} dimensions, but the surrogate was fitted in {self.num_dims}.")
+        return x
+
+    def _values_and_scores(self, x):
+        x = self._points(x)
+        e = self.expansion
+        values, scores = np.empty(x.shape[0]), np.empty_like(x)
+        over_row_blocks(
+            lambda start, stop: _rows_value_and_score(x, e, start, stop, values, scores),
+            x.shape[0],
+            3.0 * e.coefficients.size * x.shape[1],
+        )
+        return values, scores
