@@ -4,11 +4,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pymc_kernel import kernels
+    from pymc_kernel import kernels, scores
     from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
-    from pymc_kernel.plugin.step_methods import KAMH, AdaptiveMetropolis, register_step_methods
+    from pymc_kernel.plugin.step_methods import KAMH, AdaptiveMetropolis, KernelHMC, register_step_methods
 
-__all__ = ["KAMH", "AdaptiveMetropolis", "EstimatedLikelihood", "kernels", "register_step_methods"]
+__all__ = [
+    "KAMH",
+    "AdaptiveMetropolis",
+    "EstimatedLikelihood",
+    "KernelHMC",
+    "kernels",
+    "register_step_methods",
+    "scores",
+]
 
 __version__ = "0.1.0.dev0"
 
@@ -17,6 +25,7 @@ __version__ = "0.1.0.dev0"
 _WHERE = {
     "KAMH": "pymc_kernel.plugin.step_methods",
     "AdaptiveMetropolis": "pymc_kernel.plugin.step_methods",
+    "KernelHMC": "pymc_kernel.plugin.step_methods",
     "EstimatedLikelihood": "pymc_kernel.plugin.likelihoods",
     "register_step_methods": "pymc_kernel.plugin.step_methods",
 }

@@ -8,7 +8,7 @@ Imports NumPy and Numba only.
 import numba
 import numpy as np
 
-__all__ = ["cholesky_in_place", "cholesky_update", "dot_product", "lower_times", "solve_lower"]
+__all__ = ["cholesky_in_place", "cholesky_update", "cholesky_update_upper", "dot_product", "lower_times", "solve_lower"]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -103,3 +103,26 @@ def dot_product(left, right, work):
     for j in range(8 * m, n):
         total += left[j] * right[j]
     return total
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def cholesky_update_upper(factor, vectors):
+    """Overwrite ``factor`` U (m, m), U'U = A, by the factor of A + V'V, V the ``vectors`` (r, m), which are used up.
+
+    O(r m^2). Each row of the factor is read once, whatever r is.
+    """
+    m = factor.shape[0]
+    for k in range(m):
+        row = factor[k, k + 1 :]
+        for r in range(vectors.shape[0]):
+            head = vectors[r, k]
+            pivot = factor[k, k]
+            radius = np.sqrt(pivot * pivot + head * head)
+            factor[k, k] = radius
+            inverse = pivot / radius
+            slope = head / radius
+            tail = vectors[r, k + 1 :]
+            for i in range(row.shape[0]):
+                old = row[i]
+                row[i] = inverse * old + slope * tail[i]
+                tail[i] = inverse * tail[i] - slope * old

@@ -14,12 +14,13 @@ MAY_IMPORT = {
     "parallel": set(),
     "linalg": set(),
     "kernels": {"errors", "parallel", "linalg"},
-    "mcmc": {"errors", "linalg", "kernels"},
-    "plugin": {"errors", "kernels", "mcmc"},
-    "__init__": {"kernels", "mcmc", "plugin", "errors"},
+    "scores": {"errors", "parallel", "linalg", "kernels"},
+    "mcmc": {"errors", "linalg", "kernels", "scores"},
+    "plugin": {"errors", "kernels", "scores", "mcmc"},
+    "__init__": {"kernels", "scores", "mcmc", "plugin", "errors"},
 }
 OUTSIDE_BELOW = {"numpy", "scipy", "numba"}
-OUTSIDE_PLUGIN = OUTSIDE_BELOW | {"pymc", "pytensor", "arviz", "xarray", "matplotlib", "rich"}
+OUTSIDE_PLUGIN = OUTSIDE_BELOW | {"pymc", "pytensor", "arviz", "xarray", "matplotlib", "rich", "threadpoolctl"}
 
 
 def floor_of(path):

@@ -12,7 +12,18 @@ Imports NumPy and Numba only.
 import numba
 import numpy as np
 
-__all__ = ["GAUSSIAN", "LAPLACE", "MATERN32", "MATERN52", "POLYNOMIAL", "POWER", "fill_profile", "radial_row"]
+__all__ = [
+    "GAUSSIAN",
+    "LAPLACE",
+    "MATERN32",
+    "MATERN52",
+    "POLYNOMIAL",
+    "POWER",
+    "exp_in_place",
+    "fill_profile",
+    "fill_value_and_slope",
+    "radial_row",
+]
 
 GAUSSIAN = 0
 POWER = 1  # (1 + s / a)^-b: rational quadratic (a = 2 alpha, b = alpha), inverse multiquadric (a = 1)
@@ -20,6 +31,73 @@ MATERN32 = 2
 MATERN52 = 3
 LAPLACE = 4
 POLYNOMIAL = 5  # (a + t)^b with b a whole number: linear (b = 1) and polynomial
+
+
+# Adding 1.5 * 2^52 rounds a number of moderate size to the nearest whole one and leaves that in the last bits.
+_ROUNDER = 6755399441055744.0
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH = 0.693147180369123816490
+_LN2_LOW = 1.90821492927058770002e-10
+_SMALLEST = -708.0
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def exp_in_place(values):
+    """Overwrite ``values`` (n,) by their exponentials, to one unit in the last place or two.
+
+    exp(x) = 2^k exp(r) with |r| <= ln(2) / 2 by the Taylor polynomial of degree 12, in plain arithmetic that the
+    compiler puts into vector registers: several times faster than calls of the library's function, and the same
+    on every machine. Below -708 the result is exp(-708), next to nothing; arguments above 708 are not meant.
+    """
+    n = values.shape[0]
+    rounded = np.empty(n)
+    for i in range(n):
+        x = max(values[i], _SMALLEST)
+        shifted = x * _LOG2_E + _ROUNDER
+        rounded[i] = shifted
+        k = shifted - _ROUNDER
+        r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+        p = 1.0 / 479001600.0
+        p = p * r + 1.0 / 39916800.0
+        p = p * r + 1.0 / 3628800.0
+        p = p * r + 1.0 / 362880.0
+        p = p * r + 1.0 / 40320.0
+        p = p * r + 1.0 / 5040.0
+        p = p * r + 1.0 / 720.0
+        p = p * r + 1.0 / 120.0
+        p = p * r + 1.0 / 24.0
+        p = p * r + 1.0 / 6.0
+        p = p * r + 0.5
+        values[i] = (p * r + 1.0) * r + 1.0
+    # 2^k has k + 1023 as its exponent, the top bits but one.
+    bits = rounded.view(np.int64)
+    for i in range(n):
+        bits[i] = (bits[i] + 1023) << 52
+    for i in range(n):
+        values[i] *= rounded[i]
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def fill_value_and_slope(family, a, b, argument, value, slope):
+    """Write profile and first derivative of a radial family at ``argument`` (n,); three different arrays.
+
+    One exponential or power serves both: half the time of two calls of :func:`fill_profile`.
+    """
+    n = argument.shape[0]
+    if family == GAUSSIAN:
+        for i in range(n):
+            value[i] = -0.5 * argument[i]
+        exp_in_place(value)
+        for i in range(n):
+            slope[i] = -0.5 * value[i]
+    elif family == POWER:
+        fill_profile(family, a, b, 1, argument, slope)
+        factor = -1.0 / b
+        for i in range(n):
+            value[i] = factor * slope[i] * (a + argument[i])
+    else:
+        fill_profile(family, a, b, 0, argument, value)
+        fill_profile(family, a, b, 1, argument, slope)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -46,7 +124,11 @@ def fill_profile(family, a, b, order, argument, out):
     if family == GAUSSIAN:
         factor = (-0.5) ** order
         for i in range(n):
-            out[i] = factor * np.exp(-0.5 * argument[i])
+            out[i] = -0.5 * argument[i]
+        exp_in_place(out)
+        if order > 0:
+            for i in range(n):
+                out[i] *= factor
     elif family == POWER:
         factor = 1.0
         for k in range(order):

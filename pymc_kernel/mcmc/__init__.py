@@ -1,5 +1,5 @@
-"""Markov transitions on arrays: adaptive Metropolis and MCMC Kameleon."""
+"""Markov transitions on arrays: adaptive Metropolis, MCMC Kameleon, kernel Hamiltonian Monte Carlo."""
 
-from pymc_kernel.mcmc import adaptive_metropolis, kameleon
+from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
 
-__all__ = ["adaptive_metropolis", "kameleon"]
+__all__ = ["adaptive_metropolis", "kameleon", "kernel_hmc"]

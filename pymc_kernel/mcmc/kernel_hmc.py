@@ -1,245 +1,425 @@
 """Gradient-free Hamiltonian Monte Carlo along a surrogate that is learnt while the chain tunes.
 
-Strathmann 2018, chapter 4 (Strathmann et al. 2015), with three changes: the surrogate may be a regression on
-log-density values, which uses the rejected proposals too; a share of the moves are plain random-walk moves, so
-that a bad surrogate costs efficiency only; and nothing is learnt once tuning is over. The accept step uses the
-true (or estimated, kept) log density, never the surrogate. Imports NumPy and the lower floors only.
+Kernel HMC (Strathmann et al. 2015; Strathmann 2018, chapter 4) learns a gradient from the past of the chain, runs
+leapfrog trajectories along it, and accepts with the true, or estimated and kept, log density. Departures:
+
+- The surrogate is by default a regression on log-density values, which learns from rejected proposals too.
+- Besides single trajectories there are chains of them: k Hamiltonian transitions on the surrogate alone are one
+  proposal, accepted with pi(y) s(x) / (pi(x) s(y)), s the surrogate's density (Liu 2001, section 9.4.3). Where the
+  surrogate is good, draws are nearly independent, for one evaluation each.
+- A share of the moves are random-walk moves (adaptive Metropolis, and differences of visited points), so that a
+  bad surrogate costs efficiency and neither correctness nor irreducibility.
+- Each kind of move is measured while tuning, and the shares follow from that. After tuning all is frozen.
+
+Imports NumPy, Numba and the lower floors only.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numba
 import numpy as np
 
+from pymc_kernel.linalg import solve_lower
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
-from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept
-from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, leapfrog
-from pymc_kernel.scores.expansion import Expansion, change_variables
+from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
+from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, leapfrog, surrogate_chain
+from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables
+from pymc_kernel.scores.validation import cross_validate
 from pymc_kernel.scores.values import Values
 
-__all__ = ["Config", "Fit", "Info", "State", "adapt", "init", "refit_is_due", "relocate", "step"]
+__all__ = [
+    "KINDS",
+    "Config",
+    "Fit",
+    "Info",
+    "State",
+    "adapt",
+    "finish",
+    "init",
+    "refit",
+    "refit_is_due",
+    "relocate",
+    "step",
+]
 
-WALK, DIFFERENCE, SURROGATE = 0, 1, 2
-LENGTHS = (1.0, 0.35, 0.1)
+#: Kinds of moves, in the order of their cost: ``Info.kind`` counts from 0.
+KINDS = ("walk", "difference", "short trajectory", "trajectory", "4 trajectories", "16 trajectories")
+_WALK, _DIFFERENCE, _SHORT, _LONG = 0, 1, 2, 3
+_CHAIN_LENGTH = {4: 4, 5: 16}
+_FIRST_SURROGATE = 2
 
-_DIFFERENCE_SHARE = 0.3
-_JUMP_TO_MODE_SHARE = 0.1
-_ARCHIVE = 20_000
-_VISITED = 4000
-_GROWTH = 1.15
-_LAST_FIT_SHARE = 0.9
+_DIFFERENCE_SHARE = 0.3  # of the exploring moves; ter Braak and Vrugt (2008) for the moves themselves
+_FULL_DIFFERENCE_SHARE = 0.1
+_NUM_EVALUATED = 20_000  # evaluations remembered while tuning
+_NUM_VISITED = 4000
+_FIRST_FIT_DRAWS = 100
+_GROWTH = 1.15  # of the number of draws from one fit to the next
+_LAST_FIT_SHARE = 0.9  # of tuning; what is left measures the moves of the last fit
+_NEW_SEARCH_EVERY = 3  # fits; in between the search for hyperparameters goes on from the last ones
+_FEW_ITERATIONS = 10
 _TRIALS = 100
-_MEMORY = 150.0  # moves of a kind that its expected squared jump is averaged over
+_VALIDATION = 1000  # draws that cross-validation looks at
+_MEMORY = 150.0  # moves of a kind that its measure is averaged over, 20 of them from before the last fit
+_MEMORY_OF_OLD_FIT = 20.0
+_NEARLY_BEST = 0.95
 
 
 @dataclass(frozen=True)
 class Config:
-    surrogate: str = "values"
+    """Settings of the sampler, validated once.
+
+    Parameters
+    ----------
+    estimator
+        One of ``pymc_kernel.scores``: ``Values``, or a score-matching estimator (``Lite``, ``Finite``, ``Nystrom``).
+    exploring_share : float
+        Share of random-walk moves in (0, 1]; with a useless surrogate it becomes 1 by itself.
+    max_steps : int
+        Longest trajectory in leapfrog steps. Steps cost microseconds, no evaluation.
+    target_accept : float
+        Of the random walk.
+    noisy : bool
+        Whether the log density is estimated: the surrogate then has to look for the size of the noise.
+    """
+
+    estimator: object = field(default_factory=Values)
     exploring_share: float = 0.2
     max_steps: int = 60
-    max_points: int = 1000
     target_accept: float = 0.234
     noisy: bool = False
 
+    def __post_init__(self):
+        if not callable(getattr(self.estimator, "fit", None)):
+            raise TypeError(f"estimator must be one of pymc_kernel.scores, got {type(self.estimator).__name__}.")
+        if not 0.0 < self.exploring_share <= 1.0:
+            raise ValueError(f"exploring_share must be above 0 and at most 1, got {self.exploring_share!r}.")
+        if not (isinstance(self.max_steps, int | np.integer) and self.max_steps >= 1):
+            raise ValueError(f"max_steps must be a whole number >= 1, got {self.max_steps!r}.")
+        if not 0.0 < self.target_accept < 1.0:
+            raise ValueError(f"target_accept must lie between 0 and 1, got {self.target_accept!r}.")
+
 
 class Fit(NamedTuple):
-    """A surrogate with what belongs to it; frozen between refits."""
+    """A surrogate and how to move along it; frozen between fits."""
 
-    mean: np.ndarray
-    factor: np.ndarray  # (d, d): x = mean + factor q, unit mass in q
+    mean: np.ndarray  # (d,)
+    factor: np.ndarray  # (d, d), lower: x = mean + factor q, and momenta of q have unit variance
     expansion: Expansion  # in q
     step_size: float
-    num_steps: int
-    hyperparameters: object
-    error: float
+    num_steps: int  # longest
+    surrogate: KernelExpansion  # in x
+    estimator: object  # with its settings chosen
+    quality: float  # leave-one-out error of values, or held-out score-matching loss
 
 
 class State(NamedTuple):
-    position: np.ndarray
+    """What is carried from draw to draw. Arrays are never written to, but for the free rows of histories."""
+
+    position: np.ndarray  # (d,)
     log_density: float
     walk: walk.State
-    evaluated: History  # (points, value) of every evaluation, d + 1 columns
+    evaluated: History  # (n, d + 1) proposals with a finite log density, and that
     visited: History
     fit: Fit | None
-    jumps: np.ndarray  # (5,) expected squared jump of walk, difference, and surrogate moves by length
-    counts: np.ndarray
-    shares: np.ndarray  # (5,) probabilities of kinds of moves
-    iteration: int
-    num_refits: int
-    rejections: int
+    measures: np.ndarray  # (kinds, 2 d) squared jumps times acceptance, see :func:`_measure`
+    counts: np.ndarray  # (kinds,)
+    shares: np.ndarray  # (kinds,) probabilities of the kinds of moves
+    iteration: int  # of the adaptation
+    num_fits: int
+    rejections: int  # in a row, up to now
 
 
 class Info(NamedTuple):
+    """What a draw reports."""
+
     accepted: bool
     accept_prob: float
-    scale: float
-    proposal: np.ndarray
+    scale: float  # of the random walk, or the step size
+    proposal: np.ndarray  # (d,)
     proposal_log_density: float
-    kind: int
-    energy_error: float
-    num_steps: int
-    squared_jump: float
+    kind: int  # index into KINDS
+    energy_error: float  # true log density plus kinetic or surrogate part: minus the log acceptance ratio
+    num_steps: int  # leapfrog steps
 
 
 def init(position, log_density: float, config: Config) -> State:
+    """Return the first state; errors as in ``adaptive_metropolis.init``."""
     position, log_density = checked_start(position, log_density)
     d = position.size
     first = walk.init(position, log_density, walk.Config(target_accept=config.target_accept))
+    evaluated = append(empty_history(_NUM_EVALUATED, d + 1), np.append(position, log_density))
+    kinds = len(KINDS)
     return State(
-        position,
-        log_density,
-        first,
-        empty_history(_ARCHIVE, d + 1),
-        empty_history(_VISITED, d),
-        None,
-        np.zeros(5),
-        np.zeros(5),
-        np.array([1.0, 0.0, 0.0, 0.0, 0.0]),
-        0,
-        0,
-        0,
+        position=position,
+        log_density=log_density,
+        walk=first,
+        evaluated=evaluated,
+        visited=empty_history(_NUM_VISITED, d),
+        fit=None,
+        measures=np.zeros((kinds, 2 * d)),
+        counts=np.zeros(kinds),
+        shares=_exploring(kinds, 0.0),
+        iteration=0,
+        num_fits=0,
+        rejections=0,
     )
 
 
-def relocate(state, position, log_density):
+def _exploring(num_kinds: int, difference_share: float) -> np.ndarray:
+    shares = np.zeros(num_kinds)
+    shares[_WALK], shares[_DIFFERENCE] = 1.0 - difference_share, difference_share
+    return shares
+
+
+def relocate(state: State, position, log_density: float) -> State:
+    """Return the state moved to ``position`` with its log density, all that was learnt kept."""
     position, log_density = checked_start(position, log_density)
     return state._replace(position=position, log_density=log_density)
 
 
-def step(rng, state: State, log_density: Callable, config: Config):
-    kind = int(np.searchsorted(np.cumsum(state.shares), rng.random() * state.shares.sum(), side="right"))
-    kind = min(kind, 4)
-    position = state.position
-    d = position.size
-    energy_gain = 0.0
-    num_steps = 0
-    scale = math.exp(state.walk.log_scale)
-    if kind == WALK:
-        proposal = walk._move(position, state.walk.factor, scale, rng.standard_normal(d))
-        log_ratio = 0.0
-    elif kind == DIFFERENCE:
-        a, b = rng.choice(state.visited.count, 2, replace=False)
-        scale = 1.0 if rng.random() < _JUMP_TO_MODE_SHARE else 2.38 / math.sqrt(2 * d)
-        difference = state.visited.buffer[a] - state.visited.buffer[b]
-        noise = walk._move(np.zeros(d), state.walk.factor, 1e-3, rng.standard_normal(d))
-        proposal = position + scale * difference + noise
-        log_ratio = 0.0
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _to_unit(factor, mean, position):
+    """Return factor^-1 (position - mean)."""
+    out = np.empty_like(position)
+    solve_lower(factor, position - mean, out)
+    return out
+
+
+# -- one draw -------------------------------------------------------------------------------------------
+
+
+def step(
+    rng: np.random.Generator, state: State, log_density: Callable[[np.ndarray], float], config: Config
+) -> tuple[State, Info]:
+    """Return the next state and what happened; at most one evaluation of ``log_density``.
+
+    With everything learnt held fixed, each kind of move leaves the target invariant, and so does their mixture:
+    the walk and the difference are symmetric, a trajectory is reversible and preserves volume, a chain of
+    trajectories is reversible with respect to the surrogate.
+    """
+    kind = int(np.searchsorted(np.cumsum(state.shares)[:-1], rng.random(), side="right"))
+    if kind == _WALK:
+        scale, num_steps, log_ratio = math.exp(state.walk.log_scale), 0, 0.0
+        proposal = walk._move(state.position, state.walk.factor, scale, rng.standard_normal(state.position.size))
+    elif kind == _DIFFERENCE:
+        num_steps, log_ratio = 0, 0.0
+        proposal, scale = _difference(rng, state)
     else:
-        fit = state.fit
-        longest = max(1, int(round(fit.num_steps * LENGTHS[kind - SURROGATE])))
-        num_steps = int(rng.integers((longest + 1) // 2, longest + 1))
-        momentum = rng.standard_normal(d)
-        q = np.linalg.solve(fit.factor, position - fit.mean)
-        scale = fit.step_size
-        q_new, p_new, _ = leapfrog(q, momentum, scale, num_steps, fit.expansion)
-        proposal = fit.mean + fit.factor @ q_new
-        log_ratio = 0.5 * (momentum @ momentum - p_new @ p_new)
-    finite = np.isfinite(proposal).all()
-    proposed = log_density(proposal) if finite else -math.inf
+        proposal, scale, num_steps, log_ratio = _along_surrogate(rng, state, kind)
+    if np.array_equal(proposal, state.position):
+        # The surrogate's own chain has not moved: there is nothing to evaluate.
+        info = Info(False, 1.0, scale, proposal, state.log_density, kind, 0.0, num_steps)
+        return state._replace(rejections=state.rejections + 1), info
+    proposed = log_density(proposal) if np.isfinite(proposal).all() else -math.inf
     gain = proposed - state.log_density + log_ratio
     accepted, probability = metropolis_accept(rng, gain)
-    jump = np.linalg.solve(state.walk.factor, proposal - position) if finite else np.zeros(d)
-    info = Info(
-        accepted, probability, scale, proposal, proposed, kind, gain, num_steps, probability * float(jump @ jump)
-    )
+    info = Info(accepted, probability, scale, proposal, proposed, kind, -gain, num_steps)
     if accepted:
-        state = state._replace(position=proposal, log_density=proposed, rejections=0)
+        return state._replace(position=proposal, log_density=proposed, rejections=0), info
+    return state._replace(rejections=state.rejections + 1), info
+
+
+def _difference(rng, state):
+    """Return x + g (a - b) + small noise, a and b visited points: differential evolution on the chain's own past."""
+    d = state.position.size
+    first, second = rng.choice(state.visited.count, 2, replace=False)
+    scale = 1.0 if rng.random() < _FULL_DIFFERENCE_SHARE else walk.optimal_scale(2 * d)
+    difference = state.visited.buffer[first] - state.visited.buffer[second]
+    return walk._move(state.position + scale * difference, state.walk.factor, 1e-3, rng.standard_normal(d)), scale
+
+
+def _along_surrogate(rng, state, kind):
+    fit = state.fit
+    d = state.position.size
+    here = _to_unit(fit.factor, fit.mean, state.position)
+    longest = max(1, fit.num_steps // 4) if kind == _SHORT else fit.num_steps
+    # Lengths between a half and all of the longest: no trajectory can come round to where it started every time.
+    lengths = rng.integers((longest + 1) // 2, longest + 1, size=_CHAIN_LENGTH.get(kind, 1))
+    momenta = rng.standard_normal((lengths.size, d))
+    if kind in _CHAIN_LENGTH:
+        uniforms = rng.random(lengths.size)
+        there, end, begin = surrogate_chain(here, momenta, uniforms, lengths, fit.step_size, fit.expansion)
+        log_ratio = begin - end
+        if np.array_equal(there, here):
+            return state.position, fit.step_size, int(lengths.sum()), 0.0
     else:
-        state = state._replace(rejections=state.rejections + 1)
-    return state, info
+        there, momentum, _ = leapfrog(here, momenta[0], fit.step_size, lengths[0], fit.expansion)
+        log_ratio = 0.5 * (momenta[0] @ momenta[0] - momentum @ momentum)
+    return fit.mean + fit.factor @ there, fit.step_size, int(lengths.sum()), float(log_ratio)
+
+
+# -- learning -------------------------------------------------------------------------------------------
 
 
 def refit_is_due(state: State, num_tune: int) -> bool:
-    """Return whether the next :func:`adapt` learns a surrogate: a doubling schedule, the last at 0.9 of tuning."""
+    """Return whether a surrogate is to be learnt after the next draw of a tuning phase of ``num_tune`` draws.
+
+    The first after 100 + 10 d draws (or three tenths of tuning), then whenever the chain is 15 % longer, so that
+    the known region grows quickly; the last after nine tenths.
+    """
     t = state.iteration + 1
-    d = state.position.size
-    first = min(100 + 10 * d, int(0.3 * num_tune))
+    first = min(_FIRST_FIT_DRAWS + 10 * state.position.size, int(0.3 * num_tune))
     last = int(_LAST_FIT_SHARE * num_tune)
-    if t < first or t > last:
+    if not 1 <= first <= t <= last:
         return False
-    if t in (first, last):
-        return True
-    def level(s):
-        return math.floor(math.log(s / first) / math.log(_GROWTH))
-    return level(t) > level(t - 1)
+
+    def level(draws):
+        return math.floor(math.log(draws / first) / math.log(_GROWTH))
+
+    return t in (first, last) or level(t) > level(t - 1)
 
 
-def adapt(rng, state: State, info: Info, config: Config, num_tune: int) -> State:
-    w = state.walk
-    mean, factor = walk.learn_shape(w.mean, w.factor, state.position, state.iteration)
-    log_scale = w.log_scale
-    iteration = w.iteration
-    if info.kind == WALK:
-        log_scale += (1.0 + iteration) ** -0.6 * (info.accept_prob - config.target_accept)
-        iteration += 1
+def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, num_tune: int) -> State:
+    """Return the state after the last draw has been learnt from; with a new surrogate where one is due."""
+    due = refit_is_due(state, num_tune)
+    state = learn_from(state, info, config)
+    if due:
+        learnt = refit(rng, [state], config)
+        if learnt is not None:
+            state = with_fit(state, learnt, config)
+    return finish(state, config) if state.iteration == num_tune else state
+
+
+def learn_from(state: State, info: Info, config: Config) -> State:
+    """Return the state with walk, histories and measures moved on by one draw; O(d^2)."""
+    past = state.walk
+    mean, factor = walk.learn_shape(past.mean, past.factor, state.position, state.iteration)
+    log_scale, walks = past.log_scale, past.iteration
+    if info.kind == _WALK:
+        log_scale += robbins_monro_rate(walks) * (info.accept_prob - config.target_accept)
+        walks += 1
     evaluated = state.evaluated
     if math.isfinite(info.proposal_log_density):
         evaluated = append(evaluated, np.append(info.proposal, info.proposal_log_density))
-    jumps, counts = state.jumps.copy(), state.counts.copy()
-    k = info.kind
-    counts[k] = min(counts[k] + 1.0, _MEMORY)
-    jumps[k] += (info.squared_jump - jumps[k]) / counts[k]
-    due = refit_is_due(state, num_tune)
-    state = state._replace(
-        walk=w._replace(mean=mean, factor=factor, log_scale=log_scale, iteration=iteration),
+    measures, counts = state.measures.copy(), state.counts.copy()
+    counts[info.kind] = min(counts[info.kind] + 1.0, _MEMORY)
+    measures[info.kind] += (_measure(state, info) - measures[info.kind]) / counts[info.kind]
+    shares = state.shares
+    if state.fit is None and state.iteration == 50 + state.position.size:
+        shares = _exploring(len(KINDS), _DIFFERENCE_SHARE)
+    return state._replace(
+        walk=past._replace(mean=mean, factor=factor, log_scale=log_scale, iteration=walks),
         evaluated=evaluated,
         visited=append(state.visited, state.position),
-        jumps=jumps,
+        measures=measures,
         counts=counts,
+        shares=shares,
         iteration=state.iteration + 1,
     )
-    if due:
-        state = refit(rng, state, config, num_tune)
-    t = state.iteration
-    e = config.exploring_share
-    if t == 50 + state.position.size or (due and state.fit is None):
-        state = state._replace(shares=np.array([1 - _DIFFERENCE_SHARE, _DIFFERENCE_SHARE, 0, 0, 0]))
-    if state.fit is not None and due:
-        s = 1 - e
-        state = state._replace(shares=np.array([e * 0.7, e * 0.3, s / 3, s / 3, s / 3]))
-    if t == num_tune and state.fit is not None:
-        state = state._replace(shares=final_shares(state, config))
-    return state
 
 
-def final_shares(state, config):
-    jumps = state.jumps
-    exploring = 0.7 * jumps[0] + 0.3 * jumps[1]
-    best = 2 + int(np.argmax(jumps[2:] * np.array([1.0, 0.8, 0.6])))
-    shares = np.zeros(5)
-    e = config.exploring_share
-    if jumps[best] < exploring:
-        e = 0.95
-    shares[0], shares[1] = e * 0.7, e * 0.3
-    shares[best] = 1 - e
-    return shares
+def _measure(state, info):
+    """Return the squared jumps of the whitened coordinates z_i and of z_i^2, over twice their variance if Gaussian.
 
-
-def refit(rng, state: State, config: Config, num_tune) -> State:
-    rows = state.evaluated.buffer[: state.evaluated.count]
-    points, values = rows[:, :-1], rows[:, -1]
-    start = state.fit.hyperparameters if state.fit is not None and state.num_refits % 3 else None
+    In expectation one minus the autocorrelation; each is worth one at most, the value of an independent draw,
+    since more would be a fault of the normalisation. The state is the one after the draw.
+    """
     mean, factor = state.walk.mean, state.walk.factor
+    if not info.accepted or info.kind < 0:
+        return np.zeros(2 * state.position.size)
+    after = _to_unit(factor, mean, info.proposal)
+    before = _to_unit(factor, mean, state.visited.buffer[state.visited.count - 1]) if state.visited.count else after
+    jumps = np.concatenate([(after - before) ** 2 / 2.0, (after**2 - before**2) ** 2 / 4.0])
+    return jumps
+
+
+def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> Fit | None:
+    """Return a surrogate learnt from what the chains have evaluated and visited, or None where that fails.
+
+    Parameters
+    ----------
+    states
+        One chain's, or several chains' that learn together.
+    """
+    previous = states[0].fit
+    search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
+    visited = np.concatenate([recent(s.visited, 2.0 / 3.0) for s in states])
+    mean = np.mean([s.walk.mean for s in states], axis=0)
+    factor = _joint_factor(states, mean)
     try:
-        fitted = Values(max_points=config.max_points).fit(
-            points, values, rng, mean=mean, factor=factor, start=start, previous=state.fit.hyperparameters if state.fit else None, noisy=config.noisy, max_iterations=None if start is None else 10
-        )
-    except ValueError:
-        return state
-    expansion = change_variables(fitted.expansion, factor, mean)
-    places = recent(state.visited, 2.0 / 3.0)
-    places = places[rng.choice(len(places), min(len(places), _TRIALS), replace=False)]
+        if isinstance(config.estimator, Values):
+            rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
+            estimator = config.estimator
+            surrogate = estimator.fit(
+                rows[:, :-1],
+                rows[:, -1],
+                rng,
+                mean=mean,
+                factor=factor,
+                start=None if previous is None else previous.surrogate.hyperparameters,
+                only_start=not search,
+                max_iterations=None if search else _FEW_ITERATIONS,
+                noisy=config.noisy,
+            )
+            expansion, quality = change_variables(surrogate.expansion, factor, mean), surrogate.error
+        else:
+            estimator, quality = config.estimator if previous is None else previous.estimator, math.nan
+            whitened = np.linalg.solve(factor, (visited - mean).T).T
+            if search:
+                found = cross_validate(config.estimator, whitened[:: -(-len(whitened) // _VALIDATION)], rng=rng)
+                estimator, quality = found.estimator, found.loss
+            else:
+                quality = previous.quality
+            distinct, repeats = np.unique(whitened, axis=0, return_counts=True)
+            expansion = estimator.fit(distinct, repeats, rng=rng).expansion
+            inverse = np.linalg.inv(factor)
+            surrogate = KernelExpansion(change_variables(expansion, inverse, -inverse @ mean))
+    except (ValueError, np.linalg.LinAlgError):
+        return None
+    places = visited[rng.choice(len(visited), min(len(visited), _TRIALS), replace=False)]
     starts = np.ascontiguousarray(np.linalg.solve(factor, (places - mean).T).T)
     momenta = rng.standard_normal(starts.shape)
     step_size = choose_step_size(starts, momenta, expansion)
     num_steps = choose_num_steps(starts, momenta, step_size, config.max_steps, expansion)
-    counts = state.counts.copy()
-    counts[2:] = np.minimum(counts[2:], 20.0)
-    return state._replace(
-        fit=Fit(mean, factor, expansion, step_size, num_steps, fitted.hyperparameters, fitted.error),
-        num_refits=state.num_refits + 1,
-        counts=counts,
+    return Fit(mean, factor, expansion, step_size, num_steps, surrogate, estimator, quality)
+
+
+def _joint_factor(states, mean):
+    if len(states) == 1:
+        return states[0].walk.factor
+    covariance = np.mean(
+        [s.walk.factor @ s.walk.factor.T + np.outer(s.walk.mean - mean, s.walk.mean - mean) for s in states], axis=0
     )
+    return np.linalg.cholesky(covariance)
+
+
+def with_fit(state: State, learnt: Fit, config: Config) -> State:
+    """Return the state with a new surrogate; all kinds of surrogate moves are tried from now on."""
+    counts = state.counts.copy()
+    counts[_FIRST_SURROGATE:] = np.minimum(counts[_FIRST_SURROGATE:], _MEMORY_OF_OLD_FIT)
+    state = state._replace(fit=learnt, counts=counts, num_fits=state.num_fits + 1)
+    worth = state.measures.min(axis=1)
+    surrogate = worth[_FIRST_SURROGATE:]
+    exploring = max(worth[_WALK], worth[_DIFFERENCE])
+    # A surrogate that has been tried and is worse than exploring gets a smaller part of the next stretch.
+    useless = counts[_FIRST_SURROGATE:].min() >= 5 and surrogate.max() < exploring
+    share = 0.3 if useless else 1.0 - config.exploring_share
+    shares = (1.0 - share) * _exploring(len(KINDS), _DIFFERENCE_SHARE)
+    shares[_FIRST_SURROGATE:] = share / (len(KINDS) - _FIRST_SURROGATE)
+    return state._replace(shares=shares)
+
+
+def finish(state: State, config: Config) -> State:
+    """Return the state with the shares of moves for after tuning, and without what only learning needs.
+
+    The cheapest kind of surrogate move that is nearly as good as the best gets what exploring leaves. A surrogate
+    that is not twice as good as exploring gets half, one that is worse gets nothing.
+    """
+    state = state._replace(evaluated=empty_history(0, state.position.size + 1))
+    if state.fit is None:
+        return state
+    worth = state.measures.min(axis=1)
+    surrogate = worth[_FIRST_SURROGATE:]
+    exploring = max(worth[_WALK], worth[_DIFFERENCE])
+    share = 1.0 - config.exploring_share
+    if surrogate.max() < exploring or not surrogate.max() > 0.0:
+        share = 0.0
+    elif surrogate.max() < 2.0 * exploring:
+        share = min(share, 0.5)
+    shares = (1.0 - share) * _exploring(len(KINDS), _DIFFERENCE_SHARE)
+    shares[_FIRST_SURROGATE + int(np.argmax(surrogate >= _NEARLY_BEST * surrogate.max()))] = share
+    return state._replace(shares=shares)

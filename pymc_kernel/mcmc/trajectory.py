@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_kernel.scores.expansion import Expansion, value_and_score
 
-__all__ = ["choose_num_steps", "choose_step_size", "leapfrog"]
+__all__ = ["choose_num_steps", "choose_step_size", "leapfrog", "surrogate_chain"]
 
 _TRIAL_STEPS = 10
 _ENERGY_ACCEPT = 0.9  # wanted mean of min(1, exp(-energy error)) of the trials
@@ -31,6 +31,34 @@ def leapfrog(position, momentum, step_size, num_steps, expansion):
         for i in range(q.shape[0]):
             p[i] += 0.5 * step_size * score[i]
     return q, p, value
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def surrogate_chain(position, momenta, uniforms, lengths, step_size, expansion):
+    """Return where a Hamiltonian chain on the surrogate alone has got to, and the surrogate's values there and before.
+
+    Each transition accepts by the surrogate's energy, so the whole is reversible with respect to exp(surrogate):
+    as a proposal for another density it needs the ratio of surrogate values only (Liu 2001, section 9.4.3).
+
+    Parameters
+    ----------
+    momenta : ndarray (k, d)
+    uniforms : ndarray (k,)
+    lengths : ndarray (k,)
+        Leapfrog steps of each transition.
+    """
+    q = position.copy()
+    scratch = np.empty_like(q)
+    first = value_and_score(q, expansion, scratch)
+    value = first
+    for t in range(lengths.shape[0]):
+        new, momentum, new_value = leapfrog(q, momenta[t], step_size, lengths[t], expansion)
+        gain = new_value - value
+        for i in range(q.shape[0]):
+            gain += 0.5 * (momenta[t, i] * momenta[t, i] - momentum[i] * momentum[i])
+        if uniforms[t] < math.exp(min(gain, 0.0)):
+            q, value = new, new_value
+    return q, value, first
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

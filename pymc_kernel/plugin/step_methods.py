@@ -1,6 +1,7 @@
 """The samplers as PyMC step methods: nothing here but the handing over between PyMC and ``mcmc``."""
 
 import math
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -15,13 +16,15 @@ from pymc.util import get_value_vars_from_user_vars
 from pymc.vartypes import continuous_types
 from rich.progress import TextColumn
 from rich.table import Column
+from threadpoolctl import threadpool_limits
 
+from pymc_kernel import scores
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.kernels import Gaussian, Kernel
-from pymc_kernel.mcmc import adaptive_metropolis, kameleon
+from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
 from pymc_kernel.plugin.model_functions import compile_log_density
 
-__all__ = ["KAMH", "AdaptiveMetropolis", "register_step_methods"]
+__all__ = ["KAMH", "AdaptiveMetropolis", "KernelHMC", "register_step_methods"]
 
 # A chain that accepts one proposal in twenty rejects 200 in a row once in 30,000 draws.
 _STUCK_AFTER = 200
@@ -127,16 +130,19 @@ class TransitionStep(ArrayStepShared):
         position = state.position.astype(q0.data.dtype, copy=False)
         self.returned = position.tobytes()
         self.surroundings = self._now
-        stats = {
+        stats = self._stats(state, info)
+        stats["warning"] = self._warning(state)
+        stats["evaluations"] = self.density.evaluations - evaluations
+        return RaveledVars(position, q0.point_map_info), [stats]
+
+    def _stats(self, state, info) -> dict:
+        return {
             "accept": info.accept_prob,
             "moved": float(info.accepted),
             "proposal_scale": info.scale,
             "log_density": state.log_density,
             "stuck_for": state.rejections,
-            "warning": self._warning(state),
         }
-        stats["evaluations"] = self.density.evaluations - evaluations
-        return RaveledVars(position, q0.point_map_info), [stats]
 
     def _current(self, position: np.ndarray):
         """Return the state at ``position``, evaluating the density only where the stored value is not its value."""
@@ -236,7 +242,7 @@ _SHARED_PARAMETERS = """
 """
 
 _SHARED_NOTES = """
-    One evaluation of the log density a draw. For an estimated likelihood the estimate that was accepted is
+    One evaluation of the log density a draw at most. For an estimated likelihood the estimate that was accepted is
     kept, so the posterior is exact; all free variables must then be in the one block.
 
     Statistics of each draw, in ``sample_stats``: ``accept`` (acceptance probability), ``moved`` (1 if the
@@ -383,7 +389,117 @@ class KAMH(TransitionStep):
         return kameleon.adapt(self.rng, state, info, self.config, num_tune)
 
 
-for _step in (AdaptiveMetropolis, KAMH):
+_ESTIMATORS = {
+    "auto": scores.Values,
+    "values": scores.Values,
+    "lite": lambda: scores.Lite(max_points=500),
+    "finite": scores.Finite,
+    "nystrom": lambda: scores.Nystrom(num_basis=50),
+}
+
+
+class KernelHMC(TransitionStep):
+    """Gradient-free Hamiltonian Monte Carlo along a surrogate of the log density, learnt while the chain tunes.
+
+    Parameters
+    ----------
+    vars : list of variables, optional
+        All continuous free variables of the model by default.
+    surrogate : {{"auto", "values", "lite", "finite", "nystrom"}} or an estimator of ``pymc_kernel.scores``
+        What is learnt. "values" is kernel regression on the log density at every proposal, rejected ones
+        included; the others match scores at the visited points. "auto" is "values", which won every
+        comparison of the benchmarks.
+    exploring_share : float
+        Share of random-walk moves after tuning, in (0, 1]. Where the surrogate does not help it becomes 1 by
+        itself.
+    max_steps : int
+        Leapfrog steps of a trajectory at most; they cost microseconds and no evaluation.
+    target_accept : float
+        Acceptance rate that the random walk's scale is driven to.
+    model, rng, initial_point, compile_kwargs, blocked
+        As in every step of PyMC; ``pm.sample`` fills in what it needs. One block by default.
+
+    Notes
+    -----
+    {notes}
+    Further statistics: ``move`` (kind of move, an index into ``pymc_kernel.mcmc.kernel_hmc.KINDS``),
+    ``num_steps`` (leapfrog steps), ``energy_error`` (minus the log of the acceptance ratio), ``surrogate_quality``
+    (leave-one-out error of the values in units of the log density, or the held-out score-matching loss).
+
+    A surrogate move is one trajectory, or several in a row that the surrogate alone accepts or rejects, taken as
+    one proposal. Every kind of move is measured during tuning and the best is kept; then all is frozen. Learning
+    takes some seconds a chain (O(n^3) for at most 1,000 points, twenty times), so it pays where an evaluation costs
+    more than about a millisecond. With ``cores=1`` the surrogate of the last chain is afterwards in ``step.surrogate``;
+    one of any run is ``pk.scores.Values().fit(draws, log_density)``, on draws in the unconstrained space and
+    ``sample_stats["log_density"]``.
+
+    Source: Strathmann et al. (2015); Strathmann (2018), chapter 4; Rasmussen (2003) for values; Liu (2001), section
+    9.4.3, for chains on a surrogate.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_kernel as pk
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=3)
+    ...     idata = pm.sample(step=pk.KernelHMC(), progressbar=False)  # doctest: +SKIP
+    """
+
+    name = "kernel_hmc"
+    _transition_module = kernel_hmc
+
+    stats_dtypes_shapes = TransitionStep.stats_dtypes_shapes | {
+        "move": (np.int64, []),
+        "num_steps": (np.int64, []),
+        "energy_error": (np.float64, []),
+        "surrogate_quality": (np.float64, []),
+    }
+
+    def __init__(
+        self,
+        vars=None,
+        *,
+        surrogate="auto",
+        exploring_share: float = 0.2,
+        max_steps: int = 60,
+        target_accept: float = 0.234,
+        model=None,
+        rng=None,
+        initial_point=None,
+        compile_kwargs: dict | None = None,
+        blocked: bool = True,
+    ):
+        if isinstance(surrogate, str):
+            if surrogate not in _ESTIMATORS:
+                raise ValueError(f"surrogate must be one of {', '.join(_ESTIMATORS)}, got {surrogate!r}.")
+            surrogate = _ESTIMATORS[surrogate]()
+        config = kernel_hmc.Config(surrogate, exploring_share, max_steps, target_accept)
+        super().__init__(vars, config, "tuning", model, rng, initial_point, compile_kwargs, blocked)
+        self.config = replace(config, noisy=bool(self.density.estimated))
+
+    @property
+    def surrogate(self):
+        """The fitted surrogate of the log density on the unconstrained scale, None before there is one."""
+        if self.transition is None or self.transition.fit is None:
+            return None
+        return self.transition.fit.surrogate
+
+    def _adapt(self, state, info):
+        if not kernel_hmc.refit_is_due(state, self.num_tune):
+            return kernel_hmc.adapt(self.rng, state, info, self.config, self.num_tune)
+        # How many threads BLAS has depends on the number of cores that PyMC uses, and sums depend on it.
+        with threadpool_limits(1, user_api="blas"):
+            return kernel_hmc.adapt(self.rng, state, info, self.config, self.num_tune)
+
+    def _stats(self, state, info):
+        return super()._stats(state, info) | {
+            "move": info.kind,
+            "num_steps": info.num_steps,
+            "energy_error": info.energy_error,
+            "surrogate_quality": math.nan if state.fit is None else state.fit.quality,
+        }
+
+
+for _step in (AdaptiveMetropolis, KAMH, KernelHMC):
     if _step.__doc__ is None:  # python -OO
         continue
     _step.__doc__ = _step.__doc__.format(parameters=_SHARED_PARAMETERS.strip(), notes=_SHARED_NOTES.strip())

@@ -1,0 +1,28 @@
+"""Surrogates of a log density, learnt from draws (score matching) or from log-density values.
+
+Every estimator is a frozen set of settings with ``fit(...)``, which returns a :class:`KernelExpansion`:
+``log_density``, ``score``, ``hessian_diag``, ``laplacian`` and ``objective`` on arrays of points.
+"""
+
+from pymc_kernel.scores.expansion import KernelExpansion
+from pymc_kernel.scores.finite import Finite, OnlineFinite
+from pymc_kernel.scores.full import FittedFull, Full
+from pymc_kernel.scores.lite import Lite
+from pymc_kernel.scores.nystrom import Nystrom
+from pymc_kernel.scores.validation import Validation, cross_validate
+from pymc_kernel.scores.values import FittedValues, Hyperparameters, Values
+
+__all__ = [
+    "Finite",
+    "FittedFull",
+    "FittedValues",
+    "Full",
+    "Hyperparameters",
+    "KernelExpansion",
+    "Lite",
+    "Nystrom",
+    "OnlineFinite",
+    "Validation",
+    "Values",
+    "cross_validate",
+]

@@ -14,11 +14,18 @@ import numba
 import numpy as np
 
 from pymc_kernel.kernels.base import as_points
-from pymc_kernel.kernels.profiles import fill_profile, radial_row
+from pymc_kernel.kernels.profiles import fill_profile, fill_value_and_slope, radial_row
 from pymc_kernel.linalg import dot_product
 from pymc_kernel.parallel import over_row_blocks
 
-__all__ = ["Expansion", "KernelExpansion", "change_variables", "cosine_expansion", "radial_expansion", "value_and_score"]
+__all__ = [
+    "Expansion",
+    "KernelExpansion",
+    "change_variables",
+    "cosine_expansion",
+    "radial_expansion",
+    "value_and_score",
+]
 
 _RADIAL, _COSINE = 0, 1
 
@@ -57,7 +64,7 @@ def radial_expansion(
     linear, quadratic : ndarray (d,), (d, d), optional
         About ``centre``, 0 by default.
     """
-    m, d = points.shape
+    d = points.shape[1]
     centre = np.zeros(d) if centre is None else np.asarray(centre, dtype=float)
     transform = np.eye(d) if transform is None else transform
     transform = kernel.inverse_length_scale(transform.shape[0])[:, None] * transform
@@ -149,14 +156,15 @@ def value_and_score(x, e, score):
     p = u.shape[0]
     squared = np.empty(m)
     slope = np.empty(m)
+    values = np.empty(m)
     work = np.empty(m // 8)
     radial_row(u, e.points_t, np.ones(p), squared)
-    fill_profile(e.family, e.shape_a, e.shape_b, 1, squared, slope)
+    fill_value_and_slope(e.family, e.shape_a, e.shape_b, squared, values, slope)
     gradient = np.zeros(p)
+    value += dot_product(e.coefficients, values, work)
     if e.directions_t.shape[1] == 0:
-        values = np.empty(m)
-        fill_profile(e.family, e.shape_a, e.shape_b, 0, squared, values)
-        value += dot_product(e.coefficients, values, work)
+        for j in range(m):
+            slope[j] *= e.coefficients[j]
     else:
         # along_j = v_j . (u - U_j); its terms are phi'(s_j) along_j with gradient phi' v + 2 phi'' along (u - U).
         along = np.zeros(m)
@@ -168,13 +176,8 @@ def value_and_score(x, e, score):
         value += dot_product(along, slope, work)
         for i in range(p):
             gradient[i] += dot_product(e.directions_t[i], slope, work)
-        fill_profile(e.family, e.shape_a, e.shape_b, 0, squared, squared)
-        value += dot_product(e.coefficients, squared, work)
         for j in range(m):
             slope[j] = slope[j] * e.coefficients[j] + second[j] * along[j]
-    if e.directions_t.shape[1] == 0:
-        for j in range(m):
-            slope[j] *= e.coefficients[j]
     total = 0.0
     for j in range(m):
         total += slope[j]

@@ -22,6 +22,7 @@ __all__ = ["FittedValues", "Hyperparameters", "Values"]
 
 _REFERENCE_QUANTILE = 0.75
 _ROUGH_ITERATIONS = 8
+_PRIOR_SD = 2.0
 _STARTS = (0.5, 1.5)  # of the length scale, in units of the median distance
 # Logs of amplitudes and noises, in squared units of the log density. The covariance stays solvable at their ends.
 _BOUNDS_RADIAL = (0.0, math.log(1e5))
@@ -109,7 +110,19 @@ class Values:
     window: float | None = None
     max_iterations: int = 40
 
-    def fit(self, points, values, rng=None, *, mean=None, factor=None, start=None, max_iterations=None, previous=None, noisy=True) -> FittedValues:
+    def fit(
+        self,
+        points,
+        values,
+        rng=None,
+        *,
+        mean=None,
+        factor=None,
+        start=None,
+        only_start=False,
+        max_iterations=None,
+        noisy=True,
+    ) -> FittedValues:
         """Return the surrogate learnt from log-density values.
 
         Parameters
@@ -122,9 +135,13 @@ class Values:
         mean, factor : ndarray (d,), (d, d), optional
             Of the whitened coordinates z = factor^-1 (x - mean); those of the points by default.
         start : Hyperparameters, optional
-            Where the search begins; two rough guesses are tried by default.
+            Where the search begins, besides two rough guesses.
+        only_start : bool
+            Whether the search begins at ``start`` alone.
         max_iterations : int, optional
-            Overrides that of the estimator; 0 keeps ``start`` as it is.
+            Overrides that of the estimator.
+        noisy : bool
+            Whether the values are estimates. The nugget of exact ones is kept below 0.01.
 
         Raises
         ------
@@ -150,7 +167,7 @@ class Values:
         chosen = rng.choice(values.size, min(values.size, self.learn_points), replace=False)
         small = data.take(chosen)
         limit = self.max_iterations if max_iterations is None else max_iterations
-        hyper = _learn(small, start, limit, previous, noisy)
+        hyper = _learn(small, start, only_start, limit, noisy)
         weights = data.solve(hyper)
         # quadratic (1 + z.z_j / d)^2 summed with weights is a polynomial; the constant is dropped.
         scaled = 2.0 * hyper.quadratic / d
@@ -285,22 +302,25 @@ def _squared_distances(points):
     return squared
 
 
-def _learn(data: _Data, start: Hyperparameters | None, max_iterations: int, previous, noisy) -> Hyperparameters:
+def _learn(data: _Data, start: Hyperparameters | None, only_start, max_iterations, noisy) -> Hyperparameters:
+    """Return the hyperparameters with the largest marginal likelihood, length scales a priori near the distances."""
     d = data.num_dims
-    if start is not None:
-        if max_iterations == 0:
-            return start
-        starts = [start]
-    else:
-        distance = data.median_distance() or 1.0
-        starts = [Hyperparameters(np.full(d, 1.0 / (r * distance)), 100.0, 10.0, 1e-3, 1e-4) for r in _STARTS]
-        if previous is not None: starts.append(previous)
-    bounds = [_BOUNDS_INVERSE_LENGTH] * d + [_BOUNDS_RADIAL, _BOUNDS_QUADRATIC, _BOUNDS_NUGGET if noisy else _BOUNDS_NUGGET_EXACT, _BOUNDS_DEPTH]
+    distance = data.median_distance() or 1.0
+    typical = -math.log(distance)
+    starts = [] if start is None else [start]
+    if start is None or not only_start:
+        starts += [Hyperparameters(np.full(d, 1.0 / (r * distance)), 100.0, 10.0, 1e-3, 1e-4) for r in _STARTS]
+    nugget = _BOUNDS_NUGGET if noisy else _BOUNDS_NUGGET_EXACT
+    bounds = [_BOUNDS_INVERSE_LENGTH] * d + [_BOUNDS_RADIAL, _BOUNDS_QUADRATIC, nugget, _BOUNDS_DEPTH]
+
+    def penalised(logs):
+        value, gradient = data.negative_log_marginal(logs)
+        off = (logs[:d] - typical) / _PRIOR_SD
+        gradient[:d] += off / _PRIOR_SD
+        return value + 0.5 * off @ off, gradient
 
     def search(logs, iterations):
-        return minimize(
-            data.negative_log_marginal, logs, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations}
-        )
+        return minimize(penalised, logs, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations})
 
     starts = [np.clip(s.pack(), *np.array(bounds).T) for s in starts]
     if len(starts) > 1:

@@ -27,7 +27,7 @@ def exact_model():
     return model
 
 
-STEPS = {"KAMH": pk.KAMH, "AdaptiveMetropolis": pk.AdaptiveMetropolis}
+STEPS = {"KAMH": pk.KAMH, "AdaptiveMetropolis": pk.AdaptiveMetropolis, "KernelHMC": pk.KernelHMC}
 
 
 def sample(model, make_step, cores, draws=60, tune=200, chains=2, seed=5, **kwargs):

@@ -1,0 +1,36 @@
+"""The density q0 that a kernel exponential family multiplies: exp(f) q0. Imports NumPy and the lower floors only."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["BaseMeasure", "base_measure"]
+
+
+class BaseMeasure(NamedTuple):
+    """log q0(x) = g . z + z' Q z / 2 with z = x - centre, up to a constant."""
+
+    centre: np.ndarray  # (d,)
+    linear: np.ndarray  # (d,)
+    quadratic: np.ndarray  # (d, d)
+
+    def score(self, x: np.ndarray) -> np.ndarray:
+        """Return the gradient of log q0 at each row of ``x`` (n, d), shape (n, d)."""
+        return self.linear + (x - self.centre) @ self.quadratic
+
+
+def base_measure(name: str, x: np.ndarray, weights: np.ndarray) -> BaseMeasure:
+    """Return q0: "uniform" (one everywhere) or "gaussian" (with mean and covariance of the weighted points).
+
+    A Gaussian one gives the surrogate tails, where no point says anything, and makes Gaussian targets easy.
+    """
+    d = x.shape[1]
+    if name == "uniform":
+        return BaseMeasure(np.zeros(d), np.zeros(d), np.zeros((d, d)))
+    if name != "gaussian":
+        raise ValueError(f'base must be "uniform" or "gaussian", got {name!r}.')
+    mean = weights @ x
+    difference = x - mean
+    covariance = (difference * weights[:, None]).T @ difference
+    ridge = 1e-8 * max(np.trace(covariance) / d, 1e-300)
+    return BaseMeasure(mean, np.zeros(d), -np.linalg.inv(covariance + ridge * np.eye(d)))

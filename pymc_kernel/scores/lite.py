@@ -1,0 +1,213 @@
+"""Score matching with the basis k(Y_j, .): the lite kernel exponential family, and its Nystroem form.
+
+Imports NumPy, SciPy and the lower floors only.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import numba
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from pymc_kernel.errors import NotDifferentiableError
+from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
+from pymc_kernel.kernels.base import as_points
+from pymc_kernel.kernels.profiles import fill_profile, radial_row
+from pymc_kernel.parallel import over_row_blocks
+from pymc_kernel.scores.base_measure import base_measure
+from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion
+
+__all__ = ["Lite", "checked_kernel", "checked_sample", "regularised_solve", "resolved_kernel"]
+
+
+def checked_sample(x, weights) -> tuple[np.ndarray, np.ndarray]:
+    """Return points (n, d) and weights (n,) that sum to one; errors say what is wrong with them."""
+    x = as_points(x, "x")
+    if not np.isfinite(x).all():
+        raise ValueError("x must be finite; remove rows with NaN or infinite values.")
+    if weights is None:
+        return x, np.full(x.shape[0], 1.0 / x.shape[0])
+    weights = np.asarray(weights, dtype=float)
+    if weights.shape != (x.shape[0],):
+        raise ValueError(f"weights must have shape ({x.shape[0]},), one per point, got {weights.shape}.")
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
+        raise ValueError("weights must be finite, not negative, and not all zero.")
+    return x, weights / weights.sum()
+
+
+def checked_kernel(kernel, smoothness: int) -> None:
+    """Raise where a kernel is not radial or lacks the derivatives that an estimator needs."""
+    if not isinstance(kernel, RadialKernel):
+        given = type(kernel).__name__ if isinstance(kernel, Kernel) else repr(kernel)
+        raise TypeError(f"score matching here needs a radial kernel of pymc_kernel.kernels, got {given}.")
+    if kernel.smoothness < smoothness:
+        raise NotDifferentiableError(
+            f"{type(kernel).__name__} lacks derivatives that this estimator needs; use Gaussian, RationalQuadratic "
+            "or InverseMultiquadric."
+        )
+
+
+def resolved_kernel(kernel: RadialKernel, x: np.ndarray, rng: np.random.Generator) -> RadialKernel:
+    """Return the kernel with a number for "median", which is taken over distinct points."""
+    return kernel.resolve(np.unique(x, axis=0), rng) if isinstance(kernel.length_scale, str) else kernel
+
+
+def regularised_solve(curvature: np.ndarray, slope: np.ndarray, penalty: np.ndarray | None, strength: float):
+    """Return (C + strength R)^-1 b, R the ``penalty`` or the identity.
+
+    Where that is not positive definite in floating point, a multiple of the identity is added.
+    """
+    extra = 0.0
+    size = np.trace(curvature) / len(curvature) + strength
+    for power in range(-14, 0):
+        try:
+            # Columns first, as LAPACK wants it: the matrix is symmetric.
+            matrix = curvature.T.copy(order="F") if penalty is None else (curvature + strength * penalty).T
+            matrix[np.diag_indices_from(matrix)] += extra + (strength if penalty is None else 0.0)
+            factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+            return cho_solve(factor, slope, check_finite=False)
+        except np.linalg.LinAlgError:
+            extra = 10.0**power * size
+    raise np.linalg.LinAlgError("the score-matching system is singular; raise the regularisation.")
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _fill_rows(x, basis_t, inverse_length, family, a, b, start, stop, first, terms):
+    """Write 2 phi' into ``first``; multiply ``terms`` by it and add the Laplacian 4 phi'' |v|^2 + 2 T phi'."""
+    m = basis_t.shape[1]
+    norm, second = np.empty(m), np.empty(m)
+    trace = (inverse_length**2).sum()
+    isotropic = (inverse_length == inverse_length[0]).all()
+    for row in range(start, stop):
+        radial_row(x[row], basis_t, inverse_length, norm)
+        fill_profile(family, a, b, 1, norm, first[row])
+        fill_profile(family, a, b, 2, norm, second)
+        if isotropic:
+            norm *= inverse_length[0] ** 2
+        else:
+            radial_row(x[row], basis_t, inverse_length**2, norm)
+        for j in range(m):
+            slope = 2.0 * first[row, j]
+            first[row, j] = slope
+            terms[row, j] = slope * (terms[row, j] + trace) + 4.0 * second[j] * norm[j]
+
+
+@dataclass(frozen=True)
+class Lite:
+    """Kernel exponential family with f = sum_j a_j k(Y_j, .), fitted by score matching.
+
+    a = (C + strength R)^-1 b with C_jl = mean of grad k(x, Y_j) . grad k(x, Y_l) and b_j = minus the mean of
+    Laplacian k(x, Y_j) + grad log q0(x) . grad k(x, Y_j), over the points x (Strathmann 2018, section 4.2).
+
+    Parameters
+    ----------
+    kernel : RadialKernel
+        At least twice differentiable at zero distance; "median" is resolved on the points.
+    regularisation : float
+        Its strength, above 0.
+    penalty : {"l2", "rkhs"}
+        R is the identity, or the Gram matrix of the basis.
+    base : {"gaussian", "uniform"}
+        The base measure q0.
+    max_points : int
+        A random subset of the points makes the basis where there are more.
+
+    Notes
+    -----
+    O(n m^2 + m^3) time for n points and m basis points whatever d is, O((n + m) m) memory.
+    """
+
+    kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
+    regularisation: float = 1e-3
+    penalty: str = "l2"
+    base: str = "gaussian"
+    max_points: int = 1000
+
+    def __post_init__(self):
+        checked_kernel(self.kernel, 2)
+        if not (np.isfinite(self.regularisation) and self.regularisation > 0):
+            raise ValueError(f"regularisation must be a positive number, got {self.regularisation!r}.")
+        if self.penalty not in ("l2", "rkhs"):
+            raise ValueError(f'penalty must be "l2" or "rkhs", got {self.penalty!r}.')
+
+    def fit(self, x, weights=None, *, basis=None, rng: np.random.Generator | None = None) -> KernelExpansion:
+        """Return the surrogate fitted to draws.
+
+        Parameters
+        ----------
+        x : array_like (n, d)
+        weights : array_like (n,), optional
+            Non-negative; normalised.
+        basis : array_like (m, d), optional
+            Y; the points themselves (a random ``max_points`` of them) by default.
+        rng : numpy.random.Generator, optional
+            Draws subsets.
+        """
+        x, weights = checked_sample(x, weights)
+        estimator, basis = self.prepare(x, basis, rng)
+        curvature, slope, base = estimator.system(x, weights, basis)
+        coefficients = regularised_solve(curvature, slope, estimator.penalty_matrix(basis), self.regularisation)
+        return estimator.assemble(coefficients, basis, base)
+
+    def prepare(self, x, basis=None, rng=None):
+        """Return the estimator with a numeric length scale, and the basis points (m, d)."""
+        rng = np.random.default_rng(0) if rng is None else rng
+        estimator = replace(self, kernel=resolved_kernel(self.kernel, x, rng))
+        if basis is None:
+            basis = x if len(x) <= self.max_points else x[rng.choice(len(x), self.max_points, replace=False)]
+        return estimator, as_points(basis, "basis")
+
+    def limited(self, size: int):
+        """Return the estimator with about ``size`` coefficients at most."""
+        return replace(self, max_points=min(self.max_points, size))
+
+    def penalty_matrix(self, basis):
+        """Return R, or None for the identity."""
+        return None if self.penalty == "l2" else self.kernel(basis)
+
+    def system(self, x, weights, basis, base=None):
+        """Return C (m, m), b (m,) and the base measure.
+
+        With P = 2 phi' and u = x / l^2, grad k(x, Y_j) = P_j (u - u_j), so that C = A'B + B'A + (A'A) o (U U') for
+        A = sqrt(w) P and B = A o (|u|^2 / 2 - u . u_j): one product and one symmetric one, whatever d is.
+        """
+        d = x.shape[1]
+        base = base_measure(self.base, x, weights) if base is None else base
+        inverse_square = self.kernel.inverse_length_scale(d) ** 2
+        centre = basis.mean(axis=0)
+        u, u_basis = (x - centre) * inverse_square, (basis - centre) * inverse_square
+        base_score = base.score(x)
+        first, terms = np.empty((len(x), len(basis))), base_score @ u_basis.T
+        np.subtract((base_score * u).sum(axis=1)[:, None], terms, out=terms)
+        inverse, basis_t = self.kernel.inverse_length_scale(d), np.ascontiguousarray(basis.T)
+        a, b = self.kernel.shape_parameters
+        over_row_blocks(
+            lambda start, stop: _fill_rows(x, basis_t, inverse, self.kernel.family, a, b, start, stop, first, terms),
+            len(x),
+            20.0 * len(basis),
+        )
+        slope = -(weights @ terms)
+        first *= np.sqrt(weights)[:, None]
+        second = np.matmul(u, u_basis.T, out=terms)
+        np.subtract(0.5 * (u * u).sum(axis=1)[:, None], second, out=second)
+        second *= first
+        curvature = first.T @ second
+        curvature += curvature.T
+        # NumPy sees that this product is symmetric, which costs half.
+        square = first.T @ first
+        square *= u_basis @ u_basis.T
+        curvature += square
+        return curvature, slope, base
+
+    def assemble(self, coefficients, basis, base) -> KernelExpansion:
+        """Return the surrogate with these coefficients."""
+        return KernelExpansion(
+            radial_expansion(
+                self.kernel,
+                basis,
+                coefficients,
+                centre=base.centre,
+                linear=base.linear,
+                quadratic=base.quadratic,
+            )
+        )

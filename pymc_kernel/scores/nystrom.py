@@ -1,0 +1,176 @@
+"""Score matching in the span of kernel derivatives at a few points. Imports NumPy, Numba and the lower floors only."""
+
+from dataclasses import dataclass, field, replace
+
+import numba
+import numpy as np
+
+from pymc_kernel.kernels import Gaussian, RadialKernel
+from pymc_kernel.kernels.base import as_points
+from pymc_kernel.kernels.profiles import fill_profile, radial_row
+from pymc_kernel.scores.base_measure import base_measure
+from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion
+from pymc_kernel.scores.lite import checked_kernel, checked_sample, regularised_solve, resolved_kernel
+
+__all__ = ["Nystrom"]
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _fill_block(x, basis, basis_t, inverse_length, family, a, b, base_score, gradients, laplacians):
+    """Write the derivatives of h_ji(x) = d k(x, Y_j) / d y_i for a block of points.
+
+    With v = (x - Y_j) / l^2 and T = sum 1 / l^2:
+    d h_ji / d x_r = -4 phi'' v_r v_i - [r = i] 2 phi' / l_i^2, into ``gradients`` (B, d, m, d) as [x, r, j, i], and
+    minus the Laplacian of h_ji, v_i (8 phi''' |v|^2 + 8 phi'' / l_i^2 + 4 phi'' T), with minus the product of base
+    score and gradient added, into ``laplacians`` (B, m, d): the terms of the slope.
+    """
+    rows, d = x.shape
+    m = basis.shape[0]
+    squared, first, second, third = np.empty(m), np.empty(m), np.empty(m), np.empty(m)
+    v = np.empty(d)
+    inverse_square = inverse_length**2
+    trace = inverse_square.sum()
+    for row in range(rows):
+        radial_row(x[row], basis_t, inverse_length, squared)
+        fill_profile(family, a, b, 1, squared, first)
+        fill_profile(family, a, b, 2, squared, second)
+        fill_profile(family, a, b, 3, squared, third)
+        for j in range(m):
+            norm, along = 0.0, 0.0
+            for i in range(d):
+                v[i] = (x[row, i] - basis[j, i]) * inverse_square[i]
+                norm += v[i] * v[i]
+                along += base_score[row, i] * v[i]
+            for i in range(d):
+                for r in range(d):
+                    gradients[row, r, j, i] = -4.0 * second[j] * v[r] * v[i]
+                gradients[row, i, j, i] -= 2.0 * first[j] * inverse_square[i]
+                term = v[i] * (8.0 * third[j] * norm + (8.0 * inverse_square[i] + 4.0 * trace) * second[j])
+                term += 4.0 * second[j] * along * v[i] + 2.0 * first[j] * inverse_square[i] * base_score[row, i]
+                laplacians[row, j, i] = term
+
+
+@dataclass(frozen=True)
+class Nystrom:
+    """Kernel exponential family in the span of the md functions d k(., Y_j) / d y_i, fitted by score matching.
+
+    The minimiser over that span of the loss of the full estimator, strength times the squared RKHS norm over two
+    included (Sutherland et al. 2018): coefficients (C + strength G)^-1 b with G the Gram matrix of the basis.
+
+    Parameters
+    ----------
+    kernel : RadialKernel
+        Gaussian, rational quadratic or inverse multiquadric; "median" is resolved on the points.
+    num_basis : int
+        m; the points Y are a random subset of the sample.
+    regularisation : float
+        Its strength, above 0.
+    base : {"gaussian", "uniform"}
+        The base measure q0.
+
+    Notes
+    -----
+    O(n d (m d)^2 + (m d)^3) time, linear in n; O(n m d + (m d)^2) memory at most, in blocks of points.
+    """
+
+    kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
+    num_basis: int = 100
+    regularisation: float = 1e-3
+    base: str = "gaussian"
+
+    def __post_init__(self):
+        checked_kernel(self.kernel, 3)
+        if not (isinstance(self.num_basis, int | np.integer) and self.num_basis >= 1):
+            raise ValueError(f"num_basis must be a whole number >= 1, got {self.num_basis!r}.")
+        if not (np.isfinite(self.regularisation) and self.regularisation > 0):
+            raise ValueError(f"regularisation must be a positive number, got {self.regularisation!r}.")
+
+    def fit(self, x, weights=None, *, basis=None, rng: np.random.Generator | None = None) -> KernelExpansion:
+        """Return the surrogate fitted to draws ``x`` (n, d) with ``weights`` (n,).
+
+        ``basis`` are the points Y (m, d); a random subset of ``x``, drawn with ``rng``, by default.
+        """
+        x, weights = checked_sample(x, weights)
+        estimator, basis = self.prepare(x, basis, rng)
+        curvature, slope, base = estimator.system(x, weights, basis)
+        coefficients = regularised_solve(curvature, slope, estimator.penalty_matrix(basis), self.regularisation)
+        return estimator.assemble(coefficients, basis, base)
+
+    def prepare(self, x, basis=None, rng=None):
+        """Return the estimator with a numeric length scale, and the basis points (m, d)."""
+        rng = np.random.default_rng(0) if rng is None else rng
+        estimator = replace(self, kernel=resolved_kernel(self.kernel, x, rng))
+        if basis is None:
+            distinct = np.unique(x, axis=0)
+            basis = distinct[rng.choice(len(distinct), min(self.num_basis, len(distinct)), replace=False)]
+        return estimator, as_points(basis, "basis")
+
+    def limited(self, size: int):
+        """Return the estimator with about ``size`` coefficients at most."""
+        return replace(self, num_basis=min(self.num_basis, max(1, size // 8)))
+
+    def penalty_matrix(self, basis):
+        """Return R, or None for the identity."""
+        return derivative_gram(self.kernel, basis, basis)
+
+    def system(self, x, weights, basis, base=None):
+        """Return C (m d, m d), b (m d,) and the base measure, from blocks of at most n / d points."""
+        n, d = x.shape
+        m = len(basis)
+        base = base_measure(self.base, x, weights) if base is None else base
+        base_score = base.score(x)
+        a, b = self.kernel.shape_parameters
+        block = max(1, min(64, n // d))
+        gradients, slopes = np.empty((block, d, m, d)), np.empty((block, m, d))
+        curvature, slope = np.zeros((m * d, m * d)), np.zeros(m * d)
+        basis_t = np.ascontiguousarray(basis.T)
+        inverse_length = self.kernel.inverse_length_scale(d)
+        for start in range(0, n, block):
+            rows = slice(start, min(start + block, n))
+            size = rows.stop - rows.start
+            _fill_block(
+                x[rows],
+                basis,
+                basis_t,
+                inverse_length,
+                self.kernel.family,
+                a,
+                b,
+                base_score[rows],
+                gradients[:size],
+                slopes[:size],
+            )
+            slope += weights[rows] @ slopes[:size].reshape(size, m * d)
+            gradients[:size] *= np.sqrt(weights[rows])[:, None, None, None]
+            flat = gradients[:size].reshape(size * d, m * d)
+            curvature += flat.T @ flat
+        return curvature, slope, base
+
+    def assemble(self, coefficients, basis, base) -> KernelExpansion:
+        """Return the surrogate: d k(x, Y_j) / d y_i = -2 phi' (x - Y_j)_i / l_i^2 are direction terms."""
+        m, d = basis.shape
+        inverse = self.kernel.inverse_length_scale(d)
+        return KernelExpansion(
+            radial_expansion(
+                self.kernel,
+                basis,
+                np.zeros(m),
+                directions=-2.0 * coefficients.reshape(m, d) * inverse,
+                centre=base.centre,
+                linear=base.linear,
+                quadratic=base.quadratic,
+            )
+        )
+
+
+def derivative_gram(kernel: RadialKernel, x, y) -> np.ndarray:
+    """Return d^2 k(x_a, y_b) / d x_i d y_j as a matrix (n d, m d), rows (a, i) and columns (b, j)."""
+    n, d = x.shape
+    m = len(y)
+    inverse_square = kernel.inverse_length_scale(d) ** 2
+    first = kernel._profile_matrix(x, y, 1)
+    second = kernel._profile_matrix(x, y, 2)
+    v = (x[:, None, :] - y[None, :, :]) * inverse_square
+    out = -4.0 * second[:, :, None, None] * v[:, :, :, None] * v[:, :, None, :]
+    out[:, :, np.arange(d), np.arange(d)] -= 2.0 * first[:, :, None] * inverse_square
+    return out.transpose(0, 2, 1, 3).reshape(n * d, m * d)
