@@ -26,6 +26,7 @@ STEPS = {
     "pk.KAMH": pk.KAMH,
     "pk.KAMH, inverse multiquadric": lambda: pk.KAMH(kernel=pk.kernels.InverseMultiquadric("median")),
     "pk.KAMH, thesis settings": lambda: pk.KAMH(gamma=0.2, whiten=False),
+    "pk.KernelHMC": pk.KernelHMC,
 }
 
 

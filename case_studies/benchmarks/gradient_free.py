@@ -41,6 +41,7 @@ STEPS = {
     "pk.AdaptiveMetropolis": pk.AdaptiveMetropolis,
     "pk.KAMH": pk.KAMH,
     "pk.KAMH, thesis settings": lambda: pk.KAMH(gamma=0.2, whiten=False),
+    "pk.KernelHMC": pk.KernelHMC,
 }
 
 

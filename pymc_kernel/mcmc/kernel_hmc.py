@@ -6,7 +6,9 @@ leapfrog trajectories along it, and accepts with the true, or estimated and kept
 - The surrogate is by default a regression on log-density values, which learns from rejected proposals too.
 - Besides single trajectories there are chains of them: k Hamiltonian transitions on the surrogate alone are one
   proposal, accepted with pi(y) s(x) / (pi(x) s(y)), s the surrogate's density (Liu 2001, section 9.4.3). Where the
-  surrogate is good, draws are nearly independent, for one evaluation each.
+  surrogate is good, draws are nearly independent, for one evaluation each. Some of these chains run on the
+  surrogate to the power 1/2: while tuning they evaluate the density in its tails, where the surrogate has to know
+  it too, lest the chain should later stick where the surrogate is too low.
 - A share of the moves are random-walk moves (adaptive Metropolis, and differences of visited points), so that a
   bad surrogate costs efficiency and neither correctness nor irreducibility.
 - Each kind of move is measured while tuning, and the shares follow from that. After tuning all is frozen.
@@ -27,7 +29,7 @@ from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
 from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, leapfrog, surrogate_chain
-from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables
+from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables, scaled_expansion
 from pymc_kernel.scores.validation import cross_validate
 from pymc_kernel.scores.values import Values
 
@@ -47,10 +49,19 @@ __all__ = [
 ]
 
 #: Kinds of moves, in the order of their cost: ``Info.kind`` counts from 0.
-KINDS = ("walk", "difference", "short trajectory", "trajectory", "4 trajectories", "16 trajectories")
-_WALK, _DIFFERENCE, _SHORT, _LONG = 0, 1, 2, 3
-_CHAIN_LENGTH = {4: 4, 5: 16}
+KINDS = (
+    "walk",
+    "difference",
+    "short trajectory",
+    "trajectory",
+    "4 trajectories",
+    "16 trajectories",
+    "8 trajectories on the flattened surrogate",
+)
+_WALK, _DIFFERENCE, _SHORT, _LONG, _FLATTENED = 0, 1, 2, 3, 6
+_CHAIN_LENGTH = {4: 4, 5: 16, _FLATTENED: 8}
 _FIRST_SURROGATE = 2
+_INVERSE_TEMPERATURE = 0.5  # of the flattened surrogate
 
 _DIFFERENCE_SHARE = 0.3  # of the exploring moves; ter Braak and Vrugt (2008) for the moves themselves
 _FULL_DIFFERENCE_SHARE = 0.1
@@ -66,6 +77,7 @@ _VALIDATION = 1000  # draws that cross-validation looks at
 _MEMORY = 150.0  # moves of a kind that its measure is averaged over, 20 of them from before the last fit
 _MEMORY_OF_OLD_FIT = 20.0
 _NEARLY_BEST = 0.95
+_SAFE_SHARE = 0.1  # of the surrogate moves after tuning, each for single trajectories and the flattened surrogate
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,7 @@ class Fit(NamedTuple):
     mean: np.ndarray  # (d,)
     factor: np.ndarray  # (d, d), lower: x = mean + factor q, and momenta of q have unit variance
     expansion: Expansion  # in q
+    flattened: Expansion  # half of it
     step_size: float
     num_steps: int  # longest
     surrogate: KernelExpansion  # in x
@@ -242,7 +255,10 @@ def _along_surrogate(rng, state, kind):
     momenta = rng.standard_normal((lengths.size, d))
     if kind in _CHAIN_LENGTH:
         uniforms = rng.random(lengths.size)
-        there, end, begin = surrogate_chain(here, momenta, uniforms, lengths, fit.step_size, fit.expansion)
+        expansion, step_size = fit.expansion, fit.step_size
+        if kind == _FLATTENED:
+            expansion, step_size = fit.flattened, step_size / math.sqrt(_INVERSE_TEMPERATURE)
+        there, end, begin = surrogate_chain(here, momenta, uniforms, lengths, step_size, expansion)
         log_ratio = begin - end
         if np.array_equal(there, here):
             return state.position, fit.step_size, int(lengths.sum()), 0.0
@@ -274,7 +290,12 @@ def refit_is_due(state: State, num_tune: int) -> bool:
 
 
 def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, num_tune: int) -> State:
-    """Return the state after the last draw has been learnt from; with a new surrogate where one is due."""
+    """Return the state after the last draw has been learnt from; with a new surrogate where one is due.
+
+    After ``num_tune`` draws nothing is learnt any more.
+    """
+    if state.iteration >= num_tune:
+        return state
     due = refit_is_due(state, num_tune)
     state = learn_from(state, info, config)
     if due:
@@ -375,7 +396,8 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
     momenta = rng.standard_normal(starts.shape)
     step_size = choose_step_size(starts, momenta, expansion)
     num_steps = choose_num_steps(starts, momenta, step_size, config.max_steps, expansion)
-    return Fit(mean, factor, expansion, step_size, num_steps, surrogate, estimator, quality)
+    flattened = scaled_expansion(expansion, _INVERSE_TEMPERATURE)
+    return Fit(mean, factor, expansion, flattened, step_size, num_steps, surrogate, estimator, quality)
 
 
 def _joint_factor(states, mean):
@@ -406,8 +428,9 @@ def with_fit(state: State, learnt: Fit, config: Config) -> State:
 def finish(state: State, config: Config) -> State:
     """Return the state with the shares of moves for after tuning, and without what only learning needs.
 
-    The cheapest kind of surrogate move that is nearly as good as the best gets what exploring leaves. A surrogate
-    that is not twice as good as exploring gets half, one that is worse gets nothing.
+    The cheapest kind of surrogate move that is nearly as good as the best gets what exploring and the two safe kinds
+    (single trajectories, chains on the flattened surrogate) leave. A surrogate that is not twice as good as exploring
+    gets half, one that is worse gets nothing.
     """
     state = state._replace(evaluated=empty_history(0, state.position.size + 1))
     if state.fit is None:
@@ -421,5 +444,8 @@ def finish(state: State, config: Config) -> State:
     elif surrogate.max() < 2.0 * exploring:
         share = min(share, 0.5)
     shares = (1.0 - share) * _exploring(len(KINDS), _DIFFERENCE_SHARE)
-    shares[_FIRST_SURROGATE + int(np.argmax(surrogate >= _NEARLY_BEST * surrogate.max()))] = share
+    best = _FIRST_SURROGATE + int(np.argmax(surrogate >= _NEARLY_BEST * surrogate.max()))
+    # A chain on the surrogate sticks where the surrogate is too low; these two find the way out.
+    shares[[_LONG, _FLATTENED]] += _SAFE_SHARE * share
+    shares[best] += (1.0 - 2.0 * _SAFE_SHARE) * share
     return state._replace(shares=shares)

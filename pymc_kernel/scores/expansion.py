@@ -24,6 +24,7 @@ __all__ = [
     "change_variables",
     "cosine_expansion",
     "radial_expansion",
+    "scaled_expansion",
     "value_and_score",
 ]
 
@@ -116,6 +117,16 @@ def change_variables(expansion: Expansion, factor: np.ndarray, mean: np.ndarray)
         transform=np.ascontiguousarray(expansion.transform @ factor),
         linear=factor.T @ (expansion.linear + expansion.quadratic @ shift),
         quadratic=np.ascontiguousarray(factor.T @ expansion.quadratic @ factor),
+    )
+
+
+def scaled_expansion(expansion: Expansion, factor: float) -> Expansion:
+    """Return the expansion times a number."""
+    return expansion._replace(
+        coefficients=factor * expansion.coefficients,
+        directions_t=factor * expansion.directions_t,
+        linear=factor * expansion.linear,
+        quadratic=factor * expansion.quadratic,
     )
 
 
