@@ -1,0 +1,257 @@
+import numpy as np
+import pytest
+
+from pymc_kernel import kernels as K
+from pymc_kernel import scores as S
+from pymc_kernel.errors import NotDifferentiableError
+from pymc_kernel.scores.base_measure import base_measure
+from tests.reference import slow_scores
+
+KERNELS = [K.Gaussian(np.array([1.5, 2.0, 1.0])), K.RationalQuadratic(1.7, alpha=2.0), K.InverseMultiquadric(1.5)]
+ESTIMATORS = [
+    S.Lite(KERNELS[0]),
+    S.Lite(K.Matern52(2.0), base="uniform"),
+    S.Lite(KERNELS[1], penalty="rkhs"),
+    S.Finite(KERNELS[0], num_features=40),
+    S.Nystrom(KERNELS[1], num_basis=6),
+    S.Nystrom(KERNELS[0], num_basis=5, base="uniform"),
+    S.Full(KERNELS[0]),
+    S.Full(KERNELS[1], base="uniform"),
+]
+
+
+def name(value):
+    return f"{type(value).__name__}-{type(value.kernel).__name__}-{value.base}"
+
+
+@pytest.fixture
+def sample(rng):
+    return rng.normal(size=(60, 3)) @ np.diag([1.0, 2.0, 0.5]) + 5.0, rng.random(60)
+
+
+def differences(fitted, x, h=1e-5):
+    steps = h * np.eye(x.shape[1])
+    score = np.stack([(fitted.log_density(x + e) - fitted.log_density(x - e)) / (2 * h) for e in steps], axis=1)
+    bend = [(fitted.score(x + e) - fitted.score(x - e))[:, i] / (2 * h) for i, e in enumerate(steps)]
+    return score, np.stack(bend, axis=1)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=name)
+def test_score_and_second_derivatives_are_those_of_the_log_density(estimator, sample, rng):
+    fitted = estimator.fit(*sample, rng=rng)
+    x = sample[0][:7] + 0.1
+    score, bend = differences(fitted, x)
+    size = np.abs(score).max()
+    np.testing.assert_allclose(fitted.score(x), score, atol=1e-7 * size)
+    np.testing.assert_allclose(fitted.hessian_diag(x), bend, atol=1e-7 * np.abs(bend).max())
+    np.testing.assert_allclose(fitted.laplacian(x), fitted.hessian_diag(x).sum(axis=1))
+    loss = fitted.laplacian(x) + 0.5 * (fitted.score(x) ** 2).sum(axis=1)
+    assert fitted.objective(x, np.arange(7)) == pytest.approx(np.average(loss, weights=np.arange(7)))
+
+
+def basis_functions(estimator, basis):
+    if isinstance(estimator, S.Finite):
+        frequencies, phases = basis
+        return lambda x: np.sqrt(2.0 / len(phases)) * np.cos(x @ frequencies.T + phases)
+    if isinstance(estimator, S.Nystrom):
+        # d k(x, y) / d y = - d k(x, y) / d x for a radial kernel.
+        return lambda x: -estimator.kernel.gradient(x, basis).reshape(len(x), -1)
+    return lambda x: estimator.kernel(x, basis)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS[:6], ids=name)
+def test_system_is_the_sum_over_points_and_dimensions(estimator, sample, rng):
+    x, weights = sample
+    weights = weights / weights.sum()
+    prepared, basis = estimator.prepare(x, None, rng)
+    curvature, slope, base = prepared.system(x, weights, basis)
+    gradients, laplacians = slow_scores.derivatives(basis_functions(prepared, basis), x)
+    expected = slow_scores.system(gradients, laplacians, base.score(x), weights)
+    np.testing.assert_allclose(curvature, expected[0], atol=1e-7 * np.abs(curvature).max())
+    np.testing.assert_allclose(slope, expected[1], atol=1e-5 * np.abs(slope).max())
+    np.testing.assert_allclose(curvature, curvature.T, atol=1e-12 * np.abs(curvature).max())
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS[:6], ids=name)
+def test_regularised_objective_is_stationary_at_the_fit(estimator, sample, rng):
+    x, weights = sample
+    prepared, basis = estimator.prepare(x, None, rng)
+    fitted = estimator.fit(x, weights, basis=basis)
+    base = base_measure(estimator.base, x, weights / weights.sum())
+    penalty = prepared.penalty_matrix(basis)
+    curvature, slope, _ = prepared.system(x, weights / weights.sum(), basis)
+    size = len(slope)
+    penalty = np.eye(size) if penalty is None else penalty
+    best = np.linalg.solve(curvature + estimator.regularisation * penalty, slope)
+
+    def loss(coefficients):
+        objective = prepared.assemble(coefficients, basis, base).objective(x, weights)
+        return objective + 0.5 * estimator.regularisation * coefficients @ penalty @ coefficients
+
+    np.testing.assert_allclose(prepared.assemble(best, basis, base).score(x), fitted.score(x), rtol=1e-4, atol=1e-4)
+    for direction in rng.normal(size=(5, size)):
+        step = 1e-3 * direction / np.linalg.norm(direction) * max(1.0, np.linalg.norm(best))
+        slope_here = loss(best + step) - loss(best - step)
+        bend_here = loss(best + step) + loss(best - step) - 2 * loss(best)
+        assert bend_here > 0
+        assert abs(slope_here) < 1e-3 * bend_here
+
+
+def test_full_objective_is_stationary(sample, rng):
+    """Moving the fit along any function of the space raises objective + strength norm^2 / 2 to second order only.
+
+    For the direction h = k(y, .) the inner product of f and h is f(y), base measure taken off.
+    """
+    x, weights = sample[0][:25], sample[1][:25]
+    estimator = S.Full(K.Gaussian(2.0), regularisation=0.05, base="uniform")
+    fitted = estimator.fit(x, weights)
+    y = x[3] + 0.3
+    gradient = K.Gaussian(2.0).gradient(x, y[None])[:, 0]
+    laplacian = K.Gaussian(2.0).laplacian(x, y[None])[:, 0]
+    derivative = np.average(laplacian + (fitted.score(x) * gradient).sum(axis=1), weights=weights)
+    assert derivative + 0.05 * fitted.log_density(y[None])[0] == pytest.approx(0.0, abs=1e-10)
+
+
+def test_lite_on_its_own_points_is_its_nystroem_form(sample):
+    x, weights = sample
+    lite = S.Lite(K.Gaussian(1.5), penalty="rkhs", regularisation=1e-2)
+    np.testing.assert_allclose(lite.fit(x, weights).score(x), lite.fit(x, weights, basis=x).score(x), atol=1e-8)
+    # A basis of half the points is another fit.
+    assert np.abs(lite.fit(x, weights).score(x) - lite.fit(x, weights, basis=x[::2]).score(x)).max() > 1e-3
+
+
+@pytest.mark.parametrize("estimator", [S.Lite, S.Finite, S.Nystrom, S.Full])
+def test_weights_count_like_repetitions(estimator, rng):
+    x = rng.normal(size=(20, 2))
+    repeats = rng.integers(1, 4, size=20)
+    made = estimator(K.Gaussian(1.0))
+    basis = {"basis": made.prepare(x, None, rng)[1]} if hasattr(made, "prepare") else {}
+    one = made.fit(x, repeats, **basis)
+    if estimator is S.Full:
+        # Repeated points make the Gram matrix singular but not the system.
+        other = made.fit(np.repeat(x, repeats, axis=0))
+    else:
+        other = made.fit(np.repeat(x, repeats, axis=0), **basis)
+    np.testing.assert_allclose(one.score(x), other.score(x), rtol=1e-6, atol=1e-6)
+
+
+def test_online_finite_equals_batch_after_1000_updates(rng):
+    x, weights = rng.normal(size=(1100, 4)), rng.random(1100) + 0.1
+    estimator = S.Finite(K.Gaussian(1.5), num_features=60, regularisation=0.1, base="uniform")
+    online = estimator.online(x[:100], weights[:100], rng=rng)
+    for point, weight in zip(x[100:], weights[100:], strict=True):
+        online.update(point, weight)
+    share = weights[:100].sum() / weights.sum()
+    batch = S.Finite(K.Gaussian(1.5), num_features=60, regularisation=0.1 * share, base="uniform")
+    expected = batch.fit(x, weights, basis=online.basis)
+    np.testing.assert_allclose(online.fitted().score(x), expected.score(x), atol=1e-8)
+
+
+def test_finite_converges_to_the_full_solution(rng):
+    """With |theta|^2 as the squared norm, features are the full estimator in a space that tends to the RKHS."""
+    x = rng.normal(size=(80, 2))
+    full = S.Full(K.Gaussian(1.5), regularisation=0.01).fit(x).score(x)
+    errors = []
+    for num_features in (30, 300, 3000):
+        finite = S.Finite(K.Gaussian(1.5), num_features=num_features, regularisation=0.01).fit(x, rng=rng)
+        errors.append(np.sqrt(((finite.score(x) - full) ** 2).mean()))
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 0.1
+
+
+def test_nystroem_with_all_points_nearly_is_the_full_solution(rng):
+    x = rng.normal(size=(40, 2))
+    full = S.Full(K.Gaussian(1.5), regularisation=0.01).fit(x).score(x)
+    errors = [
+        np.abs(S.Nystrom(K.Gaussian(1.5), regularisation=0.01, num_basis=m).fit(x, rng=rng).score(x) - full).max()
+        for m in (2, 8, 40)
+    ]
+    assert errors[0] > errors[1] > errors[2]
+    assert errors[2] < 0.02
+
+
+@pytest.mark.parametrize("base", ["uniform", "gaussian"])
+def test_full_reproduces_a_gaussian_score_in_one_dimension(base, rng):
+    x = rng.normal(1.0, 2.0, size=(500, 1))
+    fitted = S.Full(K.Gaussian(4.0), regularisation=1e-4, base=base).fit(x)
+    where = np.linspace(-2.0, 4.0, 7)[:, None]
+    # The sampling error of a slope from 500 points is 1 / (4 sqrt(250)) a unit of distance, 3 units here at most.
+    np.testing.assert_allclose(fitted.score(where), -(where - 1.0) / 4.0, atol=0.12)
+
+
+def test_gaussian_base_alone_is_the_gaussian_fit(rng):
+    x = rng.normal(size=(200, 2)) @ np.array([[2.0, 0.0], [1.0, 0.5]])
+    fitted = S.Lite(K.Gaussian(1.0), regularisation=1e12).fit(x)
+    covariance = np.cov(x.T, bias=True)
+    np.testing.assert_allclose(fitted.score(x), -(x - x.mean(axis=0)) @ np.linalg.inv(covariance), atol=1e-5)
+
+
+# -- choice of settings ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [S.Lite(penalty="l2"), S.Lite(penalty="rkhs"), S.Finite(num_features=20), S.Nystrom(num_basis=4)],
+    ids=["l2", "rkhs", "finite", "nystrom"],
+)
+def test_cross_validation_is_held_out_loss_of_separate_fits(estimator, rng):
+    x = rng.normal(size=(40, 2)).cumsum(axis=0) * 0.1
+    settings = {"length_scales": [0.3, 1.0], "regularisations": [1e-2, 1.0], "num_folds": 4}
+    found = S.cross_validate(estimator, x, rng=np.random.default_rng(1), **settings)
+    expected = np.zeros((2, 2))
+    seed = int(np.random.default_rng(1).integers(2**63))
+    base = base_measure(estimator.base, x, np.full(40, 1 / 40))
+    for i, length_scale in enumerate(settings["length_scales"]):
+        from dataclasses import replace
+
+        candidate = replace(estimator, kernel=K.Gaussian(length_scale))
+        candidate, basis = candidate.limited(200).prepare(x, None, np.random.default_rng(seed))
+        penalty = candidate.penalty_matrix(basis)
+        for j, strength in enumerate(settings["regularisations"]):
+            for fold in np.array_split(np.arange(40), 4):
+                rest = np.setdiff1d(np.arange(40), fold)
+                curvature, slope, _ = candidate.system(x[rest], np.full(30, 1 / 30), basis, base)
+                penalised = curvature + strength * (np.eye(len(slope)) if penalty is None else penalty)
+                fitted = candidate.assemble(np.linalg.solve(penalised, slope), basis, base)
+                nothing = candidate.assemble(np.zeros(len(slope)), basis, base)
+                expected[i, j] += (fitted.objective(x[fold]) - nothing.objective(x[fold])) / 4
+    np.testing.assert_allclose(found.losses, expected, rtol=1e-5, atol=1e-7)
+    i, j = np.unravel_index(expected.argmin(), (2, 2))
+    assert found.estimator.kernel.length_scale == settings["length_scales"][i]
+    assert found.estimator.regularisation == settings["regularisations"][j]
+    assert found.loss == found.losses.min()
+
+
+def test_cross_validation_prefers_a_kernel_that_fits(rng):
+    x = rng.normal(size=(400, 2))
+    found = S.cross_validate(S.Lite(base="uniform"), x, length_scales=[0.05, 2.0], rng=rng)
+    assert found.estimator.kernel.length_scale == 2.0
+
+
+# -- errors ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: S.Lite(K.Linear()), TypeError, "radial kernel"),
+        (lambda: S.Lite("gaussian"), TypeError, "radial kernel"),
+        (lambda: S.Nystrom(K.Matern32(1.0)), NotDifferentiableError, "Matern32"),
+        (lambda: S.Full(K.Matern52(1.0)), NotDifferentiableError, "Matern52"),
+        (lambda: S.Lite(regularisation=0.0), ValueError, "regularisation"),
+        (lambda: S.Lite(penalty="l1"), ValueError, "penalty"),
+        (lambda: S.Finite(num_features=0), ValueError, "num_features"),
+        (lambda: S.Nystrom(num_basis=0), ValueError, "num_basis"),
+        (lambda: S.Lite(base="cauchy").fit(np.zeros((3, 2)) + np.arange(3)[:, None]), ValueError, "base"),
+        (lambda: S.Lite().fit(np.array([[0.0], [np.nan]])), ValueError, "finite"),
+        (lambda: S.Lite().fit(np.zeros((3, 1)), [1.0, 2.0]), ValueError, "one per point"),
+        (lambda: S.Lite().fit(np.arange(3.0), [1.0, -2.0, 1.0]), ValueError, "not negative"),
+        (lambda: S.Lite().fit(np.arange(3.0)).score(np.zeros((2, 4))), ValueError, "4 dimensions"),
+        (lambda: S.cross_validate(S.Lite(), np.arange(3.0), num_folds=9), ValueError, "num_folds"),
+        (lambda: S.Finite().online(np.arange(9.0)).update(np.zeros(2)), ValueError, "point must have shape"),
+        (lambda: S.Finite().online(np.arange(9.0)).update(np.zeros(1), -1.0), ValueError, "weight must"),
+    ],
+)
+def test_bad_input_is_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

@@ -1,0 +1,200 @@
+import numpy as np
+import pytest
+
+from case_studies.targets import banana
+from pymc_kernel import kernels as K
+from pymc_kernel import scores as S
+from pymc_kernel.mcmc import trajectory
+from pymc_kernel.scores import values as module
+from pymc_kernel.scores.expansion import change_variables, scaled_expansion, value_and_score
+
+
+def wavy(x):
+    return np.sin(2 * x[:, 0]) - 0.5 * (x**2).sum(axis=1)
+
+
+def some_data(rng, kernel, n=50):
+    x = rng.normal(size=(n, 3))
+    return module._Data(x, wavy(x), np.maximum(0.2 - wavy(x), 0.0), kernel)
+
+
+HYPER = S.Hyperparameters(np.array([0.5, 0.7, 0.9]), 50.0, 8.0, 0.01, 1e-3)
+
+
+@pytest.mark.parametrize("kernel", [K.Gaussian(), K.RationalQuadratic(alpha=2.0), K.Matern52()], ids=repr)
+def test_gradient_of_the_marginal_likelihood(kernel, rng):
+    data = some_data(rng, kernel)
+    logs = HYPER.pack()
+    _, gradient = data.negative_log_marginal(logs)
+    steps = 1e-5 * np.eye(logs.size)
+    numeric = [
+        (data.negative_log_marginal(logs + e)[0] - data.negative_log_marginal(logs - e)[0]) / 2e-5 for e in steps
+    ]
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-5, atol=1e-5)
+
+
+def test_marginal_likelihood_is_that_of_a_normal_law(rng):
+    data = some_data(rng, K.Gaussian())
+    covariance = data._covariance(HYPER, module._squared_distances(data.whitened * HYPER.inverse_length_scale))
+    sign, log_det = np.linalg.slogdet(covariance)
+    expected = 0.5 * data.values @ np.linalg.solve(covariance, data.values) + 0.5 * log_det
+    assert sign == 1
+    assert data.negative_log_marginal(HYPER.pack())[0] == pytest.approx(expected)
+
+
+def test_leave_one_out_is_leaving_one_out(rng):
+    data = some_data(rng, K.Gaussian(), n=20)
+    covariance = data._covariance(HYPER, module._squared_distances(data.whitened * HYPER.inverse_length_scale))
+    residuals = np.empty(20)
+    for i in range(20):
+        rest = np.delete(np.arange(20), i)
+        weights = np.linalg.solve(covariance[np.ix_(rest, rest)], data.values[rest])
+        residuals[i] = data.values[i] - covariance[i, rest] @ weights
+    expected = np.sqrt(np.average(residuals**2, weights=np.exp(-0.25 * np.sqrt(data.depth_squared))))
+    assert data.leave_one_out_error(HYPER) == pytest.approx(expected, rel=1e-8)
+
+
+def test_surrogate_is_the_posterior_mean(rng):
+    """The expansion, quadratic and compressed, against k(x, X) K^-1 y in as many words."""
+    x = rng.normal(size=(60, 3)) @ np.array([[1.0, 0, 0], [0.5, 2, 0], [0, 0.3, 0.1]]) + 7.0
+    values = wavy((x - 7.0))
+    fitted = S.Values().fit(x, values, rng, noisy=False)
+    hyper = fitted.hyperparameters
+    factor = module._whitening(x)
+    z = np.linalg.solve(factor, (x - x.mean(axis=0)).T).T
+    reference = np.quantile(values, 0.75)
+    data = module._Data(z, values - reference, np.maximum(reference - values, 0.0), K.Gaussian())
+    covariance = data._covariance(hyper, module._squared_distances(z * hyper.inverse_length_scale))
+    smooth = covariance.copy()
+    smooth[np.diag_indices(60)] -= hyper.nugget + hyper.depth_noise * data.depth_squared
+    mean = smooth @ np.linalg.solve(covariance, data.values)
+    off = fitted.log_density(x) - mean
+    np.testing.assert_allclose(off - off.mean(), 0.0, atol=3e-3)
+
+
+def test_compression_keeps_the_values(rng, monkeypatch):
+    target = banana(0.1, 100.0, num_dims=4)
+    x = target.sample(rng, 600) * 1.2
+    values = np.array([target.log_density(p) for p in x])
+    compressed = S.Values().fit(x, values, np.random.default_rng(1), noisy=False)
+    monkeypatch.setattr(module, "_COMPRESSION", 1e-9)
+    whole = S.Values().fit(x, values, np.random.default_rng(1), noisy=False)
+    assert compressed.expansion.coefficients.size < whole.expansion.coefficients.size < 600
+    near = values > values.max() - 10
+    np.testing.assert_allclose(compressed.log_density(x[near]), whole.log_density(x[near]), atol=5e-3)
+
+
+def test_quadratic_targets_are_exact_and_nuisance_dimensions_cost_nothing(rng):
+    target = banana(0.1, 100.0, num_dims=8)
+    x = target.sample(rng, 500) * 1.3
+    fitted = S.Values().fit(x, [target.log_density(p) for p in x], rng, noisy=False)
+    fresh = target.sample(rng, 500)
+    error = fitted.log_density(fresh) - [target.log_density(p) for p in fresh]
+    assert np.median(np.abs(error - np.median(error))) < 0.05
+    # The length scales find that the radial part concerns the first coordinates only.
+    scales = fitted.hyperparameters.inverse_length_scale
+    assert scales[2:].max() < 0.2 * scales[0]
+
+
+@pytest.mark.parametrize("sd", [0.0, 0.3, 1.5])
+def test_noise_is_recognised(sd, rng):
+    x = rng.normal(size=(400, 2))
+    fitted = S.Values().fit(x, -0.5 * (x**2).sum(axis=1) + rng.normal(0, sd, 400), rng)
+    # A part of the noise may pass for the model's own error at depth.
+    assert 0.65 * sd < fitted.noise_sd < 1.2 * sd + 0.02
+    np.testing.assert_allclose(fitted.score(x[:50]), -x[:50], atol=0.6 * sd + 0.1)
+
+
+def test_values_that_are_not_finite_are_left_out(rng):
+    x = rng.normal(size=(100, 2))
+    values = wavy(x)
+    spoilt = np.concatenate([values, [-np.inf, np.nan, -1e9]])
+    more = np.concatenate([x, np.zeros((3, 2))])
+    given = {"mean": np.zeros(2), "factor": np.eye(2)}
+    one, other = S.Values().fit(x, values, **given), S.Values().fit(more, spoilt, **given)
+    np.testing.assert_allclose(one.score(x), other.score(x))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: S.Values().fit(np.zeros((5, 2)), np.zeros(4)), "one per point"),
+        (lambda: S.Values().fit(np.zeros((5, 2)), np.full(5, -np.inf)), "only 0 of 5 points"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# -- expansions and trajectories -------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["values", "cosines", "directions"])
+def expansion(request, rng):
+    x = rng.normal(size=(60, 3)) + 2.0
+    if request.param == "values":
+        return S.Values().fit(x, wavy(x - 2.0), rng).expansion
+    estimator = S.Finite(K.Gaussian(2.0), num_features=30) if request.param == "cosines" else S.Nystrom(num_basis=5)
+    return estimator.fit(x, rng=rng).expansion
+
+
+def test_change_of_variables(expansion, rng):
+    factor, mean = np.tril(rng.normal(size=(3, 3))) + 2 * np.eye(3), rng.normal(size=3)
+    moved = change_variables(expansion, factor, mean)
+    old, new = np.empty(3), np.empty(3)
+    differences = []
+    for q in rng.normal(size=(5, 3)):
+        differences.append(value_and_score(mean + factor @ q, expansion, old) - value_and_score(q, moved, new))
+        np.testing.assert_allclose(new, factor.T @ old, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(differences, differences[0], rtol=1e-9)
+
+
+def test_scaling(expansion, rng):
+    whole, half = np.empty(3), np.empty(3)
+    x = rng.normal(size=3) + 2
+    value = value_and_score(x, expansion, whole)
+    assert value_and_score(x, scaled_expansion(expansion, 0.5), half) == pytest.approx(0.5 * value)
+    np.testing.assert_allclose(half, 0.5 * whole)
+
+
+def test_leapfrog_is_reversible_and_preserves_volume(expansion, rng):
+    q, p = rng.normal(size=3) + 2, rng.normal(size=3)
+    there, momentum, value = trajectory.leapfrog(q, p, 0.05, 12, expansion)
+    back, turned, _ = trajectory.leapfrog(there, -momentum, 0.05, 12, expansion)
+    np.testing.assert_allclose(back, q, atol=1e-9)
+    np.testing.assert_allclose(-turned, p, atol=1e-9)
+    assert value == pytest.approx(value_and_score(there, expansion, np.empty(3)))
+
+    def whole(state):
+        end = trajectory.leapfrog(state[:3], state[3:], 0.05, 12, expansion)
+        return np.concatenate(end[:2])
+
+    start = np.concatenate([q, p])
+    jacobian = np.stack([(whole(start + e) - whole(start - e)) / 2e-6 for e in 1e-6 * np.eye(6)], axis=1)
+    assert np.linalg.det(jacobian) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_energy_error_is_of_second_order(rng):
+    x = rng.normal(size=(60, 3))
+    expansion = S.Values().fit(x, wavy(x), rng, noisy=False).expansion
+    q, p = rng.normal(size=3), rng.normal(size=3)
+    before = value_and_score(q, expansion, np.empty(3)) - 0.5 * p @ p
+    errors = []
+    for step_size in (0.1, 0.05, 0.025):
+        _, momentum, value = trajectory.leapfrog(q, p, step_size, round(1.0 / step_size), expansion)
+        errors.append(abs(value - 0.5 * momentum @ momentum - before))
+    assert 3.0 < errors[0] / errors[1] < 5.3
+    assert 3.0 < errors[1] / errors[2] < 5.3
+
+
+def test_step_size_and_length_of_a_gaussian(rng):
+    """A standard normal surrogate: a step of about one keeps the energy, a quarter turn moves furthest."""
+    zero = S.Lite(K.Gaussian(1.0), regularisation=1e12, base="uniform").fit(rng.normal(size=(20, 4))).expansion
+    normal = zero._replace(quadratic=-np.eye(4))
+    starts, momenta = rng.normal(size=(400, 4)), rng.normal(size=(400, 4))
+    step_size = trajectory.choose_step_size(starts, momenta, normal)
+    assert 0.4 < step_size < 1.5
+    num_steps = trajectory.choose_num_steps(starts, momenta, 0.1, 60, normal)
+    # Lengths between a half of L and L are used, and 90 % of the best will do.
+    assert 0.5 * np.pi / 2 < 0.1 * num_steps < 1.5 * np.pi
