@@ -57,7 +57,7 @@ def test_leave_one_out_is_leaving_one_out(rng):
 def test_surrogate_is_the_posterior_mean(rng):
     """The expansion, quadratic and compressed, against k(x, X) K^-1 y in as many words."""
     x = rng.normal(size=(60, 3)) @ np.array([[1.0, 0, 0], [0.5, 2, 0], [0, 0.3, 0.1]]) + 7.0
-    values = wavy((x - 7.0))
+    values = wavy(x - 7.0)
     fitted = S.Values().fit(x, values, rng, noisy=False)
     hyper = fitted.hyperparameters
     factor = module._whitening(x)
@@ -101,7 +101,7 @@ def test_noise_is_recognised(sd, rng):
     x = rng.normal(size=(400, 2))
     fitted = S.Values().fit(x, -0.5 * (x**2).sum(axis=1) + rng.normal(0, sd, 400), rng)
     # A part of the noise may pass for the model's own error at depth.
-    assert 0.65 * sd < fitted.noise_sd < 1.2 * sd + 0.02
+    assert 0.5 * sd < fitted.noise_sd < 1.2 * sd + 0.02
     np.testing.assert_allclose(fitted.score(x[:50]), -x[:50], atol=0.6 * sd + 0.1)
 
 
