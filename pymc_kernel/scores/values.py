@@ -22,11 +22,13 @@ __all__ = ["FittedValues", "Hyperparameters", "Values"]
 
 _REFERENCE_QUANTILE = 0.75
 _ROUGH_ITERATIONS = 8
-_PRIOR_SD = 2.0
+_PRIOR_SD = 2.0  # of the log length scales
+_PRIOR_SD_NOISY = 1.0
 _COMPRESSION = 1e-3  # in units of the log density
 _STARTS = (0.5, 1.5)  # of the length scale, in units of the median distance
 # Logs of amplitudes and noises, in squared units of the log density. The covariance stays solvable at their ends.
 _BOUNDS_RADIAL = (0.0, math.log(1e5))
+_BOUNDS_RADIAL_NOISY = (math.log(1e-2), math.log(1e5))  # a larger floor would serve as noise, at short length scales
 _BOUNDS_QUADRATIC = (math.log(1e-2), math.log(1e5))
 _BOUNDS_NUGGET = (math.log(1e-5), math.log(400.0))
 _BOUNDS_NUGGET_EXACT = (math.log(1e-5), math.log(1e-2))
@@ -329,13 +331,18 @@ def _learn(data: _Data, start: Hyperparameters | None, only_start, max_iteration
     starts = [] if start is None else [start]
     if start is None or not only_start:
         starts += [Hyperparameters(np.full(d, 1.0 / (r * distance)), 100.0, 10.0, 1e-3, 1e-4) for r in _STARTS]
+        if noisy:
+            # A short length scale explains noise as well as a nugget does; begin where the nugget does.
+            starts.append(Hyperparameters(np.full(d, 1.0 / (_STARTS[-1] * distance)), 1.0, 10.0, 1.0, 1e-4))
     nugget = _BOUNDS_NUGGET if noisy else _BOUNDS_NUGGET_EXACT
-    bounds = [_BOUNDS_INVERSE_LENGTH] * d + [_BOUNDS_RADIAL, _BOUNDS_QUADRATIC, nugget, _BOUNDS_DEPTH]
+    prior_sd = _PRIOR_SD_NOISY if noisy else _PRIOR_SD
+    radial = _BOUNDS_RADIAL_NOISY if noisy else _BOUNDS_RADIAL
+    bounds = [_BOUNDS_INVERSE_LENGTH] * d + [radial, _BOUNDS_QUADRATIC, nugget, _BOUNDS_DEPTH]
 
     def penalised(logs):
         value, gradient = data.negative_log_marginal(logs)
-        off = (logs[:d] - typical) / _PRIOR_SD
-        gradient[:d] += off / _PRIOR_SD
+        off = (logs[:d] - typical) / prior_sd
+        gradient[:d] += off / prior_sd
         return value + 0.5 * off @ off, gradient
 
     def search(logs, iterations):
