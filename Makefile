@@ -19,10 +19,10 @@ demo: $(READY)
 test: $(READY)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m pytest -q
+	$(RUN) -m pytest -q -n 2
 
 test-slow: $(READY)
-	$(RUN) -m pytest -q --runslow
+	$(RUN) -m pytest -q -n 2 --runslow
 
 bench: $(READY)
 	$(RUN) -m case_studies.benchmarks.overhead

@@ -1,14 +1,27 @@
-"""Small dense linear algebra for compiled loops: in-place Cholesky factors, updates and solves.
+"""Dense linear algebra that SciPy does not have.
 
-The functions here work on matrices of the size of a parameter vector, from inside compiled code, where a
-call into LAPACK would cost more than the arithmetic. Large matrices belong to ``scipy.linalg``.
-Imports NumPy and Numba only.
+Cholesky factors of the size of a parameter vector for compiled loops, where a call into LAPACK would cost more than
+the arithmetic: in-place factors, updates and solves. For large matrices the incomplete, pivoted factor that never
+needs them whole. Imports NumPy and Numba only.
 """
+
+import math
+from collections.abc import Callable
 
 import numba
 import numpy as np
 
-__all__ = ["cholesky_in_place", "cholesky_update", "cholesky_update_upper", "dot_product", "lower_times", "solve_lower"]
+__all__ = [
+    "cholesky_in_place",
+    "cholesky_update",
+    "cholesky_update_upper",
+    "dot_product",
+    "lower_times",
+    "pivoted_cholesky",
+    "solve_lower",
+]
+
+_ROUNDING = 1e-13
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -126,3 +139,50 @@ def cholesky_update_upper(factor, vectors):
                 old = row[i]
                 row[i] = inverse * old + slope * tail[i]
                 tail[i] = inverse * tail[i] - slope * old
+
+
+def pivoted_cholesky(
+    diagonal: np.ndarray, column: Callable[[int], np.ndarray], max_rank: int, tolerance
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return an incomplete Cholesky factor F, K ~ F F', and its pivots; only the pivots' columns are ever computed.
+
+    Parameters
+    ----------
+    diagonal : ndarray (n,)
+        Of the positive semi-definite matrix K.
+    column : callable
+        p -> column p of K, shape (n,).
+    max_rank : int
+    tolerance : float or ndarray (n,)
+        The remaining diagonal, K - F F', is at most this wherever it stops before ``max_rank``. The next pivot is
+        where the two differ by the largest factor. A remainder within rounding of the diagonal counts as zero.
+
+    Returns
+    -------
+    factor : ndarray (n, r)
+        ``factor[pivots]`` is lower triangular.
+    pivots : ndarray (r,)
+
+    Notes
+    -----
+    O(n r^2) time, O(n r) memory. Harbrecht, Peters and Schneider (2012).
+    """
+    n = diagonal.size
+    remaining = np.array(diagonal, dtype=float)
+    tolerance = np.maximum(np.broadcast_to(tolerance, (n,)), _ROUNDING * remaining)
+    rows = np.empty((min(max_rank, n), n))
+    pivots = np.empty(len(rows), dtype=np.int64)
+    rank = 0
+    while rank < len(rows):
+        excess = remaining / tolerance
+        p = int(np.argmax(excess))
+        if not excess[p] > 1.0:
+            break
+        row = column(p) - rows[:rank].T @ rows[:rank, p]
+        row /= math.sqrt(remaining[p])
+        row[pivots[:rank]] = 0.0
+        rows[rank], pivots[rank] = row, p
+        remaining -= row**2
+        remaining[p] = 0.0
+        rank += 1
+    return rows[:rank].T, pivots[:rank]

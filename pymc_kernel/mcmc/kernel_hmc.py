@@ -28,7 +28,8 @@ from pymc_kernel.linalg import solve_lower
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
-from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, leapfrog, surrogate_chain
+from pymc_kernel.mcmc.survey import survey
+from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, leapfrog, surrogate_chain, vary_step_size
 from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables, scaled_expansion
 from pymc_kernel.scores.validation import cross_validate
 from pymc_kernel.scores.values import Values
@@ -42,10 +43,14 @@ __all__ = [
     "adapt",
     "finish",
     "init",
+    "joint_shape",
+    "learn_from",
+    "places_to_survey",
     "refit",
     "refit_is_due",
     "relocate",
     "step",
+    "with_fit",
 ]
 
 #: Kinds of moves, in the order of their cost: ``Info.kind`` counts from 0.
@@ -57,14 +62,17 @@ KINDS = (
     "4 trajectories",
     "16 trajectories",
     "8 trajectories on the flattened surrogate",
+    "survey",
 )
-_WALK, _DIFFERENCE, _SHORT, _LONG, _FLATTENED = 0, 1, 2, 3, 6
+_WALK, _DIFFERENCE, _SHORT, _LONG, _FLATTENED, _SURVEY = 0, 1, 2, 3, 6, 7
 _CHAIN_LENGTH = {4: 4, 5: 16, _FLATTENED: 8}
-_FIRST_SURROGATE = 2
+_SURROGATE = slice(_SHORT, _SURVEY)
 _INVERSE_TEMPERATURE = 0.5  # of the flattened surrogate
 
 _DIFFERENCE_SHARE = 0.3  # of the exploring moves; ter Braak and Vrugt (2008) for the moves themselves
 _FULL_DIFFERENCE_SHARE = 0.1
+_SURVEY_SHARE = 0.15  # of all moves while tuning, once there is a surrogate from values
+_LARGEST_SURVEY = 60
 _NUM_EVALUATED = 20_000  # evaluations remembered while tuning
 _NUM_VISITED = 4000
 _FIRST_FIT_DRAWS = 100
@@ -77,7 +85,7 @@ _VALIDATION = 1000  # draws that cross-validation looks at
 _MEMORY = 150.0  # moves of a kind that its measure is averaged over, 20 of them from before the last fit
 _MEMORY_OF_OLD_FIT = 20.0
 _NEARLY_BEST = 0.95
-_SAFE_SHARE = 0.1  # of the surrogate moves after tuning, each for single trajectories and the flattened surrogate
+_SAFE_SHARE = 0.05  # of the surrogate moves after tuning, each for single trajectories and the flattened surrogate
 
 
 @dataclass(frozen=True)
@@ -99,7 +107,7 @@ class Config:
     """
 
     estimator: object = field(default_factory=Values)
-    exploring_share: float = 0.2
+    exploring_share: float = 0.15
     max_steps: int = 60
     target_accept: float = 0.234
     noisy: bool = False
@@ -137,6 +145,8 @@ class State(NamedTuple):
     walk: walk.State
     evaluated: History  # (n, d + 1) proposals with a finite log density, and that
     visited: History
+    archive: np.ndarray | None  # (n, d) points for difference moves; those visited where it is None
+    survey: np.ndarray  # (k, d) places to evaluate while tuning, the most urgent first
     fit: Fit | None
     measures: np.ndarray  # (kinds, 2 d) squared jumps times acceptance, see :func:`_measure`
     counts: np.ndarray  # (kinds,)
@@ -172,6 +182,8 @@ def init(position, log_density: float, config: Config) -> State:
         walk=first,
         evaluated=evaluated,
         visited=empty_history(_NUM_VISITED, d),
+        archive=None,
+        survey=np.empty((0, d)),
         fit=None,
         measures=np.zeros((kinds, 2 * d)),
         counts=np.zeros(kinds),
@@ -215,12 +227,18 @@ def step(
     trajectories is reversible with respect to the surrogate.
     """
     kind = int(np.searchsorted(np.cumsum(state.shares)[:-1], rng.random(), side="right"))
+    if kind == _SURVEY and not len(state.survey):
+        kind = _WALK
     if kind == _WALK:
         scale, num_steps, log_ratio = math.exp(state.walk.log_scale), 0, 0.0
         proposal = walk._move(state.position, state.walk.factor, scale, rng.standard_normal(state.position.size))
     elif kind == _DIFFERENCE:
         num_steps, log_ratio = 0, 0.0
         proposal, scale = _difference(rng, state)
+    elif kind == _SURVEY:
+        # Evaluated to learn from, never moved to.
+        proposal, scale, num_steps, log_ratio = state.survey[0], math.nan, 0, -math.inf
+        state = state._replace(survey=state.survey[1:])
     else:
         proposal, scale, num_steps, log_ratio = _along_surrogate(rng, state, kind)
     if np.array_equal(proposal, state.position):
@@ -239,9 +257,10 @@ def step(
 def _difference(rng, state):
     """Return x + g (a - b) + small noise, a and b visited points: differential evolution on the chain's own past."""
     d = state.position.size
-    first, second = rng.choice(state.visited.count, 2, replace=False)
+    archive = state.visited.buffer[: state.visited.count] if state.archive is None else state.archive
+    first, second = rng.choice(len(archive), 2, replace=False)
     scale = 1.0 if rng.random() < _FULL_DIFFERENCE_SHARE else walk.optimal_scale(2 * d)
-    difference = state.visited.buffer[first] - state.visited.buffer[second]
+    difference = archive[first] - archive[second]
     return walk._move(state.position + scale * difference, state.walk.factor, 1e-3, rng.standard_normal(d)), scale
 
 
@@ -253,17 +272,18 @@ def _along_surrogate(rng, state, kind):
     # Lengths between a half and all of the longest: no trajectory can come round to where it started every time.
     lengths = rng.integers((longest + 1) // 2, longest + 1, size=_CHAIN_LENGTH.get(kind, 1))
     momenta = rng.standard_normal((lengths.size, d))
+    step_sizes = vary_step_size(rng, fit.step_size, lengths.size)
     if kind in _CHAIN_LENGTH:
         uniforms = rng.random(lengths.size)
-        expansion, step_size = fit.expansion, fit.step_size
+        expansion = fit.expansion
         if kind == _FLATTENED:
-            expansion, step_size = fit.flattened, step_size / math.sqrt(_INVERSE_TEMPERATURE)
-        there, end, begin = surrogate_chain(here, momenta, uniforms, lengths, step_size, expansion)
+            expansion, step_sizes = fit.flattened, step_sizes / math.sqrt(_INVERSE_TEMPERATURE)
+        there, end, begin = surrogate_chain(here, momenta, uniforms, lengths, step_sizes, expansion)
         log_ratio = begin - end
         if np.array_equal(there, here):
             return state.position, fit.step_size, int(lengths.sum()), 0.0
     else:
-        there, momentum, _ = leapfrog(here, momenta[0], fit.step_size, lengths[0], fit.expansion)
+        there, momentum, _ = leapfrog(here, momenta[0], step_sizes[0], lengths[0], fit.expansion)
         log_ratio = 0.5 * (momenta[0] @ momenta[0] - momentum @ momentum)
     return fit.mean + fit.factor @ there, fit.step_size, int(lengths.sum()), float(log_ratio)
 
@@ -271,14 +291,14 @@ def _along_surrogate(rng, state, kind):
 # -- learning -------------------------------------------------------------------------------------------
 
 
-def refit_is_due(state: State, num_tune: int) -> bool:
-    """Return whether a surrogate is to be learnt after the next draw of a tuning phase of ``num_tune`` draws.
+def refit_is_due(num_dims: int, iteration: int, num_tune: int) -> bool:
+    """Return whether a surrogate is to be learnt after draw ``iteration``, from 0, of a tuning phase.
 
     The first after 100 + 10 d draws (or three tenths of tuning), then whenever the chain is 15 % longer, so that
     the known region grows quickly; the last after nine tenths.
     """
-    t = state.iteration + 1
-    first = min(_FIRST_FIT_DRAWS + 10 * state.position.size, int(0.3 * num_tune))
+    t = iteration + 1
+    first = min(_FIRST_FIT_DRAWS + 10 * num_dims, int(0.3 * num_tune))
     last = int(_LAST_FIT_SHARE * num_tune)
     if not 1 <= first <= t <= last:
         return False
@@ -296,12 +316,12 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     """
     if state.iteration >= num_tune:
         return state
-    due = refit_is_due(state, num_tune)
+    due = refit_is_due(state.position.size, state.iteration, num_tune)
     state = learn_from(state, info, config)
     if due:
         learnt = refit(rng, [state], config)
         if learnt is not None:
-            state = with_fit(state, learnt, config)
+            state = with_fit(state, learnt, config, places_to_survey(rng, [state], learnt)[0])
     return finish(state, config) if state.iteration == num_tune else state
 
 
@@ -359,8 +379,7 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
     previous = states[0].fit
     search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
     visited = np.concatenate([recent(s.visited, 2.0 / 3.0) for s in states])
-    mean = np.mean([s.walk.mean for s in states], axis=0)
-    factor = _joint_factor(states, mean)
+    mean, factor = joint_shape(states)
     try:
         if isinstance(config.estimator, Values):
             rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
@@ -400,29 +419,50 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
     return Fit(mean, factor, expansion, flattened, step_size, num_steps, surrogate, estimator, quality)
 
 
-def _joint_factor(states, mean):
+def joint_shape(states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean (d,) and lower factor (d, d) of the covariance of what the chains have visited together."""
     if len(states) == 1:
-        return states[0].walk.factor
-    covariance = np.mean(
-        [s.walk.factor @ s.walk.factor.T + np.outer(s.walk.mean - mean, s.walk.mean - mean) for s in states], axis=0
-    )
-    return np.linalg.cholesky(covariance)
+        return states[0].walk.mean, states[0].walk.factor
+    means = np.array([s.walk.mean for s in states])
+    mean = means.mean(axis=0)
+    covariance = np.mean([s.walk.factor @ s.walk.factor.T for s in states], axis=0)
+    covariance += (means - mean).T @ (means - mean) / len(states)
+    return mean, np.linalg.cholesky(covariance)
 
 
-def with_fit(state: State, learnt: Fit, config: Config) -> State:
-    """Return the state with a new surrogate; all kinds of surrogate moves are tried from now on."""
+def with_fit(state: State, learnt: Fit, config: Config, places: np.ndarray | None = None) -> State:
+    """Return the state with a new surrogate; all kinds of surrogate moves are tried from now on.
+
+    Parameters
+    ----------
+    places : ndarray (k, d), optional
+        To evaluate for the sake of the next surrogate, see :func:`places_to_survey`.
+    """
     counts = state.counts.copy()
-    counts[_FIRST_SURROGATE:] = np.minimum(counts[_FIRST_SURROGATE:], _MEMORY_OF_OLD_FIT)
-    state = state._replace(fit=learnt, counts=counts, num_fits=state.num_fits + 1)
+    counts[_SURROGATE] = np.minimum(counts[_SURROGATE], _MEMORY_OF_OLD_FIT)
+    survey = np.empty((0, state.position.size)) if places is None else places
+    state = state._replace(fit=learnt, counts=counts, num_fits=state.num_fits + 1, survey=survey)
     worth = state.measures.min(axis=1)
-    surrogate = worth[_FIRST_SURROGATE:]
     exploring = max(worth[_WALK], worth[_DIFFERENCE])
     # A surrogate that has been tried and is worse than exploring gets a smaller part of the next stretch.
-    useless = counts[_FIRST_SURROGATE:].min() >= 5 and surrogate.max() < exploring
+    useless = counts[_SURROGATE].min() >= 5 and worth[_SURROGATE].max() < exploring
     share = 0.3 if useless else 1.0 - config.exploring_share
     shares = (1.0 - share) * _exploring(len(KINDS), _DIFFERENCE_SHARE)
-    shares[_FIRST_SURROGATE:] = share / (len(KINDS) - _FIRST_SURROGATE)
+    shares[_SURROGATE] = share / (_SURVEY - _SHORT)
+    if len(survey):
+        shares *= 1.0 - _SURVEY_SHARE
+        shares[_SURVEY] = _SURVEY_SHARE
     return state._replace(shares=shares)
+
+
+def places_to_survey(rng: np.random.Generator, states: Sequence[State], learnt: Fit) -> list[np.ndarray]:
+    """Return for each chain the places it should evaluate before the next fit; none for a surrogate of scores."""
+    if not hasattr(learnt.surrogate, "covariance"):
+        return [np.empty((0, s.position.size)) for s in states]
+    visited = np.concatenate([recent(s.visited, 2.0 / 3.0) for s in states])
+    starts = np.linalg.solve(learnt.factor, (visited - learnt.mean).T).T
+    places = survey(rng, np.ascontiguousarray(starts), learnt, _LARGEST_SURVEY * len(states))
+    return [places[c :: len(states)] for c in range(len(states))]
 
 
 def finish(state: State, config: Config) -> State:
@@ -432,11 +472,12 @@ def finish(state: State, config: Config) -> State:
     (single trajectories, chains on the flattened surrogate) leave. A surrogate that is not twice as good as exploring
     gets half, one that is worse gets nothing.
     """
-    state = state._replace(evaluated=empty_history(0, state.position.size + 1))
+    d = state.position.size
+    state = state._replace(evaluated=empty_history(0, d + 1), survey=np.empty((0, d)))
     if state.fit is None:
         return state
     worth = state.measures.min(axis=1)
-    surrogate = worth[_FIRST_SURROGATE:]
+    surrogate = worth[_SURROGATE]
     exploring = max(worth[_WALK], worth[_DIFFERENCE])
     share = 1.0 - config.exploring_share
     if surrogate.max() < exploring or not surrogate.max() > 0.0:
@@ -444,7 +485,7 @@ def finish(state: State, config: Config) -> State:
     elif surrogate.max() < 2.0 * exploring:
         share = min(share, 0.5)
     shares = (1.0 - share) * _exploring(len(KINDS), _DIFFERENCE_SHARE)
-    best = _FIRST_SURROGATE + int(np.argmax(surrogate >= _NEARLY_BEST * surrogate.max()))
+    best = _SHORT + int(np.argmax(surrogate >= _NEARLY_BEST * surrogate.max()))
     # A chain on the surrogate sticks where the surrogate is too low; these two find the way out.
     shares[[_LONG, _FLATTENED]] += _SAFE_SHARE * share
     shares[best] += (1.0 - 2.0 * _SAFE_SHARE) * share

@@ -9,6 +9,7 @@ from pymc_kernel.scores.expansion import Expansion, value_and_score
 
 __all__ = ["choose_num_steps", "choose_step_size", "leapfrog", "surrogate_chain"]
 
+_FACTORS = np.array([1.0, 1.0, 0.5, 0.25])
 _TRIAL_STEPS = 10
 _ENERGY_ACCEPT = 0.9  # wanted mean of min(1, exp(-energy error)) of the trials
 _GOOD_ENOUGH = 0.9  # of the largest expected squared jump
@@ -34,7 +35,7 @@ def leapfrog(position, momentum, step_size, num_steps, expansion):
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def surrogate_chain(position, momenta, uniforms, lengths, step_size, expansion):
+def surrogate_chain(position, momenta, uniforms, lengths, step_sizes, expansion):
     """Return where a Hamiltonian chain on the surrogate alone has got to, and the surrogate's values there and before.
 
     Each transition accepts by the surrogate's energy, so the whole is reversible with respect to exp(surrogate):
@@ -44,15 +45,15 @@ def surrogate_chain(position, momenta, uniforms, lengths, step_size, expansion):
     ----------
     momenta : ndarray (k, d)
     uniforms : ndarray (k,)
-    lengths : ndarray (k,)
-        Leapfrog steps of each transition.
+    lengths, step_sizes : ndarray (k,)
+        Leapfrog steps of each transition and their sizes.
     """
     q = position.copy()
     scratch = np.empty_like(q)
     first = value_and_score(q, expansion, scratch)
     value = first
     for t in range(lengths.shape[0]):
-        new, momentum, new_value = leapfrog(q, momenta[t], step_size, lengths[t], expansion)
+        new, momentum, new_value = leapfrog(q, momenta[t], step_sizes[t], lengths[t], expansion)
         gain = new_value - value
         for i in range(q.shape[0]):
             gain += 0.5 * (momenta[t, i] * momenta[t, i] - momentum[i] * momentum[i])
@@ -103,6 +104,15 @@ def _jumps(starts, momenta, step_size, max_steps, expansion, centre, spread, spr
                 out[step, i] += accept * jump * jump / (n * spread[i])
                 out[step, d + i] += accept * jump_of_square * jump_of_square / (n * spread_of_square[i])
     return out
+
+
+def vary_step_size(rng: np.random.Generator, step_size: float, size: int) -> np.ndarray:
+    """Return step sizes, half of them as given and the others a half and a quarter of it, at random.
+
+    In the tails a target can be stiffer than where the step size was chosen; beyond the limit of stability every
+    trajectory is rejected, and a chain would stay there for good.
+    """
+    return step_size * _FACTORS[rng.integers(len(_FACTORS), size=size)]
 
 
 def choose_step_size(starts: np.ndarray, momenta: np.ndarray, expansion: Expansion, guess: float = 0.3) -> float:

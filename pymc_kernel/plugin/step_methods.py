@@ -459,7 +459,7 @@ class KernelHMC(TransitionStep):
         vars=None,
         *,
         surrogate="auto",
-        exploring_share: float = 0.2,
+        exploring_share: float = 0.15,
         max_steps: int = 60,
         target_accept: float = 0.234,
         model=None,
@@ -484,7 +484,7 @@ class KernelHMC(TransitionStep):
         return self.transition.fit.surrogate
 
     def _adapt(self, state, info):
-        if not kernel_hmc.refit_is_due(state, self.num_tune):
+        if not kernel_hmc.refit_is_due(state.position.size, state.iteration, self.num_tune):
             return kernel_hmc.adapt(self.rng, state, info, self.config, self.num_tune)
         # How many threads BLAS has depends on the number of cores that PyMC uses, and sums depend on it.
         with threadpool_limits(1, user_api="blas"):

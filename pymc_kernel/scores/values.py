@@ -7,6 +7,7 @@ rejected proposal told it too. Here those numbers are regressed (a Gaussian proc
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
@@ -16,6 +17,7 @@ from scipy.optimize import minimize
 from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.kernels.base import as_points
 from pymc_kernel.kernels.profiles import fill_profile
+from pymc_kernel.linalg import pivoted_cholesky
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion
 
 __all__ = ["FittedValues", "Hyperparameters", "Values"]
@@ -25,6 +27,8 @@ _ROUGH_ITERATIONS = 8
 _PRIOR_SD = 2.0  # of the log length scales
 _PRIOR_SD_NOISY = 1.0
 _COMPRESSION = 1e-3  # in units of the log density
+_RESIDUAL = 0.1
+_LEAST_NOISE = 1e-3  # squared units of the log density: nothing smaller is worth a point
 _STARTS = (0.5, 1.5)  # of the length scale, in units of the median distance
 # Logs of amplitudes and noises, in squared units of the log density. The covariance stays solvable at their ends.
 _BOUNDS_RADIAL = (0.0, math.log(1e5))
@@ -76,6 +80,14 @@ class FittedValues(KernelExpansion):
 
     hyperparameters: Hyperparameters
     error: float
+    posterior: "_Posterior"
+
+    def covariance(self, x) -> np.ndarray:
+        """Return what is not known of the log density at ``x`` (n, d): its posterior covariance, (n, n).
+
+        Up to the constant that is not known anyway; O(n r (n + r)) for r points that carry the surrogate.
+        """
+        return self.posterior.covariance(as_points(x))
 
     @property
     def noise_sd(self) -> float:
@@ -97,8 +109,11 @@ class Values:
     ----------
     kernel : RadialKernel
         Its profile; the length scale is learnt.
+    max_values : int
+        How many values at most the surrogate is fitted to, a random part where there are more.
     max_points : int
-        How many points at most carry the surrogate. Fitting costs O(n^3), 30 ms at 1,000, memory O(n^2).
+        How many of their points at most carry it. They are chosen greedily, where those before leave most of the
+        prior variance, and far fewer will do for a smooth density. O(values x points^2), memory O(values x points).
     learn_points : int
         How many of them the hyperparameters are learnt from, O(n^3) for each of some dozens of steps.
     window : float, optional
@@ -108,7 +123,8 @@ class Values:
     """
 
     kernel: RadialKernel = field(default_factory=Gaussian)
-    max_points: int = 1000
+    max_values: int = 4000
+    max_points: int = 600
     learn_points: int = 250
     window: float | None = None
     max_iterations: int = 40
@@ -158,8 +174,8 @@ class Values:
             raise ValueError(f"values must have shape ({n},), one per point, got {values.shape}.")
         points, values = self._usable(points, values, d)
         rng = np.random.default_rng(0) if rng is None else rng
-        if values.size > self.max_points:
-            kept = rng.choice(values.size, self.max_points, replace=False)
+        if values.size > self.max_values:
+            kept = rng.choice(values.size, self.max_values, replace=False)
             points, values = points[kept], values[kept]
         if mean is None or factor is None:
             mean = points.mean(axis=0)
@@ -171,23 +187,24 @@ class Values:
         small = data.take(chosen)
         limit = self.max_iterations if max_iterations is None else max_iterations
         hyper = _learn(small, start, only_start, limit, noisy)
-        weights = data.solve(hyper)
+        pivots, weights, posterior = data.regress(hyper, self.max_points)
         # quadratic (1 + z.z_j / d)^2 summed with weights is a polynomial; the constant is dropped.
         scaled = 2.0 * hyper.quadratic / d
-        linear = scaled * (weights @ whitened)
-        quadratic = scaled / d * (whitened.T * weights) @ whitened
+        linear = scaled * (weights @ whitened[pivots])
+        quadratic = scaled / d * (whitened[pivots].T * weights) @ whitened[pivots]
         inverse = np.linalg.inv(factor)
-        kept, coefficients = data.compress(hyper, weights)
+        kept, coefficients = data.take(pivots).compress(hyper, weights)
         expansion = radial_expansion(
             replace(self.kernel, length_scale=1.0),
-            points[kept],
+            points[pivots[kept]],
             coefficients,
             transform=hyper.inverse_length_scale[:, None] * inverse,
             centre=mean,
             linear=inverse.T @ linear,
             quadratic=inverse.T @ quadratic @ inverse,
         )
-        return FittedValues(expansion, hyper, small.leave_one_out_error(hyper))
+        posterior = replace(posterior, mean=mean, inverse=inverse)
+        return FittedValues(expansion, hyper, small.leave_one_out_error(hyper), posterior)
 
     def _usable(self, points, values, num_dims):
         window = 4.0 * num_dims + 10.0 if self.window is None else self.window
@@ -217,7 +234,11 @@ class _Data:
         self.depth_squared = depth**2
         self.kernel = kernel
         self.num_dims = whitened.shape[1]
-        self.polynomial = (1.0 + whitened @ whitened.T / self.num_dims) ** 2
+
+    @cached_property
+    def polynomial(self):
+        """The quadratic part of the covariance, with amplitude one."""
+        return (1.0 + self.whitened @ self.whitened.T / self.num_dims) ** 2
 
     def take(self, rows):
         """Return the part with these rows."""
@@ -280,9 +301,29 @@ class _Data:
                 jitter = 10.0**power
         raise ValueError("the covariance of the values is not positive definite; check the points for huge numbers.")
 
-    def solve(self, hyper) -> np.ndarray:
-        """Return K^-1 y, shape (n,)."""
-        return cho_solve(self._factor(hyper), self.values)
+    def regress(self, hyper, max_points) -> tuple[np.ndarray, np.ndarray, "_Posterior"]:
+        """Return the points that carry the posterior mean, their weights, and the posterior, from all values.
+
+        With the incomplete Cholesky factor F of the smooth covariance, K ~ F F', the mean at the points is F c for
+        (F' N^-1 F + I) c = F' N^-1 y, N the noise; F = K_p L^-T for the pivots' columns K_p and their own factor L,
+        so the weights of the pivots are L^-T c. Pivots are added until what they leave of the prior variance is
+        a tenth of the noise, everywhere.
+        """
+        noise = hyper.nugget + hyper.depth_noise * self.depth_squared
+        diagonal = _smooth_diagonal(self.kernel, hyper, self.whitened)
+
+        def column(p):
+            return _smooth(self.kernel, hyper, self.whitened, self.whitened[p : p + 1])[:, 0]
+
+        factor, pivots = pivoted_cholesky(diagonal, column, max_points, _RESIDUAL * np.maximum(noise, _LEAST_NOISE))
+        weighted = factor / noise[:, None]
+        normal = weighted.T @ factor
+        normal[np.diag_indices_from(normal)] += 1.0
+        normal = np.linalg.cholesky(normal)
+        inner = cho_solve((normal, True), weighted.T @ self.values)
+        own = factor[pivots]
+        posterior = _Posterior(self.kernel, hyper, self.whitened[pivots], own, normal)
+        return pivots, solve_triangular(own, inner, lower=True, trans=1), posterior
 
     def compress(self, hyper, weights) -> tuple[np.ndarray, np.ndarray]:
         """Return as few points as carry the radial part within ``_COMPRESSION``, and their coefficients.
@@ -313,6 +354,42 @@ class _Data:
         inverse = cho_solve(factor, np.eye(self.values.size))
         residuals = (inverse @ self.values) / np.diag(inverse)
         return float(np.sqrt(np.average(residuals**2, weights=np.exp(-0.25 * np.sqrt(self.depth_squared)))))
+
+
+@dataclass(frozen=True, eq=False)
+class _Posterior:
+    """The law of the smooth part given the values, through the pivots that carry it."""
+
+    kernel: RadialKernel
+    hyper: Hyperparameters
+    pivots: np.ndarray  # (r, d), whitened
+    own: np.ndarray  # (r, r), lower: factor of the covariance of the pivots
+    normal: np.ndarray  # (r, r), lower: factor of F' N^-1 F + I
+    mean: np.ndarray | None = None
+    inverse: np.ndarray | None = None  # x to whitened
+
+    def covariance(self, x):
+        whitened = (x - self.mean) @ self.inverse.T
+        cross = _smooth(self.kernel, self.hyper, self.pivots, whitened)
+        cross = solve_triangular(self.own, cross, lower=True, overwrite_b=True)
+        known = solve_triangular(self.normal, cross, lower=True)
+        return _smooth(self.kernel, self.hyper, whitened, whitened) - cross.T @ cross + known.T @ known
+
+
+def _smooth(kernel, hyper, one, other):
+    """Return radial k(|(z - z') / l|) + quadratic (1 + z'z / d)^2 for all pairs, (n, m)."""
+    a, b = one * hyper.inverse_length_scale, other * hyper.inverse_length_scale
+    squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * (a @ b.T)
+    np.maximum(squared, 0.0, out=squared)
+    out = np.empty(squared.size)
+    fill_profile(kernel.family, *kernel.shape_parameters, 0, squared.ravel(), out)
+    return hyper.radial * out.reshape(squared.shape) + hyper.quadratic * (1.0 + one @ other.T / one.shape[1]) ** 2
+
+
+def _smooth_diagonal(kernel, hyper, points):
+    at_zero = np.empty(1)
+    fill_profile(kernel.family, *kernel.shape_parameters, 0, np.zeros(1), at_zero)
+    return hyper.radial * at_zero[0] + hyper.quadratic * (1.0 + (points**2).sum(axis=1) / points.shape[1]) ** 2
 
 
 def _squared_distances(points):

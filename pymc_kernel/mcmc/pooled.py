@@ -1,0 +1,73 @@
+"""Kernel HMC chains that learn one surrogate together while they tune.
+
+Chains that start far apart see more of a hard target than one of them would: each learns from what all have
+evaluated. Between two fits they run apart, so the result does not depend on how they are scheduled. After tuning
+everything they share is frozen, and every chain is a Markov chain of its own that leaves the target invariant.
+
+Imports NumPy and the lower floors only.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from pymc_kernel.mcmc import kernel_hmc
+from pymc_kernel.mcmc.history import recent
+from pymc_kernel.mcmc.kernel_hmc import Config, State
+
+__all__ = ["fit_together", "frozen", "stretches"]
+
+
+def stretches(num_dims: int, num_tune: int) -> list[int]:
+    """Return the lengths of the stretches between fits, in draws of each chain; they sum to ``num_tune``."""
+    due = [t for t in range(num_tune) if kernel_hmc.refit_is_due(num_dims, t, num_tune)]
+    return np.diff([0, *(t + 1 for t in due), num_tune]).tolist()
+
+
+def run(rng: np.random.Generator, state: State, log_density: Callable, config: Config, num_draws: int) -> State:
+    """Return the state of one chain after a stretch; what it sees is remembered."""
+    for _ in range(num_draws):
+        state, info = kernel_hmc.step(rng, state, log_density, config)
+        state = kernel_hmc.learn_from(state, info, config)
+    return state
+
+
+def fit_together(rng: np.random.Generator, states: Sequence[State], config: Config) -> list[State]:
+    """Return the states with one surrogate and one shape of the walk learnt from all; unchanged where that fails."""
+    learnt = kernel_hmc.refit(rng, states, config)
+    if learnt is None:
+        return list(states)
+    archive = np.concatenate([recent(s.visited, 2.0 / 3.0) for s in states])
+    together = _averaged(states)
+    places = kernel_hmc.places_to_survey(rng, states, learnt)
+    return [
+        kernel_hmc.with_fit(
+            s._replace(
+                archive=archive,
+                walk=s.walk._replace(mean=learnt.mean, factor=learnt.factor),
+                measures=together.measures,
+                counts=together.counts,
+            ),
+            learnt,
+            config,
+            p,
+        )
+        for s, p in zip(states, places, strict=True)
+    ]
+
+
+def frozen(states: Sequence[State], config: Config) -> State:
+    """Return what every chain samples with after tuning; ``kernel_hmc.relocate`` puts it where each chain is."""
+    together = _averaged(states)
+    mean, factor = kernel_hmc.joint_shape(states)
+    log_scale = float(np.mean([s.walk.log_scale for s in states]))
+    archive = np.concatenate([recent(s.visited, 2.0 / 3.0) for s in states])
+    walk = together.walk._replace(mean=mean, factor=factor, log_scale=log_scale)
+    return kernel_hmc.finish(together._replace(walk=walk, archive=archive), config)
+
+
+def _averaged(states):
+    counts = np.array([s.counts for s in states])
+    total = np.maximum(counts.sum(axis=0), 1.0)
+    measures = np.einsum("ck,ckj->kj", counts, [s.measures for s in states]) / total[:, None]
+    return states[0]._replace(measures=measures, counts=np.minimum(counts.max(axis=0), total))
