@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pymc_kernel import kernels, scores
     from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
+    from pymc_kernel.plugin.pooled import sample_khmc
     from pymc_kernel.plugin.step_methods import KAMH, AdaptiveMetropolis, KernelHMC, register_step_methods
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "KernelHMC",
     "kernels",
     "register_step_methods",
+    "sample_khmc",
     "scores",
 ]
 
@@ -28,6 +30,7 @@ _WHERE = {
     "KernelHMC": "pymc_kernel.plugin.step_methods",
     "EstimatedLikelihood": "pymc_kernel.plugin.likelihoods",
     "register_step_methods": "pymc_kernel.plugin.step_methods",
+    "sample_khmc": "pymc_kernel.plugin.pooled",
 }
 
 

@@ -160,7 +160,7 @@ class TransitionStep(ArrayStepShared):
         log_density = self.density(position)
         if state is None:
             try:
-                return self._transition_module.init(position, log_density, self.config)
+                return self._begin(position, log_density)
             except NonFiniteStartError as error:
                 raise NonFiniteStartError(f"{who}: {error}") from None
         if not math.isfinite(log_density):
@@ -169,6 +169,9 @@ class TransitionStep(ArrayStepShared):
                 "the same density: give all steps of the compound the same model."
             )
         return self._transition_module.relocate(state, position, log_density)
+
+    def _begin(self, position, log_density):
+        return self._transition_module.init(position, log_density, self.config)
 
     def _adapt(self, state, info):
         raise NotImplementedError
@@ -475,13 +478,18 @@ class KernelHMC(TransitionStep):
         config = kernel_hmc.Config(surrogate, exploring_share, max_steps, target_accept)
         super().__init__(vars, config, "tuning", model, rng, initial_point, compile_kwargs, blocked)
         self.config = replace(config, noisy=bool(self.density.estimated))
+        self.learnt = None  # by ``sample_khmc``: a state whose fit, archive and shares every chain starts with
 
     @property
     def surrogate(self):
         """The fitted surrogate of the log density on the unconstrained scale, None before there is one."""
-        if self.transition is None or self.transition.fit is None:
-            return None
-        return self.transition.fit.surrogate
+        state = self.learnt if self.transition is None else self.transition
+        return None if state is None or state.fit is None else state.fit.surrogate
+
+    def _begin(self, position, log_density):
+        if self.learnt is None:
+            return super()._begin(position, log_density)
+        return kernel_hmc.relocate(self.learnt, position, log_density)
 
     def _adapt(self, state, info):
         if not kernel_hmc.refit_is_due(state.position.size, state.iteration, self.num_tune):

@@ -80,7 +80,7 @@ class FittedValues(KernelExpansion):
 
     hyperparameters: Hyperparameters
     error: float
-    posterior: "_Posterior"
+    posterior: "_Posterior" = field(repr=False)
 
     def covariance(self, x) -> np.ndarray:
         """Return what is not known of the log density at ``x`` (n, d): its posterior covariance, (n, n).
