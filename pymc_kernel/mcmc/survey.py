@@ -54,7 +54,7 @@ def survey(rng: np.random.Generator, starts: np.ndarray, fit, num_points: int) -
     candidates = candidates[np.isfinite(candidates).all(axis=1)]
     covariance = fit.surrogate.covariance(candidates)
     try:
-        _, chosen = pivoted_cholesky(np.diag(covariance).copy(), lambda p: covariance[p], num_points, _WORTHWHILE)
+        _, chosen = pivoted_cholesky(np.diag(covariance).copy(), lambda p: covariance[:, p], num_points, _WORTHWHILE)
     except LinAlgError:
         return np.empty((0, d))
     return candidates[chosen]

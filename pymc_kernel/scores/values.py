@@ -124,8 +124,8 @@ class Values:
 
     kernel: RadialKernel = field(default_factory=Gaussian)
     max_values: int = 4000
-    max_points: int = 600
-    learn_points: int = 250
+    max_points: int = 1000
+    learn_points: int = 400
     window: float | None = None
     max_iterations: int = 40
 
@@ -312,10 +312,12 @@ class _Data:
         noise = hyper.nugget + hyper.depth_noise * self.depth_squared
         diagonal = _smooth_diagonal(self.kernel, hyper, self.whitened)
 
-        def column(p):
-            return _smooth(self.kernel, hyper, self.whitened, self.whitened[p : p + 1])[:, 0]
+        def columns(p):
+            return _smooth(self.kernel, hyper, self.whitened, self.whitened[p])
 
-        factor, pivots = pivoted_cholesky(diagonal, column, max_points, _RESIDUAL * np.maximum(noise, _LEAST_NOISE))
+        # Where the density is next to nothing, more of the prior variance may be left.
+        tolerance = _RESIDUAL * np.maximum(noise, _LEAST_NOISE) * np.exp(0.5 * np.sqrt(self.depth_squared))
+        factor, pivots = pivoted_cholesky(diagonal, columns, max_points, tolerance)
         weighted = factor / noise[:, None]
         normal = weighted.T @ factor
         normal[np.diag_indices_from(normal)] += 1.0

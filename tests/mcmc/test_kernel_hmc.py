@@ -1,0 +1,322 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from case_studies.benchmarks.measures import smallest_bulk_ess
+from case_studies.targets import banana
+from pymc_kernel import scores as S
+from pymc_kernel.mcmc import adaptive_metropolis as am
+from pymc_kernel.mcmc import kernel_hmc as kh
+from pymc_kernel.mcmc import pooled
+from pymc_kernel.mcmc.history import append
+
+KINDS = [k for k in kh.KINDS if k != "survey"]
+
+
+def misled(rng, estimator):
+    """A state whose surrogate was learnt from another law: wrong place, wrong scale, no bend."""
+    config = kh.Config(estimator)
+    state = kh.init(np.zeros(2), 0.0, config)
+    points = rng.normal(size=(80, 2)) * [6.0, 4.0] + [2.0, 1.0]
+    evaluated, visited = state.evaluated, state.visited
+    for x in points:
+        value = -0.5 * (((x - [2.0, 1.0]) / [6.0, 4.0]) ** 2).sum() + 0.3 * np.sin(x[0])
+        evaluated, visited = append(evaluated, np.append(x, value)), append(visited, x)
+    walk = state.walk._replace(mean=points.mean(axis=0), factor=np.linalg.cholesky(np.cov(points.T)))
+    state = state._replace(evaluated=evaluated, visited=visited, walk=walk)
+    return state._replace(fit=kh.refit(rng, [state], config)), config
+
+
+def moved(rng, target, kind, estimator, num_points, num_steps=5):
+    """Draw exactly from the target, move by a frozen transition of one kind, return positions and acceptance."""
+    state, config = misled(rng, estimator)
+    state = state._replace(shares=np.eye(len(kh.KINDS))[kh.KINDS.index(kind)])
+    points, accepted = target.sample(rng, num_points), 0
+    for i, x in enumerate(points):
+        here = kh.relocate(state, x, target.log_density(x))
+        for _ in range(num_steps):
+            here, info = kh.step(rng, here, target.log_density, config)
+            accepted += info.accepted
+        points[i] = here.position
+    return points, accepted / (num_points * num_steps)
+
+
+def worst_p_value(target, points):
+    straight = points[:, 1] - 0.1 * (points[:, 0] ** 2 - 25.0)
+    return min(
+        stats.kstest(target.level(points), stats.chi2(2).cdf).pvalue,
+        stats.kstest(points[:, 0], stats.norm(0, 5.0).cdf).pvalue,
+        stats.kstest(straight, stats.norm().cdf).pvalue,
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_move_is_invariant_with_a_misled_surrogate(kind, rng):
+    target = banana(0.1, 25.0, num_dims=2)
+    points, accepted = moved(rng, target, kind, S.Values(), 4000)
+    assert accepted > 0.02
+    assert worst_p_value(target, points) > 1e-4
+
+
+@pytest.mark.parametrize("estimator", [S.Lite(), S.Finite(num_features=40), S.Nystrom(num_basis=10)], ids=repr)
+def test_every_estimator_is_invariant(estimator, rng):
+    target = banana(0.1, 25.0, num_dims=2)
+    points, accepted = moved(rng, target, "trajectory", estimator, 4000)
+    assert accepted > 0.02
+    assert worst_p_value(target, points) > 1e-4
+
+
+@pytest.mark.parametrize("kind", ["trajectory", "4 trajectories", "8 trajectories on the flattened surrogate"])
+def test_invariance_test_sees_a_missing_ratio(kind, rng, monkeypatch):
+    along = kh._along_surrogate
+
+    def without_ratio(*arguments):
+        return *along(*arguments)[:3], 0.0
+
+    monkeypatch.setattr(kh, "_along_surrogate", without_ratio)
+    target = banana(0.1, 25.0, num_dims=2)
+    assert worst_p_value(target, moved(rng, target, kind, S.Values(), 4000, num_steps=10)[0]) < 1e-6
+
+
+# -- tuning ---------------------------------------------------------------------------------------------
+
+
+def run(rng, log_density, start, config=None, tune=800, draws=2000):
+    """Return draws after tuning, the last state, and the number of evaluations."""
+    config = kh.Config() if config is None else config
+    calls = 0
+
+    def counted(x):
+        nonlocal calls
+        calls += 1
+        return log_density(x)
+
+    state = kh.init(np.asarray(start, dtype=float), counted(np.asarray(start, dtype=float)), config)
+    out = np.empty((draws, len(start)))
+    for t in range(tune + draws):
+        before = calls
+        state, info = kh.step(rng, state, counted, config)
+        assert calls - before <= 1
+        state = kh.adapt(rng, state, info, config, tune)
+        if t >= tune:
+            out[t - tune] = state.position
+    return out, state, calls
+
+
+def test_fits_become_rarer_and_end_before_tuning_does():
+    due = [t + 1 for t in range(3000) if kh.refit_is_due(8, t, 2000)]
+    assert due[0] == 180
+    assert due[-1] == 1800
+    gaps = np.diff(due)[:-1]
+    assert 15 < len(due) < 22
+    assert (np.diff(gaps) >= -1).all()
+    assert not any(kh.refit_is_due(8, t, 0) for t in range(100))
+    assert pooled.stretches(8, 2000) == np.diff([0, *due, 2000]).tolist()
+
+
+def test_nothing_changes_after_tuning(rng):
+    config = kh.Config()
+    _, state, _ = run(rng, lambda x: -0.5 * x @ x, np.ones(3), draws=1)
+    assert state.shares.sum() == pytest.approx(1.0)
+    assert state.shares[kh.KINDS.index("survey")] == 0.0
+    assert state.shares[:2].sum() >= config.exploring_share - 1e-12
+    later = state
+    for _ in range(50):
+        later, info = kh.step(rng, later, lambda x: -0.5 * x @ x, config)
+        later = kh.adapt(rng, later, info, config, 800)
+    assert later.fit is state.fit
+    assert later.visited is state.visited
+    assert later.walk is state.walk
+    np.testing.assert_array_equal(later.shares, state.shares)
+
+
+def test_a_survey_evaluates_and_never_moves(rng):
+    state, config = misled(rng, S.Values())
+    [places] = kh.places_to_survey(rng, [state], state.fit)
+    covariance = state.fit.surrogate.covariance(places)
+    assert len(places) > 5
+    # The most uncertain come first, and each is judged given those before.
+    assert np.argmax(np.diag(covariance)[:5]) <= 1
+    state = state._replace(survey=places, shares=np.eye(len(kh.KINDS))[kh.KINDS.index("survey")])
+    seen = []
+
+    def density(x):
+        seen.append(x)
+        return 1e6
+
+    later, info = kh.step(rng, state, density, config)
+    np.testing.assert_array_equal(seen[0], places[0])
+    assert not info.accepted
+    assert later.position is state.position
+    assert len(later.survey) == len(places) - 1
+    learnt = kh.learn_from(later, info, config)
+    np.testing.assert_array_equal(learnt.evaluated.buffer[learnt.evaluated.count - 1], [*places[0], 1e6])
+
+
+def test_surrogate_moves_are_nearly_independent_draws_on_a_banana(rng):
+    target = banana(0.1, 25.0, num_dims=4)
+    draws, state, calls = run(rng, target.log_density, np.full(4, 2.0), tune=1000, draws=2000)
+    assert calls <= 3001
+    assert smallest_bulk_ess(draws[None]) > 400
+    assert worst_p_value_of_chain(target, draws) > 1e-4
+    assert state.fit.quality < 1.0
+
+
+def worst_p_value_of_chain(target, draws):
+    """KS of the level, chi-square with d degrees, for draws thinned to near independence."""
+    return stats.kstest(target.level(draws[::10]), stats.chi2(draws.shape[1]).cdf).pvalue
+
+
+@pytest.mark.parametrize("name", ["lite", "finite", "nystrom"])
+def test_score_matching_surrogates_move(name, rng):
+    estimator = {"lite": S.Lite(max_points=300), "finite": S.Finite(), "nystrom": S.Nystrom(num_basis=20)}[name]
+    draws, state, _ = run(rng, lambda x: -0.5 * x @ x, np.ones(3), kh.Config(estimator), tune=600)
+    assert state.shares[2:].sum() > 0.2
+    assert smallest_bulk_ess(draws[None]) > 150
+    np.testing.assert_allclose(draws.std(axis=0), 1.0, atol=0.25)
+
+
+# -- when things are difficult ----------------------------------------------------------------------------
+
+
+def test_heavy_tails(rng):
+    """Student t with 3 degrees of freedom, 5-d: the tenth quantiles of radius are right."""
+
+    def log_density(x):
+        return -0.5 * (3 + 5) * math.log1p(x @ x / 3)
+
+    chains = np.stack([run(rng, log_density, rng.normal(size=5), tune=1000, draws=4000)[0] for _ in range(2)])
+    radius = (chains**2).sum(axis=2) / 5
+    size = smallest_bulk_ess(chains)
+    assert size > 300
+    shares = [(radius < stats.f(5, 3).ppf(p)).mean() for p in (0.1, 0.5, 0.9)]
+    np.testing.assert_allclose(shares, [0.1, 0.5, 0.9], atol=5 * 0.5 / math.sqrt(size))
+
+
+def test_two_modes(rng):
+    """Modes four standard deviations apart, weights 0.3 and 0.7."""
+
+    def log_density(x):
+        return np.logaddexp(math.log(0.3) - 0.5 * ((x + 2) ** 2).sum(), math.log(0.7) - 0.5 * ((x - 2) ** 2).sum())
+
+    draws, _, _ = run(rng, log_density, [2.0, 2.0], tune=1500, draws=6000)
+    assert (draws[:, 0] > 0).mean() == pytest.approx(0.7, abs=0.1)
+
+
+def test_a_box(rng):
+    """Uniform where the density is not zero: minus infinity at a third of the proposals."""
+
+    def log_density(x):
+        return 0.0 if (np.abs(x) < 1).all() else -math.inf
+
+    draws, _, _ = run(rng, log_density, np.zeros(3), tune=800, draws=5000)
+    assert (np.abs(draws) < 1).all()
+    size = smallest_bulk_ess(draws[None])
+    assert size > 100
+    np.testing.assert_allclose((draws < 0.5).mean(axis=0), 0.75, atol=5 * 0.45 / math.sqrt(size))
+
+
+def test_a_start_far_out(rng):
+    draws, state, _ = run(rng, lambda x: -0.5 * x @ x, np.full(4, 300.0), tune=1000, draws=3000)
+    assert smallest_bulk_ess(draws[None]) > 300
+    np.testing.assert_allclose(draws.std(axis=0), 1.0, atol=0.2)
+    assert state.fit is not None
+
+
+def jagged(x):
+    """A normal law under a pattern far finer than any surrogate could learn from some hundred points."""
+    return -0.5 * x @ x + 2.0 * np.sin(40.0 * x).sum()
+
+
+def test_a_useless_surrogate_is_dropped(rng):
+    _, state, _ = run(rng, jagged, np.zeros(3), draws=1)
+    assert state.shares[2:].sum() <= 0.5
+
+
+@pytest.mark.slow
+def test_with_a_useless_surrogate_it_is_no_worse_than_seven_tenths_of_adaptive_metropolis():
+    ours, walks = [], []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        ours.append(run(rng, jagged, np.zeros(3), tune=2000, draws=8000)[0])
+        config = am.Config()
+        state = am.init(np.zeros(3), jagged(np.zeros(3)), config)
+        draws = np.empty((8000, 3))
+        for t in range(10_000):
+            state, info = am.step(rng, state, jagged, config)
+            if t < 2000:
+                state = am.adapt(state, info, config)
+            else:
+                draws[t - 2000] = state.position
+        walks.append(draws)
+    assert smallest_bulk_ess(np.stack(ours)) > 0.7 * smallest_bulk_ess(np.stack(walks))
+
+
+def test_tuning_too_short_for_a_surrogate_is_a_random_walk(rng):
+    draws, state, _ = run(rng, lambda x: -0.5 * x @ x, np.ones(2), tune=5, draws=300)
+    assert state.fit is None
+    assert np.isfinite(draws).all()
+
+
+def test_a_fit_that_fails_keeps_the_old_one(rng):
+    state, config = misled(rng, S.Values())
+    empty = state._replace(evaluated=state.evaluated._replace(count=1), visited=state.visited._replace(count=1))
+    assert kh.refit(rng, [empty], config) is None
+
+
+# -- several chains -----------------------------------------------------------------------------------------
+
+
+def test_chains_that_learn_together_share_one_surrogate(rng):
+    target = banana(0.1, 25.0, num_dims=3)
+    config = kh.Config()
+    starts = target.sample(rng, 3)
+    states = [kh.init(x, target.log_density(x), config) for x in starts]
+    plan = pooled.stretches(3, 400)
+    for index, length in enumerate(plan):
+        states = [pooled.run(rng, s, target.log_density, config, length) for s in states]
+        if index < len(plan) - 1:
+            states = pooled.fit_together(rng, states, config)
+    assert all(s.fit is states[0].fit for s in states)
+    assert sum(s.evaluated.count for s in states) > 1000
+    template = pooled.frozen(states, config)
+    assert template.evaluated.count == 0
+    assert template.shares.sum() == pytest.approx(1.0)
+    draws = []
+    for s in states:
+        here = kh.relocate(template, s.position, s.log_density)
+        for _ in range(1000):
+            here, _ = kh.step(rng, here, target.log_density, config)
+            draws.append(here.position)
+    assert worst_p_value_of_chain(target, np.array(draws)) > 1e-4
+
+
+def test_joint_shape_is_that_of_all_points(rng):
+    config = kh.Config()
+    groups = [rng.normal(size=(50, 2)) + m for m in ([0.0, 0.0], [5.0, 1.0])]
+    states = []
+    for points in groups:
+        state = kh.init(points[0], 0.0, config)
+        factor = np.linalg.cholesky(np.cov(points.T, bias=True))
+        states.append(state._replace(walk=state.walk._replace(mean=points.mean(axis=0), factor=factor)))
+    mean, factor = kh.joint_shape(states)
+    both = np.concatenate(groups)
+    np.testing.assert_allclose(mean, both.mean(axis=0))
+    np.testing.assert_allclose(factor @ factor.T, np.cov(both.T, bias=True))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"estimator": "lite"}, TypeError, "pymc_kernel.scores"),
+        ({"exploring_share": 0.0}, ValueError, "exploring_share"),
+        ({"max_steps": 0}, ValueError, "max_steps"),
+        ({"target_accept": 1.0}, ValueError, "target_accept"),
+    ],
+)
+def test_bad_settings_are_named(change, error, message):
+    with pytest.raises(error, match=message):
+        replace(kh.Config(), **change)
