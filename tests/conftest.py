@@ -4,8 +4,12 @@ import os
 # in one that reads it, and many tests compare draws bit for bit.
 os.environ["PYTENSOR_FLAGS"] = ",".join(filter(None, [os.environ.get("PYTENSOR_FLAGS"), "numba__fastmath=False"]))
 
-import numpy as np
-import pytest
+# Test processes run side by side, one a core; threads of BLAS that wait for each other would take ten times as long.
+for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
 
 
 def pytest_addoption(parser):

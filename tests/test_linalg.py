@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from pymc_kernel import linalg
 
@@ -27,3 +28,44 @@ def test_dot_product_of_every_length(rng):
     for n in (1, 2, 7, 8, 9, 31, 32, 33, 100, 1000):
         left, right = rng.normal(size=(2, n))
         assert abs(linalg.dot_product(left, right, np.empty(n // 8)) - left @ right) < 1e-12
+
+
+def test_rank_r_update_of_an_upper_factor(rng):
+    a = rng.normal(size=(7, 7))
+    matrix, vectors = a @ a.T + np.eye(7), rng.normal(size=(3, 7))
+    factor = np.linalg.cholesky(matrix).T.copy()
+    linalg.cholesky_update_upper(factor, vectors.copy())
+    np.testing.assert_allclose(factor.T @ factor, matrix + vectors.T @ vectors, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(np.tril(factor, -1), 0.0)
+
+
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-4, 1e-8])
+def test_pivoted_cholesky_leaves_no_more_than_the_tolerance(tolerance, rng):
+    x = rng.normal(size=(300, 2))
+    matrix = np.exp(-0.5 * ((x[:, None] - x) ** 2).sum(axis=2))
+    asked = []
+
+    def columns(p):
+        asked.extend(p)
+        return matrix[:, p]
+
+    factor, pivots = linalg.pivoted_cholesky(np.diag(matrix), columns, 300, tolerance)
+    left = matrix - factor @ factor.T
+    assert np.diag(left).max() <= tolerance * (1 + 1e-6)
+    np.testing.assert_allclose(left[pivots], 0.0, atol=1e-8)
+    np.testing.assert_array_equal(np.triu(factor[pivots], 1), 0.0)
+    assert len(set(pivots)) == len(pivots)
+    if tolerance == 1e-1:
+        # A greedy choice needs not many more points than the eigenvalues above the tolerance.
+        assert len(pivots) < 40
+        assert len(asked) < 300
+
+
+def test_pivoted_cholesky_stops_at_the_rank_of_the_matrix(rng):
+    a = rng.normal(size=(50, 4))
+    matrix = a @ a.T
+    factor, pivots = linalg.pivoted_cholesky(np.diag(matrix), lambda p: matrix[:, p], 50, 0.0)
+    assert len(pivots) == 4
+    np.testing.assert_allclose(factor @ factor.T, matrix, atol=1e-10)
+    factor, pivots = linalg.pivoted_cholesky(np.diag(matrix), lambda p: matrix[:, p], 2, 0.0)
+    assert factor.shape == (50, 2)

@@ -379,7 +379,7 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
     previous = states[0].fit
     search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
     visited = np.concatenate([recent(s.visited, 2.0 / 3.0) for s in states])
-    mean, factor = joint_shape(states)
+    mean, factor = _recent_shape(states)
     try:
         if isinstance(config.estimator, Values):
             rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
@@ -419,6 +419,22 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
     return Fit(mean, factor, expansion, flattened, step_size, num_steps, surrogate, estimator, quality)
 
 
+def _recent_shape(states):
+    """Return mean and factor of the later half of the chains, or of all where that half has too few places.
+
+    The way in from a far start would otherwise be part of the shape for as long as the chain tunes.
+    """
+    places = np.concatenate([recent(s.visited, 0.5) for s in states])
+    d = places.shape[1]
+    if len(np.unique(places[:, 0])) > 10 * d:
+        covariance = np.atleast_2d(np.cov(places.T, bias=True))
+        try:
+            return places.mean(axis=0), np.linalg.cholesky(covariance)
+        except np.linalg.LinAlgError:
+            pass
+    return joint_shape(states)
+
+
 def joint_shape(states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
     """Return mean (d,) and lower factor (d, d) of the covariance of what the chains have visited together."""
     if len(states) == 1:
@@ -441,7 +457,8 @@ def with_fit(state: State, learnt: Fit, config: Config, places: np.ndarray | Non
     counts = state.counts.copy()
     counts[_SURROGATE] = np.minimum(counts[_SURROGATE], _MEMORY_OF_OLD_FIT)
     survey = np.empty((0, state.position.size)) if places is None else places
-    state = state._replace(fit=learnt, counts=counts, num_fits=state.num_fits + 1, survey=survey)
+    shape = state.walk._replace(mean=learnt.mean, factor=learnt.factor)
+    state = state._replace(fit=learnt, counts=counts, num_fits=state.num_fits + 1, survey=survey, walk=shape)
     worth = state.measures.min(axis=1)
     exploring = max(worth[_WALK], worth[_DIFFERENCE])
     # A surrogate that has been tried and is worse than exploring gets a smaller part of the next stretch.

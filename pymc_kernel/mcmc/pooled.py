@@ -44,7 +44,6 @@ def fit_together(rng: np.random.Generator, states: Sequence[State], config: Conf
         kernel_hmc.with_fit(
             s._replace(
                 archive=archive,
-                walk=s.walk._replace(mean=learnt.mean, factor=learnt.factor),
                 measures=together.measures,
                 counts=together.counts,
             ),

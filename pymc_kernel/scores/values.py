@@ -18,7 +18,7 @@ from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.kernels.base import as_points
 from pymc_kernel.kernels.profiles import fill_profile
 from pymc_kernel.linalg import pivoted_cholesky
-from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion
+from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, scaled_expansion
 
 __all__ = ["FittedValues", "Hyperparameters", "Values"]
 
@@ -27,8 +27,8 @@ _ROUGH_ITERATIONS = 8
 _PRIOR_SD = 2.0  # of the log length scales
 _PRIOR_SD_NOISY = 1.0
 _COMPRESSION = 1e-3  # in units of the log density
-_RESIDUAL = 0.1
-_LEAST_NOISE = 1e-3  # squared units of the log density: nothing smaller is worth a point
+_LEAST_POINTS = 20
+_LEFT_OVER = 1e-4  # of the prior variance, in squared units of the log density
 _STARTS = (0.5, 1.5)  # of the length scale, in units of the median distance
 # Logs of amplitudes and noises, in squared units of the log density. The covariance stays solvable at their ends.
 _BOUNDS_RADIAL = (0.0, math.log(1e5))
@@ -117,7 +117,7 @@ class Values:
     learn_points : int
         How many of them the hyperparameters are learnt from, O(n^3) for each of some dozens of steps.
     window : float, optional
-        Points further below the maximum are left out; 4 d + 10 by default.
+        Points further below the maximum are left out, but for the best 20 + 5 d; 4 d + 10 by default.
     max_iterations : int
         Of the search for hyperparameters from each start.
     """
@@ -125,7 +125,7 @@ class Values:
     kernel: RadialKernel = field(default_factory=Gaussian)
     max_values: int = 4000
     max_points: int = 1000
-    learn_points: int = 400
+    learn_points: int = 300
     window: float | None = None
     max_iterations: int = 40
 
@@ -165,7 +165,7 @@ class Values:
         Raises
         ------
         ValueError
-            For shapes that do not fit, or fewer than d + 3 finite values within the window.
+            For shapes that do not fit, or fewer than d + 3 finite values.
         """
         points = as_points(points)
         values = np.asarray(values, dtype=float)
@@ -173,6 +173,9 @@ class Values:
         if values.shape != (n,):
             raise ValueError(f"values must have shape ({n},), one per point, got {values.shape}.")
         points, values = self._usable(points, values, d)
+        # Far from the mode the best points differ by more than the window; in units of it all is as it is elsewhere.
+        unit = max(1.0, float(np.ptp(values)) / self._window(d))
+        values = values / unit
         rng = np.random.default_rng(0) if rng is None else rng
         if values.size > self.max_values:
             kept = rng.choice(values.size, self.max_values, replace=False)
@@ -203,18 +206,25 @@ class Values:
             linear=inverse.T @ linear,
             quadratic=inverse.T @ quadratic @ inverse,
         )
-        posterior = replace(posterior, mean=mean, inverse=inverse)
-        return FittedValues(expansion, hyper, small.leave_one_out_error(hyper), posterior)
+        posterior = replace(posterior, mean=mean, inverse=inverse, unit=unit)
+        return FittedValues(
+            scaled_expansion(expansion, unit), hyper, unit * small.leave_one_out_error(hyper), posterior
+        )
+
+    def _window(self, num_dims):
+        return 4.0 * num_dims + 10.0 if self.window is None else self.window
 
     def _usable(self, points, values, num_dims):
-        window = 4.0 * num_dims + 10.0 if self.window is None else self.window
         finite = np.isfinite(values) & np.isfinite(points).all(axis=1)
         if finite.any():
-            finite &= values >= np.where(finite, values, -np.inf).max() - window
+            # On the way in from a far start the density grows fast, and few points are within the window.
+            least = min(int(finite.sum()), _LEAST_POINTS + 5 * num_dims)
+            level = np.sort(values[finite])[-least]
+            finite &= values >= min(level, values[finite].max() - self._window(num_dims))
         if finite.sum() < num_dims + 3:
             raise ValueError(
-                f"only {finite.sum()} of {values.size} points have a finite log density within {window:g} of the "
-                f"largest; at least {num_dims + 3} are needed in {num_dims} dimensions."
+                f"only {finite.sum()} of {values.size} points have a finite log density; at least "
+                f"{num_dims + 3} are needed in {num_dims} dimensions."
             )
         return points[finite], values[finite]
 
@@ -306,8 +316,8 @@ class _Data:
 
         With the incomplete Cholesky factor F of the smooth covariance, K ~ F F', the mean at the points is F c for
         (F' N^-1 F + I) c = F' N^-1 y, N the noise; F = K_p L^-T for the pivots' columns K_p and their own factor L,
-        so the weights of the pivots are L^-T c. Pivots are added until what they leave of the prior variance is
-        a tenth of the noise, everywhere.
+        so the weights of the pivots are L^-T c. Pivots are added until next to nothing of
+        the prior variance is left.
         """
         noise = hyper.nugget + hyper.depth_noise * self.depth_squared
         diagonal = _smooth_diagonal(self.kernel, hyper, self.whitened)
@@ -316,7 +326,7 @@ class _Data:
             return _smooth(self.kernel, hyper, self.whitened, self.whitened[p])
 
         # Where the density is next to nothing, more of the prior variance may be left.
-        tolerance = _RESIDUAL * np.maximum(noise, _LEAST_NOISE) * np.exp(0.5 * np.sqrt(self.depth_squared))
+        tolerance = _LEFT_OVER * np.exp(0.5 * np.minimum(np.sqrt(self.depth_squared), 40.0))
         factor, pivots = pivoted_cholesky(diagonal, columns, max_points, tolerance)
         weighted = factor / noise[:, None]
         normal = weighted.T @ factor
@@ -369,13 +379,15 @@ class _Posterior:
     normal: np.ndarray  # (r, r), lower: factor of F' N^-1 F + I
     mean: np.ndarray | None = None
     inverse: np.ndarray | None = None  # x to whitened
+    unit: float = 1.0  # of the log density
 
     def covariance(self, x):
         whitened = (x - self.mean) @ self.inverse.T
         cross = _smooth(self.kernel, self.hyper, self.pivots, whitened)
         cross = solve_triangular(self.own, cross, lower=True, overwrite_b=True)
         known = solve_triangular(self.normal, cross, lower=True)
-        return _smooth(self.kernel, self.hyper, whitened, whitened) - cross.T @ cross + known.T @ known
+        smooth = _smooth(self.kernel, self.hyper, whitened, whitened)
+        return self.unit**2 * (smooth - cross.T @ cross + known.T @ known)
 
 
 def _smooth(kernel, hyper, one, other):

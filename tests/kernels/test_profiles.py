@@ -1,0 +1,35 @@
+import numpy as np
+import pytest
+
+from pymc_kernel import kernels as K
+from pymc_kernel.kernels import profiles
+
+RADIAL = [
+    K.Gaussian(),
+    K.RationalQuadratic(alpha=2.5),
+    K.InverseMultiquadric(),
+    K.Matern32(),
+    K.Matern52(),
+    K.Laplace(),
+]
+
+
+def test_exponential_to_the_last_places(rng):
+    x = np.concatenate([rng.uniform(-700, 700, 2000), rng.normal(size=2000), [0.0, -0.0, -1e-300]])
+    out = x.copy()
+    profiles.exp_in_place(out)
+    np.testing.assert_allclose(out, np.exp(x), rtol=5e-16)
+    far = np.array([-1e4, -np.inf])
+    profiles.exp_in_place(far)
+    assert (far < 1e-300).all()
+
+
+@pytest.mark.parametrize("kernel", RADIAL, ids=repr)
+def test_value_and_slope_at_once_are_those_apart(kernel, rng):
+    argument = rng.gamma(1.0, 3.0, size=40) + 1e-3
+    a, b = kernel.shape_parameters
+    value, slope, expected = np.empty(40), np.empty(40), np.empty(40)
+    profiles.fill_value_and_slope(kernel.family, a, b, argument, value, slope)
+    for order, found in ((0, value), (1, slope)):
+        profiles.fill_profile(kernel.family, a, b, order, argument, expected)
+        np.testing.assert_allclose(found, expected, rtol=1e-13)
