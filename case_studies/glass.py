@@ -173,15 +173,15 @@ def save_figures(idata):
     FIGURES.mkdir(exist_ok=True)
     shown = idata.sel(measurement=["Na", "Mg", "K", "Ba"])
     pair = az.plot_pair(
-        shown,
+        shown.isel(draw=slice(None, None, 4)),
         var_names=["log_squared_scale"],
         marginal=True,
-        visuals={"scatter": {"alpha": 0.15}},
+        visuals={"scatter": {"alpha": 0.3, "size": 3, "width": 0}},
         backend="matplotlib",
     )
-    pair.savefig(FIGURES / "glass_pair.png", dpi=80)
+    pair.savefig(FIGURES / "glass_pair.png", dpi=80, bbox_inches="tight")
     traces = az.plot_trace(shown, var_names=["log_squared_scale"], backend="matplotlib")
-    traces.savefig(FIGURES / "glass_trace.png", dpi=80)
+    traces.savefig(FIGURES / "glass_trace.png", dpi=80, bbox_inches="tight")
     print(f"Pictures: {FIGURES / 'glass_pair.png'}, {FIGURES / 'glass_trace.png'}")
 
 
