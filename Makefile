@@ -27,7 +27,11 @@ test-slow: $(READY)
 bench: $(READY)
 	$(RUN) -m case_studies.benchmarks.overhead
 	$(RUN) -m case_studies.benchmarks.thesis_protocol
+	$(RUN) -m case_studies.benchmarks.scores
 	$(RUN) -m case_studies.benchmarks.gradient_free
+	$(RUN) -m case_studies.benchmarks.glass_chains
+	$(RUN) -m case_studies.hypothetical_acceptance
+	$(RUN) -m case_studies.score_convergence
 
 format: $(READY)
 	$(RUN) -m ruff check --fix .

@@ -188,12 +188,17 @@ def ring(num_dims: int = 2, radii=(1.0, 3.0, 5.0), sigma: float = 0.1) -> Target
 
 
 def grid(num_dims: int = 2, side: float = 4.0, seed: int = 0) -> Target:
-    """Return an equal mixture of d unit normals at random vertices of a hypercube (thesis, section 6.3.1).
+    """Return an equal mixture of d unit normals at distinct random vertices of a hypercube (thesis, section 6.3.1).
 
     The thesis states neither the side of the cube nor the width of the normals; these leave a gap between modes.
     """
     rng = np.random.default_rng(seed)
-    centres = side * (rng.random((num_dims, num_dims)) < 0.5)
+    vertices = []
+    while len(vertices) < num_dims:
+        vertex = tuple(rng.random(num_dims) < 0.5)
+        if vertex not in vertices:
+            vertices.append(vertex)
+    centres = side * np.array(vertices, dtype=float)
 
     @numba.njit
     def log_density(x):
