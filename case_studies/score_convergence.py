@@ -30,7 +30,7 @@ METHODS = {
     "lite, m = 42": lambda k, r: S.Lite(k, regularisation=r, penalty="rkhs", max_points=42, base="uniform"),
 }
 SCALES = {"ring": (0.05, 0.1, 0.2, 0.4), "grid": (0.3, 0.6, 1.0, 1.8)}  # in units of the median distance
-REGULARISATIONS = tuple(10.0**k for k in range(-6, 2))
+REGULARISATIONS = tuple(10.0 ** (k / 2) for k in range(-12, 3))
 
 
 def error(fitted, target, test):
@@ -61,7 +61,7 @@ def one_run(name, target, num_test, rng):
         out[method] = smallest, seconds
         if method == "Nystroem, m = 167":
             scale, strength = where
-    near = [(scale, factor * strength) for factor in (0.1, 1.0, 10.0)]
+    near = [(scale, factor * strength) for factor in (0.1, 10.0**-0.5, 1.0, 10.0**0.5, 10.0)]
     smallest, _, seconds = best("full", near, target, points, test)
     return out | {"full": (smallest, seconds)}
 
