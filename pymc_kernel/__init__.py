@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pymc_kernel import kernels, scores
     from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
+    from pymc_kernel.plugin.model_functions import unconstrained_draws
+    from pymc_kernel.plugin.plots import plot_score
     from pymc_kernel.plugin.pooled import sample_khmc
     from pymc_kernel.plugin.step_methods import KAMH, AdaptiveMetropolis, KernelHMC, register_step_methods
 
@@ -15,9 +17,11 @@ __all__ = [
     "EstimatedLikelihood",
     "KernelHMC",
     "kernels",
+    "plot_score",
     "register_step_methods",
     "sample_khmc",
     "scores",
+    "unconstrained_draws",
 ]
 
 __version__ = "0.1.0.dev0"
@@ -30,7 +34,9 @@ _WHERE = {
     "KernelHMC": "pymc_kernel.plugin.step_methods",
     "EstimatedLikelihood": "pymc_kernel.plugin.likelihoods",
     "register_step_methods": "pymc_kernel.plugin.step_methods",
+    "plot_score": "pymc_kernel.plugin.plots",
     "sample_khmc": "pymc_kernel.plugin.pooled",
+    "unconstrained_draws": "pymc_kernel.plugin.model_functions",
 }
 
 

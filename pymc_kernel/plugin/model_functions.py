@@ -4,15 +4,18 @@ from collections.abc import Sequence
 
 import numpy as np
 import pymc as pm
+import xarray as xr
 from pymc.pytensorf import compile as pymc_compile
 from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
 from pymc.vartypes import continuous_types
+from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.tensor import concatenate, tensor
 from pytensor.tensor.random.type import RandomGeneratorType
 
 from pymc_kernel.errors import NoisyBlockError
 from pymc_kernel.plugin.likelihoods import estimated_terms, install_noise
 
-__all__ = ["LogDensity", "compile_log_density"]
+__all__ = ["LogDensity", "compile_log_density", "unconstrained_draws"]
 
 
 class LogDensity:
@@ -107,3 +110,52 @@ def compile_log_density(
         function = pymc_compile([vector], joined, **(compile_kwargs or {}))
     function.trust_input = True
     return LogDensity(function, shared, names, keys)
+
+
+def unconstrained_draws(posterior: xr.Dataset, model: pm.Model | None = None) -> np.ndarray:
+    """Return posterior draws on the unconstrained scale, where surrogates and scores live, (chain, draw, d).
+
+    The coordinates are those of the model's value variables, one after the other, each in C order.
+
+    Parameters
+    ----------
+    posterior : xarray.Dataset
+        With the dimensions ``chain`` and ``draw`` and all free variables of the model.
+    model : pymc.Model, optional
+        The model in context by default.
+
+    Raises
+    ------
+    ValueError
+        Where a free variable is missing from the draws, or has another shape than the model says.
+    """
+    model = pm.modelcontext(model)
+    missing = [rv.name for rv in model.free_RVs if rv.name not in posterior]
+    if missing:
+        raise ValueError(
+            f"the draws have no {', '.join(missing)}, which the model does: give the DataTree that was sampled from "
+            "this very model, with all of its free variables."
+        )
+    one = {rv: rv.type() for rv in model.free_RVs}
+    moved = []
+    for value in model.value_vars:
+        rv = model.values_to_rvs[value]
+        transform = model.rvs_to_transforms[rv]
+        if transform is None:
+            moved.append(one[rv].ravel())
+        else:
+            parameters = clone_replace(list(rv.owner.inputs), replace=one)
+            moved.append(transform.forward(one[rv], *parameters).ravel())
+    many = {x: tensor(dtype=x.dtype, shape=(None, *x.type.shape)) for x in one.values()}
+    with model:
+        function = pymc_compile(list(many.values()), vectorize_graph(concatenate(moved), many))
+    shapes = model.eval_rv_shapes()
+    sizes = posterior.sizes["chain"], posterior.sizes["draw"]
+    arrays = []
+    for rv in one:
+        draws = posterior[rv.name].transpose("chain", "draw", ...).values
+        if draws.shape[2:] != tuple(shapes[rv.name]):
+            said = tuple(int(s) for s in shapes[rv.name])
+            raise ValueError(f"the draws of {rv.name} have shape {draws.shape[2:]}, the model says {said}.")
+        arrays.append(np.ascontiguousarray(draws, dtype=rv.dtype).reshape(-1, *draws.shape[2:]))
+    return function(*arrays).reshape(*sizes, -1)

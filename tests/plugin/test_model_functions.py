@@ -1,0 +1,48 @@
+import numpy as np
+import pymc as pm
+import pytest
+from pymc.blocking import DictToArrayBijection
+
+from pymc_kernel.plugin.model_functions import unconstrained_draws
+
+
+def nested_model():
+    """Transforms of every kind: log, interval with random ends, simplex, ordered, none; a shaped variable."""
+    with pm.Model(coords={"group": ["a", "b", "c"]}) as model:
+        scale = pm.HalfNormal("scale")
+        pm.Uniform("inside", 0.0, 1.0 + scale)
+        pm.Dirichlet("share", np.ones(3))
+        pm.Normal("sorted", 0, 1, shape=3, transform=pm.distributions.transforms.ordered, initval=[-1.0, 0.0, 1.0])
+        pm.Normal("free", 0.0, scale, dims="group")
+        pm.Normal("y", 0.0, 1.0, observed=[0.1, 0.2])
+    return model
+
+
+def test_draws_come_back_to_the_unconstrained_scale():
+    with nested_model() as model:
+        idata = pm.sample(
+            7, tune=5, chains=2, cores=1, random_seed=1, progressbar=False, compute_convergence_checks=False
+        )
+    found = unconstrained_draws(idata["posterior"].to_dataset(), model)
+    assert found.shape == (2, 7, 10)
+    backward = model.compile_fn(model.unobserved_value_vars, inputs=model.value_vars, on_unused_input="ignore")
+    like = DictToArrayBijection.map(model.initial_point())
+    for chain in range(2):
+        for draw in range(7):
+            values = backward(DictToArrayBijection.rmap(like._replace(data=found[chain, draw])))
+            for variable, value in zip(model.unobserved_value_vars, values, strict=True):
+                if variable.name in idata["posterior"]:
+                    kept = idata["posterior"][variable.name].values[chain, draw]
+                    np.testing.assert_allclose(value, kept, rtol=1e-8, atol=1e-10)
+
+
+def test_draws_of_another_model_are_refused():
+    with nested_model() as model:
+        idata = pm.sample(
+            2, tune=2, chains=1, cores=1, random_seed=1, progressbar=False, compute_convergence_checks=False
+        )
+    posterior = idata["posterior"].to_dataset()
+    with pytest.raises(ValueError, match="no scale"):
+        unconstrained_draws(posterior.drop_vars("scale"), model)
+    with pytest.raises(ValueError, match="free have shape"):
+        unconstrained_draws(posterior.isel(group=slice(0, 2)), model)

@@ -1,0 +1,32 @@
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import numpy as np
+import pytest
+
+import pymc_kernel as pk
+
+
+@pytest.fixture
+def fitted(rng):
+    x = rng.normal(size=(200, 3)) @ np.diag([1.0, 5.0, 0.2])
+    return pk.scores.Values().fit(x, -0.5 * (x**2 / [1.0, 25.0, 0.04]).sum(axis=1), rng, noisy=False), x
+
+
+def test_arrows_point_to_the_mode(fitted):
+    surrogate, draws = fitted
+    ax = pk.plot_score(surrogate, draws.reshape(2, 100, 3), dims=(1, 0), num_arrows=7)
+    [quiver] = [c for c in ax.collections if hasattr(c, "U")]
+    assert quiver.U.size == 49
+    far = np.abs(quiver.X) > 1.0
+    assert (np.sign(quiver.U)[far] == -np.sign(quiver.X)[far]).all()
+    assert ax.get_xlabel() == "coordinate 1"
+    # In the same axes when given.
+    assert pk.plot_score(surrogate, draws, ax=ax) is ax
+
+
+@pytest.mark.parametrize("dims", [(0, 0), (0, 3), (-1, 1), (0.0, 1)])
+def test_coordinates_that_do_not_exist_are_refused(dims, fitted):
+    with pytest.raises(ValueError, match="two different coordinates from 0 to 2"):
+        pk.plot_score(*fitted, dims=dims)
