@@ -148,11 +148,8 @@ def row_of(target, step, group):
 
 def write(rows, repetitions):
     """Write the rows, and those of earlier runs that were not run anew, into both files."""
-    text = (HERE / "RESULTS.md").read_text().split("<!-- gradient-free -->")[1].split("<!-- /gradient-free -->")[0]
-    known = [[c.strip() for c in line.strip("| ").split("|")] for line in text.splitlines() if line.startswith("|")]
-    known = {tuple(r[:2]): r for r in known if len(r) == len(HEADER)} | {tuple(r[:2]): r for r in rows}
-    ordered = [known[t, s] for t in TARGETS for s in STEPS if (t, s) in known]
-    table = measures.markdown_table(HEADER, ordered)
+    keys = [(t, s) for t in TARGETS for s in STEPS]
+    table = measures.merge_rows(HERE / "RESULTS.md", "gradient-free", HEADER, rows, keys)
     note = f"{repetitions} repetitions of {CHAINS} chains, {TUNE} + {DRAW} evaluations each.\n\n"
     measures.write_between(HERE / "RESULTS.md", "gradient-free", note + table)
     measures.write_between(HERE.parent.parent / "README.md", "gradient-free", note + table)

@@ -48,6 +48,18 @@ def write_between(path: Path, marker: str, text: str) -> None:
     path.write_text(f"{head}{start}\n{text.strip()}\n{end}{tail}")
 
 
+def merge_rows(path: Path, marker: str, header, rows, keys) -> str:
+    """Return the table with ``rows``, and with those of the file's table that were not run anew.
+
+    Rows are known by their first cells; ``keys`` are these, as tuples, in the order of the table.
+    """
+    text = path.read_text().split(f"<!-- {marker} -->")[1].split(f"<!-- /{marker} -->")[0]
+    old = [[c.strip() for c in line.strip("| ").split("|")] for line in text.splitlines() if line.startswith("|")]
+    length = len(keys[0])
+    known = {tuple(r[:length]): r for r in [*old, *rows] if len(r) == len(header)}
+    return markdown_table(header, [known[k] for k in keys if k in known])
+
+
 def markdown_table(header, rows):
     """Return a markdown table."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
