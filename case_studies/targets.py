@@ -8,8 +8,23 @@ from dataclasses import dataclass
 
 import numba
 import numpy as np
+from scipy import optimize, stats
 
-__all__ = ["Target", "banana", "correlated_gaussian", "flower", "gamma_gaussian", "grid", "ring"]
+__all__ = [
+    "Target",
+    "banana",
+    "bimodal",
+    "correlated_gaussian",
+    "flower",
+    "funnel",
+    "gamma_gaussian",
+    "grid",
+    "logistic_regression",
+    "ridge",
+    "ring",
+    "skew_normal_abc",
+    "student",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,19 +39,22 @@ class Target:
         (d,) -> float, compiled, up to a constant.
     sample : callable
         (rng, n) -> (n, d) independent exact draws.
-    level : callable
-        (n, d) -> (n,): the statistic whose quantile regions the thesis compares, sum of squares of the
-        coordinates in which the target is (nearly) standard normal.
+    level : callable, optional
+        (n, d) -> (n,), where a study needs it: the statistic whose quantile regions the thesis compares, sum of
+        squares of the coordinates in which the target is (nearly) standard normal.
     score : callable, optional
         (n, d) -> (n, d), gradients of the log density, where a study needs them.
+    log_estimate : callable, optional
+        (rng, (d,)) -> float, log of an unbiased estimate of the density, where the target is known for that.
     """
 
     name: str
     num_dims: int
     log_density: Callable[[np.ndarray], float]
     sample: Callable[[np.random.Generator, int], np.ndarray]
-    level: Callable[[np.ndarray], np.ndarray]
+    level: Callable[[np.ndarray], np.ndarray] | None = None
     score: Callable[[np.ndarray], np.ndarray] | None = None
+    log_estimate: Callable[[np.random.Generator, np.ndarray], float] | None = None
 
 
 def banana(bananicity: float, variance: float, num_dims: int = 8) -> Target:
@@ -224,3 +242,167 @@ def grid(num_dims: int = 2, side: float = 4.0, seed: int = 0) -> Target:
         return shares @ centres - x
 
     return Target(f"grid {num_dims}-d", num_dims, log_density, sample, level, score)
+
+
+def student(degrees: float = 5.0, num_dims: int = 6, correlation: float = 0.8) -> Target:
+    """Return the multivariate Student t with equal correlations of its scale matrix."""
+    shape = (1.0 - correlation) * np.eye(num_dims) + correlation
+    factor = np.linalg.cholesky(shape)
+    precision = np.linalg.inv(shape)
+
+    @numba.njit
+    def log_density(x):
+        total = 0.0
+        for i in range(x.shape[0]):
+            for j in range(x.shape[0]):
+                total += precision[i, j] * x[i] * x[j]
+        return -0.5 * (degrees + x.shape[0]) * np.log1p(total / degrees)
+
+    def sample(rng, n):
+        normal = rng.standard_normal((n, num_dims)) @ factor.T
+        return normal / np.sqrt(rng.chisquare(degrees, size=(n, 1)) / degrees)
+
+    return Target(f"Student t {degrees:g}, {num_dims}-d", num_dims, log_density, sample)
+
+
+def funnel(num_dims: int = 6, spread: float = 1.5) -> Target:
+    """Return x_1 ~ N(0, spread^2), the others N(0, exp(x_1)) given it (Neal 2003, milder)."""
+
+    @numba.njit
+    def log_density(x):
+        total = 0.0
+        for i in range(1, x.shape[0]):
+            total += x[i] * x[i]
+        return -0.5 * ((x[0] / spread) ** 2 + total * np.exp(-x[0]) + (x.shape[0] - 1) * x[0])
+
+    def sample(rng, n):
+        x = rng.standard_normal((n, num_dims))
+        x[:, 0] *= spread
+        x[:, 1:] *= np.exp(x[:, :1] / 2.0)
+        return x
+
+    return Target(f"funnel {num_dims}-d", num_dims, log_density, sample)
+
+
+def ridge(num_dims: int = 6, height: float = 2.0, frequency: float = 2.0, width: float = 0.1) -> Target:
+    """Return x_1 ~ N(0, 3^2), x_2 ~ N(height sin(frequency x_1), width^2), the others standard normal."""
+
+    @numba.njit
+    def log_density(x):
+        total = (x[0] / 3.0) ** 2 + ((x[1] - height * np.sin(frequency * x[0])) / width) ** 2
+        for i in range(2, x.shape[0]):
+            total += x[i] * x[i]
+        return -0.5 * total
+
+    def sample(rng, n):
+        x = rng.standard_normal((n, num_dims))
+        x[:, 0] *= 3.0
+        x[:, 1] = height * np.sin(frequency * x[:, 0]) + width * x[:, 1]
+        return x
+
+    return Target(f"ridge {num_dims}-d", num_dims, log_density, sample)
+
+
+def bimodal(num_dims: int = 4, distance: float = 4.0) -> Target:
+    """Return an equal mixture of two unit normals whose centres are ``distance`` apart."""
+    half = np.full(num_dims, distance / 2.0 / np.sqrt(num_dims))
+
+    @numba.njit
+    def log_density(x):
+        return np.logaddexp(-0.5 * ((x - half) ** 2).sum(), -0.5 * ((x + half) ** 2).sum())
+
+    def sample(rng, n):
+        return rng.choice([-1.0, 1.0], size=(n, 1)) * half + rng.standard_normal((n, num_dims))
+
+    return Target(f"two modes {num_dims}-d", num_dims, log_density, sample)
+
+
+def logistic_regression(num_dims: int = 10, num_data: int = 100, seed: int = 0) -> Target:
+    """Return the posterior of a logistic regression with correlated covariates under a N(0, 3^2) prior.
+
+    Draws are resampled from a Student t around the mode, 20 proposals each: exact but for that finite number.
+    """
+    rng = np.random.default_rng(seed)
+    covariates = rng.standard_normal((num_data, num_dims)) + rng.standard_normal((num_data, 1))
+    signs = np.where(rng.random(num_data) < 1.0 / (1.0 + np.exp(-covariates @ np.linspace(-1, 1, num_dims))), 1.0, -1.0)
+    signed = covariates * signs[:, None]
+
+    @numba.njit
+    def log_density(x):
+        total = 0.0
+        for i in range(x.shape[0]):
+            total -= 0.5 * (x[i] / 3.0) ** 2
+        for a in range(signed.shape[0]):
+            margin = 0.0
+            for i in range(x.shape[0]):
+                margin += signed[a, i] * x[i]
+            total -= np.log1p(np.exp(-margin))
+        return total
+
+    def many(x):
+        return -np.logaddexp(0.0, -x @ signed.T).sum(axis=1) - 0.5 * (x**2).sum(axis=1) / 9.0
+
+    def sample(rng, n):
+        mode = optimize.minimize(lambda x: -many(x[None])[0], np.zeros(num_dims), method="BFGS", tol=1e-8).x
+        chance = 1.0 / (1.0 + np.exp(-signed @ mode))
+        curvature = (signed * (chance * (1.0 - chance))[:, None]).T @ signed + np.eye(num_dims) / 9.0
+        proposal = stats.multivariate_t(mode, 1.1 * np.linalg.inv(curvature), df=8, seed=rng)
+        drawn = []
+        for _ in range(20):
+            x = proposal.rvs(n)
+            weights = many(x) - proposal.logpdf(x)
+            weights = np.exp(weights - weights.max())
+            drawn.append(x[rng.choice(n, -(-n // 20), p=weights / weights.sum())])
+        return rng.permutation(np.concatenate(drawn))[:n]
+
+    return Target(f"logistic regression {num_dims}-d", num_dims, log_density, sample)
+
+
+def skew_normal_abc(num_dims: int = 10, num_simulations: int = 10, epsilon: float = 0.55, seed: int = 0) -> Target:
+    """Return the ABC posterior of the location of a skew normal law, alpha = (10, ..., 10) (thesis, section 4.4.4).
+
+    The likelihood is estimated as N(y | s, epsilon^2 I), s the mean of ``num_simulations`` simulated draws; y is one
+    draw at location (10, ..., 10), and the prior is flat. s - theta = delta t + normal noise with t the mean of as
+    many half-normal variables, so that exact draws exist, and the density needs one integral over t.
+    """
+    alpha = np.full(num_dims, 10.0)
+    delta = alpha / np.sqrt(1.0 + alpha @ alpha)
+    residual = np.linalg.cholesky(np.eye(num_dims) - np.outer(delta, delta))
+
+    def simulate(rng, n):
+        return np.abs(rng.standard_normal((n, 1))) * delta + rng.standard_normal((n, num_dims)) @ residual.T
+
+    observed = 10.0 + simulate(np.random.default_rng(seed), 1)[0]
+    grid = np.linspace(0.0, 8.0, 4001)
+    step = grid[1]
+    half_normal = np.exp(-0.5 * grid**2)
+    frequencies = np.fft.rfft(half_normal, 16 * grid.size) / half_normal.sum()
+    total = np.fft.irfft(frequencies**num_simulations, 16 * grid.size)  # of the sum, on the same grid
+    means = np.arange(total.size) * step / num_simulations
+    keep = total > 1e-12 * total.max()
+    means, log_weights = means[keep][::20], np.log(total[keep][::20])
+    covariance = (1.0 / num_simulations + epsilon**2) * np.eye(num_dims) - np.outer(delta, delta) / num_simulations
+    precision = np.linalg.inv(covariance)
+    along = precision @ delta
+    curvature = delta @ along
+
+    @numba.njit
+    def log_density(x):
+        off = observed - x
+        exponents = log_weights + means * (along * off).sum() - 0.5 * curvature * means**2
+        top = exponents.max()
+        square = 0.0
+        for i in range(x.shape[0]):
+            for j in range(x.shape[0]):
+                square += precision[i, j] * off[i] * off[j]
+        return top + np.log(np.exp(exponents - top).sum()) - 0.5 * square
+
+    def sample(rng, n):
+        summaries = simulate(rng, n * num_simulations).reshape(n, num_simulations, num_dims).mean(axis=1)
+        return observed - summaries - epsilon * rng.standard_normal((n, num_dims))
+
+    def log_estimate(rng, theta):
+        off = observed - theta - simulate(rng, num_simulations).mean(axis=0)
+        return float(-0.5 * (off @ off) / epsilon**2)
+
+    return Target(f"skew normal ABC {num_dims}-d", num_dims, log_density, sample, log_estimate=log_estimate)

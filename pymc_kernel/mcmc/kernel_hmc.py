@@ -107,7 +107,7 @@ class Config:
     """
 
     estimator: object = field(default_factory=Values)
-    exploring_share: float = 0.15
+    exploring_share: float = 0.1
     max_steps: int = 60
     target_accept: float = 0.234
     noisy: bool = False
@@ -354,18 +354,18 @@ def learn_from(state: State, info: Info, config: Config) -> State:
 
 
 def _measure(state, info):
-    """Return the squared jumps of the whitened coordinates z_i and of z_i^2, over twice their variance if Gaussian.
+    """Return acceptance times squared jumps of the whitened z_i and of z_i^2, over twice their variance if Gaussian.
 
-    In expectation one minus the autocorrelation; each is worth one at most, the value of an independent draw,
-    since more would be a fault of the normalisation. The state is the one after the draw.
+    In expectation one minus the autocorrelation. With the acceptance probability in place of what happened, a few
+    dozen moves of a kind tell what it is worth. The state is the one after the draw, before it is remembered.
     """
     mean, factor = state.walk.mean, state.walk.factor
-    if not info.accepted or info.kind < 0:
+    if not info.accept_prob > 0.0 or not state.visited.count:
         return np.zeros(2 * state.position.size)
     after = _to_unit(factor, mean, info.proposal)
-    before = _to_unit(factor, mean, state.visited.buffer[state.visited.count - 1]) if state.visited.count else after
+    before = _to_unit(factor, mean, state.visited.buffer[state.visited.count - 1])
     jumps = np.concatenate([(after - before) ** 2 / 2.0, (after**2 - before**2) ** 2 / 4.0])
-    return jumps
+    return info.accept_prob * jumps
 
 
 def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> Fit | None:

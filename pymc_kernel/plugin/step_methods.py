@@ -462,7 +462,7 @@ class KernelHMC(TransitionStep):
         vars=None,
         *,
         surrogate="auto",
-        exploring_share: float = 0.15,
+        exploring_share: float = 0.1,
         max_steps: int = 60,
         target_accept: float = 0.234,
         model=None,

@@ -232,7 +232,7 @@ def jagged(x):
 
 
 @pytest.mark.parametrize(
-    ("worth", "share"), [(0.0, 0.0), (0.04, 0.0), (0.07, 0.5), (0.5, 0.85)], ids=["nothing", "worse", "little", "much"]
+    ("worth", "share"), [(0.0, 0.0), (0.04, 0.0), (0.07, 0.5), (0.5, 0.9)], ids=["nothing", "worse", "little", "much"]
 )
 def test_the_share_of_surrogate_moves_is_what_they_are_worth(worth, share, rng):
     state, config = misled(rng, S.Values())
