@@ -84,7 +84,8 @@ _TRIALS = 100
 _VALIDATION = 1000  # draws that cross-validation looks at
 _MEMORY = 150.0  # moves of a kind that its measure is averaged over, 20 of them from before the last fit
 _MEMORY_OF_OLD_FIT = 20.0
-_NEARLY_BEST = 0.95
+_NEARLY_BEST = 0.8  # what a few dozen moves cannot tell apart
+_PREFERRED = (4, 5, 3, 2, 6)  # kinds, where they cannot be told apart: four trajectories are safe and cheap
 _SAFE_SHARE = 0.05  # of the surrogate moves after tuning, each for single trajectories and the flattened surrogate
 
 
@@ -485,9 +486,9 @@ def places_to_survey(rng: np.random.Generator, states: Sequence[State], learnt: 
 def finish(state: State, config: Config) -> State:
     """Return the state with the shares of moves for after tuning, and without what only learning needs.
 
-    The cheapest kind of surrogate move that is nearly as good as the best gets what exploring and the two safe kinds
-    (single trajectories, chains on the flattened surrogate) leave. A surrogate that is not twice as good as exploring
-    gets half, one that is worse gets nothing.
+    One kind of surrogate move, as good as the best as far as the measures can tell, gets what exploring and the two
+    safe kinds (single trajectories, chains on the flattened surrogate) leave. A surrogate that is not twice as good as
+    exploring gets half, one that is worse gets nothing.
     """
     d = state.position.size
     state = state._replace(evaluated=empty_history(0, d + 1), survey=np.empty((0, d)))
@@ -502,7 +503,7 @@ def finish(state: State, config: Config) -> State:
     elif surrogate.max() < 2.0 * exploring:
         share = min(share, 0.5)
     shares = (1.0 - share) * _exploring(len(KINDS), _DIFFERENCE_SHARE)
-    best = _SHORT + int(np.argmax(surrogate >= _NEARLY_BEST * surrogate.max()))
+    best = next(kind for kind in _PREFERRED if worth[kind] >= _NEARLY_BEST * surrogate.max())
     # A chain on the surrogate sticks where the surrogate is too low; these two find the way out.
     shares[[_LONG, _FLATTENED]] += _SAFE_SHARE * share
     shares[best] += (1.0 - 2.0 * _SAFE_SHARE) * share
