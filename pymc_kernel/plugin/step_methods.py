@@ -498,6 +498,13 @@ class KernelHMC(TransitionStep):
         with threadpool_limits(1, user_api="blas"):
             return kernel_hmc.adapt(self.rng, state, info, self.config, self.num_tune)
 
+    def stop_tuning(self):
+        """End the learning, even where fewer draws were tuned for than had been announced."""
+        state = self.transition
+        if self.tune and state is not None and state.iteration < self.num_tune:
+            self.transition = kernel_hmc.finish(state._replace(iteration=self.num_tune), self.config)
+        return super().stop_tuning()
+
     def _stats(self, state, info):
         return super()._stats(state, info) | {
             "move": info.kind,

@@ -528,3 +528,18 @@ def test_short_tuning_learns_no_shape_from_a_handful_of_points(tune, adaptation)
     step.setup_chain(np.random.default_rng(3), tune, 30)
     advance(step, model.initial_point(), 30)
     assert step.transition.fit is None
+
+
+def test_kernel_hmc_ends_its_learning_when_it_is_told_to():
+    """A loop that counts evaluations may stop tuning a draw early: no survey moves are left after that."""
+    model = exact_model()
+    with model:
+        step = pk.KernelHMC()
+    step.setup_chain(np.random.default_rng(3), 400, 30)
+    point = advance(step, model.initial_point(), 390)[-1]
+    assert step.transition.shares[-1] > 0.0
+    step.stop_tuning()
+    assert step.transition.shares[-1] == 0.0
+    shares = step.transition.shares
+    advance(step, point, 20)
+    assert step.transition.shares is shares
