@@ -4,10 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pymc_kernel import kernels, scores
+    from pymc_kernel import kernels, scores, stein
+    from pymc_kernel.plugin.diagnostics import diagnose, expectation, ksd, ksd_test, mmd_test, stein_thin, summary
     from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
     from pymc_kernel.plugin.model_functions import unconstrained_draws
-    from pymc_kernel.plugin.plots import plot_score
+    from pymc_kernel.plugin.plots import plot_ksd, plot_ksd_evolution, plot_score, plot_stein_thin
     from pymc_kernel.plugin.pooled import sample_khmc
     from pymc_kernel.plugin.step_methods import KAMH, AdaptiveMetropolis, KernelHMC, register_step_methods
 
@@ -16,11 +17,22 @@ __all__ = [
     "AdaptiveMetropolis",
     "EstimatedLikelihood",
     "KernelHMC",
+    "diagnose",
+    "expectation",
     "kernels",
+    "ksd",
+    "ksd_test",
+    "mmd_test",
+    "plot_ksd",
+    "plot_ksd_evolution",
     "plot_score",
+    "plot_stein_thin",
     "register_step_methods",
     "sample_khmc",
     "scores",
+    "stein",
+    "stein_thin",
+    "summary",
     "unconstrained_draws",
 ]
 
@@ -34,7 +46,11 @@ _WHERE = {
     "KernelHMC": "pymc_kernel.plugin.step_methods",
     "EstimatedLikelihood": "pymc_kernel.plugin.likelihoods",
     "register_step_methods": "pymc_kernel.plugin.step_methods",
-    "plot_score": "pymc_kernel.plugin.plots",
+    **dict.fromkeys(
+        ("diagnose", "expectation", "ksd", "ksd_test", "mmd_test", "stein_thin", "summary"),
+        "pymc_kernel.plugin.diagnostics",
+    ),
+    **dict.fromkeys(("plot_ksd", "plot_ksd_evolution", "plot_score", "plot_stein_thin"), "pymc_kernel.plugin.plots"),
     "sample_khmc": "pymc_kernel.plugin.pooled",
     "unconstrained_draws": "pymc_kernel.plugin.model_functions",
 }

@@ -4,11 +4,15 @@ Every type is also a built-in one (``ValueError`` or ``RuntimeError``), so that 
 the package can still catch it.
 """
 
-__all__ = ["NoisyBlockError", "NonFiniteStartError", "NotDifferentiableError", "PymcKernelError"]
+__all__ = ["NoGradientError", "NoisyBlockError", "NonFiniteStartError", "NotDifferentiableError", "PymcKernelError"]
 
 
 class PymcKernelError(Exception):
     """Base of all errors that the package defines."""
+
+
+class NoGradientError(PymcKernelError, ValueError):
+    """Scores were asked of a model whose log density has no gradient, or is only estimated."""
 
 
 class NonFiniteStartError(PymcKernelError, ValueError):

@@ -15,12 +15,14 @@ MAY_IMPORT = {
     "linalg": set(),
     "kernels": {"errors", "parallel", "linalg"},
     "scores": {"errors", "parallel", "linalg", "kernels"},
+    "stein": {"errors", "parallel", "linalg", "kernels"},
     "mcmc": {"errors", "linalg", "kernels", "scores"},
-    "plugin": {"errors", "kernels", "scores", "mcmc"},
-    "__init__": {"kernels", "scores", "mcmc", "plugin", "errors"},
+    "plugin": {"errors", "kernels", "scores", "stein", "mcmc"},
+    "__init__": {"kernels", "scores", "stein", "mcmc", "plugin", "errors"},
 }
 OUTSIDE_BELOW = {"numpy", "scipy", "numba"}
-OUTSIDE_PLUGIN = OUTSIDE_BELOW | {"pymc", "pytensor", "arviz", "xarray", "matplotlib", "rich", "threadpoolctl"}
+ARVIZ = {"arviz", "arviz_base", "arviz_plots", "xarray", "pandas", "matplotlib"}
+OUTSIDE_PLUGIN = OUTSIDE_BELOW | ARVIZ | {"pymc", "pytensor", "rich", "threadpoolctl"}
 
 
 def floor_of(path):

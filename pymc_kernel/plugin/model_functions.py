@@ -8,14 +8,18 @@ import xarray as xr
 from pymc.pytensorf import compile as pymc_compile
 from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
 from pymc.vartypes import continuous_types
+from pytensor.gradient import grad
 from pytensor.graph.replace import clone_replace, vectorize_graph
-from pytensor.tensor import concatenate, tensor
+from pytensor.tensor import tensor
 from pytensor.tensor.random.type import RandomGeneratorType
 
-from pymc_kernel.errors import NoisyBlockError
+from pymc_kernel.errors import NoGradientError, NoisyBlockError
 from pymc_kernel.plugin.likelihoods import estimated_terms, install_noise
 
-__all__ = ["LogDensity", "compile_log_density", "unconstrained_draws"]
+__all__ = ["LogDensity", "compile_log_density", "compile_scores", "unconstrained_draws", "value_draws"]
+
+_DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorised graph
+_GRADIENT_ERRORS = (NotImplementedError, TypeError, AttributeError, ValueError)  # what an Op without a gradient raises
 
 
 class LogDensity:
@@ -130,6 +134,13 @@ def unconstrained_draws(posterior: xr.Dataset, model: pm.Model | None = None) ->
         Where a free variable is missing from the draws, or has another shape than the model says.
     """
     model = pm.modelcontext(model)
+    values = value_draws(posterior, model)
+    flat = [values[v].reshape(-1, int(np.prod(values[v].shape[1:]))) for v in model.value_vars]
+    return np.concatenate(flat, axis=1).reshape(posterior.sizes["chain"], posterior.sizes["draw"], -1)
+
+
+def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:
+    """Return for each value variable of the model its draws, (chain * draw, ...); errors as above."""
     missing = [rv.name for rv in model.free_RVs if rv.name not in posterior]
     if missing:
         raise ValueError(
@@ -142,15 +153,14 @@ def unconstrained_draws(posterior: xr.Dataset, model: pm.Model | None = None) ->
         rv = model.values_to_rvs[value]
         transform = model.rvs_to_transforms[rv]
         if transform is None:
-            moved.append(one[rv].ravel())
+            moved.append(one[rv])
         else:
             parameters = clone_replace(list(rv.owner.inputs), replace=one)
-            moved.append(transform.forward(one[rv], *parameters).ravel())
-    many = {x: tensor(dtype=x.dtype, shape=(None, *x.type.shape)) for x in one.values()}
+            moved.append(transform.forward(one[rv], *parameters))
+    many = {x: _batched(x) for x in one.values()}
     with model:
-        function = pymc_compile(list(many.values()), vectorize_graph(concatenate(moved), many))
+        function = pymc_compile(list(many.values()), vectorize_graph(moved, many), on_unused_input="ignore")
     shapes = model.eval_rv_shapes()
-    sizes = posterior.sizes["chain"], posterior.sizes["draw"]
     arrays = []
     for rv in one:
         draws = posterior[rv.name].transpose("chain", "draw", ...).values
@@ -158,4 +168,70 @@ def unconstrained_draws(posterior: xr.Dataset, model: pm.Model | None = None) ->
             said = tuple(int(s) for s in shapes[rv.name])
             raise ValueError(f"the draws of {rv.name} have shape {draws.shape[2:]}, the model says {said}.")
         arrays.append(np.ascontiguousarray(draws, dtype=rv.dtype).reshape(-1, *draws.shape[2:]))
-    return function(*arrays).reshape(*sizes, -1)
+    return dict(zip(model.value_vars, function(*arrays), strict=True))
+
+
+def _batched(variable):
+    return tensor(dtype=variable.dtype, shape=(None, *variable.type.shape))
+
+
+def compile_scores(model: pm.Model):
+    """Return a function from draws of all value variables, (n, ...) each, to log densities (n,) and scores (n, d).
+
+    The scores are those of the continuous value variables, one after the other; ``d`` counts these alone. One call
+    evaluates all draws it is given in one vectorised graph.
+
+    Raises
+    ------
+    NoGradientError
+        Where a term has no gradient, or is only estimated.
+    """
+    variables = model.continuous_value_vars
+    if not variables:
+        raise NoGradientError("this model has no continuous variables, so it has no score.")
+    logp = model.logp()
+    estimated, _ = estimated_terms(logp)
+    if estimated:
+        raise NoGradientError(_no_gradient(estimated, "only estimated"))
+    try:
+        gradients = grad(logp, variables, disconnected_inputs="ignore")
+    except _GRADIENT_ERRORS as error:
+        raise NoGradientError(_no_gradient(_without_gradient(model, variables), "a black box")) from error
+    many = {v: _batched(v) for v in model.value_vars}
+    outputs = vectorize_graph([logp, *gradients], many)
+    with model:
+        function = pymc_compile(list(many.values()), outputs, on_unused_input="ignore")
+    function.trust_input = True
+
+    def scores(values):
+        log_densities, slopes = [], []
+        n = len(values[0])
+        for start in range(0, n, _DRAWS_AT_A_TIME):
+            rows = slice(start, start + _DRAWS_AT_A_TIME)
+            first, *rest = function(*(np.ascontiguousarray(v[rows]) for v in values))
+            count = len(values[0][rows])
+            log_densities.append(np.broadcast_to(first, (count,)))
+            slopes.append(np.concatenate([np.asarray(r).reshape(count, -1) for r in rest], axis=1))
+        return np.concatenate(log_densities), np.concatenate(slopes)
+
+    return scores
+
+
+def _without_gradient(model, variables):
+    """Return the names of the model's terms that cannot be differentiated."""
+    terms = zip([*model.basic_RVs, *model.potentials], model.logp(sum=False), strict=True)
+    names = []
+    for variable, term in terms:
+        try:
+            grad(term.sum(), variables, disconnected_inputs="ignore")
+        except _GRADIENT_ERRORS:
+            names.append(variable.name)
+    return names
+
+
+def _no_gradient(names, why):
+    return (
+        f"the log density of this model has no gradient: {', '.join(names) or 'a term'} is {why}. A Stein discrepancy "
+        "needs scores. Give your own as score=, a function from unconstrained draws (n, d) to gradients of the log "
+        "density (n, d), or compare with a run that you trust by pk.mmd_test(idata, trusted)."
+    )

@@ -1,8 +1,15 @@
 """Pictures. What they show is computed elsewhere."""
 
+import arviz_plots as azp
 import numpy as np
+import xarray as xr
+from arviz_plots import visuals
 
-__all__ = ["plot_score"]
+from pymc_kernel import stein
+from pymc_kernel.plugin import diagnostics
+from pymc_kernel.stein.draws import as_chains, choose_thinning, thin_chains
+
+__all__ = ["plot_ksd", "plot_ksd_evolution", "plot_score", "plot_stein_thin"]
 
 _QUANTILES = (0.005, 0.995)
 _PIXELS = 150
@@ -67,3 +74,146 @@ def _plane(middle, dims, ranges, num):
     places = np.tile(middle, (num**2, 1))
     places[:, dims[0]], places[:, dims[1]] = (g.ravel() for g in np.meshgrid(across, up))
     return across, up, places
+
+
+def plot_ksd(data, *, backend=None, plot_collection=None, **arguments):
+    """Draw the null distribution of the kernel Stein discrepancy with what the draws have, joint and per parameter.
+
+    Parameters
+    ----------
+    data : DataTree or convertible, or KSDReport
+        Draws, or the result of ``pk.ksd_test``.
+    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
+        As everywhere in ArviZ.
+    plot_collection : arviz_plots.PlotCollection, optional
+        To draw into.
+    **arguments
+        Of ``pk.ksd_test``: ``model``, ``var_names`` and so on.
+
+    Returns
+    -------
+    arviz_plots.PlotCollection
+        A panel for all parameters together, ``joint``, and one each; the line is the draws' own discrepancy.
+    """
+    report = data if isinstance(data, diagnostics.KSDReport) else diagnostics.ksd_test(data, **arguments)
+    joint = xr.DataArray(report.test.null, dims="replicate")
+    null = xr.Dataset({"joint": joint, **np.sqrt(report.null).data_vars})
+    own = report.ksd * np.sqrt(report.shares)
+    observed = xr.Dataset({"joint": xr.DataArray(report.ksd), **own.data_vars})
+    plot_collection = azp.plot_dist(
+        xr.DataTree.from_dict({"null": null}),
+        group="null",
+        sample_dims=["replicate"],
+        backend=backend,
+        plot_collection=plot_collection,
+        visuals={"credible_interval": False, "point_estimate": False, "point_estimate_text": False},
+    )
+    plot_collection.map(visuals.vline, "observed", data=observed, ignore_aes="all", color="C1")
+    return plot_collection
+
+
+def plot_ksd_evolution(
+    data,
+    *,
+    num_sizes: int = 8,
+    num_replicates: int = 300,
+    max_draws: int | None = 2000,
+    backend=None,
+    random_seed=None,
+    **arguments,
+):
+    """Draw the kernel Stein discrepancy against the number of draws, with its null band, a panel for each chain.
+
+    Parameters
+    ----------
+    data : DataTree or convertible
+    num_sizes : int
+        Numbers of draws, evenly spaced.
+    num_replicates : int
+        Of the bootstrap, for the band from 5 % to 95 %.
+    max_draws : int, optional
+        Of each chain, after thinning.
+    backend
+        As in :func:`plot_ksd`.
+    random_seed : int, optional
+    **arguments
+        ``model``, ``var_names``, ``filter_vars``, ``group``, ``coords``, ``sample_dims``, ``score`` as in ``pk.ksd``.
+
+    Returns
+    -------
+    arviz_plots.PlotCollection
+
+    Notes
+    -----
+    All sizes are standardised alike, by the mean and covariance of all draws.
+    """
+    part = diagnostics.read_draws(data, **arguments)
+    chains = as_chains(part.draws, part.scores)
+    thin = choose_thinning(chains.draws, chains.lengths)
+    if max_draws is not None:
+        thin = max(thin, -(-min(chains.lengths) // max_draws))
+    draws, scores = stein.standardise(chains.draws, chains.scores)
+    chains = thin_chains(chains._replace(draws=draws, scores=scores), thin)
+    length = min(chains.lengths)
+    sizes = np.unique(np.linspace(length / num_sizes, length, num_sizes).astype(int))
+    rng = np.random.default_rng(0 if random_seed is None else random_seed)
+    found = np.empty((len(chains.lengths), len(sizes), 3))
+    edges = np.cumsum((0, *chains.lengths))
+    for c, first in enumerate(edges[:-1]):
+        for s, size in enumerate(sizes):
+            rows = slice(first, first + size)
+            test = stein.ksd_test(
+                chains.draws[rows], chains.scores[rows], how="none", thin=1, num_replicates=num_replicates, rng=rng
+            )
+            found[c, s] = test.ksd, *test.null_quantiles
+    count = np.broadcast_to(sizes * thin, found.shape[:2])
+    dims = ("chain", "size")
+    lines = xr.Dataset({"KSD of chain": (("plot_axis", *dims), [count, found[..., 0]])}, {"plot_axis": ["x", "y"]})
+    band = xr.Dataset(
+        {"KSD of chain": (("kwarg", *dims), [count, found[..., 1], found[..., 2]])}, {"kwarg": ["x", "y_bottom", "y_top"]}
+    )
+    collection = azp.PlotCollection.wrap(lines.isel(plot_axis=0, drop=True), cols=["chain"], backend=backend)
+    collection.map(visuals.fill_between_y, "null_band", data=band, color="C0", alpha=0.3)
+    collection.map(visuals.line_xy, "ksd", data=lines, color="C1")
+    collection.map(visuals.labelled_x, "xlabel", text="draws", subset_info=False)
+    collection.map(visuals.labelled_y, "ylabel", text="KSD", subset_info=False)
+    collection.map(visuals.labelled_title, "title", subset_info=True, labeller=azp.visuals.BaseLabeller())
+    return collection
+
+
+def plot_stein_thin(data, num_points: int = 50, *, var_names=None, coords=None, backend=None, **arguments):
+    """Draw pairs of parameters with the draws that Stein thinning chooses.
+
+    Parameters
+    ----------
+    data : DataTree or convertible
+    num_points : int
+        Draws to choose.
+    var_names, coords
+        What is drawn, and looked at by the choice.
+    backend
+        As in :func:`plot_ksd`.
+    **arguments
+        Of ``pk.stein_thin``: ``model``, ``group`` and so on.
+
+    Returns
+    -------
+    arviz_plots.PlotMatrix
+    """
+    chosen = diagnostics.stein_thin(data, num_points, var_names=var_names, coords=coords, **arguments)
+    group = arguments.get("group", "posterior")
+    matrix = azp.plot_pair(
+        data,
+        var_names=var_names,
+        coords=coords,
+        group=group,
+        sample_dims=arguments.get("sample_dims"),
+        backend=backend,
+        visuals={"scatter": {"alpha": 0.15, "color": "C0"}},
+    )
+    points = chosen[group].to_dataset()
+    points = points if var_names is None else points[list(np.atleast_1d(var_names))]
+    points = points if coords is None else points.sel(coords)
+    points = points.drop_vars(["source_chain", "source_draw"], errors="ignore")
+    matrix.map_lower(visuals.scatter_couple, "chosen", data=points, color="C1", alpha=1.0, ignore_aes="all")
+    return matrix

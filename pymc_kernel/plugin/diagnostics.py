@@ -1,0 +1,683 @@
+"""Stein diagnostics of a DataTree and the model it was sampled from, beside ArviZ's; mathematics is in ``stein``."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import arviz as az
+import numpy as np
+import pandas as pd
+import pymc as pm
+import xarray as xr
+from arviz_base import dataset_to_dataframe, extract, rcParams
+from scipy.stats import gaussian_kde
+
+from pymc_kernel import stein
+from pymc_kernel.errors import NoGradientError
+from pymc_kernel.plugin.model_functions import compile_scores, value_draws
+from pymc_kernel.stein.draws import as_chains, choose_thinning
+
+__all__ = ["KSDReport", "diagnose", "expectation", "ksd", "ksd_test", "mmd_test", "stein_thin", "summary"]
+
+_KINDS_WITH_DIAGNOSTICS = ("all", "diagnostics", "all_median", "diagnostics_median")
+_VALLEY = 0.2  # of a density estimate, over the lower of the peaks beside it: below, the modes are separated
+_SMALL_MODE = 0.02  # share of the draws
+_ARGUMENTS = """data : DataTree or convertible
+        With the draws of all free variables of the model.
+    model : pymc.Model, optional
+        The model that was sampled; the one in context by default.
+    var_names, filter_vars, group, coords, sample_dims
+        As everywhere in ArviZ. Variables that are left out are averaged over: the test is then of the joint law of
+        the others.
+    score : callable, optional
+        From unconstrained draws of the continuous variables (n, d) to gradients of the log density there (n, d), where
+        the model has none, or another law than the model's is to be tested."""
+
+
+class ModelDraws:
+    """The draws of some of a model's variables with their scores, and what each coordinate is called."""
+
+    def __init__(self, draws, scores, positions, dataset, conditional_on):
+        self.draws = draws  # (chain, draw, d), unconstrained
+        self.scores = scores  # (chain, draw, d)
+        self.positions = positions  # {variable: DataArray of column numbers, or array where the shapes differ}
+        self.dataset = dataset  # what was asked for, deterministic variables included
+        self.conditional_on = conditional_on  # names of discrete variables
+
+    def labelled(self, values: np.ndarray, last: str | None = None) -> xr.Dataset:
+        """Return one number a column as a Dataset; a variable whose transform changes its shape has the sum.
+
+        ``values`` (d,), or (d, n) with ``last`` the name of its second dimension.
+        """
+        out, further = {}, [] if last is None else [last]
+        for name, columns in self.positions.items():
+            if isinstance(columns, xr.DataArray):
+                out[name] = xr.DataArray(values[columns.values], columns.coords, [*columns.dims, *further])
+            else:
+                out[name] = xr.DataArray(values[columns].sum(axis=0), dims=further)
+        return xr.Dataset(out)
+
+
+def _sample_dims(sample_dims):
+    sample_dims = rcParams["data.sample_dims"] if sample_dims is None else sample_dims
+    return [sample_dims] if isinstance(sample_dims, str) else list(sample_dims)
+
+
+def _chains_of(dataset, sample_dims):
+    """Return the dataset with the dimensions chain and draw, whatever its sample dimensions are called."""
+    if sample_dims == ["chain", "draw"]:
+        return dataset
+    if len(sample_dims) == 1:
+        return dataset.rename({sample_dims[0]: "draw"}).expand_dims("chain")
+    if len(sample_dims) == 2:
+        return dataset.rename(dict(zip(sample_dims, ("chain", "draw"), strict=True)))
+    raise ValueError(f"sample_dims must be one or two dimensions (chain, draw), got {sample_dims}.")
+
+
+def read_draws(
+    data, var_names=None, filter_vars=None, group="posterior", coords=None, sample_dims=None, model=None, score=None
+) -> ModelDraws:
+    """Return draws and scores of the chosen variables; arguments as in :func:`ksd`."""
+    model = pm.modelcontext(model)
+    sample_dims = _sample_dims(sample_dims)
+    data = az.convert_to_datatree(data)
+    if group not in data.children:
+        raise ValueError(f"data has no group {group!r}; it has {', '.join(data.children)}.")
+    asked = extract(
+        data,
+        var_names=var_names,
+        filter_vars=filter_vars,
+        group=group,
+        sample_dims=sample_dims,
+        combined=False,
+        keep_dataset=True,
+    )
+    asked = asked.sel(coords) if coords is not None else asked
+    posterior = _chains_of(data[group].to_dataset(), sample_dims)
+    scores_of = compile_scores(model) if score is None else None
+    values = value_draws(posterior, model)
+    continuous = model.continuous_value_vars
+    discrete = [model.values_to_rvs[v].name for v in model.value_vars if v not in set(continuous)]
+    sizes = posterior.sizes["chain"], posterior.sizes["draw"]
+    flat = np.concatenate([values[v].reshape(sizes[0] * sizes[1], -1) for v in continuous], axis=1)
+    if score is None:
+        _, scores = scores_of([values[v] for v in model.value_vars])
+    else:
+        scores = np.asarray(score(flat), dtype=float)
+        if scores.shape != flat.shape:
+            raise ValueError(f"score must return an array of shape {flat.shape}, got {scores.shape}.")
+    positions, start = {}, 0
+    for value in continuous:
+        rv = model.values_to_rvs[value]
+        shape = values[value].shape[1:]
+        columns = np.arange(start, start + math.prod(shape))
+        start += columns.size
+        if rv.name not in asked:
+            continue
+        one = posterior[rv.name].isel(chain=0, draw=0, drop=True)
+        if one.shape == shape:
+            one = one.copy(data=columns.reshape(shape))
+            selected = {k: v for k, v in (coords or {}).items() if k in one.dims}
+            positions[rv.name] = one.sel(selected)
+        else:
+            positions[rv.name] = columns
+    if not positions:
+        raise ValueError("none of the chosen variables is a continuous free variable of the model.")
+    kept = np.concatenate([np.ravel(c) for c in positions.values()])
+    numbers = dict(zip(kept.tolist(), range(kept.size), strict=True))
+    positions = {
+        name: c.copy(data=np.vectorize(numbers.get, otypes=[int])(c.values))
+        if isinstance(c, xr.DataArray)
+        else np.array([numbers[i] for i in c])
+        for name, c in positions.items()
+    }
+    draws, scores = (a[:, kept].reshape(*sizes, -1) for a in (flat, scores))
+    return ModelDraws(draws, scores, positions, asked, discrete)
+
+
+@dataclass(frozen=True)
+class KSDReport:
+    """A test of draws against a model: ``print`` it.
+
+    Attributes
+    ----------
+    test : pymc_kernel.stein.KSDTest
+        The joint result: ``ksd``, ``p_value``, ``null``, ``null_quantiles``, ``thin``, ``flip_probability``.
+    shares, p_values : xarray.Dataset
+        Of each parameter: its part of the squared discrepancy, and the p-value of its own test. A variable whose
+        transform changes its shape (a simplex, a covariance) has one number for all of it; its p-value is the smallest
+        of its coordinates' times their number.
+    null : xarray.Dataset
+        Squared discrepancies of each parameter under the null, with the dimension ``replicate``.
+    conditional_on : tuple of str
+        Discrete variables, whose law is not tested.
+    """
+
+    test: stein.KSDTest
+    shares: xr.Dataset
+    p_values: xr.Dataset
+    null: xr.Dataset
+    conditional_on: tuple[str, ...]
+
+    @property
+    def p_value(self) -> float:
+        """Of the joint test."""
+        return self.test.p_value
+
+    @property
+    def ksd(self) -> float:
+        """The discrepancy, to be compared with ``test.null_quantiles``."""
+        return self.test.ksd
+
+    def table(self):
+        """Return shares and p-values as a data frame, a row each parameter."""
+        stacked = xr.concat([self.shares, self.p_values], dim=xr.DataArray(["ksd", "ksd_p"], dims="summary"))
+        return dataset_to_dataframe(stacked, sample_dims=["summary"]).T
+
+    def __str__(self):
+        test = self.test
+        low, high = test.null_quantiles
+        lines = [
+            "Kernel Stein discrepancy of the draws from the model",
+            f"  ksd {test.ksd:.3g}; draws from the model would have {low:.3g} to {high:.3g} (90 %)",
+            f"  p-value {test.p_value:.3g}",
+            f"  {test.num_draws} draws, one in {test.thin} of each chain; signs flip with probability "
+            f"{test.flip_probability:g}",
+        ]
+        if self.conditional_on:
+            lines.append(f"  given the discrete variables {', '.join(self.conditional_on)}, whose law is not tested")
+        table = self.table()
+        return "\n".join([*lines, "", table.to_string(float_format=lambda x: f"{x:.3f}")])
+
+
+def ksd(
+    data,
+    *,
+    model=None,
+    var_names=None,
+    filter_vars=None,
+    group="posterior",
+    coords=None,
+    sample_dims=None,
+    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    kernel=None,
+) -> xr.Dataset:
+    """Return each parameter's part of the squared kernel Stein discrepancy between draws and model.
+
+    Parameters
+    ----------
+    {arguments}
+    kernel : radial kernel of ``pymc_kernel.kernels``, optional
+        In standardised coordinates; the inverse multiquadric by default.
+
+    Returns
+    -------
+    xarray.Dataset
+        Parts of the square; their sum is ``attrs["ksd"] ** 2``. For a p-value see :func:`ksd_test`.
+    """
+    part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
+    parts = stein.ksd_shares(part.draws, part.scores, kernel)
+    out = part.labelled(parts)
+    out.attrs["ksd"] = float(np.sqrt(parts.sum()))
+    return out
+
+
+def ksd_test(
+    data,
+    *,
+    model=None,
+    var_names=None,
+    filter_vars=None,
+    group="posterior",
+    coords=None,
+    sample_dims=None,
+    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    kernel=None,
+    num_replicates: int = 1000,
+    thin: int | str = "auto",
+    flip_probability: float | str = "auto",
+    max_draws: int | None = 2000,
+    random_seed=None,
+) -> KSDReport:
+    """Test whether draws come from the model's posterior, by the model's own scores.
+
+    Parameters
+    ----------
+    {arguments}
+    kernel : radial kernel of ``pymc_kernel.kernels``, optional
+        In standardised coordinates; the inverse multiquadric by default.
+    num_replicates : int
+        Of the wild bootstrap.
+    thin : int or "auto"
+        Every how many draws of a chain are used. "auto": so that no autocorrelation is one half or more, and no more
+        than ``max_draws`` are left.
+    flip_probability : float in (0, 0.5] or "auto"
+        Of the bootstrap's signs: one half for independent draws, 0.1 for others.
+    max_draws : int, optional
+        Bounds the work, which grows with the square. None for all.
+    random_seed : int, optional
+        Of the bootstrap.
+
+    Returns
+    -------
+    KSDReport
+
+    Raises
+    ------
+    NoGradientError
+        Where the model has no gradient or is only estimated; the text names the variable and the ways out.
+
+    Notes
+    -----
+    Draws are whitened; a discrepancy depends on the coordinates. It cannot see a wrong weight of separated modes, nor a
+    mode that no draw is in: keep R-hat beside it. With many draws any small bias has a small p-value: look at the
+    size, too.
+    """
+    part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
+    return _test(part, kernel, num_replicates, thin, flip_probability, max_draws, random_seed)
+
+
+def _test(part, kernel, num_replicates, thin, flip_probability, max_draws, random_seed):
+    chains = as_chains(part.draws, part.scores)
+    if thin == "auto":
+        thin = choose_thinning(chains.draws, chains.lengths)
+        if max_draws is not None:
+            thin = max(thin, -(-len(chains.draws) // max_draws))
+    test = stein.ksd_test(
+        part.draws,
+        part.scores,
+        kernel,
+        num_replicates=num_replicates,
+        thin=thin,
+        flip_probability=flip_probability,
+        coordinates=True,
+        rng=np.random.default_rng(0 if random_seed is None else random_seed),
+    )
+    shares = part.labelled(test.shares)
+    p_values = part.labelled(test.share_p_values)
+    for name, columns in part.positions.items():
+        if not isinstance(columns, xr.DataArray):
+            p_values[name] = min(1.0, len(columns) * test.share_p_values[columns].min())
+    null = part.labelled(test.share_null**2, "replicate")
+    return KSDReport(test, shares, p_values, null, tuple(part.conditional_on))
+
+
+def summary(
+    data,
+    var_names=None,
+    filter_vars=None,
+    group="posterior",
+    coords=None,
+    sample_dims=None,
+    kind="all",
+    fmt="wide",
+    ci_prob=None,
+    ci_kind=None,
+    round_to="auto",
+    skipna=False,
+    *,
+    model=None,
+    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    num_replicates: int = 500,
+    max_draws: int | None = 2000,
+    random_seed=None,
+):
+    """Return ``az.summary`` with two more columns, which say whether the draws fit the model's posterior.
+
+    ``ksd`` is the parameter's share of the squared kernel Stein discrepancy, one in all; ``ksd_p`` the p-value of its
+    own test. The joint result is in ``attrs``: ``ksd``, ``ksd_null_low``, ``ksd_null_high`` (5 % and 95 % of what draws
+    from the model would have), ``ksd_p``, ``ksd_thin`` and ``ksd_flip_probability``. Deterministic and discrete
+    variables have no score, and NaN here.
+
+    Parameters
+    ----------
+    {arguments}
+    kind, fmt, ci_prob, ci_kind, round_to, skipna
+        As in ``az.summary``. Kinds without diagnostics have no further columns.
+    num_replicates, max_draws, random_seed
+        As in :func:`ksd_test`.
+
+    Returns
+    -------
+    pandas.DataFrame or xarray.Dataset
+        What ``az.summary`` returns.
+    """
+    table = az.summary(
+        data, var_names, filter_vars, group, coords, sample_dims, kind, fmt, ci_prob, ci_kind, round_to, skipna
+    )
+    part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
+    report = _test(part, None, num_replicates, "auto", "auto", max_draws, random_seed)
+    if kind in _KINDS_WITH_DIAGNOSTICS:
+        like = part.dataset.isel(dict.fromkeys(_sample_dims(sample_dims), 0), drop=True)
+        both = [_like(like, values) for values in (report.shares, report.p_values)]
+        table = _with_rows(table, xr.concat(both, xr.DataArray(["ksd", "ksd_p"], dims="summary")), fmt, round_to)
+    table.attrs |= {
+        "ksd": report.ksd,
+        "ksd_null_low": float(report.test.null_quantiles[0]),
+        "ksd_null_high": float(report.test.null_quantiles[1]),
+        "ksd_p": report.p_value,
+        "ksd_thin": report.test.thin,
+        "ksd_flip_probability": report.test.flip_probability,
+    }
+    return table
+
+
+def _like(dataset, values):
+    """Return a Dataset of the shapes of ``dataset``: the values where there are any, NaN elsewhere."""
+    return xr.Dataset(
+        {
+            name: values[name].broadcast_like(one).transpose(*one.dims).astype(float)
+            if name in values
+            else xr.full_like(one, np.nan, dtype=float)
+            for name, one in dataset.data_vars.items()
+        }
+    )
+
+
+def _with_rows(table, added, fmt, round_to):
+    """Return the summary with the rows (or columns) ``ksd`` and ``ksd_p``, in the format that it has."""
+    if isinstance(round_to, int):
+        added = added.round(round_to)
+    if fmt == "xarray":
+        return xr.concat([table, added], dim="summary")
+    if fmt == "long":
+        frame = added.to_dataframe().reset_index().set_index("summary")
+        frame.index = list(frame.index)
+        return pd.concat([pd.DataFrame(table), frame])
+    frame = dataset_to_dataframe(added, sample_dims=["summary"]).T
+    shown = {}
+    for column, digits in (("ksd", 2), ("ksd_p", 3)):
+        table[column] = frame[column].to_numpy()
+        shown[column] = {row: "" if np.isnan(x) else f"{x:.{digits}f}" for row, x in frame[column].items()}
+    if getattr(table, "_fmt_map", None) is not None:  # how ArviZ shows its own columns
+        table._fmt_map = table._fmt_map | shown
+    return table
+
+
+def diagnose(
+    data,
+    *,
+    model=None,
+    var_names=None,
+    filter_vars=None,
+    coords=None,
+    sample_dims=None,
+    group="posterior",
+    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    level: float = 0.05,
+    show_diagnostics: bool = True,
+    return_diagnostics: bool = False,
+    random_seed=None,
+    **arviz_arguments,
+):
+    """Print what ArviZ's checks and the kernel Stein discrepancy say of the draws, in words.
+
+    Parameters
+    ----------
+    {arguments}
+    level : float
+        p-values below it are reported.
+    show_diagnostics, return_diagnostics
+        As in ``az.diagnose``.
+    random_seed : int, optional
+        Of the bootstrap.
+    **arviz_arguments
+        ``rhat_max`` and the others of ``az.diagnose``.
+
+    Returns
+    -------
+    has_errors : bool
+    diagnostics : dict
+        Where asked for: those of ``az.diagnose``, and "ksd", a :class:`KSDReport`, and "modes", the names of parameters
+        whose draws fall into separated modes.
+
+    Notes
+    -----
+    A model without a gradient has ArviZ's checks alone, and a line that says so.
+    """
+    has_errors, found = az.diagnose(
+        data,
+        var_names=var_names,
+        filter_vars=filter_vars,
+        coords=coords,
+        sample_dims=sample_dims,
+        group=group,
+        show_diagnostics=show_diagnostics,
+        return_diagnostics=True,
+        **arviz_arguments,
+    )
+    lines = ["Kernel Stein discrepancy"]
+    try:
+        part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
+    except NoGradientError as error:
+        lines.append(str(error))
+    else:
+        report = _test(part, None, 1000, "auto", "auto", 2000, random_seed)
+        modes = _separated(part)
+        found |= {"ksd": report, "modes": modes}
+        has_errors = has_errors or report.p_value < level
+        lines += _in_words(report, modes, level)
+    if show_diagnostics:
+        print("\n".join(lines))
+    return (has_errors, found) if return_diagnostics else has_errors
+
+
+def _in_words(report, modes, level):
+    test = report.test
+    low, high = test.null_quantiles
+    size = f"{test.ksd:.3g}, where draws from the model would have {low:.3g} to {high:.3g}"
+    if report.p_value >= level:
+        lines = [f"The draws fit the model's scores (p = {report.p_value:.3g}; {size})."]
+    else:
+        table = report.table()
+        worst = table.sort_values("ksd_p").index[: min(5, len(table))]
+        named = ", ".join(f"{name} (p = {table.loc[name, 'ksd_p']:.3g})" for name in worst)
+        lines = [
+            f"The draws do not fit the model's scores (p = {report.p_value:.3g}; {size}).",
+            f"Most of it comes from {named}.",
+            "They are biased, or have not converged; if R-hat is fine, the sampler targets another law than the model.",
+        ]
+    if modes:
+        lines.append(
+            f"The draws of {', '.join(modes)} fall into separated modes. Scores do not depend on how much weight each "
+            "mode has, so this test cannot see a wrong one: compare chains from many starts, or use tempering "
+            "(pm.sample_smc)."
+        )
+    if report.conditional_on:
+        lines.append(f"The law of the discrete variables {', '.join(report.conditional_on)} is not tested.")
+    return lines
+
+
+def _separated(part):
+    """Return the names of parameters whose density estimate has a deep valley between two peaks."""
+    flat = part.draws.reshape(-1, part.draws.shape[-1])
+    flags = np.array([_has_valley(column) for column in flat.T])
+    names = []
+    for name, columns in part.positions.items():
+        labelled = flags[columns.values if isinstance(columns, xr.DataArray) else columns]
+        if labelled.ndim == 0 or not isinstance(columns, xr.DataArray):
+            names += [name] if labelled.any() else []
+        else:
+            names += [f"{name}[{', '.join(map(str, i))}]" for i in np.argwhere(labelled)]
+    return names
+
+
+def _has_valley(draws):
+    if np.ptp(draws) == 0.0:
+        return False
+    draws = draws[:: -(-len(draws) // 2000)]
+    # Twice as narrow as the rule for normal laws, which smooths valleys away.
+    density = gaussian_kde(draws, lambda kde: kde.silverman_factor() / 2.0)
+    grid = np.linspace(*np.quantile(draws, [0.001, 0.999]), 200)
+    height = density(grid)
+    from_left, from_right = np.maximum.accumulate(height), np.maximum.accumulate(height[::-1])[::-1]
+    valleys = np.flatnonzero(height < _VALLEY * np.minimum(from_left, from_right))
+    shares = [(draws < grid[i]).mean() for i in valleys]
+    return any(_SMALL_MODE < share < 1.0 - _SMALL_MODE for share in shares)
+
+
+def stein_thin(
+    data,
+    num_points: int,
+    *,
+    model=None,
+    var_names=None,
+    filter_vars=None,
+    group="posterior",
+    coords=None,
+    sample_dims=None,
+    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    kernel=None,
+) -> xr.DataTree:
+    """Return a DataTree with the few draws that together fit the model's posterior best.
+
+    Greedy minimisation of the kernel Stein discrepancy: burn-in is left out, repetition and bias are corrected for.
+
+    Parameters
+    ----------
+    {arguments}
+        The choice looks at these variables; the result has all of them.
+    num_points : int
+        Draws to choose; one may be chosen more than once.
+    kernel : radial kernel of ``pymc_kernel.kernels``, optional
+
+    Returns
+    -------
+    xarray.DataTree
+        The group with one chain of ``num_points`` draws, in the order of choice, with coordinates ``source_chain`` and
+        ``source_draw``; the statistics of the same draws; the groups of data as they were.
+    """
+    part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
+    chosen = stein.stein_thin(part.draws, part.scores, num_points, kernel)
+    sample_dims = _sample_dims(sample_dims)
+    data = az.convert_to_datatree(data)
+    groups = {}
+    for name in data.children:
+        dataset = data[name].to_dataset()
+        if name in (group, "sample_stats"):
+            dataset = _take(_chains_of(dataset, sample_dims), chosen)
+        elif set(sample_dims) <= set(dataset.dims):
+            continue
+        groups[name] = dataset
+    return xr.DataTree.from_dict(groups)
+
+
+def _take(dataset, chosen):
+    chains, draws = np.divmod(chosen, dataset.sizes["draw"])
+    source = {"source_chain": ("draw", dataset["chain"].values[chains])} if "chain" in dataset.coords else {}
+    source |= {"source_draw": ("draw", dataset["draw"].values[draws])} if "draw" in dataset.coords else {}
+    taken = dataset.isel(chain=xr.DataArray(chains, dims="point"), draw=xr.DataArray(draws, dims="point"))
+    taken = taken.drop_vars(["chain", "draw"], errors="ignore").rename(point="draw")
+    taken = taken.assign_coords(draw=np.arange(len(chosen)), **source)
+    return taken.expand_dims(chain=[0]).transpose("chain", "draw", ...)
+
+
+def expectation(
+    data,
+    function: Callable[[xr.Dataset], xr.Dataset] | None = None,
+    *,
+    model=None,
+    var_names=None,
+    filter_vars=None,
+    group="posterior",
+    coords=None,
+    sample_dims=None,
+    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    kernel=None,
+    num_basis: int = 500,
+) -> xr.Dataset:
+    """Return posterior expectations with less variance than means of the draws, by control functionals.
+
+    Parameters
+    ----------
+    {arguments}
+    function : callable, optional
+        From the chosen variables, a Dataset with the sample dimensions, to a Dataset whose means are wanted. By default
+        the variables themselves.
+    kernel : radial kernel of ``pymc_kernel.kernels``, optional
+    num_basis : int
+        Points that the control is built on; O(n m^2) time.
+
+    Returns
+    -------
+    xarray.Dataset
+        With the dimension ``estimate``: "value", "mean" (of the draws, for comparison) and "variance_ratio", the
+        variance that the control leaves over that of the draws. Best in few dimensions and for smooth functions.
+    """
+    part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
+    dataset = _chains_of(part.dataset, _sample_dims(sample_dims))
+    dataset = dataset if function is None else function(dataset)
+    columns, layout = [], []
+    for name, one in dataset.data_vars.items():
+        values = one.transpose("chain", "draw", ...)
+        columns.append(values.values.reshape(values.sizes["chain"] * values.sizes["draw"], -1).astype(float))
+        layout.append((name, values.isel(chain=0, draw=0, drop=True)))
+    found = stein.controlled_expectation(
+        np.concatenate(columns, axis=1), part.draws, part.scores, kernel, num_basis=num_basis
+    )
+    out, start = {}, 0
+    for name, like in layout:
+        stop = start + like.size
+        parts = [a[start:stop].reshape(like.shape) for a in (found.value, found.mean, found.variance_ratio)]
+        arrays = [like.astype(float).copy(data=p) for p in parts]
+        out[name] = xr.concat(arrays, xr.DataArray(["value", "mean", "variance_ratio"], dims="estimate"))
+        start = stop
+    return xr.Dataset(out).assign_coords(estimate=["value", "mean", "variance_ratio"])
+
+
+def mmd_test(
+    data,
+    trusted,
+    *,
+    var_names=None,
+    filter_vars=None,
+    group="posterior",
+    coords=None,
+    sample_dims=None,
+    kernel=None,
+    num_replicates: int = 1000,
+    thin: int | str = "auto",
+    random_seed=None,
+) -> stein.MMDTest:
+    """Test whether two runs have the same law: the way out for models that have no score.
+
+    Parameters
+    ----------
+    data, trusted : DataTree or convertible
+        Both with the chosen variables; each variable is divided by its standard deviation in ``trusted``.
+    var_names, filter_vars, group, coords, sample_dims
+        As everywhere in ArviZ.
+    kernel : kernel of ``pymc_kernel.kernels``, optional
+        Gaussian with the median distance by default.
+    num_replicates, thin, random_seed
+        As in :func:`ksd_test`.
+    """
+    samples = []
+    sample_dims = _sample_dims(sample_dims)
+    for one in (data, trusted):
+        dataset = extract(
+            az.convert_to_datatree(one),
+            var_names=var_names,
+            filter_vars=filter_vars,
+            group=group,
+            sample_dims=sample_dims,
+            combined=False,
+            keep_dataset=True,
+        )
+        dataset = _chains_of(dataset.sel(coords or {}), sample_dims)
+        names = sorted(dataset.data_vars)
+        sizes = dataset.sizes["chain"], dataset.sizes["draw"]
+        flat = [dataset[v].transpose("chain", "draw", ...).values.reshape(*sizes, -1) for v in names]
+        samples.append((names, np.concatenate(flat, axis=2).astype(float)))
+    (names, first), (others, second) = samples
+    if names != others or first.shape[2] != second.shape[2]:
+        raise ValueError(f"both must have the same variables, got {', '.join(names)} and {', '.join(others)}.")
+    spread = second.std(axis=(0, 1))
+    spread = np.where(spread > 0.0, spread, 1.0)
+    rng = np.random.default_rng(0 if random_seed is None else random_seed)
+    return stein.mmd_test(first / spread, second / spread, kernel, num_replicates=num_replicates, thin=thin, rng=rng)
+
+
+for _function in (ksd, ksd_test, summary, diagnose, stein_thin, expectation):
+    if _function.__doc__ is not None:  # python -OO
+        _function.__doc__ = _function.__doc__.replace("{arguments}", _ARGUMENTS)

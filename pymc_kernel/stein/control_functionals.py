@@ -1,0 +1,136 @@
+"""Expectations with less variance than the mean of the draws, from the scores. Imports NumPy and lower floors only."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from pymc_kernel.stein import tiles
+from pymc_kernel.stein.discrepancy import prepared
+from pymc_kernel.stein.draws import as_chains
+
+__all__ = ["ControlledExpectation", "controlled_expectation"]
+
+_RIDGES = 10.0 ** np.arange(-8.0, 1.0)
+_FOLDS = 5
+
+
+@dataclass(frozen=True)
+class ControlledExpectation:
+    """Expectations under the target.
+
+    Attributes
+    ----------
+    value : ndarray (p,)
+    mean : ndarray (p,)
+        Plain means of the draws, for comparison.
+    variance_ratio : ndarray (p,)
+        Variance of what the control leaves, out of sample, over that of the values: small where control helps.
+    ridge : ndarray (p,)
+        Chosen regularisation, in units of the mean diagonal of the kernel.
+    """
+
+    value: np.ndarray
+    mean: np.ndarray
+    variance_ratio: np.ndarray
+    ridge: np.ndarray
+
+
+def controlled_expectation(
+    values, draws, scores, kernel=None, *, num_basis: int = 500, how: str = "whiten", rng=None
+) -> ControlledExpectation:
+    """Return expectations of functions under the target, by control functionals.
+
+    A function with mean zero under the target, of the form sum_j alpha_j h(x, y_j) with h the Stein kernel, is
+    regressed on the values together with a constant; the mean of what it leaves, plus the constant, is the estimate.
+
+    Parameters
+    ----------
+    values : array_like (n,) or (n, p)
+        Of the functions at the draws, chains one after the other.
+    draws, scores, kernel, how
+        As in ``ksd_squared``.
+    num_basis : int
+        Points y_j, evenly spaced among the draws.
+    rng : numpy.random.Generator, optional
+        Unused where the kernel has its length scale; seed 0 by default.
+
+    Returns
+    -------
+    ControlledExpectation
+        The ridge minimises the squared error on held-out blocks of draws; where no ridge is better than a constant,
+        the plain mean is returned.
+
+    Notes
+    -----
+    Each held-out block is corrected by a regression that has not seen it: no bias from fitting.
+    O(n m^2) time and O(n m) memory for m basis points.
+
+    References
+    ----------
+    Oates, Girolami and Chopin (2017), with South et al. (2022) for the constant and the basis.
+    """
+    chains = as_chains(draws, scores)
+    n = len(chains.draws)
+    values = np.asarray(values, dtype=float)
+    values = values.reshape(n, -1) if values.size % n == 0 and values.size else values
+    if values.ndim != 2 or len(values) != n:
+        raise ValueError(f"values must have one row for each of the {n} draws, got shape {values.shape}.")
+    if not np.isfinite(values).all():
+        raise ValueError("values must be finite.")
+    if num_basis < 1:
+        raise ValueError(f"num_basis must be at least 1, got {num_basis!r}.")
+    stein, _ = prepared(chains.draws, chains.scores, kernel, how, rng)
+    basis = _spaced(n, num_basis)
+    full = _against(stein, basis)
+    gram = full[basis]
+    scale = np.trace(gram) / len(basis)
+    folds = np.arange(n) * _FOLDS // n  # blocks of draws: neighbours in a chain are alike
+    spread = values.std(axis=0)
+    centre = values.mean(axis=0)
+    scaled = (values - centre) / np.where(spread > 0.0, spread, 1.0)
+    left = np.empty((len(_RIDGES), *values.shape))
+    for fold in range(_FOLDS):
+        held = folds == fold
+        fits = _ridge_path(full[~held], gram, scaled[~held], scale)
+        for r, weights in enumerate(fits):
+            left[r, held] = scaled[held] - full[held] @ weights
+    # The mean of what is left is the estimate; its variance is what control is for.
+    errors = np.stack([part.var(axis=0) for part in left])
+    best = errors.argmin(axis=0)
+    columns = np.arange(values.shape[1])
+    ratio = errors[best, columns]
+    useful = ratio < 1.0
+    estimate = np.where(useful, left[best, :, columns].mean(axis=1), 0.0)
+    return ControlledExpectation(
+        value=centre + spread * estimate,
+        mean=centre,
+        variance_ratio=np.where(useful, ratio, 1.0),
+        ridge=_RIDGES[best],
+    )
+
+
+def _spaced(n, num_basis):
+    return np.unique(np.linspace(0, n - 1, min(n, num_basis)).astype(int))
+
+
+def _against(stein, basis):
+    """Return the Stein kernel of all draws with those of the basis, (n, m)."""
+    out = np.empty((len(basis), len(stein.points)))
+    rows = stein._replace(points=stein.points[basis], scores=stein.scores[basis])
+    return tiles.fill(rows, slice(0, len(basis)), 0, out).T
+
+
+def _ridge_path(features, gram, values, scale):
+    """Return weights (m, p) of ridge regression on features and a constant, for each ridge."""
+    n = len(features)
+    features = features - features.mean(axis=0)
+    normal = features.T @ features / n
+    target = features.T @ (values - values.mean(axis=0)) / n
+    fits = []
+    for ridge in _RIDGES:
+        # |values - constant - features w|^2 / n + ridge scale w' gram w / m; the jitter keeps the factor alive.
+        matrix = normal + ridge * scale * gram
+        matrix[np.diag_indices_from(matrix)] += 1e-10 * np.trace(normal) / len(normal)
+        fits.append(cho_solve(cho_factor(matrix), target))
+    return fits

@@ -1,0 +1,132 @@
+"""Draws and their scores as arrays: checks, standardisation, thinning of chains. Imports NumPy only."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["STANDARDISATIONS", "Chains", "as_chains", "choose_thinning", "standardise", "thin_chains"]
+
+STANDARDISATIONS = ("whiten", "scale", "none")
+
+_SMALLEST_EIGENVALUE = 1e-10  # of a correlation matrix
+_LARGEST_LAG_SHARE = 0.1  # of the shortest chain
+
+
+class Chains(NamedTuple):
+    """Draws of several chains, one after the other."""
+
+    draws: np.ndarray  # (n, d)
+    scores: np.ndarray  # (n, d)
+    lengths: tuple[int, ...]  # of the chains
+
+
+def as_chains(draws, scores) -> Chains:
+    """Return draws and scores, (n, d) or (chain, draw, d) or a sequence of (draw, d), as :class:`Chains`.
+
+    Raises
+    ------
+    ValueError
+        Where the shapes differ, there are fewer than two draws, or numbers are not finite.
+    """
+    parts = []
+    for name, values in (("draws", draws), ("scores", scores)):
+        if isinstance(values, np.ndarray) and values.ndim <= 3 and values.dtype != object:
+            chains = list(values) if values.ndim == 3 else [values]
+        elif isinstance(values, list | tuple) and values and np.ndim(values[0]) == 2:
+            chains = list(values)
+        else:
+            chains = [np.asarray(values, dtype=float)]
+        chains = [np.asarray(c, dtype=float) for c in chains]
+        chains = [c[:, None] if c.ndim == 1 else c for c in chains]
+        if any(c.ndim != 2 or 0 in c.shape or c.shape[1] != chains[0].shape[1] for c in chains):
+            raise ValueError(f"{name} must have shape (n, d) or (chain, draw, d), got {np.shape(values)}.")
+        parts.append(chains)
+    if [c.shape for c in parts[0]] != [c.shape for c in parts[1]]:
+        shapes = [[c.shape for c in chains] for chains in parts]
+        raise ValueError(f"draws and scores must have the same shape, got {shapes[0]} and {shapes[1]}.")
+    joined = Chains(np.concatenate(parts[0]), np.concatenate(parts[1]), tuple(len(c) for c in parts[0]))
+    if len(joined.draws) < 2:
+        raise ValueError("at least two draws are needed.")
+    for name, values in (("draws", joined.draws), ("scores", joined.scores)):
+        bad = int((~np.isfinite(values)).any(axis=1).sum())
+        if bad:
+            raise ValueError(
+                f"{bad} of {len(values)} {name} are not finite: such draws lie outside of the model's support, or the "
+                "gradient is not defined there. Find out why before you drop them."
+            )
+    return joined
+
+
+def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "whiten") -> tuple[np.ndarray, np.ndarray]:
+    """Return draws and scores (n, d) in standardised coordinates.
+
+    A discrepancy depends on the coordinates; here they come from the draws. With z = W (x - mean), the score of z is
+    W'^-1 times that of x.
+
+    Parameters
+    ----------
+    how : {"whiten", "scale", "none"}
+        "scale" divides each coordinate by its standard deviation. "whiten" removes the correlations, too, by the
+        symmetric root of their matrix: of all whitenings the one whose coordinates are closest to the parameters
+        (Kessy, Lewin and Strimmer 2018, ZCA-cor), so that a coordinate can still be called by its name.
+
+    Raises
+    ------
+    ValueError
+        Where a coordinate is constant, or there are too few draws to whiten.
+    """
+    if how not in STANDARDISATIONS:
+        raise ValueError(f"standardise must be one of {', '.join(STANDARDISATIONS)}, got {how!r}.")
+    if how == "none":
+        return draws, scores
+    n, d = draws.shape
+    spread = draws.std(axis=0)
+    if not (spread > 0.0).all():
+        constant = np.flatnonzero(~(spread > 0.0)).tolist()
+        raise ValueError(f"coordinates {constant} of the draws are constant: the chain has not moved in them.")
+    centred = (draws - draws.mean(axis=0)) / spread
+    scores = scores * spread
+    if how == "scale" or d == 1:
+        return centred, scores
+    if n <= 2 * d:
+        raise ValueError(f'{n} draws are too few to whiten {d} coordinates: use standardise="scale".')
+    values, vectors = np.linalg.eigh(centred.T @ centred / n)
+    values = np.maximum(values, _SMALLEST_EIGENVALUE)
+    root = (vectors * np.sqrt(values)) @ vectors.T
+    inverse_root = (vectors / np.sqrt(values)) @ vectors.T
+    return centred @ inverse_root, scores @ root
+
+
+def choose_thinning(draws: np.ndarray, lengths: tuple[int, ...], largest: float = 0.5) -> int:
+    """Return the smallest lag at which no coordinate's autocorrelation, pooled over chains, is ``largest`` or more.
+
+    At most a tenth of the shortest chain; chains that need more have hardly moved.
+    """
+    edges = np.cumsum(lengths)[:-1]
+    centred = [c - c.mean(axis=0) for c in np.split(draws, edges)]
+    variance = sum((c**2).sum(axis=0) for c in centred)
+    variance = np.where(variance > 0.0, variance, 1.0)
+    limit = max(1, int(min(lengths) * _LARGEST_LAG_SHARE))
+
+    def correlation(lag):
+        return (sum((c[lag:] * c[:-lag]).sum(axis=0) for c in centred) / variance).max()
+
+    lag, step = 1, 1
+    while lag < limit and correlation(lag) >= largest:
+        step = lag
+        lag = min(2 * lag, limit)
+    # The correlation falls below somewhere in (step, lag]; by bisection, as if it only fell.
+    while lag - step > 1:
+        middle = (lag + step) // 2
+        if correlation(middle) >= largest:
+            step = middle
+        else:
+            lag = middle
+    return lag
+
+
+def thin_chains(chains: Chains, thin: int) -> Chains:
+    """Return every ``thin``-th draw of each chain."""
+    edges = np.cumsum(chains.lengths)[:-1]
+    kept = [[c[::thin] for c in np.split(values, edges)] for values in chains[:2]]
+    return Chains(np.concatenate(kept[0]), np.concatenate(kept[1]), tuple(len(c) for c in kept[0]))

@@ -1,0 +1,285 @@
+"""Tests of draws against the law whose scores they come with, for chains and for independent draws.
+
+Imports NumPy, SciPy and the lower floors only.
+"""
+
+from dataclasses import dataclass, field
+
+import numba
+import numpy as np
+from scipy import stats
+
+from pymc_kernel.kernels.base import RadialKernel
+from pymc_kernel.stein import tiles
+from pymc_kernel.stein.discrepancy import prepared
+from pymc_kernel.stein.draws import as_chains, choose_thinning, standardise, thin_chains
+
+__all__ = ["KSDTest", "ksd_test", "quadratic_forms", "sign_processes"]
+
+_ROWS = 4 * tiles.TILE  # of a block of the kernel
+_COLUMNS = 16 * tiles.TILE
+_COORDINATE_ENTRIES = 4_000_000  # of a block of all coordinates' kernels
+_INDEPENDENT = 0.5
+_CORRELATED = 0.1
+_NO_CORRELATION = 0.1  # lag-one autocorrelation of draws that count as independent, beyond its standard error
+
+
+@dataclass(frozen=True)
+class KSDTest:
+    """What a test of draws found.
+
+    Attributes
+    ----------
+    ksd : float
+        The discrepancy (the root of the V-statistic), in standardised coordinates.
+    p_value : float
+        (1 + replicates at least as large) / (1 + replicates), or from the Gamma approximation.
+    null : ndarray (replicates,)
+        Discrepancies that draws from the target would have had; empty for the Gamma approximation.
+    null_quantiles : ndarray (2,)
+        5 % and 95 % of the null distribution: the size to compare ``ksd`` with.
+    shares : ndarray (d,)
+        What each coordinate contributes, of one in all.
+    share_p_values : ndarray (d,) or None
+        Of each coordinate's own test, where asked for.
+    share_null : ndarray (d, replicates) or None
+        As ``null``, of each coordinate.
+    num_draws : int
+        After thinning.
+    thin : int
+    flip_probability : float
+        Of the signs of the wild bootstrap; one half is for independent draws.
+    """
+
+    ksd: float
+    p_value: float
+    null: np.ndarray = field(repr=False)
+    null_quantiles: np.ndarray
+    shares: np.ndarray
+    share_p_values: np.ndarray | None
+    share_null: np.ndarray | None = field(repr=False)
+    num_draws: int
+    thin: int
+    flip_probability: float
+
+
+@numba.njit(cache=True, nogil=True)
+def _run_signs(uniforms, flip, out):
+    """Turn rows of uniforms (n, R) into sign processes that change sign with probability ``flip``."""
+    n, replicates = out.shape
+    for r in range(replicates):
+        out[0, r] = 1 if uniforms[0, r] < 0.5 else -1
+    for t in range(1, n):
+        for r in range(replicates):
+            out[t, r] = -out[t - 1, r] if uniforms[t, r] < flip else out[t - 1, r]
+
+
+def sign_processes(
+    rng: np.random.Generator, lengths: tuple[int, ...], num_replicates: int, flip_probability: float
+) -> np.ndarray:
+    """Return signs (n, replicates) of the wild bootstrap, int8: a process for each chain and replicate.
+
+    All are independent; each starts at random and changes sign from draw to draw with ``flip_probability``.
+    """
+    out = np.empty((sum(lengths), num_replicates), dtype=np.int8)
+    start = 0
+    for length in lengths:
+        _run_signs(
+            rng.random((length, num_replicates), dtype=np.float32), flip_probability, out[start : start + length]
+        )
+        start += length
+    return out
+
+
+def quadratic_forms(stein: tiles.Stein, signs: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the sum of the Stein kernel over all pairs, and w' H w for each column w of ``signs`` (n, R).
+
+    One pass over the kernel, in blocks of 512 by 2048, above the diagonal only; O(n^2 (d + R)) time, and a copy of
+    the signs of one block of columns in memory.
+    """
+    n = len(signs)
+    total, forms = 0.0, np.zeros(signs.shape[1])
+    block = np.empty((_ROWS, _COLUMNS))
+    for start in range(0, n, _ROWS):
+        rows = slice(start, min(start + _ROWS, n))
+        height = rows.stop - start
+        left = signs[rows].astype(float)
+        product = np.zeros_like(left)
+        for first in range(start, n, _COLUMNS):
+            stop = min(first + _COLUMNS, n)
+            part = block[:height, : stop - first]
+            tiles.fill(stein, rows, first // tiles.TILE, part)
+            if first == start:
+                part[:, :height] *= 0.5  # the diagonal block: both halves are there
+            total += 2.0 * part.sum()
+            product += part @ signs[first:stop].astype(float)
+        forms += 2.0 * (left * product).sum(axis=0)
+    return total, forms
+
+
+def coordinate_forms(stein: tiles.Stein, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As :func:`quadratic_forms` for each coordinate's part of the kernel: shapes (d,) and (d, R)."""
+    n, d = stein.points.shape
+    total, forms = np.zeros(d), np.zeros((d, signs.shape[1]))
+    columns = tiles.TILE * max(1, _COORDINATE_ENTRIES // (d * tiles.TILE * tiles.TILE))
+    for start in range(0, n, tiles.TILE):
+        rows = slice(start, min(start + tiles.TILE, n))
+        height = rows.stop - start
+        left = signs[rows].astype(float)
+        for first in range(start, n, columns):
+            stop = min(first + columns, n)
+            part = tiles.fill_coordinates(stein, rows, first // tiles.TILE, np.empty((d, height, stop - first)))
+            if first == start:
+                part[:, :, :height] *= 0.5
+            total += 2.0 * part.sum(axis=(1, 2))
+            product = part.reshape(-1, stop - first) @ signs[first:stop].astype(float)
+            forms += 2.0 * (left * product.reshape(d, height, -1)).sum(axis=1)
+    return total, forms
+
+
+def _gamma_null(stein: tiles.Stein):
+    """Return the Gamma law with mean and variance of the sum over pairs under independent signs.
+
+    For a degenerate kernel the sum divided by n is a weighted sum of chi squares; its mean is the trace of H / n, its
+    variance twice the sum of squares off the diagonal, over n^2.
+    """
+    n = len(stein.points)
+    trace = tiles.diagonal(stein).sum()
+    squares = 0.0
+    block = np.empty((_ROWS, n))
+    for start in range(0, n, _ROWS):
+        part = tiles.fill(stein, slice(start, min(start + _ROWS, n)), 0, block[: min(_ROWS, n - start)])
+        squares += (part**2).sum()
+    variance = 2.0 * (squares - (tiles.diagonal(stein).sum(axis=1) ** 2).sum())
+    return stats.gamma(trace**2 / variance, scale=variance / trace)
+
+
+def check_flip_probability(flip_probability) -> None:
+    """Raise where it is neither "auto" nor in (0, 0.5]."""
+    if flip_probability != "auto" and not (np.isscalar(flip_probability) and 0.0 < flip_probability <= 0.5):
+        raise ValueError(f'flip_probability must be "auto" or in (0, 0.5], got {flip_probability!r}.')
+
+
+def choose_flip_probability(draws: np.ndarray, lengths: tuple[int, ...]) -> float:
+    """Return 1/2 where no coordinate's lag-one autocorrelation is above 0.1 and its noise, else 0.1.
+
+    The latter is what Chwialkowski et al. (2016) recommend after thinning to an autocorrelation below one half.
+    """
+    edges = np.cumsum(lengths)[:-1]
+    centred = [c - c.mean(axis=0) for c in np.split(draws, edges)]
+    variance = np.maximum(sum((c**2).sum(axis=0) for c in centred), 1e-300)
+    correlation = sum((c[1:] * c[:-1]).sum(axis=0) for c in centred) / variance
+    return _INDEPENDENT if correlation.max() < _NO_CORRELATION + 2.0 / np.sqrt(len(draws)) else _CORRELATED
+
+
+def prepare_chains(draws, scores, thin, flip_probability, how):
+    """Return thinned and standardised chains, the thinning, and the flip probability; arguments as in the test."""
+    if thin != "auto" and not (isinstance(thin, int | np.integer) and thin >= 1):
+        raise ValueError(f'thin must be "auto" or a whole number >= 1, got {thin!r}.')
+    check_flip_probability(flip_probability)
+    chains = as_chains(draws, scores)
+    if thin == "auto":
+        thin = choose_thinning(chains.draws, chains.lengths)
+    chains = thin_chains(chains, int(thin))
+    if flip_probability == "auto":
+        flip_probability = choose_flip_probability(chains.draws, chains.lengths)
+    draws, scores = standardise(chains.draws, chains.scores, how)
+    return chains._replace(draws=draws, scores=scores), int(thin), float(flip_probability)
+
+
+def ksd_test(
+    draws,
+    scores,
+    kernel: RadialKernel | None = None,
+    *,
+    num_replicates: int = 1000,
+    thin: int | str = "auto",
+    flip_probability: float | str = "auto",
+    null: str = "bootstrap",
+    coordinates: bool = False,
+    how: str = "whiten",
+    rng: np.random.Generator | None = None,
+) -> KSDTest:
+    """Test whether draws come from the law whose scores they come with.
+
+    Parameters
+    ----------
+    draws, scores : array_like (n, d) or (chain, draw, d)
+        Chains are in their own rows; the draws of each in their order.
+    kernel : radial kernel of ``pymc_kernel.kernels``, optional
+        In standardised coordinates. By default the inverse multiquadric with length scale one.
+    num_replicates : int
+        Of the wild bootstrap; the p-value is a multiple of one over one more.
+    thin : int or "auto"
+        Every how many draws are kept. "auto": so that no coordinate's autocorrelation is one half or more.
+    flip_probability : float in (0, 0.5] or "auto"
+        Of the bootstrap's signs. One half is for independent draws; dependent ones need less, "auto" takes 0.1.
+    null : {"bootstrap", "gamma"}
+        "gamma" fits a Gamma law to two moments: fast, for independent draws only.
+    coordinates : bool
+        Whether each coordinate is tested by itself as well; costs d times the bootstrap.
+    how : {"whiten", "scale", "none"}
+        Coordinates, see :func:`standardise`.
+    rng : numpy.random.Generator, optional
+        For the signs; seed 0 by default, so that the same draws have the same p-value.
+
+    Returns
+    -------
+    KSDTest
+
+    Notes
+    -----
+    O(n^2 (d + R)) time, no array larger than n x R bytes. A chain that has not found a mode, or has its weight wrong,
+    is not seen: scores do not depend on the weights of separated modes. At large n every small bias is seen: compare
+    the size of ``ksd`` with ``null_quantiles``.
+
+    References
+    ----------
+    Chwialkowski, Strathmann and Gretton (2016), with Leucht and Neumann's wild bootstrap for chains.
+    """
+    if null not in ("bootstrap", "gamma"):
+        raise ValueError(f'null must be "bootstrap" or "gamma", got {null!r}.')
+    if not (isinstance(num_replicates, int | np.integer) and num_replicates >= 1):
+        raise ValueError(f"num_replicates must be a whole number >= 1, got {num_replicates!r}.")
+    rng = np.random.default_rng(0) if rng is None else rng
+    chains, thin, flip_probability = prepare_chains(draws, scores, thin, flip_probability, how)
+    stein, _ = prepared(chains.draws, chains.scores, kernel, "none", rng)
+    n = len(chains.draws)
+    share_p_values, share_null = None, None
+    if null == "gamma":
+        if flip_probability != _INDEPENDENT:
+            raise ValueError('null="gamma" is for independent draws, but these are correlated: use the bootstrap.')
+        law = _gamma_null(stein)
+        parts = tiles.coordinate_sums(stein)
+        total = parts.sum()
+        p_value, replicates = float(law.sf(total)), np.empty(0)
+        quantiles = law.ppf([0.05, 0.95])
+    else:
+        signs = sign_processes(rng, chains.lengths, num_replicates, flip_probability)
+        if coordinates:
+            parts, part_forms = coordinate_forms(stein, signs)
+            total, forms = parts.sum(), part_forms.sum(axis=0)
+            share_p_values = _p_values(parts[:, None], part_forms)
+            share_null = np.sqrt(np.maximum(part_forms, 0.0)) / n
+        else:
+            total, forms = quadratic_forms(stein, signs)
+            parts = tiles.coordinate_sums(stein)
+        p_value = float(_p_values(np.array([[total]]), forms[None])[0])
+        replicates = np.sqrt(np.maximum(forms, 0.0)) / n
+        quantiles = np.quantile(np.maximum(forms, 0.0), [0.05, 0.95])
+    return KSDTest(
+        ksd=float(np.sqrt(max(total, 0.0)) / n),
+        p_value=p_value,
+        null=replicates,
+        null_quantiles=np.sqrt(quantiles) / n,
+        shares=parts / parts.sum(),
+        share_p_values=share_p_values,
+        share_null=share_null,
+        num_draws=n,
+        thin=thin,
+        flip_probability=flip_probability,
+    )
+
+
+def _p_values(observed, replicates):
+    return (1 + (replicates >= observed).sum(axis=1)) / (1 + replicates.shape[1])

@@ -1,0 +1,151 @@
+"""Maximum mean discrepancy between two sets of draws, and its test. Imports NumPy and the lower floors only."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pymc_kernel.kernels import Gaussian
+from pymc_kernel.kernels.base import as_points
+from pymc_kernel.stein.draws import choose_thinning
+from pymc_kernel.stein.goodness_of_fit import check_flip_probability, choose_flip_probability, sign_processes
+
+__all__ = ["MMDTest", "mmd_squared", "mmd_test"]
+
+_BLOCK = 1024
+
+
+@dataclass(frozen=True)
+class MMDTest:
+    """What a two-sample test found.
+
+    Attributes
+    ----------
+    mmd : float
+        Root of the V-statistic.
+    p_value : float
+    null : ndarray (replicates,)
+        Values of ``mmd`` under equal laws.
+    num_draws : tuple of int
+        Of both samples, after thinning.
+    thin : tuple of int
+    flip_probability : float
+    """
+
+    mmd: float
+    p_value: float
+    null: np.ndarray = field(repr=False)
+    num_draws: tuple[int, int]
+    thin: tuple[int, int]
+    flip_probability: float
+
+
+def mmd_squared(first, second, kernel=None, *, statistic: str = "V", rng=None) -> float:
+    """Return the squared maximum mean discrepancy between two samples.
+
+    Parameters
+    ----------
+    first, second : array_like (n, d), (m, d)
+    kernel : kernel of ``pymc_kernel.kernels``, optional
+        Gaussian with the median distance of both samples by default. ``Polynomial(degree=3)`` compares all mixed
+        moments up to the third.
+    statistic : {"V", "U"}
+        "U" leaves each draw with itself out: no bias for independent draws, but it may be negative.
+    rng : numpy.random.Generator, optional
+        For the median of more than 1,000 draws; seed 0 by default.
+
+    Notes
+    -----
+    O((n + m)^2 d) time, in blocks of 1,024 rows.
+    """
+    if statistic not in ("V", "U"):
+        raise ValueError(f'statistic must be "V" or "U", got {statistic!r}.')
+    first, second = _both(first, second)
+    n, m = len(first), len(second)
+    kernel = _resolved(kernel, first, second, rng)
+    ones, others = np.ones(n), np.ones(m)
+    within = ones @ kernel.dot(first, ones), others @ kernel.dot(second, others)
+    across = ones @ kernel.dot(first, others, second)
+    if statistic == "V":
+        return float(within[0] / n**2 + within[1] / m**2 - 2.0 * across / (n * m))
+    within = within[0] - kernel.diagonal(first).sum(), within[1] - kernel.diagonal(second).sum()
+    return float(within[0] / (n * (n - 1)) + within[1] / (m * (m - 1)) - 2.0 * across / (n * m))
+
+
+def _both(first, second):
+    first, second = as_points(first, "first"), as_points(second, "second")
+    if first.shape[1] != second.shape[1]:
+        raise ValueError(f"both samples must have the same columns, got {first.shape[1]} and {second.shape[1]}.")
+    if min(len(first), len(second)) < 2:
+        raise ValueError("each sample needs at least two draws.")
+    return first, second
+
+
+def _resolved(kernel, first, second, rng):
+    joined = np.concatenate([first, second])
+    return (Gaussian("median") if kernel is None else kernel).resolve(joined, rng or np.random.default_rng(0))
+
+
+def mmd_test(
+    first,
+    second,
+    kernel=None,
+    *,
+    num_replicates: int = 1000,
+    thin: int | str = "auto",
+    flip_probability: float | str = "auto",
+    rng: np.random.Generator | None = None,
+) -> MMDTest:
+    """Test whether two samples come from the same law; draws of chains may be correlated.
+
+    Parameters
+    ----------
+    first, second : array_like (n, d) or (chain, draw, d)
+        For instance those of an approximate method, and of a long run that is trusted.
+    kernel
+        As in :func:`mmd_squared`.
+    num_replicates, thin, flip_probability, rng
+        As in ``ksd_test``; each sample is thinned by itself.
+
+    Notes
+    -----
+    Wild bootstrap: each draw's feature gets the sign process of its chain, centred over the sample. Time
+    O((n + m)^2 (d + R)); memory O(R (n + m)) and a block of 1,024 rows of the kernel.
+
+    References
+    ----------
+    Gretton et al. (2012); Chwialkowski, Sejdinovic and Gretton (2014), the second bootstrapped statistic.
+    """
+    check_flip_probability(flip_probability)
+    rng = np.random.default_rng(0) if rng is None else rng
+    samples, lengths, thins, flips = [], [], [], []
+    for name, values in (("first", first), ("second", second)):
+        values = np.asarray(values, dtype=float)
+        chains = [as_points(c, name) for c in (values if values.ndim == 3 else [values])]
+        one = choose_thinning(np.concatenate(chains), tuple(map(len, chains))) if thin == "auto" else int(thin)
+        chains = [c[::one] for c in chains]
+        samples.append(np.concatenate(chains))
+        lengths.append(tuple(len(c) for c in chains))
+        thins.append(one)
+        flips.append(choose_flip_probability(samples[-1], lengths[-1]))
+    flip = min(flips) if flip_probability == "auto" else flip_probability
+    first, second = _both(*samples)
+    kernel = _resolved(kernel, first, second, rng)
+    joined = np.concatenate([first, second])
+    weights = np.concatenate([np.full(len(first), 1.0 / len(first)), np.full(len(second), -1.0 / len(second))])
+    signs = sign_processes(rng, lengths[0] + lengths[1], num_replicates, flip).astype(float)
+    for rows in (slice(0, len(first)), slice(len(first), None)):
+        signs[rows] -= signs[rows].mean(axis=0)
+    weighted = np.column_stack([weights, weights[:, None] * signs])
+    forms = np.zeros(weighted.shape[1])
+    for start in range(0, len(joined), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        forms += (weighted[rows] * (kernel(joined[rows], joined) @ weighted)).sum(axis=0)
+    forms = np.maximum(forms, 0.0)
+    return MMDTest(
+        mmd=float(np.sqrt(forms[0])),
+        p_value=float((1 + (forms[1:] >= forms[0]).sum()) / (1 + num_replicates)),
+        null=np.sqrt(forms[1:]),
+        num_draws=(len(first), len(second)),
+        thin=tuple(thins),
+        flip_probability=float(flip),
+    )

@@ -1,0 +1,281 @@
+"""Models without data: draws from the prior are exact, independent draws from the posterior."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+import xarray as xr
+from pymc.blocking import DictToArrayBijection
+from pymc.distributions import transforms
+from pytensor.graph.op import Apply, Op
+
+import pymc_kernel as pk
+from pymc_kernel import stein
+from pymc_kernel.errors import NoGradientError
+from pymc_kernel.plugin import diagnostics
+from tests.plugin.models import noisy_model
+
+
+def exact_draws(model, num_draws=600, seed=1):
+    """The prior as two chains of a posterior."""
+    with model:
+        idata = pm.sample_prior_predictive(num_draws, random_seed=seed)
+    prior = idata["prior"].to_dataset()
+    half = num_draws // 2
+    names = list(prior.data_vars)
+    chains = {v: prior[v].values.reshape(2, half, *prior[v].shape[2:]) for v in names}
+    dims = {v: list(prior[v].dims[2:]) for v in names}
+    coords = {d: prior[d].values for v in names for d in dims[v]}
+    return az.from_dict({"posterior": chains}, dims=dims, coords=coords)
+
+
+def tree(dataset):
+    return xr.DataTree.from_dict({"posterior": dataset})
+
+
+def small_model():
+    with pm.Model(coords={"group": ["a", "b", "c"]}) as model:
+        scale = pm.HalfNormal("scale")
+        level = pm.Normal("level", 2.0, 3.0, dims="group")
+        pm.Dirichlet("share", np.ones(3))
+        pm.Deterministic("product", level * scale, dims="group")
+    return model
+
+
+@pytest.fixture(scope="module")
+def small():
+    model = small_model()
+    return model, exact_draws(model)
+
+
+def every_transform():
+    with pm.Model() as model:
+        scale = pm.HalfNormal("log")
+        pm.Uniform("interval", -1.0, 1.0 + scale)
+        pm.Beta("logodds", 2.0, 3.0)
+        pm.Dirichlet("simplex", np.ones(3))
+        pm.Normal("ordered", 0, 1, shape=3, transform=transforms.ordered, initval=[-1.0, 0.0, 1.0])
+        pm.LKJCholeskyCov("cholesky", n=2, eta=2.0, sd_dist=pm.HalfNormal.dist(1.0, shape=2))
+        pm.VonMises("circular", 0.0, 2.0)
+        pm.ZeroSumNormal("zerosum", shape=3)
+        pm.Gamma("log_exp_m1", 2.0, 1.0, transform=transforms.log_exp_m1)
+        pm.Pareto("half_open", 2.0, 1.0)
+        pm.Normal("free", scale, 1.0)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+@pytensor.config.change_flags(mode="FAST_COMPILE")
+def test_scores_equal_finite_differences_for_every_transform(rng):
+    """Unconstrained places, brought to the model's scale by PyMC, and back and differentiated by us."""
+    model = every_transform()
+    like = DictToArrayBijection.map(model.initial_point())
+    flat = rng.standard_normal((4, like.data.size))
+    backward = model.compile_fn(model.unobserved_value_vars, inputs=model.value_vars, on_unused_input="ignore")
+    places = [backward(DictToArrayBijection.rmap(like._replace(data=x))) for x in flat]
+    names = [v.name for v in model.unobserved_value_vars]
+    free = {rv.name for rv in model.free_RVs}
+    draws = {n: np.stack([p[i] for p in places])[None] for i, n in enumerate(names) if n in free}
+    part = diagnostics.read_draws(az.from_dict({"posterior": draws}), model=model)
+    np.testing.assert_allclose(part.draws[0], flat, rtol=1e-6, atol=1e-6)
+    density = model.compile_logp()
+    for x, score in zip(flat, part.scores[0], strict=True):
+        numeric = np.empty_like(x)
+        for i, h in enumerate(1e-5 * np.maximum(np.abs(x), 1.0)):
+            values = []
+            for sign in (1.0, -1.0):
+                moved = x.copy()
+                moved[i] += sign * h
+                values.append(density(DictToArrayBijection.rmap(like._replace(data=moved))))
+            numeric[i] = (values[0] - values[1]) / (2 * h)
+        np.testing.assert_allclose(score, numeric, rtol=1e-4, atol=1e-6)
+
+
+def test_exact_draws_fit_and_others_do_not(small):
+    model, idata = small
+    with model:
+        report = pk.ksd_test(idata, num_replicates=200)
+    assert report.p_value > 0.02
+    assert report.test.num_draws == 600
+    assert abs(sum(float(s.sum()) for s in report.shares.data_vars.values()) - 1.0) < 1e-10
+    moved = idata.copy(deep=True)
+    moved["posterior"]["level"] = moved["posterior"]["level"] + np.array([0.0, 1.5, 0.0])
+    bad = pk.ksd_test(moved, model=model, num_replicates=200)
+    assert bad.p_value < 0.01
+    assert bad.shares["level"].dims == ("group",)
+    assert bad.p_values["level"].sel(group="b") < 0.01 < bad.p_values["level"].sel(group="a")
+    text = str(bad)
+    assert "level[b]" in text
+    assert "draws from the model would have" in text
+    assert pk.ksd_test(moved, model=model, var_names=["scale", "share"], num_replicates=200).p_value > 0.01
+    chosen = pk.ksd_test(moved, model=model, var_names="level", coords={"group": ["a", "c"]}, num_replicates=200)
+    assert chosen.p_value > 0.01
+    assert chosen.test.shares.shape == (2,)
+
+
+def test_parts_of_the_discrepancy(small):
+    model, idata = small
+    parts = pk.ksd(idata, model=model)
+    assert parts["level"].dims == ("group",)
+    assert parts["share"].ndim == 0
+    total = sum(float(s.sum()) for s in parts.data_vars.values())
+    assert abs(total - parts.attrs["ksd"] ** 2) < 1e-12
+    part = diagnostics.read_draws(idata, model=model)
+    assert abs(total - stein.ksd_squared(part.draws, part.scores)) < 1e-12
+
+
+def test_summary_is_arviz_s_with_two_columns(small):
+    model, idata = small
+    ours, theirs = pk.summary(idata, model=model), az.summary(idata)
+    assert list(ours.columns) == [*theirs.columns, "ksd", "ksd_p"]
+    assert list(ours.index) == list(theirs.index)
+    assert np.array_equal(ours[theirs.columns].to_numpy(), theirs.to_numpy())
+    shown, plain = repr(ours).splitlines(), repr(theirs).splitlines()
+    assert shown[1].startswith(plain[1])  # its own digits
+    assert len(shown[1]) - len(plain[1]) < 20  # ours are short, too
+    assert ours.loc["product[a]", ["ksd", "ksd_p"]].isna().all()
+    elementwise = ours.loc[["scale", "level[a]", "level[b]", "level[c]", "share[0]"], "ksd"]
+    assert abs(elementwise.sum() - 1.0) < 1e-10
+    assert ours.attrs["ksd_p"] > 0.02
+    assert ours.attrs["ksd_thin"] == 1
+    rounded = pk.summary(
+        idata, model=model, round_to=2, kind="diagnostics", var_names=["sc", "prod"], filter_vars="like"
+    )
+    assert list(rounded.index) == ["scale", "product[a]", "product[b]", "product[c]"]
+    assert rounded.loc["scale", "ksd"] == 1.0
+    assert "ksd" not in pk.summary(idata, model=model, kind="stats")
+    assert "ksd_p" in pk.summary(idata, model=model, fmt="long").index
+    assert "ksd_p" in pk.summary(idata, model=model, fmt="xarray")["summary"]
+
+
+def test_a_single_sample_dimension(small):
+    model, idata = small
+    stacked = idata["posterior"].to_dataset().isel(chain=0, drop=True).rename(draw="sample")
+    parts = pk.ksd(tree(stacked), model=model, sample_dims=["sample"])
+    assert parts["level"].shape == (3,)
+    assert "ksd" in pk.summary(tree(stacked), model=model, sample_dims=["sample"], kind="stats").attrs
+
+
+def test_diagnose_says_it_in_words(small, capsys):
+    model, idata = small
+    assert not pk.diagnose(idata, model=model)
+    said = capsys.readouterr().out
+    assert "R-hat" in said
+    assert "The draws fit the model's scores" in said
+    moved = idata.copy(deep=True)
+    moved["posterior"]["level"] = moved["posterior"]["level"] + np.array([0.0, 1.5, 0.0])
+    has_errors, found = pk.diagnose(moved, model=model, return_diagnostics=True)
+    assert has_errors
+    assert found["ksd"].p_value < 0.01
+    assert found["modes"] == []
+    assert "Most of it comes from level[b]" in capsys.readouterr().out
+
+
+def test_separated_modes_are_warned_of(capsys, rng):
+    with pm.Model() as model:
+        x = pm.Flat("x", shape=2)
+        pm.Potential("modes", pt.logaddexp(-0.5 * (x[0] - 6) ** 2, -0.5 * (x[0] + 6) ** 2) - 0.5 * x[1] ** 2)
+    draws = rng.standard_normal((2, 500, 2))
+    draws[..., 0] += 6.0 * np.where(rng.random((2, 500)) < 0.85, 1.0, -1.0)  # the weights should be equal
+    _, found = pk.diagnose(az.from_dict({"posterior": {"x": draws}}), model=model, return_diagnostics=True)
+    assert found["modes"] == ["x[0]"]
+    assert found["ksd"].p_value > 0.02
+    assert "cannot see a wrong one" in capsys.readouterr().out
+
+
+def test_discrete_variables_are_conditioned_on():
+    with pm.Model() as model:
+        which = pm.Bernoulli("which", 0.3)
+        pm.Normal("x", 3.0 * which, 1.0)
+    report = pk.ksd_test(exact_draws(model), model=model, num_replicates=200)
+    assert report.conditional_on == ("which",)
+    assert report.p_value > 0.02
+    assert "given the discrete variables which" in str(report)
+
+
+class BlackBox(Op):
+    """Without a gradient."""
+
+    def make_node(self, x):
+        return Apply(self, [pt.as_tensor_variable(x)], [pt.dscalar()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = np.asarray(-0.5 * (inputs[0] ** 2).sum())
+
+
+def test_without_a_gradient_the_way_out_is_named(rng, capsys):
+    with pm.Model() as model:
+        x = pm.Flat("x", shape=2)
+        pm.Potential("dark", BlackBox()(x))
+    idata = az.from_dict({"posterior": {"x": rng.standard_normal((2, 300, 2))}})
+    with pytest.raises(NoGradientError, match=r"dark is a black box.*score=.*mmd_test"):
+        pk.summary(idata, model=model)
+    assert not pk.diagnose(idata, model=model, ess_threshold=10)
+    assert "dark is a black box" in capsys.readouterr().out
+    assert pk.ksd_test(idata, model=model, score=lambda draws: -draws, num_replicates=200).p_value > 0.02
+    assert pk.ksd_test(idata, model=model, score=lambda draws: 0.5 - draws, num_replicates=200).p_value < 0.01
+    with pytest.raises(ValueError, match="score must return"):
+        pk.ksd(idata, model=model, score=lambda draws: draws[:, 0])
+    with pytest.raises(NoGradientError, match="y is only estimated"):
+        pk.ksd(az.from_dict({"posterior": {"theta": rng.standard_normal((1, 50))}}), model=noisy_model())
+
+
+def test_thinned_tree(small):
+    model, idata = small
+    thinned = pk.stein_thin(idata, 20, model=model)
+    posterior = thinned["posterior"]
+    assert posterior.sizes["chain"] == 1
+    assert posterior.sizes["draw"] == 20
+    chain, draw = (int(posterior[f"source_{n}"][3]) for n in ("chain", "draw"))
+    for name in posterior.data_vars:
+        kept = idata["posterior"][name].values[chain, draw]
+        np.testing.assert_array_equal(posterior[name].values[0, 3], kept)
+    assert list(az.summary(thinned, kind="stats").index) == list(az.summary(idata, kind="stats").index)
+
+
+def test_expectations(small):
+    model, idata = small
+    found = pk.expectation(idata, model=model)
+    assert found["level"].dims == ("estimate", "group")
+    ours, plain = (np.abs(found["level"].sel(estimate=e) - 2.0).max() for e in ("value", "mean"))
+    assert ours < plain
+    assert float(found["level"].sel(estimate="variance_ratio").max()) < 0.5
+    squares = pk.expectation(idata, lambda posterior: posterior**2, model=model, var_names=["level"])
+    assert abs(float(squares["level"].sel(estimate="value", group="a")) - 13.0) < 2.0
+
+
+def test_two_runs(small):
+    model, idata = small
+    other = exact_draws(model, seed=2)
+    assert pk.mmd_test(idata, other, num_replicates=200).p_value > 0.02
+    other["posterior"]["scale"] = other["posterior"]["scale"] * 1.5
+    assert pk.mmd_test(idata, other, var_names=["scale"], num_replicates=200).p_value < 0.01
+    with pytest.raises(ValueError, match="same variables"):
+        pk.mmd_test(idata, az.from_dict({"posterior": {"scale": np.ones((1, 10))}}))
+
+
+def test_wrong_draws_are_refused(small):
+    model, idata = small
+    with pytest.raises(ValueError, match="no group 'prior'"):
+        pk.ksd(idata, model=model, group="prior")
+    with pytest.raises(ValueError, match="no share"):
+        pk.ksd(tree(idata["posterior"].to_dataset().drop_vars("share")), model=model)
+    with pytest.raises(ValueError, match="none of the chosen variables"):
+        pk.ksd(idata, model=model, var_names="product")
+    with pytest.raises(TypeError, match="No model on context stack"):
+        pk.ksd(idata)
+
+
+def test_plots_on_no_backend(small):
+    model, idata = small
+    report = pk.ksd_test(idata, model=model, num_replicates=50)
+    panels = pk.plot_ksd(report, backend="none")
+    assert {"joint", "scale", "level", "share"} <= set(panels.viz["plot"].data_vars)
+    drawn = panels.viz["observed"]["joint"].item()
+    assert report.ksd in [v for v in drawn.values() if isinstance(v, float)]
+    evolution = pk.plot_ksd_evolution(idata, model=model, num_sizes=3, num_replicates=50, backend="none")
+    assert evolution.viz["plot"].sizes["chain"] == 2
+    matrix = pk.plot_stein_thin(idata, 10, model=model, var_names=["scale", "level"], backend="none")
+    assert matrix.viz["chosen"] is not None

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+
+from pymc_kernel import kernels as K
+from pymc_kernel import stein
+from pymc_kernel.stein import tiles
+from pymc_kernel.stein.goodness_of_fit import coordinate_forms, quadratic_forms, sign_processes
+from tests.reference.slow_stein import stein_kernels
+
+SCALES = np.array([0.5, 1.0, 1.5, 2.0, 0.7])
+KERNELS = [
+    K.InverseMultiquadric(1.0),
+    K.InverseMultiquadric(1.3, beta=0.8),
+    K.InverseMultiquadric(SCALES),
+    K.Gaussian(1.7),
+    K.Gaussian(SCALES),
+    K.RationalQuadratic(1.2, alpha=0.7),
+    K.Matern52(2.0),
+    K.Matern32(2.0),
+]
+
+
+def case(rng, n=40, d=5):
+    draws = rng.standard_normal((n, d))
+    return draws, -draws + 0.3 * rng.standard_normal((n, d))
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: f"{type(k).__name__} {np.size(k.length_scale)}")
+def test_statistics_equal_the_slow_twin(kernel, rng):
+    draws, scores = case(rng)
+    parts = stein_kernels(draws, scores, kernel)
+    whole = parts.sum(axis=0)
+    n = len(draws)
+    np.testing.assert_allclose(stein.stein_matrix(draws, scores, kernel, how="none"), whole, rtol=0, atol=1e-10)
+    shares = stein.ksd_shares(draws, scores, kernel, how="none")
+    np.testing.assert_allclose(shares, parts.sum(axis=(1, 2)) / n**2, rtol=0, atol=1e-10)
+    squared = stein.ksd_squared(draws, scores, kernel, how="none")
+    assert abs(squared - whole.sum() / n**2) < 1e-10
+    assert abs(shares.sum() - squared) < 1e-10
+    unbiased = (whole.sum() - np.trace(whole)) / (n * (n - 1))
+    assert abs(stein.ksd_squared(draws, scores, kernel, statistic="U", how="none") - unbiased) < 1e-10
+
+
+@pytest.mark.parametrize("n", [2, 127, 128, 129, 400])
+@pytest.mark.parametrize("d", [1, 3, 4, 9])
+def test_every_size_of_tile_and_chunk(n, d, rng):
+    draws, scores = case(rng, n, d)
+    matrix = stein.stein_matrix(draws, scores, how="none")
+    np.testing.assert_allclose(matrix, matrix.T, atol=1e-12)
+    assert abs(stein.ksd_squared(draws, scores, how="none") - matrix.mean()) < 1e-12
+    prepared = tiles.prepare(draws, scores, stein.default_kernel())
+    np.testing.assert_allclose(tiles.diagonal(prepared).sum(axis=1), np.diag(matrix), atol=1e-12)
+    assert np.linalg.eigvalsh(matrix).min() > -1e-10 * len(matrix)
+
+
+@pytest.mark.parametrize("kernel", [K.InverseMultiquadric(1.0), K.Gaussian(np.array([0.5, 1.0, 2.0]))])
+def test_bootstrap_forms_equal_those_of_the_matrix(kernel, rng):
+    """2,300 draws: more than one block of rows and of columns."""
+    draws, scores = case(rng, 2300, 3)
+    matrix = stein.stein_matrix(draws, scores, kernel, how="none")
+    signs = sign_processes(rng, (1000, 1300), 7, 0.2)
+    prepared = tiles.prepare(draws, scores, kernel)
+    expected = np.einsum("ir,ij,jr->r", signs.astype(float), matrix, signs.astype(float), optimize=True)
+    total, forms = quadratic_forms(prepared, signs)
+    np.testing.assert_allclose(forms, expected, rtol=1e-10)
+    assert abs(total / matrix.sum() - 1.0) < 1e-10
+    totals, parts = coordinate_forms(prepared, signs)
+    np.testing.assert_allclose(parts.sum(axis=0), expected, rtol=1e-10)
+    np.testing.assert_allclose(totals, tiles.coordinate_sums(prepared), rtol=1e-10)
+
+
+def test_expectation_of_the_stein_kernel_is_zero_by_quadrature():
+    """E h(x, Y) = 0 for Y from the target, here a one-dimensional mixture."""
+    grid = np.linspace(-12, 12, 4001)
+    parts = np.exp(-0.5 * (grid[:, None] - np.array([-2.0, 1.5])) ** 2) * np.array([0.3, 0.7])
+    density = parts.sum(axis=1)
+    score = (parts * (np.array([-2.0, 1.5]) - grid[:, None])).sum(axis=1) / density
+    matrix = stein.stein_matrix(grid[:, None], score[:, None], K.InverseMultiquadric(0.8), how="none")
+    means = matrix[::400] @ density / density.sum()
+    np.testing.assert_allclose(means, 0.0, atol=1e-8)
+
+
+def test_whitening_makes_the_discrepancy_invariant_to_affine_maps(rng):
+    draws, scores = case(rng, 300, 4)
+    matrix = rng.standard_normal((4, 4)) * np.array([1.0, 10.0, 0.1, 3.0])
+    moved, pulled = draws @ matrix.T + 5.0, np.linalg.solve(matrix.T, scores.T).T
+    assert abs(stein.ksd_squared(moved, pulled) / stein.ksd_squared(draws, scores) - 1.0) < 1e-8
+    assert abs(stein.ksd_squared(moved, pulled, how="scale") / stein.ksd_squared(draws, scores) - 1.0) > 1e-3
+
+
+def test_whitened_coordinates_keep_their_names(rng):
+    """ZCA-cor: with independent coordinates it is scaling alone; with equal correlations it favours none."""
+    draws = rng.standard_normal((5000, 3)) * np.array([1.0, 20.0, 0.05])
+    z, s = stein.standardise(draws, -draws)
+    np.testing.assert_allclose(z, (draws - draws.mean(0)) / draws.std(0), atol=0.2)
+    np.testing.assert_allclose(np.cov(z.T, bias=True), np.eye(3), atol=1e-10)
+    assert s.shape == draws.shape
+
+
+@pytest.mark.parametrize("statistic", ["V", "U"])
+def test_the_discrepancy_grows_with_the_bias(statistic, rng):
+    draws = rng.standard_normal((1000, 2))
+    sizes = [stein.ksd_squared(draws + shift, -(draws + shift), statistic=statistic) for shift in (0.0, 0.3, 0.6)]
+    assert sizes[0] < sizes[1] < sizes[2]
+
+
+def test_bad_input_is_refused(rng):
+    draws = rng.standard_normal((20, 3))
+    with pytest.raises(ValueError, match="same shape"):
+        stein.ksd_squared(draws, draws[:, :2])
+    with pytest.raises(ValueError, match="1 of 20 scores are not finite"):
+        stein.ksd_squared(draws, np.where(np.arange(20)[:, None] == 3, np.nan, -draws))
+    with pytest.raises(ValueError, match="constant"):
+        stein.ksd_squared(draws * np.array([1.0, 0.0, 1.0]), -draws)
+    with pytest.raises(ValueError, match="too few to whiten"):
+        stein.ksd_squared(draws[:6], -draws[:6])
+    with pytest.raises(TypeError, match="kink at zero"):
+        stein.ksd_squared(draws, -draws, K.Laplace(1.0))
+    with pytest.raises(TypeError, match="radial"):
+        stein.ksd_squared(draws, -draws, K.Polynomial(degree=2))
+    with pytest.raises(ValueError, match="statistic"):
+        stein.ksd_squared(draws, -draws, statistic="W")
+    with pytest.raises(ValueError, match="standardise must be"):
+        stein.ksd_squared(draws, -draws, how="rank")
+    with pytest.raises(ValueError, match="at least two"):
+        stein.ksd_squared(draws[:1], -draws[:1])

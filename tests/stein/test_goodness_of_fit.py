@@ -1,0 +1,156 @@
+"""Levels are tested with the false-alarm rate of the test of the test below 1 in 1,000 for each."""
+
+import numpy as np
+import pytest
+
+from pymc_kernel import kernels as K
+from pymc_kernel import stein
+
+
+def autoregressive(rng, correlation, n, d):
+    """Stationary AR(1) draws of N(0, I)."""
+    x = np.empty((n, d))
+    x[0] = rng.standard_normal(d)
+    for t in range(1, n):
+        x[t] = correlation * x[t - 1] + np.sqrt(1 - correlation**2) * rng.standard_normal(d)
+    return x
+
+
+def rejections(repetitions, make, **arguments):
+    rng = np.random.default_rng(3)
+    p_values = []
+    for _ in range(repetitions):
+        draws = make(rng)
+        p_values.append(stein.ksd_test(draws, -draws, rng=rng, num_replicates=200, **arguments).p_value)
+    return np.mean(np.array(p_values) <= 0.05)
+
+
+@pytest.mark.parametrize("null", ["bootstrap", "gamma"])
+def test_level_for_independent_draws(null):
+    """1,000 repetitions: the standard error of 5 % is 0.7 %."""
+    rate = rejections(1000, lambda rng: rng.standard_normal((200, 2)), null=null, flip_probability=0.5, thin=1)
+    assert 0.03 <= rate <= 0.07
+
+
+@pytest.mark.parametrize("correlation", [0.5, 0.9])
+def test_level_for_correlated_draws(correlation):
+    rate = rejections(600, lambda rng: autoregressive(rng, correlation, 1000, 2))
+    assert 0.02 <= rate <= 0.08
+
+
+@pytest.mark.parametrize("correlation", [0.5, 0.9])
+def test_the_check_of_the_level_sees_correlation_that_is_ignored(correlation):
+    rate = rejections(60, lambda rng: autoregressive(rng, correlation, 500, 2), thin=1, flip_probability=0.5)
+    assert rate > 0.2
+
+
+def test_several_chains_have_signs_of_their_own():
+    """Four chains of AR(1) draws keep the level when their edges are known."""
+    rate = rejections(300, lambda rng: np.stack([autoregressive(rng, 0.7, 300, 2) for _ in range(4)]))
+    assert 0.01 <= rate <= 0.1
+
+
+def shifted(rng, n, d):
+    """Draws of N(0, I) whose first coordinate has a uniform variable added (Chwialkowski et al. 2016)."""
+    draws = rng.standard_normal((n, d))
+    draws[:, 0] += rng.random(n)
+    return draws
+
+
+@pytest.mark.parametrize(("d", "published"), [(2, 1.0), (10, 0.86), (25, 0.05)])
+def test_power_of_the_published_test(d, published):
+    """Their Gaussian kernel, n = 500, level 0.1; 100 repetitions: a standard error of up to 0.05 each."""
+    rng = np.random.default_rng(1)
+    kernel = K.Gaussian(1.0)
+    rejected = []
+    for _ in range(100):
+        draws = shifted(rng, 500, d)
+        test = stein.ksd_test(
+            draws, -draws, kernel, how="none", thin=1, flip_probability=0.5, num_replicates=100, rng=rng
+        )
+        rejected.append(test.p_value <= 0.1)
+    assert abs(np.mean(rejected) - published) < 0.15
+
+
+@pytest.mark.parametrize("d", [2, 25])
+@pytest.mark.parametrize("test", [stein.ksd_test, stein.ksd_test_aggregated])
+def test_power_of_ours(test, d):
+    rng = np.random.default_rng(2)
+    for _ in range(5):
+        draws = shifted(rng, 500, d)
+        assert test(draws, -draws, num_replicates=100, rng=rng).p_value <= 0.1
+
+
+def test_aggregated_level():
+    rng = np.random.default_rng(4)
+    p_values = []
+    for _ in range(400):
+        draws = rng.standard_normal((100, 2))
+        p_values.append(
+            stein.ksd_test_aggregated(draws, -draws, num_replicates=200, thin=1, flip_probability=0.5, rng=rng).p_value
+        )
+    assert 0.015 <= np.mean(np.array(p_values) <= 0.05) <= 0.09
+
+
+def test_aggregated_sees_what_one_length_scale_does_not():
+    """A fine ripple on the density needs a short length scale, a shift a long one."""
+    rng = np.random.default_rng(5)
+    draws = rng.standard_normal((800, 1))
+    ripple = 8.0 * np.cos(8.0 * draws)  # scores of exp(-x^2 / 2 + sin 8x)
+    long = stein.ksd_test(draws, -draws + ripple, K.InverseMultiquadric(20.0), rng=rng)
+    assert stein.ksd_test_aggregated(draws, -draws + ripple, rng=rng).p_value < 0.01
+    assert long.p_value > 0.01
+
+
+def test_a_share_is_blamed_on_its_coordinate(rng):
+    draws = rng.standard_normal((1000, 4))
+    scores = -draws.copy()
+    scores[:, 2] -= 0.4
+    test = stein.ksd_test(draws, scores, coordinates=True, rng=rng)
+    assert abs(test.shares.sum() - 1.0) < 1e-12
+    assert test.shares.argmax() == 2
+    assert test.share_p_values[2] < 0.01
+    assert (test.share_p_values[[0, 1, 3]] > 0.01).all()
+    assert test.p_value == (1 + (test.null >= test.ksd).sum()) / 1001
+    assert abs(test.ksd**2 - stein.ksd_squared(draws, scores)) < 1e-12
+    assert (test.null_quantiles < test.ksd).all()
+
+
+def test_thinning_and_signs_follow_the_correlation(rng):
+    independent = stein.ksd_test(x := rng.standard_normal((1000, 2)), -x)
+    assert (independent.thin, independent.flip_probability) == (1, 0.5)
+    slow = stein.ksd_test(x := autoregressive(rng, 0.95, 4000, 2), -x)
+    assert 8 <= slow.thin <= 30
+    assert slow.flip_probability == 0.1
+    assert slow.num_draws == -(-4000 // slow.thin)
+    assert stein.choose_thinning(x, (4000,)) == slow.thin
+
+
+def test_the_same_draws_have_the_same_p_value(rng):
+    draws = rng.standard_normal((300, 3))
+    assert stein.ksd_test(draws, -draws).p_value == stein.ksd_test(draws, -draws).p_value
+
+
+def test_wrong_weights_of_separated_modes_are_not_seen(rng):
+    """What the docstrings warn of: an even mixture far apart, drawn 9 to 1, passes; a shifted mode does not."""
+    side = np.where(rng.random(1000) < 0.9, 1.0, -1.0)
+    draws = 8.0 * side + rng.standard_normal(1000)
+    scores = 8.0 * np.tanh(8.0 * draws) - draws
+    assert stein.ksd_test(draws, scores).p_value > 0.05
+    assert stein.ksd_test(draws + 0.5, 8.0 * np.tanh(8.0 * (draws + 0.5)) - draws - 0.5).p_value < 0.01
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"thin": 0}, "thin"),
+        ({"flip_probability": 0.7}, "flip_probability"),
+        ({"num_replicates": 0}, "num_replicates"),
+        ({"null": "normal"}, "null"),
+        ({"null": "gamma", "flip_probability": 0.1}, "independent"),
+    ],
+)
+def test_bad_arguments_are_refused(arguments, match, rng):
+    draws = rng.standard_normal((50, 2))
+    with pytest.raises(ValueError, match=match):
+        stein.ksd_test(draws, -draws, **arguments)

@@ -1,0 +1,113 @@
+"""Thinning, control functionals, the finite set test, two samples."""
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+from pymc_kernel import kernels as K
+from pymc_kernel import stein
+from pymc_kernel.stein import finite_set, thinning
+from tests.reference.slow_stein import greedy_choice
+from tests.stein.test_goodness_of_fit import autoregressive
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kernel", [None, K.Gaussian(np.array([1.0, 2.0, 0.5]))], ids=["default", "scaled"])
+def test_thinning_equals_the_slow_twin(kernel, threads, rng, monkeypatch):
+    monkeypatch.setattr(thinning, "_THREADED", 0 if threads == 2 else 10**9)
+    monkeypatch.setattr(thinning, "num_threads", lambda: threads)
+    draws = rng.standard_normal((700, 3)) * 1.3 + 0.5
+    matrix = stein.stein_matrix(draws, -draws, kernel)
+    assert stein.stein_thin(draws, -draws, 60, kernel).tolist() == greedy_choice(matrix, 60)
+
+
+def test_thinned_draws_fit_better_than_evenly_spaced_ones(rng):
+    draws = np.concatenate([rng.standard_normal((200, 2)) + 6.0, autoregressive(rng, 0.9, 800, 2)])  # burn-in first
+    z, s = stein.standardise(draws, -draws)
+    chosen = stein.stein_thin(draws, -draws, 40)
+    even = np.linspace(0, 999, 40).astype(int)
+    ours, theirs = (stein.ksd_squared(z[i], s[i], how="none") for i in (chosen, even))
+    assert ours < 0.2 * theirs
+    assert (chosen >= 200).mean() > 0.9
+
+
+def test_control_functionals_are_right_and_better(rng):
+    """Means over 40 repetitions: no bias, and at most a fifth of the plain variance for smooth functions."""
+    errors = []
+    for _ in range(40):
+        draws = rng.standard_normal((400, 2))
+        values = np.column_stack([draws[:, 0], draws[:, 1] ** 2, np.sin(draws.sum(axis=1))])
+        found = stein.controlled_expectation(values, draws, -draws)
+        errors.append([found.value - [0, 1, 0], found.mean - [0, 1, 0]])
+    ours, plain = np.array(errors).transpose(1, 0, 2)
+    assert (ours.var(axis=0) < 0.2 * plain.var(axis=0)).all()
+    assert (np.abs(ours.mean(axis=0)) < 4 * ours.std(axis=0) / np.sqrt(40) + 1e-3).all()
+
+
+def test_control_of_rough_functions_leaves_the_mean(rng):
+    draws = rng.standard_normal((300, 5))
+    values = rng.standard_normal(300)  # nothing to do with the draws
+    found = stein.controlled_expectation(values, draws, -draws)
+    assert abs(found.value[0] - values.mean()) < 0.3 * values.std() / np.sqrt(300) + 1e-12
+    with pytest.raises(ValueError, match="one row for each"):
+        stein.controlled_expectation(values[:7], draws, -draws)
+
+
+def test_gradient_of_the_power_criterion(rng):
+    draws = rng.standard_normal((50, 3))
+    parameters = np.append(rng.standard_normal(6), 0.2)
+
+    def value(p):
+        return finite_set._power(draws, -draws + 0.3, p, 2)[0]
+
+    numeric = optimize.approx_fprime(parameters, value, 1e-7)
+    np.testing.assert_allclose(finite_set._power(draws, -draws + 0.3, parameters, 2)[1], numeric, rtol=1e-4, atol=1e-7)
+
+
+def test_finite_set_test_keeps_its_level_and_finds_the_place():
+    rng = np.random.default_rng(8)
+    p_values = []
+    for _ in range(200):
+        draws = rng.standard_normal((300, 2))
+        p_values.append(stein.fssd_test(draws, -draws, num_replicates=500, rng=rng).p_value)
+    assert 0.01 <= np.mean(np.array(p_values) <= 0.05) <= 0.11
+    draws = rng.standard_normal((1000, 2)) * 2.0 + 10.0
+    draws[:100, 0] += 4.0
+    scores = -(draws - 10.0) / 4.0
+    test = stein.fssd_test(draws, scores, num_locations=1, rng=rng)
+    assert test.p_value < 0.01
+    assert test.locations[0, 0] > 10.0
+    with pytest.raises(ValueError, match="train_share"):
+        stein.fssd_test(draws[:10], scores[:10])
+
+
+def test_two_sample_statistics_equal_the_definition(rng):
+    first, second = rng.standard_normal((40, 3)), rng.standard_normal((60, 3)) + 0.2
+    kernel = K.Polynomial(degree=3)
+    xx, yy, xy = kernel(first), kernel(second), kernel(first, second)
+    biased = xx.mean() + yy.mean() - 2 * xy.mean()
+    assert abs(stein.mmd_squared(first, second, kernel) - biased) < 1e-10
+    off = (xx.sum() - np.trace(xx)) / (40 * 39) + (yy.sum() - np.trace(yy)) / (60 * 59) - 2 * xy.mean()
+    assert abs(stein.mmd_squared(first, second, kernel, statistic="U") - off) < 1e-10
+    assert abs(stein.mmd_test(first, second, kernel).mmd ** 2 - biased) < 1e-10
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
+def test_two_sample_level_and_power(correlation):
+    rng = np.random.default_rng(9)
+    level, power = [], []
+    for _ in range(200):
+        first, second = (autoregressive(rng, correlation, 600, 2) for _ in range(2))
+        level.append(stein.mmd_test(first, second, num_replicates=200, rng=rng).p_value)
+        if len(power) < 20:
+            power.append(stein.mmd_test(first, second + 1.0, num_replicates=200, rng=rng).p_value)
+    assert 0.005 <= np.mean(np.array(level) <= 0.05) <= 0.11
+    assert np.mean(np.array(power) <= 0.05) > 0.9
+
+
+def test_bad_samples_are_refused(rng):
+    draws = rng.standard_normal((20, 2))
+    with pytest.raises(ValueError, match="same columns"):
+        stein.mmd_squared(draws, draws[:, :1])
+    with pytest.raises(ValueError, match="num_points"):
+        stein.stein_thin(draws, -draws, 0)
