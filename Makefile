@@ -33,6 +33,11 @@ bench: $(READY)
 	$(RUN) -m case_studies.benchmarks.glass_chains
 	$(RUN) -m case_studies.hypothetical_acceptance
 	$(RUN) -m case_studies.score_convergence
+	$(RUN) -m case_studies.benchmarks.stein
+	$(RUN) -m case_studies.stein_power
+	$(RUN) -m case_studies.approximate_mcmc
+	$(RUN) -m case_studies.model_criticism
+	$(RUN) -m case_studies.density_estimators
 
 format: $(READY)
 	$(RUN) -m ruff check --fix .

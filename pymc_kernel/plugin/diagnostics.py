@@ -101,7 +101,7 @@ def read_draws(
     sizes = posterior.sizes["chain"], posterior.sizes["draw"]
     flat = np.concatenate([values[v].reshape(sizes[0] * sizes[1], -1) for v in continuous], axis=1)
     if score is None:
-        _, scores = scores_of([values[v] for v in model.value_vars])
+        scores = scores_of([values[v] for v in model.value_vars])
     else:
         scores = np.asarray(score(flat), dtype=float)
         if scores.shape != flat.shape:

@@ -168,10 +168,9 @@ def plot_ksd_evolution(
             found[c, s] = test.ksd, *test.null_quantiles
     count = np.broadcast_to(sizes * thin, found.shape[:2])
     dims = ("chain", "size")
-    lines = xr.Dataset({"KSD of chain": (("plot_axis", *dims), [count, found[..., 0]])}, {"plot_axis": ["x", "y"]})
-    band = xr.Dataset(
-        {"KSD of chain": (("kwarg", *dims), [count, found[..., 1], found[..., 2]])}, {"kwarg": ["x", "y_bottom", "y_top"]}
-    )
+    name, sides = "KSD of chain", ["x", "y_bottom", "y_top"]
+    lines = xr.Dataset({name: (("plot_axis", *dims), [count, found[..., 0]])}, {"plot_axis": ["x", "y"]})
+    band = xr.Dataset({name: (("kwarg", *dims), [count, found[..., 1], found[..., 2]])}, {"kwarg": sides})
     collection = azp.PlotCollection.wrap(lines.isel(plot_axis=0, drop=True), cols=["chain"], backend=backend)
     collection.map(visuals.fill_between_y, "null_band", data=band, color="C0", alpha=0.3)
     collection.map(visuals.line_xy, "ksd", data=lines, color="C1")

@@ -10,6 +10,7 @@ import xarray as xr
 from pymc.blocking import DictToArrayBijection
 from pymc.distributions import transforms
 from pytensor.graph.op import Apply, Op
+from scipy.special import expit
 
 import pymc_kernel as pk
 from pymc_kernel import stein
@@ -67,7 +68,7 @@ def every_transform():
 
 
 @pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
-@pytensor.config.change_flags(mode="FAST_COMPILE")
+@pytensor.config.change_flags(mode="FAST_COMPILE")  # of the density, too: compiling it takes minutes
 def test_scores_equal_finite_differences_for_every_transform(rng):
     """Unconstrained places, brought to the model's scale by PyMC, and back and differentiated by us."""
     model = every_transform()
@@ -91,6 +92,16 @@ def test_scores_equal_finite_differences_for_every_transform(rng):
                 values.append(density(DictToArrayBijection.rmap(like._replace(data=moved))))
             numeric[i] = (values[0] - values[1]) / (2 * h)
         np.testing.assert_allclose(score, numeric, rtol=1e-4, atol=1e-6)
+
+
+def test_scores_stay_finite_far_out():
+    """The quick way to evaluate has no stable form of log(1 + exp(x)); where that matters, another takes over."""
+    with pm.Model() as model:
+        level = pm.Normal("level", 0.0, 1.0)
+        pm.Potential("terms", -pt.log1p(pt.exp(level)))
+    level = np.array([0.3, -2.0, 800.0, -800.0])
+    part = diagnostics.read_draws(az.from_dict({"posterior": {"level": level[None]}}), model=model)
+    np.testing.assert_allclose(part.scores[0, :, 0], -level - expit(level), rtol=1e-10)
 
 
 def test_exact_draws_fit_and_others_do_not(small):
