@@ -3,8 +3,8 @@
 A process with an exponentiated quadratic kernel and normal noise is fitted to nine tenths of the yearly sunspot numbers
 by maximum marginal likelihood; the others are tested against its predictive laws. The Stein test needs the scores
 alone: standardised residuals against the standard normal. The alternative of Lloyd and Ghahramani (2015) compares the
-points with replicates drawn from the predictive law by MMD, and needs many of them (thesis, section 8.3.3). As a control
-of both, the same on data drawn from the fitted process.
+points with replicates drawn from the predictive law by MMD, and needs many of them (thesis, section 8.3.3). As a
+control of both, the same on data drawn from the fitted process.
 
 Run: python -m case_studies.model_criticism [--partitions 100]
 """

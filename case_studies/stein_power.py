@@ -1,4 +1,6 @@
-"""Power and level of the Stein tests, next to the published ones (Chwialkowski, Strathmann and Gretton 2016; thesis, 8.3).
+"""Power and level of the Stein tests, next to the published ones.
+
+Those are of Chwialkowski, Strathmann and Gretton (2016), and the thesis, section 8.3.
 
 First table: N(0, I) whose first coordinate has a uniform variable added, level 0.1. The published test has the kernel
 exp(-|x - y|^2 / 2); ours whitens and takes the inverse multiquadric.
