@@ -20,6 +20,10 @@ def test_the_example_runs_and_agrees_with_quadrature():
     # Standard deviations of 0.4 and 0.35 and an effective size of at least 300.
     assert float(posterior["level"].mean()) == pytest.approx(level, abs=4 * 0.4 / 300**0.5)
     assert float(posterior["spread"].mean()) == pytest.approx(spread, abs=4 * 0.35 / 300**0.5)
+    table = names["pk"].summary(names["fit"], model=names["model"], round_to="none")
+    assert table["ess_bulk"].min() > 1500
+    assert table["ksd"].idxmax() == "tau"
+    assert table.attrs["ksd_p"] < 0.01
 
 
 def test_paths_exist():
