@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pymc_kernel import kernels, scores, stein
-    from pymc_kernel.plugin.diagnostics import diagnose, expectation, ksd, ksd_test, mmd_test, stein_thin, summary
+    from pymc_kernel.plugin.diagnostics import diagnose, ksd, ksd_test, summary
     from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
     from pymc_kernel.plugin.model_functions import unconstrained_draws
     from pymc_kernel.plugin.plots import plot_ksd, plot_ksd_evolution, plot_score, plot_stein_thin
     from pymc_kernel.plugin.pooled import sample_khmc
+    from pymc_kernel.plugin.stein_uses import expectation, mmd_test, stein_thin
     from pymc_kernel.plugin.step_methods import KAMH, AdaptiveMetropolis, KernelHMC, register_step_methods
 
 __all__ = [
@@ -47,9 +48,10 @@ _WHERE = {
     "EstimatedLikelihood": "pymc_kernel.plugin.likelihoods",
     "register_step_methods": "pymc_kernel.plugin.step_methods",
     **dict.fromkeys(
-        ("diagnose", "expectation", "ksd", "ksd_test", "mmd_test", "stein_thin", "summary"),
+        ("diagnose", "ksd", "ksd_test", "summary"),
         "pymc_kernel.plugin.diagnostics",
     ),
+    **dict.fromkeys(("expectation", "mmd_test", "stein_thin"), "pymc_kernel.plugin.stein_uses"),
     **dict.fromkeys(("plot_ksd", "plot_ksd_evolution", "plot_score", "plot_stein_thin"), "pymc_kernel.plugin.plots"),
     "sample_khmc": "pymc_kernel.plugin.pooled",
     "unconstrained_draws": "pymc_kernel.plugin.model_functions",

@@ -1,138 +1,25 @@
 """Stein diagnostics of a DataTree and the model it was sampled from, beside ArviZ's; mathematics is in ``stein``."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import arviz as az
 import numpy as np
 import pandas as pd
-import pymc as pm
 import xarray as xr
-from arviz_base import dataset_to_dataframe, extract, rcParams
+from arviz_base import dataset_to_dataframe
 from scipy.stats import gaussian_kde
 
 from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
-from pymc_kernel.plugin.model_functions import compile_scores, value_draws
+from pymc_kernel.plugin.model_draws import document_arguments, list_sample_dims, read_draws
 from pymc_kernel.stein.draws import as_chains, choose_thinning
 
-__all__ = ["KSDReport", "diagnose", "expectation", "ksd", "ksd_test", "mmd_test", "stein_thin", "summary"]
+__all__ = ["KSDReport", "diagnose", "ksd", "ksd_test", "summary"]
 
 _KINDS_WITH_DIAGNOSTICS = ("all", "diagnostics", "all_median", "diagnostics_median")
 _VALLEY = 0.2  # of a density estimate, over the lower of the peaks beside it: below, the modes are separated
 _SMALL_MODE = 0.02  # share of the draws
-_ARGUMENTS = """data : DataTree or convertible
-        With the draws of all free variables of the model.
-    model : pymc.Model, optional
-        The model that was sampled; the one in context by default.
-    var_names, filter_vars, group, coords, sample_dims
-        As everywhere in ArviZ. Variables that are left out are averaged over: the test is then of the joint law of
-        the others.
-    score : callable, optional
-        From unconstrained draws of the continuous variables (n, d) to gradients of the log density there (n, d), where
-        the model has none, or another law than the model's is to be tested."""
-
-
-class ModelDraws:
-    """The draws of some of a model's variables with their scores, and what each coordinate is called."""
-
-    def __init__(self, draws, scores, positions, dataset, conditional_on):
-        self.draws = draws  # (chain, draw, d), unconstrained
-        self.scores = scores  # (chain, draw, d)
-        self.positions = positions  # {variable: DataArray of column numbers, or array where the shapes differ}
-        self.dataset = dataset  # what was asked for, deterministic variables included
-        self.conditional_on = conditional_on  # names of discrete variables
-
-    def labelled(self, values: np.ndarray, last: str | None = None) -> xr.Dataset:
-        """Return one number a column as a Dataset; a variable whose transform changes its shape has the sum.
-
-        ``values`` (d,), or (d, n) with ``last`` the name of its second dimension.
-        """
-        out, further = {}, [] if last is None else [last]
-        for name, columns in self.positions.items():
-            if isinstance(columns, xr.DataArray):
-                out[name] = xr.DataArray(values[columns.values], columns.coords, [*columns.dims, *further])
-            else:
-                out[name] = xr.DataArray(values[columns].sum(axis=0), dims=further)
-        return xr.Dataset(out)
-
-
-def _sample_dims(sample_dims):
-    sample_dims = rcParams["data.sample_dims"] if sample_dims is None else sample_dims
-    return [sample_dims] if isinstance(sample_dims, str) else list(sample_dims)
-
-
-def _chains_of(dataset, sample_dims):
-    """Return the dataset with the dimensions chain and draw, whatever its sample dimensions are called."""
-    if sample_dims == ["chain", "draw"]:
-        return dataset
-    if len(sample_dims) == 1:
-        return dataset.rename({sample_dims[0]: "draw"}).expand_dims("chain")
-    if len(sample_dims) == 2:
-        return dataset.rename(dict(zip(sample_dims, ("chain", "draw"), strict=True)))
-    raise ValueError(f"sample_dims must be one or two dimensions (chain, draw), got {sample_dims}.")
-
-
-def read_draws(
-    data, var_names=None, filter_vars=None, group="posterior", coords=None, sample_dims=None, model=None, score=None
-) -> ModelDraws:
-    """Return draws and scores of the chosen variables; arguments as in :func:`ksd`."""
-    model = pm.modelcontext(model)
-    sample_dims = _sample_dims(sample_dims)
-    data = az.convert_to_datatree(data)
-    if group not in data.children:
-        raise ValueError(f"data has no group {group!r}; it has {', '.join(data.children)}.")
-    asked = extract(
-        data,
-        var_names=var_names,
-        filter_vars=filter_vars,
-        group=group,
-        sample_dims=sample_dims,
-        combined=False,
-        keep_dataset=True,
-    )
-    asked = asked.sel(coords) if coords is not None else asked
-    posterior = _chains_of(data[group].to_dataset(), sample_dims)
-    scores_of = compile_scores(model) if score is None else None
-    values = value_draws(posterior, model)
-    continuous = model.continuous_value_vars
-    discrete = [model.values_to_rvs[v].name for v in model.value_vars if v not in set(continuous)]
-    sizes = posterior.sizes["chain"], posterior.sizes["draw"]
-    flat = np.concatenate([values[v].reshape(sizes[0] * sizes[1], -1) for v in continuous], axis=1)
-    if score is None:
-        scores = scores_of([values[v] for v in model.value_vars])
-    else:
-        scores = np.asarray(score(flat), dtype=float)
-        if scores.shape != flat.shape:
-            raise ValueError(f"score must return an array of shape {flat.shape}, got {scores.shape}.")
-    positions, start = {}, 0
-    for value in continuous:
-        rv = model.values_to_rvs[value]
-        shape = values[value].shape[1:]
-        columns = np.arange(start, start + math.prod(shape))
-        start += columns.size
-        if rv.name not in asked:
-            continue
-        one = posterior[rv.name].isel(chain=0, draw=0, drop=True)
-        if one.shape == shape:
-            one = one.copy(data=columns.reshape(shape))
-            selected = {k: v for k, v in (coords or {}).items() if k in one.dims}
-            positions[rv.name] = one.sel(selected)
-        else:
-            positions[rv.name] = columns
-    if not positions:
-        raise ValueError("none of the chosen variables is a continuous free variable of the model.")
-    kept = np.concatenate([np.ravel(c) for c in positions.values()])
-    numbers = dict(zip(kept.tolist(), range(kept.size), strict=True))
-    positions = {
-        name: c.copy(data=np.vectorize(numbers.get, otypes=[int])(c.values))
-        if isinstance(c, xr.DataArray)
-        else np.array([numbers[i] for i in c])
-        for name, c in positions.items()
-    }
-    draws, scores = (a[:, kept].reshape(*sizes, -1) for a in (flat, scores))
-    return ModelDraws(draws, scores, positions, asked, discrete)
 
 
 @dataclass(frozen=True)
@@ -190,6 +77,7 @@ class KSDReport:
         return "\n".join([*lines, "", table.to_string(float_format=lambda x: f"{x:.3f}")])
 
 
+@document_arguments
 def ksd(
     data,
     *,
@@ -222,6 +110,7 @@ def ksd(
     return out
 
 
+@document_arguments
 def ksd_test(
     data,
     *,
@@ -302,6 +191,7 @@ def _test(part, kernel, num_replicates, thin, flip_probability, max_draws, rando
     return KSDReport(test, shares, p_values, null, tuple(part.conditional_on))
 
 
+@document_arguments
 def summary(
     data,
     var_names=None,
@@ -348,7 +238,7 @@ def summary(
     part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     report = _test(part, None, num_replicates, "auto", "auto", max_draws, random_seed)
     if kind in _KINDS_WITH_DIAGNOSTICS:
-        like = part.dataset.isel(dict.fromkeys(_sample_dims(sample_dims), 0), drop=True)
+        like = part.dataset.isel(dict.fromkeys(list_sample_dims(sample_dims), 0), drop=True)
         both = [_like(like, values) for values in (report.shares, report.p_values)]
         table = _with_rows(table, xr.concat(both, xr.DataArray(["ksd", "ksd_p"], dims="summary")), fmt, round_to)
     table.attrs |= {
@@ -394,6 +284,7 @@ def _with_rows(table, added, fmt, round_to):
     return table
 
 
+@document_arguments
 def diagnose(
     data,
     *,
@@ -514,170 +405,3 @@ def _has_valley(draws):
     valleys = np.flatnonzero(height < _VALLEY * np.minimum(from_left, from_right))
     shares = [(draws < grid[i]).mean() for i in valleys]
     return any(_SMALL_MODE < share < 1.0 - _SMALL_MODE for share in shares)
-
-
-def stein_thin(
-    data,
-    num_points: int,
-    *,
-    model=None,
-    var_names=None,
-    filter_vars=None,
-    group="posterior",
-    coords=None,
-    sample_dims=None,
-    score: Callable[[np.ndarray], np.ndarray] | None = None,
-    kernel=None,
-) -> xr.DataTree:
-    """Return a DataTree with the few draws that together fit the model's posterior best.
-
-    Greedy minimisation of the kernel Stein discrepancy: burn-in is left out, repetition and bias are corrected for.
-
-    Parameters
-    ----------
-    {arguments}
-        The choice looks at these variables; the result has all of them.
-    num_points : int
-        Draws to choose; one may be chosen more than once.
-    kernel : radial kernel of ``pymc_kernel.kernels``, optional
-
-    Returns
-    -------
-    xarray.DataTree
-        The group with one chain of ``num_points`` draws, in the order of choice, with coordinates ``source_chain`` and
-        ``source_draw``; the statistics of the same draws; the groups of data as they were.
-    """
-    part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
-    chosen = stein.stein_thin(part.draws, part.scores, num_points, kernel)
-    sample_dims = _sample_dims(sample_dims)
-    data = az.convert_to_datatree(data)
-    groups = {}
-    for name in data.children:
-        dataset = data[name].to_dataset()
-        if name in (group, "sample_stats"):
-            dataset = _take(_chains_of(dataset, sample_dims), chosen)
-        elif set(sample_dims) <= set(dataset.dims):
-            continue
-        groups[name] = dataset
-    return xr.DataTree.from_dict(groups)
-
-
-def _take(dataset, chosen):
-    chains, draws = np.divmod(chosen, dataset.sizes["draw"])
-    source = {"source_chain": ("draw", dataset["chain"].values[chains])} if "chain" in dataset.coords else {}
-    source |= {"source_draw": ("draw", dataset["draw"].values[draws])} if "draw" in dataset.coords else {}
-    taken = dataset.isel(chain=xr.DataArray(chains, dims="point"), draw=xr.DataArray(draws, dims="point"))
-    taken = taken.drop_vars(["chain", "draw"], errors="ignore").rename(point="draw")
-    taken = taken.assign_coords(draw=np.arange(len(chosen)), **source)
-    return taken.expand_dims(chain=[0]).transpose("chain", "draw", ...)
-
-
-def expectation(
-    data,
-    function: Callable[[xr.Dataset], xr.Dataset] | None = None,
-    *,
-    model=None,
-    var_names=None,
-    filter_vars=None,
-    group="posterior",
-    coords=None,
-    sample_dims=None,
-    score: Callable[[np.ndarray], np.ndarray] | None = None,
-    kernel=None,
-    num_basis: int = 500,
-) -> xr.Dataset:
-    """Return posterior expectations with less variance than means of the draws, by control functionals.
-
-    Parameters
-    ----------
-    {arguments}
-    function : callable, optional
-        From the chosen variables, a Dataset with the sample dimensions, to a Dataset whose means are wanted. By default
-        the variables themselves.
-    kernel : radial kernel of ``pymc_kernel.kernels``, optional
-    num_basis : int
-        Points that the control is built on; O(n m^2) time.
-
-    Returns
-    -------
-    xarray.Dataset
-        With the dimension ``estimate``: "value", "mean" (of the draws, for comparison) and "variance_ratio", the
-        variance that the control leaves over that of the draws. Best in few dimensions and for smooth functions.
-    """
-    part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
-    dataset = _chains_of(part.dataset, _sample_dims(sample_dims))
-    dataset = dataset if function is None else function(dataset)
-    columns, layout = [], []
-    for name, one in dataset.data_vars.items():
-        values = one.transpose("chain", "draw", ...)
-        columns.append(values.values.reshape(values.sizes["chain"] * values.sizes["draw"], -1).astype(float))
-        layout.append((name, values.isel(chain=0, draw=0, drop=True)))
-    found = stein.controlled_expectation(
-        np.concatenate(columns, axis=1), part.draws, part.scores, kernel, num_basis=num_basis
-    )
-    out, start = {}, 0
-    for name, like in layout:
-        stop = start + like.size
-        parts = [a[start:stop].reshape(like.shape) for a in (found.value, found.mean, found.variance_ratio)]
-        arrays = [like.astype(float).copy(data=p) for p in parts]
-        out[name] = xr.concat(arrays, xr.DataArray(["value", "mean", "variance_ratio"], dims="estimate"))
-        start = stop
-    return xr.Dataset(out).assign_coords(estimate=["value", "mean", "variance_ratio"])
-
-
-def mmd_test(
-    data,
-    trusted,
-    *,
-    var_names=None,
-    filter_vars=None,
-    group="posterior",
-    coords=None,
-    sample_dims=None,
-    kernel=None,
-    num_replicates: int = 1000,
-    thin: int | str = "auto",
-    random_seed=None,
-) -> stein.MMDTest:
-    """Test whether two runs have the same law: the way out for models that have no score.
-
-    Parameters
-    ----------
-    data, trusted : DataTree or convertible
-        Both with the chosen variables; each variable is divided by its standard deviation in ``trusted``.
-    var_names, filter_vars, group, coords, sample_dims
-        As everywhere in ArviZ.
-    kernel : kernel of ``pymc_kernel.kernels``, optional
-        Gaussian with the median distance by default.
-    num_replicates, thin, random_seed
-        As in :func:`ksd_test`.
-    """
-    samples = []
-    sample_dims = _sample_dims(sample_dims)
-    for one in (data, trusted):
-        dataset = extract(
-            az.convert_to_datatree(one),
-            var_names=var_names,
-            filter_vars=filter_vars,
-            group=group,
-            sample_dims=sample_dims,
-            combined=False,
-            keep_dataset=True,
-        )
-        dataset = _chains_of(dataset.sel(coords or {}), sample_dims)
-        names = sorted(dataset.data_vars)
-        sizes = dataset.sizes["chain"], dataset.sizes["draw"]
-        flat = [dataset[v].transpose("chain", "draw", ...).values.reshape(*sizes, -1) for v in names]
-        samples.append((names, np.concatenate(flat, axis=2).astype(float)))
-    (names, first), (others, second) = samples
-    if names != others or first.shape[2] != second.shape[2]:
-        raise ValueError(f"both must have the same variables, got {', '.join(names)} and {', '.join(others)}.")
-    spread = second.std(axis=(0, 1))
-    spread = np.where(spread > 0.0, spread, 1.0)
-    rng = np.random.default_rng(0 if random_seed is None else random_seed)
-    return stein.mmd_test(first / spread, second / spread, kernel, num_replicates=num_replicates, thin=thin, rng=rng)
-
-
-for _function in (ksd, ksd_test, summary, diagnose, stein_thin, expectation):
-    if _function.__doc__ is not None:  # python -OO
-        _function.__doc__ = _function.__doc__.replace("{arguments}", _ARGUMENTS)

@@ -7,6 +7,8 @@ from arviz_plots import visuals
 
 from pymc_kernel import stein
 from pymc_kernel.plugin import diagnostics
+from pymc_kernel.plugin.model_draws import read_draws
+from pymc_kernel.plugin.stein_uses import stein_thin
 from pymc_kernel.stein.draws import as_chains, choose_thinning, thin_chains
 
 __all__ = ["plot_ksd", "plot_ksd_evolution", "plot_score", "plot_stein_thin"]
@@ -147,7 +149,7 @@ def plot_ksd_evolution(
     -----
     All sizes are standardised alike, by the mean and covariance of all draws.
     """
-    part = diagnostics.read_draws(data, **arguments)
+    part = read_draws(data, **arguments)
     chains = as_chains(part.draws, part.scores)
     thin = choose_thinning(chains.draws, chains.lengths)
     if max_draws is not None:
@@ -199,7 +201,7 @@ def plot_stein_thin(data, num_points: int = 50, *, var_names=None, coords=None, 
     -------
     arviz_plots.PlotMatrix
     """
-    chosen = diagnostics.stein_thin(data, num_points, var_names=var_names, coords=coords, **arguments)
+    chosen = stein_thin(data, num_points, var_names=var_names, coords=coords, **arguments)
     group = arguments.get("group", "posterior")
     matrix = azp.plot_pair(
         data,

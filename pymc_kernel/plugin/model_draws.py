@@ -1,0 +1,133 @@
+"""Draws of a model's posterior with their scores, and what each coordinate is called."""
+
+import math
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import xarray as xr
+from arviz_base import extract, rcParams
+
+from pymc_kernel.plugin.model_functions import compile_scores, value_draws
+
+__all__ = ["ModelDraws", "as_chains_and_draws", "document_arguments", "list_sample_dims", "read_draws"]
+
+_ARGUMENTS = """data : DataTree or convertible
+        With the draws of all free variables of the model.
+    model : pymc.Model, optional
+        The model that was sampled; the one in context by default.
+    var_names, filter_vars, group, coords, sample_dims
+        As everywhere in ArviZ. Variables that are left out are averaged over: the test is then of the joint law of
+        the others.
+    score : callable, optional
+        From unconstrained draws of the continuous variables (n, d) to gradients of the log density there (n, d), where
+        the model has none, or another law than the model's is to be tested."""
+
+
+class ModelDraws:
+    """The draws of some of a model's variables with their scores, and what each coordinate is called."""
+
+    def __init__(self, draws, scores, positions, dataset, conditional_on):
+        self.draws = draws  # (chain, draw, d), unconstrained
+        self.scores = scores  # (chain, draw, d)
+        self.positions = positions  # {variable: DataArray of column numbers, or array where the shapes differ}
+        self.dataset = dataset  # what was asked for, deterministic variables included
+        self.conditional_on = conditional_on  # names of discrete variables
+
+    def labelled(self, values: np.ndarray, last: str | None = None) -> xr.Dataset:
+        """Return one number a column as a Dataset; a variable whose transform changes its shape has the sum.
+
+        ``values`` (d,), or (d, n) with ``last`` the name of its second dimension.
+        """
+        out, further = {}, [] if last is None else [last]
+        for name, columns in self.positions.items():
+            if isinstance(columns, xr.DataArray):
+                out[name] = xr.DataArray(values[columns.values], columns.coords, [*columns.dims, *further])
+            else:
+                out[name] = xr.DataArray(values[columns].sum(axis=0), dims=further)
+        return xr.Dataset(out)
+
+
+def list_sample_dims(sample_dims) -> list[str]:
+    """Return the sample dimensions, ArviZ's default for None."""
+    sample_dims = rcParams["data.sample_dims"] if sample_dims is None else sample_dims
+    return [sample_dims] if isinstance(sample_dims, str) else list(sample_dims)
+
+
+def as_chains_and_draws(dataset, sample_dims):
+    """Return the dataset with the dimensions chain and draw, whatever its sample dimensions are called."""
+    if sample_dims == ["chain", "draw"]:
+        return dataset
+    if len(sample_dims) == 1:
+        return dataset.rename({sample_dims[0]: "draw"}).expand_dims("chain")
+    if len(sample_dims) == 2:
+        return dataset.rename(dict(zip(sample_dims, ("chain", "draw"), strict=True)))
+    raise ValueError(f"sample_dims must be one or two dimensions (chain, draw), got {sample_dims}.")
+
+
+def read_draws(
+    data, var_names=None, filter_vars=None, group="posterior", coords=None, sample_dims=None, model=None, score=None
+) -> ModelDraws:
+    """Return draws and scores of the chosen variables; arguments as in :func:`ksd`."""
+    model = pm.modelcontext(model)
+    sample_dims = list_sample_dims(sample_dims)
+    data = az.convert_to_datatree(data)
+    if group not in data.children:
+        raise ValueError(f"data has no group {group!r}; it has {', '.join(data.children)}.")
+    asked = extract(
+        data,
+        var_names=var_names,
+        filter_vars=filter_vars,
+        group=group,
+        sample_dims=sample_dims,
+        combined=False,
+        keep_dataset=True,
+    )
+    asked = asked.sel(coords) if coords is not None else asked
+    posterior = as_chains_and_draws(data[group].to_dataset(), sample_dims)
+    scores_of = compile_scores(model) if score is None else None
+    values = value_draws(posterior, model)
+    continuous = model.continuous_value_vars
+    discrete = [model.values_to_rvs[v].name for v in model.value_vars if v not in set(continuous)]
+    sizes = posterior.sizes["chain"], posterior.sizes["draw"]
+    flat = np.concatenate([values[v].reshape(sizes[0] * sizes[1], -1) for v in continuous], axis=1)
+    if score is None:
+        scores = scores_of([values[v] for v in model.value_vars])
+    else:
+        scores = np.asarray(score(flat), dtype=float)
+        if scores.shape != flat.shape:
+            raise ValueError(f"score must return an array of shape {flat.shape}, got {scores.shape}.")
+    positions, start = {}, 0
+    for value in continuous:
+        rv = model.values_to_rvs[value]
+        shape = values[value].shape[1:]
+        columns = np.arange(start, start + math.prod(shape))
+        start += columns.size
+        if rv.name not in asked:
+            continue
+        one = posterior[rv.name].isel(chain=0, draw=0, drop=True)
+        if one.shape == shape:
+            one = one.copy(data=columns.reshape(shape))
+            selected = {k: v for k, v in (coords or {}).items() if k in one.dims}
+            positions[rv.name] = one.sel(selected)
+        else:
+            positions[rv.name] = columns
+    if not positions:
+        raise ValueError("none of the chosen variables is a continuous free variable of the model.")
+    kept = np.concatenate([np.ravel(c) for c in positions.values()])
+    numbers = dict(zip(kept.tolist(), range(kept.size), strict=True))
+    positions = {
+        name: c.copy(data=np.vectorize(numbers.get, otypes=[int])(c.values))
+        if isinstance(c, xr.DataArray)
+        else np.array([numbers[i] for i in c])
+        for name, c in positions.items()
+    }
+    draws, scores = (a[:, kept].reshape(*sizes, -1) for a in (flat, scores))
+    return ModelDraws(draws, scores, positions, asked, discrete)
+
+
+def document_arguments(function):
+    """Put the arguments that all diagnostics share into the docstring of one."""
+    if function.__doc__ is not None:  # python -OO
+        function.__doc__ = function.__doc__.replace("{arguments}", _ARGUMENTS)
+    return function

@@ -1,0 +1,177 @@
+"""Uses of draws and scores beyond a test: thinning, expectations, and two runs compared."""
+
+from collections.abc import Callable
+
+import arviz as az
+import numpy as np
+import xarray as xr
+from arviz_base import extract
+
+from pymc_kernel import stein
+from pymc_kernel.plugin.model_draws import as_chains_and_draws, document_arguments, list_sample_dims, read_draws
+
+__all__ = ["expectation", "mmd_test", "stein_thin"]
+
+
+@document_arguments
+def stein_thin(
+    data,
+    num_points: int,
+    *,
+    model=None,
+    var_names=None,
+    filter_vars=None,
+    group="posterior",
+    coords=None,
+    sample_dims=None,
+    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    kernel=None,
+) -> xr.DataTree:
+    """Return a DataTree with the few draws that together fit the model's posterior best.
+
+    Greedy minimisation of the kernel Stein discrepancy: burn-in is left out, repetition and bias are corrected for.
+
+    Parameters
+    ----------
+    {arguments}
+        The choice looks at these variables; the result has all of them.
+    num_points : int
+        Draws to choose; one may be chosen more than once.
+    kernel : radial kernel of ``pymc_kernel.kernels``, optional
+
+    Returns
+    -------
+    xarray.DataTree
+        The group with one chain of ``num_points`` draws, in the order of choice, with coordinates ``source_chain`` and
+        ``source_draw``; the statistics of the same draws; the groups of data as they were.
+    """
+    part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
+    chosen = stein.stein_thin(part.draws, part.scores, num_points, kernel)
+    sample_dims = list_sample_dims(sample_dims)
+    data = az.convert_to_datatree(data)
+    groups = {}
+    for name in data.children:
+        dataset = data[name].to_dataset()
+        if name in (group, "sample_stats"):
+            dataset = _take(as_chains_and_draws(dataset, sample_dims), chosen)
+        elif set(sample_dims) <= set(dataset.dims):
+            continue
+        groups[name] = dataset
+    return xr.DataTree.from_dict(groups)
+
+
+def _take(dataset, chosen):
+    chains, draws = np.divmod(chosen, dataset.sizes["draw"])
+    source = {"source_chain": ("draw", dataset["chain"].values[chains])} if "chain" in dataset.coords else {}
+    source |= {"source_draw": ("draw", dataset["draw"].values[draws])} if "draw" in dataset.coords else {}
+    taken = dataset.isel(chain=xr.DataArray(chains, dims="point"), draw=xr.DataArray(draws, dims="point"))
+    taken = taken.drop_vars(["chain", "draw"], errors="ignore").rename(point="draw")
+    taken = taken.assign_coords(draw=np.arange(len(chosen)), **source)
+    return taken.expand_dims(chain=[0]).transpose("chain", "draw", ...)
+
+
+@document_arguments
+def expectation(
+    data,
+    function: Callable[[xr.Dataset], xr.Dataset] | None = None,
+    *,
+    model=None,
+    var_names=None,
+    filter_vars=None,
+    group="posterior",
+    coords=None,
+    sample_dims=None,
+    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    kernel=None,
+    num_basis: int = 500,
+) -> xr.Dataset:
+    """Return posterior expectations with less variance than means of the draws, by control functionals.
+
+    Parameters
+    ----------
+    {arguments}
+    function : callable, optional
+        From the chosen variables, a Dataset with the sample dimensions, to a Dataset whose means are wanted. By default
+        the variables themselves.
+    kernel : radial kernel of ``pymc_kernel.kernels``, optional
+    num_basis : int
+        Points that the control is built on; O(n m^2) time.
+
+    Returns
+    -------
+    xarray.Dataset
+        With the dimension ``estimate``: "value", "mean" (of the draws, for comparison) and "variance_ratio", the
+        variance that the control leaves over that of the draws. Best in few dimensions and for smooth functions.
+    """
+    part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
+    dataset = as_chains_and_draws(part.dataset, list_sample_dims(sample_dims))
+    dataset = dataset if function is None else function(dataset)
+    columns, layout = [], []
+    for name, one in dataset.data_vars.items():
+        values = one.transpose("chain", "draw", ...)
+        columns.append(values.values.reshape(values.sizes["chain"] * values.sizes["draw"], -1).astype(float))
+        layout.append((name, values.isel(chain=0, draw=0, drop=True)))
+    found = stein.controlled_expectation(
+        np.concatenate(columns, axis=1), part.draws, part.scores, kernel, num_basis=num_basis
+    )
+    out, start = {}, 0
+    for name, like in layout:
+        stop = start + like.size
+        parts = [a[start:stop].reshape(like.shape) for a in (found.value, found.mean, found.variance_ratio)]
+        arrays = [like.astype(float).copy(data=p) for p in parts]
+        out[name] = xr.concat(arrays, xr.DataArray(["value", "mean", "variance_ratio"], dims="estimate"))
+        start = stop
+    return xr.Dataset(out).assign_coords(estimate=["value", "mean", "variance_ratio"])
+
+
+def mmd_test(
+    data,
+    trusted,
+    *,
+    var_names=None,
+    filter_vars=None,
+    group="posterior",
+    coords=None,
+    sample_dims=None,
+    kernel=None,
+    num_replicates: int = 1000,
+    thin: int | str = "auto",
+    random_seed=None,
+) -> stein.MMDTest:
+    """Test whether two runs have the same law: the way out for models that have no score.
+
+    Parameters
+    ----------
+    data, trusted : DataTree or convertible
+        Both with the chosen variables; each variable is divided by its standard deviation in ``trusted``.
+    var_names, filter_vars, group, coords, sample_dims
+        As everywhere in ArviZ.
+    kernel : kernel of ``pymc_kernel.kernels``, optional
+        Gaussian with the median distance by default.
+    num_replicates, thin, random_seed
+        As in :func:`ksd_test`.
+    """
+    samples = []
+    sample_dims = list_sample_dims(sample_dims)
+    for one in (data, trusted):
+        dataset = extract(
+            az.convert_to_datatree(one),
+            var_names=var_names,
+            filter_vars=filter_vars,
+            group=group,
+            sample_dims=sample_dims,
+            combined=False,
+            keep_dataset=True,
+        )
+        dataset = as_chains_and_draws(dataset.sel(coords or {}), sample_dims)
+        names = sorted(dataset.data_vars)
+        sizes = dataset.sizes["chain"], dataset.sizes["draw"]
+        flat = [dataset[v].transpose("chain", "draw", ...).values.reshape(*sizes, -1) for v in names]
+        samples.append((names, np.concatenate(flat, axis=2).astype(float)))
+    (names, first), (others, second) = samples
+    if names != others or first.shape[2] != second.shape[2]:
+        raise ValueError(f"both must have the same variables, got {', '.join(names)} and {', '.join(others)}.")
+    spread = second.std(axis=(0, 1))
+    spread = np.where(spread > 0.0, spread, 1.0)
+    rng = np.random.default_rng(0 if random_seed is None else random_seed)
+    return stein.mmd_test(first / spread, second / spread, kernel, num_replicates=num_replicates, thin=thin, rng=rng)
