@@ -6,7 +6,7 @@ alone: standardised residuals against the standard normal. The alternative of Ll
 points with replicates drawn from the predictive law by MMD, and needs many of them (thesis, section 8.3.3). As a
 control of both, the same on data drawn from the fitted process.
 
-Run: python -m case_studies.model_criticism [--partitions 100]
+Run: python -m case_studies.model_criticism [--partitions 30]
 """
 
 import argparse
@@ -88,7 +88,7 @@ def judge(x, y, rng):
 def main():
     """Run all, print and write the table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--partitions", type=int, default=100)
+    parser.add_argument("--partitions", type=int, default=30)
     partitions = parser.parse_args().partitions
     data = statsmodels.datasets.sunspots.load_pandas().data
     years, numbers = data["YEAR"].to_numpy(float), data["SUNACTIVITY"].to_numpy(float)

@@ -132,18 +132,20 @@ def _accumulate_scaled(point, score, tile, inverse, sums, scaled):
 
 
 @numba.njit(**_OPTIONS)
+def _combine_root(a, trace, sums, out):
+    """Add h to ``out`` (TILE,) from the sums over coordinates, for the profile (1 + s / a)^-1/2 and uniform scales."""
+    inv = 1.0 / a
+    for i in range(TILE):
+        j = np.uintp(i)
+        value = 1.0 / np.sqrt(1.0 + sums[j] * inv)
+        square = value * value * inv
+        slope = -0.5 * value * square
+        out[j] += value * sums[_2 + j] + 2.0 * slope * (sums[_1 + j] - trace) + 6.0 * slope * square * sums[j]
+
+
+@numba.njit(**_OPTIONS)
 def _combine(family, a, b, trace, sums, scaled, out):
     """Add h to ``out`` (TILE,) from the sums over coordinates; ``scaled`` may be ``sums`` itself."""
-    if family == POWER and b == 0.5:
-        inv = 1.0 / a
-        for i in range(TILE):
-            j = np.uintp(i)
-            rest = 1.0 + sums[j] * inv
-            value = 1.0 / np.sqrt(rest)
-            square = value * value * inv
-            slope = -0.5 * value * square
-            out[j] += value * sums[_2 + j] + 2.0 * slope * (sums[_1 + j] - trace) + 6.0 * slope * square * scaled[j]
-        return
     value, slope, curvature = np.empty(TILE), np.empty(TILE), np.empty(TILE)
     _fill_profiles(family, a, b, sums[:TILE], value, slope, curvature)
     for i in range(TILE):
@@ -168,7 +170,10 @@ def _add_row(point, score, tile, inverse, uniform, trace, family, a, b, sums, sc
     """Add h(x, y_j) for the columns of one tile to ``out`` (TILE,)."""
     if uniform:
         _accumulate(point, score, tile, sums)
-        _combine(family, a, b, trace, sums, sums, out)
+        if family == POWER and b == 0.5:
+            _combine_root(a, trace, sums, out)
+        else:
+            _combine(family, a, b, trace, sums, sums, out)
     else:
         _accumulate_scaled(point, score, tile, inverse, sums, scaled)
         _combine(family, a, b, trace, sums, scaled, out)
