@@ -12,6 +12,7 @@ from pymc_kernel.stein.goodness_of_fit import check_flip_probability, choose_fli
 __all__ = ["MMDTest", "mmd_squared", "mmd_test"]
 
 _BLOCK = 1024
+_LARGEST_CORRELATION = 0.25  # after thinning; less than for a discrepancy, whose mean under the null is known
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,16 @@ def _resolved(kernel, first, second, rng):
     return (Gaussian("median") if kernel is None else kernel).resolve(joined, rng or np.random.default_rng(0))
 
 
+def _variance_of_mean(lengths, flip):
+    """Return the variance of the mean of the sign processes of several chains: correlation (1 - 2 flip)^lag."""
+    n = sum(lengths)
+    total = 0.0
+    for length in lengths:
+        lags = np.arange(1, length)
+        total += length + 2.0 * ((length - lags) * (1.0 - 2.0 * flip) ** lags).sum()
+    return min(total / n**2, 0.9)
+
+
 def mmd_test(
     first,
     second,
@@ -108,8 +119,11 @@ def mmd_test(
 
     Notes
     -----
-    Wild bootstrap: each draw's feature gets the sign process of its chain, centred over the sample. Time
-    O((n + m)^2 (d + R)); memory O(R (n + m)) and a block of 1,024 rows of the kernel.
+    Wild bootstrap: each draw's feature gets the sign process of its chain, centred over the sample, and enlarged by
+    the variance that the centring takes away. Draws are thinned until no autocorrelation is above 1/4. The level needs
+    some hundred effective draws in each sample: with 30 (600 draws of autocorrelation 0.9) a test at 5 % rejected 15 %
+    of equal laws, with 200 it rejected 8 %. Time O((n + m)^2 (d + R)); memory O(R (n + m)) and a block of 1,024 rows
+    of the kernel.
 
     References
     ----------
@@ -121,7 +135,8 @@ def mmd_test(
     for name, values in (("first", first), ("second", second)):
         values = np.asarray(values, dtype=float)
         chains = [as_points(c, name) for c in (values if values.ndim == 3 else [values])]
-        one = choose_thinning(np.concatenate(chains), tuple(map(len, chains))) if thin == "auto" else int(thin)
+        edges = tuple(map(len, chains))
+        one = choose_thinning(np.concatenate(chains), edges, _LARGEST_CORRELATION) if thin == "auto" else int(thin)
         chains = [c[::one] for c in chains]
         samples.append(np.concatenate(chains))
         lengths.append(tuple(len(c) for c in chains))
@@ -133,8 +148,9 @@ def mmd_test(
     joined = np.concatenate([first, second])
     weights = np.concatenate([np.full(len(first), 1.0 / len(first)), np.full(len(second), -1.0 / len(second))])
     signs = sign_processes(rng, lengths[0] + lengths[1], num_replicates, flip).astype(float)
-    for rows in (slice(0, len(first)), slice(len(first), None)):
+    for rows, own in ((slice(0, len(first)), lengths[0]), (slice(len(first), None), lengths[1])):
         signs[rows] -= signs[rows].mean(axis=0)
+        signs[rows] /= np.sqrt(1.0 - _variance_of_mean(own, flip))
     weighted = np.column_stack([weights, weights[:, None] * signs])
     forms = np.zeros(weighted.shape[1])
     for start in range(0, len(joined), _BLOCK):

@@ -92,12 +92,12 @@ def test_two_sample_statistics_equal_the_definition(rng):
     assert abs(stein.mmd_test(first, second, kernel).mmd ** 2 - biased) < 1e-10
 
 
-@pytest.mark.parametrize("correlation", [0.0, 0.9])
-def test_two_sample_level_and_power(correlation):
+@pytest.mark.parametrize(("correlation", "n"), [(0.0, 600), (0.9, 4000)])
+def test_two_sample_level_and_power(correlation, n):
     rng = np.random.default_rng(9)
     level, power = [], []
     for _ in range(100):
-        first, second = (autoregressive(rng, correlation, 600, 2) for _ in range(2))
+        first, second = (autoregressive(rng, correlation, n, 2) for _ in range(2))
         level.append(stein.mmd_test(first, second, num_replicates=200, rng=rng).p_value)
         if len(power) < 20:
             power.append(stein.mmd_test(first, second + 1.0, num_replicates=200, rng=rng).p_value)
