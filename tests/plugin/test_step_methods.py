@@ -109,7 +109,7 @@ def test_the_check_of_the_spread_sees_a_step_that_estimates_anew():
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("noisy", [False, True], ids=["exact", "noisy"])
 def test_simulation_based_calibration(name, noisy):
-    """200 replications of a conjugate model (120 of kernel HMC; the slow test has 1,000): the rank of the truth among thinned draws is uniform."""
+    """200 replications (120 of kernel HMC) of a conjugate model: the rank of the truth among draws is uniform."""
     # Kernel HMC spends most of its time on fits, and mixes in few draws.
     short = {"num_tune": 120, "thin": 20} if name == "KernelHMC" else {}
     ranks = calibration_ranks(STEPS[name], noisy, 120 if short else 200, **short)
