@@ -31,6 +31,7 @@ bench: $(READY)
 	$(RUN) -m case_studies.benchmarks.gradient_free
 	$(RUN) -m case_studies.benchmarks.more_targets
 	$(RUN) -m case_studies.benchmarks.glass_chains
+	$(RUN) -m case_studies.benchmarks.history_size
 	$(RUN) -m case_studies.hypothetical_acceptance
 	$(RUN) -m case_studies.score_convergence
 	$(RUN) -m case_studies.benchmarks.stein
