@@ -410,8 +410,8 @@ class KernelHMC(TransitionStep):
         All continuous free variables of the model by default.
     surrogate : {{"auto", "values", "lite", "finite", "nystrom"}} or an estimator of ``pymc_kernel.scores``
         What is learnt. "values" is kernel regression on the log density at every proposal, rejected ones
-        included; the others match scores at the visited points. "auto" is "values", which won every
-        comparison of the benchmarks.
+        included; the others match scores at the visited points. "auto" is "values", which is far ahead in the
+        benchmarks but for heavy tails, where the two families are alike.
     exploring_share : float
         Share of random-walk moves after tuning, in (0, 1]. Where the surrogate does not help it becomes 1 by
         itself.
