@@ -1,5 +1,6 @@
 """What the benchmarks measure, and how a table is written into a file between two markers."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -64,3 +65,29 @@ def markdown_table(header, rows):
     """Return a markdown table."""
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def median_time(function, repeats):
+    """Return the median of seconds of calls, one call before them not counted."""
+    function()
+    taken = []
+    for _ in range(repeats):
+        begun = time.perf_counter()
+        function()
+        taken.append(time.perf_counter() - begun)
+    return float(np.median(taken))
+
+
+def speed_table(rows) -> str:
+    """Return a table of (name, our seconds, those of plain NumPy or None, wanted seconds or None), in milliseconds."""
+
+    def shown(seconds):
+        return "" if seconds is None else f"{1e3 * seconds:.3g}"
+
+    return markdown_table(
+        ["", "ms", "plain NumPy, ms", "ratio", "wanted, ms"],
+        [
+            [name, shown(ours), shown(plain), "" if plain is None else f"{plain / ours:.0f}", shown(bar)]
+            for name, ours, plain, bar in rows
+        ],
+    )

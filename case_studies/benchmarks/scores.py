@@ -6,7 +6,6 @@ formulas down first. Both run in the same process, in turn; medians of repeats.
 Run: python -m case_studies.benchmarks.scores
 """
 
-import time
 from pathlib import Path
 
 import numba
@@ -51,17 +50,6 @@ def numpy_trajectory(q, p, step_size, num_steps, x, coefficients):
     return q, p
 
 
-def median_time(function, repeats):
-    """Return the median of seconds of calls, one call before them not counted."""
-    function()
-    taken = []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        function()
-        taken.append(time.perf_counter() - begun)
-    return float(np.median(taken))
-
-
 @numba.njit(cache=True)
 def many_scores(points, expansion):
     """Evaluate the score at points, in compiled code as a trajectory does."""
@@ -86,41 +74,37 @@ def main():
     rows = [
         (
             "lite, fit, n = 1000, d = 8",
-            median_time(lambda: lite.fit(x), 7),
-            median_time(lambda: numpy_lite(x), 3),
+            measures.median_time(lambda: lite.fit(x), 7),
+            measures.median_time(lambda: numpy_lite(x), 3),
             0.15,
         ),
         (
             "its score at one point",
-            median_time(lambda: many_scores(points, fitted.expansion), 7) / len(points),
-            median_time(lambda: numpy_score(points[0], x, coefficients), 200),
+            measures.median_time(lambda: many_scores(points, fitted.expansion), 7) / len(points),
+            measures.median_time(lambda: numpy_score(points[0], x, coefficients), 200),
             15e-6,
         ),
         (
             "a trajectory of 20 steps",
-            median_time(lambda: leapfrog(points[0], momentum, 0.1, 20, fitted.expansion), 200),
-            median_time(lambda: numpy_trajectory(points[0], momentum, 0.1, 20, x, coefficients), 50),
+            measures.median_time(lambda: leapfrog(points[0], momentum, 0.1, 20, fitted.expansion), 200),
+            measures.median_time(lambda: numpy_trajectory(points[0], momentum, 0.1, 20, x, coefficients), 50),
             400e-6,
         ),
-        ("finite, online update, m = 300", median_time(lambda: online.update(next(stream)), 500), None, 1e-3),
+        ("finite, online update, m = 300", measures.median_time(lambda: online.update(next(stream)), 500), None, 1e-3),
     ]
     for n in (2500, 5000, 10_000):
         sample = rng.standard_normal((n, NUM_DIMS))
         nystrom = S.Nystrom(kernel, num_basis=100)
         rows.append(
-            (f"Nystroem, fit, n = {n}, m = 100", median_time(lambda e=nystrom, s=sample: e.fit(s), 3), None, None)
+            (
+                f"Nystroem, fit, n = {n}, m = 100",
+                measures.median_time(lambda e=nystrom, s=sample: e.fit(s), 3),
+                None,
+                None,
+            )
         )
 
-    def shown(seconds):
-        return "" if seconds is None else f"{1e3 * seconds:.3g}"
-
-    table = measures.markdown_table(
-        ["", "ms", "plain NumPy, ms", "ratio", "wanted, ms"],
-        [
-            [name, shown(ours), shown(plain), "" if plain is None else f"{plain / ours:.0f}", shown(bar)]
-            for name, ours, plain, bar in rows
-        ],
-    )
+    table = measures.speed_table(rows)
     print(table)
     measures.write_between(HERE / "RESULTS.md", "scores", table)
 

@@ -16,7 +16,6 @@ import xarray as xr
 
 import pymc_kernel as pk
 from case_studies.benchmarks import measures
-from case_studies.benchmarks.scores import median_time
 from pymc_kernel import stein
 from pymc_kernel.plugin.model_functions import compile_scores
 
@@ -77,8 +76,8 @@ def summary_rows():
     pk.summary(tree, model=model)
     first = time.perf_counter() - begun
     return [
-        ("scores of 4,000 draws, 20 parameters", median_time(lambda: scores(values), 10), None, 0.1),
-        ("pk.summary of them", median_time(lambda: pk.summary(tree, model=model), 3), None, 3.0),
+        ("scores of 4,000 draws, 20 parameters", measures.median_time(lambda: scores(values), 10), None, 0.1),
+        ("pk.summary of them", measures.median_time(lambda: pk.summary(tree, model=model), 3), None, 3.0),
         ("pk.summary, first call in a process", first, None, None),
     ]
 
@@ -94,36 +93,46 @@ def main():
     rows = [
         (
             "KSD, n = 5,000, d = 10",
-            median_time(lambda: stein.ksd_squared(x, s, how="none"), 15),
-            median_time(lambda: numpy_ksd(x, s), 3),
+            measures.median_time(lambda: stein.ksd_squared(x, s, how="none"), 15),
+            measures.median_time(lambda: numpy_ksd(x, s), 3),
             0.02,
         ),
         (
             "wild bootstrap, n = 5,000, 1,000 replicates",
-            median_time(lambda: stein.goodness_of_fit.quadratic_forms(prepared, signs), 5),
-            median_time(lambda: numpy_bootstrap(x, s, signs.astype(float)), 2),
+            measures.median_time(lambda: stein.goodness_of_fit.quadratic_forms(prepared, signs), 5),
+            measures.median_time(lambda: numpy_bootstrap(x, s, signs.astype(float)), 2),
             1.0,
         ),
     ]
     for n, d in ((2500, 10), (10_000, 10), (20_000, 10), (5000, 2), (5000, 50)):
         y = rng.standard_normal((n, d))
         rows.append(
-            (f"KSD, n = {n:,}, d = {d}", median_time(lambda y=y: stein.ksd_squared(y, -y, how="none"), 5), None, None)
+            (
+                f"KSD, n = {n:,}, d = {d}",
+                measures.median_time(lambda y=y: stein.ksd_squared(y, -y, how="none"), 5),
+                None,
+                None,
+            )
         )
     for replicates in (100, 3000):
         w = stein.goodness_of_fit.sign_processes(rng, (5000,), replicates, 0.5)
-        taken = median_time(lambda w=w: stein.goodness_of_fit.quadratic_forms(prepared, w), 3)
+        taken = measures.median_time(lambda w=w: stein.goodness_of_fit.quadratic_forms(prepared, w), 3)
         rows.append((f"wild bootstrap, n = 5,000, {replicates:,} replicates", taken, None, None))
     small, large = rng.standard_normal((10_000, NUM_DIMS)), rng.standard_normal((100_000, NUM_DIMS))
     assert stein.stein_thin(small, -small, 100, how="none").tolist() == numpy_thin(small, -small, 100)
     rows += [
         (
             "Stein thinning, 10,000 to 100",
-            median_time(lambda: stein.stein_thin(small, -small, 100, how="none"), 9),
-            median_time(lambda: numpy_thin(small, -small, 100), 3),
+            measures.median_time(lambda: stein.stein_thin(small, -small, 100, how="none"), 9),
+            measures.median_time(lambda: numpy_thin(small, -small, 100), 3),
             0.02,
         ),
-        ("Stein thinning, 100,000 to 1,000", median_time(lambda: stein.stein_thin(large, -large, 1000), 2), None, 1.0),
+        (
+            "Stein thinning, 100,000 to 1,000",
+            measures.median_time(lambda: stein.stein_thin(large, -large, 1000), 2),
+            None,
+            1.0,
+        ),
     ]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     begun = time.perf_counter()
@@ -132,16 +141,7 @@ def main():
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     rows += summary_rows()
 
-    def shown(seconds):
-        return "" if seconds is None else f"{1e3 * seconds:.3g}"
-
-    table = measures.markdown_table(
-        ["", "ms", "plain NumPy, ms", "ratio", "wanted, ms"],
-        [
-            [name, shown(ours), shown(plain), "" if plain is None else f"{plain / ours:.0f}", shown(bar)]
-            for name, ours, plain, bar in rows
-        ],
-    )
+    table = measures.speed_table(rows)
     table += f"\nThe peak of memory grew by {grown:.0f} MB during the KSD of 100,000 draws.\n"
     print(table)
     measures.write_between(HERE / "RESULTS.md", "stein", table)

@@ -10,7 +10,7 @@ from arviz_base import extract, rcParams
 
 from pymc_kernel.plugin.model_functions import compile_scores, value_draws
 
-__all__ = ["ModelDraws", "as_chains_and_draws", "document_arguments", "list_sample_dims", "read_draws"]
+__all__ = ["ModelDraws", "as_chains_and_draws", "choose", "document_arguments", "list_sample_dims", "read_draws"]
 
 _ARGUMENTS = """data : DataTree or convertible
         With the draws of all free variables of the model.
@@ -65,6 +65,20 @@ def as_chains_and_draws(dataset, sample_dims):
     raise ValueError(f"sample_dims must be one or two dimensions (chain, draw), got {sample_dims}.")
 
 
+def choose(data, var_names, filter_vars, group, coords, sample_dims) -> xr.Dataset:
+    """Return the chosen variables as ArviZ chooses them, with their sample dimensions."""
+    chosen = extract(
+        data,
+        var_names=var_names,
+        filter_vars=filter_vars,
+        group=group,
+        sample_dims=sample_dims,
+        combined=False,
+        keep_dataset=True,
+    )
+    return chosen.sel(coords or {})
+
+
 def read_draws(
     data, var_names=None, filter_vars=None, group="posterior", coords=None, sample_dims=None, model=None, score=None
 ) -> ModelDraws:
@@ -74,16 +88,7 @@ def read_draws(
     data = az.convert_to_datatree(data)
     if group not in data.children:
         raise ValueError(f"data has no group {group!r}; it has {', '.join(data.children)}.")
-    asked = extract(
-        data,
-        var_names=var_names,
-        filter_vars=filter_vars,
-        group=group,
-        sample_dims=sample_dims,
-        combined=False,
-        keep_dataset=True,
-    )
-    asked = asked.sel(coords) if coords is not None else asked
+    asked = choose(data, var_names, filter_vars, group, coords, sample_dims)
     posterior = as_chains_and_draws(data[group].to_dataset(), sample_dims)
     scores_of = compile_scores(model) if score is None else None
     values = value_draws(posterior, model)

@@ -5,10 +5,9 @@ from collections.abc import Callable
 import arviz as az
 import numpy as np
 import xarray as xr
-from arviz_base import extract
 
 from pymc_kernel import stein
-from pymc_kernel.plugin.model_draws import as_chains_and_draws, document_arguments, list_sample_dims, read_draws
+from pymc_kernel.plugin.model_draws import as_chains_and_draws, choose, document_arguments, list_sample_dims, read_draws
 
 __all__ = ["expectation", "mmd_test", "stein_thin"]
 
@@ -154,16 +153,8 @@ def mmd_test(
     samples = []
     sample_dims = list_sample_dims(sample_dims)
     for one in (data, trusted):
-        dataset = extract(
-            az.convert_to_datatree(one),
-            var_names=var_names,
-            filter_vars=filter_vars,
-            group=group,
-            sample_dims=sample_dims,
-            combined=False,
-            keep_dataset=True,
-        )
-        dataset = as_chains_and_draws(dataset.sel(coords or {}), sample_dims)
+        dataset = choose(az.convert_to_datatree(one), var_names, filter_vars, group, coords, sample_dims)
+        dataset = as_chains_and_draws(dataset, sample_dims)
         names = sorted(dataset.data_vars)
         sizes = dataset.sizes["chain"], dataset.sizes["draw"]
         flat = [dataset[v].transpose("chain", "draw", ...).values.reshape(*sizes, -1) for v in names]

@@ -7,7 +7,7 @@ import numpy as np
 from pymc_kernel.kernels import InverseMultiquadric
 from pymc_kernel.kernels.bandwidth import median_distance
 from pymc_kernel.stein import tiles
-from pymc_kernel.stein.goodness_of_fit import prepare_chains, quadratic_forms, sign_processes
+from pymc_kernel.stein.goodness_of_fit import check_settings, prepare_chains, quadratic_forms, sign_processes
 
 __all__ = ["AggregatedKSDTest", "ksd_test_aggregated"]
 
@@ -77,8 +77,7 @@ def ksd_test_aggregated(
     ----------
     Schrab, Guedj and Gretton (2022), KSD Aggregated goodness-of-fit test: the same idea with weights.
     """
-    if not (isinstance(num_replicates, int | np.integer) and num_replicates >= 1):
-        raise ValueError(f"num_replicates must be a whole number >= 1, got {num_replicates!r}.")
+    check_settings(num_replicates, thin, flip_probability)
     rng = np.random.default_rng(0) if rng is None else rng
     kernel = InverseMultiquadric(1.0) if kernel is None else kernel
     chains, thin, flip_probability = prepare_chains(draws, scores, thin, flip_probability, how)

@@ -4,7 +4,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["STANDARDISATIONS", "Chains", "as_chains", "choose_thinning", "standardise", "thin_chains"]
+__all__ = [
+    "STANDARDISATIONS",
+    "Chains",
+    "as_chains",
+    "autocorrelation",
+    "choose_thinning",
+    "standardise",
+    "thin_chains",
+]
 
 STANDARDISATIONS = ("whiten", "scale", "none")
 
@@ -97,20 +105,25 @@ def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "whiten") -> t
     return centred @ inverse_root, scores @ root
 
 
+def autocorrelation(draws: np.ndarray, lengths: tuple[int, ...]):
+    """Return a function from a lag to the largest autocorrelation of a coordinate, pooled over chains."""
+    centred = [c - c.mean(axis=0) for c in np.split(draws, np.cumsum(lengths)[:-1])]
+    variance = sum((c**2).sum(axis=0) for c in centred)
+    variance = np.where(variance > 0.0, variance, 1.0)
+
+    def at(lag):
+        return (sum((c[lag:] * c[:-lag]).sum(axis=0) for c in centred) / variance).max()
+
+    return at
+
+
 def choose_thinning(draws: np.ndarray, lengths: tuple[int, ...], largest: float = 0.5) -> int:
     """Return the smallest lag at which no coordinate's autocorrelation, pooled over chains, is ``largest`` or more.
 
     At most a tenth of the shortest chain; chains that need more have hardly moved.
     """
-    edges = np.cumsum(lengths)[:-1]
-    centred = [c - c.mean(axis=0) for c in np.split(draws, edges)]
-    variance = sum((c**2).sum(axis=0) for c in centred)
-    variance = np.where(variance > 0.0, variance, 1.0)
+    correlation = autocorrelation(draws, lengths)
     limit = max(1, int(min(lengths) * _LARGEST_LAG_SHARE))
-
-    def correlation(lag):
-        return (sum((c[lag:] * c[:-lag]).sum(axis=0) for c in centred) / variance).max()
-
     lag, step = 1, 1
     while lag < limit and correlation(lag) >= largest:
         step = lag

@@ -12,7 +12,7 @@ from scipy import stats
 from pymc_kernel.kernels.base import RadialKernel
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
-from pymc_kernel.stein.draws import as_chains, choose_thinning, standardise, thin_chains
+from pymc_kernel.stein.draws import as_chains, autocorrelation, choose_thinning, standardise, thin_chains
 
 __all__ = ["KSDTest", "ksd_test", "quadratic_forms", "sign_processes"]
 
@@ -144,18 +144,23 @@ def _gamma_null(stein: tiles.Stein):
     variance twice the sum of squares off the diagonal, over n^2.
     """
     n = len(stein.points)
-    trace = tiles.diagonal(stein).sum()
+    diagonal = tiles.diagonal(stein).sum(axis=1)
+    trace = diagonal.sum()
     squares = 0.0
     block = np.empty((_ROWS, n))
     for start in range(0, n, _ROWS):
         part = tiles.fill(stein, slice(start, min(start + _ROWS, n)), 0, block[: min(_ROWS, n - start)])
         squares += (part**2).sum()
-    variance = 2.0 * (squares - (tiles.diagonal(stein).sum(axis=1) ** 2).sum())
+    variance = 2.0 * (squares - (diagonal**2).sum())
     return stats.gamma(trace**2 / variance, scale=variance / trace)
 
 
-def check_flip_probability(flip_probability) -> None:
-    """Raise where it is neither "auto" nor in (0, 0.5]."""
+def check_settings(num_replicates, thin, flip_probability) -> None:
+    """Raise where the settings that all bootstrap tests share are out of range."""
+    if not (isinstance(num_replicates, int | np.integer) and num_replicates >= 1):
+        raise ValueError(f"num_replicates must be a whole number >= 1, got {num_replicates!r}.")
+    if thin != "auto" and not (isinstance(thin, int | np.integer) and thin >= 1):
+        raise ValueError(f'thin must be "auto" or a whole number >= 1, got {thin!r}.')
     if flip_probability != "auto" and not (np.isscalar(flip_probability) and 0.0 < flip_probability <= 0.5):
         raise ValueError(f'flip_probability must be "auto" or in (0, 0.5], got {flip_probability!r}.')
 
@@ -165,18 +170,12 @@ def choose_flip_probability(draws: np.ndarray, lengths: tuple[int, ...]) -> floa
 
     The latter is what Chwialkowski et al. (2016) recommend after thinning to an autocorrelation below one half.
     """
-    edges = np.cumsum(lengths)[:-1]
-    centred = [c - c.mean(axis=0) for c in np.split(draws, edges)]
-    variance = np.maximum(sum((c**2).sum(axis=0) for c in centred), 1e-300)
-    correlation = sum((c[1:] * c[:-1]).sum(axis=0) for c in centred) / variance
-    return _INDEPENDENT if correlation.max() < _NO_CORRELATION + 2.0 / np.sqrt(len(draws)) else _CORRELATED
+    correlation = autocorrelation(draws, lengths)(1)
+    return _INDEPENDENT if correlation < _NO_CORRELATION + 2.0 / np.sqrt(len(draws)) else _CORRELATED
 
 
 def prepare_chains(draws, scores, thin, flip_probability, how):
     """Return thinned and standardised chains, the thinning, and the flip probability; arguments as in the test."""
-    if thin != "auto" and not (isinstance(thin, int | np.integer) and thin >= 1):
-        raise ValueError(f'thin must be "auto" or a whole number >= 1, got {thin!r}.')
-    check_flip_probability(flip_probability)
     chains = as_chains(draws, scores)
     if thin == "auto":
         thin = choose_thinning(chains.draws, chains.lengths)
@@ -239,8 +238,7 @@ def ksd_test(
     """
     if null not in ("bootstrap", "gamma"):
         raise ValueError(f'null must be "bootstrap" or "gamma", got {null!r}.')
-    if not (isinstance(num_replicates, int | np.integer) and num_replicates >= 1):
-        raise ValueError(f"num_replicates must be a whole number >= 1, got {num_replicates!r}.")
+    check_settings(num_replicates, thin, flip_probability)
     rng = np.random.default_rng(0) if rng is None else rng
     chains, thin, flip_probability = prepare_chains(draws, scores, thin, flip_probability, how)
     stein, _ = prepared(chains.draws, chains.scores, kernel, "none", rng)

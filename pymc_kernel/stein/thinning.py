@@ -74,7 +74,7 @@ def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "white
     objective = np.full(num_tiles * tiles.TILE, np.inf)
     objective[:n] = tiles.diagonal(stein).sum(axis=1) / (2.0 * stein.factor)
     objective = objective.reshape(num_tiles, tiles.TILE)
-    uniform = bool(np.all(stein.inverse == 1.0))
+    uniform = stein.uniform
     threads = num_threads() if n * stein.points.shape[1] > _THREADED else 1
     edges = [num_tiles * t // threads for t in range(threads + 1)]
     chosen = np.empty(int(num_points), dtype=np.int64)

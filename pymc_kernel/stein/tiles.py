@@ -43,6 +43,11 @@ class Stein(NamedTuple):
     a: float
     b: float
 
+    @property
+    def uniform(self) -> bool:
+        """Whether there is a single length scale, which the quick loops are for."""
+        return bool(np.all(self.inverse == 1.0))
+
 
 def prepare(points: np.ndarray, scores: np.ndarray, kernel: RadialKernel) -> Stein:
     """Return points and scores (n, d) in the form that the other functions take; O(n d) time and memory.
@@ -183,16 +188,19 @@ def _add_row(point, score, tile, inverse, uniform, trace, family, a, b, sums, sc
 
 
 @numba.njit(**_OPTIONS)
-def _sum_pairs(points, scores, packed, inverse, uniform, family, a, b, start, stop, out):
-    """Write, for each tile of rows, the sum of h over its rows and all columns from its tile on, mirrored ones too.
+def _tile_of(turn, num_tiles):
+    """Return which tile of rows is next: from both ends in turn, so that equal numbers of them are equal work."""
+    return turn // 2 if turn % 2 == 0 else num_tiles - 1 - turn // 2
 
-    Row tiles are taken from both ends in turn, so that equal numbers of them are equal work.
-    """
+
+@numba.njit(**_OPTIONS)
+def _sum_pairs(points, scores, packed, inverse, uniform, family, a, b, start, stop, out):
+    """Write, for each tile of rows, the sum of h over its rows and all columns from its tile on, mirrored ones too."""
     n, num_tiles = points.shape[0], packed.shape[0]
     trace = (inverse**2).sum()
     sums, scaled, total = np.empty(3 * TILE), np.empty(TILE), np.empty(TILE)
     for turn in range(start, stop):
-        rows = turn // 2 if turn % 2 == 0 else num_tiles - 1 - turn // 2
+        rows = _tile_of(turn, num_tiles)
         out[rows] = 0.0
         for columns in range(rows, num_tiles):
             total[:] = 0.0
@@ -209,10 +217,9 @@ def row_sums(stein: Stein) -> np.ndarray:
     O(n^2 d) time on all cores, by symmetry half of it, O(n d) memory. The same for any number of cores.
     """
     out = np.empty(len(stein.packed))
-    uniform = bool(np.all(stein.inverse == 1.0))
 
     def block(start, stop):
-        _sum_pairs(*stein[:4], uniform, *stein[5:], start, stop, out)
+        _sum_pairs(*stein[:4], stein.uniform, *stein[5:], start, stop, out)
 
     over_row_blocks(block, len(out), len(stein.points) * TILE / 2 * stein.points.shape[1])
     return stein.factor * out
@@ -227,7 +234,7 @@ def _sum_coordinates(points, scores, packed, inverse, family, a, b, start, stop,
     value, slope, curvature = np.empty(TILE), np.empty(TILE), np.empty(TILE)
     totals = np.empty((d, TILE))
     for turn in range(start, stop):
-        rows = turn // 2 if turn % 2 == 0 else num_tiles - 1 - turn // 2
+        rows = _tile_of(turn, num_tiles)
         out[rows] = 0.0
         for columns in range(rows, num_tiles):
             totals[:] = 0.0
@@ -286,8 +293,7 @@ def _fill(rows, row_scores, packed, inverse, uniform, factor, family, a, b, firs
 
 def fill(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> np.ndarray:
     """Write the Stein kernel of some rows and the columns from ``first_tile * TILE`` on into ``out``."""
-    points, scores = stein.points[rows], stein.scores[rows]
-    uniform = bool(np.all(stein.inverse == 1.0))
+    points, scores, uniform = stein.points[rows], stein.scores[rows], stein.uniform
 
     def block(start, stop):
         _fill(

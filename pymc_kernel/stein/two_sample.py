@@ -7,7 +7,7 @@ import numpy as np
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.kernels.base import as_points
 from pymc_kernel.stein.draws import choose_thinning
-from pymc_kernel.stein.goodness_of_fit import check_flip_probability, choose_flip_probability, sign_processes
+from pymc_kernel.stein.goodness_of_fit import check_settings, choose_flip_probability, sign_processes
 
 __all__ = ["MMDTest", "mmd_squared", "mmd_test"]
 
@@ -129,7 +129,7 @@ def mmd_test(
     ----------
     Gretton et al. (2012); Chwialkowski, Sejdinovic and Gretton (2014), the second bootstrapped statistic.
     """
-    check_flip_probability(flip_probability)
+    check_settings(num_replicates, thin, flip_probability)
     rng = np.random.default_rng(0) if rng is None else rng
     samples, lengths, thins, flips = [], [], [], []
     for name, values in (("first", first), ("second", second)):
