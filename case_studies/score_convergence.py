@@ -8,6 +8,7 @@
 # %%
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -29,6 +30,7 @@ METHODS = {
     "lite, m = 167": lambda k, r: S.Lite(k, regularisation=r, penalty="rkhs", max_points=167, base="uniform"),
     "lite, m = 42": lambda k, r: S.Lite(k, regularisation=r, penalty="rkhs", max_points=42, base="uniform"),
 }
+NUM_SCALES = 4
 SCALES = {"ring": (0.05, 0.1, 0.2, 0.4), "grid": (0.3, 0.6, 1.0, 1.8)}  # in units of the median distance
 REGULARISATIONS = tuple(10.0 ** (k / 2) for k in range(-12, 3))
 
@@ -38,32 +40,44 @@ def error(fitted, target, test):
     return 0.5 * float(((fitted.score(test) - target.score(test)) ** 2).sum(axis=1).mean())
 
 
-def best(method, settings, target, points, test):
-    """Return the smallest error over (length scale, regularisation), where it was, and the mean seconds of a fit."""
-    found, seconds = {}, []
-    for scale, strength in settings:
-        begun = time.perf_counter()
-        fitted = METHODS[method](Gaussian(scale), strength).fit(points, rng=np.random.default_rng(0))
-        seconds.append(time.perf_counter() - begun)
-        found[scale, strength] = error(fitted, target, test)
-    where = min(found, key=found.get)
-    return found[where], where, float(np.mean(seconds))
+def tried(method, scale, strength, points, target, test):
+    """Return the error of a method at its settings, and the seconds of its fit."""
+    begun = time.perf_counter()
+    fitted = METHODS[method](Gaussian(scale), strength).fit(points, rng=np.random.default_rng(0))
+    seconds = time.perf_counter() - begun
+    return error(fitted, target, test), seconds
+
+
+def climbed(start, trial):
+    """Return the smallest error reached from a place of the grid by steps to its neighbours, and seconds of a fit."""
+    found = {}
+    here, best = None, start
+    while best != here:
+        here = best
+        near = [(here[0] + i, here[1] + j) for i, j in ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))]
+        for i, j in near:
+            if 0 <= j < len(REGULARISATIONS) and 0 <= i < NUM_SCALES and (i, j) not in found:
+                found[i, j] = trial(i, j)
+        best = min(found, key=lambda place: found[place][0])
+    return found[best][0], float(np.mean([seconds for _, seconds in found.values()]))
 
 
 def one_run(name, target, num_test, rng):
-    """Return {method: (error, seconds)}. The full estimator is tuned around the best settings of its Nystroem form."""
+    """Return {method: (error, seconds)}; the full estimator climbs from the best settings of its Nystroem form."""
     points, test = target.sample(rng, NUM_POINTS), target.sample(rng, num_test)
     distance = median_distance(points, rng)
-    everywhere = [(scale * distance, r) for scale in SCALES[name] for r in REGULARISATIONS]
+
+    def trial(method, i, j):
+        return tried(method, SCALES[name][i] * distance, REGULARISATIONS[j], points, target, test)
+
     out = {}
     for method in [m for m in METHODS if m != "full"]:
-        smallest, where, seconds = best(method, everywhere, target, points, test)
-        out[method] = smallest, seconds
+        found = {(i, j): trial(method, i, j) for i in range(NUM_SCALES) for j in range(len(REGULARISATIONS))}
+        best = min(found, key=lambda place: found[place][0])
+        out[method] = found[best][0], float(np.mean([seconds for _, seconds in found.values()]))
         if method == "Nystroem, m = 167":
-            scale, strength = where
-    near = [(scale, factor * strength) for factor in (0.1, 10.0**-0.5, 1.0, 10.0**0.5, 10.0)]
-    smallest, _, seconds = best("full", near, target, points, test)
-    return out | {"full": (smallest, seconds)}
+            start = best
+    return out | {"full": climbed(start, partial(trial, "full"))}
 
 
 def main():

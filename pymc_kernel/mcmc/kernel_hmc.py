@@ -86,6 +86,12 @@ _MEMORY = 150.0  # moves of a kind that its measure is averaged over, 20 of them
 _MEMORY_OF_OLD_FIT = 20.0
 _NEARLY_BEST = 0.8  # what a few dozen moves cannot tell apart
 _PREFERRED = (4, 5, 3, 2, 6)  # kinds, where they cannot be told apart: four trajectories are safe and cheap
+# A surrogate's share is small unless its moves are measured this many times better than exploring. A regression on
+# values has seen the density beyond the places visited; a score learnt from these knows nothing of what lies beyond.
+_CLEARLY_BETTER_BY_VALUES, _CLEARLY_BETTER_BY_SCORES = 2.0, 5.0
+_NEARLY_INDEPENDENT = 0.5  # a measure of one is that of independent draws
+_SMALL_SHARE = 0.2  # leaves the random walk eight moves in ten, and so at least that much of its own efficiency
+_USELESS_SHARE = 0.15  # of the surrogate moves while tuning, to see whether a later surrogate is better
 _SAFE_SHARE = 0.05  # of the surrogate moves after tuning, each for single trajectories and the flattened surrogate
 
 
@@ -462,15 +468,26 @@ def with_fit(state: State, learnt: Fit, config: Config, places: np.ndarray | Non
     state = state._replace(fit=learnt, counts=counts, num_fits=state.num_fits + 1, survey=survey, walk=shape)
     worth = state.measures.min(axis=1)
     exploring = max(worth[_WALK], worth[_DIFFERENCE])
+    from_scores = not isinstance(config.estimator, Values)
     # A surrogate that has been tried and is worse than exploring gets a smaller part of the next stretch.
-    useless = counts[_SURROGATE].min() >= 5 and worth[_SURROGATE].max() < exploring
-    share = 0.3 if useless else 1.0 - config.exploring_share
+    if counts[_SURROGATE].min() >= 5 and worth[_SURROGATE].max() < exploring:
+        share = _USELESS_SHARE
+    elif from_scores and not _is_clearly_better(worth[_SURROGATE].max(), exploring, config):
+        share = min(_SMALL_SHARE, 1.0 - config.exploring_share)
+    else:
+        share = 1.0 - config.exploring_share
     shares = (1.0 - share) * _exploring(len(KINDS), _DIFFERENCE_SHARE)
     shares[_SURROGATE] = share / (_SURVEY - _SHORT)
     if len(survey):
         shares *= 1.0 - _SURVEY_SHARE
         shares[_SURVEY] = _SURVEY_SHARE
     return state._replace(shares=shares)
+
+
+def _is_clearly_better(worth, exploring, config):
+    if isinstance(config.estimator, Values):
+        return worth >= _CLEARLY_BETTER_BY_VALUES * exploring
+    return worth >= min(_CLEARLY_BETTER_BY_SCORES * exploring, _NEARLY_INDEPENDENT)
 
 
 def places_to_survey(rng: np.random.Generator, states: Sequence[State], learnt: Fit) -> list[np.ndarray]:
@@ -487,8 +504,8 @@ def finish(state: State, config: Config) -> State:
     """Return the state with the shares of moves for after tuning, and without what only learning needs.
 
     One kind of surrogate move, as good as the best as far as the measures can tell, gets what exploring and the two
-    safe kinds (single trajectories, chains on the flattened surrogate) leave. A surrogate that is not twice as good as
-    exploring gets half, one that is worse gets nothing.
+    safe kinds (single trajectories, chains on the flattened surrogate) leave. A surrogate that is not clearly better
+    than exploring gets two moves in ten, one that is worse gets none.
     """
     d = state.position.size
     state = state._replace(evaluated=empty_history(0, d + 1), survey=np.empty((0, d)))
@@ -500,8 +517,8 @@ def finish(state: State, config: Config) -> State:
     share = 1.0 - config.exploring_share
     if surrogate.max() < exploring or not surrogate.max() > 0.0:
         share = 0.0
-    elif surrogate.max() < 2.0 * exploring:
-        share = min(share, 0.5)
+    elif not _is_clearly_better(surrogate.max(), exploring, config):
+        share = min(share, _SMALL_SHARE)
     shares = (1.0 - share) * _exploring(len(KINDS), _DIFFERENCE_SHARE)
     best = next(kind for kind in _PREFERRED if worth[kind] >= _NEARLY_BEST * surrogate.max())
     # A chain on the surrogate sticks where the surrogate is too low; these two find the way out.

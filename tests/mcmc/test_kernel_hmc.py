@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from case_studies.benchmarks.measures import smallest_bulk_ess
-from case_studies.targets import banana
+from case_studies.targets import banana, correlated_gaussian
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kernel_hmc as kh
@@ -232,10 +232,21 @@ def jagged(x):
 
 
 @pytest.mark.parametrize(
-    ("worth", "share"), [(0.0, 0.0), (0.04, 0.0), (0.07, 0.5), (0.5, 0.9)], ids=["nothing", "worse", "little", "much"]
+    ("worth", "share"), [(0.0, 0.0), (0.04, 0.0), (0.07, 0.2), (0.2, 0.9)], ids=["nothing", "worse", "little", "much"]
 )
 def test_the_share_of_surrogate_moves_is_what_they_are_worth(worth, share, rng):
-    state, config = misled(rng, S.Values())
+    assert_share_after_tuning(S.Values(), worth, share, rng)
+
+
+@pytest.mark.parametrize(
+    ("worth", "share"), [(0.04, 0.0), (0.2, 0.2), (0.3, 0.9)], ids=["worse", "not clearly better", "much"]
+)
+def test_a_surrogate_of_scores_has_to_be_better_to_be_trusted(worth, share, rng):
+    assert_share_after_tuning(S.Lite(max_points=100), worth, share, rng)
+
+
+def assert_share_after_tuning(estimator, worth, share, rng):
+    state, config = misled(rng, estimator)
     measures = np.zeros_like(state.measures)
     measures[0], measures[1] = 0.05, 0.01
     measures[kh.KINDS.index("4 trajectories")] = worth
@@ -245,16 +256,21 @@ def test_the_share_of_surrogate_moves_is_what_they_are_worth(worth, share, rng):
 
 
 @pytest.mark.slow
-def test_with_a_useless_surrogate_it_is_no_worse_than_seven_tenths_of_adaptive_metropolis():
+@pytest.mark.parametrize(
+    ("estimator", "log_density", "num_dims", "chains"),
+    [(S.Values(), jagged, 3, 12), (S.Lite(max_points=500), correlated_gaussian().log_density, 10, 16)],
+    ids=["values where nothing is smooth", "scores of ten dimensions from a walk's past"],
+)
+def test_a_surrogate_that_does_not_help_costs_at_most_three_tenths(estimator, log_density, num_dims, chains):
     ours, walks = [], []
-    for seed in range(12):
+    for seed in range(chains):
         rng = np.random.default_rng(seed)
-        ours.append(run(rng, jagged, np.zeros(3), tune=2000, draws=8000)[0])
+        ours.append(run(rng, log_density, np.zeros(num_dims), kh.Config(estimator), tune=2000, draws=8000)[0])
         config = am.Config()
-        state = am.init(np.zeros(3), jagged(np.zeros(3)), config)
-        draws = np.empty((8000, 3))
+        state = am.init(np.zeros(num_dims), log_density(np.zeros(num_dims)), config)
+        draws = np.empty((8000, num_dims))
         for t in range(10_000):
-            state, info = am.step(rng, state, jagged, config)
+            state, info = am.step(rng, state, log_density, config)
             if t < 2000:
                 state = am.adapt(state, info, config)
             else:
