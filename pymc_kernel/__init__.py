@@ -4,20 +4,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pymc_kernel import kernels, scores, stein
+    from pymc_kernel import kernels, scores, smc, stein
     from pymc_kernel.plugin.diagnostics import diagnose, ksd, ksd_test, summary
     from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
     from pymc_kernel.plugin.model_functions import unconstrained_draws
     from pymc_kernel.plugin.plots import plot_ksd, plot_ksd_evolution, plot_score, plot_stein_thin
     from pymc_kernel.plugin.pooled import sample_khmc
+    from pymc_kernel.plugin.population import sample_pmc
+    from pymc_kernel.plugin.smc import ASMC, KASMC, RWSMC, KernelHMCSMC, sample_smc, smc_stats
     from pymc_kernel.plugin.stein_uses import expectation, mmd_test, stein_thin
     from pymc_kernel.plugin.step_methods import KAMH, AdaptiveMetropolis, KernelHMC, register_step_methods
 
 __all__ = [
+    "ASMC",
     "KAMH",
+    "KASMC",
+    "RWSMC",
     "AdaptiveMetropolis",
     "EstimatedLikelihood",
     "KernelHMC",
+    "KernelHMCSMC",
     "diagnose",
     "expectation",
     "kernels",
@@ -30,7 +36,11 @@ __all__ = [
     "plot_stein_thin",
     "register_step_methods",
     "sample_khmc",
+    "sample_pmc",
+    "sample_smc",
     "scores",
+    "smc",
+    "smc_stats",
     "stein",
     "stein_thin",
     "summary",
@@ -53,6 +63,11 @@ _WHERE = {
     ),
     **dict.fromkeys(("expectation", "mmd_test", "stein_thin"), "pymc_kernel.plugin.stein_uses"),
     **dict.fromkeys(("plot_ksd", "plot_ksd_evolution", "plot_score", "plot_stein_thin"), "pymc_kernel.plugin.plots"),
+    **dict.fromkeys(
+        ("ASMC", "KASMC", "KernelHMCSMC", "RWSMC", "sample_smc", "smc_stats"),
+        "pymc_kernel.plugin.smc",
+    ),
+    "sample_pmc": "pymc_kernel.plugin.population",
     "sample_khmc": "pymc_kernel.plugin.pooled",
     "unconstrained_draws": "pymc_kernel.plugin.model_functions",
 }

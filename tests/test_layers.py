@@ -17,12 +17,13 @@ MAY_IMPORT = {
     "scores": {"errors", "parallel", "linalg", "kernels"},
     "stein": {"errors", "parallel", "linalg", "kernels"},
     "mcmc": {"errors", "linalg", "kernels", "scores"},
-    "plugin": {"errors", "kernels", "scores", "stein", "mcmc"},
-    "__init__": {"kernels", "scores", "stein", "mcmc", "plugin", "errors"},
+    "smc": {"errors", "parallel", "linalg", "kernels", "scores", "mcmc"},
+    "plugin": {"errors", "kernels", "scores", "stein", "mcmc", "smc"},
+    "__init__": {"kernels", "scores", "stein", "mcmc", "smc", "plugin", "errors"},
 }
 OUTSIDE_BELOW = {"numpy", "scipy", "numba"}
-ARVIZ = {"arviz", "arviz_base", "arviz_plots", "xarray", "pandas", "matplotlib"}
-OUTSIDE_PLUGIN = OUTSIDE_BELOW | ARVIZ | {"pymc", "pytensor", "rich", "threadpoolctl"}
+ARVIZ = {"arviz", "arviz_base", "arviz_plots", "arviz_stats", "xarray", "pandas", "matplotlib"}
+OUTSIDE_PLUGIN = OUTSIDE_BELOW | ARVIZ | {"cloudpickle", "pymc", "pytensor", "rich", "threadpoolctl"}
 
 
 def floor_of(path):

@@ -1,10 +1,14 @@
 """Compiled functions of a ``pm.Model``: the only place that turns a model into something to call."""
 
+import warnings
 from collections.abc import Sequence
 
+import cloudpickle
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import xarray as xr
+from pymc.initial_point import make_initial_point_expression
 from pymc.pytensorf import compile as pymc_compile
 from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
 from pymc.vartypes import continuous_types
@@ -18,13 +22,25 @@ from pytensor.tensor.random.type import RandomGeneratorType
 from pymc_kernel.errors import NoGradientError, NoisyBlockError
 from pymc_kernel.plugin.likelihoods import estimated_terms, install_noise
 
-__all__ = ["LogDensity", "compile_log_density", "compile_scores", "unconstrained_draws", "value_draws"]
+__all__ = [
+    "LogDensity",
+    "ParticleDensity",
+    "compile_log_density",
+    "compile_particle_density",
+    "compile_scores",
+    "constrained_draws",
+    "prior_positions",
+    "split_positions",
+    "unconstrained_draws",
+    "value_draws",
+]
 
 _QUICK = "FAST_COMPILE"
 _STABLE = Mode(
     linker="py", optimizer=RewriteDatabaseQuery(include=["fast_run"], exclude=["fusion", "inplace", "BlasOpt"])
 )
 _DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorised graph
+_LARGEST_BATCH = 2**25  # numbers in the largest array that a batch of particles may need
 _GRADIENT_ERRORS = (NotImplementedError, TypeError, AttributeError, ValueError)  # what an Op without a gradient raises
 
 
@@ -120,6 +136,198 @@ def compile_log_density(
         function = pymc_compile([vector], joined, **(compile_kwargs or {}))
     function.trust_input = True
     return LogDensity(function, shared, names, keys)
+
+
+class ParticleDensity:
+    """Log prior and log likelihood of a model for many particles at once, with the noise that they may need.
+
+    Attributes
+    ----------
+    is_vectorised : bool
+        Whether one call of a compiled function serves all particles; otherwise they are looped over.
+    estimated : list of str
+        Names of the terms that are random.
+    """
+
+    def __init__(self, function, is_vectorised, batch, estimated, keys):
+        self._function = function
+        self.is_vectorised = is_vectorised
+        self._batch = batch
+        self.estimated = estimated
+        self._keys = keys
+        self.executor = None
+        self.seed(np.random.default_rng())
+
+    def seed(self, rng: np.random.Generator) -> None:
+        """Draw the noise from new generators spawned from ``rng``."""
+        self._noise = rng.spawn(1)[0]
+
+    def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log prior (n,) and log likelihood (n,) at positions (n, d); NaN is returned as -inf."""
+        size = self._batch if self.executor is None else min(self._batch, -(-len(positions) // _SHARES))
+        blocks = [positions[a : a + size] for a in range(0, len(positions), size)]
+        noises = self._noise.spawn(len(blocks)) if self.estimated else [None] * len(blocks)
+        if self.executor is None:
+            parts = [self._block(b, n) for b, n in zip(blocks, noises, strict=True)]
+        else:
+            payload = cloudpickle.dumps(self._function)
+            tasks = [
+                self.executor.submit(_remote_block, payload, self.is_vectorised, self._keys, b, n)
+                for b, n in zip(blocks, noises, strict=True)
+            ]
+            parts = [t.result() for t in tasks]
+        prior, likelihood = (np.concatenate(p) for p in zip(*parts, strict=True))
+        prior[np.isnan(prior)] = -np.inf
+        likelihood[np.isnan(likelihood)] = -np.inf
+        return prior, likelihood
+
+    def _block(self, positions, noise):
+        return _evaluated_block(self._function, self.is_vectorised, self._keys, positions, noise)
+
+    def __getstate__(self):
+        return {**self.__dict__, "executor": None}
+
+
+_SHARES = 16  # blocks that an executor gets at once
+_REMOTE = {}
+
+
+def _remote_block(payload, is_vectorised, keys, positions, noise):
+    """Evaluate in a worker, which keeps the last function that it was sent."""
+    known = hash(payload)
+    if known not in _REMOTE:
+        _REMOTE.clear()
+        _REMOTE[known] = cloudpickle.loads(payload)
+    return _evaluated_block(_REMOTE[known], is_vectorised, keys, positions, noise)
+
+
+def _evaluated_block(function, is_vectorised, keys, positions, noise):
+    if noise is not None:
+        install_noise(keys, noise)
+        for variable in [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]:
+            variable.set_value(noise.spawn(1)[0], borrow=True)
+    if is_vectorised:
+        prior, likelihood = function(np.ascontiguousarray(positions))
+        n = len(positions)
+        return np.array(np.broadcast_to(prior, n)), np.array(np.broadcast_to(likelihood, n))
+    rows = np.array([function(x) for x in np.ascontiguousarray(positions)], dtype=float).reshape(len(positions), 2)
+    return rows[:, 0].copy(), rows[:, 1].copy()
+
+
+def compile_particle_density(model: pm.Model, kernel_name: str, compile_kwargs: dict | None = None) -> ParticleDensity:
+    """Return the log prior and log likelihood of ``model`` for many particles, (n, d) on the unconstrained scale.
+
+    One vectorised graph evaluates all particles in batches; models with an estimated term, or with an operator that
+    cannot be vectorised, are looped over.
+
+    Raises
+    ------
+    TypeError
+        Where a variable is discrete.
+    """
+    discrete = [v.name for v in model.value_vars if v.dtype not in continuous_types]
+    if discrete:
+        raise TypeError(
+            f"{kernel_name} moves continuous variables only, but {', '.join(discrete)} "
+            f"{'is' if len(discrete) == 1 else 'are'} discrete. Sum them out, make them part of an estimated "
+            "likelihood, or use pm.sample_smc's own kernels."
+        )
+    outputs = [model.varlogp, model.datalogp]
+    names, keys = estimated_terms(pt.stack(outputs))
+    point = model.initial_point(random_seed=0)
+    kwargs = {"on_unused_input": "ignore", **(compile_kwargs or {})}
+    num_dims = sum(int(np.size(point[v.name])) for v in model.value_vars)
+    example = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars])
+    if not names:
+        try:
+            function = _vectorised(model, outputs, point, kwargs)
+            function(np.stack([example, example]))
+            return ParticleDensity(function, True, _batch_size(model, num_dims), names, keys)
+        except Exception:  # an operator without a vectorised form may fail in many ways; the loop says what is wrong
+            pass
+    shared = make_shared_replacements(point, model.value_vars, model)
+    joined, vector = join_nonshared_inputs(point=point, outputs=outputs, inputs=model.value_vars, shared_inputs=shared)
+    with model:
+        function = pymc_compile([vector], joined, **kwargs)
+    function.trust_input = True
+    return ParticleDensity(function, False, _DRAWS_AT_A_TIME, names, keys)
+
+
+def _vectorised(model, outputs, point, kwargs):
+    many = pt.matrix("particles", dtype="float64")
+    parts, start = {}, 0
+    for value in model.value_vars:
+        shape = np.shape(point[value.name])
+        stop = start + int(np.prod(shape))
+        part = many[:, start:stop].reshape((many.shape[0], *shape))
+        parts[value] = pt.specify_shape(part, (None, *shape)).astype(value.dtype)
+        start = stop
+    with model:
+        function = pymc_compile([many], vectorize_graph(outputs, parts), **kwargs)
+    function.trust_input = True
+    return function
+
+
+def _batch_size(model, num_dims):
+    """Return how many particles at a time keep the largest array, parameters by data, within bounds."""
+    sizes = [num_dims, *(int(np.prod(v.shape.eval())) for v in model.observed_RVs)]
+    return int(np.clip(_LARGEST_BATCH // max(1, *sizes), 16, 4096))
+
+
+def prior_positions(model: pm.Model, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Return draws from the prior of the free variables on the unconstrained scale, (size, d).
+
+    Raises
+    ------
+    ValueError
+        Where a prior cannot be drawn from, as that of ``pm.Flat``.
+    """
+    expression = make_initial_point_expression(
+        free_rvs=model.free_RVs,
+        rvs_to_transforms=model.rvs_to_transforms,
+        initval_strategies=dict.fromkeys(model.free_RVs),
+        default_strategy="prior",
+        return_transformed=True,
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The effect of Potentials")
+            drawn = pm.draw(expression, draws=size, random_seed=rng)
+    except NotImplementedError as error:
+        raise ValueError(f"the prior cannot be drawn from ({error}); give proper priors, or start=.") from error
+    found = {model.rvs_to_values[rv]: values for rv, values in zip(model.free_RVs, drawn, strict=True)}
+    return np.concatenate([np.reshape(found[v], (size, -1)) for v in model.value_vars], axis=1).astype(float)
+
+
+def split_positions(model: pm.Model, positions: np.ndarray) -> list[np.ndarray]:
+    """Return one array (n, ...) for each value variable, of positions (n, d)."""
+    point = model.initial_point(random_seed=0)
+    shapes = [np.shape(point[v.name]) for v in model.value_vars]
+    edges = np.cumsum([int(np.prod(s)) for s in shapes])[:-1]
+    parts = np.split(positions, edges, axis=1)
+    return [
+        np.ascontiguousarray(p.reshape(len(positions), *s), dtype=v.dtype)
+        for p, s, v in zip(parts, shapes, model.value_vars, strict=True)
+    ]
+
+
+def constrained_draws(model: pm.Model, positions: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the free variables and deterministics at positions (n, d), as the user knows them: name -> (n, ...)."""
+    names = {v.name for v in [*model.free_RVs, *model.deterministics]}
+    outputs = [v for v in model.unobserved_value_vars if v.name in names]
+    many = {v: _batched(v) for v in model.value_vars}
+    with model:
+        function = pymc_compile(
+            list(many.values()), vectorize_graph(outputs, many), on_unused_input="ignore", mode=_QUICK
+        )
+    found = [[] for _ in outputs]
+    for start in range(0, len(positions), _DRAWS_AT_A_TIME):
+        batch = split_positions(model, positions[start : start + _DRAWS_AT_A_TIME])
+        for values, variable, out in zip(found, outputs, function(*batch), strict=True):
+            # A deterministic that does not depend on the draws has no dimension of draws.
+            core = np.shape(out)[np.ndim(out) - variable.ndim :]
+            values.append(np.broadcast_to(out, (len(batch[0]), *core)))
+    return {v.name: np.concatenate(values) for v, values in zip(outputs, found, strict=True)}
 
 
 def unconstrained_draws(posterior: xr.Dataset, model: pm.Model | None = None) -> np.ndarray:

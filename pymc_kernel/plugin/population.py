@@ -1,0 +1,214 @@
+"""Population Monte Carlo of a ``pm.Model``: the handing over between PyMC and ``pymc_kernel.smc.population``."""
+
+import warnings
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from arviz_base import from_dict
+from arviz_stats.base import array_stats
+from pymc.backends.arviz import coords_and_dims_for_inferencedata
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from threadpoolctl import threadpool_limits
+
+from pymc_kernel.plugin.model_functions import (
+    compile_particle_density,
+    compile_scores,
+    constrained_draws,
+    prior_positions,
+    split_positions,
+)
+from pymc_kernel.scores import Finite
+from pymc_kernel.smc import population
+from pymc_kernel.smc.weights import log_mean_exp, normalised, resample
+
+__all__ = ["sample_pmc"]
+
+_UNRELIABLE = 0.7  # Pareto k from which importance sampling is not to be trusted (Vehtari et al. 2024)
+
+
+def sample_pmc(
+    draws: int = 1000,
+    *,
+    iterations: int = 20,
+    chains: int = 2,
+    drift: str = "kernel",
+    drift_size: float = 0.3,
+    estimator: Finite | None = None,
+    weights: str = "mixture",
+    start: np.ndarray | None = None,
+    random_seed=None,
+    progressbar: bool = True,
+    model: pm.Model | None = None,
+    compile_kwargs: dict | None = None,
+) -> xr.DataTree:
+    """Return posterior draws by population Monte Carlo: weighted ones, equally weighted ones, and the evidence.
+
+    Every iteration draws around the particles of the last, with a drift along a score that is learnt from all draws so
+    far, and weights what it drew (kernel gradient importance sampling, KGRIS; Strathmann 2018, section 5.2.2). There is
+    no chain that has to mix and no gradient of the model; noisy likelihoods are welcome.
+
+    Parameters
+    ----------
+    draws : int
+        Particles of an iteration, one evaluation of the likelihood each.
+    iterations : int
+    chains : int
+        Independent repetitions, one after the other: the spread of their evidence shows the error.
+    drift : {"kernel", "gradient", "none"}
+        Along the learnt score, along the model's own (GRIS), or none: adaptive population Monte Carlo.
+    drift_size : float
+        In (0, 1).
+    estimator : pymc_kernel.scores.Finite, optional
+        Of the learnt score.
+    weights : {"mixture", "own"}
+        Weigh a draw by the mixture over all particles, O(draws^2 d) an iteration and steadier, or by its own particle.
+    start : ndarray (draws, d), optional
+        Particles on the unconstrained scale to begin around, with equal weights, in place of draws from the prior.
+    random_seed : None, int, sequence of int or numpy.random.Generator
+    progressbar : bool
+    model : pymc.Model, optional
+        The model in context by default.
+    compile_kwargs : dict, optional
+
+    Returns
+    -------
+    DataTree
+        ``posterior``: ``draws`` equally weighted draws a chain, resampled. ``weighted_posterior``: all draws with
+        ``log_weight``, normalised. ``pmc_stats``: effective share, evidence and drift of each iteration, and for each
+        chain ``log_evidence``, ``ess`` and the Pareto shape ``pareto_k`` of the weights. ``observed_data``.
+
+    Raises
+    ------
+    TypeError
+        For discrete variables.
+    ValueError
+        For settings out of range, or particles that all have likelihood zero.
+
+    Warns
+    -----
+    UserWarning
+        Where the Pareto shape is above 0.7: weights and evidence are not to be trusted.
+
+    Notes
+    -----
+    The evidence is that of the last half of the iterations, whose proposals have been learnt. An interrupt ends with
+    what is there.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_kernel as pk
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=2)
+    ...     pm.Normal("y", x[0] ** 2 + x[1], 0.5, observed=1.0)
+    ...     idata = pk.sample_pmc(500, iterations=10, progressbar=False)  # doctest: +SKIP
+    """
+    for name, value, least in (("draws", draws, 10), ("iterations", iterations, 2), ("chains", chains, 1)):
+        if not (isinstance(value, int | np.integer) and value >= least):
+            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
+    if drift not in ("kernel", "gradient", "none"):
+        raise ValueError(f'drift must be "kernel", "gradient" or "none", got {drift!r}.')
+    model = pm.modelcontext(model)
+    density = compile_particle_density(model, "sample_pmc", compile_kwargs)
+    along = _model_scores(model) if drift == "gradient" else drift
+    settings = {} if estimator is None else {"estimator": estimator}
+    config = population.Config(drift=along, drift_size=drift_size, weights=weights, **settings)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    results = []
+    with threadpool_limits(1, user_api="blas"), Progress(*columns, disable=not progressbar) as progress:
+        for c, rng in enumerate(np.random.default_rng(random_seed).spawn(chains)):
+            task = progress.add_task(f"Chain {c}", total=iterations)
+            results.append(_one_chain(model, density, config, draws, iterations, start, rng, progress, task))
+            if len(results[-1][1]) < iterations:
+                break
+    return _tree(model, results, draws, iterations)
+
+
+def _model_scores(model):
+    scores = compile_scores(model)
+    return lambda positions: scores(split_positions(model, positions))
+
+
+def _one_chain(model, density, config, draws, iterations, start, rng, progress, task):
+    """Return the final state, what the iterations reported, and the generator."""
+    density.seed(rng)
+    if start is None:
+        positions = prior_positions(model, draws, rng)
+        _, log_weights = density(positions)
+    else:
+        positions = np.array(start, dtype=float)
+        if positions.ndim != 2 or len(positions) != draws or not np.isfinite(positions).all():
+            raise ValueError(f"start must be finite, of shape ({draws}, d), got shape {positions.shape}.")
+        log_weights = np.zeros(draws)
+    if not (log_weights > -np.inf).any():
+        raise ValueError(
+            f"the likelihood is zero at all {draws} draws of the prior: take more particles, or give start= nearer to "
+            "the data."
+        )
+    state = population.init(rng, positions, log_weights, config)
+    history = []
+    try:
+        for _ in range(iterations):
+            state, info = population.step(rng, state, lambda x: sum(density(x)), config)
+            history.append(info)
+            progress.update(task, advance=1, description=f"ESS {100 * info.effective_share:.0f} %")
+    except KeyboardInterrupt:
+        if not history:
+            raise
+    # The first particles belong to no learnt proposal; with a given start they have no true weight at all.
+    return state._replace(positions=state.positions[draws:], log_weights=state.log_weights[draws:]), history, rng
+
+
+def _tree(model, results, draws, iterations):
+    done = min(len(history) for _, history, _ in results)
+    kept = (done - done // 2) * draws
+    coords, dims = coords_and_dims_for_inferencedata(model)
+    weighted, posterior, per_chain = [], [], {"log_evidence": [], "ess": [], "pareto_k": []}
+    for state, _, rng in results:
+        positions, log_weights = state.positions[-kept:], state.log_weights[-kept:]
+        shares = normalised(log_weights)
+        values = constrained_draws(model, positions)
+        with np.errstate(divide="ignore"):
+            weighted.append(values | {"log_weight": np.log(shares)})
+        chosen = resample(rng, shares, draws)
+        posterior.append({name: v[rng.permutation(chosen)] for name, v in values.items()})
+        per_chain["log_evidence"].append(log_mean_exp(log_weights))
+        per_chain["ess"].append(1.0 / (shares**2).sum())
+        per_chain["pareto_k"].append(_pareto_shape(log_weights))
+    groups = {"posterior": _stacked(posterior), "weighted_posterior": _stacked(weighted)}
+    tree = from_dict(groups, coords=coords, dims=dims)
+    stats = {
+        name: (("chain", "iteration"), np.array([[getattr(i, name) for i in h[:done]] for _, h, _ in results]))
+        for name in population.Info._fields
+    }
+    stats["log_evidence_of_iteration"] = stats.pop("log_evidence")
+    stats |= {name: ("chain", np.array(values)) for name, values in per_chain.items()}
+    chains = np.arange(len(results))
+    told = xr.Dataset(stats, coords={"chain": chains, "iteration": np.arange(done)}, attrs={"draws": draws})
+    largest = float(told["pareto_k"].max())
+    if not largest <= _UNRELIABLE:
+        warnings.warn(
+            f"The weights have a Pareto shape of {largest:.2f}, above {_UNRELIABLE}: a few draws carry them, and "
+            "expectations and evidence are not to be trusted. Take more particles or iterations, or pk.sample_smc.",
+            stacklevel=3,
+        )
+    observed = {v.name: np.asarray(model.rvs_to_values[v].eval()) for v in model.observed_RVs}
+    more = from_dict({"observed_data": observed}, coords=coords, dims=dims, sample_dims=[]) if observed else {}
+    extra = {"observed_data": more["observed_data"].to_dataset()} if observed else {}
+    everything = {name: node.to_dataset() for name, node in tree.children.items()}
+    return xr.DataTree.from_dict({**everything, "pmc_stats": told, **extra})
+
+
+def _pareto_shape(log_weights):
+    """Return the shape of the tail of the weights by ArviZ; infinity where there are too few to tell."""
+    finite = log_weights[log_weights > -np.inf]
+    try:
+        # ArviZ takes log likelihoods that are left out, the negative of log weights.
+        shape = float(array_stats.psislw(finite.max() - finite)[1])
+    except ValueError:
+        return np.inf
+    return np.inf if np.isnan(shape) else shape
+
+
+def _stacked(chains):
+    return {name: np.stack([c[name] for c in chains]) for name in chains[0]}

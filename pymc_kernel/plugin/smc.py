@@ -1,0 +1,351 @@
+"""Kernels for ``pm.sample_smc``: nothing here but the handing over between PyMC and ``pymc_kernel.smc``."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pymc.smc.kernels import SMC_KERNEL
+from threadpoolctl import threadpool_limits
+
+from pymc_kernel.kernels import Gaussian, Kernel
+from pymc_kernel.mcmc import kameleon
+from pymc_kernel.plugin.model_functions import compile_particle_density
+from pymc_kernel.smc import moves, tempering
+
+__all__ = ["ASMC", "KASMC", "RWSMC", "KernelHMCSMC", "sample_smc", "smc_stats"]
+
+_STATS = {
+    "ess_share": "effective_share",
+    "distinct_ancestors": "distinct_share",
+    "accept": "acceptance",
+    "surrogate_accept": "surrogate_acceptance",
+    "correlation": "correlation",
+    "moves": "num_moves",
+    "proposal_scale": "scale",
+    "evaluations": "num_evaluations",
+    "log_evidence_increment": "log_evidence_increment",
+}
+_FEW_DISTINCT = 0.02
+_STILL_CORRELATED = 0.7
+
+
+class _Kernel(SMC_KERNEL):
+    """What all kernels share; a subclass builds its ``moves``.
+
+    PyMC's own evaluation, one particle and one function at a time, is replaced by one vectorised call.
+    """
+
+    stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
+        "log_marginal_likelihood": (float, []),
+        "beta": (float, []),
+        **{name: (float, []) for name in _STATS},
+    }
+
+    def __init__(
+        self, moves, *args, threshold=0.5, schedule=None, min_moves=4, max_moves=20, correlation=0.2, waste_free=True,
+        executor=None, compile_kwargs=None, **kwargs,
+    ):  # fmt: skip
+        self.config = tempering.Config(
+            moves=moves,
+            threshold=threshold,
+            schedule=None if schedule is None else tuple(float(b) for b in schedule),
+            min_moves=min_moves,
+            max_moves=max_moves,
+            correlation=correlation,
+            waste_free=waste_free,
+        )
+        model = pm.modelcontext(kwargs.get("model"))
+        # Before anything is compiled twice: what cannot be sampled is refused here.
+        self.evaluate = compile_particle_density(model, type(self).__name__, compile_kwargs)
+        self.evaluate.executor = executor
+        if self.evaluate.estimated and isinstance(moves, tempering.Hamiltonian):
+            self.config = replace(self.config, moves=replace(moves, noisy=True))
+        # PyMC's own functions are never called.
+        super().__init__(*args, threshold=threshold, compile_kwargs={"mode": "FAST_COMPILE"}, **kwargs)
+        if self.draws < 2 * sum(size for _, size in self.var_info.values()) + 2:
+            raise ValueError(
+                f"{self.draws} particles are too few for {sum(s for _, s in self.var_info.values())} parameters: their "
+                "covariance has no inverse. Take draws= at least twice as many as parameters, better some hundred."
+            )
+
+    def set_rng(self, rng):
+        """Take the generator of a chain; the noise of estimated likelihoods comes from it too."""
+        self.rng = rng
+        self.evaluate.seed(rng)
+
+    def _initialize_kernel(self):
+        start = self.start or self.initialize_population()
+        columns = [np.asarray(start[v.name], dtype=float).reshape(self.draws, -1) for v in self.variables]
+        self.tempered_posterior = np.concatenate(columns, axis=1)
+        if not np.isfinite(self.tempered_posterior).all():
+            raise ValueError("some starting particles are not finite; check the prior, or start=.")
+        prior, likelihood = self._evaluate(self.tempered_posterior)
+        self._state = tempering.init(moves.Evaluated(self.tempered_posterior, prior, likelihood))
+        self._hand_over()
+
+    def _evaluate(self, positions):
+        finite = np.isfinite(positions).all(axis=1)
+        if finite.all():
+            return self.evaluate(positions)
+        prior, likelihood = np.full((2, len(positions)), -np.inf)
+        if finite.any():
+            prior[finite], likelihood[finite] = self.evaluate(positions[finite])
+        return prior, likelihood
+
+    def _hand_over(self):
+        """Show PyMC the particles."""
+        self.tempered_posterior, self.prior_logp, self.likelihood_logp = self._state.particles
+        self.tempered_posterior_logp = self._state.particles.log_density(self.beta)
+
+    def update_beta_and_weights(self):
+        """Choose the next inverse temperature and weight all states of the last stage by it."""
+        self.iteration += 1
+        self._chosen = tempering.choose_temperature(self._state, self.config)
+        self.beta, self.weights, gained = self._chosen
+        self.log_marginal_likelihood += gained
+
+    def resample(self):
+        """Leave resampling to :meth:`mutate`: ancestors come from all states of the last stage."""
+
+    def mutate(self):
+        """Resample and move the particles."""
+        with threadpool_limits(1, user_api="blas"):
+            self._state, self._info = tempering.rejuvenate(
+                self.rng, self._state, self._evaluate, self._chosen, self.config
+            )
+        self._hand_over()
+
+    def sample_stats(self):
+        """Return what the stage reports."""
+        return {
+            "log_marginal_likelihood": self.log_marginal_likelihood if self.beta == 1 else np.nan,
+            "beta": self.beta,
+            **{name: float(getattr(self._info, field)) for name, field in _STATS.items()},
+        }
+
+    def sample_settings(self):
+        """Return the settings, for the attributes of the result."""
+        return {
+            "_n_draws": self.draws,
+            "threshold": self.config.threshold,
+            "smc_kernel": type(self).__name__,
+            "waste_free": int(self.config.waste_free),
+        }
+
+
+class RWSMC(_Kernel):
+    """Plain random-walk moves for ``pm.sample_smc``: covariance nu^2 I on the unconstrained scale, a baseline.
+
+    Parameters
+    ----------
+    scale : float, optional
+        nu, fixed; 2.38 / sqrt(d) by default.
+    kwargs
+        As of :class:`KernelHMCSMC`.
+    """
+
+    def __init__(self, *args, scale=None, **kwargs):
+        walk = moves.Walk(learn_covariance=False, learn_scale=False, scale=scale)
+        super().__init__(walk, *args, **kwargs)
+
+
+class ASMC(_Kernel):
+    """Random-walk moves along the covariance of all particles for ``pm.sample_smc`` (Fearnhead and Taylor 2013).
+
+    Parameters
+    ----------
+    scale : float, optional
+        nu at the start; 2.38 / sqrt(d) by default, then learnt from the mean acceptance.
+    target_accept : float
+    learning_rate : float, optional
+        Of the Robbins-Monro steps on log nu, one for each move of all particles; t^-1/2 by default.
+    kwargs
+        As of :class:`KernelHMCSMC`.
+    """
+
+    def __init__(self, *args, scale=None, target_accept=0.234, learning_rate=None, **kwargs):
+        walk = moves.Walk(scale=scale, target_accept=target_accept, learning_rate=learning_rate)
+        super().__init__(walk, *args, **kwargs)
+
+
+class KASMC(_Kernel):
+    """Kernel adaptive moves for ``pm.sample_smc``: the local covariance of Kameleon at every particle.
+
+    Strathmann 2018, section 5.2.1. Adaptation never has to stop: each stage learns from the particles of the last.
+
+    Parameters
+    ----------
+    kernel : pymc_kernel.kernels.Kernel, optional
+        Gaussian with the median heuristic by default.
+    subsample_size : int
+        m, the particles that shape the proposals. A pass over n particles costs O(n m d^2), on all cores.
+    isotropic_share, gamma, scale, target_accept, whiten
+        As of :class:`KAMH`.
+    learning_rate : float, optional
+        As of :class:`ASMC`.
+    kwargs
+        As of :class:`KernelHMCSMC`.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_kernel as pk
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=2)
+    ...     pm.Normal("y", x[0] ** 2 + x[1], 0.1, observed=1.0)
+    ...     idata = pm.sample_smc(kernel=pk.KASMC, progressbar=False)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, *args, kernel: Kernel | None = None, subsample_size=1000, isotropic_share=0.5, gamma=None, scale=None,
+        target_accept=0.234, whiten=True, learning_rate=None, **kwargs,
+    ):  # fmt: skip
+        config = kameleon.Config(
+            kernel=Gaussian("median") if kernel is None else kernel,
+            subsample_size=subsample_size,
+            isotropic_share=isotropic_share,
+            gamma=gamma,
+            scale=scale,
+            target_accept=target_accept,
+            whiten=whiten,
+        )
+        super().__init__(moves.Kameleon(config, learning_rate), *args, **kwargs)
+
+
+class KernelHMCSMC(_Kernel):
+    """Hamiltonian moves along a learnt surrogate for ``pm.sample_smc``: the fewest evaluations of the likelihood.
+
+    The surrogate is fitted anew at each temperature to everything evaluated so far, prior and likelihood apart; a move
+    is a chain of trajectories on it and costs one evaluation.
+
+    Parameters
+    ----------
+    surrogate : str or estimator
+        ``"values"``, regression on the log densities evaluated; or an estimator of ``pymc_kernel.scores`` that
+        matches scores, which learns from the particles alone.
+    exploring_share : float
+        Share of random-walk moves, in (0, 1].
+    max_steps : int
+        Longest trajectory in leapfrog steps. Steps cost microseconds, no evaluation.
+    threshold : float
+        Effective share of the particles after a step of temperature, in (0, 1); larger means more stages.
+    schedule : sequence of float, optional
+        Fixed inverse temperatures instead, increasing to 1.
+    min_moves, max_moves : int
+        Moves of every particle at a temperature, one evaluation each: at least, and at most.
+    correlation : float
+        The moves of a stage end when no coordinate is more correlated than this with where it began.
+    waste_free : bool
+        Whether states before a stage's last take part in weights and evidence, where they are as far from the
+        first as the last: it costs nothing (after Dau and Chopin 2022).
+    executor : concurrent.futures.Executor, optional
+        Evaluates batches of particles elsewhere, for dear likelihoods. Not together with chains in several processes:
+        give ``cores=1``.
+    kwargs
+        From ``pm.sample_smc``.
+
+    Notes
+    -----
+    A likelihood known through unbiased estimates keeps the estimate of every particle, and the evidence stays
+    unbiased up to the adaptation. Surrogates take seconds a stage: for likelihoods of microseconds take
+    :class:`KASMC` or :class:`ASMC`.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_kernel as pk
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=2)
+    ...     pm.Normal("y", x[0] ** 2 + x[1], 0.1, observed=1.0)
+    ...     idata = pm.sample_smc(1000, kernel=pk.KernelHMCSMC, progressbar=False)  # doctest: +SKIP
+    """
+
+    def __init__(self, *args, surrogate="values", exploring_share=0.1, max_steps=30, **kwargs):
+        if surrogate == "values":
+            proposal = moves.Hamiltonian(exploring_share=exploring_share, max_steps=max_steps)
+        elif callable(getattr(surrogate, "fit", None)):
+            proposal = moves.Hamiltonian(surrogate, exploring_share, max_steps)
+        else:
+            raise ValueError(f'surrogate must be "values" or an estimator of pymc_kernel.scores, got {surrogate!r}.')
+        super().__init__(proposal, *args, **kwargs)
+
+
+def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs):
+    """Return the result of ``pm.sample_smc`` with a tidy group of statistics, ready to be saved.
+
+    Parameters
+    ----------
+    draws : int
+        Particles.
+    kernel : type
+        One of ours: ``KernelHMCSMC``, ``KASMC``, ``ASMC``, ``RWSMC``.
+    kwargs
+        To ``pm.sample_smc`` and to the kernel.
+
+    Returns
+    -------
+    DataTree
+        As from ``pm.sample_smc``, with ``smc_stats`` from :func:`smc_stats` in place of its ragged ``sample_stats``.
+    """
+    if not (isinstance(kernel, type) and issubclass(kernel, _Kernel)):
+        raise TypeError(f"kernel must be one of pk.KernelHMCSMC, pk.KASMC, pk.ASMC, pk.RWSMC, got {kernel!r}.")
+    idata = pm.sample_smc(draws, kernel=kernel, **kwargs)
+    return smc_stats(idata)
+
+
+def smc_stats(idata: xr.DataTree) -> xr.DataTree:
+    """Return a result of ``pm.sample_smc`` that can be saved, with a group ``smc_stats``.
+
+    PyMC writes one list a chain, of as many entries as the chain had stages, which neither netCDF nor zarr takes.
+    Here every statistic has the dimensions ``chain`` and ``stage``, filled with NaN (counts with 0) behind a chain's
+    last stage; ``log_evidence`` has the dimension ``chain``.
+
+    Parameters
+    ----------
+    idata : DataTree
+        From ``pm.sample_smc`` with a kernel of this package, or of PyMC's.
+    """
+    told = idata["sample_stats"]
+    chains = idata["posterior"].sizes["chain"]
+    columns = {name: _per_chain(told[name].values, chains) for name in told.data_vars}
+    stages = max(len(one) for one in columns["beta"])
+    data = {}
+    for name, column in columns.items():
+        padded = np.full((chains, stages), np.nan)
+        for c, values in enumerate(column):
+            padded[c, : len(values)] = values
+        data["inverse_temperature" if name == "beta" else name] = (("chain", "stage"), padded)
+    evidence = data.pop("log_marginal_likelihood")[1]
+    last = [len(one) - 1 for one in columns["beta"]]
+    data["log_evidence"] = ("chain", evidence[np.arange(chains), last])
+    data["num_stages"] = ("chain", np.array(last) + 1)
+    coords = {"chain": idata["posterior"]["chain"].values, "stage": np.arange(stages)}
+    settings = {name: value for name, value in told.attrs.items() if value is not None}
+    tidy = xr.Dataset(data, coords=coords, attrs=settings)
+    _warn(tidy)
+    groups = {name: node.to_dataset() for name, node in idata.children.items() if name != "sample_stats"}
+    return xr.DataTree.from_dict({**groups, "smc_stats": tidy})
+
+
+def _per_chain(values, chains):
+    """Return one vector a chain of what PyMC has packed into an object array, or for one chain into a plain one."""
+    if chains == 1:
+        return [np.asarray(values, dtype=float).ravel()]
+    return [np.asarray(one, dtype=float) for one in values]
+
+
+def _warn(tidy):
+    distinct = tidy.get("distinct_ancestors")
+    if distinct is not None and float(distinct.min()) < _FEW_DISTINCT:
+        warnings.warn(
+            f"At one stage only {100 * float(distinct.min()):.1f} % of the particles had offspring: the evidence is "
+            "unreliable. Take more particles, or a higher threshold.",
+            stacklevel=3,
+        )
+    correlation = tidy.get("correlation")
+    if correlation is not None and float(correlation.max()) > _STILL_CORRELATED:
+        warnings.warn(
+            f"At one stage the particles were still correlated with where they began ({float(correlation.max()):.2f}) "
+            "after the largest number of moves: raise max_moves, or take KernelHMCSMC.",
+            stacklevel=3,
+        )

@@ -1,0 +1,31 @@
+"""Sequential Monte Carlo on arrays: weights and resampling, moves learnt from particles, tempering."""
+
+from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Walk
+from pymc_kernel.smc.tempering import Config, Info, State, init, sample, step
+from pymc_kernel.smc.weights import (
+    conditional_effective_share,
+    effective_share,
+    log_mean_exp,
+    next_temperature,
+    normalised,
+    resample,
+)
+
+__all__ = [
+    "Config",
+    "Evaluated",
+    "Hamiltonian",
+    "Info",
+    "Kameleon",
+    "State",
+    "Walk",
+    "conditional_effective_share",
+    "effective_share",
+    "init",
+    "log_mean_exp",
+    "next_temperature",
+    "normalised",
+    "resample",
+    "sample",
+    "step",
+]

@@ -1,0 +1,410 @@
+"""Metropolis-Hastings proposals for all particles at once, learnt from the particles.
+
+Each is a frozen description with three methods: ``fit`` learns from particles and from all that has been evaluated,
+``propose`` gives a place and a log proposal ratio for every particle in one compiled pass, ``adapt`` follows the
+acceptance. What is learnt is an immutable value that the caller carries along.
+
+Imports NumPy, SciPy, Numba and the lower floors only.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from pymc_kernel.linalg import solve_lower
+from pymc_kernel.mcmc import kameleon
+from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
+from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, surrogate_chain, vary_step_size
+from pymc_kernel.parallel import over_row_blocks
+from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables
+from pymc_kernel.scores.validation import cross_validate
+from pymc_kernel.scores.values import Values
+
+__all__ = ["Evaluated", "Hamiltonian", "Kameleon", "Proposals", "Walk"]
+
+_TRIALS = 100
+_TRIAL_CHAINS = 400
+_VALIDATION = 1000
+_LONGEST_CHAIN = 32  # trajectories of a proposal
+_ENOUGH = 0.3  # correlation between both ends of a chain, on the surrogate
+_FEW_ITERATIONS = 10
+_LARGEST_RATE_OF_SCALE = 4.0
+_RIDGE = 1e-9
+
+
+class Evaluated(NamedTuple):
+    """Places with both parts of their log density; the tempered one is ``log_prior + beta * log_likelihood``."""
+
+    positions: np.ndarray  # (n, d)
+    log_prior: np.ndarray  # (n,)
+    log_likelihood: np.ndarray  # (n,)
+
+    def take(self, rows) -> "Evaluated":
+        """Return these rows."""
+        return Evaluated(self.positions[rows], self.log_prior[rows], self.log_likelihood[rows])
+
+    def log_density(self, inverse_temperature: float) -> np.ndarray:
+        """Return the tempered log density (n,), -inf where either part is not a number above that."""
+        possible = self.log_likelihood > -np.inf
+        total = self.log_prior + np.where(
+            possible, inverse_temperature * np.where(possible, self.log_likelihood, 0.0), -np.inf
+        )
+        return np.where(np.isnan(total) | (total == np.inf), -np.inf, total)
+
+
+class Proposals(NamedTuple):
+    """A place for every particle."""
+
+    positions: np.ndarray  # (n, d)
+    log_ratio: np.ndarray  # (n,), log q(x | y) - log q(y | x)
+    is_exploring: np.ndarray  # (n,), bool: by the random walk
+    squared_jumps: np.ndarray | None = None  # (n,), in the whitened space; where two kinds of moves are compared
+
+
+class Shape(NamedTuple):
+    """Mean and lower covariance factor of the particles, and the scale of a walk along it."""
+
+    mean: np.ndarray
+    factor: np.ndarray
+    log_scale: float
+    num_adapted: int
+
+
+def covariance_factor(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean (d,) and lower factor (d, d) of the covariance of the rows, with a ridge of 1e-9 of its diagonal.
+
+    Raises
+    ------
+    ValueError
+        Where the particles lie in a subspace, so that a walk along their covariance would stay in it.
+    """
+    mean = positions.mean(axis=0)
+    covariance = np.atleast_2d(np.cov(positions.T, bias=True))
+    diagonal = np.diag(covariance)
+    if not (diagonal > 0.0).all():
+        raise ValueError(
+            f"the particles have collapsed: {int((diagonal <= 0).sum())} of {diagonal.size} coordinates are the same "
+            "for all of them. Take more particles, or smaller steps of temperature (a higher threshold)."
+        )
+    return mean, np.linalg.cholesky(covariance + np.diag(_RIDGE * diagonal))
+
+
+def _follow(log_scale, count, accept_prob, target, rate):
+    """Return the log scale after a Robbins-Monro step on the mean acceptance of all particles."""
+    step = rate if rate is not None else (1.0 + count) ** -0.5
+    return log_scale + step * (float(accept_prob) - target)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Random walk N(x, nu^2 Sigma): adaptive SMC of Fearnhead and Taylor (2013), or a plain walk.
+
+    Parameters
+    ----------
+    learn_covariance, learn_scale : bool
+        Without either it is the plain walk with covariance nu^2 I.
+    scale : float, optional
+        nu at the start; 2.38 / sqrt(d) by default.
+    target_accept : float
+    learning_rate : float, optional
+        Of the Robbins-Monro steps on log nu, one for each move of all particles; t^-1/2 by default.
+    """
+
+    learn_covariance: bool = True
+    learn_scale: bool = True
+    scale: float | None = None
+    target_accept: float = 0.234
+    learning_rate: float | None = None
+
+    def fit(self, rng, particles: Evaluated, evaluated: Evaluated, inverse_temperature: float, learnt: Shape | None):
+        """Return the shape of the particles, equally weighted."""
+        d = particles.positions.shape[1]
+        mean, factor = np.zeros(d), np.eye(d)
+        if self.learn_covariance:
+            mean, factor = covariance_factor(particles.positions)
+        if learnt is None:
+            return Shape(mean, factor, math.log(optimal_scale(d) if self.scale is None else self.scale), 0)
+        return learnt._replace(mean=mean, factor=factor)
+
+    def propose(self, rng, positions: np.ndarray, learnt: Shape) -> Proposals:
+        """Return x + nu L e for every particle; O(n d^2)."""
+        steps = rng.standard_normal(positions.shape) @ learnt.factor.T
+        n = len(positions)
+        return Proposals(positions + math.exp(learnt.log_scale) * steps, np.zeros(n), np.ones(n, dtype=bool))
+
+    def adapt(self, learnt: Shape, proposals: Proposals, accept_prob: np.ndarray) -> Shape:
+        """Return the shape with the scale moved by the mean acceptance."""
+        if not self.learn_scale:
+            return learnt
+        log_scale = _follow(
+            learnt.log_scale, learnt.num_adapted, accept_prob.mean(), self.target_accept, self.learning_rate
+        )
+        return learnt._replace(log_scale=log_scale, num_adapted=learnt.num_adapted + 1)
+
+    def scale_of(self, learnt: Shape) -> float:
+        """Return nu."""
+        return math.exp(learnt.log_scale)
+
+
+class KameleonFit(NamedTuple):
+    """A local proposal and its scale."""
+
+    local: kameleon.Fit
+    log_scale: float
+    num_adapted: int
+
+
+@dataclass(frozen=True)
+class Kameleon:
+    """The proposal of kernel adaptive Metropolis-Hastings around every particle: kernel adaptive SMC.
+
+    Parameters
+    ----------
+    config : kameleon.Config
+        Kernel, number of basis points (``subsample_size``), widths, target acceptance.
+    learning_rate : float, optional
+        As of :class:`Walk`.
+
+    Notes
+    -----
+    A pass over n particles with m basis points costs O(n m d^2), on all cores; memory O(n d + m d) a thread.
+    """
+
+    config: kameleon.Config = field(default_factory=kameleon.Config)
+    learning_rate: float | None = None
+
+    def fit(self, rng, particles, evaluated, inverse_temperature, learnt: KameleonFit | None):
+        """Return the proposal learnt from the particles, or from a random part of them."""
+        positions = particles.positions
+        if len(positions) > self.config.subsample_size:
+            positions = positions[rng.choice(len(positions), self.config.subsample_size, replace=False)]
+        mean, factor = covariance_factor(particles.positions)
+        local = kameleon.fit(positions, mean, factor, self.config, rng)
+        if learnt is None:
+            d = positions.shape[1]
+            return KameleonFit(local, math.log(self.config.scale or optimal_scale(d)), 0)
+        return learnt._replace(local=local)
+
+    def propose(self, rng, positions: np.ndarray, learnt: KameleonFit) -> Proposals:
+        """Return a place for every particle, and the log ratio of the two local normal densities."""
+        n, d = positions.shape
+        gamma, nu = self.config.widths(math.exp(learnt.log_scale))
+        noise = rng.standard_normal((n, d))
+        proposed, log_ratio = np.empty((n, d)), np.empty(n)
+
+        def block(start, stop):
+            _kameleon_block(positions, learnt.local, gamma, nu, noise, proposed, log_ratio, start, stop)
+
+        over_row_blocks(block, n, 2.0 * learnt.local.points_t.shape[1] * d * d)
+        return Proposals(proposed, log_ratio, np.ones(n, dtype=bool))
+
+    def adapt(self, learnt: KameleonFit, proposals: Proposals, accept_prob: np.ndarray) -> KameleonFit:
+        """Return the proposal with the scale moved by the mean acceptance."""
+        if not self.config.learn_scale:
+            return learnt
+        target = self.config.target_accept
+        log_scale = _follow(learnt.log_scale, learnt.num_adapted, accept_prob.mean(), target, self.learning_rate)
+        bound = math.log(_LARGEST_RATE_OF_SCALE * max(optimal_scale(learnt.local.mean.size), self.config.scale or 0.0))
+        return learnt._replace(log_scale=min(log_scale, bound), num_adapted=learnt.num_adapted + 1)
+
+    def scale_of(self, learnt: KameleonFit) -> float:
+        """Return nu."""
+        return math.exp(learnt.log_scale)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _kameleon_block(positions, local_fit, gamma, nu, noise, proposed, log_ratio, start, stop):
+    for i in range(start, stop):
+        whitened, local = kameleon._at(positions[i], local_fit)
+        there, _, _, ratio = kameleon._propose(whitened, local, local_fit, gamma, nu, noise[i])
+        proposed[i] = there
+        log_ratio[i] = ratio
+
+
+class HamiltonianFit(NamedTuple):
+    """A surrogate of the tempered density, how to move along it, and the walk beside it."""
+
+    walk: Shape
+    expansion: Expansion | None  # in q, x = mean + factor q; None before the first fit or where it failed
+    step_size: float
+    num_steps: int
+    chain_length: int  # trajectories of a proposal
+    surrogate: KernelExpansion | None
+    estimator: object
+    num_fits: int
+    worth: np.ndarray  # (2,), mean of acceptance times squared jump of walk and surrogate in the last move, or NaN
+
+
+@dataclass(frozen=True)
+class Hamiltonian:
+    """Chains of Hamiltonian trajectories along a surrogate of the tempered log density.
+
+    Four Hamiltonian transitions on the surrogate alone are one proposal, accepted with the ratio of the tempered
+    density to the surrogate (Liu 2001, section 9.4.3): one evaluation a move. The surrogate learns from every particle
+    ever evaluated, the rejected ones too: prior and likelihood are kept apart, so that what was seen at one temperature
+    tells the tempered density at every other.
+
+    Parameters
+    ----------
+    estimator
+        Of ``pymc_kernel.scores``: ``Values``, or one that matches scores, which learns from the particles alone.
+    exploring_share : float
+        Share of random-walk moves, in (0, 1]. Where the surrogate moves particles less than the walk does, it is
+        left aside until the next fit.
+    max_steps : int
+        Longest trajectory in leapfrog steps.
+    noisy : bool
+        Whether likelihoods are estimates.
+    """
+
+    estimator: object = field(default_factory=lambda: Values(max_points=500, max_values=3000))
+    exploring_share: float = 0.1
+    max_steps: int = 30
+    noisy: bool = False
+    walk: Walk = field(default_factory=Walk)
+
+    def fit(self, rng, particles, evaluated, inverse_temperature, learnt: HamiltonianFit | None):
+        """Return a surrogate of the density at this temperature; without one where the fit fails."""
+        shape = self.walk.fit(rng, particles, evaluated, inverse_temperature, None if learnt is None else learnt.walk)
+        if learnt is None:
+            learnt = HamiltonianFit(shape, None, 0.0, 0, 0, None, self.estimator, 0, np.zeros(2))
+        try:
+            surrogate, estimator = self._surrogate(rng, particles, evaluated, inverse_temperature, shape, learnt)
+        except (ValueError, np.linalg.LinAlgError):
+            return learnt._replace(walk=shape, expansion=None)
+        expansion = change_variables(surrogate.expansion, shape.factor, shape.mean)
+        n = len(particles.positions)
+        places = particles.positions[rng.choice(n, min(n, _TRIAL_CHAINS), replace=False)]
+        chain_starts = np.ascontiguousarray(np.linalg.solve(shape.factor, (places - shape.mean).T).T)
+        starts = chain_starts[:_TRIALS]
+        momenta = rng.standard_normal(starts.shape)
+        step_size = choose_step_size(starts, momenta, expansion)
+        num_steps = choose_num_steps(starts, momenta, step_size, self.max_steps, expansion)
+        chain_length = _choose_chain_length(rng, chain_starts, step_size, num_steps, expansion)
+        return HamiltonianFit(
+            shape,
+            expansion,
+            step_size,
+            num_steps,
+            chain_length,
+            surrogate,
+            estimator,
+            learnt.num_fits + 1,
+            np.full(2, np.nan),
+        )
+
+    def _surrogate(self, rng, particles, evaluated, inverse_temperature, shape, learnt):
+        if isinstance(self.estimator, Values):
+            previous = None if learnt.surrogate is None else learnt.surrogate.hyperparameters
+            fitted = self.estimator.fit(
+                evaluated.positions,
+                evaluated.log_density(inverse_temperature),
+                rng,
+                mean=shape.mean,
+                factor=shape.factor,
+                start=previous,
+                only_start=previous is not None,
+                max_iterations=None if previous is None else _FEW_ITERATIONS,
+                noisy=self.noisy,
+            )
+            return fitted, self.estimator
+        whitened = np.linalg.solve(shape.factor, (particles.positions - shape.mean).T).T
+        estimator = learnt.estimator
+        if learnt.num_fits == 0:
+            some = whitened[rng.choice(len(whitened), min(len(whitened), _VALIDATION), replace=False)]
+            estimator = cross_validate(self.estimator, some, rng=rng).estimator
+        distinct, repeats = np.unique(whitened, axis=0, return_counts=True)
+        inverse = np.linalg.inv(shape.factor)
+        expansion = estimator.fit(distinct, repeats, rng=rng).expansion
+        return KernelExpansion(change_variables(expansion, inverse, -inverse @ shape.mean)), estimator
+
+    def propose(self, rng, positions: np.ndarray, learnt: HamiltonianFit) -> Proposals:
+        """Return a place for every particle by the surrogate, or by the walk for a random part of them."""
+        walked = self.walk.propose(rng, positions, learnt.walk)
+        if learnt.expansion is None:
+            return walked
+        n, d = positions.shape
+        share = 1.0 if learnt.worth[1] < learnt.worth[0] else self.exploring_share
+        is_exploring = rng.random(n) < share
+        movers = np.flatnonzero(~is_exploring)
+        k = len(movers)
+        randomness = _chain_randomness(rng, k, learnt.chain_length, d, learnt.step_size, learnt.num_steps)
+        proposed, log_ratio = walked.positions, walked.log_ratio
+        shape, expansion = learnt.walk, learnt.expansion
+
+        def block(start, stop):
+            _chains_block(
+                positions, movers, shape.mean, shape.factor, expansion, *randomness, proposed, log_ratio, start, stop
+            )
+
+        over_row_blocks(block, k, 2.0 * learnt.chain_length * learnt.num_steps * expansion.coefficients.size * d)
+        jumps = (solve_triangular(shape.factor, (proposed - positions).T, lower=True) ** 2).sum(axis=0)
+        return Proposals(proposed, log_ratio, is_exploring, np.where(np.isfinite(jumps), jumps, 0.0))
+
+    def adapt(self, learnt: HamiltonianFit, proposals: Proposals, accept_prob: np.ndarray) -> HamiltonianFit:
+        """Return what was learnt with the walk's scale moved by the acceptance of those that walked."""
+        walked = proposals.is_exploring
+        if proposals.squared_jumps is not None and walked.any() and not walked.all():
+            moved = accept_prob * proposals.squared_jumps
+            learnt = learnt._replace(worth=np.array([moved[walked].mean(), moved[~walked].mean()]))
+        if not walked.any():
+            return learnt
+        return learnt._replace(walk=self.walk.adapt(learnt.walk, proposals, accept_prob[walked]))
+
+    def scale_of(self, learnt: HamiltonianFit) -> float:
+        """Return the step size, or the scale of the walk where there is no surrogate."""
+        return learnt.step_size if learnt.expansion is not None else self.walk.scale_of(learnt.walk)
+
+
+def _chain_randomness(rng, size, length, num_dims, step_size, num_steps):
+    """Return momenta (size, length, d), and (size, length) uniforms, leapfrog steps and their sizes."""
+    shape = (size, length)
+    steps = rng.integers((num_steps + 1) // 2, num_steps + 1, size=shape)
+    return rng.standard_normal((*shape, num_dims)), rng.random(shape), steps, vary_step_size(rng, step_size, shape)
+
+
+def _choose_chain_length(rng, starts, step_size, num_steps, expansion):
+    """Return how many trajectories decorrelate the particles on the surrogate alone: 1, 2, 4, ..., 32."""
+    d = starts.shape[1]
+    before, here = _with_squares(starts), starts
+    length = 1
+    done = 0
+    while True:
+        randomness = _chain_randomness(rng, len(starts), length - done, d, step_size, num_steps)
+        here = np.array([surrogate_chain(x, *r, expansion)[0] for x, *r in zip(here, *randomness, strict=True)])
+        done = length
+        if length >= _LONGEST_CHAIN or largest_correlation(before, _with_squares(here)) <= _ENOUGH:
+            return length
+        length *= 2
+
+
+def _with_squares(positions):
+    return np.hstack([positions, positions**2])
+
+
+def largest_correlation(before: np.ndarray, after: np.ndarray) -> float:
+    """Return the largest absolute correlation of a column before and after; 0 for constant columns."""
+    first, second = before - before.mean(axis=0), after - after.mean(axis=0)
+    norms = np.sqrt((first**2).sum(axis=0) * (second**2).sum(axis=0))
+    return float(np.abs((first * second).sum(axis=0) / np.where(norms > 0.0, norms, 1.0)).max())
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _chains_block(
+    positions, movers, mean, factor, expansion, momenta, uniforms, lengths, sizes, proposed, log_ratio, start, stop
+):
+    here = np.empty(positions.shape[1])
+    for j in range(start, stop):
+        i = movers[j]
+        solve_lower(factor, positions[i] - mean, here)
+        there, end, begin = surrogate_chain(here, momenta[j], uniforms[j], lengths[j], sizes[j], expansion)
+        for a in range(here.shape[0]):
+            x = mean[a]
+            for b in range(a + 1):
+                x += factor[a, b] * there[b]
+            proposed[i, a] = x
+        log_ratio[i] = begin - end

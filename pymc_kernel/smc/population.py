@@ -1,0 +1,276 @@
+"""Population Monte Carlo: adaptive importance sampling by clouds around particles, with a drift along a learnt score.
+
+Kernel gradient importance sampling (Strathmann 2018, section 5.2.2), gradient importance sampling (Schuster 2015) where
+the model has a gradient, plain adaptive population Monte Carlo without a drift (Cappe et al. 2004, 2008). No Markov
+chain and no temperature: draws are independent given the past, each with a weight, and the mean of the weights is the
+evidence. Departures from the thesis:
+
+- Each draw comes from a mixture of scales whose shares follow the weight that each scale has earned (D-kernel
+  population Monte Carlo, Douc et al. 2007), in place of one scale to be tuned.
+- Weights are by default those of the whole mixture over particles, which vary less than those by a draw's own
+  particle at O(n^2 d) for n particles, and few draws have huge weights.
+- Covariance, score and ancestors are learnt from weights to a power, below one until the clouds are where the target
+  is (Koblents and Miguez 2015).
+- The drift is scaled: N(x + delta Sigma grad f(x), nu^2 Sigma), so that delta means the same in every direction.
+
+Imports NumPy, Numba and the lower floors only.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from pymc_kernel.parallel import over_row_blocks
+from pymc_kernel.scores.expansion import KernelExpansion
+from pymc_kernel.scores.finite import Finite
+from pymc_kernel.smc.weights import (
+    RESAMPLING,
+    effective_share,
+    log_mean_exp,
+    next_temperature,
+    normalised,
+    resample,
+)
+
+__all__ = ["Config", "Info", "State", "init", "step", "weighted_draws"]
+
+_SCALES = (0.35, 0.7, 1.0, 1.4)
+_SAFE_SHARE = 0.05  # of every scale
+_LEARNT_SHARE = 0.25  # of the particles: the effective size that learning goes by
+_LARGEST_DRIFT = 2.0  # in units of the cloud's own standard deviations
+_RIDGE = 1e-9
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings, validated once.
+
+    Parameters
+    ----------
+    drift : {"kernel", "none"} or callable
+        Along the score of a kernel exponential family with random features, learnt from all weighted draws so far;
+        none; or scores of one's own, (n, d) -> (n, d).
+    drift_size : float
+        delta, in (0, 1): at 1 a Gaussian target's particles would all drift to its mode.
+    estimator : Finite
+        Of the learnt score.
+    scales : sequence of float
+        nu, candidates in units of 2.38 / sqrt(d); the shares of each are learnt.
+    weights : {"mixture", "own"}
+        The density that a draw is weighted by: of the mixture over all particles, O(n^2 d), or of its own particle.
+    resampling : str
+    """
+
+    drift: str | Callable = "kernel"
+    drift_size: float = 0.3
+    estimator: Finite = field(default_factory=lambda: Finite(num_features=200, regularisation=1e-2))
+    scales: tuple[float, ...] = _SCALES
+    weights: str = "mixture"
+    resampling: str = "systematic"
+
+    def __post_init__(self):
+        if not (callable(self.drift) or self.drift in ("kernel", "none")):
+            raise ValueError(f'drift must be "kernel", "none" or a function of positions, got {self.drift!r}.')
+        if not 0.0 < self.drift_size < 1.0:
+            raise ValueError(f"drift_size must lie between 0 and 1, got {self.drift_size!r}.")
+        if self.weights not in ("mixture", "own"):
+            raise ValueError(f'weights must be "mixture" or "own", got {self.weights!r}.')
+        if not len(self.scales) or not all(np.isfinite(s) and s > 0 for s in self.scales):
+            raise ValueError(f"scales must be positive numbers, got {self.scales!r}.")
+        if self.resampling not in RESAMPLING:
+            raise ValueError(f"resampling must be one of {', '.join(RESAMPLING)}, got {self.resampling!r}.")
+
+
+class State(NamedTuple):
+    """What is carried from iteration to iteration."""
+
+    positions: np.ndarray  # (t n, d), all draws so far
+    log_weights: np.ndarray  # (t n,), unnormalised, all of the same target
+    particles: np.ndarray  # (n, d), resampled: the places of the next clouds
+    shares: np.ndarray  # (scales,), of the scales
+    surrogate: KernelExpansion | None
+    iteration: int
+
+
+class Info(NamedTuple):
+    """What an iteration reports."""
+
+    effective_share: float  # of its own weights
+    log_evidence: float  # log mean of its own weights
+    drift: float  # mean length of the drift, in standard deviations of the cloud
+    mean_scale: float  # mean nu, in units of 2.38 / sqrt(d)
+
+
+def init(rng: np.random.Generator, positions: np.ndarray, log_weights: np.ndarray, config: Config) -> State:
+    """Return the first state, from draws with their importance weights: of the prior, say, and the likelihood.
+
+    Raises
+    ------
+    ValueError
+        Where no draw has a finite weight, or the draws with one lie in a subspace.
+    """
+    positions, log_weights = np.asarray(positions, dtype=float), np.asarray(log_weights, dtype=float)
+    n = len(positions)
+    if log_weights.shape != (n,):
+        raise ValueError(f"log_weights must have shape ({n},), got {log_weights.shape}.")
+    shares = np.full(len(config.scales), 1.0 / len(config.scales))
+    particles = positions[resample(rng, _flattened(log_weights, n), n, config.resampling)]
+    return State(positions, log_weights, particles, shares, None, 0)
+
+
+def _shape(positions, weights):
+    """Return the lower factor of the weighted covariance."""
+    mean = weights @ positions
+    off = positions - mean
+    covariance = (off * weights[:, None]).T @ off
+    ridge = _RIDGE * np.diag(covariance)
+    if not (ridge > 0.0).all():
+        raise ValueError(
+            "all weight is on one draw: the proposals are too far from the posterior. Take more particles, or begin "
+            "nearer (a few stages of pm.sample_smc with pk.ASMC, given as start=)."
+        )
+    return np.linalg.cholesky(covariance + np.diag(ridge))
+
+
+def step(
+    rng: np.random.Generator,
+    state: State,
+    log_density: Callable[[np.ndarray], np.ndarray],
+    config: Config,
+) -> tuple[State, Info]:
+    """Return the state with the draws of one more iteration, and what happened; n evaluations.
+
+    Parameters
+    ----------
+    log_density : callable
+        (n, d) -> (n,), estimated or exact: an unbiased estimate leaves evidence and expectations consistent.
+    """
+    n, d = state.particles.shape
+    weights = _flattened(state.log_weights, n)
+    factor = _shape(state.positions, weights)
+    surrogate = _learnt(rng, state, weights, factor, config)
+    unit = 2.38 / math.sqrt(d)
+    scales = unit * np.array(config.scales)
+    drift = _drift(state.particles, surrogate, factor, config)
+    centres = state.particles + drift
+    which = rng.choice(len(scales), size=n, p=state.shares)
+    noise = rng.standard_normal((n, d))
+    positions = centres + scales[which][:, None] * (noise @ factor.T)
+    whitened = solve_triangular(factor, positions.T, lower=True).T
+    middle = solve_triangular(factor, centres.T, lower=True).T
+    by_scale = np.empty((n, len(scales)))
+    if config.weights == "mixture":
+
+        def block(start, stop):
+            _mixture_block(whitened, middle, scales, by_scale, start, stop)
+
+        over_row_blocks(block, n, float(n * (d + 10 * len(scales))))
+    else:
+        squared = ((whitened - middle) ** 2).sum(axis=1)
+        by_scale[:] = -0.5 * squared[:, None] / scales**2 - d * np.log(scales)
+    by_scale -= 0.5 * d * math.log(2.0 * math.pi) + np.log(np.diag(factor)).sum()
+    joint = by_scale + np.log(state.shares)
+    largest = joint.max(axis=1, keepdims=True)
+    log_proposal = (largest + np.log(np.exp(joint - largest).sum(axis=1, keepdims=True)))[:, 0]
+    log_weights = np.asarray(log_density(positions), dtype=float) - log_proposal
+    log_weights[~(log_weights < np.inf)] = -np.inf
+    if (log_weights > -np.inf).any():
+        earned = normalised(log_weights) @ np.exp(joint - log_proposal[:, None])
+        shares = np.maximum(earned, _SAFE_SHARE)
+        shares /= shares.sum()
+        evidence = log_mean_exp(log_weights)
+    else:
+        shares, evidence = state.shares, -math.inf
+    info = Info(
+        effective_share(log_weights),
+        evidence,
+        float(np.sqrt((solve_triangular(factor, drift.T, lower=True) ** 2).sum(axis=0)).mean()),
+        float(state.shares @ np.array(config.scales)),
+    )
+    positions = np.concatenate([state.positions, positions])
+    log_weights = np.concatenate([state.log_weights, log_weights])
+    # Ancestors come from all draws so far, which have weights for the same target.
+    chosen = resample(rng, _flattened(log_weights, n), n, config.resampling)
+    return State(positions, log_weights, positions[chosen], shares, surrogate, state.iteration + 1), info
+
+
+def _flattened(log_weights, num_particles):
+    """Return the weights that learning and resampling go by: to a power at which enough draws count.
+
+    At first nearly all weight may be on one draw. The power is the largest, at most one, with an effective size of a
+    quarter of the particles (nonlinear importance sampling, Koblents and Miguez 2015); estimates use the true weights.
+    """
+    wanted = _LEARNT_SHARE * num_particles / log_weights.size
+    return normalised(next_temperature(log_weights, 0.0, wanted) * log_weights)
+
+
+def _learnt(rng, state, weights, factor, config):
+    if config.drift != "kernel":
+        return None
+    kept = np.flatnonzero(weights > 1e-3 / weights.size)
+    d = state.positions.shape[1]
+    if kept.size < 5 * d + 10:
+        return None
+    # In whitened coordinates one length scale serves all directions.
+    mean = weights @ state.positions
+    whitened = solve_triangular(factor, (state.positions[kept] - mean).T, lower=True).T
+    try:
+        fitted = config.estimator.fit(whitened, weights[kept], rng=rng)
+    except (ValueError, np.linalg.LinAlgError):
+        return None
+    return _Whitened(fitted, mean, factor)
+
+
+class _Whitened:
+    """A surrogate in whitened coordinates, with scores of the original ones."""
+
+    def __init__(self, fitted, mean, factor):
+        self.fitted, self.mean, self.factor = fitted, mean, factor
+
+    def score(self, x):
+        """Return the gradient at the rows of ``x`` (n, d)."""
+        whitened = solve_triangular(self.factor, (x - self.mean).T, lower=True).T
+        return solve_triangular(self.factor, self.fitted.score(whitened).T, lower=True, trans=1).T
+
+
+def _drift(particles, surrogate, factor, config):
+    """Return delta Sigma grad f at the particles, cut where it is longer than the cloud is wide."""
+    if config.drift == "none" or (config.drift == "kernel" and surrogate is None):
+        return np.zeros_like(particles)
+    score = np.asarray(config.drift(particles) if callable(config.drift) else surrogate.score(particles))
+    along = config.drift_size * np.where(np.isfinite(score), score, 0.0) @ factor
+    length = np.sqrt((along**2).sum(axis=1, keepdims=True))
+    along *= np.minimum(1.0, _LARGEST_DRIFT / np.maximum(length, 1e-300))
+    return along @ factor.T
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _mixture_block(whitened, centres, scales, out, start, stop):
+    """Write log (1/n) sum_j nu^-d exp(-|y_i - c_j|^2 / (2 nu^2)) for every scale nu."""
+    n, d = centres.shape
+    k = scales.shape[0]
+    squared = np.empty(n)
+    for i in range(start, stop):
+        nearest = np.inf
+        for j in range(n):
+            total = 0.0
+            for a in range(d):
+                total += (whitened[i, a] - centres[j, a]) ** 2
+            squared[j] = total
+            nearest = min(nearest, total)
+        for s in range(k):
+            rate = 0.5 / (scales[s] * scales[s])
+            total = 0.0
+            for j in range(n):
+                total += math.exp(-rate * (squared[j] - nearest))
+            out[i, s] = math.log(total / n) - rate * nearest - d * math.log(scales[s])
+
+
+def weighted_draws(state: State) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return all draws (m, d), their normalised weights (m,), and the log evidence."""
+    return state.positions, normalised(state.log_weights), log_mean_exp(state.log_weights)

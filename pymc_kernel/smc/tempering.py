@@ -1,0 +1,234 @@
+"""Sequential Monte Carlo from a prior to a posterior through powers of the likelihood, on arrays.
+
+Del Moral, Doucet and Jasra (2006); adaptive temperatures by bisection on the effective sample size. States that a
+particle passes through while it is moved are kept and weighted too, once they are as far from where it began as the
+last one (after the waste-free SMC of Dau and Chopin 2022): they have cost an evaluation each, and the evidence and the
+choice of ancestors are better for them. Earlier ones are not: copies of one ancestor that are still together made
+both worse. Imports NumPy and the lower floors only.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Walk, largest_correlation
+from pymc_kernel.smc.weights import (
+    RESAMPLING,
+    log_mean_exp,
+    next_temperature,
+    normalised,
+    resample,
+)
+
+__all__ = ["Config", "Info", "State", "choose_temperature", "init", "rejuvenate", "sample", "step"]
+
+Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+_NUM_EVALUATED = 20_000  # places remembered for surrogates
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings, validated once.
+
+    Parameters
+    ----------
+    moves : Walk, Kameleon or Hamiltonian
+    threshold : float
+        Effective share of the particles after a step of temperature, in (0, 1).
+    schedule : sequence of float, optional
+        Fixed inverse temperatures instead, increasing to 1.
+    min_moves, max_moves : int
+        Moves of every particle at each temperature: at least and at most.
+    correlation : float
+        Between the places before and after, the largest over coordinates, at which particles have moved enough.
+    waste_free : bool
+        Whether states before the last take part in weights, evidence and resampling, where they are no more
+        correlated with the first than the last is, or than ``correlation``.
+    resampling : str
+        One of ``weights.RESAMPLING``.
+    """
+
+    moves: Walk | Kameleon | Hamiltonian = field(default_factory=Hamiltonian)
+    threshold: float = 0.5
+    schedule: tuple[float, ...] | None = None
+    min_moves: int = 4
+    max_moves: int = 20
+    correlation: float = 0.2
+    waste_free: bool = True
+    resampling: str = "systematic"
+
+    def __post_init__(self):
+        if not 0.0 < self.threshold < 1.0:
+            raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold!r}.")
+        if not 1 <= self.min_moves <= self.max_moves:
+            raise ValueError(f"1 <= min_moves <= max_moves is needed, got {self.min_moves!r} and {self.max_moves!r}.")
+        if not 0.0 < self.correlation < 1.0:
+            raise ValueError(f"correlation must lie between 0 and 1, got {self.correlation!r}.")
+        if self.resampling not in RESAMPLING:
+            raise ValueError(f"resampling must be one of {', '.join(RESAMPLING)}, got {self.resampling!r}.")
+        if self.schedule is not None:
+            schedule = np.asarray(self.schedule, dtype=float)
+            if schedule.ndim != 1 or not len(schedule) or schedule[-1] != 1.0 or (np.diff(schedule) <= 0).any():
+                raise ValueError("schedule must be increasing inverse temperatures that end with 1.")
+            if not schedule[0] > 0.0:
+                raise ValueError("schedule must begin above 0: the particles given are those at 0.")
+
+
+class State(NamedTuple):
+    """What is carried from stage to stage."""
+
+    particles: Evaluated  # (n, ...), equally weighted at the inverse temperature
+    pool: Evaluated  # (m, ...), the same with states before the last, see ``Config.waste_free``
+    inverse_temperature: float
+    log_evidence: float  # of the tempered density so far
+    evaluated: Evaluated  # the latest places evaluated, for surrogates
+    learnt: object  # by the moves
+    stage: int
+
+
+class Info(NamedTuple):
+    """What a stage reports."""
+
+    inverse_temperature: float
+    log_evidence_increment: float
+    effective_share: float  # of the weights
+    distinct_share: float  # of ancestors, after resampling
+    acceptance: float  # mean over moves and particles
+    surrogate_acceptance: float  # of surrogate moves alone; NaN where there were none
+    correlation: float  # between before and after, largest over coordinates
+    num_moves: int
+    scale: float
+    num_evaluations: int
+
+
+def init(particles: Evaluated) -> State:
+    """Return the state at inverse temperature 0.
+
+    Parameters
+    ----------
+    particles
+        Draws from the prior with both parts of their log density.
+    """
+    n = len(particles.positions)
+    if n < 2 or particles.log_prior.shape != (n,) or particles.log_likelihood.shape != (n,):
+        raise ValueError("at least two particles are needed, with one log prior and one log likelihood each.")
+    return State(particles, particles, 0.0, 0.0, particles, None, 0)
+
+
+def choose_temperature(state: State, config: Config) -> tuple[float, np.ndarray, float]:
+    """Return the next inverse temperature, the normalised weights of the pool there, and the log evidence gained."""
+    if config.schedule is None:
+        target = next_temperature(state.pool.log_likelihood, state.inverse_temperature, config.threshold)
+    else:
+        target = config.schedule[state.stage]
+    with np.errstate(invalid="ignore"):
+        increments = (target - state.inverse_temperature) * state.pool.log_likelihood
+    increments = np.where(np.isnan(increments), -np.inf, increments)
+    return target, normalised(increments), log_mean_exp(increments)
+
+
+def _move(rng, particles, evaluate, inverse_temperature, state, config):
+    """Return particles moved by transitions that leave the tempered density invariant.
+
+    Returns
+    -------
+    particles, pool, evaluated : Evaluated
+        The particles after the last move; those after every move (and before the first); the latest places evaluated.
+    learnt
+        What the moves have learnt.
+    told : tuple
+        Acceptance, that of surrogate moves, correlation, number of moves.
+    """
+    moves = config.moves
+    learnt = moves.fit(rng, particles, state.evaluated, inverse_temperature, state.learnt)
+    n = len(particles.positions)
+    density = particles.log_density(inverse_temperature)
+    positions, prior, likelihood = (a.copy() for a in particles)
+    begin = positions.copy()
+    pool, correlations, seen, rates, surrogate_rates = [], [], [state.evaluated], [], []
+    for count in range(1, config.max_moves + 1):
+        proposals = moves.propose(rng, positions, learnt)
+        new_prior, new_likelihood = evaluate(proposals.positions)
+        proposed = Evaluated(proposals.positions, new_prior, new_likelihood)
+        new_density = proposed.log_density(inverse_temperature)
+        with np.errstate(invalid="ignore"):
+            gain = new_density - density + proposals.log_ratio
+        probability = np.where(gain < np.inf, np.exp(np.minimum(gain, 0.0)), 0.0)
+        accepted = rng.random(n) < probability
+        positions[accepted], prior[accepted] = proposals.positions[accepted], new_prior[accepted]
+        likelihood[accepted], density[accepted] = new_likelihood[accepted], new_density[accepted]
+        learnt = moves.adapt(learnt, proposals, probability)
+        rates.append(probability.mean())
+        if not proposals.is_exploring.all():
+            surrogate_rates.append(probability[~proposals.is_exploring].mean())
+        seen.append(proposed)
+        pool.append(Evaluated(positions.copy(), prior.copy(), likelihood.copy()))
+        correlation = largest_correlation(begin, positions)
+        correlations.append(correlation)
+        if count >= config.min_moves and correlation <= config.correlation:
+            break
+    particles = pool[-1]
+    if config.waste_free:
+        enough = max(config.correlation, correlation)
+        pool = _joined([p for p, c in zip(pool, correlations, strict=True) if c <= enough])
+    else:
+        pool = particles
+    seen = _joined(seen)
+    seen = seen.take(slice(-_NUM_EVALUATED, None))
+    surrogate = float(np.mean(surrogate_rates)) if surrogate_rates else math.nan
+    return particles, pool, seen, learnt, (float(np.mean(rates)), surrogate, correlation, count)
+
+
+def _joined(parts) -> Evaluated:
+    return Evaluated(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def rejuvenate(
+    rng: np.random.Generator,
+    state: State,
+    evaluate: Evaluate,
+    chosen: tuple[float, np.ndarray, float],
+    config: Config,
+) -> tuple[State, Info]:
+    """Return the state at a chosen temperature, resampled and moved, and what happened.
+
+    Parameters
+    ----------
+    chosen
+        From :func:`choose_temperature`.
+    """
+    target, weights, gained = chosen
+    n = len(state.particles.positions)
+    ancestors = resample(rng, weights, n, config.resampling)
+    start = state.pool.take(ancestors)
+    particles, pool, evaluated, learnt, told = _move(rng, start, evaluate, target, state, config)
+    share = 1.0 / (weights.size * float((weights**2).sum()))
+    distinct = np.unique(ancestors).size / n
+    info = Info(target, gained, share, distinct, *told, config.moves.scale_of(learnt), told[-1] * n)
+    evidence = state.log_evidence + gained
+    return State(particles, pool, target, evidence, evaluated, learnt, state.stage + 1), info
+
+
+def step(rng: np.random.Generator, state: State, evaluate: Evaluate, config: Config) -> tuple[State, Info]:
+    """Return the state one temperature further, and what happened.
+
+    Raises
+    ------
+    ValueError
+        Where the likelihood of all particles is zero, or the particles have collapsed into a subspace.
+    """
+    return rejuvenate(rng, state, evaluate, choose_temperature(state, config), config)
+
+
+def sample(
+    rng: np.random.Generator, particles: Evaluated, evaluate: Evaluate, config: Config
+) -> tuple[State, list[Info]]:
+    """Return the state at inverse temperature 1 and what each stage reported."""
+    state, history = init(particles), []
+    while state.inverse_temperature < 1.0:
+        state, info = step(rng, state, evaluate, config)
+        history.append(info)
+    return state, history

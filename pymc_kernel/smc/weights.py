@@ -1,0 +1,160 @@
+"""Weights of particles, in logs: effective sizes, resampling, the next temperature. Imports NumPy and Numba only."""
+
+import math
+
+import numba
+import numpy as np
+
+__all__ = [
+    "RESAMPLING",
+    "conditional_effective_share",
+    "effective_share",
+    "log_mean_exp",
+    "next_temperature",
+    "normalised",
+    "resample",
+]
+
+RESAMPLING = ("systematic", "stratified", "residual", "multinomial")
+_BISECTIONS = 60
+_NEARLY = 0.9  # of the wanted share: a last stage for next to nothing is left out
+_SMALLEST_STEP = 1e-12  # relative to what is left of the way
+
+
+def log_mean_exp(log_values: np.ndarray) -> float:
+    """Return log of the mean of exp; -inf where all are."""
+    largest = log_values.max()
+    if not np.isfinite(largest):
+        return float(largest)
+    return float(largest + math.log(np.exp(log_values - largest).mean()))
+
+
+def normalised(log_weights: np.ndarray) -> np.ndarray:
+    """Return weights that sum to one, shape as given.
+
+    Raises
+    ------
+    ValueError
+        Where all log weights are -inf, or one is NaN or +inf.
+    """
+    largest = log_weights.max()
+    if not np.isfinite(largest):
+        raise ValueError(
+            f"the largest of {log_weights.size} log weights is {largest}: no particle has a finite weight to go on "
+            "from."
+        )
+    weights = np.exp(log_weights - largest)
+    return weights / weights.sum()
+
+
+def effective_share(log_weights: np.ndarray) -> float:
+    """Return (sum w)^2 / (n sum w^2), the effective sample size over n, in [1 / n, 1]; 0 where all weights are."""
+    largest = log_weights.max()
+    if not np.isfinite(largest):
+        return 0.0
+    weights = np.exp(log_weights - largest)
+    return float(weights.sum() ** 2 / (weights.size * (weights**2).sum()))
+
+
+def conditional_effective_share(weights: np.ndarray, log_increments: np.ndarray) -> float:
+    """Return the conditional effective sample size over n, (sum W w)^2 / sum W w^2 (Zhou, Johansen and Aston 2016).
+
+    Parameters
+    ----------
+    weights : ndarray (n,)
+        Normalised, before.
+    log_increments : ndarray (n,)
+        Logs of w.
+    """
+    largest = log_increments.max()
+    if not np.isfinite(largest):
+        return 0.0
+    increments = np.exp(log_increments - largest)
+    return float((weights @ increments) ** 2 / (weights @ increments**2))
+
+
+def next_temperature(
+    log_likelihood: np.ndarray, inverse_temperature: float, wanted_share: float, weights: np.ndarray | None = None
+) -> float:
+    """Return the next inverse temperature, at most one, by bisection.
+
+    It is the one at which the effective share of the particles whose likelihood is not zero is ``wanted_share``; of
+    particles with weights, the conditional one.
+
+    Parameters
+    ----------
+    log_likelihood : ndarray (n,)
+        Of particles at ``inverse_temperature``; -inf says zero.
+    weights : ndarray (n,), optional
+        Normalised; equal by default.
+
+    Raises
+    ------
+    ValueError
+        Where no particle has a likelihood above zero.
+    """
+    alive = log_likelihood > -math.inf
+    if not alive.any():
+        raise ValueError(
+            f"the likelihood of all {log_likelihood.size} particles is zero: take more particles, a prior that is "
+            "nearer to the data, or for an estimated likelihood more replicates."
+        )
+    living = log_likelihood[alive]
+    if weights is None:
+        share = lambda step: effective_share(step * living)  # noqa: E731
+    else:
+        inside = weights[alive] / weights[alive].sum()
+        share = lambda step: conditional_effective_share(inside, step * living)  # noqa: E731
+    low, high = 0.0, 1.0 - inverse_temperature
+    if share(high) >= _NEARLY * wanted_share:
+        return 1.0
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if share(middle) >= wanted_share else (low, middle)
+    return inverse_temperature + max(low, _SMALLEST_STEP * (1.0 - inverse_temperature))
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _inverse_distribution(weights, points, out):
+    """Write the indices at which the cumulated weights first reach the increasing ``points`` in [0, 1)."""
+    last = 0
+    for i in range(weights.shape[0]):
+        if weights[i] > 0.0:
+            last = i
+    index, total = 0, weights[0]
+    for k in range(points.shape[0]):
+        while total <= points[k] and index < last:
+            index += 1
+            total += weights[index]
+        out[k] = index
+
+
+def resample(rng: np.random.Generator, weights: np.ndarray, size: int, method: str = "systematic") -> np.ndarray:
+    """Return ``size`` indices drawn by weight, in increasing order; each scheme is unbiased. O(n + size).
+
+    Parameters
+    ----------
+    weights : ndarray (n,)
+        Non-negative, summing to one.
+    method : {"systematic", "stratified", "residual", "multinomial"}
+        Systematic varies least in practice; for the others there is theory (Douc, Cappe and Moulines 2005).
+    """
+    out = np.empty(size, dtype=np.int64)
+    if method == "systematic":
+        points = (np.arange(size) + rng.random()) / size
+    elif method == "stratified":
+        points = (np.arange(size) + rng.random(size)) / size
+    elif method == "multinomial":
+        points = np.sort(rng.random(size))
+    elif method == "residual":
+        whole = np.floor(size * weights).astype(np.int64)
+        rest = size - int(whole.sum())
+        kept = np.repeat(np.arange(weights.size), whole)
+        if rest == 0:
+            return kept
+        left = np.maximum(size * weights - whole, 0.0)
+        return np.sort(np.concatenate([kept, resample(rng, left / left.sum(), rest, "multinomial")]))
+    else:
+        raise ValueError(f"method must be one of {', '.join(RESAMPLING)}, got {method!r}.")
+    _inverse_distribution(weights, points, out)
+    return out

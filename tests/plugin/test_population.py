@@ -1,0 +1,137 @@
+import math
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+
+import pymc_kernel as pk
+from pymc_kernel.plugin.model_functions import constrained_draws, prior_positions, split_positions
+from tests.plugin.models import noisy_normal
+from tests.plugin.test_smc import TRUTH, black_box_model, conjugate_model, several_variables
+
+pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
+
+
+def sample(model, draws=400, seed=2, **kwargs):
+    with model:
+        return pk.sample_pmc(draws, iterations=8, random_seed=seed, progressbar=False, **kwargs)
+
+
+@pytest.mark.parametrize("drift", ["kernel", "gradient", "none"])
+def test_evidence_and_posterior_of_a_conjugate_model(drift):
+    idata = sample(conjugate_model(), drift=drift)
+    told = idata["pmc_stats"]
+    np.testing.assert_allclose(told["log_evidence"], TRUTH, atol=0.1)
+    sd = math.sqrt(1 / (3 + 1 / 9))
+    for mu in (idata["posterior"]["mu"].values.ravel(), weighted(idata, "mu")):
+        assert mu.mean() == pytest.approx(np.sum([1, 2, 4]) * sd**2, abs=5 * sd / math.sqrt(800))
+        assert mu.std() == pytest.approx(sd, rel=0.12)
+    assert float(told["pareto_k"].max()) < 0.7
+    assert told["ess"].min() > 400
+    assert told.sizes == {"chain": 2, "iteration": 8}
+
+
+def weighted(idata, name):
+    """Draws resampled by the weights that were kept."""
+    group = idata["weighted_posterior"]
+    weights = np.exp(group["log_weight"].values.ravel())
+    draws = group[name].values.ravel()
+    return np.random.default_rng(0).choice(draws, 5000, p=weights / weights.sum())
+
+
+@pytest.mark.filterwarnings("ignore:The weights have a Pareto shape")
+def test_weights_are_normalised_and_rows_agree():
+    idata = sample(several_variables())
+    group = idata["weighted_posterior"]
+    np.testing.assert_allclose(np.exp(group["log_weight"]).sum("draw"), 1.0)
+    np.testing.assert_allclose(group["total"], group["x"].sum(("x_dim_0", "x_dim_1")))
+    assert (group["sigma"] > 0).all()
+    assert idata["posterior"].sizes["draw"] == 400
+    np.testing.assert_array_equal(idata["observed_data"]["y"], [0.5, 1.5])
+
+
+@pytest.mark.filterwarnings("ignore:The weights have a Pareto shape")
+def test_a_noisy_likelihood():
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0.0, 4.0)
+        pk.EstimatedLikelihood("y", noisy_normal, theta, observed=np.zeros(1))
+    idata = sample(model, draws=1500)
+    assert float(idata["posterior"]["theta"].std()) == pytest.approx(math.sqrt(16 / 17), rel=0.12)
+    assert float(np.exp(idata["pmc_stats"]["log_evidence"]).mean()) == pytest.approx(1 / math.sqrt(17), rel=0.25)
+    first, second = idata["posterior"]["theta"].values
+    assert not np.array_equal(first, second)
+    again = sample(model, draws=1500)
+    np.testing.assert_array_equal(again["posterior"]["theta"], idata["posterior"]["theta"])
+
+
+def test_a_black_box_and_a_start_of_ones_own():
+    start = np.random.default_rng(0).normal(size=(400, 2))
+    idata = sample(black_box_model(), start=start)
+    np.testing.assert_allclose(idata["pmc_stats"]["log_evidence"], -math.log(2.0), atol=0.1)
+    with pytest.raises(ValueError, match=r"shape \(400, d\)"):
+        sample(black_box_model(), start=start[:10])
+
+
+def test_weights_that_a_few_draws_carry_are_reported():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 1000.0, shape=6)
+        pm.Normal("y", x, 1e-3, observed=np.zeros(6))
+    with model, pytest.warns(UserWarning, match="Pareto shape"):
+        pk.sample_pmc(20, iterations=2, chains=1, random_seed=1, progressbar=False)
+
+
+def test_an_interrupt_ends_with_what_is_there():
+    calls = []
+
+    def estimate(rng, theta, observed):
+        calls.append(1)
+        if len(calls) == 100 * 4 + 50:
+            raise KeyboardInterrupt
+        return -0.5 * float(theta) ** 2
+
+    with pm.Model():
+        theta = pm.Normal("theta")
+        pk.EstimatedLikelihood("y", estimate, theta, observed=0.0)
+        idata = pk.sample_pmc(100, iterations=8, chains=2, random_seed=1, progressbar=False)
+    assert idata["pmc_stats"].sizes["iteration"] == 3
+    assert idata["posterior"].sizes["chain"] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"draws": 5}, ValueError, "draws must be"),
+        ({"chains": 0}, ValueError, "chains must be"),
+        ({"drift": "up"}, ValueError, "drift must be"),
+        ({"weights": "equal"}, ValueError, "weights must be"),
+        ({"drift": "gradient", "model": "black box"}, ValueError, "no gradient"),
+    ],
+)
+def test_settings_are_checked(settings, error, message):
+    model = black_box_model() if settings.pop("model", None) else conjugate_model()
+    with pytest.raises(error, match=message):
+        sample(model, **settings)
+
+
+def test_priors_that_cannot_be_drawn_from():
+    with pm.Model() as model:
+        pm.Flat("x")
+    with pytest.raises(ValueError, match="cannot be drawn from"):
+        sample(model)
+
+
+# -- positions and what the user sees -----------------------------------------------------------------------
+
+
+def test_positions_there_and_back(rng):
+    model = several_variables()
+    positions = prior_positions(model, 4000, rng)
+    draws = constrained_draws(model, positions)
+    assert draws["sigma"].shape == (4000,)
+    assert stats.kstest(draws["sigma"], stats.halfnorm().cdf).pvalue > 1e-3
+    assert stats.kstest(draws["x"][:, 1, 0], stats.norm(1.0, 2.0).cdf).pvalue > 1e-3
+    np.testing.assert_allclose(draws["total"], draws["x"].sum(axis=(1, 2)))
+    sigma_log, x = split_positions(model, positions)
+    np.testing.assert_allclose(np.exp(sigma_log), draws["sigma"])
+    np.testing.assert_array_equal(x, draws["x"])

@@ -1,0 +1,231 @@
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import xarray as xr
+from pytensor.graph.op import Apply, Op
+from scipy import stats
+
+import pymc_kernel as pk
+from pymc_kernel.plugin.model_functions import compile_particle_density
+from tests.plugin.models import noisy_normal
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The number of samples is too small"),
+    pytest.mark.filterwarnings("ignore:At one stage"),
+    pytest.mark.filterwarnings("ignore:Numba will use object mode"),
+]
+DATA = np.array([1.0, 2.0, 4.0])
+KERNELS = {"RWSMC": pk.RWSMC, "ASMC": pk.ASMC, "KASMC": pk.KASMC, "KernelHMCSMC": pk.KernelHMCSMC}
+QUIET = {"progressbar": False, "compute_convergence_checks": False}
+
+
+def conjugate_model():
+    """mu ~ N(0, 3^2) and y ~ N(mu, 1): the evidence is a multivariate normal's."""
+    with pm.Model(coords={"obs": range(3)}) as model:
+        mu = pm.Normal("mu", 0.0, 3.0)
+        pm.Normal("y", mu, 1.0, observed=DATA, dims="obs")
+    return model
+
+
+TRUTH = stats.multivariate_normal(np.zeros(3), np.eye(3) + 9.0).logpdf(DATA)
+
+
+def several_variables():
+    with pm.Model() as model:
+        sigma = pm.HalfNormal("sigma")
+        x = pm.Normal("x", 1.0, 2.0, shape=(2, 2))
+        pm.Deterministic("total", x.sum())
+        pm.Normal("y", x[0], sigma, observed=np.array([0.5, 1.5]))
+    return model
+
+
+def noisy_model():
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0.0, 4.0)
+        pk.EstimatedLikelihood("y", noisy_normal, theta, observed=np.zeros(1))
+    return model
+
+
+def sample(model, kernel, cores=1, seed=3, draws=120, **kwargs):
+    with model:
+        return pk.sample_smc(draws, kernel, chains=2, cores=cores, random_seed=seed, **QUIET, **kwargs)
+
+
+def same(one, other):
+    return all(
+        np.array_equal(one["posterior"][v], other["posterior"][v]) for v in one["posterior"].data_vars
+    ) and np.array_equal(one["smc_stats"]["log_evidence"], other["smc_stats"]["log_evidence"])
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("model", [several_variables, noisy_model], ids=["exact", "noisy"])
+def test_same_draws_for_one_and_two_cores(name, model):
+    one = sample(model(), KERNELS[name])
+    assert same(one, sample(model(), KERNELS[name], cores=2))
+    assert not same(one, sample(model(), KERNELS[name], seed=4))
+    evidence = one["smc_stats"]["log_evidence"].values
+    assert evidence[0] != evidence[1]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_evidence_and_posterior_of_a_conjugate_model(name):
+    idata = sample(conjugate_model(), KERNELS[name], draws=1000)
+    np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], TRUTH, atol=0.25)
+    sd = math.sqrt(1 / (3 + 1 / 9))
+    mu = idata["posterior"]["mu"]
+    assert float(mu.mean()) == pytest.approx(DATA.sum() * sd**2, abs=0.06)
+    assert float(mu.std()) == pytest.approx(sd, rel=0.1)
+
+
+def test_a_noisy_likelihood_gives_the_exact_posterior():
+    """Prior N(0, 4^2), likelihood exp(-theta^2 / 2) times noise of sd 1.5: posterior sd 0.97, evidence 1 / sqrt(17)."""
+    idata = sample(noisy_model(), pk.ASMC, draws=2000, min_moves=30, max_moves=30)
+    assert float(idata["posterior"]["theta"].std()) == pytest.approx(math.sqrt(16 / 17), rel=0.1)
+    assert float(np.exp(idata["smc_stats"]["log_evidence"]).mean()) == pytest.approx(1 / math.sqrt(17), rel=0.25)
+
+
+def test_with_pm_sample_smc_as_well():
+    with several_variables():
+        idata = pm.sample_smc(100, kernel=pk.KASMC, chains=1, random_seed=1, subsample_size=50, threshold=0.7, **QUIET)
+    tidy = pk.smc_stats(idata)["smc_stats"]
+    assert tidy.sizes["chain"] == 1
+    assert tidy["inverse_temperature"].values[0, -1] == 1.0
+    assert idata["posterior"]["total"].shape == (1, 100)
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_results_can_be_saved(chains, tmp_path):
+    with conjugate_model():
+        ours = pk.sample_smc(60, pk.ASMC, chains=chains, cores=1, random_seed=1, **QUIET)
+        theirs = pk.smc_stats(pm.sample_smc(60, chains=chains, cores=1, random_seed=1, **QUIET))
+    for idata in (ours, theirs):
+        idata.to_netcdf(tmp_path / "smc.nc", engine="h5netcdf")
+        idata.to_zarr(tmp_path / "smc.zarr", mode="w", consolidated=False)
+        stored = xr.open_datatree(tmp_path / "smc.zarr", engine="zarr", consolidated=False)
+        np.testing.assert_array_equal(stored["smc_stats"]["log_evidence"], idata["smc_stats"]["log_evidence"])
+        with xr.open_datatree(tmp_path / "smc.nc", engine="h5netcdf") as again:
+            xr.testing.assert_equal(again["smc_stats"].to_dataset(), idata["smc_stats"].to_dataset())
+            assert again["smc_stats"]["log_evidence"].dims == ("chain",)
+            assert again["smc_stats"]["inverse_temperature"].dims == ("chain", "stage")
+
+
+def test_chains_of_different_length_are_padded():
+    with conjugate_model():
+        idata = pm.sample_smc(60, kernel=pk.ASMC, chains=2, cores=1, random_seed=1, **QUIET)
+    lists = [[0.1, 0.5, 1.0], [0.3, 1.0]]
+    told = np.empty(2, dtype=object)
+    told[:] = lists
+    evidence = np.empty(2, dtype=object)
+    evidence[:] = [[np.nan, np.nan, -3.0], [np.nan, -4.0]]
+    idata["sample_stats"] = xr.Dataset({"beta": ("chain", told), "log_marginal_likelihood": ("chain", evidence)})
+    tidy = pk.smc_stats(idata)["smc_stats"]
+    np.testing.assert_array_equal(tidy["inverse_temperature"], [[0.1, 0.5, 1.0], [0.3, 1.0, np.nan]])
+    np.testing.assert_array_equal(tidy["log_evidence"], [-3.0, -4.0])
+    np.testing.assert_array_equal(tidy["num_stages"], [3, 2])
+
+
+# -- evaluation of all particles ----------------------------------------------------------------------------
+
+
+class BlackBox(Op):
+    """A log likelihood without gradient, for one parameter vector."""
+
+    def make_node(self, x):
+        return Apply(self, [pt.as_tensor_variable(x)], [pt.dscalar()])
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = np.asarray(-0.5 * float((inputs[0] ** 2).sum()))
+
+
+def black_box_model():
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=2)
+        pm.Potential("p", BlackBox()(x))
+    return model
+
+
+@pytest.mark.parametrize("make", [conjugate_model, several_variables, black_box_model])
+def test_parts_of_the_density_are_those_of_the_model(make, rng):
+    model = make()
+    density = compile_particle_density(model, "test")
+    num_dims = sum(int(np.prod(v.type.shape)) for v in model.value_vars)
+    positions = rng.normal(size=(7, num_dims))
+    prior, likelihood = density(positions)
+    whole = model.compile_logp()
+    for x, a, b in zip(positions, prior, likelihood, strict=True):
+        point, start = {}, 0
+        for v in model.value_vars:
+            size = int(np.prod(v.type.shape))
+            point[v.name] = x[start : start + size].reshape(v.type.shape)
+            start += size
+        assert a + b == pytest.approx(float(whole(point)), rel=1e-9)
+    assert density.is_vectorised or make is black_box_model
+
+
+def test_batches_do_not_change_the_values(rng):
+    density = compile_particle_density(several_variables(), "test")
+    positions = rng.normal(size=(100, 5))
+    one = density(positions)
+    density._batch = 16
+    np.testing.assert_allclose(density(positions), one, rtol=1e-12)
+
+
+def test_an_executor_gives_the_same_draws():
+    alone = sample(noisy_model(), pk.ASMC, draws=64)
+    with ThreadPoolExecutor(1) as pool:
+        shared = sample(noisy_model(), pk.ASMC, draws=64, executor=pool)
+        again = sample(noisy_model(), pk.ASMC, draws=64, executor=pool)
+    assert same(shared, again)
+    assert alone["posterior"]["theta"].shape == shared["posterior"]["theta"].shape
+
+
+def test_a_black_box_is_sampled():
+    idata = sample(black_box_model(), pk.KernelHMCSMC, draws=300)
+    assert float(idata["posterior"]["x"].std()) == pytest.approx(math.sqrt(0.5), rel=0.15)
+    np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], -math.log(2.0), atol=0.2)
+
+
+# -- mistakes -----------------------------------------------------------------------------------------------
+
+
+def test_discrete_variables_are_refused():
+    with pm.Model() as model:
+        k = pm.Poisson("k", 2.0)
+        pm.Normal("y", k, 1.0, observed=1.0)
+    with pytest.raises(TypeError, match="KASMC moves continuous variables only, but k is discrete"):
+        sample(model, pk.KASMC)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"draws": 3}, "3 particles are too few"),
+        ({"threshold": 1.5}, "threshold must lie"),
+        ({"schedule": (0.5, 0.9)}, "end with 1"),
+        ({"min_moves": 0}, "min_moves"),
+        ({"isotropic_share": 2.0}, "isotropic_share"),
+    ],
+)
+def test_settings_are_checked_before_sampling(settings, message):
+    with pytest.raises(ValueError, match=message):
+        sample(conjugate_model(), pk.KASMC, **settings)
+
+
+def test_other_kernels_and_surrogates_are_refused():
+    with pytest.raises(TypeError, match="kernel must be one of"), conjugate_model():
+        pk.sample_smc(kernel=pm.smc.kernels.IMH)
+    with pytest.raises(ValueError, match="surrogate must be"):
+        sample(conjugate_model(), pk.KernelHMCSMC, surrogate="gradients")
+
+
+@pytest.mark.filterwarnings("default:At one stage")
+def test_degenerate_particles_are_reported():
+    with pm.Model():
+        x = pm.Normal("x", 0.0, 100.0, shape=2)
+        pm.Normal("y", x, 0.01, observed=np.zeros(2))
+        with pytest.warns(UserWarning, match="still correlated|had offspring"):
+            pk.sample_smc(200, pk.RWSMC, scale=1e-3, max_moves=4, schedule=(0.5, 1.0), chains=1, random_seed=1, **QUIET)

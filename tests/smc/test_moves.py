@@ -1,0 +1,143 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from case_studies.targets import banana
+from pymc_kernel import scores as S
+from pymc_kernel.kernels import Gaussian
+from pymc_kernel.mcmc import kameleon
+from pymc_kernel.smc import moves as M
+
+BANANA = banana(0.1, 25.0, num_dims=2)
+
+
+def log_density(positions):
+    return -0.5 * BANANA.level(positions)
+
+
+def learnt_from_elsewhere(moves, rng):
+    """What moves learn from particles of another law: wrong place, wrong scale, no bend."""
+    positions = rng.normal(size=(300, 2)) * [6.0, 4.0] + [2.0, 1.0]
+    density = -0.5 * (((positions - [2.0, 1.0]) / [6.0, 4.0]) ** 2).sum(axis=1)
+    particles = M.Evaluated(positions, np.zeros(300), density)
+    return moves.fit(rng, particles, particles, 1.0, None)
+
+
+def moved(moves, rng, num_points=20_000, num_moves=3, wrong=False):
+    """Draw exactly from the banana, move by frozen transitions, return positions and mean acceptance."""
+    learnt = learnt_from_elsewhere(moves, rng)
+    points = BANANA.sample(rng, num_points)
+    rates = []
+    for _ in range(num_moves):
+        proposals = moves.propose(rng, points, learnt)
+        log_ratio = 0.0 if wrong else proposals.log_ratio
+        probability = np.exp(np.minimum(log_density(proposals.positions) - log_density(points) + log_ratio, 0.0))
+        accepted = rng.random(num_points) < probability
+        points[accepted] = proposals.positions[accepted]
+        rates.append(probability.mean())
+    return points, np.mean(rates)
+
+
+def worst_p_value(points):
+    straight = points[:, 1] - 0.1 * (points[:, 0] ** 2 - 25.0)
+    return min(
+        stats.kstest(BANANA.level(points), stats.chi2(2).cdf).pvalue,
+        stats.kstest(points[:, 0], stats.norm(0, 5.0).cdf).pvalue,
+        stats.kstest(straight, stats.norm().cdf).pvalue,
+    )
+
+
+MOVES = {
+    "plain walk": M.Walk(learn_covariance=False),
+    "walk": M.Walk(),
+    "Kameleon": M.Kameleon(),
+    "Kameleon, raw": M.Kameleon(kameleon.Config(whiten=False, gamma=0.5)),
+    "Hamiltonian": M.Hamiltonian(),
+    "Hamiltonian, scores": M.Hamiltonian(S.Lite(max_points=100)),
+}
+
+
+@pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
+def test_every_move_is_invariant(moves, rng):
+    points, rate = moved(moves, rng)
+    assert rate > 0.02
+    assert worst_p_value(points) > 1e-4
+
+
+@pytest.mark.parametrize("name", ["Kameleon", "Hamiltonian"])
+def test_a_missing_ratio_is_seen(name, rng):
+    moves = MOVES[name]
+    if name == "Kameleon":
+        moves = M.Kameleon(kameleon.Config(Gaussian(0.5), subsample_size=50, isotropic_share=0.1))
+    assert worst_p_value(moved(moves, rng, num_moves=10, wrong=True)[0]) < 1e-4
+
+
+def test_kameleon_for_all_particles_is_kameleon_for_each(rng):
+    moves = M.Kameleon()
+    learnt = learnt_from_elsewhere(moves, rng)
+    learnt = learnt._replace(log_scale=0.3)
+    points = BANANA.sample(rng, 50)
+    proposals = moves.propose(np.random.default_rng(3), points, learnt)
+    scale = np.exp(0.3)
+    for x, y, ratio in zip(points, proposals.positions, proposals.log_ratio, strict=True):
+        forward, backward = (kameleon.proposal_covariance(p, learnt.local, moves.config, scale) for p in (x, y))
+        expected = stats.multivariate_normal(y, backward).logpdf(x) - stats.multivariate_normal(x, forward).logpdf(y)
+        assert ratio == pytest.approx(expected, abs=1e-8)
+
+
+def test_draws_do_not_depend_on_the_number_of_threads(rng, monkeypatch):
+    for moves in (MOVES["Kameleon"], MOVES["Hamiltonian"]):
+        learnt = learnt_from_elsewhere(moves, rng)
+        points = BANANA.sample(rng, 2000)
+        found = []
+        for threads in (1, 2, 5):
+            monkeypatch.setattr("pymc_kernel.parallel.num_threads", lambda threads=threads: threads)
+            found.append(moves.propose(np.random.default_rng(5), points, learnt))
+        for other in found[1:]:
+            np.testing.assert_array_equal(found[0].positions, other.positions)
+            np.testing.assert_array_equal(found[0].log_ratio, other.log_ratio)
+
+
+def test_the_scale_follows_the_mean_acceptance(rng):
+    moves = M.Walk(learning_rate=1.0)
+    learnt = learnt_from_elsewhere(moves, rng)
+    proposals = moves.propose(rng, BANANA.sample(rng, 10), learnt)
+    assert moves.adapt(learnt, proposals, np.full(10, 0.734)).log_scale == pytest.approx(learnt.log_scale + 0.5)
+    fixed = replace(moves, learn_scale=False)
+    assert fixed.adapt(learnt, proposals, np.full(10, 0.734)).log_scale == learnt.log_scale
+
+
+def test_a_surrogate_worse_than_the_walk_is_left_aside(rng):
+    moves = M.Hamiltonian()
+    learnt = learnt_from_elsewhere(moves, rng)
+    points = BANANA.sample(rng, 200)
+    proposals = moves.propose(rng, points, learnt)
+    assert 0.02 < proposals.is_exploring.mean() < 0.3
+    useless = np.where(proposals.is_exploring, 0.5, 1e-6)
+    assert moves.propose(rng, points, moves.adapt(learnt, proposals, useless)).is_exploring.all()
+    useful = np.where(proposals.is_exploring, 0.1, 0.9)
+    assert not moves.propose(rng, points, moves.adapt(learnt, proposals, useful)).is_exploring.all()
+
+
+def test_without_a_surrogate_particles_walk(rng):
+    moves = M.Hamiltonian()
+    positions = rng.normal(size=(50, 2))
+    nowhere = M.Evaluated(positions, np.full(50, -np.inf), np.zeros(50))
+    learnt = moves.fit(rng, nowhere, nowhere, 0.5, None)
+    assert learnt.expansion is None
+    assert moves.propose(rng, positions, learnt).is_exploring.all()
+    assert moves.scale_of(learnt) == pytest.approx(2.38 / np.sqrt(2))
+
+
+def test_collapsed_particles_are_an_error(rng):
+    positions = np.column_stack([rng.normal(size=20), np.ones(20)])
+    with pytest.raises(ValueError, match="collapsed: 1 of 2 coordinates"):
+        M.covariance_factor(positions)
+
+
+def test_the_tempered_density_of_impossible_places():
+    places = M.Evaluated(np.zeros((4, 1)), np.array([0.0, -np.inf, np.nan, 1.0]), np.array([-np.inf, 1.0, 1.0, 2.0]))
+    np.testing.assert_array_equal(places.log_density(0.5), [-np.inf, -np.inf, -np.inf, 2.0])
+    np.testing.assert_array_equal(places.log_density(0.0)[[0, 3]], [-np.inf, 1.0])

@@ -1,0 +1,151 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from case_studies.targets import banana
+from pymc_kernel.scores import Finite
+from pymc_kernel.smc import population as P
+from pymc_kernel.smc.weights import log_mean_exp
+
+BANANA = banana(0.1, 25.0, num_dims=3)
+TRUTH = 1.5 * math.log(2 * math.pi) + math.log(5.0)
+
+
+def log_density(positions):
+    return -0.5 * BANANA.level(positions)
+
+
+def run(seed, config, num_particles=300, iterations=12, log_density=log_density):
+    rng = np.random.default_rng(seed)
+    wide = stats.norm(0.0, 8.0)
+    start = 8.0 * rng.standard_normal((num_particles, 3))
+    state = P.init(rng, start, log_density(start) - wide.logpdf(start).sum(axis=1), config)
+    history = []
+    for _ in range(iterations):
+        state, info = P.step(rng, state, log_density, config)
+        history.append(info)
+    return state, history
+
+
+CONFIGS = {
+    "kernel": P.Config(),
+    "none": P.Config(drift="none"),
+    "scores of one's own": P.Config(drift=lambda x: -x / 25.0),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_evidence_and_moments(name):
+    errors, means = [], []
+    for seed in range(10):
+        positions, weights, evidence = P.weighted_draws(run(seed, CONFIGS[name])[0])
+        errors.append(evidence - TRUTH)
+        means.append(weights @ positions)
+    assert abs(np.mean(errors)) < 3 * np.std(errors, ddof=1) / math.sqrt(10) + 0.03
+    assert np.sqrt(np.mean(np.square(errors))) < 0.2
+    means = np.array(means)
+    assert (np.abs(means.mean(axis=0)) < 4 * means.std(axis=0, ddof=1) / math.sqrt(10) + 0.02).all()
+
+
+@pytest.mark.parametrize("weights", ["mixture", "own"])
+def test_every_iteration_is_unbiased_with_a_noisy_density(weights):
+    """Given its proposals, the mean weight of an iteration has the evidence as its expectation; noise sd 0.5."""
+    config = P.Config(weights=weights, estimator=Finite(num_features=30, regularisation=1e-2))
+    rng = np.random.default_rng(5)
+
+    def normal(positions):
+        return stats.norm(1.0, [3.0, 1.0, 2.0]).logpdf(positions).sum(axis=1)
+
+    def noisy(positions):
+        return normal(positions) + 0.5 * rng.standard_normal(len(positions)) - 0.125
+
+    settled, _ = run(3, config, log_density=normal)
+    ratios = np.array([math.exp(P.step(rng, settled, noisy, config)[1].log_evidence) for _ in range(200)])
+    assert abs(ratios.mean() - 1.0) < 4 * ratios.std() / math.sqrt(200)
+    # A density of the proposal that is off by a fifth is seen.
+    assert abs(1.2 * ratios.mean() - 1.0) > 4 * ratios.std() / math.sqrt(200)
+
+
+def test_mixture_weights_equal_the_plain_formula(rng):
+    centres, points, scales = rng.normal(size=(40, 3)), rng.normal(size=(25, 3)) * 2.0, np.array([0.5, 1.3])
+    out = np.empty((25, 2))
+    P._mixture_block(points, centres, scales, out, 0, 25)
+    for i, y in enumerate(points):
+        for s, scale in enumerate(scales):
+            logs = stats.multivariate_normal(np.zeros(3), scale**2).logpdf(y - centres)
+            assert out[i, s] - 1.5 * math.log(2 * math.pi) == pytest.approx(log_mean_exp(logs), abs=1e-10)
+
+
+def test_weights_are_those_of_the_proposal_that_was_drawn_from(rng):
+    """A flat log density: the log weights are minus the log proposal, which is written out here."""
+    config = P.Config(drift="none", weights="mixture")
+    settled, _ = run(3, config)
+    state, _ = P.step(rng, settled, lambda x: np.zeros(len(x)), config)
+    new, logs = state.positions[-300:], state.log_weights[-300:]
+    factor = P._shape(settled.positions, P._flattened(settled.log_weights, 300))
+    scales = 2.38 / math.sqrt(3) * np.array(config.scales)
+    for y, log_weight in zip(new[:20], logs[:20], strict=True):
+        parts = [
+            share * stats.multivariate_normal(np.zeros(3), s**2 * factor @ factor.T).pdf(y - settled.particles).mean()
+            for s, share in zip(scales, settled.shares, strict=True)
+        ]
+        assert log_weight == pytest.approx(-math.log(sum(parts)), abs=1e-8)
+
+
+def test_the_learnt_drift_points_to_where_the_density_is(rng):
+    state, history = run(1, P.Config(), 500)
+    assert 0.1 < history[-1].drift < 2.0
+    places = BANANA.sample(rng, 200)
+    true = np.column_stack(
+        [
+            -places[:, 0] / 25.0 + 0.2 * places[:, 0] * (places[:, 1] - 0.1 * (places[:, 0] ** 2 - 25.0)),
+            -(places[:, 1] - 0.1 * (places[:, 0] ** 2 - 25.0)),
+            -places[:, 2],
+        ]
+    )
+    learnt = state.surrogate.score(places)
+    along = (learnt * true).sum() / np.sqrt((learnt**2).sum() * (true**2).sum())
+    assert along > 0.5
+
+
+def test_shares_of_scales_are_learnt():
+    state, _ = run(2, P.Config(scales=(0.01, 0.7, 30.0)))
+    assert state.shares[1] > 0.8
+    assert state.shares.min() > 0.04
+
+
+def test_impossible_draws_have_no_weight():
+    def halved(x):
+        return np.where(x[:, 0] > 0, log_density(x), -np.inf)
+
+    positions, weights, evidence = P.weighted_draws(run(4, P.Config(), log_density=halved)[0])
+    assert weights[positions[:, 0] <= 0].sum() == 0.0
+    assert evidence == pytest.approx(TRUTH - math.log(2), abs=0.25)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"drift": "up"}, "drift must be"),
+        ({"drift_size": 1.0}, "drift_size must lie"),
+        ({"weights": "none"}, "weights must be"),
+        ({"scales": ()}, "scales must be"),
+        ({"scales": (1.0, -1.0)}, "scales must be"),
+        ({"resampling": "best"}, "resampling must be"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(ValueError, match=message):
+        P.Config(**settings)
+
+
+def test_bad_starts_are_refused(rng):
+    with pytest.raises(ValueError, match="shape"):
+        P.init(rng, np.zeros((5, 2)), np.zeros(4), P.Config())
+    with pytest.raises(ValueError, match="zero"):
+        P.init(rng, np.zeros((5, 2)), np.full(5, -np.inf), P.Config())
+    state = P.init(rng, np.zeros((5, 2)), np.zeros(5), P.Config())
+    with pytest.raises(ValueError, match="one draw"):
+        P.step(rng, state, lambda x: np.zeros(len(x)), P.Config())

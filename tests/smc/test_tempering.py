@@ -1,0 +1,131 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pymc_kernel import smc
+from pymc_kernel.kernels import Gaussian
+from pymc_kernel.mcmc import kameleon
+
+MOVES = {"walk": smc.Walk(), "Kameleon": smc.Kameleon(kameleon.Config(Gaussian("median"), 200)), "Hamiltonian": None}
+DATA = np.array([1.2, -0.3, 2.0])
+# theta ~ N(0, 3^2) in each of three coordinates, y ~ N(theta, 0.5^2).
+TRUTH = stats.norm(0.0, math.hypot(3.0, 0.5)).logpdf(DATA).sum()
+POSTERIOR_MEAN = DATA * 9.0 / 9.25
+POSTERIOR_SD = math.sqrt(9.0 * 0.25 / 9.25)
+
+
+def evaluate(positions):
+    prior = -0.5 * (positions**2).sum(axis=1) / 9.0 - 3 * math.log(3.0 * math.sqrt(2 * math.pi))
+    likelihood = -2.0 * ((positions - DATA) ** 2).sum(axis=1) - 3 * math.log(0.5 * math.sqrt(2 * math.pi))
+    return prior, likelihood
+
+
+def run(seed, moves, num_particles=1000, evaluate=evaluate, **kwargs):
+    rng = np.random.default_rng(seed)
+    start = 3.0 * rng.standard_normal((num_particles, 3))
+    particles = smc.Evaluated(start, *evaluate(start))
+    settings = {} if moves is None else {"moves": moves}
+    return smc.sample(rng, particles, evaluate, smc.Config(**settings, **kwargs))
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_evidence_and_moments_of_a_conjugate_model(name):
+    runs = [run(seed, MOVES[name]) for seed in range(20 if name == "walk" else 8)]
+    errors = np.array([state.log_evidence - TRUTH for state, _ in runs])
+    assert abs(errors.mean()) < 3 * errors.std(ddof=1) / math.sqrt(errors.size) + 0.01
+    assert math.sqrt((errors**2).mean()) < 0.1
+    means = np.array([state.particles.positions.mean(axis=0) for state, _ in runs])
+    spreads = np.array([state.particles.positions.std(axis=0) for state, _ in runs])
+    np.testing.assert_allclose(means.mean(axis=0), POSTERIOR_MEAN, atol=4 * POSTERIOR_SD / math.sqrt(1000 * 4))
+    np.testing.assert_allclose(spreads.mean(axis=0), POSTERIOR_SD, rtol=0.06)
+
+
+def test_evidence_without_the_increment_of_a_stage_would_be_seen():
+    errors = np.array([run(seed, smc.Walk())[0].log_evidence - TRUTH for seed in range(5)])
+    missing = np.array([run(seed, smc.Walk())[1][0].log_evidence_increment for seed in range(5)])
+    assert abs((errors - missing).mean()) > 10 * errors.std(ddof=1)
+
+
+@pytest.mark.parametrize("waste_free", [True, False])
+def test_the_evidence_is_unbiased_with_a_fixed_schedule_and_a_noisy_likelihood(waste_free):
+    """Nothing is learnt, so the mean of the estimates is the evidence; noise of standard deviation 0.7 in the log."""
+    plain = smc.Walk(learn_covariance=False, learn_scale=False, scale=0.7)
+    noise = np.random.default_rng(7)
+
+    def noisy(positions):
+        prior, likelihood = evaluate(positions)
+        return prior, likelihood + 0.7 * noise.standard_normal(len(positions)) - 0.7**2 / 2
+
+    schedule = (0.05, 0.2, 0.5, 1.0)
+    settings = {"schedule": schedule, "min_moves": 3, "max_moves": 3, "waste_free": waste_free}
+    ratios = np.exp([run(seed, plain, 100, noisy, **settings)[0].log_evidence - TRUTH for seed in range(300)])
+    assert abs(ratios.mean() - 1.0) < 4 * ratios.std() / math.sqrt(300)
+    # Noise that is forgotten to be corrected, the log of the estimate unbiased in place of the estimate, is seen.
+    assert abs(ratios.mean() * math.exp(0.7**2 / 2) - 1.0) > 4 * ratios.std() / math.sqrt(300)
+
+
+def test_states_between_make_the_evidence_better():
+    long = {"min_moves": 40, "max_moves": 40, "schedule": (0.02, 0.1, 0.4, 1.0)}
+
+    def spread(waste_free):
+        runs = [run(seed, smc.Walk(), 50, waste_free=waste_free, **long) for seed in range(80)]
+        return np.std([state.log_evidence for state, _ in runs])
+
+    assert spread(True) < 0.85 * spread(False)
+
+
+def test_what_a_stage_reports():
+    state, history = run(1, smc.Walk())
+    assert [info.inverse_temperature for info in history] == sorted(info.inverse_temperature for info in history)
+    assert history[-1].inverse_temperature == state.inverse_temperature == 1.0
+    assert all(info.effective_share == pytest.approx(0.5, abs=1e-3) for info in history[:-1])
+    assert sum(info.log_evidence_increment for info in history) == pytest.approx(state.log_evidence)
+    assert all(4 <= info.num_moves <= 20 and info.num_evaluations == 1000 * info.num_moves for info in history)
+    assert all(info.correlation <= 0.2 for info in history if info.num_moves < 20)
+    assert all(math.isnan(info.surrogate_acceptance) for info in history)
+    assert len(state.pool.positions) == 1000
+    state, history = run(1, smc.Walk(), min_moves=40, max_moves=40)
+    assert 20 < len(state.pool.positions) / 1000 < 40
+    assert len(run(1, smc.Walk(), waste_free=False, min_moves=40, max_moves=40)[0].pool.positions) == 1000
+
+
+def test_a_fixed_schedule_is_followed():
+    _, history = run(1, smc.Walk(), schedule=(0.1, 0.4, 1.0))
+    assert [info.inverse_temperature for info in history] == [0.1, 0.4, 1.0]
+
+
+def test_particles_that_are_impossible_are_left_behind():
+    def halved(positions):
+        prior, likelihood = evaluate(positions)
+        return prior, np.where(positions[:, 0] > 1.2, likelihood, -np.inf)
+
+    state, _ = run(3, smc.Walk(), evaluate=halved)
+    assert state.particles.positions[:, 0].min() > 1.2
+    share = stats.norm(POSTERIOR_MEAN[0], POSTERIOR_SD).sf(1.2)
+    assert state.log_evidence == pytest.approx(TRUTH + math.log(share), abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"threshold": 1.0}, "threshold must lie"),
+        ({"min_moves": 5, "max_moves": 3}, "min_moves <= max_moves"),
+        ({"correlation": 0.0}, "correlation must lie"),
+        ({"resampling": "bootstrap"}, "resampling must be one of"),
+        ({"schedule": (0.5, 0.2, 1.0)}, "increasing"),
+        ({"schedule": (0.2, 0.5)}, "end with 1"),
+        ({"schedule": (0.0, 1.0)}, "begin above 0"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(ValueError, match=message):
+        smc.Config(**settings)
+
+
+def test_bad_particles_are_refused():
+    with pytest.raises(ValueError, match="at least two particles"):
+        smc.init(smc.Evaluated(np.zeros((3, 2)), np.zeros(3), np.zeros(2)))
+    with pytest.raises(ValueError, match="likelihood of all 1000 particles is zero"):
+        run(1, smc.Walk(), evaluate=lambda x: (evaluate(x)[0], np.full(len(x), -np.inf)))
