@@ -386,11 +386,25 @@ def _with_squares(positions):
     return np.hstack([positions, positions**2])
 
 
-def largest_correlation(before: np.ndarray, after: np.ndarray) -> float:
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def largest_correlation(before, after):
     """Return the largest absolute correlation of a column before and after; 0 for constant columns."""
-    first, second = before - before.mean(axis=0), after - after.mean(axis=0)
-    norms = np.sqrt((first**2).sum(axis=0) * (second**2).sum(axis=0))
-    return float(np.abs((first * second).sum(axis=0) / np.where(norms > 0.0, norms, 1.0)).max())
+    n, d = before.shape
+    sums = np.zeros((5, d))
+    for i in range(n):
+        for j in range(d):
+            x, y = before[i, j] - before[0, j], after[i, j] - after[0, j]
+            sums[0, j] += x
+            sums[1, j] += y
+            sums[2, j] += x * x
+            sums[3, j] += y * y
+            sums[4, j] += x * y
+    largest = 0.0
+    for j in range(d):
+        product = (sums[2, j] - sums[0, j] ** 2 / n) * (sums[3, j] - sums[1, j] ** 2 / n)
+        if product > 0.0:
+            largest = max(largest, abs(sums[4, j] - sums[0, j] * sums[1, j] / n) / math.sqrt(product))
+    return largest
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
