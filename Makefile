@@ -39,6 +39,9 @@ bench: $(READY)
 	$(RUN) -m case_studies.approximate_mcmc
 	$(RUN) -m case_studies.model_criticism
 	$(RUN) -m case_studies.density_estimators
+	$(RUN) -m case_studies.benchmarks.smc
+	$(RUN) -m case_studies.sensors
+	$(RUN) -m case_studies.stochastic_volatility
 
 format: $(READY)
 	$(RUN) -m ruff check --fix .

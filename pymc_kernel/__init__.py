@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pymc_kernel.plugin.diagnostics import diagnose, ksd, ksd_test, summary
     from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
     from pymc_kernel.plugin.model_functions import unconstrained_draws
-    from pymc_kernel.plugin.plots import plot_ksd, plot_ksd_evolution, plot_score, plot_stein_thin
+    from pymc_kernel.plugin.plots import plot_ksd, plot_ksd_evolution, plot_score, plot_smc, plot_stein_thin
     from pymc_kernel.plugin.pooled import sample_khmc
     from pymc_kernel.plugin.population import sample_pmc
     from pymc_kernel.plugin.smc import ASMC, KASMC, RWSMC, KernelHMCSMC, sample_smc, smc_stats
@@ -33,6 +33,7 @@ __all__ = [
     "plot_ksd",
     "plot_ksd_evolution",
     "plot_score",
+    "plot_smc",
     "plot_stein_thin",
     "register_step_methods",
     "sample_khmc",
@@ -62,7 +63,9 @@ _WHERE = {
         "pymc_kernel.plugin.diagnostics",
     ),
     **dict.fromkeys(("expectation", "mmd_test", "stein_thin"), "pymc_kernel.plugin.stein_uses"),
-    **dict.fromkeys(("plot_ksd", "plot_ksd_evolution", "plot_score", "plot_stein_thin"), "pymc_kernel.plugin.plots"),
+    **dict.fromkeys(
+        ("plot_ksd", "plot_ksd_evolution", "plot_score", "plot_smc", "plot_stein_thin"), "pymc_kernel.plugin.plots"
+    ),
     **dict.fromkeys(
         ("ASMC", "KASMC", "KernelHMCSMC", "RWSMC", "sample_smc", "smc_stats"),
         "pymc_kernel.plugin.smc",

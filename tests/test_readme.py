@@ -1,5 +1,6 @@
 """The README's code runs as written, and what it says is right."""
 
+import math
 import re
 from pathlib import Path
 
@@ -20,6 +21,8 @@ def test_the_example_runs_and_agrees_with_quadrature():
     # Standard deviations of 0.4 and 0.35 and an effective size of at least 300.
     assert float(posterior["level"].mean()) == pytest.approx(level, abs=4 * 0.4 / 300**0.5)
     assert float(posterior["spread"].mean()) == pytest.approx(spread, abs=4 * 0.35 / 300**0.5)
+    # Exponential law of the squared distance with mean 50, and noise that is small beside it.
+    assert names["ring"]["smc_stats"]["log_evidence"].values == pytest.approx(-math.log(50) - 9 / 50, abs=0.2)
     table = names["pk"].summary(names["fit"], model=names["model"], round_to="none")
     assert table["ess_bulk"].min() > 1500
     assert table["ksd"].idxmax() == "tau"

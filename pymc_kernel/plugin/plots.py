@@ -11,7 +11,7 @@ from pymc_kernel.plugin.model_draws import read_draws
 from pymc_kernel.plugin.stein_uses import stein_thin
 from pymc_kernel.stein.draws import as_chains, choose_thinning, thin_chains
 
-__all__ = ["plot_ksd", "plot_ksd_evolution", "plot_score", "plot_stein_thin"]
+__all__ = ["plot_ksd", "plot_ksd_evolution", "plot_score", "plot_smc", "plot_stein_thin"]
 
 _QUANTILES = (0.005, 0.995)
 _PIXELS = 150
@@ -218,3 +218,59 @@ def plot_stein_thin(data, num_points: int = 50, *, var_names=None, coords=None, 
     points = points.drop_vars(["source_chain", "source_draw"], errors="ignore")
     matrix.map_lower(visuals.scatter_couple, "chosen", data=points, color="C1", alpha=1.0, ignore_aes="all")
     return matrix
+
+
+_SMC_PANELS = ("inverse_temperature", "ess_share", "accept", "correlation", "moves", "log_evidence_increment")
+_PMC_PANELS = ("effective_share", "log_evidence_of_iteration", "drift", "mean_scale")
+
+
+def plot_smc(data: xr.DataTree, *, var_names=None, backend=None):
+    """Draw the statistics of sequential or population Monte Carlo by stage, a panel for each, a line for each chain.
+
+    Parameters
+    ----------
+    data : DataTree
+        From ``pk.sample_smc``, ``pk.smc_stats`` or ``pk.sample_pmc``.
+    var_names : list of str, optional
+        Statistics of ``smc_stats`` or ``pmc_stats`` by stage or iteration.
+    backend
+        As in :func:`plot_ksd`.
+
+    Returns
+    -------
+    arviz_plots.PlotCollection
+
+    Raises
+    ------
+    ValueError
+        Where the statistics are missing, or a name is not one of them.
+    """
+    groups = {"smc_stats": ("stage", _SMC_PANELS), "pmc_stats": ("iteration", _PMC_PANELS)}
+    group = next((name for name in groups if name in data.children), None)
+    if group is None:
+        raise ValueError("no group smc_stats or pmc_stats: make it by pk.smc_stats(idata) after pm.sample_smc.")
+    along, panels = groups[group]
+    told = data[group].to_dataset()
+    known = [name for name in told.data_vars if told[name].dims == ("chain", along)]
+    chosen = [name for name in panels if name in known] if var_names is None else list(np.atleast_1d(var_names))
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        raise ValueError(f"{group} has no {', '.join(unknown)} by {along}; it has {', '.join(known)}.")
+    count = np.broadcast_to(told[along].values.astype(float), told[chosen[0]].shape)
+    lines = xr.Dataset(
+        {name: (("plot_axis", "chain", along), [count, told[name].values]) for name in chosen},
+        {"plot_axis": ["x", "y"], "chain": told["chain"].values},
+    )
+    collection = azp.PlotCollection.wrap(
+        lines.isel(plot_axis=0, drop=True),
+        cols=["__variable__"],
+        col_wrap=3,
+        aes={"color": ["chain"]},
+        backend=backend,
+        figure_kwargs={"figsize": (10.0, 3.2 * -(-len(chosen) // 3)), "figsize_units": "inches"},
+    )
+    collection.map(visuals.line_xy, "statistic", data=lines)
+    collection.map(visuals.labelled_x, "xlabel", text=along, ignore_aes="all", subset_info=False)
+    labels = {"subset_info": True, "labeller": azp.visuals.BaseLabeller()}
+    collection.map(visuals.labelled_title, "title", ignore_aes="all", **labels)
+    return collection

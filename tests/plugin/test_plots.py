@@ -4,6 +4,7 @@ mpl.use("Agg")
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import pymc_kernel as pk
 
@@ -30,3 +31,26 @@ def test_arrows_point_to_the_mode(fitted):
 def test_coordinates_that_do_not_exist_are_refused(dims, fitted):
     with pytest.raises(ValueError, match="two different coordinates from 0 to 2"):
         pk.plot_score(*fitted, dims=dims)
+
+
+@pytest.mark.parametrize("backend", ["none", "matplotlib"])
+def test_statistics_by_stage(backend):
+    padded = np.array([[0.1, 0.6, 1.0], [0.4, 1.0, np.nan]])
+    told = xr.Dataset(
+        {"inverse_temperature": (("chain", "stage"), padded), "accept": (("chain", "stage"), padded / 2)},
+        {"chain": [0, 1], "stage": range(3)},
+    )
+    told["log_evidence"] = ("chain", [1.0, 2.0])
+    tree = xr.DataTree.from_dict({"smc_stats": told})
+    collection = pk.plot_smc(tree, backend=backend)
+    assert set(collection.viz.children) >= {"statistic", "title", "xlabel"}
+    drawn = collection.viz["statistic"]
+    assert set(drawn.data_vars) == {"inverse_temperature", "accept"}
+    assert drawn.sizes["chain"] == 2
+    if backend == "matplotlib":
+        line = drawn["accept"].sel(chain=1).item()
+        np.testing.assert_allclose(line.get_ydata(), padded[1] / 2)
+    with pytest.raises(ValueError, match="has no log_evidence by stage"):
+        pk.plot_smc(tree, var_names=["log_evidence"])
+    with pytest.raises(ValueError, match="no group smc_stats"):
+        pk.plot_smc(xr.DataTree())
