@@ -42,6 +42,7 @@ bench: $(READY)
 	$(RUN) -m case_studies.benchmarks.smc
 	$(RUN) -m case_studies.sensors
 	$(RUN) -m case_studies.stochastic_volatility
+	$(RUN) -m case_studies.bandwidth
 
 format: $(READY)
 	$(RUN) -m ruff check --fix .

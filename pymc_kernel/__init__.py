@@ -4,11 +4,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pymc_kernel import kernels, scores, smc, stein
+    from pymc_kernel import density, kernels, scores, smc, stein
     from pymc_kernel.plugin.diagnostics import diagnose, ksd, ksd_test, summary
     from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
     from pymc_kernel.plugin.model_functions import unconstrained_draws
-    from pymc_kernel.plugin.plots import plot_ksd, plot_ksd_evolution, plot_score, plot_smc, plot_stein_thin
+    from pymc_kernel.plugin.plots import (
+        plot_density,
+        plot_ksd,
+        plot_ksd_evolution,
+        plot_score,
+        plot_smc,
+        plot_stein_thin,
+    )
     from pymc_kernel.plugin.pooled import sample_khmc
     from pymc_kernel.plugin.population import sample_pmc
     from pymc_kernel.plugin.smc import ASMC, KASMC, RWSMC, KernelHMCSMC, sample_smc, smc_stats
@@ -24,12 +31,14 @@ __all__ = [
     "EstimatedLikelihood",
     "KernelHMC",
     "KernelHMCSMC",
+    "density",
     "diagnose",
     "expectation",
     "kernels",
     "ksd",
     "ksd_test",
     "mmd_test",
+    "plot_density",
     "plot_ksd",
     "plot_ksd_evolution",
     "plot_score",
@@ -64,7 +73,8 @@ _WHERE = {
     ),
     **dict.fromkeys(("expectation", "mmd_test", "stein_thin"), "pymc_kernel.plugin.stein_uses"),
     **dict.fromkeys(
-        ("plot_ksd", "plot_ksd_evolution", "plot_score", "plot_smc", "plot_stein_thin"), "pymc_kernel.plugin.plots"
+        ("plot_density", "plot_ksd", "plot_ksd_evolution", "plot_score", "plot_smc", "plot_stein_thin"),
+        "pymc_kernel.plugin.plots",
     ),
     **dict.fromkeys(
         ("ASMC", "KASMC", "KernelHMCSMC", "RWSMC", "sample_smc", "smc_stats"),

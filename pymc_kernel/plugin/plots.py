@@ -1,17 +1,19 @@
 """Pictures. What they show is computed elsewhere."""
 
+import arviz as az
 import arviz_plots as azp
 import numpy as np
 import xarray as xr
 from arviz_plots import visuals
 
 from pymc_kernel import stein
+from pymc_kernel.density import BayesianKDE
 from pymc_kernel.plugin import diagnostics
-from pymc_kernel.plugin.model_draws import read_draws
+from pymc_kernel.plugin.model_draws import as_chains_and_draws, choose, list_sample_dims, read_draws
 from pymc_kernel.plugin.stein_uses import stein_thin
 from pymc_kernel.stein.draws import as_chains, choose_thinning, thin_chains
 
-__all__ = ["plot_ksd", "plot_ksd_evolution", "plot_score", "plot_smc", "plot_stein_thin"]
+__all__ = ["plot_density", "plot_ksd", "plot_ksd_evolution", "plot_score", "plot_smc", "plot_stein_thin"]
 
 _QUANTILES = (0.005, 0.995)
 _PIXELS = 150
@@ -274,3 +276,83 @@ def plot_smc(data: xr.DataTree, *, var_names=None, backend=None):
     labels = {"subset_info": True, "labeller": azp.visuals.BaseLabeller()}
     collection.map(visuals.labelled_title, "title", ignore_aes="all", **labels)
     return collection
+
+
+def plot_density(
+    data,
+    var_names=None,
+    *,
+    filter_vars=None,
+    group: str = "posterior",
+    coords=None,
+    sample_dims=None,
+    probability: float = 0.9,
+    max_draws: int = 500,
+    num_points: int = 200,
+    backend=None,
+):
+    """Draw the density of each parameter by a Bayesian bandwidth, with the band of what the bandwidth may be.
+
+    Parameters
+    ----------
+    data : DataTree or convertible
+    var_names, filter_vars, group, coords, sample_dims
+        What is drawn, as in ArviZ.
+    probability : float
+        Of the band, over the posterior of the bandwidth.
+    max_draws : int
+        Of each parameter, after chains are thinned to an autocorrelation below a half: a leave-one-out likelihood takes
+        points as independent. O(max_draws^2) for each.
+    num_points : int
+        Of the curve.
+    backend
+        As in :func:`plot_ksd`.
+
+    Returns
+    -------
+    arviz_plots.PlotCollection
+
+    Notes
+    -----
+    Densities are those of ``pk.density.BayesianKDE``. Near the bound of a constrained parameter they are too low, as
+    every kernel estimate is.
+    """
+    if not 0.0 < probability < 1.0:
+        raise ValueError(f"probability must lie between 0 and 1, got {probability!r}.")
+    tree = az.convert_to_datatree(data)
+    dims = list_sample_dims(sample_dims)
+    chosen = as_chains_and_draws(choose(tree, var_names, filter_vars, group, coords, dims), dims)
+
+    def curve(values):
+        return _density_curve(values, probability, max_draws, num_points)
+
+    curves = xr.apply_ufunc(
+        curve, chosen, input_core_dims=[["chain", "draw"]], output_core_dims=[["curve", "point"]], vectorize=True
+    )
+    lines = curves.isel(curve=[0, 1]).rename(curve="plot_axis").assign_coords(plot_axis=["x", "y"])
+    band = curves.isel(curve=[0, 2, 3]).rename(curve="kwarg").assign_coords(kwarg=["x", "y_bottom", "y_top"])
+    panels = lines.isel(plot_axis=0, point=0, drop=True)
+    others = list(dict.fromkeys(d for v in panels.data_vars.values() for d in v.dims))
+    count = sum(int(np.prod(v.shape)) for v in panels.data_vars.values())
+    collection = azp.PlotCollection.wrap(
+        panels,
+        cols=["__variable__", *others],
+        col_wrap=3,
+        backend=backend,
+        figure_kwargs={"figsize": (10.0, 3.2 * -(-count // 3)), "figsize_units": "inches"},
+    )
+    collection.map(visuals.fill_between_y, "band", data=band, color="C0", alpha=0.3)
+    collection.map(visuals.line_xy, "density", data=lines, color="C0")
+    collection.map(visuals.labelled_title, "title", subset_info=True, labeller=azp.visuals.BaseLabeller())
+    return collection
+
+
+def _density_curve(values, probability, max_draws, num_points):
+    """Return places, density and its band, (4, num_points), of draws (chain, draw)."""
+    thin = choose_thinning(values.reshape(-1, 1), (values.shape[1],) * values.shape[0])
+    kept = np.unique(values[:, ::thin])
+    kept = kept[:: -(-len(kept) // max_draws)]
+    fit = BayesianKDE("isotropic").fit(kept)
+    margin = 3.0 * np.sqrt(fit.bandwidth_[0, 0])
+    places = np.linspace(kept[0] - margin, kept[-1] + margin, num_points)
+    return np.vstack([places, np.exp(fit.log_density(places)), fit.interval(places, probability)])

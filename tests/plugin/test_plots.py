@@ -54,3 +54,25 @@ def test_statistics_by_stage(backend):
         pk.plot_smc(tree, var_names=["log_evidence"])
     with pytest.raises(ValueError, match="no group smc_stats"):
         pk.plot_smc(xr.DataTree())
+
+
+@pytest.mark.parametrize("backend", ["none", "matplotlib"])
+def test_densities_with_their_bands(backend, rng):
+    draws = {"a": rng.normal(size=(2, 300)), "b": rng.normal([0.0, 5.0], 0.1, size=(2, 300, 2))}
+    posterior = xr.Dataset(
+        {"a": (("chain", "draw"), draws["a"]), "b": (("chain", "draw", "school"), draws["b"])},
+        {"chain": [0, 1], "draw": range(300), "school": ["x", "y"]},
+    )
+    tree = xr.DataTree.from_dict({"posterior": posterior})
+    collection = pk.plot_density(tree, backend=backend)
+    drawn = collection.viz["density"]
+    assert set(drawn.data_vars) == {"a", "b"}
+    assert drawn["b"].sizes == {"school": 2}
+    if backend == "matplotlib":
+        places, heights = drawn["b"].sel(school="y").item().get_data()
+        assert np.trapezoid(heights, places) == pytest.approx(1.0, abs=0.01)
+        assert places[heights.argmax()] == pytest.approx(5.0, abs=0.1)
+    only = pk.plot_density(tree, var_names=["b"], coords={"school": "x"}, backend="none")
+    assert set(only.viz["density"].data_vars) == {"b"}
+    with pytest.raises(ValueError, match="probability"):
+        pk.plot_density(tree, probability=2.0)
