@@ -111,6 +111,8 @@ class BayesianKDE:
             raise ValueError(f'structure must be "auto", {", ".join(map(repr, STRUCTURES))}, got {structure!r}.')
         if prior_shape is not None and not (np.isfinite(prior_shape) and prior_shape > 0):
             raise ValueError(f"prior_shape must be a positive number, got {prior_shape!r}.")
+        if prior_shape is not None and structure == "auto":
+            raise ValueError('prior_shape means another thing for each structure: name one instead of "auto".')
         if not (isinstance(max_sweeps, int | np.integer) and max_sweeps >= 1):
             raise ValueError(f"max_sweeps must be a whole number >= 1, got {max_sweeps!r}.")
         self.structure = structure
@@ -132,8 +134,8 @@ class BayesianKDE:
         Warns
         -----
         UserWarning
-            For ties, which are broken by noise below the resolution of the data, and where the fit has not converged
-            or had to leave many updates out.
+            For ties, which are broken by noise (of the data's resolution, or of the rule of thumb's width), and where
+            the fit has not converged or had to leave many updates out.
         """
         rng = np.random.default_rng(self.random_state)
         x = _without_ties(_checked(X), rng)
@@ -405,26 +407,36 @@ def _checked(X, least=None):
 
 
 def _without_ties(x, rng):
-    """Return the data with uniform noise of the least distance between values of a column, where rows coincide.
+    """Return the data with uniform noise on rows that coincide, where there are some.
 
     With a tie the leave-one-out likelihood grows without bound as the bandwidth goes to zero (Zychaluk and Patil 2008).
+    Rounded data get noise of their resolution, the least gap between values of a column; continuous data of which some
+    repeat get noise as wide as the rule of thumb's bandwidth: a smaller one would pull the bandwidth down with it.
     """
     _, first, inverse = np.unique(x, axis=0, return_index=True, return_inverse=True)
     tied = len(x) - len(first)
     if tied == 0:
         return x
+    n, d = x.shape
+    thumb = (4.0 / ((d + 2.0) * n)) ** (1.0 / (d + 4.0)) * x.std(axis=0)
+    rows = np.bincount(inverse.ravel())[inverse.ravel()] > 1
+    x = x.copy()
+    widths = []
+    for k in range(d):
+        values = np.unique(x[:, k])
+        gaps = np.diff(values)
+        # Values on a grid: every gap is a whole number of the least one.
+        on_grid = (
+            gaps.size > 0 and len(values) < n and np.allclose(gaps / gaps.min(), np.rint(gaps / gaps.min()), atol=0.01)
+        )
+        widths.append(gaps.min() if on_grid and gaps.min() > 1e-6 * thumb[k] else 2.0 * thumb[k])
+        x[rows, k] += widths[-1] * (rng.random(int(rows.sum())) - 0.5)
+    told = ", ".join(f"{w:.2g}" for w in widths)
     warnings.warn(
-        f"{tied} of {len(x)} points repeat an earlier one; uniform noise of the resolution of the data is added to all "
-        "rows that are tied, as their likelihood has no bound otherwise.",
+        f"{tied} of {n} points repeat an earlier one; uniform noise of the widths {told} is added to all rows that are "
+        "tied, as their likelihood has no bound otherwise.",
         stacklevel=4,
     )
-    counts = np.bincount(inverse.ravel())[inverse.ravel()]
-    x = x.copy()
-    for k in range(x.shape[1]):
-        values = np.unique(x[:, k])
-        step = np.diff(values).min() if len(values) > 1 else 0.0
-        rows = counts > 1
-        x[rows, k] += step * (rng.random(int(rows.sum())) - 0.5)
     return x
 
 

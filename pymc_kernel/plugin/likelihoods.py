@@ -177,9 +177,10 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, **kwargs):
     get stuck, which the steps report. All free variables of the model must be sampled in one block.
 
     Give the step by name, or call :func:`register_step_methods`: of its own accord ``pm.sample`` takes Slice,
-    which samples another law. ``pm.sample_smc`` keeps accepted estimates and is right too, but its noise does
-    not follow its ``random_seed``. Log likelihoods computed afterwards (``pm.compute_log_likelihood``) are fresh
-    estimates, not those that were accepted; these stand in ``sample_stats["log_density"]``, with the prior.
+    which samples another law. ``pm.sample_smc`` keeps accepted estimates and is right too, but with PyMC's own kernels
+    the noise does not follow ``random_seed``; with ours it does. Log likelihoods computed afterwards
+    (``pm.compute_log_likelihood``) are fresh estimates, not those that were accepted; these stand in
+    ``sample_stats["log_density"]``, with the prior.
     Missing data are not imputed.
 
     Examples

@@ -1,5 +1,6 @@
 """Compiled functions of a ``pm.Model``: the only place that turns a model into something to call."""
 
+import threading
 import warnings
 from collections.abc import Sequence
 
@@ -12,12 +13,15 @@ from pymc.initial_point import make_initial_point_expression
 from pymc.pytensorf import compile as pymc_compile
 from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
 from pymc.vartypes import continuous_types
+from pytensor import function as pytensor_function
 from pytensor.compile.mode import Mode
 from pytensor.gradient import grad
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor import tensor
 from pytensor.tensor.random.type import RandomGeneratorType
+from pytensor.tensor.type import TensorType
 
 from pymc_kernel.errors import NoGradientError, NoisyBlockError
 from pymc_kernel.plugin.likelihoods import estimated_terms, install_noise
@@ -29,10 +33,12 @@ __all__ = [
     "compile_particle_density",
     "compile_scores",
     "constrained_draws",
+    "prior_expression",
     "prior_positions",
     "split_positions",
     "unconstrained_draws",
     "value_draws",
+    "with_finite_columns",
 ]
 
 _QUICK = "FAST_COMPILE"
@@ -40,7 +46,7 @@ _STABLE = Mode(
     linker="py", optimizer=RewriteDatabaseQuery(include=["fast_run"], exclude=["fusion", "inplace", "BlasOpt"])
 )
 _DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorised graph
-_LARGEST_BATCH = 2**25  # numbers in the largest array that a batch of particles may need
+_LARGEST_BATCH = 2**24  # numbers in the largest array that a batch of particles needs
 _GRADIENT_ERRORS = (NotImplementedError, TypeError, AttributeError, ValueError)  # what an Op without a gradient raises
 
 
@@ -164,7 +170,9 @@ class ParticleDensity:
 
     def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log prior (n,) and log likelihood (n,) at positions (n, d); NaN is returned as -inf."""
-        size = self._batch if self.executor is None else min(self._batch, -(-len(positions) // _SHARES))
+        # The noise is spawned block by block, so blocks are the same with an executor and without.
+        is_shared = self.executor is not None or bool(self.estimated)
+        size = min(self._batch, -(-len(positions) // _SHARES)) if is_shared else self._batch
         blocks = [positions[a : a + size] for a in range(0, len(positions), size)]
         noises = self._noise.spawn(len(blocks)) if self.estimated else [None] * len(blocks)
         if self.executor is None:
@@ -190,15 +198,17 @@ class ParticleDensity:
 
 _SHARES = 16  # blocks that an executor gets at once
 _REMOTE = {}
+_ONE_AT_A_TIME = threading.Lock()  # threads of one process share the function and the source of its noise
 
 
 def _remote_block(payload, is_vectorised, keys, positions, noise):
     """Evaluate in a worker, which keeps the last function that it was sent."""
     known = hash(payload)
-    if known not in _REMOTE:
-        _REMOTE.clear()
-        _REMOTE[known] = cloudpickle.loads(payload)
-    return _evaluated_block(_REMOTE[known], is_vectorised, keys, positions, noise)
+    with _ONE_AT_A_TIME:
+        if known not in _REMOTE:
+            _REMOTE.clear()
+            _REMOTE[known] = cloudpickle.loads(payload)
+        return _evaluated_block(_REMOTE[known], is_vectorised, keys, positions, noise)
 
 
 def _evaluated_block(function, is_vectorised, keys, positions, noise):
@@ -236,13 +246,16 @@ def compile_particle_density(model: pm.Model, kernel_name: str, compile_kwargs: 
     names, keys = estimated_terms(pt.stack(outputs))
     point = model.initial_point(random_seed=0)
     kwargs = {"on_unused_input": "ignore", **(compile_kwargs or {})}
-    num_dims = sum(int(np.size(point[v.name])) for v in model.value_vars)
     example = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars])
     if not names:
         try:
-            function = _vectorised(model, outputs, point, kwargs)
-            function(np.stack([example, example]))
-            return ParticleDensity(function, True, _batch_size(model, num_dims), names, keys)
+            with warnings.catch_warnings():
+                # What PyTensor says of the speed of single operators does not matter to a user who gave none.
+                warnings.simplefilter("ignore")
+                function = _vectorised(model, outputs, point, kwargs)
+                function(np.stack([example, example]))
+                batch = _batch_size(outputs, point)
+            return ParticleDensity(function, True, batch, names, keys)
         except Exception:  # an operator without a vectorised form may fail in many ways; the loop says what is wrong
             pass
     shared = make_shared_replacements(point, model.value_vars, model)
@@ -268,10 +281,32 @@ def _vectorised(model, outputs, point, kwargs):
     return function
 
 
-def _batch_size(model, num_dims):
-    """Return how many particles at a time keep the largest array, parameters by data, within bounds."""
-    sizes = [num_dims, *(int(np.prod(v.shape.eval())) for v in model.observed_RVs)]
-    return int(np.clip(_LARGEST_BATCH // max(1, *sizes), 16, 4096))
+def _batch_size(outputs, point):
+    """Return how many particles at a time keep the largest array of the graph within bounds.
+
+    The sizes of all intermediate results for one particle are worked out once, where their shapes can be.
+    """
+    largest = max([1, *(int(np.size(v)) for v in point.values())])
+    symbols = [
+        v.shape.prod() for v in ancestors(outputs) if v.owner is not None and isinstance(v.type, TensorType) and v.ndim
+    ]
+    if symbols:
+        inputs = [v for v in ancestors(outputs) if v.name in point and v.owner is None]
+        values = [np.asarray(point[v.name], dtype=v.dtype) for v in inputs]
+        function = pytensor_function(inputs, symbols, mode=_QUICK, on_unused_input="ignore")
+        largest = max(largest, *(int(size) for size in function(*values)))
+    return int(np.clip(_LARGEST_BATCH // largest, 16, 4096))
+
+
+def prior_expression(model: pm.Model) -> list:
+    """Return a draw of each value variable from the prior, as graphs; initial values of the model are not used."""
+    return make_initial_point_expression(
+        free_rvs=model.free_RVs,
+        rvs_to_transforms=model.rvs_to_transforms,
+        initval_strategies=dict.fromkeys(model.free_RVs),
+        default_strategy="prior",
+        return_transformed=True,
+    )
 
 
 def prior_positions(model: pm.Model, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -282,21 +317,25 @@ def prior_positions(model: pm.Model, size: int, rng: np.random.Generator) -> np.
     ValueError
         Where a prior cannot be drawn from, as that of ``pm.Flat``.
     """
-    expression = make_initial_point_expression(
-        free_rvs=model.free_RVs,
-        rvs_to_transforms=model.rvs_to_transforms,
-        initval_strategies=dict.fromkeys(model.free_RVs),
-        default_strategy="prior",
-        return_transformed=True,
-    )
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The effect of Potentials")
-            drawn = pm.draw(expression, draws=size, random_seed=rng)
+            drawn = pm.draw(prior_expression(model), draws=size, random_seed=rng)
     except NotImplementedError as error:
         raise ValueError(f"the prior cannot be drawn from ({error}); give proper priors, or start=.") from error
     found = {model.rvs_to_values[rv]: values for rv, values in zip(model.free_RVs, drawn, strict=True)}
-    return np.concatenate([np.reshape(found[v], (size, -1)) for v in model.value_vars], axis=1).astype(float)
+    positions = np.concatenate([np.reshape(found[v], (size, -1)) for v in model.value_vars], axis=1).astype(float)
+    return with_finite_columns(positions, rng)
+
+
+def with_finite_columns(positions: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return positions (n, d) with coordinates that rounding has put at a bound drawn from the finite ones."""
+    for column in positions.T:
+        finite = np.isfinite(column)
+        if not finite.any():
+            raise ValueError("a prior gives no finite draw on the unconstrained scale; make it less extreme.")
+        column[~finite] = rng.choice(column[finite], int((~finite).sum()))
+    return positions
 
 
 def split_positions(model: pm.Model, positions: np.ndarray) -> list[np.ndarray]:

@@ -1,5 +1,7 @@
 """Pictures. What they show is computed elsewhere."""
 
+import warnings
+
 import arviz as az
 import arviz_plots as azp
 import numpy as np
@@ -222,6 +224,7 @@ def plot_stein_thin(data, num_points: int = 50, *, var_names=None, coords=None, 
     return matrix
 
 
+_LEAST_DISTINCT = 0.5  # of the draws; with fewer, a variable is discrete, or has an atom
 _SMC_PANELS = ("inverse_temperature", "ess_share", "accept", "correlation", "moves", "log_evidence_increment")
 _PMC_PANELS = ("effective_share", "log_evidence_of_iteration", "drift", "mean_scale")
 
@@ -314,8 +317,9 @@ def plot_density(
 
     Notes
     -----
-    Densities are those of ``pk.density.BayesianKDE``. Near the bound of a constrained parameter they are too low, as
-    every kernel estimate is.
+    Densities are those of ``pk.density.BayesianKDE``. Discrete variables are left out; a parameter that is constant, or
+    has fewer than half of its draws at places of their own, gets an empty panel. Near the bound of a constrained
+    parameter densities are too low, as every kernel estimate is.
     """
     if not 0.0 < probability < 1.0:
         raise ValueError(f"probability must lie between 0 and 1, got {probability!r}.")
@@ -326,6 +330,10 @@ def plot_density(
     def curve(values):
         return _density_curve(values, probability, max_draws, num_points)
 
+    without = [name for name, v in chosen.data_vars.items() if not np.issubdtype(v.dtype, np.floating)]
+    chosen = chosen.drop_vars(without)
+    if not chosen.data_vars:
+        raise ValueError(f"no continuous variable to draw; {', '.join(without)} have no density.")
     curves = xr.apply_ufunc(
         curve, chosen, input_core_dims=[["chain", "draw"]], output_core_dims=[["curve", "point"]], vectorize=True
     )
@@ -348,11 +356,15 @@ def plot_density(
 
 
 def _density_curve(values, probability, max_draws, num_points):
-    """Return places, density and its band, (4, num_points), of draws (chain, draw)."""
-    thin = choose_thinning(values.reshape(-1, 1), (values.shape[1],) * values.shape[0])
-    kept = np.unique(values[:, ::thin])
+    """Return places, density and its band, (4, num_points), of draws (chain, draw); NaN where there is no density."""
+    thin = choose_thinning(values.reshape(-1, 1), (values.shape[1],) * values.shape[0]) if np.ptp(values) > 0 else 1
+    kept = values[:, ::thin].ravel()
     kept = kept[:: -(-len(kept) // max_draws)]
-    fit = BayesianKDE("isotropic").fit(kept)
+    if not np.isfinite(kept).all() or len(np.unique(kept)) < _LEAST_DISTINCT * len(kept):
+        return np.full((4, num_points), np.nan)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*repeat an earlier one")
+        fit = BayesianKDE("isotropic").fit(kept)
     margin = 3.0 * np.sqrt(fit.bandwidth_[0, 0])
-    places = np.linspace(kept[0] - margin, kept[-1] + margin, num_points)
+    places = np.linspace(kept.min() - margin, kept.max() + margin, num_points)
     return np.vstack([places, np.exp(fit.log_density(places)), fit.interval(places, probability)])

@@ -118,9 +118,13 @@ def sample_pmc(
     with threadpool_limits(1, user_api="blas"), Progress(*columns, disable=not progressbar) as progress:
         for c, rng in enumerate(np.random.default_rng(random_seed).spawn(chains)):
             task = progress.add_task(f"Chain {c}", total=iterations)
-            results.append(_one_chain(model, density, config, draws, iterations, start, rng, progress, task))
-            if len(results[-1][1]) < iterations:
+            result = _one_chain(model, density, config, draws, iterations, start, rng, progress, task)
+            if result[1]:
+                results.append(result)
+            if len(result[1]) < iterations:
                 break
+    if not results:
+        raise KeyboardInterrupt
     return _tree(model, results, draws, iterations)
 
 
@@ -137,8 +141,12 @@ def _one_chain(model, density, config, draws, iterations, start, rng, progress, 
         _, log_weights = density(positions)
     else:
         positions = np.array(start, dtype=float)
-        if positions.ndim != 2 or len(positions) != draws or not np.isfinite(positions).all():
-            raise ValueError(f"start must be finite, of shape ({draws}, d), got shape {positions.shape}.")
+        num_dims = sum(int(np.size(v)) for v in model.initial_point(random_seed=0).values())
+        if positions.shape != (draws, num_dims) or not np.isfinite(positions).all():
+            raise ValueError(
+                f"start must be finite, of shape ({draws}, {num_dims}): particles by coordinates on the unconstrained "
+                f"scale; got shape {positions.shape}."
+            )
         log_weights = np.zeros(draws)
     if not (log_weights > -np.inf).any():
         raise ValueError(
@@ -150,13 +158,14 @@ def _one_chain(model, density, config, draws, iterations, start, rng, progress, 
     try:
         for _ in range(iterations):
             state, info = population.step(rng, state, lambda x: sum(density(x)), config)
+            if not history:
+                # The first particles belong to no learnt proposal; with a given start they have no true weight at all.
+                state = population.forget(rng, state, draws, config)
             history.append(info)
             progress.update(task, advance=1, description=f"ESS {100 * info.effective_share:.0f} %")
     except KeyboardInterrupt:
-        if not history:
-            raise
-    # The first particles belong to no learnt proposal; with a given start they have no true weight at all.
-    return state._replace(positions=state.positions[draws:], log_weights=state.log_weights[draws:]), history, rng
+        pass
+    return state, history, rng
 
 
 def _tree(model, results, draws, iterations):
@@ -170,8 +179,8 @@ def _tree(model, results, draws, iterations):
         values = constrained_draws(model, positions)
         with np.errstate(divide="ignore"):
             weighted.append(values | {"log_weight": np.log(shares)})
-        chosen = resample(rng, shares, draws)
-        posterior.append({name: v[rng.permutation(chosen)] for name, v in values.items()})
+        chosen = rng.permutation(resample(rng, shares, draws))
+        posterior.append({name: v[chosen] for name, v in values.items()})
         per_chain["log_evidence"].append(log_mean_exp(log_weights))
         per_chain["ess"].append(1.0 / (shares**2).sum())
         per_chain["pareto_k"].append(_pareto_shape(log_weights))

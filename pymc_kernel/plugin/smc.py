@@ -11,7 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import kameleon
-from pymc_kernel.plugin.model_functions import compile_particle_density
+from pymc_kernel.plugin.model_functions import compile_particle_density, prior_expression, with_finite_columns
 from pymc_kernel.smc import moves, tempering
 
 __all__ = ["ASMC", "KASMC", "RWSMC", "KernelHMCSMC", "sample_smc", "smc_stats"]
@@ -64,6 +64,8 @@ class _Kernel(SMC_KERNEL):
             self.config = replace(self.config, moves=replace(moves, noisy=True))
         # PyMC's own functions are never called.
         super().__init__(*args, threshold=threshold, compile_kwargs={"mode": "FAST_COMPILE"}, **kwargs)
+        # Where a variable has an initval, PyMC would put all particles there.
+        self._prior_expression = prior_expression(model)
         if self.draws < 2 * sum(size for _, size in self.var_info.values()) + 2:
             raise ValueError(
                 f"{self.draws} particles are too few for {sum(s for _, s in self.var_info.values())} parameters: their "
@@ -76,14 +78,31 @@ class _Kernel(SMC_KERNEL):
         self.evaluate.seed(rng)
 
     def _initialize_kernel(self):
-        start = self.start or self.initialize_population()
-        columns = [np.asarray(start[v.name], dtype=float).reshape(self.draws, -1) for v in self.variables]
-        self.tempered_posterior = np.concatenate(columns, axis=1)
+        if self.start:
+            self.tempered_posterior = self._given(self.start)
+        else:
+            drawn = self.initialize_population()
+            columns = [np.reshape(drawn[name], (self.draws, -1)) for name in self.var_info]
+            self.tempered_posterior = with_finite_columns(np.concatenate(columns, axis=1).astype(float), self.rng)
         if not np.isfinite(self.tempered_posterior).all():
             raise ValueError("some starting particles are not finite; check the prior, or start=.")
         prior, likelihood = self._evaluate(self.tempered_posterior)
         self._state = tempering.init(moves.Evaluated(self.tempered_posterior, prior, likelihood))
         self._hand_over()
+
+    def _given(self, start):
+        """Return the particles of a dictionary of value variables as an array (draws, d)."""
+        columns = []
+        for name, (shape, _) in self.var_info.items():
+            if name not in start:
+                raise ValueError(
+                    f"start has no {name}; it needs {', '.join(self.var_info)}, on the unconstrained scale."
+                )
+            values = np.asarray(start[name], dtype=float)
+            if values.shape != (self.draws, *shape):
+                raise ValueError(f"start[{name!r}] must have shape {(self.draws, *shape)}, got {values.shape}.")
+            columns.append(values.reshape(self.draws, -1))
+        return np.concatenate(columns, axis=1)
 
     def _evaluate(self, positions):
         finite = np.isfinite(positions).all(axis=1)
@@ -177,7 +196,7 @@ class KASMC(_Kernel):
 
     Parameters
     ----------
-    kernel : pymc_kernel.kernels.Kernel, optional
+    proposal_kernel : pymc_kernel.kernels.Kernel, optional
         Gaussian with the median heuristic by default.
     subsample_size : int
         m, the particles that shape the proposals. A pass over n particles costs O(n m d^2), on all cores.
@@ -198,11 +217,11 @@ class KASMC(_Kernel):
     """
 
     def __init__(
-        self, *args, kernel: Kernel | None = None, subsample_size=1000, isotropic_share=0.5, gamma=None, scale=None,
-        target_accept=0.234, whiten=True, learning_rate=None, **kwargs,
+        self, *args, proposal_kernel: Kernel | None = None, subsample_size=1000, isotropic_share=0.5, gamma=None,
+        scale=None, target_accept=0.234, whiten=True, learning_rate=None, **kwargs,
     ):  # fmt: skip
         config = kameleon.Config(
-            kernel=Gaussian("median") if kernel is None else kernel,
+            kernel=Gaussian("median") if proposal_kernel is None else proposal_kernel,
             subsample_size=subsample_size,
             isotropic_share=isotropic_share,
             gamma=gamma,
@@ -240,8 +259,8 @@ class KernelHMCSMC(_Kernel):
         Whether states before a stage's last take part in weights and evidence, where they are as far from the
         first as the last: it costs nothing (after Dau and Chopin 2022).
     executor : concurrent.futures.Executor, optional
-        Evaluates batches of particles elsewhere, for dear likelihoods. Not together with chains in several processes:
-        give ``cores=1``.
+        Processes that evaluate batches of particles, for dear likelihoods (threads would take turns). It is used with
+        ``cores=1``; chains in processes of their own evaluate there.
     kwargs
         From ``pm.sample_smc``.
 
@@ -297,8 +316,8 @@ def smc_stats(idata: xr.DataTree) -> xr.DataTree:
     """Return a result of ``pm.sample_smc`` that can be saved, with a group ``smc_stats``.
 
     PyMC writes one list a chain, of as many entries as the chain had stages, which neither netCDF nor zarr takes.
-    Here every statistic has the dimensions ``chain`` and ``stage``, filled with NaN (counts with 0) behind a chain's
-    last stage; ``log_evidence`` has the dimension ``chain``.
+    Here every statistic has the dimensions ``chain`` and ``stage``, filled with NaN behind a chain's last stage;
+    ``log_evidence`` has the dimension ``chain``.
 
     Parameters
     ----------

@@ -85,12 +85,16 @@ def covariance_factor(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean = positions.mean(axis=0)
     covariance = np.atleast_2d(np.cov(positions.T, bias=True))
     diagonal = np.diag(covariance)
+    advice = "Take more particles, or smaller steps of temperature (a higher threshold)."
     if not (diagonal > 0.0).all():
         raise ValueError(
             f"the particles have collapsed: {int((diagonal <= 0).sum())} of {diagonal.size} coordinates are the same "
-            "for all of them. Take more particles, or smaller steps of temperature (a higher threshold)."
+            f"for all of them. {advice}"
         )
-    return mean, np.linalg.cholesky(covariance + np.diag(_RIDGE * diagonal))
+    factor = np.linalg.cholesky(covariance + np.diag(_RIDGE * diagonal))
+    if (np.diag(factor) < 2.0 * np.sqrt(_RIDGE * diagonal)).any():
+        raise ValueError(f"the particles have collapsed into a subspace of the {diagonal.size} coordinates. {advice}")
+    return mean, factor
 
 
 def _follow(log_scale, count, accept_prob, target, rate):
@@ -266,6 +270,14 @@ class Hamiltonian:
     max_steps: int = 30
     noisy: bool = False
     walk: Walk = field(default_factory=Walk)
+
+    def __post_init__(self):
+        if not callable(getattr(self.estimator, "fit", None)):
+            raise TypeError(f"estimator must be one of pymc_kernel.scores, got {type(self.estimator).__name__}.")
+        if not 0.0 < self.exploring_share <= 1.0:
+            raise ValueError(f"exploring_share must be above 0 and at most 1, got {self.exploring_share!r}.")
+        if not (isinstance(self.max_steps, int | np.integer) and self.max_steps >= 1):
+            raise ValueError(f"max_steps must be a whole number >= 1, got {self.max_steps!r}.")
 
     def fit(self, rng, particles, evaluated, inverse_temperature, learnt: HamiltonianFit | None):
         """Return a surrogate of the density at this temperature; without one where the fit fails."""

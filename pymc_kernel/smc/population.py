@@ -37,10 +37,11 @@ from pymc_kernel.smc.weights import (
     resample,
 )
 
-__all__ = ["Config", "Info", "State", "init", "step", "weighted_draws"]
+__all__ = ["Config", "Info", "State", "forget", "init", "step", "weighted_draws"]
 
 _SCALES = (0.35, 0.7, 1.0, 1.4)
 _SAFE_SHARE = 0.05  # of every scale
+_LARGEST_LEARNT_SHARE = 0.9  # of the draws with a weight above zero
 _LEARNT_SHARE = 0.25  # of the particles: the effective size that learning goes by
 _LARGEST_DRIFT = 2.0  # in units of the cloud's own standard deviations
 _RIDGE = 1e-9
@@ -121,6 +122,15 @@ def init(rng: np.random.Generator, positions: np.ndarray, log_weights: np.ndarra
     shares = np.full(len(config.scales), 1.0 / len(config.scales))
     particles = positions[resample(rng, _flattened(log_weights, n), n, config.resampling)]
     return State(positions, log_weights, particles, shares, None, 0)
+
+
+def forget(rng: np.random.Generator, state: State, size: int, config: Config) -> State:
+    """Return the state without its first ``size`` draws, with particles resampled from the others."""
+    positions, log_weights = state.positions[size:], state.log_weights[size:]
+    if not (log_weights > -np.inf).any():
+        raise ValueError("the density is zero at all draws around the start: begin nearer to where it is not.")
+    chosen = resample(rng, _flattened(log_weights, len(state.particles)), len(state.particles), config.resampling)
+    return state._replace(positions=positions, log_weights=log_weights, particles=positions[chosen])
 
 
 def _shape(positions, weights):
@@ -205,7 +215,8 @@ def _flattened(log_weights, num_particles):
     At first nearly all weight may be on one draw. The power is the largest, at most one, with an effective size of a
     quarter of the particles (nonlinear importance sampling, Koblents and Miguez 2015); estimates use the true weights.
     """
-    wanted = _LEARNT_SHARE * num_particles / log_weights.size
+    alive = np.count_nonzero(log_weights > -np.inf)
+    wanted = min(_LEARNT_SHARE * num_particles / max(alive, 1), _LARGEST_LEARNT_SHARE)
     return normalised(next_temperature(log_weights, 0.0, wanted) * log_weights)
 
 

@@ -95,13 +95,13 @@ class Info(NamedTuple):
     inverse_temperature: float
     log_evidence_increment: float
     effective_share: float  # of the weights
-    distinct_share: float  # of ancestors, after resampling
+    distinct_share: float  # of places among the ancestors
     acceptance: float  # mean over moves and particles
     surrogate_acceptance: float  # of surrogate moves alone; NaN where there were none
     correlation: float  # between before and after, largest over coordinates
     num_moves: int
     scale: float
-    num_evaluations: int
+    num_evaluations: int  # of this stage, that of the first particles not counted
 
 
 def init(particles: Evaluated) -> State:
@@ -136,7 +136,7 @@ def _move(rng, particles, evaluate, inverse_temperature, state, config):
     Returns
     -------
     particles, pool, evaluated : Evaluated
-        The particles after the last move; those after every move (and before the first); the latest places evaluated.
+        The particles after the last move; the pool, see ``Config.waste_free``; the latest places evaluated.
     learnt
         What the moves have learnt.
     told : tuple
@@ -206,7 +206,8 @@ def rejuvenate(
     start = state.pool.take(ancestors)
     particles, pool, evaluated, learnt, told = _move(rng, start, evaluate, target, state, config)
     share = 1.0 / (weights.size * float((weights**2).sum()))
-    distinct = np.unique(ancestors).size / n
+    # Places, not indices: a particle that has not moved stands in the pool several times.
+    distinct = np.unique(start.positions[:, 0]).size / n
     info = Info(target, gained, share, distinct, *told, config.moves.scale_of(learnt), told[-1] * n)
     evidence = state.log_evidence + gained
     return State(particles, pool, target, evidence, evaluated, learnt, state.stage + 1), info

@@ -262,6 +262,16 @@ def test_ties_are_broken_and_reported(rng):
     assert 0.05 < math.sqrt(fit.bandwidth_[0, 0]) < 1.0
 
 
+@pytest.mark.filterwarnings("ignore:.*repeat an earlier one")
+def test_repeats_in_continuous_data_do_not_pull_the_bandwidth_down(rng):
+    ratios = []
+    for _ in range(6):
+        x = rng.normal(size=300)
+        wide = BayesianKDE("isotropic").fit(x).bandwidth_[0, 0]
+        ratios.append(BayesianKDE("isotropic").fit(np.append(x, x[:60])).bandwidth_[0, 0] / wide)
+    assert np.median(ratios) > 0.7
+
+
 def test_too_few_points_for_a_full_precision_are_reported(rng):
     x = rng.normal(size=(14, 10))
     with pytest.warns(UserWarning, match="simpler structure"):
@@ -287,8 +297,9 @@ def test_bad_data_are_refused(data, message):
     ("settings", "message"),
     [
         ({"structure": "round"}, "structure must be"),
-        ({"prior_shape": 0.0}, "prior_shape must be"),
+        ({"structure": "full", "prior_shape": 0.0}, "prior_shape must be"),
         ({"max_sweeps": 0}, "max_sweeps must be"),
+        ({"prior_shape": 2.0}, "another thing for each structure"),
     ],
 )
 def test_settings_are_checked(settings, message):

@@ -76,3 +76,25 @@ def test_densities_with_their_bands(backend, rng):
     assert set(only.viz["density"].data_vars) == {"b"}
     with pytest.raises(ValueError, match="probability"):
         pk.plot_density(tree, probability=2.0)
+
+
+def test_densities_of_what_has_none(rng):
+    posterior = xr.Dataset(
+        {
+            "count": (("chain", "draw"), rng.poisson(3.0, size=(2, 200))),
+            "fixed": (("chain", "draw"), np.ones((2, 200))),
+            "atom": (("chain", "draw"), np.maximum(rng.normal(-1.0, 1.0, size=(2, 200)), 0.0)),
+            "repeats": (("chain", "draw"), np.repeat(rng.normal(size=(2, 150)), [1, 1, 2] * 50, axis=1)),
+        },
+        {"chain": [0, 1], "draw": range(200)},
+    )
+    tree = xr.DataTree.from_dict({"posterior": posterior})
+    drawn = pk.plot_density(tree, backend="matplotlib").viz["density"]
+    assert set(drawn.data_vars) == {"fixed", "atom", "repeats"}
+    # Nothing is drawn where there is no density.
+    assert drawn["fixed"].item() is None
+    assert drawn["atom"].item() is None
+    heights = drawn["repeats"].item().get_ydata()
+    assert heights.max() == pytest.approx(0.4, abs=0.12)
+    with pytest.raises(ValueError, match="count have no density"):
+        pk.plot_density(tree, var_names=["count"])

@@ -10,7 +10,10 @@ from pymc_kernel.plugin.model_functions import constrained_draws, prior_position
 from tests.plugin.models import noisy_normal
 from tests.plugin.test_smc import TRUTH, black_box_model, conjugate_model, several_variables
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Numba will use object mode"),
+    pytest.mark.filterwarnings("ignore:The number of samples is too small"),
+]
 
 
 def sample(model, draws=400, seed=2, **kwargs):
@@ -48,6 +51,9 @@ def test_weights_are_normalised_and_rows_agree():
     np.testing.assert_allclose(group["total"], group["x"].sum(("x_dim_0", "x_dim_1")))
     assert (group["sigma"] > 0).all()
     assert idata["posterior"].sizes["draw"] == 400
+    # A draw is one place, in the equally weighted group too.
+    drawn = idata["posterior"]
+    np.testing.assert_allclose(drawn["total"], drawn["x"].sum(("x_dim_0", "x_dim_1")))
     np.testing.assert_array_equal(idata["observed_data"]["y"], [0.5, 1.5])
 
 
@@ -69,8 +75,21 @@ def test_a_black_box_and_a_start_of_ones_own():
     start = np.random.default_rng(0).normal(size=(400, 2))
     idata = sample(black_box_model(), start=start)
     np.testing.assert_allclose(idata["pmc_stats"]["log_evidence"], -math.log(2.0), atol=0.1)
-    with pytest.raises(ValueError, match=r"shape \(400, d\)"):
-        sample(black_box_model(), start=start[:10])
+    for wrong in (start[:10], np.column_stack([start, start])):
+        with pytest.raises(ValueError, match=r"of shape \(400, 2\)"):
+            sample(black_box_model(), start=wrong)
+
+
+@pytest.mark.filterwarnings("ignore:The weights have a Pareto shape")
+def test_a_start_far_off_with_a_small_likelihood_is_left_behind():
+    """Start particles have no true weight: with an evidence of exp(-400) they would outweigh all draws."""
+    rng = np.random.default_rng(0)
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 10.0, shape=2)
+        pm.Normal("y", x.sum(), 1.0, observed=4.0 + rng.normal(size=300))
+    found = sample(model, start=rng.normal(-5.0, 1.0, size=(400, 2)))
+    other = sample(model)
+    np.testing.assert_allclose(found["pmc_stats"]["log_evidence"], other["pmc_stats"]["log_evidence"].mean(), atol=0.5)
 
 
 def test_weights_that_a_few_draws_carry_are_reported():
@@ -119,6 +138,25 @@ def test_priors_that_cannot_be_drawn_from():
         pm.Flat("x")
     with pytest.raises(ValueError, match="cannot be drawn from"):
         sample(model)
+
+
+def test_priors_that_round_to_their_bounds():
+    with pm.Model() as model:
+        p = pm.Beta("p", 0.1, 0.1)
+        pm.Binomial("y", 10, p, observed=4)
+    # The beta-binomial probability of four out of ten.
+    logs = [math.lgamma(v) for v in (4.1, 6.1, 10.2, 0.1, 0.1, 0.2, 11.0, 5.0, 7.0)]
+    exact = logs[0] + logs[1] - logs[2] - (logs[3] + logs[4] - logs[5]) + logs[6] - logs[7] - logs[8]
+    for idata in (sample(model, draws=1500), smc_of(model)):
+        told = idata["pmc_stats"] if "pmc_stats" in idata.children else idata["smc_stats"]
+        assert float(told["log_evidence"].mean()) == pytest.approx(exact, abs=0.25)
+
+
+def smc_of(model):
+    with model:
+        return pk.sample_smc(
+            1500, pk.ASMC, chains=1, random_seed=1, progressbar=False, compute_convergence_checks=False
+        )
 
 
 # -- positions and what the user sees -----------------------------------------------------------------------

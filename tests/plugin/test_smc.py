@@ -176,17 +176,51 @@ def test_batches_do_not_change_the_values(rng):
 
 def test_an_executor_gives_the_same_draws():
     alone = sample(noisy_model(), pk.ASMC, draws=64)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         shared = sample(noisy_model(), pk.ASMC, draws=64, executor=pool)
         again = sample(noisy_model(), pk.ASMC, draws=64, executor=pool)
     assert same(shared, again)
-    assert alone["posterior"]["theta"].shape == shared["posterior"]["theta"].shape
+    assert same(shared, alone)
 
 
 def test_a_black_box_is_sampled():
     idata = sample(black_box_model(), pk.KernelHMCSMC, draws=300)
     assert float(idata["posterior"]["x"].std()) == pytest.approx(math.sqrt(0.5), rel=0.15)
     np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], -math.log(2.0), atol=0.2)
+
+
+def test_a_batch_is_bounded_by_the_largest_array_of_the_graph():
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale")
+        grid = np.linspace(0, 1, 400)
+        gram = pt.exp(-((grid[:, None] - grid[None, :]) ** 2) / scale**2) + 1e-2 * pt.eye(400)
+        pm.MvNormal("y", np.zeros(400), gram, observed=np.sin(grid))
+    assert compile_particle_density(model, "test")._batch <= 2**24 // 400**2
+    assert compile_particle_density(conjugate_model(), "test")._batch == 4096
+
+
+def test_initial_values_of_the_model_are_no_particles():
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0.0, 3.0, initval=0.0)
+        pm.Normal("y", mu, 1.0, observed=DATA)
+    idata = sample(model, pk.RWSMC, draws=1000)
+    np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], TRUTH, atol=0.3)
+
+
+def test_particles_of_ones_own():
+    rng = np.random.default_rng(0)
+    start = {"mu": 3.0 * rng.standard_normal(500)}
+    idata = sample(conjugate_model(), pk.ASMC, draws=500, start=start)
+    np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], TRUTH, atol=0.3)
+    with pytest.raises(ValueError, match=r"start\['mu'\] must have shape \(250,\)"):
+        sample(conjugate_model(), pk.ASMC, draws=250, start=start)
+    with pytest.raises(ValueError, match="start has no mu"):
+        sample(conjugate_model(), pk.ASMC, draws=250, start={"nu": start["mu"]})
+
+
+def test_another_kernel_for_the_proposal():
+    idata = sample(conjugate_model(), pk.KASMC, proposal_kernel=pk.kernels.InverseMultiquadric("median"))
+    assert idata["posterior"]["mu"].shape == (2, 120)
 
 
 # -- mistakes -----------------------------------------------------------------------------------------------
@@ -208,11 +242,13 @@ def test_discrete_variables_are_refused():
         ({"schedule": (0.5, 0.9)}, "end with 1"),
         ({"min_moves": 0}, "min_moves"),
         ({"isotropic_share": 2.0}, "isotropic_share"),
+        ({"kernel": pk.KernelHMCSMC, "exploring_share": 0.0}, "exploring_share"),
+        ({"kernel": pk.KernelHMCSMC, "max_steps": 0}, "max_steps"),
     ],
 )
 def test_settings_are_checked_before_sampling(settings, message):
     with pytest.raises(ValueError, match=message):
-        sample(conjugate_model(), pk.KASMC, **settings)
+        sample(conjugate_model(), **{"kernel": pk.KASMC, **settings})
 
 
 def test_other_kernels_and_surrogates_are_refused():

@@ -135,6 +135,9 @@ def test_collapsed_particles_are_an_error(rng):
     positions = np.column_stack([rng.normal(size=20), np.ones(20)])
     with pytest.raises(ValueError, match="collapsed: 1 of 2 coordinates"):
         M.covariance_factor(positions)
+    line = rng.normal(size=(20, 1)) * [1.0, 2.0, -1.0]
+    with pytest.raises(ValueError, match="into a subspace of the 3"):
+        M.covariance_factor(line)
 
 
 def test_the_tempered_density_of_impossible_places():

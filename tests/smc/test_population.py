@@ -125,6 +125,15 @@ def test_impossible_draws_have_no_weight():
     assert evidence == pytest.approx(TRUTH - math.log(2), abs=0.25)
 
 
+def test_learning_goes_by_enough_draws_where_most_have_no_weight(rng):
+    logs = np.where(rng.random(2000) < 0.95, -np.inf, 30.0 * rng.standard_normal(2000))
+    weights = P._flattened(logs, 100)
+    assert 1.0 / (weights**2).sum() == pytest.approx(25.0, rel=0.15)
+    few = np.full(2000, -np.inf)
+    few[:20] = 50.0 * rng.standard_normal(20)
+    assert 1.0 / (P._flattened(few, 1000) ** 2).sum() > 14
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
