@@ -55,7 +55,8 @@ def merge_rows(path: Path, marker: str, header, rows, keys) -> str:
     Rows are known by their first cells; ``keys`` are these, as tuples, in the order of the table.
     """
     text = path.read_text().split(f"<!-- {marker} -->")[1].split(f"<!-- /{marker} -->")[0]
-    old = [[c.strip() for c in line.strip("| ").split("|")] for line in text.splitlines() if line.startswith("|")]
+    # The outer bars alone are taken off: the last cells may be empty.
+    old = [[c.strip() for c in line.strip()[1:-1].split("|")] for line in text.splitlines() if line.startswith("|")]
     length = len(keys[0])
     known = {tuple(r[:length]): r for r in [*old, *rows] if len(r) == len(header)}
     return markdown_table(header, [known[k] for k in keys if k in known])
