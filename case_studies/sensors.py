@@ -87,13 +87,13 @@ def smc_run(seed, kernel=pk.KASMC, draws=4000):
 
 
 def chains_run(seed):
-    """Return the places of four chains of KAMH begun at draws of the prior, (4, n, 3, 2); their first half discarded."""
+    """Return the places of four chains of KAMH from draws of the prior, (4, n, 3, 2), their first half discarded."""
     rng = np.random.default_rng([seed, 9])
     starts = [{"place": 0.5 + rng.standard_normal((3, 2))} for _ in range(4)]
     with sensor_model():
         idata = pm.sample(
-            BUDGET // 8, tune=BUDGET // 8, chains=4, cores=1, step=pk.KAMH(), random_seed=seed, progressbar=False, initvals=starts,
-            compute_convergence_checks=False,
+            BUDGET // 8, tune=BUDGET // 8, chains=4, cores=1, step=pk.KAMH(), random_seed=seed, progressbar=False,
+            initvals=starts, compute_convergence_checks=False,
         )  # fmt: skip
     return idata["posterior"]["place"].values
 
