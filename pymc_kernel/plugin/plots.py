@@ -229,6 +229,14 @@ _SMC_PANELS = ("inverse_temperature", "ess_share", "accept", "correlation", "mov
 _PMC_PANELS = ("effective_share", "log_evidence_of_iteration", "drift", "mean_scale")
 
 
+def _three_in_a_row(num_panels):
+    """Return the arguments of a collection that wraps panels, with room for them."""
+    return {
+        "col_wrap": 3,
+        "figure_kwargs": {"figsize": (10.0, 3.2 * -(-num_panels // 3)), "figsize_units": "inches"},
+    }
+
+
 def plot_smc(data: xr.DataTree, *, var_names=None, backend=None):
     """Draw the statistics of sequential or population Monte Carlo by stage, a panel for each, a line for each chain.
 
@@ -269,10 +277,9 @@ def plot_smc(data: xr.DataTree, *, var_names=None, backend=None):
     collection = azp.PlotCollection.wrap(
         lines.isel(plot_axis=0, drop=True),
         cols=["__variable__"],
-        col_wrap=3,
         aes={"color": ["chain"]},
         backend=backend,
-        figure_kwargs={"figsize": (10.0, 3.2 * -(-len(chosen) // 3)), "figsize_units": "inches"},
+        **_three_in_a_row(len(chosen)),
     )
     collection.map(visuals.line_xy, "statistic", data=lines)
     collection.map(visuals.labelled_x, "xlabel", text=along, ignore_aes="all", subset_info=False)
@@ -345,9 +352,8 @@ def plot_density(
     collection = azp.PlotCollection.wrap(
         panels,
         cols=["__variable__", *others],
-        col_wrap=3,
         backend=backend,
-        figure_kwargs={"figsize": (10.0, 3.2 * -(-count // 3)), "figsize_units": "inches"},
+        **_three_in_a_row(count),
     )
     collection.map(visuals.fill_between_y, "band", data=band, color="C0", alpha=0.3)
     collection.map(visuals.line_xy, "density", data=lines, color="C0")

@@ -125,7 +125,7 @@ def sample_pmc(
                 break
     if not results:
         raise KeyboardInterrupt
-    return _tree(model, results, draws, iterations)
+    return _tree(model, results, draws)
 
 
 def _model_scores(model):
@@ -168,15 +168,16 @@ def _one_chain(model, density, config, draws, iterations, start, rng, progress, 
     return state, history, rng
 
 
-def _tree(model, results, draws, iterations):
+def _tree(model, results, draws):
     done = min(len(history) for _, history, _ in results)
     kept = (done - done // 2) * draws
     coords, dims = coords_and_dims_for_inferencedata(model)
     weighted, posterior, per_chain = [], [], {"log_evidence": [], "ess": [], "pareto_k": []}
-    for state, _, rng in results:
-        positions, log_weights = state.positions[-kept:], state.log_weights[-kept:]
+    drawn = constrained_draws(model, np.concatenate([state.positions[-kept:] for state, _, _ in results]))
+    for c, (state, _, rng) in enumerate(results):
+        log_weights = state.log_weights[-kept:]
         shares = normalised(log_weights)
-        values = constrained_draws(model, positions)
+        values = {name: v[c * kept : (c + 1) * kept] for name, v in drawn.items()}
         with np.errstate(divide="ignore"):
             weighted.append(values | {"log_weight": np.log(shares)})
         chosen = rng.permutation(resample(rng, shares, draws))

@@ -66,9 +66,10 @@ class _Kernel(SMC_KERNEL):
         super().__init__(*args, threshold=threshold, compile_kwargs={"mode": "FAST_COMPILE"}, **kwargs)
         # Where a variable has an initval, PyMC would put all particles there.
         self._prior_expression = prior_expression(model)
-        if self.draws < 2 * sum(size for _, size in self.var_info.values()) + 2:
+        num_dims = sum(size for _, size in self.var_info.values())
+        if self.draws < 2 * num_dims + 2:
             raise ValueError(
-                f"{self.draws} particles are too few for {sum(s for _, s in self.var_info.values())} parameters: their "
+                f"{self.draws} particles are too few for {num_dims} parameters: their "
                 "covariance has no inverse. Take draws= at least twice as many as parameters, better some hundred."
             )
 
@@ -86,7 +87,7 @@ class _Kernel(SMC_KERNEL):
             self.tempered_posterior = with_finite_columns(np.concatenate(columns, axis=1).astype(float), self.rng)
         if not np.isfinite(self.tempered_posterior).all():
             raise ValueError("some starting particles are not finite; check the prior, or start=.")
-        prior, likelihood = self._evaluate(self.tempered_posterior)
+        prior, likelihood = self.evaluate(self.tempered_posterior)
         self._state = tempering.init(moves.Evaluated(self.tempered_posterior, prior, likelihood))
         self._hand_over()
 
@@ -103,15 +104,6 @@ class _Kernel(SMC_KERNEL):
                 raise ValueError(f"start[{name!r}] must have shape {(self.draws, *shape)}, got {values.shape}.")
             columns.append(values.reshape(self.draws, -1))
         return np.concatenate(columns, axis=1)
-
-    def _evaluate(self, positions):
-        finite = np.isfinite(positions).all(axis=1)
-        if finite.all():
-            return self.evaluate(positions)
-        prior, likelihood = np.full((2, len(positions)), -np.inf)
-        if finite.any():
-            prior[finite], likelihood[finite] = self.evaluate(positions[finite])
-        return prior, likelihood
 
     def _hand_over(self):
         """Show PyMC the particles."""
@@ -132,7 +124,7 @@ class _Kernel(SMC_KERNEL):
         """Resample and move the particles."""
         with threadpool_limits(1, user_api="blas"):
             self._state, self._info = tempering.rejuvenate(
-                self.rng, self._state, self._evaluate, self._chosen, self.config
+                self.rng, self._state, self.evaluate, self._chosen, self.config
             )
         self._hand_over()
 

@@ -18,6 +18,7 @@ from scipy.linalg import solve_triangular
 from pymc_kernel.linalg import solve_lower
 from pymc_kernel.mcmc import kameleon
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
+from pymc_kernel.mcmc.kernel_hmc import check_surrogate_moves, fit_scores
 from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, surrogate_chain, vary_step_size
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables
@@ -247,8 +248,9 @@ class HamiltonianFit(NamedTuple):
 class Hamiltonian:
     """Chains of Hamiltonian trajectories along a surrogate of the tempered log density.
 
-    Four Hamiltonian transitions on the surrogate alone are one proposal, accepted with the ratio of the tempered
-    density to the surrogate (Liu 2001, section 9.4.3): one evaluation a move. The surrogate learns from every particle
+    Some Hamiltonian transitions on the surrogate alone (1 to 32, as many as decorrelate the particles there) are one
+    proposal, accepted with the ratio of the tempered density to the surrogate (Liu 2001, section 9.4.3): one evaluation
+    a move. The surrogate learns from every particle
     ever evaluated, the rejected ones too: prior and likelihood are kept apart, so that what was seen at one temperature
     tells the tempered density at every other.
 
@@ -272,12 +274,7 @@ class Hamiltonian:
     walk: Walk = field(default_factory=Walk)
 
     def __post_init__(self):
-        if not callable(getattr(self.estimator, "fit", None)):
-            raise TypeError(f"estimator must be one of pymc_kernel.scores, got {type(self.estimator).__name__}.")
-        if not 0.0 < self.exploring_share <= 1.0:
-            raise ValueError(f"exploring_share must be above 0 and at most 1, got {self.exploring_share!r}.")
-        if not (isinstance(self.max_steps, int | np.integer) and self.max_steps >= 1):
-            raise ValueError(f"max_steps must be a whole number >= 1, got {self.max_steps!r}.")
+        check_surrogate_moves(self.estimator, self.exploring_share, self.max_steps)
 
     def fit(self, rng, particles, evaluated, inverse_temperature, learnt: HamiltonianFit | None):
         """Return a surrogate of the density at this temperature; without one where the fit fails."""
@@ -329,10 +326,8 @@ class Hamiltonian:
         if learnt.num_fits == 0:
             some = whitened[rng.choice(len(whitened), min(len(whitened), _VALIDATION), replace=False)]
             estimator = cross_validate(self.estimator, some, rng=rng).estimator
-        distinct, repeats = np.unique(whitened, axis=0, return_counts=True)
-        inverse = np.linalg.inv(shape.factor)
-        expansion = estimator.fit(distinct, repeats, rng=rng).expansion
-        return KernelExpansion(change_variables(expansion, inverse, -inverse @ shape.mean)), estimator
+        _, surrogate = fit_scores(rng, estimator, whitened, shape.mean, shape.factor)
+        return surrogate, estimator
 
     def propose(self, rng, positions: np.ndarray, learnt: HamiltonianFit) -> Proposals:
         """Return a place for every particle by the surrogate, or by the walk for a random part of them."""
