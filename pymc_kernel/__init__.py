@@ -4,11 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pymc_kernel import density, kernels, scores, smc, stein
+    from pymc_kernel import density, embeddings, kernels, scores, smc, stein
     from pymc_kernel.plugin.diagnostics import diagnose, ksd, ksd_test, summary
+    from pymc_kernel.plugin.features import LearntFeatures
+    from pymc_kernel.plugin.kbr import sample_kbr
     from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
     from pymc_kernel.plugin.model_functions import unconstrained_draws
     from pymc_kernel.plugin.plots import (
+        plot_calibration,
         plot_density,
         plot_ksd,
         plot_ksd_evolution,
@@ -31,13 +34,16 @@ __all__ = [
     "EstimatedLikelihood",
     "KernelHMC",
     "KernelHMCSMC",
+    "LearntFeatures",
     "density",
     "diagnose",
+    "embeddings",
     "expectation",
     "kernels",
     "ksd",
     "ksd_test",
     "mmd_test",
+    "plot_calibration",
     "plot_density",
     "plot_ksd",
     "plot_ksd_evolution",
@@ -45,6 +51,7 @@ __all__ = [
     "plot_smc",
     "plot_stein_thin",
     "register_step_methods",
+    "sample_kbr",
     "sample_khmc",
     "sample_pmc",
     "sample_smc",
@@ -73,7 +80,15 @@ _WHERE = {
     ),
     **dict.fromkeys(("expectation", "mmd_test", "stein_thin"), "pymc_kernel.plugin.stein_uses"),
     **dict.fromkeys(
-        ("plot_density", "plot_ksd", "plot_ksd_evolution", "plot_score", "plot_smc", "plot_stein_thin"),
+        (
+            "plot_calibration",
+            "plot_density",
+            "plot_ksd",
+            "plot_ksd_evolution",
+            "plot_score",
+            "plot_smc",
+            "plot_stein_thin",
+        ),
         "pymc_kernel.plugin.plots",
     ),
     **dict.fromkeys(
@@ -81,6 +96,8 @@ _WHERE = {
         "pymc_kernel.plugin.smc",
     ),
     "sample_pmc": "pymc_kernel.plugin.population",
+    "LearntFeatures": "pymc_kernel.plugin.features",
+    "sample_kbr": "pymc_kernel.plugin.kbr",
     "sample_khmc": "pymc_kernel.plugin.pooled",
     "unconstrained_draws": "pymc_kernel.plugin.model_functions",
 }

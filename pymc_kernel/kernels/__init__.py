@@ -2,6 +2,7 @@
 
 from pymc_kernel.kernels.bandwidth import median_distance
 from pymc_kernel.kernels.base import DotProductKernel, Kernel, RadialKernel
+from pymc_kernel.kernels.composite import FeatureKernel, Product, Sum
 from pymc_kernel.kernels.families import (
     Gaussian,
     InverseMultiquadric,
@@ -16,6 +17,7 @@ from pymc_kernel.kernels.features import RandomFourierFeatures, random_fourier_f
 
 __all__ = [
     "DotProductKernel",
+    "FeatureKernel",
     "Gaussian",
     "InverseMultiquadric",
     "Kernel",
@@ -24,9 +26,11 @@ __all__ = [
     "Matern32",
     "Matern52",
     "Polynomial",
+    "Product",
     "RadialKernel",
     "RandomFourierFeatures",
     "RationalQuadratic",
+    "Sum",
     "median_distance",
     "random_fourier_features",
 ]

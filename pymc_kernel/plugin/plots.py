@@ -15,7 +15,15 @@ from pymc_kernel.plugin.model_draws import as_chains_and_draws, choose, list_sam
 from pymc_kernel.plugin.stein_uses import stein_thin
 from pymc_kernel.stein.draws import as_chains, choose_thinning, thin_chains
 
-__all__ = ["plot_density", "plot_ksd", "plot_ksd_evolution", "plot_score", "plot_smc", "plot_stein_thin"]
+__all__ = [
+    "plot_calibration",
+    "plot_density",
+    "plot_ksd",
+    "plot_ksd_evolution",
+    "plot_score",
+    "plot_smc",
+    "plot_stein_thin",
+]
 
 _QUANTILES = (0.005, 0.995)
 _PIXELS = 150
@@ -374,3 +382,33 @@ def _density_curve(values, probability, max_draws, num_points):
     margin = 3.0 * np.sqrt(fit.bandwidth_[0, 0])
     places = np.linspace(kept.min() - margin, kept.max() + margin, num_points)
     return np.vstack([places, np.exp(fit.log_density(places)), fit.interval(places, probability)])
+
+
+def plot_calibration(calibration, *, var_names=None, coverage: bool = False, **kwargs):
+    """Plot whether the posteriors of a fitted rule cover: differences of ranks from uniform ones, with a test.
+
+    Parameters
+    ----------
+    calibration : pymc_kernel.embeddings.Calibration
+        From ``rule.calibration()``.
+    var_names : sequence of str, optional
+        Names of the latents, ``latent[0]`` and so on by default.
+    coverage : bool
+        Show the coverage of central intervals in place of ranks.
+    **kwargs
+        Of ``arviz_plots.plot_ecdf_pit``.
+
+    Returns
+    -------
+    arviz_plots.PlotCollection
+        A panel for each latent, and one for the joint regions ("TARP").
+    """
+    count = calibration.ranks.shape[1]
+    names = [f"latent[{j}]" for j in range(count)] if var_names is None else list(var_names)
+    if len(names) != count:
+        raise ValueError(f"var_names must name {count} latents, got {len(names)}.")
+    ranks = {name: calibration.ranks[None, :, j] for j, name in enumerate(names)}
+    if not coverage:  # the joint regions have no two sides
+        ranks["TARP"] = calibration.regions[None]
+    tree = az.from_dict({"prior_sbc": ranks})
+    return azp.plot_ecdf_pit(tree, coverage=coverage, **kwargs)

@@ -1,0 +1,508 @@
+"""Kernel Bayes' rules: posteriors from samples of prior and joint law. Imports NumPy, SciPy and siblings."""
+
+import warnings
+
+import numpy as np
+from scipy.linalg import eigh
+
+from pymc_kernel.embeddings.calibration import calibration_of
+from pymc_kernel.embeddings.density_ratio import DensityRatio
+from pymc_kernel.embeddings.gram import factorise
+from pymc_kernel.embeddings.inputs import (
+    as_sample,
+    as_weights,
+    default_latent_kernel,
+    default_observed_kernel,
+    scales_of,
+)
+from pymc_kernel.embeddings.kernel_mean import KernelMean
+from pymc_kernel.embeddings.predictive import Predictive
+from pymc_kernel.embeddings.ridge import RidgePath, choose_regularization
+from pymc_kernel.kernels.base import as_points
+
+__all__ = ["METHODS", "KernelBayesRule"]
+
+METHODS = ("importance", "conditional", "original", "threshold")
+_NORMALISATIONS = ("prior", "sum", "none")
+_FOLDS = 5
+_ORIGINAL_GRID = 10.0 ** np.arange(-8.0, 0.1, 1.0)
+_LENGTHS_DISAGREE = 0.2
+_RATIO_CAUTION = 2.0  # a ratio that is too smooth costs a posterior little, a noisy one costs it points
+
+
+class KernelBayesRule:
+    """Posterior of latent variables for any observation, from a sample of both and a sample of the prior.
+
+    Fitted once, each new observation costs one product with an n x r matrix.
+
+    Parameters
+    ----------
+    method : {"importance", "conditional", "original", "threshold"}
+        "importance": regression of the latents on the observations, weighted by the ratio of prior to training
+        marginal (Xu et al. 2022, equation 4 and algorithm 1). "conditional": the same without weights, for training
+        latents drawn from the prior (Fukumizu et al. 2013, equation 19). "original": the squared regularisation of
+        Fukumizu et al. (2013), figure 1. "threshold": "original"'s prior weights cut at zero, with the plain
+        regularisation (Song, Zhu and Ren 2016); it is "importance" with a KuLSIF ratio at a regularisation that you
+        name.
+    observed_kernel : kernel, optional
+        On the observations. By default Gaussian at the median distance plus linear, on coordinates in units of their
+        spread around their mean. ``Product`` joins several variables, ``Linear`` is the trace kernel for flattened
+        matrices, ``FeatureKernel`` takes learnt features.
+    latent_kernel : kernel, optional
+        On the latents, for the ratio and the embedding; by default Gaussian at the median distance, spread by spread.
+    ratio : DensityRatio, optional
+        How the ratio is estimated; by default ``DensityRatio(latent_kernel, caution=2)``.
+    regularization : float, optional
+        lambda of Xu et al., delta of Fukumizu et al.; by default chosen, see Notes.
+    target : {"latent", "embedding"}
+        What it is chosen for: means of the latents, or their features, which asks for less smoothing and serves
+        expectations of other functions better. Draws and intervals do well with the first.
+    ratio_regularization : float, optional
+        eta of Xu et al., epsilon of Fukumizu et al.; by default chosen by the leave-one-out loss of the ratio.
+    normalize : {"prior", "sum", "none"}
+        The weights w of a ridge regression sum to less than one. "prior" gives what is missing to the prior, so that an
+        observation that says nothing leaves the prior as it is; "sum" divides by the sum; "none" is the papers' form.
+    literal : bool
+        Only for "original": prior weights that sum to n instead of one, as figure 1 of Fukumizu et al. is printed;
+        with it delta means what theirs does. Without, delta does not depend on n: delta_figure = n^2 delta.
+    caution : float
+        Standard errors of leave-one-out loss that stronger regularisation may cost, see
+        :func:`~pymc_kernel.embeddings.ridge.choose_regularization`.
+    max_rank, tolerance
+        Of the low-rank factors, see :func:`~pymc_kernel.embeddings.gram.factorise`.
+    random_state : int or numpy.random.Generator
+
+    Attributes
+    ----------
+    latent_ : ndarray (n, p)
+    observed_ : ndarray (n, q)
+    ratio_ : ndarray (n,)
+        Weights of the training points, mean one for "importance" and "conditional".
+    regularization_, ratio_regularization_ : float
+    num_dropped_ : int
+        Training pairs with NaN or infinite numbers, left out.
+    rank_, left_out_
+        Number of features of the observations, and share of the trace that they miss.
+
+    Notes
+    -----
+    Fit: O(n r^2) time, O(n (r + p + q)) memory; condition: O(m n r). For "importance", "conditional" and "threshold"
+    the regularisation minimises the weighted leave-one-out error of the latents (up to ``caution``), all values of
+    the grid at one eigendecomposition. For "original", whose weights may be negative, it is the sources' criterion:
+    over five folds, the posteriors averaged over held-out observations should be the held-out marginal.
+
+    A matrix that cannot be inverted gets a stronger regularisation, tenfold each time, and a warning (figure 1).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pymc_kernel.embeddings import KernelBayesRule
+    >>> rng = np.random.default_rng(0)
+    >>> z = rng.normal(size=(500, 1))
+    >>> rule = KernelBayesRule("conditional").fit(z, z + 0.5 * rng.normal(size=(500, 1)))
+    >>> rule.mean([[1.0]]).round(1)
+    array([[0.8]])
+    """
+
+    def __init__(
+        self,
+        method="importance",
+        *,
+        observed_kernel=None,
+        latent_kernel=None,
+        ratio=None,
+        regularization=None,
+        target="latent",
+        ratio_regularization=None,
+        normalize="prior",
+        literal=False,
+        caution=0.5,
+        max_rank=300,
+        tolerance=1e-3,
+        random_state=0,
+    ):
+        if method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, got {method!r}.")
+        if normalize not in _NORMALISATIONS:
+            raise ValueError(f"normalize must be one of {', '.join(map(repr, _NORMALISATIONS))}, got {normalize!r}.")
+        for name, value in (("regularization", regularization), ("ratio_regularization", ratio_regularization)):
+            if value is not None and not (np.isscalar(value) and np.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be a positive number, got {value!r}.")
+        if target not in ("latent", "embedding"):
+            raise ValueError(f'target must be "latent" or "embedding", got {target!r}.')
+        if literal and method != "original":
+            raise ValueError('literal=True belongs to method="original", whose figure 1 it follows to the letter.')
+        if method == "threshold" and ratio_regularization is None:
+            raise ValueError('method="threshold" needs ratio_regularization; "importance" chooses it by itself.')
+        if ratio is not None and method in ("original", "threshold", "conditional"):
+            raise ValueError(f'ratio is used by method="importance" alone; "{method}" takes its prior weights itself.')
+        self.method = method
+        self.observed_kernel = observed_kernel
+        self.latent_kernel = latent_kernel
+        self.ratio = ratio
+        self.regularization = regularization
+        self.target = target
+        self.ratio_regularization = ratio_regularization
+        self.normalize = normalize
+        self.literal = literal
+        self.caution = caution
+        self.max_rank = max_rank
+        self.tolerance = tolerance
+        self.random_state = random_state
+
+    # -- fit -----------------------------------------------------------------------------------------------
+
+    def fit(self, latent, observed, prior=None, prior_weights=None) -> "KernelBayesRule":
+        """Learn from pairs and, where the prior is not the law of the training latents, from a sample of the prior.
+
+        Parameters
+        ----------
+        latent : array_like (n, p)
+        observed : array_like (n, q)
+            Row i was simulated from, or seen with, row i of ``latent``.
+        prior : array_like (l, p), optional
+            Sample of the prior; without it the training latents are the prior.
+        prior_weights : array_like (l,), optional
+            May be negative; equal by default.
+
+        Raises
+        ------
+        ValueError
+            For rows that do not match, fewer than two complete pairs, or a prior of another dimension.
+        """
+        latent, observed = self._complete_pairs(latent, observed)
+        rng = np.random.default_rng(self.random_state)
+        self.latent_, self.observed_ = latent, observed
+        self.latent_kernel_ = (
+            default_latent_kernel(latent, rng)
+            if self.latent_kernel is None
+            else self.latent_kernel.resolve(latent, rng)
+        )
+        self._set_prior(prior, prior_weights)
+        self.ratio_ = self._training_weights(rng)
+        self._location = self._centre(self.ratio_)
+        if self.observed_kernel is None:
+            self.observed_kernel_ = default_observed_kernel(observed - self._location, rng)
+        else:
+            self.observed_kernel_ = self.observed_kernel.resolve(observed, rng)
+        self._factor = factorise(self.observed_kernel_, observed - self._location, self.max_rank, self.tolerance, rng)
+        self.rank_, self.left_out_ = self._factor.rank, self._factor.left_out
+        if self.method == "original":
+            self._fit_original()
+        else:
+            self._fit_ridge()
+        self._predictive = None
+        return self
+
+    def _complete_pairs(self, latent, observed):
+        latent, observed = as_points(latent, "latent"), as_points(observed, "observed")
+        if len(latent) != len(observed):
+            raise ValueError(
+                f"latent has {len(latent)} rows and observed {len(observed)}: they must be pairs, one row each."
+            )
+        complete = np.isfinite(latent).all(axis=1) & np.isfinite(observed).all(axis=1)
+        self.num_dropped_ = int((~complete).sum())
+        if complete.sum() < 2:
+            raise ValueError(f"only {complete.sum()} of {len(latent)} pairs are complete; at least two are needed.")
+        if self.num_dropped_:
+            warnings.warn(
+                f"{self.num_dropped_} of {len(latent)} pairs have NaN or infinite numbers and are left out.",
+                stacklevel=3,
+            )
+        latent, observed = latent[complete], observed[complete]
+        constant = np.flatnonzero(np.ptp(observed, axis=0) == 0.0)
+        if len(constant):
+            what = "all columns are" if len(constant) == observed.shape[1] else f"columns {constant.tolist()} are"
+            warnings.warn(f"{what} constant in observed: they say nothing about the latents.", stacklevel=3)
+        return latent, observed
+
+    def _set_prior(self, prior, prior_weights):
+        if prior is None:
+            if prior_weights is not None:
+                prior, prior_weights = self.latent_, as_weights(prior_weights, len(self.latent_), "prior_weights")
+            elif self.method in ("original", "threshold"):
+                prior = self.latent_
+        if prior is None:
+            self._prior, self._prior_weights = None, None
+            return
+        prior = as_sample(prior, "prior")
+        if prior.shape[1] != self.latent_.shape[1]:
+            raise ValueError(
+                f"prior has {prior.shape[1]} dimensions and latent {self.latent_.shape[1]}; they must agree."
+            )
+        self._prior, self._prior_weights = prior, as_weights(prior_weights, len(prior), "prior_weights")
+
+    def _training_weights(self, rng):
+        """Return the weights of the training points, which carry the prior."""
+        n = len(self.latent_)
+        self.ratio_regularization_, self._spread_weights = None, None
+        if self.method == "conditional" or (self.method == "importance" and self._prior is None):
+            return np.ones(n)
+        if self.method == "importance":
+            ratio = self.ratio
+            if ratio is None:
+                ratio = DensityRatio(
+                    self.latent_kernel_,
+                    regularization=self.ratio_regularization,
+                    caution=_RATIO_CAUTION,
+                    max_rank=self.max_rank,
+                    tolerance=self.tolerance,
+                    random_state=rng,
+                )
+            ratio.fit(self._prior, self.latent_, self._prior_weights)
+            self.ratio_regularization_ = ratio.regularization_
+            weights, self._spread_weights = ratio.ratio_, ratio.least_loss_ratio_
+            if not weights.sum() > 0.0:
+                raise ValueError(
+                    "the ratio of prior to training latents is zero at every training point: the prior lies where "
+                    "there are no training latents. Simulate from latents that cover the prior."
+                )
+            return weights * (n / weights.sum())
+        signed = self._sum_rule(rng)
+        return np.maximum(0.0, signed) * n if self.method == "threshold" else signed
+
+    def _sum_rule(self, rng):
+        """Return mu = (G + n eps I)^-1 m, which sums to about one: equation 11 divided by n."""
+        n = len(self.latent_)
+        factor = factorise(self.latent_kernel_, self.latent_, self.max_rank, self.tolerance, rng)
+        mean = self._prior_weights @ factor(self._prior)
+        values, vectors = eigh(factor.features.T @ factor.features)
+        epsilon = self.ratio_regularization
+        if epsilon is None:
+            ratio = DensityRatio(max_rank=self.max_rank, tolerance=self.tolerance)
+            ratio._fit_features(factor.features, factor(self._prior), self._prior_weights)
+            epsilon = ratio.regularization_
+        # A singular matrix: raised tenfold until the factor can be inverted.
+        raised = epsilon
+        while not (np.maximum(values, 0.0) + n * raised).min() > 1e-14 * max(values[-1], 1e-300):
+            raised *= 10.0
+        if raised > epsilon:
+            warnings.warn(f"the Gram matrix is singular: ratio_regularization raised to {raised:.3g}.", stacklevel=4)
+        self.ratio_regularization_ = float(raised)
+        return factor.features @ (vectors @ ((vectors.T @ mean) / (np.maximum(values, 0.0) + n * raised)))
+
+    def _centre(self, weights):
+        if self.observed_kernel is not None:
+            return np.zeros(self.observed_.shape[1])
+        positive = np.maximum(weights, 0.0)
+        return scales_of(self.observed_, positive if positive.sum() > 0.0 else None)[0]
+
+    def _fit_ridge(self):
+        self._path = RidgePath.of(self._factor.features, self.ratio_)
+        self.regularization_ = self.regularization
+        if self.regularization is None:
+            self.regularization_ = choose_regularization(self._path, self._targets(self.target), self.caution)
+
+    def _targets(self, kind):
+        """Return what is predicted, around what predictions fall back to: scaled latents, or features."""
+        if kind == "embedding":
+            factor = factorise(self.latent_kernel_, self.latent_, self.max_rank, self.tolerance)
+            if self.normalize == "none":
+                return factor.features
+            if self._prior is None:
+                return factor.features - self.ratio_ @ factor.features / self.ratio_.sum()
+            return factor.features - self._prior_weights @ factor(self._prior)
+        _, scale = scales_of(self.latent_, self.ratio_)
+        return (self.latent_ - self._fallback()) / scale
+
+    def _fallback(self):
+        if self.normalize != "prior":
+            return np.zeros(self.latent_.shape[1]) if self.normalize == "none" else self._prior_mean()
+        return self._prior_mean()
+
+    def _prior_mean(self):
+        if self._prior is None:
+            return self.ratio_ @ self.latent_ / self.ratio_.sum()
+        return self._prior_weights @ self._prior
+
+    def _fit_original(self):
+        features = self._factor.features
+        scale = len(features) if self.literal else 1.0
+        self._signed = scale * self.ratio_
+        self._operator = eigh((features * self._signed[:, None]).T @ features)
+        self.regularization_ = self.regularization
+        if self.regularization is None:
+            self.regularization_ = self._marginal_choice()
+
+    def _marginal_choice(self):
+        """Return delta: posteriors averaged over held-out observations should be the held-out marginal.
+
+        The criterion of Fukumizu et al. (2013), section 4.2, with the training marginal as the prior.
+        """
+        n = len(self.latent_)
+        rng = np.random.default_rng(self.random_state)
+        fold = rng.permutation(np.arange(n) % min(_FOLDS, n))
+        latent = factorise(self.latent_kernel_, self.latent_, self.max_rank, self.tolerance, rng).features
+        features = self._factor.features
+        losses = np.zeros(len(_ORIGINAL_GRID))
+        scale = None
+        for a in range(min(_FOLDS, n)):
+            inside = fold != a
+            weight = (1.0 if not self.literal else n) / inside.sum()
+            values, vectors = eigh(weight * features[inside].T @ features[inside])
+            scale = values[-1] ** 2 if scale is None else scale
+            query = features[~inside].mean(axis=0) @ vectors
+            for k, delta in enumerate(_ORIGINAL_GRID):
+                kept = values / (values**2 + delta * scale) * query
+                average = weight * features[inside] @ (vectors @ kept)
+                gap = average @ latent[inside] - latent[~inside].mean(axis=0)
+                losses[k] += gap @ gap
+        return float(_ORIGINAL_GRID[losses.argmin()] * scale)
+
+    # -- condition ------------------------------------------------------------------------------------------
+
+    def weights(self, observed) -> np.ndarray:
+        """Return the weights (m, n) of the training points for ``observed`` (m, q), before any normalisation."""
+        rows = self._as_observed(observed)
+        query = self._factor(rows - self._location)
+        if self.method != "original":
+            return self._path.coefficients(query, self.regularization_)
+        values, vectors = self._operator
+        turned = (query @ vectors) * (values / (values**2 + self.regularization_))
+        return ((turned @ vectors.T) @ self._factor.features.T) * self._signed
+
+    def _as_observed(self, observed):
+        if not hasattr(self, "_factor"):
+            raise ValueError("this rule has learnt nothing yet: call fit(latent, observed) first.")
+        observed = np.asarray(observed, dtype=float)
+        width = self.observed_.shape[1]
+        if observed.ndim == 0 or (observed.ndim == 1 and observed.shape[0] == width):
+            observed = observed.reshape(1, -1)
+        observed = as_sample(observed, "observed")
+        if observed.shape[1] != width:
+            raise ValueError(f"observed has {observed.shape[1]} columns, the training observations have {width}.")
+        return observed
+
+    def condition(self, observed) -> KernelMean:
+        """Return the posterior embedding for ``observed`` (q,) or the embeddings for (m, q), at once.
+
+        Its points are the training latents, followed by the sample of the prior where that takes what is missing of the
+        weights (``normalize="prior"``).
+        """
+        rows = self._as_observed(observed)
+        weights = self.weights(rows)
+        points = self.latent_
+        if self.normalize == "sum":
+            weights = weights / _guarded(weights.sum(axis=1))[:, None]
+        elif self.normalize == "prior":
+            missing = 1.0 - weights.sum(axis=1, keepdims=True)
+            if self._prior is None:
+                weights = weights + missing * (self.ratio_ / self.ratio_.sum())
+            else:
+                points = np.concatenate([points, self._prior])
+                weights = np.concatenate([weights, missing * self._prior_weights], axis=1)
+        single = np.ndim(observed) < 2 and len(rows) == 1
+        return KernelMean(points, weights[0] if single else weights, self.latent_kernel_)
+
+    def mean(self, observed) -> np.ndarray:
+        """Return posterior means (m, p) for ``observed`` (m, q)."""
+        weights = self.weights(observed)
+        first = weights @ self.latent_
+        if self.normalize == "prior":
+            return first + (1.0 - weights.sum(axis=1, keepdims=True)) * self._prior_mean()
+        if self.normalize == "sum":
+            return first / _guarded(weights.sum(axis=1))[:, None]
+        return first
+
+    # -- draws -----------------------------------------------------------------------------------------------
+
+    @property
+    def predictive(self) -> Predictive:
+        """The law that draws and intervals come from: means plus training residuals, global or local."""
+        if self.method == "original":
+            raise ValueError(
+                'draws by residuals need weights that are not negative; use method="importance", or take intervals and '
+                "draws from condition(observed)."
+            )
+        if self._predictive is None:
+            residuals = self._path.leave_one_out(self.latent_ - self._prior_mean(), self.regularization_)
+            rng = np.random.default_rng(self.random_state)
+            # Means want a smooth ratio; the spread of residuals is an average and wants one with little bias.
+            weights = self.ratio_ if self._spread_weights is None else self._spread_weights
+            self._predictive = Predictive.fit(self.latent_, self.observed_, residuals, weights, rng)
+        return self._predictive
+
+    def sample(self, observed, num_draws: int, rng: np.random.Generator) -> np.ndarray:
+        """Return posterior draws (m, num_draws, p) for ``observed`` (m, q)."""
+        rows = self._as_observed(observed)
+        return self.predictive.sample(self.mean(rows), rows, num_draws, rng)
+
+    def interval(self, observed, probability: float = 0.94, check: bool = False) -> np.ndarray:
+        """Return central marginal intervals (m, p, 2) for ``observed`` (m, q).
+
+        Parameters
+        ----------
+        observed : array_like (m, q)
+        probability : float
+        check : bool
+            Compare with the intervals of the nearest probability vector in the RKHS, and warn where their lengths
+            differ by more than a fifth: then one of the two ways from signed weights to a distribution is wrong.
+            Costs a quadratic programme for each observation.
+        """
+        if not 0.0 < probability < 1.0:
+            raise ValueError(f"probability must be in (0, 1), got {probability!r}.")
+        rows = self._as_observed(observed)
+        tail = 0.5 * (1.0 - probability)
+        out = np.moveaxis(self.predictive.quantiles(self.mean(rows), rows, np.array([tail, 1.0 - tail])), 1, 2)
+        if check:
+            self._compare(out, rows, probability)
+        return out
+
+    def _compare(self, intervals, rows, probability):
+        """Warn where the embedding's own intervals, from the nearest non-negative weights, have other lengths."""
+        chosen = self.regularization_
+        try:
+            # The embedding asks for less smoothing than the means do.
+            self.regularization_ = choose_regularization(self._path, self._targets("embedding"), 0.0)
+            other = self.condition(np.atleast_2d(rows)).nonnegative().interval(probability)
+        finally:
+            self.regularization_ = chosen
+        apart = float(np.exp(np.max(np.abs(np.log(np.ptp(other, axis=2) / np.ptp(intervals, axis=2))))))
+        if apart > 1.0 + _LENGTHS_DISAGREE:
+            warnings.warn(
+                f"intervals from residuals and from the nearest non-negative weights differ up to {apart:.2g}-fold in "
+                "length: trust neither without a check, such as calibration() or more simulations.",
+                stacklevel=3,
+            )
+
+    def calibration(self, latent=None, observed=None, *, num_draws: int = 200, num_cases: int = 1000, rng=None):
+        """Return how often truths fall where the posteriors say, for pairs that the rule has not seen.
+
+        Parameters
+        ----------
+        latent, observed : array_like (m, p), (m, q), optional
+            Pairs with latents from the prior. Without them the training pairs are used, each predicted from all others.
+        num_draws : int
+            From each posterior.
+        num_cases : int
+            Training pairs used, where no others are given; drawn by their weights.
+        rng : numpy.random.Generator, optional
+
+        Returns
+        -------
+        Calibration
+            Ranks, coverage of marginal intervals, TARP coverage; :func:`pymc_kernel.plot_calibration` draws it.
+
+        Notes
+        -----
+        One product with an n x r matrix and ``num_draws`` look-ups a case: with a fitted rule calibration is nearly
+        free.
+        """
+        rng = np.random.default_rng(0) if rng is None else rng
+        if (latent is None) != (observed is None):
+            raise ValueError("give latent and observed both, or neither for leave-one-out calibration.")
+        if latent is None:
+            cases, draws = self.predictive.leave_one_out_draws(self.latent_, num_cases, num_draws, rng)
+            return calibration_of(draws, self.latent_[cases], rng)
+        latent, rows = as_sample(latent, "latent"), self._as_observed(observed)
+        if latent.shape != (len(rows), self.latent_.shape[1]):
+            raise ValueError(f"latent must have shape {(len(rows), self.latent_.shape[1])}, got {latent.shape}.")
+        return calibration_of(self.sample(rows, num_draws, rng), latent, rng)
+
+
+def _guarded(totals):
+    if not (totals > 0.0).all():
+        raise ValueError(
+            'the weights of an observation sum to zero or less, so they cannot be divided by it; use normalize="prior".'
+        )
+    return totals

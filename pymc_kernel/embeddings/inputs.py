@@ -1,0 +1,63 @@
+"""What users give: checks, scales and default kernels. Imports NumPy and ``kernels``."""
+
+import numpy as np
+
+from pymc_kernel.kernels import Gaussian, Linear, Sum, median_distance
+from pymc_kernel.kernels.base import as_points
+
+__all__ = ["as_sample", "as_weights", "default_latent_kernel", "default_observed_kernel", "median_scales", "scales_of"]
+
+_MEDIAN_POINTS = 500
+
+
+def as_sample(points, name: str) -> np.ndarray:
+    """Return ``points`` as floats (n, d) with all numbers finite."""
+    points = as_points(points, name)
+    bad = int((~np.isfinite(points)).any(axis=1).sum())
+    if bad:
+        raise ValueError(f"{name} has {bad} of {len(points)} rows with NaN or infinite values; drop or repair them.")
+    return points
+
+
+def as_weights(weights, size: int, name: str) -> np.ndarray:
+    """Return ``weights`` (size,) that sum to one, equal ones for None; they may be negative."""
+    if weights is None:
+        return np.full(size, 1.0 / size)
+    weights = np.asarray(weights, dtype=float)
+    if weights.shape != (size,) or not np.isfinite(weights).all():
+        raise ValueError(f"{name} must be {size} finite numbers, one per point, got shape {weights.shape}.")
+    total = weights.sum()
+    if not total > 0.0:
+        raise ValueError(f"{name} sum to {total:g}; they must sum to a positive number.")
+    return weights / total
+
+
+def scales_of(points: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return weighted means (d,) and standard deviations (d,) of ``points``; 1 in place of 0."""
+    mean = np.average(points, axis=0, weights=weights)
+    scale = np.sqrt(np.average((points - mean) ** 2, axis=0, weights=weights))
+    # A constant column comes out with rounding errors for a spread.
+    return mean, np.where(scale > 1e-12 * np.maximum(1.0, np.abs(mean)), scale, 1.0)
+
+
+def median_scales(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return a length scale for each coordinate: its spread times the median distance of the scaled points."""
+    _, scale = scales_of(points)
+    scaled = points / scale
+    if (scaled == scaled[0]).all():
+        return scale
+    return scale * median_distance(scaled, rng, _MEDIAN_POINTS)
+
+
+def default_latent_kernel(points: np.ndarray, rng: np.random.Generator) -> Gaussian:
+    """Return a Gaussian kernel at the median distance, coordinates measured in their spreads."""
+    return Gaussian(median_scales(points, rng))
+
+
+def default_observed_kernel(points: np.ndarray, rng: np.random.Generator) -> Sum:
+    """Return Gaussian plus linear, each one on average at the (centred) points.
+
+    The linear part carries what a Gaussian kernel forgets far from the data: posterior means that go on rising.
+    """
+    _, scale = scales_of(points)
+    return Sum([Gaussian(median_scales(points, rng)), Linear(scale * np.sqrt(points.shape[1]))])

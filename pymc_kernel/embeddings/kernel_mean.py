@@ -1,0 +1,207 @@
+"""Kernel means: weighted points that stand for a distribution. Imports NumPy, ``kernels`` and siblings."""
+
+import numpy as np
+
+from pymc_kernel.embeddings.draws import herd, nearest_probability, resample, signed_quantiles
+from pymc_kernel.embeddings.inputs import as_sample, median_scales
+from pymc_kernel.kernels import Gaussian
+
+__all__ = ["KernelMean"]
+
+_PREIMAGE_STEPS = 200
+_PREIMAGE_TOLERANCE = 1e-8
+
+
+class KernelMean:
+    """sum_i w_i k(z_i, .), the embedding of one distribution or of several on the same points.
+
+    Parameters
+    ----------
+    points : array_like (n, d)
+    weights : array_like (n,) or (m, n), optional
+        May be negative, as those of kernel Bayes' rule are; equal by default. Rows stand for different distributions:
+        all results then have a first axis of length m.
+    kernel : kernel, optional
+        By default Gaussian at the median distance of the points.
+    random_state : int or numpy.random.Generator
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pymc_kernel.embeddings import KernelMean
+    >>> mean = KernelMean(np.random.default_rng(0).normal(size=(500, 1)))
+    >>> float(mean.interval(0.9)[0, 1].round(1))
+    1.7
+    """
+
+    def __init__(self, points, weights=None, kernel=None, *, random_state=0):
+        self.points = as_sample(points, "points")
+        n = len(self.points)
+        self.weights = np.full(n, 1.0 / n) if weights is None else np.asarray(weights, dtype=float)
+        if self.weights.ndim not in (1, 2) or self.weights.shape[-1] != n or not np.isfinite(self.weights).all():
+            raise ValueError(
+                f"weights must be finite, of shape ({n},) or (m, {n}): one per point, got {self.weights.shape}."
+            )
+        rng = np.random.default_rng(random_state)
+        self.kernel = Gaussian(median_scales(self.points, rng)) if kernel is None else kernel.resolve(self.points, rng)
+
+    def __len__(self):
+        return 1 if self.weights.ndim == 1 else len(self.weights)
+
+    def __getitem__(self, index) -> "KernelMean":
+        """Return the distribution (or distributions) at ``index`` of the first axis."""
+        if self.weights.ndim == 1:
+            raise TypeError("this kernel mean stands for one distribution and has no first axis.")
+        return KernelMean(self.points, self.weights[index], self.kernel)
+
+    # -- expectations -------------------------------------------------------------------------------------
+
+    def expectation(self, function) -> np.ndarray:
+        """Return sum_i w_i f(z_i).
+
+        Parameters
+        ----------
+        function : callable or array_like (n,) or (n, p)
+            Of points (n, d), or its values at the points; many functions at once as columns.
+
+        Notes
+        -----
+        The theory holds for functions in the RKHS of the kernel, smooth ones. An indicator or a steep function is
+        averaged too, without that guarantee; for probabilities take :meth:`quantile`.
+        """
+        values = np.asarray(function(self.points) if callable(function) else function, dtype=float)
+        if values.ndim not in (1, 2) or len(values) != len(self.points):
+            raise ValueError(f"the function must have {len(self.points)} values, one per point, got {values.shape}.")
+        return self.weights @ values
+
+    def mean(self) -> np.ndarray:
+        """Return the expectation of the points, shape (d,) or (m, d)."""
+        return self.weights @ self.points
+
+    def covariance(self) -> np.ndarray:
+        """Return the covariance, shape (d, d) or (m, d, d); signed weights may make it indefinite."""
+        weights = np.atleast_2d(self.weights)
+        centred = self.points - np.mean(weights, axis=0) @ self.points  # against cancellation
+        second = np.einsum("mi,ij,ik->mjk", weights, centred, centred, optimize=True)
+        first = weights @ centred
+        out = second - (2.0 - weights.sum(axis=1))[:, None, None] * first[:, :, None] * first[:, None, :]
+        return out[0] if self.weights.ndim == 1 else out
+
+    def __call__(self, points) -> np.ndarray:
+        """Return the embedding at ``points`` (k, d), shape (k,) or (m, k)."""
+        return self.kernel(as_sample(points, "points"), self.points).dot(self.weights.T).T
+
+    def mmd(self, other: "KernelMean") -> np.ndarray:
+        """Return the maximum mean discrepancy to ``other`` under this one's kernel: a number, or (m,)."""
+        points = np.concatenate([self.points, other.points])
+        mine, theirs = np.atleast_2d(self.weights), np.atleast_2d(other.weights)
+        rows = max(len(mine), len(theirs))
+        difference = np.concatenate(
+            [np.broadcast_to(mine, (rows, mine.shape[1])), -np.broadcast_to(theirs, (rows, theirs.shape[1]))], axis=1
+        )
+        squared = np.zeros(rows)
+        for a in range(0, len(points), 1024):
+            block = self.kernel(points[a : a + 1024], points)
+            squared += np.einsum("mi,mi->m", difference[:, a : a + 1024], difference @ block.T)
+        out = np.sqrt(np.maximum(squared, 0.0))
+        return out[0] if self.weights.ndim == other.weights.ndim == 1 else out
+
+    # -- from weights to a distribution ----------------------------------------------------------------------
+
+    def nonnegative(self, ridge: float = 1e-3) -> "KernelMean":
+        """Return the nearest kernel mean on the same points with weights that are not negative and sum to one.
+
+        Parameters
+        ----------
+        ridge : float
+            Added to the diagonal of the Gram matrix, as a share of its mean: spreads the weights.
+        """
+        rows = np.atleast_2d(self.weights)
+        out = nearest_probability(self.kernel, self.points, rows, ridge)
+        return KernelMean(self.points, out[0] if self.weights.ndim == 1 else out, self.kernel)
+
+    def quantile(self, probabilities) -> np.ndarray:
+        """Return marginal quantiles, shape (q, d) or (m, q, d).
+
+        The weighted distribution function is made monotone by its isotonic regression, then inverted.
+        """
+        probabilities = np.atleast_1d(np.asarray(probabilities, dtype=float))
+        if not ((probabilities >= 0) & (probabilities <= 1)).all():
+            raise ValueError(f"probabilities must be in [0, 1], got {probabilities}.")
+        out = np.stack([signed_quantiles(self.points, w, probabilities) for w in np.atleast_2d(self.weights)])
+        return out[0] if self.weights.ndim == 1 else out
+
+    def interval(self, probability: float = 0.94) -> np.ndarray:
+        """Return central marginal intervals, shape (d, 2) or (m, d, 2)."""
+        tail = 0.5 * (1.0 - probability)
+        return np.moveaxis(self.quantile([tail, 1.0 - tail]), -2, -1)
+
+    def sample(self, num_draws: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws (num_draws, d) or (m, num_draws, d) among the points, by their :meth:`nonnegative` weights."""
+        rows = np.atleast_2d(self.nonnegative().weights)
+        out = np.stack([self.points[resample(row, num_draws, rng)] for row in rows])
+        return out[0] if self.weights.ndim == 1 else out
+
+    def herd(self, num_draws: int, candidates=None) -> np.ndarray:
+        """Return points (num_draws, d) chosen one by one so that their mean embedding follows this one.
+
+        Kernel herding (Chen, Welling and Smola 2010): expectations of functions in the RKHS converge at a rate of
+        1 / num_draws where independent draws have its root. Chosen among ``candidates`` (k, d), the points by default.
+        O(k n) for the embedding, O(k) kernels a draw.
+        """
+        candidates = self.points if candidates is None else as_sample(candidates, "candidates")
+        rows = np.atleast_2d(self(candidates))
+        out = np.stack([candidates[herd(self.kernel, candidates, row, num_draws)] for row in rows])
+        return out[0] if self.weights.ndim == 1 else out
+
+    def point_estimate(self) -> np.ndarray:
+        """Return the point whose feature is nearest to the embedding, shape (d,) or (m, d): its preimage, a mode.
+
+        The fixed point of Mika et al. (1999) and Song et al. (2009), for Gaussian kernels, from the point of the sample
+        where the embedding is largest.
+        """
+        if not isinstance(self.kernel, Gaussian):
+            name = type(self.kernel).__name__
+            raise TypeError(f"the fixed point is that of a Gaussian kernel, not of {name}; take mean() instead.")
+        out = np.stack([self._preimage(w) for w in np.atleast_2d(self.weights)])
+        return out[0] if self.weights.ndim == 1 else out
+
+    def _preimage(self, weights):
+        scale = np.asarray(self.kernel.length_scale)
+        here = self.points[int(np.argmax(self.kernel.dot(self.points, weights)))]
+        height = self.kernel(here[None], self.points)[0] @ weights
+        for _ in range(_PREIMAGE_STEPS):
+            pull = weights * self.kernel(here[None], self.points)[0]
+            if not pull.sum() > 0.0:
+                break
+            new = pull @ self.points / pull.sum()
+            new_height = self.kernel(new[None], self.points)[0] @ weights
+            if not new_height >= height:
+                break  # negative weights can make the step overshoot; the best place so far stays
+            moved = np.max(np.abs(new - here) / scale)
+            here, height = new, new_height
+            if moved < _PREIMAGE_TOLERANCE:
+                break
+        return here
+
+    def density(self, grid, length_scale=None) -> np.ndarray:
+        """Return a density at ``grid`` (k, d) for plots, shape (k,) or (m, k), not negative.
+
+        The non-negative weights, smoothed by a Gaussian of the rule-of-thumb width unless ``length_scale`` says so.
+        """
+        grid = as_sample(grid, "grid")
+        projected = self.nonnegative()
+        rows = np.atleast_2d(projected.weights)
+        out = np.empty((len(rows), len(grid)))
+        for k, row in enumerate(rows):
+            scale = _rule_of_thumb(self.points, row) if length_scale is None else np.asarray(length_scale, dtype=float)
+            volume = np.prod(np.broadcast_to(np.sqrt(2.0 * np.pi) * scale, grid.shape[1:]))
+            out[k] = Gaussian(scale).dot(grid, row, self.points) / volume
+        return out[0] if self.weights.ndim == 1 else out
+
+
+def _rule_of_thumb(points, weights):
+    mean = weights @ points
+    spread = np.sqrt(np.maximum(weights @ (points - mean) ** 2, 1e-300))
+    effective = 1.0 / (weights @ weights)
+    return spread * (4.0 / ((points.shape[1] + 2.0) * effective)) ** (1.0 / (points.shape[1] + 4.0))

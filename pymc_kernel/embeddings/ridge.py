@@ -1,0 +1,92 @@
+"""Weighted ridge regression on features along a path of regularisations. Imports NumPy and SciPy only."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import eigh
+
+__all__ = ["RidgePath", "choose_regularization"]
+
+# Of the largest eigenvalue; from there on the constant prediction is all that is left.
+_GRID = 10.0 ** np.arange(-7.0, 1.1, 0.25)
+
+
+@dataclass(frozen=True, eq=False)
+class RidgePath:
+    """One eigendecomposition of S = F' D F, after which every regularisation costs O(n r).
+
+    Attributes
+    ----------
+    projected : ndarray (n, r)
+        Features F in the eigenbasis of S.
+    eigenvalues : ndarray (r,)
+    vectors : ndarray (r, r)
+    weights : ndarray (n,)
+        The diagonal of D, not negative, mean one.
+    """
+
+    projected: np.ndarray
+    eigenvalues: np.ndarray
+    vectors: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def of(cls, features: np.ndarray, weights: np.ndarray) -> "RidgePath":
+        """Decompose for ``features`` (n, r) and ``weights`` (n,)."""
+        values, vectors = eigh((features * weights[:, None]).T @ features, overwrite_a=True)
+        return cls(features @ vectors, np.maximum(values, 0.0), vectors, weights)
+
+    @property
+    def grid(self) -> np.ndarray:
+        """Regularisations worth trying, rising; n times each is added to the eigenvalues."""
+        return _GRID * max(self.eigenvalues[-1], np.finfo(float).tiny) / len(self.projected)
+
+    def shrinkage(self, regularization: float) -> np.ndarray:
+        """Return 1 / (eigenvalue + n regularization), shape (r,)."""
+        return 1.0 / (self.eigenvalues + len(self.projected) * regularization)
+
+    def coefficients(self, features: np.ndarray, regularization: float) -> np.ndarray:
+        """Return D F (S + n lambda I)^-1 q, weights (m, n) of the training points, for new features q (m, r)."""
+        turned = (features @ self.vectors) * self.shrinkage(regularization)
+        return (turned @ self.projected.T) * self.weights
+
+    def leave_one_out(self, targets: np.ndarray, regularization: float) -> np.ndarray:
+        """Return targets (n, p) minus their predictions from all other points, shape (n, p)."""
+        shrinkage = self.shrinkage(regularization)
+        fitted = self.projected @ (shrinkage[:, None] * (self.projected.T @ (self.weights[:, None] * targets)))
+        leverage = self.weights * ((self.projected**2) @ shrinkage)
+        return (targets - fitted) / np.maximum(1.0 - leverage, 1e-10)[:, None]
+
+    def losses(self, targets: np.ndarray, grid: np.ndarray) -> np.ndarray:
+        """Return weighted squared leave-one-out errors, shape (len(grid), n)."""
+        shrinkage = np.stack([self.shrinkage(value) for value in grid])  # (g, r)
+        leverage = (self.projected**2) @ shrinkage.T  # (n, g)
+        right = self.projected.T @ (self.weights[:, None] * targets)  # (r, p)
+        out = np.empty((len(grid), len(targets)))
+        for g, row in enumerate(shrinkage):
+            residuals = targets - self.projected @ (row[:, None] * right)
+            errors = residuals / np.maximum(1.0 - self.weights * leverage[:, g], 1e-10)[:, None]
+            out[g] = self.weights * np.einsum("ij,ij->i", errors, errors)
+        return out
+
+
+def choose_regularization(path: RidgePath, targets: np.ndarray, caution: float = 1.0) -> float:
+    """Return the regularisation that the leave-one-out errors of ``targets`` (n, p) speak for.
+
+    Parameters
+    ----------
+    path
+    targets : ndarray (n, p)
+        Centred where predictions should fall back to, on comparable scales.
+    caution : float
+        The strongest regularisation is taken whose loss is within this many standard errors (of the paired difference)
+        of the smallest. New observations lie off the centre of the training data, where too weak a regularisation costs
+        more than the loss at the training points tells.
+    """
+    grid = path.grid
+    losses = path.losses(targets, grid)
+    best = int(losses.sum(axis=1).argmin())
+    excess = losses - losses[best]
+    close = excess.sum(axis=1) <= caution * excess.std(axis=1) * np.sqrt(len(targets))
+    close[:best] = False
+    return float(grid[np.flatnonzero(close | (np.arange(len(grid)) == best)).max()])

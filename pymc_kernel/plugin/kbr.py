@@ -1,0 +1,302 @@
+"""Kernel Bayes' rule for PyMC models: posteriors from simulations of the model, without its likelihood."""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from arviz import from_dict
+from pymc.backends.arviz import coords_and_dims_for_inferencedata
+
+from pymc_kernel.embeddings import KernelBayesRule
+from pymc_kernel.kernels import Gaussian
+from pymc_kernel.plugin.model_functions import constrained_draws, unconstrained_draws
+
+__all__ = ["sample_kbr"]
+
+_METHODS = {"auto": "auto", "iw": "importance", "importance": "importance", "conditional": "conditional"}
+_OUTSIDE = 0.01  # of the simulations have less kernel mass than an observation that is still inside
+_MASS_POINTS = 2000
+_FEW = 30  # simulations with weight, below which a warning is due
+
+
+def sample_kbr(
+    simulations: xr.DataTree | None = None,
+    draws: int = 1000,
+    *,
+    chains: int = 4,
+    num_simulations: int = 5000,
+    rounds: int = 1,
+    summary: Callable[[dict[str, np.ndarray]], np.ndarray] | None = None,
+    method: str = "auto",
+    rule: KernelBayesRule | None = None,
+    model: pm.Model | None = None,
+    random_seed=None,
+    progressbar: bool = True,
+) -> xr.DataTree:
+    """Draw from the posterior of a model by kernel Bayes' rule, from simulations of prior and data alone.
+
+    The likelihood is never evaluated: the model, or ``simulations``, is asked for draws of the parameters and of the
+    observed variables, and the posterior for the data is learnt from them. Observed variables may be any that PyMC can
+    draw, ``pm.Simulator`` included.
+
+    Parameters
+    ----------
+    simulations : xarray.DataTree, optional
+        With the groups ``prior`` and ``prior_predictive``, as ``pm.sample_prior_predictive`` returns it. By default
+        ``num_simulations`` are made.
+    draws, chains : int
+        Independent draws, in ``chains`` chains for ArviZ's sake.
+    num_simulations : int
+        For each round.
+    rounds : int
+        After the first, parameters are simulated from the current posterior, and the ratio of prior to what was
+        simulated corrects for it (sequential kernel Bayes' rule). Pays where the posterior is much narrower than the
+        prior.
+    summary : callable, optional
+        Observed variables of one data set, name -> array, to a vector of summaries. By default all data, flattened:
+        good for up to some dozens of numbers.
+    method : {"auto", "importance", "conditional"}
+        "iw" stands for "importance". "auto" is the first where simulated parameters are not from the prior alone.
+    rule : KernelBayesRule, optional
+        With settings of your own; it is fitted here, and can be asked for other observations afterwards.
+    model : pymc.Model, optional
+        The model in context by default.
+    random_seed : int or numpy.random.Generator, optional
+    progressbar : bool
+
+    Returns
+    -------
+    xarray.DataTree
+        ``posterior``; ``kernel_weights``: simulated parameters on the unconstrained scale and the signed weights of
+        their kernel mean; ``prior``, ``prior_predictive``, ``observed_data``; ``sample_stats``: see Notes.
+
+    Raises
+    ------
+    ValueError
+        For a model without observed variables or with one that cannot be simulated, and for simulations that do not
+        belong to it.
+
+    Notes
+    -----
+    Sample statistics: ``kernel_mass``, the share of simulations that lie in emptier places than the observation;
+    ``num_effective``, the effective number of simulations that the draws come from; ``num_failed``, simulations with
+    NaN or infinite numbers; ``regularization``, ``share`` (of the simulations in a neighbourhood, 1 for all),
+    ``rank``.
+
+    Draws are the posterior mean by kernel regression plus residuals of simulations, from everywhere or from nearby:
+    the energy score of leave-one-out predictions decides. They live on the unconstrained scale, so no draw leaves the
+    prior's support. ``rule.calibration()`` says at next to no cost whether such posteriors cover.
+
+    A warning is given where the observation lies outside of what was simulated: then the posterior is extrapolated.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_kernel as pk
+    >>> with pm.Model():
+    ...     theta = pm.Normal("theta", 0, 1)
+    ...     y = pm.Normal("y", theta, 0.5, observed=1.0)
+    ...     idata = pk.sample_kbr(num_simulations=1000, random_seed=1, progressbar=False)
+    >>> bool(abs(float(idata["posterior"]["theta"].mean()) - 0.8) < 0.1)
+    True
+    """
+    model = pm.modelcontext(model)
+    if method not in _METHODS:
+        raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}, got {method!r}.")
+    for name, value in (("draws", draws), ("chains", chains), ("num_simulations", num_simulations), ("rounds", rounds)):
+        if not (isinstance(value, int | np.integer) and value >= 1):
+            raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+    _check_model(model)
+    rng = np.random.default_rng(random_seed)
+    data = _observed_data(model)
+    observed = _summaries({name: values[None] for name, values in data.items()}, summary)[0]
+    if not np.isfinite(observed).all():
+        raise ValueError("the observed data, or their summaries, have NaN or infinite entries.")
+    if simulations is None:
+        simulations = _prior_predictive(model, num_simulations, rng)
+    latent, seen = _pairs(simulations, model, summary)
+    prior = latent
+    fitted = _fitted(rule, method, latent, seen, None, rng)
+    for _ in range(1, rounds):
+        proposed = fitted.sample(observed[None], num_simulations, rng)[0]
+        again = _posterior_predictive(model, proposed, rng, progressbar)
+        new_latent, new_seen = _pairs(again, model, summary)
+        latent, seen = np.concatenate([latent, new_latent]), np.concatenate([seen, new_seen])
+        fitted = _fitted(rule, method, latent, seen, prior, rng)
+    positions = fitted.sample(observed[None], draws * chains, rng)[0]
+    return _tree(model, fitted, positions, (chains, draws), observed, data, simulations, rng)
+
+
+def _check_model(model):
+    if not model.observed_RVs:
+        raise ValueError("the model has no observed variable: give the data to one with observed=.")
+    if not model.free_RVs:
+        raise ValueError("the model has no free variable: there is nothing to infer.")
+    for rv in model.observed_RVs:
+        if _cannot_draw(rv):
+            raise ValueError(
+                f"{rv.name!r} cannot be simulated, only its likelihood can be estimated; sample_kbr needs draws of the "
+                "data. Write it as pm.Simulator or pm.CustomDist(random=...), or use pm.sample(step=pk.KernelHMC())."
+            )
+
+
+def _cannot_draw(rv):
+    """Return whether PyMC refuses to draw this observed variable."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Numba will use object mode")
+        warnings.filterwarnings("ignore", message="RandomVariable Ops will stop hiding", category=DeprecationWarning)
+        try:
+            pm.draw(rv, random_seed=0)
+        except NotImplementedError:
+            return True
+    return False
+
+
+def _observed_data(model):
+    data = {}
+    for rv in model.observed_RVs:
+        values = model.rvs_to_values[rv]
+        data[rv.name] = np.asarray(values.data if hasattr(values, "data") else values.eval(), dtype=float)
+    return data
+
+
+def _prior_predictive(model, size, rng):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The effect of Potentials")
+        # PyMC's own Simulator, in the version of the day.
+        warnings.filterwarnings("ignore", message="RandomVariable Ops will stop hiding", category=DeprecationWarning)
+        if model.potentials:
+            warnings.warn(
+                f"Potentials ({', '.join(p.name for p in model.potentials)}) cannot be simulated: the posterior will "
+                "be that of the model without them.",
+                stacklevel=3,
+            )
+        return pm.sample_prior_predictive(size, model=model, random_seed=int(rng.integers(2**31)))
+
+
+def _posterior_predictive(model, positions, rng, progressbar):
+    """Simulate data at unconstrained ``positions`` (n, d); return a tree like that of prior predictive draws."""
+    values = constrained_draws(model, positions)
+    names = {rv.name for rv in model.free_RVs}
+    coords, dims = coords_and_dims_for_inferencedata(model)
+    tree = from_dict(
+        {"posterior": {name: v[None] for name, v in values.items() if name in names}}, coords=coords, dims=dims
+    )
+    drawn = pm.sample_posterior_predictive(
+        tree,
+        model=model,
+        var_names=[rv.name for rv in model.observed_RVs],
+        random_seed=int(rng.integers(2**31)),
+        progressbar=progressbar,
+    )
+    return xr.DataTree.from_dict(
+        {"prior": tree["posterior"].to_dataset(), "prior_predictive": drawn["posterior_predictive"].to_dataset()}
+    )
+
+
+def _summaries(draws: dict[str, np.ndarray], summary) -> np.ndarray:
+    """Return the summaries (n, q) of n data sets, name -> (n, ...)."""
+    if summary is None:
+        return np.concatenate([np.reshape(v, (len(v), -1)) for v in draws.values()], axis=1).astype(float)
+    size = len(next(iter(draws.values())))
+    rows = [np.ravel(np.asarray(summary({k: v[i] for k, v in draws.items()}), dtype=float)) for i in range(size)]
+    if len({row.size for row in rows}) != 1:
+        raise ValueError("summary must return vectors of one length for all data sets.")
+    return np.stack(rows)
+
+
+def _pairs(simulations, model, summary):
+    """Return parameters (n, d) on the unconstrained scale and summaries (n, q) of the data simulated from them."""
+    missing = [g for g in ("prior", "prior_predictive") if g not in simulations.children]
+    if missing:
+        raise ValueError(
+            f"simulations has no group {', '.join(missing)}: give what pm.sample_prior_predictive returns, or nothing."
+        )
+    parameters, predictive = simulations["prior"].to_dataset(), simulations["prior_predictive"].to_dataset()
+    lacking = [rv.name for rv in model.observed_RVs if rv.name not in predictive]
+    if lacking:
+        raise ValueError(f"simulations have no {', '.join(lacking)}, which the model observes.")
+    latent = unconstrained_draws(parameters, model)
+    latent = latent.reshape(-1, latent.shape[-1])
+    draws = {}
+    for rv in model.observed_RVs:
+        values = predictive[rv.name].transpose("chain", "draw", ...).values
+        draws[rv.name] = values.reshape(-1, *values.shape[2:])
+    return latent, _summaries(draws, summary)
+
+
+def _fitted(rule, method, latent, seen, prior, rng):
+    chosen = _METHODS[method]
+    if rule is None:
+        if chosen == "auto":
+            chosen = "conditional" if prior is None else "importance"
+        rule = KernelBayesRule(chosen, random_state=rng)
+    with warnings.catch_warnings():
+        # Counted in the statistics, and said once below.
+        warnings.filterwarnings("ignore", message=r".* pairs have NaN")
+        return rule.fit(latent, seen, prior if rule.method != "conditional" else None)
+
+
+def _tree(model, fitted, positions, shape, observed, data, simulations, rng):
+    coords, dims = coords_and_dims_for_inferencedata(model)
+    values = {name: v.reshape(*shape, *v.shape[1:]) for name, v in constrained_draws(model, positions).items()}
+    groups = {"posterior": from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset()}
+    weights = fitted.condition(observed).weights
+    groups["kernel_weights"] = xr.Dataset(
+        {
+            "weight": ("simulation", weights[: len(fitted.latent_)]),
+            "position": (("simulation", "unconstrained"), fitted.latent_),
+        }
+    )
+    groups["sample_stats"] = _stats(fitted, observed, rng)
+    for name in ("prior", "prior_predictive"):
+        groups[name] = simulations[name].to_dataset()
+    groups["observed_data"] = from_dict({"observed_data": data}, coords=coords, dims=dims, sample_dims=[])[
+        "observed_data"
+    ].to_dataset()
+    return xr.DataTree.from_dict(groups)
+
+
+def _stats(fitted, observed, rng):
+    mass = _kernel_mass(fitted.observed_, observed, rng)
+    near = fitted.predictive.effective_number(fitted.mean(observed), observed[None])
+    failed = fitted.num_dropped_
+    if failed:
+        total = failed + len(fitted.latent_)
+        warnings.warn(
+            f"{failed} of {total} simulations ({100 * failed / total:.0f} %) gave NaN or infinite numbers and are left "
+            "out: the posterior is that of parameters given that the simulator succeeds.",
+            stacklevel=4,
+        )
+    if mass < _OUTSIDE:
+        warnings.warn(
+            f"only {100 * mass:.1f} % of the simulations lie in places as empty as that of the observation: it is "
+            "at the edge of what the model simulates, or outside: the posterior is extrapolated. Check the prior.",
+            stacklevel=4,
+        )
+    if near < _FEW:
+        warnings.warn(
+            f"the draws come from an effective number of {near:.0f} simulations: take more of them, or rounds=2.",
+            stacklevel=4,
+        )
+    return xr.Dataset(
+        {
+            "kernel_mass": mass,
+            "num_effective": near,
+            "num_failed": failed,
+            "regularization": fitted.regularization_,
+            "share": fitted.predictive.share,
+            "rank": fitted.rank_,
+        }
+    )
+
+
+def _kernel_mass(seen, observed, rng):
+    """Return the share of simulations with no more kernel mass around them than the observation has."""
+    some = seen[rng.choice(len(seen), size=min(_MASS_POINTS, len(seen)), replace=False)]
+    scale = np.where(np.ptp(some, axis=0) > 0, some.std(axis=0), 1.0)
+    kernel = Gaussian("median").resolve(some / scale, rng)
+    # Each simulation has itself for a neighbour, which the observation has not.
+    others = (kernel.dot(some / scale, np.ones(len(some))) - 1.0) / (len(some) - 1.0)
+    return float((others <= kernel(observed[None] / scale, some / scale).mean()).mean())

@@ -1,0 +1,319 @@
+import numpy as np
+import pytest
+
+from pymc_kernel.embeddings import ConditionalMean, DensityRatio, KernelBayesRule, KernelMean
+from pymc_kernel.embeddings.gram import factorise
+from pymc_kernel.embeddings.ridge import RidgePath
+from pymc_kernel.kernels import FeatureKernel, Gaussian, Linear, Product, Sum, random_fourier_features
+from tests.reference import slow_embeddings as slow
+
+EXACT = {"max_rank": 10_000, "tolerance": 1e-13}
+
+
+def pairs(n=120, d=2, noise=0.3, seed=0):
+    rng = np.random.default_rng(seed)
+    latent = rng.standard_normal((n, d))
+    return latent, 1.0 + latent + noise * rng.standard_normal((n, d)), np.sqrt(0.5) * rng.standard_normal((n, d))
+
+
+# -- against the formulas as printed ------------------------------------------------------------------------
+
+
+def test_weights_are_those_of_the_papers():
+    z, x, u = pairs()
+    kz, kx, y = Gaussian(1.3), Gaussian(1.7), np.array([[0.8, 1.4]])
+    prior_mean = kz(z, u).mean(axis=1)
+    common = {"latent_kernel": kz, "observed_kernel": kx, "normalize": "none", "ratio_regularization": 0.05, **EXACT}
+    ratio, expected = slow.importance(kz(z), prior_mean, kx(x), kx(x, y)[:, 0], 0.05, 0.02)
+    # The ratio is scaled to a mean of one, which is a regularisation of another size.
+    rule = KernelBayesRule("importance", regularization=0.02 / ratio.mean(), **common).fit(z, x, u)
+    np.testing.assert_allclose(rule.ratio_, ratio / ratio.mean(), rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(rule.weights(y)[0], expected, rtol=1e-7, atol=1e-8)
+    literal = slow.original(kz(z), prior_mean, kx(x), kx(x, y)[:, 0], 0.05, 3.0)
+    rule = KernelBayesRule("original", regularization=3.0, literal=True, **common).fit(z, x, u)
+    np.testing.assert_allclose(rule.weights(y)[0], literal, rtol=1e-7, atol=1e-8)
+    # The other normalisation is the same rule at delta / n^2, with weights divided by one.
+    rule = KernelBayesRule("original", regularization=3.0 / len(z) ** 2, **common).fit(z, x, u)
+    np.testing.assert_allclose(rule.weights(y)[0], literal, rtol=1e-7, atol=1e-8)
+
+
+def test_threshold_is_importance_with_a_named_ratio():
+    z, x, u = pairs()
+    common = {
+        "latent_kernel": Gaussian(1.0),
+        "observed_kernel": Gaussian(1.0),
+        "ratio_regularization": 0.03,
+        "normalize": "none",
+    }
+    threshold = KernelBayesRule("threshold", regularization=0.01, **common).fit(z, x, u)
+    scale = threshold.ratio_.mean()
+    importance = KernelBayesRule("importance", regularization=0.01 / scale, **common).fit(z, x, u)
+    np.testing.assert_allclose(threshold.weights(x[:5]), importance.weights(x[:5]), rtol=1e-8, atol=1e-10)
+
+
+def test_conditional_is_kernel_regression():
+    z, x, _ = pairs()
+    kernel, y = Gaussian(1.2), np.array([[1.0, 0.5], [2.0, 2.0]])
+    rule = KernelBayesRule("conditional", observed_kernel=kernel, regularization=0.01, normalize="none", **EXACT).fit(
+        z, x
+    )
+    n = len(z)
+    expected = np.linalg.solve(kernel(x) + n * 0.01 * np.eye(n), kernel(x, y)).T
+    np.testing.assert_allclose(rule.weights(y), expected, rtol=1e-7, atol=1e-8)
+    twin = ConditionalMean(kernel, regularization=0.01, **EXACT).fit(x, z)
+    np.testing.assert_allclose(twin.weights(y), expected, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", ["importance", "original", "conditional"])
+def test_low_rank_agrees_with_dense(method):
+    z, x, u = pairs(200)
+    common = {
+        "regularization": 0.01,
+        "ratio_regularization": 0.05,
+        "latent_kernel": Gaussian(1.5),
+        "observed_kernel": Gaussian(2.0),
+    }
+    y = x[:3] + 0.1
+    exact = KernelBayesRule(method, **common, **EXACT).fit(z, x, u)
+    low = KernelBayesRule(method, **common, max_rank=200, tolerance=1e-9).fit(z, x, u)
+    assert low.rank_ < 0.7 * len(z)
+    np.testing.assert_allclose(low.mean(y), exact.mean(y), atol=1e-6)
+
+
+def test_nystroem_where_the_rank_is_cut():
+    z, x, _ = pairs(600)
+    kernel = Gaussian(0.3)
+    exact = KernelBayesRule("conditional", observed_kernel=kernel, regularization=1e-2, **EXACT).fit(z, x)
+    low = KernelBayesRule("conditional", observed_kernel=kernel, regularization=1e-2, max_rank=100).fit(z, x)
+    assert low.rank_ == 100
+    assert low.left_out_ > 1e-3
+    assert np.abs(low.mean(x[:50]) - exact.mean(x[:50])).mean() < 0.15
+
+
+def test_leave_one_out_is_what_it_says():
+    rng = np.random.default_rng(0)
+    features, weights = rng.standard_normal((25, 6)), rng.uniform(0.0, 2.0, 25)
+    targets = rng.standard_normal((25, 3))
+    path = RidgePath.of(features, weights)
+    expected = slow.ridge_errors(features, weights, targets, 0.1)
+    np.testing.assert_allclose(path.leave_one_out(targets, 0.1), expected, rtol=1e-9)
+    losses = path.losses(targets, np.array([0.1, 1.0]))
+    np.testing.assert_allclose(losses[0], weights * (expected**2).sum(axis=1), rtol=1e-9)
+
+
+def test_loss_of_the_ratio_is_leave_one_out():
+    z, _, u = pairs(30)
+    kernel = Gaussian(1.0)
+    factor = factorise(kernel, z, 10_000, 1e-13)
+    weights = np.random.default_rng(1).dirichlet(np.ones(len(u)))
+    ratio = DensityRatio(kernel, regularization=0.07, **EXACT).fit(u, z, weights)
+    # The rest of the prior's weights is scaled to one here and there.
+    assert ratio.loss_ == pytest.approx(slow.ratio_loss(factor.features, factor(u), weights, 0.07), rel=1e-8)
+
+
+# -- what must come out ---------------------------------------------------------------------------------------
+
+
+def test_ratio_of_two_normal_laws():
+    rng = np.random.default_rng(0)
+    q, p = rng.standard_normal((2000, 1)), np.sqrt(0.5) * rng.standard_normal((2000, 1))
+    places = np.linspace(-1.5, 1.5, 7)[:, None]
+    truth = np.sqrt(2.0) * np.exp(-0.5 * places[:, 0] ** 2)
+    ratio = DensityRatio(random_state=0).fit(p, q)
+    assert np.abs(ratio(places) - truth).max() < 0.15
+    a = 0.2
+    relative = DensityRatio(relative=a, random_state=0).fit(p, q)
+    assert np.abs(relative(places) - truth / (a * truth + 1 - a)).max() < 0.15
+    assert relative.ratio_.max() < 1.1 / a
+
+
+def test_prior_equal_to_the_training_marginal():
+    """The ratio is one and importance is conditional."""
+    z, x, _ = pairs(1000)
+    same = np.random.default_rng(5).standard_normal(z.shape)
+    weighted = KernelBayesRule("importance").fit(z, x, same)
+    plain = KernelBayesRule("conditional").fit(z, x)
+    assert np.abs(weighted.ratio_ - 1.0).mean() < 0.2
+    y = x[:100]
+    assert ((weighted.mean(y) - plain.mean(y)) ** 2).mean() < 0.02 * plain.mean(y).var()
+
+
+def test_linear_gaussian_posterior_as_n_grows():
+    errors = []
+    for n in (300, 3000):
+        z, x, u = pairs(n, noise=0.5, seed=3)
+        rule = KernelBayesRule(observed_kernel=Sum([Linear(1.0), Linear(1.0, constant=1.0)])).fit(z, x, u)
+        y = 1.0 + np.random.default_rng(8).standard_normal((200, 2))
+        truth = (y - 1.0) / 0.25 / (2.0 + 1.0 / 0.25)
+        errors.append(((rule.mean(y) - truth) ** 2).mean())
+    assert errors[1] < 0.3 * errors[0]
+    assert errors[1] < 2e-3
+
+
+def test_default_beats_the_prior_mean_and_the_original_rule():
+    """Signal in two dimensions, n = l = 200, ten problems of the sources."""
+    errors = {"importance": [], "original": [], "prior": []}
+    for seed in range(10):
+        z, x, u = pairs(200, noise=1.0, seed=seed)
+        y = 1.0 + np.sqrt(1.5) * np.random.default_rng(99).standard_normal((200, 2))
+        truth = (y - 1.0) / 3.0
+        for method in ("importance", "original"):
+            errors[method].append(((KernelBayesRule(method).fit(z, x, u).mean(y) - truth) ** 2).mean())
+        errors["prior"].append((truth**2).mean())
+    means = {k: np.mean(v) for k, v in errors.items()}
+    assert means["importance"] < 0.2 * means["prior"]
+    assert means["importance"] < means["original"]
+
+
+def test_intervals_cover_on_the_sharp_problem():
+    """Truth .95; the prototype's clipped weights gave .994 at twice the length. Six runs of 200 observations."""
+    hits, lengths = [], []
+    for seed in range(6):
+        rng = np.random.default_rng([seed, 1])
+        z, x, u = pairs(1000, seed=seed)
+        truth = np.sqrt(0.5) * rng.standard_normal((200, 2))
+        y = 1.0 + truth + 0.3 * rng.standard_normal((200, 2))
+        intervals = KernelBayesRule().fit(z, x, u).interval(y, 0.95)
+        hits.append((intervals[..., 0] <= truth) & (truth <= intervals[..., 1]))
+        lengths.append(np.ptp(intervals, axis=2) / (2 * 1.96 / np.sqrt(2.0 + 1.0 / 0.09)))
+    assert 0.93 <= np.mean(hits) <= 0.97  # standard error over runs .008
+    assert np.mean(lengths) == pytest.approx(1.0, abs=0.05)
+
+
+def test_draws_follow_two_modes():
+    """Symmetric observation: the mean says nothing, only neighbours do. The global law would put a fifth at zero."""
+    rng = np.random.default_rng(0)
+    z = rng.uniform(-2.0, 2.0, (3000, 1))
+    rule = KernelBayesRule("conditional").fit(z, np.abs(z) + 0.1 * rng.standard_normal(z.shape))
+    draws = rule.sample([[1.5]], 2000, rng)[0, :, 0]
+    assert rule.predictive.share < 1.0
+    assert np.mean(np.abs(np.abs(draws) - 1.5) < 0.4) > 0.95
+    assert 0.35 < np.mean(draws > 0) < 0.65
+
+
+def test_calibration_knows_right_from_wrong():
+    z, x, u = pairs(1500)
+    rng = np.random.default_rng(1)
+    rule = KernelBayesRule().fit(z, x, u)
+    truth = np.sqrt(0.5) * rng.standard_normal((400, 2))
+    y = 1.0 + truth + 0.3 * rng.standard_normal((400, 2))
+    assert rule.calibration(truth, y, rng=rng).worst_gap() < 4.0
+    assert rule.calibration().worst_gap() < 4.0
+    # A rule that believes the training marginal to be the prior, and noise of half the size.
+    wrong = KernelBayesRule("conditional").fit(z, z + 1.0 + 0.5 * (x - z - 1.0))
+    assert wrong.calibration(truth, y, rng=rng).worst_gap() > 6.0
+
+
+def test_interval_warns_where_ways_disagree():
+    z, x, _ = pairs(300)
+    rule = KernelBayesRule("conditional", latent_kernel=Gaussian(30.0)).fit(z, x)
+    with pytest.warns(UserWarning, match="differ up to"):
+        rule.interval(x[:1], check=True)
+
+
+# -- kernels of several variables -------------------------------------------------------------------------------
+
+
+def test_products_sums_and_features():
+    z, x, _ = pairs(150)
+    other = np.random.default_rng(4).standard_normal((150, 1))
+    joint = np.concatenate([x, other], axis=1)
+    product = Product([Gaussian(1.0), Gaussian(2.0)], [slice(0, 2), [2]])
+    np.testing.assert_allclose(product(joint), Gaussian(1.0)(x) * Gaussian(2.0)(other), rtol=1e-12)
+    np.testing.assert_allclose(product.diagonal(joint), 1.0)
+    total = Sum([Gaussian(1.0), Linear(2.0)], [2.0, 0.5])
+    np.testing.assert_allclose(total(x), 2.0 * Gaussian(1.0)(x) + 0.5 * (x @ x.T) / 4.0, rtol=1e-10)
+    np.testing.assert_allclose(np.diag(total(x)), total.diagonal(x), rtol=1e-10)
+    features = FeatureKernel(random_fourier_features(Gaussian(1.5), 2000, 2, np.random.default_rng(0)))
+    exact = KernelBayesRule("conditional", observed_kernel=Gaussian(1.5), regularization=0.01).fit(z, x).mean(x[:20])
+    near = KernelBayesRule("conditional", observed_kernel=features, regularization=0.01).fit(z, x).mean(x[:20])
+    assert np.abs(near - exact).max() < 0.1
+    resolved = Product([Gaussian("median"), Gaussian("median")], [slice(0, 2), [2]]).resolve(joint)
+    assert resolved.kernels[0].length_scale != resolved.kernels[1].length_scale
+    for wrong in (lambda: Product([Gaussian()], []), lambda: Sum([]), lambda: Sum([Gaussian()], [-1.0])):
+        with pytest.raises(ValueError, match=r"at least one|one set"):
+            wrong()
+
+
+def test_trace_kernel_on_matrices():
+    rng = np.random.default_rng(0)
+    matrices = rng.standard_normal((5, 3, 3))
+    expected = np.einsum("aij,bij->ab", matrices, matrices)
+    np.testing.assert_allclose(Linear()(matrices.reshape(5, 9)), expected, rtol=1e-12)
+
+
+# -- sum and chain rule --------------------------------------------------------------------------------------------
+
+
+def test_sum_and_chain_rule_against_the_marginal():
+    rng = np.random.default_rng(0)
+    inputs = rng.uniform(-2, 2, (800, 1))
+    outputs = np.sin(inputs) + 0.2 * rng.standard_normal(inputs.shape)
+    law = KernelMean(0.5 + 0.3 * rng.standard_normal((800, 1)))
+    conditional = ConditionalMean().fit(inputs, outputs)
+    truth = KernelMean(np.sin(law.points) + 0.2 * rng.standard_normal(law.points.shape))
+    found = conditional.sum_rule(law)
+    assert found.mmd(truth) < 0.05 < 0.2 < KernelMean(outputs).mmd(truth)
+    joint = conditional.chain_rule(law)
+    product = float(joint.expectation(lambda p: p[:, 0] * p[:, 1]))
+    assert product == pytest.approx(float((law.points * truth.points).mean()), abs=0.03)
+
+
+# -- what users get wrong ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda z, x: KernelBayesRule("best"), "method must be one of"),
+        (lambda z, x: KernelBayesRule("threshold"), "needs ratio_regularization"),
+        (lambda z, x: KernelBayesRule(regularization=-1.0), "positive"),
+        (lambda z, x: KernelBayesRule(literal=True), "original"),
+        (lambda z, x: KernelBayesRule().fit(z, x[:-1]), "must be pairs"),
+        (lambda z, x: KernelBayesRule().fit(z[:1], x[:1]), "at least two"),
+        (lambda z, x: KernelBayesRule().fit(z, x, z[:, :1]), "they must agree"),
+        (lambda z, x: KernelBayesRule().fit(z, x).mean(x[:, :1]), "columns"),
+        (lambda z, x: KernelBayesRule().fit(z, x).mean([np.nan, 0.0]), "NaN"),
+        (lambda z, x: KernelBayesRule().mean(x), "learnt nothing"),
+        (lambda z, x: KernelBayesRule().fit(z, x, z, -np.ones(len(z))), "positive number"),
+        (lambda z, x: DensityRatio(relative=1.0), "relative must be"),
+        (lambda z, x: KernelMean(z, np.ones(3)), "one per point"),
+        (lambda z, x: KernelMean(z).quantile(2.0), "probabilities"),
+        (lambda z, x: ConditionalMean().fit(z, x[:3]), "must be pairs"),
+    ],
+)
+def test_mistakes_are_named(call, message):
+    z, x, _ = pairs(20)
+    with pytest.raises(ValueError, match=message):
+        call(z, x)
+
+
+def test_failed_simulations_and_constant_columns_are_said():
+    z, x, _ = pairs(100)
+    x = np.concatenate([x, np.full((100, 1), 7.0)], axis=1)
+    x[:10, 0] = np.nan
+    with pytest.warns(UserWarning, match="pairs|constant") as said:
+        rule = KernelBayesRule("conditional").fit(z, x)
+    texts = " ".join(str(w.message) for w in said)
+    assert "10 of 100" in texts
+    assert "columns [2] are constant" in texts
+    assert rule.num_dropped_ == 10
+    assert np.isfinite(rule.mean(x[20:30])).all()
+
+
+def test_singular_gram_matrix_is_said():
+    """Features that repeat themselves; a factor of a proper kernel has full rank by its making."""
+    z, x, _ = pairs(50)
+    twice = FeatureKernel(lambda points: np.concatenate([points, points], axis=1))
+    with pytest.warns(UserWarning, match="raised"):
+        rule = KernelBayesRule("original", ratio_regularization=1e-18, latent_kernel=twice).fit(z, x)
+    assert rule.ratio_regularization_ > 1e-18
+    assert np.isfinite(rule.mean(x[:2])).all()
+
+
+def test_duplicates_change_nothing_but_the_count():
+    z, x, _ = pairs(80)
+    common = {"observed_kernel": Gaussian(1.0), "regularization": 0.01}
+    once = KernelBayesRule("conditional", **common).fit(z, x)
+    twice = KernelBayesRule("conditional", **common).fit(np.repeat(z, 2, axis=0), np.repeat(x, 2, axis=0))
+    np.testing.assert_allclose(once.mean(x[:5]), twice.mean(x[:5]), atol=1e-3)

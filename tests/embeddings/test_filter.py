@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+
+from case_studies.kbr_filter import rotating
+from pymc_kernel.embeddings import KernelBayesFilter
+from pymc_kernel.kernels import Gaussian
+from tests.reference import slow_embeddings as slow
+
+
+def split(seed, train, test=100):
+    states, seen = rotating("rotation", train + test, np.random.default_rng(seed))
+    return states[:train], seen[:train], states[train:], seen[train:]
+
+
+def test_filter_is_algorithm_2():
+    z, x, _, y = split(0, 60, 15)
+    kz, kx = Gaussian(0.8), Gaussian(1.1)
+    learnt = KernelBayesFilter(
+        state_kernel=kz,
+        observed_kernel=kx,
+        regularization=0.02,
+        ratio_regularization=0.01,
+        max_rank=999,
+        tolerance=1e-13,
+    ).fit(z, x)
+    expected = slow.filter_weights(z, kz(z), kx(x), kx(x, y).T, 0.01, 0.02)
+    np.testing.assert_allclose(learnt.filter(y).weights, expected, atol=1e-7)
+
+
+def test_one_by_one_is_the_batch():
+    z, x, _, y = split(1, 150, 10)
+    learnt = KernelBayesFilter(regularization=0.01, ratio_regularization=0.003, state_scale=0.5, observed_scale=1.0)
+    batch = learnt.fit(z, x).filter(y)
+    state = learnt.start()
+    for t, observation in enumerate(y):
+        state = learnt.update(state, observation)
+        np.testing.assert_allclose(state.weights, batch.weights[t], rtol=1e-10)
+
+
+@pytest.mark.parametrize(("method", "strength"), [("importance", 0.01), ("original", 1e-5)])
+def test_filters_smooths_and_predicts_better_than_it_sees(method, strength):
+    """Mean squared errors over three sequences: observation .08, no knowledge of the state about one."""
+    errors = {"filter": [], "smooth": [], "predict": [], "seen": []}
+    settings = {"regularization": strength, "ratio_regularization": 1e-3, "state_scale": 0.25, "observed_scale": 1.0}
+    for seed in range(3):
+        z, x, truth, y = split(seed, 400)
+        learnt = KernelBayesFilter(method, **settings).fit(z, x)
+        filtered = learnt.filter(y)
+        ahead = learnt.predict(filtered, 2)
+        for name, error in (
+            ("filter", filtered.mean() - truth),
+            ("smooth", learnt.smooth(filtered, y).mean() - truth),
+            ("predict", ahead.mean()[:-2] - truth[2:]),
+            ("seen", y - truth),
+        ):
+            errors[name].append((error**2).sum(axis=1).mean())
+    means = {k: np.mean(v) for k, v in errors.items()}
+    assert means["filter"] < 0.85 * means["seen"]
+    assert means["predict"] < 0.3
+    if method == "importance":
+        assert means["smooth"] < 0.95 * means["filter"]
+
+
+def test_settings_are_chosen_on_the_end_of_the_sequence():
+    z, x, truth, y = split(0, 150)
+    learnt = KernelBayesFilter(state_scale=0.5).fit(z, x)
+    assert learnt.settings_["state_scale"] == 0.5
+    assert None not in learnt.settings_.values()
+    poor = KernelBayesFilter(state_scale=0.5, observed_scale=1.0, regularization=10.0, ratio_regularization=1.0).fit(
+        z, x
+    )
+    errors = [((f.filter(y).mean() - truth) ** 2).sum(axis=1).mean() for f in (learnt, poor)]
+    assert errors[0] < 0.3 * errors[1]
+    assert 0.3 * errors[0] < learnt.validation_error_ < 3.0 * errors[0]
+
+
+def test_an_observation_from_nowhere_leaves_the_prediction():
+    z, x, _, y = split(2, 150, 5)
+    learnt = KernelBayesFilter(regularization=0.01, ratio_regularization=0.003, state_scale=0.5, observed_scale=1.0)
+    y[2] = 1e6
+    filtered = learnt.fit(z, x).filter(y)
+    np.testing.assert_allclose(filtered.weights.sum(axis=1), 1.0)
+    assert (np.abs(filtered.mean()) < 2.0).all()
+
+
+def test_mistakes_are_named():
+    z, x, _, y = split(0, 60, 10)
+    learnt = KernelBayesFilter(regularization=0.01, ratio_regularization=0.003, state_scale=0.5, observed_scale=1.0)
+    with pytest.raises(ValueError, match="one each a time"):
+        learnt.fit(z, x[:-1])
+    with pytest.raises(ValueError, match="at least ten"):
+        learnt.fit(z[:5], x[:5])
+    with pytest.raises(ValueError, match="positive number"):
+        KernelBayesFilter(regularization=0.0)
+    filtered = learnt.fit(z, x).filter(y)
+    with pytest.raises(ValueError, match="those it came from"):
+        learnt.smooth(filtered, y[:-1])
+    with pytest.raises(ValueError, match="steps must be"):
+        learnt.predict(filtered, 0)

@@ -1,0 +1,153 @@
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+import pymc_kernel as pk
+from pymc_kernel.embeddings import KernelBayesRule
+from pymc_kernel.kernels import FeatureKernel
+
+QUIET = {"progressbar": False, "random_seed": 3}
+
+
+def normal_model(y=1.0):
+    """Posterior N(.8, .2): prior N(0, 1), noise of variance .25."""
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        pm.Deterministic("twice", 2 * theta)
+        pm.Normal("y", theta, 0.5, observed=y)
+    return model
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_posterior_of_a_normal_model(rounds):
+    idata = pk.sample_kbr(model=normal_model(), num_simulations=1500, rounds=rounds, draws=500, **QUIET)
+    theta = idata["posterior"]["theta"]
+    assert theta.sizes == {"chain": 4, "draw": 500}
+    # The kernel posterior is learnt from 1,500 simulations: its mean is off by about .02, its spread by a few per cent.
+    assert float(theta.mean()) == pytest.approx(0.8, abs=0.06)
+    assert float(theta.std()) == pytest.approx(np.sqrt(0.2), rel=0.12)
+    np.testing.assert_allclose(idata["posterior"]["twice"], 2 * theta)
+    assert idata["kernel_weights"].sizes["simulation"] == 1500 * rounds
+    stats = idata["sample_stats"]
+    assert 0.0 < float(stats["kernel_mass"]) <= 1.0
+    assert float(stats["num_effective"]) > 30
+
+
+def test_same_seed_same_draws_and_simulations_can_be_kept():
+    model = normal_model()
+    simulations = pm.sample_prior_predictive(500, model=model, random_seed=1)
+    first = pk.sample_kbr(simulations, model=model, draws=50, **QUIET)
+    second = pk.sample_kbr(simulations, model=model, draws=50, method="iw", **QUIET)
+    again = pk.sample_kbr(simulations, model=model, draws=50, **QUIET)
+    xr.testing.assert_equal(first["posterior"].to_dataset(), again["posterior"].to_dataset())
+    # The simulations are from the prior, so weighting by the ratio changes little.
+    assert float(abs(first["posterior"]["theta"].mean() - second["posterior"]["theta"].mean())) < 0.15
+
+
+def test_constrained_parameters_several_observed_and_a_simulator(tmp_path):
+    def simulate(rng, rate, size):
+        return rng.poisson(rate, size=size).astype(float)
+
+    with pm.Model(coords={"place": ["a", "b", "c"]}):
+        rate = pm.Gamma("rate", 2, 0.5, dims="place")
+        pm.Simulator("counts", simulate, rate, observed=np.array([2.0, 5.0, 9.0]), dims="place")
+        pm.Poisson("more", rate.sum(), observed=15)
+        idata = pk.sample_kbr(num_simulations=2000, draws=250, **QUIET)
+    draws = idata["posterior"]["rate"]
+    assert draws.dims == ("chain", "draw", "place")
+    assert float(draws.min()) > 0.0
+    # Conjugate but for the sum, which adds one more count to each: about (2 + y + y) / (.5 + 2).
+    means = draws.mean(("chain", "draw")).values
+    assert (np.diff(means) > 1.0).all()
+    np.testing.assert_allclose(means, (2 + 2 * np.array([2, 5, 9])) / 2.5, rtol=0.25)
+    idata.to_netcdf(tmp_path / "kbr.nc")
+
+
+def test_summary_makes_long_data_short():
+    rng = np.random.default_rng(0)
+    with pm.Model():
+        mu = pm.Normal("mu", 0, 2)
+        sigma = pm.HalfNormal("sigma", 2)
+        pm.Normal("y", mu, sigma, observed=rng.normal(1.0, 0.7, 200))
+        idata = pk.sample_kbr(
+            num_simulations=2000, summary=lambda data: [data["y"].mean(), np.log(data["y"].std())], draws=250, **QUIET
+        )
+    posterior = idata["posterior"]
+    assert float(posterior["mu"].mean()) == pytest.approx(1.0, abs=0.15)
+    assert float(posterior["sigma"].mean()) == pytest.approx(0.7, abs=0.15)
+
+
+def test_failed_simulations_are_counted():
+    def simulate(rng, theta, size):
+        return np.where(rng.random(size) < 0.3, np.nan, rng.normal(theta, 0.5, size=size))
+
+    with pm.Model():
+        theta = pm.Normal("theta", 0, 1)
+        pm.Simulator("y", simulate, theta, observed=np.array([1.0]))
+        with pytest.warns(UserWarning, match="NaN or infinite"):
+            idata = pk.sample_kbr(num_simulations=1000, draws=100, **QUIET)
+    assert 200 < int(idata["sample_stats"]["num_failed"]) < 400
+    assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.8, abs=0.2)
+
+
+def test_an_observation_out_of_reach_is_said():
+    with pytest.warns(UserWarning, match="edge of what the model simulates"):
+        pk.sample_kbr(model=normal_model(y=12.0), num_simulations=1000, draws=50, **QUIET)
+
+
+def test_a_rule_of_ones_own_answers_other_observations():
+    rule = KernelBayesRule("conditional")
+    pk.sample_kbr(model=normal_model(), num_simulations=1000, draws=50, rule=rule, **QUIET)
+    np.testing.assert_allclose(rule.mean([[-1.0], [0.0]])[:, 0], [-0.8, 0.0], atol=0.1)
+
+
+def test_mistakes_are_named():
+    with pm.Model() as empty:
+        pm.Normal("theta", 0, 1)
+    with pytest.raises(ValueError, match="no observed variable"):
+        pk.sample_kbr(model=empty)
+    with pm.Model() as estimated:
+        theta = pm.Normal("theta", 0, 1)
+        pk.EstimatedLikelihood("y", lambda rng, theta, y: 0.0, theta, observed=np.ones(2))
+    with pytest.raises(ValueError, match="cannot be simulated"):
+        pk.sample_kbr(model=estimated)
+    model = normal_model()
+    with pytest.raises(ValueError, match="method must be"):
+        pk.sample_kbr(model=model, method="best")
+    with pytest.raises(ValueError, match="rounds must be"):
+        pk.sample_kbr(model=model, rounds=0)
+    with pytest.raises(ValueError, match="no group prior_predictive"):
+        pk.sample_kbr(xr.DataTree.from_dict({"prior": xr.Dataset()}), model=model)
+
+
+def test_calibration_is_plotted():
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((400, 2))
+    rule = KernelBayesRule("conditional").fit(z, z + 0.5 * rng.standard_normal((400, 2)))
+    found = rule.calibration(num_cases=200)
+    assert pk.plot_calibration(found, backend="none", var_names=["a", "b"]) is not None
+    assert pk.plot_calibration(found, backend="none", coverage=True) is not None
+    with pytest.raises(ValueError, match="must name 2"):
+        pk.plot_calibration(found, var_names=["a"])
+
+
+def test_learnt_features_find_what_matters():
+    """Twenty columns of which one matters, and not in a straight line: distances do not see it, a network does."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2400, 20))
+    z = np.sin(2.0 * x[:, :1]) + 0.1 * rng.standard_normal((2400, 1))
+    learnt = pk.LearntFeatures((32, 32), 16, batch_size=64, num_epochs=60, progressbar=False).fit(z[:2000], x[:2000])
+    assert learnt.losses_[:, 1].min() < 0.5 * learnt.losses_[0, 1]
+    errors = []
+    for kernel in (FeatureKernel(learnt), None):
+        rule = KernelBayesRule("conditional", observed_kernel=kernel).fit(z[:2000], x[:2000])
+        errors.append(((rule.mean(x[2000:]) - z[2000:]) ** 2).mean())
+    assert errors[0] < 0.5 * errors[1]
+    assert learnt(x[:7]).shape == (7, 16)
+    with pytest.raises(ValueError, match="learnt nothing"):
+        pk.LearntFeatures()(x)
+    with pytest.raises(ValueError, match="too few"):
+        pk.LearntFeatures().fit(z[:50], x[:50])
+    with pytest.raises(ValueError, match="larger than"):
+        pk.LearntFeatures(batch_size=8)
