@@ -43,6 +43,9 @@ bench: $(READY)
 	$(RUN) -m case_studies.sensors
 	$(RUN) -m case_studies.stochastic_volatility
 	$(RUN) -m case_studies.bandwidth
+	$(RUN) -m case_studies.kbr_gaussian
+	$(RUN) -m case_studies.kbr_filter
+	$(RUN) -m case_studies.benchmarks.embeddings
 
 format: $(READY)
 	$(RUN) -m ruff check --fix .

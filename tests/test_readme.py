@@ -23,6 +23,10 @@ def test_the_example_runs_and_agrees_with_quadrature():
     assert float(posterior["spread"].mean()) == pytest.approx(spread, abs=4 * 0.35 / 300**0.5)
     # Exponential law of the squared distance with mean 50, and noise that is small beside it.
     assert names["ring"]["smc_stats"]["log_evidence"].values == pytest.approx(-math.log(50) - 9 / 50, abs=0.2)
+    # By the forward algorithm on a grid of rates the posterior has mean 1.256 and standard deviation 0.199.
+    rate = names["outbreaks"]["posterior"]["rate"]
+    assert float(rate.mean()) == pytest.approx(1.256, abs=0.1)
+    assert float(rate.std()) == pytest.approx(0.199, rel=0.35)
     table = names["pk"].summary(names["fit"], model=names["model"], round_to="none")
     assert table["ess_bulk"].min() > 1500
     assert table["ksd"].idxmax() == "tau"

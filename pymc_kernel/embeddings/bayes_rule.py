@@ -25,6 +25,7 @@ __all__ = ["METHODS", "KernelBayesRule"]
 METHODS = ("importance", "conditional", "original", "threshold")
 _NORMALISATIONS = ("prior", "sum", "none")
 _FOLDS = 5
+_HUGE = 1e100
 _ORIGINAL_GRID = 10.0 ** np.arange(-8.0, 0.1, 1.0)
 _LENGTHS_DISAGREE = 0.2
 _RATIO_CAUTION = 2.0  # a ratio that is too smooth costs a posterior little, a noisy one costs it points
@@ -200,7 +201,8 @@ class KernelBayesRule:
             raise ValueError(
                 f"latent has {len(latent)} rows and observed {len(observed)}: they must be pairs, one row each."
             )
-        complete = np.isfinite(latent).all(axis=1) & np.isfinite(observed).all(axis=1)
+        # Numbers whose squares overflow are as good as infinite.
+        complete = (np.abs(latent) < _HUGE).all(axis=1) & (np.abs(observed) < _HUGE).all(axis=1)
         self.num_dropped_ = int((~complete).sum())
         if complete.sum() < 2:
             raise ValueError(f"only {complete.sum()} of {len(latent)} pairs are complete; at least two are needed.")

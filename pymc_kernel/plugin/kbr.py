@@ -145,7 +145,6 @@ def _cannot_draw(rv):
     """Return whether PyMC refuses to draw this observed variable."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Numba will use object mode")
-        warnings.filterwarnings("ignore", message="RandomVariable Ops will stop hiding", category=DeprecationWarning)
         try:
             pm.draw(rv, random_seed=0)
         except NotImplementedError:
@@ -164,8 +163,7 @@ def _observed_data(model):
 def _prior_predictive(model, size, rng):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The effect of Potentials")
-        # PyMC's own Simulator, in the version of the day.
-        warnings.filterwarnings("ignore", message="RandomVariable Ops will stop hiding", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", message="Numba will use object mode")
         if model.potentials:
             warnings.warn(
                 f"Potentials ({', '.join(p.name for p in model.potentials)}) cannot be simulated: the posterior will "
@@ -183,13 +181,15 @@ def _posterior_predictive(model, positions, rng, progressbar):
     tree = from_dict(
         {"posterior": {name: v[None] for name, v in values.items() if name in names}}, coords=coords, dims=dims
     )
-    drawn = pm.sample_posterior_predictive(
-        tree,
-        model=model,
-        var_names=[rv.name for rv in model.observed_RVs],
-        random_seed=int(rng.integers(2**31)),
-        progressbar=progressbar,
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Numba will use object mode")
+        drawn = pm.sample_posterior_predictive(
+            tree,
+            model=model,
+            var_names=[rv.name for rv in model.observed_RVs],
+            random_seed=int(rng.integers(2**31)),
+            progressbar=progressbar,
+        )
     return xr.DataTree.from_dict(
         {"prior": tree["posterior"].to_dataset(), "prior_predictive": drawn["posterior_predictive"].to_dataset()}
     )

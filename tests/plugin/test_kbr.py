@@ -45,6 +45,9 @@ def test_same_seed_same_draws_and_simulations_can_be_kept():
     assert float(abs(first["posterior"]["theta"].mean() - second["posterior"]["theta"].mean())) < 0.15
 
 
+@pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 def test_constrained_parameters_several_observed_and_a_simulator(tmp_path):
     def simulate(rng, rate, size):
         return rng.poisson(rate, size=size).astype(float)
@@ -78,6 +81,9 @@ def test_summary_makes_long_data_short():
     assert float(posterior["sigma"].mean()) == pytest.approx(0.7, abs=0.15)
 
 
+@pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 def test_failed_simulations_are_counted():
     def simulate(rng, theta, size):
         return np.where(rng.random(size) < 0.3, np.nan, rng.normal(theta, 0.5, size=size))
