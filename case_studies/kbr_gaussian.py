@@ -175,7 +175,7 @@ def one_interval_run(task):
     with threadpool_limits(1, user_api="blas"):
         parts = sharp_problem(rng, 1000, 20) if problem == "sharp" else wide_problem(problem, rng, 1000, 20)
         z, x, prior, truth, seen, deviation = parts
-        rule, embedded = KernelBayesRule().fit(z, x, prior), KernelBayesRule(target="embedding", caution=0.0)
+        rule, embedded = KernelBayesRule().fit(z, x, prior), KernelBayesRule(target="embedding")
         posterior = embedded.fit(z, x, prior).condition(seen)
         herded = np.quantile(posterior.herd(200), [0.025, 0.975], axis=1)
         clipped = np.maximum(posterior.weights, 0.0)

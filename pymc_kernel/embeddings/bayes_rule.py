@@ -3,7 +3,6 @@
 import warnings
 
 import numpy as np
-from scipy.linalg import eigh
 
 from pymc_kernel.embeddings.calibration import calibration_of
 from pymc_kernel.embeddings.density_ratio import DensityRatio
@@ -16,6 +15,7 @@ from pymc_kernel.embeddings.inputs import (
     scales_of,
 )
 from pymc_kernel.embeddings.kernel_mean import KernelMean
+from pymc_kernel.embeddings.original import CRITERIA, SquaredRule, choose_delta, sum_rule
 from pymc_kernel.embeddings.predictive import Predictive
 from pymc_kernel.embeddings.ridge import RidgePath, choose_regularization
 from pymc_kernel.kernels.base import as_points
@@ -24,10 +24,9 @@ __all__ = ["METHODS", "KernelBayesRule"]
 
 METHODS = ("importance", "conditional", "original", "threshold")
 _NORMALISATIONS = ("prior", "sum", "none")
-_FOLDS = 5
 _HUGE = 1e100
-_ORIGINAL_GRID = 10.0 ** np.arange(-8.0, 0.1, 1.0)
 _LENGTHS_DISAGREE = 0.2
+_CRITERIA = {"latent": "evidence", "embedding": "leave-one-out"}
 _RATIO_CAUTION = 2.0  # a ratio that is too smooth costs a posterior little, a noisy one costs it points
 
 
@@ -49,15 +48,20 @@ class KernelBayesRule:
         On the observations. By default Gaussian at the median distance plus linear, on coordinates in units of their
         spread around their mean. ``Product`` joins several variables, ``Linear`` is the trace kernel for flattened
         matrices, ``FeatureKernel`` takes learnt features.
+    scales : sequence of float
+        Factors of the median distance tried for the default ``observed_kernel``; the smallest leave-one-out loss
+        decides. Each costs a fit.
     latent_kernel : kernel, optional
         On the latents, for the ratio and the embedding; by default Gaussian at the median distance, spread by spread.
     ratio : DensityRatio, optional
         How the ratio is estimated; by default ``DensityRatio(latent_kernel, caution=2)``.
     regularization : float, optional
         lambda of Xu et al., delta of Fukumizu et al.; by default chosen, see Notes.
-    target : {"latent", "embedding"}
-        What it is chosen for: means of the latents, or their features, which asks for less smoothing and serves
-        expectations of other functions better. Draws and intervals do well with the first.
+    target : {"latent", "embedding", "marginal"}
+        What it is chosen for: means of the latents, by the evidence of a Gaussian process, or their features, by
+        leaving one out, which asks for less smoothing and serves expectations of other functions better. Draws and
+        intervals do well with the first. "marginal", for "original", is the sources' criterion: posteriors averaged
+        over held-out observations should be the held-out marginal. It does not notice a rule that overfits.
     ratio_regularization : float, optional
         eta of Xu et al., epsilon of Fukumizu et al.; by default chosen by the leave-one-out loss of the ratio.
     normalize : {"prior", "sum", "none"}
@@ -66,9 +70,6 @@ class KernelBayesRule:
     literal : bool
         Only for "original": prior weights that sum to n instead of one, as figure 1 of Fukumizu et al. is printed;
         with it delta means what theirs does. Without, delta does not depend on n: delta_figure = n^2 delta.
-    caution : float
-        Standard errors of leave-one-out loss that stronger regularisation may cost, see
-        :func:`~pymc_kernel.embeddings.ridge.choose_regularization`.
     max_rank, tolerance
         Of the low-rank factors, see :func:`~pymc_kernel.embeddings.gram.factorise`.
     random_state : int or numpy.random.Generator
@@ -88,9 +89,8 @@ class KernelBayesRule:
     Notes
     -----
     Fit: O(n r^2) time, O(n (r + p + q)) memory; condition: O(m n r). For "importance", "conditional" and "threshold"
-    the regularisation minimises the weighted leave-one-out error of the latents (up to ``caution``), all values of
-    the grid at one eigendecomposition. For "original", whose weights may be negative, it is the sources' criterion:
-    over five folds, the posteriors averaged over held-out observations should be the held-out marginal.
+    all regularisations of a grid come from one eigendecomposition. For "original", whose weights may be negative, it
+    is five-fold cross-validation.
 
     A matrix that cannot be inverted gets a stronger regularisation, tenfold each time, and a warning (figure 1).
 
@@ -110,6 +110,7 @@ class KernelBayesRule:
         method="importance",
         *,
         observed_kernel=None,
+        scales=(1.0,),
         latent_kernel=None,
         ratio=None,
         regularization=None,
@@ -117,7 +118,6 @@ class KernelBayesRule:
         ratio_regularization=None,
         normalize="prior",
         literal=False,
-        caution=0.5,
         max_rank=300,
         tolerance=1e-3,
         random_state=0,
@@ -129,8 +129,9 @@ class KernelBayesRule:
         for name, value in (("regularization", regularization), ("ratio_regularization", ratio_regularization)):
             if value is not None and not (np.isscalar(value) and np.isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be a positive number, got {value!r}.")
-        if target not in ("latent", "embedding"):
-            raise ValueError(f'target must be "latent" or "embedding", got {target!r}.')
+        allowed = CRITERIA if method == "original" else CRITERIA[:2]
+        if target not in allowed:
+            raise ValueError(f'target of "{method}" must be one of {", ".join(map(repr, allowed))}, got {target!r}.')
         if literal and method != "original":
             raise ValueError('literal=True belongs to method="original", whose figure 1 it follows to the letter.')
         if method == "threshold" and ratio_regularization is None:
@@ -139,6 +140,9 @@ class KernelBayesRule:
             raise ValueError(f'ratio is used by method="importance" alone; "{method}" takes its prior weights itself.')
         self.method = method
         self.observed_kernel = observed_kernel
+        self.scales = tuple(scales)
+        if not self.scales or not all(np.isscalar(s) and np.isfinite(s) and s > 0 for s in self.scales):
+            raise ValueError(f"scales must be positive numbers, at least one, got {scales!r}.")
         self.latent_kernel = latent_kernel
         self.ratio = ratio
         self.regularization = regularization
@@ -146,7 +150,6 @@ class KernelBayesRule:
         self.ratio_regularization = ratio_regularization
         self.normalize = normalize
         self.literal = literal
-        self.caution = caution
         self.max_rank = max_rank
         self.tolerance = tolerance
         self.random_state = random_state
@@ -182,18 +185,23 @@ class KernelBayesRule:
         self._set_prior(prior, prior_weights)
         self.ratio_ = self._training_weights(rng)
         self._location = self._centre(self.ratio_)
-        if self.observed_kernel is None:
-            self.observed_kernel_ = default_observed_kernel(observed - self._location, rng)
-        else:
-            self.observed_kernel_ = self.observed_kernel.resolve(observed, rng)
-        self._factor = factorise(self.observed_kernel_, observed - self._location, self.max_rank, self.tolerance, rng)
-        self.rank_, self.left_out_ = self._factor.rank, self._factor.left_out
         if self.method == "original":
-            self._fit_original()
+            self._set_kernel(self._observed_kernels(rng)[0], rng)
+            self._fit_original(rng)
         else:
-            self._fit_ridge()
+            self._fit_ridge(rng)
         self._predictive = None
         return self
+
+    def _observed_kernels(self, rng):
+        if self.observed_kernel is not None:
+            return [self.observed_kernel.resolve(self.observed_, rng)]
+        return [default_observed_kernel(self.observed_ - self._location, rng, factor) for factor in self.scales]
+
+    def _set_kernel(self, kernel, rng):
+        self.observed_kernel_ = kernel
+        self._factor = factorise(kernel, self.observed_ - self._location, self.max_rank, self.tolerance, rng)
+        self.rank_, self.left_out_ = self._factor.rank, self._factor.left_out
 
     def _complete_pairs(self, latent, observed):
         latent, observed = as_points(latent, "latent"), as_points(observed, "observed")
@@ -260,40 +268,32 @@ class KernelBayesRule:
                     "there are no training latents. Simulate from latents that cover the prior."
                 )
             return weights * (n / weights.sum())
-        signed = self._sum_rule(rng)
-        return np.maximum(0.0, signed) * n if self.method == "threshold" else signed
-
-    def _sum_rule(self, rng):
-        """Return mu = (G + n eps I)^-1 m, which sums to about one: equation 11 divided by n."""
-        n = len(self.latent_)
         factor = factorise(self.latent_kernel_, self.latent_, self.max_rank, self.tolerance, rng)
-        mean = self._prior_weights @ factor(self._prior)
-        values, vectors = eigh(factor.features.T @ factor.features)
-        epsilon = self.ratio_regularization
-        if epsilon is None:
-            ratio = DensityRatio(max_rank=self.max_rank, tolerance=self.tolerance)
-            ratio._fit_features(factor.features, factor(self._prior), self._prior_weights)
-            epsilon = ratio.regularization_
-        # A singular matrix: raised tenfold until the factor can be inverted.
-        raised = epsilon
-        while not (np.maximum(values, 0.0) + n * raised).min() > 1e-14 * max(values[-1], 1e-300):
-            raised *= 10.0
-        if raised > epsilon:
-            warnings.warn(f"the Gram matrix is singular: ratio_regularization raised to {raised:.3g}.", stacklevel=4)
-        self.ratio_regularization_ = float(raised)
-        return factor.features @ (vectors @ ((vectors.T @ mean) / (np.maximum(values, 0.0) + n * raised)))
+        signed, self.ratio_regularization_ = sum_rule(
+            factor, self._prior, self._prior_weights, self.ratio_regularization
+        )
+        return np.maximum(0.0, signed) * n if self.method == "threshold" else signed
 
     def _centre(self, weights):
         if self.observed_kernel is not None:
             return np.zeros(self.observed_.shape[1])
-        positive = np.maximum(weights, 0.0)
-        return scales_of(self.observed_, positive if positive.sum() > 0.0 else None)[0]
+        return scales_of(self.observed_, _positive(weights))[0]
 
-    def _fit_ridge(self):
-        self._path = RidgePath.of(self._factor.features, self.ratio_)
-        self.regularization_ = self.regularization
-        if self.regularization is None:
-            self.regularization_ = choose_regularization(self._path, self._targets(self.target), self.caution)
+    def _fit_ridge(self, rng):
+        """Fit with each kernel of the choice, and keep the best by the evidence or by leaving one out."""
+        kernels, best = self._observed_kernels(rng), np.inf
+        choosing = self.regularization is None or len(kernels) > 1
+        targets = self._targets(self.target) if choosing else None
+        for kernel in kernels:
+            self._set_kernel(kernel, rng)
+            path, strength, loss = RidgePath.of(self._factor.features, self.ratio_), self.regularization, 0.0
+            if choosing:
+                found, loss = choose_regularization(path, targets, _CRITERIA[self.target])
+                strength = found if strength is None else strength
+            if loss < best:
+                best, kept = loss, (kernel, self._factor, path, strength)
+        self.observed_kernel_, self._factor, self._path, self.regularization_ = kept
+        self.rank_, self.left_out_ = self._factor.rank, self._factor.left_out
 
     def _targets(self, kind):
         """Return what is predicted, around what predictions fall back to: scaled latents, or features."""
@@ -304,7 +304,7 @@ class KernelBayesRule:
             if self._prior is None:
                 return factor.features - self.ratio_ @ factor.features / self.ratio_.sum()
             return factor.features - self._prior_weights @ factor(self._prior)
-        _, scale = scales_of(self.latent_, self.ratio_)
+        _, scale = scales_of(self.latent_, _positive(self.ratio_))
         return (self.latent_ - self._fallback()) / scale
 
     def _fallback(self):
@@ -317,39 +317,13 @@ class KernelBayesRule:
             return self.ratio_ @ self.latent_ / self.ratio_.sum()
         return self._prior_weights @ self._prior
 
-    def _fit_original(self):
-        features = self._factor.features
-        scale = len(features) if self.literal else 1.0
-        self._signed = scale * self.ratio_
-        self._operator = eigh((features * self._signed[:, None]).T @ features)
+    def _fit_original(self, rng):
+        scale = len(self.latent_) if self.literal else 1.0
+        self._path = SquaredRule.of(self._factor.features, scale * self.ratio_)
         self.regularization_ = self.regularization
         if self.regularization is None:
-            self.regularization_ = self._marginal_choice()
-
-    def _marginal_choice(self):
-        """Return delta: posteriors averaged over held-out observations should be the held-out marginal.
-
-        The criterion of Fukumizu et al. (2013), section 4.2, with the training marginal as the prior.
-        """
-        n = len(self.latent_)
-        rng = np.random.default_rng(self.random_state)
-        fold = rng.permutation(np.arange(n) % min(_FOLDS, n))
-        latent = factorise(self.latent_kernel_, self.latent_, self.max_rank, self.tolerance, rng).features
-        features = self._factor.features
-        losses = np.zeros(len(_ORIGINAL_GRID))
-        scale = None
-        for a in range(min(_FOLDS, n)):
-            inside = fold != a
-            weight = (1.0 if not self.literal else n) / inside.sum()
-            values, vectors = eigh(weight * features[inside].T @ features[inside])
-            scale = values[-1] ** 2 if scale is None else scale
-            query = features[~inside].mean(axis=0) @ vectors
-            for k, delta in enumerate(_ORIGINAL_GRID):
-                kept = values / (values**2 + delta * scale) * query
-                average = weight * features[inside] @ (vectors @ kept)
-                gap = average @ latent[inside] - latent[~inside].mean(axis=0)
-                losses[k] += gap @ gap
-        return float(_ORIGINAL_GRID[losses.argmin()] * scale)
+            kind = "embedding" if self.target == "marginal" else self.target
+            self.regularization_ = choose_delta(self._factor.features, self._targets(kind), scale, self.target, rng)
 
     # -- condition ------------------------------------------------------------------------------------------
 
@@ -357,11 +331,7 @@ class KernelBayesRule:
         """Return the weights (m, n) of the training points for ``observed`` (m, q), before any normalisation."""
         rows = self._as_observed(observed)
         query = self._factor(rows - self._location)
-        if self.method != "original":
-            return self._path.coefficients(query, self.regularization_)
-        values, vectors = self._operator
-        turned = (query @ vectors) * (values / (values**2 + self.regularization_))
-        return ((turned @ vectors.T) @ self._factor.features.T) * self._signed
+        return self._path.coefficients(query, self.regularization_)
 
     def _as_observed(self, observed):
         if not hasattr(self, "_factor"):
@@ -455,7 +425,7 @@ class KernelBayesRule:
         chosen = self.regularization_
         try:
             # The embedding asks for less smoothing than the means do.
-            self.regularization_ = choose_regularization(self._path, self._targets("embedding"), 0.0)
+            self.regularization_, _ = choose_regularization(self._path, self._targets("embedding"), "leave-one-out")
             other = self.condition(np.atleast_2d(rows)).nonnegative().interval(probability)
         finally:
             self.regularization_ = chosen
@@ -500,6 +470,12 @@ class KernelBayesRule:
         if latent.shape != (len(rows), self.latent_.shape[1]):
             raise ValueError(f"latent must have shape {(len(rows), self.latent_.shape[1])}, got {latent.shape}.")
         return calibration_of(self.sample(rows, num_draws, rng), latent, rng)
+
+
+def _positive(weights):
+    """Return the positive part of weights that may be negative, None where nothing is left."""
+    positive = np.maximum(weights, 0.0)
+    return positive if positive.sum() > 0.0 else None
 
 
 def _guarded(totals):

@@ -19,9 +19,9 @@ class ConditionalMean:
     input_kernel, output_kernel : kernel, optional
         By default Gaussian at the median distance, spread by spread.
     regularization : float, optional
-        By default the one with the smallest leave-one-out error of what ``target`` says.
+        By default chosen for what ``target`` says.
     target : {"embedding", "outputs"}
-        Features of the outputs, or the outputs themselves.
+        Features of the outputs, by leaving one out, or the outputs themselves, by the evidence.
     max_rank, tolerance
         Of the low-rank factors, see :func:`~pymc_kernel.embeddings.gram.factorise`.
     random_state : int or numpy.random.Generator
@@ -85,7 +85,8 @@ class ConditionalMean:
                 targets = (outputs - mean) / scale
             else:
                 targets = factorise(self.output_kernel_, outputs, self.max_rank, self.tolerance, rng).features
-            self.regularization_ = choose_regularization(self._path, targets, caution=0.0)
+            criterion = "evidence" if self.target == "outputs" else "leave-one-out"
+            self.regularization_, _ = choose_regularization(self._path, targets, criterion)
         return self
 
     def weights(self, inputs) -> np.ndarray:

@@ -81,10 +81,10 @@ class DensityRatio:
         kernel = default_latent_kernel(denominator, rng) if self.kernel is None else self.kernel
         self.kernel_ = kernel.resolve(denominator, rng)
         self._factor = factorise(self.kernel_, denominator, self.max_rank, self.tolerance, rng)
-        self._fit_features(self._factor.features, self._factor(numerator), weights)
+        self.fit_features(self._factor.features, self._factor(numerator), weights)
         return self
 
-    def _fit_features(self, below, above, weights):
+    def fit_features(self, below, above, weights):
         """Fit on features: ``below`` (n, r) of the denominator's points, ``above`` (l, r) of the numerator's."""
         n, a = len(below), self.relative
         mean = weights @ above

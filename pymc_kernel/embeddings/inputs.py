@@ -54,10 +54,10 @@ def default_latent_kernel(points: np.ndarray, rng: np.random.Generator) -> Gauss
     return Gaussian(median_scales(points, rng))
 
 
-def default_observed_kernel(points: np.ndarray, rng: np.random.Generator) -> Sum:
-    """Return Gaussian plus linear, each one on average at the (centred) points.
+def default_observed_kernel(points: np.ndarray, rng: np.random.Generator, factor: float = 1.0) -> Sum:
+    """Return Gaussian, at ``factor`` times the median distance, plus linear; each one on average at centred points.
 
     The linear part carries what a Gaussian kernel forgets far from the data: posterior means that go on rising.
     """
     _, scale = scales_of(points)
-    return Sum([Gaussian(median_scales(points, rng)), Linear(scale * np.sqrt(points.shape[1]))])
+    return Sum([Gaussian(factor * median_scales(points, rng)), Linear(scale * np.sqrt(points.shape[1]))])

@@ -69,24 +69,35 @@ class RidgePath:
             out[g] = self.weights * np.einsum("ij,ij->i", errors, errors)
         return out
 
+    def evidence(self, targets: np.ndarray, grid: np.ndarray) -> np.ndarray:
+        """Return log marginal likelihoods (len(grid),), up to a constant, of Gaussian processes with these features.
 
-def choose_regularization(path: RidgePath, targets: np.ndarray, caution: float = 1.0) -> float:
-    """Return the regularisation that the leave-one-out errors of ``targets`` (n, p) speak for.
+        Each column of ``targets`` (n, p) is a function with the kernel as its prior covariance, times one free scale
+        for all, and noise of variance n lambda / weight in the same scale, whose best value is put in.
+        """
+        size = targets.size
+        right = ((self.projected.T @ (self.weights[:, None] * targets)) ** 2).sum(axis=1)  # (r,)
+        ridges = len(self.projected) * np.asarray(grid)[:, None]
+        left = self.weights @ (targets**2).sum(axis=1) - (right / (self.eigenvalues + ridges)).sum(axis=1)
+        volumes = np.log1p(self.eigenvalues / ridges).sum(axis=1)
+        floor = np.finfo(float).tiny
+        return -0.5 * (size * np.log(np.maximum(left / size, floor)) + targets.shape[1] * volumes)
+
+
+def choose_regularization(path: RidgePath, targets: np.ndarray, criterion: str) -> tuple[float, float]:
+    """Return the best regularisation of the grid for ``targets`` (n, p), and its loss.
 
     Parameters
     ----------
     path
     targets : ndarray (n, p)
         Centred where predictions should fall back to, on comparable scales.
-    caution : float
-        The strongest regularisation is taken whose loss is within this many standard errors (of the paired difference)
-        of the smallest. New observations lie off the centre of the training data, where too weak a regularisation costs
-        more than the loss at the training points tells.
+    criterion : {"evidence", "leave-one-out"}
+        The loss is minus the log evidence, or the mean weighted squared leave-one-out error. The evidence varies less
+        from sample to sample, and new observations off the centre of the training data need the caution; it takes the
+        targets for Gaussian around their means, which features of latents are not.
     """
     grid = path.grid
-    losses = path.losses(targets, grid)
-    best = int(losses.sum(axis=1).argmin())
-    excess = losses - losses[best]
-    close = excess.sum(axis=1) <= caution * excess.std(axis=1) * np.sqrt(len(targets))
-    close[:best] = False
-    return float(grid[np.flatnonzero(close | (np.arange(len(grid)) == best)).max()])
+    losses = -path.evidence(targets, grid) if criterion == "evidence" else path.losses(targets, grid).mean(axis=1)
+    best = int(losses.argmin())
+    return float(grid[best]), float(losses[best])

@@ -18,6 +18,7 @@ __all__ = ["sample_kbr"]
 _METHODS = {"auto": "auto", "iw": "importance", "importance": "importance", "conditional": "conditional"}
 _OUTSIDE = 0.01  # of the simulations have less kernel mass than an observation that is still inside
 _MASS_POINTS = 2000
+_SCALES = (0.5, 1.0, 2.0)  # of the median distance
 _FEW = 30  # simulations with weight, below which a warning is due
 
 
@@ -231,7 +232,7 @@ def _fitted(rule, method, latent, seen, prior, rng):
     if rule is None:
         if chosen == "auto":
             chosen = "conditional" if prior is None else "importance"
-        rule = KernelBayesRule(chosen, random_state=rng)
+        rule = KernelBayesRule(chosen, scales=_SCALES, random_state=rng)
     with warnings.catch_warnings():
         # Counted in the statistics, and said once below.
         warnings.filterwarnings("ignore", message=r".* pairs have NaN")
