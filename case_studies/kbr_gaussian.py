@@ -113,7 +113,7 @@ def estimates(z, x, prior, law, observed, rng):
         "prior mean, of the draws": np.broadcast_to(prior.mean(axis=0), observed.shape),
     }
     for name, rule in rules.items():
-        found[name] = rule.fit(z, x, prior).mean(observed)
+        found[name] = (rule.fit(z, x) if rule.method == "conditional" else rule.fit(z, x, prior)).mean(observed)
     found["density estimates"] = density_weighted(z, x, prior, observed)
     found["rejection ABC, regressed"] = rejection_regressed(z, x, prior, law, observed, rng)
     return found

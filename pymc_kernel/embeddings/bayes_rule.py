@@ -1,17 +1,21 @@
 """Kernel Bayes' rules: posteriors from samples of prior and joint law. Imports NumPy, SciPy and siblings."""
 
+import copy
 import warnings
 
 import numpy as np
 
 from pymc_kernel.embeddings.calibration import calibration_of
 from pymc_kernel.embeddings.density_ratio import DensityRatio
+from pymc_kernel.embeddings.draws import resample
 from pymc_kernel.embeddings.gram import factorise
 from pymc_kernel.embeddings.inputs import (
     as_sample,
     as_weights,
     default_latent_kernel,
     default_observed_kernel,
+    resolved,
+    robust_scales,
     scales_of,
 )
 from pymc_kernel.embeddings.kernel_mean import KernelMean
@@ -25,8 +29,12 @@ __all__ = ["METHODS", "KernelBayesRule"]
 METHODS = ("importance", "conditional", "original", "threshold")
 _NORMALISATIONS = ("prior", "sum", "none")
 _HUGE = 1e100
+_FAR = 10.0  # spreads, beyond which the default kernel tells observations no longer apart
+_FAR_OFF = 0.5  # standard deviations of the prior
 _LENGTHS_DISAGREE = 0.2
 _CRITERIA = {"latent": "evidence", "embedding": "leave-one-out"}
+_FOLDS = 5
+_LITTLE = 1e-3  # of the weight that a ratio should have
 _RATIO_CAUTION = 2.0  # a ratio that is too smooth costs a posterior little, a noisy one costs it points
 
 
@@ -46,8 +54,8 @@ class KernelBayesRule:
         name.
     observed_kernel : kernel, optional
         On the observations. By default Gaussian at the median distance plus linear, on coordinates in units of their
-        spread around their mean. ``Product`` joins several variables, ``Linear`` is the trace kernel for flattened
-        matrices, ``FeatureKernel`` takes learnt features.
+        spread (from quartiles) around their mean, and clipped ten spreads off. ``Product`` joins several variables,
+        ``Linear`` is the trace kernel for flattened matrices, ``FeatureKernel`` takes learnt features.
     scales : sequence of float
         Factors of the median distance tried for the default ``observed_kernel``; the smallest leave-one-out loss
         decides. Each costs a fit.
@@ -180,11 +188,11 @@ class KernelBayesRule:
         self.latent_kernel_ = (
             default_latent_kernel(latent, rng)
             if self.latent_kernel is None
-            else self.latent_kernel.resolve(latent, rng)
+            else resolved(self.latent_kernel, latent, rng)
         )
         self._set_prior(prior, prior_weights)
         self.ratio_ = self._training_weights(rng)
-        self._location = self._centre(self.ratio_)
+        self._set_place()
         if self.method == "original":
             self._set_kernel(self._observed_kernels(rng)[0], rng)
             self._fit_original(rng)
@@ -195,12 +203,12 @@ class KernelBayesRule:
 
     def _observed_kernels(self, rng):
         if self.observed_kernel is not None:
-            return [self.observed_kernel.resolve(self.observed_, rng)]
-        return [default_observed_kernel(self.observed_ - self._location, rng, factor) for factor in self.scales]
+            return [resolved(self.observed_kernel, self.observed_, rng)]
+        return [default_observed_kernel(self._placed(self.observed_), rng, factor) for factor in self.scales]
 
     def _set_kernel(self, kernel, rng):
         self.observed_kernel_ = kernel
-        self._factor = factorise(kernel, self.observed_ - self._location, self.max_rank, self.tolerance, rng)
+        self._factor = factorise(kernel, self._placed(self.observed_), self.max_rank, self.tolerance, rng)
         self.rank_, self.left_out_ = self._factor.rank, self._factor.left_out
 
     def _complete_pairs(self, latent, observed):
@@ -227,6 +235,11 @@ class KernelBayesRule:
         return latent, observed
 
     def _set_prior(self, prior, prior_weights):
+        if self.method == "conditional" and not (prior is None and prior_weights is None):
+            raise ValueError(
+                'method="conditional" takes the training latents for draws of the prior; with another prior use '
+                '"importance".'
+            )
         if prior is None:
             if prior_weights is not None:
                 prior, prior_weights = self.latent_, as_weights(prior_weights, len(self.latent_), "prior_weights")
@@ -262,22 +275,45 @@ class KernelBayesRule:
             ratio.fit(self._prior, self.latent_, self._prior_weights)
             self.ratio_regularization_ = ratio.regularization_
             weights, self._spread_weights = ratio.ratio_, ratio.least_loss_ratio_
-            if not weights.sum() > 0.0:
-                raise ValueError(
-                    "the ratio of prior to training latents is zero at every training point: the prior lies where "
-                    "there are no training latents. Simulate from latents that cover the prior."
-                )
-            return weights * (n / weights.sum())
-        factor = factorise(self.latent_kernel_, self.latent_, self.max_rank, self.tolerance, rng)
-        signed, self.ratio_regularization_ = sum_rule(
-            factor, self._prior, self._prior_weights, self.ratio_regularization
-        )
-        return np.maximum(0.0, signed) * n if self.method == "threshold" else signed
+        else:
+            factor = factorise(self.latent_kernel_, self.latent_, self.max_rank, self.tolerance, rng)
+            weights, self.ratio_regularization_ = sum_rule(
+                factor, self._prior, self._prior_weights, self.ratio_regularization
+            )
+            if self.method == "threshold":
+                weights = np.maximum(0.0, weights) * n
+        self._check_overlap(weights)
+        return weights * (n / weights.sum()) if self.method == "importance" else weights
 
-    def _centre(self, weights):
-        if self.observed_kernel is not None:
-            return np.zeros(self.observed_.shape[1])
-        return scales_of(self.observed_, _positive(weights))[0]
+    def _check_overlap(self, weights):
+        """Refuse a prior where there are no training latents, and warn where its mean cannot be reached from them."""
+        wanted = 1.0 if self.method == "original" else len(weights)
+        if not weights.sum() > _LITTLE * wanted:
+            raise ValueError(
+                "the ratio of prior to training latents is zero at every training point: the prior lies where there "
+                "are no training latents. Take training latents that cover the prior."
+            )
+        mean, spread = self._prior_weights @ self._prior, scales_of(self._prior, _positive(self._prior_weights))[1]
+        away = np.abs(weights @ self.latent_ / weights.sum() - mean) / spread
+        if away.max() > _FAR_OFF:
+            warnings.warn(
+                f"weighted to follow the prior, the training latents still have a mean {away.max():.2g} standard "
+                "deviations of the prior off: they do not cover it, and the posterior is extrapolated.",
+                stacklevel=4,
+            )
+
+    def _set_place(self):
+        """Set what the observations are moved by, and within what bounds the default kernel looks at them."""
+        width = self.observed_.shape[1]
+        self._location, self._bounds = np.zeros(width), (np.full(width, -np.inf), np.full(width, np.inf))
+        if self.observed_kernel is None:
+            middle, spread = robust_scales(self.observed_)
+            # A simulation gone wild would carry all of the linear kernel's trace, and leave no rank to the others.
+            self._bounds = middle - _FAR * spread, middle + _FAR * spread
+            self._location = scales_of(self._placed(self.observed_), _positive(self.ratio_))[0]
+
+    def _placed(self, observed):
+        return np.clip(observed, *self._bounds) - self._location
 
     def _fit_ridge(self, rng):
         """Fit with each kernel of the choice, and keep the best by the evidence or by leaving one out."""
@@ -330,7 +366,7 @@ class KernelBayesRule:
     def weights(self, observed) -> np.ndarray:
         """Return the weights (m, n) of the training points for ``observed`` (m, q), before any normalisation."""
         rows = self._as_observed(observed)
-        query = self._factor(rows - self._location)
+        query = self._factor(self._placed(rows))
         return self._path.coefficients(query, self.regularization_)
 
     def _as_observed(self, observed):
@@ -384,6 +420,11 @@ class KernelBayesRule:
         if self.method == "original":
             raise ValueError(
                 'draws by residuals need weights that are not negative; use method="importance", or take intervals and '
+                "draws from condition(observed)."
+            )
+        if self.normalize != "prior":
+            raise ValueError(
+                'draws by residuals need means that fall back to the prior: normalize="prior"; or take intervals and '
                 "draws from condition(observed)."
             )
         if self._predictive is None:
@@ -443,7 +484,8 @@ class KernelBayesRule:
         Parameters
         ----------
         latent, observed : array_like (m, p), (m, q), optional
-            Pairs with latents from the prior. Without them the training pairs are used, each predicted from all others.
+            Pairs with latents from the prior. Without them the training pairs are used, in five folds of
+            which each is held out in turn and all else fitted anew.
         num_draws : int
             From each posterior.
         num_cases : int
@@ -464,12 +506,28 @@ class KernelBayesRule:
         if (latent is None) != (observed is None):
             raise ValueError("give latent and observed both, or neither for leave-one-out calibration.")
         if latent is None:
-            cases, draws = self.predictive.leave_one_out_draws(self.latent_, num_cases, num_draws, rng)
-            return calibration_of(draws, self.latent_[cases], rng)
+            return self._cross_calibration(num_cases, num_draws, rng)
         latent, rows = as_sample(latent, "latent"), self._as_observed(observed)
         if latent.shape != (len(rows), self.latent_.shape[1]):
             raise ValueError(f"latent must have shape {(len(rows), self.latent_.shape[1])}, got {latent.shape}.")
         return calibration_of(self.sample(rows, num_draws, rng), latent, rng)
+
+    def _cross_calibration(self, num_cases, num_draws, rng):
+        """Return the calibration on folds that are held out in turn, all else fitted and chosen anew."""
+        n = len(self.latent_)
+        weights = self.ratio_ if self._spread_weights is None else self._spread_weights
+        cases = np.unique(resample(weights / weights.sum(), min(num_cases, n), rng))
+        fold = rng.permutation(np.arange(n) % _FOLDS)
+        draws = np.empty((len(cases), num_draws, self.latent_.shape[1]))
+        for a in range(_FOLDS):
+            inside, held_out = fold != a, fold[cases] == a
+            if held_out.any():
+                rule = copy.copy(self)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UserWarning)  # said at the first fit
+                    rule.fit(self.latent_[inside], self.observed_[inside], self._prior, self._prior_weights)
+                draws[held_out] = rule.sample(self.observed_[cases[held_out]], num_draws, rng)
+        return calibration_of(draws, self.latent_[cases], rng)
 
 
 def _positive(weights):

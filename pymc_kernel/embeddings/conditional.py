@@ -3,7 +3,7 @@
 import numpy as np
 
 from pymc_kernel.embeddings.gram import factorise
-from pymc_kernel.embeddings.inputs import as_sample, as_weights, default_latent_kernel, scales_of
+from pymc_kernel.embeddings.inputs import as_sample, as_weights, default_latent_kernel, resolved, scales_of
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.embeddings.ridge import RidgePath, choose_regularization
 from pymc_kernel.kernels import Product
@@ -70,7 +70,7 @@ class ConditionalMean:
             raise ValueError("weights of the pairs must not be negative.")
         rng = np.random.default_rng(self.random_state)
         kernels = [
-            default_latent_kernel(points, rng) if kernel is None else kernel.resolve(points, rng)
+            default_latent_kernel(points, rng) if kernel is None else resolved(kernel, points, rng)
             for kernel, points in ((self.input_kernel, inputs), (self.output_kernel, outputs))
         ]
         self.input_kernel_, self.output_kernel_ = kernels
@@ -91,6 +91,7 @@ class ConditionalMean:
 
     def weights(self, inputs) -> np.ndarray:
         """Return the weights (m, n) of the outputs for ``inputs`` (m, q)."""
+        self._need_fit()
         return self._path.coefficients(self._factor(as_sample(inputs, "inputs")), self.regularization_)
 
     def condition(self, inputs) -> KernelMean:
@@ -99,11 +100,21 @@ class ConditionalMean:
 
     def sum_rule(self, inputs: KernelMean) -> KernelMean:
         """Return the embedding of the outputs' law when the inputs have the law of ``inputs``."""
-        return KernelMean(self.outputs_, inputs.weights @ self.weights(inputs.points), self.output_kernel_)
+        return KernelMean(self.outputs_, self._carried(inputs), self.output_kernel_)
 
     def chain_rule(self, inputs: KernelMean) -> KernelMean:
         """Return the embedding of the joint law of (input, output) when the inputs have the law of ``inputs``."""
         split = self.inputs_.shape[1]
         kernel = Product([self.input_kernel_, self.output_kernel_], [slice(0, split), slice(split, None)])
         joint = np.concatenate([self.inputs_, self.outputs_], axis=1)
-        return KernelMean(joint, inputs.weights @ self.weights(inputs.points), kernel)
+        return KernelMean(joint, self._carried(inputs), kernel)
+
+    def _carried(self, inputs):
+        """Return the average weights over laws of inputs: they are linear in the features, so these are averaged."""
+        self._need_fit()
+        features = np.atleast_2d(inputs.weights) @ self._factor(inputs.points)
+        return self._path.coefficients(features, self.regularization_).reshape(*inputs.weights.shape[:-1], -1)
+
+    def _need_fit(self):
+        if not hasattr(self, "_path"):
+            raise ValueError("nothing learnt yet: call fit(inputs, outputs) first.")

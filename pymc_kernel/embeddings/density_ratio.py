@@ -3,7 +3,7 @@
 import numpy as np
 
 from pymc_kernel.embeddings.gram import factorise
-from pymc_kernel.embeddings.inputs import as_sample, as_weights, default_latent_kernel
+from pymc_kernel.embeddings.inputs import as_sample, as_weights, default_latent_kernel, resolved
 from pymc_kernel.embeddings.ridge import RidgePath
 
 __all__ = ["DensityRatio"]
@@ -77,9 +77,11 @@ class DensityRatio:
                 f"numerator has {numerator.shape[1]} dimensions, denominator {denominator.shape[1]}; they must agree."
             )
         weights = as_weights(weights, len(numerator), "weights")
+        if self.relative > 0.0 and (weights < 0.0).any():
+            raise ValueError("a relative ratio needs weights that are not negative; relative=0 takes signed ones.")
         rng = np.random.default_rng(self.random_state)
         kernel = default_latent_kernel(denominator, rng) if self.kernel is None else self.kernel
-        self.kernel_ = kernel.resolve(denominator, rng)
+        self.kernel_ = resolved(kernel, denominator, rng)
         self._factor = factorise(self.kernel_, denominator, self.max_rank, self.tolerance, rng)
         self.fit_features(self._factor.features, self._factor(numerator), weights)
         return self
@@ -125,21 +127,30 @@ class DensityRatio:
 
         Dropping point i from A leaves (A - s_i f f') / (1 - s_i), s_i its share.
         """
-        size = len(path.projected)
-        values, strength = path.eigenvalues / size, np.atleast_1d(regularization)[:, None]
-        share = 1.0 / size if self.relative == 0.0 else shares  # the same for all without the mixture
-        # (A_-i + eta)^-1 = (1 - s) (A + eta (1 - s) - s f f')^-1; s is small, and its mean stands in eta for all.
-        kept = 1.0 - 1.0 / size
-        shrunk = 1.0 / (values + strength * kept)  # (g, r)
-        fitted = (shrunk * turned) @ path.projected.T
-        leverage = share * (shrunk @ (path.projected**2).T)
-        out = kept * fitted / np.maximum(1.0 - leverage, 1e-10)
-        full = 1.0 / (values + strength)
-        at = (full * turned) @ above.T
-        if (weights >= 0).all() and (weights < 1).all():
-            at = (at - weights * (full @ (above**2).T)) / (1.0 - weights)
-        return 0.5 * shares * np.maximum(0.0, out) ** 2, weights * np.maximum(0.0, at)
+        values, strength = path.eigenvalues / len(path.projected), np.atleast_1d(regularization)[:, None]
+        full = 1.0 / (values + strength)  # (g, r)
+        at, own = (full * turned) @ above.T, full @ (above**2).T
+        alone = bool((weights >= 0).all() and (weights < 1).all())
+        if self.relative == 0.0:
+            # (A_-i + eta)^-1 = (1 - s) (A + eta (1 - s) - s f f')^-1, s = 1 / n.
+            kept = 1.0 - 1.0 / len(path.projected)
+            shrunk = 1.0 / (values + strength * kept)
+            leverage = shrunk @ (path.projected**2).T / len(path.projected)
+            out = kept * ((shrunk * turned) @ path.projected.T) / np.maximum(1.0 - leverage, 1e-10)
+            if alone:
+                at = (at - weights * own) / (1.0 - weights)
+            return 0.5 * shares * np.maximum(0.0, out) ** 2, weights * np.maximum(0.0, at)
+        # A point of the numerator stands in A, with share a w, and in h, with w: it leaves both.
+        below = path.projected[: len(path.projected) - len(weights)]
+        leverage = shares[0] * (full @ (below**2).T)
+        out = ((full * turned) @ below.T) / np.maximum(1.0 - leverage, 1e-10)
+        if alone:
+            at = (at - weights * own) / ((1.0 - weights) * np.maximum(1.0 - self.relative * weights * own, 1e-10))
+        both = np.concatenate([out, at], axis=1)
+        return 0.5 * shares * np.maximum(0.0, both) ** 2, weights * np.maximum(0.0, at)
 
     def __call__(self, points) -> np.ndarray:
         """Return the estimated ratio at ``points`` (m, d), shape (m,), not negative."""
+        if not hasattr(self, "_beta"):
+            raise ValueError("this ratio has learnt nothing yet: call fit(numerator, denominator) first.")
         return np.maximum(0.0, self._factor(as_sample(points, "points")) @ self._beta)

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve, eigh
 
 from pymc_kernel.embeddings.gram import factorise
-from pymc_kernel.embeddings.inputs import as_sample, as_weights, median_scales
+from pymc_kernel.embeddings.inputs import as_sample, as_weights, median_scales, resolved
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.kernels import Gaussian
 
@@ -50,7 +50,7 @@ class KernelBayesFilter:
         lambda of Xu et al. or delta of Fukumizu et al., of the update.
     ratio_regularization : float, optional
         Of the ratio in the update and of the transition: eta = lambda' of Xu et al., epsilon of Fukumizu et al. Both
-        regularisations are in units of the mean of k(x, x), which is one for radial kernels.
+        regularisations are in units of the mean of k(x, x), delta in its square; it is one for radial kernels.
     max_rank, tolerance
         Of the low-rank factors, see :func:`~pymc_kernel.embeddings.gram.factorise`.
     random_state : int or numpy.random.Generator
@@ -175,7 +175,8 @@ class KernelBayesFilter:
                 self._factor(self.observed_kernel, observations, settings["observed_scale"], rng),
             )
         (self.state_kernel_, state_factor), (_, self._observed_factor) = factors
-        self._strength = settings["regularization"] * _mean_square(self._observed_factor.features)
+        unit = _mean_square(self._observed_factor.features)
+        self._strength = settings["regularization"] * (unit if self.method == "importance" else unit**2)
         self.states_, self._seen = states, self._observed_factor.features
         self._learn_dynamics(state_factor.features, settings["ratio_regularization"])
         return factors
@@ -197,13 +198,18 @@ class KernelBayesFilter:
     def _factor(self, kernel, points, scale, rng):
         if kernel is None:
             kernel = Gaussian(scale * median_scales(points, rng))
-        kernel = kernel.resolve(points, rng)
+        kernel = resolved(kernel, points, rng)
         return kernel, factorise(kernel, points, self.max_rank, self.tolerance, rng)
+
+    def _need_fit(self):
+        if not hasattr(self, "states_"):
+            raise ValueError("this filter has learnt nothing yet: call fit(states, observations) first.")
 
     # -- one observation at a time -------------------------------------------------------------------------------
 
     def start(self, weights=None) -> FilterState:
         """Return the state before any observation: ``weights`` (T,) on the training states, equal by default."""
+        self._need_fit()
         weights = as_weights(weights, len(self.states_), "weights")
         return FilterState(weights, self._features.T @ weights)
 
@@ -247,8 +253,8 @@ class KernelBayesFilter:
         initial : array_like (T,), optional
             Weights of the law of the first state on the training states; equal by default.
         """
-        queries = self._observed_factor(as_sample(observations, "observations"))
         state = self.start(initial)
+        queries = self._observed_factor(as_sample(observations, "observations"))
         weights = np.empty((len(queries), len(self.states_)))
         for t, query in enumerate(queries):
             state = self._step(state.predicted, query)
@@ -273,7 +279,7 @@ class KernelBayesFilter:
         A second filter learns the training sequence backwards in time and runs backwards over the ``observations``
         (S, q) that ``filtered`` came from. At each time the ratios of both predictions of the state, from what came
         before and from what came after, are multiplied: that is the prior which the observation of that time updates.
-        It takes the training sequence for stationary. O(T r^2) a step.
+        It takes the training sequence for stationary, and the first state for one of it. O(T r^2) a step.
         """
         queries = self._observed_factor(as_sample(observations, "observations"))
         weights = np.atleast_2d(filtered.weights)

@@ -74,6 +74,8 @@ def factorise(
     n = len(points)
     diagonal = kernel.diagonal(points)
     trace = diagonal.sum()
+    if not trace > 0.0:
+        raise ValueError("the kernel is zero at all points, so they cannot be told apart; take another kernel.")
     # A remainder of at most this on each entry of the diagonal keeps its sum below the share of the trace.
     level = tolerance * trace / n
     factor, pivots = pivoted_cholesky(diagonal, lambda chosen: kernel(points, points[chosen]), max_rank, level)

@@ -5,9 +5,19 @@ import numpy as np
 from pymc_kernel.kernels import Gaussian, Linear, Sum, median_distance
 from pymc_kernel.kernels.base import as_points
 
-__all__ = ["as_sample", "as_weights", "default_latent_kernel", "default_observed_kernel", "median_scales", "scales_of"]
+__all__ = [
+    "as_sample",
+    "as_weights",
+    "default_latent_kernel",
+    "default_observed_kernel",
+    "median_scales",
+    "resolved",
+    "robust_scales",
+    "scales_of",
+]
 
 _MEDIAN_POINTS = 500
+_QUARTILES = 1.349  # of a standard normal law, apart
 
 
 def as_sample(points, name: str) -> np.ndarray:
@@ -40,10 +50,31 @@ def scales_of(points: np.ndarray, weights: np.ndarray | None = None) -> tuple[np
     return mean, np.where(scale > 1e-12 * np.maximum(1.0, np.abs(mean)), scale, 1.0)
 
 
+def robust_scales(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return medians (d,) and spreads (d,) from the quartiles, the standard deviation where these coincide.
+
+    One simulation gone wild must not shrink all others to a point.
+    """
+    low, middle, high = np.quantile(points, [0.25, 0.5, 0.75], axis=0)
+    spread = (high - low) / _QUARTILES
+    return middle, np.where(spread > 1e-12 * np.maximum(1.0, np.abs(middle)), spread, scales_of(points)[1])
+
+
+def resolved(kernel, points: np.ndarray, rng: np.random.Generator):
+    """Return a user's kernel with numbers for its length scales; one without ``resolve`` as it is."""
+    if not callable(kernel) or not hasattr(kernel, "diagonal"):
+        raise TypeError(
+            f"{type(kernel).__name__} is no kernel: it must give Gram matrices, kernel(x, y), and kernel.diagonal(x)."
+        )
+    return kernel.resolve(points, rng) if hasattr(kernel, "resolve") else kernel
+
+
 def median_scales(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return a length scale for each coordinate: its spread times the median distance of the scaled points."""
-    _, scale = scales_of(points)
+    _, scale = robust_scales(points)
     scaled = points / scale
+    if len(scaled) > _MEDIAN_POINTS:
+        scaled = scaled[rng.choice(len(scaled), size=_MEDIAN_POINTS, replace=False)]
     if (scaled == scaled[0]).all():
         return scale
     return scale * median_distance(scaled, rng, _MEDIAN_POINTS)
@@ -59,5 +90,5 @@ def default_observed_kernel(points: np.ndarray, rng: np.random.Generator, factor
 
     The linear part carries what a Gaussian kernel forgets far from the data: posterior means that go on rising.
     """
-    _, scale = scales_of(points)
+    _, scale = robust_scales(points)
     return Sum([Gaussian(factor * median_scales(points, rng)), Linear(scale * np.sqrt(points.shape[1]))])

@@ -3,11 +3,12 @@
 import numpy as np
 
 from pymc_kernel.embeddings.draws import herd, nearest_probability, resample, signed_quantiles
-from pymc_kernel.embeddings.inputs import as_sample, median_scales
+from pymc_kernel.embeddings.inputs import as_sample, median_scales, resolved
 from pymc_kernel.kernels import Gaussian
 
 __all__ = ["KernelMean"]
 
+_ROWS = 1024  # of a Gram matrix at a time
 _PREIMAGE_STEPS = 200
 _PREIMAGE_TOLERANCE = 1e-8
 
@@ -43,7 +44,9 @@ class KernelMean:
                 f"weights must be finite, of shape ({n},) or (m, {n}): one per point, got {self.weights.shape}."
             )
         rng = np.random.default_rng(random_state)
-        self.kernel = Gaussian(median_scales(self.points, rng)) if kernel is None else kernel.resolve(self.points, rng)
+        self.kernel = (
+            Gaussian(median_scales(self.points, rng)) if kernel is None else resolved(kernel, self.points, rng)
+        )
 
     def __len__(self):
         return 1 if self.weights.ndim == 1 else len(self.weights)
@@ -79,17 +82,25 @@ class KernelMean:
         return self.weights @ self.points
 
     def covariance(self) -> np.ndarray:
-        """Return the covariance, shape (d, d) or (m, d, d); signed weights may make it indefinite."""
+        """Return the covariance under the weights divided by their sum, shape (d, d) or (m, d, d).
+
+        Signed weights may make it indefinite.
+        """
         weights = np.atleast_2d(self.weights)
-        centred = self.points - np.mean(weights, axis=0) @ self.points  # against cancellation
+        weights = weights / weights.sum(axis=1, keepdims=True)
+        centred = self.points - self.points.mean(axis=0)  # against cancellation
         second = np.einsum("mi,ij,ik->mjk", weights, centred, centred, optimize=True)
         first = weights @ centred
-        out = second - (2.0 - weights.sum(axis=1))[:, None, None] * first[:, :, None] * first[:, None, :]
+        out = second - first[:, :, None] * first[:, None, :]
         return out[0] if self.weights.ndim == 1 else out
 
     def __call__(self, points) -> np.ndarray:
-        """Return the embedding at ``points`` (k, d), shape (k,) or (m, k)."""
-        return self.kernel(as_sample(points, "points"), self.points).dot(self.weights.T).T
+        """Return the embedding at ``points`` (k, d), shape (k,) or (m, k). Memory O(1024 n)."""
+        points = as_sample(points, "points")
+        blocks = [
+            self.kernel(points[a : a + _ROWS], self.points) @ self.weights.T for a in range(0, len(points), _ROWS)
+        ]
+        return np.concatenate(blocks).T
 
     def mmd(self, other: "KernelMean") -> np.ndarray:
         """Return the maximum mean discrepancy to ``other`` under this one's kernel: a number, or (m,)."""
@@ -100,9 +111,9 @@ class KernelMean:
             [np.broadcast_to(mine, (rows, mine.shape[1])), -np.broadcast_to(theirs, (rows, theirs.shape[1]))], axis=1
         )
         squared = np.zeros(rows)
-        for a in range(0, len(points), 1024):
-            block = self.kernel(points[a : a + 1024], points)
-            squared += np.einsum("mi,mi->m", difference[:, a : a + 1024], difference @ block.T)
+        for a in range(0, len(points), _ROWS):
+            block = self.kernel(points[a : a + _ROWS], points)
+            squared += np.einsum("mi,mi->m", difference[:, a : a + _ROWS], difference @ block.T)
         out = np.sqrt(np.maximum(squared, 0.0))
         return out[0] if self.weights.ndim == other.weights.ndim == 1 else out
 

@@ -85,7 +85,7 @@ def choose_delta(features: np.ndarray, targets: np.ndarray, total: float, criter
     features : ndarray (n, r)
         Of the observations.
     targets : ndarray (n, p)
-        Scaled latents, or features of them; centred.
+        Scaled latents, or features of them.
     total : float
         What the prior weights sum to: one, or n for figure 1 to the letter.
     criterion : {"latent", "embedding", "marginal"}
@@ -94,6 +94,8 @@ def choose_delta(features: np.ndarray, targets: np.ndarray, total: float, criter
     rng : numpy.random.Generator
     """
     n = len(features)
+    # The training marginal is the prior here: predictions fall back to its mean, not to that of another prior.
+    targets = targets - targets.mean(axis=0)
     fold = rng.permutation(np.arange(n) % min(_FOLDS, n))
     losses, scale = np.zeros(len(_GRID)), None
     for a in range(min(_FOLDS, n)):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_kernel.embeddings.draws import resample, weighted_quantiles
-from pymc_kernel.embeddings.inputs import scales_of
+from pymc_kernel.embeddings.inputs import robust_scales, scales_of
 
 __all__ = ["Predictive"]
 
@@ -55,7 +55,7 @@ class Predictive:
         candidates = []
         spread = scales_of(latent, weights)[1]
         for metric, points in (("observed", observed), ("predicted", latent - residuals)):
-            location, scale = scales_of(points, weights)
+            location, scale = robust_scales(points)
             places = (points - location) / scale
             for share in _SHARES[0 if metric == "observed" else 1 :]:
                 if share == 1.0 or share * len(latent) >= _FEWEST:
@@ -118,15 +118,6 @@ class Predictive:
                 for mean, place in zip(means, places, strict=True)
             ]
         )
-
-    def leave_one_out_draws(self, latent, num_cases: int, num_draws: int, rng: np.random.Generator):
-        """Return training points (m,), chosen by weight, and draws (m, num_draws, p) for each from all others."""
-        cases = resample(self.weights / self.weights.sum(), min(num_cases, len(latent)), rng)
-        draws = np.empty((len(cases), num_draws, latent.shape[1]))
-        for k, case in enumerate(cases):
-            near = self._near(self.places[case], leave_out=case)
-            draws[k] = latent[case] - self.residuals[case] + self.residuals[resample(near, num_draws, rng)]
-        return cases, draws
 
     def quantiles(self, means, observed, probabilities) -> np.ndarray:
         """Return marginal quantiles (m, q, p), without drawing."""

@@ -41,7 +41,7 @@ class Sum:
         """Return the Gram matrix (n, m); ``y`` defaults to ``x``."""
         first, *rest = (s * k(x, y) for k, s in zip(self.kernels, self.scales, strict=True))
         for matrix in rest:
-            first += matrix
+            first = first + matrix
         return first
 
     def diagonal(self, x) -> np.ndarray:
@@ -89,7 +89,7 @@ class Product:
         others = [None] * len(self.kernels) if y is None else self._parts(y)
         first, *rest = (k(a, b) for k, a, b in zip(self.kernels, self._parts(x), others, strict=True))
         for matrix in rest:
-            first *= matrix
+            first = first * matrix
         return first
 
     def diagonal(self, x) -> np.ndarray:

@@ -104,9 +104,8 @@ class LearntFeatures:
         inside, outside = order[held_out:], order[:held_out]
         shares = [_initial(a, b, rng) for a, b in self._layers(observed.shape[1])]
         self._parameters = [p for pair in shares for p in pair]
-        features, loss, step = self._compile()
-        self._features = features
-        self._train(step, loss, (scaled, targets, weights), inside, outside, rng)
+        self._features, step = self._compile()
+        self._train(step, (scaled, targets, weights), inside, outside, rng)
         return self
 
     def __call__(self, observed) -> np.ndarray:
@@ -131,7 +130,7 @@ class LearntFeatures:
         return np.concatenate(parts, axis=1)
 
     def _compile(self):
-        """Return compiled features, loss, and gradient."""
+        """Return compiled features, and loss with its gradient."""
         points, targets, weights = pt.dmatrix("points"), pt.dmatrix("targets"), pt.dvector("weights")
         parameters = [p for pair in self._layers(1) for p in (pt.dmatrix(), pt.dvector())]
         layer = points
@@ -152,11 +151,20 @@ class LearntFeatures:
         inputs = [points, targets, weights, *parameters]
         return (
             pytensor.function([points, *parameters], features, mode=_MODE),
-            pytensor.function(inputs, loss, mode=_MODE),
             pytensor.function(inputs, [loss, *pytensor.grad(loss, parameters)], mode=_MODE),
         )
 
-    def _train(self, step, loss, data, inside, outside, rng):
+    def _validate(self, parameters, data, inside, outside):
+        """Return the loss on pairs held out, the regression on the features being that of the others."""
+        points, targets, weights = data
+        psi = np.column_stack([self._features(points, *parameters), np.ones(len(points))])
+        weighted = psi[inside] * weights[inside, None]
+        system = psi[inside].T @ weighted / len(inside) + self.regularization * np.eye(psi.shape[1])
+        coefficients = np.linalg.solve(system, weighted.T @ targets[inside] / len(inside))
+        errors = targets[outside] - psi[outside] @ coefficients
+        return float((weights[outside] * (errors**2).sum(axis=1)).mean())
+
+    def _train(self, step, data, inside, outside, rng):
         parameters = [p.copy() for p in self._parameters]
         first, second = [np.zeros_like(p) for p in parameters], [np.zeros_like(p) for p in parameters]
         null = [(w * (t**2).sum(axis=1)).mean() for _, t, w in ([a[i] for a in data] for i in (inside, outside))]
@@ -180,7 +188,7 @@ class LearntFeatures:
                                 self.learning_rate * np.sqrt(1.0 - _DECAY_SECOND**count) / (1.0 - _DECAY_FIRST**count)
                             )
                             p -= rate * m / (np.sqrt(v) + _TINY)
-                    validation = float(loss(*[values[outside] for values in data], *parameters)) / null[1]
+                    validation = self._validate(parameters, data, inside, outside) / null[1]
                     losses.append((np.mean(found) / null[0], validation))
                     since += 1
                     if validation < best:

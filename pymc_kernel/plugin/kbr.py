@@ -8,16 +8,17 @@ import pymc as pm
 import xarray as xr
 from arviz import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
+from scipy.spatial import KDTree
 
 from pymc_kernel.embeddings import KernelBayesRule
-from pymc_kernel.kernels import Gaussian
+from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.plugin.model_functions import constrained_draws, unconstrained_draws
 
 __all__ = ["sample_kbr"]
 
 _METHODS = {"auto": "auto", "iw": "importance", "importance": "importance", "conditional": "conditional"}
-_OUTSIDE = 0.01  # of the simulations have less kernel mass than an observation that is still inside
-_MASS_POINTS = 2000
+_OUTSIDE = 0.01  # of the simulations lie in emptier places than an observation that is still inside
+_TYPICAL_POINTS, _NEIGHBOURS, _FAR = 2000, 10, 10.0
 _SCALES = (0.5, 1.0, 2.0)  # of the median distance
 _FEW = 30  # simulations with weight, below which a warning is due
 
@@ -48,7 +49,7 @@ def sample_kbr(
         With the groups ``prior`` and ``prior_predictive``, as ``pm.sample_prior_predictive`` returns it. By default
         ``num_simulations`` are made.
     draws, chains : int
-        Independent draws, in ``chains`` chains for ArviZ's sake.
+        Draws, in ``chains`` chains for ArviZ's sake; they are independent up to stratified resampling.
     num_simulations : int
         For each round.
     rounds : int
@@ -81,10 +82,10 @@ def sample_kbr(
 
     Notes
     -----
-    Sample statistics: ``kernel_mass``, the share of simulations that lie in emptier places than the observation;
-    ``num_effective``, the effective number of simulations that the draws come from; ``num_failed``, simulations with
-    NaN or infinite numbers; ``regularization``, ``share`` (of the simulations in a neighbourhood, 1 for all),
-    ``rank``.
+    Sample statistics: ``typicality``, the share of simulations that lie in places at least as empty as the
+    observation's; ``num_effective``, the effective number of simulations that the draws come from; ``num_failed``,
+    simulations with NaN or infinite numbers; ``regularization``, ``share`` (of the simulations in a neighbourhood, 1
+    for all), ``rank``.
 
     Draws are the posterior mean by kernel regression plus residuals of simulations, from everywhere or from nearby:
     the energy score of leave-one-out predictions decides. They live on the unconstrained scale, so no draw leaves the
@@ -108,6 +109,7 @@ def sample_kbr(
     for name, value in (("draws", draws), ("chains", chains), ("num_simulations", num_simulations), ("rounds", rounds)):
         if not (isinstance(value, int | np.integer) and value >= 1):
             raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+    _check_rule(rule, method, rounds)
     _check_model(model)
     rng = np.random.default_rng(random_seed)
     data = _observed_data(model)
@@ -117,8 +119,9 @@ def sample_kbr(
     if simulations is None:
         simulations = _prior_predictive(model, num_simulations, rng)
     latent, seen = _pairs(simulations, model, summary)
-    prior = latent
-    fitted = _fitted(rule, method, latent, seen, None, rng)
+    # The prior of parameters for which the simulator succeeds, as the pairs are.
+    prior = latent[np.isfinite(seen).all(axis=1)]
+    fitted = _fitted(rule, method, latent, seen, None if rounds == 1 else prior, rng)
     for _ in range(1, rounds):
         proposed = fitted.sample(observed[None], num_simulations, rng)[0]
         again = _posterior_predictive(model, proposed, rng, progressbar)
@@ -129,11 +132,28 @@ def sample_kbr(
     return _tree(model, fitted, positions, (chains, draws), observed, data, simulations, rng)
 
 
+def _check_rule(rule, method, rounds):
+    if rule is not None and method != "auto":
+        raise ValueError("give method= or rule=, not both: a rule has its own method.")
+    chosen = _METHODS[method] if rule is None else rule.method
+    if chosen in ("original", "threshold") or (rule is not None and rule.normalize != "prior"):
+        raise ValueError('sample_kbr needs a rule of method "importance" or "conditional" with normalize="prior".')
+    if chosen == "conditional" and rounds > 1:
+        raise ValueError(
+            'with rounds > 1 the simulated parameters are no draws of the prior: use method="importance" (or "auto").'
+        )
+
+
 def _check_model(model):
     if not model.observed_RVs:
         raise ValueError("the model has no observed variable: give the data to one with observed=.")
     if not model.free_RVs:
         raise ValueError("the model has no free variable: there is nothing to infer.")
+    discrete = [rv.name for rv in model.free_RVs if np.issubdtype(rv.dtype, np.integer) or rv.dtype == "bool"]
+    if discrete:
+        raise ValueError(
+            f"{', '.join(discrete)}: sample_kbr draws continuous parameters only; let the simulator draw them."
+        )
     for rv in model.observed_RVs:
         if _cannot_draw(rv):
             raise ValueError(
@@ -244,9 +264,11 @@ def _tree(model, fitted, positions, shape, observed, data, simulations, rng):
     values = {name: v.reshape(*shape, *v.shape[1:]) for name, v in constrained_draws(model, positions).items()}
     groups = {"posterior": from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset()}
     weights = fitted.condition(observed).weights
+    own, rest = weights[: len(fitted.latent_)].copy(), weights[len(fitted.latent_) :]
+    own[: len(rest)] += rest  # the prior's draws are the parameters of the first round
     groups["kernel_weights"] = xr.Dataset(
         {
-            "weight": ("simulation", weights[: len(fitted.latent_)]),
+            "weight": ("simulation", own),
             "position": (("simulation", "unconstrained"), fitted.latent_),
         }
     )
@@ -260,19 +282,19 @@ def _tree(model, fitted, positions, shape, observed, data, simulations, rng):
 
 
 def _stats(fitted, observed, rng):
-    mass = _kernel_mass(fitted.observed_, observed, rng)
+    typical = _typicality(fitted.observed_, observed, rng)
     near = fitted.predictive.effective_number(fitted.mean(observed), observed[None])
     failed = fitted.num_dropped_
     if failed:
         total = failed + len(fitted.latent_)
         warnings.warn(
             f"{failed} of {total} simulations ({100 * failed / total:.0f} %) gave NaN or infinite numbers and are left "
-            "out: the posterior is that of parameters given that the simulator succeeds.",
+            "out.",
             stacklevel=4,
         )
-    if mass < _OUTSIDE:
+    if typical < _OUTSIDE:
         warnings.warn(
-            f"only {100 * mass:.1f} % of the simulations lie in places as empty as that of the observation: it is "
+            f"only {100 * typical:.1f} % of the simulations lie in places as empty as that of the observation: it is "
             "at the edge of what the model simulates, or outside: the posterior is extrapolated. Check the prior.",
             stacklevel=4,
         )
@@ -283,7 +305,7 @@ def _stats(fitted, observed, rng):
         )
     return xr.Dataset(
         {
-            "kernel_mass": mass,
+            "typicality": typical,
             "num_effective": near,
             "num_failed": failed,
             "regularization": fitted.regularization_,
@@ -293,11 +315,19 @@ def _stats(fitted, observed, rng):
     )
 
 
-def _kernel_mass(seen, observed, rng):
-    """Return the share of simulations with no more kernel mass around them than the observation has."""
-    some = seen[rng.choice(len(seen), size=min(_MASS_POINTS, len(seen)), replace=False)]
-    scale = np.where(np.ptp(some, axis=0) > 0, some.std(axis=0), 1.0)
-    kernel = Gaussian("median").resolve(some / scale, rng)
-    # Each simulation has itself for a neighbour, which the observation has not.
-    others = (kernel.dot(some / scale, np.ones(len(some))) - 1.0) / (len(some) - 1.0)
-    return float((others <= kernel(observed[None] / scale, some / scale).mean()).mean())
+def _typicality(seen, observed, rng):
+    """Return the share of simulations whose tenth neighbour is at least as far off as the observation's.
+
+    Distances are taken after whitening, so that a combination of summaries that never occurs counts as far.
+    """
+    some = seen[rng.choice(len(seen), size=min(_TYPICAL_POINTS, len(seen)), replace=False)]
+    middle, spread = robust_scales(some)
+    near = np.clip((some - middle) / spread, -_FAR, _FAR)
+    values, vectors = np.linalg.eigh(np.atleast_2d(np.cov(near.T)))
+    root = vectors / np.sqrt(np.maximum(values, 1e-8 * values[-1]))
+    tree = KDTree(near @ root)
+    count = min(_NEIGHBOURS, len(some) - 1)
+    # A simulation is its own nearest neighbour, which the observation has not.
+    others = tree.query(near @ root, k=count + 1)[0][:, -1]
+    place = np.clip((observed - middle) / spread, -10.0 * _FAR, 10.0 * _FAR) @ root
+    return float((others >= tree.query(place, k=[count])[0][0]).mean())

@@ -401,7 +401,7 @@ def plot_calibration(calibration, *, var_names=None, coverage: bool = False, **k
     Returns
     -------
     arviz_plots.PlotCollection
-        A panel for each latent, and one for the joint regions ("TARP").
+        A panel for each latent and, unless ``coverage``, one for the joint regions ("TARP").
     """
     count = calibration.ranks.shape[1]
     names = [f"latent[{j}]" for j in range(count)] if var_names is None else list(var_names)

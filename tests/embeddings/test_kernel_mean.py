@@ -26,6 +26,13 @@ def test_moments_of_one_and_of_many():
     np.testing.assert_allclose(many.expectation(lambda p: p**2), rows @ points**2)
 
 
+def test_covariance_does_not_ask_for_weights_that_sum_to_one():
+    points = 100.0 + normal()
+    weights = np.full(len(points), 0.9 / len(points))
+    both = KernelMean(points, np.stack([weights, 3.0 * weights]))
+    np.testing.assert_allclose(both.covariance(), np.stack([np.cov(points.T, bias=True)] * 2), rtol=1e-8)
+
+
 def test_mmd_against_the_double_sum():
     a, b = KernelMean(normal(50), kernel=Gaussian(1.0)), KernelMean(normal(70, seed=1) + 0.5, kernel=Gaussian(1.0))
     k = Gaussian(1.0)

@@ -30,7 +30,8 @@ def test_posterior_of_a_normal_model(rounds):
     np.testing.assert_allclose(idata["posterior"]["twice"], 2 * theta)
     assert idata["kernel_weights"].sizes["simulation"] == 1500 * rounds
     stats = idata["sample_stats"]
-    assert 0.0 < float(stats["kernel_mass"]) <= 1.0
+    assert float(stats["typicality"]) > 0.1
+    assert float(idata["kernel_weights"]["weight"].sum()) == pytest.approx(1.0)
     assert float(stats["num_effective"]) > 30
 
 
@@ -38,11 +39,8 @@ def test_same_seed_same_draws_and_simulations_can_be_kept():
     model = normal_model()
     simulations = pm.sample_prior_predictive(500, model=model, random_seed=1)
     first = pk.sample_kbr(simulations, model=model, draws=50, **QUIET)
-    second = pk.sample_kbr(simulations, model=model, draws=50, method="iw", **QUIET)
     again = pk.sample_kbr(simulations, model=model, draws=50, **QUIET)
     xr.testing.assert_equal(first["posterior"].to_dataset(), again["posterior"].to_dataset())
-    # The simulations are from the prior, so weighting by the ratio changes little.
-    assert float(abs(first["posterior"]["theta"].mean() - second["posterior"]["theta"].mean())) < 0.15
 
 
 @pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
@@ -102,6 +100,26 @@ def test_an_observation_out_of_reach_is_said():
         pk.sample_kbr(model=normal_model(y=12.0), num_simulations=1000, draws=50, **QUIET)
 
 
+def test_rounds_and_failures_that_depend_on_the_parameter():
+    """Nine in ten simulations fail for positive parameters: the data y = 0 then speak for negative ones, in any round.
+
+    Exactly: N(0, 1 / 2) with nine tenths of its upper half taken away, mean -.46, a share of .091 above zero.
+    """
+
+    def simulate(theta, one, rng=None, size=None):
+        value = rng.normal(theta, 1.0, size=1)
+        return np.where((theta > 0) & (rng.random() < 0.9), np.nan, value)
+
+    with pm.Model():
+        theta = pm.Normal("theta", 0, 1)
+        pm.CustomDist("y", theta, np.zeros(1), random=simulate, signature="(),(one)->(one)", observed=np.zeros(1))
+        with pytest.warns(UserWarning, match="NaN or infinite"):
+            idata = pk.sample_kbr(num_simulations=2000, rounds=2, draws=250, **QUIET)
+    draws = idata["posterior"]["theta"]
+    assert float(draws.mean()) == pytest.approx(-0.46, abs=0.12)
+    assert float((draws > 0).mean()) < 0.25
+
+
 def test_a_rule_of_ones_own_answers_other_observations():
     rule = KernelBayesRule("conditional")
     pk.sample_kbr(model=normal_model(), num_simulations=1000, draws=50, rule=rule, **QUIET)
@@ -123,6 +141,16 @@ def test_mistakes_are_named():
         pk.sample_kbr(model=model, method="best")
     with pytest.raises(ValueError, match="rounds must be"):
         pk.sample_kbr(model=model, rounds=0)
+    with pytest.raises(ValueError, match="no draws of the prior"):
+        pk.sample_kbr(model=model, method="conditional", rounds=2)
+    with pytest.raises(ValueError, match="not both"):
+        pk.sample_kbr(model=model, method="iw", rule=KernelBayesRule())
+    with pytest.raises(ValueError, match="needs a rule of method"):
+        pk.sample_kbr(model=model, rule=KernelBayesRule("original"))
+    with pm.Model() as counted:
+        pm.Normal("y", pm.Poisson("k", 5), 0.3, observed=6.0)
+    with pytest.raises(ValueError, match="continuous parameters only"):
+        pk.sample_kbr(model=counted)
     with pytest.raises(ValueError, match="no group prior_predictive"):
         pk.sample_kbr(xr.DataTree.from_dict({"prior": xr.Dataset()}), model=model)
 

@@ -36,6 +36,25 @@ def ratio_loss(features, prior_features, weights, eta):
     return first - second
 
 
+def relative_ratio_loss(features, prior_features, relative, eta):
+    """Leave-one-out loss of the relative ratio: every point of both samples left out in turn, fitted anew."""
+
+    def fit(below, above):
+        moments = (1 - relative) * below.T @ below / len(below) + relative * above.T @ above / len(above)
+        return np.linalg.solve(moments + eta * np.eye(features.shape[1]), above.mean(axis=0))
+
+    n, m = len(features), len(prior_features)
+    first = second = 0.0
+    for i in range(n):
+        value = max(0.0, features[i] @ fit(np.delete(features, i, axis=0), prior_features))
+        first += 0.5 * (1 - relative) * value**2 / n
+    for j in range(m):
+        value = max(0.0, prior_features[j] @ fit(features, np.delete(prior_features, j, axis=0)))
+        first += 0.5 * relative * value**2 / m
+        second += value / m
+    return first - second
+
+
 def ridge_errors(features, weights, targets, strength):
     """Leave-one-out errors of weighted ridge regression, each point left out and all fitted anew."""
     n, r = features.shape
