@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pymc_kernel import density, embeddings, kernels, scores, smc, stein
+    from pymc_kernel import density, embeddings, kernels, likelihood_free, scores, smc, stein
     from pymc_kernel.plugin.diagnostics import diagnose, ksd, ksd_test, summary
     from pymc_kernel.plugin.features import LearntFeatures
     from pymc_kernel.plugin.kbr import sample_kbr
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from pymc_kernel.plugin.pooled import sample_khmc
     from pymc_kernel.plugin.population import sample_pmc
+    from pymc_kernel.plugin.simulators import KernelABC, MMDLikelihood, SyntheticLikelihood
     from pymc_kernel.plugin.smc import ASMC, KASMC, RWSMC, KernelHMCSMC, sample_smc, smc_stats
     from pymc_kernel.plugin.stein_uses import expectation, mmd_test, stein_thin
     from pymc_kernel.plugin.step_methods import KAMH, AdaptiveMetropolis, KernelHMC, register_step_methods
@@ -32,9 +33,12 @@ __all__ = [
     "RWSMC",
     "AdaptiveMetropolis",
     "EstimatedLikelihood",
+    "KernelABC",
     "KernelHMC",
     "KernelHMCSMC",
     "LearntFeatures",
+    "MMDLikelihood",
+    "SyntheticLikelihood",
     "density",
     "diagnose",
     "embeddings",
@@ -42,6 +46,7 @@ __all__ = [
     "kernels",
     "ksd",
     "ksd_test",
+    "likelihood_free",
     "mmd_test",
     "plot_calibration",
     "plot_density",
@@ -97,6 +102,7 @@ _WHERE = {
     ),
     "sample_pmc": "pymc_kernel.plugin.population",
     "LearntFeatures": "pymc_kernel.plugin.features",
+    **dict.fromkeys(("KernelABC", "MMDLikelihood", "SyntheticLikelihood"), "pymc_kernel.plugin.simulators"),
     "sample_kbr": "pymc_kernel.plugin.kbr",
     "sample_khmc": "pymc_kernel.plugin.pooled",
     "unconstrained_draws": "pymc_kernel.plugin.model_functions",

@@ -18,10 +18,22 @@ MAY_IMPORT = {
     "stein": {"errors", "parallel", "linalg", "kernels"},
     "density": {"parallel", "linalg", "kernels"},
     "embeddings": {"errors", "parallel", "linalg", "kernels"},
+    "likelihood_free": {"kernels"},
     "mcmc": {"errors", "linalg", "kernels", "scores"},
     "smc": {"errors", "parallel", "linalg", "kernels", "scores", "mcmc"},
-    "plugin": {"errors", "kernels", "scores", "stein", "density", "embeddings", "mcmc", "smc"},
-    "__init__": {"kernels", "scores", "stein", "density", "embeddings", "mcmc", "smc", "plugin", "errors"},
+    "plugin": {"errors", "kernels", "scores", "stein", "density", "embeddings", "likelihood_free", "mcmc", "smc"},
+    "__init__": {
+        "kernels",
+        "scores",
+        "stein",
+        "density",
+        "embeddings",
+        "likelihood_free",
+        "mcmc",
+        "smc",
+        "plugin",
+        "errors",
+    },
 }
 OUTSIDE_BELOW = {"numpy", "scipy", "numba"}
 ARVIZ = {"arviz", "arviz_base", "arviz_plots", "arviz_stats", "xarray", "pandas", "matplotlib"}

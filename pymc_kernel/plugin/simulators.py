@@ -1,0 +1,327 @@
+"""Model blocks for simulators: approximate Bayesian computation with kernels, and synthetic likelihoods.
+
+What they estimate is computed in ``likelihood_free``; here a simulator becomes an observed variable that every step of
+this package samples as a noisy likelihood, and that PyMC can draw for predictive checks.
+"""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc_kernel.kernels import Gaussian, median_distance, random_fourier_features
+from pymc_kernel.likelihood_free import (
+    as_data_points,
+    log_kernel_abc,
+    log_mmd_abc,
+    log_normal_unbiased,
+    log_synthetic,
+    simulate_repeatedly,
+)
+from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
+
+__all__ = ["KernelABC", "MMDLikelihood", "SyntheticLikelihood"]
+
+_CALLS_BEFORE_WARNING = 100
+_PILOT_QUARTILES = 1.349  # of a standard normal law, apart
+
+
+class _SimulatedLikelihood:
+    """The function behind a block: simulates, counts failures, and estimates from what succeeded."""
+
+    def __init__(self, name, simulator, summary, num_simulations, max_failures, estimate):
+        for what, function in (("simulator", simulator), ("summary", summary)):
+            if not (callable(function) or (what == "summary" and function is None)):
+                raise TypeError(f"{what} of {name!r} must be a function, got {type(function).__name__}.")
+        if not (isinstance(num_simulations, int | np.integer) and num_simulations >= 1):
+            raise ValueError(f"num_simulations of {name!r} must be a whole number >= 1, got {num_simulations!r}.")
+        if not 0.0 <= max_failures <= 1.0:
+            raise ValueError(f"max_failures of {name!r} is a share and must be in [0, 1], got {max_failures!r}.")
+        self.name = name
+        self.simulator = simulator
+        self.summary = summary
+        self.num_simulations = int(num_simulations)
+        self.max_failures = max_failures
+        self.estimate = estimate
+        self.calls = self.failures = 0
+        self.warned = False
+
+    def __call__(self, rng, *inputs):
+        """Return the log of an estimate of the likelihood; the last input is the data."""
+        *params, observed = inputs
+        found = simulate_repeatedly(
+            lambda: self.simulator(rng, *params, observed.shape), self.summary, self.num_simulations
+        )
+        self.calls += self.num_simulations
+        self.failures += found.failed
+        self._warn(found.first_error)
+        return self.estimate(found.summaries, self.summarised(observed), self.num_simulations)
+
+    def summarised(self, data) -> np.ndarray:
+        """Return the summary of a data set, the data themselves without one."""
+        return np.asarray(data if self.summary is None else self.summary(data), dtype=float)
+
+    def _warn(self, error):
+        share = self.failures / self.calls
+        if not self.warned and self.calls >= _CALLS_BEFORE_WARNING and share > self.max_failures:
+            self.warned = True
+            last = f" The first error was {type(error).__name__}: {error}" if error is not None else ""
+            warnings.warn(
+                f"{100 * share:.0f} % of the first {self.calls} simulations of {self.name!r} failed (errors, NaN or "
+                f"infinite numbers); each counts as a likelihood of zero.{last}",
+                stacklevel=2,
+            )
+
+    def draw(self, *inputs, rng=None, size=None):
+        """Return one data set for predictive checks; NaN where the simulator fails."""
+        *params, observed = inputs
+        found = simulate_repeatedly(lambda: self.simulator(rng, *params, observed.shape), None, 1)
+        if not found.summaries:
+            return np.full(observed.shape, np.nan)
+        data = found.summaries[0]
+        if data.shape != observed.shape:
+            raise ValueError(
+                f"the simulator of {self.name!r} returned shape {data.shape} for size={observed.shape}; it must "
+                "return a data set of that shape."
+            )
+        return data
+
+
+def _block(function, params, observed, kwargs):
+    if "random" in kwargs or "logp" in kwargs:
+        raise ValueError("logp and random come from the simulator; leave them out.")
+    return EstimatedLikelihood(function.name, function, *params, observed=observed, random=function.draw, **kwargs)
+
+
+def KernelABC(
+    name: str,
+    simulator: Callable,
+    *params,
+    observed,
+    epsilon=None,
+    summary: Callable | None = None,
+    num_simulations: int = 10,
+    quantile: float = 0.05,
+    num_pilot: int = 200,
+    random_seed: int = 0,
+    max_failures: float = 0.1,
+    **kwargs,
+):
+    """Add data that can only be simulated, compared through summaries under a Gaussian kernel.
+
+    The posterior is that of summaries seen with normal noise of standard deviation ``epsilon``. The kernel is
+    averaged over the simulations as a probability, which estimates that likelihood without bias, so the steps of this
+    package and the kernels of ``pm.sample_smc`` sample exactly this posterior for any ``num_simulations``.
+
+    Parameters
+    ----------
+    name : str
+        Of the observed variable.
+    simulator : callable
+        ``simulator(rng, *params, size)`` returns a data set of shape ``size``, that of the data, with all its
+        randomness from ``rng``. Errors, NaN and infinite numbers count as a likelihood of zero.
+    *params : tensor_like
+    observed : array_like
+    epsilon : float or array_like (q,) or (q, q), optional
+        Standard deviation of the kernel in units of the summaries, one for all or one each; or a covariance matrix. By
+        default it is found by pilot simulations from the prior: in proportion to the spread of each summary, and so
+        large that ``quantile`` of them come as near as one standard deviation.
+    summary : callable, optional
+        Data set -> vector; the data, flattened, by default.
+    num_simulations : int
+        For each evaluation.
+    quantile, num_pilot, random_seed
+        Of the pilot simulations, where ``epsilon`` is not given.
+    max_failures : float
+        Share of failed simulations above which a warning is given.
+    **kwargs
+        Further arguments of ``pymc.CustomDist``, such as ``dims``.
+
+    Returns
+    -------
+    TensorVariable
+        The observed variable; predictive sampling draws it from the simulator.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_kernel as pk
+    >>> def simulator(rng, rate, size):
+    ...     return rng.exponential(1.0 / rate, size)
+    >>> with pm.Model():
+    ...     rate = pm.LogNormal("rate", 0, 1)
+    ...     y = pk.KernelABC("y", simulator, rate, observed=np.ones(20), summary=np.mean, epsilon=0.05)
+    """
+    function = _SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures, None)
+    target = np.ravel(function.summarised(_values(observed)))
+    if epsilon is None:
+        factor = _pilot_bandwidth(function, params, observed, target, quantile, num_pilot, random_seed)
+    else:
+        factor = _bandwidth_factor(name, epsilon, len(target))
+
+    def estimate(summaries, seen, count):
+        simulated = np.reshape(summaries, (len(summaries), -1)) if summaries else np.empty((0, seen.size))
+        return log_kernel_abc(simulated, np.ravel(seen), factor, count)
+
+    function.estimate = estimate
+    variable = _block(function, params, observed, kwargs)
+    variable.tag.epsilon = factor
+    return variable
+
+
+def _values(observed):
+    return np.asarray(observed.eval() if hasattr(observed, "eval") else observed, dtype=float)
+
+
+def _bandwidth_factor(name, epsilon, width):
+    epsilon = np.asarray(epsilon, dtype=float)
+    if epsilon.ndim == 2 and epsilon.shape == (width, width):
+        try:
+            return np.linalg.cholesky(epsilon)
+        except np.linalg.LinAlgError:
+            raise ValueError(f"epsilon of {name!r} is no covariance matrix: it is not positive definite.") from None
+    if epsilon.shape not in ((), (width,)) or not (np.isfinite(epsilon).all() and (epsilon > 0).all()):
+        raise ValueError(
+            f"epsilon of {name!r} must be a positive number, {width} of them (one for each summary) or a covariance "
+            f"matrix of that size, got shape {epsilon.shape}."
+        )
+    return np.broadcast_to(epsilon, (width,)).copy()
+
+
+def _pilot_bandwidth(function, params, observed, target, quantile, num_pilot, random_seed):
+    """Return a bandwidth for each summary from simulations at draws of the prior."""
+    if not 0.0 < quantile < 1.0:
+        raise ValueError(f"quantile must be in (0, 1), got {quantile!r}.")
+    rng = np.random.default_rng(random_seed)
+    shape = _values(observed).shape
+    drawn = pm.draw([pt.as_tensor_variable(p) for p in params], draws=num_pilot, random_seed=rng)
+    found = []
+    for values in zip(*drawn, strict=True):
+        once = simulate_repeatedly(lambda v=values: function.simulator(rng, *v, shape), function.summary, 1)
+        found.extend(np.ravel(s) for s in once.summaries)
+    if len(found) < max(10, num_pilot // 10):
+        raise ValueError(
+            f"only {len(found)} of {num_pilot} pilot simulations of {function.name!r} succeeded: give epsilon, or "
+            "repair the simulator."
+        )
+    found = np.array(found)
+    low, high = np.quantile(found, [0.25, 0.75], axis=0)
+    spread = (high - low) / _PILOT_QUARTILES
+    spread = np.where(spread > 0, spread, np.where(found.std(axis=0) > 0, found.std(axis=0), 1.0))
+    # Root mean squared distance over the summaries: one standard deviation of the kernel a summary.
+    distances = np.sqrt((((found - target) / spread) ** 2).mean(axis=1))
+    return spread * max(float(np.quantile(distances, quantile)), 1e-12)
+
+
+def SyntheticLikelihood(
+    name: str,
+    simulator: Callable,
+    *params,
+    observed,
+    summary: Callable | None = None,
+    num_simulations: int = 50,
+    unbiased: bool = True,
+    shrinkage: float = 0.0,
+    max_failures: float = 0.1,
+    **kwargs,
+):
+    """Add data that can only be simulated, their summaries taken for normal (Wood 2010).
+
+    Mean and covariance come from ``num_simulations`` data sets at each evaluation.
+
+    Parameters
+    ----------
+    name, simulator, *params, observed, summary, max_failures, **kwargs
+        As in :func:`KernelABC`.
+    num_simulations : int
+        More than the number of summaries plus three; some ten times that keeps chains from sticking.
+    unbiased : bool
+        The unbiased estimate of a normal density (Price et al. 2018): for normal summaries the posterior does not
+        depend on ``num_simulations``. Without, and with ``shrinkage``, the plug-in estimate, which is biased.
+    shrinkage : float
+        In [0, 1): correlations are multiplied by 1 - shrinkage, for many summaries and few simulations.
+
+    Returns
+    -------
+    TensorVariable
+
+    Notes
+    -----
+    Summaries far from normal make the posterior wrong without a sign of it in the chains: look at simulated summaries
+    (``pm.sample_prior_predictive``), and take :func:`KernelABC` where they are skewed or have several modes.
+    """
+    function = _SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures, None)
+    if not 0.0 <= shrinkage < 1.0:
+        raise ValueError(f"shrinkage of {name!r} must be in [0, 1), got {shrinkage!r}.")
+    if unbiased and shrinkage > 0.0:
+        raise ValueError(f"{name!r}: the unbiased estimate cannot be shrunk; set unbiased=False.")
+    width = np.ravel(function.summarised(_values(observed))).size
+    if num_simulations <= width + 3 and shrinkage == 0.0:
+        raise ValueError(
+            f"{name!r} has {width} summaries and needs more than {width + 3} simulations, got {num_simulations}; or "
+            "set unbiased=False and a shrinkage."
+        )
+
+    def estimate(summaries, seen, count):
+        simulated = np.reshape(summaries, (len(summaries), -1)) if summaries else np.empty((0, seen.size))
+        log_success = np.log(max(len(simulated), 1) / count)
+        if unbiased:
+            return log_normal_unbiased(simulated, np.ravel(seen)) + log_success
+        return log_synthetic(simulated, np.ravel(seen), shrinkage) + log_success
+
+    function.estimate = estimate
+    return _block(function, params, observed, kwargs)
+
+
+def MMDLikelihood(
+    name: str,
+    simulator: Callable,
+    *params,
+    observed,
+    epsilon: float,
+    kernel=None,
+    num_features: int = 200,
+    num_simulations: int = 10,
+    random_seed: int = 0,
+    max_failures: float = 0.1,
+    **kwargs,
+):
+    """Add data that can only be simulated, whole data sets compared as distributions: no summaries (K2-ABC).
+
+    The kernel on data sets is exp(-MMD^2 / epsilon), MMD the maximum mean discrepancy between the observations of one
+    and of the other (Park, Jitkrittum and Sejdinovic 2016), averaged over the simulations as a probability.
+
+    Parameters
+    ----------
+    name, simulator, *params, max_failures, **kwargs
+        As in :func:`KernelABC`.
+    observed : array_like (n, ...)
+        n exchangeable observations along the first axis.
+    epsilon : float
+        Squared discrepancies below it count as near. Two samples of n from one law are about 2 / n apart.
+    kernel : radial kernel, optional
+        On observations; Gaussian at the median distance of the data by default.
+    num_features : int
+        Random Fourier features in place of the kernel: O(n num_features) a simulation.
+    num_simulations : int
+    random_seed : int
+        Of the features.
+
+    Returns
+    -------
+    TensorVariable
+    """
+    if not (np.isscalar(epsilon) and np.isfinite(epsilon) and epsilon > 0):
+        raise ValueError(f"epsilon of {name!r} must be a positive number, got {epsilon!r}.")
+    rng = np.random.default_rng(random_seed)
+    points = as_data_points(_values(observed))
+    kernel = Gaussian(median_distance(points, rng)) if kernel is None else kernel.resolve(points, rng)
+    features = random_fourier_features(kernel, num_features, points.shape[1], rng)
+
+    def embedded(data):
+        return features(as_data_points(data)).mean(axis=0)
+
+    function = _SimulatedLikelihood(name, simulator, embedded, num_simulations, max_failures, None)
+    function.estimate = lambda summaries, seen, count: log_mmd_abc(summaries, seen, epsilon, count)
+    return _block(function, params, observed, kwargs)

@@ -1,0 +1,154 @@
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+
+import pymc_kernel as pk
+from tests.plugin.models import same_draws, sample
+
+
+def normal_simulator(rng, theta, size):
+    return rng.normal(theta, 1.0, size=size)
+
+
+def abc_model(block=pk.KernelABC, simulator=normal_simulator, **kwargs):
+    """One observation of N(theta, 1) at 1, prior N(0, 1)."""
+    settings = {"epsilon": 0.5, "num_simulations": 5} if block is pk.KernelABC else {}
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        block("y", simulator, theta, observed=np.array([1.0]), **(settings | kwargs))
+    return model
+
+
+MEAN, SPREAD = 1.0 / 2.25, np.sqrt(1.25 / 2.25)  # the observation seen with noise of variance 1 + epsilon^2
+
+
+def assert_exact(draws, effective):
+    assert float(draws.mean()) == pytest.approx(MEAN, abs=3.5 * SPREAD / np.sqrt(effective))
+    assert float(draws.std()) == pytest.approx(SPREAD, rel=3.5 / np.sqrt(2.0 * effective))
+
+
+@pytest.mark.parametrize("step", [pk.AdaptiveMetropolis, pk.KAMH])
+def test_posterior_is_the_exact_abc_posterior(step):
+    theta = sample(abc_model(), step, cores=1, draws=2000, tune=500)["posterior"]["theta"]
+    effective = float(az.ess(theta))
+    assert effective > 150
+    assert_exact(theta, effective)
+
+
+def test_sequential_monte_carlo_finds_it_too():
+    idata = pk.sample_smc(500, pk.KASMC, model=abc_model(), chains=2, cores=1, random_seed=3, progressbar=False)
+    assert_exact(idata["posterior"]["theta"], 300.0)
+    # The evidence is a density of the observation with variance 1 + 1 + epsilon^2.
+    expected = stats.norm(0, 1.5).logpdf(1.0)
+    np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], expected, atol=0.2)
+
+
+def test_same_draws_for_any_number_of_cores():
+    one = sample(abc_model(), pk.AdaptiveMetropolis, cores=1)
+    assert same_draws(one, sample(abc_model(), pk.AdaptiveMetropolis, cores=2))
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+def test_predictive_draws_come_from_the_simulator():
+    model = abc_model()
+    prior = pm.sample_prior_predictive(500, model=model, random_seed=1)
+    drawn = prior["prior_predictive"]["y"]
+    assert drawn.shape == (1, 500, 1)
+    assert float(drawn.std()) == pytest.approx(np.sqrt(2.0), rel=0.15)
+    idata = sample(model, pk.AdaptiveMetropolis, cores=1, draws=100)
+    after = pm.sample_posterior_predictive(idata, model=model, random_seed=1, progressbar=False)
+    assert after["posterior_predictive"]["y"].shape == (2, 100, 1)
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+def test_blocks_take_part_in_kernel_bayes_rule():
+    idata = pk.sample_kbr(model=abc_model(), num_simulations=1000, draws=250, random_seed=1, progressbar=False)
+    # Without a kernel on the data: N(1 / 2, 1 / 2).
+    assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.5, abs=0.12)
+
+
+def test_pilot_simulations_find_a_bandwidth():
+    def summary(data):
+        return np.array([data.mean(), 100.0 * data.std()])
+
+    def simulator(rng, theta, size):
+        return rng.normal(theta, 1.0, size=size)
+
+    with pm.Model():
+        theta = pm.Normal("theta", 0, 1)
+        y = pk.KernelABC("y", simulator, theta, observed=np.linspace(-1, 2, 20), summary=summary)
+    epsilon = y.tag.epsilon
+    assert epsilon.shape == (2,)
+    # Summaries of spreads 1 and 16, bandwidths in proportion and well below.
+    assert 8.0 < epsilon[1] / epsilon[0] < 32.0
+    assert 0.01 < epsilon[0] < 0.8
+
+
+def test_synthetic_likelihood_of_normal_summaries_is_exact():
+    """Mean of 20 observations, unbiased: the posterior is that of the exact likelihood, for 10 simulations."""
+    data = np.random.default_rng(0).normal(0.7, 1.0, 20)
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        pk.SyntheticLikelihood("y", normal_simulator, theta, observed=data, summary=np.mean, num_simulations=10)
+    draws = sample(model, pk.AdaptiveMetropolis, cores=1, draws=2000, tune=500)["posterior"]["theta"]
+    effective = float(az.ess(draws))
+    spread = 1.0 / np.sqrt(21.0)
+    assert float(draws.mean()) == pytest.approx(20 * data.mean() / 21, abs=3.5 * spread / np.sqrt(effective))
+    assert float(draws.std()) == pytest.approx(spread, rel=3.5 / np.sqrt(2 * effective))
+
+
+def test_discrepancy_of_data_sets_needs_no_summary():
+    """Means and spreads are both learnt from 100 observations."""
+    data = np.random.default_rng(0).normal(1.0, 2.0, 100)
+
+    def simulator(rng, mean, spread, size):
+        return rng.normal(mean, spread, size=size)
+
+    with pm.Model() as model:
+        mean, spread = pm.Normal("mean", 0, 3), pm.HalfNormal("spread", 3)
+        pk.MMDLikelihood("y", simulator, mean, spread, observed=data, epsilon=0.02, num_simulations=3, num_features=50)
+    posterior = sample(model, pk.AdaptiveMetropolis, cores=1, draws=500, tune=500)["posterior"]
+    assert float(posterior["mean"].mean()) == pytest.approx(1.0, abs=0.5)
+    assert float(posterior["spread"].mean()) == pytest.approx(2.0, abs=0.6)
+
+
+def test_a_simulator_that_fails_is_counted_and_said():
+    def simulator(rng, theta, size):
+        trouble = rng.random()
+        if trouble < 0.1:
+            raise RuntimeError("no convergence")
+        return np.full(size, np.nan) if trouble < 0.3 else rng.normal(theta, 1.0, size=size)
+
+    with pytest.warns(UserWarning, match=r"simulations of 'y' failed .*RuntimeError: no convergence"):
+        idata = sample(abc_model(simulator=simulator), pk.AdaptiveMetropolis, cores=1, draws=1500, tune=500)
+    theta = idata["posterior"]["theta"]
+    # Failures do not depend on the parameter, so the posterior is the same.
+    assert_exact(theta, float(az.ess(theta)))
+
+
+@pytest.mark.parametrize(
+    ("block", "settings", "message"),
+    [
+        (pk.KernelABC, {"epsilon": -1.0}, "positive number"),
+        (pk.KernelABC, {"epsilon": [1.0, 2.0]}, "one for each summary"),
+        (pk.KernelABC, {"epsilon": [[-1.0]]}, "not positive definite"),
+        (pk.KernelABC, {"num_simulations": 0}, "whole number"),
+        (pk.KernelABC, {"max_failures": 2.0}, "in \\[0, 1\\]"),
+        (pk.KernelABC, {"random": normal_simulator}, "come from the simulator"),
+        (pk.SyntheticLikelihood, {"num_simulations": 4}, "needs more than 4"),
+        (pk.SyntheticLikelihood, {"shrinkage": 0.5}, "cannot be shrunk"),
+        (pk.MMDLikelihood, {"epsilon": 0.0}, "positive number"),
+    ],
+)
+def test_mistakes_are_named(block, settings, message):
+    with pytest.raises(ValueError, match=message):
+        abc_model(block, **settings)
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+def test_a_wrong_shape_is_named():
+    model = abc_model(simulator=lambda rng, theta, size: np.zeros(3), epsilon=1.0, summary=np.mean)
+    with pytest.raises(ValueError, match="must return a data set of that shape"):
+        pm.sample_prior_predictive(2, model=model)
