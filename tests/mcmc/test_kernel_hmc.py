@@ -188,7 +188,7 @@ def test_heavy_tails(rng):
     def log_density(x):
         return -0.5 * (3 + 5) * math.log1p(x @ x / 3)
 
-    chains = np.stack([run(rng, log_density, rng.normal(size=5), tune=1000, draws=4000)[0] for _ in range(2)])
+    chains = np.stack([run(rng, log_density, rng.normal(size=5), tune=1000, draws=2500)[0] for _ in range(2)])
     radius = (chains**2).sum(axis=2) / 5
     size = smallest_bulk_ess(chains)
     assert size > 100

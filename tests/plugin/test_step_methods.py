@@ -112,10 +112,10 @@ def test_the_check_of_the_spread_sees_a_step_that_estimates_anew():
     [(noisy, name) for noisy in (False, True) for name in STEPS if noisy or name != "KernelHMC"],
 )
 def test_simulation_based_calibration(noisy, name):
-    """200 replications (120 of kernel HMC) of a conjugate model: the rank of the truth among draws is uniform."""
+    """200 replications (80 of kernel HMC) of a conjugate model: the rank of the truth among draws is uniform."""
     # Kernel HMC spends most of its time on fits, and mixes in few draws.
     short = {"num_tune": 120, "thin": 20} if name == "KernelHMC" else {}
-    ranks = calibration_ranks(STEPS[name], noisy, 120 if short else 200, **short)
+    ranks = calibration_ranks(STEPS[name], noisy, 80 if short else 200, **short)
     counts = np.bincount(ranks, minlength=20)
     assert stats.chisquare(counts).pvalue > 1e-3
 
