@@ -107,8 +107,8 @@ class KernelBayesRule:
     >>> import numpy as np
     >>> from pymc_kernel.embeddings import KernelBayesRule
     >>> rng = np.random.default_rng(0)
-    >>> z = rng.normal(size=(500, 1))
-    >>> rule = KernelBayesRule("conditional").fit(z, z + 0.5 * rng.normal(size=(500, 1)))
+    >>> z = rng.normal(size=(2000, 1))
+    >>> rule = KernelBayesRule("conditional").fit(z, z + 0.5 * rng.normal(size=(2000, 1)))
     >>> rule.mean([[1.0]]).round(1)
     array([[0.8]])
     """

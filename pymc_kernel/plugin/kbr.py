@@ -324,7 +324,7 @@ def _typicality(seen, observed, rng):
     middle, spread = robust_scales(some)
     near = np.clip((some - middle) / spread, -_FAR, _FAR)
     values, vectors = np.linalg.eigh(np.atleast_2d(np.cov(near.T)))
-    root = vectors / np.sqrt(np.maximum(values, 1e-8 * values[-1]))
+    root = vectors / np.sqrt(np.maximum(values, max(1e-8 * values[-1], 1e-12)))
     tree = KDTree(near @ root)
     count = min(_NEIGHBOURS, len(some) - 1)
     # A simulation is its own nearest neighbour, which the observation has not.

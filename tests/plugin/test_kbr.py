@@ -6,6 +6,7 @@ import xarray as xr
 import pymc_kernel as pk
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.kernels import FeatureKernel
+from pymc_kernel.plugin import kbr
 
 QUIET = {"progressbar": False, "random_seed": 3}
 
@@ -118,6 +119,18 @@ def test_rounds_and_failures_that_depend_on_the_parameter():
     draws = idata["posterior"]["theta"]
     assert float(draws.mean()) == pytest.approx(-0.46, abs=0.12)
     assert float((draws > 0).mean()) < 0.25
+
+
+def test_typicality_sees_holes_and_combinations_that_never_occur():
+    rng = np.random.default_rng(0)
+    angle = rng.uniform(0, 2 * np.pi, 2000)
+    ring = np.column_stack([np.cos(angle), np.sin(angle)]) + 0.05 * rng.standard_normal((2000, 2))
+    line = rng.standard_normal((2000, 1)) + 0.02 * rng.standard_normal((2000, 2))
+    assert kbr._typicality(ring, np.zeros(2), rng) == 0.0
+    assert kbr._typicality(ring, np.array([1.0, 0.0]), rng) > 0.2
+    assert kbr._typicality(line, np.array([1.0, -1.0]), rng) == 0.0
+    assert kbr._typicality(line, np.array([1.0, 1.0]), rng) > 0.2
+    assert kbr._typicality(np.ones((2000, 1)), np.ones(1), rng) == 1.0
 
 
 def test_a_rule_of_ones_own_answers_other_observations():
