@@ -148,7 +148,7 @@ def low_dimensional(runs, pool):
 
 # %%
 IMAGES = {"camera": 0.2, "sprite": 0.05}
-IMAGE_LENGTHS = (400, 800)
+IMAGE_LENGTHS = (400,)
 
 
 def camera(length, rng):
