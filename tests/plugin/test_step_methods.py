@@ -85,9 +85,9 @@ def noisy_sd(step, draws, **kwargs):
 
 @pytest.mark.parametrize("name", STEPS)
 def test_noisy_normal_has_its_exact_spread(name):
-    theta = noisy_sd(STEPS[name], 10_000)
+    theta = noisy_sd(STEPS[name], 6_000)
     error = float(array_stats.mcse(theta, chain_axis=0, draw_axis=1, method="sd"))
-    assert error < 0.05
+    assert error < 0.07
     assert abs(float(theta.std()) - 1.0) < 3 * error
 
 
@@ -102,20 +102,20 @@ def test_noisy_normal_has_its_exact_spread_to_two_per_cent(name):
 
 def test_the_check_of_the_spread_sees_a_step_that_estimates_anew():
     """PyMC's Metropolis draws the estimate at the current point again: too wide by a third."""
-    theta = noisy_sd(pm.Metropolis, 10_000)
+    theta = noisy_sd(pm.Metropolis, 6_000)
     assert 1.2 < float(theta.std()) < 1.5
 
 
 @pytest.mark.parametrize(
     ("noisy", "name"),
-    # The noisy case is the harder one; kernel HMC without noise is among the long tests.
-    [(noisy, name) for noisy in (False, True) for name in STEPS if noisy or name != "KernelHMC"],
+    # The noisy case is the harder one; the long tests have all six.
+    [(False, "AdaptiveMetropolis"), (True, "KAMH"), (True, "KernelHMC")],
 )
 def test_simulation_based_calibration(noisy, name):
-    """200 replications (80 of kernel HMC) of a conjugate model: the rank of the truth among draws is uniform."""
+    """120 replications (80 of kernel HMC) of a conjugate model: the rank of the truth among draws is uniform."""
     # Kernel HMC spends most of its time on fits, and mixes in few draws.
     short = {"num_tune": 120, "thin": 20} if name == "KernelHMC" else {}
-    ranks = calibration_ranks(STEPS[name], noisy, 80 if short else 200, **short)
+    ranks = calibration_ranks(STEPS[name], noisy, 80 if short else 120, **short)
     counts = np.bincount(ranks, minlength=20)
     assert stats.chisquare(counts).pvalue > 1e-3
 
