@@ -12,8 +12,9 @@ from pymc_kernel.embeddings.gram import factorise
 from pymc_kernel.embeddings.inputs import (
     as_sample,
     as_weights,
-    default_latent_kernel,
+    check_positive,
     default_observed_kernel,
+    latent_kernel,
     resolved,
     robust_scales,
     scales_of,
@@ -57,8 +58,8 @@ class KernelBayesRule:
         spread (from quartiles) around their mean, and clipped ten spreads off. ``Product`` joins several variables,
         ``Linear`` is the trace kernel for flattened matrices, ``FeatureKernel`` takes learnt features.
     scales : sequence of float
-        Factors of the median distance tried for the default ``observed_kernel``; the smallest leave-one-out loss
-        decides. Each costs a fit.
+        Factors of the median distance tried for the default ``observed_kernel``; the criterion of the
+        regularisation decides. Each costs a fit.
     latent_kernel : kernel, optional
         On the latents, for the ratio and the embedding; by default Gaussian at the median distance, spread by spread.
     ratio : DensityRatio, optional
@@ -134,9 +135,7 @@ class KernelBayesRule:
             raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))}, got {method!r}.")
         if normalize not in _NORMALISATIONS:
             raise ValueError(f"normalize must be one of {', '.join(map(repr, _NORMALISATIONS))}, got {normalize!r}.")
-        for name, value in (("regularization", regularization), ("ratio_regularization", ratio_regularization)):
-            if value is not None and not (np.isscalar(value) and np.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be a positive number, got {value!r}.")
+        check_positive(regularization=regularization, ratio_regularization=ratio_regularization)
         allowed = CRITERIA if method == "original" else CRITERIA[:2]
         if target not in allowed:
             raise ValueError(f'target of "{method}" must be one of {", ".join(map(repr, allowed))}, got {target!r}.')
@@ -185,11 +184,7 @@ class KernelBayesRule:
         latent, observed = self._complete_pairs(latent, observed)
         rng = np.random.default_rng(self.random_state)
         self.latent_, self.observed_ = latent, observed
-        self.latent_kernel_ = (
-            default_latent_kernel(latent, rng)
-            if self.latent_kernel is None
-            else resolved(self.latent_kernel, latent, rng)
-        )
+        self.latent_kernel_ = latent_kernel(self.latent_kernel, latent, rng)
         self._set_prior(prior, prior_weights)
         self.ratio_ = self._training_weights(rng)
         self._set_place()
@@ -344,9 +339,7 @@ class KernelBayesRule:
         return (self.latent_ - self._fallback()) / scale
 
     def _fallback(self):
-        if self.normalize != "prior":
-            return np.zeros(self.latent_.shape[1]) if self.normalize == "none" else self._prior_mean()
-        return self._prior_mean()
+        return np.zeros(self.latent_.shape[1]) if self.normalize == "none" else self._prior_mean()
 
     def _prior_mean(self):
         if self._prior is None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from pymc_kernel.embeddings.gram import factorise
-from pymc_kernel.embeddings.inputs import as_sample, as_weights, default_latent_kernel, resolved, scales_of
+from pymc_kernel.embeddings.inputs import as_sample, as_weights, check_positive, latent_kernel, scales_of
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.embeddings.ridge import RidgePath, choose_regularization
 from pymc_kernel.kernels import Product
@@ -50,8 +50,7 @@ class ConditionalMean:
     ):
         if target not in ("embedding", "outputs"):
             raise ValueError(f'target must be "embedding" or "outputs", got {target!r}.')
-        if regularization is not None and not regularization > 0:
-            raise ValueError(f"regularization must be positive, got {regularization!r}.")
+        check_positive(regularization=regularization)
         self.input_kernel = input_kernel
         self.output_kernel = output_kernel
         self.regularization = regularization
@@ -70,7 +69,7 @@ class ConditionalMean:
             raise ValueError("weights of the pairs must not be negative.")
         rng = np.random.default_rng(self.random_state)
         kernels = [
-            default_latent_kernel(points, rng) if kernel is None else resolved(kernel, points, rng)
+            latent_kernel(kernel, points, rng)
             for kernel, points in ((self.input_kernel, inputs), (self.output_kernel, outputs))
         ]
         self.input_kernel_, self.output_kernel_ = kernels

@@ -3,7 +3,7 @@
 import numpy as np
 
 from pymc_kernel.embeddings.gram import factorise
-from pymc_kernel.embeddings.inputs import as_sample, as_weights, default_latent_kernel, resolved
+from pymc_kernel.embeddings.inputs import as_sample, as_weights, check_positive, latent_kernel
 from pymc_kernel.embeddings.ridge import RidgePath
 
 __all__ = ["DensityRatio"]
@@ -42,7 +42,8 @@ class DensityRatio:
     -----
     r = <beta, features>, beta = (A + eta I)^-1 h, A the second moments of the features under q (or the mixture), h
     their mean under p; truncated at zero. O((n + l) r^2) time, O((n + l) r) memory. Leaving one point out changes A
-    by a rank-one term or h by one feature: both in O(r) a point. Signed weights of the numerator cannot be left out
+    by a rank-one term, h by one feature, or both: O(r) a point. The relative form leaves the change of all other
+    shares, of order 1 / n, aside. Signed weights of the numerator cannot be left out
     one by one; there the second term is taken at the whole h.
     """
 
@@ -59,8 +60,7 @@ class DensityRatio:
     ):
         if not 0.0 <= relative < 1.0:
             raise ValueError(f"relative must be in [0, 1), got {relative!r}.")
-        if regularization is not None and not regularization > 0:
-            raise ValueError(f"regularization must be positive, got {regularization!r}.")
+        check_positive(regularization=regularization)
         self.kernel = kernel
         self.relative = relative
         self.regularization = regularization
@@ -80,8 +80,7 @@ class DensityRatio:
         if self.relative > 0.0 and (weights < 0.0).any():
             raise ValueError("a relative ratio needs weights that are not negative; relative=0 takes signed ones.")
         rng = np.random.default_rng(self.random_state)
-        kernel = default_latent_kernel(denominator, rng) if self.kernel is None else self.kernel
-        self.kernel_ = resolved(kernel, denominator, rng)
+        self.kernel_ = latent_kernel(self.kernel, denominator, rng)
         self._factor = factorise(self.kernel_, denominator, self.max_rank, self.tolerance, rng)
         self.fit_features(self._factor.features, self._factor(numerator), weights)
         return self
@@ -99,35 +98,30 @@ class DensityRatio:
         # RidgePath works with weights of mean one: its eigenvalues are those of A times the number of points.
         path = RidgePath.of(points, shares * len(points))
         turned = path.vectors.T @ mean
-        if self.regularization is None:
-            chosen = self._choose(path, turned, above @ path.vectors, weights, shares)
-            self.regularization_, self.loss_, least = chosen
-        else:
-            self.regularization_ = float(self.regularization)
-            first, second = self._losses(path, turned, above @ path.vectors, weights, shares, self.regularization_)
-            self.loss_, least = float(first.sum() - second.sum()), self.regularization_
+        grid = path.grid if self.regularization is None else np.array([float(self.regularization)])
+        first, second = self._losses(path, turned, above @ path.vectors, weights, shares, grid)
+        self.regularization_, self.loss_, least = self._choose(grid, first, second)
         self._beta = path.vectors @ (turned * path.shrinkage(self.regularization_) * len(points))
         self.ratio_ = np.maximum(0.0, below @ self._beta)
         sharpest = path.vectors @ (turned * path.shrinkage(least) * len(points))
         self.least_loss_ratio_ = np.maximum(0.0, below @ sharpest)
 
-    def _choose(self, path, turned, above, weights, shares):
+    def _choose(self, grid, first, second):
         """Return the strongest regularisation close to the smallest loss, its loss, and that of the smallest."""
-        first, second = self._losses(path, turned, above, weights, shares, path.grid)
         totals = first.sum(axis=1) - second.sum(axis=1)
         best = int(totals.argmin())
         variance = sum(p.shape[1] * (p - p[best]).var(axis=1) for p in (first, second))
         close = totals - totals[best] <= self.caution * np.sqrt(variance)
         close[:best] = False
         chosen = int(np.flatnonzero(close).max())
-        return float(path.grid[chosen]), float(totals[chosen]), float(path.grid[best])
+        return float(grid[chosen]), float(totals[chosen]), float(grid[best])
 
-    def _losses(self, path, turned, above, weights, shares, regularization):
+    def _losses(self, path, turned, above, weights, shares, grid):
         """Return the terms (g, n) of E_q[r^2] / 2 and (g, l) of E_p[r] for g regularisations, each r without its point.
 
         Dropping point i from A leaves (A - s_i f f') / (1 - s_i), s_i its share.
         """
-        values, strength = path.eigenvalues / len(path.projected), np.atleast_1d(regularization)[:, None]
+        values, strength = path.eigenvalues / len(path.projected), grid[:, None]
         full = 1.0 / (values + strength)  # (g, r)
         at, own = (full * turned) @ above.T, full @ (above**2).T
         alone = bool((weights >= 0).all() and (weights < 1).all())

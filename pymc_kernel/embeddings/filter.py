@@ -8,7 +8,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve, eigh
 
 from pymc_kernel.embeddings.gram import factorise
-from pymc_kernel.embeddings.inputs import as_sample, as_weights, median_scales, resolved
+from pymc_kernel.embeddings.inputs import as_sample, as_weights, check_positive, median_scales, resolved
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.kernels import Gaussian
 
@@ -106,9 +106,7 @@ class KernelBayesFilter:
             "regularization": regularization,
             "ratio_regularization": ratio_regularization,
         }
-        for name, value in self.settings.items():
-            if value is not None and not (np.isscalar(value) and np.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be a positive number, got {value!r}.")
+        check_positive(**self.settings)
         self.method = method
         self.state_kernel = state_kernel
         self.observed_kernel = observed_kernel
@@ -139,12 +137,7 @@ class KernelBayesFilter:
         if self.method == "original":
             grid["regularization"] = _ORIGINAL_REGULARIZATIONS
         choices = {k: grid[k] if v is None else (v,) for k, v in self.settings.items()}
-        trial = KernelBayesFilter(self.method, max_rank=self.max_rank, tolerance=self.tolerance)
-        trial.state_kernel, trial.observed_kernel, trial.random_state = (
-            self.state_kernel,
-            self.observed_kernel,
-            self.random_state,
-        )
+        trial = copy.copy(self)
         scale = np.maximum(states.var(axis=0), 1e-300)
         tried, factors = {}, {}
 

@@ -8,8 +8,9 @@ from pymc_kernel.kernels.base import as_points
 __all__ = [
     "as_sample",
     "as_weights",
-    "default_latent_kernel",
+    "check_positive",
     "default_observed_kernel",
+    "latent_kernel",
     "median_scales",
     "resolved",
     "robust_scales",
@@ -18,6 +19,13 @@ __all__ = [
 
 _MEDIAN_POINTS = 500
 _QUARTILES = 1.349  # of a standard normal law, apart
+
+
+def check_positive(**numbers) -> None:
+    """Raise where one of the named numbers is neither None nor finite and positive."""
+    for name, value in numbers.items():
+        if value is not None and not (np.isscalar(value) and np.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be a positive number, got {value!r}.")
 
 
 def as_sample(points, name: str) -> np.ndarray:
@@ -80,9 +88,9 @@ def median_scales(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return scale * median_distance(scaled, rng, _MEDIAN_POINTS)
 
 
-def default_latent_kernel(points: np.ndarray, rng: np.random.Generator) -> Gaussian:
-    """Return a Gaussian kernel at the median distance, coordinates measured in their spreads."""
-    return Gaussian(median_scales(points, rng))
+def latent_kernel(kernel, points: np.ndarray, rng: np.random.Generator):
+    """Return a user's kernel with its numbers; for None Gaussian at the median distance, spread by spread."""
+    return Gaussian(median_scales(points, rng)) if kernel is None else resolved(kernel, points, rng)
 
 
 def default_observed_kernel(points: np.ndarray, rng: np.random.Generator, factor: float = 1.0) -> Sum:

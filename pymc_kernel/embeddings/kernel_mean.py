@@ -3,7 +3,7 @@
 import numpy as np
 
 from pymc_kernel.embeddings.draws import herd, nearest_probability, resample, signed_quantiles
-from pymc_kernel.embeddings.inputs import as_sample, median_scales, resolved
+from pymc_kernel.embeddings.inputs import as_sample, latent_kernel
 from pymc_kernel.kernels import Gaussian
 
 __all__ = ["KernelMean"]
@@ -44,9 +44,7 @@ class KernelMean:
                 f"weights must be finite, of shape ({n},) or (m, {n}): one per point, got {self.weights.shape}."
             )
         rng = np.random.default_rng(random_state)
-        self.kernel = (
-            Gaussian(median_scales(self.points, rng)) if kernel is None else resolved(kernel, self.points, rng)
-        )
+        self.kernel = latent_kernel(kernel, self.points, rng)
 
     def __len__(self):
         return 1 if self.weights.ndim == 1 else len(self.weights)
@@ -139,8 +137,7 @@ class KernelMean:
         probabilities = np.atleast_1d(np.asarray(probabilities, dtype=float))
         if not ((probabilities >= 0) & (probabilities <= 1)).all():
             raise ValueError(f"probabilities must be in [0, 1], got {probabilities}.")
-        out = np.stack([signed_quantiles(self.points, w, probabilities) for w in np.atleast_2d(self.weights)])
-        return out[0] if self.weights.ndim == 1 else out
+        return self._each(self.weights, lambda row: signed_quantiles(self.points, row, probabilities))
 
     def interval(self, probability: float = 0.94) -> np.ndarray:
         """Return central marginal intervals, shape (d, 2) or (m, d, 2)."""
@@ -149,9 +146,7 @@ class KernelMean:
 
     def sample(self, num_draws: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws (num_draws, d) or (m, num_draws, d) among the points, by their :meth:`nonnegative` weights."""
-        rows = np.atleast_2d(self.nonnegative().weights)
-        out = np.stack([self.points[resample(row, num_draws, rng)] for row in rows])
-        return out[0] if self.weights.ndim == 1 else out
+        return self._each(self.nonnegative().weights, lambda row: self.points[resample(row, num_draws, rng)])
 
     def herd(self, num_draws: int, candidates=None) -> np.ndarray:
         """Return points (num_draws, d) chosen one by one so that their mean embedding follows this one.
@@ -161,9 +156,7 @@ class KernelMean:
         O(k n) for the embedding, O(k) kernels a draw.
         """
         candidates = self.points if candidates is None else as_sample(candidates, "candidates")
-        rows = np.atleast_2d(self(candidates))
-        out = np.stack([candidates[herd(self.kernel, candidates, row, num_draws)] for row in rows])
-        return out[0] if self.weights.ndim == 1 else out
+        return self._each(self(candidates), lambda row: candidates[herd(self.kernel, candidates, row, num_draws)])
 
     def point_estimate(self) -> np.ndarray:
         """Return the point whose feature is nearest to the embedding, shape (d,) or (m, d): its preimage, a mode.
@@ -174,8 +167,7 @@ class KernelMean:
         if not isinstance(self.kernel, Gaussian):
             name = type(self.kernel).__name__
             raise TypeError(f"the fixed point is that of a Gaussian kernel, not of {name}; take mean() instead.")
-        out = np.stack([self._preimage(w) for w in np.atleast_2d(self.weights)])
-        return out[0] if self.weights.ndim == 1 else out
+        return self._each(self.weights, self._preimage)
 
     def _preimage(self, weights):
         scale = np.asarray(self.kernel.length_scale)
@@ -201,14 +193,17 @@ class KernelMean:
         The non-negative weights, smoothed by a Gaussian of the rule-of-thumb width unless ``length_scale`` says so.
         """
         grid = as_sample(grid, "grid")
-        projected = self.nonnegative()
-        rows = np.atleast_2d(projected.weights)
-        out = np.empty((len(rows), len(grid)))
-        for k, row in enumerate(rows):
+
+        def smoothed(row):
             scale = _rule_of_thumb(self.points, row) if length_scale is None else np.asarray(length_scale, dtype=float)
             volume = np.prod(np.broadcast_to(np.sqrt(2.0 * np.pi) * scale, grid.shape[1:]))
-            out[k] = Gaussian(scale).dot(grid, row, self.points) / volume
-        return out[0] if self.weights.ndim == 1 else out
+            return Gaussian(scale).dot(grid, row, self.points) / volume
+
+        return self._each(self.nonnegative().weights, smoothed)
+
+    def _each(self, rows, function):
+        """Return ``function`` of each row, stacked; of the only one where this stands for one distribution."""
+        return function(rows) if self.weights.ndim == 1 else np.stack([function(row) for row in rows])
 
 
 def _rule_of_thumb(points, weights):

@@ -1,6 +1,6 @@
 """Draws around a regression: training residuals, from everywhere or from nearby. Imports NumPy and siblings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -68,10 +68,7 @@ class Predictive:
         close = excess.mean(axis=1) <= excess.std(axis=1) / np.sqrt(len(cases))
         best = min(np.flatnonzero(close), key=lambda c: (-candidates[c].share, scores[c].mean()))
         summary = {(c.metric, c.share): float(s) for c, s in zip(candidates, scores.mean(axis=1), strict=True)}
-        chosen = candidates[best]
-        return cls(
-            residuals, weights, chosen.places, chosen.location, chosen.scale, chosen.metric, chosen.share, summary
-        )
+        return replace(candidates[best], scores=summary)
 
     def _energy(self, case, spread, rng):
         """Return E|Z - z| - E|Z - Z'| / 2 for the prediction of a training point from the others."""

@@ -9,7 +9,7 @@ from pytensor.compile.mode import Mode
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.embeddings.gram import factorise
-from pymc_kernel.embeddings.inputs import as_sample, as_weights, default_latent_kernel, scales_of
+from pymc_kernel.embeddings.inputs import as_sample, as_weights, latent_kernel, scales_of
 
 __all__ = ["LearntFeatures"]
 
@@ -121,8 +121,7 @@ class LearntFeatures:
 
     def _targets(self, latent, rng):
         """Return features of the latents: their kernel's and the scaled latents, each of total variance one."""
-        kernel = default_latent_kernel(latent, rng) if self.latent_kernel is None else self.latent_kernel
-        embedded = factorise(kernel.resolve(latent, rng), latent, 100, 1e-3, rng).features
+        embedded = factorise(latent_kernel(self.latent_kernel, latent, rng), latent, 100, 1e-3, rng).features
         parts = []
         for values in (embedded, latent / scales_of(latent)[1]):
             centred = values - values.mean(axis=0)

@@ -11,6 +11,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
+from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.kernels import Gaussian, median_distance, random_fourier_features
 from pymc_kernel.likelihood_free import (
     as_data_points,
@@ -25,13 +26,12 @@ from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
 __all__ = ["KernelABC", "MMDLikelihood", "SyntheticLikelihood"]
 
 _CALLS_BEFORE_WARNING = 100
-_PILOT_QUARTILES = 1.349  # of a standard normal law, apart
 
 
 class _SimulatedLikelihood:
     """The function behind a block: simulates, counts failures, and estimates from what succeeded."""
 
-    def __init__(self, name, simulator, summary, num_simulations, max_failures, estimate):
+    def __init__(self, name, simulator, summary, num_simulations, max_failures):
         for what, function in (("simulator", simulator), ("summary", summary)):
             if not (callable(function) or (what == "summary" and function is None)):
                 raise TypeError(f"{what} of {name!r} must be a function, got {type(function).__name__}.")
@@ -44,7 +44,6 @@ class _SimulatedLikelihood:
         self.summary = summary
         self.num_simulations = int(num_simulations)
         self.max_failures = max_failures
-        self.estimate = estimate
         self.calls = self.failures = 0
         self.warned = False
 
@@ -89,9 +88,15 @@ class _SimulatedLikelihood:
         return data
 
 
-def _block(function, params, observed, kwargs):
+def _as_rows(summaries, width):
+    """Return summaries of any shape as (m, width), none at all included."""
+    return np.reshape(summaries, (len(summaries), width))
+
+
+def _block(function, estimate, params, observed, kwargs):
     if "random" in kwargs or "logp" in kwargs:
         raise ValueError("logp and random come from the simulator; leave them out.")
+    function.estimate = estimate
     return EstimatedLikelihood(function.name, function, *params, observed=observed, random=function.draw, **kwargs)
 
 
@@ -153,7 +158,7 @@ def KernelABC(
     ...     rate = pm.LogNormal("rate", 0, 1)
     ...     y = pk.KernelABC("y", simulator, rate, observed=np.ones(20), summary=np.mean, epsilon=0.05)
     """
-    function = _SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures, None)
+    function = _SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures)
     target = np.ravel(function.summarised(_values(observed)))
     if epsilon is None:
         factor = _pilot_bandwidth(function, params, observed, target, quantile, num_pilot, random_seed)
@@ -161,11 +166,9 @@ def KernelABC(
         factor = _bandwidth_factor(name, epsilon, len(target))
 
     def estimate(summaries, seen, count):
-        simulated = np.reshape(summaries, (len(summaries), -1)) if summaries else np.empty((0, seen.size))
-        return log_kernel_abc(simulated, np.ravel(seen), factor, count)
+        return log_kernel_abc(_as_rows(summaries, seen.size), np.ravel(seen), factor, count)
 
-    function.estimate = estimate
-    variable = _block(function, params, observed, kwargs)
+    variable = _block(function, estimate, params, observed, kwargs)
     variable.tag.epsilon = factor
     return variable
 
@@ -206,9 +209,7 @@ def _pilot_bandwidth(function, params, observed, target, quantile, num_pilot, ra
             "repair the simulator."
         )
     found = np.array(found)
-    low, high = np.quantile(found, [0.25, 0.75], axis=0)
-    spread = (high - low) / _PILOT_QUARTILES
-    spread = np.where(spread > 0, spread, np.where(found.std(axis=0) > 0, found.std(axis=0), 1.0))
+    _, spread = robust_scales(found)
     # Root mean squared distance over the summaries: one standard deviation of the kernel a summary.
     distances = np.sqrt((((found - target) / spread) ** 2).mean(axis=1))
     return spread * max(float(np.quantile(distances, quantile)), 1e-12)
@@ -251,7 +252,7 @@ def SyntheticLikelihood(
     Summaries far from normal make the posterior wrong without a sign of it in the chains: look at simulated summaries
     (``pm.sample_prior_predictive``), and take :func:`KernelABC` where they are skewed or have several modes.
     """
-    function = _SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures, None)
+    function = _SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures)
     if not 0.0 <= shrinkage < 1.0:
         raise ValueError(f"shrinkage of {name!r} must be in [0, 1), got {shrinkage!r}.")
     if unbiased and shrinkage > 0.0:
@@ -264,14 +265,13 @@ def SyntheticLikelihood(
         )
 
     def estimate(summaries, seen, count):
-        simulated = np.reshape(summaries, (len(summaries), -1)) if summaries else np.empty((0, seen.size))
+        simulated = _as_rows(summaries, seen.size)
         log_success = np.log(max(len(simulated), 1) / count)
         if unbiased:
             return log_normal_unbiased(simulated, np.ravel(seen)) + log_success
         return log_synthetic(simulated, np.ravel(seen), shrinkage) + log_success
 
-    function.estimate = estimate
-    return _block(function, params, observed, kwargs)
+    return _block(function, estimate, params, observed, kwargs)
 
 
 def MMDLikelihood(
@@ -322,6 +322,9 @@ def MMDLikelihood(
     def embedded(data):
         return features(as_data_points(data)).mean(axis=0)
 
-    function = _SimulatedLikelihood(name, simulator, embedded, num_simulations, max_failures, None)
-    function.estimate = lambda summaries, seen, count: log_mmd_abc(summaries, seen, epsilon, count)
-    return _block(function, params, observed, kwargs)
+    function = _SimulatedLikelihood(name, simulator, embedded, num_simulations, max_failures)
+
+    def estimate(summaries, seen, count):
+        return log_mmd_abc(summaries, seen, epsilon, count)
+
+    return _block(function, estimate, params, observed, kwargs)
