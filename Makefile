@@ -46,6 +46,7 @@ bench: $(READY)
 	$(RUN) -m case_studies.kbr_gaussian
 	$(RUN) -m case_studies.kbr_filter
 	$(RUN) -m case_studies.benchmarks.embeddings
+	$(RUN) -m case_studies.benchmarks.simulations
 
 format: $(READY)
 	$(RUN) -m ruff check --fix .

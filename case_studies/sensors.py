@@ -24,7 +24,7 @@ from case_studies.benchmarks import measures
 HERE = Path(__file__).parent
 RANGE, NOISE = 0.3, 0.02
 KNOWN = np.array([[0.3, 0.35], [0.7, 0.65]])
-SEED = 4
+SEED = 17  # two of the sensors measure their distance to both known ones, which leaves each a mirror image
 BUDGET = 500_000
 
 
@@ -67,6 +67,48 @@ def sides(places):
 def shares(places):
     """Return the share of draws in each of the eight modes."""
     return np.bincount(sides(places), minlength=8) / len(places)
+
+
+def exact(step=0.006):
+    """Return the shares of the modes and the log evidence by quadrature on a grid, a third of the noise wide.
+
+    The density is a product of factors of one sensor and of two, so that summing over the grid of three is a product of
+    matrices: over the cells where a sensor's own factor, of its distances to known sensors, is not negligible.
+    """
+    _, is_seen, measured, counted = make_data()
+
+    def link(squared, i, j):
+        if not counted[i, j]:
+            return np.zeros_like(squared)
+        if not is_seen[i, j]:
+            return np.log1p(-np.exp(-np.maximum(squared, 1e-12) / (2.0 * RANGE**2)))
+        off = (measured[i, j] - np.sqrt(squared)) / NOISE
+        return -0.5 * off**2 - np.log(NOISE * np.sqrt(2.0 * np.pi)) - squared / (2.0 * RANGE**2)
+
+    axis = np.arange(-1.0, 2.0, step)
+    grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
+    cells, own = [], []
+    for i in range(3):
+        log = -0.5 * ((grid - 0.5) ** 2).sum(axis=1) - np.log(2.0 * np.pi)
+        for j in (3, 4):
+            log = log + link(((grid - KNOWN[j - 3]) ** 2).sum(axis=1), i, j)
+        near = log > log.max() - 20.0
+        cells.append(grid[near])
+        own.append(np.exp(log[near]))
+
+    def pair(i, j):
+        squared = np.maximum(((cells[i][:, None] - cells[j]) ** 2).sum(axis=-1), 0.0)
+        return np.exp(link(squared, i, j))
+
+    first, last = pair(0, 1) * own[0][:, None], pair(1, 2) * own[2]
+    middle = pair(0, 2)
+    mass = np.zeros(8)
+    is_left = [sides(np.stack([c] * 3, axis=1)) > 0 for c in cells]
+    for mode in range(8):
+        a, b, c = (is_left[i] == bool(mode & 1 << i) for i in range(3))
+        inner = first[a][:, b].T @ middle[a][:, c]  # (cells of 1, cells of 2)
+        mass[mode] = (own[1][b] * (inner * last[b][:, c]).sum(axis=1)).sum()
+    return mass / mass.sum(), float(np.log(mass.sum()) + 6.0 * np.log(step))
 
 
 # %%

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from pymc_kernel.plugin.pooled import sample_khmc
     from pymc_kernel.plugin.population import sample_pmc
+    from pymc_kernel.plugin.simulate import simulate
     from pymc_kernel.plugin.simulators import KernelABC, MMDLikelihood, SyntheticLikelihood
     from pymc_kernel.plugin.smc import ASMC, KASMC, RWSMC, KernelHMCSMC, sample_smc, smc_stats
     from pymc_kernel.plugin.stein_uses import expectation, mmd_test, stein_thin
@@ -61,6 +62,7 @@ __all__ = [
     "sample_pmc",
     "sample_smc",
     "scores",
+    "simulate",
     "smc",
     "smc_stats",
     "stein",
@@ -104,6 +106,7 @@ _WHERE = {
     "LearntFeatures": "pymc_kernel.plugin.features",
     **dict.fromkeys(("KernelABC", "MMDLikelihood", "SyntheticLikelihood"), "pymc_kernel.plugin.simulators"),
     "sample_kbr": "pymc_kernel.plugin.kbr",
+    "simulate": "pymc_kernel.plugin.simulate",
     "sample_khmc": "pymc_kernel.plugin.pooled",
     "unconstrained_draws": "pymc_kernel.plugin.model_functions",
 }

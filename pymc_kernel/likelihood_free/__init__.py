@@ -1,5 +1,6 @@
 """Likelihoods of simulators: approximate Bayesian computation with kernels, synthetic likelihoods."""
 
+from pymc_kernel.likelihood_free.batches import Batch, WorkersLost, run_batches
 from pymc_kernel.likelihood_free.estimates import (
     as_data_points,
     log_kernel_abc,
@@ -7,14 +8,37 @@ from pymc_kernel.likelihood_free.estimates import (
     log_normal_unbiased,
     log_synthetic,
 )
-from pymc_kernel.likelihood_free.simulator import Simulations, simulate_repeatedly
+from pymc_kernel.likelihood_free.simulator import (
+    Simulations,
+    Status,
+    failures_are_raised,
+    raising_failures,
+    simulate_once,
+    simulate_repeatedly,
+)
+from pymc_kernel.likelihood_free.store import ArraySpec, DiskStore, MemoryStore, default_batch_size, open_store
+from pymc_kernel.likelihood_free.time_limit import TimedOut, time_limit
 
 __all__ = [
+    "ArraySpec",
+    "Batch",
+    "DiskStore",
+    "MemoryStore",
     "Simulations",
+    "Status",
+    "TimedOut",
+    "WorkersLost",
     "as_data_points",
+    "default_batch_size",
+    "failures_are_raised",
     "log_kernel_abc",
     "log_mmd_abc",
     "log_normal_unbiased",
     "log_synthetic",
+    "open_store",
+    "raising_failures",
+    "run_batches",
+    "simulate_once",
     "simulate_repeatedly",
+    "time_limit",
 ]

@@ -1,11 +1,32 @@
 """Simulators that may fail, called again and again. Imports NumPy only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Simulations", "simulate_repeatedly"]
+from pymc_kernel.likelihood_free.time_limit import TimedOut, time_limit
+
+__all__ = ["Simulations", "Status", "failures_are_raised", "raising_failures", "simulate_once", "simulate_repeatedly"]
+
+_RAISING = ContextVar("raising", default=False)
+
+
+class Status(IntEnum):
+    """What became of one simulation."""
+
+    NOT_RUN = -1
+    SUCCEEDED = 0
+    RAISED = 1
+    """The simulator raised an error."""
+    NOT_FINITE = 2
+    """It gave NaN or infinite numbers."""
+    TIMED_OUT = 3
+    LOST = 4
+    """Its batch failed, or the process that ran it died."""
 
 
 class Simulations(NamedTuple):
@@ -44,3 +65,44 @@ def simulate_repeatedly(simulate: Callable[[], np.ndarray], summary: Callable | 
         else:
             not_finite += 1
     return Simulations(summaries, exceptions, not_finite, first)
+
+
+def simulate_once(
+    simulate: Callable[[], list[np.ndarray]], timeout: float | None = None, retries: int = 0
+) -> tuple[Status, list[np.ndarray] | None, Exception | None]:
+    """Return the status of one simulation, its arrays where there are any, and the error where it raised one.
+
+    Parameters
+    ----------
+    simulate : callable
+        Called again after a time-out, at most ``retries`` times.
+    timeout : float, optional
+        Seconds; see :func:`~pymc_kernel.likelihood_free.time_limit.time_limit`.
+    retries : int
+    """
+    for _ in range(retries + 1):
+        try:
+            with time_limit(timeout), raising_failures():
+                arrays = simulate()
+        except TimedOut:
+            continue
+        except Exception as error:
+            return Status.RAISED, None, error
+        is_finite = all(np.isfinite(values).all() for values in arrays)
+        return (Status.SUCCEEDED if is_finite else Status.NOT_FINITE), arrays, None
+    return Status.TIMED_OUT, None, None
+
+
+@contextmanager
+def raising_failures() -> Iterator[None]:
+    """Let a block's simulator raise its errors, which predictive draws otherwise turn into NaN."""
+    token = _RAISING.set(True)
+    try:
+        yield
+    finally:
+        _RAISING.reset(token)
+
+
+def failures_are_raised() -> bool:
+    """Return whether the caller wants to see the errors of a simulator."""
+    return _RAISING.get()

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Executor
 
 import numpy as np
 import pymc as pm
@@ -13,6 +14,7 @@ from scipy.spatial import KDTree
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.plugin.model_functions import constrained_draws, unconstrained_draws
+from pymc_kernel.plugin.simulate import simulate, warn_of_potentials
 
 __all__ = ["sample_kbr"]
 
@@ -33,6 +35,7 @@ def sample_kbr(
     summary: Callable[[dict[str, np.ndarray]], np.ndarray] | None = None,
     method: str = "auto",
     rule: KernelBayesRule | None = None,
+    executor: Executor | int | None = None,
     model: pm.Model | None = None,
     random_seed=None,
     progressbar: bool = True,
@@ -46,8 +49,8 @@ def sample_kbr(
     Parameters
     ----------
     simulations : xarray.DataTree, optional
-        With the groups ``prior`` and ``prior_predictive``, as ``pm.sample_prior_predictive`` returns it. By default
-        ``num_simulations`` are made.
+        With the groups ``prior`` and ``prior_predictive``, as :func:`simulate` and ``pm.sample_prior_predictive``
+        return it. By default ``num_simulations`` are made.
     draws, chains : int
         Draws, in ``chains`` chains for ArviZ's sake; they are independent up to stratified resampling.
     num_simulations : int
@@ -63,6 +66,8 @@ def sample_kbr(
         "iw" stands for "importance". "auto" is the first where simulated parameters are not from the prior alone.
     rule : KernelBayesRule, optional
         With settings of your own; it is fitted here, and can be asked for other observations afterwards.
+    executor : concurrent.futures.Executor or int, optional
+        For the simulations, as in :func:`simulate`, whose store and limits long runs want: hand over what it returns.
     model : pymc.Model, optional
         The model in context by default.
     random_seed : int or numpy.random.Generator, optional
@@ -117,14 +122,15 @@ def sample_kbr(
     if not np.isfinite(observed).all():
         raise ValueError("the observed data, or their summaries, have NaN or infinite entries.")
     if simulations is None:
-        simulations = _prior_predictive(model, num_simulations, rng)
+        warn_of_potentials(model, "the posterior will be that of the model without them", stacklevel=2)
+        simulations = _simulated(num_simulations, model, rng, executor, progressbar)
     latent, seen = _pairs(simulations, model, summary)
     # The prior of parameters for which the simulator succeeds, as the pairs are.
     prior = latent[np.isfinite(seen).all(axis=1)]
     fitted = _fitted(rule, method, latent, seen, None if rounds == 1 else prior, rng)
     for _ in range(1, rounds):
         proposed = fitted.sample(observed[None], num_simulations, rng)[0]
-        again = _posterior_predictive(model, proposed, rng, progressbar)
+        again = _simulated_again(model, proposed, rng, executor, progressbar)
         new_latent, new_seen = _pairs(again, model, summary)
         latent, seen = np.concatenate([latent, new_latent]), np.concatenate([seen, new_seen])
         fitted = _fitted(rule, method, latent, seen, prior, rng)
@@ -154,23 +160,6 @@ def _check_model(model):
         raise ValueError(
             f"{', '.join(discrete)}: sample_kbr draws continuous parameters only; let the simulator draw them."
         )
-    for rv in model.observed_RVs:
-        if _cannot_draw(rv):
-            raise ValueError(
-                f"{rv.name!r} cannot be simulated, only its likelihood can be estimated; sample_kbr needs draws of the "
-                "data. Write it as pm.Simulator or pm.CustomDist(random=...), or use pm.sample(step=pk.KernelHMC())."
-            )
-
-
-def _cannot_draw(rv):
-    """Return whether PyMC refuses to draw this observed variable."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Numba will use object mode")
-        try:
-            pm.draw(rv, random_seed=0)
-        except NotImplementedError:
-            return True
-    return False
 
 
 def _observed_data(model):
@@ -181,39 +170,26 @@ def _observed_data(model):
     return data
 
 
-def _prior_predictive(model, size, rng):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The effect of Potentials")
-        warnings.filterwarnings("ignore", message="Numba will use object mode")
-        if model.potentials:
-            warnings.warn(
-                f"Potentials ({', '.join(p.name for p in model.potentials)}) cannot be simulated: the posterior will "
-                "be that of the model without them.",
-                stacklevel=3,
-            )
-        return pm.sample_prior_predictive(size, model=model, random_seed=int(rng.integers(2**31)))
-
-
-def _posterior_predictive(model, positions, rng, progressbar):
+def _simulated_again(model, positions, rng, executor, progressbar):
     """Simulate data at unconstrained ``positions`` (n, d); return a tree like that of prior predictive draws."""
-    values = constrained_draws(model, positions)
     names = {rv.name for rv in model.free_RVs}
-    coords, dims = coords_and_dims_for_inferencedata(model)
-    tree = from_dict(
-        {"posterior": {name: v[None] for name, v in values.items() if name in names}}, coords=coords, dims=dims
-    )
+    values = {name: v[None] for name, v in constrained_draws(model, positions).items() if name in names}
+    given = from_dict({"posterior": values})["posterior"]
+    return _simulated(None, model, rng, executor, progressbar, given)
+
+
+def _simulated(draws, model, rng, executor, progressbar, given=None):
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Numba will use object mode")
-        drawn = pm.sample_posterior_predictive(
-            tree,
+        warnings.filterwarnings("ignore", message="Potentials")  # said by the caller
+        return simulate(
+            draws,
+            given=given,
+            executor=executor,
+            max_failures=1.0,  # failures are counted in the statistics, and said once at the end
             model=model,
-            var_names=[rv.name for rv in model.observed_RVs],
             random_seed=int(rng.integers(2**31)),
             progressbar=progressbar,
         )
-    return xr.DataTree.from_dict(
-        {"prior": tree["posterior"].to_dataset(), "prior_predictive": drawn["posterior_predictive"].to_dataset()}
-    )
 
 
 def _summaries(draws: dict[str, np.ndarray], summary) -> np.ndarray:

@@ -15,6 +15,7 @@ from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.kernels import Gaussian, median_distance, random_fourier_features
 from pymc_kernel.likelihood_free import (
     as_data_points,
+    failures_are_raised,
     log_kernel_abc,
     log_mmd_abc,
     log_normal_unbiased,
@@ -73,19 +74,25 @@ class _SimulatedLikelihood:
                 stacklevel=2,
             )
 
-    def draw(self, *inputs, rng=None, size=None):
-        """Return one data set for predictive checks; NaN where the simulator fails."""
+
+def _predictive(name, simulator):
+    """Return the function that draws one data set for predictive checks; NaN where the simulator fails."""
+
+    def draw(*inputs, rng=None, size=None):
         *params, observed = inputs
-        found = simulate_repeatedly(lambda: self.simulator(rng, *params, observed.shape), None, 1)
-        if not found.summaries:
-            return np.full(observed.shape, np.nan)
-        data = found.summaries[0]
+        if failures_are_raised():
+            data = np.asarray(simulator(rng, *params, observed.shape), dtype=float)
+        else:
+            found = simulate_repeatedly(lambda: simulator(rng, *params, observed.shape), None, 1)
+            data = found.summaries[0] if found.summaries else np.full(observed.shape, np.nan)
         if data.shape != observed.shape:
             raise ValueError(
-                f"the simulator of {self.name!r} returned shape {data.shape} for size={observed.shape}; it must "
-                "return a data set of that shape."
+                f"the simulator of {name!r} returned shape {data.shape} for size={observed.shape}; it must return a "
+                "data set of that shape."
             )
         return data
+
+    return draw
 
 
 def _as_rows(summaries, width):
@@ -97,7 +104,8 @@ def _block(function, estimate, params, observed, kwargs):
     if "random" in kwargs or "logp" in kwargs:
         raise ValueError("logp and random come from the simulator; leave them out.")
     function.estimate = estimate
-    return EstimatedLikelihood(function.name, function, *params, observed=observed, random=function.draw, **kwargs)
+    random = _predictive(function.name, function.simulator)
+    return EstimatedLikelihood(function.name, function, *params, observed=observed, random=random, **kwargs)
 
 
 def KernelABC(

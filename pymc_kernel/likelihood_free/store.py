@@ -1,0 +1,184 @@
+"""Where simulations are kept: in memory, or in a zarr store that a killed run goes on with.
+
+Imports NumPy, and zarr (version 3 format) where a store is opened.
+"""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = ["ArraySpec", "DiskStore", "MemoryStore", "default_batch_size", "open_store"]
+
+_FORMAT = 1
+_DONE, _INCOMPLETE = 1, 2
+
+
+class ArraySpec(NamedTuple):
+    """An array with one entry for each draw."""
+
+    shape: tuple[int, ...]
+    """Of one draw."""
+    dtype: str
+    dims: tuple[str, ...]
+    fill: float | int
+
+
+class MemoryStore:
+    """Arrays (1, draws, ...), written batch by batch."""
+
+    def __init__(self, specs: dict[str, ArraySpec], draws: int, batch_size: int):
+        self.draws, self.batch_size = draws, batch_size
+        self.arrays = {name: np.full((1, draws, *s.shape), s.fill, dtype=s.dtype) for name, s in specs.items()}
+        self.is_done = np.zeros(-(-draws // batch_size), dtype=np.uint8)
+
+    def rows(self, index: int) -> slice:
+        """Return the draws of a batch."""
+        return slice(index * self.batch_size, min((index + 1) * self.batch_size, self.draws))
+
+    def write(self, index: int, arrays: dict[str, np.ndarray], is_complete: bool = True) -> None:
+        """Put the arrays (size, ...) of a batch in their place."""
+        for name, values in arrays.items():
+            self.arrays[name][0, self.rows(index)] = values
+        self.is_done[index] = _DONE if is_complete else _INCOMPLETE
+
+    def left(self) -> np.ndarray:
+        """Return the batches that are still to be simulated, those that failed last time included."""
+        return np.flatnonzero(self.is_done[:] != _DONE)
+
+
+class DiskStore(MemoryStore):
+    """The same on disk. The mark of a batch is written after its arrays, so a mark that is there can be trusted.
+
+    ``arrays`` are zarr arrays with one chunk a batch, named ``group/variable``, that ``xarray.open_datatree`` reads.
+    One process writes; workers hand their results to it.
+    """
+
+    def __init__(self, group, specs: dict[str, ArraySpec], draws: int, batch_size: int):
+        self.draws, self.batch_size = draws, batch_size
+        self.arrays = {name: group[name] for name in specs}
+        self.is_done = group["done"]
+
+
+def open_store(
+    path: str | Path,
+    specs: dict[str, ArraySpec],
+    coords: dict,
+    draws: int,
+    batch_size: int | None,
+    identity: dict,
+    defaults: dict,
+) -> tuple[DiskStore, dict]:
+    """Return the store at ``path``, made where there is none, and the identity that it was made with.
+
+    Parameters
+    ----------
+    path : str or Path
+    specs : dict
+        ``group/variable`` -> what it holds.
+    coords : dict
+        Dimension -> labels.
+    draws : int
+        More than the store holds extends it.
+    batch_size : int, optional
+        Of the store by default, and a hundredth of the draws for a new one.
+    identity : dict
+        What the simulations depend on, as texts; None means "as in the store".
+    defaults : dict
+        Stands in for what is None in the identity of a new store.
+
+    Raises
+    ------
+    ImportError
+        Without zarr.
+    ValueError
+        For a store that was made otherwise, with what differs; for anything else at ``path``.
+    """
+    try:
+        import zarr
+    except ImportError:
+        raise ImportError('a store needs zarr: pip install "pymc_kernel[store]".') from None
+    path = Path(path)
+    if path.exists() and any(path.iterdir()):
+        return _reopened(zarr, path, specs, coords, draws, batch_size, identity)
+    batch_size = batch_size or default_batch_size(draws)
+    identity = {key: defaults[key] if value is None else value for key, value in identity.items()}
+    group = zarr.open_group(path, mode="w", zarr_format=3)
+    for name, spec in specs.items():
+        _make_array(group, name, spec, draws, batch_size)
+    group.create_array("done", shape=(-(-draws // batch_size),), chunks=(1,), dtype="u1", dimension_names=("batch",))
+    _write_coords(group, specs, coords, draws)
+    # The last to be written: a store without it was never finished being made.
+    group.attrs["pymc_kernel"] = {"format": _FORMAT, "batch_size": batch_size, "identity": identity}
+    return DiskStore(group, specs, draws, batch_size), identity
+
+
+def default_batch_size(draws: int) -> int:
+    """Return a hundredth of the draws, 1 to 1,000: a function of nothing else, so that runs can be repeated."""
+    return min(max(draws // 100, 1), 1000)
+
+
+def _make_array(group, name, spec, draws, batch_size):
+    group.create_array(
+        name,
+        shape=(1, draws, *spec.shape),
+        chunks=(1, batch_size, *(max(s, 1) for s in spec.shape)),
+        dtype=spec.dtype,
+        fill_value=spec.fill,
+        dimension_names=("chain", "draw", *spec.dims),
+    )
+
+
+def _write_coords(group, specs, coords, draws):
+    for parent in {name.rpartition("/")[0] for name in specs}:
+        used = {d for name, s in specs.items() if name.rpartition("/")[0] == parent for d in s.dims}
+        labels = {"chain": np.arange(1), "draw": np.arange(draws)} | {d: v for d, v in coords.items() if d in used}
+        for dim, values in labels.items():
+            values = np.asarray(values)
+            if values.dtype.kind not in "biuf":
+                values = values.astype(str)
+            group.create_array(f"{parent}/{dim}", data=values, dimension_names=(dim,), overwrite=True)
+
+
+def _reopened(zarr, path, specs, coords, draws, batch_size, identity):
+    try:
+        group = zarr.open_group(path, mode="r+", zarr_format=3)
+        made = group.attrs["pymc_kernel"]
+    except (KeyError, FileNotFoundError):
+        raise ValueError(
+            f"{path} is there and is no finished store of simulations; give another path, or remove it."
+        ) from None
+    stored = made["identity"]
+    wanted = {key: stored.get(key) if value is None else value for key, value in identity.items()}
+    wanted["batch size"], stored = batch_size or made["batch_size"], stored | {"batch size": made["batch_size"]}
+    differs = [f"{k}: {_short(stored.get(k))} there, {_short(v)} now" for k, v in wanted.items() if v != stored.get(k)]
+    if made["format"] != _FORMAT:
+        differs.append(f"format: {made['format']} there, {_FORMAT} now")
+    if differs:
+        raise ValueError(
+            f"the store {path} was made with other settings, and its simulations would not fit. What differs: "
+            f"{'; '.join(differs)}. Give another path, or the old settings."
+        )
+    there = group["done"].shape[0], group[next(iter(specs))].shape[1]
+    if draws < there[1]:
+        raise ValueError(f"the store {path} holds {there[1]} draws; ask for that many or more, got {draws}.")
+    if draws > there[1]:
+        _extend(group, specs, coords, there[1], draws, made["batch_size"])
+    return DiskStore(group, specs, draws, made["batch_size"]), stored
+
+
+def _extend(group, specs, coords, before, draws, batch_size):
+    """Make room for more draws; a last batch that was not full is simulated again, to the same numbers."""
+    done = group["done"]
+    done.resize((-(-draws // batch_size),))
+    if before % batch_size:
+        done[before // batch_size] = 0
+    for name, spec in specs.items():
+        group[name].resize((1, draws, *spec.shape))
+    _write_coords(group, specs, coords, draws)
+
+
+def _short(value):
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."

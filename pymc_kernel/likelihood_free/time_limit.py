@@ -1,0 +1,71 @@
+"""A limit on the time of one call, in any thread of this process. Imports the standard library only."""
+
+import ctypes
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["TimedOut", "time_limit"]
+
+
+class TimedOut(BaseException):
+    """A call ran longer than its limit. No ``Exception``, so that a simulator's own handlers let it pass."""
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Raise :class:`TimedOut` inside of the ``with`` block once it has run for ``seconds``; None for no limit.
+
+    In the main thread a signal does it, which also ends a sleep or a wait; in other threads, and on Windows, an
+    exception that comes at the next step of Python code. Compiled code that never comes back to Python ends by itself
+    or not at all: let such a simulator run a process of its own, with a limit of its own.
+    """
+    if seconds is None:
+        yield
+    elif threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer"):
+        with _alarm(seconds):
+            yield
+    else:
+        with _watchdog(seconds):
+            yield
+
+
+@contextmanager
+def _alarm(seconds):
+    def ring(number, frame):
+        raise TimedOut
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def _watchdog(seconds):
+    thread = ctypes.c_ulong(threading.get_ident())
+    lock = threading.Lock()
+    is_over = False
+
+    def bark():
+        with lock:
+            if not is_over:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(TimedOut))
+
+    timer = threading.Timer(seconds, bark)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        with lock:
+            is_over = True
+            # An exception that was set but has not come yet would strike the caller's code.
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)

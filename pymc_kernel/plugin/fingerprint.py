@@ -1,0 +1,120 @@
+"""What a model's forward draws depend on, as short texts that are the same in every process.
+
+Pickles will not do: they differ between processes for the same model. Here the graph is read as text, numbers are
+hashed, and functions by their code.
+"""
+
+import functools
+import hashlib
+import re
+import types
+
+import numpy as np
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant
+from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.printing import debugprint
+from pytensor.tensor.random.type import RandomGeneratorType
+
+from pymc_kernel.plugin.forward import ForwardGraph
+
+__all__ = ["array_fingerprint", "model_fingerprint"]
+
+_LENGTH = 16
+
+
+def model_fingerprint(graph: ForwardGraph) -> dict[str, str]:
+    """Return texts for the parts of a model that its forward draws depend on.
+
+    Data do not count but for their shapes; constants, ``pm.Data`` and the code of simulators do, with what they refer
+    to in their closures and in their own module. Attributes that begin with an underscore do not.
+    """
+    outputs = [*graph.free, *graph.derived, *graph.observed]
+    text = re.sub("0x[0-9A-Fa-f]+", "", debugprint(outputs, file="str", print_type=True))
+    numbers, functions = hashlib.sha256(), hashlib.sha256()
+    for variable in graph_inputs(outputs):
+        if isinstance(variable, Constant):
+            _add(numbers, variable.data, set())
+        elif isinstance(variable, SharedVariable) and not isinstance(variable.type, RandomGeneratorType):
+            _add(numbers, variable.get_value(borrow=True), set())
+    for node in {id(v.owner): v.owner for v in ancestors(outputs) if v.owner is not None}.values():
+        kind = type(node.op)
+        for name, value in sorted({**vars(kind), **vars(node.op)}.items()):
+            if "random_fn" in name or name == "fn":  # of CustomDist and of Simulator
+                _add(functions, value, set())
+    return {
+        "variables": ", ".join(f"{v.name} {v.type.shape}" for v in outputs),
+        "graph": hashlib.sha256(text.encode()).hexdigest()[:_LENGTH],
+        "constants": numbers.hexdigest()[:_LENGTH],
+        "simulators": functions.hexdigest()[:_LENGTH],
+    }
+
+
+def array_fingerprint(arrays: list[np.ndarray]) -> str:
+    """Return a text for the numbers and shapes of arrays."""
+    digest = hashlib.sha256()
+    for values in arrays:
+        _add(digest, values, set())
+    return digest.hexdigest()[:_LENGTH]
+
+
+def _add(digest, value, seen):
+    """Add ``value`` to a hash by what it holds, not by where it is."""
+    if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
+        digest.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+    elif isinstance(value, str | bytes | bool | int | float | complex | None | slice):
+        digest.update(repr(value).encode())
+    elif id(value) in seen:
+        digest.update(b"again")
+    else:
+        seen.add(id(value))
+        digest.update(type(value).__qualname__.encode())
+        for part in _parts(value):
+            _add(digest, part, seen)
+
+
+def _parts(value):
+    if isinstance(value, types.FunctionType):
+        yield from _function_parts(value)
+    elif isinstance(value, types.MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, staticmethod | classmethod):
+        yield value.__func__
+    elif isinstance(value, functools.partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, types.CodeType):
+        yield from _code_parts(value)
+    elif isinstance(value, dict):
+        for key, item in sorted(value.items(), key=lambda pair: str(pair[0])):
+            yield from (str(key), item)
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from sorted(value, key=str) if isinstance(value, set | frozenset) else value
+    elif isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
+        yield f"{getattr(value, '__module__', '')}.{value.__name__}"
+    elif hasattr(value, "py_func"):  # a function compiled by Numba
+        yield value.py_func
+    else:
+        yield {k: v for k, v in getattr(value, "__dict__", {}).items() if not k.startswith("_")}
+        yield [m for m in vars(type(value)).values() if isinstance(m, types.FunctionType)]
+
+
+def _function_parts(function):
+    yield from (function.__code__, function.__defaults__, function.__kwdefaults__)
+    for cell in function.__closure__ or ():
+        yield cell.cell_contents
+    for name in _names(function.__code__):
+        known = function.__globals__.get(name)
+        is_own = getattr(known, "__module__", None) == function.__module__
+        if is_own or isinstance(known, np.ndarray | str | bool | int | float):
+            yield from (name, known)
+
+
+def _names(code):
+    """Return the names that code refers to, that of functions inside it too."""
+    inner = [_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
+    return sorted(set(code.co_names).union(*inner))
+
+
+def _code_parts(code):
+    # Not its name or line: a function that has moved is still the same.
+    yield from (code.co_code, code.co_consts, code.co_names, code.co_varnames)

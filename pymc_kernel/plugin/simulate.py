@@ -1,0 +1,401 @@
+"""Simulations of a model at scale: in batches, over any executor, into a store that a killed run goes on with."""
+
+import hashlib
+import threading
+import warnings
+from concurrent.futures import Executor
+from pathlib import Path
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import xarray as xr
+from arviz import from_dict
+from pymc.backends.arviz import coords_and_dims_for_inferencedata
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from threadpoolctl import threadpool_limits
+
+from pymc_kernel.likelihood_free import (
+    ArraySpec,
+    DiskStore,
+    MemoryStore,
+    Status,
+    WorkersLost,
+    default_batch_size,
+    open_store,
+    run_batches,
+    simulate_once,
+)
+from pymc_kernel.plugin.fingerprint import array_fingerprint, model_fingerprint
+from pymc_kernel.plugin.forward import ForwardSampler, can_be_drawn, forward_graph
+
+__all__ = ["simulate", "warn_of_potentials"]
+
+_STATUS = "simulation_stats/status"
+_LOCAL = threading.local()  # the sampler that this thread used last: compiled functions are not to be shared
+_PROBE = 0  # the seed of the draw that tells the shapes
+
+
+def simulate(
+    draws: int | None = None,
+    *,
+    given: xr.Dataset | xr.DataTree | None = None,
+    executor: Executor | int | None = None,
+    store: str | Path | None = None,
+    batch_size: int | None = None,
+    timeout: float | None = None,
+    retries: int = 1,
+    max_failures: float = 0.1,
+    max_in_flight: int | None = None,
+    compile_kwargs: dict | None = None,
+    model: pm.Model | None = None,
+    random_seed=None,
+    progressbar: bool = True,
+) -> xr.DataTree:
+    """Draw parameters from the prior and data from the simulator, in parallel, resumable, the same whoever does it.
+
+    Parameters
+    ----------
+    draws : int, optional
+        1000 by default; with ``given``, as many as there are.
+    given : xarray.Dataset or DataTree, optional
+        Parameters to simulate at in place of draws of the prior, with the dimensions ``chain`` and ``draw``:
+        ``idata["posterior"]``, say. Their chains are put one after the other.
+    executor : concurrent.futures.Executor or int, optional
+        None: in this process. A number: as many worker processes, replaced when they die. Or any executor, of threads
+        or processes, Dask's ``client.get_executor()``, MPI's.
+    store : str or path, optional
+        Directory of a zarr store (extra ``store``). Each batch is kept there as it finishes. Where there is a store
+        already, the run goes on with it; more draws than it holds extend it.
+    batch_size : int, optional
+        Draws for each task and chunk of the store; by default a hundredth of the draws, 1000 at most. A batch should
+        last a second or more. Part of what the draws depend on, as the seed is.
+    timeout : float, optional
+        Seconds for one draw. A simulator in compiled code that never returns to Python cannot be stopped.
+    retries : int
+        How many times a draw that timed out, and a batch whose worker failed, are tried again.
+    max_failures : float
+        Share of failed draws above which a warning is given.
+    max_in_flight : int, optional
+        Batches handed out at once: twice the workers by default. Bounds the memory, where there is a store.
+    compile_kwargs : dict, optional
+        For the model's functions. By default they run in Python, which compiles at once and suits a simulator that is
+        a Python function; ``{"mode": "NUMBA"}`` for much arithmetic in the model itself.
+    model : pymc.Model, optional
+        The model in context by default.
+    random_seed : int or numpy.random.Generator, optional
+        Where there is a store already, its own by default.
+    progressbar : bool
+
+    Returns
+    -------
+    xarray.DataTree
+        ``prior`` (free variables, and deterministics that do not depend on data), ``prior_predictive`` (as floats; NaN
+        where a simulation failed), ``observed_data``, and ``simulation_stats`` with a ``status`` for each draw:
+        0 succeeded, 1 raised an error, 2 not finite, 3 timed out, 4 lost with its worker. Attributes count them and
+        tell the first error. With a store, arrays are read from it when they are used. :func:`sample_kbr` takes it.
+
+    Raises
+    ------
+    ValueError
+        For a store made by another model, seed or batch size, saying which.
+
+    Notes
+    -----
+    Each batch has a seed of its own, and in it each draw: results are bit for bit the same for any executor, any order
+    and any number of restarts. Interrupted, it returns what is finished.
+
+    The store knows a model by its graph, its constants and the code of its simulators, not by what a simulator reads
+    from files or other modules. Draws that failed are kept as failed; batches that were lost are tried again by the
+    next run.
+
+    Workers are sent the model's graph once a batch, and compile it once.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_kernel as pk
+    >>> def simulator(rng, rate, size):
+    ...     return rng.exponential(1.0 / rate, size)
+    >>> with pm.Model():
+    ...     rate = pm.LogNormal("rate", 0, 1)
+    ...     y = pm.Simulator("y", simulator, rate, observed=np.ones(20))
+    ...     sims = pk.simulate(200, random_seed=1, progressbar=False)
+    >>> sims["prior_predictive"]["y"].shape
+    (1, 200, 20)
+    """
+    model = pm.modelcontext(model)
+    _check(model, draws, executor, batch_size, timeout, retries, max_failures, max_in_flight)
+    warn_of_potentials(model, "the simulations are those of the model without them", stacklevel=3)
+    graph = forward_graph(model)
+    parameters = None if given is None else _given_values(given, graph)
+    draws = _number_of_draws(draws, parameters)
+    sampler = ForwardSampler(graph, compile_kwargs)
+    coords, dims = coords_and_dims_for_inferencedata(model)
+    specs = _specs(model, graph, sampler, parameters, dims)
+    identity = {"seed": None if random_seed is None else str(_entropy(random_seed))} | model_fingerprint(graph)
+    identity["parameters"] = "prior" if parameters is None else array_fingerprint(parameters)
+    fresh = {"seed": str(_entropy(None))}
+    if store is None:
+        keeper = MemoryStore(specs, draws, batch_size or default_batch_size(draws))
+        made = {key: fresh[key] if value is None else value for key, value in identity.items()}
+    else:
+        keeper, made = open_store(store, specs, coords, draws, batch_size, identity, fresh)
+    job = _Job(graph, compile_kwargs, specs, int(made["seed"]), timeout, retries)
+    first_error = _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
+    return _tree(keeper, store, specs, coords, dims, model, max_failures, first_error)
+
+
+def _check(model, draws, executor, batch_size, timeout, retries, max_failures, max_in_flight):
+    whole = (("draws", draws, 1), ("batch_size", batch_size, 1), ("max_in_flight", max_in_flight, 1))
+    for name, value, least in (*whole, ("retries", retries, 0)):
+        if value is not None and not (isinstance(value, int | np.integer) and value >= least):
+            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
+    if timeout is not None and not (np.isscalar(timeout) and np.isfinite(timeout) and timeout > 0):
+        raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
+    if not 0.0 <= max_failures <= 1.0:
+        raise ValueError(f"max_failures is a share and must be in [0, 1], got {max_failures!r}.")
+    is_number = isinstance(executor, int | np.integer) and not isinstance(executor, bool) and executor >= 1
+    if not (executor is None or is_number or hasattr(executor, "submit")):
+        raise TypeError(
+            "executor must be None, a number of processes, or have the methods of concurrent.futures.Executor "
+            f"(for Dask: client.get_executor()); got {executor!r}."
+        )
+    if not model.observed_RVs:
+        raise ValueError("the model has no observed variable to simulate: give the data to one with observed=.")
+    if not model.free_RVs:
+        raise ValueError("the model has no free variable: draw its data with pm.draw.")
+    for rv in model.observed_RVs:
+        if not can_be_drawn(rv):
+            raise ValueError(
+                f"{rv.name!r} cannot be simulated, only its likelihood is known or estimated. Write it as "
+                "pm.Simulator, pm.CustomDist(random=...) or pk.KernelABC; or use pm.sample(step=pk.KernelHMC())."
+            )
+
+
+def warn_of_potentials(model: pm.Model, consequence: str, stacklevel: int) -> None:
+    """Warn where a model has potentials, which forward draws leave out."""
+    if model.potentials:
+        names = ", ".join(p.name for p in model.potentials)
+        warnings.warn(f"Potentials ({names}) cannot be simulated: {consequence}.", stacklevel=stacklevel + 1)
+
+
+def _given_values(given, graph):
+    """Return the free variables' values (n, ...) in the graph's order."""
+    given = given.to_dataset() if isinstance(given, xr.DataTree) else given
+    if not isinstance(given, xr.Dataset) or not {"chain", "draw"} <= set(given.dims):
+        raise TypeError('given must be a dataset with the dimensions chain and draw, such as idata["posterior"].')
+    missing = [v.name for v in graph.free if v.name not in given]
+    if missing:
+        raise ValueError(f"given has no {', '.join(missing)}, which the model needs.")
+    values = []
+    for variable in graph.free:
+        array = given[variable.name].transpose("chain", "draw", ...).values
+        if array.ndim - 2 != variable.ndim:
+            raise ValueError(
+                f"{variable.name!r} has {variable.ndim} dimensions in the model and {array.ndim - 2} in given."
+            )
+        values.append(np.ascontiguousarray(array.reshape(-1, *array.shape[2:]), dtype=variable.dtype))
+    return values
+
+
+def _number_of_draws(draws, parameters):
+    if parameters is None:
+        return 1000 if draws is None else int(draws)
+    there = len(parameters[0])
+    if draws not in (None, there):
+        raise ValueError(f"given has {there} draws, so draws must be that or left out, got {draws}.")
+    return there
+
+
+def _entropy(random_seed):
+    if isinstance(random_seed, int | np.integer) and random_seed >= 0:
+        return int(random_seed)
+    return int(np.random.default_rng(random_seed).integers(2**63))
+
+
+def _specs(model, graph, sampler, parameters, dims):
+    """Return what is kept: shapes by one draw of the prior, which costs no simulation."""
+    if parameters is None:
+        sampler.install(sampler.seeds(_PROBE, 0, 1)[0])
+        free = sampler.prior()
+    else:
+        free = [values[0] for values in parameters]
+    specs = {}
+    for variable, value in zip([*graph.free, *graph.derived], [*free, *sampler.derived(free)], strict=True):
+        value = np.asarray(value)
+        fill = np.nan if value.dtype.kind == "f" else np.zeros((), value.dtype).item()
+        specs[f"prior/{variable.name}"] = _spec(variable.name, value.shape, str(value.dtype), dims, fill)
+    for variable in graph.observed:
+        data = model.rvs_to_values[variable]
+        shape = np.shape(data.data if hasattr(data, "data") else data.eval())
+        specs[f"prior_predictive/{variable.name}"] = _spec(variable.name, shape, "float64", dims, np.nan)
+    specs[_STATUS] = ArraySpec((), "int8", (), int(Status.NOT_RUN))
+    return specs
+
+
+def _spec(name, shape, dtype, dims, fill):
+    known = dims.get(name) or [None] * len(shape)
+    return ArraySpec(shape, dtype, tuple(d or f"{name}_dim_{i}" for i, d in enumerate(known)), fill)
+
+
+class _Job:
+    """What a worker needs to know, pickled once and for all."""
+
+    def __init__(self, graph, compile_kwargs, specs, entropy, timeout, retries):
+        self.payload = cloudpickle.dumps((graph, compile_kwargs))
+        self.key = hashlib.sha256(self.payload).hexdigest()
+        self.shapes = {name: (s.shape, s.dtype, s.fill) for name, s in specs.items()}
+        self.entropy, self.timeout, self.retries = entropy, timeout, retries
+
+    def sampler(self):
+        if getattr(_LOCAL, "key", None) != self.key:
+            _LOCAL.sampler = ForwardSampler(*cloudpickle.loads(self.payload))
+            _LOCAL.key = self.key
+        return _LOCAL.sampler
+
+
+def _simulate_batch(job, index, size, parameters):
+    """Return the arrays of a batch and the text of its first error; runs in a worker."""
+    sampler = job.sampler()
+    arrays = {name: np.full((size, *shape), fill, dtype=dtype) for name, (shape, dtype, fill) in job.shapes.items()}
+    of_prior = [v for name, v in arrays.items() if name.startswith("prior/")]
+    of_data = [v for name, v in arrays.items() if name.startswith("prior_predictive/")]
+    first_error = None
+    for row, seeds in enumerate(sampler.seeds(job.entropy, index, size)):
+        sampler.install(seeds)
+        free = sampler.prior() if parameters is None else [values[row] for values in parameters]
+        for kept, value in zip(of_prior, [*free, *sampler.derived(free)], strict=True):
+            kept[row] = value
+        status, data, error = simulate_once(_again(sampler, seeds, free), job.timeout, job.retries)
+        for kept, value in zip(of_data, data or (), strict=bool(data)):
+            kept[row] = value
+        arrays[_STATUS][row] = status
+        if error is not None and first_error is None:
+            first_error = f"{type(error).__name__}: {error}"
+    return arrays, first_error
+
+
+def _again(sampler, seeds, free):
+    """Return a function that simulates the same data each time it is called."""
+    has_run = False
+
+    def simulate_data():
+        nonlocal has_run
+        if has_run:
+            sampler.install(seeds)
+        has_run = True
+        return sampler.data(free)
+
+    return simulate_data
+
+
+def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar):
+    """Simulate the batches that are left; return the text of the first error that was seen."""
+    left = [int(i) for i in keeper.left()]
+    sizes = {i: keeper.rows(i).stop - keeper.rows(i).start for i in left}
+    first_error = None
+
+    def arguments(index):
+        rows = keeper.rows(index)
+        return job, index, sizes[index], None if parameters is None else [v[rows] for v in parameters]
+
+    executor = int(executor) if isinstance(executor, np.integer) else executor
+    batches = run_batches(
+        _simulate_batch,
+        left,
+        arguments,
+        executor,
+        retries=retries,
+        max_in_flight=max_in_flight,
+        prepare=_one_thread,
+    )
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]:.0f} draws/s, {task.fields[failed]} failed"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, disable=not progressbar) as progress:
+        shown = progress.add_task(
+            "Simulating", total=keeper.draws, completed=keeper.draws - sum(sizes.values()), failed=0, rate=0.0
+        )
+        failed = simulated = 0
+        try:
+            for index, result, error in batches:
+                if error is None:
+                    arrays, told = result
+                else:
+                    arrays, told = {_STATUS: np.full(sizes[index], Status.LOST)}, f"{type(error).__name__}: {error}"
+                keeper.write(index, arrays, is_complete=error is None)
+                first_error = first_error or told
+                failed += int(np.count_nonzero(arrays[_STATUS]))
+                simulated += sizes[index]
+                seconds = progress.tasks[0].elapsed or 1e-9
+                progress.update(shown, advance=sizes[index], failed=failed, rate=simulated / seconds)
+        except KeyboardInterrupt:
+            warnings.warn("interrupted: what is finished is returned.", stacklevel=4)
+        except WorkersLost as error:
+            warnings.warn(f"{error} What is finished is returned.", stacklevel=4)
+        finally:
+            batches.close()
+    return first_error
+
+
+def _one_thread():
+    """Leave each worker one thread of BLAS: there are as many workers as wanted."""
+    threadpool_limits(1)
+
+
+def _tree(keeper, store, specs, coords, dims, model, max_failures, first_error):
+    groups = _groups_on_disk(store, specs) if isinstance(keeper, DiskStore) else _groups(keeper, specs, coords)
+    status = groups["simulation_stats"]["status"].values[0]
+    is_run = status != Status.NOT_RUN
+    if not is_run.all():
+        groups = {name: group.isel(draw=np.flatnonzero(is_run)) for name, group in groups.items()}
+    counts = {s.name.lower(): int((status == s).sum()) for s in Status if s >= 0}
+    groups["simulation_stats"]["status"].attrs |= {
+        "flag_values": [int(s) for s in Status],
+        "flag_meanings": " ".join(s.name.lower() for s in Status),
+    }
+    groups["simulation_stats"].attrs |= counts | {"first_error": first_error or ""}
+    _warn_of_failures(counts, max_failures, first_error)
+    data = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
+    data = {name: np.asarray(v.data if hasattr(v, "data") else v.eval()) for name, v in data.items()}
+    groups["observed_data"] = from_dict({"observed_data": data}, coords=coords, dims=dims, sample_dims=[])[
+        "observed_data"
+    ].to_dataset()
+    return xr.DataTree.from_dict(groups)
+
+
+def _groups(keeper, specs, coords):
+    groups = {}
+    for name, spec in specs.items():
+        group, _, variable = name.partition("/")
+        groups.setdefault(group, {})[variable] = (("chain", "draw", *spec.dims), keeper.arrays[name])
+    index = {"chain": np.arange(1), "draw": np.arange(keeper.draws)}
+    found = {}
+    for group, variables in groups.items():
+        used = {d for dims, _ in variables.values() for d in dims}
+        found[group] = xr.Dataset(variables, coords=index | {d: v for d, v in coords.items() if d in used})
+    return found
+
+
+def _groups_on_disk(store, specs):
+    names = {name.partition("/")[0] for name in specs}
+    return {
+        name: xr.open_zarr(store, group=name, consolidated=False, chunks=None, zarr_format=3) for name in sorted(names)
+    }
+
+
+def _warn_of_failures(counts, max_failures, first_error):
+    failed, total = sum(counts.values()) - counts["succeeded"], sum(counts.values())
+    if total and failed > max_failures * total:
+        told = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n and name != "succeeded")
+        first = f" The first error of this run: {first_error}" if first_error else ""
+        warnings.warn(
+            f"{failed} of {total} simulations ({100 * failed / total:.0f} %) failed: {told}. Their data are NaN."
+            f"{first}",
+            stacklevel=4,
+        )

@@ -1,0 +1,79 @@
+import threading
+import time
+
+import pytest
+
+from pymc_kernel.likelihood_free import TimedOut, time_limit
+
+
+def work_for(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+def in_a_thread(function):
+    found = []
+
+    def run():
+        try:
+            found.append(function())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def limited(seconds, limit):
+    start = time.perf_counter()
+    try:
+        with time_limit(limit):
+            work_for(seconds)
+    except TimedOut:
+        return "timed out", time.perf_counter() - start
+    return "finished", time.perf_counter() - start
+
+
+@pytest.mark.parametrize("place", [lambda f: f(), in_a_thread], ids=["main thread", "another thread"])
+def test_long_work_is_stopped_and_short_work_is_not(place):
+    status, seconds = place(lambda: limited(5.0, 0.05))
+    assert status == "timed out"
+    assert seconds < 2.0
+    assert place(lambda: limited(0.01, 5.0))[0] == "finished"
+    assert place(lambda: limited(0.01, None))[0] == "finished"
+
+
+def test_a_sleep_is_stopped_in_the_main_thread():
+    start = time.perf_counter()
+    with pytest.raises(TimedOut), time_limit(0.05):
+        time.sleep(5.0)
+    assert time.perf_counter() - start < 2.0
+
+
+def test_an_exception_handler_of_the_simulator_lets_it_pass():
+    def careful_work():
+        try:
+            work_for(5.0)
+        except Exception:
+            pytest.fail("caught by a handler that is not ours")
+
+    with pytest.raises(TimedOut), time_limit(0.05):
+        careful_work()
+
+
+def test_nothing_strikes_after_the_block():
+    def many():
+        for _ in range(300):
+            try:
+                with time_limit(0.001):
+                    work_for(0.001)
+            except TimedOut:
+                pass
+        work_for(0.05)
+        return "calm"
+
+    assert many() == "calm"
+    assert in_a_thread(many) == "calm"

@@ -1,0 +1,105 @@
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_kernel.plugin.fingerprint import array_fingerprint, model_fingerprint
+from pymc_kernel.plugin.forward import forward_graph
+
+STEPS = 10
+
+
+def helper(x):
+    return x + STEPS
+
+
+def simulator(rng, theta, size):
+    return rng.normal(helper(theta), 1.0, size)
+
+
+def other_helper(x):
+    return x + STEPS + 1
+
+
+class Solver:
+    def __init__(self, tolerance):
+        self.tolerance = tolerance
+        self._calls = 0
+
+    def __call__(self, rng, theta, size):
+        self._calls += 1
+        return rng.normal(theta, self.tolerance, size)
+
+    def method(self, rng, theta, size):
+        return self(rng, theta, size)
+
+
+def fingerprint(random, observed=0.0, covariate=1.0, width=2):
+    """Of a model with this simulator."""
+
+    def draw(theta, rng=None, size=None):
+        return random(rng, theta, size)
+
+    with pm.Model() as model:
+        theta = pm.Normal("theta", covariate, 1)
+        pm.CustomDist("y", theta, random=draw, observed=np.full(width, observed))
+    return model_fingerprint(forward_graph(model))
+
+
+def differing(one, other):
+    return [key for key in one if one[key] != other[key]]
+
+
+def test_the_same_model_made_again_has_the_same():
+    assert fingerprint(simulator) == fingerprint(simulator)
+    assert fingerprint(simulator) == fingerprint(simulator, observed=3.0), "data do not count"
+    solver = Solver(0.1)
+    before = fingerprint(solver)
+    solver(np.random.default_rng(1), 0.0, 2)
+    assert fingerprint(solver) == before, "what a call leaves behind does not count"
+
+
+def test_it_is_the_same_in_another_process():
+    code = (
+        "from tests.plugin.test_fingerprint import *; "
+        "print(fingerprint(simulator), fingerprint(Solver(0.1).method), sep='')"
+    )
+    root = Path(__file__).parents[2]
+    run = [subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True) for _ in range(2)]
+    assert run[0].stdout.startswith("{"), run[0].stderr
+    assert run[0].stdout == run[1].stdout
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (simulator, lambda rng, theta, size: rng.normal(theta, 2.0, size)),
+        (lambda rng, theta, size: rng.normal(theta, 1.0, size), lambda rng, theta, size: rng.normal(theta, 2.0, size)),
+        (functools.partial(simulator), functools.partial(simulator, size=3)),
+        (Solver(0.1), Solver(0.2)),
+        (Solver(0.1).method, Solver(0.2).method),
+        (Solver(np.arange(5)).method, Solver(np.arange(1, 6)).method),
+    ],
+)
+def test_another_simulator_has_another(one, other):
+    assert differing(fingerprint(one), fingerprint(other)) == ["simulators"]
+
+
+def test_what_a_simulator_calls_counts(monkeypatch):
+    before = fingerprint(simulator)
+    monkeypatch.setattr(sys.modules[__name__], "STEPS", 11)
+    assert differing(before, fingerprint(simulator)) == ["simulators"]
+    monkeypatch.setattr(sys.modules[__name__], "STEPS", 10)
+    monkeypatch.setattr(sys.modules[__name__], "helper", other_helper)
+    assert differing(before, fingerprint(simulator)) == ["simulators"]
+
+
+def test_numbers_and_shapes_count():
+    assert "constants" in differing(fingerprint(simulator), fingerprint(simulator, covariate=2.0))
+    assert "variables" in differing(fingerprint(simulator), fingerprint(simulator, width=3))
+    assert array_fingerprint([np.zeros(4)]) != array_fingerprint([np.zeros((2, 2))])
+    assert array_fingerprint([np.zeros(4)]) != array_fingerprint([np.zeros(4, dtype=int)])
