@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from pymc_kernel.plugin.pooled import sample_khmc
     from pymc_kernel.plugin.population import sample_pmc
+    from pymc_kernel.plugin.rejection import sample_abc
     from pymc_kernel.plugin.simulate import simulate
     from pymc_kernel.plugin.simulators import KernelABC, MMDLikelihood, SyntheticLikelihood
     from pymc_kernel.plugin.smc import ASMC, KASMC, RWSMC, KernelHMCSMC, sample_smc, smc_stats
@@ -57,6 +58,7 @@ __all__ = [
     "plot_smc",
     "plot_stein_thin",
     "register_step_methods",
+    "sample_abc",
     "sample_kbr",
     "sample_khmc",
     "sample_pmc",
@@ -105,6 +107,7 @@ _WHERE = {
     "sample_pmc": "pymc_kernel.plugin.population",
     "LearntFeatures": "pymc_kernel.plugin.features",
     **dict.fromkeys(("KernelABC", "MMDLikelihood", "SyntheticLikelihood"), "pymc_kernel.plugin.simulators"),
+    "sample_abc": "pymc_kernel.plugin.rejection",
     "sample_kbr": "pymc_kernel.plugin.kbr",
     "simulate": "pymc_kernel.plugin.simulate",
     "sample_khmc": "pymc_kernel.plugin.pooled",

@@ -8,6 +8,7 @@ from pymc_kernel.likelihood_free.estimates import (
     log_normal_unbiased,
     log_synthetic,
 )
+from pymc_kernel.likelihood_free.rejection import Accepted, regression_adjusted, rejection
 from pymc_kernel.likelihood_free.simulator import (
     Simulations,
     Status,
@@ -20,6 +21,7 @@ from pymc_kernel.likelihood_free.store import ArraySpec, DiskStore, MemoryStore,
 from pymc_kernel.likelihood_free.time_limit import TimedOut, time_limit
 
 __all__ = [
+    "Accepted",
     "ArraySpec",
     "Batch",
     "DiskStore",
@@ -37,6 +39,8 @@ __all__ = [
     "log_synthetic",
     "open_store",
     "raising_failures",
+    "regression_adjusted",
+    "rejection",
     "run_batches",
     "simulate_once",
     "simulate_repeatedly",

@@ -82,8 +82,11 @@ def simulate_once(
     """
     for _ in range(retries + 1):
         try:
-            with time_limit(timeout), raising_failures():
+            if timeout is None:
                 arrays = simulate()
+            else:
+                with time_limit(timeout):
+                    arrays = simulate()
         except TimedOut:
             continue
         except Exception as error:

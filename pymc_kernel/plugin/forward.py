@@ -1,24 +1,35 @@
-"""Compiled draws of a model forwards: of the prior, and of the data given parameters, one at a time.
+"""Compiled draws of a model forwards: of the prior, and of the data given parameters, for a batch of draws.
 
-PyMC's own forward sampling runs in one process, and the first error of a simulator ends it. Here each draw has seeds
-of its own, so that what comes of it does not depend on the others, on who computes it, or when.
+PyMC's own forward sampling runs in one process, draw by draw, and the first error of a simulator ends it. Here a batch
+is one vectorised call wherever the model allows it; a simulator in Python is called draw by draw, each with a seed of
+its own, so that what comes of one does not depend on how another ended.
 """
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.pytensorf import compile as pymc_compile
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
+from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomGeneratorType
+from pytensor.tensor.type import TensorType
+from pytensor.tensor.type_other import NoneTypeT
 
 __all__ = ["ForwardGraph", "ForwardSampler", "can_be_drawn", "forward_graph"]
 
 # Compiles in milliseconds in every worker. The calls of a Python simulator outweigh the rest.
-_QUICK = Mode(linker="py", optimizer="fast_compile")
+_QUICK = Mode(linker="py", optimizer=RewriteDatabaseQuery(include=["fast_compile"], exclude=["BlasOpt"]))
 _WORDS = 4  # of 64 bits for the state of a generator
+_PRIOR, _DATA = 0, 1  # streams of a batch
 
 
 class ForwardGraph(NamedTuple):
@@ -52,45 +63,176 @@ class ForwardSampler:
     graph : ForwardGraph
     compile_kwargs : dict, optional
         For ``pymc.pytensorf.compile``.
+
+    Attributes
+    ----------
+    is_vectorized : bool
+        Whether all data of a batch come from one call; no Python simulator is among them then.
     """
 
     def __init__(self, graph: ForwardGraph, compile_kwargs: dict | None = None):
-        kwargs = {"mode": _QUICK, "on_unused_input": "ignore", "random_seed": False} | (compile_kwargs or {})
-        self._prior = pymc_compile([], graph.free, **kwargs)
-        self._derived = pymc_compile(graph.free, graph.derived, **kwargs) if graph.derived else None
-        self._data = pymc_compile(graph.free, graph.observed, **kwargs)
+        self._kwargs = {"mode": _QUICK, "on_unused_input": "ignore", "random_seed": False} | (compile_kwargs or {})
+        self._one_prior = self._compile([], graph.free)
+        self._one_derived = self._compile(graph.free, graph.derived)
+        self._one_data = self._compile(graph.free, graph.observed)
+        self._prior = self._vectorized_prior(graph.free)
+        self._derived = self._vectorized(graph.free, graph.derived)
+        self._data = self._vectorized(graph.free, graph.observed)
+        self.is_vectorized = self._data is not None
         # In the order of the graph, which is the same in every process.
-        self._sources = [
-            v for v in graph_inputs([*graph.free, *graph.observed]) if isinstance(v.type, RandomGeneratorType)
-        ]
-        self._generators = [np.random.Generator(np.random.PCG64(0)) for _ in self._sources]
+        self._prior_sources = _sources([], graph.free)
+        self._data_sources = _sources(graph.free, graph.observed)
+        for variable in (*self._prior_sources, *self._data_sources):
+            variable.set_value(np.random.Generator(np.random.PCG64(0)), borrow=True)
+        self._calls = None if self.is_vectorized else self._simulator_calls(graph)
 
-    def seeds(self, entropy: int, batch: int, size: int) -> np.ndarray:
-        """Return the states of all generators for the draws of a batch, (size, generators, words)."""
-        sequence = np.random.SeedSequence(entropy, spawn_key=(batch,))
-        words = sequence.generate_state(size * len(self._sources) * _WORDS, np.uint64)
-        return words.reshape(size, len(self._sources), _WORDS)
+    def _compile(self, inputs, outputs):
+        function = pymc_compile(inputs, outputs, **self._kwargs)
+        function.trust_input = True
+        return function
 
-    def install(self, seeds: np.ndarray) -> None:
-        """Set the generators to the states (generators, words) of one draw."""
-        for variable, generator, words in zip(self._sources, self._generators, seeds, strict=True):
-            a, b, c, d = (int(w) for w in words)
-            generator.bit_generator.state = {
-                "bit_generator": "PCG64",
-                "state": {"state": a << 64 | b, "inc": c << 64 | d | 1},  # the increment has to be odd
-                "has_uint32": 0,
-                "uinteger": 0,
-            }
-            variable.set_value(generator, borrow=True)
+    def _vectorized_prior(self, free):
+        """Return a function of the number of draws, None where the model has variables that refuse."""
+        if not _are_plain(free):
+            return None
+        count = pt.lscalar("count")
+        # What depends on something batched is batched: so one parameter of each variable at the root of the graph.
+        replace = {}
+        for variable in ancestors(free):
+            if _is_random(variable) and not any(_is_random(v) for v in ancestors(variable.owner.inputs)):
+                parameter = variable.owner.op.dist_params(variable.owner)[0]
+                shape = [parameter.shape[i] for i in range(parameter.ndim)]
+                replace[parameter] = pt.broadcast_to(parameter, (count, *shape))
+        try:
+            function = self._compile([count], vectorize_graph(free, replace))
+            drawn, wanted = function(np.int64(2)), self._one_prior()
+        except Exception:
+            return None
+        return function if all(d.shape == (2, *np.shape(w)) for d, w in zip(drawn, wanted, strict=True)) else None
 
-    def prior(self) -> list[np.ndarray]:
-        """Return one draw of the free variables."""
-        return self._prior()
+    def _vectorized(self, free, outputs):
+        """Return a function of batches of the free variables, None where there is none."""
+        if not outputs or not _are_plain(outputs):
+            return None
+        many = {v: TensorType(v.dtype, (None, *v.type.shape))() for v in free}
+        try:
+            batched = vectorize_graph(outputs, many)
+            if any(b.ndim != o.ndim + 1 for b, o in zip(batched, outputs, strict=True)):
+                return None  # it does not depend on the parameters
+            return self._compile(list(many.values()), batched)
+        except Exception:
+            return None
+
+    def _simulator_calls(self, graph):
+        """Return what is needed to call the simulators without PyTensor in between, None where that cannot be."""
+        calls = []
+        for variable in graph.observed:
+            op, node = variable.owner.op, variable.owner
+            parameters = [op.size_param(node), *op.dist_params(node)] if isinstance(op, RandomVariable) else []
+            if not parameters or not _are_plain(parameters) or isinstance(parameters[0].type, NoneTypeT):
+                return None
+            many = {v: TensorType(v.dtype, (None, *v.type.shape))() for v in graph.free}
+            try:
+                batched = vectorize_graph(parameters, many)
+                function = self._compile(list(many.values()), batched)
+            except Exception:
+                return None
+            vary = [b.ndim > p.ndim for b, p in zip(batched, parameters, strict=True)]
+            calls.append((op, op.rng_param(node), function, vary))
+        if not all(source in self._data_sources for _, source, _, _ in calls):
+            return None
+        self._generators = [np.random.Generator(np.random.PCG64(0)) for _ in self._data_sources]
+        calls = [(op, self._data_sources.index(source), function, vary) for op, source, function, vary in calls]
+        return calls
+
+    def prior(self, entropy: int, batch: int, size: int, batch_size: int) -> list[np.ndarray]:
+        """Return draws of the free variables, each (size, ...).
+
+        The first of a batch are the same whatever its ``size`` up to ``batch_size``.
+        """
+        _install(self._prior_sources, _words(entropy, batch, _PRIOR, len(self._prior_sources)).tolist())
+        if self._prior is not None:
+            return [values[:size] for values in self._prior(np.int64(batch_size))]
+        return _stacked([self._one_prior() for _ in range(size)])
 
     def derived(self, free: list[np.ndarray]) -> list[np.ndarray]:
-        """Return the deterministics at ``free``."""
-        return [] if self._derived is None else self._derived(*free)
+        """Return the deterministics at batches of the free variables."""
+        if self._derived is not None:
+            return self._derived(*free)
+        return _stacked([self._one_derived(*row) for row in _rows(free)])
 
-    def data(self, free: list[np.ndarray]) -> list[np.ndarray]:
-        """Return one draw of the observed variables at ``free``; errors of a simulator are raised."""
+    def data(self, free: list[np.ndarray], entropy: int, batch: int) -> list[np.ndarray]:
+        """Return the data of a whole batch, where that ``is_vectorized``."""
+        _install(self._data_sources, _words(entropy, batch, _DATA, len(self._data_sources)).tolist())
         return self._data(*free)
+
+    def each_data(self, free: list[np.ndarray], entropy: int, batch: int) -> Iterator[Callable]:
+        """Yield, draw by draw, a function that simulates its data, the same ones each time it is called."""
+        words = _words(entropy, batch, _DATA, len(free[0]) * len(self._data_sources))
+        words = words.reshape(len(free[0]), len(self._data_sources), _WORDS).tolist()
+        if self._calls is None:
+            for row, seeds in zip(_rows(free), words, strict=True):
+                yield partial(self._through_graph, row, seeds)
+        else:
+            inputs = [function(*free) for _, _, function, _ in self._calls]
+            for row, seeds in enumerate(words):
+                yield partial(self._through_calls, inputs, row, seeds)
+
+    def _through_graph(self, values, seeds):
+        _install(self._data_sources, seeds)
+        return self._one_data(*values)
+
+    def _through_calls(self, inputs, row, seeds):
+        """Call the simulators as their variables would."""
+        for generator, words in zip(self._generators, seeds, strict=True):
+            generator.bit_generator.state = _state(words)
+        data = []
+        for (op, source, _, vary), arrays in zip(self._calls, inputs, strict=True):
+            size, *parameters = [a[row] if v else a for a, v in zip(arrays, vary, strict=True)]
+            drawn = op.rng_fn(self._generators[source], *parameters, tuple(size))
+            data.append(np.asarray(drawn, dtype=op.dtype))
+        return data
+
+
+def _is_random(variable):
+    return variable.owner is not None and isinstance(variable.owner.op, RandomVariable | SymbolicRandomVariable)
+
+
+def _are_plain(outputs):
+    """Return whether all random variables are PyTensor's own, without a Python function of the user's."""
+    nodes = [v.owner for v in ancestors(outputs) if _is_random(v)]
+    return all(
+        isinstance(n.op, RandomVariable) and not hasattr(n.op, "_random_fn") and not hasattr(n.op, "fn") for n in nodes
+    )
+
+
+def _sources(inputs, outputs):
+    """Return the generators that ``outputs`` draw from, given ``inputs``."""
+    found = graph_inputs(outputs, blockers=inputs)
+    return [v for v in found if isinstance(v.type, RandomGeneratorType)]
+
+
+def _words(entropy, batch, stream, count):
+    sequence = np.random.SeedSequence(entropy, spawn_key=(batch, stream))
+    return sequence.generate_state(count * _WORDS, np.uint64).reshape(count, _WORDS)
+
+
+def _install(sources, words):
+    """Set the generators of shared variables to states (generators, words)."""
+    for variable, seeds in zip(sources, words, strict=True):
+        variable.get_value(borrow=True).bit_generator.state = _state(seeds)
+
+
+def _state(words):
+    """Return a state of PCG64 from four words of 64 bits."""
+    a, b, c, d = words
+    numbers = {"state": a << 64 | b, "inc": c << 64 | d | 1}  # the increment has to be odd
+    return {"bit_generator": "PCG64", "state": numbers, "has_uint32": 0, "uinteger": 0}
+
+
+def _rows(free):
+    return zip(*free, strict=True)
+
+
+def _stacked(draws):
+    return [np.stack(values) for values in zip(*draws, strict=True)]

@@ -7,14 +7,19 @@ from concurrent.futures import Executor
 import numpy as np
 import pymc as pm
 import xarray as xr
-from arviz import from_dict
-from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from scipy.spatial import KDTree
 
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.inputs import robust_scales
-from pymc_kernel.plugin.model_functions import constrained_draws, unconstrained_draws
-from pymc_kernel.plugin.simulate import simulate, warn_of_potentials
+from pymc_kernel.plugin.pairs import (
+    check_model,
+    learnt_groups,
+    observed_summaries,
+    simulated_again,
+    simulated_pairs,
+    simulated_prior,
+    warn_of_failed_pairs,
+)
 
 __all__ = ["sample_kbr"]
 
@@ -115,27 +120,26 @@ def sample_kbr(
         if not (isinstance(value, int | np.integer) and value >= 1):
             raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
     _check_rule(rule, method, rounds)
-    _check_model(model)
+    check_model(model, "sample_kbr")
     rng = np.random.default_rng(random_seed)
-    data = _observed_data(model)
-    observed = _summaries({name: values[None] for name, values in data.items()}, summary)[0]
-    if not np.isfinite(observed).all():
-        raise ValueError("the observed data, or their summaries, have NaN or infinite entries.")
+    data, observed = observed_summaries(model, summary)
     if simulations is None:
-        warn_of_potentials(model, "the posterior will be that of the model without them", stacklevel=2)
-        simulations = _simulated(num_simulations, model, rng, executor, progressbar)
-    latent, seen = _pairs(simulations, model, summary)
+        simulations = simulated_prior(num_simulations, model, rng, executor, progressbar)
+    latent, seen = simulated_pairs(simulations, model, summary)
     # The prior of parameters for which the simulator succeeds, as the pairs are.
     prior = latent[np.isfinite(seen).all(axis=1)]
     fitted = _fitted(rule, method, latent, seen, None if rounds == 1 else prior, rng)
     for _ in range(1, rounds):
         proposed = fitted.sample(observed[None], num_simulations, rng)[0]
-        again = _simulated_again(model, proposed, rng, executor, progressbar)
-        new_latent, new_seen = _pairs(again, model, summary)
+        again = simulated_again(proposed, model, rng, executor, progressbar)
+        new_latent, new_seen = simulated_pairs(again, model, summary)
         latent, seen = np.concatenate([latent, new_latent]), np.concatenate([seen, new_seen])
         fitted = _fitted(rule, method, latent, seen, prior, rng)
     positions = fitted.sample(observed[None], draws * chains, rng)[0]
-    return _tree(model, fitted, positions, (chains, draws), observed, data, simulations, rng)
+    groups = learnt_groups(model, positions, (chains, draws), data, simulations)
+    groups["kernel_weights"] = _kernel_weights(fitted, observed)
+    groups["sample_stats"] = _stats(fitted, observed, rng)
+    return xr.DataTree.from_dict(groups)
 
 
 def _check_rule(rule, method, rounds):
@@ -150,79 +154,6 @@ def _check_rule(rule, method, rounds):
         )
 
 
-def _check_model(model):
-    if not model.observed_RVs:
-        raise ValueError("the model has no observed variable: give the data to one with observed=.")
-    if not model.free_RVs:
-        raise ValueError("the model has no free variable: there is nothing to infer.")
-    discrete = [rv.name for rv in model.free_RVs if np.issubdtype(rv.dtype, np.integer) or rv.dtype == "bool"]
-    if discrete:
-        raise ValueError(
-            f"{', '.join(discrete)}: sample_kbr draws continuous parameters only; let the simulator draw them."
-        )
-
-
-def _observed_data(model):
-    data = {}
-    for rv in model.observed_RVs:
-        values = model.rvs_to_values[rv]
-        data[rv.name] = np.asarray(values.data if hasattr(values, "data") else values.eval(), dtype=float)
-    return data
-
-
-def _simulated_again(model, positions, rng, executor, progressbar):
-    """Simulate data at unconstrained ``positions`` (n, d); return a tree like that of prior predictive draws."""
-    names = {rv.name for rv in model.free_RVs}
-    values = {name: v[None] for name, v in constrained_draws(model, positions).items() if name in names}
-    given = from_dict({"posterior": values})["posterior"]
-    return _simulated(None, model, rng, executor, progressbar, given)
-
-
-def _simulated(draws, model, rng, executor, progressbar, given=None):
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Potentials")  # said by the caller
-        return simulate(
-            draws,
-            given=given,
-            executor=executor,
-            max_failures=1.0,  # failures are counted in the statistics, and said once at the end
-            model=model,
-            random_seed=int(rng.integers(2**31)),
-            progressbar=progressbar,
-        )
-
-
-def _summaries(draws: dict[str, np.ndarray], summary) -> np.ndarray:
-    """Return the summaries (n, q) of n data sets, name -> (n, ...)."""
-    if summary is None:
-        return np.concatenate([np.reshape(v, (len(v), -1)) for v in draws.values()], axis=1).astype(float)
-    size = len(next(iter(draws.values())))
-    rows = [np.ravel(np.asarray(summary({k: v[i] for k, v in draws.items()}), dtype=float)) for i in range(size)]
-    if len({row.size for row in rows}) != 1:
-        raise ValueError("summary must return vectors of one length for all data sets.")
-    return np.stack(rows)
-
-
-def _pairs(simulations, model, summary):
-    """Return parameters (n, d) on the unconstrained scale and summaries (n, q) of the data simulated from them."""
-    missing = [g for g in ("prior", "prior_predictive") if g not in simulations.children]
-    if missing:
-        raise ValueError(
-            f"simulations has no group {', '.join(missing)}: give what pm.sample_prior_predictive returns, or nothing."
-        )
-    parameters, predictive = simulations["prior"].to_dataset(), simulations["prior_predictive"].to_dataset()
-    lacking = [rv.name for rv in model.observed_RVs if rv.name not in predictive]
-    if lacking:
-        raise ValueError(f"simulations have no {', '.join(lacking)}, which the model observes.")
-    latent = unconstrained_draws(parameters, model)
-    latent = latent.reshape(-1, latent.shape[-1])
-    draws = {}
-    for rv in model.observed_RVs:
-        values = predictive[rv.name].transpose("chain", "draw", ...).values
-        draws[rv.name] = values.reshape(-1, *values.shape[2:])
-    return latent, _summaries(draws, summary)
-
-
 def _fitted(rule, method, latent, seen, prior, rng):
     chosen = _METHODS[method]
     if rule is None:
@@ -235,49 +166,28 @@ def _fitted(rule, method, latent, seen, prior, rng):
         return rule.fit(latent, seen, prior if rule.method != "conditional" else None)
 
 
-def _tree(model, fitted, positions, shape, observed, data, simulations, rng):
-    coords, dims = coords_and_dims_for_inferencedata(model)
-    values = {name: v.reshape(*shape, *v.shape[1:]) for name, v in constrained_draws(model, positions).items()}
-    groups = {"posterior": from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset()}
+def _kernel_weights(fitted, observed):
     weights = fitted.condition(observed).weights
     own, rest = weights[: len(fitted.latent_)].copy(), weights[len(fitted.latent_) :]
     own[: len(rest)] += rest  # the prior's draws are the parameters of the first round
-    groups["kernel_weights"] = xr.Dataset(
-        {
-            "weight": ("simulation", own),
-            "position": (("simulation", "unconstrained"), fitted.latent_),
-        }
-    )
-    groups["sample_stats"] = _stats(fitted, observed, rng)
-    for name in ("prior", "prior_predictive"):
-        groups[name] = simulations[name].to_dataset()
-    groups["observed_data"] = from_dict({"observed_data": data}, coords=coords, dims=dims, sample_dims=[])[
-        "observed_data"
-    ].to_dataset()
-    return xr.DataTree.from_dict(groups)
+    return xr.Dataset({"weight": ("simulation", own), "position": (("simulation", "unconstrained"), fitted.latent_)})
 
 
 def _stats(fitted, observed, rng):
     typical = _typicality(fitted.observed_, observed, rng)
     near = fitted.predictive.effective_number(fitted.mean(observed), observed[None])
     failed = fitted.num_dropped_
-    if failed:
-        total = failed + len(fitted.latent_)
-        warnings.warn(
-            f"{failed} of {total} simulations ({100 * failed / total:.0f} %) gave NaN or infinite numbers and are left "
-            "out.",
-            stacklevel=4,
-        )
+    warn_of_failed_pairs(failed, failed + len(fitted.latent_), stacklevel=3)
     if typical < _OUTSIDE:
         warnings.warn(
             f"only {100 * typical:.1f} % of the simulations lie in places as empty as that of the observation: it is "
             "at the edge of what the model simulates, or outside: the posterior is extrapolated. Check the prior.",
-            stacklevel=4,
+            stacklevel=3,
         )
     if near < _FEW:
         warnings.warn(
             f"the draws come from an effective number of {near:.0f} simulations: take more of them, or rounds=2.",
-            stacklevel=4,
+            stacklevel=3,
         )
     return xr.Dataset(
         {

@@ -2,9 +2,11 @@
 
 import hashlib
 import threading
+import uuid
 import warnings
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -23,6 +25,7 @@ from pymc_kernel.likelihood_free import (
     WorkersLost,
     default_batch_size,
     open_store,
+    raising_failures,
     run_batches,
     simulate_once,
 )
@@ -129,9 +132,9 @@ def simulate(
     graph = forward_graph(model)
     parameters = None if given is None else _given_values(given, graph)
     draws = _number_of_draws(draws, parameters)
-    sampler = ForwardSampler(graph, compile_kwargs)
+    worker = _Worker(graph, compile_kwargs, executor)
     coords, dims = coords_and_dims_for_inferencedata(model)
-    specs = _specs(model, graph, sampler, parameters, dims)
+    specs = _specs(model, graph, worker.sampler(), parameters, dims)
     identity = {"seed": None if random_seed is None else str(_entropy(random_seed))} | model_fingerprint(graph)
     identity["parameters"] = "prior" if parameters is None else array_fingerprint(parameters)
     fresh = {"seed": str(_entropy(None))}
@@ -140,7 +143,7 @@ def simulate(
         made = {key: fresh[key] if value is None else value for key, value in identity.items()}
     else:
         keeper, made = open_store(store, specs, coords, draws, batch_size, identity, fresh)
-    job = _Job(graph, compile_kwargs, specs, int(made["seed"]), timeout, retries)
+    job = _Job(worker, specs, keeper.batch_size, int(made["seed"]), timeout, retries)
     first_error = _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
     return _tree(keeper, store, specs, coords, dims, model, max_failures, first_error)
 
@@ -215,16 +218,11 @@ def _entropy(random_seed):
 
 def _specs(model, graph, sampler, parameters, dims):
     """Return what is kept: shapes by one draw of the prior, which costs no simulation."""
-    if parameters is None:
-        sampler.install(sampler.seeds(_PROBE, 0, 1)[0])
-        free = sampler.prior()
-    else:
-        free = [values[0] for values in parameters]
+    one = sampler.prior(_PROBE, 0, 1, 1) if parameters is None else [values[:1] for values in parameters]
     specs = {}
-    for variable, value in zip([*graph.free, *graph.derived], [*free, *sampler.derived(free)], strict=True):
-        value = np.asarray(value)
-        fill = np.nan if value.dtype.kind == "f" else np.zeros((), value.dtype).item()
-        specs[f"prior/{variable.name}"] = _spec(variable.name, value.shape, str(value.dtype), dims, fill)
+    for variable, values in zip([*graph.free, *graph.derived], [*one, *sampler.derived(one)], strict=True):
+        fill = np.nan if values.dtype.kind == "f" else np.zeros((), values.dtype).item()
+        specs[f"prior/{variable.name}"] = _spec(variable.name, values.shape[1:], str(values.dtype), dims, fill)
     for variable in graph.observed:
         data = model.rvs_to_values[variable]
         shape = np.shape(data.data if hasattr(data, "data") else data.eval())
@@ -238,55 +236,65 @@ def _spec(name, shape, dtype, dims, fill):
     return ArraySpec(shape, dtype, tuple(d or f"{name}_dim_{i}" for i, d in enumerate(known)), fill)
 
 
-class _Job:
-    """What a worker needs to know, pickled once and for all."""
+class _Worker:
+    """The model as a worker gets it: pickled once, compiled once in each thread that asks."""
 
-    def __init__(self, graph, compile_kwargs, specs, entropy, timeout, retries):
-        self.payload = cloudpickle.dumps((graph, compile_kwargs))
-        self.key = hashlib.sha256(self.payload).hexdigest()
-        self.shapes = {name: (s.shape, s.dtype, s.fill) for name, s in specs.items()}
-        self.entropy, self.timeout, self.retries = entropy, timeout, retries
+    def __init__(self, graph, compile_kwargs, executor):
+        try:
+            self.payload = cloudpickle.dumps((graph, compile_kwargs))
+            self.key = hashlib.sha256(self.payload).hexdigest()
+        except Exception as error:
+            if executor is not None:
+                raise TypeError(
+                    f"the model, with its simulators, cannot be sent to workers: {error}. Let the simulator open what "
+                    "cannot be pickled when it is called, or use executor=None."
+                ) from error
+            self.key = uuid.uuid4().hex
+            _LOCAL.key, _LOCAL.sampler = self.key, ForwardSampler(graph, compile_kwargs)
 
-    def sampler(self):
+    def sampler(self) -> ForwardSampler:
         if getattr(_LOCAL, "key", None) != self.key:
             _LOCAL.sampler = ForwardSampler(*cloudpickle.loads(self.payload))
             _LOCAL.key = self.key
         return _LOCAL.sampler
 
 
+class _Job(NamedTuple):
+    """What all batches have in common."""
+
+    worker: _Worker
+    specs: dict[str, ArraySpec]
+    batch_size: int
+    entropy: int
+    timeout: float | None
+    retries: int
+
+
 def _simulate_batch(job, index, size, parameters):
     """Return the arrays of a batch and the text of its first error; runs in a worker."""
-    sampler = job.sampler()
-    arrays = {name: np.full((size, *shape), fill, dtype=dtype) for name, (shape, dtype, fill) in job.shapes.items()}
-    of_prior = [v for name, v in arrays.items() if name.startswith("prior/")]
-    of_data = [v for name, v in arrays.items() if name.startswith("prior_predictive/")]
-    first_error = None
-    for row, seeds in enumerate(sampler.seeds(job.entropy, index, size)):
-        sampler.install(seeds)
-        free = sampler.prior() if parameters is None else [values[row] for values in parameters]
-        for kept, value in zip(of_prior, [*free, *sampler.derived(free)], strict=True):
-            kept[row] = value
-        status, data, error = simulate_once(_again(sampler, seeds, free), job.timeout, job.retries)
-        for kept, value in zip(of_data, data or (), strict=bool(data)):
-            kept[row] = value
-        arrays[_STATUS][row] = status
-        if error is not None and first_error is None:
-            first_error = f"{type(error).__name__}: {error}"
-    return arrays, first_error
-
-
-def _again(sampler, seeds, free):
-    """Return a function that simulates the same data each time it is called."""
-    has_run = False
-
-    def simulate_data():
-        nonlocal has_run
-        if has_run:
-            sampler.install(seeds)
-        has_run = True
-        return sampler.data(free)
-
-    return simulate_data
+    sampler = job.worker.sampler()
+    free = sampler.prior(job.entropy, index, size, job.batch_size) if parameters is None else parameters
+    of_prior, of_data = ([n for n in job.specs if n.startswith(f"{g}/")] for g in ("prior", "prior_predictive"))
+    arrays = dict(zip(of_prior, [*free, *sampler.derived(free)], strict=True))
+    if sampler.is_vectorized:
+        try:
+            data = sampler.data(free, job.entropy, index)
+        except Exception:
+            pass  # draw by draw, it is seen which of them it is
+        else:
+            is_finite = [np.isfinite(values).reshape(size, -1).all(axis=1) for values in data]
+            status = np.where(np.all(is_finite, axis=0), Status.SUCCEEDED, Status.NOT_FINITE)
+            return arrays | dict(zip(of_data, data, strict=True)) | {_STATUS: status}, None
+    kept = {name: np.full((size, *job.specs[name].shape), np.nan) for name in of_data}
+    status, first_error = np.empty(size, dtype=np.int8), None
+    with raising_failures():
+        for row, simulate_data in enumerate(sampler.each_data(free, job.entropy, index)):
+            status[row], data, error = simulate_once(simulate_data, job.timeout, job.retries)
+            for name, values in zip(kept, data or (), strict=bool(data)):
+                kept[name][row] = values
+            if error is not None and first_error is None:
+                first_error = f"{type(error).__name__}: {error}"
+    return arrays | kept | {_STATUS: status}, first_error
 
 
 def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar):

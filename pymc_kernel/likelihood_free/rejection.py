@@ -1,0 +1,65 @@
+"""Rejection ABC with regression adjustment, on arrays. Imports NumPy and SciPy."""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import lstsq
+
+__all__ = ["Accepted", "regression_adjusted", "rejection"]
+
+
+class Accepted(NamedTuple):
+    """The simulations nearest to the data."""
+
+    index: np.ndarray
+    """(k,), the nearest first."""
+    weights: np.ndarray
+    """(k,), of the Epanechnikov kernel, sum one."""
+    epsilon: float
+    """The largest distance among them."""
+
+
+def rejection(summaries: np.ndarray, observed: np.ndarray, quantile: float) -> Accepted:
+    """Return the share ``quantile`` of simulations whose summaries are nearest to the observed ones.
+
+    Parameters
+    ----------
+    summaries : ndarray (n, q)
+        Of comparable scales.
+    observed : ndarray (q,)
+    quantile : float
+        In (0, 1]; at least two are accepted.
+    """
+    distances = np.sqrt(((summaries - observed) ** 2).sum(axis=1))
+    count = min(max(round(quantile * len(distances)), 2), len(distances))
+    index = np.argpartition(distances, count - 1)[:count]
+    index = index[np.argsort(distances[index], kind="stable")]
+    epsilon = float(distances[index[-1]])
+    # The farthest would have no weight at all: the kernel's edge lies a little beyond it.
+    ratio = distances[index] / (epsilon * (1.0 + 1.0 / count)) if epsilon > 0.0 else np.zeros(count)
+    weights = 1.0 - ratio**2
+    return Accepted(index, weights / weights.sum(), epsilon)
+
+
+def regression_adjusted(
+    latent: np.ndarray, summaries: np.ndarray, observed: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """Return parameters (k, d) moved to where a local linear regression has them at the observed summaries.
+
+    Parameters
+    ----------
+    latent : ndarray (k, d)
+        Of the accepted simulations, on a scale without bounds.
+    summaries : ndarray (k, q)
+    observed : ndarray (q,)
+    weights : ndarray (k,)
+
+    Notes
+    -----
+    Beaumont, Zhang and Balding (2002), equations 4 to 6: theta_i - (s_i - s)' beta with beta by weighted least squares.
+    Where there are fewer simulations than coefficients the solution of least norm is taken.
+    """
+    root = np.sqrt(weights)[:, None]
+    design = np.hstack([np.ones((len(latent), 1)), summaries - observed])
+    coefficients = lstsq(design * root, latent * root, check_finite=False)[0]
+    return latent - (summaries - observed) @ coefficients[1:]

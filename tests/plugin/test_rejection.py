@@ -1,0 +1,70 @@
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kernel as pk
+
+QUIET = {"progressbar": False, "random_seed": 1}
+
+
+def normal_model(observed=1.5):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        pm.HalfNormal("unused", 1)
+        pm.Normal("y", theta, 1, observed=np.full(4, observed))
+    return model
+
+
+def mean_of(data):
+    return data["y"].mean()
+
+
+def test_posterior_of_a_normal_model():
+    model = normal_model()
+    idata = pk.sample_abc(model=model, quantile=0.05, summary=mean_of, num_simulations=20_000, **QUIET)
+    stats = idata["sample_stats"].to_dataset()
+    assert int(stats["num_accepted"]) == 1000
+    assert float(stats["accept"]) == pytest.approx(0.05)
+    theta = idata["posterior"]["theta"]
+    # Exact: N(1.2, 0.2), and the other parameter has its prior.
+    assert float(theta.mean()) == pytest.approx(1.2, abs=4 * np.sqrt(0.2 / 800))
+    assert float(theta.std()) == pytest.approx(np.sqrt(0.2), rel=0.1)
+    assert float(idata["posterior"]["unused"].mean()) == pytest.approx(np.sqrt(2 / np.pi), abs=0.08)
+    assert (idata["posterior"]["unused"] > 0).all()
+
+
+def test_without_adjustment_a_large_epsilon_shows():
+    model = normal_model()
+    settings = {"model": model, "quantile": 0.5, "summary": mean_of, "num_simulations": 4000} | QUIET
+    plain, adjusted = (pk.sample_abc(adjust=a, **settings)["posterior"]["theta"] for a in (False, True))
+    assert abs(float(adjusted.mean()) - 1.2) < 0.1
+    assert abs(float(plain.mean()) - 1.2) > 0.3
+
+
+def test_draws_are_resampled_and_reproducible():
+    settings = {"model": normal_model(), "draws": 77, "num_simulations": 500} | QUIET
+    one, other = pk.sample_abc(**settings), pk.sample_abc(**settings)
+    assert one["posterior"]["theta"].shape == (1, 77)
+    np.testing.assert_array_equal(one["posterior"]["theta"], other["posterior"]["theta"])
+
+
+def test_failed_simulations_are_left_out_and_said():
+    def simulator(rng, theta, size):
+        if rng.random() < 0.3:
+            raise RuntimeError("no")
+        return rng.normal(theta, 1.0, size)
+
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        pk.KernelABC("y", simulator, theta, observed=np.full(4, 1.5), epsilon=0.1)
+    with pytest.warns(UserWarning, match=r"\(3\d %\) gave NaN"):
+        idata = pk.sample_abc(model=model, quantile=0.05, summary=mean_of, num_simulations=4000, **QUIET)
+    assert float(idata["posterior"]["theta"].mean()) == pytest.approx(1.2, abs=0.15)
+    assert 1000 < int(idata["sample_stats"]["num_failed"]) < 1400
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match="quantile"):
+        pk.sample_abc(model=normal_model(), quantile=0.0)
+    with pytest.raises(ValueError, match="draws"):
+        pk.sample_abc(model=normal_model(), draws=0)
