@@ -21,14 +21,14 @@ from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
-__all__ = ["EstimatedLikelihood", "EstimatedLogLikelihoodOp", "estimated_terms", "install_noise"]
+__all__ = ["EstimatedLikelihood", "EstimatedLogLikelihoodOp", "estimated_terms", "install_noise", "reused_noise"]
 
 # Generators by operator; the process number tells a forked copy from the original.
 _NOISE: dict[str, tuple[int, np.random.Generator]] = {}
 
 
-def install_noise(keys: tuple[str, ...], rng: np.random.Generator) -> None:
-    """Make ``rng`` the source of noise of the operators with these keys, in this process."""
+def install_noise(keys: tuple[str, ...], rng: np.random.Generator | list[np.random.Generator]) -> None:
+    """Make ``rng`` the source of noise of the operators with these keys, in this process; a list for its streams."""
     entry = (os.getpid(), rng)
     for key in keys:
         _NOISE[key] = entry
@@ -46,9 +46,11 @@ def _noise(key: str) -> np.random.Generator:
 class EstimatedLogLikelihoodOp(Op):
     """Log of an unbiased likelihood estimate, as an operator on (parameters..., observed)."""
 
-    def __init__(self, name: str, fn: Callable):
+    def __init__(self, name: str, fn: Callable, reuse_noise: float = 0.0, num_streams: int = 1):
         self.term_name = name
         self.fn = fn
+        self.reuse_noise = reuse_noise
+        self.num_streams = num_streams
         self.key = uuid.uuid4().hex
         _teach_numba()
 
@@ -71,7 +73,10 @@ class EstimatedLogLikelihoodOp(Op):
     def perform(self, node, inputs, output_storage):
         """Call the user's function with the generator of the moment."""
         # Views that cannot be written to: some of the arrays are the chain's own position.
-        returned = self.fn(_noise(self.key), *[_read_only(i) for i in inputs])
+        noise = _noise(self.key)
+        if isinstance(noise, list) and self.num_streams == 1:
+            noise = noise[0]
+        returned = self.fn(noise, *[_read_only(i) for i in inputs])
         value = np.asarray(np.nan if returned is None else returned, dtype=float)
         if returned is None or value.size != 1:
             what = "None" if returned is None else f"an array of shape {value.shape}"
@@ -133,6 +138,13 @@ def estimated_terms(graph: Variable) -> tuple[list[str], tuple[str, ...]]:
     return sorted(set(names)), tuple(sorted(set(keys)))
 
 
+def reused_noise(graph: Variable) -> dict[str, tuple[float, int]]:
+    """Return, by key, how likely a stream of random numbers is reused and how many streams there are."""
+    ops = [getattr(node.op, "core_op", node.op) for node in _nodes([graph])]
+    ours = [op for op in ops if isinstance(op, EstimatedLogLikelihoodOp) and op.reuse_noise]
+    return {op.key: (op.reuse_noise, op.num_streams) for op in ours}
+
+
 def _nodes(outputs):
     """Yield the applications that ``outputs`` depend on, those inside loops and nested graphs too."""
     for node in {id(v.owner): v.owner for v in ancestors(outputs) if v.owner is not None}.values():
@@ -142,7 +154,7 @@ def _nodes(outputs):
             yield from _nodes(inner.outputs)
 
 
-def EstimatedLikelihood(name: str, fn: Callable, *params, observed, **kwargs):
+def EstimatedLikelihood(name: str, fn: Callable, *params, observed, reuse_noise: float = 0.0, **kwargs):
     """Add a likelihood that is known only through unbiased estimates to the model in context.
 
     Pseudo-marginal sampling (Beaumont 2003; Andrieu and Roberts 2009): if exp of what ``fn`` returns has the
@@ -162,6 +174,12 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, **kwargs):
         The parameters that the likelihood depends on, any shapes.
     observed : array_like
         The data; ``fn`` gets them as an array, and they appear as ``observed_data``.
+    reuse_noise : float
+        Common random numbers, in [0, 1): the probability with which a proposal is evaluated with the random numbers of
+        the current point, which are then part of the chain's state; the posterior stays exact. The blocks of simulators
+        decide it for each simulation by itself, so that most of the numbers are old and some are new: that lowers the
+        noise of the acceptance ratio, where data simulated with the same numbers change little with the parameters.
+        The steps of this package heed it (not ``sample_khmc``, nor sequential Monte Carlo).
     **kwargs
         Further arguments of ``pymc.CustomDist``, such as ``dims``.
 
@@ -204,9 +222,11 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, **kwargs):
             f"observed of EstimatedLikelihood {name!r} has missing entries, which cannot be imputed through a "
             "likelihood that is only estimated. Leave them out, or fill them and pass their mask as a parameter to fn."
         )
+    if not 0.0 <= reuse_noise < 1.0:
+        raise ValueError(f"reuse_noise of {name!r} is a probability below one, got {reuse_noise!r}.")
     params = [pt.as_tensor_variable(p) for p in params]
     data = pt.as_tensor_variable(observed)
-    op = EstimatedLogLikelihoodOp(name, fn)
+    op = EstimatedLogLikelihoodOp(name, fn, reuse_noise, getattr(fn, "num_streams", 1))
 
     def log_estimate(value, *inputs):
         return op(*inputs[:-1], value)

@@ -25,7 +25,7 @@ from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import TensorType
 
 from pymc_kernel.errors import NoGradientError, NoisyBlockError
-from pymc_kernel.plugin.likelihoods import estimated_terms, install_noise
+from pymc_kernel.plugin.likelihoods import estimated_terms, install_noise, reused_noise
 
 __all__ = [
     "LogDensity",
@@ -67,12 +67,14 @@ class LogDensity:
         Number of calls so far.
     """
 
-    def __init__(self, function, shared, estimated, keys):
+    def __init__(self, function, shared, estimated, keys, reuse=None):
         self._function = function
         self.shared = shared
         self.estimated = estimated
         self._keys = keys
+        self._reuse = reuse or {}
         self._rng = np.random.default_rng()
+        self._kept = self._tried = None  # the seeds of the current point and of the last evaluation
         self._rng_variables = [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]
         self.evaluations = 0
 
@@ -80,22 +82,50 @@ class LogDensity:
         """Return the log density at ``position`` (d,), with the Jacobians of PyMC's transforms."""
         if self._keys:
             install_noise(self._keys, self._rng)
+        if self._reuse:
+            self._install_reused()
         self.evaluations += 1
         return float(self._function(position))
 
+    def _install_reused(self):
+        """Give the terms that asked for it seeds of which some are those of the current point.
+
+        The seeds are part of the chain's state, each with a uniform law of its own. To keep one or to draw it anew,
+        whatever the position, is a symmetric proposal, so the posterior of the position stays as it is.
+        """
+        self._tried = {}
+        for key, (probability, count) in self._reuse.items():
+            seeds = self._rng.integers(2**63, size=count)
+            if self._kept is not None:
+                seeds = np.where(self._rng.random(count) < probability, self._kept[key], seeds)
+            self._tried[key] = seeds
+            install_noise((key,), [np.random.default_rng(s) for s in seeds])
+
+    def estimates(self, position: np.ndarray, times: int) -> np.ndarray:
+        """Return independent estimates at one position."""
+        kept, self._kept = self._kept, None
+        found = np.array([self(position) for _ in range(times)])
+        self._kept = kept
+        return found
+
+    def settle(self, accepted: bool) -> None:
+        """Take the noise of the last evaluation for that of the current point, where it was ``accepted``."""
+        if accepted:
+            self._kept = self._tried
+
     def seed(self, rng: np.random.Generator) -> None:
         """Draw the noise from new generators spawned from ``rng``, independent of it and of each other."""
-        self.noise = tuple(rng.spawn(1 + len(self._rng_variables)))
+        self.noise = (None, *rng.spawn(1 + len(self._rng_variables)))
 
     @property
-    def noise(self) -> tuple[np.random.Generator, ...]:
-        """The generators that the random terms draw from: part of the state of a chain."""
-        return (self._rng, *(v.get_value(borrow=True) for v in self._rng_variables))
+    def noise(self) -> tuple:
+        """The seeds of the current point and the generators of the random terms: part of the state of a chain."""
+        return (self._kept, self._rng, *(v.get_value(borrow=True) for v in self._rng_variables))
 
     @noise.setter
-    def noise(self, generators: tuple[np.random.Generator, ...]) -> None:
-        self._rng = generators[0]
-        for variable, generator in zip(self._rng_variables, generators[1:], strict=True):
+    def noise(self, values: tuple) -> None:
+        self._kept, self._rng = values[:2]
+        for variable, generator in zip(self._rng_variables, values[2:], strict=True):
             variable.set_value(generator, borrow=True)
 
 
@@ -145,7 +175,7 @@ def compile_log_density(
     with model:
         function = pymc_compile([vector], joined, **(compile_kwargs or {}))
     function.trust_input = True
-    return LogDensity(function, shared, names, keys)
+    return LogDensity(function, shared, names, keys, reused_noise(logp))
 
 
 class ParticleDensity:

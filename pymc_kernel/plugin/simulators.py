@@ -6,6 +6,7 @@ this package samples as a noisy likelihood, and that PyMC can draw for predictiv
 
 import warnings
 from collections.abc import Callable
+from itertools import repeat
 
 import numpy as np
 import pymc as pm
@@ -48,11 +49,17 @@ class _SimulatedLikelihood:
         self.calls = self.failures = 0
         self.warned = False
 
+    @property
+    def num_streams(self) -> int:
+        """Simulations of one evaluation: each may have random numbers of its own."""
+        return self.num_simulations
+
     def __call__(self, rng, *inputs):
         """Return the log of an estimate of the likelihood; the last input is the data."""
         *params, observed = inputs
+        sources = iter(rng) if isinstance(rng, list) else repeat(rng)
         found = simulate_repeatedly(
-            lambda: self.simulator(rng, *params, observed.shape), self.summary, self.num_simulations
+            lambda: self.simulator(next(sources), *params, observed.shape), self.summary, self.num_simulations
         )
         self.calls += self.num_simulations
         self.failures += found.failed
@@ -150,7 +157,8 @@ def KernelABC(
     max_failures : float
         Share of failed simulations above which a warning is given.
     **kwargs
-        Further arguments of ``pymc.CustomDist``, such as ``dims``.
+        ``reuse_noise``, as of :func:`EstimatedLikelihood` (common random numbers); further arguments of
+        ``pymc.CustomDist``, such as ``dims``.
 
     Returns
     -------

@@ -123,6 +123,7 @@ class TransitionStep(ArrayStepShared):
         evaluations = self.density.evaluations
         state = self._current(q0.data)
         state, info = self._transition_module.step(self.rng, state, self.density, self.config)
+        self.density.settle(info.accepted)
         if self.tune or self.adaptation == "vanishing":
             state = self._adapt(state, info)
         self.transition = state
@@ -158,6 +159,7 @@ class TransitionStep(ArrayStepShared):
                 "drawing one anew would change the posterior: give pm.sample this step alone."
             )
         log_density = self.density(position)
+        self.density.settle(True)
         if state is None:
             try:
                 return self._begin(position, log_density)
@@ -189,7 +191,7 @@ class TransitionStep(ArrayStepShared):
         return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=self.draw)
 
     def _noise_report(self, state) -> str:
-        estimates = np.array([self.density(state.position) for _ in range(_NOISE_REPLICATES)])
+        estimates = self.density.estimates(state.position, _NOISE_REPLICATES)
         finite = estimates[np.isfinite(estimates)]
         zeros = estimates.size - finite.size
         text = f"The likelihood ({', '.join(self.density.estimated)}) is estimated, and where the chain is "

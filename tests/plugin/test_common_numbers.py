@@ -1,0 +1,88 @@
+"""Common random numbers: the seed of an estimate is part of the chain's state."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from arviz_stats.base import array_stats
+
+import pymc_kernel as pk
+from pymc_kernel.plugin.model_functions import LogDensity, compile_log_density
+from tests.plugin.models import noisy_normal, same_draws, sample
+
+
+def noisy_model(reuse_noise):
+    with pm.Model() as model:
+        theta = pm.Flat("theta", initval=0.1)
+        pk.EstimatedLikelihood("y", noisy_normal, theta, observed=np.zeros(1), reuse_noise=reuse_noise)
+    return model
+
+
+def simulator(rng, theta, size):
+    return rng.normal(theta, 1.0, size)
+
+
+def abc_model(reuse_noise):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        pk.KernelABC(
+            "y", simulator, theta, observed=np.array([1.0]), epsilon=0.2, num_simulations=5, reuse_noise=reuse_noise
+        )
+    return model
+
+
+def drawn(step, reuse_noise, draws=8000):
+    return sample(noisy_model(reuse_noise), step, cores=2, draws=draws, tune=1000, chains=4)["posterior"][
+        "theta"
+    ].values
+
+
+def distance(theta):
+    """Return how far the spread is from one, in Monte Carlo errors."""
+    error = float(array_stats.mcse(theta, chain_axis=0, draw_axis=1, method="sd"))
+    assert error < 0.07
+    return abs(float(theta.std()) - 1.0) / error
+
+
+@pytest.mark.parametrize("step", [pk.AdaptiveMetropolis, pk.KAMH])
+def test_the_posterior_stays_exact(step):
+    assert distance(drawn(step, 0.8)) < 3.5
+
+
+def test_the_check_sees_a_seed_that_is_taken_whether_accepted_or_not(monkeypatch):
+    monkeypatch.setattr(LogDensity, "settle", lambda self, accepted: setattr(self, "_kept", self._tried))
+    assert distance(drawn(pk.AdaptiveMetropolis, 0.8)) > 5.0
+
+
+def test_the_exact_abc_posterior():
+    # One observation of N(theta, 1 + 0.2^2) at 1, prior N(0, 1).
+    theta = sample(abc_model(0.8), pk.AdaptiveMetropolis, cores=1, draws=4000, tune=500)["posterior"]["theta"].values
+    error = float(array_stats.mcse(theta, chain_axis=0, draw_axis=1, method="mean"))
+    assert abs(theta.mean() - 1.0 / 2.04) < 3.5 * error
+    assert error < 0.05
+
+
+def spread_of_log_ratio(reuse_noise):
+    """Return the standard deviation of the noise in the log ratio of a proposal that lies nearby."""
+    model = abc_model(reuse_noise)
+    density = compile_log_density(model, model.value_vars, model.initial_point(), "a test")
+    density.seed(np.random.default_rng(1))
+    ratios = []
+    for _ in range(400):
+        here = density(np.array([0.6]))
+        density.settle(True)
+        ratios.append(density(np.array([0.601])) - here)
+    return np.std(ratios)
+
+
+def test_they_lower_the_noise_of_the_acceptance_ratio():
+    assert spread_of_log_ratio(0.9) < 0.75 * spread_of_log_ratio(0.0)
+
+
+def test_same_draws_for_any_number_of_cores():
+    one = sample(abc_model(0.5), pk.KernelHMC, cores=1, draws=50, tune=100)
+    assert same_draws(one, sample(abc_model(0.5), pk.KernelHMC, cores=2, draws=50, tune=100))
+
+
+def test_a_probability_of_one_is_refused():
+    with pytest.raises(ValueError, match="reuse_noise"):
+        abc_model(1.0)
