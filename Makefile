@@ -47,6 +47,7 @@ bench: $(READY)
 	$(RUN) -m case_studies.kbr_filter
 	$(RUN) -m case_studies.benchmarks.embeddings
 	$(RUN) -m case_studies.benchmarks.simulations
+	$(RUN) -m case_studies.benchmarks.community
 
 format: $(READY)
 	$(RUN) -m ruff check --fix .

@@ -1,17 +1,26 @@
-"""Draws around a regression: training residuals, from everywhere or from nearby. Imports NumPy and siblings."""
+"""Draws around a regression: training residuals, from everywhere or from nearby. Imports NumPy, SciPy, siblings."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.spatial import KDTree
+from scipy.special import logsumexp
 
 from pymc_kernel.embeddings.draws import resample, weighted_quantiles
-from pymc_kernel.embeddings.inputs import robust_scales, scales_of
+from pymc_kernel.embeddings.inputs import robust_scales
 
 __all__ = ["Predictive"]
 
-_SHARES = (1.0, 0.3, 0.1, 0.03, 0.01)  # of the training points; 1 is global
-_FEWEST = 50  # points in a neighbourhood
-_CASES, _DRAWS = 200, 300  # for the choice between them
+_SHARES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # of the training points; 1 is global
+_FEWEST = 25  # points in a neighbourhood
+_CASES = 200  # for the choice between them
+# Along the covariance of all errors, in units of the rule of thumb; along each error's own neighbours', in theirs.
+_SMOOTHINGS = (("overall", 1.0), ("overall", 0.5), ("overall", 0.25), ("own", 1.0), ("own", 0.5))
+_MOST_OWN = 400  # points up to which errors are smoothed along their own neighbours
+_NEVER = 1e9  # a score that is never the best
+_WIDEST = 0.95  # of the residuals' spread
+_ELSEWHERE = 0.01  # weight of a wide Gaussian in the score, so that no single case decides
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +28,9 @@ class Predictive:
     """Posterior laws of the form mean(x) + residual, the residual drawn from those of the training points near x.
 
     With a neighbourhood it is regression-adjusted rejection (Beaumont, Zhang and Balding 2002) around a kernel
-    regression; with all points, the residuals' law is taken to be the same everywhere.
+    regression; with all points, the residuals' law is taken to be the same everywhere. Residuals are smoothed: by a
+    Gaussian along their covariance, drawn together by as much, which keeps mean and covariance (West 1993); or, for
+    laws with modes or thin shapes, by one along the covariance of the neighbours of each.
 
     Attributes
     ----------
@@ -33,8 +44,10 @@ class Predictive:
         Nearness in scaled observations, or in predicted means: summaries of the right dimension.
     share : float
         Of the training points in a neighbourhood; 1 for all of them.
+    smoothing : tuple
+        Along which covariance, and how widely.
     scores : dict
-        (metric, share) -> energy score in leave-one-out prediction, smaller is better.
+        (metric, share, smoothing) -> minus the mean log density of leave-one-out predictions; smaller is better.
     """
 
     residuals: np.ndarray
@@ -44,39 +57,58 @@ class Predictive:
     scale: np.ndarray
     metric: str
     share: float
+    smoothing: tuple[str, float]
     scores: dict
 
     @classmethod
     def fit(cls, latent, observed, residuals, weights, rng) -> "Predictive":
-        """Choose metric and share by the energy score of leave-one-out predictions (Gneiting and Raftery 2007).
+        """Choose metric, share and smoothing by the log score of leave-one-out predictions.
 
-        The largest share is taken whose score is within a standard error of the best.
+        Of those whose score is within a standard error of the best, the one with the largest share is taken.
         """
         candidates = []
-        spread = scales_of(latent, weights)[1]
         for metric, points in (("observed", observed), ("predicted", latent - residuals)):
             location, scale = robust_scales(points)
             places = (points - location) / scale
             for share in _SHARES[0 if metric == "observed" else 1 :]:
                 if share == 1.0 or share * len(latent) >= _FEWEST:
-                    candidates.append(cls(residuals, weights, places, location, scale, metric, share, {}))
+                    candidates.append(
+                        cls(residuals, weights, places, location, scale, metric, share, _SMOOTHINGS[0], {})
+                    )
         cases = resample(weights / weights.sum(), min(_CASES, len(latent)), rng)
-        scores = np.array([[c._energy(case, spread, rng) for case in cases] for c in candidates])
+        overall = _covariance(residuals, weights / weights.sum(), 0.0)
+        scores = np.array([[c._surprise(case, overall) for case in cases] for c in candidates])
+        scores = scores.transpose(0, 2, 1).reshape(-1, len(cases))
+        candidates = [replace(c, smoothing=s) for c in candidates for s in _SMOOTHINGS]
         best = int(scores.mean(axis=1).argmin())
-        # Of those within a standard error of the best, the one with most residuals to draw from.
         excess = scores - scores[best]
         close = excess.mean(axis=1) <= excess.std(axis=1) / np.sqrt(len(cases))
         best = min(np.flatnonzero(close), key=lambda c: (-candidates[c].share, scores[c].mean()))
-        summary = {(c.metric, c.share): float(s) for c, s in zip(candidates, scores.mean(axis=1), strict=True)}
+        summary = {
+            (c.metric, c.share, c.smoothing): float(s) for c, s in zip(candidates, scores.mean(axis=1), strict=True)
+        }
         return replace(candidates[best], scores=summary)
 
-    def _energy(self, case, spread, rng):
-        """Return E|Z - z| - E|Z - Z'| / 2 for the prediction of a training point from the others."""
+    def _surprise(self, case, overall):
+        """Return minus the log density (smoothings,) of the prediction of a training point from the others."""
         weights = self._near(self.places[case], leave_out=case)
-        errors = self.residuals[resample(weights, 2 * _DRAWS, rng)]
-        away = np.sqrt((((errors - self.residuals[case]) / spread) ** 2).sum(axis=1))
-        pairs = np.sqrt((((errors[:_DRAWS] - errors[_DRAWS:]) / spread) ** 2).sum(axis=1))
-        return away.mean() - 0.5 * pairs.mean()
+        inside = np.flatnonzero(weights)
+        weights, errors, truth = weights[inside] / weights.sum(), self.residuals[inside], self.residuals[case]
+        outside = _log_normals(truth[None], 3.0 * np.linalg.cholesky(overall)[None])[0]
+        own, found = None, []
+        for along, width in _SMOOTHINGS:
+            if along == "own" and (len(errors) > _MOST_OWN or len(errors) < 3):
+                found.append(_NEVER)
+                continue
+            if along == "own":
+                own = _own_factors(errors, weights, overall) if own is None else own
+                logs = _log_normals(truth - errors, width * own)
+            else:
+                mean, factor, pull = _shrunk(errors, weights, overall, width)
+                logs = _log_normals(truth - mean - pull * (errors - mean), factor[None])
+            inner = logsumexp(logs, b=weights)
+            found.append(-np.logaddexp(np.log1p(-_ELSEWHERE) + inner, np.log(_ELSEWHERE) + outside))
+        return found
 
     def _near(self, place, leave_out=None):
         """Return the weights (n,) of the residuals at ``place`` (k,): Epanechnikov's, over the share's radius."""
@@ -87,7 +119,7 @@ class Predictive:
                 squared[leave_out] = np.inf
             # The radius holds the share of the points that have any weight.
             alive = np.flatnonzero(weights > 0.0)
-            inside = min(len(alive) - 1, max(_FEWEST, int(self.share * len(alive))))
+            inside = min(len(alive) - 1, max(_FEWEST, round(self.share * len(alive))))
             radius = np.partition(squared[alive], inside)[inside]
             weights = weights * np.maximum(0.0, 1.0 - squared / max(radius, 1e-300))
             if weights.sum() > 0.0:
@@ -109,12 +141,23 @@ class Predictive:
     def sample(self, means, observed, num_draws: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws (m, num_draws, p) around ``means`` (m, p) for ``observed`` (m, q)."""
         places = self._places(means, observed)
+        overall = _covariance(self.residuals, self.weights / self.weights.sum(), 0.0)
         return np.stack(
-            [
-                mean + self.residuals[resample(self._near(place), num_draws, rng)]
-                for mean, place in zip(means, places, strict=True)
-            ]
+            [mean + self._errors(place, num_draws, overall, rng) for mean, place in zip(means, places, strict=True)]
         )
+
+    def _errors(self, place, num_draws, overall, rng):
+        weights = self._near(place)
+        inside = np.flatnonzero(weights)
+        weights, errors = weights[inside] / weights.sum(), self.residuals[inside]
+        chosen = resample(weights, num_draws, rng)
+        noise = rng.standard_normal((num_draws, errors.shape[1]))
+        along, width = self.smoothing
+        if along == "own":
+            factors = width * _own_factors(errors, weights, overall)
+            return errors[chosen] + np.einsum("mij,mj->mi", factors[chosen], noise)
+        mean, factor, pull = _shrunk(errors, weights, overall, width)
+        return mean + pull * (errors[chosen] - mean) + noise @ factor.T
 
     def quantiles(self, means, observed, probabilities) -> np.ndarray:
         """Return marginal quantiles (m, q, p), without drawing."""
@@ -127,3 +170,43 @@ class Predictive:
                 for mean, place in zip(means, places, strict=True)
             ]
         )
+
+
+def _covariance(errors, weights, mean):
+    """Return the weighted covariance, positive definite even where an error is always the same."""
+    centred = errors - mean
+    found = (centred.T * weights) @ centred
+    return found + np.diag(1e-12 + 1e-9 * np.diag(found))
+
+
+def _shrunk(errors, weights, overall, bandwidth):
+    """Return the mean, the Cholesky factor of the smoothing, and how far errors are drawn together; few lean on all."""
+    mean, d = weights @ errors, errors.shape[1]
+    effective = 1.0 / (weights**2).sum()
+    lean = d / (d + effective)
+    covariance = (1.0 - lean) * _covariance(errors, weights, mean) + lean * overall
+    width = min(bandwidth * (4.0 / (effective * (d + 2.0))) ** (1.0 / (d + 4.0)), _WIDEST)
+    return mean, width * np.linalg.cholesky(covariance), np.sqrt(1.0 - width**2)
+
+
+def _own_factors(errors, weights, overall):
+    """Return the Cholesky factors (k, d, d) of the scatter of each error's nearest neighbours around it."""
+    k, d = errors.shape
+    count = min(2 * d + 2, k - 1)
+    scaled = errors / np.sqrt(np.diag(overall))
+    near = KDTree(scaled).query(scaled, k=count + 1)[1][:, 1:]
+    differences = errors[near] - errors[:, None]  # (k, count, d)
+    own = np.einsum("kci,kcj->kij", differences, differences) / count
+    lean = d / (d + count)
+    pooled = np.einsum("k,kij->ij", weights, own)
+    return np.linalg.cholesky((1.0 - lean) * own + lean * pooled + 1e-6 * np.diag(np.diag(overall)))
+
+
+def _log_normals(differences, factors):
+    """Return the log densities (k,) of differences (k, d) under normal laws with Cholesky factors (k or 1, d, d)."""
+    if len(factors) == 1:
+        scaled = solve_triangular(factors[0], differences.T, lower=True).T
+    else:
+        scaled = np.linalg.solve(factors, differences[:, :, None])[:, :, 0]
+    log_volume = np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(axis=1)
+    return -0.5 * (scaled**2).sum(axis=1) - log_volume
