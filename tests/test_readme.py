@@ -4,6 +4,7 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.reference.hospitals import posterior_means
@@ -12,7 +13,9 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_example_runs_and_agrees_with_quadrature():
+@pytest.mark.filterwarnings("ignore:.*of 5000 simulations:UserWarning")  # its simulator fails now and then
+def test_the_example_runs_and_agrees_with_quadrature(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names = {}
     for block in re.findall(r"```python\n(.*?)```", README, flags=re.S):
         exec(compile(block, "README.md", "exec"), names)
@@ -27,6 +30,12 @@ def test_the_example_runs_and_agrees_with_quadrature():
     rate = names["outbreaks"]["posterior"]["rate"]
     assert float(rate.mean()) == pytest.approx(1.256, abs=0.1)
     assert float(rate.std()) == pytest.approx(0.199, rel=0.35)
+    # Twenty waiting times with mean 1/2: the log-normal prior times rate^20 exp(-10 rate).
+    grid = np.linspace(0.05, 8.0, 4000)
+    density = grid**19 * np.exp(-10.0 * grid - 0.5 * np.log(grid) ** 2)
+    exact = (grid * density).sum() / density.sum()
+    assert float(names["waiting"]["posterior"]["rate"].mean()) == pytest.approx(exact, rel=0.04)
+    assert names["sims"]["simulation_stats"].attrs["raised"] == pytest.approx(1000, abs=130)
     table = names["pk"].summary(names["fit"], model=names["model"], round_to="none")
     assert table["ess_bulk"].min() > 1500
     assert table["ksd"].idxmax() == "tau"

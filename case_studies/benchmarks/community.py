@@ -6,7 +6,7 @@ Gaussian, and a simple likelihood with a complex posterior. Exact draws come fro
 accuracy of a classifier that tells draws from exact ones (two hidden layers of 10 d units, five folds, inputs
 standardised by the exact draws): 0.5 is perfect. Ten observations each; ours are drawn anew, from stated seeds.
 
-Run: python -m case_studies.benchmarks.community [--observations 10] [--tasks two_moons ...] [--methods pk.sample_kbr ...]
+Run: python -m case_studies.benchmarks.community [--observations 10] [--tasks two_moons ...] [--methods ...]
 """
 
 import argparse
