@@ -48,6 +48,7 @@ bench: $(READY)
 	$(RUN) -m case_studies.benchmarks.embeddings
 	$(RUN) -m case_studies.benchmarks.simulations
 	$(RUN) -m case_studies.benchmarks.community
+	$(RUN) -m case_studies.skew_normal_abc
 
 format: $(READY)
 	$(RUN) -m ruff check --fix .
