@@ -53,19 +53,22 @@ EXACT_MEAN = OBSERVED.mean(axis=0) - np.sqrt(2.0 / np.pi) * DELTA
 EXACT_COVARIANCE = (np.eye(D) - 2.0 / np.pi * np.outer(DELTA, DELTA)) / COUNT + EPSILON**2 * np.eye(D)
 
 
-def model():
-    """Return the model under a flat prior, one simulation an evaluation."""
+def model(num_simulations=1, reuse_noise=0.0):
+    """Return the model under a flat prior."""
     with pm.Model() as made:
         theta = pm.Flat("theta", shape=D, initval=OBSERVED.mean(axis=0))
-        pk.KernelABC("y", simulate, theta, observed=OBSERVED, summary=mean_of, epsilon=EPSILON, num_simulations=1)
+        pk.KernelABC(
+            "y", simulate, theta, observed=OBSERVED, summary=mean_of, epsilon=EPSILON,
+            num_simulations=num_simulations, reuse_noise=reuse_noise,
+        )  # fmt: skip
     return made
 
 
-def by_pymc(step, draws, tune, seed):
+def by_pymc(step, draws, tune, seed, num_simulations=1, reuse_noise=0.0):
     """Return draws (chain, draw, d) of four chains, and simulations a draw after tuning."""
-    with model():
+    with model(num_simulations, reuse_noise):
         idata = pm.sample(draws, tune=tune, chains=4, cores=2, step=step(), random_seed=seed, progressbar=False)
-    return idata["posterior"]["theta"].values, float(idata["sample_stats"]["evaluations"].mean())
+    return idata["posterior"]["theta"].values, num_simulations * float(idata["sample_stats"]["evaluations"].mean())
 
 
 def hamiltonian_abc(draws, rng, friction=0.0):
@@ -120,7 +123,7 @@ def compared(name, draws, simulations, seconds):
 def main():
     """Run all; write the table and the picture."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--draws", type=int, default=5000)
+    parser.add_argument("--draws", type=int, default=2000)
     draws = parser.parse_args().draws
     rows, shown = [], {}
 
@@ -132,8 +135,13 @@ def main():
         print(*rows[-1], flush=True)
 
     add("pk.AdaptiveMetropolis", lambda: by_pymc(pk.AdaptiveMetropolis, 4 * draws, draws, 1))
-    add("pk.KernelHMC", lambda: by_pymc(pk.KernelHMC, draws, 3000, 2))
-    for friction in (0.0, 1.0):
+    for count, reuse in ((1, 0.0), (1, 0.5), (10, 0.0), (10, 0.5)):
+        add(
+            f"pk.KernelHMC, num_simulations={count}, reuse_noise={reuse}",
+            lambda count=count, reuse=reuse: by_pymc(pk.KernelHMC, draws, 1500, 2, count, reuse),
+        )
+    # Without friction the noise of the gradients heats the chain until it flies off.
+    for friction in (1.0, 3.0, 10.0):
         rngs = np.random.default_rng(3).spawn(4)
         add(
             f"Hamiltonian ABC, friction {friction:.0f}",
