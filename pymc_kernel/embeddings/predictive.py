@@ -82,7 +82,7 @@ class Predictive:
         candidates = [replace(c, smoothing=s) for c in candidates for s in _SMOOTHINGS]
         best = int(scores.mean(axis=1).argmin())
         excess = scores - scores[best]
-        close = excess.mean(axis=1) <= excess.std(axis=1) / np.sqrt(len(cases))
+        close = excess.mean(axis=1) <= excess.std(axis=1) / np.sqrt(len(cases)) + 1e-9
         best = min(np.flatnonzero(close), key=lambda c: (-candidates[c].share, scores[c].mean()))
         summary = {
             (c.metric, c.share, c.smoothing): float(s) for c, s in zip(candidates, scores.mean(axis=1), strict=True)
