@@ -77,7 +77,8 @@ class Predictive:
                     )
         cases = resample(weights / weights.sum(), min(_CASES, len(latent)), rng)
         overall = _covariance(residuals, weights / weights.sum(), 0.0)
-        scores = np.array([[c._surprise(case, overall) for case in cases] for c in candidates])
+        wide = 3.0 * np.linalg.cholesky(overall)
+        scores = np.array([[c._surprise(case, overall, wide) for case in cases] for c in candidates])
         scores = scores.transpose(0, 2, 1).reshape(-1, len(cases))
         candidates = [replace(c, smoothing=s) for c in candidates for s in _SMOOTHINGS]
         best = int(scores.mean(axis=1).argmin())
@@ -89,26 +90,32 @@ class Predictive:
         }
         return replace(candidates[best], scores=summary)
 
-    def _surprise(self, case, overall):
+    def _surprise(self, case, overall, wide):
         """Return minus the log density (smoothings,) of the prediction of a training point from the others."""
-        weights = self._near(self.places[case], leave_out=case)
-        inside = np.flatnonzero(weights)
-        weights, errors, truth = weights[inside] / weights.sum(), self.residuals[inside], self.residuals[case]
-        outside = _log_normals(truth[None], 3.0 * np.linalg.cholesky(overall)[None])[0]
-        own, found = None, []
-        for along, width in _SMOOTHINGS:
-            if along == "own" and (len(errors) > _MOST_OWN or len(errors) < 3):
+        weights, errors = self._nearby(self.places[case], leave_out=case)
+        truth = self.residuals[case]
+        outside = _log_normals(truth[None], wide[None])[0]
+        mean, factor, effective = _moments(errors, weights, overall)
+        own = _own_factors(errors, weights, overall) if 3 <= len(errors) <= _MOST_OWN else None
+        found = []
+        for along, bandwidth in _SMOOTHINGS:
+            if along == "own" and own is None:
                 found.append(_NEVER)
                 continue
             if along == "own":
-                own = _own_factors(errors, weights, overall) if own is None else own
-                logs = _log_normals(truth - errors, width * own)
+                logs = _log_normals(truth - errors, bandwidth * own)
             else:
-                mean, factor, pull = _shrunk(errors, weights, overall, width)
-                logs = _log_normals(truth - mean - pull * (errors - mean), factor[None])
+                width, pull = _shrinkage(bandwidth, effective, len(mean))
+                logs = _log_normals(truth - mean - pull * (errors - mean), width * factor[None])
             inner = logsumexp(logs, b=weights)
             found.append(-np.logaddexp(np.log1p(-_ELSEWHERE) + inner, np.log(_ELSEWHERE) + outside))
         return found
+
+    def _nearby(self, place, leave_out=None):
+        """Return weights (k,) of sum one and the residuals (k, p) that have any."""
+        weights = self._near(place, leave_out)
+        inside = np.flatnonzero(weights)
+        return weights[inside] / weights.sum(), self.residuals[inside]
 
     def _near(self, place, leave_out=None):
         """Return the weights (n,) of the residuals at ``place`` (k,): Epanechnikov's, over the share's radius."""
@@ -147,17 +154,16 @@ class Predictive:
         )
 
     def _errors(self, place, num_draws, overall, rng):
-        weights = self._near(place)
-        inside = np.flatnonzero(weights)
-        weights, errors = weights[inside] / weights.sum(), self.residuals[inside]
+        weights, errors = self._nearby(place)
         chosen = resample(weights, num_draws, rng)
         noise = rng.standard_normal((num_draws, errors.shape[1]))
-        along, width = self.smoothing
+        along, bandwidth = self.smoothing
         if along == "own":
-            factors = width * _own_factors(errors, weights, overall)
+            factors = bandwidth * _own_factors(errors, weights, overall)
             return errors[chosen] + np.einsum("mij,mj->mi", factors[chosen], noise)
-        mean, factor, pull = _shrunk(errors, weights, overall, width)
-        return mean + pull * (errors[chosen] - mean) + noise @ factor.T
+        mean, factor, effective = _moments(errors, weights, overall)
+        width, pull = _shrinkage(bandwidth, effective, len(mean))
+        return mean + pull * (errors[chosen] - mean) + noise @ (width * factor).T
 
     def quantiles(self, means, observed, probabilities) -> np.ndarray:
         """Return marginal quantiles (m, q, p), without drawing."""
@@ -179,14 +185,19 @@ def _covariance(errors, weights, mean):
     return found + np.diag(1e-12 + 1e-9 * np.diag(found))
 
 
-def _shrunk(errors, weights, overall, bandwidth):
-    """Return the mean, the Cholesky factor of the smoothing, and how far errors are drawn together; few lean on all."""
+def _moments(errors, weights, overall):
+    """Return mean, Cholesky factor of the covariance and effective number of errors; few lean on all of them."""
     mean, d = weights @ errors, errors.shape[1]
     effective = 1.0 / (weights**2).sum()
     lean = d / (d + effective)
     covariance = (1.0 - lean) * _covariance(errors, weights, mean) + lean * overall
+    return mean, np.linalg.cholesky(covariance), effective
+
+
+def _shrinkage(bandwidth, effective, d):
+    """Return the width of the smoothing and how far errors are drawn together for it, in their spreads."""
     width = min(bandwidth * (4.0 / (effective * (d + 2.0))) ** (1.0 / (d + 4.0)), _WIDEST)
-    return mean, width * np.linalg.cholesky(covariance), np.sqrt(1.0 - width**2)
+    return width, np.sqrt(1.0 - width**2)
 
 
 def _own_factors(errors, weights, overall):

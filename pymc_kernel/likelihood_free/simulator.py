@@ -82,11 +82,8 @@ def simulate_once(
     """
     for _ in range(retries + 1):
         try:
-            if timeout is None:
+            with time_limit(timeout):
                 arrays = simulate()
-            else:
-                with time_limit(timeout):
-                    arrays = simulate()
         except TimedOut:
             continue
         except Exception as error:

@@ -62,19 +62,20 @@ class DiskStore(MemoryStore):
 
 
 def open_store(
-    path: str | Path,
+    path: str | Path | None,
     specs: dict[str, ArraySpec],
     coords: dict,
     draws: int,
     batch_size: int | None,
     identity: dict,
     defaults: dict,
-) -> tuple[DiskStore, dict]:
+) -> tuple[MemoryStore, dict]:
     """Return the store at ``path``, made where there is none, and the identity that it was made with.
 
     Parameters
     ----------
-    path : str or Path
+    path : str or Path, optional
+        None for a store in memory.
     specs : dict
         ``group/variable`` -> what it holds.
     coords : dict
@@ -95,6 +96,9 @@ def open_store(
     ValueError
         For a store that was made otherwise, with what differs; for anything else at ``path``.
     """
+    whole = {key: defaults[key] if value is None else value for key, value in identity.items()}
+    if path is None:
+        return MemoryStore(specs, draws, batch_size or default_batch_size(draws)), whole
     try:
         import zarr
     except ImportError:
@@ -103,15 +107,14 @@ def open_store(
     if path.exists() and any(path.iterdir()):
         return _reopened(zarr, path, specs, coords, draws, batch_size, identity)
     batch_size = batch_size or default_batch_size(draws)
-    identity = {key: defaults[key] if value is None else value for key, value in identity.items()}
     group = zarr.open_group(path, mode="w", zarr_format=3)
     for name, spec in specs.items():
         _make_array(group, name, spec, draws, batch_size)
     group.create_array("done", shape=(-(-draws // batch_size),), chunks=(1,), dtype="u1", dimension_names=("batch",))
     _write_coords(group, specs, coords, draws)
     # The last to be written: a store without it was never finished being made.
-    group.attrs["pymc_kernel"] = {"format": _FORMAT, "batch_size": batch_size, "identity": identity}
-    return DiskStore(group, specs, draws, batch_size), identity
+    group.attrs["pymc_kernel"] = {"format": _FORMAT, "batch_size": batch_size, "identity": whole}
+    return DiskStore(group, specs, draws, batch_size), whole
 
 
 def default_batch_size(draws: int) -> int:
@@ -160,11 +163,11 @@ def _reopened(zarr, path, specs, coords, draws, batch_size, identity):
             f"the store {path} was made with other settings, and its simulations would not fit. What differs: "
             f"{'; '.join(differs)}. Give another path, or the old settings."
         )
-    there = group["done"].shape[0], group[next(iter(specs))].shape[1]
-    if draws < there[1]:
-        raise ValueError(f"the store {path} holds {there[1]} draws; ask for that many or more, got {draws}.")
-    if draws > there[1]:
-        _extend(group, specs, coords, there[1], draws, made["batch_size"])
+    there = group[next(iter(specs))].shape[1]
+    if draws < there:
+        raise ValueError(f"the store {path} holds {there} draws; ask for that many or more, got {draws}.")
+    if draws > there:
+        _extend(group, specs, coords, there, draws, made["batch_size"])
     return DiskStore(group, specs, draws, made["batch_size"]), stored
 
 

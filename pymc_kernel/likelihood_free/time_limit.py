@@ -3,8 +3,7 @@
 import ctypes
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 __all__ = ["TimedOut", "time_limit"]
 
@@ -13,8 +12,7 @@ class TimedOut(BaseException):
     """A call ran longer than its limit. No ``Exception``, so that a simulator's own handlers let it pass."""
 
 
-@contextmanager
-def time_limit(seconds: float | None) -> Iterator[None]:
+def time_limit(seconds: float | None) -> AbstractContextManager[None]:
     """Raise :class:`TimedOut` inside of the ``with`` block once it has run for ``seconds``; None for no limit.
 
     In the main thread a signal does it, which also ends a sleep or a wait; in other threads, and on Windows, an
@@ -22,13 +20,10 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     or not at all: let such a simulator run a process of its own, with a limit of its own.
     """
     if seconds is None:
-        yield
-    elif threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer"):
-        with _alarm(seconds):
-            yield
-    else:
-        with _watchdog(seconds):
-            yield
+        return nullcontext()
+    if threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer"):
+        return _alarm(seconds)
+    return _watchdog(seconds)
 
 
 @contextmanager

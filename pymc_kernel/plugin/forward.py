@@ -114,14 +114,18 @@ class ForwardSampler:
         """Return a function of batches of the free variables, None where there is none."""
         if not outputs or not _are_plain(outputs):
             return None
+        function, vary = self._batched(free, outputs)
+        return function if all(vary) else None
+
+    def _batched(self, free, outputs):
+        """Return a function of batches, None where the graph refuses, and which outputs then depend on them."""
         many = {v: TensorType(v.dtype, (None, *v.type.shape))() for v in free}
         try:
             batched = vectorize_graph(outputs, many)
-            if any(b.ndim != o.ndim + 1 for b, o in zip(batched, outputs, strict=True)):
-                return None  # it does not depend on the parameters
-            return self._compile(list(many.values()), batched)
+            function = self._compile(list(many.values()), batched)
         except Exception:
-            return None
+            return None, []
+        return function, [b.ndim > o.ndim for b, o in zip(batched, outputs, strict=True)]
 
     def _simulator_calls(self, graph):
         """Return what is needed to call the simulators without PyTensor in between, None where that cannot be."""
@@ -131,13 +135,9 @@ class ForwardSampler:
             parameters = [op.size_param(node), *op.dist_params(node)] if isinstance(op, RandomVariable) else []
             if not parameters or not _are_plain(parameters) or isinstance(parameters[0].type, NoneTypeT):
                 return None
-            many = {v: TensorType(v.dtype, (None, *v.type.shape))() for v in graph.free}
-            try:
-                batched = vectorize_graph(parameters, many)
-                function = self._compile(list(many.values()), batched)
-            except Exception:
+            function, vary = self._batched(graph.free, parameters)
+            if function is None:
                 return None
-            vary = [b.ndim > p.ndim for b, p in zip(batched, parameters, strict=True)]
             calls.append((op, op.rng_param(node), function, vary))
         if not all(source in self._data_sources for _, source, _, _ in calls):
             return None

@@ -12,12 +12,11 @@ from scipy.spatial import KDTree
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.plugin.pairs import (
-    check_model,
+    check_whole,
+    learnt_from,
     learnt_groups,
-    observed_summaries,
     simulated_again,
     simulated_pairs,
-    simulated_prior,
     warn_of_failed_pairs,
 )
 
@@ -116,16 +115,12 @@ def sample_kbr(
     model = pm.modelcontext(model)
     if method not in _METHODS:
         raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}, got {method!r}.")
-    for name, value in (("draws", draws), ("chains", chains), ("num_simulations", num_simulations), ("rounds", rounds)):
-        if not (isinstance(value, int | np.integer) and value >= 1):
-            raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+    check_whole(draws=draws, chains=chains, num_simulations=num_simulations, rounds=rounds)
     _check_rule(rule, method, rounds)
-    check_model(model, "sample_kbr")
     rng = np.random.default_rng(random_seed)
-    data, observed = observed_summaries(model, summary)
-    if simulations is None:
-        simulations = simulated_prior(num_simulations, model, rng, executor, progressbar)
-    latent, seen = simulated_pairs(simulations, model, summary)
+    latent, seen, observed, simulations = learnt_from(
+        simulations, num_simulations, summary, model, "sample_kbr", rng, executor, progressbar
+    )
     # The prior of parameters for which the simulator succeeds, as the pairs are.
     prior = latent[np.isfinite(seen).all(axis=1)]
     fitted = _fitted(rule, method, latent, seen, None if rounds == 1 else prior, rng)
@@ -136,7 +131,7 @@ def sample_kbr(
         latent, seen = np.concatenate([latent, new_latent]), np.concatenate([seen, new_seen])
         fitted = _fitted(rule, method, latent, seen, prior, rng)
     positions = fitted.sample(observed[None], draws * chains, rng)[0]
-    groups = learnt_groups(model, positions, (chains, draws), data, simulations)
+    groups = learnt_groups(model, positions, (chains, draws), simulations)
     groups["kernel_weights"] = _kernel_weights(fitted, observed)
     groups["sample_stats"] = _stats(fitted, observed, rng)
     return xr.DataTree.from_dict(groups)

@@ -73,10 +73,7 @@ class EstimatedLogLikelihoodOp(Op):
     def perform(self, node, inputs, output_storage):
         """Call the user's function with the generator of the moment."""
         # Views that cannot be written to: some of the arrays are the chain's own position.
-        noise = _noise(self.key)
-        if isinstance(noise, list) and self.num_streams == 1:
-            noise = noise[0]
-        returned = self.fn(noise, *[_read_only(i) for i in inputs])
+        returned = self.fn(_noise(self.key), *[_read_only(i) for i in inputs])
         value = np.asarray(np.nan if returned is None else returned, dtype=float)
         if returned is None or value.size != 1:
             what = "None" if returned is None else f"an array of shape {value.shape}"

@@ -99,7 +99,8 @@ class LogDensity:
             if self._kept is not None:
                 seeds = np.where(self._rng.random(count) < probability, self._kept[key], seeds)
             self._tried[key] = seeds
-            install_noise((key,), [np.random.default_rng(s) for s in seeds])
+            streams = [np.random.default_rng(s) for s in seeds]
+            install_noise((key,), streams if count > 1 else streams[0])
 
     def estimates(self, position: np.ndarray, times: int) -> np.ndarray:
         """Return independent estimates at one position."""

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -10,20 +11,49 @@ from arviz import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 
 from pymc_kernel.plugin.model_functions import constrained_draws, unconstrained_draws
-from pymc_kernel.plugin.simulate import simulate, warn_of_potentials
+from pymc_kernel.plugin.simulate import observed_group, observed_values, simulate, warn_of_potentials
 
 __all__ = [
-    "check_model",
+    "Pairs",
+    "check_whole",
+    "learnt_from",
     "learnt_groups",
-    "observed_summaries",
     "simulated_again",
     "simulated_pairs",
-    "simulated_prior",
     "warn_of_failed_pairs",
 ]
 
 
-def check_model(model: pm.Model, who: str) -> None:
+def check_whole(**numbers) -> None:
+    """Raise where one of the named numbers is neither None nor a whole number of one or more."""
+    for name, value in numbers.items():
+        if value is not None and not (isinstance(value, int | np.integer) and value >= 1):
+            raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+
+
+class Pairs(NamedTuple):
+    """What a method learns from, and what it is asked about."""
+
+    latent: np.ndarray
+    """Parameters (n, d) on the unconstrained scale."""
+    seen: np.ndarray
+    """Summaries (n, q) of the data simulated from them; NaN where that failed."""
+    observed: np.ndarray
+    """Summaries (q,) of the data."""
+    simulations: xr.DataTree
+
+
+def learnt_from(simulations, num_simulations, summary, model, who, rng, executor, progressbar) -> Pairs:
+    """Return the pairs of stored simulations, or of new ones, after all checks that need none."""
+    _check_model(model, who)
+    observed = _observed_summaries(model, summary)
+    if simulations is None:
+        warn_of_potentials(model, "the posterior will be that of the model without them", stacklevel=3)
+        simulations = _simulated(num_simulations, None, model, rng, executor, progressbar)
+    return Pairs(*simulated_pairs(simulations, model, summary), observed, simulations)
+
+
+def _check_model(model: pm.Model, who: str) -> None:
     """Raise an error for a model that cannot be learnt from pairs."""
     if not model.observed_RVs:
         raise ValueError("the model has no observed variable: give the data to one with observed=.")
@@ -34,22 +64,11 @@ def check_model(model: pm.Model, who: str) -> None:
         raise ValueError(f"{', '.join(discrete)}: {who} draws continuous parameters only; let the simulator draw them.")
 
 
-def observed_summaries(model: pm.Model, summary: Callable | None) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the data, name -> array, and their summaries (q,)."""
-    data = {}
-    for rv in model.observed_RVs:
-        values = model.rvs_to_values[rv]
-        data[rv.name] = np.asarray(values.data if hasattr(values, "data") else values.eval(), dtype=float)
-    observed = _summaries({name: values[None] for name, values in data.items()}, summary)[0]
+def _observed_summaries(model, summary):
+    observed = _summaries({name: values[None] for name, values in observed_values(model).items()}, summary)[0]
     if not np.isfinite(observed).all():
         raise ValueError("the observed data, or their summaries, have NaN or infinite entries.")
-    return data, observed
-
-
-def simulated_prior(draws: int, model: pm.Model, rng, executor, progressbar) -> xr.DataTree:
-    """Simulate data at draws of the prior."""
-    warn_of_potentials(model, "the posterior will be that of the model without them", stacklevel=3)
-    return _simulated(draws, None, model, rng, executor, progressbar)
+    return observed
 
 
 def simulated_again(positions: np.ndarray, model: pm.Model, rng, executor, progressbar) -> xr.DataTree:
@@ -121,15 +140,14 @@ def warn_of_failed_pairs(failed: int, total: int, stacklevel: int = 2) -> None:
 
 
 def learnt_groups(
-    model: pm.Model, positions: np.ndarray, shape: tuple[int, int], data: dict, simulations: xr.DataTree
+    model: pm.Model, positions: np.ndarray, shape: tuple[int, int], simulations: xr.DataTree
 ) -> dict[str, xr.Dataset]:
     """Return the groups ``posterior``, from unconstrained positions (chains * draws, d), data and simulations."""
     coords, dims = coords_and_dims_for_inferencedata(model)
     values = {name: v.reshape(*shape, *v.shape[1:]) for name, v in constrained_draws(model, positions).items()}
-    observed = from_dict({"observed_data": data}, coords=coords, dims=dims, sample_dims=[])
     return {
         "posterior": from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset(),
         "prior": simulations["prior"].to_dataset(),
         "prior_predictive": simulations["prior_predictive"].to_dataset(),
-        "observed_data": observed["observed_data"].to_dataset(),
+        "observed_data": observed_group(observed_values(model), coords, dims),
     }

@@ -9,14 +9,7 @@ import xarray as xr
 
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.likelihood_free import regression_adjusted, rejection
-from pymc_kernel.plugin.pairs import (
-    check_model,
-    learnt_groups,
-    observed_summaries,
-    simulated_pairs,
-    simulated_prior,
-    warn_of_failed_pairs,
-)
+from pymc_kernel.plugin.pairs import check_whole, learnt_from, learnt_groups, warn_of_failed_pairs
 
 __all__ = ["sample_abc"]
 
@@ -78,15 +71,11 @@ def sample_abc(
     model = pm.modelcontext(model)
     if not 0.0 < quantile <= 1.0:
         raise ValueError(f"quantile must be in (0, 1], got {quantile!r}.")
-    for name, value in (("draws", draws), ("num_simulations", num_simulations)):
-        if value is not None and not (isinstance(value, int | np.integer) and value >= 1):
-            raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
-    check_model(model, "sample_abc")
+    check_whole(draws=draws, num_simulations=num_simulations)
     rng = np.random.default_rng(random_seed)
-    data, observed = observed_summaries(model, summary)
-    if simulations is None:
-        simulations = simulated_prior(num_simulations, model, rng, executor, progressbar)
-    latent, seen = simulated_pairs(simulations, model, summary)
+    latent, seen, observed, simulations = learnt_from(
+        simulations, num_simulations, summary, model, "sample_abc", rng, executor, progressbar
+    )
     is_whole = np.isfinite(seen).all(axis=1) & np.isfinite(latent).all(axis=1)
     total, failed = len(latent), int((~is_whole).sum())
     if total - failed < 2:
@@ -101,7 +90,7 @@ def sample_abc(
         accepted = regression_adjusted(accepted, seen[found.index] / spread, observed / spread, weights)
     if adjust or draws is not None:
         accepted = accepted[rng.choice(len(accepted), size=draws or len(accepted), p=weights)]
-    groups = learnt_groups(model, accepted, (1, len(accepted)), data, simulations)
+    groups = learnt_groups(model, accepted, (1, len(accepted)), simulations)
     groups["sample_stats"] = xr.Dataset(
         {
             "accept": len(found.index) / total,

@@ -20,10 +20,8 @@ from threadpoolctl import threadpool_limits
 from pymc_kernel.likelihood_free import (
     ArraySpec,
     DiskStore,
-    MemoryStore,
     Status,
     WorkersLost,
-    default_batch_size,
     open_store,
     raising_failures,
     run_batches,
@@ -32,7 +30,7 @@ from pymc_kernel.likelihood_free import (
 from pymc_kernel.plugin.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.forward import ForwardSampler, can_be_drawn, forward_graph
 
-__all__ = ["simulate", "warn_of_potentials"]
+__all__ = ["observed_group", "observed_values", "simulate", "warn_of_potentials"]
 
 _STATUS = "simulation_stats/status"
 _LOCAL = threading.local()  # the sampler that this thread used last: compiled functions are not to be shared
@@ -138,11 +136,7 @@ def simulate(
     identity = {"seed": None if random_seed is None else str(_entropy(random_seed))} | model_fingerprint(graph)
     identity["parameters"] = "prior" if parameters is None else array_fingerprint(parameters)
     fresh = {"seed": str(_entropy(None))}
-    if store is None:
-        keeper = MemoryStore(specs, draws, batch_size or default_batch_size(draws))
-        made = {key: fresh[key] if value is None else value for key, value in identity.items()}
-    else:
-        keeper, made = open_store(store, specs, coords, draws, batch_size, identity, fresh)
+    keeper, made = open_store(store, specs, coords, draws, batch_size, identity, fresh)
     job = _Job(worker, specs, keeper.batch_size, int(made["seed"]), timeout, retries)
     first_error = _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
     return _tree(keeper, store, specs, coords, dims, model, max_failures, first_error)
@@ -180,6 +174,18 @@ def warn_of_potentials(model: pm.Model, consequence: str, stacklevel: int) -> No
     if model.potentials:
         names = ", ".join(p.name for p in model.potentials)
         warnings.warn(f"Potentials ({names}) cannot be simulated: {consequence}.", stacklevel=stacklevel + 1)
+
+
+def observed_values(model: pm.Model, dtype: type | None = float) -> dict[str, np.ndarray]:
+    """Return the data of a model, name -> array."""
+    data = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
+    return {name: np.asarray(v.data if hasattr(v, "data") else v.eval(), dtype=dtype) for name, v in data.items()}
+
+
+def observed_group(data: dict[str, np.ndarray], coords: dict, dims: dict) -> xr.Dataset:
+    """Return the group ``observed_data``."""
+    tree = from_dict({"observed_data": data}, coords=coords, dims=dims, sample_dims=[])
+    return tree["observed_data"].to_dataset()
 
 
 def _given_values(given, graph):
@@ -223,10 +229,8 @@ def _specs(model, graph, sampler, parameters, dims):
     for variable, values in zip([*graph.free, *graph.derived], [*one, *sampler.derived(one)], strict=True):
         fill = np.nan if values.dtype.kind == "f" else np.zeros((), values.dtype).item()
         specs[f"prior/{variable.name}"] = _spec(variable.name, values.shape[1:], str(values.dtype), dims, fill)
-    for variable in graph.observed:
-        data = model.rvs_to_values[variable]
-        shape = np.shape(data.data if hasattr(data, "data") else data.eval())
-        specs[f"prior_predictive/{variable.name}"] = _spec(variable.name, shape, "float64", dims, np.nan)
+    for name, data in observed_values(model).items():
+        specs[f"prior_predictive/{name}"] = _spec(name, data.shape, "float64", dims, np.nan)
     specs[_STATUS] = ArraySpec((), "int8", (), int(Status.NOT_RUN))
     return specs
 
@@ -369,11 +373,7 @@ def _tree(keeper, store, specs, coords, dims, model, max_failures, first_error):
     }
     groups["simulation_stats"].attrs |= counts | {"first_error": first_error or ""}
     _warn_of_failures(counts, max_failures, first_error)
-    data = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
-    data = {name: np.asarray(v.data if hasattr(v, "data") else v.eval()) for name, v in data.items()}
-    groups["observed_data"] = from_dict({"observed_data": data}, coords=coords, dims=dims, sample_dims=[])[
-        "observed_data"
-    ].to_dataset()
+    groups["observed_data"] = observed_group(observed_values(model, dtype=None), coords, dims)
     return xr.DataTree.from_dict(groups)
 
 

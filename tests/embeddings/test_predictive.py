@@ -35,7 +35,9 @@ def test_the_score_is_that_of_a_smoothed_leave_one_out_prediction():
     mean = others.mean(axis=0)
     lean = 2.0 / (2.0 + 59.0)
     covariance = (1.0 - lean) * np.cov(others.T, bias=True) + lean * overall
-    for (along, bandwidth), score in zip(_SMOOTHINGS, law._surprise(7, overall), strict=True):
+    for (along, bandwidth), score in zip(
+        _SMOOTHINGS, law._surprise(7, overall, 3.0 * np.linalg.cholesky(overall)), strict=True
+    ):
         if along == "overall":
             width = bandwidth * (4.0 / (59.0 * 4.0)) ** (1.0 / 6.0)
             centres = mean + np.sqrt(1.0 - width**2) * (others - mean)
