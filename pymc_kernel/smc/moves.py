@@ -24,6 +24,7 @@ from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables
 from pymc_kernel.scores.validation import cross_validate
 from pymc_kernel.scores.values import Values
+from pymc_kernel.smc.local_covariances import Places, Table, local_at, propose, table
 
 __all__ = ["Evaluated", "Hamiltonian", "Kameleon", "Proposals", "Walk"]
 
@@ -64,6 +65,7 @@ class Proposals(NamedTuple):
     log_ratio: np.ndarray  # (n,), log q(x | y) - log q(y | x)
     is_exploring: np.ndarray  # (n,), bool: by the random walk
     squared_jumps: np.ndarray | None = None  # (n,), in the whitened space; where two kinds of moves are compared
+    places: tuple[Places, Places] | None = None  # before and proposed, with local covariances; of Kameleon
 
 
 class Shape(NamedTuple):
@@ -158,9 +160,11 @@ class Walk:
 class KameleonFit(NamedTuple):
     """A local proposal and its scale."""
 
-    local: kameleon.Fit
+    local: Table
     log_scale: float
     num_adapted: int
+    before: Places | None = None  # of the last move and what it proposed: where particles are now, one or the other
+    proposed: Places | None = None
 
 
 @dataclass(frozen=True)
@@ -176,7 +180,8 @@ class Kameleon:
 
     Notes
     -----
-    A pass over n particles with m basis points costs O(n m d^2), on all cores; memory O(n d + m d) a thread.
+    A pass over n particles with m basis points costs O(n m d^2) as a product of matrices, on all cores; memory
+    O((n + m) d^2), and 128 m numbers a thread.
     """
 
     config: kameleon.Config = field(default_factory=kameleon.Config)
@@ -188,32 +193,31 @@ class Kameleon:
         if len(positions) > self.config.subsample_size:
             positions = positions[rng.choice(len(positions), self.config.subsample_size, replace=False)]
         mean, factor = covariance_factor(particles.positions)
-        local = kameleon.fit(positions, mean, factor, self.config, rng)
+        local = table(kameleon.fit(positions, mean, factor, self.config, rng))
         if learnt is None:
             d = positions.shape[1]
             return KameleonFit(local, math.log(self.config.scale or optimal_scale(d)), 0)
-        return learnt._replace(local=local)
+        return KameleonFit(local, learnt.log_scale, learnt.num_adapted)
 
     def propose(self, rng, positions: np.ndarray, learnt: KameleonFit) -> Proposals:
         """Return a place for every particle, and the log ratio of the two local normal densities."""
-        n, d = positions.shape
         gamma, nu = self.config.widths(math.exp(learnt.log_scale))
-        noise = rng.standard_normal((n, d))
-        proposed, log_ratio = np.empty((n, d)), np.empty(n)
-
-        def block(start, stop):
-            _kameleon_block(positions, learnt.local, gamma, nu, noise, proposed, log_ratio, start, stop)
-
-        over_row_blocks(block, n, 2.0 * learnt.local.points_t.shape[1] * d * d)
-        return Proposals(proposed, log_ratio, np.ones(n, dtype=bool))
+        before = _where(positions, learnt)
+        proposed, log_ratio = propose(before, learnt.local, gamma, nu, rng.standard_normal(positions.shape))
+        is_exploring = np.ones(len(positions), dtype=bool)
+        return Proposals(proposed.positions, log_ratio, is_exploring, places=(before, proposed))
 
     def adapt(self, learnt: KameleonFit, proposals: Proposals, accept_prob: np.ndarray) -> KameleonFit:
         """Return the proposal with the scale moved by the mean acceptance."""
+        before, proposed = proposals.places
+        learnt = learnt._replace(before=before, proposed=proposed)
         if not self.config.learn_scale:
             return learnt
         target = self.config.target_accept
         log_scale = _follow(learnt.log_scale, learnt.num_adapted, accept_prob.mean(), target, self.learning_rate)
-        bound = math.log(_LARGEST_RATE_OF_SCALE * max(optimal_scale(learnt.local.mean.size), self.config.scale or 0.0))
+        bound = math.log(
+            _LARGEST_RATE_OF_SCALE * max(optimal_scale(learnt.local.centre.size), self.config.scale or 0.0)
+        )
         return learnt._replace(log_scale=min(log_scale, bound), num_adapted=learnt.num_adapted + 1)
 
     def scale_of(self, learnt: KameleonFit) -> float:
@@ -221,13 +225,19 @@ class Kameleon:
         return math.exp(learnt.log_scale)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _kameleon_block(positions, local_fit, gamma, nu, noise, proposed, log_ratio, start, stop):
-    for i in range(start, stop):
-        whitened, local = kameleon._at(positions[i], local_fit)
-        there, _, _, ratio = kameleon._propose(whitened, local, local_fit, gamma, nu, noise[i])
-        proposed[i] = there
-        log_ratio[i] = ratio
+def _where(positions, learnt):
+    """Return the places of the particles, worked out only where they are in neither place of the last move."""
+    if learnt.proposed is None or len(positions) != len(learnt.proposed.positions):
+        return local_at(positions, learnt.local)
+    has_moved = (positions == learnt.proposed.positions).all(axis=1)
+    is_known = has_moved | (positions == learnt.before.positions).all(axis=1)
+    if not is_known.all():
+        return local_at(positions, learnt.local)
+    chosen = [
+        np.where(has_moved.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+        for new, old in zip(learnt.proposed, learnt.before, strict=True)
+    ]
+    return Places(*chosen)
 
 
 class HamiltonianFit(NamedTuple):

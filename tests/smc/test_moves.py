@@ -82,9 +82,25 @@ def test_kameleon_for_all_particles_is_kameleon_for_each(rng):
     proposals = moves.propose(np.random.default_rng(3), points, learnt)
     scale = np.exp(0.3)
     for x, y, ratio in zip(points, proposals.positions, proposals.log_ratio, strict=True):
-        forward, backward = (kameleon.proposal_covariance(p, learnt.local, moves.config, scale) for p in (x, y))
+        forward, backward = (kameleon.proposal_covariance(p, learnt.local.learnt, moves.config, scale) for p in (x, y))
         expected = stats.multivariate_normal(y, backward).logpdf(x) - stats.multivariate_normal(x, forward).logpdf(y)
         assert ratio == pytest.approx(expected, abs=1e-8)
+
+
+def test_kameleon_remembers_where_particles_are(rng):
+    """In place, as the sampler moves them: the next proposal is that of a proposal that remembers nothing."""
+    moves = M.Kameleon()
+    learnt = learnt_from_elsewhere(moves, rng)
+    points = BANANA.sample(rng, 300)
+    proposals = moves.propose(rng, points, learnt)
+    learnt = moves.adapt(learnt, proposals, np.full(300, 0.3))
+    accepted = rng.random(300) < 0.4
+    points[accepted] = proposals.positions[accepted]
+    for others in (points, points[::-1].copy()):
+        remembered = moves.propose(np.random.default_rng(3), others, learnt)
+        fresh = moves.propose(np.random.default_rng(3), others, learnt._replace(before=None, proposed=None))
+        np.testing.assert_allclose(remembered.positions, fresh.positions, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(remembered.log_ratio, fresh.log_ratio, atol=1e-8)
 
 
 def test_draws_do_not_depend_on_the_number_of_threads(rng, monkeypatch):

@@ -1,0 +1,179 @@
+"""The local covariances of Kameleon at many places at once, as products of matrices.
+
+With y the place, Y_j the basis points and a_j the slope of the kernel between them, all in the kernel's coordinates,
+the columns of M are a_j (y - Y_j) for a radial kernel and a_j Y_j for a dot-product kernel, so that M H M' is a
+combination of sum a_j, sum a_j Y_j, sum a_j^2, sum a_j^2 Y_j and sum a_j^2 Y_j Y_j': for a block of places two matrix
+products, of the slopes and of their squares with one table of the points. ``kameleon._local_covariance`` is the same
+for one place without a table, and takes the mean column off first, which this cannot: digits are lost where the columns
+are nearly parallel, far outside of the points, where the local covariance is next to nothing beside the isotropic part.
+
+Imports NumPy, Numba and the lower floors only.
+"""
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from pymc_kernel.kernels.profiles import fill_profile
+from pymc_kernel.linalg import lower_times, solve_lower
+from pymc_kernel.mcmc import kameleon
+from pymc_kernel.parallel import over_row_blocks
+
+__all__ = ["Places", "Table", "local_at", "propose", "table"]
+
+_ROWS = 128  # of a matrix product; fixed, so that results do not depend on the number of threads
+
+
+class Table(NamedTuple):
+    """The basis points of a proposal made ready."""
+
+    learnt: kameleon.Fit
+    centre: np.ndarray  # (d,), mean of the basis points
+    scaled_t: np.ndarray  # (d, n), the points over the length scale
+    points: np.ndarray  # (n, d + 1), Y with a column of ones
+    products: np.ndarray  # (n, 1 + d + d (d + 1) / 2), ones, Y, and the products of its entries
+
+
+class Places(NamedTuple):
+    """Places with what a proposal from them needs."""
+
+    positions: np.ndarray  # (n, d)
+    whitened: np.ndarray  # (n, d)
+    local: np.ndarray  # (n, d, d)
+
+
+def table(learnt: kameleon.Fit) -> Table:
+    """Return the table of a proposal's basis points; O(n d^2) numbers."""
+    points = learnt.points_t.T
+    centre = points.mean(axis=0) if learnt.is_radial else np.zeros(points.shape[1])
+    scaled = (points - centre) * learnt.inverse_length_scale
+    y = scaled * learnt.inverse_length_scale
+    rows, columns = np.tril_indices(points.shape[1])
+    ones = np.ones((len(points), 1))
+    products = np.hstack([ones, y, y[:, rows] * y[:, columns]])
+    return Table(learnt, centre, np.ascontiguousarray(scaled.T), np.hstack([ones, y]), products)
+
+
+def local_at(positions: np.ndarray, known: Table) -> Places:
+    """Return the local covariances at positions (n, d); O(n m d^2) time for m basis points."""
+    learnt = known.learnt
+    whitened = np.ascontiguousarray(solve_triangular(learnt.factor, (positions - learnt.mean).T, lower=True).T)
+    local = np.empty((*positions.shape, positions.shape[1]))
+
+    def rows(part):
+        _fill_local(whitened[part], known, local[part])
+
+    _over_parts(rows, known, len(positions))
+    return Places(positions.copy(), whitened, local)
+
+
+def propose(places: Places, known: Table, gamma: float, nu: float, noise: np.ndarray) -> tuple[Places, np.ndarray]:
+    """Return a place for every particle and log q(x | x') - log q(x' | x).
+
+    The whitening is linear with a constant Jacobian, which cancels in the ratio.
+    """
+    learnt = known.learnt
+    whitened, local, log_ratio = np.empty_like(places.whitened), np.empty_like(places.local), np.empty(len(noise))
+
+    def rows(part):
+        here = places.whitened[part]
+        _forward(here, places.local[part], gamma, nu, noise[part], whitened[part], log_ratio[part])
+        _fill_local(whitened[part], known, local[part])
+        _backward(whitened[part] - here, local[part], gamma, nu, log_ratio[part])
+
+    _over_parts(rows, known, len(noise))
+    return Places(whitened @ learnt.factor.T + learnt.mean, whitened, local), log_ratio
+
+
+def _over_parts(rows, known, n):
+    """Call ``rows`` with slices of 128 of n rows, by threads."""
+
+    def block(start, stop):
+        for k in range(start, stop):
+            rows(slice(k * _ROWS, min((k + 1) * _ROWS, n)))
+
+    over_row_blocks(block, -(-n // _ROWS), _ROWS * known.products.size)
+
+
+def _fill_local(whitened, known, out):
+    """Write the local covariances (n, d, d) at whitened places (n, d); n m numbers of memory."""
+    learnt = known.learnt
+    y = (whitened - known.centre) * learnt.inverse_length_scale
+    slopes = y @ known.scaled_t
+    _fill_slopes(y, known.scaled_t, learnt.is_radial, learnt.family, learnt.shape_a, learnt.shape_b, slopes)
+    first = slopes @ known.points
+    np.square(slopes, out=slopes)
+    second = slopes @ known.products
+    y *= learnt.inverse_length_scale
+    _assemble(y, first, second, learnt.is_radial, learnt.normaliser, slopes.shape[1], out)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _fill_slopes(places, points_t, is_radial, family, a, b, slopes):
+    """Turn scalar products (n, m) of places (n, d) and points into slopes, both over the length scale."""
+    d, m = points_t.shape
+    squares = np.zeros(m)
+    for k in range(d):
+        for j in range(m):
+            squares[j] += points_t[k, j] ** 2
+    factor = 4.0 if is_radial else 2.0
+    for i in range(places.shape[0]):
+        row = slopes[i]
+        if is_radial:
+            square = 0.0
+            for k in range(d):
+                square += places[i, k] ** 2
+            for j in range(m):
+                row[j] = max(square + squares[j] - 2.0 * row[j], 0.0)
+        fill_profile(family, a, b, 1, row, row)
+        for j in range(m):
+            row[j] *= factor
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _assemble(y, first, second, is_radial, normaliser, m, out):
+    """Write the local covariances from the sums over slopes (n, 1 + d) and over their squares (n, ...)."""
+    n, d = y.shape
+    mean = np.empty(d)
+    for i in range(n):
+        for k in range(d):
+            mean[k] = first[i, 0] * y[i, k] - first[i, 1 + k] if is_radial else first[i, 1 + k]
+        at = 1 + d
+        for k in range(d):
+            for j in range(k + 1):
+                value = second[i, at] - mean[k] * mean[j] / m
+                if is_radial:
+                    value += second[i, 0] * y[i, k] * y[i, j] - y[i, k] * second[i, 1 + j] - y[i, j] * second[i, 1 + k]
+                value *= normaliser
+                out[i, k, j] = value
+                out[i, j, k] = value
+                at += 1
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _forward(whitened, local, gamma, nu, noise, proposed, log_ratio):
+    d = whitened.shape[1]
+    displacement = np.empty(d)
+    for i in range(len(whitened)):
+        factor, log_det = kameleon._proposal_factor(local[i], gamma, nu)
+        lower_times(factor, noise[i], displacement)
+        square = 0.0
+        for k in range(d):
+            proposed[i, k] = whitened[i, k] + displacement[k]
+            square += noise[i, k] * noise[i, k]
+        log_ratio[i] = log_det + 0.5 * square
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _backward(displacement, local, gamma, nu, log_ratio):
+    d = displacement.shape[1]
+    back = np.empty(d)
+    for i in range(len(displacement)):
+        factor, log_det = kameleon._proposal_factor(local[i], gamma, nu)
+        solve_lower(factor, displacement[i], back)
+        square = 0.0
+        for k in range(d):
+            square += back[k] * back[k]
+        log_ratio[i] -= log_det + 0.5 * square
