@@ -115,7 +115,7 @@ def by_pymc(kernel):
 
 
 TWENTY = {"min_moves": 20, "max_moves": 20}
-KAMELEON = smc.Kameleon(kameleon.Config(subsample_size=300))
+KAMELEON = smc.Kameleon(kameleon.Config(whiten="local"))  # the default of pk.KASMC
 METHODS = {
     "exact draws": lambda seed: (TARGET.sample(np.random.default_rng([seed, 3]), NUM_PARTICLES), LOG_EVIDENCE, 0),
     "pm.smc IMH": by_pymc(pm.smc.kernels.IMH),
@@ -131,7 +131,7 @@ THESIS = {
     "RWSMC": by_arrays(smc.Config(smc.Walk(learn_covariance=False, learn_scale=False), **_FIXED)),
     "ASMC": by_arrays(smc.Config(smc.Walk(learning_rate=0.1), **_FIXED)),
     "KASMC": by_arrays(smc.Config(_ALL, **_FIXED)),
-    "KASMC, our default": by_arrays(smc.Config(smc.Kameleon(), **_FIXED)),
+    "KASMC, our default": by_arrays(smc.Config(KAMELEON, **_FIXED)),
     "KernelHMCSMC": by_arrays(smc.Config(**_FIXED)),
 }
 

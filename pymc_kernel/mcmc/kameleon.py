@@ -29,6 +29,7 @@ from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.linalg import cholesky_in_place, dot_product, lower_times, solve_lower
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
+from pymc_kernel.mcmc.local_metric import local_factor
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
 
 __all__ = [
@@ -84,8 +85,9 @@ class Config:
         2.38 / sqrt(d) or ``scale``, whichever is larger.
     target_accept : float
         In (0, 1).
-    whiten : bool
-        Whether the kernel acts in coordinates in which the history has unit covariance.
+    whiten : bool or str
+        Whether the kernel acts in coordinates in which the history has unit covariance; ``"local"`` for ones in which
+        its neighbourhoods have it, on the average, see ``local_metric``.
     """
 
     kernel: Kernel = field(default_factory=lambda: Gaussian("median"))
@@ -95,7 +97,7 @@ class Config:
     scale: float | None = None
     learn_scale: bool = True
     target_accept: float = 0.234
-    whiten: bool = True
+    whiten: bool | str = True
 
     def __post_init__(self):
         if not isinstance(self.kernel, Kernel):
@@ -115,6 +117,8 @@ class Config:
             raise ValueError(f"scale must be a positive number, got {self.scale!r}.")
         if not 0.0 < self.target_accept < 1.0:
             raise ValueError(f"target_accept must lie between 0 and 1, got {self.target_accept!r}.")
+        if self.whiten not in (True, False, "local"):
+            raise ValueError(f'whiten must be True, False or "local", got {self.whiten!r}.')
 
     def widths(self, scale: float) -> tuple[float, float]:
         """Return (gamma, nu) at a scale s."""
@@ -298,6 +302,8 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config: Config
     n, d = points.shape
     if not config.whiten:
         mean, factor = np.zeros(d), np.eye(d)
+    elif config.whiten == "local":
+        factor = local_factor(points, factor)
     whitened = np.linalg.solve(factor, (points - mean).T).T
     kernel = config.kernel.resolve(np.unique(whitened, axis=0), rng, _BANDWIDTH_POINTS)
     a, b = kernel.shape_parameters

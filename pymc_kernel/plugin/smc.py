@@ -192,8 +192,12 @@ class KASMC(_Kernel):
         Gaussian with the median heuristic by default.
     subsample_size : int
         m, the particles that shape the proposals. A pass over n particles costs O(n m d^2), on all cores.
-    isotropic_share, gamma, scale, target_accept, whiten
+    isotropic_share, gamma, scale, target_accept
         As of :class:`KAMH`.
+    whiten : bool or str
+        ``"local"``: the kernel acts in coordinates in which the particles' neighbourhoods have unit covariance on the
+        average, so that steps are thin where a ridge is thin, however bent or far apart its parts are. True for unit
+        covariance of all particles, False for the coordinates as they are.
     learning_rate : float, optional
         As of :class:`ASMC`.
     kwargs
@@ -210,7 +214,7 @@ class KASMC(_Kernel):
 
     def __init__(
         self, *args, proposal_kernel: Kernel | None = None, subsample_size=1000, isotropic_share=0.5, gamma=None,
-        scale=None, target_accept=0.234, whiten=True, learning_rate=None, **kwargs,
+        scale=None, target_accept=0.234, whiten="local", learning_rate=None, **kwargs,
     ):  # fmt: skip
         config = kameleon.Config(
             kernel=Gaussian("median") if proposal_kernel is None else proposal_kernel,
