@@ -16,6 +16,7 @@ from pymc_kernel.likelihood_free.simulator import (
     raising_failures,
     simulate_once,
     simulate_repeatedly,
+    simulate_together,
 )
 from pymc_kernel.likelihood_free.store import ArraySpec, DiskStore, MemoryStore, default_batch_size, open_store
 from pymc_kernel.likelihood_free.time_limit import TimedOut, time_limit
@@ -44,5 +45,6 @@ __all__ = [
     "run_batches",
     "simulate_once",
     "simulate_repeatedly",
+    "simulate_together",
     "time_limit",
 ]

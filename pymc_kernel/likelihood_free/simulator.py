@@ -10,7 +10,15 @@ import numpy as np
 
 from pymc_kernel.likelihood_free.time_limit import TimedOut, time_limit
 
-__all__ = ["Simulations", "Status", "failures_are_raised", "raising_failures", "simulate_once", "simulate_repeatedly"]
+__all__ = [
+    "Simulations",
+    "Status",
+    "failures_are_raised",
+    "raising_failures",
+    "simulate_once",
+    "simulate_repeatedly",
+    "simulate_together",
+]
 
 _RAISING = ContextVar("raising", default=False)
 
@@ -51,20 +59,51 @@ def simulate_repeatedly(simulate: Callable[[], np.ndarray], summary: Callable | 
 
     ``KeyboardInterrupt`` and the like are raised, and so are errors of ``summary`` on finite data: those are mistakes.
     """
-    summaries, exceptions, not_finite, first = [], 0, 0, None
-    for _ in range(times):
-        try:
-            data = np.asarray(simulate(), dtype=float)
-        except Exception as error:
-            exceptions += 1
-            first = error if first is None else first
-            continue
+    errors = []
+
+    def data_sets():
+        for _ in range(times):
+            try:
+                yield np.asarray(simulate(), dtype=float)
+            except Exception as error:
+                errors.append(error)
+
+    summaries = _summarised(data_sets(), summary)
+    not_finite = times - len(errors) - len(summaries)
+    return Simulations(summaries, len(errors), not_finite, errors[0] if errors else None)
+
+
+def simulate_together(simulate: Callable[[], np.ndarray], summary: Callable | None, times: int) -> Simulations:
+    """As :func:`simulate_repeatedly`, for one call ``simulate()`` that returns all data sets (times, ...).
+
+    An error fails all of them, NaN only the data sets that they are in.
+
+    Raises
+    ------
+    ValueError
+        Where it returned another number of data sets.
+    """
+    try:
+        data = np.asarray(simulate(), dtype=float)
+    except Exception as error:
+        return Simulations([], times, 0, error)
+    if data.ndim == 0 or len(data) != times:
+        raise ValueError(
+            f"a vectorized simulator returned shape {data.shape}; its first dimension must be size[0] = {times}, the "
+            "number of data sets."
+        )
+    summaries = _summarised(data, summary)
+    return Simulations(summaries, 0, times - len(summaries), None)
+
+
+def _summarised(data_sets, summary):
+    """Return the summaries of the data sets that are finite, and have finite summaries."""
+    summaries = []
+    for data in data_sets:
         found = data if summary is None else np.asarray(summary(data), dtype=float)
         if np.isfinite(found).all() and np.isfinite(data).all():
             summaries.append(found)
-        else:
-            not_finite += 1
-    return Simulations(summaries, exceptions, not_finite, first)
+    return summaries
 
 
 def simulate_once(

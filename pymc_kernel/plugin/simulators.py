@@ -22,6 +22,7 @@ from pymc_kernel.likelihood_free import (
     log_normal_unbiased,
     log_synthetic,
     simulate_repeatedly,
+    simulate_together,
 )
 from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
 
@@ -33,7 +34,7 @@ _CALLS_BEFORE_WARNING = 100
 class _SimulatedLikelihood:
     """The function behind a block: simulates, counts failures, and estimates from what succeeded."""
 
-    def __init__(self, name, simulator, summary, num_simulations, max_failures):
+    def __init__(self, name, simulator, summary, num_simulations, max_failures, vectorized):
         for what, function in (("simulator", simulator), ("summary", summary)):
             if not (callable(function) or (what == "summary" and function is None)):
                 raise TypeError(f"{what} of {name!r} must be a function, got {type(function).__name__}.")
@@ -46,25 +47,38 @@ class _SimulatedLikelihood:
         self.summary = summary
         self.num_simulations = int(num_simulations)
         self.max_failures = max_failures
+        self.vectorized = bool(vectorized)
         self.calls = self.failures = 0
         self.warned = False
 
     @property
     def num_streams(self) -> int:
-        """Simulations of one evaluation: each may have random numbers of its own."""
-        return self.num_simulations
+        """Simulations of one evaluation that may each have random numbers of their own."""
+        return 1 if self.vectorized else self.num_simulations
 
     def __call__(self, rng, *inputs):
         """Return the log of an estimate of the likelihood; the last input is the data."""
         *params, observed = inputs
-        sources = iter(rng) if isinstance(rng, list) else repeat(rng)
-        found = simulate_repeatedly(
-            lambda: self.simulator(next(sources), *params, observed.shape), self.summary, self.num_simulations
-        )
+        found = self._simulations(rng, params, observed.shape)
         self.calls += self.num_simulations
         self.failures += found.failed
         self._warn(found.first_error)
         return self.estimate(found.summaries, self.summarised(observed), self.num_simulations)
+
+    def _simulations(self, rng, params, shape):
+        if self.vectorized:
+            size = (self.num_simulations, *shape)
+            return simulate_together(lambda: self.simulator(rng, *params, size), self.summary, self.num_simulations)
+        sources = iter(rng) if isinstance(rng, list) else repeat(rng)
+        return simulate_repeatedly(
+            lambda: self.simulator(next(sources), *params, shape), self.summary, self.num_simulations
+        )
+
+    def one_data_set(self, rng, params, shape):
+        """Return what the simulator makes of one call, failures raised."""
+        if self.vectorized:
+            return np.asarray(self.simulator(rng, *params, (1, *shape)), dtype=float)[0]
+        return np.asarray(self.simulator(rng, *params, shape), dtype=float)
 
     def summarised(self, data) -> np.ndarray:
         """Return the summary of a data set, the data themselves without one."""
@@ -82,20 +96,20 @@ class _SimulatedLikelihood:
             )
 
 
-def _predictive(name, simulator):
+def _predictive(function):
     """Return the function that draws one data set for predictive checks; NaN where the simulator fails."""
 
     def draw(*inputs, rng=None, size=None):
         *params, observed = inputs
         if failures_are_raised():
-            data = np.asarray(simulator(rng, *params, observed.shape), dtype=float)
+            data = function.one_data_set(rng, params, observed.shape)
         else:
-            found = simulate_repeatedly(lambda: simulator(rng, *params, observed.shape), None, 1)
+            found = simulate_repeatedly(lambda: function.one_data_set(rng, params, observed.shape), None, 1)
             data = found.summaries[0] if found.summaries else np.full(observed.shape, np.nan)
         if data.shape != observed.shape:
             raise ValueError(
-                f"the simulator of {name!r} returned shape {data.shape} for size={observed.shape}; it must return a "
-                "data set of that shape."
+                f"the simulator of {function.name!r} returned shape {data.shape} for size={observed.shape}; it must "
+                "return a data set of that shape."
             )
         return data
 
@@ -111,7 +125,7 @@ def _block(function, estimate, params, observed, kwargs):
     if "random" in kwargs or "logp" in kwargs:
         raise ValueError("logp and random come from the simulator; leave them out.")
     function.estimate = estimate
-    random = _predictive(function.name, function.simulator)
+    random = _predictive(function)
     return EstimatedLikelihood(function.name, function, *params, observed=observed, random=random, **kwargs)
 
 
@@ -127,6 +141,7 @@ def KernelABC(
     num_pilot: int = 200,
     random_seed: int = 0,
     max_failures: float = 0.1,
+    vectorized: bool = False,
     **kwargs,
 ):
     """Add data that can only be simulated, compared through summaries under a Gaussian kernel.
@@ -156,6 +171,9 @@ def KernelABC(
         Of the pilot simulations, where ``epsilon`` is not given.
     max_failures : float
         Share of failed simulations above which a warning is given.
+    vectorized : bool
+        Whether ``simulator`` takes ``size=(n, *shape)`` and returns n data sets at once: one call an evaluation in
+        place of ``num_simulations``.
     **kwargs
         ``reuse_noise``, as of :func:`EstimatedLikelihood` (common random numbers); further arguments of
         ``pymc.CustomDist``, such as ``dims``.
@@ -174,7 +192,7 @@ def KernelABC(
     ...     rate = pm.LogNormal("rate", 0, 1)
     ...     y = pk.KernelABC("y", simulator, rate, observed=np.ones(20), summary=np.mean, epsilon=0.05)
     """
-    function = _SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures)
+    function = _SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures, vectorized)
     target = np.ravel(function.summarised(_values(observed)))
     if epsilon is None:
         factor = _pilot_bandwidth(function, params, observed, target, quantile, num_pilot, random_seed)
@@ -217,7 +235,7 @@ def _pilot_bandwidth(function, params, observed, target, quantile, num_pilot, ra
     drawn = pm.draw([pt.as_tensor_variable(p) for p in params], draws=num_pilot, random_seed=rng)
     found = []
     for values in zip(*drawn, strict=True):
-        once = simulate_repeatedly(lambda v=values: function.simulator(rng, *v, shape), function.summary, 1)
+        once = simulate_repeatedly(lambda v=values: function.one_data_set(rng, v, shape), function.summary, 1)
         found.extend(np.ravel(s) for s in once.summaries)
     if len(found) < max(10, num_pilot // 10):
         raise ValueError(
@@ -241,6 +259,7 @@ def SyntheticLikelihood(
     unbiased: bool = True,
     shrinkage: float = 0.0,
     max_failures: float = 0.1,
+    vectorized: bool = False,
     **kwargs,
 ):
     """Add data that can only be simulated, their summaries taken for normal (Wood 2010).
@@ -249,7 +268,7 @@ def SyntheticLikelihood(
 
     Parameters
     ----------
-    name, simulator, *params, observed, summary, max_failures, **kwargs
+    name, simulator, *params, observed, summary, max_failures, vectorized, **kwargs
         As in :func:`KernelABC`.
     num_simulations : int
         More than the number of summaries plus three; some ten times that keeps chains from sticking.
@@ -268,7 +287,7 @@ def SyntheticLikelihood(
     Summaries far from normal make the posterior wrong without a sign of it in the chains: look at simulated summaries
     (``pm.sample_prior_predictive``), and take :func:`KernelABC` where they are skewed or have several modes.
     """
-    function = _SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures)
+    function = _SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures, vectorized)
     if not 0.0 <= shrinkage < 1.0:
         raise ValueError(f"shrinkage of {name!r} must be in [0, 1), got {shrinkage!r}.")
     if unbiased and shrinkage > 0.0:
@@ -301,6 +320,7 @@ def MMDLikelihood(
     num_simulations: int = 10,
     random_seed: int = 0,
     max_failures: float = 0.1,
+    vectorized: bool = False,
     **kwargs,
 ):
     """Add data that can only be simulated, whole data sets compared as distributions: no summaries (K2-ABC).
@@ -310,7 +330,7 @@ def MMDLikelihood(
 
     Parameters
     ----------
-    name, simulator, *params, max_failures, **kwargs
+    name, simulator, *params, max_failures, vectorized, **kwargs
         As in :func:`KernelABC`.
     observed : array_like (n, ...)
         n exchangeable observations along the first axis.
@@ -338,7 +358,7 @@ def MMDLikelihood(
     def embedded(data):
         return features(as_data_points(data)).mean(axis=0)
 
-    function = _SimulatedLikelihood(name, simulator, embedded, num_simulations, max_failures)
+    function = _SimulatedLikelihood(name, simulator, embedded, num_simulations, max_failures, vectorized)
 
     def estimate(summaries, seen, count):
         return log_mmd_abc(summaries, seen, epsilon, count)

@@ -29,7 +29,7 @@ def assert_exact(draws, effective):
     assert float(draws.std()) == pytest.approx(SPREAD, rel=3.5 / np.sqrt(2.0 * effective))
 
 
-@pytest.mark.parametrize("step", [pk.AdaptiveMetropolis, pk.KAMH])
+@pytest.mark.parametrize("step", [pk.AdaptiveMetropolis, pk.KAMH, pk.KernelHMC])
 def test_posterior_is_the_exact_abc_posterior(step):
     theta = sample(abc_model(), step, cores=1, draws=2000, tune=500)["posterior"]["theta"]
     effective = float(az.ess(theta))
@@ -45,9 +45,43 @@ def test_sequential_monte_carlo_finds_it_too():
     np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], expected, atol=0.2)
 
 
-def test_same_draws_for_any_number_of_cores():
+@pytest.mark.parametrize("way", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_same_draws_for_any_number_of_cores(way):
     one = sample(abc_model(), pk.AdaptiveMetropolis, cores=1)
-    assert same_draws(one, sample(abc_model(), pk.AdaptiveMetropolis, cores=2))
+    assert same_draws(one, sample(abc_model(), pk.AdaptiveMetropolis, cores=2, mp_ctx=way))
+
+
+def many_normals(rng, theta, size):
+    """Data sets at once; one of a hundred fails."""
+    data = rng.normal(theta, 1.0, size=size)
+    data[rng.random(len(data)) < 0.01] = np.nan
+    return data
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+def test_a_vectorized_simulator_is_called_once_an_evaluation():
+    sizes = []
+
+    def simulator(rng, theta, size):
+        sizes.append(size)
+        return many_normals(rng, theta, size)
+
+    model = abc_model(simulator=simulator, vectorized=True)
+    theta = sample(model, pk.AdaptiveMetropolis, cores=1, draws=2000, tune=500)["posterior"]["theta"]
+    assert_exact(theta, float(az.ess(theta)))
+    assert set(sizes) == {(5, 1)}
+    drawn = pm.sample_prior_predictive(500, model=model, random_seed=1)["prior_predictive"]["y"]
+    assert float(drawn.std()) == pytest.approx(np.sqrt(2.0), rel=0.15)
+    assert sizes[-1] == (1, 1)
+    with model:
+        simulated = pk.simulate(200, random_seed=1, progressbar=False)
+    assert simulated["simulation_stats"].attrs["not_finite"] < 10
+
+
+def test_a_vectorized_simulator_that_forgets_the_size_is_told():
+    model = abc_model(simulator=lambda rng, theta, size: rng.normal(theta, 1.0, size=size[1:]), vectorized=True)
+    with pytest.raises(ValueError, match="first dimension must be size"):
+        sample(model, pk.AdaptiveMetropolis, cores=1)
 
 
 @pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
