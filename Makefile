@@ -49,6 +49,7 @@ bench: $(READY)
 	$(RUN) -m case_studies.benchmarks.simulations
 	$(RUN) -m case_studies.benchmarks.community
 	$(RUN) -m case_studies.skew_normal_abc
+	$(RUN) -m case_studies.lynx
 
 format: $(READY)
 	$(RUN) -m ruff check --fix .
