@@ -27,6 +27,7 @@ _STATS = {
     "evaluations": "num_evaluations",
     "log_evidence_increment": "log_evidence_increment",
 }
+_EPSILON = "epsilon_"
 _FEW_DISTINCT = 0.02
 _STILL_CORRELATED = 0.7
 
@@ -64,6 +65,7 @@ class _Kernel(SMC_KERNEL):
             self.config = replace(self.config, moves=replace(moves, noisy=True))
         # PyMC's own functions are never called.
         super().__init__(*args, threshold=threshold, compile_kwargs={"mode": "FAST_COMPILE"}, **kwargs)
+        self._epsilons = {v.name: np.asarray(v.tag.epsilon) for v in model.observed_RVs if hasattr(v.tag, "epsilon")}
         # Where a variable has an initval, PyMC would put all particles there.
         self._prior_expression = prior_expression(model)
         num_dims = sum(size for _, size in self.var_info.values())
@@ -143,7 +145,13 @@ class _Kernel(SMC_KERNEL):
             "threshold": self.config.threshold,
             "smc_kernel": type(self).__name__,
             "waste_free": int(self.config.waste_free),
+            **{f"{_EPSILON}{name}": _spreads(factor) for name, factor in self._epsilons.items()},
         }
+
+
+def _spreads(factor):
+    """Return the standard deviations of the kernel of an ABC block, from them or from a factor of the covariance."""
+    return factor if factor.ndim == 1 else np.sqrt((factor**2).sum(axis=1))
 
 
 class RWSMC(_Kernel):
@@ -313,7 +321,8 @@ def smc_stats(idata: xr.DataTree) -> xr.DataTree:
 
     PyMC writes one list a chain, of as many entries as the chain had stages, which neither netCDF nor zarr takes.
     Here every statistic has the dimensions ``chain`` and ``stage``, filled with NaN behind a chain's last stage;
-    ``log_evidence`` has the dimension ``chain``.
+    ``log_evidence`` has the dimension ``chain``. For a block :class:`KernelABC` named ``y`` there is ``epsilon_y``, the
+    bandwidths at each stage: a power b of a Gaussian kernel is one whose bandwidth is larger by 1 / sqrt(b).
 
     Parameters
     ----------
@@ -336,6 +345,10 @@ def smc_stats(idata: xr.DataTree) -> xr.DataTree:
     data["num_stages"] = ("chain", np.array(last) + 1)
     coords = {"chain": idata["posterior"]["chain"].values, "stage": np.arange(stages)}
     settings = {name: value for name, value in told.attrs.items() if value is not None}
+    for name in [n for n in settings if n.startswith(_EPSILON)]:
+        final = np.atleast_1d(settings.pop(name))
+        widths = final / np.sqrt(data["inverse_temperature"][1][:, :, None])
+        data[name] = (("chain", "stage", f"{name.removeprefix(_EPSILON)}_summary"), widths)
     tidy = xr.Dataset(data, coords=coords, attrs=settings)
     _warn(tidy)
     groups = {name: node.to_dataset() for name, node in idata.children.items() if name != "sample_stats"}

@@ -45,6 +45,18 @@ def test_sequential_monte_carlo_finds_it_too():
     np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], expected, atol=0.2)
 
 
+@pytest.mark.parametrize(("epsilon", "last"), [(0.5, 0.5), ([[0.25]], 0.5)])
+def test_sequential_monte_carlo_says_its_bandwidths(epsilon, last, tmp_path):
+    model = abc_model(epsilon=epsilon)
+    idata = pk.sample_smc(100, pk.ASMC, model=model, chains=2, cores=2, random_seed=3, progressbar=False)
+    stats = idata["smc_stats"]
+    assert stats["epsilon_y"].dims == ("chain", "stage", "y_summary")
+    widths = stats["epsilon_y"].values[:, :, 0]
+    assert (np.diff(widths[0][np.isfinite(widths[0])]) < 0).all()
+    np.testing.assert_allclose(np.nanmin(widths, axis=1), last)
+    idata.to_netcdf(tmp_path / "saved.nc")
+
+
 @pytest.mark.parametrize("way", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_same_draws_for_any_number_of_cores(way):
     one = sample(abc_model(), pk.AdaptiveMetropolis, cores=1)
