@@ -8,7 +8,7 @@
 # each; a mode is the side of the line through the known sensors that each of the three is on. The shares of the modes
 # and the evidence are known by quadrature.
 #
-# Run: `python -m case_studies.sensors [--runs 10]`
+# Run: `python -m case_studies.sensors [--runs 10] [--methods pk.KASMC ...]`
 
 # %%
 import argparse
@@ -28,6 +28,12 @@ KNOWN = np.array([[0.3, 0.35], [0.7, 0.65]])
 SEED = 17  # two of the sensors measure their distance to both known ones, which leaves each a mirror image
 BUDGET = 500_000
 DRAWS = 1000
+CHAINS = "pk.KAMH, 4 chains"
+SMC = {  # kernel, and moves of a particle at each temperature: as many as the budget allows; Hamiltonian ones need less
+    "pk.KASMC": (pk.KASMC, 40),
+    "pk.ASMC": (pk.ASMC, 40),
+    "pk.KernelHMCSMC": (pk.KernelHMCSMC, 5),
+}
 
 
 # %%
@@ -160,33 +166,32 @@ def main():
     """Run all, write the table and the picture."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--methods", nargs="*", default=[*SMC, CHAINS])
     arguments = parser.parse_args()
     reference, evidence = exact()
     modes = np.flatnonzero(reference > 0.01)
     rows, first = [], {}
-    # As many moves as the budget allows; Hamiltonian ones need an eighth of it.
-    for name, kernel, moves in (
-        ("pk.KASMC", pk.KASMC, 40),
-        ("pk.ASMC", pk.ASMC, 40),
-        ("pk.KernelHMCSMC", pk.KernelHMCSMC, 5),
-    ):
-        runs = [smc_run(seed, kernel, moves) for seed in range(arguments.runs)]
-        first.setdefault(name, runs[0][0])
-        found = np.array([shares(places) for places, _, _ in runs])
-        error = np.sqrt(np.mean([(e - evidence) ** 2 for _, e, _ in runs]))
-        evaluations = np.mean([e for _, _, e in runs])
-        rows.append([*_row(name, found, reference, modes), f"{error:.2f}", f"{evaluations:.0f}"])
+    for name in arguments.methods:
+        if name == CHAINS:
+            places = [chains_run(seed).reshape(-1, 3, 2) for seed in range(arguments.runs)]
+            error, evaluations = "", BUDGET
+        else:
+            runs = [smc_run(seed, *SMC[name]) for seed in range(arguments.runs)]
+            places = [p for p, _, _ in runs]
+            error = f"{np.sqrt(np.mean([(e - evidence) ** 2 for _, e, _ in runs])):.2f}"
+            evaluations = np.mean([e for _, _, e in runs])
+        first[name] = places[0]
+        found = np.array([shares(p) for p in places])
+        rows.append([*_row(name, found, reference, modes), error, f"{evaluations:.0f}"])
         print(*rows[-1], flush=True)
-    runs = [chains_run(seed) for seed in range(arguments.runs)]
-    found = np.array([shares(places.reshape(-1, 3, 2)) for places in runs])
-    rows.append([*_row("pk.KAMH, 4 chains", found, reference, modes), "", str(BUDGET)])
-    print(*rows[-1], flush=True)
     header = ["method", "runs that found all modes", "error of a mode's share", "RMSE of log evidence", "evaluations"]
     told = ", ".join(f"{s:.3f}" for s in reference[modes])
     note = f"{arguments.runs} runs. By quadrature: shares of the modes {told}, log evidence {evidence:.2f}.\n\n"
-    text = note + measures.markdown_table(header, rows)
-    measures.write_between(HERE / "benchmarks" / "RESULTS.md", "sensors", text)
-    picture(first["pk.KASMC"], runs[0].reshape(-1, 3, 2))
+    results = HERE / "benchmarks" / "RESULTS.md"
+    table = measures.merge_rows(results, "sensors", header, rows, [(m,) for m in (*SMC, CHAINS)])
+    measures.write_between(results, "sensors", note + table)
+    if "pk.KASMC" in first and CHAINS in first:
+        picture(first["pk.KASMC"], first[CHAINS])
 
 
 def _row(name, found, reference, modes):
