@@ -337,8 +337,9 @@ class KAMH(TransitionStep):
         Whether the scale is driven to ``target_accept``.
     target_accept : float
         Acceptance rate that the scale is driven to.
-    whiten : bool
-        Whether the kernel acts in coordinates of unit covariance.
+    whiten : bool or str
+        Whether the kernel acts in coordinates of unit covariance; ``"local"`` for those in which the neighbourhoods of
+        the chain's past have it, on the average: for thin, bent or scattered posteriors, at 0.1 s for each subsample.
     {parameters}
 
     Notes

@@ -217,6 +217,7 @@ def test_a_chain_that_never_moved_is_not_learnt_from(rng):
         (lambda: ka.Config(isotropic_share=1.0), "isotropic_share"),
         (lambda: ka.Config(scale=-1.0), "scale"),
         (lambda: ka.Config(target_accept=0.0), "target_accept"),
+        (lambda: ka.Config(whiten="globally"), "whiten must be"),
         (lambda: ka.init(np.zeros(3), 0.0, ka.Config(kernel=K.Gaussian([1.0, 2.0]))), "3 dimensions"),
     ],
 )

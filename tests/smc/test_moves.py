@@ -53,6 +53,7 @@ MOVES = {
     "plain walk": M.Walk(learn_covariance=False),
     "walk": M.Walk(),
     "Kameleon": M.Kameleon(),
+    "Kameleon, local": M.Kameleon(kameleon.Config(whiten="local")),
     "Kameleon, raw": M.Kameleon(kameleon.Config(whiten=False, gamma=0.5)),
     "Hamiltonian": M.Hamiltonian(),
     "Hamiltonian, scores": M.Hamiltonian(S.Lite(max_points=100)),
