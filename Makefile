@@ -19,7 +19,7 @@ demo: $(READY)
 test: $(READY)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m pytest -q -n 2
+	$(RUN) -m pytest -q -n 2 --durations=25
 
 test-slow: $(READY)
 	$(RUN) -m pytest -q -n 2 --runslow

@@ -49,6 +49,7 @@ class _SimulatedLikelihood:
         self.max_failures = max_failures
         self.vectorized = bool(vectorized)
         self.calls = self.failures = 0
+        self._observed = None, None  # data and their summary, which every evaluation asks for again
         self.warned = False
 
     @property
@@ -63,7 +64,15 @@ class _SimulatedLikelihood:
         self.calls += self.num_simulations
         self.failures += found.failed
         self._warn(found.first_error)
-        return self.estimate(found.summaries, self.summarised(observed), self.num_simulations)
+        return self.estimate(found.summaries, self._seen(observed), self.num_simulations)
+
+    def _seen(self, observed):
+        """Return the summary of the data, worked out where they are others than last time."""
+        data, summary = self._observed
+        if data is None or not np.array_equal(data, observed):
+            summary = self.summarised(observed)
+            self._observed = observed.copy(), summary
+        return summary
 
     def _simulations(self, rng, params, shape):
         if self.vectorized:
