@@ -47,8 +47,13 @@ def test_sequential_monte_carlo_finds_it_too():
 
 @pytest.mark.parametrize(("epsilon", "last"), [(0.5, 0.5), ([[0.25]], 0.5)])
 def test_sequential_monte_carlo_says_its_bandwidths(epsilon, last, tmp_path):
-    model = abc_model(epsilon=epsilon)
-    idata = pk.sample_smc(100, pk.ASMC, model=model, chains=2, cores=2, random_seed=3, progressbar=False)
+    idata, again = (
+        pk.sample_smc(
+            100, pk.ASMC, model=abc_model(epsilon=epsilon), chains=2, cores=cores, random_seed=3, progressbar=False
+        )
+        for cores in (2, 1)
+    )
+    assert same_draws(idata, again)
     stats = idata["smc_stats"]
     assert stats["epsilon_y"].dims == ("chain", "stage", "y_summary")
     widths = stats["epsilon_y"].values[:, :, 0]
