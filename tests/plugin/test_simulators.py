@@ -53,7 +53,7 @@ def test_sequential_monte_carlo_says_its_bandwidths(epsilon, last, tmp_path):
         )
         for cores in (2, 1)
     )
-    assert same_draws(idata, again)
+    np.testing.assert_array_equal(idata["posterior"]["theta"], again["posterior"]["theta"])
     stats = idata["smc_stats"]
     assert stats["epsilon_y"].dims == ("chain", "stage", "y_summary")
     widths = stats["epsilon_y"].values[:, :, 0]
