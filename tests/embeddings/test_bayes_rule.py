@@ -201,6 +201,7 @@ def test_rules_beat_the_prior_mean():
     assert means["original"] < 0.1 * means["prior"]
 
 
+@pytest.mark.slow
 def test_intervals_cover_on_the_sharp_problem():
     """Truth .95; the prototype's clipped weights gave .994 at twice the length. Six runs of 200 observations."""
     hits, lengths = [], []

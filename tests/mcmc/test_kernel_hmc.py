@@ -182,6 +182,7 @@ def test_score_matching_surrogates_move(name, rng):
 # -- when things are difficult ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_heavy_tails(rng):
     """Student t with 3 degrees of freedom, 5-d: the tenth quantiles of radius are right."""
 

@@ -43,6 +43,7 @@ def test_posterior_of_constrained_variables():
     assert np.unique(idata["sample_stats"]["surrogate_quality"]).size == 1
 
 
+@pytest.mark.slow
 def test_the_noisy_normal_has_its_exact_spread():
     with noisy_model():
         theta = pk.sample_khmc(5000, tune=500, cores=2, random_seed=2, **QUIET)["posterior"]["theta"]

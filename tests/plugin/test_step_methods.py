@@ -43,7 +43,7 @@ def test_same_draws_for_every_start_method(method, model):
     assert same_draws(sample(model(), pk.KAMH, cores=1), sample(model(), pk.KAMH, cores=2, mp_ctx=method))
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", ["KAMH", "AdaptiveMetropolis", pytest.param("KernelHMC", marks=pytest.mark.slow)])
 def test_same_draws_in_a_compound_with_nuts_and_a_discrete_step(name):
     with pm.Model() as model:
         a = pm.Normal("a")
@@ -67,7 +67,7 @@ def test_an_exact_density_is_evaluated_once_a_draw():
 # -- right posteriors ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", ["KAMH", pytest.param("AdaptiveMetropolis", marks=pytest.mark.slow), "KernelHMC"])
 def test_constrained_and_shaped_variables(name):
     idata = sample(exact_model(), STEPS[name], cores=1, draws=12_000, tune=1500)
     posterior = idata["posterior"]
@@ -109,7 +109,7 @@ def test_the_check_of_the_spread_sees_a_step_that_estimates_anew():
 @pytest.mark.parametrize(
     ("noisy", "name"),
     # The noisy case is the harder one; the long tests have all six.
-    [(False, "AdaptiveMetropolis"), (True, "KAMH"), (True, "KernelHMC")],
+    [(True, "KAMH"), (True, "KernelHMC")],
 )
 def test_simulation_based_calibration(noisy, name):
     """120 replications (80 of kernel HMC) of a conjugate model: the rank of the truth among draws is uniform."""
