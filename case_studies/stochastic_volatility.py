@@ -29,6 +29,7 @@ from threadpoolctl import threadpool_limits
 
 import pymc_kernel as pk
 from case_studies.benchmarks import measures
+from case_studies.particles import resample
 
 HERE = Path(__file__).parent
 NAMES = ["mu", "beta", "xi", "omega2", "lam"]
@@ -56,9 +57,9 @@ def run_filter(rng, mu, beta, xi, omega2, lam, returns, num_particles):
     for i in range(num_particles):
         spot[i] = rng.gamma(shape, 1.0 / rate)
     log_weights, moved = np.empty(num_particles), np.empty(num_particles)
+    ancestors = np.empty(num_particles, dtype=np.int64)
     total = 0.0
     for t in range(returns.shape[0]):
-        largest = -np.inf
         for i in range(num_particles):
             after, jumped = decay * spot[i], 0.0
             for _ in range(rng.poisson(lam * shape)):
@@ -72,22 +73,11 @@ def run_filter(rng, mu, beta, xi, omega2, lam, returns, num_particles):
                 log_weights[i] = -0.5 * (off * off / variance + math.log(2.0 * math.pi * variance))
             else:
                 log_weights[i] = -np.inf
-            largest = max(largest, log_weights[i])
-        if not largest > -np.inf:
+        gained = resample(rng, log_weights, ancestors)
+        if not gained > -np.inf:
             return -np.inf
-        mass = 0.0
-        for i in range(num_particles):
-            log_weights[i] = math.exp(log_weights[i] - largest)
-            mass += log_weights[i]
-        total += largest + math.log(mass / num_particles)
-        step = mass / num_particles
-        point, cumulated, index = step * rng.random(), log_weights[0], 0
-        for i in range(num_particles):
-            while cumulated < point and index < num_particles - 1:
-                index += 1
-                cumulated += log_weights[index]
-            spot[i] = moved[index]
-            point += step
+        total += gained
+        spot[:] = moved[ancestors]
     return total
 
 

@@ -32,6 +32,7 @@ class Table(NamedTuple):
     learnt: kameleon.Fit
     centre: np.ndarray  # (d,), mean of the basis points
     scaled_t: np.ndarray  # (d, n), the points over the length scale
+    squares: np.ndarray  # (n,), their squared lengths
     points: np.ndarray  # (n, d + 1), Y with a column of ones
     products: np.ndarray  # (n, 1 + d + d (d + 1) / 2), ones, Y, and the products of its entries
 
@@ -53,7 +54,8 @@ def table(learnt: kameleon.Fit) -> Table:
     rows, columns = np.tril_indices(points.shape[1])
     ones = np.ones((len(points), 1))
     products = np.hstack([ones, y, y[:, rows] * y[:, columns]])
-    return Table(learnt, centre, np.ascontiguousarray(scaled.T), np.hstack([ones, y]), products)
+    squares = (scaled**2).sum(axis=1)
+    return Table(learnt, centre, np.ascontiguousarray(scaled.T), squares, np.hstack([ones, y]), products)
 
 
 def local_at(positions: np.ndarray, known: Table) -> Places:
@@ -102,7 +104,7 @@ def _fill_local(whitened, known, out):
     learnt = known.learnt
     y = (whitened - known.centre) * learnt.inverse_length_scale
     slopes = y @ known.scaled_t
-    _fill_slopes(y, known.scaled_t, learnt.is_radial, learnt.family, learnt.shape_a, learnt.shape_b, slopes)
+    _fill_slopes((y**2).sum(axis=1), known.squares, *learnt[4:8], slopes)
     first = slopes @ known.points
     np.square(slopes, out=slopes)
     second = slopes @ known.products
@@ -111,22 +113,15 @@ def _fill_local(whitened, known, out):
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _fill_slopes(places, points_t, is_radial, family, a, b, slopes):
-    """Turn scalar products (n, m) of places (n, d) and points into slopes, both over the length scale."""
-    d, m = points_t.shape
-    squares = np.zeros(m)
-    for k in range(d):
-        for j in range(m):
-            squares[j] += points_t[k, j] ** 2
+def _fill_slopes(squares, point_squares, is_radial, family, a, b, slopes):
+    """Turn scalar products (n, m) of places and points into slopes; squared lengths (n,) and (m,)."""
     factor = 4.0 if is_radial else 2.0
-    for i in range(places.shape[0]):
+    m = point_squares.shape[0]
+    for i in range(squares.shape[0]):
         row = slopes[i]
         if is_radial:
-            square = 0.0
-            for k in range(d):
-                square += places[i, k] ** 2
             for j in range(m):
-                row[j] = max(square + squares[j] - 2.0 * row[j], 0.0)
+                row[j] = max(squares[i] + point_squares[j] - 2.0 * row[j], 0.0)
         fill_profile(family, a, b, 1, row, row)
         for j in range(m):
             row[j] *= factor

@@ -163,8 +163,7 @@ class KameleonFit(NamedTuple):
     local: Table
     log_scale: float
     num_adapted: int
-    before: Places | None = None  # of the last move and what it proposed: where particles are now, one or the other
-    proposed: Places | None = None
+    places: tuple[Places, Places] | None = None  # before the last move and proposed by it: particles are in one of them
 
 
 @dataclass(frozen=True)
@@ -209,8 +208,7 @@ class Kameleon:
 
     def adapt(self, learnt: KameleonFit, proposals: Proposals, accept_prob: np.ndarray) -> KameleonFit:
         """Return the proposal with the scale moved by the mean acceptance."""
-        before, proposed = proposals.places
-        learnt = learnt._replace(before=before, proposed=proposed)
+        learnt = learnt._replace(places=proposals.places)
         if not self.config.learn_scale:
             return learnt
         target = self.config.target_accept
@@ -227,15 +225,16 @@ class Kameleon:
 
 def _where(positions, learnt):
     """Return the places of the particles, worked out only where they are in neither place of the last move."""
-    if learnt.proposed is None or len(positions) != len(learnt.proposed.positions):
+    if learnt.places is None or len(positions) != len(learnt.places[0].positions):
         return local_at(positions, learnt.local)
-    has_moved = (positions == learnt.proposed.positions).all(axis=1)
-    is_known = has_moved | (positions == learnt.before.positions).all(axis=1)
+    before, proposed = learnt.places
+    has_moved = (positions == proposed.positions).all(axis=1)
+    is_known = has_moved | (positions == before.positions).all(axis=1)
     if not is_known.all():
         return local_at(positions, learnt.local)
     chosen = [
         np.where(has_moved.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-        for new, old in zip(learnt.proposed, learnt.before, strict=True)
+        for new, old in zip(proposed, before, strict=True)
     ]
     return Places(*chosen)
 

@@ -99,7 +99,7 @@ def test_kameleon_remembers_where_particles_are(rng):
     points[accepted] = proposals.positions[accepted]
     for others in (points, points[::-1].copy()):
         remembered = moves.propose(np.random.default_rng(3), others, learnt)
-        fresh = moves.propose(np.random.default_rng(3), others, learnt._replace(before=None, proposed=None))
+        fresh = moves.propose(np.random.default_rng(3), others, learnt._replace(places=None))
         np.testing.assert_allclose(remembered.positions, fresh.positions, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(remembered.log_ratio, fresh.log_ratio, atol=1e-8)
 
