@@ -1,12 +1,13 @@
 """Draws around a regression: training residuals, from everywhere or from nearby. Imports NumPy, SciPy, siblings."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from scipy.spatial import KDTree
-from scipy.special import logsumexp
+from scipy.spatial.distance import cdist
 
+from pymc_kernel.embeddings.adjustment import adjusted
 from pymc_kernel.embeddings.draws import resample, weighted_quantiles
 from pymc_kernel.embeddings.inputs import robust_scales
 
@@ -14,11 +15,12 @@ __all__ = ["Predictive"]
 
 _SHARES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # of the training points; 1 is global
 _FEWEST = 25  # points in a neighbourhood
-_CASES = 200  # for the choice between them
-# Along the covariance of all errors, in units of the rule of thumb; along each error's own neighbours', in theirs.
-_SMOOTHINGS = (("overall", 1.0), ("overall", 0.5), ("overall", 0.25), ("own", 1.0), ("own", 0.5))
+_CASES = (50, 100, 200, 400)  # for the choice between them; after each, those clearly behind are left out
+_CLEARLY = 2.0  # standard errors
+# Along the covariance of all errors, in units of the rule of thumb; along each error's own neighbours', in theirs, with
+# errors as they are or moved to the query.
+_BANDWIDTHS = {"overall": (1.0, 0.5, 0.25), "own": (1.0, 0.7), "moved": (1.0, 0.7)}
 _MOST_OWN = 400  # points up to which errors are smoothed along their own neighbours
-_NEVER = 1e9  # a score that is never the best
 _WIDEST = 0.95  # of the residuals' spread
 _ELSEWHERE = 0.01  # weight of a wide Gaussian in the score, so that no single case decides
 
@@ -30,7 +32,8 @@ class Predictive:
     With a neighbourhood it is regression-adjusted rejection (Beaumont, Zhang and Balding 2002) around a kernel
     regression; with all points, the residuals' law is taken to be the same everywhere. Residuals are smoothed: by a
     Gaussian along their covariance, drawn together by as much, which keeps mean and covariance (West 1993); or, for
-    laws with modes or thin shapes, by one along the covariance of the neighbours of each.
+    laws with modes or thin shapes, by one along the covariance of the neighbours of each. For laws whose modes go
+    different ways with x, residuals are first moved to x, each by the slope of its own neighbours.
 
     Attributes
     ----------
@@ -45,7 +48,7 @@ class Predictive:
     share : float
         Of the training points in a neighbourhood; 1 for all of them.
     smoothing : tuple
-        Along which covariance, and how widely.
+        "overall", "own" or "moved", and the bandwidth.
     scores : dict
         (metric, share, smoothing) -> minus the mean log density of leave-one-out predictions; smaller is better.
     """
@@ -64,7 +67,8 @@ class Predictive:
     def fit(cls, latent, observed, residuals, weights, rng) -> "Predictive":
         """Choose metric, share and smoothing by the log score of leave-one-out predictions.
 
-        Of those whose score is within a standard error of the best, the one with the largest share is taken.
+        Of those whose score is within a standard error of the best, the one with the largest share is taken. Scores
+        are a race (Maron and Moore 1994): up to 400 predictions, fewer for laws that fall clearly behind.
         """
         candidates = []
         for metric, points in (("observed", observed), ("predicted", latent - residuals)):
@@ -72,50 +76,54 @@ class Predictive:
             places = (points - location) / scale
             for share in _SHARES[0 if metric == "observed" else 1 :]:
                 if share == 1.0 or share * len(latent) >= _FEWEST:
-                    candidates.append(
-                        cls(residuals, weights, places, location, scale, metric, share, _SMOOTHINGS[0], {})
-                    )
-        cases = resample(weights / weights.sum(), min(_CASES, len(latent)), rng)
+                    law = cls(residuals, weights, places, location, scale, metric, share, ("overall", 1.0), {})
+                    candidates += [replace(law, smoothing=(along, 1.0)) for along in law._ways()]
         overall = _covariance(residuals, weights / weights.sum(), 0.0)
         wide = 3.0 * np.linalg.cholesky(overall)
-        scores = np.array([[c._surprise(case, overall, wide) for case in cases] for c in candidates])
-        scores = scores.transpose(0, 2, 1).reshape(-1, len(cases))
-        candidates = [replace(c, smoothing=s) for c in candidates for s in _SMOOTHINGS]
-        best = int(scores.mean(axis=1).argmin())
-        excess = scores - scores[best]
-        close = excess.mean(axis=1) <= excess.std(axis=1) / np.sqrt(len(cases)) + 1e-9
-        best = min(np.flatnonzero(close), key=lambda c: (-candidates[c].share, scores[c].mean()))
-        summary = {
-            (c.metric, c.share, c.smoothing): float(s) for c, s in zip(candidates, scores.mean(axis=1), strict=True)
-        }
-        return replace(candidates[best], scores=summary)
+        cases = resample(weights / weights.sum(), min(_CASES[-1], len(latent)), rng)
+        surprises = _race(candidates, cases, lambda law, case: law._surprise(case, overall, wide))
+        laws = [replace(c, smoothing=(c.smoothing[0], b)) for c in candidates for b in _BANDWIDTHS[c.smoothing[0]]]
+        best, scores = _largest_of_the_best(laws, [column for found in surprises for column in found.T])
+        return replace(best, scores={(c.metric, c.share, c.smoothing): s for c, s in zip(laws, scores, strict=True)})
+
+    def _ways(self):
+        """Return along what residuals may be smoothed: their own neighbours where there are not too many."""
+        if self.share * len(self.residuals) > _MOST_OWN:
+            return ["overall"]
+        return ["overall", "own"] if self.share == 1.0 else list(_BANDWIDTHS)
 
     def _surprise(self, case, overall, wide):
-        """Return minus the log density (smoothings,) of the prediction of a training point from the others."""
-        weights, errors = self._nearby(self.places[case], leave_out=case)
+        """Return minus the log density of the prediction of a training point from the others, for all bandwidths."""
+        along, _ = self.smoothing
+        weights, errors = self._centres(self.places[case], leave_out=case)
         truth = self.residuals[case]
-        outside = _log_normals(truth[None], wide[None])[0]
-        mean, factor, effective = _moments(errors, weights, overall)
-        own = _own_factors(errors, weights, overall) if 3 <= len(errors) <= _MOST_OWN else None
+        outside = np.log(_ELSEWHERE) + _log_normals(truth[None], wide[None])[0]
+        if along == "overall":
+            mean, factor, effective = _moments(errors, weights, overall)
+        else:
+            own = _own_factors(errors, weights, overall)
         found = []
-        for along, bandwidth in _SMOOTHINGS:
-            if along == "own" and own is None:
-                found.append(_NEVER)
-                continue
-            if along == "own":
-                logs = _log_normals(truth - errors, bandwidth * own)
-            else:
+        for bandwidth in _BANDWIDTHS[along]:
+            if along == "overall":
                 width, pull = _shrinkage(bandwidth, effective, len(mean))
                 logs = _log_normals(truth - mean - pull * (errors - mean), width * factor[None])
-            inner = logsumexp(logs, b=weights)
-            found.append(-np.logaddexp(np.log1p(-_ELSEWHERE) + inner, np.log(_ELSEWHERE) + outside))
+            else:
+                logs = _log_normals(truth - errors, bandwidth * own)
+            top = logs.max()
+            inner = top + np.log(weights @ np.exp(logs - top))
+            found.append(-np.logaddexp(np.log1p(-_ELSEWHERE) + inner, outside))
         return found
 
-    def _nearby(self, place, leave_out=None):
-        """Return weights (k,) of sum one and the residuals (k, p) that have any."""
+    def _centres(self, place, leave_out=None):
+        """Return weights (k,) of sum one and the residuals (k, p) that have any, moved to ``place`` if need be."""
         weights = self._near(place, leave_out)
         inside = np.flatnonzero(weights)
-        return weights[inside] / weights.sum(), self.residuals[inside]
+        along, _ = self.smoothing
+        if along != "overall":
+            # Ties, as of counts, can make a neighbourhood any size.
+            inside = inside[:: -(-len(inside) // _MOST_OWN)]
+        errors, weights = self.residuals[inside], weights[inside] / weights[inside].sum()
+        return weights, adjusted(errors, self.places[inside] - place, weights) if along == "moved" else errors
 
     def _near(self, place, leave_out=None):
         """Return the weights (n,) of the residuals at ``place`` (k,): Epanechnikov's, over the share's radius."""
@@ -154,11 +162,11 @@ class Predictive:
         )
 
     def _errors(self, place, num_draws, overall, rng):
-        weights, errors = self._nearby(place)
+        weights, errors = self._centres(place)
         chosen = resample(weights, num_draws, rng)
         noise = rng.standard_normal((num_draws, errors.shape[1]))
         along, bandwidth = self.smoothing
-        if along == "own":
+        if along != "overall":
             factors = bandwidth * _own_factors(errors, weights, overall)
             return errors[chosen] + np.einsum("mij,mj->mi", factors[chosen], noise)
         mean, factor, effective = _moments(errors, weights, overall)
@@ -170,12 +178,44 @@ class Predictive:
         if self.share == 1.0:
             return means[:, None] + weighted_quantiles(self.residuals, self.weights, probabilities)
         places = self._places(means, observed)
-        return np.stack(
-            [
-                mean + weighted_quantiles(self.residuals, self._near(place), probabilities)
-                for mean, place in zip(means, places, strict=True)
-            ]
-        )
+        found = []
+        for mean, place in zip(means, places, strict=True):
+            weights, errors = self._centres(place)
+            found.append(mean + weighted_quantiles(errors, weights, probabilities))
+        return np.stack(found)
+
+
+def _race(laws, cases, surprise):
+    """Return for each law its surprises (number of cases, bandwidths); those clearly behind get no further cases."""
+    found = [np.empty((0, len(_BANDWIDTHS[law.smoothing[0]]))) for law in laws]
+    running = range(len(laws))
+    for start, stop in pairwise((0, *_CASES)):
+        if start < len(cases):
+            for i in running:
+                found[i] = np.concatenate([found[i], [surprise(laws[i], case) for case in cases[start:stop]]])
+            is_close = _close_to_best(np.hstack([found[i] for i in running]), _CLEARLY)
+            running = np.unique(np.repeat(running, [found[i].shape[1] for i in running])[is_close])
+    return found
+
+
+def _close_to_best(scores, errors):
+    """Return which columns of scores (cases, columns) are on average within so many standard errors of the best."""
+    excess = scores - scores[:, [scores.mean(axis=0).argmin()]]
+    return excess.mean(axis=0) <= errors * excess.std(axis=0) / np.sqrt(len(scores)) + 1e-9
+
+
+def _largest_of_the_best(laws, surprises):
+    """Return the law of the largest share among those within a standard error of the best, and all mean surprises.
+
+    A law that was left out early is told by how far it was behind on the cases that it had.
+    """
+    most = max(map(len, surprises))
+    last = [i for i, found in enumerate(surprises) if len(found) == most]
+    best = surprises[min(last, key=lambda i: surprises[i].mean())]
+    means = [float(best.mean() + (found - best[: len(found)]).mean()) for found in surprises]
+    is_close = _close_to_best(np.stack([surprises[i] for i in last], axis=1), 1.0)
+    chosen = min(np.array(last)[is_close], key=lambda i: (-laws[i].share, means[i]))
+    return laws[chosen], means
 
 
 def _covariance(errors, weights, mean):
@@ -203,11 +243,13 @@ def _shrinkage(bandwidth, effective, d):
 def _own_factors(errors, weights, overall):
     """Return the Cholesky factors (k, d, d) of the scatter of each error's nearest neighbours around it."""
     k, d = errors.shape
-    count = min(2 * d + 2, k - 1)
+    if k < 3:
+        return np.broadcast_to(np.linalg.cholesky(overall), (k, d, d))
+    count = min(3 * d + 3, k - 1)
     scaled = errors / np.sqrt(np.diag(overall))
-    near = KDTree(scaled).query(scaled, k=count + 1)[1][:, 1:]
+    near = np.argpartition(cdist(scaled, scaled, "sqeuclidean"), count, axis=1)[:, : count + 1]
     differences = errors[near] - errors[:, None]  # (k, count, d)
-    own = np.einsum("kci,kcj->kij", differences, differences) / count
+    own = np.swapaxes(differences, 1, 2) @ differences / count
     lean = d / (d + count)
     pooled = np.einsum("k,kij->ij", weights, own)
     return np.linalg.cholesky((1.0 - lean) * own + lean * pooled + 1e-6 * np.diag(np.diag(overall)))

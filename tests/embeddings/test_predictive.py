@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_kernel.embeddings.predictive import _SMOOTHINGS, Predictive, _log_normals, _own_factors
+from pymc_kernel.embeddings.predictive import _BANDWIDTHS, Predictive, _log_normals, _own_factors, _race
 
 RNG = np.random.default_rng(1)
 
@@ -26,32 +28,28 @@ def test_log_densities_equal_scipy():
     np.testing.assert_allclose(_log_normals(differences, factors[:1]) - np.log(2.0 * np.pi), one)
 
 
-def test_the_score_is_that_of_a_smoothed_leave_one_out_prediction():
+@pytest.mark.parametrize("along", ["overall", "own"])
+def test_the_score_is_that_of_a_smoothed_leave_one_out_prediction(along):
     latent = RNG.standard_normal((60, 2)) @ np.array([[1.0, 0.3], [0.0, 0.5]])
     law = fitted(latent - latent.mean(axis=0), RNG.standard_normal((60, 1)))
-    law = Predictive(**{**vars(law), "share": 1.0})
+    law = replace(law, share=1.0, smoothing=(along, 1.0))
     overall = np.cov(latent.T, bias=True) + np.diag(1e-12 + 1e-9 * np.var(latent, axis=0))
     others = np.delete(law.residuals, 7, axis=0)
     mean = others.mean(axis=0)
     lean = 2.0 / (2.0 + 59.0)
     covariance = (1.0 - lean) * np.cov(others.T, bias=True) + lean * overall
-    for (along, bandwidth), score in zip(
-        _SMOOTHINGS, law._surprise(7, overall, 3.0 * np.linalg.cholesky(overall)), strict=True
-    ):
+    found = law._surprise(7, overall, 3.0 * np.linalg.cholesky(overall))
+    for bandwidth, score in zip(_BANDWIDTHS[along], found, strict=True):
         if along == "overall":
             width = bandwidth * (4.0 / (59.0 * 4.0)) ** (1.0 / 6.0)
             centres = mean + np.sqrt(1.0 - width**2) * (others - mean)
-            inner = np.mean(
-                [stats.multivariate_normal(c, width**2 * covariance).pdf(law.residuals[7]) for c in centres]
-            )
+            covariances = np.broadcast_to(width**2 * covariance, (59, 2, 2))
         else:
             factors = bandwidth * _own_factors(others, np.full(59, 1.0 / 59.0), overall)
-            inner = np.mean(
-                [
-                    stats.multivariate_normal(c, f @ f.T).pdf(law.residuals[7])
-                    for c, f in zip(others, factors, strict=True)
-                ]
-            )
+            centres, covariances = others, factors @ factors.transpose(0, 2, 1)
+        inner = np.mean(
+            [stats.multivariate_normal(c, v).pdf(law.residuals[7]) for c, v in zip(centres, covariances, strict=True)]
+        )
         outer = stats.multivariate_normal(np.zeros(2), 9.0 * overall).pdf(law.residuals[7])
         expected = -np.log(0.99 * inner + 0.01 * outer) - np.log(2.0 * np.pi)
         assert score == pytest.approx(expected, abs=1e-6)
@@ -76,3 +74,65 @@ def test_thin_shapes_stay_thin():
     assert law.smoothing[0] == "own"
     draws = law.sample(np.zeros((1, 2)), np.zeros((1, 1)), 5000, np.random.default_rng(3))[0]
     assert np.std(np.linalg.norm(draws, axis=1)) < 0.04
+
+
+@pytest.fixture(scope="module")
+def two_branches():
+    """Fit to the two roots of a square, whose regression knows nothing of them."""
+    n = 1000
+    observed = RNG.uniform(0.3, 3.0, (n, 1))
+    theta = RNG.choice([-1.0, 1.0], (n, 1)) * np.sqrt(observed) + 0.01 * RNG.standard_normal((n, 1))
+    return Predictive.fit(theta, observed, theta, np.full(n, 1.0 / n), np.random.default_rng(2))
+
+
+def test_branches_that_part_are_followed(two_branches):
+    law = two_branches
+    assert law.smoothing[0] == "moved"
+    for y in (0.5, 1.0, 2.0):
+        draws = law.sample(np.zeros((1, 1)), np.array([[y]]), 5000, np.random.default_rng(3))[0, :, 0]
+        assert abs(np.mean(draws > 0.0) - 0.5) < 0.12  # a hundred neighbours
+        assert np.abs(np.abs(draws) - np.sqrt(y)).mean() < 0.025
+        low, high = law.quantiles(np.zeros((1, 1)), np.array([[y]]), np.array([0.05, 0.95]))[0, :, 0]
+        assert (low, high) == pytest.approx((-np.sqrt(y), np.sqrt(y)), abs=0.04)
+    # The test is of the moves: the same neighbours as they are lie far more widely.
+    still = replace(law, smoothing=("own", 0.7))
+    draws = still.sample(np.zeros((1, 1)), np.array([[1.0]]), 5000, np.random.default_rng(3))[0, :, 0]
+    assert np.abs(np.abs(draws) - 1.0).mean() > 0.025
+
+
+def test_ties_in_the_data_are_bounded_in_memory():
+    n = 4000
+    counts = RNG.integers(0, 2, (n, 1)).astype(float)
+    law = Predictive.fit(
+        counts + RNG.standard_normal((n, 1)), counts, RNG.standard_normal((n, 1)), np.ones(n), np.random.default_rng(2)
+    )
+    for along in ("own", "moved"):
+        tied = replace(law, metric="observed", share=0.003, smoothing=(along, 1.0), places=counts)
+        tied = replace(tied, location=np.zeros(1), scale=np.ones(1))
+        weights, _ = tied._centres(np.array([1.0]))
+        assert len(weights) <= 400
+        draws = tied.sample(np.zeros((1, 1)), np.ones((1, 1)), 4000, np.random.default_rng(3))
+        assert np.std(draws) == pytest.approx(1.0, abs=0.2)
+
+
+def test_a_law_that_is_clearly_behind_gets_no_further_cases(two_branches):
+    law = two_branches
+    laws = [replace(law, smoothing=("own", 1.0)) for _ in range(3)]
+    noise, asked = RNG.standard_normal((3, 400)), np.zeros(3, dtype=int)
+
+    def surprise(of, case):
+        i = next(i for i, other in enumerate(laws) if other is of)
+        asked[i] += 1
+        return [5.0 * (i == 2) + 0.1 * i + noise[i, case]] * 2
+
+    found = _race(laws, np.arange(400), surprise)
+    assert asked.tolist() == [400, 400, 50]
+    assert [len(f) for f in found] == asked.tolist()
+
+
+def test_a_law_left_out_early_is_scored_by_how_far_it_was_behind(two_branches):
+    law = two_branches
+    best = min(law.scores, key=law.scores.get)
+    assert law.scores[best] == pytest.approx(min(law.scores.values()))
+    assert law.scores[law.metric, law.share, law.smoothing] <= law.scores[best] + 0.5
+    assert law.scores["observed", 1.0, ("overall", 1.0)] > law.scores[best] + 1.0
