@@ -19,10 +19,10 @@ demo: $(READY)
 test: $(READY)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
-	$(RUN) -m pytest -q -n 2 --durations=25
+	$(RUN) -m pytest -q -n 2 --dist worksteal --durations=25
 
 test-slow: $(READY)
-	$(RUN) -m pytest -q -n 2 --runslow
+	$(RUN) -m pytest -q -n 2 --dist worksteal --runslow
 
 bench: $(READY)
 	$(RUN) -m case_studies.benchmarks.overhead

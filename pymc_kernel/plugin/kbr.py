@@ -99,7 +99,7 @@ def sample_kbr(
     Draws are the posterior mean by kernel regression plus smoothed residuals of simulations, from everywhere or from
     nearby, where each may be moved to the data along its own branch of the posterior: the log score of leave-one-out
     predictions decides. They live on the unconstrained scale, so no draw leaves the prior's support.
-    ``rule.calibration()`` says at next to no cost whether such posteriors cover.
+    ``rule.calibration()`` says for the price of five fits whether such posteriors cover.
 
     A warning is given where the observation lies outside of what was simulated: then the posterior is extrapolated.
 

@@ -341,13 +341,13 @@ def several():
 def test_vectorised_draws_have_the_law_of_pymc(build):
     with pm.Model() as model:
         build()
-    sims = pk.simulate(1500, model=model, **QUIET)
+    sims = pk.simulate(1000, model=model, **QUIET)
     expected = pm.sample_prior_predictive(
-        1500, model=model, random_seed=2, compile_kwargs={"mode": Mode("py", optimizer=None)}
+        1000, model=model, random_seed=2, compile_kwargs={"mode": Mode("py", optimizer=None)}
     )
     for group in ("prior", "prior_predictive"):
         for name, values in sims[group].data_vars.items():
-            one, other = values.values[0].reshape(1500, -1), expected[group][name].values[0].reshape(1500, -1)
+            one, other = values.values[0].reshape(1000, -1), expected[group][name].values[0].reshape(1000, -1)
             for coordinate, reference in zip(one.T, other.T, strict=True):
                 # Rounded: a correlation with itself is 1 but for the last bits.
                 assert stats.ks_2samp(coordinate.round(12), reference.round(12)).pvalue > 1e-4, (group, name)

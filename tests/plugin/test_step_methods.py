@@ -130,7 +130,7 @@ def test_simulation_based_calibration_with_1000_replications(name, noisy):
 
 
 def test_calibration_sees_a_posterior_that_is_too_narrow():
-    ranks = calibration_ranks(pk.AdaptiveMetropolis, False, 200, observation_sd=0.5)
+    ranks = calibration_ranks(pk.AdaptiveMetropolis, False, 100, observation_sd=0.5)
     assert stats.chisquare(np.bincount(ranks, minlength=20)).pvalue < 1e-3
 
 
