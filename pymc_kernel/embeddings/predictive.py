@@ -15,7 +15,7 @@ __all__ = ["Predictive"]
 
 _SHARES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # of the training points; 1 is global
 _FEWEST = 25  # points in a neighbourhood
-_CASES = (50, 100, 200, 400)  # for the choice between them; after each, those clearly behind are left out
+_CASES = (25, 50, 100, 200, 400)  # for the choice between them; after each, those clearly behind are left out
 _CLEARLY = 2.0  # standard errors
 # Along the covariance of all errors, in units of the rule of thumb; along each error's own neighbours', in theirs, with
 # errors as they are or moved to the query.
@@ -129,7 +129,8 @@ class Predictive:
         """Return the weights (n,) of the residuals at ``place`` (k,): Epanechnikov's, over the share's radius."""
         weights = self.weights
         if self.share < 1.0:
-            squared = ((self.places - place) ** 2).sum(axis=1)
+            moves = self.places - place
+            squared = np.einsum("ij,ij->i", moves, moves)
             if leave_out is not None:
                 squared[leave_out] = np.inf
             # The radius holds the share of the points that have any weight.

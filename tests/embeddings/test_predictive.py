@@ -125,7 +125,7 @@ def test_a_law_that_is_clearly_behind_gets_no_further_cases(two_branches):
         return [5.0 * (i == 2) + 0.1 * i + noise[i, case]] * 2
 
     found = _race(laws, np.arange(400), surprise)
-    assert asked.tolist() == [400, 400, 50]
+    assert asked.tolist() == [400, 400, 25]
     assert [len(f) for f in found] == asked.tolist()
 
 
