@@ -1,22 +1,27 @@
-"""Regression adjustment of errors of which neighbours may disagree on the slope. Imports NumPy and SciPy."""
+"""Regression adjustment of errors of which neighbours may disagree on the slope. Imports NumPy, SciPy, siblings."""
 
 import numpy as np
 from scipy.spatial.distance import cdist
 
-__all__ = ["adjusted"]
+from pymc_kernel.embeddings.inputs import robust_scales
+
+__all__ = ["MOST_DIMENSIONS", "adjusted"]
+
+MOST_DIMENSIONS = 20  # of moves, that slopes are learnt for
 
 _SHARE = 0.3  # of the errors, that a slope is learnt from
 _FEWEST = 5
 _ROUNDS = 3
 _RIDGE = 1e-6  # of the mean square of a move
-_MOST_DIMENSIONS = 20
+_FAR = 10.0  # spreads, beyond which an error counts as that far for the slopes
 
 
 def adjusted(errors: np.ndarray, moves: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the errors (k, p) as they would be at the query, which their points are ``moves`` (k, q) away from.
 
     Each is moved by a slope of its own: the regression of errors on moves among the third of the errors nearest to it
-    (Epanechnikov's weights), leaning a little to that of all of them. Where a posterior has branches that go different
+    (Epanechnikov's weights), leaning to that of all of them the more, the fewer errors there are for the q dimensions
+    of a move. Where a posterior has branches that go different
     ways with the data, as the two of a square root do, each branch goes its own way, and a neighbourhood can be many
     times as wide as the branches are. With one slope for all it is the adjustment of Beaumont, Zhang and Balding
     (2002). As it is better known which errors are near once they are moved, this is done three times over.
@@ -28,27 +33,27 @@ def adjusted(errors: np.ndarray, moves: np.ndarray, weights: np.ndarray) -> np.n
     Time O(k^2 (q + p) q), memory O(k^2 + k (q + p) q).
     """
     (k, q), p = moves.shape, errors.shape[1]
-    if q > _MOST_DIMENSIONS or k <= _FEWEST:
+    if q > MOST_DIMENSIONS or k <= _FEWEST:
         return errors
     count = max(round(_SHARE * k), _FEWEST)
     lean = q / (q + count)
     weights = weights / weights.sum()
-    terms = weights[:, None] * _terms(moves, errors)
+    middle, spread = robust_scales(errors)
+    terms = weights[:, None] * _terms(moves, np.clip(errors, middle - _FAR * spread, middle + _FAR * spread))
     spread, cross = (moment[0] for moment in _moments(terms.sum(axis=0, keepdims=True), p, q))
     spread = spread + np.diag(_RIDGE * (weights @ moves**2) + 1e-300)
     found = errors
     for _ in range(_ROUNDS):
-        own_spread, own_cross = _moments(_near(found, weights, count) @ terms, p, q)
+        own_spread, own_cross = _moments(_near(found, count) @ terms, p, q)
         slopes = np.linalg.solve((1.0 - lean) * own_spread + lean * spread, (1.0 - lean) * own_cross + lean * cross)
         found = errors - np.matmul(moves[:, None], slopes)[:, 0]
     return found
 
 
-def _near(errors, weights, count):
+def _near(errors, count):
     """Return the weights (k, k) of each error's nearest ones, over scaled distances."""
-    centred = errors - weights @ errors
-    scale = np.sqrt(weights @ centred**2)
-    scaled = centred / np.where(scale > 0.0, scale, 1.0)
+    middle, scale = robust_scales(errors)
+    scaled = (errors - middle) / scale
     distances = cdist(scaled, scaled, "sqeuclidean")
     radii = np.partition(distances, count, axis=1)[:, count]
     # Errors that are all the same have no radius, and all of them are near.

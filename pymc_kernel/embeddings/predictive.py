@@ -7,7 +7,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.spatial.distance import cdist
 
-from pymc_kernel.embeddings.adjustment import adjusted
+from pymc_kernel.embeddings.adjustment import MOST_DIMENSIONS, adjusted
 from pymc_kernel.embeddings.draws import resample, weighted_quantiles
 from pymc_kernel.embeddings.inputs import robust_scales
 
@@ -16,7 +16,8 @@ __all__ = ["Predictive"]
 _SHARES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # of the training points; 1 is global
 _FEWEST = 25  # points in a neighbourhood
 _CASES = (25, 50, 100, 200, 400)  # for the choice between them; after each, those clearly behind are left out
-_CLEARLY = 2.0  # standard errors
+_CLEARLY = 2.0  # standard errors, and
+_RARE = 5.0  # one case as bad as this that has not been met yet
 # Along the covariance of all errors, in units of the rule of thumb; along each error's own neighbours', in theirs, with
 # errors as they are or moved to the query.
 _BANDWIDTHS = {"overall": (1.0, 0.5, 0.25), "own": (1.0, 0.7), "moved": (1.0, 0.7)}
@@ -50,7 +51,8 @@ class Predictive:
     smoothing : tuple
         "overall", "own" or "moved", and the bandwidth.
     scores : dict
-        (metric, share, smoothing) -> minus the mean log density of leave-one-out predictions; smaller is better.
+        (metric, share, smoothing) -> minus the mean log density of leave-one-out predictions, up to a constant; smaller
+        is better. Of a law that was left out early it is that of the best plus how far it was behind.
     """
 
     residuals: np.ndarray
@@ -70,27 +72,30 @@ class Predictive:
         Of those whose score is within a standard error of the best, the one with the largest share is taken. Scores
         are a race (Maron and Moore 1994): up to 400 predictions, fewer for laws that fall clearly behind.
         """
-        candidates = []
+        candidates, alive = [], np.flatnonzero(weights > 0.0)
         for metric, points in (("observed", observed), ("predicted", latent - residuals)):
             location, scale = robust_scales(points)
             places = (points - location) / scale
             for share in _SHARES[0 if metric == "observed" else 1 :]:
-                if share == 1.0 or share * len(latent) >= _FEWEST:
+                if share == 1.0 or share * len(alive) >= _FEWEST:
                     law = cls(residuals, weights, places, location, scale, metric, share, ("overall", 1.0), {})
-                    candidates += [replace(law, smoothing=(along, 1.0)) for along in law._ways()]
+                    candidates += [replace(law, smoothing=(along, 1.0)) for along in law._ways(len(alive))]
         overall = _covariance(residuals, weights / weights.sum(), 0.0)
         wide = 3.0 * np.linalg.cholesky(overall)
-        cases = resample(weights / weights.sum(), min(_CASES[-1], len(latent)), rng)
+        chances = weights[alive] / weights[alive].sum()
+        cases = rng.choice(alive, size=min(_CASES[-1], len(alive)), replace=False, p=chances)
         surprises = _race(candidates, cases, lambda law, case: law._surprise(case, overall, wide))
         laws = [replace(c, smoothing=(c.smoothing[0], b)) for c in candidates for b in _BANDWIDTHS[c.smoothing[0]]]
         best, scores = _largest_of_the_best(laws, [column for found in surprises for column in found.T])
         return replace(best, scores={(c.metric, c.share, c.smoothing): s for c, s in zip(laws, scores, strict=True)})
 
-    def _ways(self):
+    def _ways(self, num_points):
         """Return along what residuals may be smoothed: their own neighbours where there are not too many."""
-        if self.share * len(self.residuals) > _MOST_OWN:
+        count, width = self.share * num_points, self.places.shape[1]
+        if count > _MOST_OWN:
             return ["overall"]
-        return ["overall", "own"] if self.share == 1.0 else list(_BANDWIDTHS)
+        can_move = self.share < 1.0 and width <= min(MOST_DIMENSIONS, count / 3.0)
+        return ["overall", "own", "moved"] if can_move else ["overall", "own"]
 
     def _surprise(self, case, overall, wide):
         """Return minus the log density of the prediction of a training point from the others, for all bandwidths."""
@@ -123,28 +128,30 @@ class Predictive:
             # Ties, as of counts, can make a neighbourhood any size.
             inside = inside[:: -(-len(inside) // _MOST_OWN)]
         errors, weights = self.residuals[inside], weights[inside] / weights[inside].sum()
-        return weights, adjusted(errors, self.places[inside] - place, weights) if along == "moved" else errors
+        if along != "moved":
+            return weights, errors
+        # Slopes are not known beyond the points that they are learnt from.
+        places = self.places[inside]
+        return weights, adjusted(errors, places - np.clip(place, places.min(axis=0), places.max(axis=0)), weights)
 
     def _near(self, place, leave_out=None):
         """Return the weights (n,) of the residuals at ``place`` (k,): Epanechnikov's, over the share's radius."""
         weights = self.weights
-        if self.share < 1.0:
-            moves = self.places - place
-            squared = np.einsum("ij,ij->i", moves, moves)
-            if leave_out is not None:
-                squared[leave_out] = np.inf
-            # The radius holds the share of the points that have any weight.
-            alive = np.flatnonzero(weights > 0.0)
-            inside = min(len(alive) - 1, max(_FEWEST, round(self.share * len(alive))))
-            radius = np.partition(squared[alive], inside)[inside]
-            weights = weights * np.maximum(0.0, 1.0 - squared / max(radius, 1e-300))
-            if weights.sum() > 0.0:
-                return weights
-            weights = self.weights  # all of the neighbours coincide with the radius
         if leave_out is not None:
             weights = weights.copy()
             weights[leave_out] = 0.0
-        return weights
+        alive = np.flatnonzero(weights > 0.0)
+        if not len(alive):
+            return self.weights  # a single point with weight, which is all there is to say of itself
+        if self.share == 1.0:
+            return weights
+        moves = self.places - place
+        squared = np.einsum("ij,ij->i", moves, moves)
+        # The radius holds the share of the points that have any weight.
+        inside = min(len(alive) - 1, max(_FEWEST, round(self.share * len(alive))))
+        radius = np.partition(squared[alive], inside)[inside]
+        near = weights * np.maximum(0.0, 1.0 - squared / max(radius, 1e-300))
+        return near if near.sum() > 0.0 else weights  # where all of the neighbours coincide with the radius
 
     def _places(self, means, observed):
         return ((observed if self.metric == "observed" else means) - self.location) / self.scale
@@ -194,15 +201,18 @@ def _race(laws, cases, surprise):
         if start < len(cases):
             for i in running:
                 found[i] = np.concatenate([found[i], [surprise(laws[i], case) for case in cases[start:stop]]])
-            is_close = _close_to_best(np.hstack([found[i] for i in running]), _CLEARLY)
+            is_close = _close_to_best(np.hstack([found[i] for i in running]), _CLEARLY, _RARE)
             running = np.unique(np.repeat(running, [found[i].shape[1] for i in running])[is_close])
     return found
 
 
-def _close_to_best(scores, errors):
-    """Return which columns of scores (cases, columns) are on average within so many standard errors of the best."""
+def _close_to_best(scores, errors, one_more=1e-9):
+    """Return which columns of scores (cases, columns) are on average near the best.
+
+    That is within so many standard errors, and the harm that one more case could do to the best.
+    """
     excess = scores - scores[:, [scores.mean(axis=0).argmin()]]
-    return excess.mean(axis=0) <= errors * excess.std(axis=0) / np.sqrt(len(scores)) + 1e-9
+    return excess.mean(axis=0) <= errors * excess.std(axis=0) / np.sqrt(len(scores)) + one_more / len(scores)
 
 
 def _largest_of_the_best(laws, surprises):

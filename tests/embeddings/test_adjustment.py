@@ -44,3 +44,12 @@ def test_nothing_to_learn_from_leaves_errors_as_they_are(moves):
 def test_errors_that_are_all_the_same_stay():
     errors = np.full((50, 2), 0.5)
     np.testing.assert_allclose(adjusted(errors, RNG.standard_normal((50, 2)), np.ones(50)), errors, atol=1e-9)
+
+
+def test_one_error_gone_wild_moves_no_other():
+    moves = RNG.uniform(-1.0, 1.0, (100, 1))
+    sign = RNG.choice([-1.0, 1.0], (100, 1))
+    errors = sign * (2.0 + moves)
+    errors[5] = 1e4
+    found = np.delete(adjusted(errors, moves, np.ones(100)) - 2.0 * sign, 5)
+    assert np.median(np.abs(found)) < 0.2 < np.median(np.abs(errors - 2.0 * sign))

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_kernel.embeddings.predictive import _BANDWIDTHS, Predictive, _log_normals, _own_factors, _race
+from pymc_kernel.embeddings.predictive import (
+    _BANDWIDTHS,
+    Predictive,
+    _largest_of_the_best,
+    _log_normals,
+    _own_factors,
+    _race,
+)
 
 RNG = np.random.default_rng(1)
 
@@ -130,8 +137,46 @@ def test_a_law_that_is_clearly_behind_gets_no_further_cases(two_branches):
 
 
 def test_a_law_left_out_early_is_scored_by_how_far_it_was_behind(two_branches):
-    law = two_branches
-    best = min(law.scores, key=law.scores.get)
-    assert law.scores[best] == pytest.approx(min(law.scores.values()))
-    assert law.scores[law.metric, law.share, law.smoothing] <= law.scores[best] + 0.5
-    assert law.scores["observed", 1.0, ("overall", 1.0)] > law.scores[best] + 1.0
+    laws = [replace(two_branches, share=share) for share in (0.1, 0.3, 1.0)]
+    best = RNG.standard_normal(400)
+    best[:25] += 3.0  # hard cases, which all of them have
+    found = [best, best + 0.05 * RNG.standard_normal(400), best[:25] + 1.0]
+    chosen, scores = _largest_of_the_best(laws, found)
+    assert chosen is laws[1]  # as good, and larger
+    assert scores == pytest.approx([best.mean(), found[1].mean(), best.mean() + 1.0], abs=0.03)
+
+
+def test_what_is_scored_is_what_is_drawn(two_branches):
+    """Without the point itself, the density of the draws at a training point is that of its score."""
+    law, case = two_branches, 17
+    others = np.delete(np.arange(len(law.weights)), case)
+    without = replace(law, residuals=law.residuals[others], weights=law.weights[others], places=law.places[others])
+    spread = np.cov(law.residuals.T, aweights=law.weights, bias=True).reshape(1, 1)
+    column = _BANDWIDTHS["moved"].index(law.smoothing[1])
+    score = law._surprise(case, spread, 3.0 * np.sqrt(spread))[column]
+    x = law.places[case] * law.scale + law.location
+    draws = without.sample(np.zeros((1, 1)), x[None], 1_000_000, np.random.default_rng(3))[0, :, 0]
+    inside = np.abs(draws - law.residuals[case, 0]) < 0.0005
+    wide = stats.norm(0.0, 3.0 * np.sqrt(spread[0, 0])).pdf(law.residuals[case, 0])
+    density = 0.99 * inside.mean() / 0.001 + 0.01 * wide
+    assert score + 0.5 * np.log(2.0 * np.pi) == pytest.approx(-np.log(density), abs=0.05)
+
+
+def test_a_query_far_off_gets_the_law_of_the_edge(two_branches):
+    edge, far = (
+        two_branches.sample(np.zeros((1, 1)), np.array([[y]]), 1000, np.random.default_rng(3))[0] for y in (4.0, 1e12)
+    )
+    assert np.abs(far).max() < 1.2 * np.abs(edge).max() < 3.0
+
+
+def test_few_points_with_weight():
+    latent, observed = RNG.standard_normal((200, 2)), RNG.standard_normal((200, 1))
+    for alive in (1, 2, 20, 30):
+        weights = np.zeros(200)
+        weights[:alive] = 1.0
+        law = Predictive.fit(latent, observed, latent, weights, np.random.default_rng(2))
+        draws = law.sample(np.zeros((1, 2)), np.zeros((1, 1)), 50, np.random.default_rng(3))
+        assert np.isfinite(draws).all()
+        assert np.isfinite(list(law.scores.values())).all()
+        if alive < 25:
+            assert law.share == 1.0

@@ -100,8 +100,8 @@ def adjusted(errors, moves, weights, share=0.3, rounds=3):
     ridge = np.diag(np.sqrt(lean * 1e-6 * weights @ moves**2))
     found = errors.copy()
     for _ in range(rounds):
-        mean = weights @ found
-        scaled = (found - mean) / np.sqrt(weights @ (found - mean) ** 2)
+        low, high = np.quantile(found, [0.25, 0.75], axis=0)
+        scaled = found / ((high - low) / 1.349)
         moved = np.empty_like(errors)
         for i in range(k):
             distances = ((scaled - scaled[i]) ** 2).sum(axis=1)
