@@ -242,7 +242,7 @@ def test_scales_are_chosen_by_leaving_one_out():
 
 
 def test_calibration_knows_right_from_wrong():
-    z, x, u = pairs(1500)
+    z, x, u = pairs(800)
     rng = np.random.default_rng(1)
     rule = KernelBayesRule().fit(z, x, u)
     truth = np.sqrt(0.5) * rng.standard_normal((400, 2))
