@@ -103,17 +103,9 @@ class Predictive:
         weights, errors = self._centres(self.places[case], leave_out=case)
         truth = self.residuals[case]
         outside = np.log(_ELSEWHERE) + _log_normals(truth[None], wide[None])[0]
-        if along == "overall":
-            mean, factor, effective = _moments(errors, weights, overall)
-        else:
-            own = _own_factors(errors, weights, overall)
         found = []
-        for bandwidth in _BANDWIDTHS[along]:
-            if along == "overall":
-                width, pull = _shrinkage(bandwidth, effective, len(mean))
-                logs = _log_normals(truth - mean - pull * (errors - mean), width * factor[None])
-            else:
-                logs = _log_normals(truth - errors, bandwidth * own)
+        for centres, factors in _smoothed(errors, weights, overall, along, _BANDWIDTHS[along]):
+            logs = _log_normals(truth - centres, factors)
             top = logs.max()
             inner = top + np.log(weights @ np.exp(logs - top))
             found.append(-np.logaddexp(np.log1p(-_ELSEWHERE) + inner, outside))
@@ -174,12 +166,10 @@ class Predictive:
         chosen = resample(weights, num_draws, rng)
         noise = rng.standard_normal((num_draws, errors.shape[1]))
         along, bandwidth = self.smoothing
-        if along != "overall":
-            factors = bandwidth * _own_factors(errors, weights, overall)
-            return errors[chosen] + np.einsum("mij,mj->mi", factors[chosen], noise)
-        mean, factor, effective = _moments(errors, weights, overall)
-        width, pull = _shrinkage(bandwidth, effective, len(mean))
-        return mean + pull * (errors[chosen] - mean) + noise @ (width * factor).T
+        ((centres, factors),) = _smoothed(errors, weights, overall, along, (bandwidth,))
+        if len(factors) == 1:
+            return centres[chosen] + noise @ factors[0].T
+        return centres[chosen] + np.einsum("mij,mj->mi", factors[chosen], noise)
 
     def quantiles(self, means, observed, probabilities) -> np.ndarray:
         """Return marginal quantiles (m, q, p), without drawing."""
@@ -227,6 +217,19 @@ def _largest_of_the_best(laws, surprises):
     is_close = _close_to_best(np.stack([surprises[i] for i in last], axis=1), 1.0)
     chosen = min(np.array(last)[is_close], key=lambda i: (-laws[i].share, means[i]))
     return laws[chosen], means
+
+
+def _smoothed(errors, weights, overall, along, bandwidths):
+    """Yield for each bandwidth the centres (k, p) and Cholesky factors (k or 1, p, p) of a mixture of normal laws."""
+    if along == "overall":
+        mean, factor, effective = _moments(errors, weights, overall)
+        for bandwidth in bandwidths:
+            width, pull = _shrinkage(bandwidth, effective, len(mean))
+            yield mean + pull * (errors - mean), width * factor[None]
+    else:
+        own = _own_factors(errors, weights, overall)
+        for bandwidth in bandwidths:
+            yield errors, bandwidth * own
 
 
 def _covariance(errors, weights, mean):

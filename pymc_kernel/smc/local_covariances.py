@@ -104,7 +104,8 @@ def _fill_local(whitened, known, out):
     learnt = known.learnt
     y = (whitened - known.centre) * learnt.inverse_length_scale
     slopes = y @ known.scaled_t
-    _fill_slopes((y**2).sum(axis=1), known.squares, *learnt[4:8], slopes)
+    squares = (y**2).sum(axis=1)
+    _fill_slopes(squares, known.squares, learnt.is_radial, learnt.family, learnt.shape_a, learnt.shape_b, slopes)
     first = slopes @ known.points
     np.square(slopes, out=slopes)
     second = slopes @ known.products

@@ -13,15 +13,6 @@ from pymc_kernel.embeddings.predictive import (
     _race,
 )
 
-RNG = np.random.default_rng(1)
-
-
-@pytest.fixture(autouse=True)
-def same_numbers_in_any_order():
-    """Begin each test at the same state: workers share the tests out as they come."""
-    global RNG
-    RNG = np.random.default_rng(1)
-
 
 def fitted(residuals, observed):
     """Fit to residuals around a linear regression."""
@@ -31,9 +22,9 @@ def fitted(residuals, observed):
     )
 
 
-def test_log_densities_equal_scipy():
+def test_log_densities_equal_scipy(rng):
     factors = np.array([[[2.0, 0.0], [0.5, 1.0]], [[1.0, 0.0], [-1.0, 3.0]]])
-    differences = RNG.standard_normal((2, 2))
+    differences = rng.standard_normal((2, 2))
     expected = [
         stats.multivariate_normal(np.zeros(2), f @ f.T).logpdf(x) for f, x in zip(factors, differences, strict=True)
     ]
@@ -43,9 +34,9 @@ def test_log_densities_equal_scipy():
 
 
 @pytest.mark.parametrize("along", ["overall", "own"])
-def test_the_score_is_that_of_a_smoothed_leave_one_out_prediction(along):
-    latent = RNG.standard_normal((60, 2)) @ np.array([[1.0, 0.3], [0.0, 0.5]])
-    law = fitted(latent - latent.mean(axis=0), RNG.standard_normal((60, 1)))
+def test_the_score_is_that_of_a_smoothed_leave_one_out_prediction(along, rng):
+    latent = rng.standard_normal((60, 2)) @ np.array([[1.0, 0.3], [0.0, 0.5]])
+    law = fitted(latent - latent.mean(axis=0), rng.standard_normal((60, 1)))
     law = replace(law, share=1.0, smoothing=(along, 1.0))
     overall = np.cov(latent.T, bias=True) + np.diag(1e-12 + 1e-9 * np.var(latent, axis=0))
     others = np.delete(law.residuals, 7, axis=0)
@@ -69,9 +60,9 @@ def test_the_score_is_that_of_a_smoothed_leave_one_out_prediction(along):
         assert score == pytest.approx(expected, abs=1e-6)
 
 
-def test_smoothing_keeps_mean_and_covariance_and_no_draw_comes_twice():
-    latent = RNG.standard_normal((300, 3)) @ np.array([[1.0, 0.5, 0.0], [0.0, 1.0, -0.3], [0.0, 0.0, 0.2]])
-    law = fitted(latent - latent.mean(axis=0), RNG.standard_normal((300, 2)))
+def test_smoothing_keeps_mean_and_covariance_and_no_draw_comes_twice(rng):
+    latent = rng.standard_normal((300, 3)) @ np.array([[1.0, 0.5, 0.0], [0.0, 1.0, -0.3], [0.0, 0.0, 0.2]])
+    law = fitted(latent - latent.mean(axis=0), rng.standard_normal((300, 2)))
     assert law.share == 1.0
     assert law.smoothing[0] == "overall"
     draws = law.sample(np.zeros((1, 3)), np.zeros((1, 2)), 40_000, np.random.default_rng(3))[0]
@@ -81,10 +72,10 @@ def test_smoothing_keeps_mean_and_covariance_and_no_draw_comes_twice():
     np.testing.assert_allclose(np.cov(draws.T), exact, atol=0.06 * np.diag(exact).max())
 
 
-def test_thin_shapes_stay_thin():
-    angle = RNG.uniform(0.0, 2.0 * np.pi, 350)
-    ring = np.stack([np.cos(angle), np.sin(angle)], axis=1) * RNG.normal(1.0, 0.01, (350, 1))
-    law = fitted(ring, RNG.standard_normal((350, 1)))
+def test_thin_shapes_stay_thin(rng):
+    angle = rng.uniform(0.0, 2.0 * np.pi, 350)
+    ring = np.stack([np.cos(angle), np.sin(angle)], axis=1) * rng.normal(1.0, 0.01, (350, 1))
+    law = fitted(ring, rng.standard_normal((350, 1)))
     assert law.smoothing[0] == "own"
     draws = law.sample(np.zeros((1, 2)), np.zeros((1, 1)), 5000, np.random.default_rng(3))[0]
     assert np.std(np.linalg.norm(draws, axis=1)) < 0.04
@@ -115,10 +106,10 @@ def test_branches_that_part_are_followed(two_branches):
 
 
 @pytest.mark.parametrize("along", ["own", "moved"])
-def test_ties_in_the_data_are_bounded_in_memory(along):
+def test_ties_in_the_data_are_bounded_in_memory(along, rng):
     n = 20_000
-    counts = RNG.integers(0, 2, (n, 1)).astype(float)
-    residuals = RNG.standard_normal((n, 1))
+    counts = rng.integers(0, 2, (n, 1)).astype(float)
+    residuals = rng.standard_normal((n, 1))
     law = Predictive(
         residuals, np.ones(n), counts, np.zeros(1), np.ones(1), "observed", 0.003, smoothing=(along, 1.0), scores={}
     )
@@ -144,9 +135,9 @@ def test_a_law_that_is_clearly_behind_gets_no_further_cases(two_branches):
     assert [len(f) for f in found] == asked.tolist()
 
 
-def test_a_law_left_out_early_is_scored_by_how_far_it_was_behind(two_branches):
+def test_a_law_left_out_early_is_scored_by_how_far_it_was_behind(two_branches, rng):
     laws = [replace(two_branches, share=share) for share in (0.1, 0.3, 1.0)]
-    best = RNG.standard_normal(400)
+    best = rng.standard_normal(400)
     best[:25] += 3.0  # hard cases, which all of them have
     found = [best, best + 0.05 * np.tile([1.0, -1.0], 200), best[:25] + 1.0]
     chosen, scores = _largest_of_the_best(laws, found)
@@ -177,8 +168,8 @@ def test_a_query_far_off_gets_the_law_of_the_edge(two_branches):
     assert np.abs(far).max() < 1.2 * np.abs(edge).max() < 3.0
 
 
-def test_few_points_with_weight():
-    latent, observed = RNG.standard_normal((200, 2)), RNG.standard_normal((200, 1))
+def test_few_points_with_weight(rng):
+    latent, observed = rng.standard_normal((200, 2)), rng.standard_normal((200, 1))
     for alive in (1, 2, 20, 30):
         weights = np.zeros(200)
         weights[:alive] = 1.0

@@ -3,18 +3,9 @@ import pytest
 
 from pymc_kernel.likelihood_free import regression_adjusted, rejection
 
-RNG = np.random.default_rng(1)
 
-
-@pytest.fixture(autouse=True)
-def same_numbers_in_any_order():
-    """Begin each test at the same state: workers share the tests out as they come."""
-    global RNG
-    RNG = np.random.default_rng(1)
-
-
-def test_the_nearest_are_accepted():
-    summaries = RNG.standard_normal((500, 3))
+def test_the_nearest_are_accepted(rng):
+    summaries = rng.standard_normal((500, 3))
     observed = np.array([0.5, -0.2, 1.0])
     found = rejection(summaries, observed, 0.1)
     distances = np.linalg.norm(summaries - observed, axis=1)
@@ -31,12 +22,12 @@ def test_exact_hits_have_equal_weights():
     assert len(rejection(np.zeros((10, 2)), np.zeros(2), 1e-6).index) == 2
 
 
-def test_adjustment_removes_a_linear_relation():
-    summaries = RNG.standard_normal((200, 2))
-    noise = RNG.standard_normal((200, 1))
+def test_adjustment_removes_a_linear_relation(rng):
+    summaries = rng.standard_normal((200, 2))
+    noise = rng.standard_normal((200, 1))
     slope = np.array([[2.0], [-1.0]])
     observed = np.array([0.3, 0.4])
-    weights = RNG.uniform(0.5, 1.0, 200)
+    weights = rng.uniform(0.5, 1.0, 200)
     # Without noise every draw lands on the regression's value.
     exact = regression_adjusted(1.0 + summaries @ slope, summaries, observed, weights)
     np.testing.assert_allclose(exact, 1.0 + observed @ slope[:, 0], atol=1e-10)
@@ -48,7 +39,7 @@ def test_adjustment_removes_a_linear_relation():
     np.testing.assert_allclose(regression_adjusted(latent, summaries, observed, weights), expected, atol=1e-10)
 
 
-def test_fewer_simulations_than_summaries_do_not_fail():
-    summaries = RNG.standard_normal((3, 8))
-    found = regression_adjusted(RNG.standard_normal((3, 2)), summaries, np.zeros(8), np.full(3, 1 / 3))
+def test_fewer_simulations_than_summaries_do_not_fail(rng):
+    summaries = rng.standard_normal((3, 8))
+    found = regression_adjusted(rng.standard_normal((3, 2)), summaries, np.zeros(8), np.full(3, 1 / 3))
     assert np.isfinite(found).all()
