@@ -22,7 +22,7 @@ def adjusted(errors: np.ndarray, moves: np.ndarray, weights: np.ndarray) -> np.n
     Each is moved by a slope of its own: the regression of errors on moves among the third of the errors nearest to it
     (Epanechnikov's weights), leaning to that of all of them the more, the fewer errors there are for the q dimensions
     of a move. Where a posterior has branches that go different
-    ways with the data, as the two of a square root do, each branch goes its own way, and a neighbourhood can be many
+    ways with the data, as the two of a square root do, each branch goes its own way, and a neighborhood can be many
     times as wide as the branches are. With one slope for all it is the adjustment of Beaumont, Zhang and Balding
     (2002). As it is better known which errors are near once they are moved, this is done three times over.
 
@@ -38,22 +38,23 @@ def adjusted(errors: np.ndarray, moves: np.ndarray, weights: np.ndarray) -> np.n
     count = max(round(_SHARE * k), _FEWEST)
     lean = q / (q + count)
     weights = weights / weights.sum()
-    middle, spread = robust_scales(errors)
-    terms = weights[:, None] * _terms(moves, np.clip(errors, middle - _FAR * spread, middle + _FAR * spread))
+    middle, scale = robust_scales(errors)  # of each round's neighbors, too
+    # In units of their root mean squares, so that the ridge keeps all systems solvable, whatever is rounded or tied.
+    units = np.sqrt(weights @ moves**2)
+    moves = moves / np.where(units > 0.0, units, 1.0)
+    terms = weights[:, None] * _terms(moves, np.clip(errors, middle - _FAR * scale, middle + _FAR * scale))
     spread, cross = (moment[0] for moment in _moments(terms.sum(axis=0, keepdims=True), p, q))
-    spread = spread + np.diag(_RIDGE * (weights @ moves**2) + 1e-300)
+    spread, cross = lean * spread + _RIDGE * np.eye(q), lean * cross
     found = errors
     for _ in range(_ROUNDS):
-        own_spread, own_cross = _moments(_near(found, count) @ terms, p, q)
-        slopes = np.linalg.solve((1.0 - lean) * own_spread + lean * spread, (1.0 - lean) * own_cross + lean * cross)
+        own_spread, own_cross = _moments(_near(found / scale, count) @ terms, p, q)
+        slopes = np.linalg.solve((1.0 - lean) * own_spread + spread, (1.0 - lean) * own_cross + cross)
         found = errors - np.matmul(moves[:, None], slopes)[:, 0]
     return found
 
 
-def _near(errors, count):
+def _near(scaled, count):
     """Return the weights (k, k) of each error's nearest ones, over scaled distances."""
-    middle, scale = robust_scales(errors)
-    scaled = (errors - middle) / scale
     distances = cdist(scaled, scaled, "sqeuclidean")
     radii = np.partition(distances, count, axis=1)[:, count]
     # Errors that are all the same have no radius, and all of them are near.

@@ -2,10 +2,12 @@
 
 import copy
 import warnings
+from functools import cached_property
 
 import numpy as np
 
 from pymc_kernel.embeddings.calibration import calibration_of
+from pymc_kernel.embeddings.choice import Choice
 from pymc_kernel.embeddings.density_ratio import DensityRatio
 from pymc_kernel.embeddings.draws import resample
 from pymc_kernel.embeddings.gram import factorise
@@ -20,8 +22,9 @@ from pymc_kernel.embeddings.inputs import (
     scales_of,
 )
 from pymc_kernel.embeddings.kernel_mean import KernelMean
+from pymc_kernel.embeddings.mixture import Mixture
 from pymc_kernel.embeddings.original import CRITERIA, SquaredRule, choose_delta, sum_rule
-from pymc_kernel.embeddings.predictive import Predictive
+from pymc_kernel.embeddings.posterior import Regression
 from pymc_kernel.embeddings.ridge import RidgePath, choose_regularization
 from pymc_kernel.kernels.base import as_points
 
@@ -34,7 +37,6 @@ _FAR = 10.0  # spreads, beyond which the default kernel tells observations no lo
 _FAR_OFF = 0.5  # standard deviations of the prior
 _LENGTHS_DISAGREE = 0.2
 _CRITERIA = {"latent": "evidence", "embedding": "leave-one-out"}
-_FOLDS = 5
 _LITTLE = 1e-3  # of the weight that a ratio should have
 _RATIO_CAUTION = 2.0  # a ratio that is too smooth costs a posterior little, a noisy one costs it points
 
@@ -163,7 +165,7 @@ class KernelBayesRule:
 
     # -- fit -----------------------------------------------------------------------------------------------
 
-    def fit(self, latent, observed, prior=None, prior_weights=None) -> "KernelBayesRule":
+    def fit(self, latent, observed, prior=None, prior_weights=None, *, weights=None) -> "KernelBayesRule":
         """Learn from pairs and, where the prior is not the law of the training latents, from a sample of the prior.
 
         Parameters
@@ -175,25 +177,29 @@ class KernelBayesRule:
             Sample of the prior; without it the training latents are the prior.
         prior_weights : array_like (l,), optional
             May be negative; equal by default.
+        weights : array_like (n,), optional
+            For "importance": the ratio of the prior's density to that of the training latents, at each of them, up to a
+            constant, where it is known; it is estimated otherwise.
 
         Raises
         ------
         ValueError
             For rows that do not match, fewer than two complete pairs, or a prior of another dimension.
         """
-        latent, observed = self._complete_pairs(latent, observed)
+        latent, observed, weights = self._complete_pairs(latent, observed, weights)
         rng = np.random.default_rng(self.random_state)
         self.latent_, self.observed_ = latent, observed
         self.latent_kernel_ = latent_kernel(self.latent_kernel, latent, rng)
         self._set_prior(prior, prior_weights)
-        self.ratio_ = self._training_weights(rng)
+        self.ratio_ = self._training_weights(rng, weights)
         self._set_place()
         if self.method == "original":
             self._set_kernel(self._observed_kernels(rng)[0], rng)
             self._fit_original(rng)
         else:
             self._fit_ridge(rng)
-        self._predictive = None
+        for name in ("regression", "choice"):
+            self.__dict__.pop(name, None)  # of an earlier fit
         return self
 
     def _observed_kernels(self, rng):
@@ -206,12 +212,18 @@ class KernelBayesRule:
         self._factor = factorise(kernel, self._placed(self.observed_), self.max_rank, self.tolerance, rng)
         self.rank_, self.left_out_ = self._factor.rank, self._factor.left_out
 
-    def _complete_pairs(self, latent, observed):
+    def _complete_pairs(self, latent, observed, weights):
         latent, observed = as_points(latent, "latent"), as_points(observed, "observed")
         if len(latent) != len(observed):
             raise ValueError(
                 f"latent has {len(latent)} rows and observed {len(observed)}: they must be pairs, one row each."
             )
+        if weights is not None:
+            if self.method != "importance":
+                raise ValueError(f'weights are used by method="importance" alone, got method="{self.method}".')
+            weights = as_weights(weights, len(latent), "weights")
+            if (weights < 0.0).any():
+                raise ValueError("weights must not be negative: they are a ratio of densities.")
         # Numbers whose squares overflow are as good as infinite.
         complete = (np.abs(latent) < _HUGE).all(axis=1) & (np.abs(observed) < _HUGE).all(axis=1)
         self.num_dropped_ = int((~complete).sum())
@@ -223,11 +235,12 @@ class KernelBayesRule:
                 stacklevel=3,
             )
         latent, observed = latent[complete], observed[complete]
+        weights = None if weights is None else weights[complete]
         constant = np.flatnonzero(np.ptp(observed, axis=0) == 0.0)
         if len(constant):
             what = "all columns are" if len(constant) == observed.shape[1] else f"columns {constant.tolist()} are"
             warnings.warn(f"{what} constant in observed: they say nothing about the latents.", stacklevel=3)
-        return latent, observed
+        return latent, observed, weights
 
     def _set_prior(self, prior, prior_weights):
         if self.method == "conditional" and not (prior is None and prior_weights is None):
@@ -250,10 +263,12 @@ class KernelBayesRule:
             )
         self._prior, self._prior_weights = prior, as_weights(prior_weights, len(prior), "prior_weights")
 
-    def _training_weights(self, rng):
+    def _training_weights(self, rng, known):
         """Return the weights of the training points, which carry the prior."""
         n = len(self.latent_)
         self.ratio_regularization_, self._spread_weights = None, None
+        if known is not None:
+            return known / known.mean()
         if self.method == "conditional" or (self.method == "importance" and self._prior is None):
             return np.ones(n)
         if self.method == "importance":
@@ -407,9 +422,9 @@ class KernelBayesRule:
 
     # -- draws -----------------------------------------------------------------------------------------------
 
-    @property
-    def predictive(self) -> Predictive:
-        """The law that draws and intervals come from: means plus training residuals, global or local."""
+    @cached_property
+    def regression(self) -> Regression:
+        """The regression that draws and intervals come from: means, and residuals around them."""
         if self.method == "original":
             raise ValueError(
                 'draws by residuals need weights that are not negative; use method="importance", or take intervals and '
@@ -420,18 +435,58 @@ class KernelBayesRule:
                 'draws by residuals need means that fall back to the prior: normalize="prior"; or take intervals and '
                 "draws from condition(observed)."
             )
-        if self._predictive is None:
-            residuals = self._path.leave_one_out(self.latent_ - self._prior_mean(), self.regularization_)
-            rng = np.random.default_rng(self.random_state)
-            # Means want a smooth ratio; the spread of residuals is an average and wants one with little bias.
-            weights = self.ratio_ if self._spread_weights is None else self._spread_weights
-            self._predictive = Predictive.fit(self.latent_, self.observed_, residuals, weights, rng)
-        return self._predictive
+        # Means want a smooth ratio; the spread of residuals is an average and wants one with little bias.
+        weights = self.ratio_ if self._spread_weights is None else self._spread_weights
+        return Regression(
+            self._factor.features,
+            self.latent_,
+            scales_of(self.latent_, _positive(self.ratio_))[1],
+            self._scaled(self.observed_),
+            self.ratio_,
+            weights,
+            self.regularization_,
+            None if self._prior is None else self._prior_mean(),
+        )
+
+    @cached_property
+    def choice(self) -> Choice:
+        """Neighborhoods and smoothing of the residuals, chosen for observations from everywhere."""
+        rng = np.random.default_rng(self.random_state)
+        return self.regression.cross_fit(rng).choose(self.regression.typical_cases(rng), equal=True)
+
+    def query(self, observed) -> tuple[np.ndarray, np.ndarray]:
+        """Return features (m, r) and scaled observations (m, q) of ``observed`` (m, q)."""
+        rows = self._as_observed(observed)
+        return self._factor(self._placed(rows)), self._scaled(rows)
+
+    def _scaled(self, observed):
+        middle, spread = robust_scales(self.observed_)
+        return (observed - middle) / spread
+
+    def subset(self, inside: np.ndarray) -> "KernelBayesRule":
+        """Return a rule with the same settings, fitted to the training points ``inside`` (indices) alone."""
+        rule = copy.copy(self)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # said at the first fit
+            known = None if self.method == "conditional" else self.regression.residual_weights[inside]
+            return rule.fit(self.latent_[inside], self.observed_[inside], weights=known)
+
+    def posteriors(self, observed) -> list[Mixture]:
+        """Return the posterior for each of ``observed`` (m, q), as a mixture of normal distributions."""
+        features, scaled = self.query(observed)
+        fit, predictive = self.regression.predictive(self.choice.settings)
+        places = self.regression.places(self.choice.settings.metric, features, scaled)
+        scale = self.regression.scale
+        # Residuals from everywhere are the same for all.
+        same = predictive.at(places[0]) if self.choice.settings.share == 1.0 else None
+        return [
+            (same or predictive.at(place)).mapped(scale, mean)
+            for place, mean in zip(places, fit.means(features), strict=True)
+        ]
 
     def sample(self, observed, num_draws: int, rng: np.random.Generator) -> np.ndarray:
         """Return posterior draws (m, num_draws, p) for ``observed`` (m, q)."""
-        rows = self._as_observed(observed)
-        return self.predictive.sample(self.mean(rows), rows, num_draws, rng)
+        return np.stack([posterior.sample(num_draws, rng) for posterior in self.posteriors(observed)])
 
     def interval(self, observed, probability: float = 0.94, check: bool = False) -> np.ndarray:
         """Return central marginal intervals (m, p, 2) for ``observed`` (m, q).
@@ -449,7 +504,8 @@ class KernelBayesRule:
             raise ValueError(f"probability must be in (0, 1), got {probability!r}.")
         rows = self._as_observed(observed)
         tail = 0.5 * (1.0 - probability)
-        out = np.moveaxis(self.predictive.quantiles(self.mean(rows), rows, np.array([tail, 1.0 - tail])), 1, 2)
+        edges = np.array([tail, 1.0 - tail])
+        out = np.moveaxis(np.stack([posterior.quantiles(edges) for posterior in self.posteriors(rows)]), 1, 2)
         if check:
             self._compare(out, rows, probability)
         return out
@@ -477,8 +533,9 @@ class KernelBayesRule:
         Parameters
         ----------
         latent, observed : array_like (m, p), (m, q), optional
-            Pairs with latents from the prior. Without them the training pairs are used, in five folds of
-            which each is held out in turn and all else fitted anew.
+            Pairs with latents from the prior. Without them the training pairs are used, in five folds of which each
+            is held out in turn and the regression fitted to all else, with the kernel, the regularization and the
+            settings of the whole fit.
         num_draws : int
             From each posterior.
         num_cases : int
@@ -492,8 +549,8 @@ class KernelBayesRule:
 
         Notes
         -----
-        One product with an n x r matrix and ``num_draws`` look-ups a case: with a fitted rule calibration is nearly
-        free.
+        With pairs: one product with an n x r matrix and ``num_draws`` look-ups a case. Without: five regressions on
+        features that are there, O(n r^2), and as many look-ups.
         """
         rng = np.random.default_rng(0) if rng is None else rng
         if (latent is None) != (observed is None):
@@ -506,20 +563,15 @@ class KernelBayesRule:
         return calibration_of(self.sample(rows, num_draws, rng), latent, rng)
 
     def _cross_calibration(self, num_cases, num_draws, rng):
-        """Return the calibration on folds that are held out in turn, all else fitted and chosen anew."""
-        n = len(self.latent_)
-        weights = self.ratio_ if self._spread_weights is None else self._spread_weights
-        cases = np.unique(resample(weights / weights.sum(), min(num_cases, n), rng))
-        fold = rng.permutation(np.arange(n) % _FOLDS)
+        """Return the calibration on folds that are held out in turn, with the settings of the whole fit."""
+        regression, settings = self.regression, self.choice.settings
+        cases = np.unique(resample(regression.shares, min(num_cases, len(self.latent_)), rng))
+        cross_fit = regression.cross_fit(rng)
         draws = np.empty((len(cases), num_draws, self.latent_.shape[1]))
-        for a in range(_FOLDS):
-            inside, held_out = fold != a, fold[cases] == a
-            if held_out.any():
-                rule = copy.copy(self)
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", UserWarning)  # said at the first fit
-                    rule.fit(self.latent_[inside], self.observed_[inside], self._prior, self._prior_weights)
-                draws[held_out] = rule.sample(self.observed_[cases[held_out]], num_draws, rng)
+        for i, case in enumerate(cases):
+            mixture, error = cross_fit.prediction(settings, case)
+            mean = self.latent_[case] - regression.scale * error
+            draws[i] = mixture.mapped(regression.scale, mean).sample(num_draws, rng)
         return calibration_of(draws, self.latent_[cases], rng)
 
 

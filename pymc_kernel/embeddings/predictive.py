@@ -1,279 +1,190 @@
-"""Draws around a regression: training residuals, from everywhere or from nearby. Imports NumPy, SciPy, siblings."""
+"""Posteriors around a regression: its residuals, from everywhere or from nearby. Imports NumPy, SciPy, siblings."""
 
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.spatial.distance import cdist
 
 from pymc_kernel.embeddings.adjustment import MOST_DIMENSIONS, adjusted
-from pymc_kernel.embeddings.draws import resample, weighted_quantiles
-from pymc_kernel.embeddings.inputs import robust_scales
+from pymc_kernel.embeddings.mixture import Mixture
 
-__all__ = ["Predictive"]
+__all__ = [
+    "BANDWIDTHS",
+    "Predictive",
+    "Settings",
+    "chosen_residuals",
+    "covariance",
+    "is_large_enough",
+    "near",
+    "smoothed",
+    "squared_distances",
+    "ways",
+]
 
-_SHARES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # of the training points; 1 is global
-_FEWEST = 25  # points in a neighbourhood
-_CASES = (25, 50, 100, 200, 400)  # for the choice between them; after each, those clearly behind are left out
-_CLEARLY = 2.0  # standard errors, and
-_RARE = 5.0  # one case as bad as this that has not been met yet
-# Along the covariance of all errors, in units of the rule of thumb; along each error's own neighbours', in theirs, with
-# errors as they are or moved to the query.
-_BANDWIDTHS = {"overall": (1.0, 0.5, 0.25), "own": (1.0, 0.7), "moved": (1.0, 0.7)}
-_MOST_OWN = 400  # points up to which errors are smoothed along their own neighbours
-_WIDEST = 0.95  # of the residuals' spread
-_ELSEWHERE = 0.01  # weight of a wide Gaussian in the score, so that no single case decides
+# Along the covariance of all residuals, in units of the rule of thumb; along each residual's own neighbors', in theirs,
+# with residuals as they are or moved to the query.
+BANDWIDTHS = {"overall": (1.0, 0.5, 0.25), "own": (1.0, 0.7), "moved": (1.0, 0.7)}
+_MIN_NEIGHBORS = 25  # points in a neighborhood
+_MAX_OWN = 250  # points up to which residuals are smoothed along their own neighbors: time and memory O(k^2)
+_WIDEST = 0.95  # of the residuals' spread, for the normal distribution that they are smoothed by
+
+
+class Settings(NamedTuple):
+    """Which residuals a posterior takes, and how they are smoothed."""
+
+    metric: str = "observed"
+    """Nearness in scaled observations ("observed"), or in posterior means ("predicted")."""
+    share: float = 1.0
+    """Of the training points in a neighborhood; 1 for all of them."""
+    along: str = "overall"
+    """Smoothing along the covariance of all residuals, along that of each one's own neighbors, or so once moved."""
+    bandwidth: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class Predictive:
-    """Posterior laws of the form mean(x) + residual, the residual drawn from those of the training points near x.
+    """Posteriors of the form mean(x) + residual, the residual one of the training points near x.
 
-    With a neighbourhood it is regression-adjusted rejection (Beaumont, Zhang and Balding 2002) around a kernel
-    regression; with all points, the residuals' law is taken to be the same everywhere. Residuals are smoothed: by a
-    Gaussian along their covariance, drawn together by as much, which keeps mean and covariance (West 1993); or, for
-    laws with modes or thin shapes, by one along the covariance of the neighbours of each. For laws whose modes go
-    different ways with x, residuals are first moved to x, each by the slope of its own neighbours.
+    With a neighborhood it is regression-adjusted rejection (Beaumont, Zhang and Balding 2002) around a kernel
+    regression; with all points, residuals are taken to have the same distribution everywhere. Residuals are smoothed:
+    by a normal distribution along their covariance, drawn together by as much, which keeps mean and covariance (West
+    1993); or, for posteriors with modes or thin shapes, by one along the covariance of the neighbors of each. For
+    posteriors whose modes go different ways with x, residuals are first moved to x, each by the slope of its own
+    neighbors.
 
     Attributes
     ----------
     residuals : ndarray (n, p)
-        Leave-one-out errors of the means.
+        Leave-one-out residuals of the means, in units of the parameters' spreads.
     weights : ndarray (n,)
         Of the training points, not negative.
     places : ndarray (n, k)
-        Where each training point stands, in the coordinates in which nearness is measured.
-    metric : {"observed", "predicted"}
-        Nearness in scaled observations, or in predicted means: summaries of the right dimension.
-    share : float
-        Of the training points in a neighbourhood; 1 for all of them.
-    smoothing : tuple
-        "overall", "own" or "moved", and the bandwidth.
-    scores : dict
-        (metric, share, smoothing) -> minus the mean log density of leave-one-out predictions, up to a constant; smaller
-        is better. Of a law that was left out early it is that of the best plus how far it was behind.
+        Where each training point stands, in the coordinates in which nearness is measured: functions of its
+        observation alone.
+    settings : Settings
     """
 
     residuals: np.ndarray
     weights: np.ndarray
     places: np.ndarray
-    location: np.ndarray
-    scale: np.ndarray
-    metric: str
-    share: float
-    smoothing: tuple[str, float]
-    scores: dict
+    settings: Settings
 
-    @classmethod
-    def fit(cls, latent, observed, residuals, weights, rng) -> "Predictive":
-        """Choose metric, share and smoothing by the log score of leave-one-out predictions.
+    def at(self, place: np.ndarray) -> Mixture:
+        """Return the distribution of the residual for a query at ``place`` (k,)."""
+        squared = squared_distances(self.places, place)
+        weights = near(self.weights, squared, self.settings.share)
+        centers_of = chosen_residuals(self.residuals, self.places, place, weights, self.settings.along)
+        overall = covariance(self.residuals, self.weights / self.weights.sum())
+        ((centers, factors),) = smoothed(*centers_of, overall, self.settings.along, (self.settings.bandwidth,))
+        return Mixture(centers_of[1], centers, factors)
 
-        Of those whose score is within a standard error of the best, the one with the largest share is taken. Scores
-        are a race (Maron and Moore 1994): up to 400 predictions, fewer for laws that fall clearly behind.
-        """
-        candidates, alive = [], np.flatnonzero(weights > 0.0)
-        for metric, points in (("observed", observed), ("predicted", latent - residuals)):
-            location, scale = robust_scales(points)
-            places = (points - location) / scale
-            for share in _SHARES[0 if metric == "observed" else 1 :]:
-                if share == 1.0 or share * len(alive) >= _FEWEST:
-                    law = cls(residuals, weights, places, location, scale, metric, share, ("overall", 1.0), {})
-                    candidates += [replace(law, smoothing=(along, 1.0)) for along in law._ways(len(alive))]
-        overall = _covariance(residuals, weights / weights.sum(), 0.0)
-        wide = 3.0 * np.linalg.cholesky(overall)
-        chances = weights[alive] / weights[alive].sum()
-        cases = rng.choice(alive, size=min(_CASES[-1], len(alive)), replace=False, p=chances)
-        surprises = _race(candidates, cases, lambda law, case: law._surprise(case, overall, wide))
-        laws = [replace(c, smoothing=(c.smoothing[0], b)) for c in candidates for b in _BANDWIDTHS[c.smoothing[0]]]
-        best, scores = _largest_of_the_best(laws, [column for found in surprises for column in found.T])
-        return replace(best, scores={(c.metric, c.share, c.smoothing): s for c, s in zip(laws, scores, strict=True)})
-
-    def _ways(self, num_points):
-        """Return along what residuals may be smoothed: their own neighbours where there are not too many."""
-        count, width = self.share * num_points, self.places.shape[1]
-        if count > _MOST_OWN:
-            return ["overall"]
-        can_move = self.share < 1.0 and width <= min(MOST_DIMENSIONS, count / 3.0)
-        return ["overall", "own", "moved"] if can_move else ["overall", "own"]
-
-    def _surprise(self, case, overall, wide):
-        """Return minus the log density of the prediction of a training point from the others, for all bandwidths."""
-        along, _ = self.smoothing
-        weights, errors = self._centres(self.places[case], leave_out=case)
-        truth = self.residuals[case]
-        outside = np.log(_ELSEWHERE) + _log_normals(truth[None], wide[None])[0]
-        found = []
-        for centres, factors in _smoothed(errors, weights, overall, along, _BANDWIDTHS[along]):
-            logs = _log_normals(truth - centres, factors)
-            top = logs.max()
-            inner = top + np.log(weights @ np.exp(logs - top))
-            found.append(-np.logaddexp(np.log1p(-_ELSEWHERE) + inner, outside))
-        return found
-
-    def _centres(self, place, leave_out=None):
-        """Return weights (k,) of sum one and the residuals (k, p) that have any, moved to ``place`` if need be."""
-        weights = self._near(place, leave_out)
-        inside = np.flatnonzero(weights)
-        along, _ = self.smoothing
-        if along != "overall":
-            # Ties, as of counts, can make a neighbourhood any size.
-            inside = inside[:: -(-len(inside) // _MOST_OWN)]
-        errors, weights = self.residuals[inside], weights[inside] / weights[inside].sum()
-        if along != "moved":
-            return weights, errors
-        # Slopes are not known beyond the points that they are learnt from.
-        places = self.places[inside]
-        return weights, adjusted(errors, places - np.clip(place, places.min(axis=0), places.max(axis=0)), weights)
-
-    def _near(self, place, leave_out=None):
-        """Return the weights (n,) of the residuals at ``place`` (k,): Epanechnikov's, over the share's radius."""
-        weights = self.weights
-        if leave_out is not None:
-            weights = weights.copy()
-            weights[leave_out] = 0.0
-        alive = np.flatnonzero(weights > 0.0)
-        if not len(alive):
-            return self.weights  # a single point with weight, which is all there is to say of itself
-        if self.share == 1.0:
-            return weights
-        moves = self.places - place
-        squared = np.einsum("ij,ij->i", moves, moves)
-        # The radius holds the share of the points that have any weight.
-        inside = min(len(alive) - 1, max(_FEWEST, round(self.share * len(alive))))
-        radius = np.partition(squared[alive], inside)[inside]
-        near = weights * np.maximum(0.0, 1.0 - squared / max(radius, 1e-300))
-        return near if near.sum() > 0.0 else weights  # where all of the neighbours coincide with the radius
-
-    def _places(self, means, observed):
-        return ((observed if self.metric == "observed" else means) - self.location) / self.scale
-
-    def effective_number(self, means, observed) -> float:
-        """Return the smallest effective number of residuals behind the laws for ``means`` at ``observed``."""
-        laws = [self._near(place) for place in self._places(means, observed)]
-        return float(min(w.sum() ** 2 / (w**2).sum() for w in laws))
-
-    def sample(self, means, observed, num_draws: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws (m, num_draws, p) around ``means`` (m, p) for ``observed`` (m, q)."""
-        places = self._places(means, observed)
-        overall = _covariance(self.residuals, self.weights / self.weights.sum(), 0.0)
-        return np.stack(
-            [mean + self._errors(place, num_draws, overall, rng) for mean, place in zip(means, places, strict=True)]
-        )
-
-    def _errors(self, place, num_draws, overall, rng):
-        weights, errors = self._centres(place)
-        chosen = resample(weights, num_draws, rng)
-        noise = rng.standard_normal((num_draws, errors.shape[1]))
-        along, bandwidth = self.smoothing
-        ((centres, factors),) = _smoothed(errors, weights, overall, along, (bandwidth,))
-        if len(factors) == 1:
-            return centres[chosen] + noise @ factors[0].T
-        return centres[chosen] + np.einsum("mij,mj->mi", factors[chosen], noise)
-
-    def quantiles(self, means, observed, probabilities) -> np.ndarray:
-        """Return marginal quantiles (m, q, p), without drawing."""
-        if self.share == 1.0:
-            return means[:, None] + weighted_quantiles(self.residuals, self.weights, probabilities)
-        places = self._places(means, observed)
-        found = []
-        for mean, place in zip(means, places, strict=True):
-            weights, errors = self._centres(place)
-            found.append(mean + weighted_quantiles(errors, weights, probabilities))
-        return np.stack(found)
+    def effective_number(self, place: np.ndarray) -> float:
+        """Return the effective number of training points behind the posterior of a query at ``place`` (k,)."""
+        weights = near(self.weights, squared_distances(self.places, place), self.settings.share)
+        return float(weights.sum() ** 2 / (weights**2).sum())
 
 
-def _race(laws, cases, surprise):
-    """Return for each law its surprises (number of cases, bandwidths); those clearly behind get no further cases."""
-    found = [np.empty((0, len(_BANDWIDTHS[law.smoothing[0]]))) for law in laws]
-    running = range(len(laws))
-    for start, stop in pairwise((0, *_CASES)):
-        if start < len(cases):
-            for i in running:
-                found[i] = np.concatenate([found[i], [surprise(laws[i], case) for case in cases[start:stop]]])
-            is_close = _close_to_best(np.hstack([found[i] for i in running]), _CLEARLY, _RARE)
-            running = np.unique(np.repeat(running, [found[i].shape[1] for i in running])[is_close])
-    return found
+def squared_distances(places: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """Return the squared distances (n,) of ``places`` (n, k) from ``place`` (k,)."""
+    moves = places - place
+    return np.einsum("ij,ij->i", moves, moves)
 
 
-def _close_to_best(scores, errors, one_more=1e-9):
-    """Return which columns of scores (cases, columns) are on average near the best.
+def ways(share: float, num_points: int, width: int) -> list[str]:
+    """Return along what the residuals of a neighborhood may be smoothed: their own neighbors where they are few."""
+    count = share * num_points
+    if count > _MAX_OWN:
+        return ["overall"]
+    can_move = share < 1.0 and width <= min(MOST_DIMENSIONS, count / 3.0)
+    return ["overall", "own", "moved"] if can_move else ["overall", "own"]
 
-    That is within so many standard errors, and the harm that one more case could do to the best.
+
+def is_large_enough(share: float, num_points: int) -> bool:
+    """Return whether a share of the points is a neighborhood."""
+    return share == 1.0 or share * num_points >= _MIN_NEIGHBORS
+
+
+def near(weights: np.ndarray, squared: np.ndarray, share: float) -> np.ndarray:
+    """Return the weights (n,) of the points around a query: Epanechnikov's, over the share's radius.
+
+    Parameters
+    ----------
+    weights : ndarray (n,)
+        Of the training points, not negative.
+    squared : ndarray (n,)
+        Squared distances from the query.
+    share : float
+        Of the points with weight, within the radius.
     """
-    excess = scores - scores[:, [scores.mean(axis=0).argmin()]]
-    return excess.mean(axis=0) <= errors * excess.std(axis=0) / np.sqrt(len(scores)) + one_more / len(scores)
+    alive = np.flatnonzero(weights > 0.0)
+    if share == 1.0 or len(alive) < 2:
+        return weights
+    inside = min(len(alive) - 1, max(_MIN_NEIGHBORS, round(share * len(alive))))
+    radius = np.partition(squared[alive], inside)[inside]
+    found = weights * np.maximum(0.0, 1.0 - squared / max(radius, 1e-300))
+    return found if found.sum() > 0.0 else weights  # where all of the neighbors coincide with the radius
 
 
-def _largest_of_the_best(laws, surprises):
-    """Return the law of the largest share among those within a standard error of the best, and all mean surprises.
+def chosen_residuals(residuals, places, place, weights, along):
+    """Return the residuals (k, p) that have weight, moved to ``place`` if need be, and weights (k,) of sum one."""
+    inside = np.flatnonzero(weights)
+    if along != "overall":
+        # Ties, as of counts, can make a neighborhood any size.
+        inside = inside[:: -(-len(inside) // _MAX_OWN)]
+    chosen, weights = residuals[inside], weights[inside] / weights[inside].sum()
+    if along != "moved":
+        return chosen, weights
+    # Slopes are not known beyond the points that they are learned from.
+    around = places[inside]
+    return adjusted(chosen, around - np.clip(place, around.min(axis=0), around.max(axis=0)), weights), weights
 
-    A law that was left out early is told by how far it was behind on the cases that it had.
-    """
-    most = max(map(len, surprises))
-    last = [i for i, found in enumerate(surprises) if len(found) == most]
-    best = surprises[min(last, key=lambda i: surprises[i].mean())]
-    means = [float(best.mean() + (found - best[: len(found)]).mean()) for found in surprises]
-    is_close = _close_to_best(np.stack([surprises[i] for i in last], axis=1), 1.0)
-    chosen = min(np.array(last)[is_close], key=lambda i: (-laws[i].share, means[i]))
-    return laws[chosen], means
 
-
-def _smoothed(errors, weights, overall, along, bandwidths):
-    """Yield for each bandwidth the centres (k, p) and Cholesky factors (k or 1, p, p) of a mixture of normal laws."""
+def smoothed(residuals, weights, overall, along, bandwidths):
+    """Yield for each bandwidth the centers (k, p) and Cholesky factors (k or 1, p, p) of a mixture of normals."""
     if along == "overall":
-        mean, factor, effective = _moments(errors, weights, overall)
+        mean, factor, effective = _moments(residuals, weights, overall)
         for bandwidth in bandwidths:
             width, pull = _shrinkage(bandwidth, effective, len(mean))
-            yield mean + pull * (errors - mean), width * factor[None]
+            yield mean + pull * (residuals - mean), width * factor[None]
     else:
-        own = _own_factors(errors, weights, overall)
+        own = _own_factors(residuals, weights, overall)
         for bandwidth in bandwidths:
-            yield errors, bandwidth * own
+            yield residuals, bandwidth * own
 
 
-def _covariance(errors, weights, mean):
-    """Return the weighted covariance, positive definite even where an error is always the same."""
-    centred = errors - mean
-    found = (centred.T * weights) @ centred
+def covariance(residuals, weights, mean=0.0):
+    """Return the weighted covariance of scaled residuals, positive definite even where one is always the same."""
+    centered = residuals - mean
+    found = (centered.T * weights) @ centered
     return found + np.diag(1e-12 + 1e-9 * np.diag(found))
 
 
-def _moments(errors, weights, overall):
-    """Return mean, Cholesky factor of the covariance and effective number of errors; few lean on all of them."""
-    mean, d = weights @ errors, errors.shape[1]
+def _moments(residuals, weights, overall):
+    """Return mean, Cholesky factor of the covariance and effective number of residuals; few lean on all of them."""
+    mean, p = weights @ residuals, residuals.shape[1]
     effective = 1.0 / (weights**2).sum()
-    lean = d / (d + effective)
-    covariance = (1.0 - lean) * _covariance(errors, weights, mean) + lean * overall
-    return mean, np.linalg.cholesky(covariance), effective
+    lean = p / (p + effective)
+    found = (1.0 - lean) * covariance(residuals, weights, mean) + lean * overall
+    return mean, np.linalg.cholesky(found), effective
 
 
-def _shrinkage(bandwidth, effective, d):
-    """Return the width of the smoothing and how far errors are drawn together for it, in their spreads."""
-    width = min(bandwidth * (4.0 / (effective * (d + 2.0))) ** (1.0 / (d + 4.0)), _WIDEST)
+def _shrinkage(bandwidth, effective, p):
+    """Return the width of the smoothing and how far residuals are drawn together for it, in their spreads."""
+    width = min(bandwidth * (4.0 / (effective * (p + 2.0))) ** (1.0 / (p + 4.0)), _WIDEST)
     return width, np.sqrt(1.0 - width**2)
 
 
-def _own_factors(errors, weights, overall):
-    """Return the Cholesky factors (k, d, d) of the scatter of each error's nearest neighbours around it."""
-    k, d = errors.shape
+def _own_factors(residuals, weights, overall):
+    """Return the Cholesky factors (k, p, p) of the scatter of each residual's nearest neighbors around it."""
+    k, p = residuals.shape
     if k < 3:
-        return np.broadcast_to(np.linalg.cholesky(overall), (k, d, d))
-    count = min(3 * d + 3, k - 1)
-    scaled = errors / np.sqrt(np.diag(overall))
-    near = np.argpartition(cdist(scaled, scaled, "sqeuclidean"), count, axis=1)[:, : count + 1]
-    differences = errors[near] - errors[:, None]  # (k, count, d)
+        return np.broadcast_to(np.linalg.cholesky(overall), (k, p, p))
+    count = min(3 * p + 3, k - 1)
+    scaled = residuals / np.sqrt(np.diag(overall))
+    nearest = np.argpartition(cdist(scaled, scaled, "sqeuclidean"), count, axis=1)[:, : count + 1]
+    differences = residuals[nearest] - residuals[:, None]  # (k, count, p)
     own = np.swapaxes(differences, 1, 2) @ differences / count
-    lean = d / (d + count)
+    lean = p / (p + count)
     pooled = np.einsum("k,kij->ij", weights, own)
     return np.linalg.cholesky((1.0 - lean) * own + lean * pooled + 1e-6 * np.diag(np.diag(overall)))
-
-
-def _log_normals(differences, factors):
-    """Return the log densities (k,) of differences (k, d) under normal laws with Cholesky factors (k or 1, d, d)."""
-    if len(factors) == 1:
-        scaled = solve_triangular(factors[0], differences.T, lower=True).T
-    else:
-        scaled = np.linalg.solve(factors, differences[:, :, None])[:, :, 0]
-    log_volume = np.log(np.diagonal(factors, axis1=1, axis2=2)).sum(axis=1)
-    return -0.5 * (scaled**2).sum(axis=1) - log_volume

@@ -1,11 +1,12 @@
 """Weighted ridge regression on features along a path of regularisations. Imports NumPy and SciPy only."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.linalg import eigh
 
-__all__ = ["RidgePath", "choose_regularization"]
+__all__ = ["RidgeFit", "RidgePath", "choose_regularization"]
 
 # Of the largest eigenvalue; from there on the constant prediction is all that is left.
 _GRID = 10.0 ** np.arange(-7.0, 1.1, 0.25)
@@ -82,6 +83,39 @@ class RidgePath:
         volumes = np.log1p(self.eigenvalues / ridges).sum(axis=1)
         floor = np.finfo(float).tiny
         return -0.5 * (size * np.log(np.maximum(left / size, floor)) + targets.shape[1] * volumes)
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeFit:
+    """Means by ridge regression at one regularization.
+
+    Attributes
+    ----------
+    path : RidgePath
+    regularization : float
+    targets : ndarray (n, p)
+    fallback : ndarray (p,)
+        What means fall back to where the features say nothing.
+    """
+
+    path: RidgePath
+    regularization: float
+    targets: np.ndarray
+    fallback: np.ndarray
+
+    @cached_property
+    def _slopes(self):
+        path = self.path
+        right = path.projected.T @ (path.weights[:, None] * (self.targets - self.fallback))
+        return path.vectors @ (path.shrinkage(self.regularization)[:, None] * right)  # (r, p)
+
+    def means(self, features: np.ndarray) -> np.ndarray:
+        """Return the means (m, p) at features (m, r)."""
+        return self.fallback + features @ self._slopes
+
+    def residuals(self) -> np.ndarray:
+        """Return targets minus their leave-one-out means, shape (n, p)."""
+        return self.path.leave_one_out(self.targets - self.fallback, self.regularization)
 
 
 def choose_regularization(path: RidgePath, targets: np.ndarray, criterion: str) -> tuple[float, float]:

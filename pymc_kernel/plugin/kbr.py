@@ -11,6 +11,9 @@ from scipy.spatial import KDTree
 
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.inputs import robust_scales
+from pymc_kernel.embeddings.local import miscalibration, posterior_near
+from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
+from pymc_kernel.plugin.model_functions import log_priors
 from pymc_kernel.plugin.pairs import (
     check_whole,
     learnt_from,
@@ -19,6 +22,7 @@ from pymc_kernel.plugin.pairs import (
     simulated_pairs,
     warn_of_failed_pairs,
 )
+from pymc_kernel.plugin.population import pareto_shape
 
 __all__ = ["sample_kbr"]
 
@@ -27,6 +31,8 @@ _OUTSIDE = 0.01  # of the simulations lie in emptier places than an observation 
 _TYPICAL_POINTS, _NEIGHBOURS, _FAR = 2000, 10, 10.0
 _SCALES = (0.5, 1.0, 2.0)  # of the median distance
 _FEW = 30  # simulations with weight, below which a warning is due
+_LARGE_ERROR = 0.3  # posterior standard deviations of learning error, above which a warning is due
+_CHECKED = 0.95  # probability of the intervals whose coverage is a statistic
 
 
 def sample_kbr(
@@ -60,9 +66,9 @@ def sample_kbr(
     num_simulations : int
         For each round.
     rounds : int
-        After the first, parameters are simulated from the current posterior, and the ratio of prior to what was
-        simulated corrects for it (sequential kernel Bayes' rule). Pays where the posterior is much narrower than the
-        prior.
+        After the first, parameters are simulated around the current posterior, and the ratio of the densities of
+        the prior and of what was simulated corrects for it (sequential kernel Bayes' rule). Pays where the posterior
+        is much narrower than the prior. Needs a prior whose density PyMC can evaluate.
     summary : callable, optional
         Observed variables of one data set, name -> array, to a vector of summaries. By default all data, flattened:
         good for up to some dozens of numbers.
@@ -92,14 +98,26 @@ def sample_kbr(
     Notes
     -----
     Sample statistics: ``typicality``, the share of simulations that lie in places at least as empty as the
-    observation's; ``num_effective``, the effective number of simulations that the draws come from; ``num_failed``,
-    simulations with NaN or infinite numbers; ``regularization``, ``share`` (of the simulations in a neighbourhood, 1
-    for all), ``rank``.
+    observation's; ``num_effective``, the effective number of simulations that the draws come from;
+    ``learning_error``, the largest standard deviation of a posterior mean between fits to resampled simulations, in
+    posterior standard deviations; ``held_out_coverage``, the share of held-out simulations near the observation whose
+    parameters lie in their 95 % intervals, and their effective number ``num_held_out``; ``num_failed``, simulations
+    with NaN or infinite numbers; ``num_local``, simulations that the rule was fitted to in the end;
+    ``ratio_effective`` and ``ratio_pareto_k``, effective share and Pareto shape of the ratio of prior to simulated
+    parameters; ``regularization``, ``share`` (of the simulations in a neighborhood, 1 for all), ``rank``.
 
     Draws are the posterior mean by kernel regression plus smoothed residuals of simulations, from everywhere or from
-    nearby, where each may be moved to the data along its own branch of the posterior: the log score of leave-one-out
-    predictions decides. They live on the unconstrained scale, so no draw leaves the prior's support.
-    ``rule.calibration()`` says for the price of five fits whether such posteriors cover.
+    nearby, where each may be moved to the data along its own branch of the posterior. Regressions are fitted to all
+    simulations and to ever fewer of them around the observation. Held-out simulations near the observation decide
+    between all of these by their log score, and check the answer. Draws live on the unconstrained scale, so none
+    leaves the prior's support.
+
+    Each chain comes from a fit to simulations with random weights (a Bayesian bootstrap), so R-hat and the Monte Carlo
+    errors of ``az.summary`` know how well the posterior was learned; effective sizes count draws, not simulations. With
+    ``chains=1`` it is the fit to all simulations as they are.
+
+    Later rounds simulate from the posterior so far, and from a wider normal distribution around it. The ratio of the
+    prior's density to that of all rounds' proposals is known, and never larger than the number of rounds.
 
     A warning is given where the observation lies outside of what was simulated: then the posterior is extrapolated.
 
@@ -122,19 +140,25 @@ def sample_kbr(
     latent, seen, observed, simulations = learnt_from(
         simulations, num_simulations, summary, model, "sample_kbr", rng, executor, progressbar
     )
-    # The prior of parameters for which the simulator succeeds, as the pairs are.
-    prior = latent[np.isfinite(seen).all(axis=1)]
-    fitted = _fitted(rule, method, latent, seen, None if rounds == 1 else prior, rng)
+    numbers, proposals, weights = [len(latent)], [], None
+    # The density of the prior is asked for before any later round is simulated, so that one without it ends here.
+    log_prior = log_priors(model, latent) if rounds > 1 else None
+    fitted = _fitted(rule, "conditional" if rounds == 1 else "importance", method, latent, seen, None, rng)
+    near = posterior_near(fitted, observed, rng)
     for _ in range(1, rounds):
-        proposed = fitted.sample(observed[None], num_simulations, rng)[0]
+        proposals.append(Proposal.around(near.mixture()))
+        proposed = proposals[-1].sample(num_simulations, rng)
         again = simulated_again(proposed, model, rng, executor, progressbar)
         new_latent, new_seen = simulated_pairs(again, model, summary)
         latent, seen = np.concatenate([latent, new_latent]), np.concatenate([seen, new_seen])
-        fitted = _fitted(rule, method, latent, seen, prior, rng)
-    positions = fitted.sample(observed[None], draws * chains, rng)[0]
-    groups = learnt_groups(model, positions, (chains, draws), simulations)
+        log_prior = np.concatenate([log_prior, log_priors(model, new_latent)])
+        numbers.append(len(new_latent))
+        weights = prior_ratio(latent, log_prior, proposals, numbers)
+        fitted = _fitted(rule, "importance", method, latent, seen, weights, rng)
+        near = posterior_near(fitted, observed, rng)
+    groups = learnt_groups(model, _draws(near, chains, draws, rng), (chains, draws), simulations)
     groups["kernel_weights"] = _kernel_weights(fitted, observed)
-    groups["sample_stats"] = _stats(fitted, observed, rng)
+    groups["sample_stats"] = _stats(near, fitted, observed, rounds, rng)
     return xr.DataTree.from_dict(groups)
 
 
@@ -150,51 +174,87 @@ def _check_rule(rule, method, rounds):
         )
 
 
-def _fitted(rule, method, latent, seen, prior, rng):
-    chosen = _METHODS[method]
+def _fitted(rule, automatic, method, latent, seen, weights, rng):
     if rule is None:
-        if chosen == "auto":
-            chosen = "conditional" if prior is None else "importance"
+        chosen = automatic if method == "auto" else _METHODS[method]
         rule = KernelBayesRule(chosen, scales=_SCALES, random_state=rng)
     with warnings.catch_warnings():
         # Counted in the statistics, and said once below.
         warnings.filterwarnings("ignore", message=r".* pairs have NaN")
-        return rule.fit(latent, seen, prior if rule.method != "conditional" else None)
+        return rule.fit(latent, seen, weights=weights)
+
+
+def _draws(near, chains, draws, rng):
+    """Return draws (chains * draws, d), each chain of a fit of its own, so that R-hat sees the error of learning."""
+    if chains == 1:
+        return near.mixture().sample(draws, rng)
+    return np.concatenate([near.replicate(rng).sample(draws, rng) for _ in range(chains)])
 
 
 def _kernel_weights(fitted, observed):
     weights = fitted.condition(observed).weights
-    own, rest = weights[: len(fitted.latent_)].copy(), weights[len(fitted.latent_) :]
-    own[: len(rest)] += rest  # the prior's draws are the parameters of the first round
-    return xr.Dataset({"weight": ("simulation", own), "position": (("simulation", "unconstrained"), fitted.latent_)})
+    return xr.Dataset(
+        {"weight": ("simulation", weights), "position": (("simulation", "unconstrained"), fitted.latent_)}
+    )
 
 
-def _stats(fitted, observed, rng):
+def _stats(near, fitted, observed, rounds, rng):
     typical = _typicality(fitted.observed_, observed, rng)
-    near = fitted.predictive.effective_number(fitted.mean(observed), observed[None])
+    effective, error = near.effective_number(), near.learning_error(rng)
+    coverage = near.held_out.coverage(_CHECKED)
     failed = fitted.num_dropped_
     warn_of_failed_pairs(failed, failed + len(fitted.latent_), stacklevel=3)
-    if typical < _OUTSIDE:
+    findings = _findings(typical, effective, error.max(), miscalibration(near.held_out))
+    if findings:
         warnings.warn(
-            f"only {100 * typical:.1f} % of the simulations lie in places as empty as that of the observation: it is "
-            "at the edge of what the model simulates, or outside: the posterior is extrapolated. Check the prior.",
+            f"this posterior should not be trusted: {'; '.join(findings)}. Take more simulations, or "
+            f"rounds={rounds + 1}; if the data are nothing like what the model simulates, check its prior.",
             stacklevel=3,
         )
-    if near < _FEW:
-        warnings.warn(
-            f"the draws come from an effective number of {near:.0f} simulations: take more of them, or rounds=2.",
-            stacklevel=3,
-        )
+    share = fitted.ratio_ / fitted.ratio_.sum()
     return xr.Dataset(
         {
             "typicality": typical,
-            "num_effective": near,
+            "num_effective": effective,
+            "learning_error": float(error.max()),
+            "held_out_coverage": ("unconstrained", coverage),
+            "num_held_out": near.held_out.effective_number,
             "num_failed": failed,
-            "regularization": fitted.regularization_,
-            "share": fitted.predictive.share,
-            "rank": fitted.rank_,
+            "num_local": len(near.rule.latent_),
+            "ratio_effective": float(1.0 / (len(share) * (share**2).sum())),
+            "ratio_pareto_k": _ratio_shape(share) if rounds > 1 else np.nan,
+            "regularization": near.rule.regularization_,
+            "share": near.choice.settings.share,
+            "rank": near.rule.rank_,
         }
     )
+
+
+def _findings(typicality, effective, learning_error, wrong_coverage):
+    """Return what speaks against a posterior, in words."""
+    findings = []
+    if typicality < _OUTSIDE:
+        findings.append(
+            f"only {100 * typicality:.1f} % of the simulations lie in places as empty as that of the observation, "
+            "which is at the edge of what the model simulates, or outside"
+        )
+    if effective < _FEW:
+        findings.append(f"the draws come from an effective number of {effective:.0f} simulations")
+    if learning_error > _LARGE_ERROR:
+        findings.append(
+            f"its means differ by {learning_error:.2f} posterior standard deviations between fits to resampled "
+            "simulations"
+        )
+    if wrong_coverage:
+        findings.append(f"of held-out simulations near the observation, {wrong_coverage}")
+    return findings
+
+
+def _ratio_shape(share):
+    """Return the Pareto shape of the ratio's tail; 0 where a hundredth of it is at its bound, so that it has none."""
+    if (share > 0.99 * share.max()).mean() > 0.01:
+        return 0.0
+    return pareto_shape(np.log(np.maximum(share, np.finfo(float).tiny)))
 
 
 def _typicality(seen, observed, rng):

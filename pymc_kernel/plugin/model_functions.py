@@ -11,6 +11,7 @@ import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
 from pymc.initial_point import make_initial_point_expression
+from pymc.logprob.basic import transformed_conditional_logp
 from pymc.pytensorf import compile as pymc_compile
 from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
 from pymc.vartypes import continuous_types
@@ -34,6 +35,7 @@ __all__ = [
     "compile_particle_density",
     "compile_scores",
     "constrained_draws",
+    "log_priors",
     "prior_expression",
     "prior_positions",
     "split_positions",
@@ -374,6 +376,36 @@ def prior_positions(model: pm.Model, size: int, rng: np.random.Generator) -> np.
     found = {model.rvs_to_values[rv]: values for rv, values in zip(model.free_RVs, drawn, strict=True)}
     positions = np.concatenate([np.reshape(found[v], (size, -1)) for v in model.value_vars], axis=1).astype(float)
     return with_finite_columns(positions, rng)
+
+
+def log_priors(model: pm.Model, positions: np.ndarray) -> np.ndarray:
+    """Return the log densities (n,) of the prior at ``positions`` (n, d) on the unconstrained scale.
+
+    Observed variables and potentials are left out: it is the density that forward draws of the free variables have.
+    """
+    free = {rv: model.rvs_to_values[rv] for rv in model.free_RVs}
+    try:
+        # The observed variables need no density: simulators have none.
+        terms = transformed_conditional_logp(
+            tuple(free), rvs_to_values=free, rvs_to_transforms={rv: model.rvs_to_transforms[rv] for rv in free}
+        )
+    except NotImplementedError as error:
+        raise ValueError(
+            f"the prior has no density that PyMC can evaluate ({error}), which later rounds need: take rounds=1 with "
+            "more simulations, or give it one."
+        ) from error
+    log_prior = pt.sum([term.sum() for term in terms])
+    point = model.initial_point(random_seed=0)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what PyTensor says of the speed of single operators
+            function = _vectorised(model, [log_prior], point, {"on_unused_input": "ignore"})
+        blocks = [positions[a : a + _DRAWS_AT_A_TIME] for a in range(0, len(positions), _DRAWS_AT_A_TIME)]
+        return np.concatenate([np.broadcast_to(function(block)[0], len(block)) for block in blocks])
+    except Exception:  # an operator without a vectorised form may fail in many ways; the loop says what is wrong
+        function = model.compile_fn(log_prior, inputs=model.value_vars, on_unused_input="ignore")
+        columns = {v.name: c for v, c in zip(model.value_vars, split_positions(model, positions), strict=True)}
+        return np.array([float(function({n: c[i] for n, c in columns.items()})) for i in range(len(positions))])
 
 
 def with_finite_columns(positions: np.ndarray, rng: np.random.Generator) -> np.ndarray:

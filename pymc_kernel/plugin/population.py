@@ -184,7 +184,7 @@ def _tree(model, results, draws):
         posterior.append({name: v[chosen] for name, v in values.items()})
         per_chain["log_evidence"].append(log_mean_exp(log_weights))
         per_chain["ess"].append(1.0 / (shares**2).sum())
-        per_chain["pareto_k"].append(_pareto_shape(log_weights))
+        per_chain["pareto_k"].append(pareto_shape(log_weights))
     groups = {"posterior": _stacked(posterior), "weighted_posterior": _stacked(weighted)}
     tree = from_dict(groups, coords=coords, dims=dims)
     stats = {
@@ -209,7 +209,7 @@ def _tree(model, results, draws):
     return xr.DataTree.from_dict({**everything, "pmc_stats": told, **extra})
 
 
-def _pareto_shape(log_weights):
+def pareto_shape(log_weights):
     """Return the shape of the tail of the weights by ArviZ; infinity where there are too few to tell."""
     finite = log_weights[log_weights > -np.inf]
     try:

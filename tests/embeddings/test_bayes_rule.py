@@ -223,7 +223,7 @@ def test_draws_follow_two_modes():
     z = rng.uniform(-2.0, 2.0, (3000, 1))
     rule = KernelBayesRule("conditional").fit(z, np.abs(z) + 0.1 * rng.standard_normal(z.shape))
     draws = rule.sample([[1.5]], 2000, rng)[0, :, 0]
-    assert rule.predictive.share < 1.0
+    assert rule.choice.settings.share < 1.0
     assert np.mean(np.abs(np.abs(draws) - 1.5) < 0.4) > 0.95
     assert 0.35 < np.mean(draws > 0) < 0.65
 
@@ -372,6 +372,7 @@ def test_singular_gram_matrix_is_said():
 def test_one_simulation_gone_wild_changes_little():
     z, x, _ = pairs(1000)
     y = x[:50] + 0.05
+    z, x, y = z[:500], x[:500], y[:20]
     clean = KernelBayesRule("conditional").fit(z, x)
     x[7] = 1e6
     wild = KernelBayesRule("conditional").fit(z, x)

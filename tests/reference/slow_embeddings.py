@@ -97,10 +97,10 @@ def adjusted(errors, moves, weights, share=0.3, rounds=3):
         return root * (moves - w @ moves), root * (errors - w @ errors)
 
     all_moves, all_errors = rows_of(weights)
-    ridge = np.diag(np.sqrt(lean * 1e-6 * weights @ moves**2))
+    ridge = np.diag(np.sqrt(1e-6 * weights @ moves**2))
     found = errors.copy()
+    low, high = np.quantile(errors, [0.25, 0.75], axis=0)
     for _ in range(rounds):
-        low, high = np.quantile(found, [0.25, 0.75], axis=0)
         scaled = found / ((high - low) / 1.349)
         moved = np.empty_like(errors)
         for i in range(k):

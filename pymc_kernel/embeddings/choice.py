@@ -1,0 +1,286 @@
+"""Choice of neighborhoods and smoothing by cross-validation. Imports NumPy and siblings.
+
+Nothing that scores a case depends on its parameter: means, residuals and places come from a fit without the case's
+fold. Leave-one-out means do not do: among tied observations they are a linear function of the case's own parameter.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_kernel.embeddings.mixture import Mixture, log_normals
+from pymc_kernel.embeddings.predictive import (
+    BANDWIDTHS,
+    Settings,
+    chosen_residuals,
+    covariance,
+    is_large_enough,
+    near,
+    smoothed,
+    squared_distances,
+    ways,
+)
+
+__all__ = ["NUM_FOLDS", "SHARES", "Choice", "CrossFit", "Fold", "HeldOut", "place_values"]
+
+NUM_FOLDS = 5
+SHARES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # of the training points; 1 is global
+_STAGES = (25, 50, 100, 200)  # cases after which settings that are clearly behind are left out
+_CLEARLY = 2.0  # standard errors of the mean excess score, and
+_UNSEEN_EXCESS = 5.0  # excess log score that one unseen case could add
+_OUTSIDE_WEIGHT = 0.01  # of a wide normal distribution in the score, so that no single case decides
+_OUTSIDE_WIDTH = 3.0  # its spread, in those of all residuals
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """A fit without the cases of one fold.
+
+    Attributes
+    ----------
+    weights : ndarray (n,)
+        Of the training points; zero for the cases that were left out.
+    residuals : ndarray (n, p)
+        Of the training points, each left out of its own mean; scaled.
+    errors : ndarray (n, p)
+        Parameters minus means of the fit; scaled. For cases that were left out, the truth that is scored.
+    places : dict
+        Metric -> (n, k), from means of this fit.
+    """
+
+    weights: np.ndarray
+    residuals: np.ndarray
+    errors: np.ndarray
+    places: dict[str, np.ndarray]
+
+    @cached_property
+    def overall(self) -> np.ndarray:
+        """The covariance (p, p) of all residuals."""
+        return covariance(self.residuals, self.weights / self.weights.sum())
+
+    @cached_property
+    def _wide_factor(self):
+        return _OUTSIDE_WIDTH * np.linalg.cholesky(self.overall)
+
+    def log_density_outside(self, case: int) -> float:
+        """Return the log density of a case's error under the wide normal distribution, times its weight."""
+        return float(np.log(_OUTSIDE_WEIGHT) + log_normals(self.errors[case][None], self._wide_factor[None])[0])
+
+
+class Choice(NamedTuple):
+    """The settings that predict held-out cases best.
+
+    Attributes
+    ----------
+    settings : Settings
+    scores : dict
+        Settings -> minus the mean log density of held-out cases, up to a constant; smaller is better. Of settings that
+        were left out early it is that of the best plus how far they were behind.
+    """
+
+    settings: Settings
+    scores: dict[Settings, float]
+
+
+def place_values(observed, means, spread) -> dict[str, np.ndarray]:
+    """Return the coordinates in which nearness is measured: metric -> (n, k).
+
+    Parameters
+    ----------
+    observed : ndarray (n, q)
+        Scaled.
+    means : ndarray (n, p)
+        Posterior means, scaled.
+    spread : ndarray (p, p)
+        Cholesky factor of the covariance of residuals: means are near where posteriors overlap.
+    """
+    return {"observed": observed, "predicted": np.linalg.solve(spread, means.T).T}
+
+
+class HeldOut(NamedTuple):
+    """Predictions of held-out cases.
+
+    Attributes
+    ----------
+    weights : ndarray (m,)
+        Of the cases, of sum one.
+    losses : ndarray (m,)
+        Minus the log densities of the scaled parameters, up to a constant.
+    ranks : ndarray (m, p)
+        The posterior's marginal distribution functions at the true parameters: uniform for right posteriors.
+    """
+
+    weights: np.ndarray
+    losses: np.ndarray
+    ranks: np.ndarray
+
+    def coverage(self, probability: float) -> np.ndarray:
+        """Return the share (p,) of true parameters in central intervals of this probability."""
+        return self.weights @ (np.abs(2.0 * self.ranks - 1.0) <= probability)
+
+    @property
+    def effective_number(self) -> float:
+        """Effective number of cases."""
+        return float(1.0 / (self.weights**2).sum())
+
+
+class CrossFit:
+    """Fits without each fold in turn, by which settings are chosen and answers are checked.
+
+    Parameters
+    ----------
+    fold_of : ndarray (n,)
+        The fold of each training point.
+    make_fold : callable
+        Fold -> its fit.
+    case_weights : ndarray (n,)
+        Of the training points as cases.
+    """
+
+    def __init__(self, fold_of: np.ndarray, make_fold: Callable[[int], Fold], case_weights: np.ndarray):
+        self._fold_of = fold_of
+        self._make_fold = make_fold
+        self._folds: dict[int, Fold] = {}
+        self._case_weights = case_weights
+
+    def _fold(self, case):
+        number = self._fold_of[case]
+        if number not in self._folds:
+            self._folds[number] = self._make_fold(number)
+        return self._folds[number]
+
+    def choose(self, cases: np.ndarray, *, equal: bool = False, shares: tuple = SHARES) -> Choice:
+        """Choose settings by the log score of predictions of held-out cases.
+
+        Of those whose score is within a standard error of the best, the one with the largest share is taken. Scores
+        are a race (Maron and Moore 1994): fewer cases for settings that fall clearly behind.
+
+        Parameters
+        ----------
+        cases : ndarray
+            Indices of training points, in random order.
+        equal : bool
+            Whether the cases were drawn by their weights, and count the same.
+        shares : tuple of float
+            Of the training points in a neighborhood, the first of them 1.
+        """
+        some = self._fold(cases[0])
+        num_points = int((some.weights > 0.0).sum())
+        candidates = [
+            Settings(metric, share, along)
+            for metric, places in some.places.items()
+            for share in shares[0 if metric == "observed" else 1 :]
+            if is_large_enough(share, num_points)
+            for along in ways(share, num_points, places.shape[1])
+        ]
+        weights = np.ones(len(cases)) if equal else self._case_weights[cases]
+        losses = _race(candidates, cases, weights, lambda running, case: _losses(self._fold(case), running, case))
+        all_settings = [c._replace(bandwidth=b) for c in candidates for b in BANDWIDTHS[c.along]]
+        columns = [column for found in losses for column in found.T]
+        best, scores = _largest_share_of_best(all_settings, columns, weights)
+        return Choice(best, dict(zip(all_settings, scores, strict=True)))
+
+    def prediction(self, settings: Settings, case: int) -> tuple[Mixture, np.ndarray]:
+        """Return the distribution of a case's error from a fit without it, and the error (p,); both scaled."""
+        fold = self._fold(case)
+        return predicted_error(fold, settings, case), fold.errors[case]
+
+    def held_out(self, settings: Settings, cases: np.ndarray) -> HeldOut:
+        """Return what fits without them say of cases."""
+        losses, ranks = [], []
+        for case in cases:
+            mixture, error = self.prediction(settings, case)
+            ranks.append(mixture.cumulative(error))
+            losses.append(_loss(error, *mixture, self._fold(case).log_density_outside(case)))
+        weights = self._case_weights[cases]
+        return HeldOut(weights / weights.sum(), np.array(losses), np.stack(ranks))
+
+
+def predicted_error(fold: Fold, settings: Settings, case: int) -> Mixture:
+    """Return the distribution of the error of a case that the fold's fit left out."""
+    places = fold.places[settings.metric]
+    weights = near(fold.weights, squared_distances(places, places[case]), settings.share)
+    residuals, weights = chosen_residuals(fold.residuals, places, places[case], weights, settings.along)
+    ((centers, factors),) = smoothed(residuals, weights, fold.overall, settings.along, (settings.bandwidth,))
+    return Mixture(weights, centers, factors)
+
+
+def _losses(fold: Fold, candidates, case):
+    """Return for each candidate minus the log densities of a case, an array over the bandwidths."""
+    outside = fold.log_density_outside(case)
+    squared, known = {}, {}
+    out = []
+    for metric, share, along, _ in candidates:
+        places = fold.places[metric]
+        if metric not in squared:
+            squared[metric] = squared_distances(places, places[case])
+        weights = near(fold.weights, squared[metric], share)
+        # Among ties, neighborhoods of several shares are the same.
+        key = (metric, along, weights.tobytes())
+        if key not in known:
+            residuals, weights = chosen_residuals(fold.residuals, places, places[case], weights, along)
+            mixtures = smoothed(residuals, weights, fold.overall, along, BANDWIDTHS[along])
+            known[key] = np.array(
+                [_loss(fold.errors[case], weights, centers, factors, outside) for centers, factors in mixtures]
+            )
+        out.append(known[key])
+    return out
+
+
+def _loss(truth, weights, centers, factors, outside):
+    """Return minus the log density at ``truth`` under a mixture and a little of a wide normal distribution."""
+    logs = log_normals(truth - centers, factors)
+    top = logs.max()
+    inner = top + np.log(weights @ np.exp(logs - top))
+    return -np.logaddexp(np.log1p(-_OUTSIDE_WEIGHT) + inner, outside)
+
+
+def _race(candidates, cases, weights, losses_of):
+    """Return for each candidate its losses (number of cases, bandwidths); those clearly behind get no further cases."""
+    found = [[] for _ in candidates]
+    running = list(range(len(candidates)))
+    for start, stop in pairwise((0, *_STAGES)):
+        if start >= len(cases):
+            break
+        for case in cases[start:stop]:
+            for i, losses in zip(running, losses_of([candidates[i] for i in running], case), strict=True):
+                found[i].append(losses)
+        columns = [np.array(found[i]) for i in running]
+        owners = np.repeat(running, [c.shape[1] for c in columns])
+        is_close = _close_to_best(np.hstack(columns), weights[:stop], _CLEARLY, _UNSEEN_EXCESS)
+        running = np.unique(owners[is_close]).tolist()
+    return [np.array(f) for f in found]
+
+
+def _close_to_best(losses, weights, errors, unseen=1e-9):
+    """Return which columns of losses (cases, columns) are on average near the best.
+
+    That is within so many standard errors, and the harm that one more case could do to the best.
+    """
+    weights = weights / weights.sum()
+    excess = losses - losses[:, [(weights @ losses).argmin()]]
+    mean = weights @ excess
+    standard_error = np.sqrt(weights**2 @ (excess - mean) ** 2)
+    return mean <= errors * standard_error + unseen * (weights**2).sum()
+
+
+def _largest_share_of_best(settings, losses, weights):
+    """Return the settings of the largest share among those within a standard error of the best, and all mean losses.
+
+    Settings that were left out early are scored by how far they were behind on the cases that they had.
+    """
+    most = max(map(len, losses))
+    finalists = [i for i, found in enumerate(losses) if len(found) == most]
+
+    def mean_of(values):
+        return float(np.average(values, weights=weights[: len(values)]))
+
+    best = losses[min(finalists, key=lambda i: mean_of(losses[i]))]
+    means = [mean_of(best) + mean_of(found - best[: len(found)]) for found in losses]
+    is_close = _close_to_best(np.stack([losses[i] for i in finalists], axis=1), weights[:most], 1.0)
+    chosen = min(np.array(finalists)[is_close], key=lambda i: (-settings[i].share, means[i]))
+    return settings[chosen], means

@@ -1,0 +1,159 @@
+"""The posterior for one observation: rules fitted anew to ever fewer training points around it.
+
+To keep the training points whose observations are near to the one in question leaves the posterior as it is, since it
+conditions on the observation; what is left is a simpler problem for the same number of features. Held-out cases near
+the observation decide how near, and check the answer. Imports NumPy and siblings.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pymc_kernel.embeddings.bayes_rule import KernelBayesRule
+from pymc_kernel.embeddings.choice import Choice, HeldOut
+from pymc_kernel.embeddings.mixture import Mixture
+
+__all__ = ["LocalPosterior", "miscalibration", "posterior_near"]
+
+_SHARES = (1.0, 0.3, 0.09, 0.03, 0.01)  # of the training points, that a rule is fitted to
+_NEIGHBORHOODS = (1.0, 0.3, 0.1, 0.03)  # shares of those; smaller ones are left to the rules of fewer points
+_MIN_POINTS = 250  # effective number of training points of a rule
+_NUM_REPLICATES = 8  # fits to resampled training points, for the error of learning
+_CHECKED = (0.5, 0.95)  # probabilities of intervals whose coverage is checked
+_ERRORS = 4.0  # standard errors that a coverage may be off
+_NUM_CASES = 150  # held-out cases near the observation, that decide and check
+
+
+@dataclass(frozen=True, eq=False)
+class LocalPosterior:
+    """The posterior for one observation.
+
+    Attributes
+    ----------
+    rule : KernelBayesRule
+        Fitted to the training points around the observation.
+    observed : ndarray (q,)
+    choice : Choice
+        Neighborhood and smoothing of the residuals.
+    held_out : HeldOut
+        Predictions of held-out cases near the observation.
+    scores : dict
+        Number of training points -> minus the mean log density of these cases; smaller is better.
+    """
+
+    rule: KernelBayesRule
+    observed: np.ndarray
+    choice: Choice
+    held_out: HeldOut
+    scores: dict[int, float]
+
+    def mixture(self, factors: np.ndarray | None = None) -> Mixture:
+        """Return the posterior, of the fit with weights times ``factors`` (n,) of the rule's training points."""
+        features, scaled = self.rule.query(self.observed[None])
+        return self.rule.regression.posterior(self.choice.settings, features[0], scaled[0], factors)
+
+    def replicate(self, rng: np.random.Generator) -> Mixture:
+        """Return the posterior as other simulations might have told it: a Bayesian bootstrap (Rubin 1981)."""
+        return self.mixture(rng.standard_exponential(len(self.rule.latent_)))
+
+    def learning_error(self, rng: np.random.Generator) -> np.ndarray:
+        """Return the standard deviations (p,) of posterior means between replicates, in posterior ones."""
+        means = np.stack([self.replicate(rng).moments()[0] for _ in range(_NUM_REPLICATES)])
+        return means.std(axis=0, ddof=1) / np.sqrt(np.diag(self.mixture().moments()[1]))
+
+    def effective_number(self) -> float:
+        """Return the effective number of training points behind the posterior."""
+        features, scaled = self.rule.query(self.observed[None])
+        settings = self.choice.settings
+        place = self.rule.regression.places(settings.metric, features, scaled)[0]
+        return self.rule.regression.predictive(settings)[1].effective_number(place)
+
+
+def posterior_near(rule: KernelBayesRule, observed: np.ndarray, rng: np.random.Generator) -> LocalPosterior:
+    """Return the posterior for one observation.
+
+    Parameters
+    ----------
+    rule : KernelBayesRule
+        Fitted to all training points; "importance" or "conditional".
+    observed : ndarray (q,)
+    rng : numpy.random.Generator
+
+    Notes
+    -----
+    Rules are fitted to all training points and to the nearest third, tenth, ... of them, each time by the nearness of
+    the rule before. All are scored on the same cases, those nearest to the observation: the best by minus the mean log
+    density of the held-out cases is taken.
+    """
+    levels, kept = [], np.arange(len(rule.latent_))
+    members = [kept]
+    for share in _SHARES:
+        if share < 1.0:
+            size = round(share * len(rule.latent_))
+            nearest = _nearest(levels[-1], observed, size)
+            if _effective_number(levels[-1].rule, nearest) < _MIN_POINTS:
+                break
+            members.append(members[-1][nearest])
+            rule_here = levels[-1].rule.subset(nearest)
+        else:
+            rule_here = rule
+        levels.append(_Level(rule_here, observed, rng))
+    cases = members[-1][_nearest(levels[-1], observed, _NUM_CASES)]
+    results = []
+    for level, own in zip(levels, members, strict=True):
+        index = np.full(len(rule.latent_), -1)
+        index[own] = np.arange(len(own))
+        results.append(level.cross_fit.held_out(level.choice.settings, index[cases]))
+    scores = [
+        float(result.weights @ result.losses + np.log(level.rule.regression.scale).sum())
+        for level, result in zip(levels, results, strict=True)
+    ]
+    best = int(np.argmin(scores))
+    sizes = [len(own) for own in members]
+    return LocalPosterior(
+        levels[best].rule, observed, levels[best].choice, results[best], dict(zip(sizes, scores, strict=True))
+    )
+
+
+def miscalibration(held_out: HeldOut) -> str:
+    """Return in words how coverage of held-out cases is off by more than four standard errors; empty if it is not."""
+    for probability in _CHECKED:
+        coverage = held_out.coverage(probability)
+        error = np.sqrt(probability * (1.0 - probability) / held_out.effective_number)
+        worst = coverage[np.argmax(np.abs(coverage - probability))]
+        if abs(worst - probability) > _ERRORS * error:
+            return f"{100 * worst:.0f} % have a parameter in its {100 * probability:.0f} % interval"
+    return ""
+
+
+class _Level:
+    """A rule, and its choice by cases near the observation."""
+
+    def __init__(self, rule, observed, rng):
+        self.rule = rule
+        regression = rule.regression
+        features, scaled = rule.query(observed[None])
+        squared = sum(_scaled_squares(regression, metric, features, scaled) for metric in ("observed", "predicted"))
+        self.cross_fit = regression.cross_fit(rng)
+        cases = rng.permutation(np.argsort(squared, kind="stable")[:_NUM_CASES])
+        self.choice = self.cross_fit.choose(cases, shares=_NEIGHBORHOODS)
+
+
+def _scaled_squares(regression, metric, features, scaled):
+    """Return squared distances (n,) of the training points from a query, in units of their median."""
+    places = regression.places(metric, regression.features, regression.observed)
+    squared = ((places - regression.places(metric, features, scaled)) ** 2).sum(axis=1)
+    return squared / max(np.median(squared), np.finfo(float).tiny)
+
+
+def _nearest(level, observed, size):
+    """Return the indices of the training points of a level nearest to the observation, in its own metric."""
+    features, scaled = level.rule.query(observed[None])
+    squared = _scaled_squares(level.rule.regression, level.choice.settings.metric, features, scaled)
+    return np.argsort(squared, kind="stable")[:size]
+
+
+def _effective_number(rule, inside):
+    weights = rule.regression.residual_weights[inside]
+    total = weights.sum()
+    return total**2 / (weights**2).sum() if total > 0.0 else 0.0
