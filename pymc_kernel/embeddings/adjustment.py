@@ -1,79 +1,151 @@
-"""Regression adjustment of errors of which neighbours may disagree on the slope. Imports NumPy, SciPy, siblings."""
+"""Regression adjustment of residuals of which neighbors may disagree on the slope, and their scatter.
 
+Compiled loops over pairs of residuals. Imports NumPy, Numba, ``linalg`` and siblings.
+"""
+
+import numba
 import numpy as np
-from scipy.spatial.distance import cdist
 
 from pymc_kernel.embeddings.inputs import robust_scales
+from pymc_kernel.linalg import cholesky_in_place, solve_lower
 
-__all__ = ["MOST_DIMENSIONS", "adjusted"]
+__all__ = ["MOST_DIMENSIONS", "adjusted", "neighbor_scatter"]
 
-MOST_DIMENSIONS = 20  # of moves, that slopes are learnt for
+MOST_DIMENSIONS = 20  # of moves, that slopes are learned for
 
-_SHARE = 0.3  # of the errors, that a slope is learnt from
-_FEWEST = 5
-_ROUNDS = 3
+_SHARE = 0.3  # of the residuals, that a slope is learned from
+_FEWEST = 5  # residuals that a slope can be learned from
+_ROUNDS = 3  # as it is better known which residuals are near once they are moved
 _RIDGE = 1e-6  # of the mean square of a move
-_FAR = 10.0  # spreads, beyond which an error counts as that far for the slopes
+_MAX_SCALED_RESIDUAL = 10.0  # robust z-scores beyond this count as that far for the slopes
 
 
-def adjusted(errors: np.ndarray, moves: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the errors (k, p) as they would be at the query, which their points are ``moves`` (k, q) away from.
+def adjusted(residuals: np.ndarray, moves: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the residuals (k, p) as they would be at the query, which their points are ``moves`` (k, q) away from.
 
-    Each is moved by a slope of its own: the regression of errors on moves among the third of the errors nearest to it
-    (Epanechnikov's weights), leaning to that of all of them the more, the fewer errors there are for the q dimensions
-    of a move. Where a posterior has branches that go different
-    ways with the data, as the two of a square root do, each branch goes its own way, and a neighborhood can be many
-    times as wide as the branches are. With one slope for all it is the adjustment of Beaumont, Zhang and Balding
-    (2002). As it is better known which errors are near once they are moved, this is done three times over.
+    Each is moved by a slope of its own: the regression of residuals on moves among the third of the residuals nearest
+    to it (Epanechnikov's weights), leaning to that of all of them the more, the fewer residuals there are for the q
+    dimensions of a move. Where a posterior has branches that go different ways with the data, as the two of a square
+    root do, each branch goes its own way, and a neighborhood can be many times as wide as the branches are. With one
+    slope for all it is the adjustment of Beaumont, Zhang and Balding (2002). As it is better known which residuals are
+    near once they are moved, this is done three times over.
 
-    Moves of more than twenty dimensions are too many to learn slopes for: errors stay as they are.
+    Moves of more than twenty dimensions are too many to learn slopes for: residuals stay as they are.
 
     Notes
     -----
-    Time O(k^2 (q + p) q), memory O(k^2 + k (q + p) q).
+    Time O(k^2 (p + q) q), memory O(k (p + q)).
     """
-    (k, q), p = moves.shape, errors.shape[1]
+    (k, q), p = moves.shape, residuals.shape[1]
     if q > MOST_DIMENSIONS or k <= _FEWEST:
-        return errors
+        return residuals
     count = max(round(_SHARE * k), _FEWEST)
-    lean = q / (q + count)
     weights = weights / weights.sum()
-    middle, scale = robust_scales(errors)  # of each round's neighbors, too
+    middle, scale = robust_scales(residuals)
     # In units of their root mean squares, so that the ridge keeps all systems solvable, whatever is rounded or tied.
     units = np.sqrt(weights @ moves**2)
     moves = moves / np.where(units > 0.0, units, 1.0)
-    terms = weights[:, None] * _terms(moves, np.clip(errors, middle - _FAR * scale, middle + _FAR * scale))
-    spread, cross = (moment[0] for moment in _moments(terms.sum(axis=0, keepdims=True), p, q))
-    spread, cross = lean * spread + _RIDGE * np.eye(q), lean * cross
-    found = errors
+    bound = _MAX_SCALED_RESIDUAL * scale
+    clipped = np.clip(residuals, middle - bound, middle + bound)
+    found = np.ascontiguousarray(residuals)
     for _ in range(_ROUNDS):
-        own_spread, own_cross = _moments(_near(found / scale, count) @ terms, p, q)
-        slopes = np.linalg.solve((1.0 - lean) * own_spread + spread, (1.0 - lean) * own_cross + cross)
-        found = errors - np.matmul(moves[:, None], slopes)[:, 0]
+        moved = np.empty((k, p))
+        _move(found / scale, residuals, moves, clipped, weights, count, q / (q + count), moved)
+        found = moved
     return found
 
 
-def _near(scaled, count):
-    """Return the weights (k, k) of each error's nearest ones, over scaled distances."""
-    distances = cdist(scaled, scaled, "sqeuclidean")
-    radii = np.partition(distances, count, axis=1)[:, count]
-    # Errors that are all the same have no radius, and all of them are near.
-    return np.maximum(0.0, 1.0 - distances / np.where(radii > 0.0, radii, np.inf)[:, None])
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _add_moments(moves, residuals, weights, factor, spread, cross):
+    """Add ``factor`` times the covariances of moves and of moves with residuals to ``spread`` and ``cross``."""
+    (k, q), p = moves.shape, residuals.shape[1]
+    move, residual, mass = np.zeros(q), np.zeros(p), 0.0
+    for j in range(k):
+        mass += weights[j]
+        for a in range(q):
+            move[a] += weights[j] * moves[j, a]
+        for b in range(p):
+            residual[b] += weights[j] * residuals[j, b]
+    move, residual = move / mass, residual / mass
+    for j in range(k):
+        if weights[j] > 0.0:
+            share = factor * weights[j] / mass
+            for a in range(q):
+                step = share * (moves[j, a] - move[a])
+                for c in range(a + 1):
+                    spread[a, c] += step * (moves[j, c] - move[c])
+                for b in range(p):
+                    cross[a, b] += step * (residuals[j, b] - residual[b])
 
 
-def _terms(moves, errors):
-    """Return ones, moves, errors, and the products of moves with moves (lower half) and with errors, side by side."""
-    rows, columns = np.tril_indices(moves.shape[1])
-    with_errors = (moves[:, :, None] * errors[:, None]).reshape(len(moves), -1)
-    return np.hstack([np.ones((len(moves), 1)), moves, errors, moves[:, rows] * moves[:, columns], with_errors])
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _squared_distances(points, i, out):
+    for j in range(len(points)):
+        total = 0.0
+        for b in range(points.shape[1]):
+            total += (points[i, b] - points[j, b]) ** 2
+        out[j] = total
 
 
-def _moments(sums, p, q):
-    """Return covariances (m, q, q) of moves and (m, q, p) with errors, from weighted sums of the terms (m, .)."""
-    rows, columns = np.tril_indices(q)
-    mass, move, error, squares, crosses = np.split(sums, np.cumsum([1, q, p, len(rows)]), axis=1)
-    move, error = move / mass, error / mass
-    spread = np.empty((len(sums), q, q))
-    spread[:, rows, columns] = spread[:, columns, rows] = squares / mass
-    spread -= move[:, :, None] * move[:, None]
-    return spread, (crosses / mass).reshape(-1, q, p) - move[:, :, None] * error[:, None]
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _move(scaled, residuals, moves, clipped, weights, count, lean, out):
+    """Fill ``out`` (k, p) with residuals moved by slopes of their neighbors' among the ``scaled`` ones."""
+    (k, q), p = moves.shape, residuals.shape[1]
+    all_spread, all_cross = np.zeros((q, q)), np.zeros((q, p))
+    _add_moments(moves, clipped, weights, lean, all_spread, all_cross)
+    for a in range(q):
+        all_spread[a, a] += _RIDGE
+    squared, near, along = np.empty(k), np.empty(k), np.empty(q)
+    for i in range(k):
+        _squared_distances(scaled, i, squared)
+        radius = np.partition(squared, count)[count]
+        for j in range(k):
+            # Residuals that are all the same have no radius, and all of them are near.
+            share = 1.0 - squared[j] / radius if radius > 0.0 else 1.0
+            near[j] = weights[j] * max(0.0, share)
+        spread, cross = all_spread.copy(), all_cross.copy()
+        _add_moments(moves, clipped, near, 1.0 - lean, spread, cross)
+        cholesky_in_place(spread)  # it has the ridge
+        solve_lower(spread, moves[i], along)
+        for a in range(q - 1, -1, -1):
+            for c in range(a + 1, q):
+                along[a] -= spread[c, a] * along[c]
+            along[a] /= spread[a, a]
+        for b in range(p):
+            out[i, b] = residuals[i, b]
+            for a in range(q):
+                out[i, b] -= along[a] * cross[a, b]
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def neighbor_scatter(points, units, count):
+    """Return the mean squares (k, p, p) of the differences of each point from its ``count`` nearest ones.
+
+    Parameters
+    ----------
+    points : ndarray (k, p)
+    units : ndarray (p,)
+        In which distances are taken.
+    count : int
+        Below k.
+
+    Notes
+    -----
+    Time O(k^2 p + k count p^2). Ties with the farthest of them count as near, too.
+    """
+    k, p = points.shape
+    out = np.zeros((k, p, p))
+    scaled, squared = points / units, np.empty(k)
+    for i in range(k):
+        _squared_distances(scaled, i, squared)
+        radius = np.partition(squared, count)[count]
+        number = -1  # without itself
+        for j in range(k):
+            if squared[j] <= radius:
+                number += 1
+                for a in range(p):
+                    step = points[j, a] - points[i, a]
+                    for b in range(p):
+                        out[i, a, b] += step * (points[j, b] - points[i, b])
+        out[i] /= number
+    return out

@@ -1,12 +1,11 @@
-"""Posteriors around a regression: its residuals, from everywhere or from nearby. Imports NumPy, SciPy, siblings."""
+"""Posteriors around a regression: its residuals, from everywhere or from nearby. Imports NumPy and siblings."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.spatial.distance import cdist
 
-from pymc_kernel.embeddings.adjustment import MOST_DIMENSIONS, adjusted
+from pymc_kernel.embeddings.adjustment import MOST_DIMENSIONS, adjusted, neighbor_scatter
 from pymc_kernel.embeddings.mixture import Mixture
 
 __all__ = [
@@ -181,10 +180,7 @@ def _own_factors(residuals, weights, overall):
     if k < 3:
         return np.broadcast_to(np.linalg.cholesky(overall), (k, p, p))
     count = min(3 * p + 3, k - 1)
-    scaled = residuals / np.sqrt(np.diag(overall))
-    nearest = np.argpartition(cdist(scaled, scaled, "sqeuclidean"), count, axis=1)[:, : count + 1]
-    differences = residuals[nearest] - residuals[:, None]  # (k, count, p)
-    own = np.swapaxes(differences, 1, 2) @ differences / count
+    own = neighbor_scatter(np.ascontiguousarray(residuals), np.sqrt(np.diag(overall)), count)
     lean = p / (p + count)
     pooled = np.einsum("k,kij->ij", weights, own)
     return np.linalg.cholesky((1.0 - lean) * own + lean * pooled + 1e-6 * np.diag(np.diag(overall)))
