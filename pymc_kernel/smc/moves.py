@@ -127,7 +127,15 @@ class Walk:
     target_accept: float = 0.234
     learning_rate: float | None = None
 
-    def fit(self, rng, particles: Evaluated, evaluated: Evaluated, inverse_temperature: float, learnt: Shape | None):
+    def fit(
+        self,
+        rng,
+        particles: Evaluated,
+        evaluated: Evaluated,
+        inverse_temperature: float,
+        learnt: Shape | None,
+        shared: Shape | None = None,
+    ):
         """Return the shape of the particles, equally weighted."""
         d = particles.positions.shape[1]
         mean, factor = np.zeros(d), np.eye(d)
@@ -186,7 +194,7 @@ class Kameleon:
     config: kameleon.Config = field(default_factory=kameleon.Config)
     learning_rate: float | None = None
 
-    def fit(self, rng, particles, evaluated, inverse_temperature, learnt: KameleonFit | None):
+    def fit(self, rng, particles, evaluated, inverse_temperature, learnt: KameleonFit | None, shared=None):
         """Return the proposal learnt from the particles, or from a random part of them."""
         positions = particles.positions
         if len(positions) > self.config.subsample_size:
@@ -243,6 +251,7 @@ class HamiltonianFit(NamedTuple):
     """A surrogate of the tempered density, how to move along it, and the walk beside it."""
 
     walk: Shape
+    coordinates: Shape  # of the surrogate
     expansion: Expansion | None  # in q, x = mean + factor q; None before the first fit or where it failed
     step_size: float
     num_steps: int
@@ -285,11 +294,28 @@ class Hamiltonian:
     def __post_init__(self):
         check_surrogate_moves(self.estimator, self.exploring_share, self.max_steps)
 
-    def fit(self, rng, particles, evaluated, inverse_temperature, learnt: HamiltonianFit | None):
-        """Return a surrogate of the density at this temperature; without one where the fit fails."""
+    def fit(
+        self,
+        rng,
+        particles,
+        evaluated,
+        inverse_temperature,
+        learnt: HamiltonianFit | None,
+        shared: HamiltonianFit | None = None,
+    ):
+        """Return a surrogate of the density at this temperature; without one where the fit fails.
+
+        Parameters
+        ----------
+        shared
+            Fitted to the same evaluations for other particles: its surrogate is taken over, but for the walk, unless
+            the estimator learns from the particles.
+        """
         shape = self.walk.fit(rng, particles, evaluated, inverse_temperature, None if learnt is None else learnt.walk)
+        if shared is not None and isinstance(self.estimator, Values):
+            return shared._replace(walk=shape)
         if learnt is None:
-            learnt = HamiltonianFit(shape, None, 0.0, 0, 0, None, self.estimator, 0, np.zeros(2))
+            learnt = HamiltonianFit(shape, shape, None, 0.0, 0, 0, None, self.estimator, 0, np.zeros(2))
         try:
             surrogate, estimator = self._surrogate(rng, particles, evaluated, inverse_temperature, shape, learnt)
         except (ValueError, np.linalg.LinAlgError):
@@ -304,6 +330,7 @@ class Hamiltonian:
         num_steps = choose_num_steps(starts, momenta, step_size, self.max_steps, expansion)
         chain_length = _choose_chain_length(rng, chain_starts, step_size, num_steps, expansion)
         return HamiltonianFit(
+            shape,
             shape,
             expansion,
             step_size,
@@ -350,7 +377,7 @@ class Hamiltonian:
         k = len(movers)
         randomness = _chain_randomness(rng, k, learnt.chain_length, d, learnt.step_size, learnt.num_steps)
         proposed, log_ratio = walked.positions, walked.log_ratio
-        shape, expansion = learnt.walk, learnt.expansion
+        shape, expansion = learnt.coordinates, learnt.expansion
 
         def block(start, stop):
             _chains_block(
