@@ -4,7 +4,8 @@ Del Moral, Doucet and Jasra (2006); adaptive temperatures by bisection on the ef
 particle passes through while it is moved are kept and weighted too, once they are as far from where it began as the
 last one (after the waste-free SMC of Dau and Chopin 2022): they have cost an evaluation each, and the evidence and the
 choice of ancestors are better for them. Earlier ones are not: copies of one ancestor that are still together made
-both worse. Imports NumPy and the lower floors only.
+both worse. Moves are learnt from other particles than those that they move, see ``folds``. Imports NumPy and the lower
+floors only.
 """
 
 import math
@@ -63,7 +64,7 @@ class Config:
     correlation: float = 0.2
     waste_free: bool = True
     resampling: str = "systematic"
-    num_folds: int = 2
+    num_folds: int = 4
 
     def __post_init__(self):
         if not 0.0 < self.threshold < 1.0:
@@ -150,7 +151,8 @@ def _move(rng, particles, families, evaluate, inverse_temperature, state, config
         Acceptance, that of surrogate moves, correlation, number of moves.
     """
     moves = config.moves
-    edges = folds.split(families, config.num_folds)
+    first = folds.split(len(families), config.num_folds) if state.learnt is None else state.learnt.edges
+    edges = folds.descend(first, families, config.num_folds)
     learnt = folds.fit(rng, moves, particles, state.evaluated, inverse_temperature, state.learnt, edges)
     n = len(particles.positions)
     density = particles.log_density(inverse_temperature)

@@ -22,19 +22,27 @@ def normal_particles(rng, n=100, d=2):
     return Evaluated(positions, -0.5 * (positions**2).sum(axis=1), np.zeros(n))
 
 
-def test_folds_part_no_family(rng):
-    for _ in range(50):
-        families = np.sort(rng.choice(40, size=100, p=rng.dirichlet(np.full(40, 0.3))))
-        for num_folds in (1, 2, 4):
-            edges = folds.split(families, num_folds)
+def test_descendants_stay_in_the_fold_of_their_ancestors(rng):
+    np.testing.assert_array_equal(folds.split(100, 4), [0, 25, 50, 75, 100])
+    for num_folds in (2, 4):
+        labels, edges = np.arange(num_folds).repeat(100 // num_folds), folds.split(100, num_folds)
+        for _ in range(4):
+            ancestors = np.sort(rng.choice(100, size=100, p=rng.dirichlet(np.ones(100))))
+            labels, edges = labels[ancestors], folds.descend(edges, ancestors, num_folds)
+            sizes = np.diff(edges)
             assert edges[0] == 0
-            assert edges[-1] == 100
-            assert (np.diff(edges) > 0).all()
-            assert len(edges) <= num_folds + 1
-            assert all(families[e] != families[e - 1] for e in edges[1:-1])
-    np.testing.assert_array_equal(folds.split(np.arange(100), 4), [0, 25, 50, 75, 100])
-    np.testing.assert_array_equal(folds.split(np.array([0, 0, 0, 0, 1, 2]), 2), [0, 4, 6])
-    np.testing.assert_array_equal(folds.split(np.zeros(6), 4), [0, 6])
+            assert edges[-1] == sizes.sum() == 100
+            if np.bincount(labels).max() <= 100 * (num_folds + 1) / (2 * num_folds):
+                np.testing.assert_array_equal(labels[1:] != labels[:-1], np.isin(np.arange(1, 100), edges))
+            else:
+                break
+
+
+def test_a_fold_that_has_outgrown_the_others_is_parted_between_families():
+    ancestors = np.array([0, 1, 1, 2, 2, 2, 3, 3, 4, 9])
+    np.testing.assert_array_equal(folds.descend(folds.split(10, 2), ancestors, 2), [0, 3, 9, 10])
+    np.testing.assert_array_equal(folds.descend(folds.split(10, 1), ancestors, 1), [0, 10])
+    np.testing.assert_array_equal(folds.descend(np.array([0, 1, 10]), np.full(10, 4), 2), [0, 10])
 
 
 @pytest.mark.parametrize("name", MOVES)
@@ -61,11 +69,11 @@ def shape_of(learnt):
 
 def test_few_others_are_joined_by_all(rng):
     particles = normal_particles(rng, 100, 3)
-    edges = np.array([0, 95, 100])  # the others of the first fold are five
+    edges = np.array([0, 96, 100])  # the others of the first fold are four
     fitted = folds.fit(rng, Walk(), particles, particles, 1.0, None, edges)
     covariances = [f.factor @ f.factor.T for f in fitted.learnt]
     np.testing.assert_allclose(covariances[0], np.cov(particles.positions.T, bias=True), rtol=1e-6)
-    np.testing.assert_allclose(covariances[1], np.cov(particles.positions[:95].T, bias=True), rtol=1e-6)
+    np.testing.assert_allclose(covariances[1], np.cov(particles.positions[:96].T, bias=True), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", MOVES)
@@ -96,12 +104,12 @@ def test_exact_draws_keep_their_spread_when_moved_by_what_the_others_teach():
     The change of the mean square has mean zero for exact moves, and a smaller variance than the mean square.
     """
     gained = {}
-    for num_folds in (1, 2):
+    for num_folds in (1, 4):
         changes = []
         for seed in range(300):
             rng = np.random.default_rng(seed)
             particles = normal_particles(rng, 50, 9)
-            edges = folds.split(np.arange(50), num_folds)
+            edges = folds.split(50, num_folds)
             fitted = folds.fit(rng, Walk(), particles, particles, 1.0, None, edges)
             x = particles.positions.copy()
             for _ in range(5):
@@ -110,7 +118,7 @@ def test_exact_draws_keep_their_spread_when_moved_by_what_the_others_teach():
                 x[accepted] = y[accepted]
             changes.append((x**2).mean() - (particles.positions**2).mean())
         gained[num_folds] = np.mean(changes) / (np.std(changes) / math.sqrt(300))
-    assert abs(gained[2]) < 3.5
+    assert abs(gained[4]) < 3.5
     assert gained[1] < -5.0
 
 
