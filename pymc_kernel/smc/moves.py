@@ -8,7 +8,7 @@ Imports NumPy, SciPy, Numba and the lower floors only.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numba
@@ -19,6 +19,7 @@ from pymc_kernel.linalg import solve_lower
 from pymc_kernel.mcmc import kameleon
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.mcmc.kernel_hmc import check_surrogate_moves, fit_scores
+from pymc_kernel.mcmc.local_metric import local_factor
 from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, surrogate_chain, vary_step_size
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables
@@ -36,6 +37,7 @@ _ENOUGH = 0.3  # correlation between both ends of a chain, on the surrogate
 _FEW_ITERATIONS = 10
 _LARGEST_RATE_OF_SCALE = 4.0
 _RIDGE = 1e-9
+_SHAPE_POINTS = 500  # whose neighbourhoods are averaged, at a cost that grows by their square
 
 
 class Evaluated(NamedTuple):
@@ -200,7 +202,12 @@ class Kameleon:
         if len(positions) > self.config.subsample_size:
             positions = positions[rng.choice(len(positions), self.config.subsample_size, replace=False)]
         mean, factor = covariance_factor(particles.positions)
-        local = table(kameleon.fit(positions, mean, factor, self.config, rng))
+        config = self.config
+        if config.whiten == "local":
+            # Neighbours are a share of the points, so that some show the same shape as all, for less.
+            config = replace(config, whiten=True)
+            factor = local_factor(positions[:: -(-len(positions) // _SHAPE_POINTS)], factor)
+        local = table(kameleon.fit(positions, mean, factor, config, rng))
         if learnt is None:
             d = positions.shape[1]
             return KameleonFit(local, math.log(self.config.scale or optimal_scale(d)), 0)
