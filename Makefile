@@ -40,6 +40,7 @@ bench: $(READY)
 	$(RUN) -m case_studies.model_criticism
 	$(RUN) -m case_studies.density_estimators
 	$(RUN) -m case_studies.benchmarks.smc
+	$(RUN) -m case_studies.benchmarks.evidence_bias
 	$(RUN) -m case_studies.sensors
 	$(RUN) -m case_studies.stochastic_volatility
 	$(RUN) -m case_studies.bandwidth

@@ -11,18 +11,23 @@ from collections.abc import Callable
 import numba
 import numpy as np
 from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpocon, dpotrf
 
 __all__ = [
     "cholesky_in_place",
     "cholesky_update",
     "cholesky_update_upper",
+    "definite_cholesky",
     "dot_product",
+    "jittered_cholesky",
     "lower_times",
     "pivoted_cholesky",
     "solve_lower",
 ]
 
 _ROUNDING = 1e-13
+_PIVOT_ROUNDING = 8.0 * np.finfo(float).eps  # of the diagonal and for each row: the error of a pivot
+_SINGULAR = 1e-12  # reciprocal condition number; sums over ten thousand draws round to about as much
 _BLOCK = 64
 _BLOCK_SHARE = 0.2
 
@@ -34,14 +39,15 @@ def cholesky_in_place(matrix):
     Returns
     -------
     bool
-        False where a pivot was not positive (or not finite); the matrix is then left half done.
+        False where a pivot was not above its rounding error (or not finite); the matrix is then left half done.
     """
     d = matrix.shape[0]
+    smallest = _PIVOT_ROUNDING * d
     for j in range(d):
         pivot = matrix[j, j]
         for k in range(j):
             pivot -= matrix[j, k] * matrix[j, k]
-        if not (pivot > 0.0 and pivot < np.inf):
+        if not (pivot > 0.0 and pivot > smallest * matrix[j, j] and pivot < np.inf):
             return False
         root = np.sqrt(pivot)
         matrix[j, j] = root
@@ -52,6 +58,53 @@ def cholesky_in_place(matrix):
             matrix[i, j] = value / root
             matrix[j, i] = 0.0
     return True
+
+
+def definite_cholesky(matrix: np.ndarray, smallest: float = _SINGULAR) -> np.ndarray | None:
+    """Return the lower Cholesky factor of ``matrix`` (d, d), None where that is not positive definite beyond rounding.
+
+    Of a singular matrix the last pivot is rounding, of either sign: whether LAPACK comes to an end hangs on the
+    processor and may decide nothing. Here the estimated reciprocal condition number does, with the rows and columns
+    scaled to a diagonal near one, so that units do not matter. O(d^3).
+
+    Parameters
+    ----------
+    smallest : float
+        Reciprocal condition number up to which the matrix counts as singular; the default has room for the rounding of
+        covariances of some ten thousand draws.
+    """
+    diagonal = np.diagonal(matrix)
+    if not ((diagonal > 0.0) & (diagonal < np.inf)).all():
+        return None
+    scales = np.exp2(np.round(0.5 * np.log2(diagonal)))  # powers of two: scaling by them does not round
+    scaled = np.asfortranarray(matrix / scales / scales[:, None])
+    norm = np.abs(scaled).sum(axis=0).max()
+    factor, info = dpotrf(scaled, lower=1, clean=1, overwrite_a=1)
+    if info != 0 or not norm < np.inf:
+        return None
+    reciprocal_condition, _ = dpocon(factor, norm, uplo="L")
+    return factor * scales[:, None] if reciprocal_condition > smallest else None
+
+
+def jittered_cholesky(matrix: np.ndarray) -> np.ndarray:
+    """Return the lower Cholesky factor of ``matrix`` (n, n), plus as small a multiple of the identity as it takes.
+
+    None where the reciprocal condition number is beyond rounding, 8 sqrt(n) times the machine's precision; else 1e-14,
+    1e-13, ..., 0.1 times the mean of the diagonal. The upper triangle is zero.
+
+    Raises
+    ------
+    LinAlgError
+        Where a tenth of the mean of the diagonal is not enough.
+    """
+    n = len(matrix)
+    size = float(np.trace(matrix)) / n
+    for jitter in (0.0, *(10.0**power for power in range(-14, 0))):
+        whole = matrix + jitter * size * np.eye(n) if jitter else matrix
+        factor = definite_cholesky(whole, _PIVOT_ROUNDING * math.sqrt(n))
+        if factor is not None:
+            return factor
+    raise np.linalg.LinAlgError("the matrix is not positive definite, nor is it with a tenth of its diagonal added.")
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -190,6 +243,9 @@ def pivoted_cholesky(
         chosen, factor = _greedy_pivots(
             block[:, candidates], tolerance[candidates], max(1.0, _BLOCK_SHARE * largest), len(rows) - rank
         )
+        if not chosen:  # what the running sums say is left of these is rounding
+            remaining[candidates] = 0.0
+            continue
         new = solve_triangular(factor, block[chosen], lower=True)
         new[:, pivots[:rank]] = 0.0
         here = candidates[chosen]
@@ -208,7 +264,7 @@ def _greedy_pivots(matrix, tolerance, level, most):
     while len(chosen) < min(most, len(matrix)):
         excess = remaining / tolerance
         p = int(np.argmax(excess))
-        if chosen and not excess[p] > level:
+        if not excess[p] > (level if chosen else 1.0):
             break
         row = matrix[p] - sum(r * r[p] for r in rows)
         row /= math.sqrt(remaining[p])
@@ -217,4 +273,4 @@ def _greedy_pivots(matrix, tolerance, level, most):
         chosen.append(p)
         remaining -= row**2
         remaining[chosen] = 0.0
-    return chosen, np.array(rows)[:, chosen].T
+    return chosen, np.array(rows).reshape(len(chosen), len(matrix))[:, chosen].T

@@ -24,6 +24,68 @@ def test_cholesky_reports_a_matrix_that_is_not_positive_definite():
     assert not linalg.cholesky_in_place(np.array([[np.nan]]))
 
 
+def singular_matrices(d, disturbance, rng):
+    """Yield covariances of coordinates of which one depends on the others, on any scales, disturbed by rounding."""
+    for _ in range(100):
+        a = rng.normal(size=(d, d + 3))
+        dependent = rng.integers(d)
+        a[dependent] = 0.0
+        a[dependent] = rng.normal(size=d) @ a
+        scales = 10.0 ** rng.uniform(-8.0, 8.0, size=d)
+        noise = rng.choice([-1.0, 1.0], size=(d, d))
+        yield (a @ a.T) * np.outer(scales, scales) * (1.0 + disturbance * (noise + noise.T))
+
+
+@pytest.mark.parametrize("disturbance", [0.0, 1e-16, 3e-16])
+@pytest.mark.parametrize("d", [2, 3, 8])
+def test_a_singular_matrix_is_singular_whichever_way_it_was_rounded(d, disturbance, rng):
+    came_to_an_end = 0
+    for matrix in singular_matrices(d, disturbance, rng):
+        assert linalg.definite_cholesky(matrix) is None
+        if d == 2:
+            assert not linalg.cholesky_in_place(matrix.copy())
+        try:
+            np.linalg.cholesky(matrix)
+            came_to_an_end += 1
+        except np.linalg.LinAlgError:
+            pass
+    assert 10 < came_to_an_end < 90  # LAPACK's own answer is a matter of rounding
+
+
+def test_a_matrix_that_is_nearly_singular_is_definite(rng):
+    """A correlation of 1 - 1e-10, in units that are sixteen powers of ten apart."""
+    for scale in (1e-8, 1.0, 1e8):
+        matrix = np.array([[1.0, (1 - 1e-10) * scale], [(1 - 1e-10) * scale, scale**2]])
+        np.testing.assert_array_equal(linalg.definite_cholesky(matrix), np.linalg.cholesky(matrix))
+        assert linalg.cholesky_in_place(matrix.copy())
+    assert linalg.definite_cholesky(np.array([[np.nan]])) is None
+    assert linalg.definite_cholesky(np.zeros((1, 1))) is None
+    assert linalg.definite_cholesky(np.diag([1.0, -1.0])) is None
+
+
+@pytest.mark.parametrize("disturbance", [0.0, 1e-16, 3e-16])
+def test_jitter_is_the_same_whichever_way_a_matrix_was_rounded(disturbance, rng):
+    """Gaussian kernel of repeated points: jitter of 1e-12 of the diagonal, the least that is no rounding."""
+    x = np.repeat(rng.normal(size=20), 2)
+    gram = np.exp(-0.5 * (x[:, None] - x) ** 2)
+    noise = rng.choice([-1.0, 1.0], size=gram.shape)
+    factor = linalg.jittered_cholesky(gram * (1.0 + disturbance * (noise + noise.T)))
+    added = np.diag(factor @ factor.T - gram)
+    np.testing.assert_allclose(added, 1e-12, rtol=0.01)
+    matrix = gram + np.eye(40)
+    np.testing.assert_allclose(linalg.jittered_cholesky(matrix), np.linalg.cholesky(matrix), rtol=1e-13, atol=1e-15)
+    for bad in (-matrix, np.full((2, 2), np.nan), np.zeros((2, 2))):
+        with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+            linalg.jittered_cholesky(bad)
+
+
+def test_pivots_that_are_rounding_of_the_running_sums_are_left_out():
+    ones = np.ones((5, 5))
+    factor, pivots = linalg.pivoted_cholesky(np.full(5, 1.0 + 3e-13), lambda p: ones[:, p], 5, 0.0)
+    assert len(pivots) == 1
+    np.testing.assert_allclose(factor @ factor.T, ones, atol=1e-12)
+
+
 def test_dot_product_of_every_length(rng):
     for n in (1, 2, 7, 8, 9, 31, 32, 33, 100, 1000):
         left, right = rng.normal(size=(2, n))

@@ -5,12 +5,13 @@ import itertools
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, eigh
+from scipy.linalg import cho_solve, eigh
 
 from pymc_kernel.embeddings.gram import factorise
 from pymc_kernel.embeddings.inputs import as_sample, as_weights, check_positive, median_scales, resolved
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.kernels import Gaussian
+from pymc_kernel.linalg import jittered_cholesky
 
 __all__ = ["FilterState", "KernelBayesFilter"]
 
@@ -222,7 +223,7 @@ class KernelBayesFilter:
             ratio = np.maximum(0.0, ratio)
             system = (self._seen * ratio[:, None]).T @ self._seen
             system[np.diag_indices(rank)] += size * self._strength
-            coefficients = cho_solve(cho_factor(system, overwrite_a=True), query)
+            coefficients = cho_solve((jittered_cholesky(system), True), query)
         else:
             ratio = ratio / size  # sums to about one, so that delta does not depend on T
             values, vectors = eigh((self._seen * ratio[:, None]).T @ self._seen)

@@ -80,7 +80,8 @@ def factorise(
     level = tolerance * trace / n
     factor, pivots = pivoted_cholesky(diagonal, lambda chosen: kernel(points, points[chosen]), max_rank, level)
     left_out = max(0.0, 1.0 - np.einsum("ij,ij->", factor, factor) / trace)
-    if left_out <= tolerance or len(pivots) == n:
+    # A factor that ended before the largest rank has left out no more than rounding, whatever the tolerance.
+    if left_out <= tolerance or len(pivots) < max_rank or len(pivots) == n:
         return _on_pivots(kernel, points[pivots], factor, pivots, left_out)
     rng = np.random.default_rng(0) if rng is None else rng
     return _nystroem(kernel, points, rng.choice(n, size=max_rank, replace=False), trace)

@@ -1,4 +1,4 @@
-"""Estimates of a likelihood from simulated data sets, on arrays. Imports NumPy, SciPy and ``kernels``."""
+"""Estimates of a likelihood from simulated data sets, on arrays. Imports NumPy, SciPy, ``linalg`` and ``kernels``."""
 
 import math
 
@@ -7,6 +7,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import gammaln
 
 from pymc_kernel.kernels.base import as_points
+from pymc_kernel.linalg import definite_cholesky
 
 __all__ = ["as_data_points", "log_kernel_abc", "log_mmd_abc", "log_normal_unbiased", "log_synthetic"]
 
@@ -59,17 +60,18 @@ def log_synthetic(simulated: np.ndarray, observed: np.ndarray, shrinkage: float 
 
     Notes
     -----
-    Biased, even in its exponential, by a term of order 1 / m: :func:`log_normal_unbiased` is the way out.
+    Biased, even in its exponential, by a term of order 1 / m: :func:`log_normal_unbiased` is the way out. Zero
+    (log -inf) where the covariance is singular up to rounding: summaries that depend on each other linearly, or too few
+    simulations.
     """
     m, q = simulated.shape
-    if m < 2:
+    if m < 2 or (m <= q and shrinkage == 0.0):
         return -math.inf
     mean, covariance = simulated.mean(axis=0), np.atleast_2d(np.cov(simulated.T))
     if shrinkage > 0.0:
         covariance = (1.0 - shrinkage) * covariance + shrinkage * np.diag(np.diag(covariance))
-    try:
-        factor = np.linalg.cholesky(covariance)
-    except np.linalg.LinAlgError:
+    factor = definite_cholesky(covariance)
+    if factor is None:
         return -math.inf
     scaled = solve_triangular(factor, observed - mean, lower=True)
     return float(-0.5 * scaled @ scaled - np.log(np.diag(factor)).sum() - 0.5 * q * _LOG_2PI)
@@ -96,9 +98,8 @@ def log_normal_unbiased(simulated: np.ndarray, observed: np.ndarray) -> float:
         return -math.inf
     mean = simulated.mean(axis=0)
     centred = simulated - mean
-    try:
-        factor = np.linalg.cholesky(centred.T @ centred)
-    except np.linalg.LinAlgError:
+    factor = definite_cholesky(centred.T @ centred)
+    if factor is None:
         return -math.inf
     scaled = solve_triangular(factor, observed - mean, lower=True)
     left = 1.0 - scaled @ scaled / (1.0 - 1.0 / m)

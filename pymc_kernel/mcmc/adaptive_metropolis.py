@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from pymc_kernel.linalg import cholesky_update, lower_times
+from pymc_kernel.linalg import cholesky_update, definite_cholesky, lower_times
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
 
 __all__ = ["Config", "Info", "State", "adapt", "init", "optimal_scale", "relocate", "step"]
@@ -51,12 +51,8 @@ class Config:
             covariance = np.atleast_2d(np.array(self.covariance, dtype=float))
             if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
                 raise ValueError(f"covariance must be square, got shape {covariance.shape}.")
-            try:
-                np.linalg.cholesky(covariance)
-            except np.linalg.LinAlgError:
-                raise ValueError(
-                    "covariance must be positive definite; add a small multiple of the identity."
-                ) from None
+            if definite_cholesky(covariance) is None:
+                raise ValueError("covariance must be positive definite; add a small multiple of the identity.")
             if not np.allclose(covariance, covariance.T):
                 raise ValueError("covariance must be symmetric.")
             object.__setattr__(self, "covariance", covariance)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from pymc_kernel.linalg import solve_lower
+from pymc_kernel.linalg import definite_cholesky, solve_lower
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
@@ -449,10 +449,9 @@ def _recent_shape(states):
     d = places.shape[1]
     if len(np.unique(places[:, 0])) > 10 * d:
         covariance = np.atleast_2d(np.cov(places.T, bias=True))
-        try:
-            return places.mean(axis=0), np.linalg.cholesky(covariance)
-        except np.linalg.LinAlgError:
-            pass
+        factor = definite_cholesky(covariance)
+        if factor is not None:
+            return places.mean(axis=0), factor
     return joint_shape(states)
 
 

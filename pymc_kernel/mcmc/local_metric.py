@@ -9,6 +9,8 @@ which is taken out. Imports NumPy and SciPy only.
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from pymc_kernel.linalg import definite_cholesky
+
 __all__ = ["local_factor"]
 
 _SHARE = 0.03  # of the points are the neighbours of one
@@ -38,7 +40,10 @@ def local_factor(points: np.ndarray, factor: np.ndarray) -> np.ndarray:
     for _ in range(_ROUNDS):
         z = solve_triangular(factor, points.T, lower=True).T
         covariance = _neighbourhoods(z - z.mean(axis=0), count)
-        factor = np.linalg.cholesky(factor @ covariance @ factor.T)
+        nearer = definite_cholesky(factor @ covariance @ factor.T)
+        if nearer is None:  # neighbourhoods without width: points on parallel lines
+            break
+        factor = nearer
     size = (solve_triangular(factor, first, lower=True) ** 2).sum()
     return factor * np.sqrt(size / d)
 

@@ -10,7 +10,6 @@ Imports NumPy and the lower floors only.
 import math
 
 import numpy as np
-from scipy.linalg import LinAlgError
 
 from pymc_kernel.linalg import pivoted_cholesky
 from pymc_kernel.mcmc.trajectory import surrogate_chain, vary_step_size
@@ -53,8 +52,5 @@ def survey(rng: np.random.Generator, starts: np.ndarray, fit, num_points: int) -
     candidates = fit.mean + np.array(ends) @ fit.factor.T
     candidates = candidates[np.isfinite(candidates).all(axis=1)]
     covariance = fit.surrogate.covariance(candidates)
-    try:
-        _, chosen = pivoted_cholesky(np.diag(covariance).copy(), lambda p: covariance[:, p], num_points, _WORTHWHILE)
-    except LinAlgError:
-        return np.empty((0, d))
+    _, chosen = pivoted_cholesky(np.diag(covariance).copy(), lambda p: covariance[:, p], num_points, _WORTHWHILE)
     return candidates[chosen]

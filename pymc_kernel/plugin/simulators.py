@@ -24,6 +24,7 @@ from pymc_kernel.likelihood_free import (
     simulate_repeatedly,
     simulate_together,
 )
+from pymc_kernel.linalg import definite_cholesky
 from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
 
 __all__ = ["KernelABC", "MMDLikelihood", "SyntheticLikelihood"]
@@ -223,10 +224,10 @@ def _values(observed):
 def _bandwidth_factor(name, epsilon, width):
     epsilon = np.asarray(epsilon, dtype=float)
     if epsilon.ndim == 2 and epsilon.shape == (width, width):
-        try:
-            return np.linalg.cholesky(epsilon)
-        except np.linalg.LinAlgError:
-            raise ValueError(f"epsilon of {name!r} is no covariance matrix: it is not positive definite.") from None
+        factor = definite_cholesky(epsilon)
+        if factor is None:
+            raise ValueError(f"epsilon of {name!r} is no covariance matrix: it is not positive definite.")
+        return factor
     if epsilon.shape not in ((), (width,)) or not (np.isfinite(epsilon).all() and (epsilon > 0).all()):
         raise ValueError(
             f"epsilon of {name!r} must be a positive number, {width} of them (one for each summary) or a covariance "

@@ -171,7 +171,10 @@ class RWSMC(_Kernel):
 
 
 class ASMC(_Kernel):
-    """Random-walk moves along the covariance of all particles for ``pm.sample_smc`` (Fearnhead and Taylor 2013).
+    """Random-walk moves along the covariance of the particles for ``pm.sample_smc`` (Fearnhead and Taylor 2013).
+
+    Each quarter of the particles moves along the covariance of the others: along its own it would draw together, and
+    the evidence of few particles would be too large.
 
     Parameters
     ----------
@@ -192,7 +195,8 @@ class ASMC(_Kernel):
 class KASMC(_Kernel):
     """Kernel adaptive moves for ``pm.sample_smc``: the local covariance of Kameleon at every particle.
 
-    Strathmann 2018, section 5.2.1. Adaptation never has to stop: each stage learns from the particles of the last.
+    Strathmann 2018, section 5.2.1. Adaptation never has to stop: each stage learns from the particles of the last, for
+    each quarter of them from the others, without which the evidence of few particles would be too large.
 
     Parameters
     ----------
@@ -271,7 +275,8 @@ class KernelHMCSMC(_Kernel):
     Notes
     -----
     A likelihood known through unbiased estimates keeps the estimate of every particle, and the evidence stays
-    unbiased up to the adaptation. Surrogates take seconds a stage: for likelihoods of microseconds take
+    unbiased up to the adaptation, which measures as nothing (``case_studies.benchmarks.evidence_bias``). Surrogates
+    take seconds a stage: for likelihoods of microseconds take
     :class:`KASMC` or :class:`ASMC`.
 
     Examples

@@ -6,9 +6,10 @@ Imports NumPy, SciPy and the lower floors only.
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_solve
 
 from pymc_kernel.kernels import Gaussian, RadialKernel
+from pymc_kernel.linalg import jittered_cholesky
 from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion
 from pymc_kernel.scores.lite import checked_kernel, checked_sample, resolved_kernel
@@ -129,7 +130,7 @@ class Full:
         products += ((weights[:, None] * base_score).ravel() @ gram).reshape(n, d)
         matrix = gram.copy()
         matrix[np.diag_indices_from(matrix)] += np.repeat(self.regularisation / weights, d)
-        beta = cho_solve(cho_factor(matrix, lower=True), products.ravel() / self.regularisation).reshape(n, d)
+        beta = cho_solve((jittered_cholesky(matrix), True), products.ravel() / self.regularisation).reshape(n, d)
         # d k(X_a, x) / d X_a,i = -2 phi' (x - X_a)_i / l_i^2.
         directions = beta - weights[:, None] * base_score / self.regularisation
         expansion = radial_expansion(

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import numba
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_solve
 
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
 from pymc_kernel.kernels.base import as_points
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
+from pymc_kernel.linalg import jittered_cholesky
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion
@@ -57,18 +58,12 @@ def regularised_solve(curvature: np.ndarray, slope: np.ndarray, penalty: np.ndar
 
     Where that is not positive definite in floating point, a multiple of the identity is added.
     """
-    extra = 0.0
-    size = np.trace(curvature) / len(curvature) + strength
-    for power in range(-14, 0):
-        try:
-            # Columns first, as LAPACK wants it: the matrix is symmetric.
-            matrix = curvature.T.copy(order="F") if penalty is None else (curvature + strength * penalty).T
-            matrix[np.diag_indices_from(matrix)] += extra + (strength if penalty is None else 0.0)
-            factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
-            return cho_solve(factor, slope, check_finite=False)
-        except np.linalg.LinAlgError:
-            extra = 10.0**power * size
-    raise np.linalg.LinAlgError("the score-matching system is singular; raise the regularisation.")
+    matrix = curvature + strength * (np.eye(len(curvature)) if penalty is None else penalty)
+    try:
+        factor = jittered_cholesky(matrix)
+    except np.linalg.LinAlgError:
+        raise np.linalg.LinAlgError("the score-matching system is singular; raise the regularisation.") from None
+    return cho_solve((factor, True), slope, check_finite=False)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, solve_triangular
+from scipy.linalg import cho_solve, solve_triangular
 from scipy.linalg.lapack import dpotrf, dpotri, dpstrf
 from scipy.optimize import minimize
 
 from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.kernels.base import as_points
 from pymc_kernel.kernels.profiles import fill_profile
-from pymc_kernel.linalg import pivoted_cholesky
+from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, scaled_expansion
 
 __all__ = ["FittedValues", "Hyperparameters", "Values"]
@@ -303,13 +303,12 @@ class _Data:
 
     def _factor(self, hyper):
         covariance = self._covariance(hyper, _squared_distances(self.whitened * hyper.inverse_length_scale))
-        jitter = 0.0
-        for power in range(-10, 3):
-            try:
-                return cho_factor(covariance + jitter * np.eye(len(covariance)), lower=True)
-            except np.linalg.LinAlgError:
-                jitter = 10.0**power
-        raise ValueError("the covariance of the values is not positive definite; check the points for huge numbers.")
+        try:
+            return jittered_cholesky(covariance), True
+        except np.linalg.LinAlgError:
+            raise ValueError(
+                "the covariance of the values is not positive definite; check the points for huge numbers."
+            ) from None
 
     def regress(self, hyper, max_points) -> tuple[np.ndarray, np.ndarray, "_Posterior"]:
         """Return the points that carry the posterior mean, their weights, and the posterior, from all values.

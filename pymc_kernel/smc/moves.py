@@ -8,7 +8,7 @@ Imports NumPy, SciPy, Numba and the lower floors only.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numba
@@ -19,6 +19,7 @@ from pymc_kernel.linalg import solve_lower
 from pymc_kernel.mcmc import kameleon
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.mcmc.kernel_hmc import check_surrogate_moves, fit_scores
+from pymc_kernel.mcmc.local_metric import local_factor
 from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, surrogate_chain, vary_step_size
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables
@@ -36,6 +37,7 @@ _ENOUGH = 0.3  # correlation between both ends of a chain, on the surrogate
 _FEW_ITERATIONS = 10
 _LARGEST_RATE_OF_SCALE = 4.0
 _RIDGE = 1e-9
+_SHAPE_POINTS = 500  # whose neighbourhoods are averaged, at a cost that grows by their square
 
 
 class Evaluated(NamedTuple):
@@ -127,7 +129,15 @@ class Walk:
     target_accept: float = 0.234
     learning_rate: float | None = None
 
-    def fit(self, rng, particles: Evaluated, evaluated: Evaluated, inverse_temperature: float, learnt: Shape | None):
+    def fit(
+        self,
+        rng,
+        particles: Evaluated,
+        evaluated: Evaluated,
+        inverse_temperature: float,
+        learnt: Shape | None,
+        shared: Shape | None = None,
+    ):
         """Return the shape of the particles, equally weighted."""
         d = particles.positions.shape[1]
         mean, factor = np.zeros(d), np.eye(d)
@@ -186,13 +196,18 @@ class Kameleon:
     config: kameleon.Config = field(default_factory=kameleon.Config)
     learning_rate: float | None = None
 
-    def fit(self, rng, particles, evaluated, inverse_temperature, learnt: KameleonFit | None):
+    def fit(self, rng, particles, evaluated, inverse_temperature, learnt: KameleonFit | None, shared=None):
         """Return the proposal learnt from the particles, or from a random part of them."""
         positions = particles.positions
         if len(positions) > self.config.subsample_size:
             positions = positions[rng.choice(len(positions), self.config.subsample_size, replace=False)]
         mean, factor = covariance_factor(particles.positions)
-        local = table(kameleon.fit(positions, mean, factor, self.config, rng))
+        config = self.config
+        if config.whiten == "local":
+            # Neighbours are a share of the points, so that some show the same shape as all, for less.
+            config = replace(config, whiten=True)
+            factor = local_factor(positions[:: -(-len(positions) // _SHAPE_POINTS)], factor)
+        local = table(kameleon.fit(positions, mean, factor, config, rng))
         if learnt is None:
             d = positions.shape[1]
             return KameleonFit(local, math.log(self.config.scale or optimal_scale(d)), 0)
@@ -243,6 +258,7 @@ class HamiltonianFit(NamedTuple):
     """A surrogate of the tempered density, how to move along it, and the walk beside it."""
 
     walk: Shape
+    coordinates: Shape  # of the surrogate
     expansion: Expansion | None  # in q, x = mean + factor q; None before the first fit or where it failed
     step_size: float
     num_steps: int
@@ -285,11 +301,28 @@ class Hamiltonian:
     def __post_init__(self):
         check_surrogate_moves(self.estimator, self.exploring_share, self.max_steps)
 
-    def fit(self, rng, particles, evaluated, inverse_temperature, learnt: HamiltonianFit | None):
-        """Return a surrogate of the density at this temperature; without one where the fit fails."""
+    def fit(
+        self,
+        rng,
+        particles,
+        evaluated,
+        inverse_temperature,
+        learnt: HamiltonianFit | None,
+        shared: HamiltonianFit | None = None,
+    ):
+        """Return a surrogate of the density at this temperature; without one where the fit fails.
+
+        Parameters
+        ----------
+        shared
+            Fitted to the same evaluations for other particles: its surrogate is taken over, but for the walk, unless
+            the estimator learns from the particles.
+        """
         shape = self.walk.fit(rng, particles, evaluated, inverse_temperature, None if learnt is None else learnt.walk)
+        if shared is not None and isinstance(self.estimator, Values):
+            return shared._replace(walk=shape)
         if learnt is None:
-            learnt = HamiltonianFit(shape, None, 0.0, 0, 0, None, self.estimator, 0, np.zeros(2))
+            learnt = HamiltonianFit(shape, shape, None, 0.0, 0, 0, None, self.estimator, 0, np.zeros(2))
         try:
             surrogate, estimator = self._surrogate(rng, particles, evaluated, inverse_temperature, shape, learnt)
         except (ValueError, np.linalg.LinAlgError):
@@ -304,6 +337,7 @@ class Hamiltonian:
         num_steps = choose_num_steps(starts, momenta, step_size, self.max_steps, expansion)
         chain_length = _choose_chain_length(rng, chain_starts, step_size, num_steps, expansion)
         return HamiltonianFit(
+            shape,
             shape,
             expansion,
             step_size,
@@ -350,7 +384,7 @@ class Hamiltonian:
         k = len(movers)
         randomness = _chain_randomness(rng, k, learnt.chain_length, d, learnt.step_size, learnt.num_steps)
         proposed, log_ratio = walked.positions, walked.log_ratio
-        shape, expansion = learnt.walk, learnt.expansion
+        shape, expansion = learnt.coordinates, learnt.expansion
 
         def block(start, stop):
             _chains_block(

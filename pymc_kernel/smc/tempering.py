@@ -4,7 +4,8 @@ Del Moral, Doucet and Jasra (2006); adaptive temperatures by bisection on the ef
 particle passes through while it is moved are kept and weighted too, once they are as far from where it began as the
 last one (after the waste-free SMC of Dau and Chopin 2022): they have cost an evaluation each, and the evidence and the
 choice of ancestors are better for them. Earlier ones are not: copies of one ancestor that are still together made
-both worse. Imports NumPy and the lower floors only.
+both worse. Moves are learnt from other particles than those that they move, see ``folds``. Imports NumPy and the lower
+floors only.
 """
 
 import math
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kernel.smc import folds
 from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Walk, largest_correlation
 from pymc_kernel.smc.weights import (
     RESAMPLING,
@@ -49,6 +51,9 @@ class Config:
         correlated with the first than the last is, or than ``correlation``.
     resampling : str
         One of ``weights.RESAMPLING``.
+    num_folds : int
+        Parts of the particles, each of which is moved by what was learnt from the others, see ``folds``; with 1 the
+        evidence of few particles is too large.
     """
 
     moves: Walk | Kameleon | Hamiltonian = field(default_factory=Hamiltonian)
@@ -59,6 +64,7 @@ class Config:
     correlation: float = 0.2
     waste_free: bool = True
     resampling: str = "systematic"
+    num_folds: int = 4
 
     def __post_init__(self):
         if not 0.0 < self.threshold < 1.0:
@@ -67,6 +73,8 @@ class Config:
             raise ValueError(f"1 <= min_moves <= max_moves is needed, got {self.min_moves!r} and {self.max_moves!r}.")
         if not 0.0 < self.correlation < 1.0:
             raise ValueError(f"correlation must lie between 0 and 1, got {self.correlation!r}.")
+        if self.num_folds < 1:
+            raise ValueError(f"num_folds must be at least 1, got {self.num_folds!r}.")
         if self.resampling not in RESAMPLING:
             raise ValueError(f"resampling must be one of {', '.join(RESAMPLING)}, got {self.resampling!r}.")
         if self.schedule is not None:
@@ -81,11 +89,11 @@ class State(NamedTuple):
     """What is carried from stage to stage."""
 
     particles: Evaluated  # (n, ...), equally weighted at the inverse temperature
-    pool: Evaluated  # (m, ...), the same with states before the last, see ``Config.waste_free``
+    pool: Evaluated  # (n k, ...), k states of each, one particle after the other, see ``Config.waste_free``
     inverse_temperature: float
     log_evidence: float  # of the tempered density so far
     evaluated: Evaluated  # the latest places evaluated, for surrogates
-    learnt: object  # by the moves
+    learnt: folds.Fitted | None  # by the moves
     stage: int
 
 
@@ -130,7 +138,7 @@ def choose_temperature(state: State, config: Config) -> tuple[float, np.ndarray,
     return target, normalised(increments), log_mean_exp(increments)
 
 
-def _move(rng, particles, evaluate, inverse_temperature, state, config):
+def _move(rng, particles, families, evaluate, inverse_temperature, state, config):
     """Return particles moved by transitions that leave the tempered density invariant.
 
     Returns
@@ -143,14 +151,16 @@ def _move(rng, particles, evaluate, inverse_temperature, state, config):
         Acceptance, that of surrogate moves, correlation, number of moves.
     """
     moves = config.moves
-    learnt = moves.fit(rng, particles, state.evaluated, inverse_temperature, state.learnt)
+    first = folds.split(len(families), config.num_folds) if state.learnt is None else state.learnt.edges
+    edges = folds.descend(first, families, config.num_folds)
+    learnt = folds.fit(rng, moves, particles, state.evaluated, inverse_temperature, state.learnt, edges)
     n = len(particles.positions)
     density = particles.log_density(inverse_temperature)
     positions, prior, likelihood = (a.copy() for a in particles)
     begin = positions.copy()
     pool, correlations, seen, rates, surrogate_rates = [], [], [state.evaluated], [], []
     for count in range(1, config.max_moves + 1):
-        proposals = moves.propose(rng, positions, learnt)
+        proposals = folds.propose(rng, moves, positions, learnt)
         new_prior, new_likelihood = evaluate(proposals.positions)
         proposed = Evaluated(proposals.positions, new_prior, new_likelihood)
         new_density = proposed.log_density(inverse_temperature)
@@ -160,7 +170,7 @@ def _move(rng, particles, evaluate, inverse_temperature, state, config):
         accepted = rng.random(n) < probability
         positions[accepted], prior[accepted] = proposals.positions[accepted], new_prior[accepted]
         likelihood[accepted], density[accepted] = new_likelihood[accepted], new_density[accepted]
-        learnt = moves.adapt(learnt, proposals, probability)
+        learnt = folds.adapt(moves, learnt, proposals, probability)
         rates.append(probability.mean())
         if not proposals.is_exploring.all():
             surrogate_rates.append(probability[~proposals.is_exploring].mean())
@@ -173,7 +183,7 @@ def _move(rng, particles, evaluate, inverse_temperature, state, config):
     particles = pool[-1]
     if config.waste_free:
         enough = max(config.correlation, correlation)
-        pool = _joined([p for p, c in zip(pool, correlations, strict=True) if c <= enough])
+        pool = _interleaved([p for p, c in zip(pool, correlations, strict=True) if c <= enough])
     else:
         pool = particles
     seen = _joined(seen)
@@ -184,6 +194,11 @@ def _move(rng, particles, evaluate, inverse_temperature, state, config):
 
 def _joined(parts) -> Evaluated:
     return Evaluated(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def _interleaved(parts) -> Evaluated:
+    """Return the states of the first particle, then those of the second, and so on."""
+    return Evaluated(*(np.stack(a, axis=1).reshape(-1, *a[0].shape[1:]) for a in zip(*parts, strict=True)))
 
 
 def rejuvenate(
@@ -204,11 +219,12 @@ def rejuvenate(
     n = len(state.particles.positions)
     ancestors = resample(rng, weights, n, config.resampling)
     start = state.pool.take(ancestors)
-    particles, pool, evaluated, learnt, told = _move(rng, start, evaluate, target, state, config)
+    families = ancestors // (weights.size // n)  # ancestors are in order, so families are next to each other
+    particles, pool, evaluated, learnt, told = _move(rng, start, families, evaluate, target, state, config)
     share = 1.0 / (weights.size * float((weights**2).sum()))
     # Places, not indices: a particle that has not moved stands in the pool several times.
     distinct = np.unique(start.positions[:, 0]).size / n
-    info = Info(target, gained, share, distinct, *told, config.moves.scale_of(learnt), told[-1] * n)
+    info = Info(target, gained, share, distinct, *told, config.moves.scale_of(learnt.learnt[0]), told[-1] * n)
     evidence = state.log_evidence + gained
     return State(particles, pool, target, evidence, evaluated, learnt, state.stage + 1), info
 

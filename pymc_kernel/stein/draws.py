@@ -84,7 +84,7 @@ def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "whiten") -> t
         Where a coordinate is constant, or there are too few draws to whiten.
     """
     if how not in STANDARDISATIONS:
-        raise ValueError(f"standardise must be one of {', '.join(STANDARDISATIONS)}, got {how!r}.")
+        raise ValueError(f"how must be one of {', '.join(STANDARDISATIONS)}, got {how!r}.")
     if how == "none":
         return draws, scores
     n, d = draws.shape
@@ -97,7 +97,7 @@ def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "whiten") -> t
     if how == "scale" or d == 1:
         return centred, scores
     if n <= 2 * d:
-        raise ValueError(f'{n} draws are too few to whiten {d} coordinates: use standardise="scale".')
+        raise ValueError(f'{n} draws are too few to whiten {d} coordinates: use how="scale".')
     values, vectors = np.linalg.eigh(centred.T @ centred / n)
     values = np.maximum(values, _SMALLEST_EIGENVALUE)
     root = (vectors * np.sqrt(values)) @ vectors.T

@@ -145,6 +145,15 @@ def test_loss_of_the_ratio_is_leave_one_out():
     assert ratio.loss_ == pytest.approx(slow.ratio_loss(factor.features, factor(u), weights, 0.07), rel=1e-8)
 
 
+@pytest.mark.parametrize("tolerance", [1e-14, 1e-15, 0.0])
+def test_a_tolerance_below_rounding_is_met_by_a_factor_that_leaves_rounding(tolerance):
+    """With room for more features than there are points."""
+    z = np.random.default_rng(1).standard_normal((400, 2))
+    factor = factorise(Gaussian(1.0), z, 1000, tolerance)
+    assert factor.rank < 400
+    np.testing.assert_allclose(factor.features @ factor.features.T, Gaussian(1.0)(z), atol=1e-11)
+
+
 # -- what must come out ---------------------------------------------------------------------------------------
 
 

@@ -59,6 +59,20 @@ def test_synthetic_likelihood_is_the_normal_density():
     assert log_synthetic(found[:2], OBSERVED) == -np.inf
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_estimates_from_dependent_summaries_are_zero_however_they_round(seed):
+    """Two simulations of two summaries, three of which one is twice there, a summary that is the sum of two others."""
+    rng = np.random.default_rng(seed)
+    scales = 10.0 ** rng.uniform(-6.0, 6.0, size=3)
+    found = rng.normal(size=(30, 3)) + 3.0
+    assert log_synthetic(found[:2, :2] * scales[:2], OBSERVED) == -np.inf
+    assert log_synthetic(found[[0, 1, 1], :2] * scales[:2], OBSERVED) == -np.inf
+    found[:, 2] = found[:, 0] + rng.normal() * found[:, 1]
+    assert log_synthetic(found * scales, np.ones(3)) == -np.inf
+    assert log_normal_unbiased(found * scales, found.mean(axis=0) * scales) == -np.inf
+    assert np.isfinite(log_synthetic(found[:2, :2], OBSERVED, 0.5))
+
+
 @pytest.mark.parametrize("m", [7, 15])
 def test_unbiased_normal_density(m):
     """And the plug-in estimate is seen to be biased."""

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from case_studies.targets import banana
 from pymc_kernel.mcmc.local_metric import local_factor
@@ -28,6 +29,17 @@ def test_far_modes_have_the_shape_of_one(rng):
     local, covariance = shape_of(modes)
     assert covariance[0, 0] / covariance[1, 1] > 200.0
     assert 0.1 < local[0, 0] / local[1, 1] < 0.4  # 1 / 9 and no less: neighbourhoods are round before they are small
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_parallel_lines_keep_the_last_shape_that_has_a_width(seed):
+    """Each neighbourhood lies on a line; the covariance of all points does not."""
+    lines = np.repeat(np.arange(4.0), 200)
+    points = np.column_stack([np.random.default_rng(seed).normal(size=800), lines]) * [0.1, 100.0]
+    for turn in (np.eye(2), np.array([[1.0, 0.3], [0.7, 2.0]])):
+        factor = local_factor(points @ turn, np.linalg.cholesky(np.cov((points @ turn).T)))
+        assert np.isfinite(factor).all()
+        assert (np.diag(factor) > 0.0).all()
 
 
 def test_a_bent_ridge_is_thin(rng):

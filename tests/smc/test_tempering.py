@@ -32,7 +32,7 @@ def run(seed, moves, num_particles=1000, evaluate=evaluate, **kwargs):
 
 @pytest.mark.parametrize("name", MOVES)
 def test_evidence_and_moments_of_a_conjugate_model(name):
-    runs = [run(seed, MOVES[name]) for seed in range(20 if name == "walk" else 8)]
+    runs = [run(seed, MOVES[name]) for seed in range(8 if name == "Hamiltonian" else 20)]
     errors = np.array([state.log_evidence - TRUTH for state, _ in runs])
     assert abs(errors.mean()) < 3 * errors.std(ddof=1) / math.sqrt(errors.size) + 0.01
     assert math.sqrt((errors**2).mean()) < 0.1
@@ -88,6 +88,10 @@ def test_what_a_stage_reports():
     assert len(state.pool.positions) == 1000
     state, history = run(1, smc.Walk(), min_moves=40, max_moves=40)
     assert 20 < len(state.pool.positions) / 1000 < 40
+    # States of one particle are next to each other, the last one last: folds are stretches of the pool.
+    last = state.pool.positions.reshape(1000, -1, 3)[:, -1]
+    np.testing.assert_array_equal(last, state.particles.positions)
+    assert 3 <= len(state.learnt.edges) - 1 <= 6
     assert len(run(1, smc.Walk(), waste_free=False, min_moves=40, max_moves=40)[0].pool.positions) == 1000
 
 
@@ -114,6 +118,7 @@ def test_particles_that_are_impossible_are_left_behind():
         ({"min_moves": 5, "max_moves": 3}, "min_moves <= max_moves"),
         ({"correlation": 0.0}, "correlation must lie"),
         ({"resampling": "bootstrap"}, "resampling must be one of"),
+        ({"num_folds": 0}, "num_folds must be at least 1"),
         ({"schedule": (0.5, 0.2, 1.0)}, "increasing"),
         ({"schedule": (0.2, 0.5)}, "end with 1"),
         ({"schedule": (0.0, 1.0)}, "begin above 0"),
