@@ -134,11 +134,6 @@ def summarise(series):
     )
 
 
-def summarised(data):
-    """Return the summaries of a data set, name -> array."""
-    return summarise(data["catches"])
-
-
 def log_estimate(rng, *arguments):
     """Return the particle filter's log likelihood, 200 particles."""
     *parameters, observed = arguments
@@ -177,7 +172,7 @@ def methods(catches, quick):
     draws = 300 if quick else 4000
     count = 2000 if quick else 20_000
     simulator = model(catches, pk.KernelABC, epsilon=1.0, **SIMULATOR)
-    learning = {"summary": summarised, "model": simulator, "random_seed": 1, "progressbar": False}
+    learning = {"model": simulator, "random_seed": 1, "progressbar": False}
     # The prior's means are too far for some methods: chains begin at those of a quick rejection.
     quickly = pk.sample_abc(num_simulations=2000, **learning)["posterior"]
     begin = {name: float(quickly[name].mean()) for name in NAMES}

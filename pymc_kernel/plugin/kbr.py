@@ -1,7 +1,6 @@
 """Kernel Bayes' rule for PyMC models: posteriors from simulations of the model, without its likelihood."""
 
 import warnings
-from collections.abc import Callable
 from concurrent.futures import Executor
 
 import numpy as np
@@ -12,6 +11,7 @@ from scipy.spatial import KDTree
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.plugin.pairs import (
+    Summary,
     check_whole,
     learnt_from,
     learnt_groups,
@@ -36,7 +36,7 @@ def sample_kbr(
     chains: int = 4,
     num_simulations: int = 5000,
     rounds: int = 1,
-    summary: Callable[[dict[str, np.ndarray]], np.ndarray] | None = None,
+    summary: Summary | None = None,
     method: str = "auto",
     rule: KernelBayesRule | None = None,
     executor: Executor | int | None = None,
@@ -63,9 +63,11 @@ def sample_kbr(
         After the first, parameters are simulated from the current posterior, and the ratio of prior to what was
         simulated corrects for it (sequential kernel Bayes' rule). Pays where the posterior is much narrower than the
         prior.
-    summary : callable, optional
-        Observed variables of one data set, name -> array, to a vector of summaries. By default all data, flattened:
-        good for up to some dozens of numbers.
+    summary : callable or dict, optional
+        A function of the observed variable's array that returns a vector, as in :func:`KernelABC`; where the model has
+        several observed variables, a dictionary from their names to such functions. A variable without one keeps the
+        summary of its block (:func:`KernelABC` and its kin), or else all its data, flattened: good for up to some
+        dozens of numbers.
     method : {"auto", "importance", "conditional"}
         "iw" stands for "importance". "auto" is the first where simulated parameters are not from the prior alone.
     rule : KernelBayesRule, optional

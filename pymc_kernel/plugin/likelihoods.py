@@ -21,7 +21,14 @@ from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
-__all__ = ["EstimatedLikelihood", "EstimatedLogLikelihoodOp", "estimated_terms", "install_noise", "reused_noise"]
+__all__ = [
+    "EstimatedLikelihood",
+    "EstimatedLogLikelihoodOp",
+    "block_of",
+    "estimated_terms",
+    "install_noise",
+    "reused_noise",
+]
 
 # Generators by operator; the process number tells a forked copy from the original.
 _NOISE: dict[str, tuple[int, np.random.Generator]] = {}
@@ -232,9 +239,17 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, reuse_noise:
     cores = [",".join(f"p{i}_{k}" for k in range(p.type.ndim)) for i, p in enumerate(params)]
     core_data = ",".join(f"data_{k}" for k in range(data.type.ndim))
     signature = ",".join(f"({core})" for core in [*cores, core_data]) + f"->({core_data})"
-    return pm.CustomDist(
+    variable = pm.CustomDist(
         name, *params, data, logp=log_estimate, signature=signature, dtype=data.type.dtype, observed=observed, **kwargs
     )
+    # On the class of the random variable's operator, which is this block's alone: copies of the model keep it.
+    type(variable.owner.op).estimated_likelihood = op
+    return variable
+
+
+def block_of(variable: Variable) -> EstimatedLogLikelihoodOp | None:
+    """Return the operator of the block that made an observed variable; None for variables of PyMC's own."""
+    return getattr(type(variable.owner.op), "estimated_likelihood", None)
 
 
 def _has_nan(observed) -> bool:
