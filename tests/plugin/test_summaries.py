@@ -1,4 +1,4 @@
-"""One meaning of ``summary=``: a function of a variable's array, inherited from its block wherever data are compared."""
+"""One meaning of ``summary=``: a function of a variable's array, handed on by its block wherever data are compared."""
 
 import numpy as np
 import pymc as pm
