@@ -21,6 +21,8 @@ from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
+from pymc_kernel.plugin.foreign_steps import warn_of_foreign_step
+
 __all__ = [
     "EstimatedLikelihood",
     "EstimatedLogLikelihoodOp",
@@ -163,8 +165,9 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, reuse_noise:
 
     Pseudo-marginal sampling (Beaumont 2003; Andrieu and Roberts 2009): if exp of what ``fn`` returns has the
     likelihood as its expectation, up to a constant factor, the steps of this package sample the exact
-    posterior, however noisy the estimate is. They keep the estimate that was accepted. PyMC's Metropolis,
-    DEMetropolis(Z) and Slice draw it anew and sample something else.
+    posterior, however noisy the estimate is. They keep the estimate that was accepted, and plain ``pm.sample()`` takes
+    :class:`KernelHMC` for such a model. PyMC's Metropolis, DEMetropolis(Z) and Slice draw it anew and sample something
+    else; a warning says so when one is made.
 
     Parameters
     ----------
@@ -198,8 +201,7 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, reuse_noise:
     estimate between 1 and 1.7 spends a fixed computing budget best (Doucet et al. 2015); far above, chains
     get stuck, which the steps report. All free variables of the model must be sampled in one block.
 
-    Give the step by name, or call :func:`register_step_methods`: of its own accord ``pm.sample`` takes Slice,
-    which samples another law. ``pm.sample_smc`` keeps accepted estimates and is right too, but with PyMC's own kernels
+    ``pm.sample_smc`` keeps accepted estimates and is right too, but with PyMC's own kernels
     the noise does not follow ``random_seed``; with ours it does. Log likelihoods computed afterwards
     (``pm.compute_log_likelihood``) are fresh estimates, not those that were accepted; these stand in
     ``sample_stats["log_density"]``, with the prior.
@@ -233,6 +235,7 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, reuse_noise:
     op = EstimatedLogLikelihoodOp(name, fn, reuse_noise, getattr(fn, "num_streams", 1))
 
     def log_estimate(value, *inputs):
+        warn_of_foreign_step(name)
         return op(*inputs[:-1], value)
 
     # The data stand among the parameters as well: that is how PyMC learns the shape of the variable.
@@ -244,7 +247,15 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, reuse_noise:
     )
     # On the class of the random variable's operator, which is this block's alone: copies of the model keep it.
     type(variable.owner.op).estimated_likelihood = op
+    _offer_step()
     return variable
+
+
+def _offer_step():
+    """Let ``pm.sample`` know the step that it is to choose; steps import this module, so not before it is needed."""
+    from pymc_kernel.plugin.step_methods import offer_to_estimated_models
+
+    offer_to_estimated_models()
 
 
 def block_of(variable: Variable) -> EstimatedLogLikelihoodOp | None:

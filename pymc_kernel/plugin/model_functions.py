@@ -151,15 +151,21 @@ def compile_log_density(
     NoisyBlockError
         Where the density is only estimated and the variables are not all free variables of the model.
     """
+    logp = model.logp()
+    names, keys = estimated_terms(logp)
     discrete = [v.name for v in value_vars if v.dtype not in continuous_types]
+    if discrete and names:
+        raise NoisyBlockError(
+            f"The log density of this model is only estimated (by {', '.join(names)}), so all free variables must be "
+            f"sampled in one block, and {', '.join(discrete)}, being discrete, cannot be in it. Sum them out, or let "
+            "the estimate draw them: its average over draws from their prior is an unbiased estimate too."
+        )
     if discrete:
         raise TypeError(
             f"{step_name} samples continuous variables only, but {', '.join(discrete)} "
             f"{'is' if len(discrete) == 1 else 'are'} discrete. Name the continuous ones, as in "
             f"{step_name}([theta, sigma]); PyMC then finds a step for the rest."
         )
-    logp = model.logp()
-    names, keys = estimated_terms(logp)
     others = [v.name for v in model.value_vars if v not in set(value_vars)]
     if names and others:
         raise NoisyBlockError(

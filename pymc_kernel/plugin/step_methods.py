@@ -9,6 +9,7 @@ import numpy as np
 import pymc as pm
 from pymc.blocking import RaveledVars
 from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.arraystep import ArrayStepShared
 from pymc.step_methods.compound import Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -22,9 +23,11 @@ from pymc_kernel import scores
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
+from pymc_kernel.plugin.foreign_steps import model_in_question
+from pymc_kernel.plugin.likelihoods import block_of
 from pymc_kernel.plugin.model_functions import compile_log_density
 
-__all__ = ["KAMH", "AdaptiveMetropolis", "KernelHMC", "register_step_methods"]
+__all__ = ["KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_models", "register_step_methods"]
 
 # A chain that accepts one proposal in twenty rejects 200 in a row once in 30,000 draws.
 _STUCK_AFTER = 200
@@ -52,6 +55,7 @@ class TransitionStep(ArrayStepShared):
     """
 
     default_blocked = True
+    keeps_estimates = True  # the estimate that was accepted belongs to the state
     _state_class = TransitionState
     _transition_module: ModuleType
 
@@ -489,6 +493,16 @@ class KernelHMC(TransitionStep):
         state = self.learnt if self.transition is None else self.transition
         return None if state is None or state.fit is None else state.fit.surrogate
 
+    @staticmethod
+    def competence(var, has_grad):
+        """Return that nothing suits a model with a block of ours better; all other models are left to PyMC.
+
+        Discrete variables of such a model are taken too: the constructor says what to do with them.
+        """
+        model = model_in_question()
+        is_estimated = model is not None and any(block_of(rv) is not None for rv in model.observed_RVs)
+        return Competence.IDEAL if is_estimated else Competence.INCOMPATIBLE
+
     def _begin(self, position, log_density):
         if self.learnt is None:
             return super()._begin(position, log_density)
@@ -527,10 +541,15 @@ def register_step_methods() -> None:
     """Let ``pm.sample`` choose :class:`KAMH` by itself for variables without a gradient.
 
     Importing the package does not do this. Variables with a gradient stay with NUTS, discrete ones with
-    PyMC's own steps. Calling it twice changes nothing.
+    PyMC's own steps. Calling it twice changes nothing. Models with a likelihood that is only estimated need no such
+    call: once there is one, ``pm.sample`` takes :class:`KernelHMC` for it, and for no other model.
     """
-    from pymc.step_methods import STEP_METHODS
-
     if KAMH not in STEP_METHODS:
         # Among equals PyMC takes the first.
         STEP_METHODS.insert(0, KAMH)
+
+
+def offer_to_estimated_models() -> None:
+    """Make ``pm.sample`` ask :class:`KernelHMC`, before all others, whether the model has an estimated term."""
+    if KernelHMC not in STEP_METHODS:
+        STEP_METHODS.insert(0, KernelHMC)
