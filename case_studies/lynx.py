@@ -185,9 +185,9 @@ def methods(catches, quick):
         return chains(made, pk.KAMH, draws, begin), 50 * 4 * (draws + 1500)
 
     def tempered():
-        made = model(catches, pk.KernelABC, num_simulations=1, quantile=0.002, num_pilot=2000, **SIMULATOR)
+        made = model(catches, pk.KernelABC, num_simulations=1, log_variance=3.0, **SIMULATOR)
         idata = pk.sample_smc(1000, pk.KASMC, model=made, chains=2, cores=2, random_seed=1, progressbar=False)
-        return idata, int(idata["smc_stats"]["evaluations"].sum()) + 2000
+        return idata, int(idata["smc_stats"]["evaluations"].sum()) + 3000
 
     def rejected():
         return pk.sample_abc(num_simulations=5 * count, quantile=0.01, **learning), 5 * count

@@ -6,6 +6,7 @@ own generator there before it evaluates; anything else gets a private generator 
 processes.
 """
 
+import math
 import os
 import uuid
 import warnings
@@ -26,14 +27,19 @@ from pymc_kernel.plugin.foreign_steps import warn_of_foreign_step
 __all__ = [
     "EstimatedLikelihood",
     "EstimatedLogLikelihoodOp",
+    "accepted_shares",
     "block_of",
     "estimated_terms",
     "install_noise",
+    "last_accepted_share",
     "reused_noise",
+    "starting_positions",
 ]
 
 # Generators by operator; the process number tells a forked copy from the original.
 _NOISE: dict[str, tuple[int, np.random.Generator]] = {}
+# By operator, the share of the simulations of the last evaluation that a kernel accepts.
+_SHARES: dict[str, float] = {}
 
 
 def install_noise(keys: tuple[str, ...], rng: np.random.Generator | list[np.random.Generator]) -> None:
@@ -61,6 +67,7 @@ class EstimatedLogLikelihoodOp(Op):
         self.reuse_noise = reuse_noise
         self.num_streams = num_streams
         self.key = uuid.uuid4().hex
+        self.accepts_share = callable(getattr(fn, "accepted_share", None)) and fn.accepted_share(0.0) is not None
         _teach_numba()
 
     def __setstate__(self, state):
@@ -91,6 +98,8 @@ class EstimatedLogLikelihoodOp(Op):
                 "the log of an unbiased estimate of the whole likelihood."
             )
         output_storage[0][0] = value.reshape(())
+        if self.accepts_share:
+            _SHARES[self.key] = self.fn.accepted_share(float(value.item()))
 
 
 def _read_only(value) -> np.ndarray:
@@ -142,6 +151,25 @@ def estimated_terms(graph: Variable) -> tuple[list[str], tuple[str, ...]]:
                 "Use all the data, or put an unbiased estimate into pk.EstimatedLikelihood."
             )
     return sorted(set(names)), tuple(sorted(set(keys)))
+
+
+def accepted_shares(model: pm.Model) -> dict[str, str]:
+    """Return key -> name of a statistic, for the blocks whose kernel accepts a share of the simulations."""
+    ops = [block_of(rv) for rv in model.observed_RVs]
+    return {op.key: f"accepted_share_{op.term_name}" for op in ops if op is not None and op.accepts_share}
+
+
+def last_accepted_share(key: str) -> float:
+    """Return the share of the last evaluation in this process."""
+    return _SHARES.get(key, math.nan)
+
+
+def starting_positions(model: pm.Model) -> dict[str, np.ndarray]:
+    """Return value variable's name -> draws (n, ...) near the posterior, of the blocks that made pilot simulations."""
+    starts = {}
+    for rv in model.observed_RVs:
+        starts |= getattr(getattr(block_of(rv), "fn", None), "starts", None) or {}
+    return starts
 
 
 def reused_noise(graph: Variable) -> dict[str, tuple[float, int]]:

@@ -80,6 +80,10 @@ class TransitionStep(ArrayStepShared):
         self.config = config
         self.adaptation = adaptation
         super().__init__(value_vars, self.density.shared, blocked=blocked, rng=rng)
+        if self.density.shares:
+            shares = dict.fromkeys(self.density.shares, (np.float64, []))
+            self.stats_dtypes_shapes = {**type(self).stats_dtypes_shapes, **shares}
+            self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
         empty = [v.name for v in value_vars if np.size(initial_point[v.name]) == 0]
         if empty:
             raise ValueError(f"{type(self).__name__} got variables without entries: {', '.join(empty)}.")
@@ -147,6 +151,7 @@ class TransitionStep(ArrayStepShared):
             "proposal_scale": info.scale,
             "log_density": state.log_density,
             "stuck_for": state.rejections,
+            **self.density.shares,
         }
 
     def _current(self, position: np.ndarray):
@@ -165,6 +170,7 @@ class TransitionStep(ArrayStepShared):
         log_density = self.density(position)
         self.density.settle(True)
         if state is None:
+            position, log_density = self._better_start(position, log_density)
             try:
                 return self._begin(position, log_density)
             except NonFiniteStartError as error:
@@ -175,6 +181,18 @@ class TransitionStep(ArrayStepShared):
                 "the same density: give all steps of the compound the same model."
             )
         return self._transition_module.relocate(state, position, log_density)
+
+    def _better_start(self, position, log_density):
+        """Return the point to begin at: the one given, or one of a block's pilot simulations if that is more likely."""
+        if self.density.starts is None or not self.tune:
+            return position, log_density
+        start = self.rng.choice(self.density.starts)
+        start = np.where(np.isnan(start), position, start)
+        there = self.density(start)
+        if not there > log_density:
+            return position, log_density
+        self.density.settle(True)
+        return start, there
 
     def _begin(self, position, log_density):
         return self._transition_module.init(position, log_density, self.config)

@@ -95,6 +95,7 @@ def test_what_is_no_step_or_keeps_its_estimates_hears_nothing():
         theta = pm.Normal("theta")
         pk.KernelABC("y", simulator, theta, observed=np.ones(1), epsilon=0.5)
     with warnings.catch_warnings(), model:
+        warnings.simplefilter("ignore")
         warnings.filterwarnings("error", message=".*wrong posterior")
         for step in (pk.KAMH, pk.AdaptiveMetropolis, pk.KernelHMC):
             step()
