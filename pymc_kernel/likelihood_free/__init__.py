@@ -1,6 +1,6 @@
 """Likelihoods of simulators: approximate Bayesian computation with kernels, synthetic likelihoods."""
 
-from pymc_kernel.likelihood_free.bandwidth import Bandwidth, Pilot, choose_bandwidth, explore
+from pymc_kernel.likelihood_free.bandwidth import Bandwidth, Pilot, TooManyFailures, choose_bandwidth, explore
 from pymc_kernel.likelihood_free.batches import Batch, WorkersLost, run_batches
 from pymc_kernel.likelihood_free.estimates import (
     as_data_points,
@@ -33,6 +33,7 @@ __all__ = [
     "Simulations",
     "Status",
     "TimedOut",
+    "TooManyFailures",
     "WorkersLost",
     "as_data_points",
     "choose_bandwidth",

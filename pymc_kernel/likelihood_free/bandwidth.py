@@ -11,16 +11,22 @@ from scipy.special import logsumexp
 
 from pymc_kernel.likelihood_free.rejection import rejection
 
-__all__ = ["Bandwidth", "Pilot", "choose_bandwidth", "explore"]
+__all__ = ["Bandwidth", "Pilot", "TooManyFailures", "choose_bandwidth", "explore"]
 
 _SHARES = (0.2, 0.1, 0.1, 0.1, 0.1)  # of the pilot simulations: at the prior, then in rounds; the rest are replicates
 _NEAREST = 0.2  # share of the simulations so far that the next round is learnt from
 _ENLARGED = 1.0  # variance added to a round's proposals, as a share of their own: a posterior is missed less easily
+_NO_SPREAD = 1e-10  # of summaries in units of their spread: what rounding leaves of constants
 _MAX_SCORE = 4.0  # residuals are clipped there, in standard deviations
 _NARROWEST = 0.3  # spreads of the posterior are then 4 % too wide at most: less would cost noise for nothing
 _WIDEST = 10.0
 _UNINFORMATIVE = 3.0  # costs 0.5 % of relative variance a direction, and still rejects what lies ten deviations off
+_RUNS = 5  # as many separate runs of simulations at least give a variance
 _IDEAL = 0.5  # spreads 12 % too wide: what a warning recommends
+
+
+class TooManyFailures(ValueError):
+    """Hardly any pilot simulation succeeded."""
 
 
 class Pilot(NamedTuple):
@@ -74,7 +80,7 @@ def explore(
 
     Raises
     ------
-    ValueError
+    TooManyFailures
         Where fewer than ten simulations, or less than a tenth, succeeded.
     """
     counts = [round(share * num_pilot) for share in _SHARES]
@@ -87,7 +93,7 @@ def explore(
         positions = np.concatenate([positions, proposed[is_whole]])
         summaries = np.concatenate([summaries, simulated[is_whole]])
         if len(positions) < max(10, counts[0] // 10):
-            raise ValueError(f"only {len(positions)} of {counts[0]} pilot simulations succeeded")
+            raise TooManyFailures(f"only {len(positions)} of {counts[0]} pilot simulations succeeded")
         near = _near_observation(positions, summaries, observed, max(recent, 30))
         if count is not None:
             proposed = _enlarged(near[rng.choice(len(near), size=count)], rng)
@@ -96,7 +102,7 @@ def explore(
     groups = [s[np.isfinite(s).all(axis=1)] for s in groups]
     usable = [i for i, s in enumerate(groups) if len(s) > 1]
     if not usable:
-        raise ValueError("no pilot simulation near the data succeeded")
+        raise TooManyFailures("no pilot simulation near the data succeeded")
     centres, groups = at[usable], [groups[i] for i in usable]
     last = slice(-sum(counts[-2:]), None)
     return Pilot(
@@ -130,7 +136,7 @@ def _ridge_fit(inputs, outputs, weights):
     along = left.T @ response
     rest = (response**2).sum(axis=0) - (along**2).sum(axis=0)
     best, slopes = math.inf, None
-    for penalty in values[0] ** 2 * np.logspace(-8, 1, 19) if values.size and values[0] > 0.0 else []:
+    for penalty in values[0] ** 2 * np.logspace(-8, 1, 19) if values.size and values[0] > _NO_SPREAD else []:
         kept = values**2 / (values**2 + penalty)
         errors = ((1.0 - kept)[:, None] ** 2 * along**2).sum(axis=0) + np.maximum(rest, 0.0)
         spread = np.maximum((response**2).sum(axis=0), 1e-300)
@@ -239,9 +245,10 @@ def _log_kernels(offsets, informative, relative):
 def _log_variance(offsets, informative, relative, num_simulations):
     """Return the variance of the log of the mean kernel over ``num_simulations``, from all runs of so many."""
     logs = _log_kernels(offsets, informative, relative)
-    count = min(num_simulations, len(logs))
+    count = min(num_simulations, max(1, len(logs) // _RUNS))
     runs = sliding_window_view(np.concatenate([logs, logs[: count - 1]]), count)
-    return float(logsumexp(runs, axis=1).var())
+    # Where there are fewer replicates than that, the variance goes on falling as one over the number.
+    return float(logsumexp(runs, axis=1).var()) * count / num_simulations
 
 
 def _hidden_information(offsets, informative):
@@ -263,7 +270,7 @@ def _hidden_information(offsets, informative):
 
 def _recommended(offsets, informative, log_variance):
     """Return how many simulations bring the variance down to ``log_variance`` at the ideal bandwidth."""
-    count, most = 1, min(len(u) for u in offsets) // 5
+    count, most = 1, min(len(u) for u in offsets) // _RUNS
     while True:
         found = float(np.median([_log_variance(u, informative, _IDEAL, count) for u in offsets]))
         if found <= log_variance or 2 * count > most:

@@ -15,8 +15,6 @@ import pymc as pm
 from pymc_kernel.kernels import Gaussian, median_distance, random_fourier_features
 from pymc_kernel.likelihood_free import (
     as_data_points,
-    choose_bandwidth,
-    explore,
     failures_are_raised,
     log_kernel_abc,
     log_mmd_abc,
@@ -26,15 +24,11 @@ from pymc_kernel.likelihood_free import (
     simulate_together,
 )
 from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
-from pymc_kernel.plugin.pilot import BlockParameters
+from pymc_kernel.plugin.pilot import learnt_bandwidth
 
 __all__ = ["KernelABC", "MMDLikelihood", "SyntheticLikelihood"]
 
 _CALLS_BEFORE_WARNING = 100
-_LEAST_PILOT = 200  # simulations; fewer tell nothing of the place of a posterior
-_WIDE = 0.75  # relative bandwidth above which posterior spreads are more than a quarter too wide
-_HIDDEN = 3.0  # ratio above which the spread of the summaries tells what their mean does not
-_OFFSET = 3.0  # root mean square distance, in standard deviations, of data that the model does not produce
 
 
 class _SimulatedLikelihood:
@@ -239,7 +233,9 @@ def KernelABC(
     function = _SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures, vectorized)
     target = np.ravel(function.summarised(_values(observed)))
     if epsilon is None:
-        factor = _pilot_bandwidth(function, params, observed, target, num_pilot, log_variance, random_seed)
+        factor, function._starts = learnt_bandwidth(
+            function, params, _values(observed).shape, target, num_pilot, log_variance, random_seed
+        )
     else:
         factor = _bandwidth_factor(name, epsilon, len(target))
     scales = factor if factor.ndim == 1 else np.diag(factor)
@@ -271,62 +267,6 @@ def _bandwidth_factor(name, epsilon, width):
             f"matrix of that size, got shape {epsilon.shape}."
         )
     return np.broadcast_to(epsilon, (width,)).copy()
-
-
-def _pilot_bandwidth(function, params, observed, target, num_pilot, log_variance, random_seed):
-    """Return a bandwidth from simulations near the posterior, and warn where it, or the model, is far from the data."""
-    name, count = function.name, function.num_simulations
-    if not log_variance > 0.0:
-        raise ValueError(f"log_variance of {name!r} must be positive, got {log_variance!r}.")
-    if not (isinstance(num_pilot, int | np.integer) and num_pilot >= _LEAST_PILOT):
-        raise ValueError(f"num_pilot of {name!r} must be a whole number >= {_LEAST_PILOT}, got {num_pilot!r}.")
-    rng = np.random.default_rng(random_seed)
-    shape = _values(observed).shape
-    parameters = BlockParameters(params)
-
-    def simulate(positions):
-        rows = np.full((len(positions), len(target)), np.nan)
-        for row, position in zip(rows, positions, strict=True):
-            values = parameters.at(position)
-            once = simulate_repeatedly(lambda v=values: function.one_data_set(rng, v, shape), function.summary, 1)
-            if once.summaries:
-                row[:] = np.ravel(once.summaries[0])
-        return rows
-
-    try:
-        pilot = explore(parameters.prior(num_pilot, rng), simulate, target, num_pilot, max(100, 10 * count), rng)
-    except NotImplementedError as error:
-        raise ValueError(f"{name!r} needs epsilon: a prior cannot be drawn from ({error}).") from error
-    except ValueError as error:
-        raise ValueError(f"{error} of {name!r}: give epsilon, or repair the simulator.") from error
-    found = choose_bandwidth(pilot, target, count, log_variance)
-    _warn_of_bandwidth(name, found, count)
-    function._starts = parameters.by_name(pilot.centres)
-    return found.factor
-
-
-def _warn_of_bandwidth(name, found, count):
-    if found.offset > _OFFSET:
-        warnings.warn(
-            f"the observed summaries of {name!r} are {found.offset:.1f} standard deviations off from all that pilot "
-            "simulations came near to: check the model, or its prior, or raise num_pilot.",
-            stacklevel=4,
-        )
-    if found.relative > _WIDE:
-        warnings.warn(
-            f"the bandwidth of {name!r} is {found.relative:.2g} times the spread of its summaries at the posterior, "
-            f"which makes posterior spreads some {100 * (np.hypot(1.0, found.relative) - 1.0):.0f} % too wide: "
-            f"num_simulations={count} allow no less. About {found.recommended} would allow one of half that spread, "
-            "12 % too wide; fewer summaries help too.",
-            stacklevel=4,
-        )
-    if found.hidden > _HIDDEN:
-        warnings.warn(
-            f"the parameters change the spread of the summaries of {name!r}, not their mean alone, and the kernel, "
-            "wide where the mean does not move, hardly sees that: the posterior will be too wide. Add summaries that "
-            "tell it, such as a log standard deviation or quantiles of the data.",
-            stacklevel=4,
-        )
 
 
 def SyntheticLikelihood(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_kernel.likelihood_free import Pilot, choose_bandwidth, explore
+from pymc_kernel.likelihood_free.bandwidth import _ridge_fit
 
 SLOPES = np.array([[1.0], [0.5], [0.0]])
 NOISE = np.array([[4.0, 1.0, 0.5], [1.0, 1.0, 0.0], [0.5, 0.0, 0.25]])
@@ -65,8 +66,8 @@ def test_fewer_simulations_take_a_wider_kernel_and_are_told_how_many_would_do(rn
 
 
 def test_what_the_model_cannot_produce_and_what_the_kernel_cannot_see_are_measured(rng):
-    pilot = linear_pilot(rng)
-    near, far = (choose_bandwidth(pilot, at, 10, 1.5) for at in (np.zeros(3), np.array([0.0, 0.0, 10.0])))
+    pilot = linear_pilot(rng, spread=10.0)
+    near, far = (choose_bandwidth(pilot, at, 10, 1.5) for at in (np.zeros(3), np.array([0.0, 0.0, 30.0])))
     assert near.offset < 1.0 < 5.0 < far.offset
     assert near.hidden < 1.0
     # Thirty raw numbers whose spread, too, is a parameter: it may be anything, the kernel is none the wiser.
@@ -74,6 +75,10 @@ def test_what_the_model_cannot_produce_and_what_the_kernel_cannot_see_are_measur
     raw = linear_pilot(rng, np.ones((30, 1)), np.eye(30), spread=0.2, num_replicates=100)
     raw = raw._replace(replicates=[s * scale for s, scale in zip(raw.replicates, scales, strict=True)])
     assert choose_bandwidth(raw, np.zeros(30), 10, 1.5).hidden > 3.0
+    # Not so where it is the narrow direction's noise that varies.
+    other = linear_pilot(rng, np.eye(3)[:, :1], np.eye(3))
+    other = other._replace(replicates=[s * [v, 1, 1] for s, v in zip(other.replicates, scales, strict=True)])
+    assert choose_bandwidth(other, np.zeros(3), 10, 1.5).hidden < 0.3
 
 
 def test_skewed_summaries_have_no_correlation_by_that(rng):
@@ -87,6 +92,22 @@ def test_skewed_summaries_have_no_correlation_by_that(rng):
     precision = np.linalg.inv(found.factor @ found.factor.T)
     narrow = np.linalg.eigh(precision)[1][:, -1]
     assert abs(narrow.sum()) / math.sqrt(20) > 0.9
+
+
+def test_more_simulations_than_replicates_are_extrapolated(rng):
+    few, many = (
+        choose_bandwidth(linear_pilot(rng, np.eye(3), np.eye(3), 0.3, n), np.zeros(3), 400, 1.5) for n in (100, 2000)
+    )
+    assert few.relative == many.relative == 0.3
+    # Five runs of twenty are a rough measure.
+    assert 1 / 3 < few.log_variance / many.log_variance < 3
+
+
+def test_regression_is_that_of_least_squares_where_nothing_is_noise(rng):
+    inputs, slopes = 5.0 + rng.standard_normal((50, 3)), rng.standard_normal((3, 2))
+    fit = _ridge_fit(inputs, 7.0 + inputs @ slopes, np.full(50, 0.02))
+    np.testing.assert_allclose(fit, inputs @ slopes, rtol=1e-5)
+    np.testing.assert_array_equal(_ridge_fit(np.ones((50, 3)), inputs, np.full(50, 0.02)), np.zeros((50, 3)))
 
 
 def test_rounds_find_a_posterior_far_inside_of_the_prior(rng):
