@@ -1,5 +1,6 @@
 """Likelihoods of simulators: approximate Bayesian computation with kernels, synthetic likelihoods."""
 
+from pymc_kernel.likelihood_free.bandwidth import Bandwidth, Pilot, TooManyFailures, choose_bandwidth, explore
 from pymc_kernel.likelihood_free.batches import Batch, WorkersLost, run_batches
 from pymc_kernel.likelihood_free.estimates import (
     as_data_points,
@@ -24,15 +25,20 @@ from pymc_kernel.likelihood_free.time_limit import TimedOut, time_limit
 __all__ = [
     "Accepted",
     "ArraySpec",
+    "Bandwidth",
     "Batch",
     "DiskStore",
     "MemoryStore",
+    "Pilot",
     "Simulations",
     "Status",
     "TimedOut",
+    "TooManyFailures",
     "WorkersLost",
     "as_data_points",
+    "choose_bandwidth",
     "default_batch_size",
+    "explore",
     "failures_are_raised",
     "log_kernel_abc",
     "log_mmd_abc",

@@ -1,7 +1,6 @@
 """Kernel Bayes' rule for PyMC models: posteriors from simulations of the model, without its likelihood."""
 
 import warnings
-from collections.abc import Callable
 from concurrent.futures import Executor
 
 import numpy as np
@@ -15,6 +14,7 @@ from pymc_kernel.embeddings.local import miscalibration, posterior_near
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
 from pymc_kernel.plugin.model_functions import log_priors
 from pymc_kernel.plugin.pairs import (
+    Summary,
     check_whole,
     learnt_from,
     learnt_groups,
@@ -42,7 +42,7 @@ def sample_kbr(
     chains: int = 4,
     num_simulations: int = 5000,
     rounds: int = 1,
-    summary: Callable[[dict[str, np.ndarray]], np.ndarray] | None = None,
+    summary: Summary | None = None,
     method: str = "auto",
     rule: KernelBayesRule | None = None,
     executor: Executor | int | None = None,
@@ -69,9 +69,11 @@ def sample_kbr(
         After the first, parameters are simulated around the current posterior, and the ratio of the densities of
         the prior and of what was simulated corrects for it (sequential kernel Bayes' rule). Pays where the posterior
         is much narrower than the prior. Needs a prior whose density PyMC can evaluate.
-    summary : callable, optional
-        Observed variables of one data set, name -> array, to a vector of summaries. By default all data, flattened:
-        good for up to some dozens of numbers.
+    summary : callable or dict, optional
+        A function of the observed variable's array that returns a vector, as in :func:`KernelABC`; where the model has
+        several observed variables, a dictionary from their names to such functions. A variable without one keeps the
+        summary of its block (:func:`KernelABC` and its kin), or else all its data, flattened: good for up to some
+        dozens of numbers.
     method : {"auto", "importance", "conditional"}
         "iw" stands for "importance". "auto" is the first where simulated parameters are not from the prior alone.
     rule : KernelBayesRule, optional

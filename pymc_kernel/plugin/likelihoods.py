@@ -6,6 +6,7 @@ own generator there before it evaluates; anything else gets a private generator 
 processes.
 """
 
+import math
 import os
 import uuid
 import warnings
@@ -21,10 +22,24 @@ from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
-__all__ = ["EstimatedLikelihood", "EstimatedLogLikelihoodOp", "estimated_terms", "install_noise", "reused_noise"]
+from pymc_kernel.plugin.foreign_steps import warn_of_foreign_step
+
+__all__ = [
+    "EstimatedLikelihood",
+    "EstimatedLogLikelihoodOp",
+    "accepted_shares",
+    "block_of",
+    "estimated_terms",
+    "install_noise",
+    "last_accepted_share",
+    "reused_noise",
+    "starting_positions",
+]
 
 # Generators by operator; the process number tells a forked copy from the original.
 _NOISE: dict[str, tuple[int, np.random.Generator]] = {}
+# By operator, the share of the simulations of the last evaluation that a kernel accepts.
+_SHARES: dict[str, float] = {}
 
 
 def install_noise(keys: tuple[str, ...], rng: np.random.Generator | list[np.random.Generator]) -> None:
@@ -52,6 +67,7 @@ class EstimatedLogLikelihoodOp(Op):
         self.reuse_noise = reuse_noise
         self.num_streams = num_streams
         self.key = uuid.uuid4().hex
+        self.accepts_share = callable(getattr(fn, "accepted_share", None)) and fn.accepted_share(0.0) is not None
         _teach_numba()
 
     def __setstate__(self, state):
@@ -82,6 +98,8 @@ class EstimatedLogLikelihoodOp(Op):
                 "the log of an unbiased estimate of the whole likelihood."
             )
         output_storage[0][0] = value.reshape(())
+        if self.accepts_share:
+            _SHARES[self.key] = self.fn.accepted_share(float(value.item()))
 
 
 def _read_only(value) -> np.ndarray:
@@ -135,6 +153,25 @@ def estimated_terms(graph: Variable) -> tuple[list[str], tuple[str, ...]]:
     return sorted(set(names)), tuple(sorted(set(keys)))
 
 
+def accepted_shares(model: pm.Model) -> dict[str, str]:
+    """Return key -> name of a statistic, for the blocks whose kernel accepts a share of the simulations."""
+    ops = [block_of(rv) for rv in model.observed_RVs]
+    return {op.key: f"accepted_share_{op.term_name}" for op in ops if op is not None and op.accepts_share}
+
+
+def last_accepted_share(key: str) -> float:
+    """Return the share of the last evaluation in this process."""
+    return _SHARES.get(key, math.nan)
+
+
+def starting_positions(model: pm.Model) -> dict[str, np.ndarray]:
+    """Return value variable's name -> draws (n, ...) near the posterior, of the blocks that made pilot simulations."""
+    starts = {}
+    for rv in model.observed_RVs:
+        starts |= getattr(getattr(block_of(rv), "fn", None), "starts", None) or {}
+    return starts
+
+
 def reused_noise(graph: Variable) -> dict[str, tuple[float, int]]:
     """Return, by key, how likely a stream of random numbers is reused and how many streams there are."""
     ops = [getattr(node.op, "core_op", node.op) for node in _nodes([graph])]
@@ -156,8 +193,9 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, reuse_noise:
 
     Pseudo-marginal sampling (Beaumont 2003; Andrieu and Roberts 2009): if exp of what ``fn`` returns has the
     likelihood as its expectation, up to a constant factor, the steps of this package sample the exact
-    posterior, however noisy the estimate is. They keep the estimate that was accepted. PyMC's Metropolis,
-    DEMetropolis(Z) and Slice draw it anew and sample something else.
+    posterior, however noisy the estimate is. They keep the estimate that was accepted, and plain ``pm.sample()`` takes
+    :class:`KernelHMC` for such a model. PyMC's Metropolis, DEMetropolis(Z) and Slice draw it anew and sample something
+    else; a warning says so when one is made.
 
     Parameters
     ----------
@@ -191,8 +229,7 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, reuse_noise:
     estimate between 1 and 1.7 spends a fixed computing budget best (Doucet et al. 2015); far above, chains
     get stuck, which the steps report. All free variables of the model must be sampled in one block.
 
-    Give the step by name, or call :func:`register_step_methods`: of its own accord ``pm.sample`` takes Slice,
-    which samples another law. ``pm.sample_smc`` keeps accepted estimates and is right too, but with PyMC's own kernels
+    ``pm.sample_smc`` keeps accepted estimates and is right too, but with PyMC's own kernels
     the noise does not follow ``random_seed``; with ours it does. Log likelihoods computed afterwards
     (``pm.compute_log_likelihood``) are fresh estimates, not those that were accepted; these stand in
     ``sample_stats["log_density"]``, with the prior.
@@ -226,15 +263,32 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, reuse_noise:
     op = EstimatedLogLikelihoodOp(name, fn, reuse_noise, getattr(fn, "num_streams", 1))
 
     def log_estimate(value, *inputs):
+        warn_of_foreign_step(name)
         return op(*inputs[:-1], value)
 
     # The data stand among the parameters as well: that is how PyMC learns the shape of the variable.
     cores = [",".join(f"p{i}_{k}" for k in range(p.type.ndim)) for i, p in enumerate(params)]
     core_data = ",".join(f"data_{k}" for k in range(data.type.ndim))
     signature = ",".join(f"({core})" for core in [*cores, core_data]) + f"->({core_data})"
-    return pm.CustomDist(
+    variable = pm.CustomDist(
         name, *params, data, logp=log_estimate, signature=signature, dtype=data.type.dtype, observed=observed, **kwargs
     )
+    # On the class of the random variable's operator, which is this block's alone: copies of the model keep it.
+    type(variable.owner.op).estimated_likelihood = op
+    _offer_step()
+    return variable
+
+
+def _offer_step():
+    """Let ``pm.sample`` know the step that it is to choose; steps import this module, so not before it is needed."""
+    from pymc_kernel.plugin.step_methods import offer_to_estimated_models
+
+    offer_to_estimated_models()
+
+
+def block_of(variable: Variable) -> EstimatedLogLikelihoodOp | None:
+    """Return the operator of the block that made an observed variable; None for variables of PyMC's own."""
+    return getattr(type(variable.owner.op), "estimated_likelihood", None)
 
 
 def _has_nan(observed) -> bool:

@@ -26,7 +26,14 @@ from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import TensorType
 
 from pymc_kernel.errors import NoGradientError, NoisyBlockError
-from pymc_kernel.plugin.likelihoods import estimated_terms, install_noise, reused_noise
+from pymc_kernel.plugin.likelihoods import (
+    accepted_shares,
+    estimated_terms,
+    install_noise,
+    last_accepted_share,
+    reused_noise,
+    starting_positions,
+)
 
 __all__ = [
     "LogDensity",
@@ -67,9 +74,13 @@ class LogDensity:
         Names of the terms that are random; empty for an exact density.
     evaluations : int
         Number of calls so far.
+    shares : dict
+        Of simulations that a block's kernel accepted for the estimate at the current point: name -> share.
+    starts : ndarray (n, d)
+        Positions near the posterior, where a block made pilot simulations; NaN in the other coordinates.
     """
 
-    def __init__(self, function, shared, estimated, keys, reuse=None):
+    def __init__(self, function, shared, estimated, keys, reuse=None, share_names=None, starts=None):
         self._function = function
         self.shared = shared
         self.estimated = estimated
@@ -77,6 +88,9 @@ class LogDensity:
         self._reuse = reuse or {}
         self._rng = np.random.default_rng()
         self._kept = self._tried = None  # the seeds of the current point and of the last evaluation
+        self._share_names = share_names or {}
+        self.shares = dict.fromkeys(self._share_names.values(), np.nan)
+        self.starts = starts
         self._rng_variables = [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]
         self.evaluations = 0
 
@@ -115,20 +129,21 @@ class LogDensity:
         """Take the noise of the last evaluation for that of the current point, where it was ``accepted``."""
         if accepted:
             self._kept = self._tried
+            self.shares = {name: last_accepted_share(key) for key, name in self._share_names.items()}
 
     def seed(self, rng: np.random.Generator) -> None:
         """Draw the noise from new generators spawned from ``rng``, independent of it and of each other."""
-        self.noise = (None, *rng.spawn(1 + len(self._rng_variables)))
+        self.noise = (None, {}, *rng.spawn(1 + len(self._rng_variables)))
 
     @property
     def noise(self) -> tuple:
-        """The seeds of the current point and the generators of the random terms: part of the state of a chain."""
-        return (self._kept, self._rng, *(v.get_value(borrow=True) for v in self._rng_variables))
+        """What belongs to the current point, and the generators of the random terms: part of the state of a chain."""
+        return (self._kept, self.shares, self._rng, *(v.get_value(borrow=True) for v in self._rng_variables))
 
     @noise.setter
     def noise(self, values: tuple) -> None:
-        self._kept, self._rng = values[:2]
-        for variable, generator in zip(self._rng_variables, values[2:], strict=True):
+        self._kept, self.shares, self._rng = values[:3]
+        for variable, generator in zip(self._rng_variables, values[3:], strict=True):
             variable.set_value(generator, borrow=True)
 
 
@@ -153,15 +168,21 @@ def compile_log_density(
     NoisyBlockError
         Where the density is only estimated and the variables are not all free variables of the model.
     """
+    logp = model.logp()
+    names, keys = estimated_terms(logp)
     discrete = [v.name for v in value_vars if v.dtype not in continuous_types]
+    if discrete and names:
+        raise NoisyBlockError(
+            f"The log density of this model is only estimated (by {', '.join(names)}), so all free variables must be "
+            f"sampled in one block, and {', '.join(discrete)}, being discrete, cannot be in it. Sum them out, or let "
+            "the estimate draw them: its average over draws from their prior is an unbiased estimate too."
+        )
     if discrete:
         raise TypeError(
             f"{step_name} samples continuous variables only, but {', '.join(discrete)} "
             f"{'is' if len(discrete) == 1 else 'are'} discrete. Name the continuous ones, as in "
             f"{step_name}([theta, sigma]); PyMC then finds a step for the rest."
         )
-    logp = model.logp()
-    names, keys = estimated_terms(logp)
     others = [v.name for v in model.value_vars if v not in set(value_vars)]
     if names and others:
         raise NoisyBlockError(
@@ -178,7 +199,22 @@ def compile_log_density(
     with model:
         function = pymc_compile([vector], joined, **(compile_kwargs or {}))
     function.trust_input = True
-    return LogDensity(function, shared, names, keys, reused_noise(logp))
+    starts = _starts(starting_positions(model), value_vars, initial_point)
+    return LogDensity(function, shared, names, keys, reused_noise(logp), accepted_shares(model), starts)
+
+
+def _starts(known, value_vars, initial_point):
+    """Return positions (n, d) of the block, NaN where nothing is ``known``; None where nothing is at all."""
+    columns = [known.get(v.name) for v in value_vars]
+    count = min((len(c) for c in columns if c is not None), default=0)
+    if count == 0:
+        return None
+    sizes = [int(np.size(initial_point[v.name])) for v in value_vars]
+    parts = [
+        np.full((count, size), np.nan) if c is None else np.reshape(c[:count], (count, size))
+        for c, size in zip(columns, sizes, strict=True)
+    ]
+    return np.concatenate(parts, axis=1)
 
 
 class ParticleDensity:

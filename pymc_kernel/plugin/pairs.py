@@ -1,7 +1,7 @@
 """Pairs of parameters and data, simulated from a model: what methods learn from that never evaluate a likelihood."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -10,11 +10,13 @@ import xarray as xr
 from arviz import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 
+from pymc_kernel.plugin.likelihoods import block_of
 from pymc_kernel.plugin.model_functions import constrained_draws, unconstrained_draws
 from pymc_kernel.plugin.simulate import observed_group, observed_values, simulate, warn_of_potentials
 
 __all__ = [
     "Pairs",
+    "Summary",
     "check_whole",
     "learnt_from",
     "learnt_groups",
@@ -22,6 +24,9 @@ __all__ = [
     "simulated_pairs",
     "warn_of_failed_pairs",
 ]
+
+Summary = Callable[[np.ndarray], np.ndarray] | Mapping[str, Callable[[np.ndarray], np.ndarray]]
+"""Summaries of data sets: a function of the observed variable's array, or one for each observed variable by name."""
 
 
 def check_whole(**numbers) -> None:
@@ -64,8 +69,36 @@ def _check_model(model: pm.Model, who: str) -> None:
         raise ValueError(f"{', '.join(discrete)}: {who} draws continuous parameters only; let the simulator draw them.")
 
 
+def _summary_functions(model: pm.Model, summary: Summary | None) -> dict[str, Callable]:
+    """Return name -> function for the observed variables that have a summary; that of a block, where none is given."""
+    names = [rv.name for rv in model.observed_RVs]
+    if callable(summary):
+        if len(names) > 1:
+            raise ValueError(
+                f"the model observes {', '.join(names)}, and one function cannot summarise them all: give a dictionary "
+                f"from names to functions of that variable's array, as in summary={{{names[0]!r}: np.mean}}."
+            )
+        given = {names[0]: summary}
+    elif summary is None or isinstance(summary, Mapping):
+        given = dict(summary or {})
+    else:
+        raise TypeError(
+            "summary must be a function of the observed array, or a dictionary from names of observed variables to "
+            f"such functions, got {type(summary).__name__}."
+        )
+    unknown = [str(name) for name in given if name not in names]
+    if unknown:
+        raise ValueError(f"summary names {', '.join(unknown)}; the model observes {', '.join(names)}.")
+    wrong = [name for name, function in given.items() if not callable(function)]
+    if wrong:
+        raise TypeError(f"summary of {', '.join(map(repr, wrong))} must be a function of that variable's array.")
+    of_blocks = {rv.name: getattr(getattr(block_of(rv), "fn", None), "summary", None) for rv in model.observed_RVs}
+    return {name: function for name, function in (of_blocks | given).items() if function is not None}
+
+
 def _observed_summaries(model, summary):
-    observed = _summaries({name: values[None] for name, values in observed_values(model).items()}, summary)[0]
+    values = {name: values[None] for name, values in observed_values(model).items()}
+    observed = _summaries(values, _summary_functions(model, summary))[0]
     if not np.isfinite(observed).all():
         raise ValueError("the observed data, or their summaries, have NaN or infinite entries.")
     return observed
@@ -92,7 +125,7 @@ def _simulated(draws, given, model, rng, executor, progressbar):
         )
 
 
-def simulated_pairs(simulations: xr.DataTree, model: pm.Model, summary: Callable | None):
+def simulated_pairs(simulations: xr.DataTree, model: pm.Model, summary: Summary | None):
     """Return parameters (n, d) on the unconstrained scale and summaries (n, q) of the data simulated from them."""
     missing = [g for g in ("prior", "prior_predictive") if g not in simulations.children]
     if missing:
@@ -110,22 +143,26 @@ def simulated_pairs(simulations: xr.DataTree, model: pm.Model, summary: Callable
     for rv in model.observed_RVs:
         values = predictive[rv.name].transpose("chain", "draw", ...).values
         draws[rv.name] = values.reshape(-1, *values.shape[2:])
-    return latent, _summaries(draws, summary)
+    return latent, _summaries(draws, _summary_functions(model, summary))
 
 
-def _summaries(draws: dict[str, np.ndarray], summary) -> np.ndarray:
+def _summaries(draws: dict[str, np.ndarray], functions: dict[str, Callable]) -> np.ndarray:
     """Return the summaries (n, q) of n data sets, name -> (n, ...); NaN for those of a simulation that failed."""
-    flat = np.concatenate([np.reshape(v, (len(v), -1)) for v in draws.values()], axis=1).astype(float)
-    if summary is None:
-        return flat
-    found = {}
-    for i in np.flatnonzero(np.isfinite(flat).all(axis=1)):
-        found[i] = np.ravel(np.asarray(summary({k: v[i] for k, v in draws.items()}), dtype=float))
-    if len({row.size for row in found.values()}) > 1:
-        raise ValueError("summary must return vectors of one length for all data sets.")
-    rows = np.full((len(flat), next(iter(found.values())).size if found else 1), np.nan)
-    for i, row in found.items():
-        rows[i] = row
+    flat = {name: np.reshape(values, (len(values), -1)).astype(float) for name, values in draws.items()}
+    is_whole = np.all([np.isfinite(values).all(axis=1) for values in flat.values()], axis=0)
+    for name, function in functions.items():
+        flat[name] = _each_summarised(name, function, draws[name], is_whole)
+    return np.concatenate(list(flat.values()), axis=1)
+
+
+def _each_summarised(name, function, data_sets, is_whole):
+    """Return the summaries (n, q) of one variable's data sets, NaN where ``is_whole`` is not."""
+    summaries = [np.ravel(np.asarray(function(data), dtype=float)) for data in data_sets[is_whole]]
+    if len({len(one) for one in summaries}) > 1:
+        raise ValueError(f"the summary of {name!r} must return vectors of one length for all data sets.")
+    rows = np.full((len(data_sets), len(summaries[0]) if summaries else 1), np.nan)
+    if summaries:
+        rows[is_whole] = summaries
     return rows
 
 

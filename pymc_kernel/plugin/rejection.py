@@ -1,6 +1,5 @@
 """Rejection ABC for PyMC models: the baseline that every other likelihood-free method has to beat."""
 
-from collections.abc import Callable
 from concurrent.futures import Executor
 
 import numpy as np
@@ -9,7 +8,7 @@ import xarray as xr
 
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.likelihood_free import regression_adjusted, rejection
-from pymc_kernel.plugin.pairs import check_whole, learnt_from, learnt_groups, warn_of_failed_pairs
+from pymc_kernel.plugin.pairs import Summary, check_whole, learnt_from, learnt_groups, warn_of_failed_pairs
 
 __all__ = ["sample_abc"]
 
@@ -21,7 +20,7 @@ def sample_abc(
     quantile: float = 0.01,
     adjust: bool = True,
     num_simulations: int = 10_000,
-    summary: Callable[[dict[str, np.ndarray]], np.ndarray] | None = None,
+    summary: Summary | None = None,
     executor: Executor | int | None = None,
     model: pm.Model | None = None,
     random_seed=None,
@@ -46,7 +45,7 @@ def sample_abc(
         Move accepted parameters to where a local linear regression on the summaries has them at the data (Beaumont,
         Zhang and Balding 2002), on the unconstrained scale; nearer ones count for more.
     num_simulations : int
-    summary : callable, optional
+    summary : callable or dict, optional
         As in :func:`sample_kbr`. Summaries are divided by their spread over the simulations.
     executor, model, random_seed, progressbar
         As in :func:`sample_kbr`.

@@ -9,6 +9,7 @@ import numpy as np
 import pymc as pm
 from pymc.blocking import RaveledVars
 from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.arraystep import ArrayStepShared
 from pymc.step_methods.compound import Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -22,9 +23,11 @@ from pymc_kernel import scores
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
+from pymc_kernel.plugin.foreign_steps import model_in_question
+from pymc_kernel.plugin.likelihoods import block_of
 from pymc_kernel.plugin.model_functions import compile_log_density
 
-__all__ = ["KAMH", "AdaptiveMetropolis", "KernelHMC", "register_step_methods"]
+__all__ = ["KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_models", "register_step_methods"]
 
 # A chain that accepts one proposal in twenty rejects 200 in a row once in 30,000 draws.
 _STUCK_AFTER = 200
@@ -52,6 +55,7 @@ class TransitionStep(ArrayStepShared):
     """
 
     default_blocked = True
+    keeps_estimates = True  # the estimate that was accepted belongs to the state
     _state_class = TransitionState
     _transition_module: ModuleType
 
@@ -76,6 +80,10 @@ class TransitionStep(ArrayStepShared):
         self.config = config
         self.adaptation = adaptation
         super().__init__(value_vars, self.density.shared, blocked=blocked, rng=rng)
+        if self.density.shares:
+            shares = dict.fromkeys(self.density.shares, (np.float64, []))
+            self.stats_dtypes_shapes = {**type(self).stats_dtypes_shapes, **shares}
+            self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
         empty = [v.name for v in value_vars if np.size(initial_point[v.name]) == 0]
         if empty:
             raise ValueError(f"{type(self).__name__} got variables without entries: {', '.join(empty)}.")
@@ -143,6 +151,7 @@ class TransitionStep(ArrayStepShared):
             "proposal_scale": info.scale,
             "log_density": state.log_density,
             "stuck_for": state.rejections,
+            **self.density.shares,
         }
 
     def _current(self, position: np.ndarray):
@@ -161,6 +170,7 @@ class TransitionStep(ArrayStepShared):
         log_density = self.density(position)
         self.density.settle(True)
         if state is None:
+            position, log_density = self._better_start(position, log_density)
             try:
                 return self._begin(position, log_density)
             except NonFiniteStartError as error:
@@ -171,6 +181,18 @@ class TransitionStep(ArrayStepShared):
                 "the same density: give all steps of the compound the same model."
             )
         return self._transition_module.relocate(state, position, log_density)
+
+    def _better_start(self, position, log_density):
+        """Return the point to begin at: the one given, or one of a block's pilot simulations if that is more likely."""
+        if self.density.starts is None or not self.tune:
+            return position, log_density
+        start = self.rng.choice(self.density.starts)
+        start = np.where(np.isnan(start), position, start)
+        there = self.density(start)
+        if not there > log_density:
+            return position, log_density
+        self.density.settle(True)
+        return start, there
 
     def _begin(self, position, log_density):
         return self._transition_module.init(position, log_density, self.config)
@@ -489,6 +511,16 @@ class KernelHMC(TransitionStep):
         state = self.learnt if self.transition is None else self.transition
         return None if state is None or state.fit is None else state.fit.surrogate
 
+    @staticmethod
+    def competence(var, has_grad):
+        """Return that nothing suits a model with a block of ours better; all other models are left to PyMC.
+
+        Discrete variables of such a model are taken too: the constructor says what to do with them.
+        """
+        model = model_in_question()
+        is_estimated = model is not None and any(block_of(rv) is not None for rv in model.observed_RVs)
+        return Competence.IDEAL if is_estimated else Competence.INCOMPATIBLE
+
     def _begin(self, position, log_density):
         if self.learnt is None:
             return super()._begin(position, log_density)
@@ -527,10 +559,15 @@ def register_step_methods() -> None:
     """Let ``pm.sample`` choose :class:`KAMH` by itself for variables without a gradient.
 
     Importing the package does not do this. Variables with a gradient stay with NUTS, discrete ones with
-    PyMC's own steps. Calling it twice changes nothing.
+    PyMC's own steps. Calling it twice changes nothing. Models with a likelihood that is only estimated need no such
+    call: once there is one, ``pm.sample`` takes :class:`KernelHMC` for it, and for no other model.
     """
-    from pymc.step_methods import STEP_METHODS
-
     if KAMH not in STEP_METHODS:
         # Among equals PyMC takes the first.
         STEP_METHODS.insert(0, KAMH)
+
+
+def offer_to_estimated_models() -> None:
+    """Make ``pm.sample`` ask :class:`KernelHMC`, before all others, whether the model has an estimated term."""
+    if KernelHMC not in STEP_METHODS:
+        STEP_METHODS.insert(0, KernelHMC)

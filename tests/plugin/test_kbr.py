@@ -72,9 +72,7 @@ def test_summary_makes_long_data_short():
         mu = pm.Normal("mu", 0, 2)
         sigma = pm.HalfNormal("sigma", 2)
         pm.Normal("y", mu, sigma, observed=rng.normal(1.0, 0.7, 200))
-        idata = pk.sample_kbr(
-            num_simulations=2000, summary=lambda data: [data["y"].mean(), np.log(data["y"].std())], draws=250, **QUIET
-        )
+        idata = pk.sample_kbr(num_simulations=2000, summary=lambda y: [y.mean(), np.log(y.std())], draws=250, **QUIET)
     posterior = idata["posterior"]
     assert float(posterior["mu"].mean()) == pytest.approx(1.0, abs=0.15)
     assert float(posterior["sigma"].mean()) == pytest.approx(0.7, abs=0.15)

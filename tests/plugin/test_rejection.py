@@ -16,7 +16,7 @@ def normal_model(observed=1.5):
 
 
 def mean_of(data):
-    return data["y"].mean()
+    return data.mean()
 
 
 def test_posterior_of_a_normal_model():

@@ -100,6 +100,7 @@ def test_noisy_normal_has_its_exact_spread_to_two_per_cent(name):
     assert abs(float(theta.std()) - 1.0) < 3 * error
 
 
+@pytest.mark.filterwarnings("ignore:Metropolis will sample a wrong posterior:UserWarning")
 def test_the_check_of_the_spread_sees_a_step_that_estimates_anew():
     """PyMC's Metropolis draws the estimate at the current point again: too wide by a third."""
     theta = noisy_sd(pm.Metropolis, 6_000)
@@ -299,16 +300,27 @@ def test_float32():
     assert (idata["sample_stats"]["evaluations"] == 1).all()
 
 
-def test_registration_is_opt_in():
-    assert not set(STEPS.values()) & set(STEP_METHODS)
+def without_gradient():
+    """A model with a black box of PyTensor's: exact, and not one of our blocks."""
+    black_box = pytensor.compile.ops.wrap_py([pt.dscalar], [pt.dscalar])(lambda x: np.asarray(-0.5 * x**2))
+    with pm.Model() as model:
+        pm.Potential("p", black_box(pm.Normal("theta")))
+    return model
+
+
+def test_registration_for_models_without_gradient_is_opt_in():
+    assert pk.KAMH not in STEP_METHODS
     before = list(STEP_METHODS)
     try:
         pk.register_step_methods()
         pk.register_step_methods()
         assert STEP_METHODS.count(pk.KAMH) == 1
-        with noisy_model() as model:
+        with without_gradient() as model:
             _, chosen = pm.sampling.mcmc.assign_step_methods(model, methods=STEP_METHODS)
             assert list(chosen) == [pk.KAMH]
+        with noisy_model() as model:  # whether asked for or not
+            _, chosen = pm.sampling.mcmc.assign_step_methods(model, methods=STEP_METHODS)
+            assert list(chosen) == [pk.KernelHMC]
         with pm.Model() as model:
             pm.Normal("x")
             pm.Poisson("k", 1.0)

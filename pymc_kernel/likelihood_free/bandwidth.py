@@ -1,0 +1,279 @@
+"""The bandwidth of kernel ABC, from pilot simulations near the posterior. Imports NumPy and SciPy."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from scipy.linalg import solve_triangular
+from scipy.special import logsumexp
+
+from pymc_kernel.likelihood_free.rejection import rejection
+
+__all__ = ["Bandwidth", "Pilot", "TooManyFailures", "choose_bandwidth", "explore"]
+
+_SHARES = (0.2, 0.1, 0.1, 0.1, 0.1)  # of the pilot simulations: at the prior, then in rounds; the rest are replicates
+_NEAREST = 0.2  # share of the simulations so far that the next round is learnt from
+_ENLARGED = 1.0  # variance added to a round's proposals, as a share of their own: a posterior is missed less easily
+_NO_SPREAD = 1e-10  # of summaries in units of their spread: what rounding leaves of constants
+_MAX_SCORE = 4.0  # residuals are clipped there, in standard deviations
+_NARROWEST = 0.3  # spreads of the posterior are then 4 % too wide at most: less would cost noise for nothing
+_WIDEST = 10.0
+_UNINFORMATIVE = 3.0  # costs 0.5 % of relative variance a direction, and still rejects what lies ten deviations off
+_RUNS = 5  # as many separate runs of simulations at least give a variance
+_IDEAL = 0.5  # spreads 12 % too wide: what a warning recommends
+
+
+class TooManyFailures(ValueError):
+    """Hardly any pilot simulation succeeded."""
+
+
+class Pilot(NamedTuple):
+    """Simulations near the posterior."""
+
+    positions: np.ndarray
+    """(n, d), of the last rounds, and of the replicates."""
+    summaries: np.ndarray
+    """(n, q), one simulation at each position."""
+    centres: np.ndarray
+    """(k, d), draws of the approximate posterior."""
+    replicates: list[np.ndarray]
+    """Summaries (r, q) of several simulations at each of these centres."""
+
+
+class Bandwidth(NamedTuple):
+    """A bandwidth, and what is known of it."""
+
+    factor: np.ndarray
+    """(q, q), lower Cholesky factor of the kernel's covariance."""
+    relative: float
+    """Standard deviation of the kernel in that of a simulation, where the mean moves with the parameters."""
+    log_variance: float
+    """Of the log estimate at the posterior."""
+    recommended: int
+    """Simulations for each estimate with which a relative bandwidth of one half would have the variance wanted."""
+    offset: float
+    """How far the observed summaries are from simulated ones, root mean square in standard deviations of these."""
+    hidden: float
+    """How much more the spread of the summaries varies over the posterior than it could if it were learnt from, as a
+    ratio of standard deviations; one or less where it is."""
+
+
+def explore(
+    prior: np.ndarray, simulate: Callable, observed: np.ndarray, num_pilot: int, num_replicates: int, rng
+) -> Pilot:
+    """Return simulations at positions near the posterior, found in rounds of regression-adjusted rejection.
+
+    Parameters
+    ----------
+    prior : ndarray (n, d)
+        Draws of the prior, at least 0.3 ``num_pilot`` of them, on a scale without bounds.
+    simulate : callable
+        positions (k, d) -> summaries (k, q), NaN where a simulation failed.
+    observed : ndarray (q,)
+    num_pilot : int
+        Simulations in all.
+    num_replicates : int
+        Simulations at each of the last positions.
+    rng : numpy.random.Generator
+
+    Raises
+    ------
+    TooManyFailures
+        Where fewer than ten simulations, or less than a tenth, succeeded.
+    """
+    counts = [round(share * num_pilot) for share in _SHARES]
+    positions, summaries = np.empty((0, prior.shape[1])), np.empty((0, len(observed)))
+    proposed, recent = prior[: counts[0]], 0
+    for count in [*counts[1:], None]:
+        simulated = simulate(proposed)
+        is_whole = np.isfinite(simulated).all(axis=1)
+        recent = int(is_whole.sum())
+        positions = np.concatenate([positions, proposed[is_whole]])
+        summaries = np.concatenate([summaries, simulated[is_whole]])
+        if len(positions) < max(10, counts[0] // 10):
+            raise TooManyFailures(f"only {len(positions)} of {counts[0]} pilot simulations succeeded")
+        near = _near_observation(positions, summaries, observed, max(recent, 30))
+        if count is not None:
+            proposed = _enlarged(near[rng.choice(len(near), size=count)], rng)
+    at = near[rng.permutation(len(near))[: max(2, (num_pilot - sum(counts)) // num_replicates)]]
+    groups = simulate(np.repeat(at, num_replicates, axis=0)).reshape(len(at), num_replicates, -1)
+    groups = [s[np.isfinite(s).all(axis=1)] for s in groups]
+    usable = [i for i, s in enumerate(groups) if len(s) > 1]
+    if not usable:
+        raise TooManyFailures("no pilot simulation near the data succeeded")
+    centres, groups = at[usable], [groups[i] for i in usable]
+    last = slice(-sum(counts[-2:]), None)
+    return Pilot(
+        np.concatenate([positions[last], np.repeat(centres, [len(s) for s in groups], axis=0)]),
+        np.concatenate([summaries[last], *groups]),
+        centres,
+        groups,
+    )
+
+
+def _near_observation(positions, summaries, observed, recent):
+    """Return positions (k, d) moved to where a regression of the nearest simulations has them at the observation."""
+    scale = _spreads(summaries[-recent:])
+    scaled, target = summaries / scale, observed / scale
+    found = rejection(scaled, target, _NEAREST)
+    latent = positions[found.index]
+    differences = np.clip(scaled[found.index] - target, -10.0 * _MAX_SCORE, 10.0 * _MAX_SCORE)
+    moved = latent - _ridge_fit(differences, latent, found.weights)
+    # A regression may extrapolate, but not by more than the range that it was learnt on.
+    lowest, highest = latent.min(axis=0), latent.max(axis=0)
+    moved = np.clip(moved, 2.0 * lowest - highest, 2.0 * highest - lowest)
+    return moved[found.weights > 0.0]
+
+
+def _ridge_fit(inputs, outputs, weights):
+    """Return the slopes' part of a weighted ridge regression at its inputs, penalty by generalised cross-validation."""
+    root = np.sqrt(weights)[:, None]
+    centre_in, centre_out = weights @ inputs, weights @ outputs
+    left, values, right = np.linalg.svd((inputs - centre_in) * root, full_matrices=False)
+    response = (outputs - centre_out) * root
+    along = left.T @ response
+    rest = (response**2).sum(axis=0) - (along**2).sum(axis=0)
+    best, slopes = math.inf, None
+    for penalty in values[0] ** 2 * np.logspace(-8, 1, 19) if values.size and values[0] > _NO_SPREAD else []:
+        kept = values**2 / (values**2 + penalty)
+        errors = ((1.0 - kept)[:, None] ** 2 * along**2).sum(axis=0) + np.maximum(rest, 0.0)
+        spread = np.maximum((response**2).sum(axis=0), 1e-300)
+        score = float((errors / spread).sum()) / (1.0 - (kept.sum() + 1.0) / (len(inputs) + 1.0)) ** 2
+        if score < best:
+            best, slopes = score, right.T @ ((values / (values**2 + penalty))[:, None] * along)
+    return np.zeros_like(outputs) if slopes is None else inputs @ slopes
+
+
+def _enlarged(positions, rng):
+    """Return positions with normal noise of their own covariance."""
+    noise = rng.multivariate_normal(
+        np.zeros(positions.shape[1]), _ENLARGED * np.atleast_2d(np.cov(positions.T)), len(positions), method="eigh"
+    )
+    return positions + noise
+
+
+def _spreads(values):
+    """Return a robust standard deviation of each column; the plain one, or one, where most values are the same."""
+    middle = np.median(values, axis=0)
+    robust = 1.4826 * np.median(np.abs(values - middle), axis=0)
+    spread = np.where(robust > 0.0, robust, values.std(axis=0))
+    return np.where(spread > 0.0, spread, 1.0)
+
+
+def choose_bandwidth(pilot: Pilot, observed: np.ndarray, num_simulations: int, log_variance: float) -> Bandwidth:
+    """Return the narrowest bandwidth that keeps the variance of the log estimate at ``log_variance``, within bounds.
+
+    Notes
+    -----
+    With W the covariance of a simulation's summaries at the posterior, the kernel has covariance c^2 W along those
+    combinations of summaries whose mean moves with the parameters, and 9 W along all others: these tell nothing of the
+    parameters, and a narrow kernel there only makes the estimate noisy. For normal summaries the spread of the
+    posterior is then sqrt(1 + c^2) times that given the summaries.
+    """
+    root = _noise_factor(pilot)
+    informative = _informative_directions(pilot, root)
+    offsets = [solve_triangular(root, (s - observed).T, lower=True).T for s in pilot.replicates]
+
+    def log_variance_at(relative):
+        return float(np.median([_log_variance(u, informative, relative, num_simulations) for u in offsets]))
+
+    low, high = math.log(_NARROWEST), math.log(_WIDEST)
+    if log_variance_at(_NARROWEST) <= log_variance:
+        high = low
+    while high - low > 0.01:
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if log_variance_at(math.exp(middle)) <= log_variance else (middle, high)
+    relative = math.exp(high)
+    wide = max(_UNINFORMATIVE, relative)
+    covariance = wide**2 * np.eye(len(root)) + (relative**2 - wide**2) * informative @ informative.T
+    factor = np.linalg.cholesky(root @ covariance @ root.T)
+    means = np.array([u.mean(axis=0) for u in offsets])
+    return Bandwidth(
+        factor,
+        relative,
+        log_variance_at(relative),
+        _recommended(offsets, informative, log_variance),
+        float(np.sqrt((means**2).mean(axis=1).min())),
+        _hidden_information(offsets, informative),
+    )
+
+
+def _noise_factor(pilot):
+    """Return the lower Cholesky factor of the covariance of one simulation's summaries, pooled over positions."""
+    residuals = [s - np.median(s, axis=0) for s in pilot.replicates]
+    spread = _spreads(np.concatenate(residuals))
+    scores = [np.clip(r / spread, -_MAX_SCORE, _MAX_SCORE) for r in residuals]
+    # Means, not medians, are taken off last: what skewed summaries have in common would look like a correlation.
+    scores = np.concatenate([s - s.mean(axis=0) for s in scores])
+    covariance = scores.T @ scores / len(scores)
+    # As for any covariance of many summaries from few simulations: correlations are shrunk.
+    width = len(spread)
+    share = min(1.0, width / len(scores)) + 1e-6
+    covariance = (1.0 - min(share, 1.0)) * covariance + min(share, 1.0) * np.diag(np.diag(covariance))
+    covariance[np.diag_indices(width)] = np.maximum(np.diag(covariance), 1e-6)
+    return spread[:, None] * np.linalg.cholesky(covariance)
+
+
+def _informative_directions(pilot, root):
+    """Return an orthonormal basis (q, k) of the whitened combinations whose mean moves with the parameters."""
+    whitened = solve_triangular(root, (pilot.summaries - np.median(pilot.summaries, axis=0)).T, lower=True).T
+    whitened = np.clip(whitened, -10.0 * _MAX_SCORE, 10.0 * _MAX_SCORE)
+    z = (pilot.positions - pilot.positions.mean(axis=0)) / np.maximum(pilot.positions.std(axis=0), 1e-300)
+    design = np.column_stack([np.ones(len(z)), z, z**2])
+    if 4 * design.shape[1] > len(z):
+        design = design[:, : 1 + z.shape[1]]
+    basis, values, _ = np.linalg.svd(design - design.mean(axis=0), full_matrices=False)
+    basis = basis[:, values > 1e-8 * max(values[0], 1e-300)]
+    fitted = basis.T @ whitened  # (p, q)
+    left = whitened - whitened.mean(axis=0) - basis @ fitted
+    noise = np.maximum((left**2).mean(), 1e-12)
+    _, strength, directions = np.linalg.svd(fitted, full_matrices=False)
+    # Largest singular value of p x q numbers that are noise alone, and a margin: a direction must be known well.
+    largest = math.sqrt(noise) * (math.sqrt(fitted.shape[0]) + math.sqrt(fitted.shape[1]) + 2.0)
+    found = directions[strength > largest].T
+    return found if found.size else np.eye(len(root))
+
+
+def _log_kernels(offsets, informative, relative):
+    along = offsets @ informative
+    total, inside = (offsets**2).sum(axis=1), (along**2).sum(axis=1)
+    return -0.5 * (inside / relative**2 + (total - inside) / max(_UNINFORMATIVE, relative) ** 2)
+
+
+def _log_variance(offsets, informative, relative, num_simulations):
+    """Return the variance of the log of the mean kernel over ``num_simulations``, from all runs of so many."""
+    logs = _log_kernels(offsets, informative, relative)
+    count = min(num_simulations, max(1, len(logs) // _RUNS))
+    runs = sliding_window_view(np.concatenate([logs, logs[: count - 1]]), count)
+    # Where there are fewer replicates than that, the variance goes on falling as one over the number.
+    return float(logsumexp(runs, axis=1).var()) * count / num_simulations
+
+
+def _hidden_information(offsets, informative):
+    """Return the spread of log noise over the posterior against that of a scale known from as many numbers.
+
+    In the directions where the kernel is wide, the noise of the summaries could tell the parameters' scale to within
+    1 / sqrt(2 q) on the log scale. Where it varies much more over the posterior, this is information that is lost.
+    """
+    width = len(informative) - informative.shape[1]
+    if width == 0 or len(offsets) < 3:
+        return 0.0
+    noise = []
+    for one in offsets:
+        left = one - one.mean(axis=0)
+        left = left - left @ informative @ informative.T
+        noise.append((left**2).sum() / (width * (len(one) - 1)))
+    return float(np.std(0.5 * np.log(np.maximum(noise, 1e-300)), ddof=1) * math.sqrt(2.0 * width))
+
+
+def _recommended(offsets, informative, log_variance):
+    """Return how many simulations bring the variance down to ``log_variance`` at the ideal bandwidth."""
+    count, most = 1, min(len(u) for u in offsets) // _RUNS
+    while True:
+        found = float(np.median([_log_variance(u, informative, _IDEAL, count) for u in offsets]))
+        if found <= log_variance or 2 * count > most:
+            # Beyond what was simulated the variance falls as one over the number.
+            return max(count, math.ceil(count * found / log_variance))
+        count *= 2

@@ -1,0 +1,152 @@
+"""The bandwidth of a block from pilot simulations, at positions on the unconstrained scale of its parameters."""
+
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.initial_point import make_initial_point_expression
+from pymc.pytensorf import compile as pymc_compile
+from pymc.vartypes import continuous_types
+from pytensor.graph.traversal import ancestors
+
+from pymc_kernel.likelihood_free import TooManyFailures, choose_bandwidth, explore, simulate_repeatedly
+from pymc_kernel.plugin.model_functions import with_finite_columns
+
+__all__ = ["learnt_bandwidth"]
+
+_QUICK = "FAST_COMPILE"
+_LEAST_PILOT = 200  # simulations; fewer tell nothing of the place of a posterior
+_WIDE = 0.75  # relative bandwidth above which posterior spreads are more than a quarter too wide
+_HIDDEN = 3.0  # ratio above which the spread of the summaries tells what their mean does not
+_OFFSET = 3.0  # root mean square distance, in standard deviations, of data that the model does not produce
+_LEAST_CENTRES = 5  # positions with replicates
+_OF_REPLICATES = 0.4  # share of the pilot simulations
+
+
+def learnt_bandwidth(function, params, shape, target, num_pilot, log_variance, random_seed):
+    """Return the factor of a bandwidth learnt near the posterior, and where chains may begin: name -> (n, ...).
+
+    Parameters
+    ----------
+    function
+        Of a block of a simulator.
+    params : sequence of tensor_like
+    shape : tuple
+        Of a data set.
+    target : ndarray (q,)
+        Summaries of the data.
+    num_pilot, log_variance, random_seed
+        As of :func:`~pymc_kernel.plugin.simulators.KernelABC`.
+    """
+    name, count = function.name, function.num_simulations
+    if not log_variance > 0.0:
+        raise ValueError(f"log_variance of {name!r} must be positive, got {log_variance!r}.")
+    if not (isinstance(num_pilot, int | np.integer) and num_pilot >= _LEAST_PILOT):
+        raise ValueError(f"num_pilot of {name!r} must be a whole number >= {_LEAST_PILOT}, got {num_pilot!r}.")
+    rng = np.random.default_rng(random_seed)
+    parameters = _BlockParameters(params)
+
+    def simulate(positions):
+        rows = np.full((len(positions), len(target)), np.nan)
+        for row, position in zip(rows, positions, strict=True):
+            values = parameters.at(position)
+            once = simulate_repeatedly(lambda v=values: function.one_data_set(rng, v, shape), function.summary, 1)
+            if once.summaries:
+                row[:] = np.ravel(once.summaries[0])
+        return rows
+
+    try:
+        prior = parameters.prior(num_pilot, rng)
+    except NotImplementedError as error:
+        raise ValueError(f"{name!r} needs epsilon: a prior cannot be drawn from ({error}).") from error
+    num_replicates = min(max(100, 10 * count), int(_OF_REPLICATES * num_pilot) // _LEAST_CENTRES)
+    try:
+        pilot = explore(prior, simulate, target, num_pilot, num_replicates, rng)
+    except TooManyFailures as error:
+        raise ValueError(f"{error} of {name!r}: give epsilon, or repair the simulator.") from error
+    found = choose_bandwidth(pilot, target, count, log_variance)
+    _warn_of_bandwidth(name, found, count)
+    return found.factor, parameters.by_name(pilot.centres)
+
+
+def _warn_of_bandwidth(name, found, count):
+    if found.offset > _OFFSET:
+        warnings.warn(
+            f"the observed summaries of {name!r} are {found.offset:.1f} standard deviations off from all that pilot "
+            "simulations came near to: check the model, or its prior, or raise num_pilot.",
+            stacklevel=4,
+        )
+    if found.relative > _WIDE:
+        warnings.warn(
+            f"the bandwidth of {name!r} is {found.relative:.2g} times the spread of its summaries at the posterior, "
+            f"which makes posterior spreads some {100 * (np.hypot(1.0, found.relative) - 1.0):.0f} % too wide: "
+            f"num_simulations={count} allow no less. About {found.recommended} would allow one of half that spread, "
+            "12 % too wide; fewer summaries help too.",
+            stacklevel=4,
+        )
+    if found.hidden > _HIDDEN:
+        warnings.warn(
+            f"the parameters change the spread of the summaries of {name!r}, not their mean alone, and the kernel, "
+            "wide where the mean does not move, hardly sees that: the posterior will be too wide. Add summaries that "
+            "tell it, such as a log standard deviation or quantiles of the data.",
+            stacklevel=4,
+        )
+
+
+class _BlockParameters:
+    """The inputs of a block's simulator, and the free variables of the model in context that they depend on.
+
+    Positions (n, d) hold these variables on the unconstrained scale, one after the other; discrete ones as they are.
+    """
+
+    def __init__(self, params):
+        model = pm.modelcontext(None)
+        params = [pt.as_tensor_variable(p) for p in params]
+        used = set(ancestors(params))
+        free = [rv for rv in model.free_RVs if rv in used]
+        self._values = [model.rvs_to_values[rv] for rv in free]
+        self._draw = make_initial_point_expression(
+            free_rvs=free,
+            rvs_to_transforms=model.rvs_to_transforms,
+            initval_strategies=dict.fromkeys(free),
+            default_strategy="prior",
+            return_transformed=True,
+        )
+        self._function = pymc_compile(
+            self._values, model.replace_rvs_by_values(params), on_unused_input="ignore", mode=_QUICK
+        )
+        self._shapes = self._bounds = None
+
+    def prior(self, size: int, rng: np.random.Generator) -> np.ndarray:
+        """Return draws (size, d) from the prior.
+
+        Raises
+        ------
+        NotImplementedError
+            Where a prior, such as ``pm.Flat``, cannot be drawn from.
+        """
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Numba will use object mode")
+            drawn = pm.draw(self._draw, draws=size, random_seed=rng) if self._draw else []
+        self._shapes = [values.shape[1:] for values in drawn]
+        self._bounds = [(values.min(axis=0), values.max(axis=0)) for values in drawn]
+        flat = [np.reshape(values, (size, -1)).astype(float) for values in drawn]
+        return with_finite_columns(np.concatenate([np.empty((size, 0)), *flat], axis=1), rng)
+
+    def at(self, position: np.ndarray) -> list[np.ndarray]:
+        """Return the simulator's parameters at one position (d,); :meth:`prior` must have been called before."""
+        point = [values[0] for values in self.by_name(position[None]).values()]
+        return self._function(*point)
+
+    def by_name(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        """Return value variable's name -> (n, ...) at positions (n, d)."""
+        edges = np.cumsum([int(np.prod(shape)) for shape in self._shapes])[:-1]
+        named = {}
+        parts = np.split(positions, edges, axis=1)
+        for value, part, shape, bounds in zip(self._values, parts, self._shapes, self._bounds, strict=False):
+            values = part.reshape(len(positions), *shape)
+            if value.dtype not in continuous_types:
+                values = np.clip(np.rint(values), *bounds)
+            named[value.name] = values.astype(value.dtype)
+        return named

@@ -1,0 +1,87 @@
+"""One meaning of ``summary=``: a function of a variable's array, handed on by its block wherever data are compared."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from pymc.model.transform.optimization import freeze_dims_and_data
+
+import pymc_kernel as pk
+from pymc_kernel.plugin.pairs import simulated_pairs
+
+QUIET = {"progressbar": False, "random_seed": 1}
+
+
+def normal_simulator(rng, theta, size):
+    return rng.normal(theta, 1.0, size)
+
+
+def long_data_model(block=pk.KernelABC, **settings):
+    """Two hundred normal observations and their mean: the posterior is that of the data, 3.02 and .07."""
+    data = np.random.default_rng(0).normal(3.0, 1.0, 200)
+    data += 3.02 * (1 + 1 / 1800) - data.mean()
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 3)
+        block("y", normal_simulator, theta, observed=data, summary=np.mean, **settings)
+    return model
+
+
+def assert_right(idata):
+    theta = idata["posterior"]["theta"].values.ravel()
+    # Learnt from 800 simulations, of which some twenty are near: the mean is known to a third of the spread.
+    assert theta.mean() == pytest.approx(3.02, abs=0.025)
+    assert theta.std() == pytest.approx(1 / np.sqrt(200), rel=0.25)
+    assert np.quantile(theta, [0.05, 0.95]) == pytest.approx([3.02 - 0.116, 3.02 + 0.116], abs=0.06)
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+def test_the_summary_of_a_block_is_that_of_kernel_bayes_rule_and_of_rejection():
+    model = long_data_model(epsilon=0.1)
+    simulations = pk.simulate(800, model=model, **QUIET)
+    assert_right(pk.sample_kbr(simulations, model=model, draws=500, **QUIET))
+    assert_right(pk.sample_abc(simulations, model=freeze_dims_and_data(model), quantile=0.1, draws=2000, **QUIET))
+
+
+def two_variables():
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        pk.KernelABC("y", normal_simulator, theta, observed=np.arange(4.0), summary=np.mean, epsilon=0.1)
+        pm.Normal("z", theta, 1.0, observed=np.arange(3.0))
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+@pytest.mark.parametrize(
+    ("block", "settings"), [(pk.SyntheticLikelihood, {"summary": np.mean}), (pk.MMDLikelihood, {"epsilon": 0.1})]
+)
+def test_other_blocks_hand_on_how_they_see_the_data(block, settings):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 3)
+        block("y", normal_simulator, theta, observed=np.arange(9.0), **settings)
+    simulations = pk.simulate(10, model=model, **QUIET)
+    # The mean; or the mean features that the discrepancy compares.
+    assert simulated_pairs(simulations, model, None)[1].shape == (10, 1 if "summary" in settings else 200)
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+def test_each_observed_variable_has_a_summary_of_its_own():
+    model = two_variables()
+    simulations = pk.simulate(20, model=model, **QUIET)
+    y, z = (simulations["prior_predictive"][name].values[0] for name in "yz")
+
+    def summaries(summary):
+        return simulated_pairs(simulations, model, summary)[1]
+
+    np.testing.assert_array_equal(summaries(None), np.column_stack([y.mean(axis=1), z]))
+    both = summaries({"z": np.max, "y": np.ravel})
+    np.testing.assert_array_equal(both, np.column_stack([y, z.max(axis=1)]))
+    np.testing.assert_array_equal(summaries({"z": np.max}), np.column_stack([y.mean(axis=1), z.max(axis=1)]))
+    with pytest.raises(ValueError, match="observes y, z, and one function cannot"):
+        pk.sample_abc(simulations, model=model, summary=np.mean)
+    with pytest.raises(ValueError, match=r"names x; the model observes y, z"):
+        pk.sample_kbr(simulations, model=model, summary={"x": np.mean})
+    with pytest.raises(TypeError, match="summary of 'z' must be a function"):
+        pk.sample_kbr(simulations, model=model, summary={"z": 3.0})
+    with pytest.raises(TypeError, match="summary must be a function of the observed array"):
+        pk.sample_kbr(simulations, model=model, summary="mean")
+    with pytest.raises(ValueError, match="summary of 'z' must return vectors of one length"):
+        pk.sample_kbr(simulations, model=model, summary={"z": lambda z: z[z > 0.0]})
