@@ -38,7 +38,7 @@ def _advance(last, points, scores, packed, inverse, uniform, family, a, b, start
     return best, smallest
 
 
-def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "whiten") -> np.ndarray:
+def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "straighten") -> np.ndarray:
     """Return the indices of ``num_points`` draws that together have a small Stein discrepancy.
 
     Greedy: each draw is the one that lowers the discrepancy of all chosen so far the most. A draw may be chosen more
