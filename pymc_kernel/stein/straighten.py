@@ -58,7 +58,7 @@ def straighten(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.nd
     -----
     Greedy. A step is taken only where it lowers 1/2 log det E[s s'] + E log det dx'/dx, which by Stam's inequality
     is smallest where x' is normal, by more than chance explains; else draws and scores come back as they are, as they
-    do for normal draws. O(n d^2) time, and O(n d f^2) a step for f coordinates that are left alone.
+    do for normal draws. O(n d^2) time a step.
     """
     n, d = draws.shape
     if d == 1 or n < max(_FEWEST_DRAWS, 2 * d + 1):
@@ -167,12 +167,13 @@ def choose_drivers(draws: np.ndarray, scores: np.ndarray, drives: np.ndarray | N
 def fit_step(draws: np.ndarray, scores: np.ndarray, drives: np.ndarray, free: np.ndarray) -> Step:
     """Return the step that makes scales the same at all places of their drivers.
 
-    Scales by regression of log squared scores, repeated on what is left of them; centres by least squares under these
-    scales, constant where ``free`` is empty. ``drives`` (d, d) says which coordinate (row) drives which (column).
+    Scales by regression of log squared scores, repeated on what is left of them; centres so that the scores of the
+    coordinates that are left alone are small, constant where ``free`` is empty. ``drives`` (d, d) says which coordinate
+    (row) drives which (column).
     """
     drivers, driven = np.flatnonzero(drives.any(axis=1)), np.flatnonzero(drives.any(axis=0))
     centre, spread = _robust(draws[:, drivers])
-    basis, _ = _basis((draws[:, drivers] - centre) / spread)
+    basis, bend = _basis((draws[:, drivers] - centre) / spread)
     log_scale = np.zeros((basis.shape[1], len(driven)))
     for k, i in enumerate(driven):
         own = np.flatnonzero(drives[drivers, i])
@@ -180,20 +181,37 @@ def fit_step(draws: np.ndarray, scores: np.ndarray, drives: np.ndarray, free: np
         log_scale[rows, k] = _fit_log_scale(basis[:, rows], scores[:, i])
     usable = np.abs(basis @ log_scale).max(axis=0) < _MAX_LOG_SCALE
     driven, log_scale = driven[usable], log_scale[:, usable]
-    precisions = np.exp(-(basis @ log_scale))
-    middle = draws.mean(axis=0)
-    design = np.column_stack([np.ones(len(draws)), draws[:, free] - middle[free]])
-    location = np.empty((1 + len(free), len(driven)))
-    for k, i in enumerate(driven):
-        weighted = design * precisions[:, [k]]
-        length = np.sqrt((weighted**2).sum(axis=0))
-        length[length == 0.0] = 1.0
-        weighted /= length
-        normal = weighted.T @ weighted + _RIDGE * np.eye(len(length))
-        centred = (draws[:, i] - middle[i]) * precisions[:, k]
-        location[:, k] = np.linalg.solve(normal, weighted.T @ centred) / length
-    constant = middle[driven] + location[0] - middle[free] @ location[1:]
-    return Step(drivers, driven, free, centre, spread, log_scale, constant, location[1:])
+    growth = (log_scale[1 : 1 + len(drivers)] + bend[:, :, None] * log_scale[1 + len(drivers) :]) / spread[:, None]
+    constant, slopes = _fit_centres(draws, scores, growth, drivers, driven, free)
+    return Step(drivers, driven, free, centre, spread, log_scale, constant, slopes)
+
+
+def _fit_centres(draws, scores, growth, drivers, driven, free):
+    """Return constants and slopes of the centres m_i, from the derivatives ``growth`` (n, m, k) of the log scales.
+
+    Least squares of the scores that take_step gives to the free coordinates, and then to the drivers. Where a scale
+    goes to zero, the scores are so large that they fix the centres as closely as is needed. (Least squares of the draws
+    themselves, under these scales, would fit the few draws there, and a test of the same draws reject too often.)
+    """
+    slopes = np.zeros((len(free), len(driven)))
+    others = np.flatnonzero(~np.isin(free, drivers))
+    slopes[others] = -_least_squares(scores[:, driven], scores[:, free[others]]).T
+    off = draws[:, driven] - draws[:, free] @ slopes
+    middle = off.mean(axis=0)
+    columns = growth * scores[:, None, driven]
+    target = scores[:, drivers] + (columns * (off - middle)[:, None] + growth).sum(axis=2)
+    size = np.sqrt((target**2).mean(axis=0))
+    size[size == 0.0] = 1.0
+    rows = (columns / size[:, None]).reshape(-1, len(driven))
+    return middle + _least_squares(rows, (target / size).reshape(-1, 1))[:, 0], slopes
+
+
+def _least_squares(columns, targets):
+    length = np.sqrt((columns**2).sum(axis=0))
+    length[length == 0.0] = 1.0
+    columns = columns / length
+    normal = columns.T @ columns + _RIDGE * np.eye(columns.shape[1])
+    return np.linalg.solve(normal, columns.T @ targets) / length[:, None]
 
 
 def take_step(step: Step, draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
