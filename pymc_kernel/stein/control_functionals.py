@@ -37,7 +37,7 @@ class ControlledExpectation:
 
 
 def controlled_expectation(
-    values, draws, scores, kernel=None, *, num_basis: int = 500, how: str = "straighten", rng=None
+    values, draws, scores, kernel=None, *, num_basis: int = 500, how: str = "whiten", rng=None
 ) -> ControlledExpectation:
     """Return expectations of functions under the target, by control functionals.
 

@@ -57,8 +57,9 @@ def straighten(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.nd
     Notes
     -----
     Greedy. A step is taken only where it lowers 1/2 log det E[s s'] + E log det dx'/dx, which by Stam's inequality
-    is smallest where x' is normal, by more than chance explains; else draws and scores come back as they are, as they
-    do for normal draws. O(n d^2) time a step.
+    is smallest where x' is normal, by more than chance explains, and 1/2 log det cov(x') - E log det dx'/dx, too, so
+    that draws and scores agree: scores at the wrong places must not bend the map. Else draws and scores come back as
+    they are, as they do for normal draws. O(n d^2) time a step.
     """
     n, d = draws.shape
     if d == 1 or n < max(_FEWEST_DRAWS, 2 * d + 1):
@@ -73,7 +74,8 @@ def straighten(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.nd
             driven = np.flatnonzero(driver == j)
             found = choose_step(draws, scores, j, driven, free)
             gain = _log_information(scores) - found.value
-            if n * gain > _GAIN[0] + _GAIN[1] * len(driven):
+            agreed = found.spread < _log_volume(draws)
+            if agreed and n * gain > _GAIN[0] + _GAIN[1] * len(driven):
                 value -= gain
                 draws, scores = found.draws, found.scores
                 added[j, found.driven] = True
@@ -98,7 +100,8 @@ class Tried(NamedTuple):
     driven: np.ndarray
     draws: np.ndarray
     scores: np.ndarray
-    value: float  # how far from normal
+    value: float  # how far from normal by the scores
+    spread: float  # and by the draws
 
 
 def choose_step(draws, scores, driver: int, driven: np.ndarray, free: np.ndarray) -> Tried:
@@ -126,7 +129,8 @@ def choose_step(draws, scores, driver: int, driven: np.ndarray, free: np.ndarray
 
 def _try_step(draws, scores, drives, free):
     moved, pulled, log_det = take_step(fit_step(draws, scores, drives, free), draws, scores)
-    return Tried(np.flatnonzero(drives.any(axis=0)), moved, pulled, _log_information(pulled) + log_det)
+    value, spread = _log_information(pulled) + log_det, _log_volume(moved) - log_det
+    return Tried(np.flatnonzero(drives.any(axis=0)), moved, pulled, value, spread)
 
 
 def choose_drivers(draws: np.ndarray, scores: np.ndarray, drives: np.ndarray | None = None) -> np.ndarray:
@@ -262,6 +266,11 @@ def _log_squares(scores):
     squares = scores**2
     floor = _FLOOR * np.median(squares, axis=0)
     return np.log(squares + np.maximum(floor, np.finfo(float).tiny))
+
+
+def _log_volume(draws):
+    """Return 1/2 log det cov(x)."""
+    return _log_information(draws - draws.mean(axis=0))
 
 
 def _log_information(scores):

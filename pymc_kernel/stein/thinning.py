@@ -38,7 +38,7 @@ def _advance(last, points, scores, packed, inverse, uniform, family, a, b, start
     return best, smallest
 
 
-def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "straighten") -> np.ndarray:
+def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "whiten") -> np.ndarray:
     """Return the indices of ``num_points`` draws that together have a small Stein discrepancy.
 
     Greedy: each draw is the one that lowers the discrepancy of all chosen so far the most. A draw may be chosen more
@@ -51,7 +51,7 @@ def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "strai
     num_points : int
         How many to choose.
     kernel, how
-        As in ``ksd_squared``.
+        As in ``ksd_squared``, but whitened by default: straightening is for draws that are to be judged.
 
     Returns
     -------

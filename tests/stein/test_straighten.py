@@ -70,9 +70,62 @@ def test_level_on_exact_funnels():
     assert 0.005 <= level(lambda rng: funnel(rng, 100, 4), 150) <= 0.11
 
 
+def effects(rng, n, d):
+    """Effects around an unknown mean: mu, log tau, where tau is half Cauchy, d times theta_i ~ N(mu, tau^2)."""
+    mu, tau, behind = rng.standard_normal(n), np.abs(rng.standard_cauchy(n)), rng.standard_normal((n, d))
+    down = -behind / tau[:, None]
+    of_tau = (behind**2 - 1.0).sum(axis=1) + 1.0 - 2.0 * tau**2 / (1.0 + tau**2)
+    draws = np.column_stack([mu, np.log(tau), mu[:, None] + tau[:, None] * behind])
+    return draws, np.column_stack([-mu - down.sum(axis=1), of_tau, down])
+
+
+def eight_schools(rng, n):
+    """mu ~ N(0, 5^2), tau half Cauchy of scale 5, drawn by the marginal of log tau on a grid, the others given it."""
+    y, sd = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+    grid = np.linspace(-6.0, 6.0, 4001)
+
+    def mean_given(log_tau):
+        variance = sd**2 + np.exp(2.0 * log_tau)[:, None]
+        precision = (1.0 / variance).sum(axis=1) + 1.0 / 25.0
+        return variance, precision, (y / variance).sum(axis=1) / precision
+
+    variance, precision, mean = mean_given(grid)
+    log_density = -0.5 * (np.log(variance) + y**2 / variance).sum(axis=1) + 0.5 * (mean**2 * precision)
+    log_density += grid - 0.5 * np.log(precision) - np.log1p(np.exp(2.0 * grid) / 25.0)
+    density = np.exp(log_density - log_density.max())
+    log_tau = rng.choice(grid, n, p=density / density.sum()) + 0.003 * (rng.random(n) - 0.5)
+    _, precision, mean = mean_given(log_tau)
+    mu = mean + rng.standard_normal(n) / np.sqrt(precision)
+    within = np.exp(-2.0 * log_tau)[:, None]
+    total = within + 1.0 / sd**2
+    theta = (mu[:, None] * within + y / sd**2) / total + rng.standard_normal((n, 8)) / np.sqrt(total)
+    off = (theta - mu[:, None]) * within
+    tau_square = np.exp(2.0 * log_tau)
+    of_tau = (off * (theta - mu[:, None])).sum(axis=1) - 7.0 - 2.0 * tau_square / (25.0 + tau_square)
+    draws = np.column_stack([mu, log_tau, theta])
+    return draws, np.column_stack([off.sum(axis=1) - mu / 25.0, of_tau, (y - theta) / sd**2 - off])
+
+
+def test_level_where_the_neck_is_long():
+    """Nearly all weight of a fit by conditional scales would be on one draw."""
+    assert 0.005 <= level(lambda rng: effects(rng, 120, 4), 150) <= 0.11
+
+
+@pytest.mark.slow
+def test_level_on_eight_schools():
+    """Exact draws of the posterior; 11 % were rejected while centres were fitted to the draws."""
+    assert 0.02 <= level(lambda rng: eight_schools(rng, 250), 400) <= 0.085
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "make", [lambda r: funnel(r, 100, 5), lambda r: funnel(r, 400, 2), lambda r: horseshoe(r, 300, 5)]
+    "make",
+    [
+        lambda r: funnel(r, 100, 5),
+        lambda r: funnel(r, 400, 2),
+        lambda r: horseshoe(r, 300, 5),
+        lambda r: effects(r, 250, 8),
+    ],
 )
 def test_level_on_exact_funnels_with_1000_repetitions(make):
     assert 0.03 <= level(make, 1000) <= 0.07
@@ -184,6 +237,7 @@ def test_what_is_no_funnel_is_left_alone():
             (correlated, -correlated),
             (skew, 3.0 - np.exp(skew)),
             banana(rng, 400),
+            (burn_in := normal + 6.0 * (np.arange(400) < 80)[:, None], -burn_in),  # scores say funnel, draws do not
             (normal[:40], np.exp(5.0 * normal[:40, ::-1])),  # too few to say
         ]
         for draws, scores in cases:
