@@ -160,9 +160,9 @@ def ksd_test(
 
     Notes
     -----
-    Draws are whitened; a discrepancy depends on the coordinates. It cannot see a wrong weight of separated modes, nor a
-    mode that no draw is in: keep R-hat beside it. With many draws any small bias has a small p-value: look at the
-    size, too.
+    Draws are whitened, those of a funnel straightened before; a discrepancy depends on the coordinates. It cannot see a
+    wrong weight of separated modes, nor a mode that no draw is in: keep R-hat beside it. With many draws any small bias
+    has a small p-value: look at the size, too.
     """
     part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     return _test(part, kernel, num_replicates, thin, flip_probability, max_draws, random_seed)
