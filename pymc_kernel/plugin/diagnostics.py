@@ -1,5 +1,6 @@
 """Stein diagnostics of a DataTree and the model it was sampled from, beside ArviZ's; mathematics is in ``stein``."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,12 +13,13 @@ from scipy.stats import gaussian_kde
 
 from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
-from pymc_kernel.plugin.model_draws import document_arguments, list_sample_dims, read_draws
+from pymc_kernel.plugin.model_draws import choose, document_arguments, list_sample_dims, read_draws
 from pymc_kernel.stein.draws import as_chains, choose_thinning
 
 __all__ = ["KSDReport", "diagnose", "ksd", "ksd_test", "summary"]
 
 _KINDS_WITH_DIAGNOSTICS = ("all", "diagnostics", "all_median", "diagnostics_median")
+_ATTRIBUTES = ("ksd", "ksd_null_low", "ksd_null_high", "ksd_p", "ksd_thin", "ksd_flip_probability")
 _VALLEY = 0.2  # of a density estimate, over the lower of the peaks beside it: below, the modes are separated
 _SMALL_MODE = 0.02  # share of the draws
 
@@ -158,9 +160,9 @@ def ksd_test(
 
     Notes
     -----
-    Draws are whitened; a discrepancy depends on the coordinates. It cannot see a wrong weight of separated modes, nor a
-    mode that no draw is in: keep R-hat beside it. With many draws any small bias has a small p-value: look at the
-    size, too.
+    Draws are whitened, those of a funnel straightened before; a discrepancy depends on the coordinates. It cannot see a
+    wrong weight of separated modes, nor a mode that no draw is in: keep R-hat beside it. With many draws any small bias
+    has a small p-value: look at the size, too.
     """
     part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     return _test(part, kernel, num_replicates, thin, flip_probability, max_draws, random_seed)
@@ -217,7 +219,8 @@ def summary(
     ``ksd`` is the parameter's share of the squared kernel Stein discrepancy, one in all; ``ksd_p`` the p-value of its
     own test. The joint result is in ``attrs``: ``ksd``, ``ksd_null_low``, ``ksd_null_high`` (5 % and 95 % of what draws
     from the model would have), ``ksd_p``, ``ksd_thin`` and ``ksd_flip_probability``. Deterministic and discrete
-    variables have no score, and NaN here.
+    variables have no score, and NaN here; so has everything, with a warning that says why, where the model has no
+    gradient.
 
     Parameters
     ----------
@@ -235,20 +238,22 @@ def summary(
     table = az.summary(
         data, var_names, filter_vars, group, coords, sample_dims, kind, fmt, ci_prob, ci_kind, round_to, skipna
     )
-    part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
-    report = _test(part, None, num_replicates, "auto", "auto", max_draws, random_seed)
+    sample_dims = list_sample_dims(sample_dims)
+    asked = choose(az.convert_to_datatree(data), var_names, filter_vars, group, coords, sample_dims)
+    shares, p_values, values = xr.Dataset(), xr.Dataset(), [np.nan] * len(_ATTRIBUTES)
+    try:
+        part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
+    except NoGradientError as error:
+        warnings.warn(f"ksd and ksd_p are NaN, for want of scores: {error}", stacklevel=2)
+    else:
+        report = _test(part, None, num_replicates, "auto", "auto", max_draws, random_seed)
+        shares, p_values, test = report.shares, report.p_values, report.test
+        values = [test.ksd, *test.null_quantiles.tolist(), test.p_value, test.thin, test.flip_probability]
     if kind in _KINDS_WITH_DIAGNOSTICS:
-        like = part.dataset.isel(dict.fromkeys(list_sample_dims(sample_dims), 0), drop=True)
-        both = [_like(like, values) for values in (report.shares, report.p_values)]
+        like = asked.isel(dict.fromkeys(sample_dims, 0), drop=True)
+        both = [_like(like, part) for part in (shares, p_values)]
         table = _with_rows(table, xr.concat(both, xr.DataArray(["ksd", "ksd_p"], dims="summary")), fmt, round_to)
-    table.attrs |= {
-        "ksd": report.ksd,
-        "ksd_null_low": float(report.test.null_quantiles[0]),
-        "ksd_null_high": float(report.test.null_quantiles[1]),
-        "ksd_p": report.p_value,
-        "ksd_thin": report.test.thin,
-        "ksd_flip_probability": report.test.flip_probability,
-    }
+    table.attrs |= dict(zip(_ATTRIBUTES, values, strict=True))
     return table
 
 
@@ -358,7 +363,10 @@ def _in_words(report, modes, level):
     low, high = test.null_quantiles
     size = f"{test.ksd:.3g}, where draws from the model would have {low:.3g} to {high:.3g}"
     if report.p_value >= level:
-        lines = [f"The draws fit the model's scores (p = {report.p_value:.3g}; {size})."]
+        lines = [
+            f"Scores: no misfit detected ({test.num_draws} draws left after thinning); p = {report.p_value:.3g}, ksd "
+            f"{size}."
+        ]
     else:
         table = report.table()
         worst = table.sort_values("ksd_p").index[: min(5, len(table))]

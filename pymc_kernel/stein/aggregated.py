@@ -49,7 +49,7 @@ def ksd_test_aggregated(
     num_replicates: int = 1000,
     thin="auto",
     flip_probability="auto",
-    how: str = "whiten",
+    how: str = "straighten",
     rng: np.random.Generator | None = None,
 ) -> AggregatedKSDTest:
     """Test draws with a kernel at several length scales; the smallest p-value, corrected for there being several.

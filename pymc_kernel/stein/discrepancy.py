@@ -26,7 +26,7 @@ def prepared(draws, scores, kernel, how, rng=None) -> tuple[tiles.Stein, RadialK
     return tiles.prepare(draws, scores, kernel), kernel
 
 
-def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = "whiten") -> float:
+def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = "straighten") -> float:
     """Return the squared kernel Stein discrepancy.
 
     Parameters
@@ -38,7 +38,7 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
     statistic : {"V", "U"}
         "V" averages over all pairs and is never negative; "U" leaves each draw with itself out and has expectation
         zero for independent draws from the target.
-    how : {"whiten", "scale", "none"}
+    how : {"straighten", "whiten", "scale", "none"}
         Coordinates, see :func:`standardise`. The discrepancy depends on them.
 
     Returns
@@ -65,7 +65,7 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
     return float((total - tiles.diagonal(stein).sum()) / (n * (n - 1)))
 
 
-def ksd_shares(draws, scores, kernel=None, *, how: str = "whiten") -> np.ndarray:
+def ksd_shares(draws, scores, kernel=None, *, how: str = "straighten") -> np.ndarray:
     """Return what each coordinate contributes to the squared discrepancy (V-statistic), shape (d,).
 
     The Stein operator acts on one coordinate at a time; each part is a squared discrepancy of its own, not
@@ -77,7 +77,7 @@ def ksd_shares(draws, scores, kernel=None, *, how: str = "whiten") -> np.ndarray
     return tiles.coordinate_sums(stein) / len(chains.draws) ** 2
 
 
-def stein_matrix(draws, scores, kernel=None, *, how: str = "whiten") -> np.ndarray:
+def stein_matrix(draws, scores, kernel=None, *, how: str = "straighten") -> np.ndarray:
     """Return the Stein kernel of all pairs, (n, n): for small n, where the matrix itself is wanted."""
     chains = as_chains(draws, scores)
     stein, _ = prepared(chains.draws, chains.scores, kernel, how)

@@ -1,8 +1,13 @@
-"""Draws and their scores as arrays: checks, standardisation, thinning of chains. Imports NumPy only."""
+"""Draws and their scores as arrays: checks, standardisation, thinning of chains.
+
+Imports NumPy and a lower file of ``stein`` only.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
+
+from pymc_kernel.stein.straighten import straighten
 
 __all__ = [
     "STANDARDISATIONS",
@@ -14,7 +19,7 @@ __all__ = [
     "thin_chains",
 ]
 
-STANDARDISATIONS = ("whiten", "scale", "none")
+STANDARDISATIONS = ("straighten", "whiten", "scale", "none")
 
 _SMALLEST_EIGENVALUE = 1e-10  # of a correlation matrix
 _LARGEST_LAG_SHARE = 0.1  # of the shortest chain
@@ -65,7 +70,7 @@ def as_chains(draws, scores) -> Chains:
     return joined
 
 
-def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "whiten") -> tuple[np.ndarray, np.ndarray]:
+def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") -> tuple[np.ndarray, np.ndarray]:
     """Return draws and scores (n, d) in standardised coordinates.
 
     A discrepancy depends on the coordinates; here they come from the draws. With z = W (x - mean), the score of z is
@@ -73,10 +78,12 @@ def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "whiten") -> t
 
     Parameters
     ----------
-    how : {"whiten", "scale", "none"}
+    how : {"straighten", "whiten", "scale", "none"}
         "scale" divides each coordinate by its standard deviation. "whiten" removes the correlations, too, by the
         symmetric root of their matrix: of all whitenings the one whose coordinates are closest to the parameters
-        (Kessy, Lewin and Strimmer 2018, ZCA-cor), so that a coordinate can still be called by its name.
+        (Kessy, Lewin and Strimmer 2018, ZCA-cor), so that a coordinate can still be called by its name. "straighten"
+        divides coordinates whose scale clearly depends on another one by that scale before (a funnel's; see
+        ``stein/straighten.py``), and is the same as "whiten" where there are none.
 
     Raises
     ------
@@ -94,6 +101,10 @@ def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "whiten") -> t
         raise ValueError(f"coordinates {constant} of the draws are constant: the chain has not moved in them.")
     centred = (draws - draws.mean(axis=0)) / spread
     scores = scores * spread
+    if how == "straighten":
+        straight, scores = straighten(centred, scores)
+        if straight is not centred:
+            return standardise(straight, scores, "whiten")
     if how == "scale" or d == 1:
         return centred, scores
     if n <= 2 * d:

@@ -196,7 +196,7 @@ def ksd_test(
     flip_probability: float | str = "auto",
     null: str = "bootstrap",
     coordinates: bool = False,
-    how: str = "whiten",
+    how: str = "straighten",
     rng: np.random.Generator | None = None,
 ) -> KSDTest:
     """Test whether draws come from the law whose scores they come with.
@@ -217,7 +217,7 @@ def ksd_test(
         "gamma" fits a Gamma law to two moments: fast, for independent draws only.
     coordinates : bool
         Whether each coordinate is tested by itself as well; costs d times the bootstrap.
-    how : {"whiten", "scale", "none"}
+    how : {"straighten", "whiten", "scale", "none"}
         Coordinates, see :func:`standardise`.
     rng : numpy.random.Generator, optional
         For the signs; seed 0 by default, so that the same draws have the same p-value.

@@ -51,7 +51,7 @@ def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "white
     num_points : int
         How many to choose.
     kernel, how
-        As in ``ksd_squared``.
+        As in ``ksd_squared``, but whitened by default: straightening is for draws that are to be judged.
 
     Returns
     -------

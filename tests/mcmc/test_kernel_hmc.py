@@ -61,6 +61,26 @@ def test_every_move_is_invariant_with_a_misled_surrogate(kind, rng):
     assert worst_p_value(target, points) > 1e-4
 
 
+def test_chains_on_the_surrogate_accept_by_its_energy(rng):
+    """Coarse steps, each transition by hand: the surrogate's value minus the kinetic energy decides."""
+    expansion = misled(rng, S.Values())[0].fit.expansion
+    accepted = []
+    for _ in range(100):
+        start, momenta, uniforms = rng.standard_normal(2), rng.standard_normal((3, 2)), rng.random(3)
+        lengths, sizes = rng.integers(1, 5, size=3), rng.uniform(1.0, 2.5, size=3)
+        there, value = start, kh.leapfrog(start, momenta[0], 0.0, 1, expansion)[2]
+        for t in range(3):
+            end, momentum, new = kh.leapfrog(there, momenta[t], sizes[t], lengths[t], expansion)
+            gain = new - value - 0.5 * momentum @ momentum + 0.5 * momenta[t] @ momenta[t]
+            accepted.append(uniforms[t] < math.exp(min(gain, 0.0)))
+            if accepted[-1]:
+                there, value = end, new
+        found, last, _ = kh.surrogate_chain(start, momenta, uniforms, lengths, sizes, expansion)
+        np.testing.assert_allclose(found, there, rtol=1e-10)
+        assert abs(last - value) < 1e-8
+    assert 0.1 < np.mean(accepted) < 0.9
+
+
 @pytest.mark.parametrize("estimator", [S.Lite(), S.Finite(num_features=40), S.Nystrom(num_basis=10)], ids=repr)
 def test_every_estimator_is_invariant(estimator, rng):
     target = banana(0.1, 25.0, num_dims=2)

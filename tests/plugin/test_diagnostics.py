@@ -174,7 +174,8 @@ def test_diagnose_says_it_in_words(small, capsys):
     assert not pk.diagnose(idata, model=model)
     said = capsys.readouterr().out
     assert "R-hat" in said
-    assert "The draws fit the model's scores" in said
+    assert "no misfit detected (600 draws left after thinning)" in said
+    assert "The draws fit" not in said
     moved = idata.copy(deep=True)
     moved["posterior"]["level"] = moved["posterior"]["level"] + np.array([0.0, 1.5, 0.0])
     has_errors, found = pk.diagnose(moved, model=model, return_diagnostics=True)
@@ -222,7 +223,16 @@ def test_without_a_gradient_the_way_out_is_named(rng, capsys):
         pm.Potential("dark", BlackBox()(x))
     idata = az.from_dict({"posterior": {"x": rng.standard_normal((2, 300, 2))}})
     with pytest.raises(NoGradientError, match=r"dark is a black box.*score=.*mmd_test"):
-        pk.summary(idata, model=model)
+        pk.ksd(idata, model=model)
+    plain = az.summary(idata)
+    for fmt in ("wide", "long", "xarray"):
+        with pytest.warns(UserWarning, match=r"ksd and ksd_p are NaN.*dark is a black box"):
+            table = pk.summary(idata, model=model, fmt=fmt)
+        assert np.isnan(table.attrs["ksd_p"])
+        if fmt == "wide":
+            assert list(table.columns) == [*plain.columns, "ksd", "ksd_p"]
+            assert table[["ksd", "ksd_p"]].isna().all(axis=None)
+            assert np.array_equal(table[plain.columns].to_numpy(), plain.to_numpy())
     assert not pk.diagnose(idata, model=model, ess_threshold=10)
     assert "dark is a black box" in capsys.readouterr().out
     assert pk.ksd_test(idata, model=model, score=lambda draws: -draws, num_replicates=200).p_value > 0.02

@@ -110,6 +110,20 @@ def test_the_learnt_drift_points_to_where_the_density_is(rng):
     assert along > 0.5
 
 
+def test_clouds_drift_along_the_score():
+    """Towards where it points, by delta Sigma score: a direction across all clouds, the noise of 2,000 averaged out."""
+    towards = np.array([0.02, -0.1, 0.15])
+    config = P.Config(drift=lambda x: np.tile(towards, (len(x), 1)), drift_size=0.5)
+    settled, _ = run(3, config, num_particles=2000, iterations=6)
+    state, _ = P.step(np.random.default_rng(1), settled, log_density, config)
+    factor = P._shape(settled.positions, P._flattened(settled.log_weights, 2000))
+    shift = np.linalg.solve(factor, (state.positions[-2000:] - settled.particles).mean(axis=0))
+    wanted = 0.5 * towards @ factor
+    assert np.linalg.norm(wanted) > 0.1
+    assert np.linalg.norm(wanted) < P._LARGEST_DRIFT
+    np.testing.assert_allclose(shift, wanted, atol=4 * 2.38 / math.sqrt(3 * 2000))
+
+
 def test_shares_of_scales_are_learnt():
     state, _ = run(2, P.Config(scales=(0.01, 0.7, 30.0)))
     assert state.shares[1] > 0.8

@@ -112,7 +112,7 @@ def test_bad_input_is_refused(rng):
         stein.ksd_squared(draws, np.where(np.arange(20)[:, None] == 3, np.nan, -draws))
     with pytest.raises(ValueError, match="constant"):
         stein.ksd_squared(draws * np.array([1.0, 0.0, 1.0]), -draws)
-    with pytest.raises(ValueError, match='too few to whiten 3 coordinates: use how="scale"'):
+    with pytest.raises(ValueError, match=r"too few to whiten.*how="):
         stein.ksd_squared(draws[:6], -draws[:6])
     with pytest.raises(TypeError, match="kink at zero"):
         stein.ksd_squared(draws, -draws, K.Laplace(1.0))
@@ -120,7 +120,7 @@ def test_bad_input_is_refused(rng):
         stein.ksd_squared(draws, -draws, K.Polynomial(degree=2))
     with pytest.raises(ValueError, match="statistic"):
         stein.ksd_squared(draws, -draws, statistic="W")
-    with pytest.raises(ValueError, match="how must be one of whiten"):
+    with pytest.raises(ValueError, match="how must be"):
         stein.ksd_squared(draws, -draws, how="rank")
     with pytest.raises(ValueError, match="at least two"):
         stein.ksd_squared(draws[:1], -draws[:1])

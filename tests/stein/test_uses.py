@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import optimize
+from scipy import optimize, stats
 
 from pymc_kernel import kernels as K
 from pymc_kernel import stein
@@ -70,7 +70,7 @@ def test_finite_set_test_keeps_its_level_and_finds_the_place():
     for _ in range(100):
         draws = rng.standard_normal((300, 2))
         p_values.append(stein.fssd_test(draws, -draws, num_replicates=500, rng=rng).p_value)
-    assert np.mean(np.array(p_values) <= 0.05) <= 0.13
+    assert 0.01 <= np.mean(np.array(p_values) <= 0.05) <= 0.13
     draws = rng.standard_normal((1000, 2)) * 2.0 + 10.0
     draws[:100, 0] += 4.0
     scores = -(draws - 10.0) / 4.0
@@ -79,6 +79,31 @@ def test_finite_set_test_keeps_its_level_and_finds_the_place():
     assert test.locations[0, 0] > 10.0
     with pytest.raises(ValueError, match="train_share"):
         stein.fssd_test(draws[:10], scores[:10])
+
+
+def test_finite_set_statistic_equals_its_expectation(rng):
+    """N(1/2, 1) tested against N(0, 1) at one place v: (E k(x, v) (-x - (x - v) / l^2))^2, by quadrature."""
+    draws = 0.5 + rng.standard_normal((20_000, 1))
+    test = stein.fssd_test(draws, -draws, num_locations=1, num_replicates=10, how="none", rng=rng)
+    v, square = test.locations[0, 0], test.length_scale**2
+    grid = np.linspace(-8.0, 9.0, 2001)
+    feature = np.exp(-0.5 * (grid - v) ** 2 / square) * (-grid - (grid - v) / square)
+    density = np.exp(-0.5 * (grid - 0.5) ** 2)
+    assert abs(test.fssd_squared / (feature @ density / density.sum()) ** 2 - 1.0) < 0.1
+
+
+def test_finite_set_p_value_compares_the_statistic_with_its_null(rng):
+    """Under the null, n times the statistic has the null's mean, zero, and its spread, and p-values are uniform."""
+    values, spreads, p_values = [], [], []
+    for _ in range(150):
+        draws = rng.standard_normal((200, 1))
+        test = stein.fssd_test(draws, -draws, num_locations=2, num_replicates=300, max_iterations=5, rng=rng)
+        values.append(140 * test.fssd_squared)
+        spreads.append(test.null.std())
+        p_values.append(test.p_value)
+    ratio = np.std(values) / np.sqrt(np.mean(np.square(spreads)))
+    assert 0.75 < ratio < 1.3
+    assert stats.kstest(p_values, "uniform").pvalue > 1e-3
 
 
 def test_two_sample_statistics_equal_the_definition(rng):
@@ -101,8 +126,17 @@ def test_two_sample_level_and_power(correlation, n):
         level.append(stein.mmd_test(first, second, num_replicates=200, rng=rng).p_value)
         if len(power) < 20:
             power.append(stein.mmd_test(first, second + 1.0, num_replicates=200, rng=rng).p_value)
-    assert np.mean(np.array(level) <= 0.05) <= 0.13
+    assert 0.01 <= np.mean(np.array(level) <= 0.05) <= 0.13
     assert np.mean(np.array(power) <= 0.05) > 0.9
+
+
+def test_two_sample_replicates_are_as_large_as_the_statistic():
+    """Where no two draws are alike, the squared statistic is 1/n + 1/m; so is the mean of its replicates."""
+    draws = np.arange(70.0)[:, None]
+    chains = draws[:30], draws[30:]
+    test = stein.mmd_test(*chains, K.Gaussian(0.01), thin=1, flip_probability=0.1, num_replicates=3000)
+    assert abs(test.mmd**2 - (1 / 30 + 1 / 40)) < 1e-12
+    assert abs((test.null**2).mean() / test.mmd**2 - 1.0) < 0.03
 
 
 def test_bad_samples_are_refused(rng):

@@ -1,0 +1,267 @@
+"""Funnels, whole and cut, and the map that makes them straight.
+
+Exact draws of Neal's funnel, v ~ N(0, 3^2), x_i ~ N(0, exp(v)), and of a two-level one, as the horseshoe prior's.
+"""
+
+import numpy as np
+import pytest
+
+from pymc_kernel import stein
+from pymc_kernel.stein.straighten import Step, choose_drivers, fit_step, straighten, take_step
+from tests.stein.test_goodness_of_fit import autoregressive
+
+INDEPENDENT = {"thin": 1, "flip_probability": 0.5}
+
+
+def funnel_scores(draws):
+    v, x = draws[:, 0], draws[:, 1:]
+    precision = np.exp(-v)
+    first = -v / 9.0 + 0.5 * (x**2).sum(axis=1) * precision - 0.5 * x.shape[1]
+    return np.column_stack([first, -x * precision[:, None]])
+
+
+def funnel(rng, n, d, lowest=-np.inf, noise=None):
+    """``d`` coordinates in all; everything below ``lowest`` is missing from the first."""
+    v = 3.0 * rng.standard_normal(10 * n)
+    v = v[v >= lowest][:n]
+    noise = rng.standard_normal((n, d - 1)) if noise is None else noise
+    draws = np.column_stack([v, np.exp(0.5 * v)[:, None] * noise])
+    return draws, funnel_scores(draws)
+
+
+def horseshoe(rng, n, d, lowest=-np.inf):
+    """log tau, d times log lambda, d times x ~ N(0, (tau lambda)^2)."""
+    logs = 1.5 * rng.standard_normal((10 * n, 1 + d))
+    logs = logs[logs[:, 1] >= lowest][:n]
+    scale = np.exp(logs[:, :1] + logs[:, 1:])
+    x = scale * rng.standard_normal((n, d))
+    excess = (x / scale) ** 2 - 1.0
+    down = -logs / 2.25
+    draws = np.column_stack([logs, x])
+    return draws, np.column_stack([down[:, 0] + excess.sum(axis=1), down[:, 1:] + excess, -x / scale**2])
+
+
+@pytest.mark.parametrize(("n", "d"), [(1000, 10), (2000, 10), (1000, 3)])
+def test_a_cut_funnel_is_rejected(n, d):
+    """A quarter is missing. Linear standardisation does not see it: its p-values are the negative control."""
+    straight, linear = [], []
+    for seed in range(6):
+        draws, scores = funnel(np.random.default_rng([seed, n, d]), n, d, lowest=-2.0)
+        test = stein.ksd_test(draws, scores, num_replicates=200, **INDEPENDENT)
+        straight.append(test.p_value)
+        assert test.ksd > test.null_quantiles[1]
+        if (n, d) == (1000, 10):
+            linear.append(stein.ksd_test(draws, scores, num_replicates=200, how="whiten", **INDEPENDENT).p_value)
+    assert max(straight) <= 0.01
+    assert (n, d) != (1000, 10) or np.mean(np.array(linear) <= 0.05) < 0.5
+
+
+def level(make, repetitions):
+    rng = np.random.default_rng(12)
+    p_values = []
+    for _ in range(repetitions):
+        draws, scores = make(rng)
+        p_values.append(stein.ksd_test(draws, scores, num_replicates=200, rng=rng, **INDEPENDENT).p_value)
+    return np.mean(np.array(p_values) <= 0.05)
+
+
+def test_level_on_exact_funnels():
+    """150 repetitions: the standard error of 5 % is 1.8 %."""
+    assert 0.005 <= level(lambda rng: funnel(rng, 100, 4), 150) <= 0.11
+
+
+def effects(rng, n, d):
+    """Effects around an unknown mean: mu, log tau, where tau is half Cauchy, d times theta_i ~ N(mu, tau^2)."""
+    mu, tau, behind = rng.standard_normal(n), np.abs(rng.standard_cauchy(n)), rng.standard_normal((n, d))
+    down = -behind / tau[:, None]
+    of_tau = (behind**2 - 1.0).sum(axis=1) + 1.0 - 2.0 * tau**2 / (1.0 + tau**2)
+    draws = np.column_stack([mu, np.log(tau), mu[:, None] + tau[:, None] * behind])
+    return draws, np.column_stack([-mu - down.sum(axis=1), of_tau, down])
+
+
+def eight_schools(rng, n):
+    """mu ~ N(0, 5^2), tau half Cauchy of scale 5, drawn by the marginal of log tau on a grid, the others given it."""
+    y, sd = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+    grid = np.linspace(-6.0, 6.0, 4001)
+
+    def mean_given(log_tau):
+        variance = sd**2 + np.exp(2.0 * log_tau)[:, None]
+        precision = (1.0 / variance).sum(axis=1) + 1.0 / 25.0
+        return variance, precision, (y / variance).sum(axis=1) / precision
+
+    variance, precision, mean = mean_given(grid)
+    log_density = -0.5 * (np.log(variance) + y**2 / variance).sum(axis=1) + 0.5 * (mean**2 * precision)
+    log_density += grid - 0.5 * np.log(precision) - np.log1p(np.exp(2.0 * grid) / 25.0)
+    density = np.exp(log_density - log_density.max())
+    log_tau = rng.choice(grid, n, p=density / density.sum()) + 0.003 * (rng.random(n) - 0.5)
+    _, precision, mean = mean_given(log_tau)
+    mu = mean + rng.standard_normal(n) / np.sqrt(precision)
+    within = np.exp(-2.0 * log_tau)[:, None]
+    total = within + 1.0 / sd**2
+    theta = (mu[:, None] * within + y / sd**2) / total + rng.standard_normal((n, 8)) / np.sqrt(total)
+    off = (theta - mu[:, None]) * within
+    tau_square = np.exp(2.0 * log_tau)
+    of_tau = (off * (theta - mu[:, None])).sum(axis=1) - 7.0 - 2.0 * tau_square / (25.0 + tau_square)
+    draws = np.column_stack([mu, log_tau, theta])
+    return draws, np.column_stack([off.sum(axis=1) - mu / 25.0, of_tau, (y - theta) / sd**2 - off])
+
+
+def test_level_where_the_neck_is_long():
+    """Nearly all weight of a fit by conditional scales would be on one draw."""
+    assert 0.005 <= level(lambda rng: effects(rng, 120, 4), 150) <= 0.11
+
+
+@pytest.mark.slow
+def test_level_on_eight_schools():
+    """Exact draws of the posterior; 11 % were rejected while centres were fitted to the draws."""
+    assert 0.02 <= level(lambda rng: eight_schools(rng, 250), 400) <= 0.085
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda r: funnel(r, 100, 5),
+        lambda r: funnel(r, 400, 2),
+        lambda r: horseshoe(r, 300, 5),
+        lambda r: effects(r, 250, 8),
+    ],
+)
+def test_level_on_exact_funnels_with_1000_repetitions(make):
+    assert 0.03 <= level(make, 1000) <= 0.07
+
+
+def test_level_on_funnels_of_correlated_draws():
+    """An exact chain: all normal variables behind the funnel are autoregressive."""
+    rng = np.random.default_rng(13)
+    p_values = []
+    for _ in range(80):
+        behind = autoregressive(rng, 0.7, 500, 4)
+        draws = np.column_stack([3.0 * behind[:, 0], np.exp(1.5 * behind[:, :1]) * behind[:, 1:]])
+        p_values.append(stein.ksd_test(draws, funnel_scores(draws), num_replicates=200, rng=rng).p_value)
+    assert 0.005 <= np.mean(np.array(p_values) <= 0.05) <= 0.13
+
+
+def test_both_levels_of_a_two_level_funnel_are_straightened():
+    """The scale of each x_i depends on two coordinates, one of them shared: several rounds."""
+    for seed in range(3):
+        rng = np.random.default_rng([seed, 14])
+        draws, scores = horseshoe(rng, 1000, 4, lowest=-1.0)
+        assert stein.ksd_test(draws, scores, num_replicates=200, **INDEPENDENT).p_value <= 0.05
+        draws, scores = horseshoe(rng, 1000, 4)
+        assert stein.ksd_test(draws, scores, num_replicates=200, **INDEPENDENT).p_value > 0.02
+        straight, pulled = stein.standardise(draws, scores)
+        assert (np.std(pulled, axis=0) < 1.2).all()
+        correlations = [np.corrcoef(straight[:, i], -pulled[:, i])[0, 1] for i in range(9)]
+        assert min(correlations) > 0.9
+        assert stein.ksd_test(draws, scores, num_replicates=200, how="whiten", **INDEPENDENT).p_value > 0.01
+
+
+def test_a_straight_funnel_is_a_normal_distribution(rng):
+    """The normal variables behind the funnel come back, and their scores, whatever the units and the centre."""
+    behind = rng.standard_normal((2000, 5))
+    draws, scores = funnel(rng, 2000, 6, noise=behind)
+    units, shift = np.array([1e-6, 1e6, 3.0, 1.0, 0.1, 1e3]), np.array([1e-5, -1e7, 10.0, 0.0, 0.0, 7.0])
+    for x, s in ((draws, scores), (shift + units * draws, scores / units)):
+        straight, pulled = stein.standardise(x, s)
+        for i in range(5):
+            assert np.corrcoef(straight[:, i + 1], behind[:, i])[0, 1] > 0.99
+        assert (np.sqrt(np.mean((pulled + straight) ** 2, axis=0)) < 0.25).all()
+
+
+def test_scores_follow_the_map(rng):
+    """s' = J'^-1 (s - grad log |J|) for the derivative J of the map, by finite differences."""
+    step = Step(
+        drivers=np.array([2, 4]),
+        driven=np.array([0, 3]),
+        free=np.array([1, 2, 4]),
+        centre=np.array([0.3, -0.1]),
+        spread=np.array([1.7, 0.8]),
+        log_scale=rng.standard_normal((5, 2)) * 0.5,
+        constant=np.array([0.4, -1.0]),
+        slopes=rng.standard_normal((3, 2)),
+    )
+    places, scores = rng.standard_normal((4, 5)), rng.standard_normal((4, 5))
+    h = 1e-5
+
+    def derivative(x):
+        moved = [take_step(step, (x + sign * h * np.eye(5)), np.zeros((5, 5)))[0] for sign in (1.0, -1.0)]
+        return (moved[0] - moved[1]).T / (2 * h)
+
+    def log_det(x):
+        return np.linalg.slogdet(derivative(x))[1]
+
+    moved, pulled, mean_log_det = take_step(step, places, scores)
+    assert abs(mean_log_det - np.mean([log_det(x) for x in places])) < 1e-7
+    for x, s, found in zip(places, scores, pulled, strict=True):
+        gradient = np.array([(log_det(x + h * e) - log_det(x - h * e)) / (2 * h) for e in np.eye(5)])
+        np.testing.assert_allclose(found, np.linalg.solve(derivative(x).T, s - gradient), atol=1e-4)
+    np.testing.assert_array_equal(moved[:, step.free], places[:, step.free])
+
+
+def test_centres_follow_the_other_coordinates(rng):
+    """Effects around a mean that is itself unknown: mu, log tau, theta_i ~ N(mu, tau^2)."""
+    mu, log_tau, behind = rng.standard_normal(1500), 1.5 * rng.standard_normal(1500), rng.standard_normal((1500, 4))
+    off = np.exp(log_tau)[:, None] * behind
+    down = -behind / np.exp(log_tau)[:, None]
+    draws = np.column_stack([mu, log_tau, mu[:, None] + off])
+    scores = np.column_stack([-mu - down.sum(axis=1), -log_tau / 2.25 + (behind**2 - 1.0).sum(axis=1), down])
+    drives = np.zeros((6, 6), dtype=bool)
+    drives[1, 2:] = True
+    step = fit_step(draws, scores, drives, np.array([0, 1]))
+    np.testing.assert_allclose(step.slopes[0], 1.0, atol=0.02)
+    assert np.sqrt(np.mean((take_step(step, draws, scores)[1][:, 0] + mu) ** 2)) < 0.15
+    straight, pulled = stein.standardise(draws, scores)
+    np.testing.assert_allclose(np.linalg.eigvalsh(np.cov(pulled.T)), 1.0, atol=0.35)
+    assert [np.corrcoef(straight[:, i], -pulled[:, i])[0, 1] > 0.95 for i in range(6)] == [True] * 6
+
+
+def banana(rng, n):
+    behind = rng.standard_normal((n, 3))
+    draws = behind * np.array([10.0, 1.0, 1.0])
+    draws[:, 1] += 0.1 * (draws[:, 0] ** 2 - 100.0)
+    scores = -behind
+    scores[:, 0] = -draws[:, 0] / 100.0 + 0.2 * draws[:, 0] * behind[:, 1]
+    return draws, scores
+
+
+def test_what_is_no_funnel_is_left_alone():
+    for seed in range(20):
+        rng = np.random.default_rng([seed, 15])
+        mixing = rng.standard_normal((6, 6))
+        normal = rng.standard_normal((400, 6))
+        correlated = autoregressive(rng, 0.7, 600, 6)
+        skew = np.log(rng.gamma(3.0, size=(400, 6)))
+        cases = [
+            (normal @ mixing.T, -np.linalg.solve(mixing.T, normal.T).T),
+            (correlated, -correlated),
+            (skew, 3.0 - np.exp(skew)),
+            banana(rng, 400),
+            (burn_in := normal + 6.0 * (np.arange(400) < 80)[:, None], -burn_in),  # scores say funnel, draws do not
+            (normal[:40], np.exp(5.0 * normal[:40, ::-1])),  # too few to say
+        ]
+        for draws, scores in cases:
+            assert straighten(draws, scores)[0] is draws
+
+
+def test_drivers_are_not_driven(rng):
+    draws, scores = horseshoe(rng, 1000, 3)
+    driver = choose_drivers(draws, scores)
+    assert (driver[:4] == -1).all()
+    assert all(driver[4 + k] in (0, 1 + k) for k in range(3))
+
+
+def test_odd_numbers_are_survived(rng):
+    """Scores of zero, outliers, two values only, scores that grow beyond reason: a finite answer."""
+    draws, scores = funnel(rng, 300, 4)
+    draws[0, 0] = 1e9
+    two = np.where(rng.random(300) < 0.5, -1.0, 1.0)
+    cases = [
+        (draws, scores),
+        (np.column_stack([draws, two]), np.column_stack([scores, np.zeros(300)])),
+        (np.column_stack([two, draws]), np.column_stack([two, scores])),
+        (draws[1:], np.exp(100.0 * rng.standard_normal((299, 1))) * scores[1:]),
+        (draws, np.zeros_like(scores)),
+    ]
+    for x, s in cases:
+        assert all(np.isfinite(a).all() for a in stein.standardise(x, s))
