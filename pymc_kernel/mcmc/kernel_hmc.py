@@ -24,12 +24,13 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from pymc_kernel.linalg import solve_lower
+from pymc_kernel.linalg import lower_times, solve_lower
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
 from pymc_kernel.mcmc.survey import survey
 from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, leapfrog, surrogate_chain, vary_step_size
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables, scaled_expansion
 from pymc_kernel.scores.validation import cross_validate
 from pymc_kernel.scores.values import Values
@@ -228,6 +229,14 @@ def _to_unit(factor, mean, position):
     return out
 
 
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _from_unit(factor, mean, whitened):
+    """Return mean + factor whitened; no BLAS, whose threads would change the last bit from a hundred dimensions on."""
+    out = np.empty_like(whitened)
+    lower_times(factor, whitened, out)
+    return mean + out
+
+
 # -- one draw -------------------------------------------------------------------------------------------
 
 
@@ -299,7 +308,7 @@ def _along_surrogate(rng, state, kind):
     else:
         there, momentum, _ = leapfrog(here, momenta[0], step_sizes[0], lengths[0], fit.expansion)
         log_ratio = 0.5 * (momenta[0] @ momenta[0] - momentum @ momentum)
-    return fit.mean + fit.factor @ there, fit.step_size, int(lengths.sum()), float(log_ratio)
+    return _from_unit(fit.factor, fit.mean, there), fit.step_size, int(lengths.sum()), float(log_ratio)
 
 
 # -- learning -------------------------------------------------------------------------------------------
@@ -382,6 +391,7 @@ def _measure(state, info):
     return info.accept_prob * jumps
 
 
+@one_blas_thread
 def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> Fit | None:
     """Return a surrogate learnt from what the chains have evaluated and visited, or None where that fails.
 
@@ -430,6 +440,7 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
     return Fit(mean, factor, expansion, flattened, step_size, num_steps, surrogate, estimator, quality)
 
 
+@one_blas_thread
 def fit_scores(
     rng: np.random.Generator, estimator, whitened: np.ndarray, mean: np.ndarray, factor: np.ndarray
 ) -> tuple[Expansion, KernelExpansion]:
@@ -456,6 +467,7 @@ def _recent_shape(states):
     return joint_shape(states)
 
 
+@one_blas_thread
 def joint_shape(states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
     """Return mean (d,) and lower factor (d, d) of the covariance of what the chains have visited together."""
     if len(states) == 1:
@@ -504,6 +516,7 @@ def _is_clearly_better(worth, exploring, config):
     return worth >= min(_CLEARLY_BETTER_BY_SCORES * exploring, _NEARLY_INDEPENDENT)
 
 
+@one_blas_thread
 def places_to_survey(rng: np.random.Generator, states: Sequence[State], learnt: Fit) -> list[np.ndarray]:
     """Return for each chain the places it should evaluate before the next fit; none for a surrogate of scores."""
     if not hasattr(learnt.surrogate, "covariance"):

@@ -9,6 +9,8 @@ which is taken out. Imports NumPy and SciPy only.
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from pymc_kernel.parallel import one_blas_thread
+
 __all__ = ["local_factor"]
 
 _SHARE = 0.03  # of the points are the neighbours of one
@@ -16,6 +18,7 @@ _ROUNDS = 6
 _ROWS = 256
 
 
+@one_blas_thread
 def local_factor(points: np.ndarray, factor: np.ndarray) -> np.ndarray:
     """Return the lower factor (d, d) of the mean covariance of neighbourhoods, A, scaled to trace(A^-1 F F') = d.
 

@@ -14,6 +14,7 @@ import numpy as np
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.history import recent
 from pymc_kernel.mcmc.kernel_hmc import Config, State
+from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["fit_together", "frozen", "stretches"]
 
@@ -32,6 +33,7 @@ def run(rng: np.random.Generator, state: State, log_density: Callable, config: C
     return state
 
 
+@one_blas_thread
 def fit_together(rng: np.random.Generator, states: Sequence[State], config: Config) -> list[State]:
     """Return the states with one surrogate and one shape of the walk learnt from all; unchanged where that fails."""
     learnt = kernel_hmc.refit(rng, states, config)
@@ -55,6 +57,7 @@ def fit_together(rng: np.random.Generator, states: Sequence[State], config: Conf
     ]
 
 
+@one_blas_thread
 def frozen(states: Sequence[State], config: Config) -> State:
     """Return what every chain samples with after tuning; ``kernel_hmc.relocate`` puts it where each chain is."""
     together = _averaged(states)

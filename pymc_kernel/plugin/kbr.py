@@ -11,6 +11,7 @@ from scipy.spatial import KDTree
 
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.inputs import robust_scales
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.pairs import (
     check_whole,
     learnt_from,
@@ -197,6 +198,7 @@ def _stats(fitted, observed, rng):
     )
 
 
+@one_blas_thread
 def _typicality(seen, observed, rng):
     """Return the share of simulations whose tenth neighbour is at least as far off as the observation's.
 
