@@ -26,7 +26,8 @@ import numpy as np
 
 from pymc_kernel.linalg import lower_times, solve_lower
 from pymc_kernel.mcmc import adaptive_metropolis as walk
-from pymc_kernel.mcmc.history import History, append, empty_history, recent
+from pymc_kernel.mcmc import burn_in
+from pymc_kernel.mcmc.history import History, append, empty_history
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
 from pymc_kernel.mcmc.survey import survey
 from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, leapfrog, surrogate_chain, vary_step_size
@@ -42,6 +43,7 @@ __all__ = [
     "Info",
     "State",
     "adapt",
+    "bulk_of",
     "check_surrogate_moves",
     "finish",
     "fit_scores",
@@ -81,6 +83,8 @@ _NUM_VISITED = 4000
 _FIRST_FIT_DRAWS = 100
 _GROWTH = 1.15  # of the number of draws from one fit to the next
 _LAST_FIT_SHARE = 0.9  # of tuning; what is left measures the moves of the last fit
+_LONGEST_BURN_IN = 0.5  # of tuning
+_LEAST_LEARNT = 2  # draws in the bulk, for each dimension, before the first fit
 _NEW_SEARCH_EVERY = 3  # fits; in between the search for hyperparameters goes on from the last ones
 _FEW_ITERATIONS = 10
 _TRIALS = 100
@@ -159,7 +163,9 @@ class State(NamedTuple):
     log_density: float
     walk: walk.State
     evaluated: History  # (n, d + 1) proposals with a finite log density, and that
-    visited: History
+    visited: History  # since the burn-in
+    levels: History  # (n, 1) log densities there
+    arrival: burn_in.Arrival | None  # while the chain is on its way to the bulk; None after that
     archive: np.ndarray | None  # (n, d) points for difference moves; those visited where it is None
     survey: np.ndarray  # (k, d) places to evaluate while tuning, the most urgent first
     fit: Fit | None
@@ -167,6 +173,7 @@ class State(NamedTuple):
     counts: np.ndarray  # (kinds,)
     shares: np.ndarray  # (kinds,) probabilities of the kinds of moves
     iteration: int  # of the adaptation
+    num_learnt: int  # draws that the shape of the walk is learnt from: those since the burn-in
     num_fits: int
     rejections: int  # in a row, up to now
 
@@ -197,6 +204,8 @@ def init(position, log_density: float, config: Config) -> State:
         walk=first,
         evaluated=evaluated,
         visited=empty_history(_NUM_VISITED, d),
+        levels=empty_history(_NUM_VISITED, 1),
+        arrival=burn_in.Arrival(np.zeros(d), ()),
         archive=None,
         survey=np.empty((0, d)),
         fit=None,
@@ -204,6 +213,7 @@ def init(position, log_density: float, config: Config) -> State:
         counts=np.zeros(kinds),
         shares=_exploring(kinds, 0.0),
         iteration=0,
+        num_learnt=0,
         num_fits=0,
         rejections=0,
     )
@@ -341,7 +351,9 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
         return state
     due = refit_is_due(state.position.size, state.iteration, num_tune)
     state = learn_from(state, info, config)
-    if due:
+    if state.arrival is not None and state.iteration >= _LONGEST_BURN_IN * num_tune:
+        state = _arrived(state)
+    if due and state.arrival is None and state.num_learnt >= _LEAST_LEARNT * state.position.size:
         learnt = refit(rng, [state], config)
         if learnt is not None:
             state = with_fit(state, learnt, config, places_to_survey(rng, [state], learnt)[0])
@@ -350,29 +362,72 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
 
 def learn_from(state: State, info: Info, config: Config) -> State:
     """Return the state with walk, histories and measures moved on by one draw; O(d^2)."""
-    past = state.walk
-    mean, factor = walk.learn_shape(past.mean, past.factor, state.position, state.iteration)
-    log_scale, walks = past.log_scale, past.iteration
-    if info.kind == _WALK:
-        log_scale += robbins_monro_rate(walks) * (info.accept_prob - config.target_accept)
-        walks += 1
     evaluated = state.evaluated
     if math.isfinite(info.proposal_log_density):
         evaluated = append(evaluated, np.append(info.proposal, info.proposal_log_density))
     measures, counts = state.measures.copy(), state.counts.copy()
     counts[info.kind] = min(counts[info.kind] + 1.0, _MEMORY)
     measures[info.kind] += (_measure(state, info) - measures[info.kind]) / counts[info.kind]
+    state = state._replace(evaluated=evaluated, measures=measures, counts=counts, iteration=state.iteration + 1)
+    return _learn_shape(state, info, config) if state.arrival is None else _approach(state, info, config)
+
+
+def _learn_shape(state, info, config):
+    """Return the state with the walk and the places visited moved on by one draw in the bulk."""
+    past = state.walk
+    mean, factor = walk.learn_shape(past.mean, past.factor, state.position, state.num_learnt)
+    log_scale, walks = past.log_scale, past.iteration
+    if info.kind == _WALK:
+        log_scale += robbins_monro_rate(walks) * (info.accept_prob - config.target_accept)
+        walks += 1
     shares = state.shares
-    if state.fit is None and state.iteration == 50 + state.position.size:
+    if state.fit is None and state.num_learnt == 50 + state.position.size:
         shares = _exploring(len(KINDS), _DIFFERENCE_SHARE)
     return state._replace(
         walk=past._replace(mean=mean, factor=factor, log_scale=log_scale, iteration=walks),
-        evaluated=evaluated,
         visited=append(state.visited, state.position),
-        measures=measures,
-        counts=counts,
+        levels=append(state.levels, np.array([state.log_density])),
         shares=shares,
-        iteration=state.iteration + 1,
+        num_learnt=state.num_learnt + 1,
+    )
+
+
+def _approach(state, info, config):
+    """Return the state one draw nearer to the bulk, or there."""
+    past = state.walk
+    arrival = burn_in.remember(state.arrival, state.log_density)
+    factor, log_scale = past.factor, past.log_scale
+    if info.kind == _WALK:
+        moved = state.position - past.mean if info.accepted else None
+        error = info.accept_prob - config.target_accept
+        arrival, factor, log_scale = burn_in.learn_step(arrival, factor, log_scale, moved, error)
+    state = state._replace(
+        walk=past._replace(mean=state.position, factor=factor, log_scale=log_scale),
+        visited=append(state.visited, state.position),
+        levels=append(state.levels, np.array([state.log_density])),
+        arrival=arrival,
+    )
+    is_late = state.iteration >= burn_in.longest(state.position.size)
+    return _arrived(state) if is_late or burn_in.has_arrived(arrival) else state
+
+
+def _arrived(state):
+    """Return the state in which learning begins: the burn-in is forgotten, but for the size of its last steps."""
+    d = state.position.size
+    past = state.walk
+    # The factor is that of the posterior from now on, of which the best steps are a known multiple.
+    size = math.exp(past.log_scale) / walk.optimal_scale(d)
+    shape = past._replace(
+        mean=state.position, factor=size * past.factor, log_scale=math.log(walk.optimal_scale(d)), iteration=0
+    )
+    kinds = len(KINDS)
+    return state._replace(
+        walk=shape,
+        visited=append(empty_history(_NUM_VISITED, d), state.position),
+        levels=append(empty_history(_NUM_VISITED, 1), np.array([state.log_density])),
+        measures=np.zeros((kinds, 2 * d)),
+        counts=np.zeros(kinds),
+        arrival=None,
     )
 
 
@@ -402,7 +457,7 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
     """
     previous = states[0].fit
     search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
-    visited = np.concatenate([recent(s.visited, 2.0 / 3.0) for s in states])
+    visited = bulk_of(states)
     mean, factor = _recent_shape(states)
     try:
         if isinstance(config.estimator, Values):
@@ -440,6 +495,11 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
     return Fit(mean, factor, expansion, flattened, step_size, num_steps, surrogate, estimator, quality)
 
 
+def bulk_of(states: Sequence[State], fraction: float = 2.0 / 3.0) -> np.ndarray:
+    """Return the places (n, d) that the chains have visited since they were in the bulk, see ``burn_in.bulk``."""
+    return np.concatenate([burn_in.bulk(s.visited, s.levels, fraction) for s in states])
+
+
 @one_blas_thread
 def fit_scores(
     rng: np.random.Generator, estimator, whitened: np.ndarray, mean: np.ndarray, factor: np.ndarray
@@ -452,11 +512,11 @@ def fit_scores(
 
 
 def _recent_shape(states):
-    """Return mean and factor of the later half of the chains, or of all where that half has too few places.
+    """Return mean and factor of the chains since they were in the bulk, or those of the walks with too few places.
 
     The way in from a far start would otherwise be part of the shape for as long as the chain tunes.
     """
-    places = np.concatenate([recent(s.visited, 0.5) for s in states])
+    places = bulk_of(states, 1.0)
     d = places.shape[1]
     if len(np.unique(places[:, 0])) > 10 * d:
         covariance = np.atleast_2d(np.cov(places.T, bias=True))
@@ -490,7 +550,8 @@ def with_fit(state: State, learnt: Fit, config: Config, places: np.ndarray | Non
     counts = state.counts.copy()
     counts[_SURROGATE] = np.minimum(counts[_SURROGATE], _MEMORY_OF_OLD_FIT)
     survey = np.empty((0, state.position.size)) if places is None else places
-    shape = state.walk._replace(mean=learnt.mean, factor=learnt.factor)
+    # A chain that is still on its way, while others that it learns with have arrived, keeps its walk.
+    shape = state.walk if state.arrival else state.walk._replace(mean=learnt.mean, factor=learnt.factor)
     state = state._replace(fit=learnt, counts=counts, num_fits=state.num_fits + 1, survey=survey, walk=shape)
     worth = state.measures.min(axis=1)
     exploring = max(worth[_WALK], worth[_DIFFERENCE])
@@ -521,7 +582,7 @@ def places_to_survey(rng: np.random.Generator, states: Sequence[State], learnt: 
     """Return for each chain the places it should evaluate before the next fit; none for a surrogate of scores."""
     if not hasattr(learnt.surrogate, "covariance"):
         return [np.empty((0, s.position.size)) for s in states]
-    visited = np.concatenate([recent(s.visited, 2.0 / 3.0) for s in states])
+    visited = bulk_of(states)
     starts = np.linalg.solve(learnt.factor, (visited - learnt.mean).T).T
     places = survey(rng, np.ascontiguousarray(starts), learnt, _LARGEST_SURVEY * len(states))
     return [places[c :: len(states)] for c in range(len(states))]
