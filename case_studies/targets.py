@@ -47,6 +47,8 @@ class Target:
         (n, d) -> (n, d), gradients of the log density, where a study needs them.
     log_estimate : callable, optional
         (rng, (d,)) -> float, log of an unbiased estimate of the density, where the target is known for that.
+    start : ndarray (d,), optional
+        Where all chains start, if the target is about a poor start.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Target:
     level: Callable[[np.ndarray], np.ndarray] | None = None
     score: Callable[[np.ndarray], np.ndarray] | None = None
     log_estimate: Callable[[np.random.Generator, np.ndarray], float] | None = None
+    start: np.ndarray | None = None
 
 
 def banana(bananicity: float, variance: float, num_dims: int = 8) -> Target:
@@ -346,7 +349,7 @@ def linear_regression(num_dims: int = 8, num_data: int = 200, seed: int = 7) -> 
         off = rng.standard_normal((n, num_coefficients)) @ root.T
         return np.column_stack([best + np.sqrt(variances)[:, None] * off, 0.5 * np.log(variances)])
 
-    return Target(f"linear regression {num_dims}-d", num_dims, log_density, sample)
+    return Target(f"linear regression {num_dims}-d", num_dims, log_density, sample, start=np.zeros(num_dims))
 
 
 def logistic_regression(num_dims: int = 10, num_data: int = 100, seed: int = 0) -> Target:

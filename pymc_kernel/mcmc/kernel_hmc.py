@@ -75,7 +75,8 @@ _SURROGATE = slice(_SHORT, _SURVEY)
 _INVERSE_TEMPERATURE = 0.5  # of the flattened surrogate
 
 _DIFFERENCE_SHARE = 0.3  # of the exploring moves; ter Braak and Vrugt (2008) for the moves themselves
-_FULL_DIFFERENCE_SHARE = 0.1
+_LEAST_DIFFERENCE_SHARE = 0.1
+_FULL_DIFFERENCE_SHARE = 0.1  # of differences, taken at their full length: from mode to mode
 _SURVEY_SHARE = 0.15  # of all moves while tuning, once there is a surrogate from values
 _LARGEST_SURVEY = 60
 _NUM_EVALUATED = 20_000  # evaluations remembered while tuning
@@ -98,6 +99,7 @@ _PREFERRED = (4, 5, 3, 2, 6)  # kinds, where they cannot be told apart: four tra
 _CLEARLY_BETTER_BY_VALUES, _CLEARLY_BETTER_BY_SCORES = 2.0, 5.0
 _NEARLY_INDEPENDENT = 0.5  # a measure of one is that of independent draws
 _SMALL_SHARE = 0.2  # leaves the random walk eight moves in ten, and so at least that much of its own efficiency
+_LEAST_IN_BULK = 0.5  # of the draws since the burn-in, below which the chain counts as still on its way
 _USELESS_SHARE = 0.15  # of the surrogate moves while tuning, to see whether a later surrogate is better
 _SAFE_SHARE = 0.05  # of the surrogate moves after tuning, each for single trajectories and the flattened surrogate
 
@@ -597,19 +599,30 @@ def finish(state: State, config: Config) -> State:
     """
     d = state.position.size
     state = state._replace(evaluated=empty_history(0, d + 1), survey=np.empty((0, d)))
-    if state.fit is None:
-        return state
+    if state.fit is None and not state.shares[_DIFFERENCE]:
+        return state  # too short for differences even
     worth = state.measures.min(axis=1)
-    surrogate = worth[_SURROGATE]
-    exploring = max(worth[_WALK], worth[_DIFFERENCE])
-    share = 1.0 - config.exploring_share
-    if surrogate.max() < exploring or not surrogate.max() > 0.0:
-        share = 0.0
-    elif not _is_clearly_better(surrogate.max(), exploring, config):
-        share = min(share, _SMALL_SHARE)
-    shares = (1.0 - share) * _exploring(len(KINDS), _DIFFERENCE_SHARE)
-    best = next(kind for kind in _PREFERRED if worth[kind] >= _NEARLY_BEST * surrogate.max())
-    # A chain on the surrogate sticks where the surrogate is too low; these two find the way out.
-    shares[[_LONG, _FLATTENED]] += _SAFE_SHARE * share
-    shares[best] += (1.0 - 2.0 * _SAFE_SHARE) * share
+    share = _surrogate_share(state, config, worth)
+    # Alone with the walk, differences of visited points get no more than they are worth.
+    is_alone = share == 0.0 and worth[_DIFFERENCE] < worth[_WALK]
+    shares = (1.0 - share) * _exploring(len(KINDS), _LEAST_DIFFERENCE_SHARE if is_alone else _DIFFERENCE_SHARE)
+    if share > 0.0:
+        best = next(kind for kind in _PREFERRED if worth[kind] >= _NEARLY_BEST * worth[_SURROGATE].max())
+        # A chain on the surrogate sticks where the surrogate is too low; these two find the way out.
+        shares[[_LONG, _FLATTENED]] += _SAFE_SHARE * share
+        shares[best] += (1.0 - 2.0 * _SAFE_SHARE) * share
     return state._replace(shares=shares)
+
+
+def _surrogate_share(state, config, worth):
+    """Return the share of surrogate moves after tuning, from what each kind of move is worth."""
+    best, exploring = worth[_SURROGATE].max(), max(worth[_WALK], worth[_DIFFERENCE])
+    if state.fit is None or best < exploring or not best > 0.0:
+        return 0.0
+    share = 1.0 - config.exploring_share
+    # While the log density still rises, large jumps are the way in, and say nothing of how the chain will mix.
+    in_bulk = len(burn_in.bulk(state.visited, state.levels))
+    still_rises = in_bulk < _LEAST_IN_BULK * state.visited.count
+    if still_rises or not _is_clearly_better(best, exploring, config):
+        share = min(share, _SMALL_SHARE)
+    return share

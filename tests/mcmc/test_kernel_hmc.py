@@ -270,6 +270,32 @@ def assert_share_after_tuning(estimator, worth, share, rng):
     assert shares.sum() == pytest.approx(1.0)
 
 
+def test_a_chain_whose_log_density_still_rises_does_not_trust_its_surrogate(rng):
+    state, config = misled(rng, S.Values())
+    measures = np.zeros_like(state.measures)
+    measures[0], measures[kh.KINDS.index("4 trajectories")] = 0.05, 0.5
+    rising = state.levels.buffer.copy()
+    rising[:80, 0] = np.arange(80.0)
+    state = state._replace(measures=measures)
+    assert kh.finish(state, config).shares[2:].sum() == pytest.approx(0.9)
+    state = state._replace(levels=state.levels._replace(buffer=rising))
+    assert kh.finish(state, config).shares[2:].sum() == pytest.approx(0.2)
+
+
+def test_a_dropped_surrogate_leaves_the_walk_nine_moves_in_ten(rng):
+    state, config = misled(rng, S.Values())
+    measures = np.zeros_like(state.measures)
+    measures[0], measures[1] = 0.05, 0.01
+    tuning = np.zeros(len(kh.KINDS))
+    tuning[:2] = 0.7, 0.3
+    without = state._replace(fit=None, shares=tuning)
+    walks = [kh.finish(s._replace(measures=measures), config).shares[0] for s in (state, without)]
+    np.testing.assert_allclose(walks, 0.9)
+    # Differences that are worth more keep their part.
+    measures[1] = 0.06
+    assert kh.finish(state._replace(measures=measures), config).shares[0] == pytest.approx(0.7)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "log_density", "num_dims", "chains"),
