@@ -11,6 +11,8 @@ leapfrog trajectories along it, and accepts with the true, or estimated and kept
   it too, lest the chain should later stick where the surrogate is too low.
 - A share of the moves are random-walk moves (adaptive Metropolis, and differences of visited points), so that a
   bad surrogate costs efficiency and neither correctness nor irreducibility.
+- Until the log density has stopped rising nothing is learnt about the posterior: the way to it has a walk of its own,
+  see ``burn_in``, and is forgotten.
 - Each kind of move is measured while tuning, and the shares follow from that. After tuning all is frozen.
 
 Imports NumPy, Numba and the lower floors only.
