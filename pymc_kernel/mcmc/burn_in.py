@@ -2,8 +2,8 @@
 
 A covariance of the places visited is of no use while the chain is on its way: it is long in the direction in which the
 chain travels, so that the scale, which the narrow directions bound, falls to nothing. What evolution strategies do gets
-there: the scale follows the acceptance rate at a constant speed, in proportion to 1 / d, and the covariance follows the
-steps that were accepted, not the places (Igel, Suttorp and Hansen 2006, the (1 + 1) strategy; Hansen's path). The
+there: the scale follows the acceptance rate at a speed that does not vanish, 2 / (2 + d), and the covariance follows
+the steps that were accepted, not the places (Igel, Suttorp and Hansen 2006, the (1 + 1) strategy; Hansen's path). The
 distance to a mode then falls by a constant factor every few d evaluations. When the log density has stopped rising,
 learning begins, from here.
 
@@ -18,8 +18,9 @@ import numpy as np
 
 from pymc_kernel.linalg import cholesky_update
 from pymc_kernel.mcmc.history import History, recent
+from pymc_kernel.mcmc.metropolis import robbins_monro_rate
 
-__all__ = ["Arrival", "bulk", "has_arrived", "learn_step", "longest", "remember"]
+__all__ = ["Arrival", "bulk", "depart", "has_arrived", "learn_step", "longest", "remember"]
 
 _REFERENCE_SHARE = 1.0 / 3.0  # of the draws, the latest: their median log density is that of the bulk
 
@@ -29,6 +30,12 @@ class Arrival(NamedTuple):
 
     path: np.ndarray  # (d,), accepted steps in units of the scale, fading
     levels: tuple[float, ...]  # log densities of the latest draws
+    num_moves: int  # of the walk
+
+
+def depart(num_dims: int) -> Arrival:
+    """Return what is known at the start: nothing."""
+    return Arrival(np.zeros(num_dims), (), 0)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -62,8 +69,9 @@ def learn_step(
     path = arrival.path
     if moved is not None:
         factor, path = _follow(factor, path, moved / math.exp(log_scale))
-    log_scale += accept_error / (1.0 + 0.5 * path.size)
-    return arrival._replace(path=path), factor, log_scale
+    # In many dimensions the first scale may be far too large; it comes down as fast as in the bulk.
+    rate = max(robbins_monro_rate(arrival.num_moves), 1.0 / (1.0 + 0.5 * path.size))
+    return arrival._replace(path=path, num_moves=arrival.num_moves + 1), factor, log_scale + rate * accept_error
 
 
 def remember(arrival: Arrival, level: float) -> Arrival:

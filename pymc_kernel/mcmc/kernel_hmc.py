@@ -209,7 +209,7 @@ def init(position, log_density: float, config: Config) -> State:
         evaluated=evaluated,
         visited=empty_history(_NUM_VISITED, d),
         levels=empty_history(_NUM_VISITED, 1),
-        arrival=burn_in.Arrival(np.zeros(d), ()),
+        arrival=burn_in.depart(d),
         archive=None,
         survey=np.empty((0, d)),
         fit=None,

@@ -10,7 +10,7 @@ from pymc_kernel.mcmc.history import append, empty_history
 
 
 def remembered(levels, num_dims=2):
-    arrival = burn_in.Arrival(np.zeros(num_dims), ())
+    arrival = burn_in.depart(num_dims)
     for level in levels:
         arrival = burn_in.remember(arrival, level)
     return arrival
@@ -47,7 +47,7 @@ def test_all_of_a_chain_without_a_burn_in_is_its_bulk(rng):
 
 def test_the_covariance_follows_the_steps_that_were_accepted(rng):
     """Steps along one line: the walk becomes long in that direction, and no wider in the other."""
-    arrival, factor, log_scale = burn_in.Arrival(np.zeros(2), ()), np.eye(2), 0.0
+    arrival, factor, log_scale = burn_in.depart(2), np.eye(2), 0.0
     for _ in range(200):
         step = np.array([1.0, 1.0]) * rng.standard_normal()
         arrival, factor, _ = burn_in.learn_step(arrival, factor, log_scale, step, 0.0)
@@ -58,6 +58,8 @@ def test_the_covariance_follows_the_steps_that_were_accepted(rng):
     _, same, smaller = burn_in.learn_step(arrival, factor, log_scale, None, -0.234)
     assert same is factor
     assert smaller == pytest.approx(-0.234 / 2.0)
+    # The first steps are as quick as those of any walk.
+    assert burn_in.learn_step(burn_in.depart(50), np.eye(50), 0.0, None, -0.234)[2] == pytest.approx(-0.234)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -230,8 +230,8 @@ def test_a_start_far_out(rng):
 
 def test_the_way_in_does_not_spoil_what_is_learnt(rng):
     """A regression with flat priors from zero, fifty standard deviations off: means, spreads and quantiles."""
-    target = linear_regression(5)
-    draws, _, _ = run(rng, target.log_density, np.zeros(5), tune=700, draws=2000)
+    target = linear_regression(8)
+    draws, _, _ = run(rng, target.log_density, np.zeros(8), tune=900, draws=2000)
     exact = target.sample(rng, 50_000)
     spread = exact.std(axis=0)
     assert smallest_bulk_ess(draws[None]) > 400
