@@ -55,7 +55,7 @@ def _follow(factor, path, step):
 
 
 def learn_step(
-    arrival: Arrival, factor: np.ndarray, log_scale: float, moved: np.ndarray | None, accept_error: float
+    arrival: Arrival, factor: np.ndarray, log_scale: float, moved: np.ndarray | None, accept_error: float, noisy: bool
 ) -> tuple[Arrival, np.ndarray, float]:
     """Return arrival, factor (d, d) and log scale of the walk after one of its moves.
 
@@ -65,12 +65,15 @@ def learn_step(
         The step (d,) where it was accepted, else None.
     accept_error
         Acceptance probability less its target.
+    noisy
+        Whether the log density is estimated. A chain that holds on to a large estimate rejects whatever the scale is:
+        only an exact one may make the scale follow at a constant speed.
     """
     path = arrival.path
     if moved is not None:
         factor, path = _follow(factor, path, moved / math.exp(log_scale))
     # In many dimensions the first scale may be far too large; it comes down as fast as in the bulk.
-    rate = max(robbins_monro_rate(arrival.num_moves), 1.0 / (1.0 + 0.5 * path.size))
+    rate = max(robbins_monro_rate(arrival.num_moves), 0.0 if noisy else 1.0 / (1.0 + 0.5 * path.size))
     return arrival._replace(path=path, num_moves=arrival.num_moves + 1), factor, log_scale + rate * accept_error
 
 

@@ -404,7 +404,7 @@ def _approach(state, info, config):
     if info.kind == _WALK:
         moved = state.position - past.mean if info.accepted else None
         error = info.accept_prob - config.target_accept
-        arrival, factor, log_scale = burn_in.learn_step(arrival, factor, log_scale, moved, error)
+        arrival, factor, log_scale = burn_in.learn_step(arrival, factor, log_scale, moved, error, config.noisy)
     state = state._replace(
         walk=past._replace(mean=state.position, factor=factor, log_scale=log_scale),
         visited=append(state.visited, state.position),

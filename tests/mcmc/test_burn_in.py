@@ -50,16 +50,24 @@ def test_the_covariance_follows_the_steps_that_were_accepted(rng):
     arrival, factor, log_scale = burn_in.depart(2), np.eye(2), 0.0
     for _ in range(200):
         step = np.array([1.0, 1.0]) * rng.standard_normal()
-        arrival, factor, _ = burn_in.learn_step(arrival, factor, log_scale, step, 0.0)
+        arrival, factor, _ = burn_in.learn_step(arrival, factor, log_scale, step, 0.0, noisy=False)
     covariance = factor @ factor.T
     along, across = np.array([1.0, 1.0]) / math.sqrt(2.0), np.array([1.0, -1.0]) / math.sqrt(2.0)
     assert along @ covariance @ along > 0.5
     assert across @ covariance @ across < 1e-3
-    _, same, smaller = burn_in.learn_step(arrival, factor, log_scale, None, -0.234)
+    _, same, smaller = burn_in.learn_step(arrival, factor, log_scale, None, -0.234, noisy=False)
     assert same is factor
     assert smaller == pytest.approx(-0.234 / 2.0)
     # The first steps are as quick as those of any walk.
-    assert burn_in.learn_step(burn_in.depart(50), np.eye(50), 0.0, None, -0.234)[2] == pytest.approx(-0.234)
+    first = burn_in.learn_step(burn_in.depart(50), np.eye(50), 0.0, None, -0.234, noisy=False)
+    assert first[2] == pytest.approx(-0.234)
+
+
+def test_a_chain_that_noise_holds_fast_keeps_its_scale():
+    arrival, factor, log_scale = burn_in.depart(2), np.eye(2), 0.0
+    for _ in range(60):
+        arrival, factor, log_scale = burn_in.learn_step(arrival, factor, log_scale, None, -0.234, noisy=True)
+    assert math.exp(log_scale) > 0.05
 
 
 @pytest.mark.parametrize("seed", range(4))
