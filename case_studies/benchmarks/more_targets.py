@@ -1,12 +1,12 @@
 """Kernel HMC on targets that did not choose its recipe, and in 2 to 50 dimensions.
 
 Four chains a repetition, each 2,000 + 4,000 evaluations, started at draws from a normal law with the target's
-standard deviations; no PyMC in between. Kernel HMC along values and along a lite score estimate, adaptive Metropolis,
-and the share of its moves that kernel HMC in the end gave to the surrogate.
+standard deviations, those of the linear regression at zero; no PyMC in between. Kernel HMC along values and along a
+lite score estimate, adaptive Metropolis, and the share of its moves that kernel HMC in the end gave to the surrogate.
 
 Truth comes from exact draws; those of the logistic regression are resampled from a Student t around the mode.
 
-Run: python -m case_studies.benchmarks.more_targets [--repetitions 3] [--targets ...]
+Run: python -m case_studies.benchmarks.more_targets [--repetitions 3] [--targets ...] [--samplers ...]
 """
 
 import argparse
@@ -18,7 +18,16 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from case_studies.benchmarks import measures
-from case_studies.targets import banana, bimodal, correlated_gaussian, funnel, logistic_regression, ridge, student
+from case_studies.targets import (
+    banana,
+    bimodal,
+    correlated_gaussian,
+    funnel,
+    linear_regression,
+    logistic_regression,
+    ridge,
+    student,
+)
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.scores import Lite
@@ -38,6 +47,7 @@ TARGETS = {  # name: maker and its arguments
     "Student t, 3 degrees, 6-d": (student, 3.0, 6),
     "funnel, 6-d": (funnel, 6),
     "logistic regression, 10-d": (logistic_regression, 10),
+    "linear regression from zero, 8-d": (linear_regression, 8),
     "ridge with many bends, 6-d": (ridge, 6),
     "two modes, 4-d": (bimodal, 4),
 }
@@ -57,7 +67,9 @@ def one_chain(task):
     target, reference = made(name)
     config = SAMPLERS[sampler]
     rng = np.random.default_rng([seed, 31])
-    start = reference.mean(axis=0) + rng.standard_normal(target.num_dims) * reference.std(axis=0)
+    start = target.start
+    if start is None:
+        start = reference.mean(axis=0) + rng.standard_normal(target.num_dims) * reference.std(axis=0)
     module = kh if isinstance(config, kh.Config) else am
     draws = np.empty((DRAW, target.num_dims))
     with threadpool_limits(1, user_api="blas"):
@@ -95,9 +107,10 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--targets", nargs="*", choices=TARGETS, default=list(TARGETS))
+    parser.add_argument("--samplers", nargs="*", choices=SAMPLERS, default=list(SAMPLERS))
     arguments = parser.parse_args()
     per_row = arguments.repetitions * CHAINS
-    tasks = [(t, s, c) for t in arguments.targets for s in SAMPLERS for c in range(per_row)]
+    tasks = [(t, s, c) for t in arguments.targets for s in arguments.samplers for c in range(per_row)]
     header = ["target", "sampler", "ESS / 1000", "error-implied / 1000", "R-hat", "share of surrogate moves"]
     keys = [(t, s) for t in TARGETS for s in SAMPLERS]
     group, rows = [], []

@@ -10,7 +10,7 @@ from scipy.special import gammaln, logsumexp
 
 from pymc_kernel.density.propagation import gamma_sweep, log_gamma_constant, log_wishart_constant, wishart_sweep
 from pymc_kernel.kernels.base import as_points
-from pymc_kernel.parallel import over_row_blocks
+from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
 __all__ = ["STRUCTURES", "BayesianKDE", "GammaPosterior", "WishartPosterior"]
 
@@ -123,6 +123,7 @@ class BayesianKDE:
 
     # -- learning -------------------------------------------------------------------------------------------
 
+    @one_blas_thread
     def fit(self, X) -> "BayesianKDE":
         """Learn the posterior from data (n, d), or (n,) for one dimension; returns self.
 
@@ -247,15 +248,16 @@ class BayesianKDE:
                 f"expectation propagation has not converged in {self.num_sweeps_} sweeps: the posterior of the "
                 f"bandwidth may not be unimodal. Give a simpler structure than {self.structure_!r}, more data, or more "
                 "max_sweeps.",
-                stacklevel=3,
+                stacklevel=4,
             )
         elif self._last_repairs > _MANY_REPAIRS:
             warnings.warn(
                 f"{100 * self._last_repairs:.0f} % of the sites could not be updated: one unimodal law does not fit "
                 f"the posterior of the bandwidth. Give a simpler structure than {self.structure_!r}, or more data.",
-                stacklevel=3,
+                stacklevel=4,
             )
 
+    @one_blas_thread
     def partial_fit(self, Y) -> "BayesianKDE":
         """Learn from further data (m, d), without looking at pairs of earlier points again; returns self.
 
@@ -286,6 +288,7 @@ class BayesianKDE:
 
     # -- what the fit says ----------------------------------------------------------------------------------
 
+    @one_blas_thread
     def log_density(self, x, *, averaged: bool = False) -> np.ndarray:
         """Return the log density at ``x`` (m, d), shape (m,), O(n m d) in compiled code.
 
@@ -304,6 +307,7 @@ class BayesianKDE:
         self._check_fitted()
         return self.posterior_.sample(np.random.default_rng() if rng is None else rng, size)
 
+    @one_blas_thread
     def interval(self, x, probability: float = 0.9, *, size: int = 200, rng=None) -> np.ndarray:
         """Return the band of the density at ``x`` (m, d) under the posterior of the bandwidth, shape (2, m).
 
@@ -316,6 +320,7 @@ class BayesianKDE:
         levels = [_normal_mixture(x, self.centres_, p) for p in self.sample_precision(size, rng)]
         return np.exp(np.quantile(levels, [0.5 - 0.5 * probability, 0.5 + 0.5 * probability], axis=0))
 
+    @one_blas_thread
     def sample(self, size: int, rng: np.random.Generator | None = None) -> np.ndarray:
         """Return draws from the estimated density at the mean precision, (size, d)."""
         self._check_fitted()
@@ -324,6 +329,7 @@ class BayesianKDE:
         chosen = rng.integers(len(self.centres_), size=size)
         return self.centres_[chosen] + rng.standard_normal((size, len(root))) @ root.T
 
+    @one_blas_thread
     def bayes_factor(self, other: "BayesianKDE") -> float:
         """Return the evidence of this fit over that of another one of the same data; above 3 is taken as a preference.
 

@@ -27,6 +27,7 @@ from pymc_kernel.embeddings.original import CRITERIA, SquaredRule, choose_delta,
 from pymc_kernel.embeddings.posterior import Regression
 from pymc_kernel.embeddings.ridge import RidgePath, choose_regularization
 from pymc_kernel.kernels.base import as_points
+from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["METHODS", "KernelBayesRule"]
 
@@ -165,6 +166,7 @@ class KernelBayesRule:
 
     # -- fit -----------------------------------------------------------------------------------------------
 
+    @one_blas_thread
     def fit(self, latent, observed, prior=None, prior_weights=None, *, weights=None) -> "KernelBayesRule":
         """Learn from pairs and, where the prior is not the law of the training latents, from a sample of the prior.
 
@@ -232,14 +234,14 @@ class KernelBayesRule:
         if self.num_dropped_:
             warnings.warn(
                 f"{self.num_dropped_} of {len(latent)} pairs have NaN or infinite numbers and are left out.",
-                stacklevel=3,
+                stacklevel=4,
             )
         latent, observed = latent[complete], observed[complete]
         weights = None if weights is None else weights[complete]
         constant = np.flatnonzero(np.ptp(observed, axis=0) == 0.0)
         if len(constant):
             what = "all columns are" if len(constant) == observed.shape[1] else f"columns {constant.tolist()} are"
-            warnings.warn(f"{what} constant in observed: they say nothing about the latents.", stacklevel=3)
+            warnings.warn(f"{what} constant in observed: they say nothing about the latents.", stacklevel=4)
         return latent, observed, weights
 
     def _set_prior(self, prior, prior_weights):
@@ -309,7 +311,7 @@ class KernelBayesRule:
             warnings.warn(
                 f"weighted to follow the prior, the training latents still have a mean {away.max():.2g} standard "
                 "deviations of the prior off: they do not cover it, and the posterior is extrapolated.",
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def _set_place(self):
@@ -371,6 +373,7 @@ class KernelBayesRule:
 
     # -- condition ------------------------------------------------------------------------------------------
 
+    @one_blas_thread
     def weights(self, observed) -> np.ndarray:
         """Return the weights (m, n) of the training points for ``observed`` (m, q), before any normalisation."""
         rows = self._as_observed(observed)
@@ -389,6 +392,7 @@ class KernelBayesRule:
             raise ValueError(f"observed has {observed.shape[1]} columns, the training observations have {width}.")
         return observed
 
+    @one_blas_thread
     def condition(self, observed) -> KernelMean:
         """Return the posterior embedding for ``observed`` (q,) or the embeddings for (m, q), at once.
 
@@ -410,6 +414,7 @@ class KernelBayesRule:
         single = np.ndim(observed) < 2 and len(rows) == 1
         return KernelMean(points, weights[0] if single else weights, self.latent_kernel_)
 
+    @one_blas_thread
     def mean(self, observed) -> np.ndarray:
         """Return posterior means (m, p) for ``observed`` (m, q)."""
         weights = self.weights(observed)
@@ -423,6 +428,7 @@ class KernelBayesRule:
     # -- draws -----------------------------------------------------------------------------------------------
 
     @cached_property
+    @one_blas_thread
     def regression(self) -> Regression:
         """The regression that draws and intervals come from: means, and residuals around them."""
         if self.method == "original":
@@ -449,6 +455,7 @@ class KernelBayesRule:
         )
 
     @cached_property
+    @one_blas_thread
     def choice(self) -> Choice:
         """Neighborhoods and smoothing of the residuals, chosen for observations from everywhere."""
         rng = np.random.default_rng(self.random_state)
@@ -471,6 +478,7 @@ class KernelBayesRule:
             known = None if self.method == "conditional" else self.regression.residual_weights[inside]
             return rule.fit(self.latent_[inside], self.observed_[inside], weights=known)
 
+    @one_blas_thread
     def posteriors(self, observed) -> list[Mixture]:
         """Return the posterior for each of ``observed`` (m, q), as a mixture of normal distributions."""
         features, scaled = self.query(observed)
@@ -484,10 +492,12 @@ class KernelBayesRule:
             for place, mean in zip(places, fit.means(features), strict=True)
         ]
 
+    @one_blas_thread
     def sample(self, observed, num_draws: int, rng: np.random.Generator) -> np.ndarray:
         """Return posterior draws (m, num_draws, p) for ``observed`` (m, q)."""
         return np.stack([posterior.sample(num_draws, rng) for posterior in self.posteriors(observed)])
 
+    @one_blas_thread
     def interval(self, observed, probability: float = 0.94, check: bool = False) -> np.ndarray:
         """Return central marginal intervals (m, p, 2) for ``observed`` (m, q).
 
@@ -524,9 +534,10 @@ class KernelBayesRule:
             warnings.warn(
                 f"intervals from residuals and from the nearest non-negative weights differ up to {apart:.2g}-fold in "
                 "length: trust neither without a check, such as calibration() or more simulations.",
-                stacklevel=3,
+                stacklevel=4,
             )
 
+    @one_blas_thread
     def calibration(self, latent=None, observed=None, *, num_draws: int = 200, num_cases: int = 1000, rng=None):
         """Return how often truths fall where the posteriors say, for pairs that the rule has not seen.
 

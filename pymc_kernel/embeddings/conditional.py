@@ -7,6 +7,7 @@ from pymc_kernel.embeddings.inputs import as_sample, as_weights, check_positive,
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.embeddings.ridge import RidgePath, choose_regularization
 from pymc_kernel.kernels import Product
+from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["ConditionalMean"]
 
@@ -59,6 +60,7 @@ class ConditionalMean:
         self.tolerance = tolerance
         self.random_state = random_state
 
+    @one_blas_thread
     def fit(self, inputs, outputs, weights=None) -> "ConditionalMean":
         """Learn from pairs ``inputs`` (n, q) and ``outputs`` (n, p), with non-negative ``weights`` (n,) if given."""
         inputs, outputs = as_sample(inputs, "inputs"), as_sample(outputs, "outputs")
@@ -88,19 +90,23 @@ class ConditionalMean:
             self.regularization_, _ = choose_regularization(self._path, targets, criterion)
         return self
 
+    @one_blas_thread
     def weights(self, inputs) -> np.ndarray:
         """Return the weights (m, n) of the outputs for ``inputs`` (m, q)."""
         self._need_fit()
         return self._path.coefficients(self._factor(as_sample(inputs, "inputs")), self.regularization_)
 
+    @one_blas_thread
     def condition(self, inputs) -> KernelMean:
         """Return the embeddings of the outputs' laws given ``inputs`` (m, q)."""
         return KernelMean(self.outputs_, self.weights(inputs), self.output_kernel_)
 
+    @one_blas_thread
     def sum_rule(self, inputs: KernelMean) -> KernelMean:
         """Return the embedding of the outputs' law when the inputs have the law of ``inputs``."""
         return KernelMean(self.outputs_, self._carried(inputs), self.output_kernel_)
 
+    @one_blas_thread
     def chain_rule(self, inputs: KernelMean) -> KernelMean:
         """Return the embedding of the joint law of (input, output) when the inputs have the law of ``inputs``."""
         split = self.inputs_.shape[1]

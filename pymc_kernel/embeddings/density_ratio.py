@@ -5,6 +5,7 @@ import numpy as np
 from pymc_kernel.embeddings.gram import factorise
 from pymc_kernel.embeddings.inputs import as_sample, as_weights, check_positive, latent_kernel
 from pymc_kernel.embeddings.ridge import RidgePath
+from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["DensityRatio"]
 
@@ -69,6 +70,7 @@ class DensityRatio:
         self.tolerance = tolerance
         self.random_state = random_state
 
+    @one_blas_thread
     def fit(self, numerator, denominator, weights=None) -> "DensityRatio":
         """Learn from ``numerator`` (l, d) of p, weighted by ``weights`` (l,), and ``denominator`` (n, d) of q."""
         numerator, denominator = as_sample(numerator, "numerator"), as_sample(denominator, "denominator")
@@ -143,6 +145,7 @@ class DensityRatio:
         both = np.concatenate([out, at], axis=1)
         return 0.5 * shares * np.maximum(0.0, both) ** 2, weights * np.maximum(0.0, at)
 
+    @one_blas_thread
     def __call__(self, points) -> np.ndarray:
         """Return the estimated ratio at ``points`` (m, d), shape (m,), not negative."""
         if not hasattr(self, "_beta"):

@@ -12,6 +12,7 @@ from pymc_kernel.embeddings.inputs import as_sample, as_weights, check_positive,
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.linalg import jittered_cholesky
+from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["FilterState", "KernelBayesFilter"]
 
@@ -117,6 +118,7 @@ class KernelBayesFilter:
 
     # -- fit -------------------------------------------------------------------------------------------------
 
+    @one_blas_thread
     def fit(self, states, observations) -> "KernelBayesFilter":
         """Learn from one sequence of ``states`` (T, p) and ``observations`` (T, q), in the order of time."""
         states, observations = as_sample(states, "states"), as_sample(observations, "observations")
@@ -201,12 +203,14 @@ class KernelBayesFilter:
 
     # -- one observation at a time -------------------------------------------------------------------------------
 
+    @one_blas_thread
     def start(self, weights=None) -> FilterState:
         """Return the state before any observation: ``weights`` (T,) on the training states, equal by default."""
         self._need_fit()
         weights = as_weights(weights, len(self.states_), "weights")
         return FilterState(weights, self._features.T @ weights)
 
+    @one_blas_thread
     def update(self, state: FilterState, observation) -> FilterState:
         """Return the state after one more ``observation`` (q,). O(T r^2)."""
         row = as_sample(np.reshape(observation, (1, -1)), "observation")
@@ -238,6 +242,7 @@ class KernelBayesFilter:
 
     # -- a whole sequence ---------------------------------------------------------------------------------------------
 
+    @one_blas_thread
     def filter(self, observations, initial=None) -> KernelMean:
         """Return the laws of the states given the observations up to each time; the first axis is time.
 
@@ -255,6 +260,7 @@ class KernelBayesFilter:
             weights[t] = state.weights
         return KernelMean(self.states_, weights, self.state_kernel_)
 
+    @one_blas_thread
     def predict(self, filtered: KernelMean, steps: int = 1) -> KernelMean:
         """Return the laws of the states ``steps`` times after each time of ``filtered``."""
         if not (isinstance(steps, int | np.integer) and steps >= 1):
@@ -267,6 +273,7 @@ class KernelBayesFilter:
             weights = ahead / np.where(totals > 0.0, totals, 1.0)
         return KernelMean(self.states_, weights.reshape(filtered.weights.shape), self.state_kernel_)
 
+    @one_blas_thread
     def smooth(self, filtered: KernelMean, observations) -> KernelMean:
         """Return the laws of the states given all observations: fixed-interval smoothing.
 

@@ -5,6 +5,7 @@ import numpy as np
 from pymc_kernel.embeddings.draws import herd, nearest_probability, resample, signed_quantiles
 from pymc_kernel.embeddings.inputs import as_sample, latent_kernel
 from pymc_kernel.kernels import Gaussian
+from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["KernelMean"]
 
@@ -57,6 +58,7 @@ class KernelMean:
 
     # -- expectations -------------------------------------------------------------------------------------
 
+    @one_blas_thread
     def expectation(self, function) -> np.ndarray:
         """Return sum_i w_i f(z_i).
 
@@ -75,10 +77,12 @@ class KernelMean:
             raise ValueError(f"the function must have {len(self.points)} values, one per point, got {values.shape}.")
         return self.weights @ values
 
+    @one_blas_thread
     def mean(self) -> np.ndarray:
         """Return the expectation of the points, shape (d,) or (m, d)."""
         return self.weights @ self.points
 
+    @one_blas_thread
     def covariance(self) -> np.ndarray:
         """Return the covariance under the weights divided by their sum, shape (d, d) or (m, d, d).
 
@@ -92,6 +96,7 @@ class KernelMean:
         out = second - first[:, :, None] * first[:, None, :]
         return out[0] if self.weights.ndim == 1 else out
 
+    @one_blas_thread
     def __call__(self, points) -> np.ndarray:
         """Return the embedding at ``points`` (k, d), shape (k,) or (m, k). Memory O(1024 n)."""
         points = as_sample(points, "points")
@@ -100,6 +105,7 @@ class KernelMean:
         ]
         return np.concatenate(blocks).T
 
+    @one_blas_thread
     def mmd(self, other: "KernelMean") -> np.ndarray:
         """Return the maximum mean discrepancy to ``other`` under this one's kernel: a number, or (m,)."""
         points = np.concatenate([self.points, other.points])
@@ -117,6 +123,7 @@ class KernelMean:
 
     # -- from weights to a distribution ----------------------------------------------------------------------
 
+    @one_blas_thread
     def nonnegative(self, ridge: float = 1e-3) -> "KernelMean":
         """Return the nearest kernel mean on the same points with weights that are not negative and sum to one.
 
@@ -148,6 +155,7 @@ class KernelMean:
         """Return draws (num_draws, d) or (m, num_draws, d) among the points, by their :meth:`nonnegative` weights."""
         return self._each(self.nonnegative().weights, lambda row: self.points[resample(row, num_draws, rng)])
 
+    @one_blas_thread
     def herd(self, num_draws: int, candidates=None) -> np.ndarray:
         """Return points (num_draws, d) chosen one by one so that their mean embedding follows this one.
 
@@ -158,6 +166,7 @@ class KernelMean:
         candidates = self.points if candidates is None else as_sample(candidates, "candidates")
         return self._each(self(candidates), lambda row: candidates[herd(self.kernel, candidates, row, num_draws)])
 
+    @one_blas_thread
     def point_estimate(self) -> np.ndarray:
         """Return the point whose feature is nearest to the embedding, shape (d,) or (m, d): its preimage, a mode.
 
@@ -187,6 +196,7 @@ class KernelMean:
                 break
         return here
 
+    @one_blas_thread
     def density(self, grid, length_scale=None) -> np.ndarray:
         """Return a density at ``grid`` (k, d) for plots, shape (k,) or (m, k), not negative.
 

@@ -12,6 +12,7 @@ import numpy as np
 from pymc_kernel.embeddings.bayes_rule import KernelBayesRule
 from pymc_kernel.embeddings.choice import Choice, HeldOut
 from pymc_kernel.embeddings.mixture import Mixture
+from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["LocalPosterior", "miscalibration", "posterior_near"]
 
@@ -47,6 +48,7 @@ class LocalPosterior:
     held_out: HeldOut
     scores: dict[int, float]
 
+    @one_blas_thread
     def mixture(self, factors: np.ndarray | None = None) -> Mixture:
         """Return the posterior, of the fit with weights times ``factors`` (n,) of the rule's training points."""
         features, scaled = self.rule.query(self.observed[None])
@@ -69,6 +71,7 @@ class LocalPosterior:
         return self.rule.regression.predictive(settings)[1].effective_number(place)
 
 
+@one_blas_thread
 def posterior_near(rule: KernelBayesRule, observed: np.ndarray, rng: np.random.Generator) -> LocalPosterior:
     """Return the posterior for one observation.
 

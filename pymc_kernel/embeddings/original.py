@@ -44,7 +44,7 @@ def sum_rule(factor: GramFactor, prior: np.ndarray, weights: np.ndarray, epsilon
     while not values[0] + n * raised > _SINGULAR * max(values[-1], np.finfo(float).tiny):
         raised *= 10.0
     if raised > epsilon:
-        warnings.warn(f"the Gram matrix is singular: ratio_regularization raised to {raised:.3g}.", stacklevel=5)
+        warnings.warn(f"the Gram matrix is singular: ratio_regularization raised to {raised:.3g}.", stacklevel=6)
     mean = vectors.T @ (weights @ above)
     return factor.features @ (vectors @ (mean / (values + n * raised))), float(raised)
 

@@ -13,7 +13,7 @@ import numpy as np
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels.bandwidth import median_distance
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
-from pymc_kernel.parallel import over_row_blocks
+from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
 __all__ = ["DotProductKernel", "Kernel", "RadialKernel", "as_points"]
 
@@ -109,6 +109,7 @@ class Kernel:
         """Return k(x_i, x_i), shape (n,)."""
         raise NotImplementedError
 
+    @one_blas_thread
     def dot(self, x, weights, y=None, block_size: int = 1024) -> np.ndarray:
         """Return k(x, y) @ weights without ever holding the n x m matrix.
 
@@ -189,6 +190,7 @@ class RadialKernel(Kernel):
         first = self._profile_matrix(x, y, 1)
         return 2.0 * first[:, :, None] * (x[:, None, :] - y[None, :, :]) * inverse_square
 
+    @one_blas_thread
     def gradient_dot(self, x, weights, y=None, block_size: int = 1024) -> np.ndarray:
         """Return sum_j weights_j d k(x_i, y_j) / d x_i, shape (n, d), in O(block_size m) memory."""
         self._need_smoothness(1, "a gradient")
@@ -272,6 +274,7 @@ class DotProductKernel(Kernel):
         x, y = self._pair(x, y)
         return self._profile_matrix(x, y, 1)[:, :, None] * (y * self.inverse_length_scale(x.shape[1]) ** 2)
 
+    @one_blas_thread
     def gradient_dot(self, x, weights, y=None, block_size: int = 1024) -> np.ndarray:
         """Return sum_j weights_j d k(x_i, y_j) / d x_i, shape (n, d), in O(block_size m) memory."""
         x, y = self._pair(x, y)
@@ -298,6 +301,7 @@ class DotProductKernel(Kernel):
         x, y = self._pair(x, y)
         return self._profile_matrix(x, y, 2) * ((y * self.inverse_length_scale(x.shape[1]) ** 2) ** 2).sum(axis=1)
 
+    @one_blas_thread
     def stein_trace(self, x, y=None) -> np.ndarray:
         """Return psi''(t) sum_i x_i y_i / l_i^4 + psi'(t) sum_i 1 / l_i^2, shape (n, m)."""
         x, y = self._pair(x, y)
@@ -307,6 +311,7 @@ class DotProductKernel(Kernel):
         out += self._profile_matrix(x, y, 1) * inverse_square.sum()
         return out
 
+    @one_blas_thread
     def _profile_matrix(self, x, y, order):
         a, b = self.shape_parameters
         out = (x * self.inverse_length_scale(x.shape[1]) ** 2) @ y.T

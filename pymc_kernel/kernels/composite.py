@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pymc_kernel.kernels.base import Kernel, as_points
+from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["FeatureKernel", "Product", "Sum"]
 
@@ -114,11 +115,13 @@ class FeatureKernel:
 
     features: Callable[[np.ndarray], np.ndarray]
 
+    @one_blas_thread
     def __call__(self, x, y=None) -> np.ndarray:
         """Return the Gram matrix (n, m); ``y`` defaults to ``x``."""
         left = self.features(x)
         return left @ (left if y is None else self.features(y)).T
 
+    @one_blas_thread
     def diagonal(self, x) -> np.ndarray:
         """Return k(x_i, x_i), shape (n,)."""
         features = self.features(x)

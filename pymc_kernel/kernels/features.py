@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_kernel.kernels.base import RadialKernel, as_points
+from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["RandomFourierFeatures", "random_fourier_features"]
 
@@ -24,6 +25,7 @@ class RandomFourierFeatures:
     frequencies: np.ndarray
     phases: np.ndarray
 
+    @one_blas_thread
     def __call__(self, x) -> np.ndarray:
         """Return sqrt(2 / m) cos(x frequencies' + phases), shape (n, m). O(n m d) time."""
         x = as_points(x, "x")

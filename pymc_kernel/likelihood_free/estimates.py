@@ -8,12 +8,14 @@ from scipy.special import gammaln
 
 from pymc_kernel.kernels.base import as_points
 from pymc_kernel.linalg import definite_cholesky
+from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["as_data_points", "log_kernel_abc", "log_mmd_abc", "log_normal_unbiased", "log_synthetic"]
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
+@one_blas_thread
 def log_kernel_abc(simulated: np.ndarray, observed: np.ndarray, factor: np.ndarray, num_simulations: int) -> float:
     """Return the log of the mean normal density of ``observed`` around the simulated summaries.
 
@@ -47,6 +49,7 @@ def _log_sum_exp(logs):
     return largest if largest == -math.inf else largest + math.log(np.exp(logs - largest).sum())
 
 
+@one_blas_thread
 def log_synthetic(simulated: np.ndarray, observed: np.ndarray, shrinkage: float = 0.0) -> float:
     """Return the normal log density of ``observed`` with mean and covariance of the simulated summaries (Wood 2010).
 
@@ -77,6 +80,7 @@ def log_synthetic(simulated: np.ndarray, observed: np.ndarray, shrinkage: float 
     return float(-0.5 * scaled @ scaled - np.log(np.diag(factor)).sum() - 0.5 * q * _LOG_2PI)
 
 
+@one_blas_thread
 def log_normal_unbiased(simulated: np.ndarray, observed: np.ndarray) -> float:
     """Return the log of the unbiased estimate of a normal density at ``observed``.
 

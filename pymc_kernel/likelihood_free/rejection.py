@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import lstsq
 
+from pymc_kernel.parallel import one_blas_thread
+
 __all__ = ["Accepted", "regression_adjusted", "rejection"]
 
 
@@ -41,6 +43,7 @@ def rejection(summaries: np.ndarray, observed: np.ndarray, quantile: float) -> A
     return Accepted(index, weights / weights.sum(), epsilon)
 
 
+@one_blas_thread
 def regression_adjusted(
     latent: np.ndarray, summaries: np.ndarray, observed: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:

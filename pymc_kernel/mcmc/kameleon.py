@@ -31,6 +31,7 @@ from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
 from pymc_kernel.mcmc.local_metric import local_factor
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
+from pymc_kernel.parallel import one_blas_thread
 
 __all__ = [
     "Config",
@@ -276,6 +277,7 @@ def _at(position, fit):
     return whitened, local
 
 
+@one_blas_thread
 def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config: Config, rng: np.random.Generator) -> Fit:
     """Return a proposal learnt from ``points`` (n, d).
 
@@ -338,6 +340,7 @@ def _largest_bump(kernel: Kernel, num_dims: int) -> float:
     return float((4.0 * kernel.gradient(along, np.zeros((1, num_dims))) ** 2).sum(axis=2).max())
 
 
+@one_blas_thread
 def proposal_covariance(position, learnt: Fit, config: Config, scale: float) -> np.ndarray:
     """Return the covariance (d, d) of the proposal at ``position`` (d,), in the target's coordinates."""
     local = _at(np.asarray(position, dtype=float), learnt)[1]
@@ -443,6 +446,7 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     return state
 
 
+@one_blas_thread
 def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
     """Return the state with a proposal learnt from a fresh random subsample of the history.
 

@@ -11,6 +11,8 @@ leapfrog trajectories along it, and accepts with the true, or estimated and kept
   it too, lest the chain should later stick where the surrogate is too low.
 - A share of the moves are random-walk moves (adaptive Metropolis, and differences of visited points), so that a
   bad surrogate costs efficiency and neither correctness nor irreducibility.
+- Until the log density has stopped rising nothing is learnt about the posterior: the way to it has a walk of its own,
+  see ``burn_in``, and is forgotten.
 - Each kind of move is measured while tuning, and the shares follow from that. After tuning all is frozen.
 
 Imports NumPy, Numba and the lower floors only.
@@ -24,12 +26,14 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from pymc_kernel.linalg import definite_cholesky, solve_lower
+from pymc_kernel.linalg import definite_cholesky, lower_times, solve_lower
 from pymc_kernel.mcmc import adaptive_metropolis as walk
-from pymc_kernel.mcmc.history import History, append, empty_history, recent
+from pymc_kernel.mcmc import burn_in
+from pymc_kernel.mcmc.history import History, append, empty_history
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
 from pymc_kernel.mcmc.survey import survey
 from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, leapfrog, surrogate_chain, vary_step_size
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables, scaled_expansion
 from pymc_kernel.scores.validation import cross_validate
 from pymc_kernel.scores.values import Values
@@ -41,6 +45,7 @@ __all__ = [
     "Info",
     "State",
     "adapt",
+    "bulk_of",
     "check_surrogate_moves",
     "finish",
     "fit_scores",
@@ -72,7 +77,8 @@ _SURROGATE = slice(_SHORT, _SURVEY)
 _INVERSE_TEMPERATURE = 0.5  # of the flattened surrogate
 
 _DIFFERENCE_SHARE = 0.3  # of the exploring moves; ter Braak and Vrugt (2008) for the moves themselves
-_FULL_DIFFERENCE_SHARE = 0.1
+_LEAST_DIFFERENCE_SHARE = 0.1
+_FULL_DIFFERENCE_SHARE = 0.1  # of differences, taken at their full length: from mode to mode
 _SURVEY_SHARE = 0.15  # of all moves while tuning, once there is a surrogate from values
 _LARGEST_SURVEY = 60
 _NUM_EVALUATED = 20_000  # evaluations remembered while tuning
@@ -80,6 +86,8 @@ _NUM_VISITED = 4000
 _FIRST_FIT_DRAWS = 100
 _GROWTH = 1.15  # of the number of draws from one fit to the next
 _LAST_FIT_SHARE = 0.9  # of tuning; what is left measures the moves of the last fit
+_LONGEST_BURN_IN = 0.5  # of tuning
+_LEAST_LEARNT = 2  # draws in the bulk, for each dimension, before the first fit
 _NEW_SEARCH_EVERY = 3  # fits; in between the search for hyperparameters goes on from the last ones
 _FEW_ITERATIONS = 10
 _TRIALS = 100
@@ -93,6 +101,7 @@ _PREFERRED = (4, 5, 3, 2, 6)  # kinds, where they cannot be told apart: four tra
 _CLEARLY_BETTER_BY_VALUES, _CLEARLY_BETTER_BY_SCORES = 2.0, 5.0
 _NEARLY_INDEPENDENT = 0.5  # a measure of one is that of independent draws
 _SMALL_SHARE = 0.2  # leaves the random walk eight moves in ten, and so at least that much of its own efficiency
+_LEAST_IN_BULK = 0.5  # of the draws since the burn-in, below which the chain counts as still on its way
 _USELESS_SHARE = 0.15  # of the surrogate moves while tuning, to see whether a later surrogate is better
 _SAFE_SHARE = 0.05  # of the surrogate moves after tuning, each for single trajectories and the flattened surrogate
 
@@ -158,7 +167,9 @@ class State(NamedTuple):
     log_density: float
     walk: walk.State
     evaluated: History  # (n, d + 1) proposals with a finite log density, and that
-    visited: History
+    visited: History  # since the burn-in
+    levels: History  # (n, 1) log densities there
+    arrival: burn_in.Arrival | None  # while the chain is on its way to the bulk; None after that
     archive: np.ndarray | None  # (n, d) points for difference moves; those visited where it is None
     survey: np.ndarray  # (k, d) places to evaluate while tuning, the most urgent first
     fit: Fit | None
@@ -166,6 +177,7 @@ class State(NamedTuple):
     counts: np.ndarray  # (kinds,)
     shares: np.ndarray  # (kinds,) probabilities of the kinds of moves
     iteration: int  # of the adaptation
+    num_learnt: int  # draws that the shape of the walk is learnt from: those since the burn-in
     num_fits: int
     rejections: int  # in a row, up to now
 
@@ -196,6 +208,8 @@ def init(position, log_density: float, config: Config) -> State:
         walk=first,
         evaluated=evaluated,
         visited=empty_history(_NUM_VISITED, d),
+        levels=empty_history(_NUM_VISITED, 1),
+        arrival=burn_in.depart(d),
         archive=None,
         survey=np.empty((0, d)),
         fit=None,
@@ -203,6 +217,7 @@ def init(position, log_density: float, config: Config) -> State:
         counts=np.zeros(kinds),
         shares=_exploring(kinds, 0.0),
         iteration=0,
+        num_learnt=0,
         num_fits=0,
         rejections=0,
     )
@@ -226,6 +241,14 @@ def _to_unit(factor, mean, position):
     out = np.empty_like(position)
     solve_lower(factor, position - mean, out)
     return out
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _from_unit(factor, mean, whitened):
+    """Return mean + factor whitened; no BLAS, whose threads would change the last bit from a hundred dimensions on."""
+    out = np.empty_like(whitened)
+    lower_times(factor, whitened, out)
+    return mean + out
 
 
 # -- one draw -------------------------------------------------------------------------------------------
@@ -299,7 +322,7 @@ def _along_surrogate(rng, state, kind):
     else:
         there, momentum, _ = leapfrog(here, momenta[0], step_sizes[0], lengths[0], fit.expansion)
         log_ratio = 0.5 * (momenta[0] @ momenta[0] - momentum @ momentum)
-    return fit.mean + fit.factor @ there, fit.step_size, int(lengths.sum()), float(log_ratio)
+    return _from_unit(fit.factor, fit.mean, there), fit.step_size, int(lengths.sum()), float(log_ratio)
 
 
 # -- learning -------------------------------------------------------------------------------------------
@@ -332,7 +355,9 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
         return state
     due = refit_is_due(state.position.size, state.iteration, num_tune)
     state = learn_from(state, info, config)
-    if due:
+    if state.arrival is not None and state.iteration >= _LONGEST_BURN_IN * num_tune:
+        state = _arrived(state)
+    if due and state.arrival is None and state.num_learnt >= _LEAST_LEARNT * state.position.size:
         learnt = refit(rng, [state], config)
         if learnt is not None:
             state = with_fit(state, learnt, config, places_to_survey(rng, [state], learnt)[0])
@@ -341,29 +366,72 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
 
 def learn_from(state: State, info: Info, config: Config) -> State:
     """Return the state with walk, histories and measures moved on by one draw; O(d^2)."""
-    past = state.walk
-    mean, factor = walk.learn_shape(past.mean, past.factor, state.position, state.iteration)
-    log_scale, walks = past.log_scale, past.iteration
-    if info.kind == _WALK:
-        log_scale += robbins_monro_rate(walks) * (info.accept_prob - config.target_accept)
-        walks += 1
     evaluated = state.evaluated
     if math.isfinite(info.proposal_log_density):
         evaluated = append(evaluated, np.append(info.proposal, info.proposal_log_density))
     measures, counts = state.measures.copy(), state.counts.copy()
     counts[info.kind] = min(counts[info.kind] + 1.0, _MEMORY)
     measures[info.kind] += (_measure(state, info) - measures[info.kind]) / counts[info.kind]
+    state = state._replace(evaluated=evaluated, measures=measures, counts=counts, iteration=state.iteration + 1)
+    return _learn_shape(state, info, config) if state.arrival is None else _approach(state, info, config)
+
+
+def _learn_shape(state, info, config):
+    """Return the state with the walk and the places visited moved on by one draw in the bulk."""
+    past = state.walk
+    mean, factor = walk.learn_shape(past.mean, past.factor, state.position, state.num_learnt)
+    log_scale, walks = past.log_scale, past.iteration
+    if info.kind == _WALK:
+        log_scale += robbins_monro_rate(walks) * (info.accept_prob - config.target_accept)
+        walks += 1
     shares = state.shares
-    if state.fit is None and state.iteration == 50 + state.position.size:
+    if state.fit is None and state.num_learnt == 50 + state.position.size:
         shares = _exploring(len(KINDS), _DIFFERENCE_SHARE)
     return state._replace(
         walk=past._replace(mean=mean, factor=factor, log_scale=log_scale, iteration=walks),
-        evaluated=evaluated,
         visited=append(state.visited, state.position),
-        measures=measures,
-        counts=counts,
+        levels=append(state.levels, np.array([state.log_density])),
         shares=shares,
-        iteration=state.iteration + 1,
+        num_learnt=state.num_learnt + 1,
+    )
+
+
+def _approach(state, info, config):
+    """Return the state one draw nearer to the bulk, or there."""
+    past = state.walk
+    arrival = burn_in.remember(state.arrival, state.log_density)
+    factor, log_scale = past.factor, past.log_scale
+    if info.kind == _WALK:
+        moved = state.position - past.mean if info.accepted else None
+        error = info.accept_prob - config.target_accept
+        arrival, factor, log_scale = burn_in.learn_step(arrival, factor, log_scale, moved, error, config.noisy)
+    state = state._replace(
+        walk=past._replace(mean=state.position, factor=factor, log_scale=log_scale),
+        visited=append(state.visited, state.position),
+        levels=append(state.levels, np.array([state.log_density])),
+        arrival=arrival,
+    )
+    is_late = state.iteration >= burn_in.longest(state.position.size)
+    return _arrived(state) if is_late or burn_in.has_arrived(arrival) else state
+
+
+def _arrived(state):
+    """Return the state in which learning begins: the burn-in is forgotten, but for the size of its last steps."""
+    d = state.position.size
+    past = state.walk
+    # The factor is that of the posterior from now on, of which the best steps are a known multiple.
+    size = math.exp(past.log_scale) / walk.optimal_scale(d)
+    shape = past._replace(
+        mean=state.position, factor=size * past.factor, log_scale=math.log(walk.optimal_scale(d)), iteration=0
+    )
+    kinds = len(KINDS)
+    return state._replace(
+        walk=shape,
+        visited=append(empty_history(_NUM_VISITED, d), state.position),
+        levels=append(empty_history(_NUM_VISITED, 1), np.array([state.log_density])),
+        measures=np.zeros((kinds, 2 * d)),
+        counts=np.zeros(kinds),
+        arrival=None,
     )
 
 
@@ -382,6 +450,7 @@ def _measure(state, info):
     return info.accept_prob * jumps
 
 
+@one_blas_thread
 def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> Fit | None:
     """Return a surrogate learnt from what the chains have evaluated and visited, or None where that fails.
 
@@ -392,7 +461,7 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
     """
     previous = states[0].fit
     search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
-    visited = np.concatenate([recent(s.visited, 2.0 / 3.0) for s in states])
+    visited = bulk_of(states)
     mean, factor = _recent_shape(states)
     try:
         if isinstance(config.estimator, Values):
@@ -430,6 +499,12 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
     return Fit(mean, factor, expansion, flattened, step_size, num_steps, surrogate, estimator, quality)
 
 
+def bulk_of(states: Sequence[State], fraction: float = 2.0 / 3.0) -> np.ndarray:
+    """Return the places (n, d) that the chains have visited since they were in the bulk, see ``burn_in.bulk``."""
+    return np.concatenate([burn_in.bulk(s.visited, s.levels, fraction) for s in states])
+
+
+@one_blas_thread
 def fit_scores(
     rng: np.random.Generator, estimator, whitened: np.ndarray, mean: np.ndarray, factor: np.ndarray
 ) -> tuple[Expansion, KernelExpansion]:
@@ -441,11 +516,11 @@ def fit_scores(
 
 
 def _recent_shape(states):
-    """Return mean and factor of the later half of the chains, or of all where that half has too few places.
+    """Return mean and factor of the chains since they were in the bulk, or those of the walks with too few places.
 
     The way in from a far start would otherwise be part of the shape for as long as the chain tunes.
     """
-    places = np.concatenate([recent(s.visited, 0.5) for s in states])
+    places = bulk_of(states, 1.0)
     d = places.shape[1]
     if len(np.unique(places[:, 0])) > 10 * d:
         covariance = np.atleast_2d(np.cov(places.T, bias=True))
@@ -455,6 +530,7 @@ def _recent_shape(states):
     return joint_shape(states)
 
 
+@one_blas_thread
 def joint_shape(states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
     """Return mean (d,) and lower factor (d, d) of the covariance of what the chains have visited together."""
     if len(states) == 1:
@@ -477,7 +553,8 @@ def with_fit(state: State, learnt: Fit, config: Config, places: np.ndarray | Non
     counts = state.counts.copy()
     counts[_SURROGATE] = np.minimum(counts[_SURROGATE], _MEMORY_OF_OLD_FIT)
     survey = np.empty((0, state.position.size)) if places is None else places
-    shape = state.walk._replace(mean=learnt.mean, factor=learnt.factor)
+    # A chain that is still on its way, while others that it learns with have arrived, keeps its walk.
+    shape = state.walk if state.arrival else state.walk._replace(mean=learnt.mean, factor=learnt.factor)
     state = state._replace(fit=learnt, counts=counts, num_fits=state.num_fits + 1, survey=survey, walk=shape)
     worth = state.measures.min(axis=1)
     exploring = max(worth[_WALK], worth[_DIFFERENCE])
@@ -503,11 +580,12 @@ def _is_clearly_better(worth, exploring, config):
     return worth >= min(_CLEARLY_BETTER_BY_SCORES * exploring, _NEARLY_INDEPENDENT)
 
 
+@one_blas_thread
 def places_to_survey(rng: np.random.Generator, states: Sequence[State], learnt: Fit) -> list[np.ndarray]:
     """Return for each chain the places it should evaluate before the next fit; none for a surrogate of scores."""
     if not hasattr(learnt.surrogate, "covariance"):
         return [np.empty((0, s.position.size)) for s in states]
-    visited = np.concatenate([recent(s.visited, 2.0 / 3.0) for s in states])
+    visited = bulk_of(states)
     starts = np.linalg.solve(learnt.factor, (visited - learnt.mean).T).T
     places = survey(rng, np.ascontiguousarray(starts), learnt, _LARGEST_SURVEY * len(states))
     return [places[c :: len(states)] for c in range(len(states))]
@@ -522,19 +600,30 @@ def finish(state: State, config: Config) -> State:
     """
     d = state.position.size
     state = state._replace(evaluated=empty_history(0, d + 1), survey=np.empty((0, d)))
-    if state.fit is None:
-        return state
+    if state.fit is None and not state.shares[_DIFFERENCE]:
+        return state  # too short for differences even
     worth = state.measures.min(axis=1)
-    surrogate = worth[_SURROGATE]
-    exploring = max(worth[_WALK], worth[_DIFFERENCE])
-    share = 1.0 - config.exploring_share
-    if surrogate.max() < exploring or not surrogate.max() > 0.0:
-        share = 0.0
-    elif not _is_clearly_better(surrogate.max(), exploring, config):
-        share = min(share, _SMALL_SHARE)
-    shares = (1.0 - share) * _exploring(len(KINDS), _DIFFERENCE_SHARE)
-    best = next(kind for kind in _PREFERRED if worth[kind] >= _NEARLY_BEST * surrogate.max())
-    # A chain on the surrogate sticks where the surrogate is too low; these two find the way out.
-    shares[[_LONG, _FLATTENED]] += _SAFE_SHARE * share
-    shares[best] += (1.0 - 2.0 * _SAFE_SHARE) * share
+    share = _surrogate_share(state, config, worth)
+    # Alone with the walk, differences of visited points get no more than they are worth.
+    is_alone = share == 0.0 and worth[_DIFFERENCE] < worth[_WALK]
+    shares = (1.0 - share) * _exploring(len(KINDS), _LEAST_DIFFERENCE_SHARE if is_alone else _DIFFERENCE_SHARE)
+    if share > 0.0:
+        best = next(kind for kind in _PREFERRED if worth[kind] >= _NEARLY_BEST * worth[_SURROGATE].max())
+        # A chain on the surrogate sticks where the surrogate is too low; these two find the way out.
+        shares[[_LONG, _FLATTENED]] += _SAFE_SHARE * share
+        shares[best] += (1.0 - 2.0 * _SAFE_SHARE) * share
     return state._replace(shares=shares)
+
+
+def _surrogate_share(state, config, worth):
+    """Return the share of surrogate moves after tuning, from what each kind of move is worth."""
+    best, exploring = worth[_SURROGATE].max(), max(worth[_WALK], worth[_DIFFERENCE])
+    if state.fit is None or best < exploring or not best > 0.0:
+        return 0.0
+    share = 1.0 - config.exploring_share
+    # While the log density still rises, large jumps are the way in, and say nothing of how the chain will mix.
+    in_bulk = len(burn_in.bulk(state.visited, state.levels))
+    still_rises = in_bulk < _LEAST_IN_BULK * state.visited.count
+    if still_rises or not _is_clearly_better(best, exploring, config):
+        share = min(share, _SMALL_SHARE)
+    return share

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from pymc_kernel.linalg import definite_cholesky
+from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["local_factor"]
 
@@ -18,6 +19,7 @@ _ROUNDS = 6
 _ROWS = 256
 
 
+@one_blas_thread
 def local_factor(points: np.ndarray, factor: np.ndarray) -> np.ndarray:
     """Return the lower factor (d, d) of the mean covariance of neighbourhoods, A, scaled to trace(A^-1 F F') = d.
 

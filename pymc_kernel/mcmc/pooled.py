@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pymc_kernel.mcmc import kernel_hmc
-from pymc_kernel.mcmc.history import recent
 from pymc_kernel.mcmc.kernel_hmc import Config, State
+from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["fit_together", "frozen", "stretches"]
 
@@ -32,13 +32,15 @@ def run(rng: np.random.Generator, state: State, log_density: Callable, config: C
     return state
 
 
+@one_blas_thread
 def fit_together(rng: np.random.Generator, states: Sequence[State], config: Config) -> list[State]:
     """Return the states with one surrogate and one shape of the walk learnt from all; unchanged where that fails."""
-    learnt = kernel_hmc.refit(rng, states, config)
+    in_bulk = [s for s in states if s.arrival is None]
+    learnt = kernel_hmc.refit(rng, in_bulk, config) if in_bulk else None
     if learnt is None:
         return list(states)
-    archive = np.concatenate([recent(s.visited, 2.0 / 3.0) for s in states])
-    together = _averaged(states)
+    archive = kernel_hmc.bulk_of(in_bulk)
+    together = _averaged(in_bulk)
     places = kernel_hmc.places_to_survey(rng, states, learnt)
     return [
         kernel_hmc.with_fit(
@@ -55,12 +57,14 @@ def fit_together(rng: np.random.Generator, states: Sequence[State], config: Conf
     ]
 
 
+@one_blas_thread
 def frozen(states: Sequence[State], config: Config) -> State:
     """Return what every chain samples with after tuning; ``kernel_hmc.relocate`` puts it where each chain is."""
+    states = [s for s in states if s.arrival is None] or states
     together = _averaged(states)
     mean, factor = kernel_hmc.joint_shape(states)
     log_scale = float(np.mean([s.walk.log_scale for s in states]))
-    archive = np.concatenate([recent(s.visited, 2.0 / 3.0) for s in states])
+    archive = kernel_hmc.bulk_of(states)
     walk = together.walk._replace(mean=mean, factor=factor, log_scale=log_scale)
     return kernel_hmc.finish(together._replace(walk=walk, archive=archive), config)
 

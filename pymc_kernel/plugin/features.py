@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from pymc_kernel.embeddings.gram import factorise
 from pymc_kernel.embeddings.inputs import as_sample, as_weights, latent_kernel, scales_of
+from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["LearntFeatures"]
 
@@ -82,6 +83,7 @@ class LearntFeatures:
         self.random_state = random_state
         self.progressbar = progressbar
 
+    @one_blas_thread
     def fit(self, latent, observed, weights=None) -> "LearntFeatures":
         """Learn from pairs ``latent`` (n, p) and ``observed`` (n, q), with importance ``weights`` (n,) if given."""
         latent, observed = as_sample(latent, "latent"), as_sample(observed, "observed")
@@ -108,6 +110,7 @@ class LearntFeatures:
         self._train(step, (scaled, targets, weights), inside, outside, rng)
         return self
 
+    @one_blas_thread
     def __call__(self, observed) -> np.ndarray:
         """Return features (m, num_features) of ``observed`` (m, q)."""
         if not hasattr(self, "_features"):

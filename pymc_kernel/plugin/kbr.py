@@ -12,6 +12,7 @@ from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.local import miscalibration, posterior_near
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.model_functions import log_priors
 from pymc_kernel.plugin.pairs import (
     Summary,
@@ -259,6 +260,7 @@ def _ratio_shape(share):
     return pareto_shape(np.log(np.maximum(share, np.finfo(float).tiny)))
 
 
+@one_blas_thread
 def _typicality(seen, observed, rng):
     """Return the share of simulations whose tenth neighbour is at least as far off as the observation's.
 

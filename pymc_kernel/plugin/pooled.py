@@ -8,10 +8,10 @@ import pymc as pm
 from pymc.blocking import DictToArrayBijection
 from pymc.initial_point import make_initial_point_fns_per_chain
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from threadpoolctl import threadpool_limits
 
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import kernel_hmc, pooled
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.step_methods import KernelHMC
 
 __all__ = ["sample_khmc"]
@@ -155,7 +155,7 @@ def _tune_together(step, points, tune, rng, progressbar):
         TimeRemainingColumn(),
     )
     # How many threads BLAS has depends on the machine's load, and sums depend on it.
-    with threadpool_limits(1, user_api="blas"), Progress(*columns, disable=not progressbar) as progress:
+    with one_blas_thread, Progress(*columns, disable=not progressbar) as progress:
         task = progress.add_task("Tuning chains together", total=tune * len(points))
         for index, num_draws in enumerate(plan):
             for c, generator in enumerate(generators):

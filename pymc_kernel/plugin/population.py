@@ -9,8 +9,8 @@ from arviz_base import from_dict
 from arviz_stats.base import array_stats
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from threadpoolctl import threadpool_limits
 
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.model_functions import (
     compile_particle_density,
     compile_scores,
@@ -115,7 +115,7 @@ def sample_pmc(
     config = population.Config(drift=along, drift_size=drift_size, weights=weights, **settings)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     results = []
-    with threadpool_limits(1, user_api="blas"), Progress(*columns, disable=not progressbar) as progress:
+    with one_blas_thread, Progress(*columns, disable=not progressbar) as progress:
         for c, rng in enumerate(np.random.default_rng(random_seed).spawn(chains)):
             task = progress.add_task(f"Chain {c}", total=iterations)
             result = _one_chain(model, density, config, draws, iterations, start, rng, progress, task)

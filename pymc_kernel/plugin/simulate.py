@@ -15,7 +15,6 @@ import xarray as xr
 from arviz import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from threadpoolctl import threadpool_limits
 
 from pymc_kernel.likelihood_free import (
     ArraySpec,
@@ -27,6 +26,7 @@ from pymc_kernel.likelihood_free import (
     run_batches,
     simulate_once,
 )
+from pymc_kernel.parallel import leave_one_thread
 from pymc_kernel.plugin.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.forward import ForwardSampler, can_be_drawn, forward_graph
 
@@ -319,7 +319,7 @@ def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
         executor,
         retries=retries,
         max_in_flight=max_in_flight,
-        prepare=_one_thread,
+        prepare=leave_one_thread,
     )
     columns = (
         TextColumn("{task.description}"),
@@ -353,11 +353,6 @@ def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
         finally:
             batches.close()
     return first_error
-
-
-def _one_thread():
-    """Leave each worker one thread of BLAS: there are as many workers as wanted."""
-    threadpool_limits(1)
 
 
 def _tree(keeper, store, specs, coords, dims, model, max_failures, first_error):

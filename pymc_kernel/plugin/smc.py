@@ -7,10 +7,10 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from pymc.smc.kernels import SMC_KERNEL
-from threadpoolctl import threadpool_limits
 
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import kameleon
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.model_functions import compile_particle_density, prior_expression, with_finite_columns
 from pymc_kernel.smc import moves, tempering
 
@@ -124,7 +124,7 @@ class _Kernel(SMC_KERNEL):
 
     def mutate(self):
         """Resample and move the particles."""
-        with threadpool_limits(1, user_api="blas"):
+        with one_blas_thread:
             self._state, self._info = tempering.rejuvenate(
                 self.rng, self._state, self.evaluate, self._chosen, self.config
             )

@@ -17,7 +17,6 @@ from pymc.util import get_value_vars_from_user_vars
 from pymc.vartypes import continuous_types
 from rich.progress import TextColumn
 from rich.table import Column
-from threadpoolctl import threadpool_limits
 
 from pymc_kernel import scores
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
@@ -527,11 +526,7 @@ class KernelHMC(TransitionStep):
         return kernel_hmc.relocate(self.learnt, position, log_density)
 
     def _adapt(self, state, info):
-        if not kernel_hmc.refit_is_due(state.position.size, state.iteration, self.num_tune):
-            return kernel_hmc.adapt(self.rng, state, info, self.config, self.num_tune)
-        # How many threads BLAS has depends on the number of cores that PyMC uses, and sums depend on it.
-        with threadpool_limits(1, user_api="blas"):
-            return kernel_hmc.adapt(self.rng, state, info, self.config, self.num_tune)
+        return kernel_hmc.adapt(self.rng, state, info, self.config, self.num_tune)
 
     def stop_tuning(self):
         """End the learning, even where fewer draws were tuned for than had been announced."""

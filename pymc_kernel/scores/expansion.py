@@ -16,7 +16,7 @@ import numpy as np
 from pymc_kernel.kernels.base import as_points
 from pymc_kernel.kernels.profiles import fill_profile, fill_value_and_slope, radial_row
 from pymc_kernel.linalg import dot_product
-from pymc_kernel.parallel import over_row_blocks
+from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
 __all__ = [
     "Expansion",
@@ -287,6 +287,7 @@ class KernelExpansion:
         """Return the gradient of the log density at each row of ``x`` (n, d), shape (n, d). O(n m d)."""
         return self._values_and_scores(x)[1]
 
+    @one_blas_thread
     def hessian_diag(self, x) -> np.ndarray:
         """Return the second derivatives by each coordinate at each row of ``x`` (n, d), shape (n, d). O(n m d)."""
         x = self._points(x)

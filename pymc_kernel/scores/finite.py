@@ -9,6 +9,7 @@ from scipy.linalg import solve_triangular
 from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.kernels.features import random_fourier_features
 from pymc_kernel.linalg import cholesky_update_upper
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import BaseMeasure, base_measure
 from pymc_kernel.scores.expansion import KernelExpansion, cosine_expansion
 from pymc_kernel.scores.lite import checked_kernel, checked_sample, regularised_solve, resolved_kernel
@@ -51,6 +52,7 @@ class Finite:
         if not (np.isfinite(self.regularisation) and self.regularisation > 0):
             raise ValueError(f"regularisation must be a positive number, got {self.regularisation!r}.")
 
+    @one_blas_thread
     def fit(self, x, weights=None, *, basis=None, rng: np.random.Generator | None = None) -> KernelExpansion:
         """Return the surrogate fitted to draws ``x`` (n, d) with ``weights`` (n,); ``rng`` draws the features.
 
@@ -138,6 +140,7 @@ class OnlineFinite:
         self.slope = slope
         self.total = total
 
+    @one_blas_thread
     def update(self, point, weight: float = 1.0) -> None:
         """Take in one more point (d,) with its weight (>= 0)."""
         point = np.asarray(point, dtype=float)
@@ -150,6 +153,7 @@ class OnlineFinite:
         _update(self.factor, self.slope, point, float(weight), frequencies, phases, base_score)
         self.total += weight
 
+    @one_blas_thread
     def fitted(self) -> KernelExpansion:
         """Return the surrogate of all points so far; O(m^2)."""
         half = solve_triangular(self.factor, self.slope, trans=1)

@@ -10,6 +10,7 @@ from scipy.linalg import cho_solve
 
 from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.linalg import jittered_cholesky
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion
 from pymc_kernel.scores.lite import checked_kernel, checked_sample, resolved_kernel
@@ -36,16 +37,19 @@ class FittedFull(KernelExpansion):
     points: np.ndarray
     laplacian_weights: np.ndarray
 
+    @one_blas_thread
     def log_density(self, x) -> np.ndarray:
         """Return the log density up to a constant at each row of ``x`` (n, d), shape (n,)."""
         x = self._points(x)
         return super().log_density(x) + self._laplacian_terms(x)[0]
 
+    @one_blas_thread
     def score(self, x) -> np.ndarray:
         """Return the gradient of the log density at each row of ``x`` (n, d), shape (n, d)."""
         x = self._points(x)
         return super().score(x) + self._laplacian_terms(x)[1]
 
+    @one_blas_thread
     def hessian_diag(self, x) -> np.ndarray:
         """Return the second derivatives by each coordinate at each row of ``x`` (n, d), shape (n, d)."""
         x = self._points(x)
@@ -114,6 +118,7 @@ class Full:
         if not (np.isfinite(self.regularisation) and self.regularisation > 0):
             raise ValueError(f"regularisation must be a positive number, got {self.regularisation!r}.")
 
+    @one_blas_thread
     def fit(self, x, weights=None, *, rng: np.random.Generator | None = None) -> "FittedFull":
         """Return the surrogate fitted to draws ``x`` (n, d) with ``weights`` (n,), zero ones left out."""
         x, weights = checked_sample(x, weights)

@@ -14,7 +14,7 @@ from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
 from pymc_kernel.kernels.base import as_points
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.linalg import jittered_cholesky
-from pymc_kernel.parallel import over_row_blocks
+from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion
 
@@ -125,6 +125,7 @@ class Lite:
         if self.penalty not in ("l2", "rkhs"):
             raise ValueError(f'penalty must be "l2" or "rkhs", got {self.penalty!r}.')
 
+    @one_blas_thread
     def fit(self, x, weights=None, *, basis=None, rng: np.random.Generator | None = None) -> KernelExpansion:
         """Return the surrogate fitted to draws.
 

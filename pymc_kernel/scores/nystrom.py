@@ -8,6 +8,7 @@ import numpy as np
 from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.kernels.base import as_points
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion
 from pymc_kernel.scores.lite import checked_kernel, checked_sample, regularised_solve, resolved_kernel
@@ -85,6 +86,7 @@ class Nystrom:
         if not (np.isfinite(self.regularisation) and self.regularisation > 0):
             raise ValueError(f"regularisation must be a positive number, got {self.regularisation!r}.")
 
+    @one_blas_thread
     def fit(self, x, weights=None, *, basis=None, rng: np.random.Generator | None = None) -> KernelExpansion:
         """Return the surrogate fitted to draws ``x`` (n, d) with ``weights`` (n,).
 
@@ -163,6 +165,7 @@ class Nystrom:
         )
 
 
+@one_blas_thread
 def derivative_gram(kernel: RadialKernel, x, y) -> np.ndarray:
     """Return d^2 k(x_a, y_b) / d x_i d y_j as a matrix (n d, m d), rows (a, i) and columns (b, j)."""
     n, d = x.shape

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.linalg import eigh
 
 from pymc_kernel.kernels import median_distance
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.lite import checked_sample
 
@@ -39,6 +40,7 @@ class Validation:
     regularisations: np.ndarray
 
 
+@one_blas_thread
 def cross_validate(
     estimator,
     x,

@@ -18,6 +18,7 @@ from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.kernels.base import as_points
 from pymc_kernel.kernels.profiles import fill_profile
 from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, scaled_expansion
 
 __all__ = ["FittedValues", "Hyperparameters", "Values"]
@@ -82,6 +83,7 @@ class FittedValues(KernelExpansion):
     error: float
     posterior: "_Posterior" = field(repr=False)
 
+    @one_blas_thread
     def covariance(self, x) -> np.ndarray:
         """Return what is not known of the log density at ``x`` (n, d): its posterior covariance, (n, n).
 
@@ -129,6 +131,7 @@ class Values:
     window: float | None = None
     max_iterations: int = 40
 
+    @one_blas_thread
     def fit(
         self,
         points,

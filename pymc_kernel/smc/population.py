@@ -25,7 +25,7 @@ import numba
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from pymc_kernel.parallel import over_row_blocks
+from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.expansion import KernelExpansion
 from pymc_kernel.scores.finite import Finite
 from pymc_kernel.smc.weights import (
@@ -107,6 +107,7 @@ class Info(NamedTuple):
     mean_scale: float  # mean nu, in units of 2.38 / sqrt(d)
 
 
+@one_blas_thread
 def init(rng: np.random.Generator, positions: np.ndarray, log_weights: np.ndarray, config: Config) -> State:
     """Return the first state, from draws with their importance weights: of the prior, say, and the likelihood.
 
@@ -124,6 +125,7 @@ def init(rng: np.random.Generator, positions: np.ndarray, log_weights: np.ndarra
     return State(positions, log_weights, particles, shares, None, 0)
 
 
+@one_blas_thread
 def forget(rng: np.random.Generator, state: State, size: int, config: Config) -> State:
     """Return the state without its first ``size`` draws, with particles resampled from the others."""
     positions, log_weights = state.positions[size:], state.log_weights[size:]
@@ -147,6 +149,7 @@ def _shape(positions, weights):
     return np.linalg.cholesky(covariance + np.diag(ridge))
 
 
+@one_blas_thread
 def step(
     rng: np.random.Generator,
     state: State,

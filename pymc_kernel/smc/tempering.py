@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc import folds
 from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Walk, largest_correlation
 from pymc_kernel.smc.weights import (
@@ -126,6 +127,7 @@ def init(particles: Evaluated) -> State:
     return State(particles, particles, 0.0, 0.0, particles, None, 0)
 
 
+@one_blas_thread
 def choose_temperature(state: State, config: Config) -> tuple[float, np.ndarray, float]:
     """Return the next inverse temperature, the normalised weights of the pool there, and the log evidence gained."""
     if config.schedule is None:
@@ -201,6 +203,7 @@ def _interleaved(parts) -> Evaluated:
     return Evaluated(*(np.stack(a, axis=1).reshape(-1, *a[0].shape[1:]) for a in zip(*parts, strict=True)))
 
 
+@one_blas_thread
 def rejuvenate(
     rng: np.random.Generator,
     state: State,

@@ -5,6 +5,8 @@ import math
 import numba
 import numpy as np
 
+from pymc_kernel.parallel import one_blas_thread
+
 __all__ = [
     "RESAMPLING",
     "conditional_effective_share",
@@ -56,6 +58,7 @@ def effective_share(log_weights: np.ndarray) -> float:
     return float(weights.sum() ** 2 / (weights.size * (weights**2).sum()))
 
 
+@one_blas_thread
 def conditional_effective_share(weights: np.ndarray, log_increments: np.ndarray) -> float:
     """Return the conditional effective sample size over n, (sum W w)^2 / sum W w^2 (Zhou, Johansen and Aston 2016).
 
@@ -73,6 +76,7 @@ def conditional_effective_share(weights: np.ndarray, log_increments: np.ndarray)
     return float((weights @ increments) ** 2 / (weights @ increments**2))
 
 
+@one_blas_thread
 def next_temperature(
     log_likelihood: np.ndarray, inverse_temperature: float, wanted_share: float, weights: np.ndarray | None = None
 ) -> float:

@@ -6,6 +6,7 @@ import numpy as np
 
 from pymc_kernel.kernels import InverseMultiquadric
 from pymc_kernel.kernels.bandwidth import median_distance
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.goodness_of_fit import check_settings, prepare_chains, quadratic_forms, sign_processes
 
@@ -40,6 +41,7 @@ class AggregatedKSDTest:
     flip_probability: float
 
 
+@one_blas_thread
 def ksd_test_aggregated(
     draws,
     scores,

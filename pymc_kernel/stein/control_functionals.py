@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
 from pymc_kernel.stein.draws import as_chains
@@ -36,6 +37,7 @@ class ControlledExpectation:
     ridge: np.ndarray
 
 
+@one_blas_thread
 def controlled_expectation(
     values, draws, scores, kernel=None, *, num_basis: int = 500, how: str = "whiten", rng=None
 ) -> ControlledExpectation:

@@ -4,6 +4,7 @@ import numpy as np
 
 from pymc_kernel.kernels import InverseMultiquadric
 from pymc_kernel.kernels.base import RadialKernel
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.draws import as_chains, standardise
 
@@ -26,6 +27,7 @@ def prepared(draws, scores, kernel, how, rng=None) -> tuple[tiles.Stein, RadialK
     return tiles.prepare(draws, scores, kernel), kernel
 
 
+@one_blas_thread
 def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = "straighten") -> float:
     """Return the squared kernel Stein discrepancy.
 
@@ -65,6 +67,7 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
     return float((total - tiles.diagonal(stein).sum()) / (n * (n - 1)))
 
 
+@one_blas_thread
 def ksd_shares(draws, scores, kernel=None, *, how: str = "straighten") -> np.ndarray:
     """Return what each coordinate contributes to the squared discrepancy (V-statistic), shape (d,).
 
@@ -77,6 +80,7 @@ def ksd_shares(draws, scores, kernel=None, *, how: str = "straighten") -> np.nda
     return tiles.coordinate_sums(stein) / len(chains.draws) ** 2
 
 
+@one_blas_thread
 def stein_matrix(draws, scores, kernel=None, *, how: str = "straighten") -> np.ndarray:
     """Return the Stein kernel of all pairs, (n, n): for small n, where the matrix itself is wanted."""
     chains = as_chains(draws, scores)

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import optimize
 
 from pymc_kernel.kernels.bandwidth import median_distance
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein.draws import as_chains, standardise
 
 __all__ = ["FSSDTest", "fssd_test"]
@@ -41,6 +42,7 @@ class FSSDTest:
     null: np.ndarray = field(repr=False)
 
 
+@one_blas_thread
 def fssd_test(
     draws,
     scores,

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from pymc_kernel.kernels.base import RadialKernel
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
 from pymc_kernel.stein.draws import as_chains, autocorrelation, choose_thinning, standardise, thin_chains
@@ -186,6 +187,7 @@ def prepare_chains(draws, scores, thin, flip_probability, how):
     return chains._replace(draws=draws, scores=scores), int(thin), float(flip_probability)
 
 
+@one_blas_thread
 def ksd_test(
     draws,
     scores,

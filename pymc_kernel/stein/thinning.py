@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numba
 import numpy as np
 
-from pymc_kernel.parallel import num_threads
+from pymc_kernel.parallel import num_threads, one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
 from pymc_kernel.stein.draws import as_chains
@@ -38,6 +38,7 @@ def _advance(last, points, scores, packed, inverse, uniform, family, a, b, start
     return best, smallest
 
 
+@one_blas_thread
 def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "whiten") -> np.ndarray:
     """Return the indices of ``num_points`` draws that together have a small Stein discrepancy.
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.kernels.base import as_points
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein.draws import choose_thinning
 from pymc_kernel.stein.goodness_of_fit import check_settings, choose_flip_probability, sign_processes
 
@@ -40,6 +41,7 @@ class MMDTest:
     flip_probability: float
 
 
+@one_blas_thread
 def mmd_squared(first, second, kernel=None, *, statistic: str = "V", rng=None) -> float:
     """Return the squared maximum mean discrepancy between two samples.
 
@@ -96,6 +98,7 @@ def _variance_of_mean(lengths, flip):
     return min(total / n**2, 0.9)
 
 
+@one_blas_thread
 def mmd_test(
     first,
     second,

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from case_studies.benchmarks.measures import smallest_bulk_ess
-from case_studies.targets import banana, correlated_gaussian
+from case_studies.targets import banana, correlated_gaussian, linear_regression
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kernel_hmc as kh
@@ -21,12 +21,13 @@ def misled(rng, estimator):
     config = kh.Config(estimator)
     state = kh.init(np.zeros(2), 0.0, config)
     points = rng.normal(size=(80, 2)) * [6.0, 4.0] + [2.0, 1.0]
-    evaluated, visited = state.evaluated, state.visited
+    evaluated, visited, levels = state.evaluated, state.visited, state.levels
     for x in points:
         value = -0.5 * (((x - [2.0, 1.0]) / [6.0, 4.0]) ** 2).sum() + 0.3 * np.sin(x[0])
         evaluated, visited = append(evaluated, np.append(x, value)), append(visited, x)
+        levels = append(levels, np.array([value]))
     walk = state.walk._replace(mean=points.mean(axis=0), factor=np.linalg.cholesky(np.cov(points.T)))
-    state = state._replace(evaluated=evaluated, visited=visited, walk=walk)
+    state = state._replace(evaluated=evaluated, visited=visited, levels=levels, walk=walk, arrival=None)
     return state._replace(fit=kh.refit(rng, [state], config)), config
 
 
@@ -247,6 +248,19 @@ def test_a_start_far_out(rng):
     assert state.fit is not None
 
 
+def test_the_way_in_does_not_spoil_what_is_learnt(rng):
+    """A regression with flat priors from zero, fifty standard deviations off: means, spreads and quantiles."""
+    target = linear_regression(8)
+    draws, _, _ = run(rng, target.log_density, np.zeros(8), tune=900, draws=2000)
+    exact = target.sample(rng, 50_000)
+    spread = exact.std(axis=0)
+    assert smallest_bulk_ess(draws[None]) > 400
+    np.testing.assert_allclose((draws.mean(axis=0) - exact.mean(axis=0)) / spread, 0.0, atol=0.2)
+    np.testing.assert_allclose(draws.std(axis=0) / spread, 1.0, atol=0.15)
+    np.testing.assert_allclose((draws < np.quantile(exact, 0.05, axis=0)).mean(axis=0), 0.05, atol=0.04)
+    np.testing.assert_allclose((draws > np.quantile(exact, 0.95, axis=0)).mean(axis=0), 0.05, atol=0.04)
+
+
 def jagged(x):
     """A normal law under a pattern far finer than any surrogate could learn from some hundred points."""
     return -0.5 * x @ x + 2.0 * np.sin(40.0 * x).sum()
@@ -274,6 +288,32 @@ def assert_share_after_tuning(estimator, worth, share, rng):
     shares = kh.finish(state._replace(measures=measures), config).shares
     assert shares[2:].sum() == pytest.approx(share)
     assert shares.sum() == pytest.approx(1.0)
+
+
+def test_a_chain_whose_log_density_still_rises_does_not_trust_its_surrogate(rng):
+    state, config = misled(rng, S.Values())
+    measures = np.zeros_like(state.measures)
+    measures[0], measures[kh.KINDS.index("4 trajectories")] = 0.05, 0.5
+    rising = state.levels.buffer.copy()
+    rising[:80, 0] = np.arange(80.0)
+    state = state._replace(measures=measures)
+    assert kh.finish(state, config).shares[2:].sum() == pytest.approx(0.9)
+    state = state._replace(levels=state.levels._replace(buffer=rising))
+    assert kh.finish(state, config).shares[2:].sum() == pytest.approx(0.2)
+
+
+def test_a_dropped_surrogate_leaves_the_walk_nine_moves_in_ten(rng):
+    state, config = misled(rng, S.Values())
+    measures = np.zeros_like(state.measures)
+    measures[0], measures[1] = 0.05, 0.01
+    tuning = np.zeros(len(kh.KINDS))
+    tuning[:2] = 0.7, 0.3
+    without = state._replace(fit=None, shares=tuning)
+    walks = [kh.finish(s._replace(measures=measures), config).shares[0] for s in (state, without)]
+    np.testing.assert_allclose(walks, 0.9)
+    # Differences that are worth more keep their part.
+    measures[1] = 0.06
+    assert kh.finish(state._replace(measures=measures), config).shares[0] == pytest.approx(0.7)
 
 
 @pytest.mark.slow
@@ -309,7 +349,8 @@ def test_tuning_too_short_to_learn_from(tune, rng):
 
 def test_a_fit_that_fails_keeps_the_old_one(rng):
     state, config = misled(rng, S.Values())
-    empty = state._replace(evaluated=state.evaluated._replace(count=1), visited=state.visited._replace(count=1))
+    one = {name: getattr(state, name)._replace(count=1) for name in ("evaluated", "visited", "levels")}
+    empty = state._replace(**one)
     assert kh.refit(rng, [empty], config) is None
 
 
