@@ -26,8 +26,9 @@ import numpy as np
 
 from pymc_kernel.linalg import solve_lower
 from pymc_kernel.mcmc import adaptive_metropolis as walk
+from pymc_kernel.mcmc import noise
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
-from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
+from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept
 from pymc_kernel.mcmc.survey import survey
 from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, leapfrog, surrogate_chain, vary_step_size
 from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables, scaled_expansion
@@ -119,22 +120,22 @@ class Config:
         Share of random-walk moves in (0, 1]; with a useless surrogate it becomes 1 by itself.
     max_steps : int
         Longest trajectory in leapfrog steps. Steps cost microseconds, no evaluation.
-    target_accept : float
-        Of the random walk.
+    target_accept : float or "auto"
+        Of the random walk, as of ``adaptive_metropolis``.
     noisy : bool
-        Whether the log density is estimated: the surrogate then has to look for the size of the noise.
+        Whether the log density is estimated: the surrogate then has to look for the size of the noise, and the random
+        walk measures it by one more evaluation in ten of its moves while the chain tunes.
     """
 
     estimator: object = field(default_factory=Values)
     exploring_share: float = 0.1
     max_steps: int = 60
-    target_accept: float = 0.234
+    target_accept: float | str = "auto"
     noisy: bool = False
 
     def __post_init__(self):
         check_surrogate_moves(self.estimator, self.exploring_share, self.max_steps)
-        if not 0.0 < self.target_accept < 1.0:
-            raise ValueError(f"target_accept must lie between 0 and 1, got {self.target_accept!r}.")
+        noise.check_target(self.target_accept)
 
 
 class Fit(NamedTuple):
@@ -187,7 +188,7 @@ def init(position, log_density: float, config: Config) -> State:
     """Return the first state; errors as in ``adaptive_metropolis.init``."""
     position, log_density = checked_start(position, log_density)
     d = position.size
-    first = walk.init(position, log_density, walk.Config(target_accept=config.target_accept))
+    first = walk.init(position, log_density, walk.Config(noisy=config.noisy))
     evaluated = append(empty_history(_NUM_EVALUATED, d + 1), np.append(position, log_density))
     kinds = len(KINDS)
     return State(
@@ -234,7 +235,7 @@ def _to_unit(factor, mean, position):
 def step(
     rng: np.random.Generator, state: State, log_density: Callable[[np.ndarray], float], config: Config
 ) -> tuple[State, Info]:
-    """Return the next state and what happened; at most one evaluation of ``log_density``.
+    """Return the next state and what happened; at most one evaluation of ``log_density``, or two to measure noise.
 
     With everything learnt held fixed, each kind of move leaves the target invariant, and so does their mixture:
     the walk and the difference are symmetric, a trajectory is reversible and preserves volume, a chain of
@@ -244,6 +245,8 @@ def step(
     if kind == _SURVEY and not len(state.survey):
         kind = _WALK
     if kind == _WALK:
+        here = state.walk._replace(position=state.position, log_density=state.log_density)
+        state = state._replace(walk=walk.probed(here, log_density))
         scale, num_steps, log_ratio = math.exp(state.walk.log_scale), 0, 0.0
         proposal = walk._move(state.position, state.walk.factor, scale, rng.standard_normal(state.position.size))
     elif kind == _DIFFERENCE:
@@ -345,7 +348,8 @@ def learn_from(state: State, info: Info, config: Config) -> State:
     mean, factor = walk.learn_shape(past.mean, past.factor, state.position, state.iteration)
     log_scale, walks = past.log_scale, past.iteration
     if info.kind == _WALK:
-        log_scale += robbins_monro_rate(walks) * (info.accept_prob - config.target_accept)
+        floor = walk.scale_floor(walk.Config(), past.noise, past.factor, state.iteration)
+        log_scale = walk.learn_scale(past, info.accept_prob, config.target_accept, floor)
         walks += 1
     evaluated = state.evaluated
     if math.isfinite(info.proposal_log_density):

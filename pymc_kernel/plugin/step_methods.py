@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from pymc_kernel import scores
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.kernels import Gaussian, Kernel
-from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
+from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc, noise
 from pymc_kernel.plugin.model_functions import compile_log_density
 
 __all__ = ["KAMH", "AdaptiveMetropolis", "KernelHMC", "register_step_methods"]
@@ -73,7 +73,7 @@ class TransitionStep(ArrayStepShared):
         if initial_point is None:
             initial_point = model.initial_point()
         self.density = compile_log_density(model, value_vars, initial_point, type(self).__name__, compile_kwargs)
-        self.config = config
+        self.config = config = replace(config, noisy=bool(self.density.estimated))
         self.adaptation = adaptation
         super().__init__(value_vars, self.density.shared, blocked=blocked, rng=rng)
         empty = [v.name for v in value_vars if np.size(initial_point[v.name]) == 0]
@@ -179,16 +179,24 @@ class TransitionStep(ArrayStepShared):
         raise NotImplementedError
 
     def _warning(self, state) -> SamplerWarning | None:
-        """Return a warning, once a chain, when it has rejected for too long after tuning."""
-        if self.warned or self.tune or state.rejections < _STUCK_AFTER:
+        """Return a warning, once a chain, when it has rejected for too long or is bound to creep after tuning."""
+        if self.warned or self.tune:
+            return None
+        message = f"{type(self).__name__}: {self._trouble(state)}"
+        if message.endswith(": "):
             return None
         self.warned = True
-        message = f"{type(self).__name__}: a chain has rejected {state.rejections} proposals in a row. "
         if self.density.estimated:
             message += self._noise_report(state)
         else:
             message += "Its proposals do not fit the place where it is: tune longer, or reparametrise."
         return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=self.draw)
+
+    def _trouble(self, state) -> str:
+        """Return what is wrong with a chain after tuning, or nothing."""
+        if state.rejections >= _STUCK_AFTER:
+            return f"a chain has rejected {state.rejections} proposals in a row. "
+        return ""
 
     def _noise_report(self, state) -> str:
         estimates = self.density.estimates(state.position, _NOISE_REPLICATES)
@@ -247,18 +255,38 @@ _SHARED_PARAMETERS = """
 """
 
 _SHARED_NOTES = """
-    One evaluation of the log density a draw at most. For an estimated likelihood the estimate that was accepted is
+    One evaluation of the log density a draw at most; while tuning on an estimated likelihood one more in ten, at the
+    point where the chain is, to measure the noise. For an estimated likelihood the estimate that was accepted is
     kept, so the posterior is exact; all free variables must then be in the one block.
 
     Statistics of each draw, in ``sample_stats``: ``accept`` (acceptance probability), ``moved`` (1 if the
     proposal was accepted), ``proposal_scale``, ``log_density`` (at the draw; an estimated one as accepted),
     ``stuck_for`` (rejections in a row up to this draw), ``evaluations`` (of the log density, normally 1).
     A chain that is stuck after tuning is reported once, with the variance of the log estimate if the density
-    is estimated.
+    is estimated; so is one whose scale noise has driven to its floor (a tenth of 2.38 / sqrt(d), in units of the
+    learnt covariance), and one that cannot reach the ``target_accept`` given under the noise measured.
 """
 
 
-class AdaptiveMetropolis(TransitionStep):
+class _RandomWalk(TransitionStep):
+    """What steps share whose one scale is learnt from the acceptance rate."""
+
+    def _trouble(self, state) -> str:
+        found = super()._trouble(state)
+        if found or not (state.noise.is_noisy and state.noise.num_probes and self.config.learn_scale):
+            return found
+        ceiling = f"noise lets no more than {state.noise.ceiling:.2g} of all steps through, however short. "
+        if noise.is_out_of_reach(self.config.target_accept, state.noise):
+            return (
+                f"the target acceptance of {self.config.target_accept:g} cannot be reached by steps that get anywhere: "
+                f'{ceiling}Leave target_accept at "auto". '
+            )
+        if self._transition_module.is_at_floor(state, self.config):
+            return f"the scale of the proposals has shrunk to its floor, so the chain creeps: {ceiling}"
+        return ""
+
+
+class AdaptiveMetropolis(_RandomWalk):
     """Random-walk Metropolis with a learnt covariance and a learnt scale.
 
     Parameters
@@ -271,8 +299,9 @@ class AdaptiveMetropolis(TransitionStep):
         What is adapted. With both False this is plain Metropolis.
     scale : float, optional
         Factor on the proposal's standard deviation, 2.38 / sqrt(d) to begin with.
-    target_accept : float
-        Acceptance rate that the scale is driven to.
+    target_accept : float or "auto"
+        Acceptance rate that the scale is driven to. "auto" is .234, and for an estimated likelihood the rate that is
+        best under its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
     {parameters}
 
     Notes
@@ -299,7 +328,7 @@ class AdaptiveMetropolis(TransitionStep):
         learn_covariance: bool = True,
         scale: float | None = None,
         learn_scale: bool = True,
-        target_accept: float = 0.234,
+        target_accept: float | str = "auto",
         adaptation: str = "tuning",
         model=None,
         rng=None,
@@ -314,7 +343,7 @@ class AdaptiveMetropolis(TransitionStep):
         return adaptive_metropolis.adapt(state, info, self.config)
 
 
-class KAMH(TransitionStep):
+class KAMH(_RandomWalk):
     """Kernel adaptive Metropolis-Hastings: a random walk that follows the local shape of the posterior.
 
     Parameters
@@ -335,8 +364,9 @@ class KAMH(TransitionStep):
         Of the proposal at the start; it is learnt.
     learn_scale : bool
         Whether the scale is driven to ``target_accept``.
-    target_accept : float
-        Acceptance rate that the scale is driven to.
+    target_accept : float or "auto"
+        Acceptance rate that the scale is driven to. "auto" is .234, and for an estimated likelihood the rate that is
+        best under its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
     whiten : bool or str
         Whether the kernel acts in coordinates of unit covariance; ``"local"`` for those in which the neighbourhoods of
         the chain's past have it, on the average: for thin, bent or scattered posteriors, at 0.1 s for each subsample.
@@ -369,7 +399,7 @@ class KAMH(TransitionStep):
         gamma: float | None = None,
         scale: float | None = None,
         learn_scale: bool = True,
-        target_accept: float = 0.234,
+        target_accept: float | str = "auto",
         whiten: bool = True,
         adaptation: str = "tuning",
         model=None,
@@ -420,8 +450,8 @@ class KernelHMC(TransitionStep):
         itself.
     max_steps : int
         Leapfrog steps of a trajectory at most; they cost microseconds and no evaluation.
-    target_accept : float
-        Acceptance rate that the random walk's scale is driven to.
+    target_accept : float or "auto"
+        Acceptance rate that the random walk's scale is driven to, as of :class:`KAMH`.
     model, rng, initial_point, compile_kwargs, blocked
         As in every step of PyMC; ``pm.sample`` fills in what it needs. One block by default.
 
@@ -467,7 +497,7 @@ class KernelHMC(TransitionStep):
         surrogate="auto",
         exploring_share: float = 0.1,
         max_steps: int = 60,
-        target_accept: float = 0.234,
+        target_accept: float | str = "auto",
         model=None,
         rng=None,
         initial_point=None,
@@ -480,7 +510,6 @@ class KernelHMC(TransitionStep):
             surrogate = _ESTIMATORS[surrogate]()
         config = kernel_hmc.Config(surrogate, exploring_share, max_steps, target_accept)
         super().__init__(vars, config, "tuning", model, rng, initial_point, compile_kwargs, blocked)
-        self.config = replace(config, noisy=bool(self.density.estimated))
         self.learnt = None  # by ``sample_khmc``: a state whose fit, archive and shares every chain starts with
 
     @property

@@ -38,7 +38,7 @@ def test_covariance_equals_the_formula(kernel, rng):
         def gradient(a, b):
             return kernel.gradient(a[None], b[None])[0, 0]
 
-        nu = 0.7 * np.sqrt(fit.normaliser)
+        nu = 0.7 * fit.unit * np.sqrt(fit.normaliser)
         expected = fit.factor @ kameleon_covariance(gradient, z, whitened, 0.3, nu) @ fit.factor.T
         np.testing.assert_allclose(ka.proposal_covariance(x, fit, config, 0.7), expected, rtol=1e-10, atol=1e-13)
 
@@ -49,10 +49,11 @@ def test_linear_kernel_is_adaptive_metropolis(rng):
     points, fit = one_fit(rng, config)
     sample = np.cov(points.T) * (len(points) - 1)
     for x in rng.normal(size=(3, 3)):
-        expected = 0.04 * np.eye(3) + 4 * fit.normaliser * 0.5**2 * sample
+        expected = 0.04 * np.eye(3) + 4 * fit.normaliser * (0.5 * fit.unit) ** 2 * sample
         np.testing.assert_allclose(ka.proposal_covariance(x, fit, config, 0.5), expected, rtol=1e-10)
-    # The normaliser gives the sample covariance a mean trace of d: a global walk with the usual scale.
-    np.testing.assert_allclose(4 * fit.normaliser * np.trace(sample), 3.0, rtol=1e-10)
+    # Normaliser and unit give it the trace of the sample's own covariance: a global walk with the usual scale.
+    size = 4 * fit.normaliser * fit.unit**2 * np.trace(sample)
+    np.testing.assert_allclose(size, np.trace(np.cov(points.T, bias=True)), rtol=1e-10)
     # A constant covariance makes the proposal symmetric.
     state = ka.with_fit(ka.init(points[0], 0.0, config), fit)
     *_, log_ratio = ka._propose(state.whitened, state.local, fit, 0.2, 0.5, rng.standard_normal(3))
@@ -64,7 +65,7 @@ def test_ratio_is_that_of_the_two_normal_densities(whiten, rng):
     config = ka.Config(whiten=whiten)
     points, fit = one_fit(rng, config)
     state = ka.with_fit(ka.init(points[0], 0.0, config), fit)
-    gamma, nu = config.widths(0.8)
+    gamma, nu = config.widths(0.8 * fit.unit)
     x = state.position
     for _ in range(5):
         y, _, local, log_ratio = ka._propose(state.whitened, state.local, fit, gamma, nu, rng.standard_normal(3))
@@ -89,7 +90,7 @@ def test_proposals_have_the_covariance_they_claim(rng):
 def test_far_away_the_walk_is_isotropic(rng):
     config = ka.Config(kernel=K.Gaussian(1.0), whiten=False)
     _, fit = one_fit(rng, config)
-    gamma, _ = config.widths(0.8)
+    gamma, _ = config.widths(0.8 * fit.unit)
     np.testing.assert_allclose(
         ka.proposal_covariance(np.full(3, 1e3), fit, config, 0.8), gamma**2 * np.eye(3), rtol=1e-12
     )
