@@ -526,7 +526,8 @@ def finish(state: State, config: Config) -> State:
     than exploring gets two moves in ten, one that is worse gets none.
     """
     d = state.position.size
-    state = state._replace(evaluated=empty_history(0, d + 1), survey=np.empty((0, d)))
+    settled = state.walk._replace(noise=noise.settled(state.walk.noise))
+    state = state._replace(evaluated=empty_history(0, d + 1), survey=np.empty((0, d)), walk=settled)
     if state.fit is None:
         return state
     worth = state.measures.min(axis=1)

@@ -22,6 +22,7 @@ __all__ = [
     "is_out_of_reach",
     "optimal_target",
     "probe",
+    "settled",
     "target_of",
     "unmeasured",
     "variance_of",
@@ -95,6 +96,11 @@ def probe(known: Noise, iteration: int, kept: float, again: float) -> Noise:
     ceiling = known.ceiling + gain * (accepted - known.ceiling)
     following = iteration + max(_INTERVAL, int(_LATE_SHARE * iteration))
     return Noise(True, ceiling, optimal_target(ceiling), known.num_probes + 1, following)
+
+
+def settled(known: Noise) -> Noise:
+    """Return what is known, with no more probes to come: for the end of the adaptation."""
+    return known._replace(next_probe=math.inf)
 
 
 def ceiling_of(variance: float) -> float:

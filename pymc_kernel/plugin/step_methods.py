@@ -271,6 +271,20 @@ _SHARED_NOTES = """
 class _RandomWalk(TransitionStep):
     """What steps share whose one scale is learnt from the acceptance rate."""
 
+    def _begin(self, position, log_density):
+        return self._settled_unless_learning(super()._begin(position, log_density))
+
+    def stop_tuning(self):
+        """End the learning, and with it the evaluations that measure noise."""
+        super().stop_tuning()
+        if self.transition is not None:
+            self.transition = self._settled_unless_learning(self.transition)
+
+    def _settled_unless_learning(self, state):
+        if self.tune or self.adaptation == "vanishing":
+            return state
+        return state._replace(noise=noise.settled(state.noise))
+
     def _trouble(self, state) -> str:
         found = super()._trouble(state)
         if found or not (state.noise.is_noisy and state.noise.num_probes and self.config.learn_scale):

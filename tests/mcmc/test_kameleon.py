@@ -6,6 +6,7 @@ from case_studies.targets import banana, correlated_gaussian
 from pymc_kernel import kernels as K
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.mcmc import kameleon as ka
+from pymc_kernel.smc.moves import Evaluated, Kameleon
 from tests.reference.slow_kernels import kameleon_covariance
 
 KERNELS = [
@@ -292,3 +293,71 @@ def test_the_scale_cannot_run_away_where_every_step_is_accepted(rng):
         state, info = ka.step(rng, state, lambda x: 0.0, config)
         state = ka.adapt(rng, state, info, config, 2000)
     assert np.exp(state.log_scale) <= 4.0 * 2.38 / np.sqrt(2) * (1 + 1e-12)
+
+
+# -- units ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whiten", [True, False, "local"])
+def test_the_scale_means_the_same_in_all_units(whiten, rng):
+    """Parameters a thousand times as large give a proposal a thousand times as wide, at the same scale."""
+    config = ka.Config(whiten=whiten)
+    points = rng.normal(size=(60, 3)) @ np.diag([1.0, 2.0, 3.0])
+    factor = np.linalg.cholesky(np.cov(points.T))
+    small, large = (
+        ka.proposal_covariance(
+            k * points[7],
+            ka.fit(k * points, k * points.mean(axis=0), k * factor, config, np.random.default_rng(2)),
+            config,
+            0.8,
+        )
+        for k in (1.0, 1000.0)
+    )
+    np.testing.assert_allclose(large, 1e6 * small, rtol=1e-7)
+    # On the average over the points it is s^2 times the covariance of the sample, in size.
+    fit = ka.fit(points, points.mean(axis=0), factor, config, rng)
+    sizes = [np.trace(np.linalg.solve(np.cov(points.T), ka.proposal_covariance(x, fit, config, 0.8))) for x in points]
+    if whiten is True:
+        assert np.mean(sizes) == pytest.approx(3 * 0.8**2, rel=0.05)
+    elif not whiten:
+        total = np.mean([np.trace(ka.proposal_covariance(x, fit, config, 0.8)) for x in points])
+        assert total == pytest.approx(0.8**2 * np.trace(np.cov(points.T)), rel=0.1)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1000.0])
+def test_without_whitening_parameters_may_have_any_size(unit, rng):
+    """The thesis's form, with its fixed isotropic part; a bound in raw units pinned the scale at 6.73."""
+    target = correlated_gaussian(num_dims=2, condition=1.0)
+
+    def log_density(x):
+        return target.log_density(x / unit)
+
+    config = ka.Config(gamma=0.2 * min(unit, 1.0), whiten=False, subsample_size=200)
+    state = ka.init(np.zeros(2), log_density(np.zeros(2)), config)
+    draws, moved = np.empty((3000, 2)), 0
+    for t in range(5000):
+        state, info = ka.step(rng, state, log_density, config)
+        if t < 2000:
+            state = ka.adapt(rng, state, info, config, 2000)
+        else:
+            draws[t - 2000], moved = state.position, moved + info.accepted
+    assert 0.1 < moved / 3000 < 0.5
+    assert np.exp(state.log_scale) < 0.99 * config.largest_scale(2)
+    np.testing.assert_allclose(draws.std(axis=0) / unit, target.sample(rng, 50_000).std(axis=0), rtol=0.25)
+
+
+@pytest.mark.parametrize(("start", "bound"), [(None, 4 * 2.38 / np.sqrt(2)), (3.0, 4 * 2.38 / np.sqrt(2)), (9.0, 9.0)])
+def test_chains_and_particles_have_one_bound(start, bound, rng):
+    config = ka.Config(scale=start, subsample_size=50)
+    state = ka.init(np.zeros(2), 0.0, config)
+    accepted = ka.Info(True, 1.0, 1.0, state.position, 0.0)
+    for _ in range(300):
+        state = ka.adapt(rng, state, accepted, config, 0)
+    assert np.exp(state.log_scale) == pytest.approx(bound)
+    moves = Kameleon(config, learning_rate=1.0)
+    positions = rng.normal(size=(60, 2))
+    particles = Evaluated(positions, np.zeros(60), np.zeros(60))
+    learnt = moves.fit(rng, particles, particles, 1.0, None)
+    for _ in range(8):
+        learnt = moves.adapt(learnt, moves.propose(rng, positions, learnt), np.ones(60))
+    assert moves.scale_of(learnt) == pytest.approx(bound)
