@@ -6,7 +6,8 @@ chains of 1,000 draws after 1,000 of tuning of which the spread (root mean squar
 the truth, those in which it is in some dimension, those that warned, and those that are narrow in some dimension
 without a warning. Through ``pm.sample(step=...)`` and on arrays, where a chain warns by what PyMC's user would be told.
 
-Run: python -m case_studies.benchmarks.noisy_walks [--chains 64] [--ways pm.sample arrays] [--target-accept .234]
+Run: python -m case_studies.benchmarks.noisy_walks [--chains 64] [--ways pm.sample arrays] [--sigmas 1.5]
+     [--target-accept .234]
 """
 
 import argparse
@@ -108,6 +109,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--chains", type=int, default=64)
     parser.add_argument("--ways", nargs="*", default=list(WAYS))
+    parser.add_argument("--sigmas", type=float, nargs="*", default=SIGMAS)
     parser.add_argument("--target-accept", type=float, default=None)
     arguments = parser.parse_args()
     logging.getLogger("pymc").setLevel(logging.ERROR)
@@ -116,7 +118,7 @@ def main():
     rows = []
     for name in STEPS:
         for way in arguments.ways:
-            for sigma in SIGMAS:
+            for sigma in arguments.sigmas:
                 for num_dims in DIMENSIONS:
                     begun = time.perf_counter()
                     chains = WAYS[way](name, sigma, num_dims, arguments.chains, 1, target)

@@ -468,6 +468,19 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     return state
 
 
+def _shape(state):
+    """Return mean and factor of the coordinates for the next fit.
+
+    A chain under noise stays where it is for dozens of draws, and the running moments of the walk, which count the
+    latest draws most, then rest on a handful of places; all of the recent history counts alike instead.
+    """
+    places = recent(state.history, _RECENT_FRACTION)
+    d = places.shape[1]
+    if not state.noise.is_noisy or np.unique(places[:, 0]).size < 4 * d + 4:
+        return state.walk.mean, state.walk.factor
+    return places.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(places.T, bias=True)))
+
+
 def _floor(state, config):
     if not config.whiten and state.fit is not None:
         return config.smallest_scale(state.position.size) if state.noise.is_noisy else 0.0
@@ -491,7 +504,7 @@ def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
     if np.unique(candidates, axis=0).shape[0] < 2 * candidates.shape[1] + 3:
         return state
     try:
-        learnt = fit(candidates, state.walk.mean, state.walk.factor, config, rng)
+        learnt = fit(candidates, *_shape(state), config, rng)
     except (ValueError, np.linalg.LinAlgError):
         return state
     return with_fit(state, learnt)._replace(num_refreshes=state.num_refreshes + 1)

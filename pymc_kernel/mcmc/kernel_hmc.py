@@ -245,8 +245,9 @@ def step(
     if kind == _SURVEY and not len(state.survey):
         kind = _WALK
     if kind == _WALK:
-        here = state.walk._replace(position=state.position, log_density=state.log_density)
-        state = state._replace(walk=walk.probed(here, log_density))
+        if state.walk.iteration >= state.walk.noise.next_probe:
+            here = state.walk._replace(position=state.position, log_density=state.log_density)
+            state = state._replace(walk=walk.probed(here, log_density))
         scale, num_steps, log_ratio = math.exp(state.walk.log_scale), 0, 0.0
         proposal = walk._move(state.position, state.walk.factor, scale, rng.standard_normal(state.position.size))
     elif kind == _DIFFERENCE:
