@@ -375,7 +375,7 @@ class KAMH(_RandomWalk):
         A fixed standard deviation of the isotropic part instead, in whitened units: the thesis's form. It
         needs to fit the target; chains have been seen to linger in the tails where it does not.
     scale : float, optional
-        Of the proposal at the start; it is learnt.
+        Of the proposal at the start, in units of the spread that is learnt; 2.38 / sqrt(d) by default.
     learn_scale : bool
         Whether the scale is driven to ``target_accept``.
     target_accept : float or "auto"

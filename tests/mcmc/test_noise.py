@@ -167,9 +167,10 @@ def test_the_scale_keeps_a_floor_under_noise_alone(module):
 
 def test_a_small_target_is_reached_in_spite_of_the_floor():
     """As long as the first covariance is most of what is learnt, the scale has to make up for it."""
-    density = NoisyNormal(1.5, 0, scale=1e-3)
-    _, draws = run(am, am.Config(), density, 1, 0, 1000, 2000)
-    assert draws.std() == pytest.approx(1e-3, rel=0.35)
+    density = NoisyNormal(1.5, 0, scale=1e-5)
+    state, draws = run(am, am.Config(), density, 1, 0, 1000, 2000)
+    assert math.exp(state.log_scale) < 0.5 * am.Config().smallest_scale(1)
+    assert draws.std() == pytest.approx(1e-5, rel=0.35)
 
 
 def test_a_target_above_the_ceiling_is_out_of_reach():

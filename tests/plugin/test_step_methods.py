@@ -450,6 +450,19 @@ def test_noise_is_measured_while_tuning_and_scales_do_not_collapse(name):
     assert scales.max() < 4.0
 
 
+def test_numbers_used_again_leave_a_higher_ceiling():
+    """What counts is the noise of the acceptance ratio, not that of the estimate."""
+    with pm.Model() as model:
+        theta = pm.Flat("theta", shape=2, initval=np.zeros(2))
+        pk.EstimatedLikelihood("y", noisy_pair, theta, observed=np.zeros(1), reuse_noise=0.9)
+        step = pk.AdaptiveMetropolis()
+    step.setup_chain(np.random.default_rng(1), 400, 0)
+    advance(step, model.initial_point(), 400)
+    assert step.transition.noise.num_probes == 40
+    # Nine in ten probes are the estimate that the chain holds, one in ten is accepted with .23.
+    assert step.transition.noise.ceiling == pytest.approx(0.92, abs=0.1)
+
+
 def test_a_target_that_noise_puts_out_of_reach_is_reported(caplog):
     sample(two_noisy_parameters(), lambda: pk.AdaptiveMetropolis(target_accept=0.234), cores=1, tune=400, chains=1)
     [message] = [r.message for r in caplog.records if "cannot be reached" in r.message]
