@@ -81,6 +81,7 @@ def on_arrays(name, sigma, num_dims, chains, seed, target_accept="auto", tune=10
             else:
                 state = module.adapt(state, info, config)
         warned[c] |= module.is_at_floor(state, config) or noise.is_out_of_reach(target_accept, state.noise)
+        warned[c] |= (np.diff(found[c, :, 0]) != 0.0).sum() < noise.MOVES_PER_DIMENSION * num_dims
     return Chains(found, warned, float(accept.mean()))
 
 

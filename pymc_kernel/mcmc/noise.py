@@ -15,6 +15,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 __all__ = [
+    "MOVES_PER_DIMENSION",
     "PLAIN_TARGET",
     "Noise",
     "ceiling_of",
@@ -30,6 +31,9 @@ __all__ = [
 
 #: Acceptance rate of the best random walk on a Gaussian in many dimensions, without noise.
 PLAIN_TARGET = 0.234
+#: Accepted steps of a random walk at its best scale that are worth about as many effective draws, 12, as tell a spread
+#: to a fifth, in each dimension.
+MOVES_PER_DIMENSION = 12
 _INTERVAL = 10  # draws between two probes while adapting: a tenth more evaluations
 _LATE_SHARE = 0.01  # of the draws so far is the interval later on, where adaptation never ends
 # Until probes tell, the ceiling of a standard deviation of 1.5 is assumed, with the weight of five of them: a target

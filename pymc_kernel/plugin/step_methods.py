@@ -37,12 +37,14 @@ class TransitionState(StepMethodState):
 
     tune: bool
     num_tune: int
+    num_draws: int  # announced, after tuning
     transition: Any  # the State of the transition, None before the first draw
     returned: Any  # bytes of the position last handed to PyMC
     surroundings: Any  # bytes of the other variables at that moment
     noise: Any  # generators of an estimated density
     warned: bool
     draw: int  # draws of the chain so far, tuning included
+    moves: int  # proposals accepted after tuning
 
 
 class TransitionStep(ArrayStepShared):
@@ -82,24 +84,26 @@ class TransitionStep(ArrayStepShared):
         num_dims = sum(int(np.size(initial_point[v.name])) for v in value_vars)
         # A wrong shape in the configuration is found here, before any long work.
         self._transition_module.init(np.zeros(num_dims), 0.0, config)
-        self._start(num_tune=0)
+        self._start(num_tune=0, num_draws=0)
 
     # -- life of a chain ----------------------------------------------------------------------------
 
-    def _start(self, num_tune: int) -> None:
+    def _start(self, num_tune: int, num_draws: int) -> None:
         self.tune = True
         self.num_tune = num_tune
+        self.num_draws = num_draws
         self.transition = None
         self.returned = None
         self.surroundings = None
         self.warned = False
         self.draw = 0
+        self.moves = 0
         self.density.seed(self.rng)
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
         """Start a chain afresh: nothing learnt from another one, noise drawn from this chain's generator."""
         super().setup_chain(rng, tune, draws)
-        self._start(int(tune))
+        self._start(int(tune), int(draws))
         self.tune = tune > 0
 
     @property
@@ -128,6 +132,7 @@ class TransitionStep(ArrayStepShared):
             state = self._adapt(state, info)
         self.transition = state
         self.draw += 1
+        self.moves += not self.tune and info.accepted
         position = state.position.astype(q0.data.dtype, copy=False)
         self.returned = position.tobytes()
         self.surroundings = self._now
@@ -264,7 +269,8 @@ _SHARED_NOTES = """
     ``stuck_for`` (rejections in a row up to this draw), ``evaluations`` (of the log density, normally 1).
     A chain that is stuck after tuning is reported once, with the variance of the log estimate if the density
     is estimated; so is one whose scale noise has driven to its floor (a tenth of 2.38 / sqrt(d), in units of the
-    learnt covariance), and one that cannot reach the ``target_accept`` given under the noise measured.
+    learnt covariance), one that cannot reach the ``target_accept`` given under the noise measured, and one that has
+    moved less than twelve times for each parameter.
 """
 
 
@@ -287,8 +293,16 @@ class _RandomWalk(TransitionStep):
 
     def _trouble(self, state) -> str:
         found = super()._trouble(state)
-        if found or not (state.noise.is_noisy and state.noise.num_probes and self.config.learn_scale):
+        if found or not self.density.estimated:
             return found
+        is_last = self.draw == self.num_tune + self.num_draws
+        if is_last and self.moves < noise.MOVES_PER_DIMENSION * state.position.size:
+            return (
+                f"a chain has moved {self.moves} times in {self.num_draws} draws, which is too little to show the "
+                f"spread of {state.position.size} parameters. "
+            )
+        if not (state.noise.num_probes and self.config.learn_scale):
+            return ""
         ceiling = f"noise lets no more than {state.noise.ceiling:.2g} of all steps through, however short. "
         if noise.is_out_of_reach(self.config.target_accept, state.noise):
             return (
