@@ -5,7 +5,7 @@ the exact law is that of the kernel (1 + x'y / d)^3 on coordinates scaled by the
 all mixed moments up to the third; its features are written out, so the exact law enters through 400,000 draws of it.
 The true evidence is known.
 
-Run: python -m case_studies.benchmarks.smc [--repetitions 30] [--parts banana thesis glass speed]
+Run: python -m case_studies.benchmarks.smc [--repetitions 30] [--parts banana thesis glass speed] [--methods KASMC]
 Parts and rows that are not run stay as they were.
 """
 
@@ -146,11 +146,11 @@ def one_run(task):
     return discrepancy(draws), evidence - LOG_EVIDENCE, evaluations, seconds
 
 
-def bananas(part, repetitions, pool):
-    """Write one of the two tables of the banana."""
+def bananas(part, repetitions, pool, names=None):
+    """Write one of the two tables of the banana, or the rows with these names."""
     methods, marker = (METHODS, "smc-banana") if part == "banana" else (THESIS, "smc-thesis")
     rows = []
-    for name in methods:
+    for name in methods if names is None else [m for m in methods if m in names]:
         found = np.array(list(pool.map(one_run, [(part, name, seed) for seed in range(repetitions)])))
         mean, error = found.mean(axis=0), found[:, 0].std(ddof=1) / math.sqrt(repetitions)
         evidence = "" if name == "exact draws" else f"{math.sqrt((found[:, 1] ** 2).mean()):.3f}"
@@ -243,13 +243,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--repetitions", type=int, default=30)
     parser.add_argument("--parts", nargs="*", default=["banana", "thesis", "glass", "speed"])
+    parser.add_argument("--methods", nargs="*", help="rows of the two tables of the banana")
     arguments = parser.parse_args()
     if "speed" in arguments.parts:
         speed()
     with ProcessPoolExecutor(2) as pool:
         for part in ("banana", "thesis"):
             if part in arguments.parts:
-                bananas(part, arguments.repetitions, pool)
+                bananas(part, arguments.repetitions, pool, arguments.methods)
         if "glass" in arguments.parts:
             glass(max(2, arguments.repetitions * 5 // 3), pool)
 

@@ -14,14 +14,42 @@ import numba
 import numpy as np
 
 from pymc_kernel.linalg import cholesky_update, definite_cholesky, lower_times
+from pymc_kernel.mcmc import noise
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
 
-__all__ = ["Config", "Info", "State", "adapt", "init", "optimal_scale", "relocate", "step"]
+__all__ = [
+    "Config",
+    "Info",
+    "State",
+    "adapt",
+    "init",
+    "is_at_floor",
+    "learn_scale",
+    "learn_shape",
+    "optimal_scale",
+    "probed",
+    "relocate",
+    "scale_floor",
+    "smallest_scale",
+    "step",
+]
+
+# Under noise the best scale is that without it to within a tenth. What shapes that are far from Gaussian ask for has
+# been a third of it at the least; a scale of a tenth needs a hundred times as many draws.
+_SMALLEST_SCALE = 0.1
 
 
 def optimal_scale(num_dims: int) -> float:
     """Return 2.38 / sqrt(d), the best random-walk scale for Gaussians (Gelman, Roberts and Gilks 1996)."""
     return 2.38 / math.sqrt(num_dims)
+
+
+def smallest_scale(num_dims: int, start: float | None = None) -> float:
+    """Return the floor of a scale that is learnt under noise: .1 x 2.38 / sqrt(d), or the first scale if smaller.
+
+    In units of the learnt covariance.
+    """
+    return min(_SMALLEST_SCALE * optimal_scale(num_dims), math.inf if start is None else start)
 
 
 @dataclass(frozen=True)
@@ -36,15 +64,20 @@ class Config:
     learn_covariance, learn_scale : bool
     scale : float, optional
         Factor on the proposal's standard deviation at the start; 2.38 / sqrt(d) by default.
-    target_accept : float
-        Acceptance rate that the learnt scale is driven to, in (0, 1).
+    target_accept : float or "auto"
+        Acceptance rate that the learnt scale is driven to, in (0, 1). "auto" is .234, and where the log density is
+        noisy the rate that is best under the noise measured, see ``noise``.
+    noisy : bool, optional
+        Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the
+        scale is learnt, and the scale keeps a floor. None finds out, by one evaluation after 0, 1, 10, 100, ... draws.
     """
 
     covariance: np.ndarray | None = None
     learn_covariance: bool = True
     scale: float | None = None
     learn_scale: bool = True
-    target_accept: float = 0.234
+    target_accept: float | str = "auto"
+    noisy: bool | None = None
 
     def __post_init__(self):
         if self.covariance is not None:
@@ -58,8 +91,12 @@ class Config:
             object.__setattr__(self, "covariance", covariance)
         if self.scale is not None and not (np.isfinite(self.scale) and self.scale > 0):
             raise ValueError(f"scale must be a positive number, got {self.scale!r}.")
-        if not 0.0 < self.target_accept < 1.0:
-            raise ValueError(f"target_accept must lie between 0 and 1, got {self.target_accept!r}.")
+        noise.check_target(self.target_accept)
+
+    def smallest_scale(self, num_dims: int) -> float:
+        """Return the floor of the scale under noise; 0 where there is none."""
+        # Along a covariance that is given and not learnt the best scale may be any.
+        return smallest_scale(num_dims, self.scale) if self.learn_scale and self.learn_covariance else 0.0
 
 
 class State(NamedTuple):
@@ -71,6 +108,7 @@ class State(NamedTuple):
     factor: np.ndarray  # (d, d), Cholesky factor of the proposal covariance before the scale
     log_scale: float
     iteration: int  # of the adaptation
+    noise: noise.Noise
     rejections: int  # in a row, up to now
 
 
@@ -135,7 +173,8 @@ def init(position, log_density: float, config: Config) -> State:
     else:
         factor = np.linalg.cholesky(config.covariance)
     scale = optimal_scale(d) if config.scale is None else config.scale
-    return State(position, log_density, position.copy(), factor, math.log(scale), 0, 0)
+    known = noise.unmeasured(config.noisy, config.learn_scale)
+    return State(position, log_density, position.copy(), factor, math.log(scale), 0, known, 0)
 
 
 def relocate(state: State, position, log_density: float) -> State:
@@ -144,23 +183,64 @@ def relocate(state: State, position, log_density: float) -> State:
     return state._replace(position=position, log_density=log_density)
 
 
+def probed(state, log_density: Callable[[np.ndarray], float]):
+    """Return the state of any walk with its noise measured once more where that is due; one evaluation then."""
+    if state.iteration < state.noise.next_probe:
+        return state
+    again = log_density(state.position)
+    return state._replace(noise=noise.probe(state.noise, state.iteration, state.log_density, again))
+
+
 def step(
     rng: np.random.Generator, state: State, log_density: Callable[[np.ndarray], float], config: Config
 ) -> tuple[State, Info]:
     """Return the next state and what happened; one evaluation of ``log_density``, O(d^2) besides.
 
+    A second evaluation, at the position, where the noise is to be measured.
+
     The transition with a fixed factor and scale leaves the target invariant: the proposal is symmetric, and
     the log density kept in the state is never estimated anew.
     """
+    state = probed(state, log_density)
     scale = math.exp(state.log_scale)
-    proposal = _move(state.position, state.factor, scale, rng.standard_normal(state.position.size))
+    displacement = rng.standard_normal(state.position.size)
+    proposal = _move(state.position, state.factor, scale, displacement)
     proposed = log_density(proposal)
     accepted, probability = metropolis_accept(rng, proposed - state.log_density)
     if accepted:
-        state = State(proposal, proposed, state.mean, state.factor, state.log_scale, state.iteration, 0)
+        state = State(proposal, proposed, state.mean, state.factor, state.log_scale, state.iteration, state.noise, 0)
     else:
-        state = State(*state[:6], state.rejections + 1)
+        state = State(*state[:7], state.rejections + 1)
     return state, Info(accepted, probability, scale, proposal, proposed)
+
+
+def scale_floor(config, known: noise.Noise, factor: np.ndarray, iteration: int) -> float:
+    """Return the floor of the scale along a learnt covariance, 0 where there is none.
+
+    There is none without noise, where short steps are accepted. And there is none while the covariance that learning
+    began with is still a good part of what is learnt in some direction: that part says nothing of the target, and a
+    target far smaller than it needs a small scale.
+    """
+    if not known.is_noisy:
+        return 0.0
+    # The product of 1 - gain of ``learn_shape`` over all iterations so far.
+    d, t = factor.shape[0], iteration
+    first_share = math.prod((5.0 * d + i) / (t + 5.0 * d + i) for i in range(3))
+    first = 1.0 if getattr(config, "covariance", None) is None else np.diag(config.covariance)
+    is_learnt = (np.diag(factor) ** 2 > 2.0 * first_share * first).all()
+    return config.smallest_scale(d) if is_learnt else 0.0
+
+
+def learn_scale(state, accept_prob: float, target_accept: float | str, floor: float) -> float:
+    """Return the log scale of the state of any walk after one more draw, no lower than the log of ``floor``."""
+    target = noise.target_of(target_accept, state.noise)
+    log_scale = state.log_scale + robbins_monro_rate(state.iteration) * (accept_prob - target)
+    return max(log_scale, math.log(floor)) if floor > 0.0 else log_scale
+
+
+def is_at_floor(state: State, config: Config) -> bool:
+    """Return whether noise has driven the scale to its floor."""
+    return math.exp(state.log_scale) < 1.01 * scale_floor(config, state.noise, state.factor, state.iteration)
 
 
 def adapt(state: State, info: Info, config: Config) -> State:
@@ -169,5 +249,6 @@ def adapt(state: State, info: Info, config: Config) -> State:
     if config.learn_covariance:
         mean, factor = learn_shape(mean, factor, state.position, state.iteration)
     if config.learn_scale:
-        log_scale += robbins_monro_rate(state.iteration) * (info.accept_prob - config.target_accept)
-    return State(state.position, state.log_density, mean, factor, log_scale, state.iteration + 1, state.rejections)
+        floor = scale_floor(config, state.noise, factor, state.iteration + 1)
+        log_scale = learn_scale(state, info.accept_prob, config.target_accept, floor)
+    return State(state.position, state.log_density, mean, factor, log_scale, state.iteration + 1, *state[6:])

@@ -8,8 +8,9 @@ Three departures from the text, none of which touches exactness:
 
 - All happens in coordinates z = W^-1 (x - mean) in which the history has unit covariance (``whiten=True``),
   so that one length scale and one gamma mean the same in every direction.
-- M H M' is divided by its mean trace over the subsample, times d. This only renames nu, and lets nu keep its
-  meaning (about 2.38 / sqrt(d)) when subsample and bandwidth change.
+- M H M' is divided by its mean trace over the subsample, times d, and the scale counts in units of the subsample's
+  spread. This only renames nu, and lets nu keep its meaning (about 2.38 / sqrt(d)) when subsample, bandwidth and units
+  change.
 - Until the first subsample is drawn, moves are those of ``adaptive_metropolis``.
 
 Imports NumPy, Numba and the lower floors only.
@@ -28,9 +29,10 @@ from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.linalg import cholesky_in_place, dot_product, lower_times, solve_lower
 from pymc_kernel.mcmc import adaptive_metropolis as walk
+from pymc_kernel.mcmc import noise as noise_of
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
 from pymc_kernel.mcmc.local_metric import local_factor
-from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
+from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "adapt",
     "fit",
     "init",
+    "is_at_floor",
     "proposal_covariance",
     "refresh",
     "relocate",
@@ -80,15 +83,19 @@ class Config:
         A fixed standard deviation of the isotropic part instead, in the kernel's coordinates, with nu = s, as
         in the thesis.
     scale : float, optional
-        s at the start, for a local covariance of mean trace d; 2.38 / sqrt(d) by default.
+        s at the start, in units of the spread that is learnt (root mean variance of the subsample over the dimensions,
+        1 in whitened coordinates); 2.38 / sqrt(d) by default.
     learn_scale : bool
-        Whether s follows the acceptance rate by Robbins-Monro steps on its logarithm, up to four times
-        2.38 / sqrt(d) or ``scale``, whichever is larger.
-    target_accept : float
-        In (0, 1).
+        Whether s follows the acceptance rate by Robbins-Monro steps on its logarithm, up to ``largest_scale``.
+    target_accept : float or "auto"
+        In (0, 1). "auto" is .234, and where the log density is noisy the rate that is best under the noise measured,
+        see ``noise``.
     whiten : bool or str
         Whether the kernel acts in coordinates in which the history has unit covariance; ``"local"`` for ones in which
         its neighbourhoods have it, on the average, see ``local_metric``.
+    noisy : bool, optional
+        Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the
+        scale is learnt, and the scale keeps a floor. None finds out, by one evaluation after 0, 1, 10, 100, ... draws.
     """
 
     kernel: Kernel = field(default_factory=lambda: Gaussian("median"))
@@ -97,8 +104,9 @@ class Config:
     gamma: float | None = None
     scale: float | None = None
     learn_scale: bool = True
-    target_accept: float = 0.234
+    target_accept: float | str = "auto"
     whiten: bool | str = True
+    noisy: bool | None = None
 
     def __post_init__(self):
         if not isinstance(self.kernel, Kernel):
@@ -116,13 +124,25 @@ class Config:
             raise ValueError(f"gamma must be a positive number, got {self.gamma!r}.")
         if self.scale is not None and not (np.isfinite(self.scale) and self.scale > 0):
             raise ValueError(f"scale must be a positive number, got {self.scale!r}.")
-        if not 0.0 < self.target_accept < 1.0:
-            raise ValueError(f"target_accept must lie between 0 and 1, got {self.target_accept!r}.")
+        noise_of.check_target(self.target_accept)
         if self.whiten not in (True, False, "local"):
             raise ValueError(f'whiten must be True, False or "local", got {self.whiten!r}.')
 
+    def largest_scale(self, num_dims: int) -> float:
+        """Return the bound of s while it is learnt: four times 2.38 / sqrt(d), or ``scale`` if that is larger.
+
+        The local covariance has the trace of the learnt one on the average, so a scale far above the Gaussian optimum
+        is no scale that suits the bulk: it is a chain that lingers where the local covariance is next to nothing,
+        accepts every small step, and would be stuck as soon as it came back.
+        """
+        return max(_LARGEST_SCALE * walk.optimal_scale(num_dims), self.scale or 0.0)
+
+    def smallest_scale(self, num_dims: int) -> float:
+        """Return the floor of s under noise; 0 where there is none."""
+        return walk.smallest_scale(num_dims, self.scale) if self.learn_scale else 0.0
+
     def widths(self, scale: float) -> tuple[float, float]:
-        """Return (gamma, nu) at a scale s."""
+        """Return (gamma, nu) at a scale in the kernel's coordinates: s times ``Fit.unit``."""
         if self.gamma is not None:
             return self.gamma, scale
         return scale * math.sqrt(self.isotropic_share), scale * math.sqrt(1.0 - self.isotropic_share)
@@ -140,6 +160,7 @@ class Fit(NamedTuple):
     shape_a: float
     shape_b: float
     normaliser: float  # multiplies M H M' so that its mean trace over the subsample is d
+    unit: float  # of the scale, in the coordinates z: root mean variance of the points, 1 where they are whitened
 
 
 class State(NamedTuple):
@@ -155,6 +176,7 @@ class State(NamedTuple):
     log_scale: float
     iteration: int  # of the adaptation
     num_refreshes: int
+    noise: noise_of.Noise
     rejections: int  # in a row, up to now
 
 
@@ -302,8 +324,10 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config: Config
     """
     points = np.asarray(points, dtype=float)
     n, d = points.shape
+    unit = 1.0
     if not config.whiten:
         mean, factor = np.zeros(d), np.eye(d)
+        unit = float(np.linalg.norm(points.std(axis=0))) / math.sqrt(d)
     elif config.whiten == "local":
         factor = local_factor(points, factor)
     whitened = np.linalg.solve(factor, (points - mean).T).T
@@ -319,6 +343,7 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config: Config
         a,
         b,
         1.0,
+        unit,
     )
     where = rng.choice(n, size=min(n, _TRACE_POINTS), replace=False)
     trace = np.mean([np.trace(_at(points[i], learnt)[1]) for i in where])
@@ -342,9 +367,9 @@ def _largest_bump(kernel: Kernel, num_dims: int) -> float:
 
 @one_blas_thread
 def proposal_covariance(position, learnt: Fit, config: Config, scale: float) -> np.ndarray:
-    """Return the covariance (d, d) of the proposal at ``position`` (d,), in the target's coordinates."""
+    """Return the covariance (d, d) of the proposal with scale s at ``position`` (d,), in the target's coordinates."""
     local = _at(np.asarray(position, dtype=float), learnt)[1]
-    gamma, nu = config.widths(scale)
+    gamma, nu = config.widths(scale * learnt.unit)
     covariance = gamma**2 * np.eye(local.shape[0]) + nu**2 * local
     return learnt.factor @ covariance @ learnt.factor.T
 
@@ -355,10 +380,11 @@ def init(position, log_density: float, config: Config) -> State:
     d = position.size
     if not isinstance(config.kernel.length_scale, str):
         config.kernel.inverse_length_scale(d)
-    first = walk.init(position, log_density, walk.Config(scale=config.scale))
+    first = walk.init(position, log_density, walk.Config(scale=config.scale, noisy=False))
+    known = noise_of.unmeasured(config.noisy, config.learn_scale)
     history = empty_history(_HISTORY_PER_POINT * config.subsample_size, d)
     nothing = np.zeros((d, d))
-    return State(position, log_density, first, None, np.zeros(d), nothing, history, first.log_scale, 0, 0, 0)
+    return State(position, log_density, first, None, np.zeros(d), nothing, history, first.log_scale, 0, 0, known, 0)
 
 
 def relocate(state: State, position, log_density: float) -> State:
@@ -380,22 +406,24 @@ def step(
 ) -> tuple[State, Info]:
     """Return the next state and what happened; one evaluation of ``log_density``, O(n d^2) besides.
 
+    A second evaluation, at the position, where the noise is to be measured.
     The transition with everything learnt held fixed leaves the target invariant.
     """
+    state = walk.probed(state, log_density)
     scale = math.exp(state.log_scale)
     noise = rng.standard_normal(state.position.size)
     if state.fit is None:
         proposal = walk._move(state.position, state.walk.factor, scale, noise)
         whitened, local, log_ratio = state.whitened, state.local, 0.0
     else:
-        gamma, nu = config.widths(scale)
+        gamma, nu = config.widths(scale * state.fit.unit)
         proposal, whitened, local, log_ratio = _propose(state.whitened, state.local, state.fit, gamma, nu, noise)
     proposed = log_density(proposal)
     accepted, probability = metropolis_accept(rng, proposed - state.log_density + log_ratio)
     if accepted:
-        state = State(proposal, proposed, state.walk, state.fit, whitened, local, *state[6:10], 0)
+        state = State(proposal, proposed, state.walk, state.fit, whitened, local, *state[6:11], 0)
     else:
-        state = State(*state[:10], state.rejections + 1)
+        state = State(*state[:11], state.rejections + 1)
     return state, Info(accepted, probability, scale, proposal, proposed)
 
 
@@ -414,12 +442,9 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     t = state.iteration
     log_scale = state.log_scale
     if config.learn_scale:
-        log_scale += robbins_monro_rate(t) * (info.accept_prob - config.target_accept)
-        # The local covariance has a mean trace of d, so a scale far above the Gaussian optimum is no scale that
-        # suits the bulk: it is a chain that lingers where the local covariance is next to nothing, accepts every
-        # small step, and would be stuck as soon as it came back.
-        bound = max(_LARGEST_SCALE * walk.optimal_scale(state.position.size), config.scale or 0.0)
-        log_scale = min(log_scale, math.log(bound))
+        d = state.position.size
+        log_scale = walk.learn_scale(state, info.accept_prob, config.target_accept, _floor(state, config))
+        log_scale = min(log_scale, math.log(config.largest_scale(d)))
     if config.whiten or state.fit is None:
         mean, factor = walk.learn_shape(state.walk.mean, state.walk.factor, state.position, t)
         learnt_walk = walk.State(*state.walk[:2], mean, factor, *state.walk[4:])
@@ -446,6 +471,30 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     return state
 
 
+def _shape(state):
+    """Return mean and factor of the coordinates for the next fit.
+
+    A chain under noise stays where it is for dozens of draws, and the running moments of the walk, which count the
+    latest draws most, then rest on a handful of places; all of the recent history counts alike instead.
+    """
+    places = recent(state.history, _RECENT_FRACTION)
+    d = places.shape[1]
+    if not state.noise.is_noisy or np.unique(places[:, 0]).size < 4 * d + 4:
+        return state.walk.mean, state.walk.factor
+    return places.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(places.T, bias=True)))
+
+
+def _floor(state, config):
+    if not config.whiten and state.fit is not None:
+        return config.smallest_scale(state.position.size) if state.noise.is_noisy else 0.0
+    return walk.scale_floor(config, state.noise, state.walk.factor, state.iteration)
+
+
+def is_at_floor(state: State, config: Config) -> bool:
+    """Return whether noise has driven the scale to its floor."""
+    return math.exp(state.log_scale) < 1.01 * _floor(state, config)
+
+
 @one_blas_thread
 def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
     """Return the state with a proposal learnt from a fresh random subsample of the history.
@@ -459,7 +508,7 @@ def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
     if np.unique(candidates, axis=0).shape[0] < 2 * candidates.shape[1] + 3:
         return state
     try:
-        learnt = fit(candidates, state.walk.mean, state.walk.factor, config, rng)
+        learnt = fit(candidates, *_shape(state), config, rng)
     except (ValueError, np.linalg.LinAlgError):
         return state
     return with_fit(state, learnt)._replace(num_refreshes=state.num_refreshes + 1)

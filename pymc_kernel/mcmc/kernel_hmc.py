@@ -28,9 +28,9 @@ import numpy as np
 
 from pymc_kernel.linalg import definite_cholesky, lower_times, solve_lower
 from pymc_kernel.mcmc import adaptive_metropolis as walk
-from pymc_kernel.mcmc import burn_in
+from pymc_kernel.mcmc import burn_in, noise
 from pymc_kernel.mcmc.history import History, append, empty_history
-from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
+from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept
 from pymc_kernel.mcmc.survey import survey
 from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, leapfrog, surrogate_chain, vary_step_size
 from pymc_kernel.parallel import one_blas_thread
@@ -128,22 +128,22 @@ class Config:
         Share of random-walk moves in (0, 1]; with a useless surrogate it becomes 1 by itself.
     max_steps : int
         Longest trajectory in leapfrog steps. Steps cost microseconds, no evaluation.
-    target_accept : float
-        Of the random walk.
+    target_accept : float or "auto"
+        Of the random walk, as of ``adaptive_metropolis``.
     noisy : bool
-        Whether the log density is estimated: the surrogate then has to look for the size of the noise.
+        Whether the log density is estimated: the surrogate then has to look for the size of the noise, and the random
+        walk measures it by one more evaluation in ten of its moves while the chain tunes.
     """
 
     estimator: object = field(default_factory=Values)
     exploring_share: float = 0.1
     max_steps: int = 60
-    target_accept: float = 0.234
+    target_accept: float | str = "auto"
     noisy: bool = False
 
     def __post_init__(self):
         check_surrogate_moves(self.estimator, self.exploring_share, self.max_steps)
-        if not 0.0 < self.target_accept < 1.0:
-            raise ValueError(f"target_accept must lie between 0 and 1, got {self.target_accept!r}.")
+        noise.check_target(self.target_accept)
 
 
 class Fit(NamedTuple):
@@ -199,7 +199,7 @@ def init(position, log_density: float, config: Config) -> State:
     """Return the first state; errors as in ``adaptive_metropolis.init``."""
     position, log_density = checked_start(position, log_density)
     d = position.size
-    first = walk.init(position, log_density, walk.Config(target_accept=config.target_accept))
+    first = walk.init(position, log_density, walk.Config(noisy=config.noisy))
     evaluated = append(empty_history(_NUM_EVALUATED, d + 1), np.append(position, log_density))
     kinds = len(KINDS)
     return State(
@@ -257,7 +257,7 @@ def _from_unit(factor, mean, whitened):
 def step(
     rng: np.random.Generator, state: State, log_density: Callable[[np.ndarray], float], config: Config
 ) -> tuple[State, Info]:
-    """Return the next state and what happened; at most one evaluation of ``log_density``.
+    """Return the next state and what happened; at most one evaluation of ``log_density``, or two to measure noise.
 
     With everything learnt held fixed, each kind of move leaves the target invariant, and so does their mixture:
     the walk and the difference are symmetric, a trajectory is reversible and preserves volume, a chain of
@@ -267,6 +267,9 @@ def step(
     if kind == _SURVEY and not len(state.survey):
         kind = _WALK
     if kind == _WALK:
+        if state.walk.iteration >= state.walk.noise.next_probe:
+            here = state.walk._replace(position=state.position, log_density=state.log_density)
+            state = state._replace(walk=walk.probed(here, log_density))
         scale, num_steps, log_ratio = math.exp(state.walk.log_scale), 0, 0.0
         proposal = walk._move(state.position, state.walk.factor, scale, rng.standard_normal(state.position.size))
     elif kind == _DIFFERENCE:
@@ -382,7 +385,8 @@ def _learn_shape(state, info, config):
     mean, factor = walk.learn_shape(past.mean, past.factor, state.position, state.num_learnt)
     log_scale, walks = past.log_scale, past.iteration
     if info.kind == _WALK:
-        log_scale += robbins_monro_rate(walks) * (info.accept_prob - config.target_accept)
+        floor = walk.scale_floor(walk.Config(), past.noise, past.factor, state.num_learnt)
+        log_scale = walk.learn_scale(past, info.accept_prob, config.target_accept, floor)
         walks += 1
     shares = state.shares
     if state.fit is None and state.num_learnt == 50 + state.position.size:
@@ -403,7 +407,7 @@ def _approach(state, info, config):
     factor, log_scale = past.factor, past.log_scale
     if info.kind == _WALK:
         moved = state.position - past.mean if info.accepted else None
-        error = info.accept_prob - config.target_accept
+        error = info.accept_prob - noise.target_of(config.target_accept, past.noise)
         arrival, factor, log_scale = burn_in.learn_step(arrival, factor, log_scale, moved, error, config.noisy)
     state = state._replace(
         walk=past._replace(mean=state.position, factor=factor, log_scale=log_scale),
@@ -599,7 +603,8 @@ def finish(state: State, config: Config) -> State:
     than exploring gets two moves in ten, one that is worse gets none.
     """
     d = state.position.size
-    state = state._replace(evaluated=empty_history(0, d + 1), survey=np.empty((0, d)))
+    settled = state.walk._replace(noise=noise.settled(state.walk.noise))
+    state = state._replace(evaluated=empty_history(0, d + 1), survey=np.empty((0, d)), walk=settled)
     if state.fit is None and not state.shares[_DIFFERENCE]:
         return state  # too short for differences even
     worth = state.measures.min(axis=1)

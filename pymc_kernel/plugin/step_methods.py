@@ -21,7 +21,7 @@ from rich.table import Column
 from pymc_kernel import scores
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.kernels import Gaussian, Kernel
-from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
+from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc, noise
 from pymc_kernel.plugin.foreign_steps import model_in_question
 from pymc_kernel.plugin.likelihoods import block_of
 from pymc_kernel.plugin.model_functions import compile_log_density
@@ -39,12 +39,14 @@ class TransitionState(StepMethodState):
 
     tune: bool
     num_tune: int
+    num_draws: int  # announced, after tuning
     transition: Any  # the State of the transition, None before the first draw
     returned: Any  # bytes of the position last handed to PyMC
     surroundings: Any  # bytes of the other variables at that moment
     noise: Any  # generators of an estimated density
     warned: bool
     draw: int  # draws of the chain so far, tuning included
+    moves: int  # proposals accepted after tuning
 
 
 class TransitionStep(ArrayStepShared):
@@ -76,7 +78,7 @@ class TransitionStep(ArrayStepShared):
         if initial_point is None:
             initial_point = model.initial_point()
         self.density = compile_log_density(model, value_vars, initial_point, type(self).__name__, compile_kwargs)
-        self.config = config
+        self.config = config = replace(config, noisy=bool(self.density.estimated))
         self.adaptation = adaptation
         super().__init__(value_vars, self.density.shared, blocked=blocked, rng=rng)
         if self.density.shares:
@@ -89,24 +91,26 @@ class TransitionStep(ArrayStepShared):
         num_dims = sum(int(np.size(initial_point[v.name])) for v in value_vars)
         # A wrong shape in the configuration is found here, before any long work.
         self._transition_module.init(np.zeros(num_dims), 0.0, config)
-        self._start(num_tune=0)
+        self._start(num_tune=0, num_draws=0)
 
     # -- life of a chain ----------------------------------------------------------------------------
 
-    def _start(self, num_tune: int) -> None:
+    def _start(self, num_tune: int, num_draws: int) -> None:
         self.tune = True
         self.num_tune = num_tune
+        self.num_draws = num_draws
         self.transition = None
         self.returned = None
         self.surroundings = None
         self.warned = False
         self.draw = 0
+        self.moves = 0
         self.density.seed(self.rng)
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
         """Start a chain afresh: nothing learnt from another one, noise drawn from this chain's generator."""
         super().setup_chain(rng, tune, draws)
-        self._start(int(tune))
+        self._start(int(tune), int(draws))
         self.tune = tune > 0
 
     @property
@@ -135,6 +139,7 @@ class TransitionStep(ArrayStepShared):
             state = self._adapt(state, info)
         self.transition = state
         self.draw += 1
+        self.moves += not self.tune and info.accepted
         position = state.position.astype(q0.data.dtype, copy=False)
         self.returned = position.tobytes()
         self.surroundings = self._now
@@ -200,16 +205,24 @@ class TransitionStep(ArrayStepShared):
         raise NotImplementedError
 
     def _warning(self, state) -> SamplerWarning | None:
-        """Return a warning, once a chain, when it has rejected for too long after tuning."""
-        if self.warned or self.tune or state.rejections < _STUCK_AFTER:
+        """Return a warning, once a chain, when it has rejected for too long or is bound to creep after tuning."""
+        if self.warned or self.tune:
+            return None
+        message = f"{type(self).__name__}: {self._trouble(state)}"
+        if message.endswith(": "):
             return None
         self.warned = True
-        message = f"{type(self).__name__}: a chain has rejected {state.rejections} proposals in a row. "
         if self.density.estimated:
             message += self._noise_report(state)
         else:
             message += "Its proposals do not fit the place where it is: tune longer, or reparametrise."
         return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=self.draw)
+
+    def _trouble(self, state) -> str:
+        """Return what is wrong with a chain after tuning, or nothing."""
+        if state.rejections >= _STUCK_AFTER:
+            return f"a chain has rejected {state.rejections} proposals in a row. "
+        return ""
 
     def _noise_report(self, state) -> str:
         estimates = self.density.estimates(state.position, _NOISE_REPLICATES)
@@ -268,18 +281,61 @@ _SHARED_PARAMETERS = """
 """
 
 _SHARED_NOTES = """
-    One evaluation of the log density a draw at most. For an estimated likelihood the estimate that was accepted is
+    One evaluation of the log density a draw at most; while tuning on an estimated likelihood one more in ten, at the
+    point where the chain is, to measure the noise. For an estimated likelihood the estimate that was accepted is
     kept, so the posterior is exact; all free variables must then be in the one block.
 
     Statistics of each draw, in ``sample_stats``: ``accept`` (acceptance probability), ``moved`` (1 if the
     proposal was accepted), ``proposal_scale``, ``log_density`` (at the draw; an estimated one as accepted),
     ``stuck_for`` (rejections in a row up to this draw), ``evaluations`` (of the log density, normally 1).
     A chain that is stuck after tuning is reported once, with the variance of the log estimate if the density
-    is estimated.
+    is estimated; so is one whose scale noise has driven to its floor (a tenth of 2.38 / sqrt(d), in units of the
+    learnt covariance), one that cannot reach the ``target_accept`` given under the noise measured, and one that has
+    moved less than twelve times for each parameter.
 """
 
 
-class AdaptiveMetropolis(TransitionStep):
+class _RandomWalk(TransitionStep):
+    """What steps share whose one scale is learnt from the acceptance rate."""
+
+    def _begin(self, position, log_density):
+        return self._settled_unless_learning(super()._begin(position, log_density))
+
+    def stop_tuning(self):
+        """End the learning, and with it the evaluations that measure noise."""
+        super().stop_tuning()
+        if self.transition is not None:
+            self.transition = self._settled_unless_learning(self.transition)
+
+    def _settled_unless_learning(self, state):
+        if self.tune or self.adaptation == "vanishing":
+            return state
+        return state._replace(noise=noise.settled(state.noise))
+
+    def _trouble(self, state) -> str:
+        found = super()._trouble(state)
+        if found or not self.density.estimated:
+            return found
+        is_last = self.draw == self.num_tune + self.num_draws
+        if is_last and self.moves < noise.MOVES_PER_DIMENSION * state.position.size:
+            return (
+                f"a chain has moved {self.moves} times in {self.num_draws} draws, which is too little to show the "
+                f"spread of {state.position.size} parameters. "
+            )
+        if not (state.noise.num_probes and self.config.learn_scale):
+            return ""
+        ceiling = f"noise lets no more than {state.noise.ceiling:.2g} of all steps through, however short. "
+        if noise.is_out_of_reach(self.config.target_accept, state.noise):
+            return (
+                f"the target acceptance of {self.config.target_accept:g} cannot be reached by steps that get anywhere: "
+                f'{ceiling}Leave target_accept at "auto". '
+            )
+        if self._transition_module.is_at_floor(state, self.config):
+            return f"the scale of the proposals has shrunk to its floor, so the chain creeps: {ceiling}"
+        return ""
+
+
+class AdaptiveMetropolis(_RandomWalk):
     """Random-walk Metropolis with a learnt covariance and a learnt scale.
 
     Parameters
@@ -292,8 +348,9 @@ class AdaptiveMetropolis(TransitionStep):
         What is adapted. With both False this is plain Metropolis.
     scale : float, optional
         Factor on the proposal's standard deviation, 2.38 / sqrt(d) to begin with.
-    target_accept : float
-        Acceptance rate that the scale is driven to.
+    target_accept : float or "auto"
+        Acceptance rate that the scale is driven to. "auto" is .234, and for an estimated likelihood the rate that is
+        best under its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
     {parameters}
 
     Notes
@@ -320,7 +377,7 @@ class AdaptiveMetropolis(TransitionStep):
         learn_covariance: bool = True,
         scale: float | None = None,
         learn_scale: bool = True,
-        target_accept: float = 0.234,
+        target_accept: float | str = "auto",
         adaptation: str = "tuning",
         model=None,
         rng=None,
@@ -335,7 +392,7 @@ class AdaptiveMetropolis(TransitionStep):
         return adaptive_metropolis.adapt(state, info, self.config)
 
 
-class KAMH(TransitionStep):
+class KAMH(_RandomWalk):
     """Kernel adaptive Metropolis-Hastings: a random walk that follows the local shape of the posterior.
 
     Parameters
@@ -353,11 +410,12 @@ class KAMH(TransitionStep):
         A fixed standard deviation of the isotropic part instead, in whitened units: the thesis's form. It
         needs to fit the target; chains have been seen to linger in the tails where it does not.
     scale : float, optional
-        Of the proposal at the start; it is learnt.
+        Of the proposal at the start, in units of the spread that is learnt; 2.38 / sqrt(d) by default.
     learn_scale : bool
         Whether the scale is driven to ``target_accept``.
-    target_accept : float
-        Acceptance rate that the scale is driven to.
+    target_accept : float or "auto"
+        Acceptance rate that the scale is driven to. "auto" is .234, and for an estimated likelihood the rate that is
+        best under its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
     whiten : bool or str
         Whether the kernel acts in coordinates of unit covariance; ``"local"`` for those in which the neighbourhoods of
         the chain's past have it, on the average: for thin, bent or scattered posteriors, at 0.1 s for each subsample.
@@ -390,7 +448,7 @@ class KAMH(TransitionStep):
         gamma: float | None = None,
         scale: float | None = None,
         learn_scale: bool = True,
-        target_accept: float = 0.234,
+        target_accept: float | str = "auto",
         whiten: bool = True,
         adaptation: str = "tuning",
         model=None,
@@ -441,8 +499,8 @@ class KernelHMC(TransitionStep):
         itself.
     max_steps : int
         Leapfrog steps of a trajectory at most; they cost microseconds and no evaluation.
-    target_accept : float
-        Acceptance rate that the random walk's scale is driven to.
+    target_accept : float or "auto"
+        Acceptance rate that the random walk's scale is driven to, as of :class:`KAMH`.
     model, rng, initial_point, compile_kwargs, blocked
         As in every step of PyMC; ``pm.sample`` fills in what it needs. One block by default.
 
@@ -488,7 +546,7 @@ class KernelHMC(TransitionStep):
         surrogate="auto",
         exploring_share: float = 0.1,
         max_steps: int = 60,
-        target_accept: float = 0.234,
+        target_accept: float | str = "auto",
         model=None,
         rng=None,
         initial_point=None,
@@ -501,7 +559,6 @@ class KernelHMC(TransitionStep):
             surrogate = _ESTIMATORS[surrogate]()
         config = kernel_hmc.Config(surrogate, exploring_share, max_steps, target_accept)
         super().__init__(vars, config, "tuning", model, rng, initial_point, compile_kwargs, blocked)
-        self.config = replace(config, noisy=bool(self.density.estimated))
         self.learnt = None  # by ``sample_khmc``: a state whose fit, archive and shares every chain starts with
 
     @property

@@ -20,6 +20,7 @@ from pymc_kernel.mcmc import kameleon
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.mcmc.kernel_hmc import check_surrogate_moves, fit_scores
 from pymc_kernel.mcmc.local_metric import local_factor
+from pymc_kernel.mcmc.noise import target_of
 from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, surrogate_chain, vary_step_size
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables
@@ -35,7 +36,6 @@ _VALIDATION = 1000
 _LONGEST_CHAIN = 32  # trajectories of a proposal
 _ENOUGH = 0.3  # correlation between both ends of a chain, on the surrogate
 _FEW_ITERATIONS = 10
-_LARGEST_RATE_OF_SCALE = 4.0
 _RIDGE = 1e-9
 _SHAPE_POINTS = 500  # whose neighbourhoods are averaged, at a cost that grows by their square
 
@@ -215,7 +215,7 @@ class Kameleon:
 
     def propose(self, rng, positions: np.ndarray, learnt: KameleonFit) -> Proposals:
         """Return a place for every particle, and the log ratio of the two local normal densities."""
-        gamma, nu = self.config.widths(math.exp(learnt.log_scale))
+        gamma, nu = self.config.widths(math.exp(learnt.log_scale) * learnt.local.learnt.unit)
         before = _where(positions, learnt)
         proposed, log_ratio = propose(before, learnt.local, gamma, nu, rng.standard_normal(positions.shape))
         is_exploring = np.ones(len(positions), dtype=bool)
@@ -226,11 +226,9 @@ class Kameleon:
         learnt = learnt._replace(places=proposals.places)
         if not self.config.learn_scale:
             return learnt
-        target = self.config.target_accept
+        target = target_of(self.config.target_accept)
         log_scale = _follow(learnt.log_scale, learnt.num_adapted, accept_prob.mean(), target, self.learning_rate)
-        bound = math.log(
-            _LARGEST_RATE_OF_SCALE * max(optimal_scale(learnt.local.centre.size), self.config.scale or 0.0)
-        )
+        bound = math.log(self.config.largest_scale(learnt.local.centre.size))
         return learnt._replace(log_scale=min(log_scale, bound), num_adapted=learnt.num_adapted + 1)
 
     def scale_of(self, learnt: KameleonFit) -> float:

@@ -6,6 +6,7 @@ from case_studies.targets import banana, correlated_gaussian
 from pymc_kernel import kernels as K
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.mcmc import kameleon as ka
+from pymc_kernel.smc.moves import Evaluated, Kameleon
 from tests.reference.slow_kernels import kameleon_covariance
 
 KERNELS = [
@@ -38,7 +39,7 @@ def test_covariance_equals_the_formula(kernel, rng):
         def gradient(a, b):
             return kernel.gradient(a[None], b[None])[0, 0]
 
-        nu = 0.7 * np.sqrt(fit.normaliser)
+        nu = 0.7 * fit.unit * np.sqrt(fit.normaliser)
         expected = fit.factor @ kameleon_covariance(gradient, z, whitened, 0.3, nu) @ fit.factor.T
         np.testing.assert_allclose(ka.proposal_covariance(x, fit, config, 0.7), expected, rtol=1e-10, atol=1e-13)
 
@@ -49,10 +50,11 @@ def test_linear_kernel_is_adaptive_metropolis(rng):
     points, fit = one_fit(rng, config)
     sample = np.cov(points.T) * (len(points) - 1)
     for x in rng.normal(size=(3, 3)):
-        expected = 0.04 * np.eye(3) + 4 * fit.normaliser * 0.5**2 * sample
+        expected = 0.04 * np.eye(3) + 4 * fit.normaliser * (0.5 * fit.unit) ** 2 * sample
         np.testing.assert_allclose(ka.proposal_covariance(x, fit, config, 0.5), expected, rtol=1e-10)
-    # The normaliser gives the sample covariance a mean trace of d: a global walk with the usual scale.
-    np.testing.assert_allclose(4 * fit.normaliser * np.trace(sample), 3.0, rtol=1e-10)
+    # Normaliser and unit give it the trace of the sample's own covariance: a global walk with the usual scale.
+    size = 4 * fit.normaliser * fit.unit**2 * np.trace(sample)
+    np.testing.assert_allclose(size, np.trace(np.cov(points.T, bias=True)), rtol=1e-10)
     # A constant covariance makes the proposal symmetric.
     state = ka.with_fit(ka.init(points[0], 0.0, config), fit)
     *_, log_ratio = ka._propose(state.whitened, state.local, fit, 0.2, 0.5, rng.standard_normal(3))
@@ -64,7 +66,7 @@ def test_ratio_is_that_of_the_two_normal_densities(whiten, rng):
     config = ka.Config(whiten=whiten)
     points, fit = one_fit(rng, config)
     state = ka.with_fit(ka.init(points[0], 0.0, config), fit)
-    gamma, nu = config.widths(0.8)
+    gamma, nu = config.widths(0.8 * fit.unit)
     x = state.position
     for _ in range(5):
         y, _, local, log_ratio = ka._propose(state.whitened, state.local, fit, gamma, nu, rng.standard_normal(3))
@@ -89,7 +91,7 @@ def test_proposals_have_the_covariance_they_claim(rng):
 def test_far_away_the_walk_is_isotropic(rng):
     config = ka.Config(kernel=K.Gaussian(1.0), whiten=False)
     _, fit = one_fit(rng, config)
-    gamma, _ = config.widths(0.8)
+    gamma, _ = config.widths(0.8 * fit.unit)
     np.testing.assert_allclose(
         ka.proposal_covariance(np.full(3, 1e3), fit, config, 0.8), gamma**2 * np.eye(3), rtol=1e-12
     )
@@ -291,3 +293,71 @@ def test_the_scale_cannot_run_away_where_every_step_is_accepted(rng):
         state, info = ka.step(rng, state, lambda x: 0.0, config)
         state = ka.adapt(rng, state, info, config, 2000)
     assert np.exp(state.log_scale) <= 4.0 * 2.38 / np.sqrt(2) * (1 + 1e-12)
+
+
+# -- units ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whiten", [True, False, "local"])
+def test_the_scale_means_the_same_in_all_units(whiten, rng):
+    """Parameters a thousand times as large give a proposal a thousand times as wide, at the same scale."""
+    config = ka.Config(whiten=whiten)
+    points = rng.normal(size=(60, 3)) @ np.diag([1.0, 2.0, 3.0])
+    factor = np.linalg.cholesky(np.cov(points.T))
+    small, large = (
+        ka.proposal_covariance(
+            k * points[7],
+            ka.fit(k * points, k * points.mean(axis=0), k * factor, config, np.random.default_rng(2)),
+            config,
+            0.8,
+        )
+        for k in (1.0, 1000.0)
+    )
+    np.testing.assert_allclose(large, 1e6 * small, rtol=1e-7)
+    # On the average over the points it is s^2 times the covariance of the sample, in size.
+    fit = ka.fit(points, points.mean(axis=0), factor, config, rng)
+    sizes = [np.trace(np.linalg.solve(np.cov(points.T), ka.proposal_covariance(x, fit, config, 0.8))) for x in points]
+    if whiten is True:
+        assert np.mean(sizes) == pytest.approx(3 * 0.8**2, rel=0.05)
+    elif not whiten:
+        total = np.mean([np.trace(ka.proposal_covariance(x, fit, config, 0.8)) for x in points])
+        assert total == pytest.approx(0.8**2 * np.trace(np.cov(points.T)), rel=0.1)
+
+
+@pytest.mark.parametrize("unit", [1e-3, 1000.0])
+def test_without_whitening_parameters_may_have_any_size(unit, rng):
+    """The thesis's form, with its fixed isotropic part; a bound in raw units pinned the scale at 6.73."""
+    target = correlated_gaussian(num_dims=2, condition=1.0)
+
+    def log_density(x):
+        return target.log_density(x / unit)
+
+    config = ka.Config(gamma=0.2 * min(unit, 1.0), whiten=False, subsample_size=200)
+    state = ka.init(np.zeros(2), log_density(np.zeros(2)), config)
+    draws, moved = np.empty((3000, 2)), 0
+    for t in range(5000):
+        state, info = ka.step(rng, state, log_density, config)
+        if t < 2000:
+            state = ka.adapt(rng, state, info, config, 2000)
+        else:
+            draws[t - 2000], moved = state.position, moved + info.accepted
+    assert 0.1 < moved / 3000 < 0.5
+    assert np.exp(state.log_scale) < 0.99 * config.largest_scale(2)
+    np.testing.assert_allclose(draws.std(axis=0) / unit, target.sample(rng, 50_000).std(axis=0), rtol=0.25)
+
+
+@pytest.mark.parametrize(("start", "bound"), [(None, 4 * 2.38 / np.sqrt(2)), (3.0, 4 * 2.38 / np.sqrt(2)), (9.0, 9.0)])
+def test_chains_and_particles_have_one_bound(start, bound, rng):
+    config = ka.Config(scale=start, subsample_size=50)
+    state = ka.init(np.zeros(2), 0.0, config)
+    accepted = ka.Info(True, 1.0, 1.0, state.position, 0.0)
+    for _ in range(300):
+        state = ka.adapt(rng, state, accepted, config, 0)
+    assert np.exp(state.log_scale) == pytest.approx(bound)
+    moves = Kameleon(config, learning_rate=1.0)
+    positions = rng.normal(size=(60, 2))
+    particles = Evaluated(positions, np.zeros(60), np.zeros(60))
+    learnt = moves.fit(rng, particles, particles, 1.0, None)
+    for _ in range(8):
+        learnt = moves.adapt(learnt, moves.propose(rng, positions, learnt), np.ones(60))
+    assert moves.scale_of(learnt) == pytest.approx(bound)

@@ -14,6 +14,7 @@ from pytensor.compile.builders import OpFromGraph
 from scipy import stats
 
 import pymc_kernel as pk
+from case_studies.benchmarks import noisy_walks
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.plugin import likelihoods
 from tests.plugin.models import STEPS, exact_model, noisy_model, noisy_normal, same_draws, sample
@@ -435,6 +436,101 @@ def test_a_stuck_chain_is_reported_with_the_noise_of_the_estimate(caplog):
     # Looking at the noise is counted, and happens once a chain.
     extra = (idata["sample_stats"]["evaluations"] - 1).sum("draw").values
     assert set(extra) <= {0, 20}
+
+
+def noisy_pair(rng, theta, observed):
+    """Log of an unbiased estimate of exp(-|theta|^2 / 2); the log-normal noise lets .23 of all steps through."""
+    return float(-0.5 * theta @ theta - 0.5 * 1.7**2 + 1.7 * rng.standard_normal())
+
+
+def two_noisy_parameters():
+    with pm.Model() as model:
+        theta = pm.Flat("theta", shape=2, initval=np.zeros(2))
+        pk.EstimatedLikelihood("y", noisy_pair, theta, observed=np.zeros(1))
+    return model
+
+
+@pytest.mark.parametrize("name", ["KAMH", "AdaptiveMetropolis"])
+def test_noise_is_measured_while_tuning_and_scales_do_not_collapse(name):
+    idata = sample(two_noisy_parameters(), STEPS[name], cores=1, tune=800, draws=200, chains=3)
+    tuning, drawing = idata["warmup_sample_stats"]["evaluations"], idata["sample_stats"]["evaluations"]
+    # The very first draw has one evaluation more, at the start.
+    np.testing.assert_array_equal(tuning.sum("draw"), 800 + 80 + 1)
+    assert set(np.unique(drawing)) <= {1, 21}  # 21: a stuck chain looks at the noise
+    scales = idata["sample_stats"]["proposal_scale"].values[:, -1] / (2.38 / np.sqrt(2))
+    assert scales.min() > 0.5
+    assert scales.max() < 4.0
+
+
+def test_numbers_used_again_leave_a_higher_ceiling():
+    """What counts is the noise of the acceptance ratio, not that of the estimate."""
+    with pm.Model() as model:
+        theta = pm.Flat("theta", shape=2, initval=np.zeros(2))
+        pk.EstimatedLikelihood("y", noisy_pair, theta, observed=np.zeros(1), reuse_noise=0.9)
+        step = pk.AdaptiveMetropolis()
+    step.setup_chain(np.random.default_rng(1), 400, 0)
+    advance(step, model.initial_point(), 400)
+    assert step.transition.noise.num_probes == 40
+    # Nine in ten probes are the estimate that the chain holds, one in ten is accepted with .23.
+    assert step.transition.noise.ceiling == pytest.approx(0.92, abs=0.1)
+
+
+def test_a_target_that_noise_puts_out_of_reach_is_reported(caplog):
+    sample(two_noisy_parameters(), lambda: pk.AdaptiveMetropolis(target_accept=0.234), cores=1, tune=400, chains=1)
+    [message] = [r.message for r in caplog.records if "cannot be reached" in r.message]
+    assert 'Leave target_accept at "auto"' in message
+    assert "variance of" in message
+
+
+@pytest.mark.parametrize("name", ["KAMH", "AdaptiveMetropolis"])
+def test_a_scale_at_its_floor_is_reported(name, caplog):
+    model = two_noisy_parameters()
+    with model:
+        step = STEPS[name]()
+    step.setup_chain(np.random.default_rng(1), 300, 10)
+    advance(step, model.initial_point(), 300)
+    step.stop_tuning()
+    floor = np.log(step.config.smallest_scale(2))
+    step.transition = step.transition._replace(log_scale=floor, rejections=0)
+    point = {"theta": step.transition.position}
+    _, [statistics] = step.step(point)
+    assert "floor" in statistics["warning"].message
+
+
+@pytest.mark.parametrize("num_draws", [100, 1000])
+def test_a_chain_that_hardly_moved_says_so_at_its_end(num_draws):
+    model = two_noisy_parameters()
+    with model:
+        step = pk.AdaptiveMetropolis()
+    step.setup_chain(np.random.default_rng(1), 300, num_draws)
+    point = advance(step, model.initial_point(), 300)[-1]
+    step.stop_tuning()
+    said = []
+    for _ in range(num_draws):
+        before = point["theta"]
+        point, [statistics] = step.step(point)
+        said.append((statistics["warning"], not np.array_equal(before, point["theta"])))
+    warnings, moved = zip(*said, strict=True)
+    assert step.moves == sum(moved)
+    assert not any(warnings[:-1])
+    assert (sum(moved) < 24) == (num_draws == 100) == (warnings[-1] is not None)
+    if num_draws == 100:
+        assert f"moved {sum(moved)} times in 100 draws" in warnings[-1].message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", noisy_walks.WAYS)
+@pytest.mark.parametrize("name", noisy_walks.STEPS)
+def test_no_walk_under_noise_is_narrow_in_silence(name, way):
+    """A part of the table of ``case_studies.benchmarks.noisy_walks``."""
+    for sigma, num_dims in ((1.5, 5), (1.7, 1), (1.7, 2)):
+        chains = noisy_walks.WAYS[way](name, sigma, num_dims, 32, 2)
+        assert noisy_walks.counted(chains).silent == 0
+
+
+def test_the_check_of_narrow_walks_sees_a_target_above_what_noise_allows():
+    chains = noisy_walks.on_arrays("AdaptiveMetropolis", 1.7, 2, 12, 1, 0.234)
+    assert noisy_walks.counted(chains).narrow >= 1
 
 
 def test_a_stuck_chain_with_an_exact_density_is_reported(caplog):

@@ -1,0 +1,146 @@
+"""How much acceptance the noise of an estimated log density leaves, and what a random walk should then aim at.
+
+A pseudo-marginal chain keeps the estimate that it accepted. With an estimate of log-normal noise of variance v, even a
+step of length zero is then accepted with probability 2 Phi(-sqrt(v / 2)) only: the *ceiling*, .29 at v = 1.5^2. A walk
+whose scale is driven to an acceptance rate next to or above the ceiling shrinks to nothing. So the ceiling is measured
+while the chain adapts: now and then the density is estimated once more at the current point, as it would be for a
+proposal, and the chance that this estimate would be accepted is averaged. Nothing is assumed about the noise for that;
+estimates of zero and random numbers that are used again are part of it. The chain is not changed by it.
+
+Imports the standard library only.
+"""
+
+import math
+from statistics import NormalDist
+from typing import NamedTuple
+
+__all__ = [
+    "MOVES_PER_DIMENSION",
+    "PLAIN_TARGET",
+    "Noise",
+    "ceiling_of",
+    "check_target",
+    "is_out_of_reach",
+    "optimal_target",
+    "probe",
+    "settled",
+    "target_of",
+    "unmeasured",
+    "variance_of",
+]
+
+#: Acceptance rate of the best random walk on a Gaussian in many dimensions, without noise.
+PLAIN_TARGET = 0.234
+#: Accepted steps of a random walk at its best scale that are worth about as many effective draws, 12, as tell a spread
+#: to a fifth, in each dimension.
+MOVES_PER_DIMENSION = 12
+_INTERVAL = 10  # draws between two probes while adapting: a tenth more evaluations
+_LATE_SHARE = 0.01  # of the draws so far is the interval later on, where adaptation never ends
+# Until probes tell, the ceiling of a standard deviation of 1.5 is assumed, with the weight of five of them: a target
+# that is too low for a while costs little, one that is too high lets the scale collapse in the first hundred draws.
+_PRIOR_CEILING, _PRIOR_WEIGHT = 0.29, 5
+_LOWEST_CEILING = 1e-3
+_FEWEST_PROBES = 10  # of which anything is said to the user
+_ROUNDING = 1e-9  # differences of a log density, relative to its size, that are no noise
+# A target above this share of the ceiling is reached by short steps alone: on a Gaussian, under noise of a standard
+# deviation of 1.5, with .44 of the best scale at this share and with .3 at .9.
+_REACHABLE_SHARE = 0.8
+
+
+class Noise(NamedTuple):
+    """What a chain knows of the noise of its log density."""
+
+    is_noisy: bool | None  # None: not known
+    ceiling: float  # acceptance rate of steps of length zero
+    target: float  # the acceptance rate that fits it
+    num_probes: int
+    next_probe: float  # iteration of the adaptation; infinite where none is wanted
+
+
+def check_target(target_accept) -> None:
+    """Raise ValueError where a target acceptance is neither "auto" nor in (0, 1)."""
+    if target_accept != "auto" and (isinstance(target_accept, str) or not 0.0 < target_accept < 1.0):
+        raise ValueError(f'target_accept must lie between 0 and 1, or be "auto", got {target_accept!r}.')
+
+
+def unmeasured(is_noisy: bool | None, is_wanted: bool = True) -> Noise:
+    """Return what is known before the first probe.
+
+    Parameters
+    ----------
+    is_noisy
+        Whether the log density is an estimate; None where that has to be found out, which costs an evaluation after 0,
+        1, 10, 100, ... iterations. An exact density is never probed.
+    is_wanted
+        Whether anything depends on the noise.
+    """
+    ceiling = _PRIOR_CEILING if is_noisy else 1.0
+    next_probe = math.inf if is_noisy is False or not is_wanted else 0
+    return Noise(is_noisy, ceiling, optimal_target(ceiling), 0, next_probe)
+
+
+def probe(known: Noise, iteration: int, kept: float, again: float) -> Noise:
+    """Return what is known after one more estimate at the current point.
+
+    Parameters
+    ----------
+    iteration
+        Of the adaptation.
+    kept, again
+        Log density that the chain holds, and the new estimate of it.
+    """
+    if not known.is_noisy:
+        if abs(again - kept) <= _ROUNDING * (1.0 + abs(kept)):
+            return known._replace(next_probe=max(1, 10 * iteration))
+        known = unmeasured(True)
+    difference = again - kept
+    accepted = 0.0 if math.isnan(difference) else math.exp(min(difference, 0.0))
+    # Gain 2 / n weights probe n in proportion to n: noise on the way from a far start is forgotten.
+    gain = 2.0 / (known.num_probes + 2 + _PRIOR_WEIGHT)
+    ceiling = known.ceiling + gain * (accepted - known.ceiling)
+    following = iteration + max(_INTERVAL, int(_LATE_SHARE * iteration))
+    return Noise(True, ceiling, optimal_target(ceiling), known.num_probes + 1, following)
+
+
+def settled(known: Noise) -> Noise:
+    """Return what is known, with no more probes to come: for the end of the adaptation."""
+    return known._replace(next_probe=math.inf)
+
+
+def ceiling_of(variance: float) -> float:
+    """Return the acceptance rate 2 Phi(-sqrt(v / 2)) of steps of length zero under log-normal noise of variance v."""
+    return math.erfc(0.5 * math.sqrt(variance))
+
+
+def variance_of(ceiling: float) -> float:
+    """Return the variance of log-normal noise with this ceiling in (0, 1]."""
+    return 2.0 * NormalDist().inv_cdf(0.5 * max(ceiling, _LOWEST_CEILING)) ** 2
+
+
+def optimal_target(ceiling: float) -> float:
+    """Return the acceptance rate of the best random walk under log-normal noise with this ceiling.
+
+    The acceptance rate of a walk with scale l / sqrt(d) on a Gaussian in many dimensions is a(l) = 2 Phi(-u) with
+    u = sqrt(l^2 + 2 v) / 2 (Sherlock, Thiery, Roberts and Rosenthal 2015), and its efficiency is l^2 a(l). That is
+    largest where u^2 = 2 u m(u) + v / 2, m being Mills' ratio. Without noise it is .234; at the variance
+    v = 3.28, where a fixed budget is best spent, .07; the scale hardly depends on v (l from 2.38 to 2.83).
+    """
+    half = 0.5 * variance_of(ceiling)
+    u = 1.19 + math.sqrt(half)
+    for _ in range(40):  # a contraction by .6 or less
+        mills = math.sqrt(0.5 * math.pi) * math.erfc(u / math.sqrt(2.0)) * math.exp(0.5 * u * u)
+        u = mills + math.sqrt(mills * mills + half)
+    return min(PLAIN_TARGET, math.erfc(u / math.sqrt(2.0)))
+
+
+def target_of(target_accept: float | str, known: Noise | None = None) -> float:
+    """Return the number that the acceptance rate is driven to now; without noise where that is not ``known``."""
+    if target_accept != "auto":
+        return target_accept
+    return known.target if known is not None and known.is_noisy else PLAIN_TARGET
+
+
+def is_out_of_reach(target_accept: float | str, known: Noise) -> bool:
+    """Return whether noise keeps the acceptance rate below the target, or so near it that steps shrink to nothing."""
+    is_measured = known.is_noisy and known.num_probes >= _FEWEST_PROBES
+    return bool(is_measured) and target_of(target_accept, known) > _REACHABLE_SHARE * known.ceiling
