@@ -113,7 +113,7 @@ class BlackBox(Op):
         inputs = [pt.as_tensor_variable(i, dtype="float64") for i in inputs]
         return Apply(self, inputs, [pt.tensor(dtype="float64", shape=(None,) * _NUM_DIMS[self.name])])
 
-    def infer_shape(self, fgraph, node, shapes):
+    def infer_shape(self, node, shapes):
         """Return the shape of the output."""
         return [self.output_shape(shapes)]
 

@@ -15,7 +15,7 @@ from pymc.distributions.transforms import Chain, log, ordered
 
 from case_studies.zoo.black_boxes import concentration, forward_log_likelihood, hares_and_lynx
 
-__all__ = ["IMPROPER", "MODELS", "NUM_REFERENCE_DRAWS", "PLAIN", "QUANTILES_ONLY", "reference"]
+__all__ = ["IMPROPER", "MODELS", "NUM_REFERENCE_DRAWS", "PLAIN", "QUANTILES_ONLY", "data_of", "reference"]
 
 _FILE = Path(__file__).parent.parent / "benchmarks" / "zoo_reference.json"
 NUM_REFERENCE_DRAWS = 10_000
@@ -29,6 +29,12 @@ def _stored(name):
 
 def _data(name):
     return {key: np.asarray(values) for key, values in _stored(name)["data"].items()}
+
+
+def data_of(short_name):
+    """Return the data of the posterior whose name begins so, up to the first hyphen."""
+    [name] = [n for n in MODELS if n.split("-")[0] == short_name]
+    return _data(name)
 
 
 def reference(name):
