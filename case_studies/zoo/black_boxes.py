@@ -11,6 +11,7 @@ __all__ = ["concentration", "forward_log_likelihood", "hares_and_lynx"]
 
 _STEPS_A_YEAR = 40
 _STEPS_A_DAY = 40
+_FINER_AT_FIRST = 5
 _MOST_STEPS = 4_000  # between two times; a rate that needs more has a likelihood of zero for all that is known here
 _STABLE = 0.5  # largest product of rate and step; Runge and Kutta's method is stable below 2.8
 
@@ -48,10 +49,12 @@ def _absorbed_and_eliminated(parameters, dosing, times):
         needed = max(gap * _STEPS_A_DAY, gap * speed / _STABLE)
         if not needed < _MOST_STEPS:
             return solution
-        num_steps = int(np.ceil(needed))
-        h = gap / num_steps
+        # The first steps are the shortest: there the level rises through the bend of the rate of elimination.
+        num_steps = int(np.ceil(_FINER_AT_FIRST * needed if i == 0 else needed))
+        power = 3 if i == 0 else 1
         for s in range(num_steps):
-            t = now + s * h
+            t = now + gap * (s / num_steps) ** power
+            h = now + gap * ((s + 1) / num_steps) ** power - t
             flow0 = dose * rate / volume * np.exp(-rate * t)
             flow1 = flow0 * np.exp(-0.5 * rate * h)
             flow2 = flow1 * np.exp(-0.5 * rate * h)

@@ -5,7 +5,6 @@ Written from the Stan programs, statement by statement, in the parameters as Sta
 
 import numpy as np
 from scipy.integrate import solve_ivp
-from scipy.special import logsumexp
 from scipy.stats import cauchy, expon, gamma, lognorm, norm, poisson
 
 __all__ = ["LOG_DENSITIES"]
@@ -27,8 +26,8 @@ def ar_k(p, d):
 def _forward(log_emission, rows):
     acc = log_emission[0]
     for emission in log_emission[1:]:
-        acc = np.array([logsumexp(acc + np.log(rows[:, k])) + emission[k] for k in range(len(acc))])
-    return logsumexp(acc)
+        acc = np.array([np.logaddexp(*(acc + np.log(rows[:, k]))) + emission[k] for k in range(2)])
+    return np.logaddexp(*acc)
 
 
 def bball(p, d):
