@@ -123,7 +123,7 @@ TRUTH = {"x": np.array([2.0, 3.0, 2.0 - 1.6449 * 3.0, 2.0, 2.0 + 1.6449 * 3.0])}
 
 
 def verdict(draws, said=(), truth=TRUTH, use_chains=False):
-    return judge(summarised({"x": draws}, use_chains), truth, largest_rhat({"x": draws}), said)
+    return judge(summarised({"x": draws}, truth, use_chains), truth, largest_rhat({"x": draws}), said)
 
 
 @pytest.fixture
@@ -199,8 +199,9 @@ def test_names_of_entries(rng):
 def test_rows_are_kept_replaced_and_sorted(tmp_path, monkeypatch, exact):
     monkeypatch.setattr(zoo, "ROWS", tmp_path / "rows.jsonl")
     truth = ZOO["constant_likelihood"].truth()
-    good = {name: np.stack([summary, np.zeros(5)]).tolist() for name, summary in truth.items()}
-    bad = good | {"x": (np.array(good["x"]) + np.array([[1.0], [0.0]])).tolist()}
+    zeros = [0.0] * 5
+    good = {name: [summary.tolist(), zeros, zeros] for name, summary in truth.items()}
+    bad = good | {"x": [(truth["x"] + 1.0).tolist(), [1.0] * 5, zeros]}
     common = {"model": "constant_likelihood", "seed": 1, "rhat": 1.0, "said": [], "seconds": 1.0}
     zoo.keep(common | {"sampler": "KAMH", "summary": bad})
     zoo.keep(common | {"sampler": "KAMH", "summary": good})

@@ -111,7 +111,8 @@ def run(model_name, sampler, seed):
             with model:
                 idata = call(model, seed)
             draws = _draws(idata["posterior"], posterior.truth())
-            summary = {name: values.tolist() for name, values in summarised(draws, use_chains).items()}
+            found = summarised(draws, posterior.truth(), use_chains)
+            summary = {name: [[float(f"{x:.6g}") for x in part] for part in parts] for name, parts in found.items()}
             row |= {"summary": summary, "rhat": largest_rhat(draws)}
     except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
         row["raised"] = f"{type(error).__name__}: {error}"
@@ -135,8 +136,8 @@ def verdict_of(row):
     if "raised" in row:
         return "said", "", np.nan, (f"raised {row['raised']}", *row["said"])
     posterior = ZOO[row["model"]]
-    summary = {name: np.array(values) for name, values in row["summary"].items()}
-    found = judge(summary, posterior.truth(), row["rhat"], row["said"], posterior.num_reference_draws)
+    truth, num_draws = posterior.truth(), posterior.num_reference_draws
+    found = judge(row["summary"], truth, row["rhat"], row["said"], num_draws)
     return found.outcome, found.worst, found.error, found.said
 
 

@@ -10,7 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from arviz_stats.base import array_stats
 
-__all__ = ["LARGEST_RHAT", "Verdict", "judge", "largest_rhat", "split_names", "summarised"]
+from case_studies.zoo.exact import PROBABILITIES
+
+__all__ = ["LARGEST_RHAT", "Summary", "Verdict", "judge", "largest_rhat", "split_names", "summarised"]
 
 LARGEST_RHAT = 1.05
 _ERRORS = 4.0  # Monte Carlo errors that an estimate may be off
@@ -64,46 +66,55 @@ def _rhat(values):
     return np.inf if np.isnan(rhat) else rhat
 
 
-def _estimates(values):
-    """Return mean, standard deviation and three quantiles of draws (chain, draw), shape (5,)."""
-    return np.array([values.mean(), values.std(ddof=1), *np.quantile(values, (0.05, 0.5, 0.95))])
+class Summary(NamedTuple):
+    """What is compared of one quantity; arrays (5,): mean, standard deviation, 5, 50 and 95 % quantiles."""
+
+    estimates: np.ndarray
+    off: np.ndarray
+    """How far off; a quantile, in the share of draws below the true one."""
+    errors: np.ndarray
+    """Monte Carlo errors of ``off``."""
 
 
-def _errors(values, use_chains):
-    """Return the Monte Carlo errors of the five, (5,).
-
-    With ``use_chains`` the spread between independent chains counts where it is larger: particles of one run share
-    their fate in ways that their order does not show.
-    """
-    with np.errstate(all="ignore"):
-        errors = np.array(
-            [
-                *(array_stats.mcse(values, chain_axis=0, draw_axis=1, method=m) for m in ("mean", "sd")),
-                *(
-                    array_stats.mcse(values, chain_axis=0, draw_axis=1, method="quantile", prob=p)
-                    for p in (0.05, 0.5, 0.95)
-                ),
-            ],
-            dtype=float,
-        )
-    if use_chains and len(values) > 1:
-        apart = np.array([_estimates(chain[None]) for chain in values])
-        errors = np.fmax(errors, apart.std(axis=0, ddof=1) / np.sqrt(len(values)))
-    return np.nan_to_num(errors, nan=0.0)
-
-
-def summarised(draws, use_chains=False):
-    """Return for each quantity its estimates and their Monte Carlo errors, name -> (2, 5).
+def summarised(draws, truth, use_chains=False):
+    """Return what is compared of each quantity, name -> :class:`Summary`.
 
     Parameters
     ----------
     draws : dict
-        Name -> (chain, draw).
+        Name -> (chain, draw), with all names of the truth.
+    truth : dict
+        Name -> mean, standard deviation and 5, 50 and 95 % quantiles (5,).
     use_chains : bool
-        Whether the spread between chains is an error too: for particles, whose order in a chain says nothing.
+        Whether the spread between chains is an error too, where it is larger: particles of one run share their fate in
+        ways that their order does not show.
+
+    Notes
+    -----
+    Errors of quantiles are those of the share of draws below the true one, sqrt(p (1 - p) / ESS). ArviZ's errors in the
+    units of the quantity are spacings of order statistics, which chains that repeat their states make too small.
     """
-    arrays = {name: np.asarray(values, dtype=float) for name, values in draws.items()}
-    return {name: np.stack([_estimates(v), _errors(v, use_chains)]) for name, v in arrays.items()}
+    return {name: _summary(np.asarray(draws[name], dtype=float), exact, use_chains) for name, exact in truth.items()}
+
+
+def _summary(values, exact, use_chains):
+    estimates = np.array([values.mean(), values.std(ddof=1), *np.quantile(values, PROBABILITIES)])
+    below = np.stack([values <= q for q in exact[2:]]).astype(float)
+    wanted = np.array([*exact[:2], *PROBABILITIES])
+    with np.errstate(all="ignore"):
+        bulk = array_stats.ess(values, chain_axis=0, draw_axis=1, method="bulk")
+        errors = [array_stats.mcse(values, chain_axis=0, draw_axis=1, method=m) for m in ("mean", "sd")]
+        for p, share in zip(PROBABILITIES, below, strict=True):
+            # Where no draw is below, or all are, the share has no effective size of its own.
+            varies = share.min() < share.max()
+            ess = array_stats.ess(share, chain_axis=0, draw_axis=1, method="mean") if varies else bulk
+            errors.append(np.sqrt(p * (1 - p) / ess))
+    off = np.array([*estimates[:2], *below.mean(axis=(1, 2))]) - wanted
+    errors = np.nan_to_num(np.array(errors, dtype=float), nan=0.0)
+    if use_chains and len(values) > 1:
+        apart = np.stack([values.mean(axis=1), values.std(axis=1, ddof=1), *below.mean(axis=2)])
+        errors = np.fmax(errors, apart.std(axis=1, ddof=1) / np.sqrt(len(values)))
+    return Summary(estimates, off, errors)
 
 
 def judge(summary, truth, rhat, said=(), num_reference_draws=np.inf):
@@ -112,10 +123,10 @@ def judge(summary, truth, rhat, said=(), num_reference_draws=np.inf):
     Parameters
     ----------
     summary : dict
-        From :func:`summarised`, with all names of the truth.
+        From :func:`summarised`.
     truth : dict
-        Name -> mean, standard deviation and 5, 50 and 95 % quantiles; the first two are NaN where they do not exist,
-        and then the median is compared in their place.
+        As there; mean and standard deviation are NaN where they do not exist, and then the median is compared in their
+        place.
     rhat : float
         From :func:`largest_rhat`.
     said : sequence of str
@@ -125,20 +136,22 @@ def judge(summary, truth, rhat, said=(), num_reference_draws=np.inf):
     """
     worst, excess, error = "", -1.0, 0.0
     for name, exact in truth.items():
-        estimates, errors = summary[name]
+        estimates, off, errors = (np.asarray(a, dtype=float) for a in summary[name])
         has_moments = not np.isnan(exact[0])
         spread = exact[1] if has_moments else (exact[4] - exact[2]) / _NORMAL_SPAN
         errors = np.hypot(errors, _reference_errors(spread, num_reference_draws))
-        off = np.abs(estimates - exact)
         for k in (0, 1, 2, 4) if has_moments else (2, 3, 4):
-            ratio = off[k] / max(_ERRORS * errors[k], _NEAR * spread)
-            if not ratio <= excess:  # NaN is as wrong as can be
-                worst, excess, error = f"{_STATISTICS[k]} of {name}", ratio, off[k] / spread
+            by_error = abs(off[k]) / (_ERRORS * errors[k]) if errors[k] > 0.0 else np.inf
+            by_spread = abs(estimates[k] - exact[k]) / (_NEAR * spread)
+            ratio = min(by_error, by_spread) if np.isfinite(by_spread) else np.inf
+            if ratio > excess:
+                worst, excess, error = f"{_STATISTICS[k]} of {name}", ratio, abs(estimates[k] - exact[k]) / spread
     said = (*([f"R-hat {rhat:.2f}"] if rhat > LARGEST_RHAT else []), *said)
     outcome = "right" if excess <= 1.0 else "said" if said else "silent"
     return Verdict(outcome, worst, float(excess), float(error), said)
 
 
 def _reference_errors(spread, num_draws):
-    """Return the standard errors of the five from independent draws of a normal distribution, (5,)."""
-    return spread * np.array([1.0, np.sqrt(0.5), 2.113, 1.253, 2.113]) / np.sqrt(num_draws)
+    """Return the standard errors of what is compared, of independent draws of a normal distribution, (5,)."""
+    shares = [np.sqrt(p * (1 - p)) for p in PROBABILITIES]
+    return np.array([spread, spread * np.sqrt(0.5), *shares]) / np.sqrt(num_draws)
