@@ -154,10 +154,23 @@ def test_a_wrong_posterior_is_silent_and_said_with_a_warning(exact, wrong):
     assert verdict(wrong(exact), ["a warning"]).outcome == "said"
 
 
+def test_a_quantile_is_seen_where_mean_and_spread_are_right(exact, rng):
+    assert verdict(2.0 + 3.0 * (rng.standard_exponential((4, 4000)) - 1.0)).worst == "5 % of x"
+
+
 def test_few_draws_are_allowed_their_error(rng):
     few = rng.normal(2.0, 3.0, (4, 25))
     assert verdict(few).outcome == "right"
     assert verdict(few + 6.0).outcome == "silent"
+
+
+def test_repeated_draws_are_worth_the_distinct_ones(rng):
+    """Forty of 4,000 resampled: their mean is off by half a standard deviation, two errors of forty draws."""
+    few = rng.normal(2.0, 3.0, 40)
+    few += 2.0 + 1.5 - few.mean()
+    found = rng.choice(few, (4, 1000))
+    assert verdict(found).outcome == "right"
+    assert verdict(found + 3.0).outcome == "silent"
 
 
 def test_chains_apart_say_so_through_rhat(exact):

@@ -101,14 +101,16 @@ def _summary(values, exact, use_chains):
     estimates = np.array([values.mean(), values.std(ddof=1), *np.quantile(values, PROBABILITIES)])
     below = np.stack([values <= q for q in exact[2:]]).astype(float)
     wanted = np.array([*exact[:2], *PROBABILITIES])
+    distinct = np.unique(values).size  # resampled draws are worth no more than this, in whatever order they come
     with np.errstate(all="ignore"):
         bulk = array_stats.ess(values, chain_axis=0, draw_axis=1, method="bulk")
-        errors = [array_stats.mcse(values, chain_axis=0, draw_axis=1, method=m) for m in ("mean", "sd")]
+        repeated = np.sqrt(max(1.0, bulk / distinct))
+        errors = [repeated * array_stats.mcse(values, chain_axis=0, draw_axis=1, method=m) for m in ("mean", "sd")]
         for p, share in zip(PROBABILITIES, below, strict=True):
             # Where no draw is below, or all are, the share has no effective size of its own.
             varies = share.min() < share.max()
             ess = array_stats.ess(share, chain_axis=0, draw_axis=1, method="mean") if varies else bulk
-            errors.append(np.sqrt(p * (1 - p) / ess))
+            errors.append(np.sqrt(p * (1 - p) / min(ess, distinct)))
     off = np.array([*estimates[:2], *below.mean(axis=(1, 2))]) - wanted
     errors = np.nan_to_num(np.array(errors, dtype=float), nan=0.0)
     if use_chains and len(values) > 1:
