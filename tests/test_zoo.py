@@ -1,6 +1,8 @@
 """The zoo's posteriors are what they claim to be, its judge sees wrong answers, and some of its rows as tests."""
 
 import json
+import logging
+import warnings
 
 import numpy as np
 import pymc as pm
@@ -228,6 +230,34 @@ def test_rows_are_kept_replaced_and_sorted(tmp_path, monkeypatch, exact):
     lines = text.splitlines()[-3:]
     assert [line.split("|")[4].strip() for line in lines] == ["silent", "said", "right"]
     assert "a / b" in lines[1]
+
+
+def test_what_counts_as_said_is_about_the_answer(monkeypatch, rng):
+    """Neither the words of libraries nor PyMC's on every short run; a sampler that always warns shows in the table."""
+
+    def sampler(model, seed):
+        warnings.warn("the posterior is extrapolated", stacklevel=2)
+        warnings.warn("overflow", RuntimeWarning, stacklevel=2)
+        warnings.warn_explicit("no BLAS was found", UserWarning, "/lib/pytensor/link/c/cmodule.py", 1)
+        logger = logging.getLogger("pymc.stats.convergence")
+        logger.warning("The rhat statistic is larger than 1.01 for some parameters.")
+        logger.warning("a chain has rejected 300 proposals in a row")
+        names = ZOO["constant_likelihood"].truth()
+        return {"posterior": xr.Dataset({n: (("chain", "draw"), rng.standard_normal((4, 100))) for n in names})}
+
+    monkeypatch.setitem(zoo.SAMPLERS, "always warns", (sampler, False))
+    row = zoo.run("constant_likelihood", "always warns", 1)
+    assert row["said"] == ["the posterior is extrapolated", "a chain has rejected 300 proposals in a row"]
+    assert zoo.verdict_of(row)[0] == "said"
+
+
+def test_an_error_is_said(monkeypatch):
+    def refuses(model, seed):
+        raise ValueError("take more simulations")
+
+    monkeypatch.setitem(zoo.SAMPLERS, "refuses", (refuses, False))
+    found = zoo.verdict_of(zoo.run("counts", "refuses", 1))
+    assert (found[0], found[3]) == ("said", ("raised ValueError: take more simulations",))
 
 
 def test_a_row_of_the_zoo():

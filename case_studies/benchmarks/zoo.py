@@ -114,7 +114,7 @@ def run(model_name, sampler, seed):
             found = summarised(draws, posterior.truth(), use_chains)
             summary = {name: [[float(f"{x:.6g}") for x in part] for part in parts] for name, parts in found.items()}
             row |= {"summary": summary, "rhat": largest_rhat(draws)}
-    except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
+    except Exception as error:  # whatever it is, the user sees it, and the other rows are to be run
         row["raised"] = f"{type(error).__name__}: {error}"
     finally:
         logger.removeHandler(words)
