@@ -221,9 +221,9 @@ def test_rows_are_kept_replaced_and_sorted(tmp_path, monkeypatch, exact):
     zoo.keep(common | {"sampler": "KAMH", "summary": bad})
     zoo.keep(common | {"sampler": "KAMH", "summary": good})
     zoo.keep(common | {"sampler": "KernelHMC", "summary": bad, "said": ["a | b"]})
-    zoo.keep(common | {"sampler": "sample_pmc", "summary": bad})
     with zoo.ROWS.open("a") as file:
-        file.write(json.dumps(common)[:-5])  # a run that was killed
+        file.write("\n" + json.dumps(common)[:-5])  # a run that was killed
+    zoo.keep(common | {"sampler": "sample_pmc", "summary": bad})
     assert len(zoo.kept()) == 3
     text = zoo.table(zoo.kept().values())
     assert text.startswith("3 outcomes: 1 silent, 1 said, 1 right")

@@ -143,16 +143,21 @@ def verdict_of(row):
 
 def kept():
     """Return the finished rows by model, sampler and seed; the last of each counts."""
-    lines = ROWS.read_text().splitlines() if ROWS.exists() else []
-    rows = [json.loads(line) for line in lines if line.endswith("}")]  # a run that was killed may end in half a line
-    return {(row["model"], row["sampler"], row["seed"]): row for row in rows}
+    rows = {}
+    for line in ROWS.read_text().splitlines() if ROWS.exists() else []:
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:  # an empty line, or half of one from a run that was killed
+            continue
+        rows[row["model"], row["sampler"], row["seed"]] = row
+    return rows
 
 
 def keep(row):
-    """Append a row in one piece."""
+    """Append a row in one piece, on a line of its own whatever the last run left behind."""
     ROWS.parent.mkdir(parents=True, exist_ok=True)
     with ROWS.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+        file.write("\n" + json.dumps(row))
 
 
 def table(rows):
