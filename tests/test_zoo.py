@@ -181,6 +181,13 @@ def test_chains_apart_say_so_through_rhat(exact):
     assert found.said[0].startswith("R-hat 1.")
 
 
+def test_chains_that_have_not_met_are_not_excused_by_their_error(exact):
+    """One chain of four is far off: the Monte Carlo error, taken from their spread, is as large as the error."""
+    far = exact + np.array([[0.0], [0.0], [0.0], [400.0]])
+    assert abs(far.mean() - 2.0) < 4 * summarised({"x": far}, TRUTH)["x"].errors[0]
+    assert verdict(far).outcome == "said"
+
+
 def test_chains_that_stand_still_and_nan_are_wrong(exact):
     assert verdict(np.full((4, 1000), 2.0)).said == ("R-hat inf",)
     assert verdict(np.full((4, 1000), 2.0)).outcome == "said"

@@ -1,7 +1,8 @@
 """The judge of a sampler's answer: right, said or silent. On arrays, of any sampler.
 
 Right: each mean, standard deviation and 5 % and 95 % quantile lies within four Monte Carlo errors of the truth, or
-within a tenth of a standard deviation. Said: not right, and the sampler said so by itself: R-hat above 1.05, a warning
+within a tenth of a standard deviation; the second alone where R-hat is above 1.05, since no Monte Carlo error is known
+of chains that have not met. Said: not right, and the sampler said so by itself: R-hat above 1.05, a warning
 (of a Pareto shape, say). Silent: not right, without a word.
 """
 
@@ -143,7 +144,8 @@ def judge(summary, truth, rhat, said=(), num_reference_draws=np.inf):
         spread = exact[1] if has_moments else (exact[4] - exact[2]) / _NORMAL_SPAN
         errors = np.hypot(errors, _reference_errors(spread, num_reference_draws))
         for k in (0, 1, 2, 4) if has_moments else (2, 3, 4):
-            by_error = abs(off[k]) / (_ERRORS * errors[k]) if errors[k] > 0.0 else np.inf
+            is_known = errors[k] > 0.0 and rhat <= LARGEST_RHAT
+            by_error = abs(off[k]) / (_ERRORS * errors[k]) if is_known else np.inf
             by_spread = abs(estimates[k] - exact[k]) / (_NEAR * spread)
             ratio = min(by_error, by_spread) if np.isfinite(by_spread) else np.inf
             if ratio > excess:
