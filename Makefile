@@ -25,6 +25,7 @@ test-slow: $(READY)
 	$(RUN) -m pytest -q -n 2 --dist worksteal --runslow
 
 bench: $(READY)
+	$(RUN) -m case_studies.benchmarks.zoo
 	$(RUN) -m case_studies.benchmarks.overhead
 	$(RUN) -m case_studies.benchmarks.thesis_protocol
 	$(RUN) -m case_studies.benchmarks.scores

@@ -1,0 +1,298 @@
+"""The zoo's posteriors are what they claim to be, its judge sees wrong answers, and some of its rows as tests."""
+
+import json
+import logging
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+
+from case_studies.benchmarks import zoo
+from case_studies.zoo import ZOO, own, posteriordb
+from case_studies.zoo.judge import judge, largest_rhat, split_names, summarised
+from pymc_kernel.plugin.model_functions import (
+    compile_particle_density,
+    constrained_draws,
+    prior_expression,
+    value_draws,
+)
+from tests.reference.zoo_densities import LOG_DENSITIES
+
+# -- the posteriors of posteriordb -------------------------------------------------------------------
+
+
+def near_the_reference(model, truth, rng):
+    """Return a point of the model's parameters half a standard deviation from the reference mean or so."""
+    point, shapes = {}, {name: tuple(int(n) for n in s) for name, s in model.eval_rv_shapes().items()}
+    for rv in model.free_RVs:
+        shape = shapes[rv.name]
+        names = [rv.name] if not shape else [f"{rv.name}[{i + 1}]" for i in range(shape[0])]
+        summaries = np.array([truth.get(n, [0.0, 1.0, -1.0, 0.0, 1.0]) for n in names])
+        spread = (summaries[:, 4] - summaries[:, 2]) / 3.3
+        values = summaries[:, 3] + 0.3 * spread * rng.standard_normal(len(names))
+        if rv.name.startswith("theta") and rv.name[5:].isdigit():  # rows of a transition matrix
+            values = values / values.sum()
+        point[rv.name] = values.reshape(shape)
+    return point
+
+
+@pytest.mark.parametrize("name", LOG_DENSITIES)
+def test_log_densities_are_those_of_the_stan_programs(name, rng):
+    posterior = ZOO[name]
+    model = posterior.make()
+    points = [near_the_reference(model, posterior.truth(), rng) for _ in range(3)]
+    data = posteriordb.data_of(name)
+    twin = np.array([LOG_DENSITIES[name](p, data) for p in points])
+    draws = {k: np.stack([p[k] for p in points])[None] for k in points[0]}
+    dataset = xr.Dataset(
+        {k: (("chain", "draw", *[f"{k}_{i}" for i in range(v.ndim - 2)]), v) for k, v in draws.items()}
+    )
+    values = value_draws(dataset, model)
+    log_density = model.compile_logp(jacobian=False, mode="FAST_COMPILE")
+    ours = np.array([log_density({v.name: values[v][i] for v in model.value_vars}) for i in range(3)])
+    np.testing.assert_allclose(np.diff(ours), np.diff(twin), rtol=1e-6, atol=1e-5)
+    assert np.abs(np.diff(twin)).max() > 0.05
+
+
+def test_all_reference_quantities_are_drawn():
+    for posterior in ZOO.values():
+        model = posterior.make()
+        shapes = {v.name: v.type.shape for v in [*model.free_RVs, *model.deterministics]}
+        for name, summary in posterior.truth().items():
+            variable, _, rest = name.partition("[")
+            assert len(shapes[variable]) == bool(rest)
+            assert not rest or 1 <= int(rest[:-1]) <= (shapes[variable][0] or np.inf)
+            assert (np.diff(summary[2:]) > 0).all()
+
+
+# -- our own posteriors -------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+@pytest.mark.parametrize("name", [n for n in own.MODELS if n != "thirty"])
+def test_exact_answers_agree_with_importance_sampling(name):
+    """Draws from the prior, weighted by the model's likelihood."""
+    model, truth = ZOO[name].make(), ZOO[name].truth()
+    rng = np.random.default_rng(7)
+    size = 3_000 if name == "noisy" else 30_000
+    density = compile_particle_density(model, "the test", {"mode": "FAST_COMPILE"})
+    density.seed(rng)
+    with np.errstate(invalid="ignore"):
+        drawn = pm.draw(prior_expression(model), draws=size, random_seed=rng)
+    order = {model.rvs_to_values[rv]: v for rv, v in zip(model.free_RVs, drawn, strict=True)}
+    positions = np.concatenate([np.reshape(order[v], (size, -1)) for v in model.value_vars], axis=1).astype(float)
+    positions = positions[np.isfinite(positions).all(axis=1)]  # the order of cutpoints is part of the prior
+    log_weights = density(positions)[1]
+    weights = np.exp(log_weights - log_weights.max())
+    weights /= weights.sum()
+    found = {}
+    for variable, values in constrained_draws(model, positions).items():
+        found |= {k: v[0] for k, v in split_names(variable, values[None]).items()}
+    for quantity, exact in truth.items():
+        values = found[quantity]
+        below = np.array([(values <= q) @ weights for q in exact[2:]])
+        errors = np.sqrt([(weights**2) @ ((values <= q) - b) ** 2 for q, b in zip(exact[2:], below, strict=True)])
+        assert (np.abs(below - [0.05, 0.5, 0.95]) < 4.5 * errors).all(), quantity
+        assert errors.max() < 0.05
+        if not np.isnan(exact[0]):
+            error = np.sqrt((weights**2) @ (values - exact[0]) ** 2)
+            assert abs(values @ weights - exact[0]) < 4.5 * error, quantity
+            squared = (values - exact[0]) ** 2
+            error = np.sqrt((weights**2) @ (squared - exact[1] ** 2) ** 2)
+            assert abs(squared @ weights - exact[1] ** 2) < 4.5 * error, quantity
+
+
+def test_thirty_coefficients_by_the_curvature_of_the_log_density():
+    model, truth = ZOO["thirty"].make(), ZOO["thirty"].truth()
+    log_density = model.compile_logp(mode="FAST_COMPILE")
+    mean, sd = np.array([s[:2] for s in truth.values()]).T
+    at = log_density({"x": mean})
+    steps = 0.1 * np.eye(30)
+    one_sided = np.array([log_density({"x": mean + s}) for s in steps]) - at
+    np.testing.assert_allclose([log_density({"x": mean - s}) - at for s in steps], one_sided, rtol=1e-6)
+    # The density is normal, so differences give its Hessian without error.
+    both = np.array([[log_density({"x": mean + s + t}) - at for t in steps] for s in steps])
+    hessian = (both - one_sided[:, None] - one_sided[None, :]) / 0.01
+    np.testing.assert_allclose(np.sqrt(np.diag(np.linalg.inv(-hessian))), sd, rtol=1e-6)
+
+
+# -- the judge ----------------------------------------------------------------------------------------
+
+TRUTH = {"x": np.array([2.0, 3.0, 2.0 - 1.6449 * 3.0, 2.0, 2.0 + 1.6449 * 3.0])}
+
+
+def verdict(draws, said=(), truth=TRUTH, use_chains=False):
+    return judge(summarised({"x": draws}, truth, use_chains), truth, largest_rhat({"x": draws}), said)
+
+
+@pytest.fixture
+def exact(rng):
+    return rng.normal(2.0, 3.0, (4, 1000))
+
+
+def test_exact_draws_are_right_whatever_is_said(exact):
+    assert verdict(exact).outcome == "right"
+    assert verdict(exact, ["careful"]).outcome == "right"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: x + 1.5,
+        lambda x: 2.0 + 0.5 * (x - 2.0),
+        lambda x: 2.0 + 1.3 * (x - 2.0),
+        lambda x: np.minimum(x, 5.0),
+        lambda x: np.maximum(x, -1.0),
+    ],
+    ids=["shifted by half", "half as wide", "too wide", "upper tail missing", "lower tail missing"],
+)
+def test_a_wrong_posterior_is_silent_and_said_with_a_warning(exact, wrong):
+    found = verdict(wrong(exact))
+    assert found.outcome == "silent"
+    assert found.excess > 1.0
+    assert verdict(wrong(exact), ["a warning"]).outcome == "said"
+
+
+def test_a_quantile_is_seen_where_mean_and_spread_are_right(exact, rng):
+    assert verdict(2.0 + 3.0 * (rng.standard_exponential((4, 4000)) - 1.0)).worst == "5 % of x"
+
+
+def test_few_draws_are_allowed_their_error(rng):
+    few = rng.normal(2.0, 3.0, (4, 25))
+    assert verdict(few).outcome == "right"
+    assert verdict(few + 6.0).outcome == "silent"
+
+
+def test_repeated_draws_are_worth_the_distinct_ones(rng):
+    """Forty of 4,000 resampled: their mean is off by half a standard deviation, two errors of forty draws."""
+    few = rng.normal(2.0, 3.0, 40)
+    few += 2.0 + 1.5 - few.mean()
+    found = rng.choice(few, (4, 1000))
+    assert verdict(found).outcome == "right"
+    assert verdict(found + 3.0).outcome == "silent"
+
+
+def test_chains_apart_say_so_through_rhat(exact):
+    found = verdict(exact + np.array([[0.0], [0.0], [4.0], [4.0]]))
+    assert found.outcome == "said"
+    assert found.said[0].startswith("R-hat 1.")
+
+
+def test_chains_that_have_not_met_are_not_excused_by_their_error(exact):
+    """One chain of four is far off: the Monte Carlo error, taken from their spread, is as large as the error."""
+    far = exact + np.array([[0.0], [0.0], [0.0], [400.0]])
+    assert abs(far.mean() - 2.0) < 4 * summarised({"x": far}, TRUTH)["x"].errors[0]
+    assert verdict(far).outcome == "said"
+
+
+def test_chains_that_stand_still_and_nan_are_wrong(exact):
+    assert verdict(np.full((4, 1000), 2.0)).said == ("R-hat inf",)
+    assert verdict(np.full((4, 1000), 2.0)).outcome == "said"
+    assert verdict(np.where(exact > 5.0, np.nan, exact)).outcome == "said"
+
+
+def test_populations_are_judged_by_their_spread(rng):
+    """Each chain is off by a shift of its own of a fifth of a standard deviation, which its draws do not show."""
+    shifted = rng.normal(2.0, 3.0, (4, 4000)) + 0.2 * 3.0 * np.array([[0.5], [1.5], [-0.5], [1.5]])
+    assert verdict(shifted).excess > 1.0
+    assert verdict(shifted, use_chains=True).outcome == "right"
+
+
+def test_without_moments_quantiles_are_compared(rng):
+    truth = {"x": np.array([np.nan, np.nan, -6.3138, 0.0, 6.3138])}
+    cauchy = rng.standard_cauchy((4, 1000))
+    assert verdict(cauchy, truth=truth).outcome == "right"
+    assert verdict(0.5 * cauchy, truth=truth).outcome == "silent"
+
+
+def test_names_of_entries(rng):
+    draws = rng.standard_normal((2, 5, 3))
+    assert list(split_names("x", draws)) == ["x[1]", "x[2]", "x[3]"]
+    np.testing.assert_array_equal(split_names("x", draws)["x[2]"], draws[..., 1])
+    assert list(split_names("x", draws[..., 0])) == ["x"]
+
+
+# -- the runner ---------------------------------------------------------------------------------------
+
+
+def test_rows_are_kept_replaced_and_sorted(tmp_path, monkeypatch, exact):
+    monkeypatch.setattr(zoo, "ROWS", tmp_path / "rows.jsonl")
+    truth = ZOO["constant_likelihood"].truth()
+    zeros = [0.0] * 5
+    good = {name: [summary.tolist(), zeros, zeros] for name, summary in truth.items()}
+    bad = good | {"x": [(truth["x"] + 1.0).tolist(), [1.0] * 5, zeros]}
+    common = {"model": "constant_likelihood", "seed": 1, "rhat": 1.0, "said": [], "seconds": 1.0}
+    zoo.keep(common | {"sampler": "KAMH", "summary": bad})
+    zoo.keep(common | {"sampler": "KAMH", "summary": good})
+    zoo.keep(common | {"sampler": "KernelHMC", "summary": bad, "said": ["a | b"]})
+    with zoo.ROWS.open("a") as file:
+        file.write("\n" + json.dumps(common)[:-5])  # a run that was killed
+    zoo.keep(common | {"sampler": "sample_pmc", "summary": bad})
+    assert len(zoo.kept()) == 3
+    text = zoo.table(zoo.kept().values())
+    assert text.startswith("3 outcomes: 1 silent, 1 said, 1 right")
+    lines = text.splitlines()[-3:]
+    assert [line.split("|")[4].strip() for line in lines] == ["silent", "said", "right"]
+    assert "a / b" in lines[1]
+
+
+def test_what_counts_as_said_is_about_the_answer(monkeypatch, rng):
+    """Neither the words of libraries nor PyMC's on every short run; a sampler that always warns shows in the table."""
+
+    def sampler(model, seed):
+        warnings.warn("the posterior is extrapolated", stacklevel=2)
+        warnings.warn("overflow", RuntimeWarning, stacklevel=2)
+        warnings.warn_explicit("no BLAS was found", UserWarning, "/lib/pytensor/link/c/cmodule.py", 1)
+        logger = logging.getLogger("pymc.stats.convergence")
+        logger.warning("The rhat statistic is larger than 1.01 for some parameters.")
+        logger.warning("a chain has rejected 300 proposals in a row")
+        names = ZOO["constant_likelihood"].truth()
+        return {"posterior": xr.Dataset({n: (("chain", "draw"), rng.standard_normal((4, 100))) for n in names})}
+
+    monkeypatch.setitem(zoo.SAMPLERS, "always warns", (sampler, False))
+    row = zoo.run("constant_likelihood", "always warns", 1)
+    assert row["said"] == ["the posterior is extrapolated", "a chain has rejected 300 proposals in a row"]
+    assert zoo.verdict_of(row)[0] == "said"
+
+
+def test_an_error_is_said(monkeypatch):
+    def refuses(model, seed):
+        raise ValueError("take more simulations")
+
+    monkeypatch.setitem(zoo.SAMPLERS, "refuses", (refuses, False))
+    found = zoo.verdict_of(zoo.run("counts", "refuses", 1))
+    assert (found[0], found[3]) == ("said", ("raised ValueError: take more simulations",))
+
+
+def test_a_row_of_the_zoo():
+    row = zoo.run("constant_likelihood", "AdaptiveMetropolis", 1)
+    assert zoo.verdict_of(row)[0] == "right"
+    assert json.loads(json.dumps(row)) == row
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "sampler"),
+    [
+        ("counts", "KernelHMC"),
+        ("walls", "KAMH"),
+        ("simplex", "sample_smc, ASMC"),
+        ("correlations", "sample_khmc"),
+        ("cutpoints", "KAMH"),
+        ("two_modes", "sample_smc, KASMC"),
+        ("funnel", "sample_smc, KernelHMCSMC"),
+        ("scales", "sample_pmc"),
+        ("noisy", "AdaptiveMetropolis"),
+        ("thirty", "KernelHMC"),
+        ("eight_schools", "KernelHMC"),
+        ("hudson_lynx_hare", "sample_khmc"),
+        ("hmm_example", "AdaptiveMetropolis"),
+        ("one_comp_mm_elim_abs", "KAMH"),
+    ],
+)
+def test_no_row_is_silent(model, sampler):
+    outcome, worst, error, _ = zoo.verdict_of(zoo.run(model, sampler, 3))
+    assert outcome != "silent", f"{worst} is off by {error:.2f} standard deviations"
