@@ -12,20 +12,11 @@ import numpy as np
 
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels.bandwidth import median_distance
+from pymc_kernel.kernels.points import as_points
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.parallel import over_row_blocks
 
 __all__ = ["DotProductKernel", "Kernel", "RadialKernel", "as_points"]
-
-
-def as_points(points, name: str = "points") -> np.ndarray:
-    """Return ``points`` as a contiguous float array (n, d); a vector becomes one column."""
-    points = np.asarray(points, dtype=float)
-    if points.ndim == 1:
-        points = points[:, None]
-    if points.ndim != 2 or 0 in points.shape:
-        raise ValueError(f"{name} must have shape (n, d) with n >= 1 and d >= 1, got {points.shape}.")
-    return np.ascontiguousarray(points)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
