@@ -2,7 +2,9 @@
 
 import numpy as np
 
-__all__ = ["as_numbers", "as_points"]
+__all__ = ["as_numbers", "as_points", "check_magnitude"]
+
+_SMALLEST, _LARGEST = 1e-60, 1e60  # whose fourth powers, in curvatures, are floating-point numbers still
 
 
 def as_numbers(values, name: str) -> np.ndarray:
@@ -35,3 +37,12 @@ def as_points(points, name: str = "points", finite: bool = True) -> np.ndarray:
         bad = int((~np.isfinite(points)).any(axis=1).sum())
         raise ValueError(f"{name} has {bad} of {len(points)} rows with NaN or infinite values; drop or repair them.")
     return np.ascontiguousarray(points)
+
+
+def check_magnitude(values: np.ndarray, name: str) -> None:
+    """Raise where the numbers in a column spread so little or are so large that their fourth powers are no numbers."""
+    largest, spread = np.abs(values).max(), np.ptp(values, axis=0)
+    if largest > _LARGEST:
+        raise ValueError(f"{name} has numbers as large as {largest:.1g}; rescale them to less than {_LARGEST:.0e}.")
+    if ((spread > 0.0) & (spread < _SMALLEST)).any():
+        raise ValueError(f"{name} spreads over no more than {spread.min():.1g} in a column; rescale it.")
