@@ -14,7 +14,9 @@ MODULES = {"kernels", "scores", "stein", "embeddings", "density", "mcmc", "smc",
 def test_every_formula_is_still_there(mutation):
     source = (run.ROOT / run.PACKAGE / mutation.file).read_text()
     compile(run.mutated(source, mutation), mutation.file, "exec")
-    assert all((run.ROOT / path).exists() for path in mutation.tests)
+    paths = [t.split("::")[0] for t in mutation.tests if t.startswith("tests/")]
+    assert paths
+    assert all((run.ROOT / path).exists() for path in paths)
 
 
 def test_all_mathematical_modules_are_in_the_list():
