@@ -1,8 +1,10 @@
-"""Draws and their scores as arrays: checks, standardisation, thinning of chains. Imports NumPy only."""
+"""Draws and their scores as arrays: checks, standardisation, thinning of chains. Imports NumPy and ``kernels``."""
 
 from typing import NamedTuple
 
 import numpy as np
+
+from pymc_kernel.kernels.points import as_points
 
 __all__ = [
     "STANDARDISATIONS",
@@ -85,6 +87,9 @@ def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "whiten") -> t
     """
     if how not in STANDARDISATIONS:
         raise ValueError(f"standardise must be one of {', '.join(STANDARDISATIONS)}, got {how!r}.")
+    draws, scores = as_points(draws, "draws"), as_points(scores, "scores")
+    if draws.shape != scores.shape:
+        raise ValueError(f"draws and scores must have the same shape, got {draws.shape} and {scores.shape}.")
     if how == "none":
         return draws, scores
     n, d = draws.shape

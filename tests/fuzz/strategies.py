@@ -28,7 +28,7 @@ def arrays(draw, shape, special=True):
     elif kind == "repeated" and len(values) > 1:
         values = values[rng.integers(max(1, len(values) // 2), size=len(values))]
     elif kind == "mixed":
-        values *= 10.0 ** rng.integers(-20, 21, size=shape)
+        values = np.clip(values * 10.0 ** rng.integers(-20, 21, size=shape), -1e150, 1e150)
     elif kind == "zero":
         values[...] = 0.0
     elif kind == "whole":
