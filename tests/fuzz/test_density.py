@@ -9,6 +9,7 @@ from pymc_kernel.density import STRUCTURES, BayesianKDE
 from tests.fuzz.contract import kept
 from tests.fuzz.strategies import arrays, dimensions, seeds, sizes
 
+pytestmark = pytest.mark.slow  # ten examples take as long as the compiling of what they run
 NAMES = ("data", "points", "columns", "x", "size", "probability")
 
 
