@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow bench format clean
+.PHONY: demo test test-slow mutations bench format clean
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 12))' || \
@@ -23,6 +23,9 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(RUN) -m pytest -q -n 2 --dist worksteal --runslow
+
+mutations: $(READY)
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(RUN) -m tests.mutations.run
 
 bench: $(READY)
 	$(RUN) -m case_studies.benchmarks.zoo

@@ -1,8 +1,10 @@
 import os
 
 # PyTensor's fast-math rounds the last bit of a log density otherwise in the process that filled its disk cache than
-# in one that reads it, and many tests compare draws bit for bit.
-os.environ["PYTENSOR_FLAGS"] = ",".join(filter(None, [os.environ.get("PYTENSOR_FLAGS"), "numba__fastmath=False"]))
+# in one that reads it, and many tests compare draws bit for bit. Without a C++ compiler it folds constants by NumPy:
+# it would compile and load a library for every constant expression of a model, most of a second each.
+_FLAGS = [os.environ.get("PYTENSOR_FLAGS"), "numba__fastmath=False", "cxx="]
+os.environ["PYTENSOR_FLAGS"] = ",".join(filter(None, _FLAGS))
 
 # Test processes run side by side, one a core; threads of BLAS that wait for each other would take ten times as long.
 for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
@@ -10,18 +12,42 @@ for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 
 def pytest_addoption(parser):
     parser.addoption("--runslow", action="store_true", help="also run the long statistical tests")
 
 
+def pytest_configure(config):
+    settings.register_profile(
+        "project",
+        max_examples=200 if config.getoption("--runslow") else 10,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    settings.load_profile("project")
+
+
 def pytest_collection_modifyitems(config, items):
+    # The longest tests first, so that one process does not work on them while the other has nothing left to do.
+    items.sort(key=lambda item: item.path.name != "test_readme.py")
     if config.getoption("--runslow"):
         return
     for item in items:
         if "slow" in item.keywords:
             item.add_marker(pytest.mark.skip(reason="long statistical test: make test-slow"))
+
+
+@pytest.fixture(scope="module")
+def quick_models():
+    """Models of this file are compiled to calls of NumPy: far sooner than to machine code, for few evaluations."""
+    import pytensor
+
+    with pytensor.config.change_flags(mode="FAST_COMPILE"):
+        yield
 
 
 @pytest.fixture

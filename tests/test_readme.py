@@ -13,33 +13,61 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-@pytest.mark.filterwarnings("ignore:.*of 5000 simulations:UserWarning")  # its simulator fails now and then
-def test_the_example_runs_and_agrees_with_quadrature(tmp_path, monkeypatch):
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.S)
+
+
+def run(word, tmp_path, monkeypatch):
+    """Run the one example that says ``word``, in an empty folder, and return its names."""
     monkeypatch.chdir(tmp_path)
+    (block,) = [e for e in EXAMPLES if word in e]
     names = {}
-    for block in re.findall(r"```python\n(.*?)```", README, flags=re.S):
-        exec(compile(block, "README.md", "exec"), names)
+    exec(compile(block, "README.md", "exec"), names)
+    return names
+
+
+def test_every_example_is_run_below():
+    assert len(EXAMPLES) == 5
+
+
+def test_noisy_likelihood_agrees_with_quadrature(tmp_path, monkeypatch):
+    names = run("EstimatedLikelihood(", tmp_path, monkeypatch)
     posterior = names["idata"]["posterior"]
     level, spread = posterior_means(names["cured"])
     # Standard deviations of 0.4 and 0.35 and an effective size of at least 300.
     assert float(posterior["level"].mean()) == pytest.approx(level, abs=4 * 0.4 / 300**0.5)
     assert float(posterior["spread"].mean()) == pytest.approx(spread, abs=4 * 0.35 / 300**0.5)
+
+
+def test_the_check_of_a_fit_finds_what_is_wrong(tmp_path, monkeypatch):
+    names = run("ksd_test(", tmp_path, monkeypatch)
+    table = names["pk"].summary(names["fit"], model=names["model"], round_to="none")
+    assert table["ess_bulk"].min() > 1500
+    assert table["ksd"].idxmax() == "tau"
+    assert table.attrs["ksd_p"] < 0.01
+
+
+def test_evidence_of_the_ring(tmp_path, monkeypatch):
     # Exponential law of the squared distance with mean 50, and noise that is small beside it.
-    assert names["ring"]["smc_stats"]["log_evidence"].values == pytest.approx(-math.log(50) - 9 / 50, abs=0.2)
+    evidence = run("sample_smc(", tmp_path, monkeypatch)["ring"]["smc_stats"]["log_evidence"].values
+    assert evidence == pytest.approx(-math.log(50) - 9 / 50, abs=0.2)
+
+
+def test_outbreak_agrees_with_the_forward_algorithm(tmp_path, monkeypatch):
     # By the forward algorithm on a grid of rates the posterior has mean 1.256 and standard deviation 0.199.
-    rate = names["outbreaks"]["posterior"]["rate"]
+    rate = run("def outbreak(", tmp_path, monkeypatch)["outbreaks"]["posterior"]["rate"]
     assert float(rate.mean()) == pytest.approx(1.256, abs=0.1)
     assert float(rate.std()) == pytest.approx(0.199, rel=0.35)
+
+
+@pytest.mark.filterwarnings("ignore:.*of 5000 simulations:UserWarning")  # its simulator fails now and then
+def test_waiting_times_agree_with_a_grid(tmp_path, monkeypatch):
+    names = run("KernelABC(", tmp_path, monkeypatch)
     # Twenty waiting times with mean 1/2: the log-normal prior times rate^20 exp(-10 rate).
     grid = np.linspace(0.05, 8.0, 4000)
     density = grid**19 * np.exp(-10.0 * grid - 0.5 * np.log(grid) ** 2)
     exact = (grid * density).sum() / density.sum()
     assert float(names["waiting"]["posterior"]["rate"].mean()) == pytest.approx(exact, rel=0.04)
     assert names["sims"]["simulation_stats"].attrs["raised"] == pytest.approx(1000, abs=130)
-    table = names["pk"].summary(names["fit"], model=names["model"], round_to="none")
-    assert table["ess_bulk"].min() > 1500
-    assert table["ksd"].idxmax() == "tau"
-    assert table.attrs["ksd_p"] < 0.01
 
 
 def test_paths_exist():

@@ -215,7 +215,7 @@ class KernelBayesRule:
         self.rank_, self.left_out_ = self._factor.rank, self._factor.left_out
 
     def _complete_pairs(self, latent, observed, weights):
-        latent, observed = as_points(latent, "latent"), as_points(observed, "observed")
+        latent, observed = as_points(latent, "latent", finite=False), as_points(observed, "observed", finite=False)
         if len(latent) != len(observed):
             raise ValueError(
                 f"latent has {len(latent)} rows and observed {len(observed)}: they must be pairs, one row each."

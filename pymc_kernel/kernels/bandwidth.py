@@ -1,7 +1,9 @@
-"""Bandwidths from data. Imports NumPy and Numba only."""
+"""Bandwidths from data. Imports NumPy, Numba and ``kernels.points``."""
 
 import numba
 import numpy as np
+
+from pymc_kernel.kernels.points import as_numbers
 
 __all__ = ["median_distance"]
 
@@ -49,7 +51,7 @@ def median_distance(points, rng: np.random.Generator | None = None, max_points: 
     -----
     Time and memory O(min(n, max_points)^2): 4 MB at the default size.
     """
-    points = np.asarray(points, dtype=float)
+    points = as_numbers(points, "points")
     if points.ndim == 1:
         points = points[:, None]
     if points.ndim != 2 or points.shape[0] < 2:

@@ -12,20 +12,29 @@ import numpy as np
 
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels.bandwidth import median_distance
+from pymc_kernel.kernels.points import as_numbers, as_points
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
 __all__ = ["DotProductKernel", "Kernel", "RadialKernel", "as_points"]
 
 
-def as_points(points, name: str = "points") -> np.ndarray:
-    """Return ``points`` as a contiguous float array (n, d); a vector becomes one column."""
-    points = np.asarray(points, dtype=float)
-    if points.ndim == 1:
-        points = points[:, None]
-    if points.ndim != 2 or 0 in points.shape:
-        raise ValueError(f"{name} must have shape (n, d) with n >= 1 and d >= 1, got {points.shape}.")
-    return np.ascontiguousarray(points)
+def _within_range(values):
+    """Return the values; an error where they are too large for floating point."""
+    if not np.isfinite(values).all():
+        raise ValueError(
+            "values of the kernel are too large for floating point: rescale x and y, or take a larger length_scale."
+        )
+    return values
+
+
+def _one_weight_each(weights, y):
+    weights = as_numbers(weights, "weights")
+    if weights.shape != (y.shape[0],):
+        raise ValueError(f"weights must have shape ({y.shape[0]},), got {weights.shape}.")
+    if not np.isfinite(weights).all():
+        raise ValueError("weights must be finite.")
+    return weights
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -63,7 +72,7 @@ class Kernel:
             if self.length_scale != "median":
                 raise ValueError(f'length_scale must be positive or "median", got {self.length_scale!r}.')
             return
-        scale = np.array(self.length_scale, dtype=float)
+        scale = np.array(as_numbers(self.length_scale, "length_scale"))
         if scale.ndim > 1 or scale.size == 0 or not (np.isfinite(scale).all() and (scale > 0).all()):
             raise ValueError(
                 "length_scale must be a positive number or a vector of one positive number per dimension, "
@@ -122,14 +131,17 @@ class Kernel:
             Rows at a time; memory is O(block_size m).
         """
         x, y = self._pair(x, y)
-        weights = np.asarray(weights, dtype=float)
+        weights = as_numbers(weights, "weights")
         if weights.ndim not in (1, 2) or weights.shape[0] != y.shape[0]:
             raise ValueError(f"weights must have {y.shape[0]} rows, one per point, got shape {weights.shape}.")
+        if not np.isfinite(weights).all():
+            raise ValueError("weights must be finite.")
         out = np.empty((x.shape[0], *weights.shape[1:]))
-        for start in range(0, x.shape[0], block_size):
-            rows = slice(start, start + block_size)
-            out[rows] = self._profile_matrix(x[rows], y, 0) @ weights
-        return out
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, x.shape[0], block_size):
+                rows = slice(start, start + block_size)
+                out[rows] = self._profile_matrix(x[rows], y, 0) @ weights
+        return _within_range(out)
 
     def gradient(self, x, y=None) -> np.ndarray:
         """Return the gradient in the first argument, d k(x_i, y_j) / d x_i, shape (n, m, d).
@@ -186,38 +198,38 @@ class RadialKernel(Kernel):
         """Return 2 phi'(s) (x_i - y_j) / l^2, shape (n, m, d)."""
         self._need_smoothness(1, "a gradient")
         x, y = self._pair(x, y)
-        inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
+        inverse = self.inverse_length_scale(x.shape[1])
         first = self._profile_matrix(x, y, 1)
-        return 2.0 * first[:, :, None] * (x[:, None, :] - y[None, :, :]) * inverse_square
+        # In this order: the square of a small length scale may not be a number any more, the gradient is.
+        return 2.0 * (first[:, :, None] * ((x[:, None, :] - y[None, :, :]) * inverse)) * inverse
 
     @one_blas_thread
     def gradient_dot(self, x, weights, y=None, block_size: int = 1024) -> np.ndarray:
         """Return sum_j weights_j d k(x_i, y_j) / d x_i, shape (n, d), in O(block_size m) memory."""
         self._need_smoothness(1, "a gradient")
         x, y = self._pair(x, y)
-        weights = np.asarray(weights, dtype=float)
-        if weights.shape != (y.shape[0],):
-            raise ValueError(f"weights must have shape ({y.shape[0]},), got {weights.shape}.")
+        weights = _one_weight_each(weights, y)
         inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
         # sum_j c_j (x - y_j) is taken about the centre of y, so that a far-off origin costs no digits.
         centre = y.mean(axis=0)
         out = np.empty_like(x)
-        for start in range(0, x.shape[0], block_size):
-            rows = slice(start, start + block_size)
-            first = self._profile_matrix(x[rows], y, 1)
-            total = first @ weights
-            out[rows] = total[:, None] * (x[rows] - centre) - first @ (weights[:, None] * (y - centre))
-        return 2.0 * out * inverse_square
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, x.shape[0], block_size):
+                rows = slice(start, start + block_size)
+                first = self._profile_matrix(x[rows], y, 1)
+                total = first @ weights
+                out[rows] = total[:, None] * (x[rows] - centre) - first @ (weights[:, None] * (y - centre))
+            return _within_range(2.0 * out * inverse_square)
 
     def mixed_second(self, x, y) -> np.ndarray:
         """Return -4 phi''(s) u u' - 2 phi'(s) diag(1 / l^2) with u = (x - y) / l^2, shape (d, d)."""
         self._need_smoothness(1, "mixed second derivatives")
         x, y = self._pair(np.atleast_2d(x), np.atleast_2d(y))
-        inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
-        u = ((x - y) * inverse_square)[0]
+        inverse = self.inverse_length_scale(x.shape[1])
+        w = ((x - y) * inverse)[0]  # u l
         first = self._profile_matrix(x, y, 1)[0, 0]
         second = self._profile_matrix(x, y, 2)[0, 0]
-        return -4.0 * second * np.outer(u, u) - 2.0 * first * np.diag(inverse_square)
+        return np.outer(inverse, inverse) * (-4.0 * np.outer(second * w, w) - 2.0 * first * np.eye(len(w)))
 
     def laplacian(self, x, y=None) -> np.ndarray:
         """Return 4 phi''(s) |u|^2 + 2 phi'(s) sum_i 1 / l_i^2 with u = (x - y) / l^2, shape (n, m)."""
@@ -225,13 +237,15 @@ class RadialKernel(Kernel):
         x, y = self._pair(x, y)
         inverse = self.inverse_length_scale(x.shape[1])
         out = self._profile_matrix(x, y, 2)
-        # |u|^2 is a squared distance with length scale l^2, so the same compiled row serves.
-        squared = np.empty_like(out)
+        # |u|^2 is a squared distance with length scale l^2, so the same compiled row serves; in units of the shortest
+        # length scale, and cut where it is no number any more: the profile is zero there.
+        squared, largest = np.empty_like(out), inverse.max()
         y_t = np.ascontiguousarray(y.T)
         for i in range(x.shape[0]):
-            radial_row(x[i], y_t, inverse**2, squared[i])
+            radial_row(x[i], y_t, inverse * (inverse / largest), squared[i])
+        np.minimum(squared, np.finfo(float).max, out=squared)
         out *= squared
-        out *= 4.0
+        out *= 4.0 * largest**2
         out += 2.0 * (inverse**2).sum() * self._profile_matrix(x, y, 1)
         return out
 
@@ -265,28 +279,30 @@ class DotProductKernel(Kernel):
         """Return psi(sum_i x_i^2 / l_i^2), shape (n,)."""
         x = as_points(x, "x")
         a, b = self.shape_parameters
-        values = ((x * self.inverse_length_scale(x.shape[1])) ** 2).sum(axis=1)
+        with np.errstate(over="ignore"):
+            values = ((x * self.inverse_length_scale(x.shape[1])) ** 2).sum(axis=1)
         fill_profile(self.family, a, b, 0, values, values)
-        return values
+        return _within_range(values)
 
     def gradient(self, x, y=None) -> np.ndarray:
         """Return psi'(t) y_j / l^2, shape (n, m, d)."""
         x, y = self._pair(x, y)
-        return self._profile_matrix(x, y, 1)[:, :, None] * (y * self.inverse_length_scale(x.shape[1]) ** 2)
+        inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _within_range(self._profile_matrix(x, y, 1)[:, :, None] * (y * inverse_square))
 
     @one_blas_thread
     def gradient_dot(self, x, weights, y=None, block_size: int = 1024) -> np.ndarray:
         """Return sum_j weights_j d k(x_i, y_j) / d x_i, shape (n, d), in O(block_size m) memory."""
         x, y = self._pair(x, y)
-        weights = np.asarray(weights, dtype=float)
-        if weights.shape != (y.shape[0],):
-            raise ValueError(f"weights must have shape ({y.shape[0]},), got {weights.shape}.")
-        scaled = weights[:, None] * y * self.inverse_length_scale(x.shape[1]) ** 2
+        weights = _one_weight_each(weights, y)
         out = np.empty_like(x)
-        for start in range(0, x.shape[0], block_size):
-            rows = slice(start, start + block_size)
-            out[rows] = self._profile_matrix(x[rows], y, 1) @ scaled
-        return out
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = weights[:, None] * y * self.inverse_length_scale(x.shape[1]) ** 2
+            for start in range(0, x.shape[0], block_size):
+                rows = slice(start, start + block_size)
+                out[rows] = self._profile_matrix(x[rows], y, 1) @ scaled
+        return _within_range(out)
 
     def mixed_second(self, x, y) -> np.ndarray:
         """Return psi''(t) (y / l^2)(x / l^2)' + psi'(t) diag(1 / l^2), shape (d, d)."""
@@ -294,12 +310,16 @@ class DotProductKernel(Kernel):
         inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
         first = self._profile_matrix(x, y, 1)[0, 0]
         second = self._profile_matrix(x, y, 2)[0, 0]
-        return second * np.outer(y[0] * inverse_square, x[0] * inverse_square) + first * np.diag(inverse_square)
+        with np.errstate(over="ignore", invalid="ignore"):
+            outer = np.outer(y[0] * inverse_square, x[0] * inverse_square)
+            return _within_range(second * outer + first * np.diag(inverse_square))
 
     def laplacian(self, x, y=None) -> np.ndarray:
         """Return psi''(t) sum_i y_i^2 / l_i^4, shape (n, m)."""
         x, y = self._pair(x, y)
-        return self._profile_matrix(x, y, 2) * ((y * self.inverse_length_scale(x.shape[1]) ** 2) ** 2).sum(axis=1)
+        inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
+        with np.errstate(over="ignore", invalid="ignore"):
+            return _within_range(self._profile_matrix(x, y, 2) * ((y * inverse_square) ** 2).sum(axis=1))
 
     @one_blas_thread
     def stein_trace(self, x, y=None) -> np.ndarray:
@@ -307,13 +327,16 @@ class DotProductKernel(Kernel):
         x, y = self._pair(x, y)
         inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
         out = self._profile_matrix(x, y, 2)
-        out *= (x * inverse_square**2) @ y.T
-        out += self._profile_matrix(x, y, 1) * inverse_square.sum()
-        return out
+        with np.errstate(over="ignore", invalid="ignore"):
+            out *= (x * inverse_square**2) @ y.T
+            out += self._profile_matrix(x, y, 1) * inverse_square.sum()
+        return _within_range(out)
 
     @one_blas_thread
     def _profile_matrix(self, x, y, order):
         a, b = self.shape_parameters
-        out = (x * self.inverse_length_scale(x.shape[1]) ** 2) @ y.T
+        inverse = self.inverse_length_scale(x.shape[1])
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = (x * inverse) @ (y * inverse).T
         _profile_block(out, self.family, a, b, order, 0, out.shape[0])
-        return out
+        return _within_range(out)

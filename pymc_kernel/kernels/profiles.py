@@ -39,6 +39,7 @@ _LOG2_E = 1.4426950408889634
 _LN2_HIGH = 0.693147180369123816490
 _LN2_LOW = 1.90821492927058770002e-10
 _SMALLEST = -708.0
+_FARTHEST = 1000.0  # scaled distance from where on exp(-r) is zero in floating point, and r exp(-r) with it
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -47,7 +48,7 @@ def exp_in_place(values):
 
     exp(x) = 2^k exp(r) with |r| <= ln(2) / 2 by the Taylor polynomial of degree 12, in plain arithmetic that the
     compiler puts into vector registers: several times faster than calls of the library's function, and the same
-    on every machine. Below -708 the result is exp(-708), next to nothing; arguments above 708 are not meant.
+    on every machine. Below -708 the result is zero; arguments above 708 are not meant.
     """
     n = values.shape[0]
     rounded = np.empty(n)
@@ -68,7 +69,7 @@ def exp_in_place(values):
         p = p * r + 1.0 / 24.0
         p = p * r + 1.0 / 6.0
         p = p * r + 0.5
-        values[i] = (p * r + 1.0) * r + 1.0
+        values[i] = (p * r + 1.0) * r + 1.0 if values[i] >= _SMALLEST else 0.0
     # 2^k has k + 1023 as its exponent, the top bits but one.
     bits = rounded.view(np.int64)
     for i in range(n):
@@ -147,7 +148,7 @@ def fill_profile(family, a, b, order, argument, out):
     elif family == MATERN32:
         root3 = np.sqrt(3.0)
         for i in range(n):
-            r = root3 * np.sqrt(argument[i])
+            r = min(root3 * np.sqrt(argument[i]), _FARTHEST)
             decay = np.exp(-r)
             if order == 0:
                 out[i] = (1.0 + r) * decay
@@ -158,7 +159,7 @@ def fill_profile(family, a, b, order, argument, out):
     elif family == MATERN52:
         root5 = np.sqrt(5.0)
         for i in range(n):
-            r = root5 * np.sqrt(argument[i])
+            r = min(root5 * np.sqrt(argument[i]), _FARTHEST)
             decay = np.exp(-r)
             if order == 0:
                 out[i] = (1.0 + r + r * r / 3.0) * decay

@@ -100,8 +100,10 @@ def _summarised(data_sets, summary):
     """Return the summaries of the data sets that are finite, and have finite summaries."""
     summaries = []
     for data in data_sets:
+        if not np.isfinite(data).all():
+            continue
         found = data if summary is None else np.asarray(summary(data), dtype=float)
-        if np.isfinite(found).all() and np.isfinite(data).all():
+        if np.isfinite(found).all():
             summaries.append(found)
     return summaries
 

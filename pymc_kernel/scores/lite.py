@@ -11,7 +11,7 @@ from scipy.linalg import cho_solve
 
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
-from pymc_kernel.kernels.base import as_points
+from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.linalg import jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
@@ -24,15 +24,15 @@ __all__ = ["Lite", "checked_kernel", "checked_sample", "regularised_solve", "res
 def checked_sample(x, weights) -> tuple[np.ndarray, np.ndarray]:
     """Return points (n, d) and weights (n,) that sum to one; errors say what is wrong with them."""
     x = as_points(x, "x")
-    if not np.isfinite(x).all():
-        raise ValueError("x must be finite; remove rows with NaN or infinite values.")
+    check_magnitude(x, "x")
     if weights is None:
         return x, np.full(x.shape[0], 1.0 / x.shape[0])
-    weights = np.asarray(weights, dtype=float)
+    weights = as_numbers(weights, "weights")
     if weights.shape != (x.shape[0],):
         raise ValueError(f"weights must have shape ({x.shape[0]},), one per point, got {weights.shape}.")
-    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.sum() > 0):
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.max() > 0):
         raise ValueError("weights must be finite, not negative, and not all zero.")
+    weights = weights / weights.max()  # the sum of huge ones would be infinite
     return x, weights / weights.sum()
 
 

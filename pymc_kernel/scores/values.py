@@ -15,7 +15,7 @@ from scipy.linalg.lapack import dpotrf, dpotri, dpstrf
 from scipy.optimize import minimize
 
 from pymc_kernel.kernels import Gaussian, RadialKernel
-from pymc_kernel.kernels.base import as_points
+from pymc_kernel.kernels.points import as_numbers, as_points
 from pymc_kernel.kernels.profiles import fill_profile
 from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
 from pymc_kernel.parallel import one_blas_thread
@@ -89,7 +89,7 @@ class FittedValues(KernelExpansion):
 
         Up to the constant that is not known anyway; O(n r (n + r)) for r points that carry the surrogate.
         """
-        return self.posterior.covariance(as_points(x))
+        return self.posterior.covariance(as_points(x, "x"))
 
     @property
     def noise_sd(self) -> float:
@@ -170,8 +170,7 @@ class Values:
         ValueError
             For shapes that do not fit, or fewer than d + 3 finite values.
         """
-        points = as_points(points)
-        values = np.asarray(values, dtype=float)
+        points, values = as_points(points, finite=False), as_numbers(values, "values")
         n, d = points.shape
         if values.shape != (n,):
             raise ValueError(f"values must have shape ({n},), one per point, got {values.shape}.")

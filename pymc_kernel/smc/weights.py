@@ -1,10 +1,11 @@
-"""Weights of particles, in logs: effective sizes, resampling, the next temperature. Imports NumPy and Numba only."""
+"""Weights of particles, in logs: effective sizes, resampling, temperatures. Imports NumPy, Numba, ``kernels``."""
 
 import math
 
 import numba
 import numpy as np
 
+from pymc_kernel.kernels.points import as_numbers
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = [
@@ -19,15 +20,37 @@ __all__ = [
 
 RESAMPLING = ("systematic", "stratified", "residual", "multinomial")
 _BISECTIONS = 60
+_SLACK = 1e-6  # rounding, in what a user's weights sum to
 _NEARLY = 0.9  # of the wanted share: a last stage for next to nothing is left out
 _SMALLEST_STEP = 1e-12  # relative to what is left of the way
 
 
+def _checked(logs, name) -> np.ndarray:
+    """Return a vector of logs that are numbers, or -inf."""
+    logs = as_numbers(logs, name)
+    if logs.size == 0:
+        raise ValueError(f"{name} must have at least one entry.")
+    if not (logs < np.inf).all():
+        raise ValueError(f"{name} must not be NaN or plus infinity: each stands for a finite weight, -inf for zero.")
+    return logs
+
+
+def _checked_weights(weights, size=None) -> np.ndarray:
+    """Return a vector of weights that are not negative and sum to one, nearly."""
+    weights = as_numbers(weights, "weights")
+    if weights.ndim != 1 or weights.size == 0 or size not in (None, weights.size):
+        raise ValueError(f"weights must be a vector with one entry for each particle, got shape {weights.shape}.")
+    if not ((weights >= 0.0).all() and abs(weights.sum() - 1.0) < _SLACK):
+        raise ValueError("weights must be finite, not negative, and sum to one.")
+    return weights
+
+
 def log_mean_exp(log_values: np.ndarray) -> float:
     """Return log of the mean of exp; -inf where all are."""
+    log_values = _checked(log_values, "log_values")
     largest = log_values.max()
-    if not np.isfinite(largest):
-        return float(largest)
+    if largest == -np.inf:
+        return -math.inf
     return float(largest + math.log(np.exp(log_values - largest).mean()))
 
 
@@ -39,10 +62,11 @@ def normalised(log_weights: np.ndarray) -> np.ndarray:
     ValueError
         Where all log weights are -inf, or one is NaN or +inf.
     """
+    log_weights = _checked(log_weights, "log_weights")
     largest = log_weights.max()
-    if not np.isfinite(largest):
+    if largest == -np.inf:
         raise ValueError(
-            f"the largest of {log_weights.size} log weights is {largest}: no particle has a finite weight to go on "
+            f"the largest of {log_weights.size} log_weights is {largest}: no particle has a finite weight to go on "
             "from."
         )
     weights = np.exp(log_weights - largest)
@@ -51,8 +75,9 @@ def normalised(log_weights: np.ndarray) -> np.ndarray:
 
 def effective_share(log_weights: np.ndarray) -> float:
     """Return (sum w)^2 / (n sum w^2), the effective sample size over n, in [1 / n, 1]; 0 where all weights are."""
+    log_weights = _checked(log_weights, "log_weights")
     largest = log_weights.max()
-    if not np.isfinite(largest):
+    if largest == -np.inf:
         return 0.0
     weights = np.exp(log_weights - largest)
     return float(weights.sum() ** 2 / (weights.size * (weights**2).sum()))
@@ -69,10 +94,13 @@ def conditional_effective_share(weights: np.ndarray, log_increments: np.ndarray)
     log_increments : ndarray (n,)
         Logs of w.
     """
-    largest = log_increments.max()
-    if not np.isfinite(largest):
+    log_increments = _checked(log_increments, "log_increments")
+    weights = _checked_weights(weights, log_increments.size)
+    alive = weights > 0.0
+    largest = log_increments[alive].max()
+    if largest == -np.inf:
         return 0.0
-    increments = np.exp(log_increments - largest)
+    weights, increments = weights[alive], np.exp(log_increments[alive] - largest)
     return float((weights @ increments) ** 2 / (weights @ increments**2))
 
 
@@ -97,13 +125,21 @@ def next_temperature(
     ValueError
         Where no particle has a likelihood above zero.
     """
+    log_likelihood = _checked(log_likelihood, "log_likelihood")
+    if not 0.0 <= inverse_temperature <= 1.0:
+        raise ValueError(f"inverse_temperature must lie between 0 and 1, got {inverse_temperature!r}.")
+    if not 0.0 < wanted_share <= 1.0:
+        raise ValueError(f"wanted_share must lie between 0 and 1, got {wanted_share!r}.")
+    weights = None if weights is None else _checked_weights(weights, log_likelihood.size)
     alive = log_likelihood > -math.inf
     if not alive.any():
         raise ValueError(
-            f"the likelihood of all {log_likelihood.size} particles is zero: take more particles, a prior that is "
-            "nearer to the data, or for an estimated likelihood more replicates."
+            f"the likelihood of all {log_likelihood.size} particles is zero, log_likelihood is -inf: take more "
+            "particles, a prior that is nearer to the data, or for an estimated likelihood more replicates."
         )
     living = log_likelihood[alive]
+    if weights is not None and not weights[alive].sum() > 0.0:
+        raise ValueError("weights are zero at all particles whose likelihood is not.")
     if weights is None:
         share = lambda step: effective_share(step * living)  # noqa: E731
     else:
@@ -143,6 +179,9 @@ def resample(rng: np.random.Generator, weights: np.ndarray, size: int, method: s
     method : {"systematic", "stratified", "residual", "multinomial"}
         Systematic varies least in practice; for the others there is theory (Douc, Cappe and Moulines 2005).
     """
+    weights = _checked_weights(weights)
+    if not (isinstance(size, int | np.integer) and size >= 0):
+        raise ValueError(f"size must be a whole number >= 0, got {size!r}.")
     out = np.empty(size, dtype=np.int64)
     if method == "systematic":
         points = (np.arange(size) + rng.random()) / size

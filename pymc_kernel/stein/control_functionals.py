@@ -133,6 +133,6 @@ def _ridge_path(features, gram, values, scale):
     for ridge in _RIDGES:
         # |values - constant - features w|^2 / n + ridge scale w' gram w / m; the jitter keeps the factor alive.
         matrix = normal + ridge * scale * gram
-        matrix[np.diag_indices_from(matrix)] += 1e-10 * np.trace(normal) / len(normal)
+        matrix[np.diag_indices_from(matrix)] += 1e-10 * np.trace(matrix) / len(matrix)
         fits.append(cho_solve(cho_factor(matrix), target))
     return fits

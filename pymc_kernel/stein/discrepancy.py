@@ -10,6 +10,8 @@ from pymc_kernel.stein.draws import as_chains, standardise
 
 __all__ = ["default_kernel", "ksd_shares", "ksd_squared", "stein_matrix"]
 
+_LARGEST = 1e60  # whose fourth powers, in regressions on the kernel, are floating-point numbers still
+
 
 def default_kernel() -> RadialKernel:
     """Return the inverse multiquadric of length scale one, for standardised coordinates.
@@ -24,7 +26,14 @@ def prepared(draws, scores, kernel, how, rng=None) -> tuple[tiles.Stein, RadialK
     """Return standardised draws and scores ready for the compiled functions, and the kernel with its numbers."""
     draws, scores = standardise(draws, scores, how)
     kernel = default_kernel() if kernel is None else kernel.resolve(draws, rng or np.random.default_rng(0))
-    return tiles.prepare(draws, scores, kernel), kernel
+    stein = tiles.prepare(draws, scores, kernel)
+    largest = max(np.abs(stein.points).max(), np.abs(stein.scores).max(), np.sqrt(stein.factor), stein.inverse.max())
+    if not largest < _LARGEST:
+        raise ValueError(
+            f"draws and scores go up to {largest:.1g} in units of the kernel's length_scale; rescale them to less than "
+            f"{_LARGEST:.0e}."
+        )
+    return stein, kernel
 
 
 @one_blas_thread

@@ -1,12 +1,13 @@
 """Draws and their scores as arrays: checks, standardisation, thinning of chains.
 
-Imports NumPy and a lower file of ``stein`` only.
+Imports NumPy, ``kernels`` and a lower file of ``stein``.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kernel.kernels.points import as_points
 from pymc_kernel.stein.straighten import straighten
 
 __all__ = [
@@ -92,6 +93,9 @@ def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") 
     """
     if how not in STANDARDISATIONS:
         raise ValueError(f"how must be one of {', '.join(STANDARDISATIONS)}, got {how!r}.")
+    draws, scores = as_points(draws, "draws"), as_points(scores, "scores")
+    if draws.shape != scores.shape:
+        raise ValueError(f"draws and scores must have the same shape, got {draws.shape} and {scores.shape}.")
     if how == "none":
         return draws, scores
     n, d = draws.shape

@@ -59,6 +59,9 @@ def test_signed_weights_have_monotone_quantiles():
     np.testing.assert_allclose(
         signed_quantiles(points, plain, probabilities), weighted_quantiles(points, plain, probabilities), atol=1e-9
     )
+    # Each jump of the distribution function counts at its middle.
+    two = weighted_quantiles(np.array([[0.0], [1.0]]), np.full(2, 0.5), np.array([0.25, 0.5, 0.75]))
+    np.testing.assert_allclose(two[:, 0], [0.0, 0.5, 1.0], atol=1e-12)
     with pytest.raises(ValueError, match="no distribution"):
         signed_quantiles(points, -plain, probabilities)
 
@@ -107,6 +110,9 @@ def test_density_integrates_to_one():
     density = mean.density(grid)
     assert (density >= 0).all()
     assert density.sum() * 12 / 399 == pytest.approx(1.0, abs=0.01)
+    # Silverman's rule: the width is (4 / 3n)^(1/5) standard deviations, which adds to the variance.
+    variance = np.average((grid[:, 0] - mean.mean()) ** 2, weights=density)
+    assert variance == pytest.approx(mean.points.var() * (1.0 + (4.0 / 1500.0) ** 0.4), rel=0.005)
 
 
 def test_draws_follow_the_weights():

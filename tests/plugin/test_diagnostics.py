@@ -3,7 +3,6 @@
 import arviz as az
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
@@ -17,6 +16,8 @@ from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.model_draws import read_draws
 from tests.plugin.models import noisy_model
+
+pytestmark = pytest.mark.usefixtures("quick_models")
 
 
 def exact_draws(model, num_draws=600, seed=1):
@@ -68,7 +69,6 @@ def every_transform():
 
 
 @pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
-@pytensor.config.change_flags(mode="FAST_COMPILE")  # of the density, too: compiling it takes minutes
 def test_scores_equal_finite_differences_for_every_transform(rng):
     """Unconstrained places, brought to the model's scale by PyMC, and back and differentiated by us."""
     model = every_transform()

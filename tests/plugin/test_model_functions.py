@@ -5,6 +5,8 @@ from pymc.blocking import DictToArrayBijection
 
 from pymc_kernel.plugin.model_functions import unconstrained_draws
 
+pytestmark = pytest.mark.usefixtures("quick_models")
+
 
 def nested_model():
     """Transforms of every kind: log, interval with random ends, simplex, ordered, none; a shaped variable."""

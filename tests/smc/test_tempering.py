@@ -48,6 +48,22 @@ def test_evidence_without_the_increment_of_a_stage_would_be_seen():
     assert abs((errors - missing).mean()) > 10 * errors.std(ddof=1)
 
 
+class _Impossible(smc.Walk):
+    """A walk whose proposal ratio says that no place can be left."""
+
+    def propose(self, rng, positions, learnt):
+        proposals = super().propose(rng, positions, learnt)
+        return proposals._replace(log_ratio=np.full(len(positions), -np.inf))
+
+
+def test_moves_are_accepted_by_the_proposal_ratio():
+    schedule = {"schedule": (0.5, 1.0), "min_moves": 1, "max_moves": 1}
+    _, history = run(0, smc.Walk(), 50, **schedule)
+    assert all(info.acceptance > 0.0 for info in history)
+    _, history = run(0, _Impossible(), 50, **schedule)
+    assert all(info.acceptance == 0.0 for info in history)
+
+
 @pytest.mark.parametrize("waste_free", [True, False])
 def test_the_evidence_is_unbiased_with_a_fixed_schedule_and_a_noisy_likelihood(waste_free):
     """Nothing is learnt, so the mean of the estimates is the evidence; noise of standard deviation 0.7 in the log."""

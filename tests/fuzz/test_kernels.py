@@ -1,0 +1,141 @@
+"""Kernels on every kind of array, against the formulas in extended precision."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pymc_kernel import kernels as K
+from tests.fuzz.contract import kept
+from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
+
+RADIAL = [K.Gaussian, K.RationalQuadratic, K.InverseMultiquadric, K.Matern32, K.Matern52, K.Laplace]
+DOT = [K.Linear, K.Polynomial]
+METHODS = ["__call__", "gradient", "laplacian", "stein_trace"]
+NAMES = ("x", "y", "points", "length_scale")
+
+
+@st.composite
+def kernels(draw, num_dims, families=(*RADIAL, *DOT)):
+    scale = draw(powers())
+    if num_dims and draw(st.booleans()):
+        scale = np.full(num_dims, scale) * draw(st.sampled_from([1.0, 3.0]))
+    return draw(st.sampled_from(families))(scale)
+
+
+@st.composite
+def cases(draw, families=(*RADIAL, *DOT)):
+    """A kernel with two sets of points of its dimension."""
+    d = draw(dimensions())
+    kernel = draw(kernels(d, families))
+    return kernel, draw(arrays((draw(sizes()), d))), draw(arrays((draw(sizes()), d)))
+
+
+def twin(kernel, x, y):
+    """Return the kernel by its formula, with the exponents of extended precision."""
+    x, y = (np.asarray(np.asarray(a, dtype=float), dtype=np.longdouble) for a in (x, y))
+    scale = np.asarray(kernel.length_scale, dtype=np.longdouble)
+    t = (x[:, None] / scale * (y / scale)).sum(axis=2)
+    s = (((x[:, None] - y) / scale) ** 2).sum(axis=2)
+    r = np.sqrt(s)
+    root3, root5 = np.sqrt(np.longdouble(3)), np.sqrt(np.longdouble(5))
+    formulas = {
+        K.Gaussian: lambda: np.exp(-s / 2),
+        K.RationalQuadratic: lambda: 1 / (1 + s / 2),
+        K.InverseMultiquadric: lambda: 1 / np.sqrt(1 + s),
+        K.Matern32: lambda: (1 + root3 * r) * np.exp(-root3 * r),
+        K.Matern52: lambda: (1 + root5 * r + 5 * s / 3) * np.exp(-root5 * r),
+        K.Laplace: lambda: np.exp(-r),
+        K.Linear: lambda: t,
+        K.Polynomial: lambda: (1 + t) ** 3,
+    }
+    return formulas[type(kernel)](), np.abs(x[:, None] / scale * (y / scale)).sum(axis=2)
+
+
+@given(cases())
+def test_values_are_those_of_the_formula(case):
+    kernel, x, y = case
+    result = kept(lambda: kernel(x, y), NAMES)
+    if result is not None and np.finfo(np.longdouble).maxexp > 2000:
+        with np.errstate(all="ignore"):
+            expected, size = twin(kernel, x, y)
+            # Cancellation in a scalar product leaves an error of its largest terms' rounding.
+            slack = 1e-13 * size * (1 if isinstance(kernel, K.Linear) else 3 * (1 + size) ** 2)
+            slack = slack if type(kernel) in DOT else 1e-300
+            off = np.abs(result - expected) - (1e-11 * np.abs(expected) + slack)
+            np.testing.assert_array_equal(np.isinf(result), np.abs(expected) > np.finfo(float).max)
+        assert (off[np.isfinite(result)] <= 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS[1:])
+@given(case=cases())
+def test_derivatives_are_numbers(method, case):
+    kernel, x, y = case
+    kept(lambda: getattr(kernel, method)(x, y), (*NAMES, type(kernel).__name__))
+    if method == "gradient":
+        kept(lambda: kernel.mixed_second(x[0], y[-1]) if len(x) and len(y) else None, (*NAMES, type(kernel).__name__))
+
+
+@given(case=cases(), data=st.data())
+def test_weighted_sums(case, data):
+    kernel, x, y = case
+    weights = data.draw(arrays((data.draw(st.sampled_from([len(y), len(y), len(y), 2])),)))
+    names = (*NAMES, "weights", type(kernel).__name__)
+    total = kept(lambda: kernel.dot(x, weights, y), names)
+    if total is not None:
+        np.testing.assert_allclose(total, kernel(x, y) @ np.asarray(weights, float), rtol=1e-12)
+    slope = kept(lambda: kernel.gradient_dot(x, weights, y), names)
+    if slope is not None:
+        assert slope.shape == np.shape(x)
+
+
+@given(case=cases(), rng=seeds())
+def test_diagonals_and_length_scales(case, rng):
+    kernel, x, _ = case
+    diagonal = kept(lambda: kernel.diagonal(x), NAMES)
+    if diagonal is not None:
+        np.testing.assert_allclose(diagonal, np.diag(kernel(x)), rtol=1e-12)
+    median = kept(lambda: K.median_distance(x, rng), NAMES)
+    assert median is None or 0.0 < median < np.inf
+    resolved = kept(lambda: type(kernel)("median").resolve(x, rng), NAMES)
+    assert (resolved is None) == (median is None)
+
+
+@given(cases())
+def test_kernels_of_kernels(case):
+    kernel, x, y = case
+    total = kept(lambda: K.Sum([kernel, K.Gaussian()], [2.0, 0.5])(x, y), NAMES)
+    if total is not None:
+        np.testing.assert_allclose(total, 2.0 * kernel(x, y) + 0.5 * K.Gaussian()(x, y), rtol=1e-12)
+    d = np.shape(x)[-1]
+    parts = [type(kernel)(1.0), K.Gaussian(2.0)]
+    product = kept(lambda: K.Product(parts, [slice(0, 1), slice(d - 1, d)])(x, y), NAMES)
+    if product is not None:
+        a, b = np.asarray(x, float), np.asarray(y, float)
+        np.testing.assert_allclose(product, parts[0](a[:, :1], b[:, :1]) * parts[1](a[:, -1:], b[:, -1:]), rtol=1e-12)
+
+
+@given(case=cases(RADIAL), num_features=st.integers(-1, 5), rng=seeds())
+def test_random_features(case, num_features, rng):
+    kernel, x, y = case
+    names = (*NAMES, "num_features", "num_dims")
+    features = kept(lambda: K.random_fourier_features(kernel, num_features, np.shape(x)[-1], rng), names)
+    if features is not None:
+        found = kept(lambda: features(x), names)
+        assert found is None or np.abs(found).max() <= np.sqrt(2.0 / num_features) + 1e-12
+        kept(lambda: K.FeatureKernel(features)(x, y), names)
+
+
+WRONG = [np.nan, np.inf, 0.0, -1.0, "mean", [], [[1.0]], None, [1.0, np.nan]]
+
+
+@pytest.mark.parametrize("family", [*RADIAL, *DOT])
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+def test_settings_without_meaning_are_named(family, wrong):
+    assert kept(lambda: family(wrong), ("length_scale",)) is None
+
+
+@pytest.mark.parametrize("wrong", ["text", [["a", "b"]], [[1.0], [1.0, 2.0]], np.array([[1j]]), None, 3.0, object()])
+@pytest.mark.parametrize("function", [K.Gaussian(), K.Gaussian().diagonal, K.Linear(), K.median_distance])
+def test_what_is_no_array_of_points_is_named(function, wrong):
+    assert kept(lambda: function(wrong), NAMES) is None
