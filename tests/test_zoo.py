@@ -124,8 +124,8 @@ def test_thirty_coefficients_by_the_curvature_of_the_log_density():
 TRUTH = {"x": np.array([2.0, 3.0, 2.0 - 1.6449 * 3.0, 2.0, 2.0 + 1.6449 * 3.0])}
 
 
-def verdict(draws, said=(), truth=TRUTH, use_chains=False):
-    return judge(summarised({"x": draws}, truth, use_chains), truth, largest_rhat({"x": draws}), said)
+def verdict(draws, said=(), truth=TRUTH, chains_are=""):
+    return judge(summarised({"x": draws}, truth, chains_are), truth, largest_rhat({"x": draws}), said)
 
 
 @pytest.fixture
@@ -198,7 +198,14 @@ def test_populations_are_judged_by_their_spread(rng):
     """Each chain is off by a shift of its own of a fifth of a standard deviation, which its draws do not show."""
     shifted = rng.normal(2.0, 3.0, (4, 4000)) + 0.2 * 3.0 * np.array([[0.5], [1.5], [-0.5], [1.5]])
     assert verdict(shifted).excess > 1.0
-    assert verdict(shifted, use_chains=True).outcome == "right"
+    assert verdict(shifted, chains_are="populations").outcome == "right"
+
+
+def test_replicates_are_no_better_than_each(rng):
+    """Fits to resampled simulations lie around the fit to all: their common error is as large as their spread."""
+    shifted = rng.normal(2.0, 3.0, (4, 4000)) + 3.0 * np.array([[0.3], [0.4], [0.5], [0.4]])
+    assert verdict(shifted, chains_are="populations").outcome == "silent"
+    assert verdict(shifted, chains_are="replicates").excess < verdict(shifted, chains_are="populations").excess / 2.0
 
 
 def test_without_moments_quantiles_are_compared(rng):

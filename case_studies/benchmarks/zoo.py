@@ -56,20 +56,20 @@ def _smc(kernel, model, seed):
     return pk.sample_smc(kernel=kernel, chains=CHAINS, cores=1, random_seed=seed, **_QUIET)
 
 
-# The last of each: whether its chains are populations of particles, or draws of one fit.
+# The last of each: what its chains are besides chains, see ``summarised``.
 SAMPLERS = {
-    "AdaptiveMetropolis": (partial(_steps, pk.AdaptiveMetropolis), False),
-    "KAMH": (partial(_steps, pk.KAMH), False),
-    "KernelHMC": (partial(_steps, pk.KernelHMC), False),
-    "sample_khmc": (lambda model, seed: pk.sample_khmc(chains=CHAINS, cores=1, random_seed=seed, **_QUIET), False),
-    "sample_smc, ASMC": (partial(_smc, pk.ASMC), True),
-    "sample_smc, KASMC": (partial(_smc, pk.KASMC), True),
-    "sample_smc, KernelHMCSMC": (partial(_smc, pk.KernelHMCSMC), True),
-    "sample_pmc": (lambda model, seed: pk.sample_pmc(chains=CHAINS, random_seed=seed, **_QUIET), True),
-    "sample_kbr": (lambda model, seed: pk.sample_kbr(random_seed=seed, **_QUIET), True),
-    "sample_abc": (lambda model, seed: pk.sample_abc(random_seed=seed, **_QUIET), True),
-    "KernelABC": (partial(_steps, pk.AdaptiveMetropolis), False),
-    "SyntheticLikelihood": (partial(_steps, pk.AdaptiveMetropolis), False),
+    "AdaptiveMetropolis": (partial(_steps, pk.AdaptiveMetropolis), ""),
+    "KAMH": (partial(_steps, pk.KAMH), ""),
+    "KernelHMC": (partial(_steps, pk.KernelHMC), ""),
+    "sample_khmc": (lambda model, seed: pk.sample_khmc(chains=CHAINS, cores=1, random_seed=seed, **_QUIET), ""),
+    "sample_smc, ASMC": (partial(_smc, pk.ASMC), "populations"),
+    "sample_smc, KASMC": (partial(_smc, pk.KASMC), "populations"),
+    "sample_smc, KernelHMCSMC": (partial(_smc, pk.KernelHMCSMC), "populations"),
+    "sample_pmc": (lambda model, seed: pk.sample_pmc(chains=CHAINS, random_seed=seed, **_QUIET), "populations"),
+    "sample_kbr": (lambda model, seed: pk.sample_kbr(random_seed=seed, **_QUIET), "replicates"),
+    "sample_abc": (lambda model, seed: pk.sample_abc(random_seed=seed, **_QUIET), "populations"),
+    "KernelABC": (partial(_steps, pk.AdaptiveMetropolis), ""),
+    "SyntheticLikelihood": (partial(_steps, pk.AdaptiveMetropolis), ""),
 }
 _FROM_THE_PRIOR = ("sample_smc, ASMC", "sample_smc, KASMC", "sample_smc, KernelHMCSMC", "sample_pmc")
 _SIMULATING = ("sample_kbr", "sample_abc")
@@ -100,7 +100,7 @@ class _Words(logging.Handler):
 def run(model_name, sampler, seed):
     """Return a row: estimates, their errors, R-hat, what was said and the seconds that it took."""
     posterior = ZOO[model_name]
-    call, use_chains = SAMPLERS[sampler]
+    call, chains_are = SAMPLERS[sampler]
     row = {"model": model_name, "sampler": sampler, "seed": seed}
     words, logger = _Words(), logging.getLogger("pymc")
     begun = time.perf_counter()
@@ -112,7 +112,7 @@ def run(model_name, sampler, seed):
             with model:
                 idata = call(model, seed)
             draws = _draws(idata["posterior"], posterior.truth())
-            found = summarised(draws, posterior.truth(), use_chains)
+            found = summarised(draws, posterior.truth(), chains_are)
             summary = {name: [[float(f"{x:.6g}") for x in part] for part in parts] for name, parts in found.items()}
             row |= {"summary": summary, "rhat": largest_rhat(draws)}
     except Exception as error:  # whatever it is, the user sees it, and the other rows are to be run

@@ -77,7 +77,7 @@ class Summary(NamedTuple):
     """Monte Carlo errors of ``off``."""
 
 
-def summarised(draws, truth, use_chains=False):
+def summarised(draws, truth, chains_are=""):
     """Return what is compared of each quantity, name -> :class:`Summary`.
 
     Parameters
@@ -86,19 +86,21 @@ def summarised(draws, truth, use_chains=False):
         Name -> (chain, draw), with all names of the truth.
     truth : dict
         Name -> mean, standard deviation and 5, 50 and 95 % quantiles (5,).
-    use_chains : bool
-        Whether the spread between chains is an error too, where it is larger: particles of one run share their fate in
-        ways that their order does not show.
+    chains_are : str
+        What the spread between chains says of the error, where that is larger. "populations": particles of one run
+        share their fate in ways that their order does not show; the mean over chains is better than each by the root of
+        their number. "replicates": they are fits to resampled simulations, which lie around the fit to all of them as
+        that lies around the truth (the bootstrap's principle), so their mean is no better.
 
     Notes
     -----
     Errors of quantiles are those of the share of draws below the true one, sqrt(p (1 - p) / ESS). ArviZ's errors in the
     units of the quantity are spacings of order statistics, which chains that repeat their states make too small.
     """
-    return {name: _summary(np.asarray(draws[name], dtype=float), exact, use_chains) for name, exact in truth.items()}
+    return {name: _summary(np.asarray(draws[name], dtype=float), exact, chains_are) for name, exact in truth.items()}
 
 
-def _summary(values, exact, use_chains):
+def _summary(values, exact, chains_are):
     estimates = np.array([values.mean(), values.std(ddof=1), *np.quantile(values, PROBABILITIES)])
     below = np.stack([values <= q for q in exact[2:]]).astype(float)
     wanted = np.array([*exact[:2], *PROBABILITIES])
@@ -114,9 +116,10 @@ def _summary(values, exact, use_chains):
             errors.append(np.sqrt(p * (1 - p) / min(ess, distinct)))
     off = np.array([*estimates[:2], *below.mean(axis=(1, 2))]) - wanted
     errors = np.nan_to_num(np.array(errors, dtype=float), nan=0.0)
-    if use_chains and len(values) > 1:
+    if chains_are and len(values) > 1:
         apart = np.stack([values.mean(axis=1), values.std(axis=1, ddof=1), *below.mean(axis=2)])
-        errors = np.fmax(errors, apart.std(axis=1, ddof=1) / np.sqrt(len(values)))
+        of_mean = 1.0 / len(values) + (chains_are == "replicates")
+        errors = np.fmax(errors, np.sqrt(of_mean) * apart.std(axis=1, ddof=1))
     return Summary(estimates, off, errors)
 
 
