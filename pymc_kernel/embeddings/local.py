@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_kernel.embeddings.bayes_rule import KernelBayesRule
-from pymc_kernel.embeddings.choice import Choice, HeldOut
+from pymc_kernel.embeddings.choice import HeldOut
 from pymc_kernel.embeddings.mixture import Mixture
+from pymc_kernel.embeddings.predictive import Settings
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["LocalPosterior", "miscalibration", "posterior_near"]
+__all__ = ["Candidate", "LocalPosterior", "miscalibration", "posterior_near"]
 
 _SHARES = (1.0, 0.3, 0.09, 0.03, 0.01)  # of the training points, that a rule is fitted to
 _NEIGHBORHOODS = (1.0, 0.3, 0.1, 0.03)  # shares of those; smaller ones are left to the rules of fewer points
@@ -26,49 +27,83 @@ _NUM_CASES = 150  # held-out cases near the observation, that decide and check
 
 
 @dataclass(frozen=True, eq=False)
-class LocalPosterior:
-    """The posterior for one observation.
+class Candidate:
+    """A rule fitted to some of the training points, with its settings for one observation.
 
     Attributes
     ----------
     rule : KernelBayesRule
-        Fitted to the training points around the observation.
     observed : ndarray (q,)
-    choice : Choice
+    settings : Settings
         Neighborhood and smoothing of the residuals.
     held_out : HeldOut
-        Predictions of held-out cases near the observation.
-    scores : dict
-        Number of training points -> minus the mean log density of these cases; smaller is better.
+        Predictions of held-out cases near the observation, the same ones for all candidates.
     """
 
     rule: KernelBayesRule
     observed: np.ndarray
-    choice: Choice
+    settings: Settings
     held_out: HeldOut
-    scores: dict[int, float]
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Minus the log densities (m,) of the cases' parameters, up to a constant."""
+        return self.held_out.losses + np.log(self.rule.regression.scale).sum()
 
     @one_blas_thread
     def mixture(self, factors: np.ndarray | None = None) -> Mixture:
         """Return the posterior, of the fit with weights times ``factors`` (n,) of the rule's training points."""
         features, scaled = self.rule.query(self.observed[None])
-        return self.rule.regression.posterior(self.choice.settings, features[0], scaled[0], factors)
+        return self.rule.regression.posterior(self.settings, features[0], scaled[0], factors)
+
+    def effective_number(self) -> float:
+        """Return the effective number of training points behind the posterior."""
+        features, scaled = self.rule.query(self.observed[None])
+        place = self.rule.regression.places(self.settings.metric, features, scaled)[0]
+        return self.rule.regression.predictive(self.settings)[1].effective_number(place)
+
+
+class LocalPosterior:
+    """The posterior for one observation.
+
+    Parameters
+    ----------
+    candidates : list of Candidate
+        From all training points to the fewest around the observation.
+
+    Attributes
+    ----------
+    best : Candidate
+        The one that predicts held-out cases near the observation best.
+    scores : dict
+        Number of training points -> minus the mean log density of these cases; smaller is better.
+    """
+
+    def __init__(self, candidates: list[Candidate]):
+        self._candidates = candidates
+        self._weights = candidates[0].held_out.weights
+        self._losses = np.stack([c.losses for c in candidates])
+        means = self._losses @ self._weights
+        self.best = candidates[int(np.argmin(means))]
+        self.scores = {len(c.rule.latent_): float(m) for c, m in zip(candidates, means, strict=True)}
+
+    def mixture(self) -> Mixture:
+        """Return the posterior of the best candidate."""
+        return self.best.mixture()
 
     def replicate(self, rng: np.random.Generator) -> Mixture:
-        """Return the posterior as other simulations might have told it: a Bayesian bootstrap (Rubin 1981)."""
-        return self.mixture(rng.standard_exponential(len(self.rule.latent_)))
+        """Return the posterior as other simulations might have told it: a Bayesian bootstrap (Rubin 1981).
+
+        Cases get random weights, which may prefer another candidate, and so do the training points of its fit.
+        """
+        weights = self._weights * rng.standard_exponential(len(self._weights))
+        candidate = self._candidates[int(np.argmin(self._losses @ weights))]
+        return candidate.mixture(rng.standard_exponential(len(candidate.rule.latent_)))
 
     def learning_error(self, rng: np.random.Generator) -> np.ndarray:
         """Return the standard deviations (p,) of posterior means between replicates, in posterior ones."""
         means = np.stack([self.replicate(rng).moments()[0] for _ in range(_NUM_REPLICATES)])
         return means.std(axis=0, ddof=1) / np.sqrt(np.diag(self.mixture().moments()[1]))
-
-    def effective_number(self) -> float:
-        """Return the effective number of training points behind the posterior."""
-        features, scaled = self.rule.query(self.observed[None])
-        settings = self.choice.settings
-        place = self.rule.regression.places(settings.metric, features, scaled)[0]
-        return self.rule.regression.predictive(settings)[1].effective_number(place)
 
 
 @one_blas_thread
@@ -102,20 +137,13 @@ def posterior_near(rule: KernelBayesRule, observed: np.ndarray, rng: np.random.G
             rule_here = rule
         levels.append(_Level(rule_here, observed, rng))
     cases = members[-1][_nearest(levels[-1], observed, _NUM_CASES)]
-    results = []
+    candidates = []
     for level, own in zip(levels, members, strict=True):
         index = np.full(len(rule.latent_), -1)
         index[own] = np.arange(len(own))
-        results.append(level.cross_fit.held_out(level.choice.settings, index[cases]))
-    scores = [
-        float(result.weights @ result.losses + np.log(level.rule.regression.scale).sum())
-        for level, result in zip(levels, results, strict=True)
-    ]
-    best = int(np.argmin(scores))
-    sizes = [len(own) for own in members]
-    return LocalPosterior(
-        levels[best].rule, observed, levels[best].choice, results[best], dict(zip(sizes, scores, strict=True))
-    )
+        held_out = level.cross_fit.held_out(level.settings, index[cases])
+        candidates.append(Candidate(level.rule, observed, level.settings, held_out))
+    return LocalPosterior(candidates)
 
 
 def miscalibration(held_out: HeldOut) -> str:
@@ -139,7 +167,7 @@ class _Level:
         squared = sum(_scaled_squares(regression, metric, features, scaled) for metric in ("observed", "predicted"))
         self.cross_fit = regression.cross_fit(rng)
         cases = rng.permutation(np.argsort(squared, kind="stable")[:_NUM_CASES])
-        self.choice = self.cross_fit.choose(cases, shares=_NEIGHBORHOODS)
+        self.settings = self.cross_fit.choose(cases, shares=_NEIGHBORHOODS).settings
 
 
 def _scaled_squares(regression, metric, features, scaled):
@@ -152,7 +180,7 @@ def _scaled_squares(regression, metric, features, scaled):
 def _nearest(level, observed, size):
     """Return the indices of the training points of a level nearest to the observation, in its own metric."""
     features, scaled = level.rule.query(observed[None])
-    squared = _scaled_squares(level.rule.regression, level.choice.settings.metric, features, scaled)
+    squared = _scaled_squares(level.rule.regression, level.settings.metric, features, scaled)
     return np.argsort(squared, kind="stable")[:size]
 
 

@@ -203,11 +203,12 @@ def _kernel_weights(fitted, observed):
 
 def _stats(near, fitted, observed, rounds, rng):
     typical = _typicality(fitted.observed_, observed, rng)
-    effective, error = near.effective_number(), near.learning_error(rng)
-    coverage = near.held_out.coverage(_CHECKED)
+    best, error = near.best, near.learning_error(rng)
+    effective = best.effective_number()
+    coverage = best.held_out.coverage(_CHECKED)
     failed = fitted.num_dropped_
     warn_of_failed_pairs(failed, failed + len(fitted.latent_), stacklevel=3)
-    findings = _findings(typical, effective, error.max(), miscalibration(near.held_out))
+    findings = _findings(typical, effective, error.max(), miscalibration(best.held_out))
     if findings:
         warnings.warn(
             f"this posterior should not be trusted: {'; '.join(findings)}. Take more simulations, or "
@@ -221,14 +222,14 @@ def _stats(near, fitted, observed, rounds, rng):
             "num_effective": effective,
             "learning_error": float(error.max()),
             "held_out_coverage": ("unconstrained", coverage),
-            "num_held_out": near.held_out.effective_number,
+            "num_held_out": best.held_out.effective_number,
             "num_failed": failed,
-            "num_local": len(near.rule.latent_),
+            "num_local": len(best.rule.latent_),
             "ratio_effective": float(1.0 / (len(share) * (share**2).sum())),
             "ratio_pareto_k": _ratio_shape(share) if rounds > 1 else np.nan,
-            "regularization": near.rule.regularization_,
-            "share": near.choice.settings.share,
-            "rank": near.rule.rank_,
+            "regularization": best.rule.regularization_,
+            "share": best.settings.share,
+            "rank": best.rule.rank_,
         }
     )
 

@@ -18,7 +18,7 @@ def bent():
 
 def test_fewer_points_around_the_observation_make_a_narrow_posterior_right(bent):
     near = posterior_near(bent, np.array([8.0]), np.random.default_rng(2))
-    assert len(near.rule.latent_) < 3000
+    assert len(near.best.rule.latent_) < 3000
     # By quadrature.
     grid = np.linspace(-1.0, 4.0, 20_001)
     density = np.exp(-0.5 * grid**2 - 0.5 * ((8.0 - grid**3) / 0.3) ** 2)
@@ -43,7 +43,7 @@ def test_replicates_differ_by_the_error_of_learning(bent):
     # The standard error of a mean with a local slope from n points is about 1 / sqrt(n) posterior spreads.
     assert 0.3 / np.sqrt(250) < few.learning_error(rng)[0] < 6.0 / np.sqrt(250)
     assert many.learning_error(rng)[0] < 0.15
-    np.testing.assert_allclose(few.mixture(np.ones(250)).moments()[0], few.mixture().moments()[0])
+    np.testing.assert_allclose(few.best.mixture(np.ones(250)).moments()[0], few.mixture().moments()[0])
 
 
 def test_miscalibration_is_said():

@@ -2,6 +2,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
+from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.embeddings import KernelBayesRule
@@ -196,3 +197,63 @@ def test_learnt_features_find_what_matters():
         pk.LearntFeatures().fit(z[:50], x[:50])
     with pytest.raises(ValueError, match="larger than"):
         pk.LearntFeatures(batch_size=8)
+
+
+def test_counts_have_their_exact_posterior():
+    """Tied observations: Beta(14, 8), mean .636, standard deviation .100."""
+    with pm.Model():
+        p = pm.Beta("p", 1, 1)
+        pm.Binomial("y", 20, p, observed=13)
+        draws = pk.sample_kbr(num_simulations=2000, draws=1000, **QUIET)["posterior"]["p"].values.ravel()
+    exact = stats.beta(14, 8)
+    assert draws.mean() == pytest.approx(exact.mean(), abs=0.2 * exact.std())
+    assert draws.std() == pytest.approx(exact.std(), rel=0.12)
+    assert np.quantile(draws, [0.05, 0.95]) == pytest.approx(exact.ppf([0.05, 0.95]), abs=0.35 * exact.std())
+
+
+def test_rounded_data_and_parameters_on_a_tiny_scale():
+    """Neighbors of which all but a few are tied; a spread of 1e-6 whose square is at the floor of covariances."""
+    with pm.Model():
+        theta = pm.Normal("theta", 0, 1e-6)
+        pm.CustomDist(
+            "y",
+            theta,
+            dist=lambda theta, size: pm.math.round(4.0 * pm.Normal.dist(1e6 * theta, 0.5, size=size)) / 4.0,
+            observed=1.0,
+        )
+        draws = 1e6 * pk.sample_kbr(num_simulations=1500, draws=500, **QUIET)["posterior"]["theta"].values
+    assert draws.mean() == pytest.approx(0.8, abs=0.1)
+    assert draws.std() == pytest.approx(np.sqrt(0.2), rel=0.15)
+
+
+def test_later_rounds_do_not_count_the_data_twice():
+    """A regression with two coefficients: the exact posterior is normal."""
+    rng = np.random.default_rng(6)
+    x = np.stack([np.ones(20), rng.normal(size=20)], axis=1)
+    y = x @ [1.0, 2.0] + rng.normal(size=20)
+    with pm.Model():
+        beta = pm.Normal("beta", 0, 3, shape=2)
+        pm.Normal("y", pm.math.dot(x, beta), 1.0, observed=y)
+        idata = pk.sample_kbr(
+            num_simulations=1000, rounds=2, summary=lambda y: np.linalg.lstsq(x, y)[0], draws=500, **QUIET
+        )
+    exact = np.linalg.inv(x.T @ x + np.eye(2) / 9)
+    draws = idata["posterior"]["beta"].values.reshape(-1, 2)
+    spread = np.sqrt(np.diag(exact))
+    np.testing.assert_allclose((draws.mean(axis=0) - exact @ x.T @ y) / spread, 0.0, atol=0.3)
+    np.testing.assert_allclose(draws.std(axis=0), spread, rtol=0.15)
+    assert 0.1 < float(idata["sample_stats"]["ratio_effective"]) < 1.0
+    assert idata["kernel_weights"].sizes["simulation"] == 2000
+
+
+def test_later_rounds_need_the_density_of_the_prior():
+    with pm.Model():
+        theta = pm.CustomDist("theta", random=lambda rng=None, size=None: rng.normal(size=size))
+        pm.Normal("y", theta, 0.5, observed=1.0)
+        with pytest.raises(ValueError, match="no density"):
+            pk.sample_kbr(num_simulations=50, rounds=2, **QUIET)
+
+
+def test_too_few_simulations_are_said():
+    with pytest.warns(UserWarning, match=r"should not be trusted.*rounds=2"):
+        pk.sample_kbr(model=normal_model(), num_simulations=25, draws=20, **QUIET)
