@@ -28,6 +28,7 @@ __all__ = ["ForwardGraph", "ForwardSampler", "can_be_drawn", "forward_graph"]
 
 # Compiles in milliseconds in every worker. The calls of a Python simulator outweigh the rest.
 _QUICK = Mode(linker="py", optimizer=RewriteDatabaseQuery(include=["fast_compile"], exclude=["BlasOpt"]))
+_FEWEST_AT_ONCE = 2  # draws of a batch: of one, distributions drawn by SciPy lose all but a number
 _WORDS = 4  # of 64 bits for the state of a generator
 _PRIOR, _DATA = 0, 1  # streams of a batch
 
@@ -152,7 +153,7 @@ class ForwardSampler:
         """
         _install(self._prior_sources, _words(entropy, batch, _PRIOR, len(self._prior_sources)).tolist())
         if self._prior is not None:
-            return [values[:size] for values in self._prior(np.int64(batch_size))]
+            return [values[:size] for values in self._prior(np.int64(max(batch_size, _FEWEST_AT_ONCE)))]
         return _stacked([self._one_prior() for _ in range(size)])
 
     def derived(self, free: list[np.ndarray]) -> list[np.ndarray]:
@@ -164,7 +165,10 @@ class ForwardSampler:
     def data(self, free: list[np.ndarray], entropy: int, batch: int) -> list[np.ndarray]:
         """Return the data of a whole batch, where that ``is_vectorized``."""
         _install(self._data_sources, _words(entropy, batch, _DATA, len(self._data_sources)).tolist())
-        return self._data(*free)
+        rows = len(free[0])
+        if rows >= _FEWEST_AT_ONCE:
+            return self._data(*free)
+        return [values[:rows] for values in self._data(*(np.repeat(v, _FEWEST_AT_ONCE, axis=0) for v in free))]
 
     def each_data(self, free: list[np.ndarray], entropy: int, batch: int) -> Iterator[Callable]:
         """Yield, draw by draw, a function that simulates its data, the same ones each time it is called."""

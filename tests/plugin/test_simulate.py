@@ -380,3 +380,13 @@ def test_a_simulator_that_cannot_be_pickled_runs_here():
     assert pk.simulate(20, model=model, **QUIET)["simulation_stats"].attrs["succeeded"] == 20
     with pytest.raises(TypeError, match="cannot be sent to workers"):
         pk.simulate(20, executor=2, model=model, **QUIET)
+
+
+def test_vectors_drawn_by_scipy_keep_their_shape_in_a_batch_of_one():
+    with pm.Model():
+        theta = pm.TruncatedNormal("theta", [1.0, 5.0, 9.0], [0.5, 0.5, 0.5], lower=0)
+        pm.TruncatedNormal("y", theta, 0.1, lower=0, observed=[1.0, 1.0, 1.0])
+        one, several = (pk.simulate(n, batch_size=b, random_seed=1, progressbar=False) for n, b in ((1, 1), (3, 2)))
+    for found, n in ((one, 1), (several, 3)):
+        assert found["prior"]["theta"].shape == found["prior_predictive"]["y"].shape == (1, n, 3)
+        np.testing.assert_allclose(found["prior_predictive"]["y"], found["prior"]["theta"], atol=0.6)
