@@ -87,6 +87,11 @@ class LocalPosterior:
         self.best = candidates[int(np.argmin(means))]
         self.scores = {len(c.rule.latent_): float(m) for c, m in zip(candidates, means, strict=True)}
 
+    @property
+    def is_global(self) -> bool:
+        """Whether all training points and residuals from everywhere predict best: nearness gains nothing."""
+        return self.best is self._candidates[0] and self.best.settings.share == 1.0
+
     def mixture(self) -> Mixture:
         """Return the posterior of the best candidate."""
         return self.best.mixture()

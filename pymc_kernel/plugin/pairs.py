@@ -21,6 +21,7 @@ __all__ = [
     "learnt_from",
     "learnt_groups",
     "simulated_again",
+    "simulated_from_prior",
     "simulated_pairs",
     "warn_of_failed_pairs",
 ]
@@ -102,6 +103,11 @@ def _observed_summaries(model, summary):
     if not np.isfinite(observed).all():
         raise ValueError("the observed data, or their summaries, have NaN or infinite entries.")
     return observed
+
+
+def simulated_from_prior(num_simulations: int, model: pm.Model, rng, executor, progressbar) -> xr.DataTree:
+    """Simulate more parameters from the prior, and their data."""
+    return _simulated(num_simulations, None, model, rng, executor, progressbar)
 
 
 def simulated_again(positions: np.ndarray, model: pm.Model, rng, executor, progressbar) -> xr.DataTree:
