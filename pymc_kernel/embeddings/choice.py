@@ -1,7 +1,8 @@
 """Choice of neighborhoods and smoothing by cross-validation. Imports NumPy and siblings.
 
-Nothing that scores a case depends on its parameter: means, residuals and places come from a fit without the case's
+What predicts a case does not depend on its parameter: means, residuals and places come from a fit without the case's
 fold. Leave-one-out means do not do: among tied observations they are a linear function of the case's own parameter.
+What all training points decide together, the kernel, its regularization and who is near, is not chosen anew.
 """
 
 from collections.abc import Callable

@@ -18,6 +18,7 @@ __all__ = [
 ]
 
 _MEDIAN_POINTS = 500
+_ROUNDING = 1e-12  # of the largest number of a column: what varies less is constant
 _QUARTILES = 1.349  # of a standard normal law, apart
 
 
@@ -51,7 +52,7 @@ def scales_of(points: np.ndarray, weights: np.ndarray | None = None) -> tuple[np
     mean = np.average(points, axis=0, weights=weights)
     scale = np.sqrt(np.average((points - mean) ** 2, axis=0, weights=weights))
     # A constant column comes out with rounding errors for a spread.
-    return mean, np.where(scale > 1e-12 * np.maximum(1.0, np.abs(mean)), scale, 1.0)
+    return mean, np.where(scale > _ROUNDING * np.abs(points).max(axis=0), scale, 1.0)
 
 
 def robust_scales(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -61,7 +62,7 @@ def robust_scales(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     low, middle, high = np.quantile(points, [0.25, 0.5, 0.75], axis=0)
     spread = (high - low) / _QUARTILES
-    return middle, np.where(spread > 1e-12 * np.maximum(1.0, np.abs(middle)), spread, scales_of(points)[1])
+    return middle, np.where(spread > _ROUNDING * np.abs(points).max(axis=0), spread, scales_of(points)[1])
 
 
 def resolved(kernel, points: np.ndarray, rng: np.random.Generator):

@@ -12,7 +12,7 @@ import numpy as np
 from pymc_kernel.embeddings.bayes_rule import KernelBayesRule
 from pymc_kernel.embeddings.choice import HeldOut
 from pymc_kernel.embeddings.mixture import Mixture
-from pymc_kernel.embeddings.predictive import Settings
+from pymc_kernel.embeddings.predictive import Settings, squared_distances
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["Candidate", "LocalPosterior", "miscalibration", "posterior_near"]
@@ -133,7 +133,7 @@ def posterior_near(rule: KernelBayesRule, observed: np.ndarray, rng: np.random.G
     for share in _SHARES:
         if share < 1.0:
             size = round(share * len(rule.latent_))
-            nearest = _nearest(levels[-1], observed, size)
+            nearest = _nearest(levels[-1], observed, size, rng)
             if _effective_number(levels[-1].rule, nearest) < _MIN_POINTS:
                 break
             members.append(members[-1][nearest])
@@ -141,7 +141,7 @@ def posterior_near(rule: KernelBayesRule, observed: np.ndarray, rng: np.random.G
         else:
             rule_here = rule
         levels.append(_Level(rule_here, observed, rng))
-    cases = members[-1][_nearest(levels[-1], observed, _NUM_CASES)]
+    cases = members[-1][_nearest(levels[-1], observed, _NUM_CASES, rng)]
     candidates = []
     for level, own in zip(levels, members, strict=True):
         index = np.full(len(rule.latent_), -1)
@@ -171,22 +171,28 @@ class _Level:
         features, scaled = rule.query(observed[None])
         squared = sum(_scaled_squares(regression, metric, features, scaled) for metric in ("observed", "predicted"))
         self.cross_fit = regression.cross_fit(rng)
-        cases = rng.permutation(np.argsort(squared, kind="stable")[:_NUM_CASES])
+        cases = rng.permutation(_smallest(squared, _NUM_CASES, rng))
         self.settings = self.cross_fit.choose(cases, shares=_NEIGHBORHOODS).settings
 
 
 def _scaled_squares(regression, metric, features, scaled):
     """Return squared distances (n,) of the training points from a query, in units of their median."""
     places = regression.places(metric, regression.features, regression.observed)
-    squared = ((places - regression.places(metric, features, scaled)) ** 2).sum(axis=1)
-    return squared / max(np.median(squared), np.finfo(float).tiny)
+    squared = squared_distances(places, regression.places(metric, features, scaled)[0])
+    return squared / (np.median(squared) or squared.mean() or 1.0)  # more than half may be tied with the query
 
 
-def _nearest(level, observed, size):
+def _nearest(level, observed, size, rng):
     """Return the indices of the training points of a level nearest to the observation, in its own metric."""
     features, scaled = level.rule.query(observed[None])
     squared = _scaled_squares(level.rule.regression, level.settings.metric, features, scaled)
-    return np.argsort(squared, kind="stable")[:size]
+    return _smallest(squared, size, rng)
+
+
+def _smallest(squared, size, rng):
+    """Return the indices of the smallest numbers; of ties any, since points are in the order of their rounds."""
+    order = rng.permutation(len(squared))
+    return order[np.argsort(squared[order], kind="stable")[:size]]
 
 
 def _effective_number(rule, inside):

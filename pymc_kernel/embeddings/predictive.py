@@ -26,6 +26,7 @@ __all__ = [
 BANDWIDTHS = {"overall": (1.0, 0.5, 0.25), "own": (1.0, 0.7), "moved": (1.0, 0.7)}
 _MIN_NEIGHBORS = 25  # points in a neighborhood
 _MAX_OWN = 250  # points up to which residuals are smoothed along their own neighbors: time and memory O(k^2)
+_ROUNDING = 1e-9  # of the coordinates: places that differ by less are tied
 _WIDEST = 0.95  # of the residuals' spread, for the normal distribution that they are smoothed by
 
 
@@ -59,8 +60,8 @@ class Predictive:
     weights : ndarray (n,)
         Of the training points, not negative.
     places : ndarray (n, k)
-        Where each training point stands, in the coordinates in which nearness is measured: functions of its
-        observation alone.
+        Where each training point stands, in the coordinates in which nearness is measured: the same for tied
+        observations.
     settings : Settings
     """
 
@@ -85,9 +86,11 @@ class Predictive:
 
 
 def squared_distances(places: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """Return the squared distances (n,) of ``places`` (n, k) from ``place`` (k,)."""
+    """Return the squared distances (n,) of ``places`` (n, k) from ``place`` (k,); what is rounding counts as zero."""
     moves = places - place
-    return np.einsum("ij,ij->i", moves, moves)
+    squared = np.einsum("ij,ij->i", moves, moves)
+    rounding = _ROUNDING**2 * max(np.abs(places).max(), np.abs(place).max()) ** 2
+    return np.where(squared > rounding, squared, 0.0)
 
 
 def ways(share: float, num_points: int, width: int) -> list[str]:
@@ -122,7 +125,7 @@ def near(weights: np.ndarray, squared: np.ndarray, share: float) -> np.ndarray:
     inside = min(len(alive) - 1, max(_MIN_NEIGHBORS, round(share * len(alive))))
     radius = np.partition(squared[alive], inside)[inside]
     found = weights * np.maximum(0.0, 1.0 - squared / max(radius, 1e-300))
-    return found if found.sum() > 0.0 else weights  # where all of the neighbors coincide with the radius
+    return found if found.sum() > 0.0 else weights * (squared <= radius)  # where all neighbors are as far off
 
 
 def chosen_residuals(residuals, places, place, weights, along):

@@ -46,7 +46,8 @@ def prior_ratio(latent: np.ndarray, log_prior: np.ndarray, proposals: list[Propo
     Parameters
     ----------
     latent : ndarray (n, p)
-        Simulated parameters of all rounds, the first from the prior.
+        Simulated parameters of all rounds, the first from the prior. Those that rounding has put at a bound are
+        infinite, and their ratio is zero.
     log_prior : ndarray (n,)
         Their log densities under the prior.
     proposals : list of Proposal
@@ -58,9 +59,12 @@ def prior_ratio(latent: np.ndarray, log_prior: np.ndarray, proposals: list[Propo
     -----
     With n_1 of n simulations from the prior no ratio is larger than n / n_1.
     """
+    ratio, finite = np.zeros(len(latent)), np.isfinite(latent).all(axis=1)
+    latent, log_prior = latent[finite], log_prior[finite]
     log_shares = np.log(np.array(numbers) / sum(numbers))
     # Of the mixture's density to the prior's, round by round; far from all proposals it is that of the first.
     terms = [np.full(len(latent), log_shares[0])]
     for log_share, proposal in zip(log_shares[1:], proposals, strict=True):
         terms.append(log_share + proposal.log_density(latent) - log_prior)
-    return np.exp(-logsumexp(np.stack(terms), axis=0))
+    ratio[finite] = np.exp(-logsumexp(np.stack(terms), axis=0))
+    return ratio

@@ -46,6 +46,17 @@ def test_replicates_differ_by_the_error_of_learning(bent):
     np.testing.assert_allclose(few.best.mixture(np.ones(250)).moments()[0], few.mixture().moments()[0])
 
 
+def test_of_tied_observations_no_row_is_nearer():
+    """Points sorted by their parameter, as those of later rounds are in a way: the answer is that of any order."""
+    rng = np.random.default_rng(5)
+    z = np.sort(rng.normal(size=(2000, 1)), axis=0)
+    x = (rng.random((2000, 1)) < 1.0 / (1.0 + np.exp(3.0 - 3.0 * z))).astype(float)
+    mean, covariance = posterior_near(KernelBayesRule("conditional").fit(z, x), np.ones(1), rng).mixture().moments()
+    exact = z[x == 1.0]
+    assert mean[0] == pytest.approx(exact.mean(), abs=0.2 * exact.std())
+    assert np.sqrt(covariance[0, 0]) == pytest.approx(exact.std(), rel=0.15)
+
+
 def test_miscalibration_is_said():
     rng, weights = np.random.default_rng(4), np.full(150, 1.0 / 150.0)
     right = HeldOut(weights, np.zeros(150), rng.random((150, 2)))
@@ -68,6 +79,9 @@ def test_ratio_of_prior_to_the_mixture_of_all_rounds(rng):
     ratio = prior_ratio(latent, log_prior, [proposal], [40_000, 40_000])
     assert ratio.max() <= 2.0
     assert ratio.mean() == pytest.approx(1.0, abs=0.02)
+    at_a_bound = np.vstack([latent[:5], [[np.inf]]])
+    again = prior_ratio(at_a_bound, np.r_[log_prior[:5], np.nan], [proposal], [40_000, 40_000])
+    np.testing.assert_array_equal(again, np.r_[ratio[:5], 0.0])
     weights = ratio / ratio.sum()
     assert weights @ latent[:, 0] == pytest.approx(0.0, abs=0.02)
     assert weights @ latent[:, 0] ** 2 == pytest.approx(1.0, abs=0.03)

@@ -6,7 +6,15 @@ from scipy import stats
 
 from pymc_kernel.embeddings.choice import CrossFit, Fold, _close_to_best, _largest_share_of_best, _losses, _race
 from pymc_kernel.embeddings.posterior import Regression
-from pymc_kernel.embeddings.predictive import BANDWIDTHS, Predictive, Settings, _own_factors, covariance
+from pymc_kernel.embeddings.predictive import (
+    BANDWIDTHS,
+    Predictive,
+    Settings,
+    _own_factors,
+    covariance,
+    near,
+    squared_distances,
+)
 
 
 def everywhere(residuals, observed, weights=None):
@@ -175,3 +183,16 @@ def test_few_points_with_weight(rng):
         for share in (1.0, 0.3):
             predictive = Predictive(residuals, weights, observed, Settings("observed", share, "own"))
             assert np.isfinite(predictive.at(np.zeros(1)).sample(50, np.random.default_rng(3))).all()
+
+
+def test_ties_are_ties_whatever_their_means_are_rounded_to(rng):
+    places = np.full((100, 2), [0.3, -0.7])
+    places[:50] *= 1.0 + 2e-16
+    places[90:] += 1.0
+    squared = squared_distances(places, np.array([0.3, -0.7]))
+    np.testing.assert_array_equal(near(np.ones(100), squared, 0.3), np.arange(100) < 90)
+
+
+def test_neighbors_that_are_all_as_far_off_are_not_everybody():
+    squared = np.r_[np.full(40, 1.0), np.full(60, 9.0)]
+    np.testing.assert_array_equal(near(np.ones(100), squared, 0.3), squared < 2.0)
