@@ -129,7 +129,7 @@ def main():
                             file.write(json.dumps(row) + "\n")
                         print(*key, f"{row['accuracy']:.3f} {row['seconds']:.0f} s", flush=True)
     note = (
-        "Means over the published observations, standard errors in brackets; how many of the posteriors came with a "
+        "Means over the published observations run so far, standard errors in brackets; how many of the posteriors came with a "
         "warning; the last four columns as published.\n\n"
     )
     measures.write_between(HERE / "RESULTS.md", "community", note + table(kept_rows()))
