@@ -129,8 +129,8 @@ def main():
                             file.write(json.dumps(row) + "\n")
                         print(*key, f"{row['accuracy']:.3f} {row['seconds']:.0f} s", flush=True)
     note = (
-        "Means over the published observations run so far, standard errors in brackets; how many of the posteriors came with a "
-        "warning; the last four columns as published.\n\n"
+        "Means over the published observations run so far, standard errors in brackets; how many of the posteriors "
+        "came with a warning; the last four columns as published.\n\n"
     )
     measures.write_between(HERE / "RESULTS.md", "community", note + table(kept_rows()))
 
