@@ -200,7 +200,7 @@ class KernelBayesRule:
             self._fit_original(rng)
         else:
             self._fit_ridge(rng)
-        for name in ("regression", "choice"):
+        for name in ("regression", "choice", "_observed_scales"):
             self.__dict__.pop(name, None)  # of an earlier fit
         return self
 
@@ -466,8 +466,12 @@ class KernelBayesRule:
         rows = self._as_observed(observed)
         return self._factor(self._placed(rows)), self._scaled(rows)
 
+    @cached_property
+    def _observed_scales(self):
+        return robust_scales(self.observed_)
+
     def _scaled(self, observed):
-        middle, spread = robust_scales(self.observed_)
+        middle, spread = self._observed_scales
         return (observed - middle) / spread
 
     def subset(self, inside: np.ndarray) -> "KernelBayesRule":

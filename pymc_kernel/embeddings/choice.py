@@ -21,6 +21,7 @@ from pymc_kernel.embeddings.predictive import (
     covariance,
     is_large_enough,
     near,
+    residual_mixture,
     smoothed,
     squared_distances,
     ways,
@@ -188,7 +189,9 @@ class CrossFit:
     def prediction(self, settings: Settings, case: int) -> tuple[Mixture, np.ndarray]:
         """Return the distribution of a case's error from a fit without it, and the error (p,); both scaled."""
         fold = self._fold(case)
-        return predicted_error(fold, settings, case), fold.errors[case]
+        places = fold.places[settings.metric]
+        mixture = residual_mixture(fold.residuals, fold.weights, places, places[case], settings, fold.overall)
+        return mixture, fold.errors[case]
 
     def held_out(self, settings: Settings, cases: np.ndarray) -> HeldOut:
         """Return what fits without them say of cases."""
@@ -199,15 +202,6 @@ class CrossFit:
             losses.append(_loss(error, *mixture, self._fold(case).log_density_outside(case)))
         weights = self._case_weights[cases]
         return HeldOut(weights / weights.sum(), np.array(losses), np.stack(ranks))
-
-
-def predicted_error(fold: Fold, settings: Settings, case: int) -> Mixture:
-    """Return the distribution of the error of a case that the fold's fit left out."""
-    places = fold.places[settings.metric]
-    weights = near(fold.weights, squared_distances(places, places[case]), settings.share)
-    residuals, weights = chosen_residuals(fold.residuals, places, places[case], weights, settings.along)
-    ((centers, factors),) = smoothed(residuals, weights, fold.overall, settings.along, (settings.bandwidth,))
-    return Mixture(weights, centers, factors)
 
 
 def _losses(fold: Fold, candidates, case):

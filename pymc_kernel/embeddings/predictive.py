@@ -1,6 +1,7 @@
 """Posteriors around a regression: its residuals, from everywhere or from nearby. Imports NumPy and siblings."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ __all__ = [
     "covariance",
     "is_large_enough",
     "near",
+    "residual_mixture",
     "smoothed",
     "squared_distances",
     "ways",
@@ -72,17 +74,24 @@ class Predictive:
 
     def at(self, place: np.ndarray) -> Mixture:
         """Return the distribution of the residual for a query at ``place`` (k,)."""
-        squared = squared_distances(self.places, place)
-        weights = near(self.weights, squared, self.settings.share)
-        centers_of = chosen_residuals(self.residuals, self.places, place, weights, self.settings.along)
-        overall = covariance(self.residuals, self.weights / self.weights.sum())
-        ((centers, factors),) = smoothed(*centers_of, overall, self.settings.along, (self.settings.bandwidth,))
-        return Mixture(centers_of[1], centers, factors)
+        return residual_mixture(self.residuals, self.weights, self.places, place, self.settings, self._overall)
+
+    @cached_property
+    def _overall(self):
+        return covariance(self.residuals, self.weights / self.weights.sum())
 
     def effective_number(self, place: np.ndarray) -> float:
         """Return the effective number of training points behind the posterior of a query at ``place`` (k,)."""
         weights = near(self.weights, squared_distances(self.places, place), self.settings.share)
         return float(weights.sum() ** 2 / (weights**2).sum())
+
+
+def residual_mixture(residuals, weights, places, place, settings: Settings, overall) -> Mixture:
+    """Return the distribution of the residual at ``place`` (k,), ``overall`` (p, p) the covariance of all of them."""
+    weights = near(weights, squared_distances(places, place), settings.share)
+    residuals, weights = chosen_residuals(residuals, places, place, weights, settings.along)
+    ((centers, factors),) = smoothed(residuals, weights, overall, settings.along, (settings.bandwidth,))
+    return Mixture(weights, centers, factors)
 
 
 def squared_distances(places: np.ndarray, place: np.ndarray) -> np.ndarray:
