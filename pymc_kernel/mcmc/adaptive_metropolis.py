@@ -22,6 +22,7 @@ __all__ = [
     "Info",
     "State",
     "adapt",
+    "checked_covariance",
     "init",
     "is_at_floor",
     "learn_scale",
@@ -50,6 +51,18 @@ def smallest_scale(num_dims: int, start: float | None = None) -> float:
     In units of the learnt covariance.
     """
     return min(_SMALLEST_SCALE * optimal_scale(num_dims), math.inf if start is None else start)
+
+
+def checked_covariance(covariance) -> np.ndarray:
+    """Return the covariance of a proposal, (d, d), or raise what is wrong with it."""
+    covariance = np.atleast_2d(np.array(covariance, dtype=float))
+    if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
+        raise ValueError(f"covariance must be square, got shape {covariance.shape}.")
+    if definite_cholesky(covariance) is None:
+        raise ValueError("covariance must be positive definite; add a small multiple of the identity.")
+    if not np.allclose(covariance, covariance.T):
+        raise ValueError("covariance must be symmetric.")
+    return covariance
 
 
 @dataclass(frozen=True)
@@ -81,17 +94,15 @@ class Config:
 
     def __post_init__(self):
         if self.covariance is not None:
-            covariance = np.atleast_2d(np.array(self.covariance, dtype=float))
-            if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
-                raise ValueError(f"covariance must be square, got shape {covariance.shape}.")
-            if definite_cholesky(covariance) is None:
-                raise ValueError("covariance must be positive definite; add a small multiple of the identity.")
-            if not np.allclose(covariance, covariance.T):
-                raise ValueError("covariance must be symmetric.")
-            object.__setattr__(self, "covariance", covariance)
+            object.__setattr__(self, "covariance", checked_covariance(self.covariance))
         if self.scale is not None and not (np.isfinite(self.scale) and self.scale > 0):
             raise ValueError(f"scale must be a positive number, got {self.scale!r}.")
         noise.check_target(self.target_accept)
+
+    @property
+    def learns_covariance(self) -> bool:
+        """Whether another first covariance is only another start of the learning."""
+        return self.learn_covariance and self.scale is None
 
     def smallest_scale(self, num_dims: int) -> float:
         """Return the floor of the scale under noise; 0 where there is none."""

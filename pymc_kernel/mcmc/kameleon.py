@@ -19,7 +19,7 @@ Imports NumPy, Numba and the lower floors only.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numba
 import numpy as np
@@ -96,8 +96,11 @@ class Config:
     noisy : bool, optional
         Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the
         scale is learnt, and the scale keeps a floor. None finds out, by one evaluation after 0, 1, 10, 100, ... draws.
+    covariance : ndarray (d, d), optional
+        Of the proposal until there is a history; the identity by default.
     """
 
+    learns_covariance: ClassVar[bool] = True
     kernel: Kernel = field(default_factory=lambda: Gaussian("median"))
     subsample_size: int = 1000
     isotropic_share: float = 0.5
@@ -107,8 +110,11 @@ class Config:
     target_accept: float | str = "auto"
     whiten: bool | str = True
     noisy: bool | None = None
+    covariance: np.ndarray | None = None
 
     def __post_init__(self):
+        if self.covariance is not None:
+            object.__setattr__(self, "covariance", walk.checked_covariance(self.covariance))
         if not isinstance(self.kernel, Kernel):
             raise TypeError(f"kernel must be one of pymc_kernel.kernels, got {type(self.kernel).__name__}.")
         if self.kernel.smoothness < 1:
@@ -380,7 +386,7 @@ def init(position, log_density: float, config: Config) -> State:
     d = position.size
     if not isinstance(config.kernel.length_scale, str):
         config.kernel.inverse_length_scale(d)
-    first = walk.init(position, log_density, walk.Config(scale=config.scale, noisy=False))
+    first = walk.init(position, log_density, walk.Config(covariance=config.covariance, scale=config.scale, noisy=False))
     known = noise_of.unmeasured(config.noisy, config.learn_scale)
     history = empty_history(_HISTORY_PER_POINT * config.subsample_size, d)
     nothing = np.zeros((d, d))

@@ -21,7 +21,7 @@ Imports NumPy, Numba and the lower floors only.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numba
 import numpy as np
@@ -133,15 +133,21 @@ class Config:
     noisy : bool
         Whether the log density is estimated: the surrogate then has to look for the size of the noise, and the random
         walk measures it by one more evaluation in ten of its moves while the chain tunes.
+    covariance : ndarray (d, d), optional
+        Of the random walk's proposal at the start; the identity by default.
     """
 
+    learns_covariance: ClassVar[bool] = True
     estimator: object = field(default_factory=Values)
     exploring_share: float = 0.1
     max_steps: int = 60
     target_accept: float | str = "auto"
     noisy: bool = False
+    covariance: np.ndarray | None = None
 
     def __post_init__(self):
+        if self.covariance is not None:
+            object.__setattr__(self, "covariance", walk.checked_covariance(self.covariance))
         check_surrogate_moves(self.estimator, self.exploring_share, self.max_steps)
         noise.check_target(self.target_accept)
 
@@ -199,7 +205,7 @@ def init(position, log_density: float, config: Config) -> State:
     """Return the first state; errors as in ``adaptive_metropolis.init``."""
     position, log_density = checked_start(position, log_density)
     d = position.size
-    first = walk.init(position, log_density, walk.Config(noisy=config.noisy))
+    first = walk.init(position, log_density, walk.Config(covariance=config.covariance, noisy=config.noisy))
     evaluated = append(empty_history(_NUM_EVALUATED, d + 1), np.append(position, log_density))
     kinds = len(KINDS)
     return State(

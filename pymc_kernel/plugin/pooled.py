@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import kernel_hmc, pooled
+from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.step_methods import KernelHMC
 
@@ -47,8 +48,9 @@ def sample_khmc(
     random_seed : None, int, sequence of int or numpy.random.Generator
         The same seed gives the same draws for any number of ``cores``.
     initvals : dict or list of dict, optional
-        As in ``pm.sample``; what is not given starts at PyMC's initial point, jittered by at most one on the
-        unconstrained scale.
+        As in ``pm.sample``. Without, each chain starts at one of twenty draws from the prior, by their likelihood;
+        where some are given, or the prior cannot be drawn from, what is not given starts at PyMC's initial point,
+        jittered by at most one on the unconstrained scale.
     progressbar : bool
     model : pymc.Model, optional
         The model in context by default.
@@ -93,8 +95,8 @@ def sample_khmc(
             raise ValueError(f"sample_khmc needs a step for all free variables, this one leaves out {left_out}.")
         rng = np.random.default_rng(random_seed)
         seeds = [int(s) for s in rng.integers(2**30, size=chains)]
-        points = _starts(model, step, initvals, chains, rng)
-        step.learnt, positions = _tune_together(step, points, tune, rng, progressbar)
+        positions = _starts(model, step, initvals, chains, tune, rng)
+        step.learnt, positions = _tune_together(step, positions, tune, rng, progressbar)
         idata = pm.sample(
             draws,
             tune=0,
@@ -111,38 +113,50 @@ def sample_khmc(
     return idata
 
 
-def _starts(model, step, initvals, chains, rng) -> list[dict]:
-    """Return a point for each chain, jittered where nothing is given, at which the density is finite."""
+def _starts(model, step, initvals, chains, tune, rng) -> list[np.ndarray]:
+    """Return a position (d,) for each chain at which the density is finite.
+
+    Of the initial point and draws from the prior by their likelihood; where values are given, or the prior cannot be
+    drawn from, PyMC's initial point jittered.
+    """
     given = [initvals] * chains if initvals is None or isinstance(initvals, Mapping) else list(initvals)
     if len(given) != chains:
         raise ValueError(f"initvals has {len(given)} entries for {chains} chains.")
-    points = []
+    positions, tried = [], []
     for overrides in given:
-        free = {rv for rv in model.free_RVs if rv.name not in (overrides or {})}
-        [start] = make_initial_point_fns_per_chain(model=model, overrides=overrides, jitter_rvs=free, chains=1)
-        for _ in range(_START_TRIALS):
-            point = start(int(rng.integers(2**30)))
-            if math.isfinite(step.density(_position(step, point))):
-                break
-        else:
-            raise NonFiniteStartError(
-                f"sample_khmc: the log density was not finite at {_START_TRIALS} jittered initial points. "
-                "Give initvals at which the likelihood is not zero."
-            )
-        points.append(point)
-    return points
+        position = None
+        if not overrides and step.prior is not None:
+            position, places = step.drawn_start(tune, rng)
+            tried.append(places)
+        if position is None or not math.isfinite(step.density(position)):
+            position = _jittered(model, step, overrides or {}, rng)
+        positions.append(position)
+    step.tried = Places(*(np.concatenate(parts) for parts in zip(*tried, strict=True))) if tried else None
+    return positions
+
+
+def _jittered(model, step, overrides, rng) -> np.ndarray:
+    free = {rv for rv in model.free_RVs if rv.name not in overrides}
+    [start] = make_initial_point_fns_per_chain(model=model, overrides=overrides, jitter_rvs=free, chains=1)
+    for _ in range(_START_TRIALS):
+        position = _position(step, start(int(rng.integers(2**30))))
+        if math.isfinite(step.density(position)):
+            return position
+    raise NonFiniteStartError(
+        f"sample_khmc: the log density was not finite at {_START_TRIALS} jittered initial points. "
+        "Give initvals at which the likelihood is not zero."
+    )
 
 
 def _position(step, point) -> np.ndarray:
     return DictToArrayBijection.map({name: point[name] for name in step.var_names}).data.astype(float)
 
 
-def _tune_together(step, points, tune, rng, progressbar):
+def _tune_together(step, positions, tune, rng, progressbar):
     """Return what is learnt and where the chains have got to, arrays (d,)."""
-    generators = rng.spawn(len(points))
+    generators = rng.spawn(len(positions))
     noises, states = [], []
-    for generator, point in zip(generators, points, strict=True):
-        position = _position(step, point)
+    for generator, position in zip(generators, positions, strict=True):
         step.density.seed(generator)
         states.append(kernel_hmc.init(position, _finite(step, position), step.config))
         noises.append(step.density.noise)
@@ -156,7 +170,7 @@ def _tune_together(step, points, tune, rng, progressbar):
     )
     # How many threads BLAS has depends on the machine's load, and sums depend on it.
     with one_blas_thread, Progress(*columns, disable=not progressbar) as progress:
-        task = progress.add_task("Tuning chains together", total=tune * len(points))
+        task = progress.add_task("Tuning chains together", total=tune * len(states))
         for index, num_draws in enumerate(plan):
             for c, generator in enumerate(generators):
                 step.density.noise = noises[c]

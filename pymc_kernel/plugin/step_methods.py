@@ -21,16 +21,21 @@ from rich.table import Column
 from pymc_kernel import scores
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.kernels import Gaussian, Kernel
-from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc, noise
+from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc, noise, unvisited
 from pymc_kernel.plugin.foreign_steps import model_in_question
 from pymc_kernel.plugin.likelihoods import block_of
 from pymc_kernel.plugin.model_functions import compile_log_density
+from pymc_kernel.plugin.starts import NUM_CANDIDATES, prior_draws
 
 __all__ = ["KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_models", "register_step_methods"]
 
 # A chain that accepts one proposal in twenty rejects 200 in a row once in 30,000 draws.
 _STUCK_AFTER = 200
 _NOISE_REPLICATES = 20
+_NUM_VISITED = 500  # draws kept to see at the end whether a known place was left out
+_NAMED = 4  # coordinates of a place that a message shows
+_SEARCH_SHARE = 0.1  # of the tuning draws, in evaluations: to look for modes that the prior's draws point to
+_TUNE_PER_CANDIDATE = 10  # tuning draws for each candidate of a start, so that these cost a tenth at the most
 
 
 @dataclass_state
@@ -47,6 +52,8 @@ class TransitionState(StepMethodState):
     warned: bool
     draw: int  # draws of the chain so far, tuning included
     moves: int  # proposals accepted after tuning
+    known: Any  # Places where the density was evaluated to find a start
+    visited: list  # (position, log density) of some draws after tuning
 
 
 class TransitionStep(ArrayStepShared):
@@ -78,16 +85,21 @@ class TransitionStep(ArrayStepShared):
         if initial_point is None:
             initial_point = model.initial_point()
         self.density = compile_log_density(model, value_vars, initial_point, type(self).__name__, compile_kwargs)
-        self.config = config = replace(config, noisy=bool(self.density.estimated))
+        empty = [v.name for v in value_vars if np.size(initial_point[v.name]) == 0]
+        if empty:
+            raise ValueError(f"{type(self).__name__} got variables without entries: {', '.join(empty)}.")
+        self.tried = None  # by ``sample_khmc``: Places of its search for a start
+        self.prior = prior_draws(model, value_vars, initial_point)
+        config = replace(config, noisy=bool(self.density.estimated))
+        if self.prior is not None and config.learns_covariance and config.covariance is None:
+            config = replace(config, covariance=np.diag(self.prior.scales**2))
+        self.config = config
         self.adaptation = adaptation
         super().__init__(value_vars, self.density.shared, blocked=blocked, rng=rng)
         if self.density.shares:
             shares = dict.fromkeys(self.density.shares, (np.float64, []))
             self.stats_dtypes_shapes = {**type(self).stats_dtypes_shapes, **shares}
             self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
-        empty = [v.name for v in value_vars if np.size(initial_point[v.name]) == 0]
-        if empty:
-            raise ValueError(f"{type(self).__name__} got variables without entries: {', '.join(empty)}.")
         num_dims = sum(int(np.size(initial_point[v.name])) for v in value_vars)
         # A wrong shape in the configuration is found here, before any long work.
         self._transition_module.init(np.zeros(num_dims), 0.0, config)
@@ -105,6 +117,8 @@ class TransitionStep(ArrayStepShared):
         self.warned = False
         self.draw = 0
         self.moves = 0
+        self.known = self.tried
+        self.visited = []
         self.density.seed(self.rng)
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
@@ -140,6 +154,8 @@ class TransitionStep(ArrayStepShared):
         self.transition = state
         self.draw += 1
         self.moves += not self.tune and info.accepted
+        if self.known is not None and not self.tune and self.draw % max(1, self.num_draws // _NUM_VISITED) == 0:
+            self.visited.append((state.position, state.log_density))
         position = state.position.astype(q0.data.dtype, copy=False)
         self.returned = position.tobytes()
         self.surroundings = self._now
@@ -187,9 +203,14 @@ class TransitionStep(ArrayStepShared):
         return self._transition_module.relocate(state, position, log_density)
 
     def _better_start(self, position, log_density):
-        """Return the point to begin at: the one given, or one of a block's pilot simulations if that is more likely."""
-        if self.density.starts is None or not self.tune:
+        """Return the point to begin at: the one given, or where that is PyMC's initial point a likely one of the prior.
+
+        Or one of a block's pilot simulations, if that is more likely than the one given.
+        """
+        if not self.tune:
             return position, log_density
+        if self.density.starts is None:
+            return self._drawn_start(position, log_density)
         start = self.rng.choice(self.density.starts)
         start = np.where(np.isnan(start), position, start)
         there = self.density(start)
@@ -197,6 +218,24 @@ class TransitionStep(ArrayStepShared):
             return position, log_density
         self.density.settle(True)
         return start, there
+
+    def _drawn_start(self, position, log_density):
+        is_default = self.prior is not None and np.array_equal(position, self.prior.default)
+        if not is_default or self.num_tune < _TUNE_PER_CANDIDATE * NUM_CANDIDATES:
+            return position, log_density
+        start, self.known = self.drawn_start(self.num_tune, self.rng)
+        # Estimated once more: the best of many estimates is too large, and would hold the chain.
+        for _ in range(NUM_CANDIDATES if self.density.estimated else 1):
+            there = self.density(start)
+            if math.isfinite(there):
+                self.density.settle(True)
+                return start, there
+        return position, log_density
+
+    def drawn_start(self, num_tune: int, rng: np.random.Generator) -> tuple[np.ndarray, unvisited.Places]:
+        """Return a likely position (d,) of those drawn from the prior, and all that were tried; there must be some."""
+        budget = 0 if self.density.estimated else int(_SEARCH_SHARE * num_tune)
+        return self.prior.choose(self.density, rng, budget)
 
     def _begin(self, position, log_density):
         return self._transition_module.init(position, log_density, self.config)
@@ -206,7 +245,11 @@ class TransitionStep(ArrayStepShared):
 
     def _warning(self, state) -> SamplerWarning | None:
         """Return a warning, once a chain, when it has rejected for too long or is bound to creep after tuning."""
-        if self.warned or self.tune:
+        if self.tune:
+            return None
+        if self.draw == self.num_tune + self.num_draws and (missed := self._missed()):
+            return SamplerWarning(WarningType.CONVERGENCE, missed, "warn", step=self.draw)
+        if self.warned:
             return None
         message = f"{type(self).__name__}: {self._trouble(state)}"
         if message.endswith(": "):
@@ -217,6 +260,28 @@ class TransitionStep(ArrayStepShared):
         else:
             message += "Its proposals do not fit the place where it is: tune longer, or reparametrise."
         return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=self.draw)
+
+    def _missed(self) -> str:
+        """Return what to say of a place that the chain should have come to and has not, or nothing."""
+        if self.known is None or self.shared or not self.visited:
+            return ""  # where other steps move, the density at a place is another one by now
+        draws, log_densities = (np.array(a) for a in zip(*self.visited, strict=True))
+        place = unvisited.missed(self.known, draws, log_densities)
+        if place is None:
+            return ""
+        return (
+            f"{type(self).__name__}: a chain never came near {self._named(place)} (on the unconstrained scale), which "
+            "the search for a start found to be as likely as where the chain has been. The posterior has a mode that "
+            "it does not show. Take pk.sample_smc, which weighs modes, or more chains."
+        )
+
+    def _named(self, position) -> str:
+        """Return a position (d,) with the names of its variables, the first few of its coordinates."""
+        sizes = [int(v.type.ndim == 0) or None for v in self.vars]
+        if None in sizes or len(sizes) > _NAMED:
+            shown = ", ".join(f"{x:.3g}" for x in position[:_NAMED])
+            return f"({shown}{', ...' if position.size > _NAMED else ''})"
+        return ", ".join(f"{v.name} = {x:.3g}" for v, x in zip(self.vars, position, strict=True))
 
     def _trouble(self, state) -> str:
         """Return what is wrong with a chain after tuning, or nothing."""
@@ -284,6 +349,12 @@ _SHARED_NOTES = """
     One evaluation of the log density a draw at most; while tuning on an estimated likelihood one more in ten, at the
     point where the chain is, to measure the noise. For an estimated likelihood the estimate that was accepted is
     kept, so the posterior is exact; all free variables must then be in the one block.
+
+    A chain that tunes for 200 draws or more begins at PyMC's initial point or at one of twenty draws from the prior, in
+    proportion to their likelihood, and the first proposals have the prior's scales; ``initvals`` and priors that cannot
+    be drawn from, as ``pm.Flat``, keep PyMC's start. Another tenth of the tuning draws may be spent on looking for
+    modes that these draws point to. A chain that in the end has come near none of the places that are as likely as
+    where it was says so.
 
     Statistics of each draw, in ``sample_stats``: ``accept`` (acceptance probability), ``moved`` (1 if the
     proposal was accepted), ``proposal_scale``, ``log_density`` (at the draw; an estimated one as accepted),

@@ -1,0 +1,122 @@
+import logging
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+
+import pymc_kernel as pk
+from pymc_kernel.plugin.starts import prior_draws
+
+
+def draws_of(model):
+    return prior_draws(model, model.value_vars, model.initial_point())
+
+
+def test_draws_and_densities_are_those_of_the_prior_on_the_unconstrained_scale():
+    with pm.Model() as model:
+        pm.Normal("small", 0.0, 1e-6)
+        pm.HalfNormal("sigma", 1e3, shape=2)
+        pm.Normal("y", model["small"], 1.0, observed=3.0)
+    found = draws_of(model)
+    small, log_sigma = found.positions[:, 0], found.positions[:, 1:]
+    assert found.positions.shape == (200, 3)
+    exact = stats.norm(0, 1e-6).logpdf(small) + (stats.halfnorm(0, 1e3).logpdf(np.exp(log_sigma)) + log_sigma).sum(1)
+    np.testing.assert_allclose(found.log_densities, exact, rtol=1e-6)
+    assert found.scales[0] == pytest.approx(1e-6, rel=0.2)
+    np.testing.assert_allclose(found.scales[1:], 0.9, rtol=0.25)  # of the log of a half-normal variable
+    assert stats.kstest(np.exp(log_sigma[:, 0]), stats.halfnorm(0, 1e3).cdf).pvalue > 1e-3
+    assert found.default_log_density == pytest.approx(
+        float(model.compile_logp(vars=model.free_RVs)(model.initial_point())), rel=1e-10
+    )
+
+
+def test_what_cannot_be_drawn_or_is_given_keeps_its_place():
+    with pm.Model() as flat:
+        pm.Flat("x")
+    assert draws_of(flat) is None
+    with pm.Model() as given:
+        pm.Normal("x", initval=4.0)
+        pm.Normal("z")
+    found = draws_of(given)
+    assert (found.positions[:, 0] == 4.0).all()
+    assert found.positions[:, 1].std() > 0.5
+    assert found.scales[0] == 1.0
+    with pm.Model() as all_given:
+        pm.Normal("x", initval=4.0)
+    assert draws_of(all_given) is None
+
+
+def test_draws_without_a_place_are_left_out():
+    with pm.Model() as model:
+        pm.Normal("cut", 0.0, 1.0, shape=2, transform=pm.distributions.transforms.ordered, initval=None)
+    found = draws_of(model)
+    assert np.isfinite(found.positions).all()
+    assert np.isfinite(found.log_densities).all()
+    assert 60 < len(found.positions) < 140  # half of all pairs
+
+
+def test_starts_follow_the_posterior_where_the_prior_is_near_it(rng):
+    """A normal prior and a likelihood as wide: importance resampling of twenty draws is nearly exact."""
+    with pm.Model() as model:
+        pm.Normal("x")
+    prior = draws_of(model)
+    starts = [
+        prior.choose(lambda x: stats.norm.logpdf(x[0]) + stats.norm.logpdf(2.0, x[0]), rng)[0][0] for _ in range(400)
+    ]
+    assert np.mean(starts) == pytest.approx(1.0, abs=0.2)
+    assert np.std(starts) == pytest.approx(np.sqrt(0.5), rel=0.2)
+
+
+def test_a_likelihood_that_fails_away_from_the_initial_point_is_zero_there(rng):
+    with pm.Model() as model:
+        pm.Normal("x", shape=2)
+    prior = draws_of(model)
+
+    def fragile(x):
+        if (x != 0.0).any():
+            raise FloatingPointError("no solution")
+        return -1.0
+
+    start, places = prior.choose(fragile, rng, budget=100)
+    np.testing.assert_array_equal(start, [0.0, 0.0])
+    assert np.isfinite(places.log_densities).sum() == 1
+
+
+def square_root_of_nine():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.924, 2)
+        pm.Normal("y", x**2, 1, observed=9.0)
+    return model
+
+
+@pytest.mark.parametrize("make_step", [pk.AdaptiveMetropolis, pk.KAMH])
+def test_a_chain_in_one_of_two_modes_says_so(caplog, make_step):
+    caplog.set_level(logging.WARNING, logger="pymc")
+    with square_root_of_nine():
+        pm.sample(300, step=make_step(), chains=4, cores=1, random_seed=1, progressbar=False)
+    assert "never came near x = -" in caplog.text
+
+
+def test_initial_values_of_the_user_are_kept():
+    with square_root_of_nine():
+        step = pk.AdaptiveMetropolis()
+        idata = pm.sample(
+            10, tune=200, step=step, chains=4, cores=1, initvals={"x": -3.0}, random_seed=1, progressbar=False,
+            discard_tuned_samples=False, compute_convergence_checks=False,
+        )  # fmt: skip
+    assert (idata["warmup_posterior"]["x"].values[:, :20] < 0.0).all()
+
+
+def test_scales_far_from_one_are_learned():
+    """Default tuning, where the identity as first proposal gave an R-hat above two."""
+    with pm.Model():
+        small = pm.Normal("small", 0.0, 1e-6)
+        large = pm.Normal("large", 0.0, 1e6)
+        pm.Normal("y", [1e6 * small, 1e-6 * large], 1.0, observed=[1.0, -1.0])
+        idata = pm.sample(step=pk.AdaptiveMetropolis(), chains=2, cores=1, random_seed=2, progressbar=False)
+    posterior = idata["posterior"]
+    for name, unit, mean in (("small", 1e-6, 0.5), ("large", 1e6, -0.5)):
+        values = posterior[name].values / unit
+        assert values.mean() == pytest.approx(mean, abs=0.15)
+        assert values.std() == pytest.approx(np.sqrt(0.5), rel=0.15)
