@@ -83,7 +83,7 @@ def test_evidence_and_posterior_of_a_conjugate_model(name):
 
 def test_a_noisy_likelihood_gives_the_exact_posterior():
     """Prior N(0, 4^2), likelihood exp(-theta^2 / 2) times noise of sd 1.5: posterior sd 0.97, evidence 1 / sqrt(17)."""
-    idata = sample(noisy_model(), pk.ASMC, draws=2000, min_moves=30, max_moves=30)
+    idata = sample(noisy_model(), pk.ASMC, draws=1000, min_moves=20, max_moves=20)
     assert float(idata["posterior"]["theta"].std()) == pytest.approx(math.sqrt(16 / 17), rel=0.1)
     assert float(np.exp(idata["smc_stats"]["log_evidence"]).mean()) == pytest.approx(1 / math.sqrt(17), rel=0.25)
 
