@@ -61,9 +61,12 @@ def _noise(key: str) -> np.random.Generator:
 class EstimatedLogLikelihoodOp(Op):
     """Log of an unbiased likelihood estimate, as an operator on (parameters..., observed)."""
 
-    def __init__(self, name: str, fn: Callable, reuse_noise: float = 0.0, num_streams: int = 1):
+    def __init__(
+        self, name: str, fn: Callable, reuse_noise: float = 0.0, num_streams: int = 1, pointwise: bool = False
+    ):
         self.term_name = name
         self.fn = fn
+        self.pointwise = pointwise
         self.reuse_noise = reuse_noise
         self.num_streams = num_streams
         self.key = uuid.uuid4().hex
@@ -75,29 +78,38 @@ class EstimatedLogLikelihoodOp(Op):
         _teach_numba()
 
     def make_node(self, *inputs):
-        """Return the application; the output is one float."""
-        return Apply(self, [pt.as_tensor_variable(i) for i in inputs], [pt.dscalar()])
+        """Return the application; the output is one float, or one for each entry of the data."""
+        inputs = [pt.as_tensor_variable(i) for i in inputs]
+        shape = inputs[-1].type.shape if self.pointwise else ()
+        return Apply(self, inputs, [pt.tensor(dtype="float64", shape=shape)])
 
     def do_constant_folding(self, fgraph, node):
         """Refuse: with constant inputs the estimate is still random."""
         return False
 
     def infer_shape(self, node, input_shapes):
-        """Return the shape of a scalar."""
-        return [()]
+        """Return the shape of a scalar, or that of the data."""
+        return [input_shapes[-1] if self.pointwise else ()]
 
     def perform(self, node, inputs, output_storage):
         """Call the user's function with the generator of the moment."""
         # Views that cannot be written to: some of the arrays are the chain's own position.
         returned = self.fn(_noise(self.key), *[_read_only(i) for i in inputs])
         value = np.asarray(np.nan if returned is None else returned, dtype=float)
-        if returned is None or value.size != 1:
+        shape = np.shape(inputs[-1]) if self.pointwise else ()
+        if returned is None or (value.shape != shape if self.pointwise else value.size != 1):
             what = "None" if returned is None else f"an array of shape {value.shape}"
-            raise TypeError(
-                f"the function of EstimatedLikelihood {self.term_name!r} returned {what}; it must return one number, "
-                "the log of an unbiased estimate of the whole likelihood."
+            wanted = (
+                f"an array of the data's shape {shape}, the logs of unbiased and independent estimates, one for each "
+                "entry."
+                if self.pointwise
+                else "one number, the log of an unbiased estimate of the whole likelihood; with pointwise=True one for "
+                "each entry of the data."
             )
-        output_storage[0][0] = value.reshape(())
+            raise TypeError(
+                f"the function of EstimatedLikelihood {self.term_name!r} returned {what}; it must return {wanted}"
+            )
+        output_storage[0][0] = value.reshape(shape)
         if self.accepts_share:
             _SHARES[self.key] = self.fn.accepted_share(float(value.item()))
 
@@ -188,7 +200,16 @@ def _nodes(outputs):
             yield from _nodes(inner.outputs)
 
 
-def EstimatedLikelihood(name: str, fn: Callable, *params, observed, reuse_noise: float = 0.0, **kwargs):
+def EstimatedLikelihood(
+    name: str,
+    fn: Callable,
+    *params,
+    observed,
+    random: Callable | None = None,
+    pointwise: bool = False,
+    reuse_noise: float = 0.0,
+    **kwargs,
+):
     """Add a likelihood that is known only through unbiased estimates to the model in context.
 
     Pseudo-marginal sampling (Beaumont 2003; Andrieu and Roberts 2009): if exp of what ``fn`` returns has the
@@ -209,6 +230,14 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, reuse_noise:
         The parameters that the likelihood depends on, any shapes.
     observed : array_like
         The data; ``fn`` gets them as an array, and they appear as ``observed_data``.
+    random : callable, optional
+        ``random(rng, *params, size)`` returns a data set of shape ``size``, that of the data, for
+        ``pm.sample_prior_predictive`` and ``pm.sample_posterior_predictive``.
+    pointwise : bool
+        Whether ``fn`` returns an array of the data's shape: the log of an estimate for each entry, with noise that is
+        independent between entries, so that the product of the estimates is unbiased. ``pm.compute_log_likelihood``
+        then has an entry for each observation, as ``az.loo`` needs them. These are fresh estimates: noise of variance
+        v adds about v to the effective number of parameters for each observation, so make v small there.
     reuse_noise : float
         Common random numbers, in [0, 1): the probability with which a proposal is evaluated with the random numbers of
         the current point, which are then part of the chain's state; the posterior stays exact. The blocks of simulators
@@ -247,6 +276,8 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, reuse_noise:
     """
     if not callable(fn):
         raise TypeError(f"fn must be a function fn(rng, *params, observed), got {type(fn).__name__}.")
+    if random is not None and not callable(random):
+        raise TypeError(f"random must be a function random(rng, *params, size), got {type(random).__name__}.")
     if not params:
         raise ValueError(
             "EstimatedLikelihood needs at least one parameter: EstimatedLikelihood(name, fn, theta, observed=y)."
@@ -260,7 +291,9 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, reuse_noise:
         raise ValueError(f"reuse_noise of {name!r} is a probability below one, got {reuse_noise!r}.")
     params = [pt.as_tensor_variable(p) for p in params]
     data = pt.as_tensor_variable(observed)
-    op = EstimatedLogLikelihoodOp(name, fn, reuse_noise, getattr(fn, "num_streams", 1))
+    op = EstimatedLogLikelihoodOp(name, fn, reuse_noise, getattr(fn, "num_streams", 1), pointwise)
+    if random is not None:
+        kwargs["random"] = _predictive(name, random)
 
     def log_estimate(value, *inputs):
         warn_of_foreign_step(name)
@@ -277,6 +310,22 @@ def EstimatedLikelihood(name: str, fn: Callable, *params, observed, reuse_noise:
     type(variable.owner.op).estimated_likelihood = op
     _offer_step()
     return variable
+
+
+def _predictive(name, random):
+    """Return a function of the parameters and the data that draws a data set, as ``pm.CustomDist`` calls it."""
+
+    def draw(*inputs, rng=None, size=None):
+        *params, observed = inputs
+        data = np.asarray(random(rng, *params, size=observed.shape))
+        if data.shape != observed.shape:
+            raise ValueError(
+                f"the function that draws {name!r} returned shape {data.shape} for size={observed.shape}; it must "
+                "return a data set of that shape."
+            )
+        return data
+
+    return draw
 
 
 def _offer_step():

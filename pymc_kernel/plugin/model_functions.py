@@ -170,7 +170,7 @@ def compile_log_density(
     """
     logp = model.logp()
     names, keys = estimated_terms(logp)
-    discrete = [v.name for v in value_vars if v.dtype not in continuous_types]
+    discrete = [v.name for v in (model.value_vars if names else value_vars) if v.dtype not in continuous_types]
     if discrete and names:
         raise NoisyBlockError(
             f"The log density of this model is only estimated (by {', '.join(names)}), so all free variables must be "

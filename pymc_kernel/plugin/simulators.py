@@ -120,19 +120,11 @@ class _SimulatedLikelihood:
 def _predictive(function):
     """Return the function that draws one data set for predictive checks; NaN where the simulator fails."""
 
-    def draw(*inputs, rng=None, size=None):
-        *params, observed = inputs
+    def draw(rng, *params, size):
         if failures_are_raised():
-            data = function.one_data_set(rng, params, observed.shape)
-        else:
-            found = simulate_repeatedly(lambda: function.one_data_set(rng, params, observed.shape), None, 1)
-            data = found.summaries[0] if found.summaries else np.full(observed.shape, np.nan)
-        if data.shape != observed.shape:
-            raise ValueError(
-                f"the simulator of {function.name!r} returned shape {data.shape} for size={observed.shape}; it must "
-                "return a data set of that shape."
-            )
-        return data
+            return function.one_data_set(rng, params, size)
+        found = simulate_repeatedly(lambda: function.one_data_set(rng, params, size), None, 1)
+        return found.summaries[0] if found.summaries else np.full(size, np.nan)
 
     return draw
 

@@ -33,6 +33,7 @@ __all__ = ["KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_models
 _STUCK_AFTER = 200
 _NOISE_REPLICATES = 20
 _NUM_VISITED = 500  # draws kept to see at the end whether a known place was left out
+_LEAST_TUNING = 100  # draws of kernel HMC: with fewer there is one fit to a handful of places, or none
 _NAMED = 4  # coordinates of a place that a message shows
 _SEARCH_SHARE = 0.1  # of the tuning draws, in evaluations: to look for modes that the prior's draws point to
 _TUNE_PER_CANDIDATE = 10  # tuning draws for each candidate of a start, so that these cost a tenth at the most
@@ -81,7 +82,11 @@ class TransitionStep(ArrayStepShared):
         if adaptation not in ("tuning", "vanishing"):
             raise ValueError(f'adaptation must be "tuning" or "vanishing", got {adaptation!r}.')
         model = pm.modelcontext(model)
-        value_vars = model.value_vars if vars is None else get_value_vars_from_user_vars(vars, model)
+        value_vars = _continuous(model) if vars is None else get_value_vars_from_user_vars(vars, model)
+        if not value_vars:
+            raise ValueError(
+                f"{type(self).__name__} samples continuous variables, and the model has none that are free."
+            )
         if initial_point is None:
             initial_point = model.initial_point()
         self.density = compile_log_density(model, value_vars, initial_point, type(self).__name__, compile_kwargs)
@@ -251,6 +256,9 @@ class TransitionStep(ArrayStepShared):
             return SamplerWarning(WarningType.CONVERGENCE, missed, "warn", step=self.draw)
         if self.warned:
             return None
+        if untaught := self._untaught(state):
+            self.warned = True
+            return SamplerWarning(WarningType.BAD_ACCEPTANCE, untaught, "warn", step=self.draw)
         message = f"{type(self).__name__}: {self._trouble(state)}"
         if message.endswith(": "):
             return None
@@ -260,6 +268,10 @@ class TransitionStep(ArrayStepShared):
         else:
             message += "Its proposals do not fit the place where it is: tune longer, or reparametrise."
         return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=self.draw)
+
+    def _untaught(self, state) -> str:
+        """Return what to say of a chain that has not learnt what it is for, or nothing."""
+        return ""
 
     def _missed(self) -> str:
         """Return what to say of a place that the chain should have come to and has not, or nothing."""
@@ -337,6 +349,11 @@ class TransitionStep(ArrayStepShared):
         return Competence.COMPATIBLE if has_grad else Competence.PREFERRED
 
 
+def _continuous(model) -> list:
+    """Return the value variables that are not discrete; PyMC finds steps for the others."""
+    return [v for v in model.value_vars if v.dtype in continuous_types]
+
+
 _SHARED_PARAMETERS = """
     adaptation : {"tuning", "vanishing"}
         Whether learning ends with the tuning phase, after which the chain is an ordinary Metropolis-Hastings
@@ -412,7 +429,7 @@ class AdaptiveMetropolis(_RandomWalk):
     Parameters
     ----------
     vars : list of variables, optional
-        All continuous free variables of the model by default.
+        All continuous free variables of the model by default; ``pm.sample`` finds steps for discrete ones.
     covariance : array_like (d, d), optional
         Of the proposal, on the unconstrained scale: the start of the learning, or the fixed value.
     learn_covariance, learn_scale : bool
@@ -469,7 +486,7 @@ class KAMH(_RandomWalk):
     Parameters
     ----------
     vars : list of variables, optional
-        All continuous free variables of the model by default.
+        All continuous free variables of the model by default; ``pm.sample`` finds steps for discrete ones.
     kernel : pymc_kernel.kernels.Kernel, optional
         Any differentiable kernel; ``Gaussian("median")`` by default.
     subsample_size : int
@@ -560,7 +577,7 @@ class KernelHMC(TransitionStep):
     Parameters
     ----------
     vars : list of variables, optional
-        All continuous free variables of the model by default.
+        All continuous free variables of the model by default; ``pm.sample`` finds steps for discrete ones.
     surrogate : {{"auto", "values", "lite", "finite", "nystrom"}} or an estimator of ``pymc_kernel.scores``
         What is learnt. "values" is kernel regression on the log density at every proposal, rejected ones
         included; the others match scores at the visited points. "auto" is "values", which is far ahead in the
@@ -652,6 +669,14 @@ class KernelHMC(TransitionStep):
         if self.learnt is None:
             return super()._begin(position, log_density)
         return kernel_hmc.relocate(self.learnt, position, log_density)
+
+    def _untaught(self, state) -> str:
+        if self.learnt is not None or (state.fit is not None and self.num_tune >= _LEAST_TUNING):
+            return ""
+        return (
+            f"KernelHMC: {self.num_tune} tuning draws were too few to learn a surrogate that its moves can trust. Tune "
+            "for 500 draws or more, or take pk.sample_khmc, whose chains learn from each other's."
+        )
 
     def _adapt(self, state, info):
         return kernel_hmc.adapt(self.rng, state, info, self.config, self.num_tune)

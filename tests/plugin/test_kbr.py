@@ -26,7 +26,7 @@ def test_posterior_of_a_normal_model(rounds):
     idata = pk.sample_kbr(model=normal_model(), num_simulations=1000, rounds=rounds, draws=500, **QUIET)
     theta = idata["posterior"]["theta"]
     assert theta.sizes == {"chain": 4, "draw": 500}
-    # The kernel posterior is learnt from 1,000 simulations a round: its mean is off by about .02, its spread by a few per cent.
+    # Learnt from 1,000 simulations a round: the mean is off by about .02, the spread by a few per cent.
     assert float(theta.mean()) == pytest.approx(0.8, abs=0.06)
     assert float(theta.std()) == pytest.approx(np.sqrt(0.2), rel=0.12)
     np.testing.assert_allclose(idata["posterior"]["twice"], 2 * theta)

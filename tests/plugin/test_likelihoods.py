@@ -108,3 +108,50 @@ def test_a_function_cannot_write_to_the_position_or_the_data():
 def test_a_gradient_is_refused():
     with noisy_model() as model, pytest.raises(NotImplementedError):
         model.dlogp()
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+def test_an_estimate_for_each_observation_and_predictive_draws():
+    """y_i ~ N(theta, 2): the latent half of the noise is averaged over. Exact by conjugacy."""
+    y = np.random.default_rng(1).normal(1.0, np.sqrt(2.0), size=6)
+
+    def estimates(rng, theta, observed):
+        latent = theta + rng.standard_normal((50, observed.size))
+        return np.log(np.exp(-0.5 * (observed - latent) ** 2).mean(axis=0) / np.sqrt(2 * np.pi))
+
+    def draw(rng, theta, size):
+        return rng.normal(theta, np.sqrt(2.0), size=size)
+
+    with pm.Model(coords={"place": list("abcdef")}) as model:
+        theta = pm.Normal("theta", 0.0, 2.0)
+        pk.EstimatedLikelihood("y", estimates, theta, observed=y, random=draw, pointwise=True, dims="place")
+    idata = sample(model, pk.AdaptiveMetropolis, cores=1, draws=2500, tune=500)
+    sd = (6 / 2 + 1 / 4) ** -0.5
+    theta = idata["posterior"]["theta"]
+    assert float(theta.mean()) == pytest.approx(y.sum() / 2 * sd**2, abs=0.1)
+    assert float(theta.std()) == pytest.approx(sd, rel=0.12)
+    few = idata.isel(draw=slice(300))
+    with model:
+        pm.compute_log_likelihood(few, progressbar=False)
+        after = pm.sample_posterior_predictive(few, progressbar=False, random_seed=1)["posterior_predictive"]["y"]
+        before = pm.sample_prior_predictive(300, random_seed=1)["prior_predictive"]["y"]
+    assert few["log_likelihood"]["y"].dims == after.dims == ("chain", "draw", "place")
+    exact = -0.25 * (y - few["posterior"]["theta"].values[..., None]) ** 2 - 0.5 * np.log(4 * np.pi)
+    assert np.abs(few["log_likelihood"]["y"].values - exact).mean() < 0.2
+    assert float(after.std()) == pytest.approx(np.sqrt(2 + sd**2), rel=0.1)
+    assert float(before.std()) == pytest.approx(np.sqrt(6.0), rel=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+def test_estimates_and_draws_of_another_shape_are_named():
+    with pm.Model():
+        theta = pm.Normal("theta")
+        y = pk.EstimatedLikelihood(
+            "y", lambda r, t, y: 0.0, theta, observed=np.zeros(3), pointwise=True, random=lambda r, t, size: np.zeros(2)
+        )
+        with pytest.raises(TypeError, match=r"array of the data's shape \(3,\)"):
+            pm.Model.get_context().compile_logp()({"theta": 0.0})
+        with pytest.raises(ValueError, match=r"returned shape \(2,\) for size=\(3,\)"):
+            pm.draw(y)
+        with pytest.raises(TypeError, match="random must be a function"):
+            pk.EstimatedLikelihood("z", lambda r, t, y: 0.0, theta, observed=np.zeros(3), random=3)

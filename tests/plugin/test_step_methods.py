@@ -372,12 +372,37 @@ def test_pymc_simulator_counts_as_noisy_and_is_reproducible():
     assert same_draws(sequential, sample(model, pk.AdaptiveMetropolis, cores=2))
 
 
-def test_discrete_variables_are_refused_by_name():
+@pytest.mark.parametrize("name", ["AdaptiveMetropolis", "KernelHMC"])
+def test_discrete_variables_are_left_to_other_steps(name):
+    """k ~ Poisson(3), x ~ N(k, 1), y ~ N(x, 1) seen at 2: exact by summing k out."""
+    with pm.Model() as model:
+        k = pm.Poisson("k", 3.0)
+        x = pm.Normal("x", k, 1.0)
+        pm.Normal("y", x, 1.0, observed=2.0)
+        step = STEPS[name]()
+        with pytest.raises(TypeError, match="k is discrete"):
+            STEPS[name]([x, k])
+    assert [v.name for v in step.vars] == ["x"]
+    idata = sample(model, STEPS[name], cores=1, draws=3000, tune=300)
+    values = np.arange(40)
+    weights = stats.poisson(3.0).pmf(values) * stats.norm(values, np.sqrt(2.0)).pdf(2.0)
+    exact = (weights * (values + 2.0) / 2.0).sum() / weights.sum()
+    assert float(idata["posterior"]["x"].mean()) == pytest.approx(exact, abs=0.15)
+    assert (idata["posterior"]["k"] == idata["posterior"]["k"].round()).all()
+
+
+def test_a_model_of_discrete_variables_alone_is_refused():
     with pm.Model():
         pm.Poisson("k", 3.0)
-        pm.Normal("x")
-        with pytest.raises(TypeError, match="k is discrete"):
+        with pytest.raises(ValueError, match="KAMH samples continuous variables"):
             pk.KAMH()
+
+
+def test_too_little_tuning_is_said(caplog):
+    for tune, said in ((0, True), (30, True), (300, False)):
+        caplog.clear()
+        sample(exact_model(), pk.KernelHMC, cores=1, draws=20, tune=tune, chains=1)
+        assert (f"{tune} tuning draws were too few" in caplog.text) is said
 
 
 def test_bad_settings_are_refused_before_any_work():
