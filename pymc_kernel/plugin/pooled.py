@@ -92,7 +92,10 @@ def sample_khmc(
             raise TypeError(f"step must be a pk.KernelHMC, got {type(step).__name__}.")
         left_out = [v.name for v in model.value_vars if v not in set(step.vars)]
         if left_out:
-            raise ValueError(f"sample_khmc needs a step for all free variables, this one leaves out {left_out}.")
+            raise ValueError(
+                f"sample_khmc moves all free variables at once, and its step leaves out {left_out}. In a compound with "
+                "other steps, as discrete variables need, take pm.sample(step=pk.KernelHMC())."
+            )
         rng = np.random.default_rng(random_seed)
         seeds = [int(s) for s in rng.integers(2**30, size=chains)]
         positions = _starts(model, step, initvals, chains, tune, rng)

@@ -595,7 +595,7 @@ class KernelHMC(TransitionStep):
     Notes
     -----
     {notes}
-    Further statistics: ``move`` (kind of move, an index into ``pymc_kernel.mcmc.kernel_hmc.KINDS``),
+    Further statistics: ``move`` (the kind of move, in words: one of ``pymc_kernel.mcmc.kernel_hmc.KINDS``),
     ``num_steps`` (leapfrog steps), ``energy_error`` (minus the log of the acceptance ratio), ``surrogate_quality``
     (leave-one-out error of the values in units of the log density, or the held-out score-matching loss).
 
@@ -621,7 +621,7 @@ class KernelHMC(TransitionStep):
     _transition_module = kernel_hmc
 
     stats_dtypes_shapes = TransitionStep.stats_dtypes_shapes | {
-        "move": (np.int64, []),
+        "move": (f"<U{max(map(len, kernel_hmc.KINDS))}", []),
         "num_steps": (np.int64, []),
         "energy_error": (np.float64, []),
         "surrogate_quality": (np.float64, []),
@@ -690,7 +690,7 @@ class KernelHMC(TransitionStep):
 
     def _stats(self, state, info):
         return super()._stats(state, info) | {
-            "move": info.kind,
+            "move": kernel_hmc.KINDS[info.kind],
             "num_steps": info.num_steps,
             "energy_error": info.energy_error,
             "surrogate_quality": math.nan if state.fit is None else state.fit.quality,

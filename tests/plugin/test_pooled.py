@@ -76,6 +76,9 @@ def test_bad_input_is_named_before_any_work():
             pk.sample_khmc(step=pk.KAMH())
         with pytest.raises(ValueError, match="'y'"):
             pk.sample_khmc(step=pk.KernelHMC([x]))
+        pm.Poisson("k", 2.0)
+        with pytest.raises(ValueError, match=r"leaves out \['k'\].*pm.sample\(step=pk.KernelHMC"):
+            pk.sample_khmc()
         with pytest.raises(ValueError, match="surrogate must be one of"):
             pk.KernelHMC(surrogate="best")
         with pytest.raises(TypeError, match=r"pymc_kernel\.scores"):

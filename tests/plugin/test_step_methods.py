@@ -6,6 +6,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+import xarray as xr
 from arviz_stats.base import array_stats
 from pymc.blocking import DictToArrayBijection
 from pymc.model.transform.optimization import freeze_dims_and_data
@@ -16,6 +17,7 @@ from scipy import stats
 import pymc_kernel as pk
 from case_studies.benchmarks import noisy_walks
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
+from pymc_kernel.mcmc.kernel_hmc import KINDS
 from pymc_kernel.plugin import likelihoods
 from tests.plugin.models import STEPS, exact_model, noisy_model, noisy_normal, same_draws, sample
 
@@ -389,6 +391,15 @@ def test_discrete_variables_are_left_to_other_steps(name):
     exact = (weights * (values + 2.0) / 2.0).sum() / weights.sum()
     assert float(idata["posterior"]["x"].mean()) == pytest.approx(exact, abs=0.15)
     assert (idata["posterior"]["k"] == idata["posterior"]["k"].round()).all()
+
+
+def test_moves_are_named_and_survive_a_file(tmp_path):
+    idata = sample(exact_model(), pk.KernelHMC, cores=1, draws=50, tune=150, chains=1)
+    idata.to_netcdf(tmp_path / "draws.nc", engine="h5netcdf")
+    with xr.open_datatree(tmp_path / "draws.nc", engine="h5netcdf") as again:
+        moves = again["sample_stats"]["move"].values.astype(str)
+    assert set(np.unique(moves)) <= set(KINDS)
+    np.testing.assert_array_equal(moves, idata["sample_stats"]["move"].values)
 
 
 def test_a_model_of_discrete_variables_alone_is_refused():
