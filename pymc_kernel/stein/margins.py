@@ -16,10 +16,11 @@ import numpy as np
 
 __all__ = ["normal_margins", "stretch"]
 
-_POWERS = np.array([0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0])  # a half is right for an exponential tail
-_FEWEST_DRAWS = 50  # below, nothing can be said of a tail
+_POWERS = 2.0 ** (0.5 * np.arange(-4, 3))  # a half is right for an exponential tail
+_FEWEST_DRAWS = 100  # below, nothing can be said of a tail, and a test rejects too often
 _MOST_DRAWS = 2000  # that the powers are chosen by
-_GAIN = 10.0  # nats for all draws; twice of it is beyond the 1e-4 quantile of what two free numbers would gain
+_GAIN = 10.0  # nats for the draws they are chosen by; two free numbers gain as much in one of exp(10) normal samples
+_DISAGREEMENT = 3.0  # factor by which E[s x] may be off minus one: draws 1.7 times too wide or too narrow
 _LARGEST = 1e12  # of a coordinate in robust units, whose squared fourth power is a floating-point number still
 _CENTRAL_SHARE = 0.6827  # of the draws within one spread: standard deviations of normal draws
 
@@ -30,8 +31,9 @@ def normal_margins(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, n
     Notes
     -----
     The powers with the smallest E[s'^2] var(x') are taken: for exact draws it is at least one, and one for a normal
-    distribution alone (Cauchy and Schwarz). Units do not matter. Draws and scores come back as they are where no
-    coordinate gains enough, as for normal draws. O(n d) time.
+    distribution alone (Cauchy and Schwarz, since E[s' x'] is minus one). Where that is far from minus one, the bound
+    means nothing, and the coordinate stays as it is; its scores are rejected anyhow. Units do not matter. Draws and
+    scores come back as they are where no coordinate gains enough, as for normal draws. O(n d) time.
     """
     if len(draws) < _FEWEST_DRAWS:
         return draws, scores
@@ -52,20 +54,22 @@ def _stretched(draws, scores):
     if not (spread > 0.0 and np.abs(draws - centre).max() < _LARGEST * spread):
         return None
     u, s = (draws - centre) / spread, scores * spread
+    if not 1.0 / _DISAGREEMENT < -(s * (u - u.mean())).mean() < _DISAGREEMENT:
+        return None
     every = -(-len(u) // _MOST_DRAWS)
     few = u[::every], s[::every]
-    values = [(_distance(*few, a, b), a, b) for a in _POWERS for b in _POWERS]
-    smallest, a, b = min(values)
-    if not len(u) * (_distance(*few, 1.0, 1.0) - smallest) > _GAIN:
-        return None
+    with np.errstate(over="ignore"):  # a power for which numbers become infinite is not the best
+        smallest, a, b = min((_distance(*few, a, b), a, b) for a in _POWERS for b in _POWERS)
+        if not len(few[0]) * (_distance(*few, 1.0, 1.0) - smallest) > _GAIN:
+            return None
     return _moved(u, s, a, b)
 
 
 def _distance(u, scores, a, b):
-    """Return 1/2 log(E[s'^2] var(x')), not a number where scores are zero."""
+    """Return 1/2 log(E[s'^2] var(x')), infinite where scores are zero."""
     moved, pulled = _moved(u, scores, a, b)
-    information = (pulled**2).mean()
-    return 0.5 * np.log(information * moved.var()) if information > 0.0 else np.nan
+    product = (pulled**2).mean() * moved.var()
+    return 0.5 * np.log(product) if 0.0 < product < np.inf else np.inf
 
 
 def _moved(u, scores, a, b):
