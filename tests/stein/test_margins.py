@@ -54,14 +54,14 @@ def level(make, n, repetitions):
 @pytest.mark.parametrize("make", [log_scale, cauchy])
 def test_level_on_exact_draws_with_long_tails(make):
     """120 repetitions: the standard error of 5 % is 2 %."""
-    assert 0.005 <= level(make, 120, 120) <= 0.12
+    assert 0.005 <= level(make, 200, 120) <= 0.12
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [log_scale, log_gamma, cauchy])
-@pytest.mark.parametrize("n", [100, 300])
+@pytest.mark.parametrize("n", [100, 200, 300])
 def test_level_on_exact_draws_with_long_tails_and_1000_repetitions(make, n):
-    assert 0.03 <= level(make, n, 1000) <= 0.075
+    assert 0.03 <= level(make, n, 1000) <= 0.07
 
 
 def test_tails_become_those_of_a_normal_distribution(rng):
@@ -83,7 +83,7 @@ def test_what_is_normal_is_left_alone():
         rng = np.random.default_rng([seed, 16])
         normal = rng.standard_normal((400, 4))
         moved = shifted(rng, 500, 3)
-        cases = [(normal, -normal), (moved, -moved), (normal[:99], np.exp(normal[:99])), (normal, np.zeros((400, 4)))]
+        cases = [(normal, -normal), (moved, -moved), (normal[:199], np.exp(normal[:199])), (normal, np.zeros((400, 4)))]
         for draws, scores in cases:
             assert normal_margins(draws, scores)[0] is draws
 
