@@ -9,8 +9,9 @@ import pymc as pm
 import pytest
 import xarray as xr
 
-from case_studies.benchmarks import zoo
+from case_studies.benchmarks import zoo, zoo_checks
 from case_studies.zoo import ZOO, own, posteriordb
+from case_studies.zoo.draws import EXACT_DRAWS
 from case_studies.zoo.judge import judge, largest_rhat, split_names, summarised
 from pymc_kernel.plugin.model_functions import (
     compile_particle_density,
@@ -303,3 +304,81 @@ def test_a_row_of_the_zoo():
 def test_no_row_is_silent(model, sampler):
     outcome, worst, error, _ = zoo.verdict_of(zoo.run(model, sampler, 3))
     assert outcome != "silent", f"{worst} is off by {error:.2f} standard deviations"
+
+
+# -- the checks of draws ------------------------------------------------------------------------------
+
+QUICK_DRAWS = ("eight_schools", "mesquite", "cutpoints", "funnel", "heavy_tails", "one_observation", "walls")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK_DRAWS else pytest.param(n, marks=pytest.mark.slow) for n in EXACT_DRAWS]
+)
+def test_exact_draws_have_the_true_quantiles(name):
+    """Shares below the true ones; of posteriordb's, which are the quantiles of 10,000 draws, with their own error."""
+    n = 4000
+    draws = EXACT_DRAWS[name](np.random.default_rng(3), n)
+    if name == "correlations":
+        r = draws["factor"] @ np.swapaxes(draws["factor"], 1, 2)
+        draws = {"r": np.stack([r[:, 1, 0], r[:, 2, 0], r[:, 2, 1]], axis=1)}
+    if name == "eight_schools":
+        draws["theta"] = draws["mu"][:, None] + draws["tau"][:, None] * draws["theta_trans"]
+    found = {}
+    for variable, values in draws.items():
+        found |= {k: v[0] for k, v in split_names(variable, values[None]).items()}
+    for quantity, exact in ZOO[name].truth().items():
+        for p, q in zip((0.05, 0.5, 0.95), exact[2:], strict=True):
+            error = np.sqrt(p * (1 - p) * (1 / n + 1 / ZOO[name].num_reference_draws))
+            assert abs((found[quantity] <= q).mean() - p) < 4.5 * error, quantity
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({"kind": "exact, 20 x 200", "p": [0.01] * 5 + [0.5] * 15}, "right"),
+        ({"kind": "exact, 20 x 200", "p": [0.01] * 7 + [0.5] * 13}, "false alarm"),
+        ({"kind": "NUTS", "p": [0.01] * 7 + [0.5] * 13, "rhat": 1.2}, "right"),
+        ({"kind": "ADVI", "p": [0.01], "off": 0.9}, "right"),
+        ({"kind": "ADVI", "p": [0.2], "off": 0.2}, "right"),
+        ({"kind": "ADVI", "p": [0.2], "off": 0.9}, "silent"),
+        ({"kind": "ADVI", "p": [0.2], "off": 0.9, "said": ["separated modes of x"]}, "said"),
+        ({"kind": "ADVI", "raised": "ValueError: too few draws"}, "said"),
+    ],
+)
+def test_verdicts_on_the_checks(changes, outcome):
+    row = {"model": "walls", "seed": 1, "rhat": 1.0, "said": [], "worst": "mean of p"}
+    assert zoo_checks.verdict_of(row | changes)[0] == outcome
+
+
+def test_a_row_of_the_checks(tmp_path, monkeypatch):
+    """A tail that is missing is rejected, exact draws are not; the rows of a table."""
+    monkeypatch.setattr(zoo_checks, "BUILD", tmp_path)
+    kinds = ("cut", "exact, 20 x 200")
+    for kind in kinds:
+        row = zoo_checks.run("one_observation", kind, 2)
+        assert json.loads(json.dumps(row)) == row
+        assert zoo_checks.verdict_of(row)[0] == "right"
+        zoo_checks.keep(row)
+    rows = list(zoo_checks.kept().values())
+    assert rows[0]["off"] > 0.3
+    assert rows[0]["p"][0] < 0.01
+    assert zoo_checks.verdict_of(rows[0] | {"p": [0.3]})[0] == "silent"
+    text = zoo_checks.table(rows)
+    assert text.startswith("2 outcomes: 0 silent, 0 false alarm, 0 said, 2 right")
+    assert "| cut | off by more than .3 sd | 1 | 100.0% |" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["walls", "simplex", "funnel", "heavy_tails", "scales", "eight_schools", "mesquite"])
+@pytest.mark.parametrize("kind", ["exact, 20 x 200", "exact, 10 x 1000", "cut", "narrow", "shifted", "Laplace"])
+def test_no_row_of_the_checks_is_silent(name, kind):
+    outcome, _ = zoo_checks.verdict_of(zoo_checks.run(name, kind, 3))
+    assert outcome in ("right", "said")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", zoo_checks.NO_SCORE)
+def test_without_a_score_it_is_said(name):
+    outcome, said = zoo_checks.verdict_of(zoo_checks.run(name, "narrow", 1))
+    assert outcome == "said"
+    assert "NoGradientError" in said[0]

@@ -22,7 +22,20 @@ from case_studies.zoo.exact import (
     vector,
 )
 
-__all__ = ["BLOCKS", "EXACT", "IMPLICIT", "MODELS", "NOISE", "QUANTILES_ONLY"]
+__all__ = [
+    "BLOCKS",
+    "CATEGORIES",
+    "COUNTS",
+    "EFFECTS",
+    "EXACT",
+    "IMPLICIT",
+    "LATENT_PAIRS",
+    "MARKS",
+    "MODELS",
+    "NOISE",
+    "QUANTILES_ONLY",
+    "thirty_data",
+]
 
 NOISE = 1.5  # standard deviation of the noise of the estimated log likelihood
 _COUNTS = np.array([3, 7, 4, 6, 5])
@@ -294,6 +307,16 @@ def thirty_exact():
     """Conjugate."""
     design, y = _thirty()
     return vector("x", gaussian_posterior(design, y, np.full(y.size, 0.5)))
+
+
+# -- data that exact draws need, too ------------------------------------------------------------------
+
+COUNTS, CATEGORIES, MARKS, EFFECTS, LATENT_PAIRS = _COUNTS, _CATEGORIES, _MARKS, _EFFECTS, _LATENT_PAIRS
+
+
+def thirty_data():
+    """Return design (40, 30) and observations (40,) of the linear regression."""
+    return _thirty()
 
 
 MODELS = {

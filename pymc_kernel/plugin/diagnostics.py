@@ -160,9 +160,12 @@ def ksd_test(
 
     Notes
     -----
-    Draws are whitened, those of a funnel straightened before; a discrepancy depends on the coordinates. It cannot see a
-    wrong weight of separated modes, nor a mode that no draw is in: keep R-hat beside it. With many draws any small bias
-    has a small p-value: look at the size, too.
+    What is measured: whether scores of the model average to what they must under its posterior, against smooth
+    functions of the place on the scale of a standard deviation. Draws are whitened, those of a funnel straightened
+    before, and long tails of single coordinates shortened after; a discrepancy depends on the coordinates. It cannot
+    see a wrong weight of separated modes, nor a mode that no draw is in: keep R-hat beside it. Of 30 coordinates it may
+    miss a spread that is wrong in one: look at ``p_values`` too. With many draws any small bias has a small p-value:
+    look at the size, too.
     """
     part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     return _test(part, kernel, num_replicates, thin, flip_probability, max_draws, random_seed)
@@ -220,7 +223,7 @@ def summary(
     own test. The joint result is in ``attrs``: ``ksd``, ``ksd_null_low``, ``ksd_null_high`` (5 % and 95 % of what draws
     from the model would have), ``ksd_p``, ``ksd_thin`` and ``ksd_flip_probability``. Deterministic and discrete
     variables have no score, and NaN here; so has everything, with a warning that says why, where the model has no
-    gradient.
+    gradient. A large p-value says nothing of a mode that no draw is in, nor of the weights of separated modes.
 
     Parameters
     ----------
@@ -365,7 +368,8 @@ def _in_words(report, modes, level):
     if report.p_value >= level:
         lines = [
             f"Scores: no misfit detected ({test.num_draws} draws left after thinning); p = {report.p_value:.3g}, ksd "
-            f"{size}."
+            f"{size}.",
+            "Scores cannot tell of a mode that no draw is in.",
         ]
     else:
         table = report.table()

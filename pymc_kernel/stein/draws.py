@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.kernels.points import as_points
+from pymc_kernel.stein.margins import normal_margins
 from pymc_kernel.stein.straighten import straighten
 
 __all__ = [
@@ -84,7 +85,8 @@ def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") 
         symmetric root of their matrix: of all whitenings the one whose coordinates are closest to the parameters
         (Kessy, Lewin and Strimmer 2018, ZCA-cor), so that a coordinate can still be called by its name. "straighten"
         divides coordinates whose scale clearly depends on another one by that scale before (a funnel's; see
-        ``stein/straighten.py``), and is the same as "whiten" where there are none.
+        ``stein/straighten.py``), stretches or shrinks tails that are clearly not normal after (see
+        ``stein/margins.py``), and is the same as "whiten" where there are none.
 
     Raises
     ------
@@ -98,7 +100,6 @@ def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") 
         raise ValueError(f"draws and scores must have the same shape, got {draws.shape} and {scores.shape}.")
     if how == "none":
         return draws, scores
-    n, d = draws.shape
     spread = draws.std(axis=0)
     if not (spread > 0.0).all():
         constant = np.flatnonzero(~(spread > 0.0)).tolist()
@@ -108,16 +109,26 @@ def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") 
     if how == "straighten":
         straight, scores = straighten(centred, scores)
         if straight is not centred:
-            return standardise(straight, scores, "whiten")
-    if how == "scale" or d == 1:
-        return centred, scores
+            straight, scores = standardise(straight, scores, "whiten")
+        else:
+            straight, scores = _whitened(straight, scores)
+        margins, pulled = normal_margins(straight, scores)
+        return (straight, scores) if margins is straight else standardise(margins, pulled, "scale")
+    return (centred, scores) if how == "scale" else _whitened(centred, scores)
+
+
+def _whitened(draws, scores):
+    """Return standardised draws and their scores without correlations."""
+    n, d = draws.shape
+    if d == 1:
+        return draws, scores
     if n <= 2 * d:
         raise ValueError(f'{n} draws are too few to whiten {d} coordinates: use how="scale".')
-    values, vectors = np.linalg.eigh(centred.T @ centred / n)
+    values, vectors = np.linalg.eigh(draws.T @ draws / n)
     values = np.maximum(values, _SMALLEST_EIGENVALUE)
     root = (vectors * np.sqrt(values)) @ vectors.T
     inverse_root = (vectors / np.sqrt(values)) @ vectors.T
-    return centred @ inverse_root, scores @ root
+    return draws @ inverse_root, scores @ root
 
 
 def autocorrelation(draws: np.ndarray, lengths: tuple[int, ...]):
