@@ -29,6 +29,12 @@ def base_measure(name: str, x: np.ndarray, weights: np.ndarray) -> BaseMeasure:
         return BaseMeasure(np.zeros(d), np.zeros(d), np.zeros((d, d)))
     if name != "gaussian":
         raise ValueError(f'base must be "uniform" or "gaussian", got {name!r}.')
+    inside = x[weights > 0.0]
+    if (inside == inside[0]).all():
+        raise ValueError(
+            "the points of x all coincide, so that the Gaussian base measure has no spread: give others, or "
+            'base="uniform".'
+        )
     mean = weights @ x
     difference = x - mean
     covariance = (difference * weights[:, None]).T @ difference
