@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from pymc_kernel.kernels.points import as_numbers, is_number
 from pymc_kernel.linalg import cholesky_update, definite_cholesky, lower_times
 from pymc_kernel.mcmc import noise
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
@@ -81,7 +82,7 @@ class Config:
 
     def __post_init__(self):
         if self.covariance is not None:
-            covariance = np.atleast_2d(np.array(self.covariance, dtype=float))
+            covariance = np.atleast_2d(np.array(as_numbers(self.covariance, "covariance")))
             if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
                 raise ValueError(f"covariance must be square, got shape {covariance.shape}.")
             if definite_cholesky(covariance) is None:
@@ -89,7 +90,7 @@ class Config:
             if not np.allclose(covariance, covariance.T):
                 raise ValueError("covariance must be symmetric.")
             object.__setattr__(self, "covariance", covariance)
-        if self.scale is not None and not (np.isfinite(self.scale) and self.scale > 0):
+        if self.scale is not None and not is_number(self.scale, 0.0, math.inf):
             raise ValueError(f"scale must be a positive number, got {self.scale!r}.")
         noise.check_target(self.target_accept)
 
@@ -179,7 +180,7 @@ def init(position, log_density: float, config: Config) -> State:
 
 def relocate(state: State, position, log_density: float) -> State:
     """Return the state moved to ``position`` with its log density, all that was learnt kept."""
-    position, log_density = checked_start(position, log_density)
+    position, log_density = checked_start(position, log_density, state.position.size)
     return state._replace(position=position, log_density=log_density)
 
 

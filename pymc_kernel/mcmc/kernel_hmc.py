@@ -21,6 +21,7 @@ Imports NumPy, Numba and the lower floors only.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import NamedTuple
 
 import numba
@@ -110,7 +111,7 @@ def check_surrogate_moves(estimator, exploring_share, max_steps) -> None:
     """Raise where a setting that all moves along surrogates share is out of range."""
     if not callable(getattr(estimator, "fit", None)):
         raise TypeError(f"estimator must be one of pymc_kernel.scores, got {type(estimator).__name__}.")
-    if not 0.0 < exploring_share <= 1.0:
+    if not (isinstance(exploring_share, Real) and 0.0 < exploring_share <= 1.0):
         raise ValueError(f"exploring_share must be above 0 and at most 1, got {exploring_share!r}.")
     if not (isinstance(max_steps, int | np.integer) and max_steps >= 1):
         raise ValueError(f"max_steps must be a whole number >= 1, got {max_steps!r}.")
@@ -231,7 +232,7 @@ def _exploring(num_kinds: int, difference_share: float) -> np.ndarray:
 
 def relocate(state: State, position, log_density: float) -> State:
     """Return the state moved to ``position`` with its log density, all that was learnt kept."""
-    position, log_density = checked_start(position, log_density)
+    position, log_density = checked_start(position, log_density, state.position.size)
     return state._replace(position=position, log_density=log_density)
 
 
