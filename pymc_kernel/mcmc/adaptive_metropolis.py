@@ -38,6 +38,7 @@ __all__ = [
 # Under noise the best scale is that without it to within a tenth. What shapes that are far from Gaussian ask for has
 # been a third of it at the least; a scale of a tenth needs a hundred times as many draws.
 _SMALLEST_SCALE = 0.1
+_ASYMMETRY = 1e-5  # of a covariance that is given, in the units of its standard deviations
 
 
 def optimal_scale(num_dims: int) -> float:
@@ -87,7 +88,8 @@ class Config:
                 raise ValueError(f"covariance must be square, got shape {covariance.shape}.")
             if definite_cholesky(covariance) is None:
                 raise ValueError("covariance must be positive definite; add a small multiple of the identity.")
-            if not np.allclose(covariance, covariance.T):
+            scales = np.sqrt(np.diag(covariance))
+            if (np.abs(covariance - covariance.T) > _ASYMMETRY * np.outer(scales, scales)).any():
                 raise ValueError("covariance must be symmetric.")
             object.__setattr__(self, "covariance", covariance)
         if self.scale is not None and not is_number(self.scale, 0.0, math.inf):

@@ -325,7 +325,8 @@ def _along_surrogate(rng, state, kind):
             return state.position, fit.step_size, int(lengths.sum()), 0.0
     else:
         there, momentum, _ = leapfrog(here, momenta[0], step_sizes[0], lengths[0], fit.expansion)
-        log_ratio = 0.5 * (momenta[0] @ momenta[0] - momentum @ momentum)
+        with np.errstate(over="ignore", invalid="ignore"):  # a trajectory that diverged
+            log_ratio = 0.5 * (momenta[0] @ momenta[0] - momentum @ momentum)
     return _from_unit(fit.factor, fit.mean, there), fit.step_size, int(lengths.sum()), float(log_ratio)
 
 

@@ -55,9 +55,10 @@ class Evaluated(NamedTuple):
     def log_density(self, inverse_temperature: float) -> np.ndarray:
         """Return the tempered log density (n,), -inf where either part is not a number above that."""
         possible = self.log_likelihood > -np.inf
-        total = self.log_prior + np.where(
-            possible, inverse_temperature * np.where(possible, self.log_likelihood, 0.0), -np.inf
-        )
+        with np.errstate(invalid="ignore"):
+            total = self.log_prior + np.where(
+                possible, inverse_temperature * np.where(possible, self.log_likelihood, 0.0), -np.inf
+            )
         return np.where(np.isnan(total) | (total == np.inf), -np.inf, total)
 
 
