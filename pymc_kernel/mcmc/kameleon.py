@@ -28,7 +28,7 @@ from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
 from pymc_kernel.kernels.points import is_number
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
-from pymc_kernel.linalg import cholesky_in_place, dot_product, lower_times, solve_lower
+from pymc_kernel.linalg import cholesky_in_place, definite_cholesky, dot_product, lower_times, solve_lower
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import noise as noise_of
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
@@ -482,7 +482,10 @@ def _shape(state):
     d = places.shape[1]
     if not state.noise.is_noisy or np.unique(places[:, 0]).size < 4 * d + 4:
         return state.walk.mean, state.walk.factor
-    return places.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(places.T, bias=True)))
+    factor = definite_cholesky(np.atleast_2d(np.cov(places.T, bias=True)))
+    if factor is None:  # places on a line
+        return state.walk.mean, state.walk.factor
+    return places.mean(axis=0), factor
 
 
 def _floor(state, config):

@@ -91,6 +91,7 @@ _LONGEST_BURN_IN = 0.5  # of tuning
 _LEAST_LEARNT = 2  # draws in the bulk, for each dimension, before the first fit
 _NEW_SEARCH_EVERY = 3  # fits; in between the search for hyperparameters goes on from the last ones
 _FEW_ITERATIONS = 10
+_RIDGE = 1e-9  # of each variance
 _TRIALS = 100
 _VALIDATION = 1000  # draws that cross-validation looks at
 _MEMORY = 150.0  # moves of a kind that its measure is averaged over, 20 of them from before the last fit
@@ -545,7 +546,10 @@ def joint_shape(states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
     mean = means.mean(axis=0)
     covariance = np.mean([s.walk.factor @ s.walk.factor.T for s in states], axis=0)
     covariance += (means - mean).T @ (means - mean) / len(states)
-    return mean, np.linalg.cholesky(covariance)
+    factor = definite_cholesky(covariance)
+    if factor is None:  # places on a line
+        factor = np.linalg.cholesky(covariance + np.diag(_RIDGE * np.diag(covariance)))
+    return mean, factor
 
 
 def with_fit(state: State, learnt: Fit, config: Config, places: np.ndarray | None = None) -> State:

@@ -20,6 +20,7 @@ from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
 from pymc_kernel.kernels.profiles import fill_profile
 from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
 from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.scores.base_measure import ridge_of
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, scaled_expansion, within_range
 
 __all__ = ["FittedValues", "Hyperparameters", "Values"]
@@ -245,12 +246,21 @@ class Values:
         return points[finite], values[finite]
 
 
+def _definite(covariance):
+    """Return the lower Cholesky factor of a covariance; it fails where that holds numbers that are none."""
+    try:
+        return jittered_cholesky(covariance)
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            "the covariance of the values is not positive definite; check the points for huge numbers."
+        ) from None
+
+
 def _whitening(points: np.ndarray) -> np.ndarray:
     if (points == points[0]).all():
         raise ValueError("the points all coincide, so that nothing can be learnt between them.")
     covariance = np.atleast_2d(np.cov(points.T))
-    ridge = 1e-10 * np.trace(covariance) / len(covariance)
-    return np.linalg.cholesky(covariance + max(ridge, 1e-300) * np.eye(len(covariance)))
+    return np.linalg.cholesky(covariance + np.diag(ridge_of(covariance, 1e-10)))
 
 
 class _Data:
@@ -321,12 +331,7 @@ class _Data:
 
     def _factor(self, hyper):
         covariance = self._covariance(hyper, _squared_distances(self.whitened * hyper.inverse_length_scale))
-        try:
-            return jittered_cholesky(covariance), True
-        except np.linalg.LinAlgError:
-            raise ValueError(
-                "the covariance of the values is not positive definite; check the points for huge numbers."
-            ) from None
+        return _definite(covariance), True
 
     def regress(self, hyper, max_points) -> tuple[np.ndarray, np.ndarray, "_Posterior"]:
         """Return the points that carry the posterior mean, their weights, and the posterior, from all values.
@@ -348,7 +353,7 @@ class _Data:
         weighted = factor / noise[:, None]
         normal = weighted.T @ factor
         normal[np.diag_indices_from(normal)] += 1.0
-        normal = np.linalg.cholesky(normal)
+        normal = _definite(normal)
         inner = cho_solve((normal, True), weighted.T @ self.values)
         own = factor[pivots]
         posterior = _Posterior(self.kernel, hyper, self.whitened[pivots], own, normal)

@@ -73,6 +73,13 @@ def test_surrogate_is_the_posterior_mean(rng, monkeypatch):
     np.testing.assert_allclose(off - off.mean(), 0.0, atol=3e-3)
 
 
+def test_units_of_columns_do_not_matter(rng):
+    x = rng.normal(size=(40, 2))
+    values, units = wavy(x), np.array([1e-6, 1e6])
+    one, other = (S.Values().fit(p, values, np.random.default_rng(0), noisy=False) for p in (x, x * units))
+    np.testing.assert_allclose(other.log_density(x * units), one.log_density(x), atol=1e-2)
+
+
 def test_covariance_is_that_of_the_posterior(rng, monkeypatch):
     """That of a Gaussian process given noisy values, K_** - K_* (K + N)^-1 K_*' in as many words."""
     monkeypatch.setattr(module, "_LEFT_OVER", 1e-8)
