@@ -79,7 +79,7 @@ class Config:
         if not is_number(self.correlation, 0.0, 1.0):
             raise ValueError(f"correlation must lie between 0 and 1, got {self.correlation!r}.")
         if not (isinstance(self.num_folds, int | np.integer) and self.num_folds >= 1):
-            raise ValueError(f"num_folds must be a whole number, at least 1, got {self.num_folds!r}.")
+            raise ValueError(f"num_folds must be at least 1 and whole, got {self.num_folds!r}.")
         if self.resampling not in RESAMPLING:
             raise ValueError(f"resampling must be one of {', '.join(RESAMPLING)}, got {self.resampling!r}.")
         if self.schedule is not None:
