@@ -227,7 +227,8 @@ def pivoted_cholesky(
     """
     n = diagonal.size
     remaining = np.array(diagonal, dtype=float)
-    tolerance = np.maximum(np.broadcast_to(tolerance, (n,)), _ROUNDING * remaining)
+    # Above zero: a row of zeros has nothing left, whatever the tolerance.
+    tolerance = np.maximum(np.broadcast_to(tolerance, (n,)), np.maximum(_ROUNDING * remaining, np.finfo(float).tiny))
     rows = np.empty((min(max_rank, n), n))
     pivots = np.empty(len(rows), dtype=np.int64)
     rank = 0

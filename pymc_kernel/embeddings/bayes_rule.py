@@ -230,7 +230,10 @@ class KernelBayesRule:
         complete = (np.abs(latent) < _HUGE).all(axis=1) & (np.abs(observed) < _HUGE).all(axis=1)
         self.num_dropped_ = int((~complete).sum())
         if complete.sum() < 2:
-            raise ValueError(f"only {complete.sum()} of {len(latent)} pairs are complete; at least two are needed.")
+            raise ValueError(
+                f"only {complete.sum()} of {len(latent)} pairs of latent and observed are complete; at least two are "
+                "needed."
+            )
         if self.num_dropped_:
             warnings.warn(
                 f"{self.num_dropped_} of {len(latent)} pairs have NaN or infinite numbers and are left out.",

@@ -1,8 +1,10 @@
-"""Whether a fitted rule's posteriors hold what they promise. Imports NumPy only."""
+"""Whether a fitted rule's posteriors hold what they promise. Imports NumPy and siblings."""
 
 from typing import NamedTuple
 
 import numpy as np
+
+from pymc_kernel.embeddings.inputs import scales_of
 
 __all__ = ["Calibration", "calibration_of"]
 
@@ -38,7 +40,7 @@ def calibration_of(draws: np.ndarray, truths: np.ndarray, rng: np.random.Generat
     depth = np.abs(2.0 * ranks - 1.0)  # the smallest central interval that holds the truth
     coverage = (depth[None] <= LEVELS[:, None, None]).mean(axis=1)
     # References from the truths of others: somewhere in the prior, whatever its shape.
-    spread = np.maximum(truths.std(axis=0), 1e-300)
+    spread = scales_of(truths)[1]
     references = truths[(np.arange(m) + rng.integers(1, max(m, 2), size=m)) % m]
     references = references + 0.1 * spread * rng.standard_normal((m, p))
     away = (((truths - references) / spread) ** 2).sum(axis=1)

@@ -125,7 +125,7 @@ class KernelBayesFilter:
         if len(states) != len(observations):
             raise ValueError(f"states has {len(states)} rows and observations {len(observations)}: one each a time.")
         if len(states) < 10:
-            raise ValueError(f"a filter needs a training sequence of at least ten times, got {len(states)}.")
+            raise ValueError(f"a filter needs states and observations of at least ten times, got {len(states)}.")
         self.settings_, self.validation_error_ = dict(self.settings), None
         if None in self.settings.values():
             self._choose(states, observations)

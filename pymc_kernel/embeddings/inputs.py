@@ -8,6 +8,7 @@ from pymc_kernel.kernels.base import as_points
 __all__ = [
     "as_sample",
     "as_weights",
+    "check_count",
     "check_positive",
     "default_observed_kernel",
     "latent_kernel",
@@ -27,6 +28,13 @@ def check_positive(**numbers) -> None:
     for name, value in numbers.items():
         if value is not None and not (np.isscalar(value) and np.isfinite(value) and value > 0):
             raise ValueError(f"{name} must be a positive number, got {value!r}.")
+
+
+def check_count(**numbers) -> None:
+    """Raise where one of the named numbers is no whole number >= 0."""
+    for name, value in numbers.items():
+        if not (isinstance(value, int | np.integer) and value >= 0):
+            raise ValueError(f"{name} must be a whole number >= 0, got {value!r}.")
 
 
 def as_sample(points, name: str) -> np.ndarray:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from pymc_kernel.embeddings.draws import herd, nearest_probability, resample, signed_quantiles
-from pymc_kernel.embeddings.inputs import as_sample, latent_kernel
+from pymc_kernel.embeddings.inputs import as_sample, check_count, latent_kernel
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.parallel import one_blas_thread
 
@@ -89,7 +89,10 @@ class KernelMean:
         Signed weights may make it indefinite.
         """
         weights = np.atleast_2d(self.weights)
-        weights = weights / weights.sum(axis=1, keepdims=True)
+        totals = weights.sum(axis=1, keepdims=True)
+        if not (totals > 0.0).all():
+            raise ValueError(f"weights sum to {totals.min():g}: there is no distribution to take a covariance of.")
+        weights = weights / totals
         centred = self.points - self.points.mean(axis=0)  # against cancellation
         second = np.einsum("mi,ij,ik->mjk", weights, centred, centred, optimize=True)
         first = weights @ centred
@@ -153,6 +156,7 @@ class KernelMean:
 
     def sample(self, num_draws: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws (num_draws, d) or (m, num_draws, d) among the points, by their :meth:`nonnegative` weights."""
+        check_count(num_draws=num_draws)
         return self._each(self.nonnegative().weights, lambda row: self.points[resample(row, num_draws, rng)])
 
     @one_blas_thread
@@ -163,6 +167,7 @@ class KernelMean:
         1 / num_draws where independent draws have its root. Chosen among ``candidates`` (k, d), the points by default.
         O(k n) for the embedding, O(k) kernels a draw.
         """
+        check_count(num_draws=num_draws)
         candidates = self.points if candidates is None else as_sample(candidates, "candidates")
         return self._each(self(candidates), lambda row: candidates[herd(self.kernel, candidates, row, num_draws)])
 
@@ -206,8 +211,11 @@ class KernelMean:
 
         def smoothed(row):
             scale = _rule_of_thumb(self.points, row) if length_scale is None else np.asarray(length_scale, dtype=float)
-            volume = np.prod(np.broadcast_to(np.sqrt(2.0 * np.pi) * scale, grid.shape[1:]))
-            return Gaussian(scale).dot(grid, row, self.points) / volume
+            heights = Gaussian(scale).dot(grid, row, self.points)
+            # In logs: the volume of many narrow dimensions is below the range of floating point.
+            log_volume = np.log(np.broadcast_to(np.sqrt(2.0 * np.pi) * scale, grid.shape[1:])).sum()
+            with np.errstate(divide="ignore", over="ignore"):
+                return np.exp(np.log(heights) - log_volume)
 
         return self._each(self.nonnegative().weights, smoothed)
 

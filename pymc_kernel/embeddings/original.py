@@ -101,7 +101,7 @@ def choose_delta(features: np.ndarray, targets: np.ndarray, total: float, criter
     for a in range(min(_FOLDS, n)):
         inside, outside = fold != a, fold == a
         rule = SquaredRule.of(features[inside], np.full(inside.sum(), total / inside.sum()))
-        scale = rule.values[-1] ** 2 if scale is None else scale
+        scale = max(rule.values[-1] ** 2, np.finfo(float).tiny) if scale is None else scale
         for k, delta in enumerate(_GRID):
             errors = rule.coefficients(features[outside], delta * scale) @ targets[inside] - targets[outside]
             losses[k] += (errors.mean(axis=0) ** 2).sum() if criterion == "marginal" else (errors**2).sum() / n

@@ -1,10 +1,17 @@
-"""The check of arrays that users give. Imports NumPy only."""
+"""The check of arrays and numbers that users give. Imports NumPy only."""
+
+from numbers import Real
 
 import numpy as np
 
-__all__ = ["as_numbers", "as_points", "check_magnitude"]
+__all__ = ["as_numbers", "as_points", "check_magnitude", "is_number"]
 
 _SMALLEST, _LARGEST = 1e-60, 1e60  # whose fourth powers, in curvatures, are floating-point numbers still
+
+
+def is_number(value, low: float, high: float) -> bool:
+    """Return whether ``value`` is a real number between the bounds, which are left out."""
+    return isinstance(value, Real) and low < value < high
 
 
 def as_numbers(values, name: str) -> np.ndarray:

@@ -9,10 +9,12 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
+from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
 from pymc_kernel.likelihood_free.rejection import rejection
 
 __all__ = ["Bandwidth", "Pilot", "TooManyFailures", "choose_bandwidth", "explore"]
 
+_HUGE = 1e100  # summaries whose squares overflow are as good as infinite
 _SHARES = (0.2, 0.1, 0.1, 0.1, 0.1)  # of the pilot simulations: at the prior, then in rounds; the rest are replicates
 _NEAREST = 0.2  # share of the simulations so far that the next round is learnt from
 _ENLARGED = 1.0  # variance added to a round's proposals, as a share of their own: a posterior is missed less easily
@@ -83,12 +85,16 @@ def explore(
     TooManyFailures
         Where fewer than ten simulations, or less than a tenth, succeeded.
     """
+    prior, observed = as_points(prior, "prior"), as_numbers(observed, "observed")
+    check_magnitude(prior, "prior")
+    if observed.ndim != 1 or not (np.abs(observed) < _HUGE).all():
+        raise ValueError(f"observed must be a vector of numbers below {_HUGE:.0e}, got {observed}.")
     counts = [round(share * num_pilot) for share in _SHARES]
     positions, summaries = np.empty((0, prior.shape[1])), np.empty((0, len(observed)))
     proposed, recent = prior[: counts[0]], 0
     for count in [*counts[1:], None]:
         simulated = simulate(proposed)
-        is_whole = np.isfinite(simulated).all(axis=1)
+        is_whole = (np.abs(simulated) < _HUGE).all(axis=1)
         recent = int(is_whole.sum())
         positions = np.concatenate([positions, proposed[is_whole]])
         summaries = np.concatenate([summaries, simulated[is_whole]])
@@ -99,7 +105,7 @@ def explore(
             proposed = _enlarged(near[rng.choice(len(near), size=count)], rng)
     at = near[rng.permutation(len(near))[: max(2, (num_pilot - sum(counts)) // num_replicates)]]
     groups = simulate(np.repeat(at, num_replicates, axis=0)).reshape(len(at), num_replicates, -1)
-    groups = [s[np.isfinite(s).all(axis=1)] for s in groups]
+    groups = [s[(np.abs(s) < _HUGE).all(axis=1)] for s in groups]
     usable = [i for i, s in enumerate(groups) if len(s) > 1]
     if not usable:
         raise TooManyFailures("no pilot simulation near the data succeeded")

@@ -69,6 +69,8 @@ def run_batches(
     When a process dies all batches in flight are lost and each is suspect, so they run alone until the guilty one is
     found. Interruption (closing the generator) cancels what has not begun and ends processes of its own.
     """
+    if not (isinstance(retries, int) and retries >= 0):
+        raise ValueError(f"retries must be a whole number >= 0, got {retries!r}.")
     if executor is None:
         return _here(task, indices, arguments, retries)
     if isinstance(executor, int):

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.special import gammaln
 
-from pymc_kernel.kernels.base import as_points
+from pymc_kernel.kernels.points import as_numbers, as_points
 from pymc_kernel.linalg import definite_cholesky
 from pymc_kernel.parallel import one_blas_thread
 
@@ -32,15 +32,48 @@ def log_kernel_abc(simulated: np.ndarray, observed: np.ndarray, factor: np.ndarr
     num_simulations : int
         With those that failed, whose kernel is zero.
     """
+    simulated, observed = _checked(simulated, observed)
+    factor = _checked_factor(factor, len(observed))
+    _check_number(num_simulations, len(simulated))
     if len(simulated) == 0:
         return -math.inf
     difference = (simulated - observed).T  # (q, m)
-    if factor.ndim == 1:
-        scaled, volume = difference / factor[:, None], np.log(factor).sum()
-    else:
-        scaled, volume = solve_triangular(factor, difference, lower=True), np.log(np.diag(factor)).sum()
-    logs = -0.5 * (scaled**2).sum(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if factor.ndim == 1:
+            scaled, volume = difference / factor[:, None], np.log(factor).sum()
+        else:
+            scaled, volume = solve_triangular(factor, difference, lower=True), np.log(np.diag(factor)).sum()
+        logs = -0.5 * (scaled**2).sum(axis=0)
+    logs[np.isnan(logs)] = -math.inf  # distances that overflow
     return float(_log_sum_exp(logs) - math.log(num_simulations) - volume - 0.5 * len(observed) * _LOG_2PI)
+
+
+def _checked(simulated, observed):
+    """Return summaries (m, q) and (q,) as floats; errors where they do not fit or are not finite."""
+    simulated, observed = as_numbers(simulated, "simulated"), as_numbers(observed, "observed")
+    if simulated.ndim != 2 or observed.shape != simulated.shape[1:] or not observed.size:
+        raise ValueError(
+            f"simulated must have shape (m, q) and observed (q,) with q >= 1, got {simulated.shape} and "
+            f"{observed.shape}."
+        )
+    for name, values in (("simulated", simulated), ("observed", observed)):
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name} has NaN or infinite numbers; leave failed simulations out.")
+    return simulated, observed
+
+
+def _checked_factor(factor, width):
+    factor = as_numbers(factor, "factor")
+    if factor.shape not in ((width,), (width, width)):
+        raise ValueError(f"factor must have shape ({width},) or ({width}, {width}), got {factor.shape}.")
+    if not (np.isfinite(factor).all() and ((factor if factor.ndim == 1 else np.diag(factor)) > 0.0).all()):
+        raise ValueError("factor must be finite, with positive bandwidths or a positive diagonal.")
+    return factor
+
+
+def _check_number(num_simulations, least):
+    if not num_simulations >= max(least, 1):
+        raise ValueError(f"num_simulations counts all of them, at least {max(least, 1)}, got {num_simulations!r}.")
 
 
 def _log_sum_exp(logs):
@@ -67,6 +100,9 @@ def log_synthetic(simulated: np.ndarray, observed: np.ndarray, shrinkage: float 
     (log -inf) where the covariance is singular up to rounding: summaries that depend on each other linearly, or too few
     simulations.
     """
+    simulated, observed = _checked(simulated, observed)
+    if not 0.0 <= shrinkage <= 1.0:
+        raise ValueError(f"shrinkage must lie between 0 and 1, got {shrinkage!r}.")
     m, q = simulated.shape
     if m < 2 or (m <= q and shrinkage == 0.0):
         return -math.inf
@@ -76,8 +112,15 @@ def log_synthetic(simulated: np.ndarray, observed: np.ndarray, shrinkage: float 
     factor = definite_cholesky(covariance)
     if factor is None:
         return -math.inf
-    scaled = solve_triangular(factor, observed - mean, lower=True)
-    return float(-0.5 * scaled @ scaled - np.log(np.diag(factor)).sum() - 0.5 * q * _LOG_2PI)
+    return -0.5 * _squared_length(factor, observed - mean) - float(np.log(np.diag(factor)).sum() + 0.5 * q * _LOG_2PI)
+
+
+def _squared_length(factor, difference):
+    """Return |L^-1 v|^2, infinite where it overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = solve_triangular(factor, difference, lower=True)
+        squared = float(scaled @ scaled)
+    return math.inf if math.isnan(squared) else squared
 
 
 @one_blas_thread
@@ -97,6 +140,7 @@ def log_normal_unbiased(simulated: np.ndarray, observed: np.ndarray) -> float:
     Zero (log -inf) where the observation is so far out that M - (y - mean)(y - mean)' / (1 - 1 / m) is not positive
     definite, M the scatter matrix. With the scatter's Cholesky factor that determinant needs one solve.
     """
+    simulated, observed = _checked(simulated, observed)
     m, q = simulated.shape
     if m <= q + 3:
         return -math.inf
@@ -105,8 +149,7 @@ def log_normal_unbiased(simulated: np.ndarray, observed: np.ndarray) -> float:
     factor = definite_cholesky(centred.T @ centred)
     if factor is None:
         return -math.inf
-    scaled = solve_triangular(factor, observed - mean, lower=True)
-    left = 1.0 - scaled @ scaled / (1.0 - 1.0 / m)
+    left = 1.0 - _squared_length(factor, observed - mean) / (1.0 - 1.0 / m)
     if not left > 0.0:
         return -math.inf
     log_volume = 2.0 * np.log(np.diag(factor)).sum()
@@ -133,13 +176,20 @@ def log_mmd_abc(simulated: list[np.ndarray], observed: np.ndarray, epsilon: floa
     num_simulations : int
         With those that failed.
     """
-    if not simulated:
+    if not 0.0 < epsilon < math.inf:
+        raise ValueError(f"epsilon must be a positive number, got {epsilon!r}.")
+    _check_number(num_simulations, len(simulated))
+    if not len(simulated):
         return -math.inf
-    squared = ((np.stack(simulated) - observed) ** 2).sum(axis=1)
-    return float(_log_sum_exp(-squared / epsilon) - math.log(num_simulations))
+    features, observed = _checked(simulated, observed)
+    with np.errstate(over="ignore"):
+        squared = ((features - observed) ** 2).sum(axis=1) / epsilon
+    return float(_log_sum_exp(-squared) - math.log(num_simulations))
 
 
 def as_data_points(values) -> np.ndarray:
     """Return a data set as points (n, d): its first axis counts the observations."""
-    values = np.asarray(values, dtype=float)
-    return as_points(values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1))
+    values = as_numbers(values, "values")
+    if not values.size:
+        raise ValueError(f"values must hold at least one number, got shape {values.shape}.")
+    return as_points(values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1), "values")

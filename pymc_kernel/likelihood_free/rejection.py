@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import lstsq
 
+from pymc_kernel.kernels.points import as_numbers, as_points
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["Accepted", "regression_adjusted", "rejection"]
@@ -32,6 +33,9 @@ def rejection(summaries: np.ndarray, observed: np.ndarray, quantile: float) -> A
     quantile : float
         In (0, 1]; at least two are accepted.
     """
+    summaries, observed = _checked(summaries, observed)
+    if not 0.0 < quantile <= 1.0:
+        raise ValueError(f"quantile must be above 0 and at most 1, got {quantile!r}.")
     distances = np.sqrt(((summaries - observed) ** 2).sum(axis=1))
     count = min(max(round(quantile * len(distances)), 2), len(distances))
     index = np.argpartition(distances, count - 1)[:count]
@@ -41,6 +45,14 @@ def rejection(summaries: np.ndarray, observed: np.ndarray, quantile: float) -> A
     ratio = distances[index] / (epsilon * (1.0 + 1.0 / count)) if epsilon > 0.0 else np.zeros(count)
     weights = 1.0 - ratio**2
     return Accepted(index, weights / weights.sum(), epsilon)
+
+
+def _checked(summaries, observed):
+    """Return summaries (n, q) and (q,) as floats; errors where they do not fit or are not finite."""
+    summaries, observed = as_points(summaries, "summaries"), as_numbers(observed, "observed")
+    if observed.shape != summaries.shape[1:] or not np.isfinite(observed).all():
+        raise ValueError(f"observed must be {summaries.shape[1]} finite numbers, got shape {observed.shape}.")
+    return summaries, observed
 
 
 @one_blas_thread
@@ -62,7 +74,17 @@ def regression_adjusted(
     Beaumont, Zhang and Balding (2002), equations 4 to 6: theta_i - (s_i - s)' beta with beta by weighted least squares.
     Where there are fewer simulations than coefficients the solution of least norm is taken.
     """
+    latent, (summaries, observed) = as_points(latent, "latent"), _checked(summaries, observed)
+    if len(latent) != len(summaries) or np.shape(weights) != (len(latent),):
+        raise ValueError(
+            f"latent, summaries and weights must have one row each a simulation, got {len(latent)}, {len(summaries)} "
+            f"and weights of shape {np.shape(weights)}."
+        )
     root = np.sqrt(weights)[:, None]
     design = np.hstack([np.ones((len(latent), 1)), summaries - observed])
     coefficients = lstsq(design * root, latent * root, check_finite=False)[0]
-    return latent - (summaries - observed) @ coefficients[1:]
+    with np.errstate(over="ignore", invalid="ignore"):
+        moved = latent - (summaries - observed) @ coefficients[1:]
+    if not np.isfinite(moved).all():
+        raise ValueError("latent is too large for floating point once adjusted: rescale latent and summaries.")
+    return moved

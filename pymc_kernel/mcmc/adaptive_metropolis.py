@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from pymc_kernel.kernels.points import as_numbers, is_number
 from pymc_kernel.linalg import cholesky_update, definite_cholesky, lower_times
 from pymc_kernel.mcmc import noise
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
@@ -38,6 +39,7 @@ __all__ = [
 # Under noise the best scale is that without it to within a tenth. What shapes that are far from Gaussian ask for has
 # been a third of it at the least; a scale of a tenth needs a hundred times as many draws.
 _SMALLEST_SCALE = 0.1
+_ASYMMETRY = 1e-5  # of a covariance that is given, in the units of its standard deviations
 
 
 def optimal_scale(num_dims: int) -> float:
@@ -55,12 +57,13 @@ def smallest_scale(num_dims: int, start: float | None = None) -> float:
 
 def checked_covariance(covariance) -> np.ndarray:
     """Return the covariance of a proposal, (d, d), or raise what is wrong with it."""
-    covariance = np.atleast_2d(np.array(covariance, dtype=float))
+    covariance = np.atleast_2d(np.array(as_numbers(covariance, "covariance")))
     if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
         raise ValueError(f"covariance must be square, got shape {covariance.shape}.")
     if definite_cholesky(covariance) is None:
         raise ValueError("covariance must be positive definite; add a small multiple of the identity.")
-    if not np.allclose(covariance, covariance.T):
+    scales = np.sqrt(np.diag(covariance))
+    if (np.abs(covariance - covariance.T) > _ASYMMETRY * np.outer(scales, scales)).any():
         raise ValueError("covariance must be symmetric.")
     return covariance
 
@@ -95,7 +98,7 @@ class Config:
     def __post_init__(self):
         if self.covariance is not None:
             object.__setattr__(self, "covariance", checked_covariance(self.covariance))
-        if self.scale is not None and not (np.isfinite(self.scale) and self.scale > 0):
+        if self.scale is not None and not is_number(self.scale, 0.0, math.inf):
             raise ValueError(f"scale must be a positive number, got {self.scale!r}.")
         noise.check_target(self.target_accept)
 
@@ -190,7 +193,7 @@ def init(position, log_density: float, config: Config) -> State:
 
 def relocate(state: State, position, log_density: float) -> State:
     """Return the state moved to ``position`` with its log density, all that was learnt kept."""
-    position, log_density = checked_start(position, log_density)
+    position, log_density = checked_start(position, log_density, state.position.size)
     return state._replace(position=position, log_density=log_density)
 
 

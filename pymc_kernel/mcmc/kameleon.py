@@ -26,8 +26,9 @@ import numpy as np
 
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
+from pymc_kernel.kernels.points import is_number
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
-from pymc_kernel.linalg import cholesky_in_place, dot_product, lower_times, solve_lower
+from pymc_kernel.linalg import cholesky_in_place, definite_cholesky, dot_product, lower_times, solve_lower
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import noise as noise_of
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
@@ -124,11 +125,11 @@ class Config:
             )
         if not (isinstance(self.subsample_size, int | np.integer) and self.subsample_size >= 2):
             raise ValueError(f"subsample_size must be a whole number >= 2, got {self.subsample_size!r}.")
-        if not 0.0 < self.isotropic_share < 1.0:
+        if not is_number(self.isotropic_share, 0.0, 1.0):
             raise ValueError(f"isotropic_share must lie between 0 and 1, got {self.isotropic_share!r}.")
-        if self.gamma is not None and not (np.isfinite(self.gamma) and self.gamma > 0):
+        if self.gamma is not None and not is_number(self.gamma, 0.0, math.inf):
             raise ValueError(f"gamma must be a positive number, got {self.gamma!r}.")
-        if self.scale is not None and not (np.isfinite(self.scale) and self.scale > 0):
+        if self.scale is not None and not is_number(self.scale, 0.0, math.inf):
             raise ValueError(f"scale must be a positive number, got {self.scale!r}.")
         noise_of.check_target(self.target_accept)
         if self.whiten not in (True, False, "local"):
@@ -395,7 +396,7 @@ def init(position, log_density: float, config: Config) -> State:
 
 def relocate(state: State, position, log_density: float) -> State:
     """Return the state moved to ``position`` with its log density, all that was learnt kept."""
-    position, log_density = checked_start(position, log_density)
+    position, log_density = checked_start(position, log_density, state.position.size)
     same_place = np.array_equal(position, state.position)
     state = state._replace(position=position, log_density=log_density)
     return state if same_place or state.fit is None else with_fit(state, state.fit)
@@ -487,7 +488,10 @@ def _shape(state):
     d = places.shape[1]
     if not state.noise.is_noisy or np.unique(places[:, 0]).size < 4 * d + 4:
         return state.walk.mean, state.walk.factor
-    return places.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(places.T, bias=True)))
+    factor = definite_cholesky(np.atleast_2d(np.cov(places.T, bias=True)))
+    if factor is None:  # places on a line
+        return state.walk.mean, state.walk.factor
+    return places.mean(axis=0), factor
 
 
 def _floor(state, config):

@@ -21,6 +21,7 @@ Imports NumPy, Numba and the lower floors only.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import ClassVar, NamedTuple
 
 import numba
@@ -90,6 +91,7 @@ _LONGEST_BURN_IN = 0.5  # of tuning
 _LEAST_LEARNT = 2  # draws in the bulk, for each dimension, before the first fit
 _NEW_SEARCH_EVERY = 3  # fits; in between the search for hyperparameters goes on from the last ones
 _FEW_ITERATIONS = 10
+_RIDGE = 1e-9  # of each variance
 _TRIALS = 100
 _VALIDATION = 1000  # draws that cross-validation looks at
 _MEMORY = 150.0  # moves of a kind that its measure is averaged over, 20 of them from before the last fit
@@ -110,7 +112,7 @@ def check_surrogate_moves(estimator, exploring_share, max_steps) -> None:
     """Raise where a setting that all moves along surrogates share is out of range."""
     if not callable(getattr(estimator, "fit", None)):
         raise TypeError(f"estimator must be one of pymc_kernel.scores, got {type(estimator).__name__}.")
-    if not 0.0 < exploring_share <= 1.0:
+    if not (isinstance(exploring_share, Real) and 0.0 < exploring_share <= 1.0):
         raise ValueError(f"exploring_share must be above 0 and at most 1, got {exploring_share!r}.")
     if not (isinstance(max_steps, int | np.integer) and max_steps >= 1):
         raise ValueError(f"max_steps must be a whole number >= 1, got {max_steps!r}.")
@@ -237,7 +239,7 @@ def _exploring(num_kinds: int, difference_share: float) -> np.ndarray:
 
 def relocate(state: State, position, log_density: float) -> State:
     """Return the state moved to ``position`` with its log density, all that was learnt kept."""
-    position, log_density = checked_start(position, log_density)
+    position, log_density = checked_start(position, log_density, state.position.size)
     return state._replace(position=position, log_density=log_density)
 
 
@@ -330,7 +332,8 @@ def _along_surrogate(rng, state, kind):
             return state.position, fit.step_size, int(lengths.sum()), 0.0
     else:
         there, momentum, _ = leapfrog(here, momenta[0], step_sizes[0], lengths[0], fit.expansion)
-        log_ratio = 0.5 * (momenta[0] @ momenta[0] - momentum @ momentum)
+        with np.errstate(over="ignore", invalid="ignore"):  # a trajectory that diverged
+            log_ratio = 0.5 * (momenta[0] @ momenta[0] - momentum @ momentum)
     return _from_unit(fit.factor, fit.mean, there), fit.step_size, int(lengths.sum()), float(log_ratio)
 
 
@@ -549,7 +552,10 @@ def joint_shape(states: Sequence[State]) -> tuple[np.ndarray, np.ndarray]:
     mean = means.mean(axis=0)
     covariance = np.mean([s.walk.factor @ s.walk.factor.T for s in states], axis=0)
     covariance += (means - mean).T @ (means - mean) / len(states)
-    return mean, np.linalg.cholesky(covariance)
+    factor = definite_cholesky(covariance)
+    if factor is None:  # places on a line
+        factor = np.linalg.cholesky(covariance + np.diag(_RIDGE * np.diag(covariance)))
+    return mean, factor
 
 
 def with_fit(state: State, learnt: Fit, config: Config, places: np.ndarray | None = None) -> State:

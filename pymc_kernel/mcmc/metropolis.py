@@ -9,11 +9,15 @@ from pymc_kernel.errors import NonFiniteStartError
 __all__ = ["checked_start", "metropolis_accept", "robbins_monro_rate"]
 
 
-def checked_start(position, log_density: float) -> tuple[np.ndarray, float]:
-    """Return the start of a chain as a float vector and number; an error where the density is not finite."""
+def checked_start(position, log_density: float, size: int | None = None) -> tuple[np.ndarray, float]:
+    """Return the start of a chain as a float vector and number; an error where the density is not finite.
+
+    An error, too, where a ``size`` is known and the vector has another.
+    """
     position = np.array(position, dtype=float)
-    if position.ndim != 1 or position.size == 0:
-        raise ValueError(f"position must be a vector of at least one entry, got shape {position.shape}.")
+    if position.ndim != 1 or position.size == 0 or size not in (None, position.size):
+        entries = "at least one entry" if size is None else f"{size} entries"
+        raise ValueError(f"position must be a vector of {entries}, got shape {position.shape}.")
     if not np.isfinite(position).all():
         raise NonFiniteStartError(f"the starting position is not finite: {position}.")
     log_density = float(log_density)

@@ -11,6 +11,7 @@ Imports the standard library only.
 """
 
 import math
+from numbers import Real
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -59,7 +60,8 @@ class Noise(NamedTuple):
 
 def check_target(target_accept) -> None:
     """Raise ValueError where a target acceptance is neither "auto" nor in (0, 1)."""
-    if target_accept != "auto" and (isinstance(target_accept, str) or not 0.0 < target_accept < 1.0):
+    is_share = isinstance(target_accept, Real) and 0.0 < target_accept < 1.0
+    if not (is_share or (isinstance(target_accept, str) and target_accept == "auto")):
         raise ValueError(f'target_accept must lie between 0 and 1, or be "auto", got {target_accept!r}.')
 
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["BaseMeasure", "base_measure"]
+__all__ = ["BaseMeasure", "base_measure", "ridge_of"]
 
 
 class BaseMeasure(NamedTuple):
@@ -29,8 +29,19 @@ def base_measure(name: str, x: np.ndarray, weights: np.ndarray) -> BaseMeasure:
         return BaseMeasure(np.zeros(d), np.zeros(d), np.zeros((d, d)))
     if name != "gaussian":
         raise ValueError(f'base must be "uniform" or "gaussian", got {name!r}.')
+    inside = x[weights > 0.0]
+    if (inside == inside[0]).all():
+        raise ValueError(
+            "the points of x all coincide, so that the Gaussian base measure has no spread: give others, or "
+            'base="uniform".'
+        )
     mean = weights @ x
     difference = x - mean
     covariance = (difference * weights[:, None]).T @ difference
-    ridge = 1e-8 * max(np.trace(covariance) / d, 1e-300)
-    return BaseMeasure(mean, np.zeros(d), -np.linalg.inv(covariance + ridge * np.eye(d)))
+    return BaseMeasure(mean, np.zeros(d), -np.linalg.inv(covariance + np.diag(ridge_of(covariance, 1e-8))))
+
+
+def ridge_of(covariance: np.ndarray, share: float) -> np.ndarray:
+    """Return a share of each variance (d,), so that units do not matter; of their mean where one is zero."""
+    variances = np.diag(covariance)
+    return share * np.where(variances > 0.0, variances, max(variances.mean(), 1e-300))

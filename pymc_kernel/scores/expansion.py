@@ -7,6 +7,7 @@
 One form for all means one compiled trajectory for all. Imports NumPy, Numba and the lower floors only.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import numba
 import numpy as np
 
 from pymc_kernel.kernels.base import as_points
+from pymc_kernel.kernels.points import as_numbers
 from pymc_kernel.kernels.profiles import fill_profile, fill_value_and_slope, radial_row
 from pymc_kernel.linalg import dot_product
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
@@ -22,13 +24,53 @@ __all__ = [
     "Expansion",
     "KernelExpansion",
     "change_variables",
+    "checked_weights",
     "cosine_expansion",
     "radial_expansion",
     "scaled_expansion",
     "value_and_score",
+    "within_range",
 ]
 
 _RADIAL, _COSINE = 0, 1
+
+
+def within_range(method):
+    """Return a method that raises a ``ValueError`` where its result is not numbers, in place of NumPy's warnings.
+
+    A fitted surrogate must be finite throughout; values of one may be infinite, but not NaN.
+    """
+
+    @functools.wraps(method)
+    def checked(self, *args, **kwargs):
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            result = method(self, *args, **kwargs)
+        if isinstance(result, KernelExpansion):
+            if not all(np.isfinite(part).all() for part in result.expansion):
+                raise ValueError(
+                    f"numbers too large for floating point come up in {type(self).__name__}: rescale x, or take a "
+                    "length_scale nearer to the distances of its points, or another regularisation."
+                )
+        elif np.isnan(result).any():
+            raise ValueError(
+                "the surrogate is no number at x: too large for floating point so far from what it was fitted to."
+            )
+        return result
+
+    return checked
+
+
+def checked_weights(weights, size: int) -> np.ndarray:
+    """Return weights (size,) that sum to one, equal ones for None; errors say what is wrong with them."""
+    if weights is None:
+        return np.full(size, 1.0 / size)
+    weights = as_numbers(weights, "weights")
+    if weights.shape != (size,):
+        raise ValueError(f"weights must have shape ({size},), one per point, got {weights.shape}.")
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.max() > 0):
+        raise ValueError("weights must be finite, not negative, and not all zero.")
+    weights = weights / weights.max()  # the sum of huge ones would be infinite
+    return weights / weights.sum()
 
 
 class Expansion(NamedTuple):
@@ -279,14 +321,17 @@ class KernelExpansion:
         """The dimension d of the points."""
         return self.expansion.centre.size
 
+    @within_range
     def log_density(self, x) -> np.ndarray:
         """Return the log density up to a constant at each row of ``x`` (n, d), shape (n,). O(n m d)."""
         return self._values_and_scores(x)[0]
 
+    @within_range
     def score(self, x) -> np.ndarray:
         """Return the gradient of the log density at each row of ``x`` (n, d), shape (n, d). O(n m d)."""
         return self._values_and_scores(x)[1]
 
+    @within_range
     @one_blas_thread
     def hessian_diag(self, x) -> np.ndarray:
         """Return the second derivatives by each coordinate at each row of ``x`` (n, d), shape (n, d). O(n m d)."""
@@ -302,10 +347,12 @@ class KernelExpansion:
         )
         return out
 
+    @within_range
     def laplacian(self, x) -> np.ndarray:
         """Return the sum of the second derivatives at each row of ``x`` (n, d), shape (n,)."""
         return self.hessian_diag(x).sum(axis=1)
 
+    @within_range
     def objective(self, x, weights=None) -> float:
         """Return the empirical Hyvarinen loss, the mean over rows of laplacian + |score|^2 / 2; lower is better.
 
@@ -316,8 +363,9 @@ class KernelExpansion:
         weights : array_like (n,), optional
             Non-negative; they are normalised.
         """
+        x = self._points(x)
         loss = self.laplacian(x) + 0.5 * (self.score(x) ** 2).sum(axis=1)
-        return float(np.average(loss, weights=weights))
+        return float(checked_weights(weights, len(x)) @ loss)
 
     def _points(self, x):
         x = as_points(x, "x")

@@ -8,11 +8,12 @@ from scipy.linalg import solve_triangular
 
 from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.kernels.features import random_fourier_features
-from pymc_kernel.linalg import cholesky_update_upper
+from pymc_kernel.kernels.points import as_numbers
+from pymc_kernel.linalg import cholesky_update_upper, jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import BaseMeasure, base_measure
-from pymc_kernel.scores.expansion import KernelExpansion, cosine_expansion
-from pymc_kernel.scores.lite import checked_kernel, checked_sample, regularised_solve, resolved_kernel
+from pymc_kernel.scores.expansion import KernelExpansion, cosine_expansion, within_range
+from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularised_solve, resolved_kernel
 
 __all__ = ["Finite", "OnlineFinite"]
 
@@ -49,9 +50,9 @@ class Finite:
         checked_kernel(self.kernel, 0)
         if not (isinstance(self.num_features, int | np.integer) and self.num_features >= 1):
             raise ValueError(f"num_features must be a whole number >= 1, got {self.num_features!r}.")
-        if not (np.isfinite(self.regularisation) and self.regularisation > 0):
-            raise ValueError(f"regularisation must be a positive number, got {self.regularisation!r}.")
+        check_strength(self.regularisation)
 
+    @within_range
     @one_blas_thread
     def fit(self, x, weights=None, *, basis=None, rng: np.random.Generator | None = None) -> KernelExpansion:
         """Return the surrogate fitted to draws ``x`` (n, d) with ``weights`` (n,); ``rng`` draws the features.
@@ -114,13 +115,19 @@ class Finite:
 
         Length scale, features and base measure are fixed by the start.
         """
-        given = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=float)
+        given = weights
         x, weights = checked_sample(x, weights)
         estimator, basis = self.prepare(x, None, rng)
-        curvature, slope, base = estimator.system(x, weights, basis)
-        total = float(given.sum())
-        matrix = total * (curvature + self.regularisation * np.eye(len(slope)))
-        factor = np.ascontiguousarray(np.linalg.cholesky(matrix).T)
+        with np.errstate(over="ignore", invalid="ignore"):
+            curvature, slope, base = estimator.system(x, weights, basis)
+            total = float(len(x) if given is None else np.sum(given, dtype=float))
+            matrix = total * (curvature + self.regularisation * np.eye(len(slope)))
+        if not (np.isfinite(matrix).all() and np.isfinite(total * slope).all()):
+            raise ValueError(
+                "numbers too large for floating point come up: rescale x, or take another length_scale, regularisation "
+                "or weights."
+            )
+        factor = np.ascontiguousarray(jittered_cholesky(matrix).T)
         return OnlineFinite(estimator, basis, base, factor, total * slope, total)
 
 
@@ -143,16 +150,19 @@ class OnlineFinite:
     @one_blas_thread
     def update(self, point, weight: float = 1.0) -> None:
         """Take in one more point (d,) with its weight (>= 0)."""
-        point = np.asarray(point, dtype=float)
+        point = as_numbers(point, "point")
         frequencies, phases = self.basis
         if point.shape != (frequencies.shape[1],):
             raise ValueError(f"point must have shape ({frequencies.shape[1]},), got {point.shape}.")
+        if not np.isfinite(point).all():
+            raise ValueError(f"point must be finite, got {point}.")
         if not (np.isfinite(weight) and weight >= 0):
             raise ValueError(f"weight must be a number >= 0, got {weight!r}.")
         base_score = self.base.score(point[None])[0]
         _update(self.factor, self.slope, point, float(weight), frequencies, phases, base_score)
         self.total += weight
 
+    @within_range
     @one_blas_thread
     def fitted(self) -> KernelExpansion:
         """Return the surrogate of all points so far; O(m^2)."""

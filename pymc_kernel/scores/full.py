@@ -6,14 +6,12 @@ Imports NumPy, SciPy and the lower floors only.
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.linalg import cho_solve
 
 from pymc_kernel.kernels import Gaussian, RadialKernel
-from pymc_kernel.linalg import jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import base_measure
-from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion
-from pymc_kernel.scores.lite import checked_kernel, checked_sample, resolved_kernel
+from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, within_range
+from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularised_solve, resolved_kernel
 from pymc_kernel.scores.nystrom import derivative_gram
 
 __all__ = ["FittedFull", "Full"]
@@ -37,18 +35,21 @@ class FittedFull(KernelExpansion):
     points: np.ndarray
     laplacian_weights: np.ndarray
 
+    @within_range
     @one_blas_thread
     def log_density(self, x) -> np.ndarray:
         """Return the log density up to a constant at each row of ``x`` (n, d), shape (n,)."""
         x = self._points(x)
         return super().log_density(x) + self._laplacian_terms(x)[0]
 
+    @within_range
     @one_blas_thread
     def score(self, x) -> np.ndarray:
         """Return the gradient of the log density at each row of ``x`` (n, d), shape (n, d)."""
         x = self._points(x)
         return super().score(x) + self._laplacian_terms(x)[1]
 
+    @within_range
     @one_blas_thread
     def hessian_diag(self, x) -> np.ndarray:
         """Return the second derivatives by each coordinate at each row of ``x`` (n, d), shape (n, d)."""
@@ -115,9 +116,9 @@ class Full:
 
     def __post_init__(self):
         checked_kernel(self.kernel, 4)
-        if not (np.isfinite(self.regularisation) and self.regularisation > 0):
-            raise ValueError(f"regularisation must be a positive number, got {self.regularisation!r}.")
+        check_strength(self.regularisation)
 
+    @within_range
     @one_blas_thread
     def fit(self, x, weights=None, *, rng: np.random.Generator | None = None) -> "FittedFull":
         """Return the surrogate fitted to draws ``x`` (n, d) with ``weights`` (n,), zero ones left out."""
@@ -135,7 +136,7 @@ class Full:
         products += ((weights[:, None] * base_score).ravel() @ gram).reshape(n, d)
         matrix = gram.copy()
         matrix[np.diag_indices_from(matrix)] += np.repeat(self.regularisation / weights, d)
-        beta = cho_solve((jittered_cholesky(matrix), True), products.ravel() / self.regularisation).reshape(n, d)
+        beta = regularised_solve(matrix, products.ravel() / self.regularisation).reshape(n, d)
         # d k(X_a, x) / d X_a,i = -2 phi' (x - X_a)_i / l_i^2.
         directions = beta - weights[:, None] * base_score / self.regularisation
         expansion = radial_expansion(

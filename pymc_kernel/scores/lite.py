@@ -3,7 +3,9 @@
 Imports NumPy, SciPy and the lower floors only.
 """
 
+import math
 from dataclasses import dataclass, field, replace
+from numbers import Real
 
 import numba
 import numpy as np
@@ -11,29 +13,27 @@ from scipy.linalg import cho_solve
 
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
-from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
+from pymc_kernel.kernels.points import as_points, check_magnitude
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.linalg import jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.base_measure import base_measure
-from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion
+from pymc_kernel.scores.expansion import KernelExpansion, checked_weights, radial_expansion, within_range
 
-__all__ = ["Lite", "checked_kernel", "checked_sample", "regularised_solve", "resolved_kernel"]
+__all__ = ["Lite", "check_strength", "checked_kernel", "checked_sample", "regularised_solve", "resolved_kernel"]
 
 
 def checked_sample(x, weights) -> tuple[np.ndarray, np.ndarray]:
     """Return points (n, d) and weights (n,) that sum to one; errors say what is wrong with them."""
     x = as_points(x, "x")
     check_magnitude(x, "x")
-    if weights is None:
-        return x, np.full(x.shape[0], 1.0 / x.shape[0])
-    weights = as_numbers(weights, "weights")
-    if weights.shape != (x.shape[0],):
-        raise ValueError(f"weights must have shape ({x.shape[0]},), one per point, got {weights.shape}.")
-    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.max() > 0):
-        raise ValueError("weights must be finite, not negative, and not all zero.")
-    weights = weights / weights.max()  # the sum of huge ones would be infinite
-    return x, weights / weights.sum()
+    return x, checked_weights(weights, len(x))
+
+
+def check_strength(regularisation) -> None:
+    """Raise where the strength of a regularisation is not a positive number."""
+    if not (isinstance(regularisation, Real) and 0.0 < regularisation < math.inf):
+        raise ValueError(f"regularisation must be a positive number, got {regularisation!r}.")
 
 
 def checked_kernel(kernel, smoothness: int) -> None:
@@ -53,7 +53,9 @@ def resolved_kernel(kernel: RadialKernel, x: np.ndarray, rng: np.random.Generato
     return kernel.resolve(np.unique(x, axis=0), rng) if isinstance(kernel.length_scale, str) else kernel
 
 
-def regularised_solve(curvature: np.ndarray, slope: np.ndarray, penalty: np.ndarray | None, strength: float):
+def regularised_solve(
+    curvature: np.ndarray, slope: np.ndarray, penalty: np.ndarray | None = None, strength: float = 0.0
+) -> np.ndarray:
     """Return (C + strength R)^-1 b, R the ``penalty`` or the identity.
 
     Where that is not positive definite in floating point, a multiple of the identity is added.
@@ -62,7 +64,10 @@ def regularised_solve(curvature: np.ndarray, slope: np.ndarray, penalty: np.ndar
     try:
         factor = jittered_cholesky(matrix)
     except np.linalg.LinAlgError:
-        raise np.linalg.LinAlgError("the score-matching system is singular; raise the regularisation.") from None
+        raise ValueError(
+            "the score-matching system is singular or too large for floating point: rescale x, or raise the "
+            "regularisation."
+        ) from None
     return cho_solve((factor, True), slope, check_finite=False)
 
 
@@ -120,11 +125,11 @@ class Lite:
 
     def __post_init__(self):
         checked_kernel(self.kernel, 2)
-        if not (np.isfinite(self.regularisation) and self.regularisation > 0):
-            raise ValueError(f"regularisation must be a positive number, got {self.regularisation!r}.")
+        check_strength(self.regularisation)
         if self.penalty not in ("l2", "rkhs"):
             raise ValueError(f'penalty must be "l2" or "rkhs", got {self.penalty!r}.')
 
+    @within_range
     @one_blas_thread
     def fit(self, x, weights=None, *, basis=None, rng: np.random.Generator | None = None) -> KernelExpansion:
         """Return the surrogate fitted to draws.

@@ -10,8 +10,8 @@ from pymc_kernel.kernels.base import as_points
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import base_measure
-from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion
-from pymc_kernel.scores.lite import checked_kernel, checked_sample, regularised_solve, resolved_kernel
+from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, within_range
+from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularised_solve, resolved_kernel
 
 __all__ = ["Nystrom"]
 
@@ -83,9 +83,9 @@ class Nystrom:
         checked_kernel(self.kernel, 3)
         if not (isinstance(self.num_basis, int | np.integer) and self.num_basis >= 1):
             raise ValueError(f"num_basis must be a whole number >= 1, got {self.num_basis!r}.")
-        if not (np.isfinite(self.regularisation) and self.regularisation > 0):
-            raise ValueError(f"regularisation must be a positive number, got {self.regularisation!r}.")
+        check_strength(self.regularisation)
 
+    @within_range
     @one_blas_thread
     def fit(self, x, weights=None, *, basis=None, rng: np.random.Generator | None = None) -> KernelExpansion:
         """Return the surrogate fitted to draws ``x`` (n, d) with ``weights`` (n,).

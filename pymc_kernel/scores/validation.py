@@ -9,6 +9,7 @@ import numpy as np
 from scipy.linalg import eigh
 
 from pymc_kernel.kernels import median_distance
+from pymc_kernel.kernels.points import as_numbers
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.lite import checked_sample
@@ -77,22 +78,32 @@ def cross_validate(
     x, weights = checked_sample(x, weights)
     if not 2 <= num_folds <= len(x):
         raise ValueError(f"num_folds must lie between 2 and the number of points, {len(x)}, got {num_folds}.")
+    folds = [f for f in np.array_split(np.arange(len(x)), num_folds) if weights[f].sum() > 0.0]
+    if len(folds) < 2:
+        raise ValueError("weights are zero in all folds but one: there is nothing to hold out.")
     rng = np.random.default_rng(0) if rng is None else rng
     if length_scales is None:
         length_scales = np.array(_LENGTH_SCALES) * median_distance(np.unique(x, axis=0), rng)
-    length_scales, regularisations = np.asarray(length_scales, float), np.asarray(regularisations, float)
+    length_scales = _candidates(length_scales, "length_scales")
+    regularisations = _candidates(regularisations, "regularisations")
     seed = int(rng.integers(2**63))
     base = base_measure(estimator.base, x, weights)
-    folds = np.array_split(np.arange(len(x)), num_folds)
     losses = np.empty((len(length_scales), len(regularisations)))
     for row, length_scale in enumerate(length_scales):
         candidate = replace(estimator.limited(max_basis), kernel=replace(estimator.kernel, length_scale=length_scale))
         # The same features or basis points for every length scale, as far as they can be the same.
         candidate, basis = candidate.prepare(x, None, np.random.default_rng(seed))
-        penalty = candidate.penalty_matrix(basis)
-        systems = [candidate.system(x[f], weights[f] / weights[f].sum(), basis, base)[:2] for f in folds]
-        losses[row] = _path(systems, [weights[f].sum() for f in folds], penalty, regularisations)
-    best = np.unravel_index(np.argmin(np.where(np.isfinite(losses), losses, np.inf)), losses.shape)
+        with np.errstate(over="ignore", invalid="ignore"):
+            penalty = candidate.penalty_matrix(basis)
+            systems = [candidate.system(x[f], weights[f] / weights[f].sum(), basis, base)[:2] for f in folds]
+            losses[row] = _path(systems, [weights[f].sum() for f in folds], penalty, regularisations)
+    losses[np.isnan(losses)] = np.inf
+    if not np.isfinite(losses).any():
+        raise ValueError(
+            "no candidate has a loss that is a number: rescale x, or give length_scales nearer to the distances of its "
+            "points."
+        )
+    best = np.unravel_index(np.argmin(losses), losses.shape)
     chosen = replace(
         estimator,
         kernel=replace(estimator.kernel, length_scale=float(length_scales[best[0]])),
@@ -101,12 +112,23 @@ def cross_validate(
     return Validation(chosen, float(losses[best]), losses, length_scales, regularisations)
 
 
+def _candidates(values, name):
+    values = as_numbers(values, name)
+    if values.ndim != 1 or not values.size or not ((values > 0.0) & (values < np.inf)).all():
+        raise ValueError(f"{name} must be positive numbers, at least one, got {values}.")
+    return values
+
+
 def _path(systems, shares, penalty, regularisations):
-    """Return the mean held-out loss a'C a / 2 - b'a for every regularisation."""
+    """Return the mean held-out loss a'C a / 2 - b'a for every regularisation; NaN where numbers are too large."""
     total_curvature = sum(s * c for s, (c, _) in zip(shares, systems, strict=True))
     total_slope = sum(s * b for s, (_, b) in zip(shares, systems, strict=True))
     losses = np.zeros(len(regularisations))
+    if not (np.isfinite(total_curvature).all() and np.isfinite(total_slope).all()):
+        return np.full(len(regularisations), np.nan)
     if penalty is not None:
+        if not 0.0 < np.trace(penalty) < np.inf:
+            return np.full(len(regularisations), np.nan)
         penalty = penalty + 1e-10 * np.trace(penalty) / len(penalty) * np.eye(len(penalty))
     for share, (curvature, slope) in zip(shares, systems, strict=True):
         rest = (total_curvature - share * curvature) / (1.0 - share)

@@ -8,6 +8,7 @@ rejected proposal told it too. Here those numbers are regressed (a Gaussian proc
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Real
 
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
@@ -15,11 +16,12 @@ from scipy.linalg.lapack import dpotrf, dpotri, dpstrf
 from scipy.optimize import minimize
 
 from pymc_kernel.kernels import Gaussian, RadialKernel
-from pymc_kernel.kernels.points import as_numbers, as_points
+from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
 from pymc_kernel.kernels.profiles import fill_profile
 from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, scaled_expansion
+from pymc_kernel.scores.base_measure import ridge_of
+from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, scaled_expansion, within_range
 
 __all__ = ["FittedValues", "Hyperparameters", "Values"]
 
@@ -83,13 +85,14 @@ class FittedValues(KernelExpansion):
     error: float
     posterior: "_Posterior" = field(repr=False)
 
+    @within_range
     @one_blas_thread
     def covariance(self, x) -> np.ndarray:
         """Return what is not known of the log density at ``x`` (n, d): its posterior covariance, (n, n).
 
         Up to the constant that is not known anyway; O(n r (n + r)) for r points that carry the surrogate.
         """
-        return self.posterior.covariance(as_points(x, "x"))
+        return self.posterior.covariance(self._points(x))
 
     @property
     def noise_sd(self) -> float:
@@ -131,6 +134,17 @@ class Values:
     window: float | None = None
     max_iterations: int = 40
 
+    def __post_init__(self):
+        if not isinstance(self.kernel, RadialKernel):
+            raise TypeError(f"kernel must be a radial one of pymc_kernel.kernels, got {self.kernel!r}.")
+        for name in ("max_values", "max_points", "learn_points", "max_iterations"):
+            value = getattr(self, name)
+            if not (isinstance(value, int | np.integer) and value >= 1):
+                raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+        if self.window is not None and not (isinstance(self.window, Real) and self.window > 0):
+            raise ValueError(f"window must be a positive number, got {self.window!r}.")
+
+    @within_range
     @one_blas_thread
     def fit(
         self,
@@ -175,6 +189,7 @@ class Values:
         if values.shape != (n,):
             raise ValueError(f"values must have shape ({n},), one per point, got {values.shape}.")
         points, values = self._usable(points, values, d)
+        check_magnitude(points, "points")
         # Far from the mode the best points differ by more than the window; in units of it all is as it is elsewhere.
         unit = max(1.0, float(np.ptp(values)) / self._window(d))
         values = values / unit
@@ -231,10 +246,21 @@ class Values:
         return points[finite], values[finite]
 
 
+def _definite(covariance):
+    """Return the lower Cholesky factor of a covariance; it fails where that holds numbers that are none."""
+    try:
+        return jittered_cholesky(covariance)
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            "the covariance of the values is not positive definite; check the points for huge numbers."
+        ) from None
+
+
 def _whitening(points: np.ndarray) -> np.ndarray:
+    if (points == points[0]).all():
+        raise ValueError("the points all coincide, so that nothing can be learnt between them.")
     covariance = np.atleast_2d(np.cov(points.T))
-    ridge = 1e-10 * np.trace(covariance) / len(covariance)
-    return np.linalg.cholesky(covariance + max(ridge, 1e-300) * np.eye(len(covariance)))
+    return np.linalg.cholesky(covariance + np.diag(ridge_of(covariance, 1e-10)))
 
 
 class _Data:
@@ -305,12 +331,7 @@ class _Data:
 
     def _factor(self, hyper):
         covariance = self._covariance(hyper, _squared_distances(self.whitened * hyper.inverse_length_scale))
-        try:
-            return jittered_cholesky(covariance), True
-        except np.linalg.LinAlgError:
-            raise ValueError(
-                "the covariance of the values is not positive definite; check the points for huge numbers."
-            ) from None
+        return _definite(covariance), True
 
     def regress(self, hyper, max_points) -> tuple[np.ndarray, np.ndarray, "_Posterior"]:
         """Return the points that carry the posterior mean, their weights, and the posterior, from all values.
@@ -332,7 +353,7 @@ class _Data:
         weighted = factor / noise[:, None]
         normal = weighted.T @ factor
         normal[np.diag_indices_from(normal)] += 1.0
-        normal = np.linalg.cholesky(normal)
+        normal = _definite(normal)
         inner = cho_solve((normal, True), weighted.T @ self.values)
         own = factor[pivots]
         posterior = _Posterior(self.kernel, hyper, self.whitened[pivots], own, normal)

@@ -15,12 +15,13 @@ import numba
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from pymc_kernel.kernels.points import is_number
 from pymc_kernel.linalg import solve_lower
 from pymc_kernel.mcmc import kameleon
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.mcmc.kernel_hmc import check_surrogate_moves, fit_scores
 from pymc_kernel.mcmc.local_metric import local_factor
-from pymc_kernel.mcmc.noise import target_of
+from pymc_kernel.mcmc.noise import check_target, target_of
 from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, surrogate_chain, vary_step_size
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables
@@ -54,9 +55,10 @@ class Evaluated(NamedTuple):
     def log_density(self, inverse_temperature: float) -> np.ndarray:
         """Return the tempered log density (n,), -inf where either part is not a number above that."""
         possible = self.log_likelihood > -np.inf
-        total = self.log_prior + np.where(
-            possible, inverse_temperature * np.where(possible, self.log_likelihood, 0.0), -np.inf
-        )
+        with np.errstate(invalid="ignore"):
+            total = self.log_prior + np.where(
+                possible, inverse_temperature * np.where(possible, self.log_likelihood, 0.0), -np.inf
+            )
         return np.where(np.isnan(total) | (total == np.inf), -np.inf, total)
 
 
@@ -128,6 +130,13 @@ class Walk:
     scale: float | None = None
     target_accept: float = 0.234
     learning_rate: float | None = None
+
+    def __post_init__(self):
+        check_target(self.target_accept)
+        for name in ("scale", "learning_rate"):
+            value = getattr(self, name)
+            if value is not None and not is_number(value, 0.0, math.inf):
+                raise ValueError(f"{name} must be a positive number, got {value!r}.")
 
     def fit(
         self,

@@ -25,6 +25,7 @@ import numba
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from pymc_kernel.kernels.points import as_numbers, as_points, is_number
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.expansion import KernelExpansion
 from pymc_kernel.scores.finite import Finite
@@ -77,11 +78,13 @@ class Config:
     def __post_init__(self):
         if not (callable(self.drift) or self.drift in ("kernel", "none")):
             raise ValueError(f'drift must be "kernel", "none" or a function of positions, got {self.drift!r}.')
-        if not 0.0 < self.drift_size < 1.0:
+        if not is_number(self.drift_size, 0.0, 1.0):
             raise ValueError(f"drift_size must lie between 0 and 1, got {self.drift_size!r}.")
         if self.weights not in ("mixture", "own"):
             raise ValueError(f'weights must be "mixture" or "own", got {self.weights!r}.')
-        if not len(self.scales) or not all(np.isfinite(s) and s > 0 for s in self.scales):
+        if not callable(getattr(self.estimator, "fit", None)):
+            raise TypeError(f"estimator must be one of pymc_kernel.scores, got {type(self.estimator).__name__}.")
+        if not np.size(self.scales) or not all(is_number(s, 0.0, np.inf) for s in np.atleast_1d(self.scales)):
             raise ValueError(f"scales must be positive numbers, got {self.scales!r}.")
         if self.resampling not in RESAMPLING:
             raise ValueError(f"resampling must be one of {', '.join(RESAMPLING)}, got {self.resampling!r}.")
@@ -116,7 +119,7 @@ def init(rng: np.random.Generator, positions: np.ndarray, log_weights: np.ndarra
     ValueError
         Where no draw has a finite weight, or the draws with one lie in a subspace.
     """
-    positions, log_weights = np.asarray(positions, dtype=float), np.asarray(log_weights, dtype=float)
+    positions, log_weights = as_points(positions, "positions"), as_numbers(log_weights, "log_weights")
     n = len(positions)
     if log_weights.shape != (n,):
         raise ValueError(f"log_weights must have shape ({n},), got {log_weights.shape}.")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kernel.kernels.points import as_points, is_number
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc import folds
 from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Walk, largest_correlation
@@ -68,14 +69,17 @@ class Config:
     num_folds: int = 4
 
     def __post_init__(self):
-        if not 0.0 < self.threshold < 1.0:
+        if not all(callable(getattr(self.moves, name, None)) for name in ("fit", "propose", "adapt")):
+            raise TypeError(f"moves must be a Walk, Kameleon or Hamiltonian, got {type(self.moves).__name__}.")
+        if not is_number(self.threshold, 0.0, 1.0):
             raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold!r}.")
-        if not 1 <= self.min_moves <= self.max_moves:
+        whole = [isinstance(n, int | np.integer) for n in (self.min_moves, self.max_moves)]
+        if not (all(whole) and 1 <= self.min_moves <= self.max_moves):
             raise ValueError(f"1 <= min_moves <= max_moves is needed, got {self.min_moves!r} and {self.max_moves!r}.")
-        if not 0.0 < self.correlation < 1.0:
+        if not is_number(self.correlation, 0.0, 1.0):
             raise ValueError(f"correlation must lie between 0 and 1, got {self.correlation!r}.")
-        if self.num_folds < 1:
-            raise ValueError(f"num_folds must be at least 1, got {self.num_folds!r}.")
+        if not (isinstance(self.num_folds, int | np.integer) and self.num_folds >= 1):
+            raise ValueError(f"num_folds must be at least 1 and whole, got {self.num_folds!r}.")
         if self.resampling not in RESAMPLING:
             raise ValueError(f"resampling must be one of {', '.join(RESAMPLING)}, got {self.resampling!r}.")
         if self.schedule is not None:
@@ -124,6 +128,7 @@ def init(particles: Evaluated) -> State:
     n = len(particles.positions)
     if n < 2 or particles.log_prior.shape != (n,) or particles.log_likelihood.shape != (n,):
         raise ValueError("at least two particles are needed, with one log prior and one log likelihood each.")
+    as_points(particles.positions, "positions of the particles")
     return State(particles, particles, 0.0, 0.0, particles, None, 0)
 
 

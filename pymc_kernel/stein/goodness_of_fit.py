@@ -153,6 +153,11 @@ def _gamma_null(stein: tiles.Stein):
         part = tiles.fill(stein, slice(start, min(start + _ROWS, n)), 0, block[: min(_ROWS, n - start)])
         squares += (part**2).sum()
     variance = 2.0 * (squares - (diagonal**2).sum())
+    if not variance > 0.0:
+        raise ValueError(
+            "the kernel says nothing of pairs of draws, so that the Gamma null has no spread: take a larger "
+            'length_scale, more draws, or null="bootstrap".'
+        )
     return stats.gamma(trace**2 / variance, scale=variance / trace)
 
 

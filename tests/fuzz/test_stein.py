@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pymc_kernel import kernels as K
 from pymc_kernel import stein
 from tests.fuzz.contract import kept
-from tests.fuzz.strategies import arrays, dimensions, powers, sizes
+from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
 
 pytestmark = pytest.mark.slow  # ten examples take as long as the compiling of what they run
 NAMES = (
@@ -25,6 +25,27 @@ def cases(draw, most=5):
     if isinstance(kernel, type):
         kernel = kernel(draw(powers()))
     return draw(arrays(shape)), draw(arrays(shape)), kernel, draw(st.sampled_from(["whiten", "scale", "none"]))
+
+
+@given(data=st.data(), case=cases(12), rng=seeds())
+def test_tests(data, case, rng):
+    draws, scores, kernel, how = case
+    how = data.draw(st.sampled_from([how, "straighten"]))
+    names = (*NAMES, "thin", "flip_probability", "null", "num_replicates", "length_scales")
+    settings = {
+        "thin": data.draw(st.sampled_from(["auto", 1, 3, 0, "much"])),
+        "flip_probability": data.draw(st.sampled_from(["auto", 0.5, 0.1, 0.0, np.nan])),
+        "num_replicates": data.draw(st.sampled_from([9, 9, 0])),
+        "how": how,
+        "rng": rng,
+    }
+    null = data.draw(st.sampled_from(["bootstrap", "gamma"]))
+    for call in (
+        lambda: stein.ksd_test(draws, scores, kernel, null=null, coordinates=True, **settings),
+        lambda: stein.ksd_test_aggregated(draws, scores, kernel, **settings),
+    ):
+        found = kept(call, names)
+        assert found is None or 0.0 <= found.p_value <= 1.0
 
 
 @given(cases(), st.sampled_from(["V", "U"]))

@@ -244,6 +244,17 @@ def test_repeated_positions_do_not_hide_the_length_scale(rng):
         assert 0.1 < 1 / fit.inverse_length_scale[0] < 10
 
 
+def test_places_on_a_line_are_learnt_from(rng):
+    """Their covariance is singular, so that the walk's shape whitens them: nothing may hang on a factor that fails."""
+    config = ka.Config(subsample_size=50, noisy=True)
+    state = ka.init(np.zeros(2), 0.0, config)
+    for t in rng.normal(size=40):
+        state = state._replace(history=ka.append(state.history, np.array([t, 3.0 * t])))
+    state = ka.refresh(rng, state, config)
+    assert state.num_refreshes == 1
+    np.testing.assert_array_equal(state.fit.factor, state.walk.factor)
+
+
 def test_a_refresh_that_fails_keeps_what_was_learnt(rng, monkeypatch):
     config = ka.Config(subsample_size=50)
     state, *_ = run(rng, correlated_gaussian(num_dims=2), config, 500, 0)

@@ -395,6 +395,15 @@ def test_joint_shape_is_that_of_all_points(rng):
     np.testing.assert_allclose(factor @ factor.T, np.cov(both.T, bias=True))
 
 
+def test_joint_shape_of_chains_on_a_line():
+    """The covariance is singular in floating point: whether it factors may hang on no processor."""
+    state = kh.init(np.zeros(2), 0.0, kh.Config())
+    line = state._replace(walk=state.walk._replace(factor=np.array([[1e-6, 0.0], [1.0, 1e-9]])))
+    _, factor = kh.joint_shape([line, line])
+    np.testing.assert_allclose(factor @ factor.T, [[1e-12, 1e-6], [1e-6, 1.0]], rtol=1e-8)
+    assert (np.diag(factor) > 0.0).all()
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,21 @@ def differences(fitted, x, h=1e-5):
     score = np.stack([(fitted.log_density(x + e) - fitted.log_density(x - e)) / (2 * h) for e in steps], axis=1)
     bend = [(fitted.score(x + e) - fitted.score(x - e))[:, i] / (2 * h) for i, e in enumerate(steps)]
     return score, np.stack(bend, axis=1)
+
+
+def test_units_of_columns_do_not_matter_to_the_base_measure(sample):
+    x, weights = sample
+    weights, units = weights / weights.sum(), np.array([1e-6, 1.0, 1e6])
+    score = base_measure("gaussian", x * units, weights).score(x * units) * units
+    np.testing.assert_allclose(score, base_measure("gaussian", x, weights).score(x), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("estimator", [S.Lite(KERNELS[0]), S.Finite(KERNELS[0]), S.Full(KERNELS[0])], ids=name)
+def test_points_that_coincide_are_said_to(estimator):
+    with pytest.raises(ValueError, match="x all coincide"):
+        estimator.fit(np.full((4, 3), 0.1))
+    uniform = replace(estimator, base="uniform").fit(np.full((4, 3), 0.1))
+    assert np.isfinite(uniform.score(np.eye(3))).all()
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=name)

@@ -73,6 +73,30 @@ def test_surrogate_is_the_posterior_mean(rng, monkeypatch):
     np.testing.assert_allclose(off - off.mean(), 0.0, atol=3e-3)
 
 
+def test_units_of_columns_do_not_matter(rng):
+    x = rng.normal(size=(40, 2))
+    values, units = wavy(x), np.array([1e-6, 1e6])
+    one, other = (S.Values().fit(p, values, np.random.default_rng(0), noisy=False) for p in (x, x * units))
+    np.testing.assert_allclose(other.log_density(x * units), one.log_density(x), atol=1e-2)
+
+
+def test_covariance_is_that_of_the_posterior(rng, monkeypatch):
+    """That of a Gaussian process given noisy values, K_** - K_* (K + N)^-1 K_*' in as many words."""
+    monkeypatch.setattr(module, "_LEFT_OVER", 1e-8)
+    x, places = rng.normal(size=(40, 2)), rng.normal(size=(6, 2))
+    values = wavy(x) + 0.5 * rng.normal(size=40)
+    fitted = S.Values().fit(x, values, rng)
+    hyper, factor = fitted.hyperparameters, module._whitening(x)
+    z, at = (np.linalg.solve(factor, (p - x.mean(axis=0)).T).T for p in (x, places))
+    depth = np.maximum(np.quantile(values, 0.75) - values, 0.0)
+    noise = np.diag(hyper.nugget + hyper.depth_noise * depth**2)
+    cross = module._smooth(K.Gaussian(), hyper, at, z)
+    known = cross @ np.linalg.solve(module._smooth(K.Gaussian(), hyper, z, z) + noise, cross.T)
+    expected = module._smooth(K.Gaussian(), hyper, at, at) - known
+    assert np.diag(expected).min() > 0.01  # what the noise leaves open is seen
+    np.testing.assert_allclose(fitted.covariance(places), expected, atol=1e-4)
+
+
 def test_compression_keeps_the_values(rng, monkeypatch):
     target = banana(0.1, 100.0, num_dims=4)
     x = target.sample(rng, 600) * 1.2

@@ -1,0 +1,151 @@
+"""Kernel means, conditional means, ratios, Bayes' rules and filters on every kind of array."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pymc_kernel import embeddings as E
+from pymc_kernel import kernels as K
+from pymc_kernel.embeddings.local import posterior_near
+from tests.fuzz.contract import kept
+from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
+from tests.reference import slow_embeddings
+
+NAMES = (
+    "points", "weights", "kernel", "length_scale", "x", "y", "grid", "function", "probability", "probabilities",
+    "num_draws", "latent", "observed", "prior", "prior_weights", "inputs", "outputs", "numerator", "denominator",
+    "states", "observations", "observation", "normalize", "regularization", "filtered",
+)  # fmt: skip
+
+
+@st.composite
+def kernels(draw):
+    family = draw(st.sampled_from([None, None, K.Gaussian, K.RationalQuadratic, K.Laplace, K.Linear]))
+    return None if family is None else family(draw(st.one_of(st.just("median"), powers())))
+
+
+def weights_of(data, n):
+    """Return no weights, weights of any sign, or those of another number of points."""
+    return data.draw(st.one_of(st.none(), arrays((data.draw(st.sampled_from([n, n, n, 2])),))))
+
+
+@given(data=st.data(), n=sizes(0, 6), d=dimensions(), kernel=kernels(), rng=seeds())
+def test_kernel_means(data, n, d, kernel, rng):
+    points, grid = data.draw(arrays((n, d))), data.draw(arrays((3, d)))
+    weights = weights_of(data, n)
+    mean = kept(lambda: E.KernelMean(points, weights, kernel), NAMES)
+    if mean is None:
+        return
+    kept(mean.mean, NAMES)
+    kept(mean.covariance, NAMES)
+    kept(lambda: mean.expectation(lambda x: x[:, 0]), NAMES)
+    kept(lambda: mean(grid), NAMES)
+    kept(lambda: mean.mmd(E.KernelMean(grid, kernel=kernel)), NAMES)
+    near = kept(mean.nonnegative, NAMES)
+    if near is not None:
+        assert (near.weights >= 0.0).all()
+        assert abs(near.weights.sum() - 1.0) < 1e-9
+    kept(lambda: mean.interval(data.draw(st.sampled_from([0.5, 1.0, 0.0, np.nan, 2.0]))), NAMES)
+    kept(lambda: mean.sample(data.draw(st.integers(-1, 3)), rng), NAMES)
+    kept(lambda: mean.herd(data.draw(st.integers(-1, 3))), NAMES)
+    kept(lambda: mean.density(grid, data.draw(st.one_of(st.none(), powers()))), NAMES)
+    if isinstance(mean.kernel, K.Gaussian):
+        kept(mean.point_estimate, NAMES)
+
+
+@given(
+    data=st.data(), n=sizes(0, 6), d=dimensions(), kernel=kernels(), target=st.sampled_from(["embedding", "outputs"])
+)
+def test_conditional_means(data, n, d, kernel, target):
+    inputs, outputs = data.draw(arrays((n, d))), data.draw(arrays((data.draw(st.sampled_from([n, n, n, 2])), 2)))
+    strength = data.draw(st.one_of(st.none(), powers()))
+    rule = E.ConditionalMean(kernel, regularization=strength, target=target)
+    fit = kept(lambda: rule.fit(inputs, outputs, weights_of(data, n)), NAMES)
+    if fit is None:
+        return
+    places = data.draw(arrays((2, d)))
+    kept(lambda: fit.weights(places), NAMES)
+    found = kept(lambda: fit.condition(places), NAMES)
+    if found is not None:
+        kept(found.mean, NAMES)
+        kept(lambda: fit.sum_rule(E.KernelMean(places)).mean(), NAMES)
+        kept(lambda: fit.chain_rule(E.KernelMean(places)).mean(), NAMES)
+
+
+@given(data=st.data(), d=dimensions(), kernel=kernels(), relative=st.sampled_from([0.0, 0.5]))
+def test_density_ratios(data, d, kernel, relative):
+    above, below = (data.draw(arrays((data.draw(sizes()), d))) for _ in range(2))
+    strength = data.draw(st.one_of(st.none(), powers()))
+    ratio = E.DensityRatio(kernel, relative=relative, regularization=strength)
+    fit = kept(lambda: ratio.fit(above, below, weights_of(data, len(above))), NAMES)
+    if fit is not None:
+        assert not np.isnan(fit.ratio_).any()
+        assert (fit.ratio_ >= 0.0).all()
+        kept(lambda: fit(above), NAMES)
+
+
+@pytest.mark.parametrize("method", ["importance", "conditional", "original", "threshold"])
+@given(data=st.data(), d=dimensions(), rng=seeds())
+def test_bayes_rules(method, data, d, rng):
+    n = data.draw(sizes(0, 12))
+    latent, observed = data.draw(arrays((n, 2))), data.draw(arrays((data.draw(st.sampled_from([n, n, n, 2])), d)))
+    prior = None if method == "conditional" else data.draw(st.one_of(st.none(), arrays((data.draw(sizes()), 2))))
+    settings = {"ratio_regularization": 0.1} if method == "threshold" else {}
+    normalize = data.draw(st.sampled_from(["prior", "prior", "sum", "none"]))
+    rule = E.KernelBayesRule(method, observed_kernel=data.draw(kernels()), normalize=normalize, **settings)
+    fit = kept(lambda: rule.fit(latent, observed, prior), NAMES)
+    if fit is None:
+        return
+    place = data.draw(arrays((1, d)))
+    kept(lambda: fit.weights(place), NAMES)
+    kept(lambda: fit.mean(place), NAMES)
+    kept(lambda: fit.condition(place).weights, NAMES)
+    if method != "original" and normalize == "prior":
+        kept(lambda: fit.interval(place), NAMES)
+        kept(lambda: fit.sample(place, 3, rng), NAMES)
+        near = kept(lambda: posterior_near(fit, np.asarray(place, dtype=float)[0], rng), NAMES)
+        if near is not None:
+            kept(near.mixture, NAMES)
+            kept(lambda: near.learning_error(rng), NAMES)
+        found = kept(lambda: fit.calibration(num_draws=4, num_cases=5, rng=rng), NAMES)
+        assert found is None or ((found.ranks >= 0.0) & (found.ranks <= 1.0)).all()
+
+
+@given(data=st.data(), rng=seeds())
+def test_rules_are_those_of_the_papers(data, rng):
+    n = data.draw(sizes(2, 6))
+    latent, observed = rng.standard_normal((n, 1)), data.draw(arrays((n, 2), special=False))
+    rule = E.KernelBayesRule(
+        "conditional", observed_kernel=K.Gaussian(1.0), regularization=0.1, normalize="none", tolerance=1e-14
+    )
+    fit = kept(lambda: rule.fit(latent, observed), NAMES)
+    if fit is None:
+        return
+    weights, kernel, observed = fit.weights(observed[:1]), K.Gaussian(1.0), np.asarray(observed, dtype=float)
+    gram, query = kernel(observed), kernel(observed, observed[:1])[:, 0]
+    prior = np.full(n, 1.0 / n)
+    _, expected = slow_embeddings.importance(np.eye(n), prior * (1.0 + n * 1e-12), gram, query, 1e-12, 0.1)
+    np.testing.assert_allclose(weights[0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["importance", "original"])
+@given(data=st.data(), p=dimensions(), d=dimensions())
+def test_filters(method, data, p, d):
+    n = data.draw(st.sampled_from([0, 1, 9, 10, 12]))
+    states, observations = data.draw(arrays((n, p))), data.draw(arrays((n, d)))
+    scale = data.draw(st.one_of(st.just(0.5), powers()))
+    learner = E.KernelBayesFilter(
+        method, state_scale=0.5, observed_scale=scale, regularization=0.01, ratio_regularization=0.01
+    )
+    fit = kept(lambda: learner.fit(states, observations), NAMES)
+    if fit is None:
+        return
+    seen = data.draw(arrays((3, d)))
+    filtered = kept(lambda: fit.filter(seen), NAMES)
+    if filtered is not None:
+        assert np.abs(filtered.weights.sum(axis=1) - 1.0).max() < 1e-6
+        kept(filtered.mean, NAMES)
+        kept(lambda: fit.predict(filtered, 2).mean(), NAMES)
+        kept(lambda: fit.smooth(filtered, seen).mean(), NAMES)
+    kept(lambda: fit.update(fit.start(), np.asarray(seen, dtype=float)[0]), NAMES)

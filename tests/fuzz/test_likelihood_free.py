@@ -1,0 +1,115 @@
+"""Estimates of likelihoods, summaries, bandwidths and batches on every kind of array."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pymc_kernel import likelihood_free as lf
+from tests.fuzz.contract import kept
+from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
+
+NAMES = (
+    "simulated", "observed", "factor", "epsilon", "num_simulations", "shrinkage", "summaries", "quantile", "latent",
+    "weights", "points", "values", "prior", "log_variance", "retries",
+)  # fmt: skip
+
+
+@st.composite
+def simulations(draw, most=7):
+    """Simulated summaries and observed ones."""
+    q = draw(dimensions())
+    return draw(arrays((draw(sizes(0, most)), q))), draw(arrays((draw(st.sampled_from([q, q, q, 2])),)))
+
+
+@given(case=simulations(), width=powers(), is_matrix=st.booleans(), number=st.integers(-1, 9))
+def test_kernel_estimates(case, width, is_matrix, number):
+    simulated, observed = case
+    q = len(observed)
+    factor = width * np.eye(q) if is_matrix else np.full(q, width)
+    found = kept(lambda: lf.log_kernel_abc(simulated, observed, factor, number), NAMES)
+    if found is not None and len(simulated) and np.abs(np.asarray(simulated, dtype=float)).max() < 1e3 and width == 1:
+        squared = ((np.asarray(simulated, dtype=float) - observed) ** 2).sum(axis=1)
+        with np.errstate(divide="ignore"):
+            density = np.log(np.exp(-0.5 * squared).sum()) - np.log(number) - 0.5 * q * np.log(2.0 * np.pi)
+        assert density == -np.inf or abs(found - density) < 1e-9 * (1.0 + abs(density))
+    kept(lambda: lf.log_mmd_abc(list(simulated), observed, width, number), NAMES)
+
+
+@given(case=simulations(), shrinkage=st.sampled_from([0.0, 0.0, 0.5, 1.0, -0.5, 2.0, np.nan]))
+def test_normal_estimates(case, shrinkage):
+    simulated, observed = case
+    kept(lambda: lf.log_normal_unbiased(simulated, observed), NAMES)
+    found = kept(lambda: lf.log_synthetic(simulated, observed, shrinkage), NAMES)
+    if found is None or found == -np.inf:
+        return
+    simulated = np.asarray(simulated, dtype=float)
+    covariance = np.atleast_2d(np.cov(simulated.T))
+    covariance = (1.0 - shrinkage) * covariance + shrinkage * np.diag(np.diag(covariance))
+    if np.linalg.cond(covariance) < 1e6 and 1e-200 < np.trace(covariance) < 1e200:
+        off = observed - simulated.mean(axis=0)
+        expected = off @ np.linalg.solve(covariance, off) + np.linalg.slogdet(2.0 * np.pi * covariance)[1]
+        assert abs(found + 0.5 * expected) < 1e-6 * (1.0 + abs(expected))
+
+
+@given(data=st.data(), case=simulations(), quantile=st.sampled_from([0.5, 1.0, 0.1, 0.0, -1.0, 2.0, np.nan]))
+def test_rejection(data, case, quantile):
+    summaries, observed = case
+    found = kept(lambda: lf.rejection(summaries, observed, quantile), NAMES)
+    if found is None:
+        return
+    assert abs(found.weights.sum() - 1.0) < 1e-9
+    assert (found.weights >= 0.0).all()
+    near = np.asarray(summaries, dtype=float)[found.index]
+    latent = data.draw(arrays((len(near), 2)))
+    kept(lambda: lf.regression_adjusted(latent, near, observed, found.weights), NAMES)
+
+
+@given(values=st.sampled_from([(3,), (0,), (2, 0), (2, 3), (2, 2, 2)]).flatmap(arrays))
+def test_data_points(values):
+    found = kept(lambda: lf.as_data_points(values), NAMES)
+    assert found is None or found.ndim == 2
+
+
+@given(data=st.data(), d=st.integers(1, 2), rng=seeds(), scale=powers(), share=st.sampled_from([0.0, 0.3, 1.0]))
+def test_bandwidths(data, d, rng, scale, share):
+    observed = data.draw(arrays((2,)))
+    prior = data.draw(arrays((60, d)))
+
+    def simulate(positions):
+        out = scale * rng.standard_normal((len(positions), 2)) + positions[:, :1]
+        out[rng.random(len(out)) < share] = np.nan
+        return out
+
+    # TooManyFailures is about the pilot simulations.
+    pilot = kept(lambda: lf.explore(prior, simulate, observed, 100, 5, rng), (*NAMES, "pilot"))
+    if pilot is not None:
+        number = data.draw(st.sampled_from([1, 10]))
+        found = kept(lambda: lf.choose_bandwidth(pilot, np.asarray(observed, dtype=float), number, 1.0), NAMES)
+        assert found is None or np.isfinite(found.factor).all()
+
+
+@given(data=st.data(), times=st.integers(0, 4))
+def test_simulators(data, times):
+    whole = np.reshape(data.draw(arrays((times, 2))), (times, 2))
+    rows = iter(whole)
+    one_by_one = kept(lambda: lf.simulate_repeatedly(lambda: next(rows), None, times), NAMES)
+    together = kept(lambda: lf.simulate_together(lambda: whole, None, times), NAMES)
+    is_whole = np.isfinite(whole).all(axis=1)
+    assert len(one_by_one.summaries) == len(together.summaries) == is_whole.sum()
+    assert one_by_one.failed == together.failed == (~is_whole).sum()
+
+
+@given(fails=st.lists(st.integers(0, 3), max_size=5), retries=st.integers(-1, 2))
+def test_batches(fails, retries):
+    left = dict(enumerate(fails))
+
+    def task(index):
+        left[index] -= 1
+        if left[index] >= 0:
+            raise OSError("again")
+        return index
+
+    found = kept(lambda: list(lf.run_batches(task, range(len(fails)), lambda i: (i,), retries=retries)), NAMES)
+    if found is not None:
+        assert [b.index for b in found] == list(range(len(fails)))
+        assert [b.error is None for b in found] == [f <= retries for f in fails]

@@ -1,0 +1,119 @@
+"""Tempering, folds, moves and population Monte Carlo on every kind of array and odd targets."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pymc_kernel import smc
+from pymc_kernel.scores import Finite, Lite, Values
+from pymc_kernel.smc import folds, population, tempering
+from tests.fuzz.contract import kept
+from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
+
+NAMES = (
+    "particles", "positions", "log_weights", "log_likelihood", "log_prior", "moves", "threshold", "schedule",
+    "density", "draw", "coordinates", "log_density",
+)  # fmt: skip
+MOVES = {
+    "walk": smc.Walk(),
+    "plain walk": smc.Walk(learn_covariance=False, scale=1.0),
+    "Kameleon": smc.Kameleon(),
+    "values": smc.Hamiltonian(Values(max_iterations=2), max_steps=2),
+    "lite": smc.Hamiltonian(Lite(), max_steps=2),
+}
+
+
+def state_of(call):
+    """Return what ``kept`` does for a state, which may hold NaN: log densities of places that cannot be."""
+    found = kept(lambda: SimpleNamespace(state=call()), NAMES)
+    return None if found is None else found.state
+
+
+def numbers(rng, x, kind):
+    """Return a log density (n,) of places that is constant, normal, or something worse for some of them."""
+    values = {"constant": np.zeros(len(x)), "normal": -0.5 * (np.clip(x, -1e10, 1e10) ** 2).sum(axis=1)}.get(kind)
+    if values is None:
+        values = rng.standard_normal(len(x))
+        values[rng.random(len(x)) < 0.5] = {"nan": np.nan, "minus": -np.inf, "plus": np.inf, "huge": -1e150}[kind]
+    return values
+
+
+KINDS = ["constant", "normal", "normal", "nan", "minus", "plus", "huge"]
+
+
+@pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
+@given(data=st.data(), rng=seeds(), prior=st.sampled_from(KINDS), likelihood=st.sampled_from(KINDS))
+def test_stages(moves, data, rng, prior, likelihood):
+    n, d = data.draw(st.sampled_from([0, 1, 2, 5, 12, 12])), data.draw(st.sampled_from([1, 2]))
+    x = np.reshape(np.asarray(data.draw(arrays((n, d))), dtype=float), (n, d))
+
+    def evaluate(places):
+        return numbers(rng, places, prior), numbers(rng, places, likelihood)
+
+    config = smc.Config(moves, max_moves=4, num_folds=data.draw(st.sampled_from([1, 2, 4])))
+    state = state_of(lambda: smc.init(smc.Evaluated(x, *evaluate(x))))
+    if state is None:
+        return
+    found = state_of(lambda: smc.step(rng, state, evaluate, config)[0])
+    if found is not None:
+        assert np.isfinite(found.particles.positions).all()
+        assert 0.0 < found.inverse_temperature <= 1.0
+
+
+@given(ancestors=st.lists(st.integers(0, 9), min_size=1, max_size=12).map(sorted), number=st.integers(1, 12))
+def test_folds_are_whole(ancestors, number):
+    edges = folds.descend(folds.split(10, number), np.array(ancestors), number)
+    assert edges[0] == 0
+    assert edges[-1] == len(ancestors)
+    assert (np.diff(edges) > 0).all()
+
+
+@given(data=st.data(), d=dimensions(), rng=seeds(), kind=st.sampled_from(KINDS))
+def test_population(data, d, rng, kind):
+    n = data.draw(sizes(0, 6))
+    x, weights = data.draw(arrays((n, d))), data.draw(arrays((data.draw(st.sampled_from([n, n, n, 2])),)))
+    config = population.Config(
+        drift=data.draw(st.sampled_from(["kernel", "none", lambda y: np.full_like(y, np.nan)])),
+        weights=data.draw(st.sampled_from(["mixture", "own"])),
+        estimator=Finite(num_features=5),
+    )
+    state = kept(lambda: population.init(rng, x, weights, config), NAMES)
+    if state is None:
+        return
+    for _ in range(3):
+        found = kept(lambda s=state: population.step(rng, s, lambda y: numbers(rng, y, kind), config), NAMES)
+        if found is None:
+            return
+        state = found[0]
+    found = kept(lambda: population.weighted_draws(state), NAMES)
+    assert found is None or abs(found[1].sum() - 1.0) < 1e-9
+    kept(lambda: population.forget(rng, state, n, config), NAMES)
+
+
+WRONG = [np.nan, np.inf, -1.0, 0.0, 2.0, "many", None, [1.0, 2.0]]
+SETTINGS = {
+    tempering.Config: ["threshold", "min_moves", "max_moves", "correlation", "resampling", "num_folds", "moves"],
+    population.Config: ["drift", "drift_size", "scales", "weights", "resampling", "estimator"],
+    smc.Walk: ["scale", "target_accept", "learning_rate"],
+    smc.Hamiltonian: ["estimator", "exploring_share", "max_steps"],
+}
+MEANT = [("scales", 2.0), ("scales", [1.0, 2.0]), ("scale", 2.0), ("scale", None), ("learning_rate", 2.0)]
+MEANT += [("learning_rate", None)]
+
+
+@pytest.mark.parametrize(("config", "name"), [(c, name) for c, names in SETTINGS.items() for name in names])
+def test_settings_without_meaning_are_named(config, name):
+    for wrong in WRONG:
+        if (name, wrong) not in MEANT:
+            assert kept(lambda w=wrong: config(**{name: w}), (name,)) is None, wrong
+
+
+@given(scale=powers(), rng=seeds(), d=st.integers(1, 3))
+def test_units_of_particles_do_not_matter(scale, rng, d):
+    x = scale * rng.standard_normal((20, d))
+    state = smc.init(smc.Evaluated(x, np.zeros(20), np.zeros(20)))
+    found = state_of(lambda: smc.step(rng, state, lambda y: (np.zeros(20), np.zeros(20)), smc.Config(smc.Walk())))
+    assert found is not None or abs(np.log10(scale)) > 100
