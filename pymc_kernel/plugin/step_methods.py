@@ -22,6 +22,7 @@ from pymc_kernel import scores
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc, noise
+from pymc_kernel.mcmc.coverage import is_missing_mass
 from pymc_kernel.plugin.foreign_steps import model_in_question
 from pymc_kernel.plugin.likelihoods import block_of
 from pymc_kernel.plugin.model_functions import compile_log_density
@@ -591,6 +592,19 @@ class KernelHMC(TransitionStep):
         if self.tune and state is not None and state.iteration < self.num_tune:
             self.transition = kernel_hmc.finish(state._replace(iteration=self.num_tune), self.config)
         return super().stop_tuning()
+
+    def _trouble(self, state) -> str:
+        found = super()._trouble(state)
+        if found or self.draw != self.num_tune + self.num_draws:
+            return found
+        coverage = kernel_hmc.coverage(state)
+        if coverage is None or not is_missing_mass(coverage):
+            return ""
+        return (
+            f"a chain has met places where the density is {math.exp(min(coverage.excess, 20.0)):.2g} times as high, "
+            f"against its surrogate, as elsewhere, and the tail of these ratios (Pareto shape {coverage.shape:.2g}) "
+            "tells of more: draws from a part of the posterior are likely to be missing. "
+        )
 
     def _stats(self, state, info):
         return super()._stats(state, info) | {
