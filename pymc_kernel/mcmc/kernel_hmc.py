@@ -167,6 +167,7 @@ class Fit(NamedTuple):
     surrogate: KernelExpansion  # in x
     estimator: object  # with its settings chosen
     quality: float  # leave-one-out error of values, or held-out score-matching loss
+    shape: tuple[np.ndarray, np.ndarray]  # mean (d,) and factor (d, d) of the places visited
 
 
 class State(NamedTuple):
@@ -497,7 +498,7 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
     previous = states[0].fit
     search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
     visited = bulk_of(states)
-    mean, factor = _recent_shape(states)
+    shape = mean, factor = _recent_shape(states)
     try:
         if isinstance(config.estimator, Values):
             rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
@@ -513,6 +514,8 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
                 max_iterations=None if search else _FEW_ITERATIONS,
                 noisy=config.noisy,
             )
+            if surrogate.has_trend:
+                mean, factor = _shape_of_trend(surrogate.expansion) or (mean, factor)
             expansion, quality = change_variables(surrogate.expansion, factor, mean), surrogate.error
         else:
             estimator, quality = config.estimator if previous is None else previous.estimator, math.nan
@@ -531,7 +534,20 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
     step_size = choose_step_size(starts, momenta, expansion)
     num_steps = choose_num_steps(starts, momenta, step_size, config.max_steps, expansion)
     flattened = scaled_expansion(expansion, _INVERSE_TEMPERATURE)
-    return Fit(mean, factor, expansion, flattened, step_size, num_steps, surrogate, estimator, quality)
+    return Fit(mean, factor, expansion, flattened, step_size, num_steps, surrogate, estimator, quality, shape)
+
+
+def _shape_of_trend(expansion) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return mean and factor of the normal distribution with the quadratic part of a surrogate; None if there is none.
+
+    In many dimensions the covariance of the places visited is a poor one for as long as a chain tunes.
+    """
+    inverse = definite_cholesky(-expansion.quadratic[::-1, ::-1])
+    if inverse is None:
+        return None
+    # With P = -quadratic and J the reversal of rows, J P J = L L', so that P^-1 = F F' for the lower F = J L^-T J.
+    factor = np.ascontiguousarray(np.linalg.inv(inverse).T[::-1, ::-1])
+    return expansion.centre + factor @ (factor.T @ expansion.linear), factor
 
 
 def bulk_of(states: Sequence[State], fraction: float = 2.0 / 3.0) -> np.ndarray:
@@ -589,7 +605,7 @@ def with_fit(state: State, learnt: Fit, config: Config, places: np.ndarray | Non
     counts[_SURROGATE] = np.minimum(counts[_SURROGATE], _MEMORY_OF_OLD_FIT)
     survey = np.empty((0, state.position.size)) if places is None else places
     # A chain that is still on its way, while others that it learns with have arrived, keeps its walk.
-    shape = state.walk if state.arrival else state.walk._replace(mean=learnt.mean, factor=learnt.factor)
+    shape = state.walk if state.arrival else state.walk._replace(mean=learnt.shape[0], factor=learnt.shape[1])
     state = state._replace(fit=learnt, counts=counts, num_fits=state.num_fits + 1, survey=survey, walk=shape)
     worth = state.measures.min(axis=1)
     exploring = max(worth[_WALK], worth[_DIFFERENCE])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg import cho_solve, solve_triangular
+from scipy.linalg import cho_solve, lstsq, solve_triangular
 from scipy.linalg.lapack import dpotrf, dpotri, dpstrf
 from scipy.optimize import minimize
 
@@ -82,6 +82,8 @@ class FittedValues(KernelExpansion):
     hyperparameters: Hyperparameters
     error: float
     posterior: "_Posterior" = field(repr=False)
+    has_trend: bool = False
+    """Whether a quadratic was fitted by itself, as is done in many dimensions once there are enough values."""
 
     @one_blas_thread
     def covariance(self, x) -> np.ndarray:
@@ -174,7 +176,10 @@ class Values:
         n, d = points.shape
         if values.shape != (n,):
             raise ValueError(f"values must have shape ({n},), one per point, got {values.shape}.")
-        points, values = self._usable(points, values, d)
+        # With more coefficients than the hyperparameters are learnt from, a quadratic is fitted by itself.
+        needs_trend = not noisy and _num_coefficients(d) > self.learn_points
+        fewest_for_trend = _num_coefficients(d) + 2 * d
+        points, values = self._usable(points, values, fewest_for_trend if needs_trend else _LEAST_POINTS + 5 * d)
         # Far from the mode the best points differ by more than the window; in units of it all is as it is elsewhere.
         unit = max(1.0, float(np.ptp(values)) / self._window(d))
         values = values / unit
@@ -187,7 +192,12 @@ class Values:
             factor = _whitening(points)
         whitened = np.linalg.solve(factor, (points - mean).T).T
         reference = np.quantile(values, _REFERENCE_QUANTILE)
-        data = _Data(whitened, values - reference, np.maximum(reference - values, 0.0), self.kernel)
+        trend = np.zeros(values.size), np.zeros(d), np.zeros((d, d))
+        has_trend = needs_trend and values.size >= fewest_for_trend
+        if has_trend:
+            trend = _quadratic_trend(whitened, values)
+        departures = values - reference - trend[0]
+        data = _Data(whitened, departures, np.maximum(reference - values, 0.0), self.kernel)
         chosen = rng.choice(values.size, min(values.size, self.learn_points), replace=False)
         small = data.take(chosen)
         limit = self.max_iterations if max_iterations is None else max_iterations
@@ -195,8 +205,8 @@ class Values:
         pivots, weights, posterior = data.regress(hyper, self.max_points)
         # quadratic (1 + z.z_j / d)^2 summed with weights is a polynomial; the constant is dropped.
         scaled = 2.0 * hyper.quadratic / d
-        linear = scaled * (weights @ whitened[pivots])
-        quadratic = scaled / d * (whitened[pivots].T * weights) @ whitened[pivots]
+        linear = scaled * (weights @ whitened[pivots]) + trend[1]
+        quadratic = scaled / d * (whitened[pivots].T * weights) @ whitened[pivots] + trend[2]
         inverse = np.linalg.inv(factor)
         kept, coefficients = data.take(pivots).compress(hyper, weights)
         expansion = radial_expansion(
@@ -210,17 +220,18 @@ class Values:
         )
         posterior = replace(posterior, mean=mean, inverse=inverse, unit=unit)
         return FittedValues(
-            scaled_expansion(expansion, unit), hyper, unit * small.leave_one_out_error(hyper), posterior
+            scaled_expansion(expansion, unit), hyper, unit * small.leave_one_out_error(hyper), posterior, has_trend
         )
 
     def _window(self, num_dims):
         return 4.0 * num_dims + 10.0 if self.window is None else self.window
 
-    def _usable(self, points, values, num_dims):
+    def _usable(self, points, values, num_wanted):
+        num_dims = points.shape[1]
         finite = np.isfinite(values) & np.isfinite(points).all(axis=1)
         if finite.any():
             # On the way in from a far start the density grows fast, and few points are within the window.
-            least = min(int(finite.sum()), _LEAST_POINTS + 5 * num_dims)
+            least = min(int(finite.sum()), num_wanted)
             level = np.sort(values[finite])[-least]
             finite &= values >= min(level, values[finite].max() - self._window(num_dims))
         if finite.sum() < num_dims + 3:
@@ -229,6 +240,28 @@ class Values:
                 f"{num_dims + 3} are needed in {num_dims} dimensions."
             )
         return points[finite], values[finite]
+
+
+def _num_coefficients(num_dims: int) -> int:
+    """Return how many coefficients a quadratic has."""
+    return (num_dims + 1) * (num_dims + 2) // 2
+
+
+def _quadratic_trend(whitened, values) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a least-squares quadratic, up to a constant: at the points (n,), its slope (d,) and curvature (d, d).
+
+    In many dimensions the values that the hyperparameters are learnt from are too few to tell a quadratic from
+    anything else. With more values than coefficients in all, there is no need to guess: the trend of a Gaussian is
+    exact, and the kernels are left with what departs from it. O(n c^2) for c coefficients.
+    """
+    d = whitened.shape[1]
+    rows, columns = np.triu_indices(d)
+    design = np.hstack([np.ones((values.size, 1)), whitened, whitened[:, rows] * whitened[:, columns]])
+    centre = values.mean()
+    coefficients = lstsq(design, values - centre, cond=1e-10, lapack_driver="gelsy", check_finite=False)[0]
+    curvature = np.zeros((d, d))
+    curvature[rows, columns] = coefficients[d + 1 :]
+    return design @ coefficients, coefficients[1 : d + 1], curvature + curvature.T
 
 
 def _whitening(points: np.ndarray) -> np.ndarray:

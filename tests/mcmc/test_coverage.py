@@ -50,7 +50,9 @@ def tuned(spread, rng, config):
     surrogate = Values().fit(points, -0.5 * (points**2).sum(axis=1) / spread**2, rng, noisy=False)
     expansion, unit = surrogate.expansion, np.eye(2)
     flattened = scaled_expansion(expansion, 0.5)
-    fit = kh.Fit(np.zeros(2), unit, expansion, flattened, 0.5 * spread, 5, surrogate, Values(), 0.0)
+    fit = kh.Fit(
+        np.zeros(2), unit, expansion, flattened, 0.5 * spread, 5, surrogate, Values(), 0.0, (np.zeros(2), unit)
+    )
     state = kh.init(np.zeros(2), 0.0, config)._replace(fit=fit, arrival=None)
     measures = np.zeros_like(state.measures)
     measures[kh.KINDS.index("4 trajectories")] = 1.0
