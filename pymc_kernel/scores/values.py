@@ -25,6 +25,7 @@ __all__ = ["FittedValues", "Hyperparameters", "Values"]
 
 _REFERENCE_QUANTILE = 0.75
 _ROUGH_ITERATIONS = 8
+_TOLERANCE = 1e-5  # of the log marginal likelihood, relative: some hundredths, where one is next to nothing
 _PRIOR_SD = 2.0  # of the log length scales
 _PRIOR_SD_NOISY = 1.0
 _COMPRESSION = 1e-3  # in units of the log density
@@ -320,9 +321,9 @@ class _Data:
         if info != 0:
             return 1e12, np.zeros_like(logs)
         log_det = 2.0 * np.log(np.diag(factor)).sum()
-        inverse, _ = dpotri(factor, lower=1)
-        inverse = np.tril(inverse)
-        inverse += np.tril(inverse, -1).T
+        inverse, _ = dpotri(factor, lower=1)  # zero above the diagonal, as the factor is
+        inverse = inverse + inverse.T
+        inverse[np.diag_indices_from(inverse)] *= 0.5
         weights = inverse @ self.values
         value = 0.5 * self.values @ weights + 0.5 * log_det
         gain = 0.5 * (inverse - np.outer(weights, weights))
@@ -471,7 +472,8 @@ def _learn(data: _Data, start: Hyperparameters | None, only_start, max_iteration
         return value + 0.5 * off @ off, gradient
 
     def search(logs, iterations):
-        return minimize(penalised, logs, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations})
+        options = {"maxiter": iterations, "ftol": _TOLERANCE}
+        return minimize(penalised, logs, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
 
     starts = [np.clip(s.pack(), *np.array(bounds).T) for s in starts]
     if len(starts) > 1:
