@@ -14,6 +14,9 @@ leapfrog trajectories along it, and accepts with the true, or estimated and kept
 - Until the log density has stopped rising nothing is learnt about the posterior: the way to it has a walk of its own,
   see ``burn_in``, and is forgotten.
 - Each kind of move is measured while tuning, and the shares follow from that. After tuning all is frozen.
+- Whether the surrogate covers the density is judged from the draws after tuning, see ``coverage``.
+- In many dimensions trajectories run in the shape of the surrogate's quadratic part, where there are enough values to
+  fit one, and not in that of the few places visited.
 
 Imports NumPy, Numba and the lower floors only.
 """

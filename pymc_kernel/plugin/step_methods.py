@@ -519,6 +519,10 @@ class KernelHMC(TransitionStep):
     one of any run is ``pk.scores.Values().fit(draws, log_density)``, on draws in the unconstrained space and
     ``sample_stats["log_density"]``.
 
+    A surrogate that is far too low somewhere, as in the neck of a funnel, never leads there, and chains look well mixed
+    without it. At the last draw of a chain the ratios of the density to the surrogate are judged as importance weights
+    are, by the Pareto shape of their tail, and a warning says where a part of the posterior is likely to be missing.
+
     Source: Strathmann et al. (2015); Strathmann (2018), chapter 4; Rasmussen (2003) for values; Liu (2001), section
     9.4.3, for chains on a surrogate.
 

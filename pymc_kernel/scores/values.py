@@ -105,7 +105,9 @@ class Values:
     """Kernel regression on log-density values: kernel = radial + quadratic polynomial, noise by depth.
 
     The quadratic makes Gaussian targets exact. The radial part has a length scale for every whitened coordinate,
-    so that directions in which the log density is quadratic cost no points. Two kinds of noise: a nugget (the
+    so that directions in which the log density is quadratic cost no points. Exact values in so many dimensions that a
+    quadratic has more coefficients than ``learn_points`` (24 by default) are first fitted by a quadratic alone, once
+    there are as many of them, and the kernels are left with the rest. Two kinds of noise: a nugget (the
     noise of estimated densities), and one that grows in proportion to the depth below the bulk, which says that
     an error of one matters where the density is high and not where it is next to nothing. All is chosen by the
     marginal likelihood with its exact gradient.
