@@ -14,6 +14,9 @@ leapfrog trajectories along it, and accepts with the true, or estimated and kept
 - Until the log density has stopped rising nothing is learnt about the posterior: the way to it has a walk of its own,
   see ``burn_in``, and is forgotten.
 - Each kind of move is measured while tuning, and the shares follow from that. After tuning all is frozen.
+- Whether the surrogate covers the density is judged from the draws after tuning, see ``coverage``.
+- In many dimensions trajectories run in the shape of the surrogate's quadratic part, where there are enough values to
+  fit one, and not in that of the few places visited.
 
 Imports NumPy, Numba and the lower floors only.
 """
@@ -30,12 +33,19 @@ import numpy as np
 from pymc_kernel.linalg import definite_cholesky, lower_times, solve_lower
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import burn_in, noise
+from pymc_kernel.mcmc.coverage import Coverage, coverage_of
 from pymc_kernel.mcmc.history import History, append, empty_history
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept
 from pymc_kernel.mcmc.survey import survey
 from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, leapfrog, surrogate_chain, vary_step_size
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables, scaled_expansion
+from pymc_kernel.scores.expansion import (
+    Expansion,
+    KernelExpansion,
+    change_variables,
+    scaled_expansion,
+    value_and_score,
+)
 from pymc_kernel.scores.validation import cross_validate
 from pymc_kernel.scores.values import Values
 
@@ -48,6 +58,7 @@ __all__ = [
     "adapt",
     "bulk_of",
     "check_surrogate_moves",
+    "coverage",
     "finish",
     "fit_scores",
     "init",
@@ -84,6 +95,7 @@ _SURVEY_SHARE = 0.15  # of all moves while tuning, once there is a surrogate fro
 _LARGEST_SURVEY = 60
 _NUM_EVALUATED = 20_000  # evaluations remembered while tuning
 _NUM_VISITED = 4000
+_NUM_EXCESSES = 4000  # draws after tuning, of which every second one is dropped when they are full
 _FIRST_FIT_DRAWS = 100
 _GROWTH = 1.15  # of the number of draws from one fit to the next
 _LAST_FIT_SHARE = 0.9  # of tuning; what is left measures the moves of the last fit
@@ -166,6 +178,7 @@ class Fit(NamedTuple):
     surrogate: KernelExpansion  # in x
     estimator: object  # with its settings chosen
     quality: float  # leave-one-out error of values, or held-out score-matching loss
+    shape: tuple[np.ndarray, np.ndarray]  # mean (d,) and factor (d, d) of the places visited
 
 
 class State(NamedTuple):
@@ -188,6 +201,7 @@ class State(NamedTuple):
     num_learnt: int  # draws that the shape of the walk is learnt from: those since the burn-in
     num_fits: int
     rejections: int  # in a row, up to now
+    excesses: History | None  # (n, 1) log density less the surrogate at the draws after tuning, None while it lasts
 
 
 class Info(NamedTuple):
@@ -228,6 +242,7 @@ def init(position, log_density: float, config: Config) -> State:
         num_learnt=0,
         num_fits=0,
         rejections=0,
+        excesses=None,
     )
 
 
@@ -240,7 +255,8 @@ def _exploring(num_kinds: int, difference_share: float) -> np.ndarray:
 def relocate(state: State, position, log_density: float) -> State:
     """Return the state moved to ``position`` with its log density, all that was learnt kept."""
     position, log_density = checked_start(position, log_density, state.position.size)
-    return state._replace(position=position, log_density=log_density)
+    excesses = None if state.excesses is None else empty_history(_NUM_EXCESSES, 1)
+    return state._replace(position=position, log_density=log_density, excesses=excesses)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -292,14 +308,33 @@ def step(
     if np.array_equal(proposal, state.position):
         # The surrogate's own chain has not moved: there is nothing to evaluate.
         info = Info(False, 1.0, scale, proposal, state.log_density, kind, 0.0, num_steps)
-        return state._replace(rejections=state.rejections + 1), info
+        return _recorded(state._replace(rejections=state.rejections + 1)), info
     proposed = log_density(proposal) if np.isfinite(proposal).all() else -math.inf
     gain = proposed - state.log_density + log_ratio
     accepted, probability = metropolis_accept(rng, gain)
     info = Info(accepted, probability, scale, proposal, proposed, kind, -gain, num_steps)
     if accepted:
-        return state._replace(position=proposal, log_density=proposed, rejections=0), info
-    return state._replace(rejections=state.rejections + 1), info
+        return _recorded(state._replace(position=proposal, log_density=proposed, rejections=0)), info
+    return _recorded(state._replace(rejections=state.rejections + 1)), info
+
+
+def _recorded(state):
+    """Return the state with one more draw in the record that :func:`coverage` judges."""
+    if state.excesses is None or state.fit is None:
+        return state
+    here = _to_unit(state.fit.factor, state.fit.mean, state.position)
+    value = value_and_score(here, state.fit.expansion, np.empty_like(here))
+    return state._replace(excesses=append(state.excesses, np.array([state.log_density - value])))
+
+
+def coverage(state: State) -> Coverage | None:
+    """Return how far the surrogate covers the density, from the draws after tuning; None where it is not used.
+
+    Nor where the log density is estimated: weights are then as noisy as the estimates.
+    """
+    if state.excesses is None or not state.excesses.count or not state.shares[_SURROGATE].sum() > 0.0:
+        return None
+    return coverage_of(state.excesses.buffer[: state.excesses.count, 0])
 
 
 def _difference(rng, state):
@@ -475,7 +510,7 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
     previous = states[0].fit
     search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
     visited = bulk_of(states)
-    mean, factor = _recent_shape(states)
+    shape = mean, factor = _recent_shape(states)
     try:
         if isinstance(config.estimator, Values):
             rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
@@ -491,6 +526,8 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
                 max_iterations=None if search else _FEW_ITERATIONS,
                 noisy=config.noisy,
             )
+            if surrogate.has_trend:
+                mean, factor = _shape_of_trend(surrogate.expansion) or (mean, factor)
             expansion, quality = change_variables(surrogate.expansion, factor, mean), surrogate.error
         else:
             estimator, quality = config.estimator if previous is None else previous.estimator, math.nan
@@ -509,7 +546,20 @@ def refit(rng: np.random.Generator, states: Sequence[State], config: Config) -> 
     step_size = choose_step_size(starts, momenta, expansion)
     num_steps = choose_num_steps(starts, momenta, step_size, config.max_steps, expansion)
     flattened = scaled_expansion(expansion, _INVERSE_TEMPERATURE)
-    return Fit(mean, factor, expansion, flattened, step_size, num_steps, surrogate, estimator, quality)
+    return Fit(mean, factor, expansion, flattened, step_size, num_steps, surrogate, estimator, quality, shape)
+
+
+def _shape_of_trend(expansion) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return mean and factor of the normal distribution with the quadratic part of a surrogate; None if there is none.
+
+    In many dimensions the covariance of the places visited is a poor one for as long as a chain tunes.
+    """
+    inverse = definite_cholesky(-expansion.quadratic[::-1, ::-1])
+    if inverse is None:
+        return None
+    # With P = -quadratic and J the reversal of rows, J P J = L L', so that P^-1 = F F' for the lower F = J L^-T J.
+    factor = np.ascontiguousarray(np.linalg.inv(inverse).T[::-1, ::-1])
+    return expansion.centre + factor @ (factor.T @ expansion.linear), factor
 
 
 def bulk_of(states: Sequence[State], fraction: float = 2.0 / 3.0) -> np.ndarray:
@@ -570,7 +620,7 @@ def with_fit(state: State, learnt: Fit, config: Config, places: np.ndarray | Non
     counts[_SURROGATE] = np.minimum(counts[_SURROGATE], _MEMORY_OF_OLD_FIT)
     survey = np.empty((0, state.position.size)) if places is None else places
     # A chain that is still on its way, while others that it learns with have arrived, keeps its walk.
-    shape = state.walk if state.arrival else state.walk._replace(mean=learnt.mean, factor=learnt.factor)
+    shape = state.walk if state.arrival else state.walk._replace(mean=learnt.shape[0], factor=learnt.shape[1])
     state = state._replace(fit=learnt, counts=counts, num_fits=state.num_fits + 1, survey=survey, walk=shape)
     worth = state.measures.min(axis=1)
     exploring = max(worth[_WALK], worth[_DIFFERENCE])
@@ -616,7 +666,8 @@ def finish(state: State, config: Config) -> State:
     """
     d = state.position.size
     settled = state.walk._replace(noise=noise.settled(state.walk.noise))
-    state = state._replace(evaluated=empty_history(0, d + 1), survey=np.empty((0, d)), walk=settled)
+    excesses = None if config.noisy else empty_history(_NUM_EXCESSES, 1)
+    state = state._replace(evaluated=empty_history(0, d + 1), survey=np.empty((0, d)), walk=settled, excesses=excesses)
     if state.fit is None and not state.shares[_DIFFERENCE]:
         return state  # too short for differences even
     worth = state.measures.min(axis=1)

@@ -22,6 +22,7 @@ from pymc_kernel import scores
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc, noise, unvisited
+from pymc_kernel.mcmc.coverage import is_missing_mass
 from pymc_kernel.plugin.foreign_steps import model_in_question
 from pymc_kernel.plugin.likelihoods import block_of
 from pymc_kernel.plugin.model_functions import compile_log_density
@@ -606,6 +607,10 @@ class KernelHMC(TransitionStep):
     one of any run is ``pk.scores.Values().fit(draws, log_density)``, on draws in the unconstrained space and
     ``sample_stats["log_density"]``.
 
+    A surrogate that is far too low somewhere, as in the neck of a funnel, never leads there, and chains look well mixed
+    without it. At the last draw of a chain the ratios of the density to the surrogate are judged as importance weights
+    are, by the Pareto shape of their tail, and a warning says where a part of the posterior is likely to be missing.
+
     Source: Strathmann et al. (2015); Strathmann (2018), chapter 4; Rasmussen (2003) for values; Liu (2001), section
     9.4.3, for chains on a surrogate.
 
@@ -687,6 +692,19 @@ class KernelHMC(TransitionStep):
         if self.tune and state is not None and state.iteration < self.num_tune:
             self.transition = kernel_hmc.finish(state._replace(iteration=self.num_tune), self.config)
         return super().stop_tuning()
+
+    def _trouble(self, state) -> str:
+        found = super()._trouble(state)
+        if found or self.draw != self.num_tune + self.num_draws:
+            return found
+        coverage = kernel_hmc.coverage(state)
+        if coverage is None or not is_missing_mass(coverage):
+            return ""
+        return (
+            f"a chain has met places where the density is {math.exp(min(coverage.excess, 20.0)):.2g} times as high, "
+            f"against its surrogate, as elsewhere, and the tail of these ratios (Pareto shape {coverage.shape:.2g}) "
+            "tells of more: draws from a part of the posterior are likely to be missing. "
+        )
 
     def _stats(self, state, info):
         return super()._stats(state, info) | {

@@ -11,7 +11,7 @@ from functools import cached_property
 from numbers import Real
 
 import numpy as np
-from scipy.linalg import cho_solve, solve_triangular
+from scipy.linalg import cho_solve, lstsq, solve_triangular
 from scipy.linalg.lapack import dpotrf, dpotri, dpstrf
 from scipy.optimize import minimize
 
@@ -27,6 +27,7 @@ __all__ = ["FittedValues", "Hyperparameters", "Values"]
 
 _REFERENCE_QUANTILE = 0.75
 _ROUGH_ITERATIONS = 8
+_TOLERANCE = 1e-5  # of the log marginal likelihood, relative: some hundredths, where one is next to nothing
 _PRIOR_SD = 2.0  # of the log length scales
 _PRIOR_SD_NOISY = 1.0
 _COMPRESSION = 1e-3  # in units of the log density
@@ -84,6 +85,8 @@ class FittedValues(KernelExpansion):
     hyperparameters: Hyperparameters
     error: float
     posterior: "_Posterior" = field(repr=False)
+    has_trend: bool = False
+    """Whether a quadratic was fitted by itself, as is done in many dimensions once there are enough values."""
 
     @within_range
     @one_blas_thread
@@ -105,7 +108,9 @@ class Values:
     """Kernel regression on log-density values: kernel = radial + quadratic polynomial, noise by depth.
 
     The quadratic makes Gaussian targets exact. The radial part has a length scale for every whitened coordinate,
-    so that directions in which the log density is quadratic cost no points. Two kinds of noise: a nugget (the
+    so that directions in which the log density is quadratic cost no points. Exact values in so many dimensions that a
+    quadratic has more coefficients than ``learn_points`` (24 by default) are first fitted by a quadratic alone, once
+    there are as many of them, and the kernels are left with the rest. Two kinds of noise: a nugget (the
     noise of estimated densities), and one that grows in proportion to the depth below the bulk, which says that
     an error of one matters where the density is high and not where it is next to nothing. All is chosen by the
     marginal likelihood with its exact gradient.
@@ -188,7 +193,10 @@ class Values:
         n, d = points.shape
         if values.shape != (n,):
             raise ValueError(f"values must have shape ({n},), one per point, got {values.shape}.")
-        points, values = self._usable(points, values, d)
+        # With more coefficients than the hyperparameters are learnt from, a quadratic is fitted by itself.
+        needs_trend = not noisy and _num_coefficients(d) > self.learn_points
+        fewest_for_trend = _num_coefficients(d) + 2 * d
+        points, values = self._usable(points, values, fewest_for_trend if needs_trend else _LEAST_POINTS + 5 * d)
         check_magnitude(points, "points")
         # Far from the mode the best points differ by more than the window; in units of it all is as it is elsewhere.
         unit = max(1.0, float(np.ptp(values)) / self._window(d))
@@ -202,7 +210,12 @@ class Values:
             factor = _whitening(points)
         whitened = np.linalg.solve(factor, (points - mean).T).T
         reference = np.quantile(values, _REFERENCE_QUANTILE)
-        data = _Data(whitened, values - reference, np.maximum(reference - values, 0.0), self.kernel)
+        trend = np.zeros(values.size), np.zeros(d), np.zeros((d, d))
+        has_trend = needs_trend and values.size >= fewest_for_trend
+        if has_trend:
+            trend = _quadratic_trend(whitened, values)
+        departures = values - reference - trend[0]
+        data = _Data(whitened, departures, np.maximum(reference - values, 0.0), self.kernel)
         chosen = rng.choice(values.size, min(values.size, self.learn_points), replace=False)
         small = data.take(chosen)
         limit = self.max_iterations if max_iterations is None else max_iterations
@@ -210,8 +223,8 @@ class Values:
         pivots, weights, posterior = data.regress(hyper, self.max_points)
         # quadratic (1 + z.z_j / d)^2 summed with weights is a polynomial; the constant is dropped.
         scaled = 2.0 * hyper.quadratic / d
-        linear = scaled * (weights @ whitened[pivots])
-        quadratic = scaled / d * (whitened[pivots].T * weights) @ whitened[pivots]
+        linear = scaled * (weights @ whitened[pivots]) + trend[1]
+        quadratic = scaled / d * (whitened[pivots].T * weights) @ whitened[pivots] + trend[2]
         inverse = np.linalg.inv(factor)
         kept, coefficients = data.take(pivots).compress(hyper, weights)
         expansion = radial_expansion(
@@ -225,17 +238,18 @@ class Values:
         )
         posterior = replace(posterior, mean=mean, inverse=inverse, unit=unit)
         return FittedValues(
-            scaled_expansion(expansion, unit), hyper, unit * small.leave_one_out_error(hyper), posterior
+            scaled_expansion(expansion, unit), hyper, unit * small.leave_one_out_error(hyper), posterior, has_trend
         )
 
     def _window(self, num_dims):
         return 4.0 * num_dims + 10.0 if self.window is None else self.window
 
-    def _usable(self, points, values, num_dims):
+    def _usable(self, points, values, num_wanted):
+        num_dims = points.shape[1]
         finite = np.isfinite(values) & np.isfinite(points).all(axis=1)
         if finite.any():
             # On the way in from a far start the density grows fast, and few points are within the window.
-            least = min(int(finite.sum()), _LEAST_POINTS + 5 * num_dims)
+            least = min(int(finite.sum()), num_wanted)
             level = np.sort(values[finite])[-least]
             finite &= values >= min(level, values[finite].max() - self._window(num_dims))
         if finite.sum() < num_dims + 3:
@@ -254,6 +268,28 @@ def _definite(covariance):
         raise ValueError(
             "the covariance of the values is not positive definite; check the points for huge numbers."
         ) from None
+
+
+def _num_coefficients(num_dims: int) -> int:
+    """Return how many coefficients a quadratic has."""
+    return (num_dims + 1) * (num_dims + 2) // 2
+
+
+def _quadratic_trend(whitened, values) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a least-squares quadratic, up to a constant: at the points (n,), its slope (d,) and curvature (d, d).
+
+    In many dimensions the values that the hyperparameters are learnt from are too few to tell a quadratic from
+    anything else. With more values than coefficients in all, there is no need to guess: the trend of a Gaussian is
+    exact, and the kernels are left with what departs from it. O(n c^2) for c coefficients.
+    """
+    d = whitened.shape[1]
+    rows, columns = np.triu_indices(d)
+    design = np.hstack([np.ones((values.size, 1)), whitened, whitened[:, rows] * whitened[:, columns]])
+    centre = values.mean()
+    coefficients = lstsq(design, values - centre, cond=1e-10, lapack_driver="gelsy", check_finite=False)[0]
+    curvature = np.zeros((d, d))
+    curvature[rows, columns] = coefficients[d + 1 :]
+    return design @ coefficients, coefficients[1 : d + 1], curvature + curvature.T
 
 
 def _whitening(points: np.ndarray) -> np.ndarray:
@@ -313,9 +349,9 @@ class _Data:
         if info != 0:
             return 1e12, np.zeros_like(logs)
         log_det = 2.0 * np.log(np.diag(factor)).sum()
-        inverse, _ = dpotri(factor, lower=1)
-        inverse = np.tril(inverse)
-        inverse += np.tril(inverse, -1).T
+        inverse, _ = dpotri(factor, lower=1)  # zero above the diagonal, as the factor is
+        inverse = inverse + inverse.T
+        inverse[np.diag_indices_from(inverse)] *= 0.5
         weights = inverse @ self.values
         value = 0.5 * self.values @ weights + 0.5 * log_det
         gain = 0.5 * (inverse - np.outer(weights, weights))
@@ -459,7 +495,8 @@ def _learn(data: _Data, start: Hyperparameters | None, only_start, max_iteration
         return value + 0.5 * off @ off, gradient
 
     def search(logs, iterations):
-        return minimize(penalised, logs, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": iterations})
+        options = {"maxiter": iterations, "ftol": _TOLERANCE}
+        return minimize(penalised, logs, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
 
     starts = [np.clip(s.pack(), *np.array(bounds).T) for s in starts]
     if len(starts) > 1:

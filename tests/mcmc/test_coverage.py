@@ -1,0 +1,79 @@
+import math
+
+import numpy as np
+import pytest
+from arviz_stats.base import array_stats
+from scipy import stats
+
+from pymc_kernel.mcmc import kernel_hmc as kh
+from pymc_kernel.mcmc.coverage import coverage_of, is_missing_mass, pareto_shape
+from pymc_kernel.mcmc.history import append
+from pymc_kernel.scores import Values
+from pymc_kernel.scores.expansion import scaled_expansion
+
+
+@pytest.mark.parametrize("shape", [-0.5, 0.3, 0.7, 1.5])
+def test_the_shape_is_that_of_the_tail(shape, rng):
+    weights = stats.genpareto(shape).rvs(40_000, random_state=rng)
+    assert pareto_shape(np.log(weights)) == pytest.approx(shape, abs=0.2)
+
+
+def test_the_shape_is_arviz_s(rng):
+    for log_weights in (rng.standard_normal(1000), 1.2 * rng.exponential(size=1000), 3.0 * rng.standard_normal(300)):
+        other = float(array_stats.psislw(log_weights.max() - log_weights)[1])
+        assert pareto_shape(log_weights) == pytest.approx(other, abs=0.05)
+        assert pareto_shape(log_weights + 1e4) == pytest.approx(pareto_shape(log_weights))
+
+
+def test_weights_without_a_tail():
+    assert math.isnan(pareto_shape(np.zeros(500)))
+    assert not is_missing_mass(coverage_of(np.zeros(500)))
+    assert not is_missing_mass(coverage_of(np.array([0.0, 10.0])))
+    assert not is_missing_mass(coverage_of(np.full(500, np.nan)))
+
+
+def test_heavy_weights_within_a_factor_of_two_of_each_other_are_no_trouble(rng):
+    log_weights = np.log1p(1e-3 * stats.genpareto(1.2).rvs(1000, random_state=rng)).clip(max=0.6)
+    assert not is_missing_mass(coverage_of(log_weights))
+
+
+def test_one_long_stay_does_not_hide_the_tail(rng):
+    log_weights = np.log(stats.genpareto(1.2).rvs(1000, random_state=rng))
+    held = np.concatenate([log_weights, np.full(400, log_weights.max())])
+    assert not pareto_shape(held) > 0.7
+    assert is_missing_mass(coverage_of(held))
+
+
+def tuned(spread, rng, config):
+    """A state after tuning whose surrogate is N(0, spread^2 I) in two dimensions."""
+    points = rng.standard_normal((200, 2))
+    surrogate = Values().fit(points, -0.5 * (points**2).sum(axis=1) / spread**2, rng, noisy=False)
+    expansion, unit = surrogate.expansion, np.eye(2)
+    flattened = scaled_expansion(expansion, 0.5)
+    fit = kh.Fit(
+        np.zeros(2), unit, expansion, flattened, 0.5 * spread, 5, surrogate, Values(), 0.0, (np.zeros(2), unit)
+    )
+    state = kh.init(np.zeros(2), 0.0, config)._replace(fit=fit, arrival=None)
+    measures = np.zeros_like(state.measures)
+    measures[kh.KINDS.index("4 trajectories")] = 1.0
+    levels, visited = state.levels, state.visited
+    for x in points:
+        levels, visited = append(levels, np.zeros(1)), append(visited, x)
+    return kh.finish(state._replace(measures=measures, levels=levels, visited=visited), config)
+
+
+@pytest.mark.parametrize(("spread", "is_missing"), [(0.6, True), (1.0, False), (1.3, False)])
+def test_a_chain_says_that_its_surrogate_is_too_narrow(spread, is_missing, rng):
+    """A surrogate with three fifths of the spread has weights without a variance; a wider one has bounded ones."""
+    config = kh.Config()
+    state = tuned(spread, rng, config)
+    for _ in range(1000):
+        state, _ = kh.step(rng, state, lambda x: -0.5 * x @ x, config)
+    assert state.excesses.count == 1000
+    found = kh.coverage(state)
+    assert is_missing_mass(found) == is_missing
+    here = state.log_density - state.fit.surrogate.log_density(state.position[None])[0]
+    assert state.excesses.buffer[999, 0] == pytest.approx(here, abs=1e-6)
+    # Nothing of one chain is left for the next, and estimates are as noisy as their weights.
+    assert kh.relocate(state, np.ones(2), -1.0).excesses.count == 0
+    assert kh.coverage(tuned(spread, rng, kh.Config(noisy=True))) is None
