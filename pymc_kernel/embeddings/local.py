@@ -5,22 +5,25 @@ conditions on the observation; what is left is a simpler problem for the same nu
 the observation decide how near, and check the answer. Imports NumPy and siblings.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from pymc_kernel.embeddings.bayes_rule import KernelBayesRule
 from pymc_kernel.embeddings.choice import HeldOut
+from pymc_kernel.embeddings.local_check import LocalErrors, local_errors
 from pymc_kernel.embeddings.mixture import Mixture
 from pymc_kernel.embeddings.predictive import Settings, squared_distances
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["Candidate", "LocalPosterior", "miscalibration", "posterior_near"]
+__all__ = ["NUM_REPLICATES", "Candidate", "LocalPosterior", "miscalibration", "posterior_near", "representative"]
 
 _SHARES = (1.0, 0.3, 0.09, 0.03, 0.01)  # of the training points, that a rule is fitted to
 _NEIGHBORHOODS = (1.0, 0.3, 0.1, 0.03)  # shares of those; smaller ones are left to the rules of fewer points
 _MIN_POINTS = 250  # effective number of training points of a rule
-_NUM_REPLICATES = 8  # fits to resampled training points, for the error of learning
+NUM_REPLICATES = 16  # fits to resampled training points, for the error of learning
+_NUM_CHOICES = 1000  # of replicates for the chains, of which the most representative is taken
 _CHECKED = (0.5, 0.95)  # probabilities of intervals whose coverage is checked
 _ERRORS = 4.0  # standard errors that a coverage may be off
 _NUM_CASES = 150  # held-out cases near the observation, that decide and check
@@ -38,12 +41,18 @@ class Candidate:
         Neighborhood and smoothing of the residuals.
     held_out : HeldOut
         Predictions of held-out cases near the observation, the same ones for all candidates.
+    moves : ndarray (m, p)
+        How far the cases are from the observation, in posterior means.
+    half : callable
+        Predictions of the same cases from half as many training points.
     """
 
     rule: KernelBayesRule
     observed: np.ndarray
     settings: Settings
     held_out: HeldOut
+    moves: np.ndarray
+    half: Callable[[], HeldOut]
 
     @property
     def losses(self) -> np.ndarray:
@@ -55,6 +64,17 @@ class Candidate:
         """Return the posterior, of the fit with weights times ``factors`` (n,) of the rule's training points."""
         features, scaled = self.rule.query(self.observed[None])
         return self.rule.regression.posterior(self.settings, features[0], scaled[0], factors)
+
+    def local_errors(self) -> LocalErrors:
+        """Return how far off the posterior is expected to be at the observation, by the held-out cases around it."""
+        return local_errors(self.held_out.ranks, self.moves, self.held_out.weights)
+
+    @one_blas_thread
+    def doubling_gain(self) -> tuple[float, float]:
+        """Return what twice the training points added to the mean log density of held-out cases, and its error."""
+        weights, gains = self.held_out.weights, self.half().losses - self.held_out.losses
+        mean = weights @ gains
+        return float(mean), float(np.sqrt(weights**2 @ (gains - mean) ** 2))
 
     def effective_number(self) -> float:
         """Return the effective number of training points behind the posterior."""
@@ -105,10 +125,46 @@ class LocalPosterior:
         candidate = self._candidates[int(np.argmin(self._losses @ weights))]
         return candidate.mixture(rng.standard_exponential(len(candidate.rule.latent_)))
 
-    def learning_error(self, rng: np.random.Generator) -> np.ndarray:
-        """Return the standard deviations (p,) of posterior means between replicates, in posterior ones."""
-        means = np.stack([self.replicate(rng).moments()[0] for _ in range(_NUM_REPLICATES)])
-        return means.std(axis=0, ddof=1) / np.sqrt(np.diag(self.mixture().moments()[1]))
+    @one_blas_thread
+    def replicates(self, rng: np.random.Generator, count: int = NUM_REPLICATES) -> list[Mixture]:
+        """Return so many replicates of the posterior."""
+        return [self.replicate(rng) for _ in range(count)]
+
+    def learning_error(self, replicates: list[Mixture]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the standard deviations (p,) between replicates of posterior means, in posterior ones, and of these.
+
+        The second are of the logarithms of posterior standard deviations: parts of them.
+        """
+        means, log_spreads = _moments(replicates)
+        spread = np.sqrt(np.diag(self.mixture().moments()[1]))
+        return means.std(axis=0, ddof=1) / spread, log_spreads.std(axis=0, ddof=1)
+
+
+def representative(replicates: list[Mixture], count: int, rng: np.random.Generator) -> list[Mixture]:
+    """Return ``count`` replicates that lie as all of them do: chains whose spread is that of the error of learning.
+
+    The spread between four replicates at random is a third to twice that between all, and R-hat and Monte Carlo errors
+    with it. Of many random choices the one with the most similar means and spreads is taken.
+    """
+    if count < 2 or count >= len(replicates):
+        return [replicates[i % len(replicates)] for i in range(count)]
+    values = np.concatenate(_moments(replicates), axis=1)
+    values = values - values.mean(axis=0)
+    values = values / np.maximum(values.std(axis=0, ddof=1), np.finfo(float).tiny)
+    choices = np.stack([rng.choice(len(replicates), size=count, replace=False) for _ in range(_NUM_CHOICES)])
+    chosen = values[choices]  # (choices, count, 2 p)
+    variances = np.maximum(chosen.var(axis=1, ddof=1), 1e-6)
+    badness = (np.log(variances) ** 2 + count * chosen.mean(axis=1) ** 2).sum(axis=1)
+    return [replicates[i] for i in choices[int(np.argmin(badness))]]
+
+
+def _moments(replicates):
+    """Return the means (k, p) of replicates, and the logarithms of their standard deviations."""
+    moments = [replicate.moments() for replicate in replicates]
+    return (
+        np.stack([mean for mean, _ in moments]),
+        np.stack([0.5 * np.log(np.diag(covariance)) for _, covariance in moments]),
+    )
 
 
 @one_blas_thread
@@ -146,8 +202,7 @@ def posterior_near(rule: KernelBayesRule, observed: np.ndarray, rng: np.random.G
     for level, own in zip(levels, members, strict=True):
         index = np.full(len(rule.latent_), -1)
         index[own] = np.arange(len(own))
-        held_out = level.cross_fit.held_out(level.settings, index[cases])
-        candidates.append(Candidate(level.rule, observed, level.settings, held_out))
+        candidates.append(level.candidate(observed, index[cases]))
     return LocalPosterior(candidates)
 
 
@@ -173,6 +228,18 @@ class _Level:
         self.cross_fit = regression.cross_fit(rng)
         cases = rng.permutation(_smallest(squared, _NUM_CASES, rng))
         self.settings = self.cross_fit.choose(cases, shares=_NEIGHBORHOODS).settings
+
+    def candidate(self, observed, cases):
+        """Return the rule with its predictions of the training points ``cases`` (m,)."""
+        regression = self.rule.regression
+        at_cases = regression.places("predicted", regression.features[cases], regression.observed[cases])
+        at_observation = regression.places("predicted", *self.rule.query(observed[None]))
+        held_out = self.cross_fit.held_out(self.settings, cases)
+
+        def half():
+            return regression.half_cross_fit(self.cross_fit.fold_of).held_out(self.settings, cases)
+
+        return Candidate(self.rule, observed, self.settings, held_out, at_cases - at_observation, half)
 
 
 def _scaled_squares(regression, metric, features, scaled):

@@ -1,10 +1,14 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.choice import HeldOut
-from pymc_kernel.embeddings.local import miscalibration, posterior_near
+from pymc_kernel.embeddings.local import Candidate, miscalibration, posterior_near, representative
+from pymc_kernel.embeddings.local_check import local_errors, misfit
 from pymc_kernel.embeddings.mixture import Mixture
+from pymc_kernel.embeddings.predictive import Settings
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
 
 
@@ -19,6 +23,7 @@ def bent():
 def test_fewer_points_around_the_observation_make_a_narrow_posterior_right(bent):
     near = posterior_near(bent, np.array([8.0]), np.random.default_rng(2))
     assert len(near.best.rule.latent_) < 3000
+    assert misfit(near.best.local_errors()) == ""
     # By quadrature.
     grid = np.linspace(-1.0, 4.0, 20_001)
     density = np.exp(-0.5 * grid**2 - 0.5 * ((8.0 - grid**3) / 0.3) ** 2)
@@ -41,9 +46,48 @@ def test_replicates_differ_by_the_error_of_learning(bent):
         for n in (250, 1500)
     )
     # The standard error of a mean with a local slope from n points is about 1 / sqrt(n) posterior spreads.
-    assert 0.3 / np.sqrt(250) < few.learning_error(rng)[0] < 6.0 / np.sqrt(250)
-    assert many.learning_error(rng)[0] < 0.15
+    assert 0.3 / np.sqrt(250) < few.learning_error(few.replicates(rng))[0][0] < 6.0 / np.sqrt(250)
+    assert many.learning_error(many.replicates(rng))[0][0] < 0.15
     np.testing.assert_allclose(few.best.mixture(np.ones(250)).moments()[0], few.mixture().moments()[0])
+
+
+def test_chains_are_replicates_that_lie_as_all_of_them_do():
+    """The spread of four of sixteen numbers at random is off by a half every third time; that of these four is not."""
+    rng = np.random.default_rng(8)
+    for _ in range(20):
+        centers, factors = rng.standard_normal((16, 1, 2)), np.exp(0.1 * rng.standard_normal((16, 1, 2, 2))) * np.eye(2)
+        replicates = [Mixture(np.ones(1), c, f) for c, f in zip(centers, factors, strict=True)]
+        chosen = representative(replicates, 4, rng)
+        means = np.concatenate([r.centers for r in chosen])
+        np.testing.assert_allclose(means.std(axis=0, ddof=1), centers[:, 0].std(axis=0, ddof=1), rtol=0.5)
+        np.testing.assert_allclose(means.mean(axis=0), centers[:, 0].mean(axis=0), atol=0.5)
+    assert len(representative(replicates, 20, rng)) == 20
+
+
+def test_what_more_simulations_would_add_is_known():
+    """Five columns of which only products matter are far from learned from 1,500 points. A line is."""
+    rng = np.random.default_rng(9)
+    x, settings, cases = rng.standard_normal((1500, 5)), Settings(), np.arange(300)
+    products = x[:, :1] * x[:, 1:2] + x[:, 2:3] * x[:, 3:4] * x[:, 4:5] + 0.05 * rng.standard_normal((1500, 1))
+    line = x[:, :1] + 0.5 * rng.standard_normal((1500, 1))
+    found = []
+    for latent in (products, line):
+        rule = KernelBayesRule("conditional").fit(latent, x)
+        cross_fit = rule.regression.cross_fit(np.random.default_rng(1))
+        half = partial(rule.regression.half_cross_fit(cross_fit.fold_of).held_out, settings, cases)
+        held_out = cross_fit.held_out(settings, cases)
+        found.append(Candidate(rule, x[0], settings, held_out, np.zeros((300, 1)), half).doubling_gain())
+    (hard, hard_error), (easy, easy_error) = found
+    assert hard > max(0.05, 3.0 * hard_error)
+    assert easy < max(0.05, 3.0 * easy_error)
+
+
+def test_an_error_at_the_observation_is_expected_from_its_neighbors(bent):
+    """Residuals from everywhere are ten times too wide where the posterior is narrow."""
+    cases = np.argsort(np.abs(bent.observed_[:, 0] - 8.0))[:150]
+    held_out = bent.regression.cross_fit(np.random.default_rng(3)).held_out(Settings(), cases)
+    moves = bent.observed_[cases] - 8.0
+    assert "true spread is expected" in misfit(local_errors(held_out.ranks, moves, held_out.weights))
 
 
 def test_of_tied_observations_no_row_is_nearer():

@@ -36,9 +36,36 @@ def test_posterior_of_a_normal_model():
 def test_without_adjustment_a_large_epsilon_shows():
     model = normal_model()
     settings = {"model": model, "quantile": 0.5, "summary": mean_of, "num_simulations": 4000} | QUIET
-    plain, adjusted = (pk.sample_abc(adjust=a, **settings)["posterior"]["theta"] for a in (False, True))
+    adjusted = pk.sample_abc(**settings)["posterior"]["theta"]
+    with pytest.warns(UserWarning, match=r"should not be trusted: .*mean is expected to be"):
+        plain = pk.sample_abc(adjust=False, **settings)["posterior"]["theta"]
     assert abs(float(adjusted.mean()) - 1.2) < 0.1
     assert abs(float(plain.mean()) - 1.2) > 0.3
+
+
+def test_statistics_say_how_good_the_answer_is():
+    """The default on a model that it gets right: no warning, and errors of a few hundredths to a few tenths."""
+    idata = pk.sample_abc(model=normal_model(), summary=mean_of, num_simulations=4000, **QUIET)
+    stats = idata["sample_stats"]
+    assert 0.0 < float(stats["learning_error"]) < 0.3
+    assert np.abs(stats["held_out_shift"]).max() < 0.3
+    assert stats["held_out_spread"].values == pytest.approx(np.ones(2), abs=0.25)
+    assert float(stats["typicality"]) > 0.05
+    assert float(stats["num_effective"]) > 30
+
+
+def test_data_that_say_more_than_their_distances_are_said():
+    """Ten numbers that tell a spread by their squares: nearest in ten dimensions are hardly nearer in the spread."""
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 2)
+        pm.Normal("y", 0, scale, observed=np.linspace(-0.2, 0.2, 10))
+    with pytest.warns(UserWarning, match="should not be trusted"):
+        pk.sample_abc(model=model, num_simulations=3000, adjust=False, quantile=0.2, **QUIET)
+
+
+def test_an_observation_out_of_reach_is_said():
+    with pytest.warns(UserWarning, match="edge of what the model simulates"):
+        pk.sample_abc(model=normal_model(9.0), num_simulations=1000, **QUIET)
 
 
 def test_draws_are_resampled_and_reproducible():
