@@ -7,6 +7,7 @@ the observation decide how near, and check the answer. Imports NumPy and sibling
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,16 @@ from pymc_kernel.embeddings.mixture import Mixture
 from pymc_kernel.embeddings.predictive import Settings, squared_distances
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["NUM_REPLICATES", "Candidate", "LocalPosterior", "miscalibration", "posterior_near", "representative"]
+__all__ = [
+    "NUM_REPLICATES",
+    "Candidate",
+    "Check",
+    "LocalPosterior",
+    "miscalibration",
+    "moments_of",
+    "posterior_near",
+    "representative",
+]
 
 _SHARES = (1.0, 0.3, 0.09, 0.03, 0.01)  # of the training points, that a rule is fitted to
 _NEIGHBORHOODS = (1.0, 0.3, 0.1, 0.03)  # shares of those; smaller ones are left to the rules of fewer points
@@ -26,7 +36,36 @@ NUM_REPLICATES = 16  # fits to resampled training points, for the error of learn
 _NUM_CHOICES = 1000  # of replicates for the chains, of which the most representative is taken
 _CHECKED = (0.5, 0.95)  # probabilities of intervals whose coverage is checked
 _ERRORS = 4.0  # standard errors that a coverage may be off
-_NUM_CASES = 150  # held-out cases near the observation, that decide and check
+_NUM_CASES = 150  # held-out cases near the observation, that decide
+_NUM_CHECKED = 300  # that check the answer
+
+
+class Check(NamedTuple):
+    """What held-out cases around an observation say of the answer for it.
+
+    Attributes
+    ----------
+    held_out : HeldOut
+        Predictions of the cases.
+    moves : ndarray (m, p)
+        How far the cases are from the observation, in posterior means.
+    half : HeldOut
+        Predictions of the same cases from half as many training points.
+    """
+
+    held_out: HeldOut
+    moves: np.ndarray
+    half: HeldOut
+
+    def local_errors(self) -> LocalErrors:
+        """Return how far off the posterior is expected to be at the observation."""
+        return local_errors(self.held_out.ranks, self.moves, self.held_out.weights)
+
+    def doubling_gain(self) -> tuple[float, float]:
+        """Return what twice the training points added to the mean log density of the cases, and its error."""
+        weights, gains = self.held_out.weights, self.half.losses - self.held_out.losses
+        mean = weights @ gains
+        return float(mean), float(np.sqrt(weights**2 @ (gains - mean) ** 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,18 +80,15 @@ class Candidate:
         Neighborhood and smoothing of the residuals.
     held_out : HeldOut
         Predictions of held-out cases near the observation, the same ones for all candidates.
-    moves : ndarray (m, p)
-        How far the cases are from the observation, in posterior means.
-    half : callable
-        Predictions of the same cases from half as many training points.
+    check : callable
+        Returns the :class:`Check` of the answer.
     """
 
     rule: KernelBayesRule
     observed: np.ndarray
     settings: Settings
     held_out: HeldOut
-    moves: np.ndarray
-    half: Callable[[], HeldOut]
+    check: Callable[[], Check]
 
     @property
     def losses(self) -> np.ndarray:
@@ -64,17 +100,6 @@ class Candidate:
         """Return the posterior, of the fit with weights times ``factors`` (n,) of the rule's training points."""
         features, scaled = self.rule.query(self.observed[None])
         return self.rule.regression.posterior(self.settings, features[0], scaled[0], factors)
-
-    def local_errors(self) -> LocalErrors:
-        """Return how far off the posterior is expected to be at the observation, by the held-out cases around it."""
-        return local_errors(self.held_out.ranks, self.moves, self.held_out.weights)
-
-    @one_blas_thread
-    def doubling_gain(self) -> tuple[float, float]:
-        """Return what twice the training points added to the mean log density of held-out cases, and its error."""
-        weights, gains = self.held_out.weights, self.half().losses - self.held_out.losses
-        mean = weights @ gains
-        return float(mean), float(np.sqrt(weights**2 @ (gains - mean) ** 2))
 
     def effective_number(self) -> float:
         """Return the effective number of training points behind the posterior."""
@@ -135,30 +160,29 @@ class LocalPosterior:
 
         The second are of the logarithms of posterior standard deviations: parts of them.
         """
-        means, log_spreads = _moments(replicates)
+        means, log_spreads = moments_of(replicates)
         spread = np.sqrt(np.diag(self.mixture().moments()[1]))
         return means.std(axis=0, ddof=1) / spread, log_spreads.std(axis=0, ddof=1)
 
 
-def representative(replicates: list[Mixture], count: int, rng: np.random.Generator) -> list[Mixture]:
-    """Return ``count`` replicates that lie as all of them do: chains whose spread is that of the error of learning.
+def representative(moments: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the numbers (count,) of replicates that lie as all do: chains as far apart as the error of learning is.
 
     The spread between four replicates at random is a third to twice that between all, and R-hat and Monte Carlo errors
-    with it. Of many random choices the one with the most similar means and spreads is taken.
+    with it. Of many random choices the one with the most similar means and variances of ``moments`` (k, m) is taken.
     """
-    if count < 2 or count >= len(replicates):
-        return [replicates[i % len(replicates)] for i in range(count)]
-    values = np.concatenate(_moments(replicates), axis=1)
-    values = values - values.mean(axis=0)
+    if count < 2 or count >= len(moments):
+        return np.arange(count) % len(moments)
+    values = moments - moments.mean(axis=0)
     values = values / np.maximum(values.std(axis=0, ddof=1), np.finfo(float).tiny)
-    choices = np.stack([rng.choice(len(replicates), size=count, replace=False) for _ in range(_NUM_CHOICES)])
-    chosen = values[choices]  # (choices, count, 2 p)
+    choices = np.stack([rng.choice(len(moments), size=count, replace=False) for _ in range(_NUM_CHOICES)])
+    chosen = values[choices]  # (choices, count, m)
     variances = np.maximum(chosen.var(axis=1, ddof=1), 1e-6)
     badness = (np.log(variances) ** 2 + count * chosen.mean(axis=1) ** 2).sum(axis=1)
-    return [replicates[i] for i in choices[int(np.argmin(badness))]]
+    return choices[int(np.argmin(badness))]
 
 
-def _moments(replicates):
+def moments_of(replicates: list[Mixture]) -> tuple[np.ndarray, np.ndarray]:
     """Return the means (k, p) of replicates, and the logarithms of their standard deviations."""
     moments = [replicate.moments() for replicate in replicates]
     return (
@@ -197,12 +221,13 @@ def posterior_near(rule: KernelBayesRule, observed: np.ndarray, rng: np.random.G
         else:
             rule_here = rule
         levels.append(_Level(rule_here, observed, rng))
-    cases = members[-1][_nearest(levels[-1], observed, _NUM_CASES, rng)]
+    checked = members[-1][_nearest(levels[-1], observed, _NUM_CHECKED, rng)]
+    cases = checked[:_NUM_CASES]
     candidates = []
     for level, own in zip(levels, members, strict=True):
         index = np.full(len(rule.latent_), -1)
         index[own] = np.arange(len(own))
-        candidates.append(level.candidate(observed, index[cases]))
+        candidates.append(level.candidate(observed, index[cases], index[checked]))
     return LocalPosterior(candidates)
 
 
@@ -229,17 +254,20 @@ class _Level:
         cases = rng.permutation(_smallest(squared, _NUM_CASES, rng))
         self.settings = self.cross_fit.choose(cases, shares=_NEIGHBORHOODS).settings
 
-    def candidate(self, observed, cases):
-        """Return the rule with its predictions of the training points ``cases`` (m,)."""
-        regression = self.rule.regression
-        at_cases = regression.places("predicted", regression.features[cases], regression.observed[cases])
-        at_observation = regression.places("predicted", *self.rule.query(observed[None]))
+    def candidate(self, observed, cases, checked):
+        """Return the rule with its predictions of the training points ``cases`` (m,), to be ``checked`` on more."""
+
+        @one_blas_thread
+        def check():
+            regression = self.rule.regression
+            at_cases = regression.places("predicted", regression.features[checked], regression.observed[checked])
+            at_observation = regression.places("predicted", *self.rule.query(observed[None]))
+            half = regression.half_cross_fit(self.cross_fit.fold_of)
+            both = [fits.held_out(self.settings, checked) for fits in (self.cross_fit, half)]
+            return Check(both[0], at_cases - at_observation, both[1])
+
         held_out = self.cross_fit.held_out(self.settings, cases)
-
-        def half():
-            return regression.half_cross_fit(self.cross_fit.fold_of).held_out(self.settings, cases)
-
-        return Candidate(self.rule, observed, self.settings, held_out, at_cases - at_observation, half)
+        return Candidate(self.rule, observed, self.settings, held_out, check)
 
 
 def _scaled_squares(regression, metric, features, scaled):

@@ -8,7 +8,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_kernel.embeddings import KernelBayesRule
-from pymc_kernel.embeddings.local import NUM_REPLICATES, miscalibration, posterior_near, representative
+from pymc_kernel.embeddings.local import NUM_REPLICATES, miscalibration, moments_of, posterior_near, representative
 from pymc_kernel.embeddings.local_check import misfit
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
 from pymc_kernel.plugin.model_functions import log_priors
@@ -30,7 +30,7 @@ __all__ = ["sample_kbr"]
 _METHODS = {"auto": "auto", "iw": "importance", "importance": "importance", "conditional": "conditional"}
 _SCALES = (0.5, 1.0, 2.0)  # of the median distance
 _LARGE_GAIN = 0.05  # nats by the last doubling of the simulations; a mean that is a third of a spread off costs as much
-_CLEARLY = 3.0  # standard errors that this gain must be large by
+_CLEARLY = 2.5  # standard errors that this gain must be large by
 _CHECKED = 0.95  # probability of the intervals whose coverage is a statistic
 
 
@@ -202,7 +202,8 @@ def _draws(near, replicates, chains, draws, rng):
     """Return draws (chains * draws, d), each chain of a fit of its own, so that R-hat sees the error of learning."""
     if chains == 1:
         return near.mixture().sample(draws, rng)
-    return np.concatenate([one.sample(draws, rng) for one in representative(replicates, chains, rng)])
+    chosen = representative(np.concatenate(moments_of(replicates), axis=1), chains, rng)
+    return np.concatenate([replicates[i].sample(draws, rng) for i in chosen])
 
 
 def _kernel_weights(fitted, observed):
@@ -215,12 +216,13 @@ def _kernel_weights(fitted, observed):
 def _stats(near, replicates, fitted, observed, rounds, rng):
     typical = typicality(fitted.observed_, observed, rng)
     best, (error, spread_error) = near.best, near.learning_error(replicates)
-    off, (gain, gain_error) = best.local_errors(), best.doubling_gain()
+    check = best.check()
+    off, (gain, gain_error) = check.local_errors(), check.doubling_gain()
     effective = best.effective_number()
-    coverage = best.held_out.coverage(_CHECKED)
+    coverage = check.held_out.coverage(_CHECKED)
     failed = fitted.num_dropped_
     warn_of_failed_pairs(failed, failed + len(fitted.latent_), stacklevel=3)
-    found = findings(typical, effective, error.max(), _held_out_findings(best, off, gain, gain_error))
+    found = findings(typical, effective, error.max(), _held_out_findings(check, off, gain, gain_error))
     advice = (
         f"Take more simulations, or rounds={rounds + 1}; if the data are nothing like what the model simulates, check "
         "its prior."
@@ -238,7 +240,7 @@ def _stats(near, replicates, fitted, observed, rounds, rng):
             "doubling_gain": gain,
             "doubling_gain_error": gain_error,
             "held_out_coverage": ("unconstrained", coverage),
-            "num_held_out": best.held_out.effective_number,
+            "num_held_out": check.held_out.effective_number,
             "num_failed": failed,
             "num_local": len(best.rule.latent_),
             "ratio_effective": float(1.0 / (len(share) * (share**2).sum())),
@@ -250,9 +252,9 @@ def _stats(near, replicates, fitted, observed, rounds, rng):
     )
 
 
-def _held_out_findings(best, off, gain, gain_error):
+def _held_out_findings(check, off, gain, gain_error):
     """Return what held-out simulations near the observation say against the answer, in words."""
-    wrong, expected = miscalibration(best.held_out), misfit(off)
+    wrong, expected = miscalibration(check.held_out), misfit(off)
     learning = gain > _LARGE_GAIN and gain > _CLEARLY * gain_error
     return [
         f"of held-out simulations near the observation, {wrong}" if wrong else "",

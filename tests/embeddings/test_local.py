@@ -1,11 +1,9 @@
-from functools import partial
-
 import numpy as np
 import pytest
 
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.choice import HeldOut
-from pymc_kernel.embeddings.local import Candidate, miscalibration, posterior_near, representative
+from pymc_kernel.embeddings.local import Check, miscalibration, posterior_near, representative
 from pymc_kernel.embeddings.local_check import local_errors, misfit
 from pymc_kernel.embeddings.mixture import Mixture
 from pymc_kernel.embeddings.predictive import Settings
@@ -23,7 +21,7 @@ def bent():
 def test_fewer_points_around_the_observation_make_a_narrow_posterior_right(bent):
     near = posterior_near(bent, np.array([8.0]), np.random.default_rng(2))
     assert len(near.best.rule.latent_) < 3000
-    assert misfit(near.best.local_errors()) == ""
+    assert misfit(near.best.check().local_errors()) == ""
     # By quadrature.
     grid = np.linspace(-1.0, 4.0, 20_001)
     density = np.exp(-0.5 * grid**2 - 0.5 * ((8.0 - grid**3) / 0.3) ** 2)
@@ -55,28 +53,26 @@ def test_chains_are_replicates_that_lie_as_all_of_them_do():
     """The spread of four of sixteen numbers at random is off by a half every third time; that of these four is not."""
     rng = np.random.default_rng(8)
     for _ in range(20):
-        centers, factors = rng.standard_normal((16, 1, 2)), np.exp(0.1 * rng.standard_normal((16, 1, 2, 2))) * np.eye(2)
-        replicates = [Mixture(np.ones(1), c, f) for c, f in zip(centers, factors, strict=True)]
-        chosen = representative(replicates, 4, rng)
-        means = np.concatenate([r.centers for r in chosen])
-        np.testing.assert_allclose(means.std(axis=0, ddof=1), centers[:, 0].std(axis=0, ddof=1), rtol=0.5)
-        np.testing.assert_allclose(means.mean(axis=0), centers[:, 0].mean(axis=0), atol=0.5)
-    assert len(representative(replicates, 20, rng)) == 20
+        moments = rng.standard_normal((16, 4))
+        chosen = moments[representative(moments, 4, rng)]
+        np.testing.assert_allclose(chosen.std(axis=0, ddof=1), moments.std(axis=0, ddof=1), rtol=0.5)
+        np.testing.assert_allclose(chosen.mean(axis=0), moments.mean(axis=0), atol=0.5)
+    assert sorted(representative(moments, 20, rng))[:5] == [0, 0, 1, 1, 2]
 
 
 def test_what_more_simulations_would_add_is_known():
-    """Five columns of which only products matter are far from learned from 1,500 points. A line is."""
+    """A function that bends twice in each of three columns is far from learned from 400 points. A line is."""
     rng = np.random.default_rng(9)
-    x, settings, cases = rng.standard_normal((1500, 5)), Settings(), np.arange(300)
-    products = x[:, :1] * x[:, 1:2] + x[:, 2:3] * x[:, 3:4] * x[:, 4:5] + 0.05 * rng.standard_normal((1500, 1))
-    line = x[:, :1] + 0.5 * rng.standard_normal((1500, 1))
+    x, settings, cases = rng.standard_normal((400, 3)), Settings(), np.arange(300)
+    bends = np.sin(2.0 * x).sum(axis=1, keepdims=True) + 0.05 * rng.standard_normal((400, 1))
+    line = x[:, :1] + 0.5 * rng.standard_normal((400, 1))
     found = []
-    for latent in (products, line):
+    for latent in (bends, line):
         rule = KernelBayesRule("conditional").fit(latent, x)
         cross_fit = rule.regression.cross_fit(np.random.default_rng(1))
-        half = partial(rule.regression.half_cross_fit(cross_fit.fold_of).held_out, settings, cases)
-        held_out = cross_fit.held_out(settings, cases)
-        found.append(Candidate(rule, x[0], settings, held_out, np.zeros((300, 1)), half).doubling_gain())
+        half = rule.regression.half_cross_fit(cross_fit.fold_of)
+        both = [fits.held_out(settings, cases) for fits in (cross_fit, half)]
+        found.append(Check(both[0], np.zeros((300, 1)), both[1]).doubling_gain())
     (hard, hard_error), (easy, easy_error) = found
     assert hard > max(0.05, 3.0 * hard_error)
     assert easy < max(0.05, 3.0 * easy_error)
