@@ -16,8 +16,8 @@ __all__ = ["LocalErrors", "local_errors", "misfit"]
 _MAX_SCORE = 4.0  # normal scores beyond are as good as certain misses, and would decide alone
 _MEAN_ROOT = 2.0**0.25 * gamma(0.75) / np.sqrt(np.pi)  # of the absolute value of a standard normal variable
 _CASES_A_SLOPE = 15  # at least: more slopes would cost more than they explain
-_FALSE_ALARMS = 0.03  # of right posteriors
-_SMALL = 0.2  # posterior standard deviations, or parts of the spread, that need no warning
+_FALSE_ALARMS = 0.01  # of right posteriors
+_SMALL = 0.25  # posterior standard deviations, or parts of the spread, that need no warning
 
 
 class LocalErrors(NamedTuple):
@@ -58,7 +58,7 @@ def local_errors(ranks: np.ndarray, moves: np.ndarray, weights: np.ndarray) -> L
 
 
 def misfit(found: LocalErrors) -> str:
-    """Return in words what is wrong; empty where it may be chance, as it is in 97 of 100 right posteriors."""
+    """Return in words what is wrong; empty where it may be chance, as it is in 99 of 100 right posteriors."""
     bound = norm.isf(0.5 * _FALSE_ALARMS / (2.0 * len(found.shift)))
     off = found.spread - 1.0
     words = []

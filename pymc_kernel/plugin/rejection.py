@@ -10,6 +10,7 @@ import xarray as xr
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.draws import resample
 from pymc_kernel.embeddings.inputs import robust_scales
+from pymc_kernel.embeddings.local import NUM_REPLICATES, representative
 from pymc_kernel.embeddings.local_check import local_errors, misfit
 from pymc_kernel.likelihood_free.held_out import Plan, answer, held_out_answers, preferred
 from pymc_kernel.plugin.pairs import Summary, check_whole, learnt_from, learnt_groups, warn_of_failed_pairs
@@ -21,9 +22,11 @@ _FIRST_QUANTILE = 0.01  # accepted, unless more are clearly better,
 _FEWEST, _FEWEST_A_SUMMARY = 50, 4  # but at least so many simulations, and so many for each slope
 _TIMES = (1.0, 3.0, 10.0)  # as many that are tried
 _NUM_CASES = 150  # held-out simulations near the observation, that decide and check
-_NUM_REPLICATES = 8  # fits to resampled simulations, for the error of learning
 _MOST_LEARNED, _RANK = 2000, 200  # simulations and features of the kernel regression that is compared with
-_CLEARLY, _SMALL_GAIN = 4.0, 0.1  # standard errors, and share of the squared error, by which it must be better
+_SMALL_GAIN = 0.1  # of the squared error, by which it must be better
+_SMALL_CHANGE = 0.3  # posterior standard deviations that the answer may depend on how much is accepted
+_AS_FAR_AS_ALL = 0.7  # of the median distance; of evenly spread summaries it is that far in eleven dimensions
+_CLEARLY = 3.0  # standard errors by which either must be larger
 _ADVICE = (
     "Take more simulations or better summaries, or sample_kbr; if the data are nothing like what the model simulates, "
     "check its prior."
@@ -34,6 +37,7 @@ def sample_abc(
     simulations: xr.DataTree | None = None,
     draws: int | None = None,
     *,
+    chains: int = 4,
     quantile: float | None = None,
     adjust: bool = True,
     num_simulations: int = 10_000,
@@ -55,7 +59,10 @@ def sample_abc(
         With the groups ``prior`` and ``prior_predictive``, as :func:`simulate` returns it; ``num_simulations`` are made
         by default.
     draws : int, optional
-        As many as are accepted by default; otherwise resampled from these.
+        In each chain; as many as are accepted by default. Accepted simulations are resampled by their weights.
+    chains : int
+        Each from accepted simulations with random weights (a Bayesian bootstrap), as in :func:`sample_kbr`, so that
+        R-hat and the Monte Carlo errors of ``az.summary`` know how few they are. One is of their own weights.
     quantile : float, optional
         Share of the simulations that is accepted, in (0, 1]. By default a hundredth, but at least fifty simulations and
         four for each summary; or three or ten times as many, where held-out simulations near the data ask for it.
@@ -72,10 +79,12 @@ def sample_abc(
     Returns
     -------
     xarray.DataTree
-        ``posterior`` (one chain), ``prior``, ``prior_predictive``, ``observed_data``, and ``sample_stats``: ``accept``
-        (share), ``epsilon`` (largest accepted distance, in spreads), ``num_simulations``, ``num_accepted``,
-        ``num_failed``, and what :func:`sample_kbr` says of its answers: ``typicality``, ``num_effective``,
-        ``learning_error``, ``held_out_shift``, ``held_out_spread``, ``num_held_out``.
+        ``posterior``, ``prior``, ``prior_predictive``, ``observed_data``, and ``sample_stats``: ``accept`` (share),
+        ``epsilon`` (largest accepted distance, in spreads), ``nearest_distance`` (how far the nearest hundredth
+        reaches, in units of the median distance), ``num_simulations``, ``num_accepted``, ``num_failed``, and what
+        :func:`sample_kbr` says of its answers: ``typicality``, ``num_effective``, ``learning_error``,
+        ``spread_learning_error``, ``acceptance_shift`` (how far means move where three times as many are accepted, in
+        posterior standard deviations), ``held_out_shift``, ``held_out_spread``, ``num_held_out``.
 
     Notes
     -----
@@ -97,7 +106,7 @@ def sample_abc(
     model = pm.modelcontext(model)
     if quantile is not None and not 0.0 < quantile <= 1.0:
         raise ValueError(f"quantile must be in (0, 1], got {quantile!r}.")
-    check_whole(draws=draws, num_simulations=num_simulations)
+    check_whole(draws=draws, chains=chains, num_simulations=num_simulations)
     rng = np.random.default_rng(random_seed)
     latent, seen, observed, simulations = learnt_from(
         simulations, num_simulations, summary, model, "sample_abc", rng, executor, progressbar
@@ -116,28 +125,51 @@ def sample_abc(
     number = preferred([c.scores for c in checked])
     plan, held_out = plans[number], checked[number]
     posterior = answer(latent, scaled, place, plan)
-    error = _learning_error(latent, scaled, place, plan, posterior, rng)
+    replicates = [
+        answer(latent, scaled, place, plan, rng.standard_exponential(len(latent)))
+        for _ in range(max(NUM_REPLICATES, chains))
+    ]
+    means, log_spreads = np.swapaxes([_moments(one) for one in replicates], 0, 1)
+    error = means.std(axis=0, ddof=1) / np.exp(_moments(posterior)[1])
     off = local_errors(held_out.ranks, _moves(latent, scaled, place, nearest), np.full(len(nearest), 1 / len(nearest)))
     typical = typicality(seen, observed, rng)
     effective = 1.0 / (posterior.weights**2).sum()
     unused = _unused_information(latent, seen, nearest, held_out, rng)
+    change = _change_with_distance(latent, scaled, place, plan, posterior)
+    moves_on = (change > np.maximum(_SMALL_CHANGE, _CLEARLY * error)).any()
+    reach = _nearest_distance(scaled, place)
     words = misfit(off)
-    others = [f"by held-out simulations near the observation, {words}" if words else "", unused]
-    warn_of_findings(findings(typical, effective, error, others), _ADVICE, stacklevel=2)
-    points = posterior.points
-    if plan.adjustment != "none" or draws is not None:
-        points = points[resample(posterior.weights, draws or len(points), rng)]
-    groups = learnt_groups(model, points, (1, len(points)), simulations)
+    others = [
+        f"by held-out simulations near the observation, {words}" if words else "",
+        f"its mean moves by {change.max():.2f} posterior standard deviations where three times as many are accepted"
+        if moves_on
+        else "",
+        unused,
+        f"the nearest hundredth of the simulations reaches {reach:.2f} times as far as half of them: among so many "
+        "summaries nearness means little"
+        if reach > _AS_FAR_AS_ALL
+        else "",
+    ]
+    warn_of_findings(findings(typical, effective, float(error.max()), others), _ADVICE, stacklevel=2)
+    used = [posterior]
+    if chains > 1:
+        used = [replicates[i] for i in representative(np.concatenate([means, log_spreads], axis=1), chains, rng)]
+    count = draws or len(posterior.index)
+    points = np.concatenate([one.points[resample(one.weights, count, rng)] for one in used])
+    groups = learnt_groups(model, points, (chains, count), simulations)
     groups["sample_stats"] = xr.Dataset(
         {
             "accept": len(posterior.index) / total,
             "epsilon": posterior.epsilon,
+            "nearest_distance": reach,
             "num_simulations": total,
             "num_accepted": len(posterior.index),
             "num_failed": failed,
             "typicality": typical,
             "num_effective": effective,
-            "learning_error": error,
+            "learning_error": float(error.max()),
+            "spread_learning_error": float(log_spreads.std(axis=0, ddof=1).max()),
+            "acceptance_shift": float(change.max()),
             "held_out_shift": ("unconstrained", off.shift),
             "held_out_spread": ("unconstrained", off.spread),
             "num_held_out": len(nearest),
@@ -156,15 +188,24 @@ def _plans(quantile, adjust, num_simulations, width):
     return [Plan(q, adjustment) for q in quantiles for adjustment in (("scaled", "linear") if adjust else ("none",))]
 
 
-def _learning_error(latent, scaled, place, plan, posterior, rng):
-    """Return the largest standard deviation of a mean between fits to resampled simulations, in posterior ones."""
+def _moments(posterior):
+    """Return mean (d,) and log standard deviations (d,)."""
     mean = posterior.weights @ posterior.points
-    spread = np.sqrt(np.maximum(posterior.weights @ (posterior.points - mean) ** 2, np.finfo(float).tiny))
-    means = []
-    for _ in range(_NUM_REPLICATES):
-        again = answer(latent, scaled, place, plan, rng.standard_exponential(len(latent)))
-        means.append(again.weights @ again.points)
-    return float((np.std(means, axis=0, ddof=1) / spread).max())
+    variance = posterior.weights @ (posterior.points - mean) ** 2
+    return mean, 0.5 * np.log(np.maximum(variance, np.finfo(float).tiny))
+
+
+def _change_with_distance(latent, scaled, place, plan, posterior):
+    """Return how far means (d,) move where three times as many are accepted, in posterior standard deviations."""
+    mean, log_spread = _moments(posterior)
+    wider = answer(latent, scaled, place, plan._replace(quantile=min(1.0, 3.0 * plan.quantile)))
+    return np.abs(_moments(wider)[0] - mean) / np.exp(log_spread)
+
+
+def _nearest_distance(scaled, place):
+    """Return how far the nearest hundredth of all simulations reaches, in units of the median distance."""
+    near, middle = np.quantile(np.sqrt(((scaled - place) ** 2).sum(axis=1)), [_FIRST_QUANTILE, 0.5])
+    return float(near / middle) if middle > 0.0 else 0.0
 
 
 def _moves(latent, scaled, place, cases):

@@ -37,7 +37,7 @@ def test_without_adjustment_a_large_epsilon_shows():
     model = normal_model()
     settings = {"model": model, "quantile": 0.5, "summary": mean_of, "num_simulations": 4000} | QUIET
     adjusted = pk.sample_abc(**settings)["posterior"]["theta"]
-    with pytest.warns(UserWarning, match=r"should not be trusted: .*mean is expected to be"):
+    with pytest.warns(UserWarning, match=r"mean is expected to be .*mean moves by .*less squared error"):
         plain = pk.sample_abc(adjust=False, **settings)["posterior"]["theta"]
     assert abs(float(adjusted.mean()) - 1.2) < 0.1
     assert abs(float(plain.mean()) - 1.2) > 0.3
@@ -63,6 +63,17 @@ def test_data_that_say_more_than_their_distances_are_said():
         pk.sample_abc(model=model, num_simulations=3000, adjust=False, quantile=0.2, **QUIET)
 
 
+def test_nearness_that_means_little_is_said():
+    """The correlation of twenty rows of two numbers, given as they are."""
+    rng = np.random.default_rng(5)
+    with pm.Model() as model:
+        r = pm.Uniform("r", -0.9, 0.9)
+        covariance = pm.math.stack([pm.math.stack([1.0, r]), pm.math.stack([r, 1.0])])
+        pm.MvNormal("y", np.zeros(2), cov=covariance, observed=rng.standard_normal((20, 2)))
+    with pytest.warns(UserWarning, match="nearness means little"):
+        pk.sample_abc(model=model, num_simulations=1000, **QUIET)
+
+
 def test_an_observation_out_of_reach_is_said():
     with pytest.warns(UserWarning, match="edge of what the model simulates"):
         pk.sample_abc(model=normal_model(9.0), num_simulations=1000, **QUIET)
@@ -71,8 +82,16 @@ def test_an_observation_out_of_reach_is_said():
 def test_draws_are_resampled_and_reproducible():
     settings = {"model": normal_model(), "draws": 77, "num_simulations": 500} | QUIET
     one, other = pk.sample_abc(**settings), pk.sample_abc(**settings)
-    assert one["posterior"]["theta"].shape == (1, 77)
+    assert one["posterior"]["theta"].shape == (4, 77)
     np.testing.assert_array_equal(one["posterior"]["theta"], other["posterior"]["theta"])
+    assert pk.sample_abc(chains=1, **settings)["posterior"]["theta"].shape == (1, 77)
+
+
+def test_chains_are_as_far_apart_as_fifty_simulations_make_them():
+    """Means of fifty draws have standard errors of a seventh of their spread, whatever is resampled from them."""
+    idata = pk.sample_abc(model=normal_model(), draws=1000, summary=mean_of, num_simulations=2000, **QUIET)
+    chains = idata["posterior"]["theta"].std("draw").mean(), idata["posterior"]["theta"].mean("draw").std(ddof=1)
+    assert 0.08 < float(chains[1] / chains[0]) < 0.35
 
 
 def test_failed_simulations_are_left_out_and_said():
