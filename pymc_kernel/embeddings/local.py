@@ -13,7 +13,7 @@ import numpy as np
 
 from pymc_kernel.embeddings.bayes_rule import KernelBayesRule
 from pymc_kernel.embeddings.choice import HeldOut
-from pymc_kernel.embeddings.local_check import LocalErrors, local_errors
+from pymc_kernel.embeddings.local_check import LocalErrors, local_errors, moves_from
 from pymc_kernel.embeddings.mixture import Mixture
 from pymc_kernel.embeddings.predictive import Settings, squared_distances
 from pymc_kernel.parallel import one_blas_thread
@@ -264,7 +264,7 @@ class _Level:
             at_observation = regression.places("predicted", *self.rule.query(observed[None]))
             half = regression.half_cross_fit(self.cross_fit.fold_of)
             both = [fits.held_out(self.settings, checked) for fits in (self.cross_fit, half)]
-            return Check(both[0], at_cases - at_observation, both[1])
+            return Check(both[0], moves_from(at_observation[0], at_cases), both[1])
 
         held_out = self.cross_fit.held_out(self.settings, cases)
         return Candidate(self.rule, observed, self.settings, held_out, check)

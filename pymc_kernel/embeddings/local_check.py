@@ -11,12 +11,13 @@ import numpy as np
 from scipy.special import gamma, ndtri
 from scipy.stats import norm
 
-__all__ = ["LocalErrors", "local_errors", "misfit"]
+__all__ = ["LocalErrors", "local_errors", "misfit", "moves_from"]
 
 _MAX_SCORE = 4.0  # normal scores beyond are as good as certain misses, and would decide alone
 _MEAN_ROOT = 2.0**0.25 * gamma(0.75) / np.sqrt(np.pi)  # of the absolute value of a standard normal variable
 _CASES_A_SLOPE = 15  # at least: more slopes would cost more than they explain
 _FALSE_ALARMS = 0.01  # of right posteriors
+_ROUNDING = 1e-9  # of the largest coordinates: places that differ by less are tied
 _SMALL = 0.25  # posterior standard deviations, or parts of the spread, that need no warning
 
 
@@ -55,6 +56,12 @@ def local_errors(ranks: np.ndarray, moves: np.ndarray, weights: np.ndarray) -> L
     root, root_error = _intercepts(design, np.sqrt(np.abs(scores)), weights)
     root, root_error = np.maximum(root, 0.0) / _MEAN_ROOT, root_error / _MEAN_ROOT
     return LocalErrors(shift, shift_error, root**2, 2.0 * np.maximum(root, 1.0) * root_error)
+
+
+def moves_from(place: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Return ``places`` (m, k) minus ``place`` (k,); what is rounding is zero, or ties would seem to lie apart."""
+    moves = places - place
+    return np.where(np.abs(moves) > _ROUNDING * np.maximum(np.abs(places), np.abs(place)).max(axis=0), moves, 0.0)
 
 
 def misfit(found: LocalErrors) -> str:

@@ -11,7 +11,7 @@ from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.draws import resample
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.local import NUM_REPLICATES, representative
-from pymc_kernel.embeddings.local_check import local_errors, misfit
+from pymc_kernel.embeddings.local_check import local_errors, misfit, moves_from
 from pymc_kernel.likelihood_free.held_out import Plan, answer, held_out_answers, preferred
 from pymc_kernel.plugin.pairs import Summary, check_whole, learnt_from, learnt_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.trust import findings, typicality, warn_of_findings
@@ -210,7 +210,7 @@ def _nearest_distance(scaled, place):
 
 def _moves(latent, scaled, place, cases):
     """Return how far cases (m,) are from the observation, in what the parameters are regressed on: (m, d) at most."""
-    moves = scaled[cases] - place
+    moves = moves_from(place, scaled[cases])
     if moves.shape[1] <= latent.shape[1]:
         return moves
     slopes = np.linalg.lstsq(moves - moves.mean(axis=0), latent[cases] - latent[cases].mean(axis=0), rcond=1e-6)[0]

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from pymc_kernel.embeddings.local_check import LocalErrors, local_errors, misfit
+from pymc_kernel.embeddings.local_check import LocalErrors, local_errors, misfit, moves_from
 
 EVEN = np.full(150, 1.0 / 150.0)
 
@@ -46,6 +46,17 @@ def test_weights_of_cases_count_and_constant_moves_do_no_harm():
     found = local_errors(ndtr(scores), np.zeros((150, 2)), weights)
     assert found.shift[0] == pytest.approx(scores[:75].mean())
     assert np.isfinite(found.shift_error).all()
+
+
+def test_rounding_does_not_part_ties():
+    """Cases that are all tied with the observation, but for the last digit: their average is all there is to know."""
+    rng = np.random.default_rng(5)
+    places = 0.7 + 1e-16 * rng.integers(1, 3, (150, 1))
+    moves = moves_from(np.array([0.7]), places)
+    scores = rng.standard_normal((150, 1))
+    found = local_errors(ndtr(scores), moves, EVEN)
+    assert found.shift[0] == pytest.approx(scores.mean())
+    assert moves_from(np.zeros(1), np.array([[1e-8], [1.0]]))[0, 0] == 1e-8
 
 
 def test_small_errors_need_no_warning():
