@@ -11,7 +11,7 @@ from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.local import NUM_REPLICATES, miscalibration, moments_of, posterior_near, representative
 from pymc_kernel.embeddings.local_check import misfit
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
-from pymc_kernel.plugin.model_functions import log_priors
+from pymc_kernel.plugin.model_functions import prior_density
 from pymc_kernel.plugin.pairs import (
     Summary,
     check_whole,
@@ -151,7 +151,8 @@ def sample_kbr(
     )
     numbers, proposals, weights = [len(latent)], [], None
     # The density of the prior is asked for before any later round is simulated, so that one without it ends here.
-    log_prior = log_priors(model, latent) if rounds > 1 else None
+    log_prior_of = prior_density(model) if rounds > 1 else None
+    log_prior = None if log_prior_of is None else log_prior_of(latent)
     fitted = _fitted(rule, "conditional" if rounds == 1 else "importance", method, latent, seen, None, rng)
     near = posterior_near(fitted, observed, rng)
     for _ in range(1, rounds):
@@ -165,7 +166,7 @@ def sample_kbr(
             again = simulated_again(proposed, model, rng, executor, progressbar)
         new_latent, new_seen = simulated_pairs(again, model, summary)
         latent, seen = np.concatenate([latent, new_latent]), np.concatenate([seen, new_seen])
-        log_prior = np.concatenate([log_prior, log_priors(model, new_latent)])
+        log_prior = np.concatenate([log_prior, log_prior_of(new_latent)])
         weights = prior_ratio(latent, log_prior, proposals, numbers)
         fitted = _fitted(rule, "importance", method, latent, seen, weights, rng)
         near = posterior_near(fitted, observed, rng)
