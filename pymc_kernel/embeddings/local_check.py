@@ -18,7 +18,7 @@ _MEAN_ROOT = 2.0**0.25 * gamma(0.75) / np.sqrt(np.pi)  # of the absolute value o
 _CASES_A_SLOPE = 15  # at least: more slopes would cost more than they explain
 _FALSE_ALARMS = 0.01  # of right posteriors
 _ROUNDING = 1e-9  # of the largest coordinates: places that differ by less are tied
-_SMALL = 0.25  # posterior standard deviations, or parts of the spread, that need no warning
+_SMALL = 0.3  # posterior standard deviations, or parts of the spread, that need no warning
 
 
 class LocalErrors(NamedTuple):

@@ -62,4 +62,4 @@ def test_rounding_does_not_part_ties():
 def test_small_errors_need_no_warning():
     known = np.full(1, 0.01)
     assert misfit(LocalErrors(np.array([0.15]), known, np.array([1.1]), known)) == ""
-    assert "0.30 posterior standard deviations" in misfit(LocalErrors(np.array([-0.3]), known, np.array([1.0]), known))
+    assert "0.35 posterior standard deviations" in misfit(LocalErrors(np.array([-0.35]), known, np.array([1.0]), known))
