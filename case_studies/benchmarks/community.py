@@ -41,7 +41,8 @@ def _kbr(model, budget, draws, seed, rounds):
 
 def _abc(model, budget, draws, seed):
     simulations = pk.simulate(budget, model=model, random_seed=seed, progressbar=False)
-    return pk.sample_abc(simulations, draws=draws, quantile=100 / budget, model=model, random_seed=seed)
+    settings = {"draws": draws // CHAINS, "chains": CHAINS, "quantile": 100 / budget}
+    return pk.sample_abc(simulations, model=model, random_seed=seed, **settings)
 
 
 METHODS = {

@@ -67,7 +67,7 @@ SAMPLERS = {
     "sample_smc, KernelHMCSMC": (partial(_smc, pk.KernelHMCSMC), "populations"),
     "sample_pmc": (lambda model, seed: pk.sample_pmc(chains=CHAINS, random_seed=seed, **_QUIET), "populations"),
     "sample_kbr": (lambda model, seed: pk.sample_kbr(random_seed=seed, **_QUIET), "replicates"),
-    "sample_abc": (lambda model, seed: pk.sample_abc(random_seed=seed, **_QUIET), "populations"),
+    "sample_abc": (lambda model, seed: pk.sample_abc(random_seed=seed, **_QUIET), "replicates"),
     "KernelABC": (partial(_steps, pk.AdaptiveMetropolis), ""),
     "SyntheticLikelihood": (partial(_steps, pk.AdaptiveMetropolis), ""),
 }

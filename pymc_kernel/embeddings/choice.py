@@ -144,13 +144,13 @@ class CrossFit:
     """
 
     def __init__(self, fold_of: np.ndarray, make_fold: Callable[[int], Fold], case_weights: np.ndarray):
-        self._fold_of = fold_of
+        self.fold_of = fold_of
         self._make_fold = make_fold
         self._folds: dict[int, Fold] = {}
         self._case_weights = case_weights
 
     def _fold(self, case):
-        number = self._fold_of[case]
+        number = self.fold_of[case]
         if number not in self._folds:
             self._folds[number] = self._make_fold(number)
         return self._folds[number]

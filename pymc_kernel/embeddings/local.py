@@ -5,25 +5,67 @@ conditions on the observation; what is left is a simpler problem for the same nu
 the observation decide how near, and check the answer. Imports NumPy and siblings.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from pymc_kernel.embeddings.bayes_rule import KernelBayesRule
 from pymc_kernel.embeddings.choice import HeldOut
+from pymc_kernel.embeddings.local_check import LocalErrors, local_errors, moves_from
 from pymc_kernel.embeddings.mixture import Mixture
 from pymc_kernel.embeddings.predictive import Settings, squared_distances
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["Candidate", "LocalPosterior", "miscalibration", "posterior_near"]
+__all__ = [
+    "NUM_REPLICATES",
+    "Candidate",
+    "Check",
+    "LocalPosterior",
+    "miscalibration",
+    "moments_of",
+    "posterior_near",
+    "representative",
+]
 
 _SHARES = (1.0, 0.3, 0.09, 0.03, 0.01)  # of the training points, that a rule is fitted to
 _NEIGHBORHOODS = (1.0, 0.3, 0.1, 0.03)  # shares of those; smaller ones are left to the rules of fewer points
 _MIN_POINTS = 250  # effective number of training points of a rule
-_NUM_REPLICATES = 8  # fits to resampled training points, for the error of learning
+NUM_REPLICATES = 16  # fits to resampled training points, for the error of learning
+_NUM_CHOICES = 1000  # of replicates for the chains, of which the most representative is taken
 _CHECKED = (0.5, 0.95)  # probabilities of intervals whose coverage is checked
 _ERRORS = 4.0  # standard errors that a coverage may be off
-_NUM_CASES = 150  # held-out cases near the observation, that decide and check
+_NUM_CASES = 150  # held-out cases near the observation, that decide
+_NUM_CHECKED = 300  # that check the answer
+
+
+class Check(NamedTuple):
+    """What held-out cases around an observation say of the answer for it.
+
+    Attributes
+    ----------
+    held_out : HeldOut
+        Predictions of the cases.
+    moves : ndarray (m, p)
+        How far the cases are from the observation, in posterior means.
+    half : HeldOut
+        Predictions of the same cases from half as many training points.
+    """
+
+    held_out: HeldOut
+    moves: np.ndarray
+    half: HeldOut
+
+    def local_errors(self) -> LocalErrors:
+        """Return how far off the posterior is expected to be at the observation."""
+        return local_errors(self.held_out.ranks, self.moves, self.held_out.weights)
+
+    def doubling_gain(self) -> tuple[float, float]:
+        """Return what twice the training points added to the mean log density of the cases, and its error."""
+        weights, gains = self.held_out.weights, self.half.losses - self.held_out.losses
+        mean = weights @ gains
+        return float(mean), float(np.sqrt(weights**2 @ (gains - mean) ** 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +80,15 @@ class Candidate:
         Neighborhood and smoothing of the residuals.
     held_out : HeldOut
         Predictions of held-out cases near the observation, the same ones for all candidates.
+    check : callable
+        Returns the :class:`Check` of the answer.
     """
 
     rule: KernelBayesRule
     observed: np.ndarray
     settings: Settings
     held_out: HeldOut
+    check: Callable[[], Check]
 
     @property
     def losses(self) -> np.ndarray:
@@ -105,10 +150,45 @@ class LocalPosterior:
         candidate = self._candidates[int(np.argmin(self._losses @ weights))]
         return candidate.mixture(rng.standard_exponential(len(candidate.rule.latent_)))
 
-    def learning_error(self, rng: np.random.Generator) -> np.ndarray:
-        """Return the standard deviations (p,) of posterior means between replicates, in posterior ones."""
-        means = np.stack([self.replicate(rng).moments()[0] for _ in range(_NUM_REPLICATES)])
-        return means.std(axis=0, ddof=1) / np.sqrt(np.diag(self.mixture().moments()[1]))
+    @one_blas_thread
+    def replicates(self, rng: np.random.Generator, count: int = NUM_REPLICATES) -> list[Mixture]:
+        """Return so many replicates of the posterior."""
+        return [self.replicate(rng) for _ in range(count)]
+
+    def learning_error(self, replicates: list[Mixture]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the standard deviations (p,) between replicates of posterior means, in posterior ones, and of these.
+
+        The second are of the logarithms of posterior standard deviations: parts of them.
+        """
+        means, log_spreads = moments_of(replicates)
+        spread = np.sqrt(np.diag(self.mixture().moments()[1]))
+        return means.std(axis=0, ddof=1) / spread, log_spreads.std(axis=0, ddof=1)
+
+
+def representative(moments: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the numbers (count,) of replicates that lie as all do: chains as far apart as the error of learning is.
+
+    The spread between four replicates at random is a third to twice that between all, and R-hat and Monte Carlo errors
+    with it. Of many random choices the one with the most similar means and variances of ``moments`` (k, m) is taken.
+    """
+    if count < 2 or count >= len(moments):
+        return np.arange(count) % len(moments)
+    values = moments - moments.mean(axis=0)
+    values = values / np.maximum(values.std(axis=0, ddof=1), np.finfo(float).tiny)
+    choices = np.stack([rng.choice(len(moments), size=count, replace=False) for _ in range(_NUM_CHOICES)])
+    chosen = values[choices]  # (choices, count, m)
+    variances = np.maximum(chosen.var(axis=1, ddof=1), 1e-6)
+    badness = (np.log(variances) ** 2 + count * chosen.mean(axis=1) ** 2).sum(axis=1)
+    return choices[int(np.argmin(badness))]
+
+
+def moments_of(replicates: list[Mixture]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the means (k, p) of replicates, and the logarithms of their standard deviations."""
+    moments = [replicate.moments() for replicate in replicates]
+    return (
+        np.stack([mean for mean, _ in moments]),
+        np.stack([0.5 * np.log(np.diag(covariance)) for _, covariance in moments]),
+    )
 
 
 @one_blas_thread
@@ -141,13 +221,13 @@ def posterior_near(rule: KernelBayesRule, observed: np.ndarray, rng: np.random.G
         else:
             rule_here = rule
         levels.append(_Level(rule_here, observed, rng))
-    cases = members[-1][_nearest(levels[-1], observed, _NUM_CASES, rng)]
+    checked = members[-1][_nearest(levels[-1], observed, _NUM_CHECKED, rng)]
+    cases = checked[:_NUM_CASES]
     candidates = []
     for level, own in zip(levels, members, strict=True):
         index = np.full(len(rule.latent_), -1)
         index[own] = np.arange(len(own))
-        held_out = level.cross_fit.held_out(level.settings, index[cases])
-        candidates.append(Candidate(level.rule, observed, level.settings, held_out))
+        candidates.append(level.candidate(observed, index[cases], index[checked]))
     return LocalPosterior(candidates)
 
 
@@ -173,6 +253,21 @@ class _Level:
         self.cross_fit = regression.cross_fit(rng)
         cases = rng.permutation(_smallest(squared, _NUM_CASES, rng))
         self.settings = self.cross_fit.choose(cases, shares=_NEIGHBORHOODS).settings
+
+    def candidate(self, observed, cases, checked):
+        """Return the rule with its predictions of the training points ``cases`` (m,), to be ``checked`` on more."""
+
+        @one_blas_thread
+        def check():
+            regression = self.rule.regression
+            at_cases = regression.places("predicted", regression.features[checked], regression.observed[checked])
+            at_observation = regression.places("predicted", *self.rule.query(observed[None]))
+            half = regression.half_cross_fit(self.cross_fit.fold_of)
+            both = [fits.held_out(self.settings, checked) for fits in (self.cross_fit, half)]
+            return Check(both[0], moves_from(at_observation[0], at_cases), both[1])
+
+        held_out = self.cross_fit.held_out(self.settings, cases)
+        return Candidate(self.rule, observed, self.settings, held_out, check)
 
 
 def _scaled_squares(regression, metric, features, scaled):

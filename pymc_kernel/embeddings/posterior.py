@@ -15,6 +15,7 @@ from pymc_kernel.embeddings.ridge import RidgeFit, RidgePath
 
 __all__ = ["Regression"]
 
+_HALF_OF_FOLDS = (1, 2)  # of the four that a fold is predicted from, counted from it
 _NUM_CASES = 200  # held-out cases that settings are chosen by
 
 
@@ -98,6 +99,12 @@ class Regression:
         """Return the fits without each of five folds."""
         fold_of = rng.permutation(np.arange(len(self.latent)) % NUM_FOLDS)
         return CrossFit(fold_of, lambda k: self._fold(fold_of != k), self.residual_weights)
+
+    def half_cross_fit(self, fold_of: np.ndarray) -> CrossFit:
+        """Return fits to half as many points as :meth:`cross_fit`: to two of the other folds for each of the five."""
+        return CrossFit(
+            fold_of, lambda k: self._fold(np.isin((fold_of - k) % NUM_FOLDS, _HALF_OF_FOLDS)), self.residual_weights
+        )
 
     def typical_cases(self, rng: np.random.Generator) -> np.ndarray:
         """Return indices of training points from everywhere, drawn by their weights."""

@@ -6,14 +6,12 @@ from concurrent.futures import Executor
 import numpy as np
 import pymc as pm
 import xarray as xr
-from scipy.spatial import KDTree
 
 from pymc_kernel.embeddings import KernelBayesRule
-from pymc_kernel.embeddings.inputs import robust_scales
-from pymc_kernel.embeddings.local import miscalibration, posterior_near
+from pymc_kernel.embeddings.local import NUM_REPLICATES, miscalibration, moments_of, posterior_near, representative
+from pymc_kernel.embeddings.local_check import misfit
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
-from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.plugin.model_functions import log_priors
+from pymc_kernel.plugin.model_functions import prior_density
 from pymc_kernel.plugin.pairs import (
     Summary,
     check_whole,
@@ -25,15 +23,14 @@ from pymc_kernel.plugin.pairs import (
     warn_of_failed_pairs,
 )
 from pymc_kernel.plugin.population import pareto_shape
+from pymc_kernel.plugin.trust import findings, typicality, warn_of_findings
 
 __all__ = ["sample_kbr"]
 
 _METHODS = {"auto": "auto", "iw": "importance", "importance": "importance", "conditional": "conditional"}
-_OUTSIDE = 0.01  # of the simulations lie in emptier places than an observation that is still inside
-_TYPICAL_POINTS, _NEIGHBOURS, _FAR = 2000, 10, 10.0
 _SCALES = (0.5, 1.0, 2.0)  # of the median distance
-_FEW = 30  # simulations with weight, below which a warning is due
-_LARGE_ERROR = 0.3  # posterior standard deviations of learning error, above which a warning is due
+_LARGE_GAIN = 0.05  # nats by the last doubling of the simulations; a mean that is a third of a spread off costs as much
+_CLEARLY = 2.5  # standard errors that this gain must be large by
 _CHECKED = 0.95  # probability of the intervals whose coverage is a statistic
 
 
@@ -102,13 +99,17 @@ def sample_kbr(
     Notes
     -----
     Sample statistics: ``typicality``, the share of simulations that lie in places at least as empty as the
-    observation's; ``num_effective``, the effective number of simulations that the draws come from;
-    ``learning_error``, the largest standard deviation of a posterior mean between fits to resampled simulations, in
-    posterior standard deviations; ``held_out_coverage``, the share of held-out simulations near the observation whose
-    parameters lie in their 95 % intervals, and their effective number ``num_held_out``; ``num_failed``, simulations
-    with NaN or infinite numbers; ``num_local``, simulations that the rule was fitted to in the end;
-    ``ratio_effective`` and ``ratio_pareto_k``, effective share and Pareto shape of the ratio of prior to simulated
-    parameters; ``regularization``, ``share`` (of the simulations in a neighborhood, 1 for all), ``rank``.
+    observation's; ``num_effective``, the effective number of simulations that the draws come from; ``learning_error``,
+    the largest standard deviation of a posterior mean between fits to resampled simulations, in posterior standard
+    deviations, and ``spread_learning_error`` that of the spreads, in parts of them; ``held_out_shift`` and
+    ``held_out_spread``, how many posterior standard deviations means are expected to be off at the observation, and the
+    true spread in units of the posterior's, by a regression of the normal scores of held-out simulations on where they
+    lie; ``doubling_gain`` and its error, what twice as many simulations added to the mean log density of held-out
+    parameters: what is still to be learned; ``held_out_coverage``, the share of held-out simulations near the
+    observation whose parameters lie in their 95 % intervals, and their effective number ``num_held_out``;
+    ``num_failed``, simulations with NaN or infinite numbers; ``num_local``, simulations that the rule was fitted to in
+    the end; ``ratio_effective`` and ``ratio_pareto_k``, effective share and Pareto shape of the ratio of prior to
+    simulated parameters; ``regularization``, ``share`` (of the simulations in a neighborhood, 1 for all), ``rank``.
 
     Draws are the posterior mean by kernel regression plus smoothed residuals of simulations, from everywhere or from
     nearby, where each may be moved to the data along its own branch of the posterior. Regressions are fitted to all
@@ -116,16 +117,18 @@ def sample_kbr(
     between all of these by their log score, and check the answer. Draws live on the unconstrained scale, so none
     leaves the prior's support.
 
-    Each chain comes from a fit to simulations with random weights (a Bayesian bootstrap), so R-hat and the Monte Carlo
-    errors of ``az.summary`` know how well the posterior was learned; effective sizes count draws, not simulations. With
-    ``chains=1`` it is the fit to all simulations as they are.
+    Each chain comes from a fit to simulations with random weights (a Bayesian bootstrap), of sixteen the ones that vary
+    as all of them do, so R-hat and the Monte Carlo errors of ``az.summary`` know how well the posterior was learned;
+    effective sizes count draws, not simulations. With ``chains=1`` it is the fit to all simulations as they are.
 
     Later rounds simulate from the posterior so far, and from a wider normal distribution around it. The ratio of the
     prior's density to that of all rounds' proposals is known, and never larger than the number of rounds. Where
     residuals from everywhere predict best, as in a linear model with normal noise, to be near the observation gains
     nothing: then the next round simulates from the prior again.
 
-    A warning is given where the observation lies outside of what was simulated: then the posterior is extrapolated.
+    One warning says all that speaks against the posterior: an observation outside of what was simulated, few
+    simulations behind the draws, a large error of learning, held-out simulations near the observation that are
+    predicted wrongly, or by far better with twice the simulations.
 
     Examples
     --------
@@ -148,7 +151,8 @@ def sample_kbr(
     )
     numbers, proposals, weights = [len(latent)], [], None
     # The density of the prior is asked for before any later round is simulated, so that one without it ends here.
-    log_prior = log_priors(model, latent) if rounds > 1 else None
+    log_prior_of = prior_density(model) if rounds > 1 else None
+    log_prior = None if log_prior_of is None else log_prior_of(latent)
     fitted = _fitted(rule, "conditional" if rounds == 1 else "importance", method, latent, seen, None, rng)
     near = posterior_near(fitted, observed, rng)
     for _ in range(1, rounds):
@@ -162,13 +166,14 @@ def sample_kbr(
             again = simulated_again(proposed, model, rng, executor, progressbar)
         new_latent, new_seen = simulated_pairs(again, model, summary)
         latent, seen = np.concatenate([latent, new_latent]), np.concatenate([seen, new_seen])
-        log_prior = np.concatenate([log_prior, log_priors(model, new_latent)])
+        log_prior = np.concatenate([log_prior, log_prior_of(new_latent)])
         weights = prior_ratio(latent, log_prior, proposals, numbers)
         fitted = _fitted(rule, "importance", method, latent, seen, weights, rng)
         near = posterior_near(fitted, observed, rng)
-    groups = learnt_groups(model, _draws(near, chains, draws, rng), (chains, draws), simulations)
+    replicates = near.replicates(rng, max(chains, NUM_REPLICATES))
+    groups = learnt_groups(model, _draws(near, replicates, chains, draws, rng), (chains, draws), simulations)
     groups["kernel_weights"] = _kernel_weights(fitted, observed)
-    groups["sample_stats"] = _stats(near, fitted, observed, rounds, rng)
+    groups["sample_stats"] = _stats(near, replicates, fitted, observed, rounds, rng)
     return xr.DataTree.from_dict(groups)
 
 
@@ -194,11 +199,12 @@ def _fitted(rule, automatic, method, latent, seen, weights, rng):
         return rule.fit(latent, seen, weights=weights)
 
 
-def _draws(near, chains, draws, rng):
+def _draws(near, replicates, chains, draws, rng):
     """Return draws (chains * draws, d), each chain of a fit of its own, so that R-hat sees the error of learning."""
     if chains == 1:
         return near.mixture().sample(draws, rng)
-    return np.concatenate([near.replicate(rng).sample(draws, rng) for _ in range(chains)])
+    chosen = representative(np.concatenate(moments_of(replicates), axis=1), chains, rng)
+    return np.concatenate([replicates[i].sample(draws, rng) for i in chosen])
 
 
 def _kernel_weights(fitted, observed):
@@ -208,28 +214,34 @@ def _kernel_weights(fitted, observed):
     )
 
 
-def _stats(near, fitted, observed, rounds, rng):
-    typical = _typicality(fitted.observed_, observed, rng)
-    best, error = near.best, near.learning_error(rng)
+def _stats(near, replicates, fitted, observed, rounds, rng):
+    typical = typicality(fitted.observed_, observed, rng)
+    best, (error, spread_error) = near.best, near.learning_error(replicates)
+    check = best.check()
+    off, (gain, gain_error) = check.local_errors(), check.doubling_gain()
     effective = best.effective_number()
-    coverage = best.held_out.coverage(_CHECKED)
+    coverage = check.held_out.coverage(_CHECKED)
     failed = fitted.num_dropped_
     warn_of_failed_pairs(failed, failed + len(fitted.latent_), stacklevel=3)
-    findings = _findings(typical, effective, error.max(), miscalibration(best.held_out))
-    if findings:
-        warnings.warn(
-            f"this posterior should not be trusted: {'; '.join(findings)}. Take more simulations, or "
-            f"rounds={rounds + 1}; if the data are nothing like what the model simulates, check its prior.",
-            stacklevel=3,
-        )
+    found = findings(typical, effective, error.max(), _held_out_findings(check, off, gain, gain_error))
+    advice = (
+        f"Take more simulations, or rounds={rounds + 1}; if the data are nothing like what the model simulates, check "
+        "its prior."
+    )
+    warn_of_findings(found, advice, stacklevel=3)
     share = fitted.ratio_ / fitted.ratio_.sum()
     return xr.Dataset(
         {
             "typicality": typical,
             "num_effective": effective,
             "learning_error": float(error.max()),
+            "spread_learning_error": float(spread_error.max()),
+            "held_out_shift": ("unconstrained", off.shift),
+            "held_out_spread": ("unconstrained", off.spread),
+            "doubling_gain": gain,
+            "doubling_gain_error": gain_error,
             "held_out_coverage": ("unconstrained", coverage),
-            "num_held_out": best.held_out.effective_number,
+            "num_held_out": check.held_out.effective_number,
             "num_failed": failed,
             "num_local": len(best.rule.latent_),
             "ratio_effective": float(1.0 / (len(share) * (share**2).sum())),
@@ -241,24 +253,15 @@ def _stats(near, fitted, observed, rounds, rng):
     )
 
 
-def _findings(typicality, effective, learning_error, wrong_coverage):
-    """Return what speaks against a posterior, in words."""
-    findings = []
-    if typicality < _OUTSIDE:
-        findings.append(
-            f"only {100 * typicality:.1f} % of the simulations lie in places as empty as that of the observation, "
-            "which is at the edge of what the model simulates, or outside"
-        )
-    if effective < _FEW:
-        findings.append(f"the draws come from an effective number of {effective:.0f} simulations")
-    if learning_error > _LARGE_ERROR:
-        findings.append(
-            f"its means differ by {learning_error:.2f} posterior standard deviations between fits to resampled "
-            "simulations"
-        )
-    if wrong_coverage:
-        findings.append(f"of held-out simulations near the observation, {wrong_coverage}")
-    return findings
+def _held_out_findings(check, off, gain, gain_error):
+    """Return what held-out simulations near the observation say against the answer, in words."""
+    wrong, expected = miscalibration(check.held_out), misfit(off)
+    learning = gain > _LARGE_GAIN and gain > _CLEARLY * gain_error
+    return [
+        f"of held-out simulations near the observation, {wrong}" if wrong else "",
+        f"by held-out simulations near the observation, {expected}" if expected else "",
+        f"twice the simulations still added {gain:.2f} to the log density of held-out parameters" if learning else "",
+    ]
 
 
 def _ratio_shape(share):
@@ -266,22 +269,3 @@ def _ratio_shape(share):
     if (share > 0.99 * share.max()).mean() > 0.01:
         return 0.0
     return pareto_shape(np.log(np.maximum(share, np.finfo(float).tiny)))
-
-
-@one_blas_thread
-def _typicality(seen, observed, rng):
-    """Return the share of simulations whose tenth neighbour is at least as far off as the observation's.
-
-    Distances are taken after whitening, so that a combination of summaries that never occurs counts as far.
-    """
-    some = seen[rng.choice(len(seen), size=min(_TYPICAL_POINTS, len(seen)), replace=False)]
-    middle, spread = robust_scales(some)
-    near = np.clip((some - middle) / spread, -_FAR, _FAR)
-    values, vectors = np.linalg.eigh(np.atleast_2d(np.cov(near.T)))
-    root = vectors / np.sqrt(np.maximum(values, max(1e-8 * values[-1], 1e-12)))
-    tree = KDTree(near @ root)
-    count = min(_NEIGHBOURS, len(some) - 1)
-    # A simulation is its own nearest neighbour, which the observation has not.
-    others = tree.query(near @ root, k=count + 1)[0][:, -1]
-    place = np.clip((observed - middle) / spread, -10.0 * _FAR, 10.0 * _FAR) @ root
-    return float((others >= tree.query(place, k=[count])[0][0]).mean())

@@ -2,8 +2,8 @@
 
 import threading
 import warnings
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
 
 import cloudpickle
 import numpy as np
@@ -42,7 +42,7 @@ __all__ = [
     "compile_particle_density",
     "compile_scores",
     "constrained_draws",
-    "log_priors",
+    "prior_density",
     "prior_expression",
     "prior_positions",
     "split_positions",
@@ -414,10 +414,11 @@ def prior_positions(model: pm.Model, size: int, rng: np.random.Generator) -> np.
     return with_finite_columns(positions, rng)
 
 
-def log_priors(model: pm.Model, positions: np.ndarray) -> np.ndarray:
-    """Return the log densities (n,) of the prior at ``positions`` (n, d) on the unconstrained scale.
+def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function from positions (n, d) on the unconstrained scale to log densities (n,) of the prior.
 
-    Observed variables and potentials are left out: it is the density that forward draws of the free variables have.
+    It is compiled once, at its first call. Observed variables and potentials are left out: it is the density that
+    forward draws of the free variables have.
     """
     free = {rv: model.rvs_to_values[rv] for rv in model.free_RVs}
     try:
@@ -431,17 +432,27 @@ def log_priors(model: pm.Model, positions: np.ndarray) -> np.ndarray:
             "more simulations, or give it one."
         ) from error
     log_prior = pt.sum([term.sum() for term in terms])
-    point = model.initial_point(random_seed=0)
-    try:
+
+    @cache
+    def vectorised():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what PyTensor says of the speed of single operators
-            function = _vectorised(model, [log_prior], point, {"on_unused_input": "ignore"})
-        blocks = [positions[a : a + _DRAWS_AT_A_TIME] for a in range(0, len(positions), _DRAWS_AT_A_TIME)]
-        return np.concatenate([np.broadcast_to(function(block)[0], len(block)) for block in blocks])
-    except Exception:  # an operator without a vectorised form may fail in many ways; the loop says what is wrong
-        function = model.compile_fn(log_prior, inputs=model.value_vars, on_unused_input="ignore")
-        columns = {v.name: c for v, c in zip(model.value_vars, split_positions(model, positions), strict=True)}
-        return np.array([float(function({n: c[i] for n, c in columns.items()})) for i in range(len(positions))])
+            return _vectorised(model, [log_prior], model.initial_point(random_seed=0), {"on_unused_input": "ignore"})
+
+    @cache
+    def one_by_one():
+        return model.compile_fn(log_prior, inputs=model.value_vars, on_unused_input="ignore")
+
+    def densities(positions):
+        try:
+            blocks = [positions[a : a + _DRAWS_AT_A_TIME] for a in range(0, len(positions), _DRAWS_AT_A_TIME)]
+            return np.concatenate([np.broadcast_to(vectorised()(block)[0], len(block)) for block in blocks])
+        except Exception:  # an operator without a vectorised form may fail in many ways; the loop says what is wrong
+            function = one_by_one()
+            columns = {v.name: c for v, c in zip(model.value_vars, split_positions(model, positions), strict=True)}
+            return np.array([float(function({n: c[i] for n, c in columns.items()})) for i in range(len(positions))])
+
+    return densities
 
 
 def with_finite_columns(positions: np.ndarray, rng: np.random.Generator) -> np.ndarray:

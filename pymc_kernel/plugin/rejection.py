@@ -1,23 +1,44 @@
 """Rejection ABC for PyMC models: the baseline that every other likelihood-free method has to beat."""
 
+import warnings
 from concurrent.futures import Executor
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_kernel.embeddings import KernelBayesRule
+from pymc_kernel.embeddings.draws import resample
 from pymc_kernel.embeddings.inputs import robust_scales
-from pymc_kernel.likelihood_free import regression_adjusted, rejection
+from pymc_kernel.embeddings.local import NUM_REPLICATES, representative
+from pymc_kernel.embeddings.local_check import local_errors, misfit, moves_from
+from pymc_kernel.likelihood_free.held_out import Plan, answer, held_out_answers, preferred
 from pymc_kernel.plugin.pairs import Summary, check_whole, learnt_from, learnt_groups, warn_of_failed_pairs
+from pymc_kernel.plugin.trust import findings, typicality, warn_of_findings
 
 __all__ = ["sample_abc"]
+
+_FIRST_QUANTILE = 0.01  # accepted, unless more are clearly better,
+_FEWEST, _FEWEST_A_SUMMARY = 50, 4  # but at least so many simulations, and so many for each slope
+_TIMES = (1.0, 3.0, 10.0)  # as many that are tried
+_NUM_CASES = 150  # held-out simulations near the observation, that decide and check
+_MOST_LEARNED, _RANK = 2000, 200  # simulations and features of the kernel regression that is compared with
+_SMALL_GAIN = 0.1  # of the squared error, by which it must be better
+_SMALL_CHANGE = 0.3  # posterior standard deviations that the answer may depend on how much is accepted
+_AS_FAR_AS_ALL = 0.7  # of the median distance; of evenly spread summaries it is that far in eleven dimensions
+_CLEARLY = 3.0  # standard errors by which either must be larger
+_ADVICE = (
+    "Take more simulations or better summaries, or sample_kbr; if the data are nothing like what the model simulates, "
+    "check its prior."
+)
 
 
 def sample_abc(
     simulations: xr.DataTree | None = None,
     draws: int | None = None,
     *,
-    quantile: float = 0.01,
+    chains: int = 4,
+    quantile: float | None = None,
     adjust: bool = True,
     num_simulations: int = 10_000,
     summary: Summary | None = None,
@@ -38,12 +59,17 @@ def sample_abc(
         With the groups ``prior`` and ``prior_predictive``, as :func:`simulate` returns it; ``num_simulations`` are made
         by default.
     draws : int, optional
-        As many as are accepted by default; otherwise resampled from these.
-    quantile : float
-        Share of the simulations that is accepted, in (0, 1].
+        In each chain; as many as are accepted by default. Accepted simulations are resampled by their weights.
+    chains : int
+        Each from accepted simulations with random weights (a Bayesian bootstrap), as in :func:`sample_kbr`, so that
+        R-hat and the Monte Carlo errors of ``az.summary`` know how few they are. One is of their own weights.
+    quantile : float, optional
+        Share of the simulations that is accepted, in (0, 1]. By default a hundredth, but at least fifty simulations and
+        four for each summary; or three or ten times as many, where held-out simulations near the data ask for it.
     adjust : bool
         Move accepted parameters to where a local linear regression on the summaries has them at the data (Beaumont,
-        Zhang and Balding 2002), on the unconstrained scale; nearer ones count for more.
+        Zhang and Balding 2002), on the unconstrained scale; nearer ones count for more. Their spread is that at the
+        data, too (Blum and Francois 2010), unless held-out simulations are predicted better without.
     num_simulations : int
     summary : callable or dict, optional
         As in :func:`sample_kbr`. Summaries are divided by their spread over the simulations.
@@ -53,9 +79,19 @@ def sample_abc(
     Returns
     -------
     xarray.DataTree
-        ``posterior`` (one chain), ``prior``, ``prior_predictive``, ``observed_data``, and ``sample_stats``: ``accept``
-        (share), ``epsilon`` (largest accepted distance, in spreads), ``num_simulations``, ``num_accepted``,
-        ``num_failed``.
+        ``posterior``, ``prior``, ``prior_predictive``, ``observed_data``, and ``sample_stats``: ``accept`` (share),
+        ``epsilon`` (largest accepted distance, in spreads), ``nearest_distance`` (how far the nearest hundredth
+        reaches, in units of the median distance), ``num_simulations``, ``num_accepted``, ``num_failed``, and what
+        :func:`sample_kbr` says of its answers: ``typicality``, ``num_effective``, ``learning_error``,
+        ``spread_learning_error``, ``acceptance_shift`` (how far means move where three times as many are accepted, in
+        posterior standard deviations), ``held_out_shift``, ``held_out_spread``, ``num_held_out``.
+
+    Notes
+    -----
+    The 150 simulations nearest to the data take their place in turn, each left out of its own answer: they decide what
+    is accepted and how it is adjusted, by the continuous ranked probability score, and how far off the answer is to be
+    expected at the data. A kernel regression says whether the data tell more than distances between them show. One
+    warning says all that speaks against the posterior.
 
     Examples
     --------
@@ -68,9 +104,9 @@ def sample_abc(
     True
     """
     model = pm.modelcontext(model)
-    if not 0.0 < quantile <= 1.0:
+    if quantile is not None and not 0.0 < quantile <= 1.0:
         raise ValueError(f"quantile must be in (0, 1], got {quantile!r}.")
-    check_whole(draws=draws, num_simulations=num_simulations)
+    check_whole(draws=draws, chains=chains, num_simulations=num_simulations)
     rng = np.random.default_rng(random_seed)
     latent, seen, observed, simulations = learnt_from(
         simulations, num_simulations, summary, model, "sample_abc", rng, executor, progressbar
@@ -82,21 +118,119 @@ def sample_abc(
     warn_of_failed_pairs(failed, total)
     latent, seen = latent[is_whole], seen[is_whole]
     _, spread = robust_scales(seen)
-    found = rejection(seen / spread, observed / spread, quantile)
-    accepted = latent[found.index]
-    weights = found.weights if adjust else np.full(len(accepted), 1.0 / len(accepted))
-    if adjust:
-        accepted = regression_adjusted(accepted, seen[found.index] / spread, observed / spread, weights)
-    if adjust or draws is not None:
-        accepted = accepted[rng.choice(len(accepted), size=draws or len(accepted), p=weights)]
-    groups = learnt_groups(model, accepted, (1, len(accepted)), simulations)
+    scaled, place = seen / spread, observed / spread
+    plans = _plans(quantile, adjust, *scaled.shape)
+    nearest = answer(latent, scaled, place, Plan(min(1.0, _NUM_CASES / len(latent)), "none")).index
+    checked = held_out_answers(latent, scaled, nearest, plans)
+    number = preferred([c.scores for c in checked])
+    plan, held_out = plans[number], checked[number]
+    posterior = answer(latent, scaled, place, plan)
+    replicates = [
+        answer(latent, scaled, place, plan, rng.standard_exponential(len(latent)))
+        for _ in range(max(NUM_REPLICATES, chains))
+    ]
+    means, log_spreads = np.swapaxes([_moments(one) for one in replicates], 0, 1)
+    error = means.std(axis=0, ddof=1) / np.exp(_moments(posterior)[1])
+    off = local_errors(held_out.ranks, _moves(latent, scaled, place, nearest), np.full(len(nearest), 1 / len(nearest)))
+    typical = typicality(seen, observed, rng)
+    effective = 1.0 / (posterior.weights**2).sum()
+    unused = _unused_information(latent, seen, nearest, held_out, rng)
+    change = _change_with_distance(latent, scaled, place, plan, posterior)
+    moves_on = (change > np.maximum(_SMALL_CHANGE, _CLEARLY * error)).any()
+    reach = _nearest_distance(scaled, place)
+    words = misfit(off)
+    others = [
+        f"by held-out simulations near the observation, {words}" if words else "",
+        f"its mean moves by {change.max():.2f} posterior standard deviations where three times as many are accepted"
+        if moves_on
+        else "",
+        unused,
+        f"the nearest hundredth of the simulations reaches {reach:.2f} times as far as half of them: among so many "
+        "summaries nearness means little"
+        if reach > _AS_FAR_AS_ALL
+        else "",
+    ]
+    warn_of_findings(findings(typical, effective, float(error.max()), others), _ADVICE, stacklevel=2)
+    used = [posterior]
+    if chains > 1:
+        used = [replicates[i] for i in representative(np.concatenate([means, log_spreads], axis=1), chains, rng)]
+    count = draws or len(posterior.index)
+    points = np.concatenate([one.points[resample(one.weights, count, rng)] for one in used])
+    groups = learnt_groups(model, points, (chains, count), simulations)
     groups["sample_stats"] = xr.Dataset(
         {
-            "accept": len(found.index) / total,
-            "epsilon": found.epsilon,
+            "accept": len(posterior.index) / total,
+            "epsilon": posterior.epsilon,
+            "nearest_distance": reach,
             "num_simulations": total,
-            "num_accepted": len(found.index),
+            "num_accepted": len(posterior.index),
             "num_failed": failed,
+            "typicality": typical,
+            "num_effective": effective,
+            "learning_error": float(error.max()),
+            "spread_learning_error": float(log_spreads.std(axis=0, ddof=1).max()),
+            "acceptance_shift": float(change.max()),
+            "held_out_shift": ("unconstrained", off.shift),
+            "held_out_spread": ("unconstrained", off.spread),
+            "num_held_out": len(nearest),
         }
     )
     return xr.DataTree.from_dict(groups)
+
+
+def _plans(quantile, adjust, num_simulations, width):
+    """Return what may be accepted, and how it may be adjusted; the first unless another one is clearly better."""
+    if quantile is None:
+        fewest = max(_FIRST_QUANTILE * num_simulations, _FEWEST_A_SUMMARY * (width + 1) if adjust else 0, _FEWEST)
+        quantiles = sorted({min(1.0, times * fewest / num_simulations) for times in _TIMES})
+    else:
+        quantiles = [quantile]
+    return [Plan(q, adjustment) for q in quantiles for adjustment in (("scaled", "linear") if adjust else ("none",))]
+
+
+def _moments(posterior):
+    """Return mean (d,) and log standard deviations (d,)."""
+    mean = posterior.weights @ posterior.points
+    variance = posterior.weights @ (posterior.points - mean) ** 2
+    return mean, 0.5 * np.log(np.maximum(variance, np.finfo(float).tiny))
+
+
+def _change_with_distance(latent, scaled, place, plan, posterior):
+    """Return how far means (d,) move where three times as many are accepted, in posterior standard deviations."""
+    mean, log_spread = _moments(posterior)
+    wider = answer(latent, scaled, place, plan._replace(quantile=min(1.0, 3.0 * plan.quantile)))
+    return np.abs(_moments(wider)[0] - mean) / np.exp(log_spread)
+
+
+def _nearest_distance(scaled, place):
+    """Return how far the nearest hundredth of all simulations reaches, in units of the median distance."""
+    near, middle = np.quantile(np.sqrt(((scaled - place) ** 2).sum(axis=1)), [_FIRST_QUANTILE, 0.5])
+    return float(near / middle) if middle > 0.0 else 0.0
+
+
+def _moves(latent, scaled, place, cases):
+    """Return how far cases (m,) are from the observation, in what the parameters are regressed on: (m, d) at most."""
+    moves = moves_from(place, scaled[cases])
+    if moves.shape[1] <= latent.shape[1]:
+        return moves
+    slopes = np.linalg.lstsq(moves - moves.mean(axis=0), latent[cases] - latent[cases].mean(axis=0), rcond=1e-6)[0]
+    return moves @ slopes
+
+
+def _unused_information(latent, seen, cases, held_out, rng):
+    """Return in words by how much a kernel regression predicts the parameters of cases better; empty if not clearly."""
+    others = rng.permutation(np.setdiff1d(np.arange(len(latent)), cases))[: _MOST_LEARNED - len(cases)]
+    used = np.concatenate([cases, others])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        rule = KernelBayesRule("conditional", max_rank=_RANK, random_state=rng).fit(latent[used], seen[used])
+    residuals = rule.regression.fit.residuals()[: len(cases)]
+    gain = held_out.errors**2 - residuals**2
+    clear = gain.mean(axis=0) > _CLEARLY * gain.std(axis=0) / np.sqrt(len(cases))
+    share = gain.mean(axis=0) / np.maximum((held_out.errors**2).mean(axis=0), np.finfo(float).tiny)
+    if not (clear & (share > _SMALL_GAIN)).any():
+        return ""
+    return (
+        f"kernel regression predicts a parameter with {100 * share[clear].max():.0f} % less squared error: the data "
+        "say more than distances between them show"
+    )

@@ -3,8 +3,10 @@ import pytest
 
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.choice import HeldOut
-from pymc_kernel.embeddings.local import miscalibration, posterior_near
+from pymc_kernel.embeddings.local import Check, miscalibration, posterior_near, representative
+from pymc_kernel.embeddings.local_check import local_errors, misfit
 from pymc_kernel.embeddings.mixture import Mixture
+from pymc_kernel.embeddings.predictive import Settings
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
 
 
@@ -19,6 +21,7 @@ def bent():
 def test_fewer_points_around_the_observation_make_a_narrow_posterior_right(bent):
     near = posterior_near(bent, np.array([8.0]), np.random.default_rng(2))
     assert len(near.best.rule.latent_) < 3000
+    assert misfit(near.best.check().local_errors()) == ""
     # By quadrature.
     grid = np.linspace(-1.0, 4.0, 20_001)
     density = np.exp(-0.5 * grid**2 - 0.5 * ((8.0 - grid**3) / 0.3) ** 2)
@@ -41,9 +44,46 @@ def test_replicates_differ_by_the_error_of_learning(bent):
         for n in (250, 1500)
     )
     # The standard error of a mean with a local slope from n points is about 1 / sqrt(n) posterior spreads.
-    assert 0.3 / np.sqrt(250) < few.learning_error(rng)[0] < 6.0 / np.sqrt(250)
-    assert many.learning_error(rng)[0] < 0.15
+    assert 0.3 / np.sqrt(250) < few.learning_error(few.replicates(rng))[0][0] < 6.0 / np.sqrt(250)
+    assert many.learning_error(many.replicates(rng))[0][0] < 0.15
     np.testing.assert_allclose(few.best.mixture(np.ones(250)).moments()[0], few.mixture().moments()[0])
+
+
+def test_chains_are_replicates_that_lie_as_all_of_them_do():
+    """The spread of four of sixteen numbers at random is off by a half every third time; that of these four is not."""
+    rng = np.random.default_rng(8)
+    for _ in range(20):
+        moments = rng.standard_normal((16, 4))
+        chosen = moments[representative(moments, 4, rng)]
+        np.testing.assert_allclose(chosen.std(axis=0, ddof=1), moments.std(axis=0, ddof=1), rtol=0.5)
+        np.testing.assert_allclose(chosen.mean(axis=0), moments.mean(axis=0), atol=0.5)
+    assert sorted(representative(moments, 20, rng))[:5] == [0, 0, 1, 1, 2]
+
+
+def test_what_more_simulations_would_add_is_known():
+    """A function that bends twice in each of three columns is far from learned from 400 points. A line is."""
+    rng = np.random.default_rng(9)
+    x, settings, cases = rng.standard_normal((400, 3)), Settings(), np.arange(300)
+    bends = np.sin(2.0 * x).sum(axis=1, keepdims=True) + 0.05 * rng.standard_normal((400, 1))
+    line = x[:, :1] + 0.5 * rng.standard_normal((400, 1))
+    found = []
+    for latent in (bends, line):
+        rule = KernelBayesRule("conditional").fit(latent, x)
+        cross_fit = rule.regression.cross_fit(np.random.default_rng(1))
+        half = rule.regression.half_cross_fit(cross_fit.fold_of)
+        both = [fits.held_out(settings, cases) for fits in (cross_fit, half)]
+        found.append(Check(both[0], np.zeros((300, 1)), both[1]).doubling_gain())
+    (hard, hard_error), (easy, easy_error) = found
+    assert hard > max(0.05, 3.0 * hard_error)
+    assert easy < max(0.05, 3.0 * easy_error)
+
+
+def test_an_error_at_the_observation_is_expected_from_its_neighbors(bent):
+    """Residuals from everywhere are ten times too wide where the posterior is narrow."""
+    cases = np.argsort(np.abs(bent.observed_[:, 0] - 8.0))[:150]
+    held_out = bent.regression.cross_fit(np.random.default_rng(3)).held_out(Settings(), cases)
+    moves = bent.observed_[cases] - 8.0
+    assert "true spread is expected" in misfit(local_errors(held_out.ranks, moves, held_out.weights))
 
 
 def test_of_tied_observations_no_row_is_nearer():

@@ -36,16 +36,62 @@ def test_posterior_of_a_normal_model():
 def test_without_adjustment_a_large_epsilon_shows():
     model = normal_model()
     settings = {"model": model, "quantile": 0.5, "summary": mean_of, "num_simulations": 4000} | QUIET
-    plain, adjusted = (pk.sample_abc(adjust=a, **settings)["posterior"]["theta"] for a in (False, True))
+    adjusted = pk.sample_abc(**settings)["posterior"]["theta"]
+    with pytest.warns(UserWarning, match=r"mean is expected to be .*mean moves by .*less squared error"):
+        plain = pk.sample_abc(adjust=False, **settings)["posterior"]["theta"]
     assert abs(float(adjusted.mean()) - 1.2) < 0.1
     assert abs(float(plain.mean()) - 1.2) > 0.3
+
+
+def test_statistics_say_how_good_the_answer_is():
+    """The default on a model that it gets right: no warning, and errors of a few hundredths to a few tenths."""
+    idata = pk.sample_abc(model=normal_model(), summary=mean_of, num_simulations=4000, **QUIET)
+    stats = idata["sample_stats"]
+    assert 0.0 < float(stats["learning_error"]) < 0.3
+    assert np.abs(stats["held_out_shift"]).max() < 0.3
+    assert stats["held_out_spread"].values == pytest.approx(np.ones(2), abs=0.25)
+    assert float(stats["typicality"]) > 0.05
+    assert float(stats["num_effective"]) > 30
+
+
+def test_data_that_say_more_than_their_distances_are_said():
+    """Ten numbers that tell a spread by their squares: nearest in ten dimensions are hardly nearer in the spread."""
+    with pm.Model() as model:
+        scale = pm.HalfNormal("scale", 2)
+        pm.Normal("y", 0, scale, observed=np.linspace(-0.2, 0.2, 10))
+    with pytest.warns(UserWarning, match="should not be trusted"):
+        pk.sample_abc(model=model, num_simulations=3000, adjust=False, quantile=0.2, **QUIET)
+
+
+def test_nearness_that_means_little_is_said():
+    """The correlation of twenty rows of two numbers, given as they are."""
+    rng = np.random.default_rng(5)
+    with pm.Model() as model:
+        r = pm.Uniform("r", -0.9, 0.9)
+        covariance = pm.math.stack([pm.math.stack([1.0, r]), pm.math.stack([r, 1.0])])
+        pm.MvNormal("y", np.zeros(2), cov=covariance, observed=rng.standard_normal((20, 2)))
+    with pytest.warns(UserWarning, match="nearness means little"):
+        pk.sample_abc(model=model, num_simulations=1000, **QUIET)
+
+
+def test_an_observation_out_of_reach_is_said():
+    with pytest.warns(UserWarning, match="edge of what the model simulates"):
+        pk.sample_abc(model=normal_model(9.0), num_simulations=1000, **QUIET)
 
 
 def test_draws_are_resampled_and_reproducible():
     settings = {"model": normal_model(), "draws": 77, "num_simulations": 500} | QUIET
     one, other = pk.sample_abc(**settings), pk.sample_abc(**settings)
-    assert one["posterior"]["theta"].shape == (1, 77)
+    assert one["posterior"]["theta"].shape == (4, 77)
     np.testing.assert_array_equal(one["posterior"]["theta"], other["posterior"]["theta"])
+    assert pk.sample_abc(chains=1, **settings)["posterior"]["theta"].shape == (1, 77)
+
+
+def test_chains_are_as_far_apart_as_fifty_simulations_make_them():
+    """Means of fifty draws have standard errors of a seventh of their spread, whatever is resampled from them."""
+    idata = pk.sample_abc(model=normal_model(), draws=1000, summary=mean_of, num_simulations=2000, **QUIET)
+    chains = idata["posterior"]["theta"].std("draw").mean(), idata["posterior"]["theta"].mean("draw").std(ddof=1)
+    assert 0.08 < float(chains[1] / chains[0]) < 0.35
 
 
 def test_failed_simulations_are_left_out_and_said():

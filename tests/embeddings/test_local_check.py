@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+from scipy.special import ndtr
+
+from pymc_kernel.embeddings.local_check import LocalErrors, local_errors, misfit, moves_from
+
+EVEN = np.full(150, 1.0 / 150.0)
+
+
+def test_an_error_at_the_edge_is_seen_though_the_neighbors_are_right_on_average():
+    """All cases on one side of the observation, right in the middle of them, and ever more off towards it."""
+    rng = np.random.default_rng(1)
+    moves = rng.uniform(0.0, 1.0, (150, 1))
+    scores = rng.standard_normal((150, 1)) + 1.6 * (0.5 - moves)
+    found = local_errors(ndtr(scores), moves, EVEN)
+    assert abs(scores.mean()) < 0.15
+    assert found.shift[0] == pytest.approx(0.8, abs=3.0 * found.shift_error[0])
+    assert found.shift_error[0] == pytest.approx(2.0 / np.sqrt(150), rel=0.2)  # at the end of a line: twice the mean's
+    assert "mean is expected" in misfit(found)
+
+
+def test_a_spread_that_changes_towards_the_observation_is_seen():
+    rng = np.random.default_rng(2)
+    moves = rng.uniform(0.0, 1.0, (600, 2))
+    scores = rng.standard_normal((600, 1)) * (1.6 - 1.2 * moves[:, :1])
+    found = local_errors(ndtr(scores), moves, np.full(600, 1 / 600))
+    assert found.spread[0] == pytest.approx(1.6, abs=3.0 * found.spread_error[0])
+    assert "true spread is expected" in misfit(found)
+
+
+def test_right_posteriors_are_left_alone():
+    """One false alarm in a hundred: more than nine of three hundred would be one case in four hundred."""
+    rng = np.random.default_rng(3)
+    alarms = 0
+    for _ in range(300):
+        moves = rng.standard_normal((150, 3)) + rng.standard_normal(3)
+        alarms += bool(misfit(local_errors(rng.random((150, 3)), moves, EVEN)))
+    assert alarms <= 9
+
+
+def test_weights_of_cases_count_and_constant_moves_do_no_harm():
+    rng = np.random.default_rng(4)
+    scores = rng.standard_normal((150, 1))
+    scores[75:] += 5.0
+    weights = np.r_[np.full(75, 1.0), np.zeros(75)] / 75.0
+    found = local_errors(ndtr(scores), np.zeros((150, 2)), weights)
+    assert found.shift[0] == pytest.approx(scores[:75].mean())
+    assert np.isfinite(found.shift_error).all()
+
+
+def test_rounding_does_not_part_ties():
+    """Cases that are all tied with the observation, but for the last digit: their average is all there is to know."""
+    rng = np.random.default_rng(5)
+    places = 0.7 + 1e-16 * rng.integers(1, 3, (150, 1))
+    moves = moves_from(np.array([0.7]), places)
+    scores = rng.standard_normal((150, 1))
+    found = local_errors(ndtr(scores), moves, EVEN)
+    assert found.shift[0] == pytest.approx(scores.mean())
+    assert moves_from(np.zeros(1), np.array([[1e-8], [1.0]]))[0, 0] == 1e-8
+
+
+def test_small_errors_need_no_warning():
+    known = np.full(1, 0.01)
+    assert misfit(LocalErrors(np.array([0.15]), known, np.array([1.1]), known)) == ""
+    assert "0.35 posterior standard deviations" in misfit(LocalErrors(np.array([-0.35]), known, np.array([1.0]), known))
