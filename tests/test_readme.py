@@ -42,7 +42,9 @@ def test_the_check_of_a_fit_finds_what_is_wrong(tmp_path, monkeypatch):
     names = run("ksd_test(", tmp_path, monkeypatch)
     table = names["pk"].summary(names["fit"], model=names["model"], round_to="none")
     assert table["ess_bulk"].min() > 1500
-    assert table["ksd"].idxmax() == "tau"
+    # By NUTS the mean of mu is 4.4 (ADVI: 3.5, a quarter of a standard deviation off), and the lower tail of
+    # log(tau) is long.
+    assert set(table["ksd"].nlargest(2).index) == {"mu", "tau"}
     assert table.attrs["ksd_p"] < 0.01
 
 

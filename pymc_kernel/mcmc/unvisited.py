@@ -23,7 +23,7 @@ _LEVEL = 0.01  # quantile of the draws' log densities: a point above it is in th
 # Two independent draws of a normal distribution are sqrt(2 d) standard deviations apart, give or take one, and a point
 # of that region lies as far from an average draw. The nearest of hundreds is nearer by far.
 _MARGIN = 3.0
-_LEAST_DRAWS = 50  # whose quantile and spread mean something
+_LEAST_DRAWS = 100  # whose quantile and spread mean something
 _FIRST_STRIDE = 0.3  # of the climbs, in units of the scales
 # Factors of the stride: it keeps its length where one step in five goes up (Rechenberg's rule).
 _LONGER, _SHORTER = 1.5, 1.5**-0.25

@@ -284,8 +284,9 @@ class TransitionStep(ArrayStepShared):
             return ""
         return (
             f"{type(self).__name__}: a chain never came near {self._named(place)} (on the unconstrained scale), which "
-            "the search for a start found to be as likely as where the chain has been. The posterior has a mode that "
-            "it does not show. Take pk.sample_smc, which weighs modes, or more chains."
+            "the search for a start found to be as likely as where the chain has been: it is too "
+            "short, or the posterior has a mode that it does not show. Take more draws, or pk.sample_smc, which weighs "
+            "modes."
         )
 
     def _named(self, position) -> str:

@@ -34,7 +34,7 @@ def test_a_place_that_is_not_likely_is_no_mode(rng):
 
 def test_too_few_draws_or_a_chain_that_stands_tell_nothing():
     places = evaluated(np.array([[-3.0]]), two_modes)
-    assert missed(places, np.full((20, 1), 3.0) + np.arange(20)[:, None], np.full(20, -0.2)) is None
+    assert missed(places, np.full((99, 1), 3.0) + 0.01 * np.arange(99)[:, None], np.full(99, -0.2)) is None
     assert missed(places, np.full((200, 1), 3.0), np.full(200, -0.2)) is None
 
 

@@ -21,7 +21,7 @@ def test_a_surrogate_that_does_not_cover_the_posterior_is_reported_at_the_end(co
     monkeypatch.setattr(kernel_hmc, "coverage", fixed)
     with pm.Model():
         pm.Normal("x")
-        pm.sample(60, tune=60, chains=2, cores=1, step=pk.KernelHMC(), random_seed=1, progressbar=False)
+        pm.sample(60, tune=120, chains=2, cores=1, step=pk.KernelHMC(), random_seed=1, progressbar=False)
     found = [r.message for r in caplog.records if "likely to be missing" in r.message]
     assert len(found) == (2 if is_said else 0)
     assert all("20 times" in message for message in found)
