@@ -57,7 +57,7 @@ def worst_p_value(target, points):
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_move_is_invariant_with_a_misled_surrogate(kind, rng):
     target = banana(0.1, 25.0, num_dims=2)
-    points, accepted = moved(rng, target, kind, S.Values(), 4000)
+    points, accepted = moved(rng, target, kind, S.Values(), 2500)
     assert accepted > 0.02
     assert worst_p_value(target, points) > 1e-4
 
@@ -85,7 +85,7 @@ def test_chains_on_the_surrogate_accept_by_its_energy(rng):
 @pytest.mark.parametrize("estimator", [S.Lite(), S.Finite(num_features=40), S.Nystrom(num_basis=10)], ids=repr)
 def test_every_estimator_is_invariant(estimator, rng):
     target = banana(0.1, 25.0, num_dims=2)
-    points, accepted = moved(rng, target, "trajectory", estimator, 4000)
+    points, accepted = moved(rng, target, "trajectory", estimator, 2500)
     assert accepted > 0.02
     assert worst_p_value(target, points) > 1e-4
 
@@ -99,7 +99,7 @@ def test_invariance_test_sees_a_missing_ratio(kind, rng, monkeypatch):
 
     monkeypatch.setattr(kh, "_along_surrogate", without_ratio)
     target = banana(0.1, 25.0, num_dims=2)
-    assert worst_p_value(target, moved(rng, target, kind, S.Values(), 4000, num_steps=10)[0]) < 1e-6
+    assert worst_p_value(target, moved(rng, target, kind, S.Values(), 2000, num_steps=10)[0]) < 1e-6
 
 
 # -- tuning ---------------------------------------------------------------------------------------------

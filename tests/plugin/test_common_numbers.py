@@ -47,7 +47,7 @@ def drawn(step, reuse_noise, seed=5):
     return idata["posterior"]["theta"].values
 
 
-@pytest.mark.parametrize("step", [pk.AdaptiveMetropolis, pk.KAMH])
+@pytest.mark.parametrize("step", [pytest.param(pk.AdaptiveMetropolis, marks=pytest.mark.slow), pk.KAMH])
 def test_the_posterior_stays_exact(step):
     assert is_exact(drawn(step, 0.8))
 
@@ -63,7 +63,7 @@ def test_the_check_sees_numbers_that_never_change(monkeypatch):
 
 def test_the_exact_abc_posterior():
     # One observation of N(theta, 1 + 0.2^2) at 1, prior N(0, 1).
-    theta = sample(abc_model(0.8), pk.AdaptiveMetropolis, cores=1, draws=4000, tune=500)["posterior"]["theta"].values
+    theta = sample(abc_model(0.8), pk.AdaptiveMetropolis, cores=1, draws=3000, tune=500)["posterior"]["theta"].values
     error = float(array_stats.mcse(theta, chain_axis=0, draw_axis=1, method="mean"))
     assert abs(theta.mean() - 1.0 / 2.04) < 3.5 * error
     assert error < 0.05

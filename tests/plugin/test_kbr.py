@@ -21,7 +21,7 @@ def normal_model(y=1.0):
     return model
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_posterior_of_a_normal_model(rounds):
     idata = pk.sample_kbr(model=normal_model(), num_simulations=1000, rounds=rounds, draws=500, **QUIET)
     theta = idata["posterior"]["theta"]
@@ -73,7 +73,7 @@ def test_summary_makes_long_data_short():
         mu = pm.Normal("mu", 0, 2)
         sigma = pm.HalfNormal("sigma", 2)
         pm.Normal("y", mu, sigma, observed=rng.normal(1.0, 0.7, 200))
-        idata = pk.sample_kbr(num_simulations=2000, summary=lambda y: [y.mean(), np.log(y.std())], draws=250, **QUIET)
+        idata = pk.sample_kbr(num_simulations=1000, summary=lambda y: [y.mean(), np.log(y.std())], draws=250, **QUIET)
     posterior = idata["posterior"]
     assert float(posterior["mu"].mean()) == pytest.approx(1.0, abs=0.15)
     assert float(posterior["sigma"].mean()) == pytest.approx(0.7, abs=0.15)
@@ -114,7 +114,7 @@ def test_rounds_and_failures_that_depend_on_the_parameter():
         theta = pm.Normal("theta", 0, 1)
         pm.CustomDist("y", theta, np.zeros(1), random=simulate, signature="(),(one)->(one)", observed=np.zeros(1))
         with pytest.warns(UserWarning, match="NaN or infinite"):
-            idata = pk.sample_kbr(num_simulations=2000, rounds=2, draws=250, **QUIET)
+            idata = pk.sample_kbr(num_simulations=1000, rounds=2, draws=250, **QUIET)
     draws = idata["posterior"]["theta"]
     assert float(draws.mean()) == pytest.approx(-0.46, abs=0.12)
     assert float((draws > 0).mean()) < 0.25

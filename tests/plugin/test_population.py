@@ -68,8 +68,8 @@ def test_a_noisy_likelihood():
     assert float(np.exp(idata["pmc_stats"]["log_evidence"]).mean()) == pytest.approx(1 / math.sqrt(17), rel=0.25)
     first, second = idata["posterior"]["theta"].values
     assert not np.array_equal(first, second)
-    again = sample(model, draws=1500)
-    np.testing.assert_array_equal(again["posterior"]["theta"], idata["posterior"]["theta"])
+    few, again = sample(model, draws=150), sample(model, draws=150)
+    np.testing.assert_array_equal(again["posterior"]["theta"], few["posterior"]["theta"])
 
 
 @compiled_quickly

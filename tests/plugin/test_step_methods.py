@@ -40,8 +40,15 @@ def test_same_draws_for_one_and_two_cores(name, model):
     assert np.unique(sequential["warmup_sample_stats"]["proposal_scale"].isel(chain=1)).size > 60
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-@pytest.mark.parametrize("model", [exact_model, noisy_model], ids=["exact", "noisy"])
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        pytest.param(exact_model, "forkserver", id="exact-forkserver"),
+        pytest.param(noisy_model, "spawn", id="noisy-spawn"),
+        pytest.param(exact_model, "spawn", id="exact-spawn", marks=pytest.mark.slow),
+        pytest.param(noisy_model, "forkserver", id="noisy-forkserver", marks=pytest.mark.slow),
+    ],
+)
 def test_same_draws_for_every_start_method(method, model):
     assert same_draws(sample(model(), pk.KAMH, cores=1), sample(model(), pk.KAMH, cores=2, mp_ctx=method))
 
@@ -88,7 +95,7 @@ def noisy_sd(step, draws, tune=1000):
     return idata["posterior"]["theta"].values
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", ["KAMH", pytest.param("AdaptiveMetropolis", marks=pytest.mark.slow), "KernelHMC"])
 def test_noisy_normal_has_its_exact_spread(name):
     theta = noisy_sd(STEPS[name], 5_000, tune=500 if name == "KernelHMC" else 1000)
     error = float(array_stats.mcse(theta, chain_axis=0, draw_axis=1, method="sd"))
@@ -108,7 +115,7 @@ def test_noisy_normal_has_its_exact_spread_to_two_per_cent(name):
 @pytest.mark.filterwarnings("ignore:Metropolis will sample a wrong posterior:UserWarning")
 def test_the_check_of_the_spread_sees_a_step_that_estimates_anew():
     """PyMC's Metropolis draws the estimate at the current point again: too wide by a third."""
-    theta = noisy_sd(pm.Metropolis, 4_000)
+    theta = noisy_sd(pm.Metropolis, 2_500)
     assert 1.2 < float(theta.std()) < 1.5
 
 

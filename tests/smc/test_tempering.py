@@ -32,13 +32,13 @@ def run(seed, moves, num_particles=1000, evaluate=evaluate, **kwargs):
 
 @pytest.mark.parametrize("name", MOVES)
 def test_evidence_and_moments_of_a_conjugate_model(name):
-    runs = [run(seed, MOVES[name]) for seed in range(8 if name == "Hamiltonian" else 20)]
+    runs = [run(seed, MOVES[name], 400) for seed in range(8 if name == "Hamiltonian" else 20)]
     errors = np.array([state.log_evidence - TRUTH for state, _ in runs])
     assert abs(errors.mean()) < 3 * errors.std(ddof=1) / math.sqrt(errors.size) + 0.01
-    assert math.sqrt((errors**2).mean()) < 0.1
+    assert math.sqrt((errors**2).mean()) < 0.16
     means = np.array([state.particles.positions.mean(axis=0) for state, _ in runs])
     spreads = np.array([state.particles.positions.std(axis=0) for state, _ in runs])
-    np.testing.assert_allclose(means.mean(axis=0), POSTERIOR_MEAN, atol=4 * POSTERIOR_SD / math.sqrt(1000 * 4))
+    np.testing.assert_allclose(means.mean(axis=0), POSTERIOR_MEAN, atol=4 * POSTERIOR_SD / math.sqrt(400 * 4))
     np.testing.assert_allclose(spreads.mean(axis=0), POSTERIOR_SD, rtol=0.06)
 
 
@@ -86,7 +86,7 @@ def test_states_between_make_the_evidence_better():
     long = {"min_moves": 40, "max_moves": 40, "schedule": (0.02, 0.1, 0.4, 1.0)}
 
     def spread(waste_free):
-        runs = [run(seed, smc.Walk(), 50, waste_free=waste_free, **long) for seed in range(80)]
+        runs = [run(seed, smc.Walk(), 50, waste_free=waste_free, **long) for seed in range(50)]
         return np.std([state.log_evidence for state, _ in runs])
 
     assert spread(True) < 0.85 * spread(False)
