@@ -26,6 +26,7 @@ _MOST_LEARNED, _RANK = 2000, 200  # simulations and features of the kernel regre
 _SMALL_GAIN = 0.1  # of the squared error, by which it must be better
 _SMALL_CHANGE = 0.3  # posterior standard deviations that the answer may depend on how much is accepted
 _AS_FAR_AS_ALL = 0.7  # of the median distance; of evenly spread summaries it is that far in eleven dimensions
+_HARDLY_NEAR = 0.4  # of the median distance: above it an error that held-out cases suggest counts even if not clear
 _CLEARLY = 3.0  # standard errors by which either must be larger
 _ADVICE = (
     "Take more simulations or better summaries, or sample_kbr; if the data are nothing like what the model simulates, "
@@ -138,13 +139,18 @@ def sample_abc(
     change = _change_with_distance(latent, scaled, place, plan, posterior)
     moves_on = (change > np.maximum(_SMALL_CHANGE, _CLEARLY * error)).any()
     reach = _nearest_distance(scaled, place)
-    words = misfit(off)
+    words, shift = misfit(off), float(np.abs(off.shift).max())
+    is_doubtful = not words and reach > _HARDLY_NEAR and shift > _SMALL_CHANGE
     others = [
         f"by held-out simulations near the observation, {words}" if words else "",
         f"its mean moves by {change.max():.2f} posterior standard deviations where three times as many are accepted"
         if moves_on
         else "",
         unused,
+        f"held-out simulations put a parameter {shift:.2f} posterior standard deviations off, and the nearest "
+        f"hundredth of the simulations reaches {reach:.2f} times as far as half of them"
+        if is_doubtful
+        else "",
         f"the nearest hundredth of the simulations reaches {reach:.2f} times as far as half of them: among so many "
         "summaries nearness means little"
         if reach > _AS_FAR_AS_ALL

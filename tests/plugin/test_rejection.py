@@ -114,3 +114,14 @@ def test_mistakes_are_named():
         pk.sample_abc(model=normal_model(), quantile=0.0)
     with pytest.raises(ValueError, match="draws"):
         pk.sample_abc(model=normal_model(), draws=0)
+
+
+def test_a_suspected_error_counts_where_nothing_is_near():
+    """Eight groups with one observation each: 95 % quantiles are a third of a standard deviation off."""
+    with pm.Model():
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
+        theta = pm.Normal("theta", mu, tau, shape=8)
+        pm.Normal("y", theta, [15, 10, 16, 11, 9, 11, 10, 18], observed=[28, 8, -3, 7, -1, 1, 18, 12])
+        with pytest.warns(UserWarning, match="posterior standard deviations off, and the nearest hundredth"):
+            idata = pk.sample_abc(random_seed=1, progressbar=False)
+    assert float(idata["sample_stats"]["nearest_distance"]) > 0.4
