@@ -18,7 +18,8 @@ _MEAN_ROOT = 2.0**0.25 * gamma(0.75) / np.sqrt(np.pi)  # of the absolute value o
 _CASES_A_SLOPE = 15  # at least: more slopes would cost more than they explain
 _FALSE_ALARMS = 0.01  # of right posteriors
 _ROUNDING = 1e-9  # of the largest coordinates: places that differ by less are tied
-_SMALL = 0.3  # posterior standard deviations, or parts of the spread, that need no warning
+_SMALL_SHIFT = 0.25  # posterior standard deviations that need no warning
+_SMALL_STRETCH = 0.3  # parts of the spread that need none
 
 
 class LocalErrors(NamedTuple):
@@ -69,10 +70,10 @@ def misfit(found: LocalErrors) -> str:
     bound = norm.isf(0.5 * _FALSE_ALARMS / (2.0 * len(found.shift)))
     off = found.spread - 1.0
     words = []
-    if ((np.abs(found.shift) > bound * found.shift_error) & (np.abs(found.shift) > _SMALL)).any():
+    if ((np.abs(found.shift) > bound * found.shift_error) & (np.abs(found.shift) > _SMALL_SHIFT)).any():
         worst = found.shift[np.argmax(np.abs(found.shift) / found.shift_error)]
         words.append(f"its mean is expected to be {abs(worst):.2f} posterior standard deviations off")
-    if ((np.abs(off) > bound * found.spread_error) & (np.abs(off) > _SMALL)).any():
+    if ((np.abs(off) > bound * found.spread_error) & (np.abs(off) > _SMALL_STRETCH)).any():
         worst = found.spread[np.argmax(np.abs(off) / found.spread_error)]
         words.append(f"the true spread is expected to be {worst:.2f} times its own")
     return " and ".join(words)
