@@ -16,7 +16,7 @@ _MOST_STEPS = 4_000  # between two times; a rate that needs more has a likelihoo
 _STABLE = 0.5  # largest product of rate and step; Runge and Kutta's method is stable below 2.8
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _lotka_volterra(rates, start, times):
     """Solve u' = (a - b v) u, v' = (-c + d u) v in log u and log v, by Runge and Kutta's method of fourth order."""
     a, b, c, d = rates
@@ -36,7 +36,7 @@ def _lotka_volterra(rates, start, times):
     return solution
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _absorbed_and_eliminated(parameters, dosing, times):
     """Solve C' = D k exp(-k t) / V - V_m C / (V (K_m + C)) from C(0) = 0; the log of C, NaN where that fails."""
     rate, half, fastest = parameters
@@ -70,7 +70,7 @@ def _absorbed_and_eliminated(parameters, dosing, times):
     return solution
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, error_model="numpy")
 def _forward(log_emission, transition):
     """Return the log likelihood of a hidden Markov chain, the first state unweighted: (n, k) emissions, (k, k)."""
     n, k = log_emission.shape
