@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
+from pytensor.compile.mode import Mode
 
 from pymc_kernel.mcmc.unvisited import Places, other_hills
 from pymc_kernel.plugin.model_functions import prior_expression
@@ -17,7 +18,7 @@ __all__ = ["NUM_CANDIDATES", "PriorDraws", "prior_draws"]
 NUM_CANDIDATES = 20  # evaluations a chain; 2 % of PyMC's 1,000 tuning draws
 _POOL_SIZE = 200  # draws of the prior; its quantiles are known to 5 % of its spread
 _SEED = 0  # of the pool: which of its draws a chain tries is up to the chain's own generator
-_QUICK = "FAST_COMPILE"
+_UNOPTIMIZED = Mode(linker="vm", optimizer=None)  # the graph is called 200 times: rewriting it would take longer
 _NORMAL_QUANTILES = (0.15865525, 0.84134475)  # one standard deviation on either side
 
 
@@ -103,9 +104,9 @@ def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> P
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what compilers say of a quick compilation
-            draws = pm.draw(prior_expression(model), draws=_POOL_SIZE, random_seed=_SEED, mode=_QUICK)
+            draws = pm.draw(prior_expression(model), draws=_POOL_SIZE, random_seed=_SEED, mode=_UNOPTIMIZED)
             log_prior = model.compile_fn(
-                model.logp(vars=model.free_RVs), inputs=model.value_vars, on_unused_input="ignore", mode=_QUICK
+                model.logp(vars=model.free_RVs), inputs=model.value_vars, on_unused_input="ignore", mode=_UNOPTIMIZED
             )
     except NotImplementedError:
         return None
