@@ -1,5 +1,6 @@
 """Compiled functions of a ``pm.Model``: the only place that turns a model into something to call."""
 
+import math
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -76,6 +77,8 @@ class LogDensity:
         Number of calls so far.
     shares : dict
         Of simulations that a block's kernel accepted for the estimate at the current point: name -> share.
+    error : ArithmeticError or None
+        The last that a call raised; the density is zero there.
     starts : ndarray (n, d)
         Positions near the posterior, where a block made pilot simulations; NaN in the other coordinates.
     """
@@ -93,6 +96,7 @@ class LogDensity:
         self.starts = starts
         self._rng_variables = [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]
         self.evaluations = 0
+        self.error = None
 
     def __call__(self, position: np.ndarray) -> float:
         """Return the log density at ``position`` (d,), with the Jacobians of PyMC's transforms."""
@@ -101,7 +105,13 @@ class LogDensity:
         if self._reuse:
             self._install_reused()
         self.evaluations += 1
-        return float(self._function(position))
+        try:
+            return float(self._function(position))
+        except ArithmeticError as error:
+            # A black box in pure Python overflows, or divides by what has underflowed to zero, where a proposal is far
+            # out. That is no reason to end a chain; NumPy would have given an infinity or NaN.
+            self.error = error
+            return -math.inf
 
     def _install_reused(self):
         """Give the terms that asked for it seeds of which some are those of the current point.

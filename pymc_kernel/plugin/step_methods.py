@@ -200,7 +200,9 @@ class TransitionStep(ArrayStepShared):
             try:
                 return self._begin(position, log_density)
             except NonFiniteStartError as error:
-                raise NonFiniteStartError(f"{who}: {error}") from None
+                cause = self.density.error
+                told = "" if cause is None else f" The model raised {type(cause).__name__}: {cause}"
+                raise NonFiniteStartError(f"{who}: {error}{told}") from cause
         if not math.isfinite(log_density):
             raise NonFiniteStartError(
                 f"{who}: after another step moved the chain, the log density is {log_density}. That step does not see "
