@@ -9,7 +9,6 @@ Run: python -m case_studies.benchmarks.community [--observations 1 2 3] [--tasks
 """
 
 import argparse
-import json
 import time
 import warnings
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 
 import pymc_kernel as pk
 from case_studies.benchmarks import measures
+from case_studies.benchmarks import rows as rows_of
 from case_studies.benchmarks.classifier import accuracy
 from case_studies.benchmarks.sbibm_tasks import TASKS, make_model, observation, reference
 
@@ -88,9 +88,7 @@ def run(task, number, budget, method):
 
 def kept_rows():
     """Return the rows that are there: (task, observation, budget, method) -> row."""
-    if not KEPT.exists():
-        return {}
-    return {tuple(r["key"]): r for r in map(json.loads, KEPT.read_text().splitlines())}
+    return rows_of.kept(KEPT, lambda row: tuple(row["key"]))
 
 
 def table(rows):
@@ -118,7 +116,6 @@ def main():
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--budgets", type=int, nargs="*", default=list(BUDGETS))
     arguments = parser.parse_args()
-    KEPT.parent.mkdir(exist_ok=True)
     for number in arguments.observations:
         for task in arguments.tasks:
             for budget in arguments.budgets:
@@ -126,8 +123,7 @@ def main():
                     key = [task, number, budget, method]
                     if tuple(key) not in kept_rows():
                         row = {"key": key, **run(task, number, budget, method)}
-                        with KEPT.open("a") as file:
-                            file.write(json.dumps(row) + "\n")
+                        rows_of.keep(KEPT, row)
                         print(*key, f"{row['accuracy']:.3f} {row['seconds']:.0f} s", flush=True)
     note = (
         "Means over the published observations run so far, standard errors in brackets; how many of the posteriors "

@@ -49,6 +49,12 @@ def write_between(path: Path, marker: str, text: str) -> None:
     path.write_text(f"{head}{start}\n{text.strip()}\n{end}{tail}")
 
 
+def shortened(word: str, length: int = 90) -> str:
+    """Return text on one line, cut to ``length``, that can stand in a cell of a table."""
+    word = " ".join(word.replace("|", "/").split())
+    return word if len(word) <= length else f"{word[: length - 3]}..."
+
+
 def merge_rows(path: Path, marker: str, header, rows, keys) -> str:
     """Return the table with ``rows``, and with those of the file's table that were not run anew.
 

@@ -13,7 +13,6 @@ Run: python -m case_studies.benchmarks.zoo [--models ...] [--samplers ...] [--se
 """
 
 import argparse
-import json
 import logging
 import multiprocessing
 import re
@@ -31,6 +30,7 @@ from threadpoolctl import threadpool_limits
 
 import pymc_kernel as pk
 from case_studies.benchmarks import measures
+from case_studies.benchmarks import rows as rows_of
 from case_studies.zoo import ZOO, own
 from case_studies.zoo.judge import judge, largest_rhat, split_names, summarised
 
@@ -144,21 +144,12 @@ def verdict_of(row):
 
 def kept():
     """Return the finished rows by model, sampler and seed; the last of each counts."""
-    rows = {}
-    for line in ROWS.read_text().splitlines() if ROWS.exists() else []:
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:  # an empty line, or half of one from a run that was killed
-            continue
-        rows[row["model"], row["sampler"], row["seed"]] = row
-    return rows
+    return rows_of.kept(ROWS, lambda row: (row["model"], row["sampler"], row["seed"]))
 
 
 def keep(row):
-    """Append a row in one piece, on a line of its own whatever the last run left behind."""
-    ROWS.parent.mkdir(parents=True, exist_ok=True)
-    with ROWS.open("a") as file:
-        file.write("\n" + json.dumps(row))
+    """Keep a finished row."""
+    rows_of.keep(ROWS, row)
 
 
 def table(rows):
@@ -182,17 +173,12 @@ def table(rows):
             worst,
             f"{error:.2f}",
             f"{row.get('rhat', np.nan):.2f}",
-            "; ".join(_shortened(word) for word in said),
+            "; ".join(measures.shortened(word) for word in said),
             f"{row['seconds']:.0f}",
         ]
         for row, outcome, worst, error, said in judged
     ]
     return note + measures.markdown_table(header, cells)
-
-
-def _shortened(word, length=90):
-    word = " ".join(word.replace("|", "/").split())
-    return word if len(word) <= length else f"{word[: length - 3]}..."
 
 
 class _Interrupt:
@@ -252,7 +238,7 @@ def main():
         keep(row)
         outcome, worst, error, said = verdict_of(row)
         name = f"{row['model']}, {row['sampler']}, {row['seed']}"
-        told = "; ".join(_shortened(word, 60) for word in said)
+        told = "; ".join(measures.shortened(word, 60) for word in said)
         print(
             f"[{i}/{len(tasks)}] {name}: {outcome}, {worst} by {error:.2f} sd, {row['seconds']} s. {told}", flush=True
         )

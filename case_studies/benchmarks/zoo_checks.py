@@ -20,7 +20,6 @@ Run: python -m case_studies.benchmarks.zoo_checks [--models ...] [--kinds ...] [
 """
 
 import argparse
-import json
 import logging
 import multiprocessing
 import time
@@ -38,10 +37,19 @@ from threadpoolctl import threadpool_limits
 
 import pymc_kernel as pk
 from case_studies.benchmarks import measures
+from case_studies.benchmarks import rows as rows_of
 from case_studies.zoo import ZOO
 from case_studies.zoo.draws import EXACT_DRAWS, reference_draws
 from case_studies.zoo.exact import PROBABILITIES
-from case_studies.zoo.judge import largest_rhat, split_names, summarised
+from case_studies.zoo.judge import (
+    LARGEST_RHAT,
+    NORMAL_SPAN,
+    STATISTICS,
+    compared,
+    largest_rhat,
+    split_names,
+    summarised,
+)
 from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.model_functions import compile_scores, constrained_draws, split_positions, unconstrained_draws
@@ -55,9 +63,7 @@ _OFF = 0.3  # standard deviations: more has to be seen
 _NUM_WRONG = 1000  # draws of the wrong kinds
 _LONG_RUN = 4000  # draws of NUTS that stand for exact ones
 _NUM_REPLICATES = 500  # as ``pk.summary``
-_LARGEST_RHAT = 1.05
 _FALSE_ALARM = 2e-4  # chance that a row of exact draws is taken for one: one table of fifty such rows in a hundred
-_NORMAL_SPAN = 3.289707  # standard deviations between the 5 % and 95 % quantiles of a normal distribution
 _QUIET = {"progressbar": False}
 NO_SCORE = ("bball_drive_event_0", "hmm_example", "hudson_lynx_hare", "one_comp_mm_elim_abs", "noisy")
 
@@ -129,7 +135,7 @@ def _free(name, positions):
 def _spread(positions):
     """Return standard deviations that tails do not make larger, (d,)."""
     low, high = np.quantile(positions, [0.05, 0.95], axis=0)
-    return (high - low) / _NORMAL_SPAN
+    return (high - low) / NORMAL_SPAN
 
 
 def exact_sets(count, size, name, seed):
@@ -314,12 +320,11 @@ def furthest_off(name, tree, unconstrained):
     largest, which = 0.0, ""
     for quantity, summary in summarised(draws, truth).items():
         wanted = truth[quantity]
-        has_moments = np.isfinite(wanted[1])
-        spread = wanted[1] if has_moments else (wanted[4] - wanted[2]) / _NORMAL_SPAN
+        spread, which_count = compared(wanted)
         off = np.abs(summary.estimates - wanted) / spread
-        k = max((0, 1, 2, 4) if has_moments else (2, 3, 4), key=lambda k: off[k])
+        k = max(which_count, key=lambda k: off[k])
         if off[k] > largest:
-            largest, which = float(off[k]), f"{('mean', 'sd', '5 %', 'median', '95 %')[k]} of {quantity}"
+            largest, which = float(off[k]), f"{STATISTICS[k]} of {quantity}"
     return {"off": largest, "worst": which}
 
 
@@ -360,12 +365,12 @@ def verdict_of(row):
     """Return the outcome of a row, and what was said."""
     if "raised" in row:
         return "said", [row["raised"]]
-    said = [*([f"R-hat {row['rhat']:.2f}"] if row["rhat"] > _LARGEST_RHAT else []), *row["said"]]
+    said = [*([f"R-hat {row['rhat']:.2f}"] if row["rhat"] > LARGEST_RHAT else []), *row["said"]]
     rejected, count = sum(p <= LEVEL for p in row["p"]), len(row["p"])
     if row["kind"] in RIGHT_KINDS:
         too_many = stats.binom.sf(rejected - 1, count, LEVEL) < _FALSE_ALARM
         # Chains of NUTS that have not converged are wrong, and may be rejected.
-        is_alarm = too_many and not (row["kind"] == "NUTS" and row["rhat"] > _LARGEST_RHAT)
+        is_alarm = too_many and not (row["kind"] == "NUTS" and row["rhat"] > LARGEST_RHAT)
         return ("false alarm" if is_alarm else "right"), said
     if row["off"] <= _OFF or rejected:
         return "right", said
@@ -374,21 +379,12 @@ def verdict_of(row):
 
 def kept():
     """Return the finished rows by model, kind and seed; the last of each counts."""
-    rows, file = {}, BUILD / "rows.jsonl"
-    for line in file.read_text().splitlines() if file.exists() else []:
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:  # an empty line, or half of one from a run that was killed
-            continue
-        rows[row["model"], row["kind"], row["seed"]] = row
-    return rows
+    return rows_of.kept(BUILD / "rows.jsonl", lambda row: (row["model"], row["kind"], row["seed"]))
 
 
 def keep(row):
-    """Append a row in one piece, on a line of its own whatever the last run left behind."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    with (BUILD / "rows.jsonl").open("a") as file:
-        file.write("\n" + json.dumps(row))
+    """Keep a finished row."""
+    rows_of.keep(BUILD / "rows.jsonl", row)
 
 
 # -- the table -----------------------------------------------------------------------------------------
@@ -414,7 +410,7 @@ def table(rows):
             row.get("worst", ""),
             f"{row['off']:.2f}" if "off" in row else "",
             f"{row['rhat']:.2f}" if "rhat" in row else "",
-            _shortened("; ".join(said)),
+            measures.shortened("; ".join(said)),
         ]
         for row, outcome, said in judged
     ]
@@ -435,11 +431,6 @@ def _rates(rows):
             what = "off by more than .3 sd" if wrong else "exact"
             cells.append([kind, what, str(len(p_values)), f"{rejected:.1%}", f"{columns[0] / columns[1]:.1%}"])
     return measures.markdown_table(["draws", "", "tests", "rejected", "columns below 5 %"], cells).splitlines()
-
-
-def _shortened(word, length=90):
-    word = " ".join(word.replace("|", "/").split())
-    return word if len(word) <= length else f"{word[: length - 3]}..."
 
 
 def results(tasks, jobs):
@@ -482,10 +473,8 @@ def main():
         p = " ".join(f"{p:.3f}" for p in sorted(row["p"])[:6]) if "p" in row else ""
         off = f", {row['worst']} by {row['off']:.2f} sd" if "off" in row else ""
         name = f"{row['model']}, {row['kind']}, {row['seed']}"
-        print(
-            f"[{i}/{len(tasks)}] {name}: {outcome}{off}; p {p}; {row['seconds']} s. {_shortened('; '.join(said), 60)}",
-            flush=True,
-        )
+        told = measures.shortened("; ".join(said), 60)
+        print(f"[{i}/{len(tasks)}] {name}: {outcome}{off}; p {p}; {row['seconds']} s. {told}", flush=True)
     rows = [row for (model, kind, _), row in kept().items() if model in ZOO and kind in KINDS]
     measures.write_between(HERE / "RESULTS.md", "zoo_checks", table(rows))
 

@@ -13,13 +13,24 @@ from arviz_stats.base import array_stats
 
 from case_studies.zoo.exact import PROBABILITIES
 
-__all__ = ["LARGEST_RHAT", "Summary", "Verdict", "judge", "largest_rhat", "split_names", "summarised"]
+__all__ = [
+    "LARGEST_RHAT",
+    "NORMAL_SPAN",
+    "STATISTICS",
+    "Summary",
+    "Verdict",
+    "compared",
+    "judge",
+    "largest_rhat",
+    "split_names",
+    "summarised",
+]
 
 LARGEST_RHAT = 1.05
 _ERRORS = 4.0  # Monte Carlo errors that an estimate may be off
 _NEAR = 0.1  # standard deviations that are near enough whatever the Monte Carlo error
-_STATISTICS = ("mean", "sd", "5 %", "median", "95 %")
-_NORMAL_SPAN = 3.289707  # standard deviations between the 5 % and 95 % quantiles of a normal distribution
+STATISTICS = ("mean", "sd", "5 %", "median", "95 %")
+NORMAL_SPAN = 3.289707  # standard deviations between the 5 % and 95 % quantiles of a normal distribution
 
 
 class Verdict(NamedTuple):
@@ -123,6 +134,16 @@ def _summary(values, exact, chains_are):
     return Summary(estimates, off, errors)
 
 
+def compared(exact) -> tuple[float, tuple[int, ...]]:
+    """Return the standard deviation of a quantity, and which of its :data:`STATISTICS` are compared.
+
+    Without moments (NaN), that of a normal distribution with its quantiles, and the median in place of the moments.
+    """
+    if np.isnan(exact[0]):
+        return (exact[4] - exact[2]) / NORMAL_SPAN, (2, 3, 4)
+    return exact[1], (0, 1, 2, 4)
+
+
 def judge(summary, truth, rhat, said=(), num_reference_draws=np.inf):
     """Return the verdict on a run.
 
@@ -143,16 +164,15 @@ def judge(summary, truth, rhat, said=(), num_reference_draws=np.inf):
     worst, excess, error = "", -1.0, 0.0
     for name, exact in truth.items():
         estimates, off, errors = (np.asarray(a, dtype=float) for a in summary[name])
-        has_moments = not np.isnan(exact[0])
-        spread = exact[1] if has_moments else (exact[4] - exact[2]) / _NORMAL_SPAN
+        spread, which = compared(exact)
         errors = np.hypot(errors, _reference_errors(spread, num_reference_draws))
-        for k in (0, 1, 2, 4) if has_moments else (2, 3, 4):
+        for k in which:
             is_known = errors[k] > 0.0 and rhat <= LARGEST_RHAT
             by_error = abs(off[k]) / (_ERRORS * errors[k]) if is_known else np.inf
             by_spread = abs(estimates[k] - exact[k]) / (_NEAR * spread)
             ratio = min(by_error, by_spread) if np.isfinite(by_spread) else np.inf
             if ratio > excess:
-                worst, excess, error = f"{_STATISTICS[k]} of {name}", ratio, abs(estimates[k] - exact[k]) / spread
+                worst, excess, error = f"{STATISTICS[k]} of {name}", ratio, abs(estimates[k] - exact[k]) / spread
     said = (*([f"R-hat {rhat:.2f}"] if rhat > LARGEST_RHAT else []), *said)
     outcome = "right" if excess <= 1.0 else "said" if said else "silent"
     return Verdict(outcome, worst, float(excess), float(error), said)

@@ -240,7 +240,7 @@ def scale_floor(config, known: noise.Noise, factor: np.ndarray, iteration: int) 
     # The product of 1 - gain of ``learn_shape`` over all iterations so far.
     d, t = factor.shape[0], iteration
     first_share = math.prod((5.0 * d + i) / (t + 5.0 * d + i) for i in range(3))
-    first = 1.0 if getattr(config, "covariance", None) is None else np.diag(config.covariance)
+    first = 1.0 if config.covariance is None else np.diag(config.covariance)
     is_learnt = (np.diag(factor) ** 2 > 2.0 * first_share * first).all()
     return config.smallest_scale(d) if is_learnt else 0.0
 

@@ -255,22 +255,27 @@ class TransitionStep(ArrayStepShared):
         """Return a warning, once a chain, when it has rejected for too long or is bound to creep after tuning."""
         if self.tune:
             return None
-        if self.draw == self.num_tune + self.num_draws and (missed := self._missed()):
+        if self._is_last_draw and (missed := self._missed()):
             return SamplerWarning(WarningType.CONVERGENCE, missed, "warn", step=self.draw)
         if self.warned:
             return None
         if untaught := self._untaught(state):
             self.warned = True
             return SamplerWarning(WarningType.BAD_ACCEPTANCE, untaught, "warn", step=self.draw)
-        message = f"{type(self).__name__}: {self._trouble(state)}"
-        if message.endswith(": "):
+        trouble = self._trouble(state)
+        if not trouble:
             return None
         self.warned = True
+        message = f"{type(self).__name__}: {trouble}"
         if self.density.estimated:
             message += self._noise_report(state)
         else:
             message += "Its proposals do not fit the place where it is: tune longer, or reparametrise."
         return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=self.draw)
+
+    @property
+    def _is_last_draw(self) -> bool:
+        return self.draw == self.num_tune + self.num_draws
 
     def _untaught(self, state) -> str:
         """Return what to say of a chain that has not learnt what it is for, or nothing."""
@@ -286,15 +291,13 @@ class TransitionStep(ArrayStepShared):
             return ""
         return (
             f"{type(self).__name__}: a chain never came near {self._named(place)} (on the unconstrained scale), which "
-            "the search for a start found to be as likely as where the chain has been: it is too "
-            "short, or the posterior has a mode that it does not show. Take more draws, or pk.sample_smc, which weighs "
-            "modes."
+            "the search for a start found to be as likely as where the chain has been: it is too short, or the "
+            "posterior has a mode that it does not show. Take more draws, or pk.sample_smc, which weighs modes."
         )
 
     def _named(self, position) -> str:
         """Return a position (d,) with the names of its variables, the first few of its coordinates."""
-        sizes = [int(v.type.ndim == 0) or None for v in self.vars]
-        if None in sizes or len(sizes) > _NAMED:
+        if len(self.vars) > _NAMED or any(v.type.ndim for v in self.vars):
             shown = ", ".join(f"{x:.3g}" for x in position[:_NAMED])
             return f"({shown}{', ...' if position.size > _NAMED else ''})"
         return ", ".join(f"{v.name} = {x:.3g}" for v, x in zip(self.vars, position, strict=True))
@@ -408,8 +411,7 @@ class _RandomWalk(TransitionStep):
         found = super()._trouble(state)
         if found or not self.density.estimated:
             return found
-        is_last = self.draw == self.num_tune + self.num_draws
-        if is_last and self.moves < noise.MOVES_PER_DIMENSION * state.position.size:
+        if self._is_last_draw and self.moves < noise.MOVES_PER_DIMENSION * state.position.size:
             return (
                 f"a chain has moved {self.moves} times in {self.num_draws} draws, which is too little to show the "
                 f"spread of {state.position.size} parameters. "
@@ -698,7 +700,7 @@ class KernelHMC(TransitionStep):
 
     def _trouble(self, state) -> str:
         found = super()._trouble(state)
-        if found or self.draw != self.num_tune + self.num_draws:
+        if found or not self._is_last_draw:
             return found
         coverage = kernel_hmc.coverage(state)
         if coverage is None or not is_missing_mass(coverage):
