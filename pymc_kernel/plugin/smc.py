@@ -29,7 +29,7 @@ _STATS = {
 }
 _EPSILON = "epsilon_"
 _FEW_DISTINCT = 0.02
-_STILL_CORRELATED = 0.7
+_STILL_CORRELATED = 0.5  # largest correlation of particles with where they began a stage that needs no warning
 
 
 class _Kernel(SMC_KERNEL):
@@ -45,7 +45,7 @@ class _Kernel(SMC_KERNEL):
     }
 
     def __init__(
-        self, moves, *args, threshold=0.5, schedule=None, min_moves=4, max_moves=20, correlation=0.2, waste_free=True,
+        self, moves, *args, threshold=0.5, schedule=None, min_moves=4, max_moves=None, correlation=0.2, waste_free=True,
         executor=None, compile_kwargs=None, **kwargs,
     ):  # fmt: skip
         self.config = tempering.Config(
@@ -260,7 +260,8 @@ class KernelHMCSMC(_Kernel):
     schedule : sequence of float, optional
         Fixed inverse temperatures instead, increasing to 1.
     min_moves, max_moves : int
-        Moves of every particle at a temperature, one evaluation each: at least, and at most.
+        Moves of every particle at a temperature, one evaluation each: at least, and at most; at most three a dimension
+        by default, and no less than twenty.
     correlation : float
         The moves of a stage end when no coordinate is more correlated than this with where it began.
     waste_free : bool
