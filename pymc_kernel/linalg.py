@@ -83,7 +83,8 @@ def definite_cholesky(matrix: np.ndarray, smallest: float = _SINGULAR) -> np.nda
     if info != 0 or not norm < np.inf:
         return None
     reciprocal_condition, _ = dpocon(factor, norm, uplo="L")
-    return factor * scales[:, None] if reciprocal_condition > smallest else None
+    # Rows one after the other, as compiled loops are compiled for.
+    return np.ascontiguousarray(factor * scales[:, None]) if reciprocal_condition > smallest else None
 
 
 def jittered_cholesky(matrix: np.ndarray) -> np.ndarray:

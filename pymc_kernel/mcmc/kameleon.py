@@ -216,7 +216,7 @@ def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b
             x = z[i] * inverse_length_scale[i] ** 2
             for j in range(n):
                 slope[j] += x * points_t[i, j]
-    fill_profile(family, a, b, 1, slope, slope)
+    fill_profile(family, a, b, np.int64(1), slope, slope)
     ones = np.ones(n)
     work = np.empty(n // 8)
     for i in range(d):

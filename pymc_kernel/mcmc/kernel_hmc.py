@@ -361,7 +361,7 @@ def _along_surrogate(rng, state, kind):
         expansion = fit.expansion
         if kind == _FLATTENED:
             expansion, step_sizes = fit.flattened, step_sizes / math.sqrt(_INVERSE_TEMPERATURE)
-        there, end, begin = surrogate_chain(here, momenta, uniforms, lengths, step_sizes, expansion)
+        there, end, begin, _ = surrogate_chain(here, momenta, uniforms, lengths, step_sizes, expansion)
         log_ratio = begin - end
         if np.array_equal(there, here):
             return state.position, fit.step_size, int(lengths.sum()), 0.0

@@ -363,12 +363,15 @@ def compile_particle_density(model: pm.Model, kernel_name: str, compile_kwargs: 
 
 
 def _vectorised(model, outputs, point, kwargs):
-    many = pt.matrix("particles", dtype="float64")
+    shapes = [np.shape(point[value.name]) for value in model.value_vars]
+    # With all shapes known, none has to be asked for again: code that does takes seconds to compile.
+    many = pt.tensor("particles", dtype="float64", shape=(None, sum(int(np.prod(shape)) for shape in shapes)))
     parts, start = {}, 0
-    for value in model.value_vars:
-        shape = np.shape(point[value.name])
+    for value, shape in zip(model.value_vars, shapes, strict=True):
         stop = start + int(np.prod(shape))
-        part = many[:, start:stop].reshape((many.shape[0], *shape))
+        part = many[:, start:stop] if shape else many[:, start]
+        if len(shape) > 1:
+            part = part.reshape((many.shape[0], *shape))
         parts[value] = pt.specify_shape(part, (None, *shape)).astype(value.dtype)
         start = stop
     with model:

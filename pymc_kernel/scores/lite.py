@@ -80,8 +80,8 @@ def _fill_rows(x, basis_t, inverse_length, family, a, b, start, stop, first, ter
     isotropic = (inverse_length == inverse_length[0]).all()
     for row in range(start, stop):
         radial_row(x[row], basis_t, inverse_length, norm)
-        fill_profile(family, a, b, 1, norm, first[row])
-        fill_profile(family, a, b, 2, norm, second)
+        fill_profile(family, a, b, np.int64(1), norm, first[row])
+        fill_profile(family, a, b, np.int64(2), norm, second)
         if isotropic:
             norm *= inverse_length[0] ** 2
         else:

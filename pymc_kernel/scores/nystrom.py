@@ -33,9 +33,9 @@ def _fill_block(x, basis, basis_t, inverse_length, family, a, b, base_score, gra
     trace = inverse_square.sum()
     for row in range(rows):
         radial_row(x[row], basis_t, inverse_length, squared)
-        fill_profile(family, a, b, 1, squared, first)
-        fill_profile(family, a, b, 2, squared, second)
-        fill_profile(family, a, b, 3, squared, third)
+        fill_profile(family, a, b, np.int64(1), squared, first)
+        fill_profile(family, a, b, np.int64(2), squared, second)
+        fill_profile(family, a, b, np.int64(3), squared, third)
         for j in range(m):
             norm, along = 0.0, 0.0
             for i in range(d):

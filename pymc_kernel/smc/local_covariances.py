@@ -123,7 +123,7 @@ def _fill_slopes(squares, point_squares, is_radial, family, a, b, slopes):
         if is_radial:
             for j in range(m):
                 row[j] = max(squares[i] + point_squares[j] - 2.0 * row[j], 0.0)
-        fill_profile(family, a, b, 1, row, row)
+        fill_profile(family, a, b, np.int64(1), row, row)
         for j in range(m):
             row[j] *= factor
 

@@ -472,7 +472,7 @@ def _chains_block(
     for j in range(start, stop):
         i = movers[j]
         solve_lower(factor, positions[i] - mean, here)
-        there, end, begin = surrogate_chain(here, momenta[j], uniforms[j], lengths[j], sizes[j], expansion)
+        there, end, begin, _ = surrogate_chain(here, momenta[j], uniforms[j], lengths[j], sizes[j], expansion)
         for a in range(here.shape[0]):
             x = mean[a]
             for b in range(a + 1):

@@ -76,7 +76,7 @@ def test_chains_on_the_surrogate_accept_by_its_energy(rng):
             accepted.append(uniforms[t] < math.exp(min(gain, 0.0)))
             if accepted[-1]:
                 there, value = end, new
-        found, last, _ = kh.surrogate_chain(start, momenta, uniforms, lengths, sizes, expansion)
+        found, last, *_ = kh.surrogate_chain(start, momenta, uniforms, lengths, sizes, expansion)
         np.testing.assert_allclose(found, there, rtol=1e-10)
         assert abs(last - value) < 1e-8
     assert 0.1 < np.mean(accepted) < 0.9
