@@ -6,6 +6,7 @@ Imports NumPy, SciPy and the lower floors only.
 import math
 from dataclasses import dataclass, field, replace
 from numbers import Real
+from typing import ClassVar
 
 import numba
 import numpy as np
@@ -117,6 +118,7 @@ class Lite:
     O(n m^2 + m^3) time for n points and m basis points whatever d is, O((n + m) m) memory.
     """
 
+    learns_from: ClassVar[str] = "draws"
     kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
     regularisation: float = 1e-3
     penalty: str = "l2"

@@ -1,6 +1,7 @@
 """Score matching in the span of kernel derivatives at a few points. Imports NumPy, Numba and the lower floors only."""
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numba
 import numpy as np
@@ -74,6 +75,7 @@ class Nystrom:
     O(n d (m d)^2 + (m d)^3) time, linear in n; O(n m d + (m d)^2) memory at most, in blocks of points.
     """
 
+    learns_from: ClassVar[str] = "draws"
     kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
     num_basis: int = 100
     regularisation: float = 1e-3

@@ -17,7 +17,7 @@ from scipy import stats
 import pymc_kernel as pk
 from case_studies.benchmarks import noisy_walks
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
-from pymc_kernel.mcmc.kernel_hmc import KINDS
+from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.plugin import likelihoods
 from tests.plugin.models import STEPS, exact_model, noisy_model, noisy_normal, same_draws, sample
 
@@ -405,7 +405,7 @@ def test_moves_are_named_and_survive_a_file(tmp_path):
     idata.to_netcdf(tmp_path / "draws.nc", engine="h5netcdf")
     with xr.open_datatree(tmp_path / "draws.nc", engine="h5netcdf") as again:
         moves = again["sample_stats"]["move"].values.astype(str)
-    assert set(np.unique(moves)) <= set(KINDS)
+    assert set(np.unique(moves)) <= set(NAMES)
     np.testing.assert_array_equal(moves, idata["sample_stats"]["move"].values)
 
 
