@@ -5,6 +5,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from typing import NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -37,12 +38,14 @@ from pymc_kernel.plugin.likelihoods import (
 )
 
 __all__ = [
+    "ElementwiseTransform",
     "LogDensity",
     "ParticleDensity",
     "compile_log_density",
     "compile_particle_density",
     "compile_scores",
     "constrained_draws",
+    "elementwise_transform",
     "prior_density",
     "prior_expression",
     "prior_positions",
@@ -565,6 +568,42 @@ def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:
 
 def _batched(variable):
     return tensor(dtype=variable.dtype, shape=(None, *variable.type.shape))
+
+
+class ElementwiseTransform(NamedTuple):
+    """How a model moves each number of a variable by itself to the unconstrained scale, and back."""
+
+    forward: Callable[[np.ndarray], np.ndarray]
+    """From draws (n, ...) as the user knows them to the unconstrained scale."""
+    backward: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+    """From the unconstrained scale to draws and to the log derivative of each, both (n, ...)."""
+
+
+def elementwise_transform(model: pm.Model, name: str) -> ElementwiseTransform | None:
+    """Return the transform of a free variable; None where there is none that moves each number by itself.
+
+    A simplex has none, nor has a variable whose bounds depend on other free variables.
+    """
+    rv = next((v for v in model.free_RVs if v.name == name), None)
+    transform = None if rv is None else model.rvs_to_transforms[rv]
+    if transform is None:
+        return None
+    natural, value = rv.type(), model.rvs_to_values[rv]
+    parameters = list(rv.owner.inputs)
+    outputs = [transform.forward(natural, *parameters), transform.backward(value, *parameters)]
+    outputs.append(transform.log_jac_det(value, *parameters))
+    if any(v.ndim != rv.ndim for v in (*outputs, value)) or set(model.free_RVs) & set(ancestors(outputs)):
+        return None
+    moved, back, log_slope = outputs
+
+    def compiled(of, targets):
+        many = _batched(of)
+        with model:
+            function = pymc_compile([many], vectorize_graph(targets, {of: many}), on_unused_input="ignore", mode=_QUICK)
+        return lambda x: [np.broadcast_to(one, np.shape(x)) for one in function(np.ascontiguousarray(x, of.dtype))]
+
+    forward, backward = compiled(natural, [moved]), compiled(value, [back, log_slope])
+    return ElementwiseTransform(lambda x: forward(x)[0], lambda x: tuple(backward(x)))
 
 
 def compile_scores(model: pm.Model):
