@@ -11,6 +11,7 @@ from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.local import NUM_REPLICATES, miscalibration, moments_of, posterior_near, representative
 from pymc_kernel.embeddings.local_check import misfit
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
+from pymc_kernel.plugin.arguments import explain_arguments
 from pymc_kernel.plugin.model_functions import prior_density
 from pymc_kernel.plugin.pairs import (
     Summary,
@@ -34,6 +35,7 @@ _CLEARLY = 2.5  # standard errors that this gain must be large by
 _CHECKED = 0.95  # probability of the intervals whose coverage is a statistic
 
 
+@explain_arguments
 def sample_kbr(
     simulations: xr.DataTree | None = None,
     draws: int = 1000,
@@ -222,13 +224,13 @@ def _stats(near, replicates, fitted, observed, rounds, rng):
     effective = best.effective_number()
     coverage = check.held_out.coverage(_CHECKED)
     failed = fitted.num_dropped_
-    warn_of_failed_pairs(failed, failed + len(fitted.latent_), stacklevel=3)
+    warn_of_failed_pairs(failed, failed + len(fitted.latent_), stacklevel=4)
     found = findings(typical, effective, error.max(), _held_out_findings(check, off, gain, gain_error))
     advice = (
         f"Take more simulations, or rounds={rounds + 1}; if the data are nothing like what the model simulates, check "
         "its prior."
     )
-    warn_of_findings(found, advice, stacklevel=3)
+    warn_of_findings(found, advice, stacklevel=4)
     share = fitted.ratio_ / fitted.ratio_.sum()
     return xr.Dataset(
         {

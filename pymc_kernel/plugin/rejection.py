@@ -13,6 +13,7 @@ from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.local import NUM_REPLICATES, representative
 from pymc_kernel.embeddings.local_check import local_errors, misfit, moves_from
 from pymc_kernel.likelihood_free.held_out import Plan, answer, held_out_answers, preferred
+from pymc_kernel.plugin.arguments import explain_arguments
 from pymc_kernel.plugin.pairs import Summary, check_whole, learnt_from, learnt_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.trust import findings, typicality, warn_of_findings
 
@@ -34,6 +35,7 @@ _ADVICE = (
 )
 
 
+@explain_arguments
 def sample_abc(
     simulations: xr.DataTree | None = None,
     draws: int | None = None,
@@ -116,7 +118,7 @@ def sample_abc(
     total, failed = len(latent), int((~is_whole).sum())
     if total - failed < 2:
         raise ValueError(f"{failed} of {total} simulations failed: there is nothing to accept.")
-    warn_of_failed_pairs(failed, total)
+    warn_of_failed_pairs(failed, total, stacklevel=3)
     latent, seen = latent[is_whole], seen[is_whole]
     _, spread = robust_scales(seen)
     scaled, place = seen / spread, observed / spread
@@ -156,7 +158,7 @@ def sample_abc(
         if reach > _AS_FAR_AS_ALL
         else "",
     ]
-    warn_of_findings(findings(typical, effective, float(error.max()), others), _ADVICE, stacklevel=2)
+    warn_of_findings(findings(typical, effective, float(error.max()), others), _ADVICE, stacklevel=3)
     used = [posterior]
     if chains > 1:
         used = [replicates[i] for i in representative(np.concatenate([means, log_spreads], axis=1), chains, rng)]
