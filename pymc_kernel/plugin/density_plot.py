@@ -1,7 +1,8 @@
 """Densities of parameters, estimated where the model samples them and mapped back."""
 
 import warnings
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import arviz as az
 import arviz_plots as azp
@@ -29,20 +30,20 @@ class _Settings(NamedTuple):
 
 
 def plot_density(
-    data,
-    var_names=None,
+    data: Any,
+    var_names: str | Sequence[str] | None = None,
     *,
-    filter_vars=None,
+    filter_vars: str | None = None,
     group: str = "posterior",
-    coords=None,
-    sample_dims=None,
-    model=None,
+    coords: dict[str, Any] | None = None,
+    sample_dims: str | Sequence[str] | None = None,
+    model: pm.Model | None = None,
     probability: float = 0.9,
     max_draws: int = 500,
     num_points: int = 200,
     rug: bool = False,
-    backend=None,
-):
+    backend: str | None = None,
+) -> azp.PlotCollection:
     """Draw the density of each parameter by a Bayesian bandwidth, with the band of what the bandwidth may be.
 
     Parameters

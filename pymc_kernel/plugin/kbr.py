@@ -11,7 +11,7 @@ from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.local import NUM_REPLICATES, miscalibration, moments_of, posterior_near, representative
 from pymc_kernel.embeddings.local_check import misfit
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
-from pymc_kernel.plugin.arguments import explain_arguments
+from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.model_functions import prior_density
 from pymc_kernel.plugin.pairs import (
     Summary,
@@ -25,6 +25,7 @@ from pymc_kernel.plugin.pairs import (
 )
 from pymc_kernel.plugin.population import pareto_shape
 from pymc_kernel.plugin.trust import findings, typicality, warn_of_findings
+from pymc_kernel.plugin.unknown_arguments import explain_arguments
 
 __all__ = ["sample_kbr"]
 
@@ -234,17 +235,17 @@ def _stats(near, replicates, fitted, observed, rounds, rng):
     share = fitted.ratio_ / fitted.ratio_.sum()
     return xr.Dataset(
         {
-            "typicality": typical,
-            "num_effective": effective,
-            "learning_error": float(error.max()),
-            "spread_learning_error": float(spread_error.max()),
-            "held_out_shift": ("unconstrained", off.shift),
-            "held_out_spread": ("unconstrained", off.spread),
+            statistics.TYPICALITY: typical,
+            statistics.NUM_EFFECTIVE: effective,
+            statistics.LEARNING_ERROR: float(error.max()),
+            statistics.SPREAD_LEARNING_ERROR: float(spread_error.max()),
+            statistics.HELD_OUT_SHIFT: ("unconstrained", off.shift),
+            statistics.HELD_OUT_SPREAD: ("unconstrained", off.spread),
             "doubling_gain": gain,
             "doubling_gain_error": gain_error,
             "held_out_coverage": ("unconstrained", coverage),
-            "num_held_out": check.held_out.effective_number,
-            "num_failed": failed,
+            statistics.NUM_HELD_OUT: check.held_out.effective_number,
+            statistics.NUM_FAILED: failed,
             "num_local": len(best.rule.latent_),
             "ratio_effective": float(1.0 / (len(share) * (share**2).sum())),
             "ratio_pareto_k": _ratio_shape(share) if rounds > 1 else np.nan,

@@ -1,12 +1,18 @@
 """Pictures of surrogates, of Monte Carlo by stages and of calibration. What they show is computed elsewhere."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import arviz as az
 import arviz_plots as azp
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
 from arviz_plots import visuals
+from matplotlib.axes import Axes
 
-from pymc_kernel.embeddings import KernelBayesRule
+from pymc_kernel.embeddings import Calibration, KernelBayesRule
+from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.panels import FlatLabeller, add_legend, grid_arguments
 
 __all__ = ["plot_calibration", "plot_score", "plot_smc"]
@@ -15,7 +21,14 @@ _QUANTILES = (0.005, 0.995)
 _PIXELS = 150
 
 
-def plot_score(surrogate, draws, dims: tuple[int, int] = (0, 1), *, num_arrows: int = 18, ax=None):
+def plot_score(
+    surrogate: Any,
+    draws: npt.ArrayLike,
+    dims: tuple[int, int] = (0, 1),
+    *,
+    num_arrows: int = 18,
+    ax: Axes | None = None,
+) -> Axes:
     """Draw a learnt log density and its score over draws, two coordinates of the unconstrained space at a time.
 
     Parameters
@@ -76,11 +89,25 @@ def _plane(middle, dims, ranges, num):
     return across, up, places
 
 
-_SMC_PANELS = ("inverse_temperature", "ess_share", "accept", "correlation", "moves", "log_evidence_increment")
-_PMC_PANELS = ("effective_share", "log_evidence_of_iteration", "drift", "mean_scale")
+_SMC_PANELS = (
+    statistics.INVERSE_TEMPERATURE,
+    statistics.ESS_SHARE,
+    statistics.ACCEPT,
+    statistics.CORRELATION,
+    statistics.MOVES,
+    statistics.LOG_EVIDENCE_INCREMENT,
+)
+_PMC_PANELS = (
+    statistics.EFFECTIVE_SHARE,
+    statistics.LOG_EVIDENCE_OF_ITERATION,
+    statistics.DRIFT,
+    statistics.MEAN_SCALE,
+)
 
 
-def plot_smc(data: xr.DataTree, *, var_names=None, backend=None):
+def plot_smc(
+    data: xr.DataTree, *, var_names: str | Sequence[str] | None = None, backend: str | None = None
+) -> azp.PlotCollection:
     """Draw the statistics of sequential or population Monte Carlo by stage, a panel for each, a line for each chain.
 
     Parameters
@@ -101,7 +128,10 @@ def plot_smc(data: xr.DataTree, *, var_names=None, backend=None):
     ValueError
         Where the statistics are missing, or a name is not one of them.
     """
-    groups = {"smc_stats": ("stage", _SMC_PANELS), "pmc_stats": ("iteration", _PMC_PANELS)}
+    groups = {
+        statistics.SMC_GROUP: (statistics.STAGE, _SMC_PANELS),
+        statistics.PMC_GROUP: (statistics.ITERATION, _PMC_PANELS),
+    }
     group = next((name for name in groups if name in data.children), None)
     if group is None:
         raise ValueError("no group smc_stats or pmc_stats: make it by pk.smc_stats(idata) after pm.sample_smc.")
@@ -133,7 +163,13 @@ def plot_smc(data: xr.DataTree, *, var_names=None, backend=None):
     return collection
 
 
-def plot_calibration(calibration, *, var_names=None, coverage: bool = False, **kwargs):
+def plot_calibration(
+    calibration: KernelBayesRule | Calibration,
+    *,
+    var_names: str | Sequence[str] | None = None,
+    coverage: bool = False,
+    **kwargs: Any,
+) -> azp.PlotCollection:
     """Plot whether the posteriors of a fitted rule cover: differences of ranks from uniform ones, with a test.
 
     Parameters

@@ -13,9 +13,10 @@ from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.local import NUM_REPLICATES, representative
 from pymc_kernel.embeddings.local_check import local_errors, misfit, moves_from
 from pymc_kernel.likelihood_free.held_out import Plan, answer, held_out_answers, preferred
-from pymc_kernel.plugin.arguments import explain_arguments
+from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.pairs import Summary, check_whole, learnt_from, learnt_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.trust import findings, typicality, warn_of_findings
+from pymc_kernel.plugin.unknown_arguments import explain_arguments
 
 __all__ = ["sample_abc"]
 
@@ -172,15 +173,15 @@ def sample_abc(
             "nearest_distance": reach,
             "num_simulations": total,
             "num_accepted": len(posterior.index),
-            "num_failed": failed,
-            "typicality": typical,
-            "num_effective": effective,
-            "learning_error": float(error.max()),
-            "spread_learning_error": float(log_spreads.std(axis=0, ddof=1).max()),
+            statistics.NUM_FAILED: failed,
+            statistics.TYPICALITY: typical,
+            statistics.NUM_EFFECTIVE: effective,
+            statistics.LEARNING_ERROR: float(error.max()),
+            statistics.SPREAD_LEARNING_ERROR: float(log_spreads.std(axis=0, ddof=1).max()),
             "acceptance_shift": float(change.max()),
-            "held_out_shift": ("unconstrained", off.shift),
-            "held_out_spread": ("unconstrained", off.spread),
-            "num_held_out": len(nearest),
+            statistics.HELD_OUT_SHIFT: ("unconstrained", off.shift),
+            statistics.HELD_OUT_SPREAD: ("unconstrained", off.spread),
+            statistics.NUM_HELD_OUT: len(nearest),
         }
     )
     return xr.DataTree.from_dict(groups)

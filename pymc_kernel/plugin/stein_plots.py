@@ -1,7 +1,8 @@
 """Pictures of the kernel Stein discrepancy and of the draws that thinning by it chooses."""
 
 import warnings
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import arviz as az
 import arviz_plots as azp
@@ -30,7 +31,13 @@ _GAP = 0.6  # rows between the joint result and the parameters'
 _RELATIVE = "KSD / its median under the model"
 
 
-def plot_ksd(data, *, backend=None, plot_collection=None, **arguments):
+def plot_ksd(
+    data: Any,
+    *,
+    backend: str | None = None,
+    plot_collection: azp.PlotCollection | None = None,
+    **arguments: Any,
+) -> azp.PlotCollection:
     """Draw the kernel Stein discrepancy beside what draws from the model would have, a row for each parameter.
 
     Parameters
@@ -131,15 +138,15 @@ def _add_names(collection, rows, start, stop):
 
 
 def plot_ksd_evolution(
-    data,
+    data: Any,
     *,
     num_sizes: int = 8,
     num_replicates: int = 300,
     max_draws: int | None = 2000,
-    backend=None,
-    random_seed=None,
-    **arguments,
-):
+    backend: str | None = None,
+    random_seed: int | None = None,
+    **arguments: Any,
+) -> azp.PlotCollection:
     """Draw the kernel Stein discrepancy against the number of draws, a line for each chain, with the null band.
 
     Parameters
@@ -225,8 +232,15 @@ def _evolution(part, num_sizes, num_replicates, max_draws, seed):
 
 
 def plot_stein_thin(
-    data, num_points: int = 50, *, var_names=None, coords=None, max_parameters: int = 5, backend=None, **arguments
-):
+    data: Any,
+    num_points: int = 50,
+    *,
+    var_names: str | Sequence[str] | None = None,
+    coords: dict[str, Any] | None = None,
+    max_parameters: int = 5,
+    backend: str | None = None,
+    **arguments: Any,
+) -> azp.PlotMatrix:
     """Draw pairs of parameters with the draws that Stein thinning chooses.
 
     Parameters
