@@ -10,6 +10,8 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from arviz_plots import visuals
+from scipy.integrate import cumulative_trapezoid
+from scipy.interpolate import PchipInterpolator
 
 from pymc_kernel.density import BayesianKDE
 from pymc_kernel.plugin.model_draws import as_chains_and_draws, choose, list_sample_dims
@@ -20,6 +22,7 @@ from pymc_kernel.stein.draws import choose_thinning
 __all__ = ["plot_density"]
 
 _LEAST_DISTINCT = 0.5  # of the draws; with fewer, a variable is discrete, or has an atom
+_SPARE = 0.05  # of the range of the draws: how far beyond them a mapped curve may go
 _COLOR = "C0"
 
 
@@ -73,11 +76,11 @@ def plot_density(
     Notes
     -----
     Densities are those of ``pk.density.BayesianKDE``. With a model they are estimated on the scale where it is sampled,
-    on which there are no bounds, and mapped back with the Jacobian. What the model does not transform number by number
-    (deterministic variables, simplices, or all, without a model) is estimated as it is, and drawn between the smallest
-    and the largest draw, so that no bound is crossed; near a bound these curves are too low. Discrete variables are
-    left out; a parameter that is constant, or has fewer than half of its draws at places of their own, gets an empty
-    panel.
+    on which there are no bounds, and mapped back by the Jacobian, averaged over the width of a point. What the model
+    does not transform number by number (deterministic variables, simplices, or all, without a model) is estimated as
+    it is, and drawn between the smallest and the largest draw, so that no bound is crossed; near a bound these curves
+    are too low. Discrete variables are left out; a parameter that is constant, or has fewer than half of its draws at
+    places of their own, gets an empty panel.
     """
     if not 0.0 < probability < 1.0:
         raise ValueError(f"probability must lie between 0 and 1, got {probability!r}.")
@@ -140,19 +143,35 @@ def _curves(whole, coords, transform: ElementwiseTransform | None, settings):
     places = np.zeros((settings.num_points, flat.shape[2]))
     for one in elements:
         places[:, one.column] = one.places(settings.num_points, within_draws=transform is None)
-    there, log_slope = places, np.zeros_like(places)
+    there = places
     if transform is not None:
-        there, log_slope = (a.reshape(places.shape) for a in transform.backward(places.reshape(-1, *draws.shape[2:])))
+        there = transform.backward(places.reshape(-1, *draws.shape[2:])).reshape(places.shape)
         if (np.diff(there[:, numbers.values.ravel()], axis=0) < 0.0).any():  # a circle has no ends
             return _curves(whole, coords, None, settings)
     curves = np.full((numbers.size, 4, settings.num_points), np.nan)
     kept = np.full((numbers.size, min(settings.max_draws, flat[..., 0].size)), np.nan)
     for i, one in enumerate(elements):
-        kept[i, : one.kept.size] = flat[..., one.column].ravel()[one.kept]
+        own = flat[..., one.column]
+        kept[i, : one.kept.size] = own.ravel()[one.kept]
         if one.fit is not None:
-            heights = one.heights(places[:, one.column], settings.probability) * np.exp(-log_slope[:, one.column])
-            curves[i] = np.vstack([there[:, one.column], heights])
+            heights, at = one.heights(places[:, one.column], settings.probability), there[:, one.column]
+            mapped = np.vstack([at, heights]) if transform is None else _mapped(places[:, one.column], heights, at, own)
+            curves[i] = mapped
     return _labelled(curves, numbers, "curve", "point"), _labelled(kept, numbers, "kept")
+
+
+def _mapped(places, heights, there, draws):
+    """Return points evenly over the range of the draws, with densities (3, num_points) mapped there from ``places``.
+
+    Each is an average over the width that its point has in the picture, from the integral of the density, which no
+    transform changes: near a bound the Jacobian blows single draws up to peaks that are narrower than a line.
+    """
+    spare = _SPARE * np.ptp(draws)
+    edges = np.linspace(max(there[0], draws.min() - spare), min(there[-1], draws.max() + spare), len(places) + 1)
+    distinct = np.append(True, np.diff(there) > 0.0)
+    below = cumulative_trapezoid(heights, places, initial=0.0)[:, distinct]
+    averages = np.diff(PchipInterpolator(there[distinct], below, axis=1)(edges), axis=1) / np.diff(edges)
+    return np.vstack([0.5 * (edges[1:] + edges[:-1]), averages])
 
 
 def _labelled(values, like, *further):

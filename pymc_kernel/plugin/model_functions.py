@@ -575,8 +575,8 @@ class ElementwiseTransform(NamedTuple):
 
     forward: Callable[[np.ndarray], np.ndarray]
     """From draws (n, ...) as the user knows them to the unconstrained scale."""
-    backward: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-    """From the unconstrained scale to draws and to the log derivative of each, both (n, ...)."""
+    backward: Callable[[np.ndarray], np.ndarray]
+    """From the unconstrained scale (n, ...) back."""
 
 
 def elementwise_transform(model: pm.Model, name: str) -> ElementwiseTransform | None:
@@ -590,20 +590,18 @@ def elementwise_transform(model: pm.Model, name: str) -> ElementwiseTransform | 
         return None
     natural, value = rv.type(), model.rvs_to_values[rv]
     parameters = list(rv.owner.inputs)
-    outputs = [transform.forward(natural, *parameters), transform.backward(value, *parameters)]
-    outputs.append(transform.log_jac_det(value, *parameters))
-    if any(v.ndim != rv.ndim for v in (*outputs, value)) or set(model.free_RVs) & set(ancestors(outputs)):
+    moved, back = transform.forward(natural, *parameters), transform.backward(value, *parameters)
+    jacobian = transform.log_jac_det(value, *parameters)  # one number for each where each moves by itself
+    if any(v.ndim != rv.ndim for v in (value, jacobian)) or set(model.free_RVs) & set(ancestors([moved, back])):
         return None
-    moved, back, log_slope = outputs
 
-    def compiled(of, targets):
+    def compiled(of, target):
         many = _batched(of)
         with model:
-            function = pymc_compile([many], vectorize_graph(targets, {of: many}), on_unused_input="ignore", mode=_QUICK)
-        return lambda x: [np.broadcast_to(one, np.shape(x)) for one in function(np.ascontiguousarray(x, of.dtype))]
+            function = pymc_compile([many], vectorize_graph(target, {of: many}), on_unused_input="ignore", mode=_QUICK)
+        return lambda x: function(np.ascontiguousarray(x, of.dtype))
 
-    forward, backward = compiled(natural, [moved]), compiled(value, [back, log_slope])
-    return ElementwiseTransform(lambda x: forward(x)[0], lambda x: tuple(backward(x)))
+    return ElementwiseTransform(compiled(natural, moved), compiled(value, back))
 
 
 def compile_scores(model: pm.Model):

@@ -77,7 +77,7 @@ def plot_ksd(
     _add_names(plot_collection, rows, start, stop)
     low, high = report.test.null_quantiles
     backend_of(plot_collection).title(
-        f"KSD {report.ksd:.3g}; draws from the model would have {low:.3g} to {high:.3g}",
+        f"KSD {report.ksd:.3g}, expected {low:.3g} to {high:.3g}",
         plot_collection.get_target(None, {}),
     )
     return plot_collection

@@ -6,6 +6,7 @@ import pytensor.tensor as pt
 import pytest
 from pymc.blocking import DictToArrayBijection
 from pytensor import wrap_py
+from scipy.special import logit
 
 import pymc_kernel as pk
 from pymc_kernel.errors import NonFiniteStartError
@@ -88,7 +89,7 @@ def test_a_black_box_that_always_fails_is_said_with_its_error():
 
 
 def test_transforms_of_single_numbers():
-    """Forward and back are inverse to each other, and the slope is that of the way back, for each element's bounds."""
+    """Forward and back are inverse to each other, each element within bounds of its own."""
     with pm.Model() as model:
         positive = pm.HalfNormal("positive")
         pm.Uniform("between", [0.0, 10.0], [1.0, 30.0], shape=2)
@@ -99,13 +100,14 @@ def test_transforms_of_single_numbers():
         pm.Normal("ordered", [0.0, 1.0], transform=pm.distributions.transforms.ordered)
         pm.Deterministic("twice", 2.0 * positive)
     draws = {"positive": [0.01, 3.0], "between": [[0.1, 11.0], [0.9, 29.0]], "share": [0.2, 0.95]}
+    ends = {"positive": (0.0, np.inf), "between": (np.array([0.0, 10.0]), np.array([1.0, 30.0])), "share": (0.0, 1.0)}
     for name, values in draws.items():
+        low, high = ends[name]
         transform = elementwise_transform(model, name)
         values = np.array(values)
         free = transform.forward(values)
-        back, log_slope = transform.backward(free)
-        np.testing.assert_allclose(back, values)
-        slope = (transform.backward(free + 1e-5)[0] - transform.backward(free - 1e-5)[0]) / 2e-5
-        np.testing.assert_allclose(log_slope, np.log(slope), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(transform.backward(free), values)
+        expected = np.log(values) if name == "positive" else logit((values - low) / (high - low))
+        np.testing.assert_allclose(free, expected)
     for name in ("free", "below_positive", "simplex", "ordered", "twice", "unknown"):
         assert elementwise_transform(model, name) is None

@@ -8,6 +8,7 @@ import pymc as pm
 import pytest
 import xarray as xr
 from scipy import stats
+from scipy.special import logit
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.diagnostics import KSDReport
@@ -195,7 +196,7 @@ def test_discrepancies_in_rows(backend, rng):
     said = shown(collection)
     check_page(said, ["the draws", "draws from the model (90 %)"])
     assert said["xlabel"] == "KSD / its median under the model"
-    assert said["title"].startswith("KSD 1; draws from the model would have")
+    assert said["title"].startswith("KSD 1, expected 0.9")
     assert said["yticks"] == ["all together", "level[g0]", "level[g1]", "level[g2]", "scale"]
     assert collection.viz["plot"].size == 1
     if backend == "none":
@@ -320,16 +321,24 @@ def test_no_density_beyond_a_bound(bounded):
     collection = pk.plot_density(tree, model=model, backend="none")
     x, density = curve(collection, "tau")
     assert x.min() > 0.0
-    assert np.trapezoid(density, x) == pytest.approx(1.0, abs=0.01)
+    assert np.trapezoid(density, x) == pytest.approx(1.0, abs=0.02)
     # It is the estimate of the logarithm with the Jacobian of the exponential.
     logs = np.log(posterior["tau"].values.ravel())
     fit = pk.density.BayesianKDE("isotropic").fit(logs)
-    np.testing.assert_allclose(density, np.exp(fit.log_density(np.log(x))) / x, rtol=1e-6)
+    expected = np.exp(fit.log_density(np.log(x))) / x
+    smooth = x > 0.2  # nearer to zero it is an average over the width of a point
+    np.testing.assert_allclose(density[smooth], expected[smooth], rtol=0.01, atol=1e-3)
     assert np.trapezoid(np.abs(density - stats.gamma(2.0).pdf(x)), x) < 0.15
     for group, low, high in (("a", 0.0, 1.0), ("b", 10.0, 30.0)):
         x, density = curve(collection, "between", group=group)
-        assert low < x.min() < low + 0.05 * (high - low)
-        assert high > x.max() > high - 0.05 * (high - low)
+        assert low < x.min() < low + 0.02 * (high - low)
+        assert high > x.max() > high - 0.02 * (high - low)
+        inside = np.abs(x - (low + high) / 2.0) < 0.4 * (high - low)
+        shares = (posterior["between"].sel(group=group).values.ravel() - low) / (high - low)
+        places = (x[inside] - low) / (high - low)
+        slope = (high - low) * places * (1.0 - places)
+        fit = pk.density.BayesianKDE("isotropic").fit(logit(shares))
+        np.testing.assert_allclose(density[inside], np.exp(fit.log_density(logit(places))) / slope, rtol=0.01)
         assert np.trapezoid(density, x) == pytest.approx(1.0, abs=0.02)
     # What has no bounds of its own by the model is drawn as far as there are draws.
     for name in ("below_tau", "angle", "root"):
