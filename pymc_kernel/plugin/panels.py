@@ -13,9 +13,9 @@ _PANEL_HEIGHT = 230.0  # dots, with its title and axis
 
 # Where a legend stands: above the panels, which keep the whole width.
 _LEGENDS = {
-    "matplotlib": lambda num_entries: {"loc": "outside upper center", "ncols": min(num_entries, 6), "frameon": False},
-    "bokeh": lambda num_entries: {"side": "above", "orientation": "horizontal", "border_line_color": None},
-    "plotly": lambda num_entries: {
+    "matplotlib": {"loc": "outside upper center", "frameon": False},
+    "bokeh": {"side": "above", "orientation": "horizontal", "border_line_color": None},
+    "plotly": {
         "legend": {
             "orientation": "h",
             "traceorder": "normal",
@@ -27,8 +27,20 @@ _LEGENDS = {
         },
         "margin": {"l": 60, "r": 20, "t": 70, "b": 50},
     },
-    "none": lambda num_entries: {},
+    "none": {},
 }
+# Bokeh has none for a figure: among several panels it stands in the first, for all to stay of one size.
+_BOKEH_WITHIN = {
+    "side": "center",
+    "legend_target": (0, 0),
+    "location": "top_left",
+    "label_text_font_size": "8pt",
+    "background_fill_alpha": 0.7,
+    "border_line_color": None,
+    "padding": 2,
+    "spacing": 0,
+}
+_MOST_IN_A_LINE = 6  # entries of a legend of matplotlib, which does not break lines by itself
 _PLOTLY = {"alpha": "opacity"}  # its legends do not translate it
 
 
@@ -79,7 +91,11 @@ def check_panels(num_panels: int) -> None:
 
 def add_legend(collection, entries: dict[str, dict]) -> None:
     """Say above all panels what is what: name -> properties of its line."""
-    place = _LEGENDS[collection.backend](len(entries))
+    place = _LEGENDS[collection.backend]
+    if collection.backend == "matplotlib":
+        place = place | {"ncols": min(len(entries), _MOST_IN_A_LINE)}
+    if collection.backend == "bokeh" and ("plot" in collection.viz.children or collection.viz["plot"].size > 1):
+        place = _BOKEH_WITHIN
     if collection.backend == "plotly":
         entries = {name: {_PLOTLY.get(k, k): v for k, v in line.items()} for name, line in entries.items()}
     backend_of(collection).legend(
