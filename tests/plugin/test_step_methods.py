@@ -693,9 +693,9 @@ def test_kernel_hmc_ends_its_learning_when_it_is_told_to():
         step = pk.KernelHMC()
     step.setup_chain(np.random.default_rng(3), 400, 30)
     point = advance(step, model.initial_point(), 390)[-1]
-    assert step.transition.shares[-1] > 0.0
+    assert step.transition.choice.shares[-1] > 0.0
     step.stop_tuning()
-    assert step.transition.shares[-1] == 0.0
-    shares = step.transition.shares
+    assert step.transition.choice.shares[-1] == 0.0
+    shares = step.transition.choice.shares
     advance(step, point, 20)
-    assert step.transition.shares is shares
+    assert step.transition.choice.shares is shares
