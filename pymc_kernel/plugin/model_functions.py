@@ -638,6 +638,7 @@ def _without_gradient(model, variables):
 def _no_gradient(names, why):
     return (
         f"the log density of this model has no gradient: {', '.join(names) or 'a term'} is {why}. A Stein discrepancy "
-        "needs scores. Give your own as score=, a function from unconstrained draws (n, d) to gradients of the log "
-        "density (n, d), or compare with a run that you trust by pk.mmd_test(idata, trusted)."
+        'needs scores. With score="surrogate" they are learned from the log densities of the draws; or give your own '
+        "as score=, a function from unconstrained draws (n, d) to gradients of the log density (n, d), or compare with "
+        "a run that you trust by pk.mmd_test(idata, trusted)."
     )

@@ -168,6 +168,7 @@ def plot_ksd_evolution(
         thin = max(thin, -(-min(chains.lengths) // max_draws))
     draws, scores = stein.standardise(chains.draws, chains.scores)
     chains = thin_chains(chains._replace(draws=draws, scores=scores), thin)
+    weights = None if part.weights is None else part.weights[:, ::thin].ravel()
     length = min(chains.lengths)
     sizes = np.unique(np.linspace(length / num_sizes, length, num_sizes).astype(int))
     rng = np.random.default_rng(0 if random_seed is None else random_seed)
@@ -177,10 +178,11 @@ def plot_ksd_evolution(
         for s, size in enumerate(sizes):
             rows = slice(first, first + size)
             test = stein.ksd_test(
-                chains.draws[rows], chains.scores[rows], how="none", thin=1, num_replicates=num_replicates, rng=rng
-            )
+                chains.draws[rows], chains.scores[rows], how="none", thin=1, num_replicates=num_replicates, rng=rng,
+                weights=None if weights is None else weights[rows],
+            )  # fmt: skip
             found[c, s] = test.ksd, *test.null_quantiles
-    count = np.broadcast_to(sizes * thin, found.shape[:2])
+    count = np.broadcast_to(sizes * thin * part.every, found.shape[:2])
     dims = ("chain", "size")
     name, sides = "KSD of chain", ["x", "y_bottom", "y_top"]
     lines = xr.Dataset({name: (("plot_axis", *dims), [count, found[..., 0]])}, {"plot_axis": ["x", "y"]})
