@@ -1,5 +1,6 @@
 """Stein diagnostics of a DataTree and the model it was sampled from, beside ArviZ's; mathematics is in ``stein``."""
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,10 +10,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from arviz_base import dataset_to_dataframe
-from scipy.stats import gaussian_kde
 
 from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
+from pymc_kernel.plugin.findings import chains_of, in_words, separated
 from pymc_kernel.plugin.model_draws import choose, document_arguments, list_sample_dims, read_draws
 from pymc_kernel.plugin.surrogate_scores import ADVICE, LearnedScores
 from pymc_kernel.stein.draws import as_chains, choose_thinning
@@ -22,8 +23,6 @@ __all__ = ["KSDReport", "diagnose", "ksd", "ksd_test", "summary"]
 _KINDS_WITH_DIAGNOSTICS = ("all", "diagnostics", "all_median", "diagnostics_median")
 _ATTRIBUTES = ("ksd", "ksd_null_low", "ksd_null_high", "ksd_p", "ksd_thin", "ksd_flip_probability")
 _LEVEL = 0.05  # at which two tests by a surrogate must agree
-_VALLEY = 0.2  # of a density estimate, over the lower of the peaks beside it: below, the modes are separated
-_SMALL_MODE = 0.02  # share of the draws
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,15 @@ class KSDReport:
         return self.test.ksd
 
     def table(self):
-        """Return shares and p-values as a data frame, a row each parameter."""
+        """Return shares and p-values as a data frame, a row each parameter, the largest share first.
+
+        ``ksd_p_holm`` are p-values corrected for the number of parameters: the smallest is below 5 % in 5 % of all
+        tables of right draws.
+        """
         stacked = xr.concat([self.shares, self.p_values], dim=xr.DataArray(["ksd", "ksd_p"], dims="summary"))
-        return dataset_to_dataframe(stacked, sample_dims=["summary"]).T
+        frame = dataset_to_dataframe(stacked, sample_dims=["summary"]).T
+        frame["ksd_p_holm"] = stein.holm(frame["ksd_p"].to_numpy())
+        return frame.sort_values("ksd", ascending=False, kind="stable")
 
     def __str__(self):
         test = self.test
@@ -85,8 +90,8 @@ class KSDReport:
             "Kernel Stein discrepancy of the draws from the model",
             f"  ksd {test.ksd:.3g}; draws from the model would have {low:.3g} to {high:.3g} (90 %)",
             f"  cannot be judged: {self.unjudged}" if self.unjudged else f"  p-value {test.p_value:.3g}",
-            f"  {test.num_draws} draws, one in {test.thin} of each chain; signs flip with probability "
-            f"{test.flip_probability:g}",
+            f"  {test.num_draws} draws left after thinning, one in {test.thin} of each chain; signs flip with "
+            f"probability {test.flip_probability:g}",
         ]
         if self.learned is not None:
             lines.append(f"  {self.learned}")
@@ -350,7 +355,9 @@ def diagnose(
     random_seed=None,
     **arviz_arguments,
 ):
-    """Print what ArviZ's checks and the kernel Stein discrepancy say of the draws, in words.
+    """Print what ArviZ's checks and the kernel Stein discrepancy say of the draws, in words, and what to do.
+
+    Parameters are named by their share of the discrepancy, with p-values corrected for their number (Holm).
 
     Parameters
     ----------
@@ -393,72 +400,11 @@ def diagnose(
         lines.append(str(error))
     else:
         report = _test(part, None, 1000, "auto", "auto", 2000, random_seed)
-        modes = _separated(part)
-        found |= {"ksd": report, "modes": modes}
+        modes = separated(part)
+        all_draws = math.prod(part.dataset.sizes[d] for d in list_sample_dims(sample_dims))
         has_errors = has_errors or report.p_value < level
-        lines += _in_words(report, modes, level)
+        lines += in_words(report, modes, level, all_draws, chains_of(part, found))
+        found |= {"ksd": report, "modes": modes}
     if show_diagnostics:
         print("\n".join(lines))
     return (has_errors, found) if return_diagnostics else has_errors
-
-
-def _in_words(report, modes, level):
-    test = report.test
-    low, high = test.null_quantiles
-    size = f"{test.ksd:.3g}, where draws from the model would have {low:.3g} to {high:.3g}"
-    if report.unjudged:
-        lines = [f"The draws cannot be judged by the surrogate: {report.unjudged}. {ADVICE}"]
-    elif report.p_value >= level:
-        lines = [
-            f"Scores: no misfit detected ({test.num_draws} draws left after thinning); p = {report.p_value:.3g}, ksd "
-            f"{size}.",
-            "Scores cannot tell of a mode that no draw is in.",
-        ]
-    else:
-        table = report.table()
-        worst = table.sort_values("ksd_p").index[: min(5, len(table))]
-        named = ", ".join(f"{name} (p = {table.loc[name, 'ksd_p']:.3g})" for name in worst)
-        lines = [
-            f"The draws do not fit the model's scores (p = {report.p_value:.3g}; {size}).",
-            f"Most of it comes from {named}.",
-            "They are biased, or have not converged; if R-hat is fine, the sampler targets another law than the model.",
-        ]
-    if report.learned is not None:
-        lines.append(f"By the {report.learned}.")
-    if modes:
-        lines.append(
-            f"The draws of {', '.join(modes)} fall into separated modes. Scores do not depend on how much weight each "
-            "mode has, so this test cannot see a wrong one: compare chains from many starts, or use tempering "
-            "(pm.sample_smc)."
-        )
-    if report.conditional_on:
-        lines.append(f"The law of the discrete variables {', '.join(report.conditional_on)} is not tested.")
-    return lines
-
-
-def _separated(part):
-    """Return the names of parameters whose density estimate has a deep valley between two peaks."""
-    flat = part.draws.reshape(-1, part.draws.shape[-1])
-    flags = np.array([_has_valley(column) for column in flat.T])
-    names = []
-    for name, columns in part.positions.items():
-        labelled = flags[columns.values if isinstance(columns, xr.DataArray) else columns]
-        if labelled.ndim == 0 or not isinstance(columns, xr.DataArray):
-            names += [name] if labelled.any() else []
-        else:
-            names += [f"{name}[{', '.join(map(str, i))}]" for i in np.argwhere(labelled)]
-    return names
-
-
-def _has_valley(draws):
-    if np.ptp(draws) == 0.0:
-        return False
-    draws = draws[:: -(-len(draws) // 2000)]
-    # Twice as narrow as the rule for normal laws, which smooths valleys away.
-    density = gaussian_kde(draws, lambda kde: kde.silverman_factor() / 2.0)
-    grid = np.linspace(*np.quantile(draws, [0.001, 0.999]), 200)
-    height = density(grid)
-    from_left, from_right = np.maximum.accumulate(height), np.maximum.accumulate(height[::-1])[::-1]
-    valleys = np.flatnonzero(height < _VALLEY * np.minimum(from_left, from_right))
-    shares = [(draws < grid[i]).mean() for i in valleys]
-    return any(_SMALL_MODE < share < 1.0 - _SMALL_MODE for share in shares)

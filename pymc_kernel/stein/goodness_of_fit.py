@@ -22,7 +22,7 @@ from pymc_kernel.stein.draws import (
     thin_chains,
 )
 
-__all__ = ["KSDTest", "ksd_test", "quadratic_forms", "sign_processes"]
+__all__ = ["KSDTest", "holm", "ksd_test", "quadratic_forms", "sign_processes"]
 
 _ROWS = 4 * tiles.TILE  # of a block of the kernel
 _COLUMNS = 16 * tiles.TILE
@@ -314,6 +314,19 @@ def ksd_test(
         thin=thin,
         flip_probability=flip_probability,
     )
+
+
+def holm(p_values) -> np.ndarray:
+    """Return p-values (m,) corrected for their number by Holm's method; NaN ones are not counted, and stay.
+
+    The chance that any is below a level is at most that level where all hypotheses hold, however they depend.
+    """
+    p_values = np.asarray(p_values, dtype=float)
+    out = np.full(p_values.shape, np.nan)
+    order = np.argsort(p_values, kind="stable")[: np.isfinite(p_values).sum()]  # NaN comes last
+    factors = np.arange(order.size, 0, -1)
+    out[order] = np.minimum(np.maximum.accumulate(factors * p_values[order]), 1.0)
+    return out
 
 
 def _p_values(observed, replicates):

@@ -221,3 +221,10 @@ def test_weights_without_meaning_are_refused(weights, rng):
         stein.ksd_test(draws, -draws, weights=weights)
     with pytest.raises(ValueError, match="weights must"):
         stein.ksd_shares(draws, -draws, weights=weights)
+
+
+def test_holm_is_its_definition(rng):
+    p_values = np.array([0.01, np.nan, 0.04, 0.03, 0.005])
+    np.testing.assert_allclose(stein.holm(p_values), [0.03, np.nan, 0.06, 0.06, 0.02])
+    smallest = [stein.holm(rng.random(20)).min() for _ in range(4000)]
+    assert 0.035 < np.mean(np.array(smallest) < 0.05) < 0.065
