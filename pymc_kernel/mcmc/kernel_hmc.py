@@ -51,6 +51,7 @@ from pymc_kernel.scores.values import Values
 
 __all__ = [
     "KINDS",
+    "SURROGATE_KINDS",
     "Config",
     "Fit",
     "Info",
@@ -86,6 +87,8 @@ KINDS = (
 _WALK, _DIFFERENCE, _SHORT, _LONG, _FLATTENED, _SURVEY = 0, 1, 2, 3, 6, 7
 _CHAIN_LENGTH = {4: 4, 5: 16, _FLATTENED: 8}
 _SURROGATE = slice(_SHORT, _SURVEY)
+#: Those of them that go along a surrogate.
+SURROGATE_KINDS = KINDS[_SURROGATE]
 _INVERSE_TEMPERATURE = 0.5  # of the flattened surrogate
 
 _DIFFERENCE_SHARE = 0.3  # of the exploring moves; ter Braak and Vrugt (2008) for the moves themselves
