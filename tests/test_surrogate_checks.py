@@ -3,7 +3,7 @@
 import pytest
 
 from case_studies.benchmarks import rows as rows_of
-from case_studies.benchmarks import surrogate_checks
+from case_studies.benchmarks import surrogate_checks, zoo_checks
 
 _TEN = (
     "counts",
@@ -21,6 +21,8 @@ _TEN = (
 
 def test_a_row_and_the_table(tmp_path, monkeypatch, quick_models):
     monkeypatch.setattr(surrogate_checks, "BUILD", tmp_path)
+    monkeypatch.setattr(surrogate_checks, "_NUM_DRAWS", 300)
+    monkeypatch.setattr(zoo_checks, "_NUM_WRONG", 300)
     for kind in ("exact", "cut"):
         row = surrogate_checks.run("counts", kind, 2)
         rows_of.keep(tmp_path / "rows.jsonl", row)
