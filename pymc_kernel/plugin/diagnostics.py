@@ -194,7 +194,8 @@ def ksd_test(
     With ``score="surrogate"`` the scores are those of a kernel regression q on the log densities of other draws, and
     draws count by q over the posterior, so that an error of q does not pass for one of the draws (Fisher and Oates
     2023). Where q is too far off, or a test without these weights comes to another verdict, the report says that the
-    draws cannot be judged. Of an estimated likelihood the noise is averaged out, but fewer draws are left.
+    draws cannot be judged. Of an estimated likelihood the noise is averaged out, but few
+    draws or much noise hide the score, and then it says so.
     """
     part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     return _test(part, kernel, num_replicates, thin, flip_probability, max_draws, random_seed)
@@ -218,7 +219,7 @@ def _test(part, kernel, num_replicates, thin, flip_probability, max_draws, rando
     unjudged = ""
     if part.learned is not None:
         unjudged = part.learned.trouble
-        if not (unjudged or part.learned.noisy):
+        if not unjudged:
             plain = tested(None, False)
             if (plain.p_value < _LEVEL) != (test.p_value < _LEVEL):
                 unjudged = "what its error makes of the test is more than the test tells of the draws"

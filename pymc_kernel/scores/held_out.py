@@ -18,6 +18,7 @@ _NUM_FOLDS = 4
 _BLOCKS = 5  # of each chain and fold: neighbors in a chain are alike, and shall be in one fold
 _QUANTILE = 0.95  # of the errors of the log density: that of a single draw far out may be huge, and means nothing
 _LARGEST_WEIGHT = 4.0  # times the median one: a single draw that q is far too high at shall not outweigh all others
+_LARGEST_NOISY_WEIGHT = 30.0  # noise spreads weights; a lower bound would keep them from putting q right
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +29,7 @@ class HeldOutScores:
     ----------
     scores : ndarray (n, d)
     weights : ndarray (n,)
-        q / p, with mean one; none is larger than four times the median.
+        q / p, with mean one; none is larger than four times the median, or thirty times where values are noisy.
     log_density_error : float
         95 of 100 draws have a smaller one, of surrogates that have not seen them; in units of the log density. Noise of
         the values is in it.
@@ -109,7 +110,7 @@ def held_out_scores(points, values, folds, estimator: Values | None = None, *, n
     for k, other in zip(names, [*names[1:], *names[:1]], strict=True):
         others[fold == k] = fits[other].score(places[fold == k])
     scores, others, errors = scores[number], others[number], errors[number]
-    weights = np.exp(np.minimum(errors, np.log(_LARGEST_WEIGHT)))
+    weights = np.exp(np.minimum(errors, np.log(_LARGEST_NOISY_WEIGHT if noisy else _LARGEST_WEIGHT)))
     weights /= weights.mean()
     spread = points.std(axis=0)
     size, off = (weights @ ((part * spread) ** 2).sum(axis=1) for part in (scores, scores - others))
