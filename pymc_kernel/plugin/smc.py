@@ -68,6 +68,11 @@ class _Kernel(SMC_KERNEL):
         # PyMC's own functions are never called.
         super().__init__(*args, threshold=threshold, compile_kwargs={"mode": "FAST_COMPILE"}, **kwargs)
         self._epsilons = {v.name: np.asarray(v.tag.epsilon) for v in model.observed_RVs if hasattr(v.tag, "epsilon")}
+        self._simulations = {
+            f"num_simulations_{v.name}": v.tag.num_simulations
+            for v in model.observed_RVs
+            if hasattr(v.tag, "num_simulations")
+        }
         # Where a variable has an initval, PyMC would put all particles there.
         self._prior_expression = prior_expression(model)
         num_dims = sum(size for _, size in self.var_info.values())
@@ -147,6 +152,8 @@ class _Kernel(SMC_KERNEL):
             "threshold": self.config.threshold,
             "smc_kernel": type(self).__name__,
             "waste_free": int(self.config.waste_free),
+            "surrogate": int(isinstance(self.config.moves, tempering.Hamiltonian)),
+            **self._simulations,
             **{f"{_EPSILON}{name}": _spreads(factor) for name, factor in self._epsilons.items()},
         }
 

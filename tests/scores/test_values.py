@@ -65,7 +65,7 @@ def test_surrogate_is_the_posterior_mean(rng, monkeypatch):
     values = wavy(x - 7.0)
     fitted = S.Values().fit(x, values, rng, noisy=False)
     hyper = fitted.hyperparameters
-    factor = value_regression._whitening(x)
+    factor = values_module._whitening(x)
     z = np.linalg.solve(factor, (x - x.mean(axis=0)).T).T
     reference = np.quantile(values, 0.75)
     data = value_regression.Regression(z, values - reference, np.maximum(reference - values, 0.0), K.Gaussian())
@@ -90,7 +90,7 @@ def test_covariance_is_that_of_the_posterior(rng, monkeypatch):
     x, places = rng.normal(size=(40, 2)), rng.normal(size=(6, 2))
     values = wavy(x) + 0.5 * rng.normal(size=40)
     fitted = S.Values().fit(x, values, rng)
-    hyper, factor = fitted.hyperparameters, value_regression._whitening(x)
+    hyper, factor = fitted.hyperparameters, values_module._whitening(x)
     z, at = (np.linalg.solve(factor, (p - x.mean(axis=0)).T).T for p in (x, places))
     depth = np.maximum(np.quantile(values, 0.75) - values, 0.0)
     noise = np.diag(hyper.nugget + hyper.depth_noise * depth**2)
