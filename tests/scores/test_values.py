@@ -6,6 +6,7 @@ from pymc_kernel import kernels as K
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import trajectory
 from pymc_kernel.scores import value_regression
+from pymc_kernel.scores import values as values_module
 from pymc_kernel.scores.expansion import change_variables, scaled_expansion, value_and_score
 
 
