@@ -159,8 +159,9 @@ def estimated_terms(graph: Variable) -> tuple[list[str], tuple[str, ...]]:
         elif isinstance(op, RandomVariable):
             raise ValueError(
                 f"the log density of this model draws random numbers ({type(op).__name__}: pm.Minibatch does), but "
-                "not to estimate a likelihood without bias, so no Metropolis-Hastings step can sample the posterior. "
-                "Use all the data, or put an unbiased estimate into pk.EstimatedLikelihood."
+                "not to estimate a likelihood without bias: it can neither be sampled from exactly nor be what draws "
+                "are checked against. Build the model with all the data, also to check draws of pm.fit; or put an "
+                "unbiased estimate into pk.EstimatedLikelihood."
             )
     return sorted(set(names)), tuple(sorted(set(keys)))
 

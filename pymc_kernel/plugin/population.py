@@ -18,6 +18,7 @@ from pymc_kernel.plugin.model_functions import (
     prior_positions,
     split_positions,
 )
+from pymc_kernel.plugin.simulate import constant_groups
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
 from pymc_kernel.smc.weights import log_mean_exp, normalised, resample
@@ -76,7 +77,8 @@ def sample_pmc(
     DataTree
         ``posterior``: ``draws`` equally weighted draws a chain, resampled. ``weighted_posterior``: all draws with
         ``log_weight``, normalised. ``pmc_stats``: effective share, evidence and drift of each iteration, and for each
-        chain ``log_evidence``, ``ess`` and the Pareto shape ``pareto_k`` of the weights. ``observed_data``.
+        chain ``log_evidence``, ``ess`` and the Pareto shape ``pareto_k`` of the weights. ``observed_data`` and
+        ``constant_data``.
 
     Raises
     ------
@@ -206,6 +208,7 @@ def _tree(model, results, draws):
     more = from_dict({"observed_data": observed}, coords=coords, dims=dims, sample_dims=[]) if observed else {}
     extra = {"observed_data": more["observed_data"].to_dataset()} if observed else {}
     everything = {name: node.to_dataset() for name, node in tree.children.items()}
+    extra |= constant_groups(model, coords, dims)
     return xr.DataTree.from_dict({**everything, "pmc_stats": told, **extra})
 
 

@@ -11,6 +11,7 @@ from pymc.smc.kernels import SMC_KERNEL
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import kameleon
 from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.plugin.arguments import check_keywords, keywords_of
 from pymc_kernel.plugin.model_functions import compile_particle_density, prior_expression, with_finite_columns
 from pymc_kernel.smc import moves, tempering
 
@@ -28,6 +29,7 @@ _STATS = {
     "log_evidence_increment": "log_evidence_increment",
 }
 _EPSILON = "epsilon_"
+_HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # no arguments of a user
 _FEW_DISTINCT = 0.02
 _STILL_CORRELATED = 0.7
 
@@ -317,6 +319,15 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs):
     """
     if not (isinstance(kernel, type) and issubclass(kernel, _Kernel)):
         raise TypeError(f"kernel must be one of pk.KernelHMCSMC, pk.KASMC, pk.ASMC, pk.RWSMC, got {kernel!r}.")
+    own = set().union(*(keywords_of(c.__init__) for c in kernel.__mro__ if c is not object))
+    advice = "It takes the arguments of pm.sample_smc and those of its kernel, see help(pk.KernelHMCSMC)."
+    known = (keywords_of(pm.sample_smc) | own) - _HANDED_OVER
+    check_keywords("sample_smc", kwargs, known, advice)
+    if not kwargs.get("return_inferencedata", True):
+        raise ValueError(
+            f"sample_smc returns a DataTree: leave return_inferencedata out, or take pm.sample_smc(kernel=pk."
+            f"{kernel.__name__}, return_inferencedata=False)."
+        )
     idata = pm.sample_smc(draws, kernel=kernel, **kwargs)
     return smc_stats(idata)
 

@@ -95,6 +95,7 @@ class TransitionStep(ArrayStepShared):
         if empty:
             raise ValueError(f"{type(self).__name__} got variables without entries: {', '.join(empty)}.")
         self.tried = None  # by ``sample_khmc``: Places of its search for a start
+        self.learnt = None  # by ``sample_khmc``: a state of a transition with whose adaptation every chain starts
         self.prior = prior_draws(model, value_vars, initial_point)
         config = replace(config, noisy=bool(self.density.estimated))
         if self.prior is not None and config.learns_covariance and config.covariance is None:
@@ -246,6 +247,8 @@ class TransitionStep(ArrayStepShared):
         return self.prior.choose(self.density, rng, budget)
 
     def _begin(self, position, log_density):
+        if self.learnt is not None:
+            return self._transition_module.relocate(self.learnt, position, log_density)
         return self._transition_module.init(position, log_density, self.config)
 
     def _adapt(self, state, info):
@@ -657,7 +660,6 @@ class KernelHMC(TransitionStep):
             surrogate = _ESTIMATORS[surrogate]()
         config = kernel_hmc.Config(surrogate, exploring_share, max_steps, target_accept)
         super().__init__(vars, config, "tuning", model, rng, initial_point, compile_kwargs, blocked)
-        self.learnt = None  # by ``sample_khmc``: a state whose fit, archive and shares every chain starts with
 
     @property
     def surrogate(self):
@@ -674,11 +676,6 @@ class KernelHMC(TransitionStep):
         model = model_in_question()
         is_estimated = model is not None and any(block_of(rv) is not None for rv in model.observed_RVs)
         return Competence.IDEAL if is_estimated else Competence.INCOMPATIBLE
-
-    def _begin(self, position, log_density):
-        if self.learnt is None:
-            return super()._begin(position, log_density)
-        return kernel_hmc.relocate(self.learnt, position, log_density)
 
     def _untaught(self, state) -> str:
         if self.learnt is not None or (state.fit is not None and self.num_tune >= _LEAST_TUNING):
