@@ -1,9 +1,18 @@
-"""Arguments that are handed on: checked before the work begins, not by whom they are handed to after it."""
+"""Arguments that many functions have in common, or hand on: their types, and checks before the work begins."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["check_keywords", "keywords_of"]
+import numpy as np
+from pytensor.graph.basic import Variable
+
+__all__ = ["RandomSeed", "Variables", "check_keywords", "keywords_of"]
+
+type RandomSeed = int | Sequence[int] | np.ndarray | np.random.Generator | None
+"""Of whatever a generator is made, by ``numpy.random.default_rng``."""
+
+type Variables = Variable | Sequence[Variable] | None
+"""Of a model, random or value variables; None for all that suit."""
 
 
 def keywords_of(function: Callable) -> set[str]:

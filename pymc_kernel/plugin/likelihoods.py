@@ -12,6 +12,7 @@ import uuid
 import warnings
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -20,6 +21,7 @@ from pymc.distributions.simulator import SimulatorRV
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor import TensorLike, TensorVariable
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_kernel.plugin.foreign_steps import warn_of_foreign_step
@@ -204,13 +206,13 @@ def _nodes(outputs):
 def EstimatedLikelihood(
     name: str,
     fn: Callable,
-    *params,
-    observed,
+    *params: TensorLike,
+    observed: TensorLike,
     random: Callable | None = None,
     pointwise: bool = False,
     reuse_noise: float = 0.0,
-    **kwargs,
-):
+    **kwargs: Any,
+) -> TensorVariable:
     """Add a likelihood that is known only through unbiased estimates to the model in context.
 
     Pseudo-marginal sampling (Beaumont 2003; Andrieu and Roberts 2009): if exp of what ``fn`` returns has the

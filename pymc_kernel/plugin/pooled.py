@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
+import xarray as xr
 from pymc.blocking import DictToArrayBijection
 from pymc.initial_point import make_initial_point_fns_per_chain
 from pymc.vartypes import continuous_types
@@ -16,7 +17,7 @@ from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import kernel_hmc, pooled
 from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.plugin.arguments import check_keywords, keywords_of
+from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, keywords_of
 from pymc_kernel.plugin.compound import TunedSteps, begin_tuning, end_tuning, hold, move_others, split_steps
 from pymc_kernel.plugin.step_methods import KernelHMC
 
@@ -31,12 +32,12 @@ def sample_khmc(
     tune: int = 1000,
     chains: int = 4,
     step: KernelHMC | Sequence | None = None,
-    random_seed=None,
+    random_seed: RandomSeed = None,
     initvals: Mapping | Sequence[Mapping | None] | None = None,
     progressbar: bool = True,
     model: pm.Model | None = None,
-    **kwargs,
-):
+    **kwargs: Any,
+) -> xr.DataTree:
     """Return draws by gradient-free HMC, with one surrogate that all chains learn together while they tune.
 
     Chains that start far apart see more of a hard posterior than one of them would, so each gets a better

@@ -11,6 +11,7 @@ from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.model_functions import (
     compile_particle_density,
     compile_scores,
@@ -38,7 +39,7 @@ def sample_pmc(
     estimator: Finite | None = None,
     weights: str = "mixture",
     start: np.ndarray | None = None,
-    random_seed=None,
+    random_seed: RandomSeed = None,
     progressbar: bool = True,
     model: pm.Model | None = None,
     compile_kwargs: dict | None = None,

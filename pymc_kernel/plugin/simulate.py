@@ -30,6 +30,7 @@ from pymc_kernel.likelihood_free import (
     simulate_once,
 )
 from pymc_kernel.parallel import leave_one_thread
+from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.forward import ForwardSampler, can_be_drawn, forward_graph
 
@@ -60,7 +61,7 @@ def simulate(
     max_in_flight: int | None = None,
     compile_kwargs: dict | None = None,
     model: pm.Model | None = None,
-    random_seed=None,
+    random_seed: RandomSeed = None,
     progressbar: bool = True,
 ) -> xr.DataTree:
     """Draw parameters from the prior and data from the simulator, in parallel, resumable, the same whoever does it.

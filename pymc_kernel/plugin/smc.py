@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -167,7 +168,7 @@ class RWSMC(_Kernel):
         As of :class:`KernelHMCSMC`.
     """
 
-    def __init__(self, *args, scale=None, **kwargs):
+    def __init__(self, *args: Any, scale: float | None = None, **kwargs: Any) -> None:
         walk = moves.Walk(learn_covariance=False, learn_scale=False, scale=scale)
         super().__init__(walk, *args, **kwargs)
 
@@ -189,7 +190,14 @@ class ASMC(_Kernel):
         As of :class:`KernelHMCSMC`.
     """
 
-    def __init__(self, *args, scale=None, target_accept=0.234, learning_rate=None, **kwargs):
+    def __init__(
+        self,
+        *args: Any,
+        scale: float | None = None,
+        target_accept: float = 0.234,
+        learning_rate: float | None = None,
+        **kwargs: Any,
+    ) -> None:
         walk = moves.Walk(scale=scale, target_accept=target_accept, learning_rate=learning_rate)
         super().__init__(walk, *args, **kwargs)
 
@@ -227,9 +235,18 @@ class KASMC(_Kernel):
     """
 
     def __init__(
-        self, *args, proposal_kernel: Kernel | None = None, subsample_size=1000, isotropic_share=0.5, gamma=None,
-        scale=None, target_accept=0.234, whiten="local", learning_rate=None, **kwargs,
-    ):  # fmt: skip
+        self,
+        *args: Any,
+        proposal_kernel: Kernel | None = None,
+        subsample_size: int = 1000,
+        isotropic_share: float = 0.5,
+        gamma: float | None = None,
+        scale: float | None = None,
+        target_accept: float = 0.234,
+        whiten: bool | str = "local",
+        learning_rate: float | None = None,
+        **kwargs: Any,
+    ) -> None:
         config = kameleon.Config(
             kernel=Gaussian("median") if proposal_kernel is None else proposal_kernel,
             subsample_size=subsample_size,
@@ -290,7 +307,14 @@ class KernelHMCSMC(_Kernel):
     ...     idata = pm.sample_smc(1000, kernel=pk.KernelHMCSMC, progressbar=False)  # doctest: +SKIP
     """
 
-    def __init__(self, *args, surrogate="values", exploring_share=0.1, max_steps=30, **kwargs):
+    def __init__(
+        self,
+        *args: Any,
+        surrogate: Any = "values",
+        exploring_share: float = 0.1,
+        max_steps: int = 30,
+        **kwargs: Any,
+    ) -> None:
         if surrogate == "values":
             proposal = moves.Hamiltonian(exploring_share=exploring_share, max_steps=max_steps)
         elif callable(getattr(surrogate, "fit", None)):
@@ -300,7 +324,7 @@ class KernelHMCSMC(_Kernel):
         super().__init__(proposal, *args, **kwargs)
 
 
-def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs):
+def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) -> xr.DataTree:
     """Return the result of ``pm.sample_smc`` with a tidy group of statistics, ready to be saved.
 
     Parameters

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pymc as pm
 from pymc.blocking import RaveledVars
 from pymc.stats.convergence import SamplerWarning, WarningType
@@ -23,6 +24,7 @@ from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc, noise, unvisited
 from pymc_kernel.mcmc.coverage import is_missing_mass
+from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.foreign_steps import model_in_question
 from pymc_kernel.plugin.likelihoods import block_of
 from pymc_kernel.plugin.model_functions import compile_log_density
@@ -468,20 +470,20 @@ class AdaptiveMetropolis(_RandomWalk):
 
     def __init__(
         self,
-        vars=None,
+        vars: Variables = None,
         *,
-        covariance=None,
+        covariance: npt.ArrayLike | None = None,
         learn_covariance: bool = True,
         scale: float | None = None,
         learn_scale: bool = True,
         target_accept: float | str = "auto",
         adaptation: str = "tuning",
-        model=None,
-        rng=None,
-        initial_point=None,
+        model: pm.Model | None = None,
+        rng: Any = None,
+        initial_point: dict[str, np.ndarray] | None = None,
         compile_kwargs: dict | None = None,
         blocked: bool = True,
-    ):
+    ) -> None:
         config = adaptive_metropolis.Config(covariance, learn_covariance, scale, learn_scale, target_accept)
         super().__init__(vars, config, adaptation, model, rng, initial_point, compile_kwargs, blocked)
 
@@ -537,7 +539,7 @@ class KAMH(_RandomWalk):
 
     def __init__(
         self,
-        vars=None,
+        vars: Variables = None,
         *,
         kernel: Kernel | None = None,
         subsample_size: int = 1000,
@@ -548,12 +550,12 @@ class KAMH(_RandomWalk):
         target_accept: float | str = "auto",
         whiten: bool = True,
         adaptation: str = "tuning",
-        model=None,
-        rng=None,
-        initial_point=None,
+        model: pm.Model | None = None,
+        rng: Any = None,
+        initial_point: dict[str, np.ndarray] | None = None,
         compile_kwargs: dict | None = None,
         blocked: bool = True,
-    ):
+    ) -> None:
         config = kameleon.Config(
             kernel=Gaussian("median") if kernel is None else kernel,
             subsample_size=subsample_size,
@@ -642,18 +644,18 @@ class KernelHMC(TransitionStep):
 
     def __init__(
         self,
-        vars=None,
+        vars: Variables = None,
         *,
-        surrogate="auto",
+        surrogate: Any = "auto",
         exploring_share: float = 0.1,
         max_steps: int = 60,
         target_accept: float | str = "auto",
-        model=None,
-        rng=None,
-        initial_point=None,
+        model: pm.Model | None = None,
+        rng: Any = None,
+        initial_point: dict[str, np.ndarray] | None = None,
         compile_kwargs: dict | None = None,
         blocked: bool = True,
-    ):
+    ) -> None:
         if isinstance(surrogate, str):
             if surrogate not in _ESTIMATORS:
                 raise ValueError(f"surrogate must be one of {', '.join(_ESTIMATORS)}, got {surrogate!r}.")
