@@ -1,16 +1,22 @@
 """Pictures. What they show is computed elsewhere."""
 
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import arviz as az
 import arviz_plots as azp
 import numpy as np
+import numpy.typing as npt
 import xarray as xr
 from arviz_plots import visuals
+from matplotlib.axes import Axes
 
 from pymc_kernel import stein
 from pymc_kernel.density import BayesianKDE
+from pymc_kernel.embeddings import Calibration
 from pymc_kernel.plugin import diagnostics
+from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.model_draws import as_chains_and_draws, choose, list_sample_dims, read_draws
 from pymc_kernel.plugin.stein_uses import stein_thin
 from pymc_kernel.stein.draws import as_chains, choose_thinning, thin_chains
@@ -29,7 +35,14 @@ _QUANTILES = (0.005, 0.995)
 _PIXELS = 150
 
 
-def plot_score(surrogate, draws, dims: tuple[int, int] = (0, 1), *, num_arrows: int = 18, ax=None):
+def plot_score(
+    surrogate: Any,
+    draws: npt.ArrayLike,
+    dims: tuple[int, int] = (0, 1),
+    *,
+    num_arrows: int = 18,
+    ax: Axes | None = None,
+) -> Axes:
     """Draw a learnt log density and its score over draws, two coordinates of the unconstrained space at a time.
 
     Parameters
@@ -90,7 +103,13 @@ def _plane(middle, dims, ranges, num):
     return across, up, places
 
 
-def plot_ksd(data, *, backend=None, plot_collection=None, **arguments):
+def plot_ksd(
+    data: Any,
+    *,
+    backend: str | None = None,
+    plot_collection: azp.PlotCollection | None = None,
+    **arguments: Any,
+) -> azp.PlotCollection:
     """Draw the null distribution of the kernel Stein discrepancy with what the draws have, joint and per parameter.
 
     Parameters
@@ -127,15 +146,15 @@ def plot_ksd(data, *, backend=None, plot_collection=None, **arguments):
 
 
 def plot_ksd_evolution(
-    data,
+    data: Any,
     *,
     num_sizes: int = 8,
     num_replicates: int = 300,
     max_draws: int | None = 2000,
-    backend=None,
-    random_seed=None,
-    **arguments,
-):
+    backend: str | None = None,
+    random_seed: RandomSeed = None,
+    **arguments: Any,
+) -> azp.PlotCollection:
     """Draw the kernel Stein discrepancy against the number of draws, with its null band, a panel for each chain.
 
     Parameters
@@ -194,7 +213,15 @@ def plot_ksd_evolution(
     return collection
 
 
-def plot_stein_thin(data, num_points: int = 50, *, var_names=None, coords=None, backend=None, **arguments):
+def plot_stein_thin(
+    data: Any,
+    num_points: int = 50,
+    *,
+    var_names: str | Sequence[str] | None = None,
+    coords: dict[str, Any] | None = None,
+    backend: str | None = None,
+    **arguments: Any,
+) -> azp.PlotMatrix:
     """Draw pairs of parameters with the draws that Stein thinning chooses.
 
     Parameters
@@ -245,7 +272,9 @@ def _three_in_a_row(num_panels):
     }
 
 
-def plot_smc(data: xr.DataTree, *, var_names=None, backend=None):
+def plot_smc(
+    data: xr.DataTree, *, var_names: str | Sequence[str] | None = None, backend: str | None = None
+) -> azp.PlotCollection:
     """Draw the statistics of sequential or population Monte Carlo by stage, a panel for each, a line for each chain.
 
     Parameters
@@ -297,18 +326,18 @@ def plot_smc(data: xr.DataTree, *, var_names=None, backend=None):
 
 
 def plot_density(
-    data,
-    var_names=None,
+    data: Any,
+    var_names: str | Sequence[str] | None = None,
     *,
-    filter_vars=None,
+    filter_vars: str | None = None,
     group: str = "posterior",
-    coords=None,
-    sample_dims=None,
+    coords: dict[str, Any] | None = None,
+    sample_dims: str | Sequence[str] | None = None,
     probability: float = 0.9,
     max_draws: int = 500,
     num_points: int = 200,
-    backend=None,
-):
+    backend: str | None = None,
+) -> azp.PlotCollection:
     """Draw the density of each parameter by a Bayesian bandwidth, with the band of what the bandwidth may be.
 
     Parameters
@@ -384,7 +413,13 @@ def _density_curve(values, probability, max_draws, num_points):
     return np.vstack([places, np.exp(fit.log_density(places)), fit.interval(places, probability)])
 
 
-def plot_calibration(calibration, *, var_names=None, coverage: bool = False, **kwargs):
+def plot_calibration(
+    calibration: Calibration,
+    *,
+    var_names: str | Sequence[str] | None = None,
+    coverage: bool = False,
+    **kwargs: Any,
+) -> azp.PlotCollection:
     """Plot whether the posteriors of a fitted rule cover: differences of ranks from uniform ones, with a test.
 
     Parameters
