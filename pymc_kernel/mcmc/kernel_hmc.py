@@ -341,7 +341,8 @@ def _difference(rng, state):
     """Return x + g (a - b) + small noise, a and b visited points: differential evolution on the chain's own past."""
     d = state.position.size
     archive = state.visited.buffer[: state.visited.count] if state.archive is None else state.archive
-    first, second = rng.choice(len(archive), 2, replace=False)
+    # Of a chain that never moved one place may be all there is.
+    first, second = rng.choice(len(archive), 2, replace=len(archive) < 2)
     scale = 1.0 if rng.random() < _FULL_DIFFERENCE_SHARE else walk.optimal_scale(2 * d)
     difference = archive[first] - archive[second]
     return walk._move(state.position + scale * difference, state.walk.factor, 1e-3, rng.standard_normal(d)), scale

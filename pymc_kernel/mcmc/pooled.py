@@ -15,7 +15,7 @@ from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.kernel_hmc import Config, State
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["fit_together", "frozen", "stretches"]
+__all__ = ["fit_together", "frozen", "run", "stretches"]
 
 
 def stretches(num_dims: int, num_tune: int) -> list[int]:
@@ -66,7 +66,7 @@ def frozen(states: Sequence[State], config: Config) -> State:
     log_scale = float(np.mean([s.walk.log_scale for s in states]))
     archive = kernel_hmc.bulk_of(states)
     walk = together.walk._replace(mean=mean, factor=factor, log_scale=log_scale)
-    return kernel_hmc.finish(together._replace(walk=walk, archive=archive), config)
+    return kernel_hmc.finish(together._replace(walk=walk, archive=archive, rejections=0), config)
 
 
 def _averaged(states):

@@ -154,8 +154,8 @@ def _check_for_sample(kwargs, model):
 def _starts(model, step, initvals, chains, tune, rng) -> list[dict]:
     """Return a point of the value variables for each chain at which the density is finite.
 
-    Of the initial point and draws from the prior by their likelihood; where values are given, or the prior cannot be
-    drawn from, PyMC's initial point jittered.
+    A place that a block's pilot simulations found; or the initial point or a draw from the prior, by their likelihood.
+    Where values are given, or the prior cannot be drawn from, PyMC's initial point jittered.
     """
     given = [initvals] * chains if initvals is None or isinstance(initvals, Mapping) else list(initvals)
     if len(given) != chains:
@@ -164,7 +164,11 @@ def _starts(model, step, initvals, chains, tune, rng) -> list[dict]:
     points, tried = [], []
     for overrides in given:
         point = None
-        if not overrides and step.prior is not None:
+        if not overrides and step.density.starts is not None:
+            hold(step, default)
+            position = step.pilot_start(_position(step, default), rng)
+            point = _moved(step, default, position)
+        elif not overrides and step.prior is not None:
             hold(step, default)
             position, places = step.drawn_start(tune, rng)
             tried.append(places)

@@ -222,13 +222,17 @@ class TransitionStep(ArrayStepShared):
             return position, log_density
         if self.density.starts is None:
             return self._drawn_start(position, log_density)
-        start = self.rng.choice(self.density.starts)
-        start = np.where(np.isnan(start), position, start)
+        start = self.pilot_start(position, self.rng)
         there = self.density(start)
         if not there > log_density:
             return position, log_density
         self.density.settle(True)
         return start, there
+
+    def pilot_start(self, position: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return one of the places (d,) that a block's pilot simulations found; ``position`` where they say nothing."""
+        start = rng.choice(self.density.starts)
+        return np.where(np.isnan(start), position, start)
 
     def _drawn_start(self, position, log_density):
         is_default = self.prior is not None and np.array_equal(position, self.prior.default)

@@ -157,6 +157,28 @@ def test_starts():
             pk.sample_khmc(5, tune=50, **QUIET)
 
 
+class Captured(Exception):
+    pass
+
+
+def test_chains_begin_where_pilot_simulations_were_near_the_data(monkeypatch):
+    def simulator(rng, theta, size):
+        return rng.normal(theta, 1.0, size)
+
+    def capture(step, others, points, *rest):
+        raise Captured([float(p["theta"]) for p in points])
+
+    monkeypatch.setattr("pymc_kernel.plugin.pooled._tune_together", capture)
+    with compiled_quickly, pm.Model():
+        theta = pm.Normal("theta", 0.0, 1000.0)
+        pk.KernelABC("y", simulator, theta, observed=np.full(50, 2.0), summary=np.mean, num_pilot=1000)
+        with pytest.raises(Captured) as found:
+            pk.sample_khmc(random_seed=1, **QUIET)
+    [starts] = found.value.args
+    assert len(set(starts)) > 1
+    np.testing.assert_allclose(starts, 2.0, atol=1.0)
+
+
 def test_bad_input_is_named_before_any_work():
     with pm.Model():
         x = pm.Normal("x")
