@@ -295,8 +295,7 @@ def EstimatedLikelihood(
     params = [pt.as_tensor_variable(p) for p in params]
     data = pt.as_tensor_variable(observed)
     op = EstimatedLogLikelihoodOp(name, fn, reuse_noise, getattr(fn, "num_streams", 1), pointwise)
-    if random is not None:
-        kwargs["random"] = _predictive(name, random)
+    kwargs["random"] = _no_predictive(name) if random is None else _predictive(name, random)
 
     def log_estimate(value, *inputs):
         warn_of_foreign_step(name)
@@ -329,6 +328,19 @@ def _predictive(name, random):
         return data
 
     return draw
+
+
+def _no_predictive(name):
+    """Return what PyMC calls for draws that there are none of; by the name of the function it is known to draw none."""
+
+    def default_not_implemented(*inputs, rng=None, size=None):
+        raise NotImplementedError(
+            f"{name!r} cannot be drawn, only its likelihood is estimated: give EstimatedLikelihood random=, a function "
+            "random(rng, *params, size) that returns a data set of that size, and make the model again; the draws of "
+            "the posterior that you have can be used with it. Or leave it out by var_names=."
+        )
+
+    return default_not_implemented
 
 
 def _offer_step():

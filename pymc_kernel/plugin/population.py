@@ -10,6 +10,7 @@ from arviz_stats.base import array_stats
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from pymc_kernel.errors import NoGradientError
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.model_functions import (
@@ -132,7 +133,13 @@ def sample_pmc(
 
 
 def _model_scores(model):
-    scores = compile_scores(model)
+    try:
+        scores = compile_scores(model)
+    except NoGradientError as error:
+        raise NoGradientError(
+            'drift="gradient" follows the gradient of the model, and this one has none that can be computed: take '
+            'drift="kernel", whose score is learnt from the draws.'
+        ) from error
     return lambda positions: scores(split_positions(model, positions))
 
 
