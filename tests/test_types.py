@@ -17,7 +17,7 @@ def public_functions():
             yield pytest.param(value, id=name)
 
 
-@pytest.mark.parametrize("function", public_functions())
+@pytest.mark.parametrize("function", list(public_functions()))
 def test_signatures_have_types(function):
     signature = inspect.signature(function)
     parameters = [p for p in signature.parameters.values() if p.name != "self"]
