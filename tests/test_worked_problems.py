@@ -67,6 +67,7 @@ def importance_draws(log_density, start, rng, size, batch=1000):
 # -- hares and lynx: a differential equation without a gradient ---------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore::scipy.integrate.ODEintWarning")  # of places far out
 def test_hares_and_lynx():
     """The likelihood is exact, its solver a black box: ``wrap_py`` makes it part of a model."""
     data = posteriordb.data_of("hudson_lynx_hare")

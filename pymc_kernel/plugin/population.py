@@ -137,8 +137,8 @@ def _model_scores(model):
         scores = compile_scores(model)
     except NoGradientError as error:
         raise NoGradientError(
-            'drift="gradient" follows the gradient of the model, and this one has none that can be computed: take '
-            'drift="kernel", whose score is learnt from the draws.'
+            'drift="gradient" follows the gradient of the model, and this model has no gradient that can be computed: '
+            'take drift="kernel", whose score is learnt from the draws.'
         ) from error
     return lambda positions: scores(split_positions(model, positions))
 
