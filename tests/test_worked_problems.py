@@ -201,7 +201,8 @@ def octiles(data):
 
 def test_g_and_k(rng):
     """The posterior of approximate Bayesian computation itself, by importance sampling with other simulations."""
-    data = g_and_k(np.random.default_rng(1), 3.0, 1.0, 2.0, 0.5, 200)
+    # Of fewer data the skewness has no upper bound but that of the prior, far out where no importance sampler looks.
+    data = g_and_k(np.random.default_rng(1), 3.0, 1.0, 2.0, 0.5, 1000)
     with pm.Model():
         parameters = [pm.Uniform(name, 0, 10) for name in "abgk"]
         pk.KernelABC("y", g_and_k, *parameters, observed=data, summary=octiles)
@@ -214,12 +215,12 @@ def test_g_and_k(rng):
         inside = ((places > 0.0) & (places < 10.0)).all(axis=1)
         a, b, g, k = np.clip(places, 0.0, 10.0).T[:, :, None]
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(inside, kernel.logpdf(octiles(g_and_k(rng, a, b, g, k, (len(places), 200)))), -np.inf)
+            return np.where(inside, kernel.logpdf(octiles(g_and_k(rng, a, b, g, k, (len(places), 1000)))), -np.inf)
 
     flat = posterior.reshape(-1, 4)
-    draws, weights = importance_draws(log_estimates, (flat.mean(axis=0), 2.0 * np.cov(flat.T)), rng, 200_000)
+    draws, weights = importance_draws(log_estimates, (flat.mean(axis=0), 2.0 * np.cov(flat.T)), rng, 80_000)
     size = 1.0 / (weights**2).sum()
-    assert size > 2000
+    assert size > 1000
     for i in range(4):
         assert_agrees(posterior[..., i], summary(draws[:, i], weights), size)
 

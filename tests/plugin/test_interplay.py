@@ -1,6 +1,5 @@
 """What PyMC lets a user do with a model and a run, it lets them do with ours: PyMC's own samplers are the twins."""
 
-import warnings
 from functools import cache
 
 import numpy as np
@@ -226,19 +225,3 @@ def test_arguments_of_sequential_monte_carlo():
             SAMPLERS["sample_smc"](return_inferencedata=False)
         # Of the kernel and of what it is built on.
         assert SAMPLERS["sample_smc"](target_accept=0.3, waste_free=False, threshold=0.6)["smc_stats"].sizes["chain"]
-
-
-@pytest.mark.parametrize("name", OF_PYMC)
-def test_traces_on_disk(name):
-    """PyMC's ZarrTrace needs version 2 of zarr."""
-    from pymc.backends.zarr import ZarrTrace
-
-    try:
-        trace = ZarrTrace()
-    except RuntimeError as error:
-        pytest.skip(str(error))
-    with line(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of zarr's, on its own next version
-        on_disk = SAMPLERS[name](trace=trace)
-        in_memory = SAMPLERS[name]()
-    np.testing.assert_array_equal(on_disk["posterior"]["mean"].values, in_memory["posterior"]["mean"].values)
