@@ -106,7 +106,8 @@ def difference(rng: np.random.Generator, position: np.ndarray, places: np.ndarra
     Differential evolution on the chain's own past (ter Braak and Vrugt 2008).
     """
     d = position.size
-    first, second = rng.choice(len(places), 2, replace=False)
+    # Of a chain that never moved one place may be all there is.
+    first, second = rng.choice(len(places), 2, replace=len(places) < 2)
     scale = 1.0 if rng.random() < _FULL_DIFFERENCE_SHARE else walk.optimal_scale(2 * d)
     end = position + scale * (places[first] - places[second])
     return walk.propose(end, factor, _NOISE_OF_DIFFERENCES, rng.standard_normal(d)), scale

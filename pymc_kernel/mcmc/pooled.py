@@ -17,7 +17,7 @@ from pymc_kernel.mcmc.moves import averaged
 from pymc_kernel.mcmc.surrogate_fit import bulk_of, joint_shape, places_to_survey, refit
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["fit_together", "frozen", "stretches"]
+__all__ = ["fit_together", "frozen", "run", "stretches"]
 
 
 def stretches(num_dims: int, num_tune: int) -> list[int]:
@@ -56,5 +56,7 @@ def frozen(states: Sequence[State], config: Config) -> State:
     mean, factor = joint_shape(states)
     log_scale = float(np.mean([s.walk.log_scale for s in states]))
     walk = states[0].walk._replace(mean=mean, factor=factor, log_scale=log_scale)
-    together = states[0]._replace(walk=walk, archive=bulk_of(states), choice=averaged([s.choice for s in states]))
+    together = states[0]._replace(
+        walk=walk, archive=bulk_of(states), choice=averaged([s.choice for s in states]), rejections=0
+    )
     return kernel_hmc.finish(together, config)

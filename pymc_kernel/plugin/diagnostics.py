@@ -2,17 +2,21 @@
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import arviz as az
 import numpy as np
 import pandas as pd
+import pymc as pm
 import xarray as xr
 from arviz_base import dataset_to_dataframe
 
 from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
+from pymc_kernel.kernels import Kernel
+from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.findings import chains_of, in_words, separated
 from pymc_kernel.plugin.model_draws import choose, document_arguments, list_sample_dims, read_draws
 from pymc_kernel.plugin.surrogate_scores import ADVICE, LearnedScores
@@ -103,16 +107,16 @@ class KSDReport:
 
 @document_arguments
 def ksd(
-    data,
+    data: Any,
     *,
-    model=None,
-    var_names=None,
-    filter_vars=None,
-    group="posterior",
-    coords=None,
-    sample_dims=None,
+    model: pm.Model | None = None,
+    var_names: str | Sequence[str] | None = None,
+    filter_vars: str | None = None,
+    group: str = "posterior",
+    coords: dict[str, Any] | None = None,
+    sample_dims: str | Sequence[str] | None = None,
     score: Callable[[np.ndarray], np.ndarray] | str | None = None,
-    kernel=None,
+    kernel: Kernel | None = None,
 ) -> xr.Dataset:
     """Return each parameter's part of the squared kernel Stein discrepancy between draws and model.
 
@@ -137,21 +141,21 @@ def ksd(
 
 @document_arguments
 def ksd_test(
-    data,
+    data: Any,
     *,
-    model=None,
-    var_names=None,
-    filter_vars=None,
-    group="posterior",
-    coords=None,
-    sample_dims=None,
+    model: pm.Model | None = None,
+    var_names: str | Sequence[str] | None = None,
+    filter_vars: str | None = None,
+    group: str = "posterior",
+    coords: dict[str, Any] | None = None,
+    sample_dims: str | Sequence[str] | None = None,
     score: Callable[[np.ndarray], np.ndarray] | str | None = None,
-    kernel=None,
+    kernel: Kernel | None = None,
     num_replicates: int = 1000,
     thin: int | str = "auto",
     flip_probability: float | str = "auto",
     max_draws: int | None = 2000,
-    random_seed=None,
+    random_seed: RandomSeed = None,
 ) -> KSDReport:
     """Test whether draws come from the model's posterior, by the model's own scores.
 
@@ -236,25 +240,25 @@ def _test(part, kernel, num_replicates, thin, flip_probability, max_draws, rando
 
 @document_arguments
 def summary(
-    data,
-    var_names=None,
-    filter_vars=None,
-    group="posterior",
-    coords=None,
-    sample_dims=None,
-    kind="all",
-    fmt="wide",
-    ci_prob=None,
-    ci_kind=None,
-    round_to="auto",
-    skipna=False,
+    data: Any,
+    var_names: str | Sequence[str] | None = None,
+    filter_vars: str | None = None,
+    group: str = "posterior",
+    coords: dict[str, Any] | None = None,
+    sample_dims: str | Sequence[str] | None = None,
+    kind: str = "all",
+    fmt: str = "wide",
+    ci_prob: float | None = None,
+    ci_kind: str | None = None,
+    round_to: int | str | None = "auto",
+    skipna: bool = False,
     *,
-    model=None,
+    model: pm.Model | None = None,
     score: Callable[[np.ndarray], np.ndarray] | str | None = None,
     num_replicates: int = 500,
     max_draws: int | None = 2000,
-    random_seed=None,
-):
+    random_seed: RandomSeed = None,
+) -> pd.DataFrame | xr.Dataset:
     """Return ``az.summary`` with two more columns, which say whether the draws fit the model's posterior.
 
     ``ksd`` is the parameter's share of the squared kernel Stein discrepancy, one in all; ``ksd_p`` the p-value of its
@@ -341,21 +345,21 @@ def _with_rows(table, added, fmt, round_to):
 
 @document_arguments
 def diagnose(
-    data,
+    data: Any,
     *,
-    model=None,
-    var_names=None,
-    filter_vars=None,
-    coords=None,
-    sample_dims=None,
-    group="posterior",
+    model: pm.Model | None = None,
+    var_names: str | Sequence[str] | None = None,
+    filter_vars: str | None = None,
+    coords: dict[str, Any] | None = None,
+    sample_dims: str | Sequence[str] | None = None,
+    group: str = "posterior",
     score: Callable[[np.ndarray], np.ndarray] | str | None = None,
     level: float = 0.05,
     show_diagnostics: bool = True,
     return_diagnostics: bool = False,
-    random_seed=None,
-    **arviz_arguments,
-):
+    random_seed: RandomSeed = None,
+    **arviz_arguments: Any,
+) -> bool | tuple[bool, dict[str, Any]]:
     """Print what ArviZ's checks and the kernel Stein discrepancy say of the draws, in words, and what to do.
 
     Parameters are named by their share of the discrepancy, with p-values corrected for their number (Holm).

@@ -1,5 +1,6 @@
 """Features of observations learnt for kernel Bayes' rule, by a small network in PyTensor."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +11,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from pymc_kernel.embeddings.gram import factorise
 from pymc_kernel.embeddings.inputs import as_sample, as_weights, latent_kernel, scales_of
+from pymc_kernel.kernels import Kernel
 from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.plugin.arguments import RandomSeed
 
 __all__ = ["LearntFeatures"]
 
@@ -56,18 +59,18 @@ class LearntFeatures:
 
     def __init__(
         self,
-        hidden=(128, 64),
-        num_features=32,
+        hidden: Sequence[int] = (128, 64),
+        num_features: int = 32,
         *,
-        latent_kernel=None,
-        regularization=1e-2,
-        num_epochs=200,
-        batch_size=128,
-        learning_rate=1e-3,
-        validation=0.2,
-        random_state=0,
-        progressbar=True,
-    ):
+        latent_kernel: Kernel | None = None,
+        regularization: float = 1e-2,
+        num_epochs: int = 200,
+        batch_size: int = 128,
+        learning_rate: float = 1e-3,
+        validation: float = 0.2,
+        random_state: RandomSeed = 0,
+        progressbar: bool = True,
+    ) -> None:
         if batch_size <= num_features:
             raise ValueError(f"batch_size must be larger than num_features={num_features}, got {batch_size}.")
         if not 0.0 < validation < 1.0:

@@ -12,6 +12,7 @@ from pymc_kernel.embeddings.local import NUM_REPLICATES, miscalibration, moments
 from pymc_kernel.embeddings.local_check import misfit
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
 from pymc_kernel.plugin import statistics
+from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.model_functions import prior_density
 from pymc_kernel.plugin.pairs import (
     Summary,
@@ -49,7 +50,7 @@ def sample_kbr(
     rule: KernelBayesRule | None = None,
     executor: Executor | int | None = None,
     model: pm.Model | None = None,
-    random_seed=None,
+    random_seed: RandomSeed = None,
     progressbar: bool = True,
 ) -> xr.DataTree:
     """Draw from the posterior of a model by kernel Bayes' rule, from simulations of prior and data alone.

@@ -12,6 +12,7 @@ import uuid
 import warnings
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -20,6 +21,7 @@ from pymc.distributions.simulator import SimulatorRV
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor import TensorLike, TensorVariable
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_kernel.plugin.foreign_steps import warn_of_foreign_step
@@ -165,8 +167,9 @@ def estimated_terms(graph: Variable) -> tuple[list[str], tuple[str, ...]]:
         elif isinstance(op, RandomVariable):
             raise ValueError(
                 f"the log density of this model draws random numbers ({type(op).__name__}: pm.Minibatch does), but "
-                "not to estimate a likelihood without bias, so no Metropolis-Hastings step can sample the posterior. "
-                "Use all the data, or put an unbiased estimate into pk.EstimatedLikelihood."
+                "not to estimate a likelihood without bias: it can neither be sampled from exactly nor be what draws "
+                "are checked against. Build the model with all the data, also to check draws of pm.fit; or put an "
+                "unbiased estimate into pk.EstimatedLikelihood."
             )
     return sorted(set(names)), tuple(sorted(set(keys)))
 
@@ -220,13 +223,13 @@ def _nodes(outputs):
 def EstimatedLikelihood(
     name: str,
     fn: Callable,
-    *params,
-    observed,
+    *params: TensorLike,
+    observed: TensorLike,
     random: Callable | None = None,
     pointwise: bool = False,
     reuse_noise: float = 0.0,
-    **kwargs,
-):
+    **kwargs: Any,
+) -> TensorVariable:
     """Add a likelihood that is known only through unbiased estimates to the model in context.
 
     Pseudo-marginal sampling (Beaumont 2003; Andrieu and Roberts 2009): if exp of what ``fn`` returns has the
@@ -309,8 +312,7 @@ def EstimatedLikelihood(
     params = [pt.as_tensor_variable(p) for p in params]
     data = pt.as_tensor_variable(observed)
     op = EstimatedLogLikelihoodOp(name, fn, reuse_noise, getattr(fn, "num_streams", 1), pointwise)
-    if random is not None:
-        kwargs["random"] = _predictive(name, random)
+    kwargs["random"] = _no_predictive(name) if random is None else _predictive(name, random)
 
     def log_estimate(value, *inputs):
         warn_of_foreign_step(name)
@@ -343,6 +345,19 @@ def _predictive(name, random):
         return data
 
     return draw
+
+
+def _no_predictive(name):
+    """Return what PyMC calls for draws that there are none of; by the name of the function it is known to draw none."""
+
+    def default_not_implemented(*inputs, rng=None, size=None):
+        raise NotImplementedError(
+            f"{name!r} cannot be drawn, only its likelihood is estimated: give EstimatedLikelihood random=, a function "
+            "random(rng, *params, size) that returns a data set of that size, and make the model again; the draws of "
+            "the posterior that you have can be used with it. Or leave it out by var_names=."
+        )
+
+    return default_not_implemented
 
 
 def _offer_step():

@@ -1,6 +1,7 @@
 """Draws of a model's posterior with their scores, and what each coordinate is called."""
 
 import math
+from collections.abc import Callable
 
 import arviz as az
 import numpy as np
@@ -149,7 +150,7 @@ def read_draws(
     return ModelDraws(draws, scores, positions, asked, discrete, weights, learned, every)
 
 
-def document_arguments(function):
+def document_arguments[F: Callable](function: F) -> F:
     """Put the arguments that all diagnostics share into the docstring of one."""
     if function.__doc__ is not None:  # python -OO
         function.__doc__ = function.__doc__.replace("{arguments}", _ARGUMENTS)

@@ -12,7 +12,14 @@ from pymc.backends.arviz import coords_and_dims_for_inferencedata
 
 from pymc_kernel.plugin.likelihoods import block_of
 from pymc_kernel.plugin.model_functions import constrained_draws, unconstrained_draws
-from pymc_kernel.plugin.simulate import observed_group, observed_values, simulate, warn_of_potentials
+from pymc_kernel.plugin.simulate import (
+    constant_groups,
+    observed_group,
+    observed_values,
+    refuse_parts_of_the_data,
+    simulate,
+    warn_of_potentials,
+)
 
 __all__ = [
     "Pairs",
@@ -80,6 +87,7 @@ def _check_model(model: pm.Model, who: str) -> None:
         raise ValueError("the model has no observed variable: give the data to one with observed=.")
     if not model.free_RVs:
         raise ValueError("the model has no free variable: there is nothing to infer.")
+    refuse_parts_of_the_data(model)
     discrete = [rv.name for rv in model.free_RVs if np.issubdtype(rv.dtype, np.integer) or rv.dtype == "bool"]
     if discrete:
         raise ValueError(f"{', '.join(discrete)}: {who} draws continuous parameters only; let the simulator draw them.")
@@ -208,4 +216,5 @@ def learnt_groups(
         "prior": simulations["prior"].to_dataset(),
         "prior_predictive": simulations["prior_predictive"].to_dataset(),
         "observed_data": observed_group(observed_values(model), coords, dims),
+        **constant_groups(model, coords, dims),
     }

@@ -1,18 +1,24 @@
 """Kernel HMC with a surrogate that the chains of a run learn together: tuning here, sampling by ``pm.sample``."""
 
 import math
+import time
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
+import xarray as xr
 from pymc.blocking import DictToArrayBijection
 from pymc.initial_point import make_initial_point_fns_per_chain
+from pymc.vartypes import continuous_types
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import kernel_hmc, pooled
 from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, keywords_of
+from pymc_kernel.plugin.compound import TunedSteps, begin_tuning, end_tuning, hold, move_others, split_steps
 from pymc_kernel.plugin.provenance import provenance
 from pymc_kernel.plugin.step_methods import KernelHMC
 
@@ -26,13 +32,13 @@ def sample_khmc(
     *,
     tune: int = 1000,
     chains: int = 4,
-    step: KernelHMC | None = None,
-    random_seed=None,
+    step: KernelHMC | Sequence | None = None,
+    random_seed: RandomSeed = None,
     initvals: Mapping | Sequence[Mapping | None] | None = None,
     progressbar: bool = True,
     model: pm.Model | None = None,
-    **kwargs,
-):
+    **kwargs: Any,
+) -> xr.DataTree:
     """Return draws by gradient-free HMC, with one surrogate that all chains learn together while they tune.
 
     Chains that start far apart see more of a hard posterior than one of them would, so each gets a better
@@ -42,10 +48,12 @@ def sample_khmc(
     Parameters
     ----------
     draws, tune : int
-        For each chain; one evaluation of the likelihood each, at most.
+        For each chain; one evaluation of the likelihood each, at most, and a second one where other steps move.
     chains : int
-    step : KernelHMC, optional
-        With settings of its own; afterwards it has the learnt surrogate, ``step.surrogate``.
+    step : KernelHMC or list of steps, optional
+        With settings of its own; afterwards it has the learnt surrogate, ``step.surrogate``. All continuous variables
+        by default. As in ``pm.sample``, other steps may be given beside it, and PyMC finds steps for variables that
+        none of them has, discrete ones for example. What these tune they tune on all chains, too.
     random_seed : None, int, sequence of int or numpy.random.Generator
         The same seed gives the same draws for any number of ``cores``.
     initvals : dict or list of dict, optional
@@ -61,20 +69,25 @@ def sample_khmc(
     Returns
     -------
     DataTree
-        As from ``pm.sample``; the tuning draws are not in it. The attributes of ``sample_stats`` hold what
-        ``pk.provenance`` tells, and the name of the surrogate's estimator.
+        As from ``pm.sample``; the tuning draws are not in it. Attributes of ``posterior`` and ``sample_stats`` tell
+        what tuning took: ``tuning_steps`` (for each chain), ``tuning_time`` in seconds, and ``tuning_evaluations`` of
+        the log density, by all chains. Those of ``sample_stats`` also hold what ``pk.provenance`` tells, and the name
+        of the surrogate's estimator.
 
     Raises
     ------
     ValueError
-        For a tuning phase that is too short to learn from, or a ``step`` that leaves variables out.
+        For a tuning phase that is too short to learn from, and for settings of ``pm.sample`` that cannot be met.
+    TypeError
+        For a ``step`` without exactly one :class:`KernelHMC`, and for unknown arguments.
     NonFiniteStartError
         Where no start with a finite log density was found.
 
     Notes
     -----
     Tuning runs in this process, whatever ``cores`` is: for likelihoods that take long it may take longer than
-    tuning apart, ``pm.sample(step=pk.KernelHMC())``.
+    tuning apart, ``pm.sample(step=pk.KernelHMC())``. An interrupt while sampling ends with what is there, as in
+    ``pm.sample``; while tuning there is nothing yet.
 
     Examples
     --------
@@ -88,67 +101,97 @@ def sample_khmc(
             raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
     model = pm.modelcontext(model)
     with model:
-        if step is None:
-            step = KernelHMC()
-        elif not isinstance(step, KernelHMC):
-            raise TypeError(f"step must be a pk.KernelHMC, got {type(step).__name__}.")
-        left_out = [v.name for v in model.value_vars if v not in set(step.vars)]
-        if left_out:
-            raise ValueError(
-                f"sample_khmc moves all free variables at once, and its step leaves out {left_out}. In a compound with "
-                "other steps, as discrete variables need, take pm.sample(step=pk.KernelHMC())."
-            )
+        step, others = split_steps(model, step, kwargs, kwargs.get("compile_kwargs"))
+        _check_for_sample(kwargs, model)
         rng = np.random.default_rng(random_seed)
         seeds = [int(s) for s in rng.integers(2**30, size=chains)]
-        positions = _starts(model, step, initvals, chains, tune, rng)
-        step.learnt, positions = _tune_together(step, positions, tune, rng, progressbar)
+        began, before = time.perf_counter(), step.density.evaluations
+        points = _starts(model, step, initvals, chains, tune, rng)
+        step.learnt, points = _tune_together(step, others, points, tune, rng, progressbar)
+        took = {
+            "tuning_steps": tune,
+            "tuning_time": time.perf_counter() - began,
+            "tuning_evaluations": step.density.evaluations - before,
+        }
         idata = pm.sample(
             draws,
             tune=0,
             chains=chains,
-            step=step,
-            initvals=_constrained(model, step, positions),
+            step=TunedSteps([step, *others]) if others else step,
+            initvals=_constrained(model, points),
             random_seed=seeds,
             progressbar=progressbar,
             **kwargs,
         )
     for group in ("posterior", "sample_stats"):
         if group in getattr(idata, "children", {}):
-            idata[group].attrs["tuning_steps"] = tune
+            idata[group].attrs |= took
     if "sample_stats" in getattr(idata, "children", {}):
         idata["sample_stats"].attrs |= provenance(idata) | {"surrogate": type(step.config.estimator).__name__}
     return idata
 
 
-def _starts(model, step, initvals, chains, tune, rng) -> list[np.ndarray]:
-    """Return a position (d,) for each chain at which the density is finite.
+def _check_for_sample(kwargs, model):
+    """Raise for what ``pm.sample`` would refuse, or not heed, after all the work of tuning."""
+    advice = (
+        "Beside its own it takes the arguments of pm.sample; and settings of the steps that PyMC chooses for variables "
+        "beside its own, by the names of these steps, as in metropolis={...}."
+    )
+    check_keywords("sample_khmc", kwargs, keywords_of(pm.sample) - {"kwargs"}, advice)
+    sampler = kwargs.get("nuts_sampler")
+    if sampler not in (None, "pymc"):
+        raise ValueError(
+            f"nuts_sampler={sampler!r} is for NUTS, and sample_khmc moves by kernel HMC: leave it out; for a model "
+            f"with a gradient, take pm.sample(nuts_sampler={sampler!r})."
+        )
+    if not kwargs.get("discard_tuned_samples", True):
+        raise ValueError(
+            "sample_khmc keeps no tuning draws: leave discard_tuned_samples out, or take "
+            "pm.sample(step=pk.KernelHMC(), discard_tuned_samples=False), whose chains tune apart."
+        )
+    known = [v.name for v in model.unobserved_RVs]
+    missing = [name for name in kwargs.get("var_names") or () if name not in known]
+    if missing:
+        raise ValueError(f"var_names has {', '.join(map(repr, missing))}; the model has {', '.join(known)}.")
 
-    Of the initial point and draws from the prior by their likelihood; where values are given, or the prior cannot be
-    drawn from, PyMC's initial point jittered.
+
+def _starts(model, step, initvals, chains, tune, rng) -> list[dict]:
+    """Return a point of the value variables for each chain at which the density is finite.
+
+    A place that a block's pilot simulations found; or the initial point or a draw from the prior, by their likelihood.
+    Where values are given, or the prior cannot be drawn from, PyMC's initial point jittered.
     """
     given = [initvals] * chains if initvals is None or isinstance(initvals, Mapping) else list(initvals)
     if len(given) != chains:
         raise ValueError(f"initvals has {len(given)} entries for {chains} chains.")
-    positions, tried = [], []
+    default = model.initial_point()
+    points, tried = [], []
     for overrides in given:
-        position = None
-        if not overrides and step.prior is not None:
+        point = None
+        if not overrides and step.density.starts is not None:
+            hold(step, default)
+            position = step.pilot_start(_position(step, default), rng)
+            point = _moved(step, default, position)
+        elif not overrides and step.prior is not None:
+            hold(step, default)
             position, places = step.drawn_start(tune, rng)
             tried.append(places)
-        if position is None or not math.isfinite(step.density(position)):
-            position = _jittered(model, step, overrides or {}, rng)
-        positions.append(position)
+            point = _moved(step, default, position)
+        if point is None or not math.isfinite(step.density(position)):
+            point = _jittered(model, step, overrides or {}, rng)
+        points.append(point)
     step.tried = Places(*(np.concatenate(parts) for parts in zip(*tried, strict=True))) if tried else None
-    return positions
+    return points
 
 
-def _jittered(model, step, overrides, rng) -> np.ndarray:
-    free = {rv for rv in model.free_RVs if rv.name not in overrides}
+def _jittered(model, step, overrides, rng) -> dict:
+    free = {rv for rv in model.free_RVs if rv.name not in overrides and rv.dtype in continuous_types}
     [start] = make_initial_point_fns_per_chain(model=model, overrides=overrides, jitter_rvs=free, chains=1)
     for _ in range(_START_TRIALS):
-        position = _position(step, start(int(rng.integers(2**30))))
-        if math.isfinite(step.density(position)):
-            return position
+        point = start(int(rng.integers(2**30)))
+        hold(step, point)
+        if math.isfinite(step.density(_position(step, point))):
+            return point
     raise NonFiniteStartError(
         f"sample_khmc: the log density was not finite at {_START_TRIALS} jittered initial points. "
         "Give initvals at which the likelihood is not zero."
@@ -159,15 +202,33 @@ def _position(step, point) -> np.ndarray:
     return DictToArrayBijection.map({name: point[name] for name in step.var_names}).data.astype(float)
 
 
-def _tune_together(step, positions, tune, rng, progressbar):
-    """Return what is learnt and where the chains have got to, arrays (d,)."""
-    generators = rng.spawn(len(positions))
-    noises, states = [], []
-    for generator, position in zip(generators, positions, strict=True):
+def _moved(step, point, position) -> dict:
+    """Return the point with the variables of the step at ``position`` (d,)."""
+    where = DictToArrayBijection.map({name: point[name] for name in step.var_names})
+    return DictToArrayBijection.rmap(where._replace(data=position.astype(where.data.dtype)), start_point=point)
+
+
+class _Chain(NamedTuple):
+    """A chain that tunes."""
+
+    rng: np.random.Generator
+    point: dict[str, np.ndarray]
+    """All value variables; those of the pooled step are up to date between stretches."""
+    state: kernel_hmc.State
+    noise: Any
+
+
+def _tune_together(step, others, points, tune, rng, progressbar):
+    """Return what is learnt, and the points that the chains have got to."""
+    chains = []
+    for generator, point in zip(rng.spawn(len(points)), points, strict=True):
         step.density.seed(generator)
-        states.append(kernel_hmc.init(position, _finite(step, position), step.config))
-        noises.append(step.density.noise)
-    plan = pooled.stretches(states[0].position.size, tune)
+        hold(step, point)
+        position = _position(step, point)
+        state = kernel_hmc.init(position, _finite(step, position), step.config)
+        chains.append(_Chain(generator, point, state, step.density.noise))
+    begin_tuning(others, rng, tune * len(chains))
+    plan = pooled.stretches(chains[0].state.position.size, tune)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -177,16 +238,33 @@ def _tune_together(step, positions, tune, rng, progressbar):
     )
     # How many threads BLAS has depends on the machine's load, and sums depend on it.
     with one_blas_thread, Progress(*columns, disable=not progressbar) as progress:
-        task = progress.add_task("Tuning chains together", total=tune * len(states))
+        task = progress.add_task("Tuning chains together", total=tune * len(chains))
         for index, num_draws in enumerate(plan):
-            for c, generator in enumerate(generators):
-                step.density.noise = noises[c]
-                states[c] = pooled.run(generator, states[c], step.density, step.config, num_draws)
-                noises[c] = step.density.noise
+            for c, chain in enumerate(chains):
+                step.density.noise = chain.noise
+                chain = _stretch(chain, step, others, num_draws)
+                chains[c] = chain._replace(noise=step.density.noise)
                 progress.advance(task, num_draws)
             if index < len(plan) - 1:
-                states = pooled.fit_together(rng, states, step.config)
-    return pooled.frozen(states, step.config), [s.position for s in states]
+                states = pooled.fit_together(rng, [c.state for c in chains], step.config)
+                chains = [c._replace(state=s) for c, s in zip(chains, states, strict=True)]
+    end_tuning(others)
+    return pooled.frozen([c.state for c in chains], step.config), [c.point for c in chains]
+
+
+def _stretch(chain, step, others, num_draws) -> _Chain:
+    """Return a chain after some draws of the pooled step, and between any two of these one of each other step."""
+    state, point = chain.state, chain.point
+    hold(step, point)
+    if not others:
+        state = pooled.run(chain.rng, state, step.density, step.config, num_draws)
+    for _ in range(num_draws if others else 0):
+        point = move_others(others, point)
+        if hold(step, point):
+            state = kernel_hmc.relocate(state, state.position, step.density(state.position))
+        state = pooled.run(chain.rng, state, step.density, step.config, 1)
+        point = _moved(step, point, state.position)
+    return chain._replace(state=state, point=_moved(step, point, state.position))
 
 
 def _finite(step, position):
@@ -198,14 +276,9 @@ def _finite(step, position):
     return value
 
 
-def _constrained(model, step, positions) -> list[dict]:
-    """Return the values of the free variables, as the user knows them, at positions (d,)."""
+def _constrained(model, points) -> list[dict]:
+    """Return the values of the free variables, as the user knows them, at points of the value variables."""
     names = [rv.name for rv in model.free_RVs]
     outputs = [v for v in model.unobserved_value_vars if v.name in names]
     function = model.compile_fn(outputs, inputs=model.value_vars, on_unused_input="ignore")
-    shape_of = DictToArrayBijection.map({name: model.initial_point()[name] for name in step.var_names})
-    found = []
-    for position in positions:
-        point = DictToArrayBijection.rmap(shape_of._replace(data=position))
-        found.append({v.name: value for v, value in zip(outputs, function(point), strict=True)})
-    return found
+    return [{v.name: value for v, value in zip(outputs, function(point), strict=True)} for point in points]

@@ -10,8 +10,10 @@ from arviz_stats.base import array_stats
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from pymc_kernel.errors import NoGradientError
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin import statistics
+from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.model_functions import (
     compile_particle_density,
     compile_scores,
@@ -19,6 +21,7 @@ from pymc_kernel.plugin.model_functions import (
     prior_positions,
     split_positions,
 )
+from pymc_kernel.plugin.simulate import constant_groups
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
 from pymc_kernel.smc.weights import log_mean_exp, normalised, resample
@@ -38,7 +41,7 @@ def sample_pmc(
     estimator: Finite | None = None,
     weights: str = "mixture",
     start: np.ndarray | None = None,
-    random_seed=None,
+    random_seed: RandomSeed = None,
     progressbar: bool = True,
     model: pm.Model | None = None,
     compile_kwargs: dict | None = None,
@@ -77,7 +80,8 @@ def sample_pmc(
     DataTree
         ``posterior``: ``draws`` equally weighted draws a chain, resampled. ``weighted_posterior``: all draws with
         ``log_weight``, normalised. ``pmc_stats``: effective share, evidence and drift of each iteration, and for each
-        chain ``log_evidence``, ``ess`` and the Pareto shape ``pareto_k`` of the weights. ``observed_data``.
+        chain ``log_evidence``, ``ess`` and the Pareto shape ``pareto_k`` of the weights. ``observed_data`` and
+        ``constant_data``.
 
     Raises
     ------
@@ -130,7 +134,13 @@ def sample_pmc(
 
 
 def _model_scores(model):
-    scores = compile_scores(model)
+    try:
+        scores = compile_scores(model)
+    except NoGradientError as error:
+        raise NoGradientError(
+            'drift="gradient" follows the gradient of the model, and this model has no gradient that can be computed: '
+            'take drift="kernel", whose score is learnt from the draws.'
+        ) from error
     return lambda positions: scores(split_positions(model, positions))
 
 
@@ -207,6 +217,7 @@ def _tree(model, results, draws):
     more = from_dict({"observed_data": observed}, coords=coords, dims=dims, sample_dims=[]) if observed else {}
     extra = {"observed_data": more["observed_data"].to_dataset()} if observed else {}
     everything = {name: node.to_dataset() for name, node in tree.children.items()}
+    extra |= constant_groups(model, coords, dims)
     return xr.DataTree.from_dict({**everything, statistics.PMC_GROUP: told, **extra})
 
 

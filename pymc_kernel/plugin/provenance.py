@@ -1,5 +1,7 @@
 """How draws were made: what the statistics of a run come to, as numbers and names that can be saved with it."""
 
+from typing import Any
+
 import arviz as az
 import numpy as np
 
@@ -11,7 +13,7 @@ _FAILED = "failed_share_"
 _CONSTANTS = ("_epsilon", "_num_simulations")
 
 
-def provenance(data) -> dict:
+def provenance(data: Any) -> dict[str, Any]:
     """Return how the draws of a run by the steps of this package were made.
 
     ``idata["sample_stats"].attrs |= pk.provenance(idata)`` saves it with the draws; ``sample_khmc`` does so by itself.

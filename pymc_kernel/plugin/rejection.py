@@ -14,6 +14,7 @@ from pymc_kernel.embeddings.local import NUM_REPLICATES, representative
 from pymc_kernel.embeddings.local_check import local_errors, misfit, moves_from
 from pymc_kernel.likelihood_free.held_out import Plan, answer, held_out_answers, preferred
 from pymc_kernel.plugin import statistics
+from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.pairs import Summary, check_whole, learnt_from, learnt_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.trust import findings, typicality, warn_of_findings
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
@@ -48,7 +49,7 @@ def sample_abc(
     summary: Summary | None = None,
     executor: Executor | int | None = None,
     model: pm.Model | None = None,
-    random_seed=None,
+    random_seed: RandomSeed = None,
     progressbar: bool = True,
 ) -> xr.DataTree:
     """Draw from the posterior by rejection: keep the simulations whose summaries are nearest to those of the data.

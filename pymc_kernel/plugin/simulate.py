@@ -13,7 +13,10 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from arviz import from_dict
-from pymc.backends.arviz import coords_and_dims_for_inferencedata
+from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants
+from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.op import RandomVariable
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.likelihood_free import (
@@ -27,10 +30,18 @@ from pymc_kernel.likelihood_free import (
     simulate_once,
 )
 from pymc_kernel.parallel import leave_one_thread
+from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.forward import ForwardSampler, can_be_drawn, forward_graph
 
-__all__ = ["observed_group", "observed_values", "simulate", "warn_of_potentials"]
+__all__ = [
+    "constant_groups",
+    "observed_group",
+    "observed_values",
+    "refuse_parts_of_the_data",
+    "simulate",
+    "warn_of_potentials",
+]
 
 _STATUS = "simulation_stats/status"
 _LOCAL = threading.local()  # the sampler that this thread used last: compiled functions are not to be shared
@@ -50,7 +61,7 @@ def simulate(
     max_in_flight: int | None = None,
     compile_kwargs: dict | None = None,
     model: pm.Model | None = None,
-    random_seed=None,
+    random_seed: RandomSeed = None,
     progressbar: bool = True,
 ) -> xr.DataTree:
     """Draw parameters from the prior and data from the simulator, in parallel, resumable, the same whoever does it.
@@ -167,6 +178,18 @@ def _check(model, draws, executor, batch_size, timeout, retries, max_failures, m
                 f"{rv.name!r} cannot be simulated, only its likelihood is known or estimated. Write it as "
                 "pm.Simulator, pm.CustomDist(random=...) or pk.KernelABC; or use pm.sample(step=pk.KernelHMC())."
             )
+    refuse_parts_of_the_data(model)
+
+
+def refuse_parts_of_the_data(model: pm.Model) -> None:
+    """Raise ``ValueError`` where a model observes a random part of its data, or counts them more than once."""
+    for rv in model.observed_RVs:
+        drawn = [v for v in ancestors([model.rvs_to_values[rv]]) if v.owner and isinstance(v.owner.op, RandomVariable)]
+        if drawn or isinstance(rv.owner.op, MinibatchRandomVariable):
+            raise ValueError(
+                f"{rv.name!r} has a total_size, or is a pm.Minibatch: a part of the data whose likelihood is to be "
+                "multiplied, which no simulation of that part can show. Observe all the data, without total_size."
+            )
 
 
 def warn_of_potentials(model: pm.Model, consequence: str, stacklevel: int) -> None:
@@ -180,6 +203,15 @@ def observed_values(model: pm.Model, dtype: type | None = float) -> dict[str, np
     """Return the data of a model, name -> array."""
     data = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
     return {name: np.asarray(v.data if hasattr(v, "data") else v.eval(), dtype=dtype) for name, v in data.items()}
+
+
+def constant_groups(model: pm.Model, coords: dict, dims: dict) -> dict[str, xr.Dataset]:
+    """Return the group ``constant_data``, as PyMC's samplers write it, by its name; nothing without ``pm.Data``."""
+    constants = find_constants(model)
+    if not constants:
+        return {}
+    tree = from_dict({"constant_data": constants}, coords=coords, dims=dims, sample_dims=[])
+    return {"constant_data": tree["constant_data"].to_dataset()}
 
 
 def observed_group(data: dict[str, np.ndarray], coords: dict, dims: dict) -> xr.Dataset:
@@ -369,6 +401,7 @@ def _tree(keeper, store, specs, coords, dims, model, max_failures, first_error):
     groups["simulation_stats"].attrs |= counts | {"first_error": first_error or ""}
     _warn_of_failures(counts, max_failures, first_error)
     groups["observed_data"] = observed_group(observed_values(model, dtype=None), coords, dims)
+    groups |= constant_groups(model, coords, dims)
     return xr.DataTree.from_dict(groups)
 
 

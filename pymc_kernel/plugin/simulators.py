@@ -8,11 +8,14 @@ import math
 import warnings
 from collections.abc import Callable
 from itertools import repeat
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pymc as pm
+from pytensor.tensor import TensorLike, TensorVariable
 
-from pymc_kernel.kernels import Gaussian, median_distance, random_fourier_features
+from pymc_kernel.kernels import Gaussian, Kernel, median_distance, random_fourier_features
 from pymc_kernel.likelihood_free import (
     as_data_points,
     failures_are_raised,
@@ -150,9 +153,9 @@ def _block(function, estimate, params, observed, kwargs):
 def KernelABC(
     name: str,
     simulator: Callable,
-    *params,
-    observed,
-    epsilon=None,
+    *params: TensorLike,
+    observed: TensorLike,
+    epsilon: npt.ArrayLike | None = None,
     summary: Callable | None = None,
     num_simulations: int = 10,
     num_pilot: int = 3000,
@@ -160,8 +163,8 @@ def KernelABC(
     random_seed: int = 0,
     max_failures: float = 0.1,
     vectorized: bool = False,
-    **kwargs,
-):
+    **kwargs: Any,
+) -> TensorVariable:
     """Add data that can only be simulated, compared through summaries under a Gaussian kernel.
 
     The posterior is that of summaries seen with normal noise of standard deviation ``epsilon``. The kernel is
@@ -271,16 +274,16 @@ def _bandwidth_factor(name, epsilon, width):
 def SyntheticLikelihood(
     name: str,
     simulator: Callable,
-    *params,
-    observed,
+    *params: TensorLike,
+    observed: TensorLike,
     summary: Callable | None = None,
     num_simulations: int = 50,
     unbiased: bool = True,
     shrinkage: float = 0.0,
     max_failures: float = 0.1,
     vectorized: bool = False,
-    **kwargs,
-):
+    **kwargs: Any,
+) -> TensorVariable:
     """Add data that can only be simulated, their summaries taken for normal (Wood 2010).
 
     Mean and covariance come from ``num_simulations`` data sets at each evaluation.
@@ -331,17 +334,17 @@ def SyntheticLikelihood(
 def MMDLikelihood(
     name: str,
     simulator: Callable,
-    *params,
-    observed,
+    *params: TensorLike,
+    observed: TensorLike,
     epsilon: float,
-    kernel=None,
+    kernel: Kernel | None = None,
     num_features: int = 200,
     num_simulations: int = 10,
     random_seed: int = 0,
     max_failures: float = 0.1,
     vectorized: bool = False,
-    **kwargs,
-):
+    **kwargs: Any,
+) -> TensorVariable:
     """Add data that can only be simulated, whole data sets compared as distributions: no summaries (K2-ABC).
 
     The kernel on data sets is exp(-MMD^2 / epsilon), MMD the maximum mean discrepancy between the observations of one

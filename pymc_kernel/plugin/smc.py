@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -12,6 +13,7 @@ from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import kameleon
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin import statistics
+from pymc_kernel.plugin.arguments import check_keywords, keywords_of
 from pymc_kernel.plugin.model_functions import compile_particle_density, prior_expression, with_finite_columns
 from pymc_kernel.smc import moves, tempering
 from pymc_kernel.smc.hamiltonian import Hamiltonian
@@ -30,6 +32,7 @@ _STATS = {
     statistics.LOG_EVIDENCE_INCREMENT: "log_evidence_increment",
 }
 _EPSILON = "epsilon_"
+_HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # no arguments of a user
 _FEW_DISTINCT = 0.02
 _STILL_CORRELATED = 0.5  # largest correlation of particles with where they began a stage that needs no warning
 
@@ -174,7 +177,7 @@ class RWSMC(_Kernel):
         As of :class:`KernelHMCSMC`.
     """
 
-    def __init__(self, *args, scale=None, **kwargs):
+    def __init__(self, *args: Any, scale: float | None = None, **kwargs: Any) -> None:
         walk = moves.Walk(learn_covariance=False, learn_scale=False, scale=scale)
         super().__init__(walk, *args, **kwargs)
 
@@ -196,7 +199,14 @@ class ASMC(_Kernel):
         As of :class:`KernelHMCSMC`.
     """
 
-    def __init__(self, *args, scale=None, target_accept=0.234, learning_rate=None, **kwargs):
+    def __init__(
+        self,
+        *args: Any,
+        scale: float | None = None,
+        target_accept: float = 0.234,
+        learning_rate: float | None = None,
+        **kwargs: Any,
+    ) -> None:
         walk = moves.Walk(scale=scale, target_accept=target_accept, learning_rate=learning_rate)
         super().__init__(walk, *args, **kwargs)
 
@@ -234,9 +244,18 @@ class KASMC(_Kernel):
     """
 
     def __init__(
-        self, *args, proposal_kernel: Kernel | None = None, subsample_size=1000, isotropic_share=0.5, gamma=None,
-        scale=None, target_accept=0.234, whiten="local", learning_rate=None, **kwargs,
-    ):  # fmt: skip
+        self,
+        *args: Any,
+        proposal_kernel: Kernel | None = None,
+        subsample_size: int = 1000,
+        isotropic_share: float = 0.5,
+        gamma: float | None = None,
+        scale: float | None = None,
+        target_accept: float = 0.234,
+        whiten: bool | str = "local",
+        learning_rate: float | None = None,
+        **kwargs: Any,
+    ) -> None:
         config = kameleon.Config(
             kernel=Gaussian("median") if proposal_kernel is None else proposal_kernel,
             subsample_size=subsample_size,
@@ -298,7 +317,14 @@ class KernelHMCSMC(_Kernel):
     ...     idata = pm.sample_smc(1000, kernel=pk.KernelHMCSMC, progressbar=False)  # doctest: +SKIP
     """
 
-    def __init__(self, *args, surrogate="values", exploring_share=0.1, max_steps=30, **kwargs):
+    def __init__(
+        self,
+        *args: Any,
+        surrogate: Any = "values",
+        exploring_share: float = 0.1,
+        max_steps: int = 30,
+        **kwargs: Any,
+    ) -> None:
         if surrogate == "values":
             proposal = Hamiltonian(exploring_share=exploring_share, max_steps=max_steps)
         elif callable(getattr(surrogate, "fit", None)):
@@ -308,7 +334,7 @@ class KernelHMCSMC(_Kernel):
         super().__init__(proposal, *args, **kwargs)
 
 
-def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs):
+def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) -> xr.DataTree:
     """Return the result of ``pm.sample_smc`` with a tidy group of statistics, ready to be saved.
 
     Parameters
@@ -327,6 +353,15 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs):
     """
     if not (isinstance(kernel, type) and issubclass(kernel, _Kernel)):
         raise TypeError(f"kernel must be one of pk.KernelHMCSMC, pk.KASMC, pk.ASMC, pk.RWSMC, got {kernel!r}.")
+    own = set().union(*(keywords_of(c.__init__) for c in kernel.__mro__ if c is not object))
+    advice = "It takes the arguments of pm.sample_smc and those of its kernel, see help(pk.KernelHMCSMC)."
+    known = (keywords_of(pm.sample_smc) | own) - _HANDED_OVER
+    check_keywords("sample_smc", kwargs, known, advice)
+    if not kwargs.get("return_inferencedata", True):
+        raise ValueError(
+            f"sample_smc returns a DataTree: leave return_inferencedata out, or take pm.sample_smc(kernel=pk."
+            f"{kernel.__name__}, return_inferencedata=False)."
+        )
     idata = pm.sample_smc(draws, kernel=kernel, **kwargs)
     return smc_stats(idata)
 

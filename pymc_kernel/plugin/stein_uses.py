@@ -1,13 +1,17 @@
 """Uses of draws and scores beyond a test: thinning, expectations, and two runs compared."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import arviz as az
 import numpy as np
+import pymc as pm
 import xarray as xr
 
 from pymc_kernel import stein
+from pymc_kernel.kernels import Kernel
+from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.model_draws import as_chains_and_draws, choose, document_arguments, list_sample_dims, read_draws
 from pymc_kernel.plugin.surrogate_scores import ADVICE
 
@@ -16,17 +20,17 @@ __all__ = ["expectation", "mmd_test", "stein_thin"]
 
 @document_arguments
 def stein_thin(
-    data,
+    data: Any,
     num_points: int,
     *,
-    model=None,
-    var_names=None,
-    filter_vars=None,
-    group="posterior",
-    coords=None,
-    sample_dims=None,
+    model: pm.Model | None = None,
+    var_names: str | Sequence[str] | None = None,
+    filter_vars: str | None = None,
+    group: str = "posterior",
+    coords: dict[str, Any] | None = None,
+    sample_dims: str | Sequence[str] | None = None,
     score: Callable[[np.ndarray], np.ndarray] | str | None = None,
-    kernel=None,
+    kernel: Kernel | None = None,
 ) -> xr.DataTree:
     """Return a DataTree with the few draws that together fit the model's posterior best.
 
@@ -78,17 +82,17 @@ def _take(dataset, chains, draws):
 
 @document_arguments
 def expectation(
-    data,
+    data: Any,
     function: Callable[[xr.Dataset], xr.Dataset] | None = None,
     *,
-    model=None,
-    var_names=None,
-    filter_vars=None,
-    group="posterior",
-    coords=None,
-    sample_dims=None,
+    model: pm.Model | None = None,
+    var_names: str | Sequence[str] | None = None,
+    filter_vars: str | None = None,
+    group: str = "posterior",
+    coords: dict[str, Any] | None = None,
+    sample_dims: str | Sequence[str] | None = None,
     score: Callable[[np.ndarray], np.ndarray] | str | None = None,
-    kernel=None,
+    kernel: Kernel | None = None,
     num_basis: int = 500,
 ) -> xr.Dataset:
     """Return posterior expectations with less variance than means of the draws, by control functionals.
@@ -133,18 +137,18 @@ def expectation(
 
 
 def mmd_test(
-    data,
-    trusted,
+    data: Any,
+    trusted: Any,
     *,
-    var_names=None,
-    filter_vars=None,
-    group="posterior",
-    coords=None,
-    sample_dims=None,
-    kernel=None,
+    var_names: str | Sequence[str] | None = None,
+    filter_vars: str | None = None,
+    group: str = "posterior",
+    coords: dict[str, Any] | None = None,
+    sample_dims: str | Sequence[str] | None = None,
+    kernel: Kernel | None = None,
     num_replicates: int = 1000,
     thin: int | str = "auto",
-    random_seed=None,
+    random_seed: RandomSeed = None,
 ) -> stein.MMDTest:
     """Test whether two runs have the same law: the way out for models that have no score.
 

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pymc as pm
 from pymc.blocking import RaveledVars
 from pymc.stats.convergence import SamplerWarning, WarningType
@@ -24,6 +25,7 @@ from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc, noise, unvisited
 from pymc_kernel.mcmc.coverage import is_missing_mass
 from pymc_kernel.mcmc.moves import NAMES
+from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.foreign_steps import model_in_question
 from pymc_kernel.plugin.likelihoods import block_of
 from pymc_kernel.plugin.model_functions import compile_log_density
@@ -96,6 +98,7 @@ class TransitionStep(ArrayStepShared):
         if empty:
             raise ValueError(f"{type(self).__name__} got variables without entries: {', '.join(empty)}.")
         self.tried = None  # by ``sample_khmc``: Places of its search for a start
+        self.learnt = None  # by ``sample_khmc``: a state of a transition with whose adaptation every chain starts
         self.prior = prior_draws(model, value_vars, initial_point)
         config = replace(config, noisy=bool(self.density.estimated))
         if self.prior is not None and config.learns_covariance and config.covariance is None:
@@ -228,13 +231,17 @@ class TransitionStep(ArrayStepShared):
             return position, log_density
         if self.density.starts is None:
             return self._drawn_start(position, log_density)
-        start = self.rng.choice(self.density.starts)
-        start = np.where(np.isnan(start), position, start)
+        start = self.pilot_start(position, self.rng)
         there = self.density(start)
         if not there > log_density:
             return position, log_density
         self.density.settle(True)
         return start, there
+
+    def pilot_start(self, position: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return one of the places (d,) that a block's pilot simulations found; ``position`` where they say nothing."""
+        start = rng.choice(self.density.starts)
+        return np.where(np.isnan(start), position, start)
 
     def _drawn_start(self, position, log_density):
         is_default = self.prior is not None and np.array_equal(position, self.prior.default)
@@ -255,6 +262,8 @@ class TransitionStep(ArrayStepShared):
         return self.prior.choose(self.density, rng, budget)
 
     def _begin(self, position, log_density):
+        if self.learnt is not None:
+            return self._transition_module.relocate(self.learnt, position, log_density)
         return self._transition_module.init(position, log_density, self.config)
 
     def _adapt(self, state, info):
@@ -481,20 +490,20 @@ class AdaptiveMetropolis(_RandomWalk):
 
     def __init__(
         self,
-        vars=None,
+        vars: Variables = None,
         *,
-        covariance=None,
+        covariance: npt.ArrayLike | None = None,
         learn_covariance: bool = True,
         scale: float | None = None,
         learn_scale: bool = True,
         target_accept: float | str = "auto",
         adaptation: str = "tuning",
-        model=None,
-        rng=None,
-        initial_point=None,
+        model: pm.Model | None = None,
+        rng: Any = None,
+        initial_point: dict[str, np.ndarray] | None = None,
         compile_kwargs: dict | None = None,
         blocked: bool = True,
-    ):
+    ) -> None:
         config = adaptive_metropolis.Config(covariance, learn_covariance, scale, learn_scale, target_accept)
         super().__init__(vars, config, adaptation, model, rng, initial_point, compile_kwargs, blocked)
 
@@ -550,7 +559,7 @@ class KAMH(_RandomWalk):
 
     def __init__(
         self,
-        vars=None,
+        vars: Variables = None,
         *,
         kernel: Kernel | None = None,
         subsample_size: int = 1000,
@@ -561,12 +570,12 @@ class KAMH(_RandomWalk):
         target_accept: float | str = "auto",
         whiten: bool = True,
         adaptation: str = "tuning",
-        model=None,
-        rng=None,
-        initial_point=None,
+        model: pm.Model | None = None,
+        rng: Any = None,
+        initial_point: dict[str, np.ndarray] | None = None,
         compile_kwargs: dict | None = None,
         blocked: bool = True,
-    ):
+    ) -> None:
         config = kameleon.Config(
             kernel=Gaussian("median") if kernel is None else kernel,
             subsample_size=subsample_size,
@@ -655,25 +664,24 @@ class KernelHMC(TransitionStep):
 
     def __init__(
         self,
-        vars=None,
+        vars: Variables = None,
         *,
-        surrogate="auto",
+        surrogate: Any = "auto",
         exploring_share: float = 0.1,
         max_steps: int = 60,
         target_accept: float | str = "auto",
-        model=None,
-        rng=None,
-        initial_point=None,
+        model: pm.Model | None = None,
+        rng: Any = None,
+        initial_point: dict[str, np.ndarray] | None = None,
         compile_kwargs: dict | None = None,
         blocked: bool = True,
-    ):
+    ) -> None:
         if isinstance(surrogate, str):
             if surrogate not in _ESTIMATORS:
                 raise ValueError(f"surrogate must be one of {', '.join(_ESTIMATORS)}, got {surrogate!r}.")
             surrogate = _ESTIMATORS[surrogate]()
         config = kernel_hmc.Config(surrogate, exploring_share, max_steps, target_accept)
         super().__init__(vars, config, "tuning", model, rng, initial_point, compile_kwargs, blocked)
-        self.learnt = None  # by ``sample_khmc``: a state whose fit, archive and shares every chain starts with
 
     @property
     def surrogate(self):
@@ -690,11 +698,6 @@ class KernelHMC(TransitionStep):
         model = model_in_question()
         is_estimated = model is not None and any(block_of(rv) is not None for rv in model.observed_RVs)
         return Competence.IDEAL if is_estimated else Competence.INCOMPATIBLE
-
-    def _begin(self, position, log_density):
-        if self.learnt is None:
-            return super()._begin(position, log_density)
-        return kernel_hmc.relocate(self.learnt, position, log_density)
 
     def _log_estimate_variance(self, state):
         # A regression on all values sees more of their noise than the random walk's few probes do.

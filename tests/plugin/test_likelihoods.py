@@ -81,6 +81,16 @@ def test_bad_input_is_named():
             model.compile_logp()({"theta": 0.0})
 
 
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+def test_a_block_that_cannot_be_drawn_says_what_to_give():
+    with pm.Model():
+        y = pk.EstimatedLikelihood("y", noisy_normal, pm.Normal("theta"), observed=np.zeros(1))
+        with pytest.raises(NotImplementedError, match=r"'y' cannot be drawn.*random\(rng, \*params, size\)"):
+            pm.draw(y)
+        with pytest.raises(ValueError, match="'y' cannot be simulated"):
+            pk.simulate(10)
+
+
 def test_a_forgotten_return_is_named():
     with pm.Model() as model:
         pk.EstimatedLikelihood("c", lambda rng, t, y: None, pm.Normal("theta"), observed=np.zeros(1))

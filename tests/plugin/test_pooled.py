@@ -1,10 +1,12 @@
 import numpy as np
 import pymc as pm
 import pytest
+from arviz_stats.base import array_stats
+from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.errors import NonFiniteStartError
-from tests.plugin.models import exact_model, noisy_model
+from tests.plugin.models import compiled_quickly, exact_model, noisy_model
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 
@@ -32,7 +34,11 @@ def test_posterior_of_constrained_variables():
         idata = pk.sample_khmc(2000, tune=500, step=step, random_seed=1, **QUIET)
     posterior = idata["posterior"]
     assert posterior["x"].dims == ("chain", "draw", "group")
-    assert idata["posterior"].attrs["tuning_steps"] == 500
+    told = idata["posterior"].attrs
+    assert told["tuning_steps"] == 500
+    assert 0.0 < told["tuning_time"] < 600.0
+    # For each chain, of the four: its draws, of which a few propose nothing new, and the search for a start.
+    assert 4 * 250 < told["tuning_evaluations"] < 4 * (500 + 100)
     # Effective sizes of a thousand or more: five Monte Carlo errors.
     assert float(posterior["scale"].mean()) == pytest.approx(np.sqrt(2 / np.pi), abs=5 * 0.6 / np.sqrt(1000))
     np.testing.assert_allclose(posterior["share"].mean(("chain", "draw")), 1 / 3, atol=5 * 0.24 / np.sqrt(1000))
@@ -51,6 +57,100 @@ def test_the_noisy_normal_has_its_exact_spread():
     assert float(theta.std()) == pytest.approx(1.0, abs=0.12)
 
 
+# -- other steps beside it ------------------------------------------------------------------------------
+
+
+def counted():
+    """k ~ Poisson(3), x ~ N(k, 1), u ~ N(x, 1) not seen, v ~ N(0, 3), y ~ N(x, 1) seen at 2: exact by summing k out."""
+    with pm.Model() as model:
+        k = pm.Poisson("k", 3.0)
+        x = pm.Normal("x", k, 1.0)
+        pm.Normal("u", x, 1.0)
+        pm.Normal("v", 0.0, 3.0)
+        pm.Normal("y", x, 1.0, observed=2.0)
+    return model
+
+
+def summarised_exactly():
+    """Return the shares of k = 0, 1, ... and mean, spread and distribution function of x."""
+    values = np.arange(40)
+    weights = stats.poisson(3.0).pmf(values) * stats.norm(values, np.sqrt(2.0)).pdf(2.0)
+    weights /= weights.sum()
+    means, sd = (values + 2.0) / 2.0, np.sqrt(0.5)
+    mean = weights @ means
+    return weights, mean, np.sqrt(weights @ (means - mean) ** 2 + 0.5), lambda x: weights @ stats.norm(means, sd).cdf(x)
+
+
+STEPS_BESIDE = {
+    "chosen by PyMC": lambda m: None,
+    "NUTS": lambda m: [pk.KernelHMC([m["x"]]), pm.NUTS([m["u"]])],
+    "several": lambda m: [pm.Metropolis([m["k"]]), pk.KernelHMC([m["x"]]), pk.KAMH([m["u"], m["v"]])],
+}
+
+
+def beside(name, draws, **kwargs):
+    with counted() as model:
+        return pk.sample_khmc(draws, step=STEPS_BESIDE[name](model), chains=2, **(QUIET | kwargs))
+
+
+def test_same_draws_beside_other_steps():
+    with compiled_quickly:
+        one, two = (beside("several", 30, tune=120, cores=cores, random_seed=3) for cores in (1, 2))
+    assert all(np.array_equal(one["posterior"][n], two["posterior"][n]) for n in one["posterior"].data_vars)
+    told = one["sample_stats"]
+    # What was tuned is kept, by all chains: of 240 draws of both, Metropolis tunes after 100 and 200.
+    [scaling], [scale] = np.unique(told["scaling"]), np.unique(told["proposal_scale"].values[..., 1])  # of KAMH
+    assert scaling != 1.0
+    assert scale != pytest.approx(2.38 / np.sqrt(2))
+    # Where another step has moved, the density is evaluated anew.
+    assert set(np.unique(told["evaluations"])) <= {0, 1, 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_same_draws_beside_other_steps_for_every_start_method(method):
+    one = beside("several", 30, tune=120, cores=1, random_seed=3)
+    two = beside("several", 30, tune=120, cores=2, mp_ctx=method, random_seed=3)
+    assert all(np.array_equal(one["posterior"][n], two["posterior"][n]) for n in one["posterior"].data_vars)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEPS_BESIDE)
+def test_posteriors_beside_other_steps(name):
+    idata = beside(name, 8000, tune=500, cores=2, random_seed=4)
+    if name == "NUTS":
+        [step_size] = np.unique(idata["sample_stats"]["step_size"])
+        assert step_size != 0.25
+    posterior = idata["posterior"]
+    weights, mean, sd, below = summarised_exactly()
+    x, k = posterior["x"].values, posterior["k"].values
+    errors = {m: float(array_stats.mcse(x, chain_axis=0, draw_axis=1, method=m)) for m in ("mean", "sd")}
+    assert errors["mean"] < 0.05
+    assert abs(x.mean() - mean) < 4 * errors["mean"]
+    assert abs(x.std() - sd) < 4 * errors["sd"]
+    for probability in (0.05, 0.5, 0.95):
+        quantile = np.quantile(x, probability)
+        error = array_stats.mcse((x <= quantile).astype(float), chain_axis=0, draw_axis=1)
+        assert abs(below(quantile) - probability) < 4 * error
+    for value in range(5):
+        error = array_stats.mcse((k == value).astype(float), chain_axis=0, draw_axis=1)
+        assert abs((k == value).mean() - weights[value]) < 4 * error
+    assert float(posterior["v"].std()) == pytest.approx(3.0, rel=0.1)
+    # u is x with noise of variance one.
+    assert float((posterior["u"] - posterior["x"]).std()) == pytest.approx(1.0, abs=0.05)
+
+
+def test_settings_and_starts_of_steps_beside_it():
+    with compiled_quickly, counted():
+        given = {"x": 1.5, "k": 7, "u": 0.5, "v": 0.0}
+        idata = pk.sample_khmc(5, tune=50, chains=1, initvals=given, metropolis={"tune_interval": 10_000}, **QUIET)
+    assert (idata["sample_stats"]["scaling"] == 1.0).all()
+    assert idata["posterior"]["k"].dtype == int
+
+
+# -- what is asked of it --------------------------------------------------------------------------------
+
+
 def test_starts():
     with exact_model():
         given = {"x": np.full((2, 2), 1.5)}
@@ -65,20 +165,45 @@ def test_starts():
             pk.sample_khmc(5, tune=50, **QUIET)
 
 
+class Captured(Exception):
+    pass
+
+
+def test_chains_begin_where_pilot_simulations_were_near_the_data(monkeypatch):
+    def simulator(rng, theta, size):
+        return rng.normal(theta, 1.0, size)
+
+    def capture(step, others, points, *rest):
+        raise Captured([float(p["theta"]) for p in points])
+
+    monkeypatch.setattr("pymc_kernel.plugin.pooled._tune_together", capture)
+    with compiled_quickly, pm.Model():
+        theta = pm.Normal("theta", 0.0, 1000.0)
+        pk.KernelABC("y", simulator, theta, observed=np.full(50, 2.0), summary=np.mean, num_pilot=1000)
+        with pytest.raises(Captured) as found:
+            pk.sample_khmc(random_seed=1, **QUIET)
+    [starts] = found.value.args
+    assert len(set(starts)) > 1
+    np.testing.assert_allclose(starts, 2.0, atol=1.0)
+
+
 def test_bad_input_is_named_before_any_work():
     with pm.Model():
         x = pm.Normal("x")
-        pm.Normal("y", x)
+        y = pm.Normal("y", x)
         for name, value in (("draws", 0), ("tune", 10), ("chains", 0)):
             with pytest.raises(ValueError, match=name):
                 pk.sample_khmc(**{name: value})
         with pytest.raises(TypeError, match="KernelHMC"):
             pk.sample_khmc(step=pk.KAMH())
-        with pytest.raises(ValueError, match="'y'"):
-            pk.sample_khmc(step=pk.KernelHMC([x]))
-        pm.Poisson("k", 2.0)
-        with pytest.raises(ValueError, match=r"leaves out \['k'\].*pm.sample\(step=pk.KernelHMC"):
-            pk.sample_khmc()
+        for steps in ([pk.KernelHMC([x]), pk.KernelHMC([y])], [pm.Metropolis()], []):
+            with pytest.raises(TypeError, match=r"exactly one pk\.KernelHMC.*step=\[pk\.KernelHMC\(\[theta\]\), pm"):
+                pk.sample_khmc(step=steps)
+        for wrong in (pk.KernelHMC, "KernelHMC", [pk.KernelHMC(), 3]):
+            with pytest.raises(TypeError, match=r"as in step=pk\.KernelHMC\(\)"):
+                pk.sample_khmc(step=wrong)
+        with pytest.raises(TypeError, match=r"DEMetropolis needs all chains.*pm\.DEMetropolisZ"):
+            pk.sample_khmc(step=[pk.KernelHMC([x]), pm.DEMetropolis([y])])
         with pytest.raises(ValueError, match="surrogate must be one of"):
             pk.KernelHMC(surrogate="best")
         with pytest.raises(TypeError, match=r"pymc_kernel\.scores"):

@@ -202,7 +202,7 @@ def test_other_sample_dimensions(rng):
     evolution = pk.plot_ksd_evolution(
         stacked, model=model, score="surrogate", num_sizes=2, num_replicates=20, backend="none"
     )
-    assert evolution.viz["plot"].sizes["chain"] == 1
+    assert evolution.aes["color"]["mapping"].size == 1
 
 
 def bent_estimate(rng, x, observed):

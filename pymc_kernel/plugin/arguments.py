@@ -1,0 +1,37 @@
+"""Arguments that many functions have in common, or hand on: their types, and checks before the work begins."""
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from pytensor.graph.basic import Variable
+
+__all__ = ["RandomSeed", "Variables", "check_keywords", "keywords_of"]
+
+type RandomSeed = int | Sequence[int] | np.ndarray | np.random.Generator | None
+"""Of whatever a generator is made, by ``numpy.random.default_rng``."""
+
+type Variables = Variable | Sequence[Variable] | None
+"""Of a model, random or value variables; None for all that suit."""
+
+
+def keywords_of(function: Callable) -> set[str]:
+    """Return the names of the parameters of a function."""
+    return set(inspect.signature(function).parameters)
+
+
+def check_keywords(who: str, given: Iterable[str], known: set[str], advice: str) -> None:
+    """Raise ``TypeError`` where a name that is ``given`` is not ``known``.
+
+    Parameters
+    ----------
+    who : str
+        The function that was called, for the message.
+    given : iterable of str
+    known : set of str
+    advice : str
+        What to do; a full sentence.
+    """
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise TypeError(f"{who}() got an unexpected keyword argument {', '.join(map(repr, unknown))}. {advice}")
