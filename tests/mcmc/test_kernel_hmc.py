@@ -316,6 +316,23 @@ def test_a_dropped_surrogate_leaves_the_walk_nine_moves_in_ten(rng):
     assert kh.finish(state._replace(measures=measures), config).shares[0] == pytest.approx(0.7)
 
 
+def test_independent_draws_have_a_measure_of_one(rng):
+    """Of places and of their squares, whatever the mean and the covariance; a move that is never accepted has none."""
+    mean, factor = np.array([3.0, -1.0]), np.array([[2.0, 0.0], [1.0, 0.5]])
+    state = kh.init(mean, 0.0, kh.Config())
+    state = state._replace(walk=state.walk._replace(mean=mean, factor=factor), arrival=None)
+    total = np.zeros(4)
+    for _ in range(4000):
+        before, proposal = mean + rng.standard_normal((2, 2)) @ factor.T
+        visited = state.visited._replace(buffer=before[None], count=1)
+        info = kh.Info(True, 0.5, 1.0, proposal, 0.0, 3, 0.0, 1)
+        after = kh.learn_from(state._replace(visited=visited), info, kh.Config())
+        total += after.measures[3] / 4000
+        never = kh.learn_from(state._replace(visited=visited), info._replace(accept_prob=0.0), kh.Config())
+        assert not never.measures.any()
+    np.testing.assert_allclose(total, 0.5, atol=0.07)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "log_density", "num_dims", "chains"),
