@@ -83,3 +83,9 @@ def test_small_errors_need_no_warning():
     known = np.full(1, 0.01)
     assert misfit(LocalErrors(np.array([0.15]), known, np.array([1.1]), known)) == ""
     assert "0.35 posterior standard deviations" in misfit(LocalErrors(np.array([-0.35]), known, np.array([1.0]), known))
+    nothing = LocalErrors(*np.zeros((2, 1)), np.ones(1), np.zeros(1))
+    assert misfit(nothing) == ""
+    # What is said is not the small error that is known best.
+    both = LocalErrors(np.array([0.1, 0.5]), np.array([0.01, 0.1]), np.array([1.1, 0.5]), np.array([0.01, 0.1]))
+    assert "0.50 posterior standard deviations" in misfit(both)
+    assert "0.50 times its own" in misfit(both)

@@ -170,6 +170,21 @@ def test_weights_of_cases_count():
     assert _close_to_best(losses, heavy[::-1], 1.0).tolist() == [False, True]
 
 
+def test_few_standard_errors_are_near():
+    """Three tenths behind, with a standard error of a tenth."""
+    behind = 0.3 + np.tile([1.0, -1.0], 50)
+    losses = np.column_stack([np.zeros(100), behind])
+    assert _close_to_best(losses, np.ones(100), 2.0).tolist() == [True, False]
+    assert _close_to_best(losses, np.ones(100), 4.0).tolist() == [True, True]
+
+
+def test_neighbors_count_less_the_farther_they_are(rng):
+    """Epanechnikov's weights, of the nearest thirty of a hundred points, times their own."""
+    weights, squared = rng.random(100) + 0.1, rng.permutation(np.arange(100.0))
+    expected = weights * np.maximum(0.0, 1.0 - squared / 30.0)
+    np.testing.assert_allclose(near(weights, squared, 0.3), expected)
+
+
 def test_a_query_far_off_gets_the_posterior_of_the_edge(two_branches):
     edge, far = (two_branches.at(np.array([y])).sample(1000, np.random.default_rng(3)) for y in (4.0, 1e12))
     assert np.abs(far).max() < 1.2 * np.abs(edge).max() < 3.0

@@ -316,6 +316,17 @@ def test_a_dropped_surrogate_leaves_the_walk_nine_moves_in_ten(rng):
     assert kh.finish(state._replace(measures=measures), config).shares[0] == pytest.approx(0.7)
 
 
+def test_the_walk_keeps_its_step_when_learning_begins():
+    factor, config = np.array([[3.0, 0.0], [1.0, 0.5]]), kh.Config()
+    state = kh.init(np.zeros(2), 0.0, config)
+    walk = state.walk._replace(factor=factor, log_scale=-2.0)
+    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, 1, 0.0, 0)
+    after = kh.learn_from(state._replace(walk=walk, iteration=1000), info, config)
+    assert after.arrival is None
+    assert math.exp(after.walk.log_scale) == pytest.approx(am.optimal_scale(2))
+    np.testing.assert_allclose(am.optimal_scale(2) * after.walk.factor, math.exp(-2.0) * factor)
+
+
 def test_independent_draws_have_a_measure_of_one(rng):
     """Of places and of their squares, whatever the mean and the covariance; a move that is never accepted has none."""
     mean, factor = np.array([3.0, -1.0]), np.array([[2.0, 0.0], [1.0, 0.5]])
@@ -396,6 +407,18 @@ def test_chains_that_learn_together_share_one_surrogate(rng):
             here, _ = kh.step(rng, here, target.log_density, config)
             draws.append(here.position)
     assert worst_p_value_of_chain(target, np.array(draws)) > 1e-4
+
+
+def test_measures_of_chains_are_averaged_by_their_moves():
+    state = kh.init(np.zeros(2), 0.0, kh.Config())
+    states = [
+        state._replace(counts=np.full_like(state.counts, n), measures=np.full_like(state.measures, m))
+        for n, m in ((10.0, 1.0), (30.0, 3.0))
+    ]
+    both = pooled._averaged(states)
+    np.testing.assert_allclose(both.measures, 2.5)
+    np.testing.assert_allclose(both.counts, 30.0)
+    np.testing.assert_array_equal(pooled._averaged([state, state]).measures, 0.0)
 
 
 def test_joint_shape_is_that_of_all_points(rng):
