@@ -83,6 +83,20 @@ def test_nothing_that_scores_a_case_depends_on_its_parameter(metric, rng):
         np.testing.assert_array_equal(before, after)
 
 
+def test_factors_of_zero_leave_points_out(rng):
+    """Of the fit, of what it falls back to and of the residuals."""
+    features, latent = rng.standard_normal((60, 3)), rng.standard_normal((60, 2)) + 5.0
+    weights, inside = rng.uniform(0.5, 1.5, 60), np.arange(60) < 40
+    whole, part = (
+        Regression(features[i], latent[i], np.ones(2), features[i], weights[i], weights[i], 0.1, None)
+        for i in (np.ones(60, dtype=bool), inside)
+    )
+    fit, predictive = whole.predictive(Settings(), inside.astype(float))
+    np.testing.assert_allclose(fit.means(features), part.fit.means(features))
+    np.testing.assert_allclose(predictive.weights, np.where(inside, weights, 0.0))
+    np.testing.assert_allclose(predictive.residuals[inside], part.fit.residuals())
+
+
 def test_smoothing_keeps_mean_and_covariance_and_no_draw_comes_twice(rng):
     residuals = rng.standard_normal((300, 3)) @ np.array([[1.0, 0.5, 0.0], [0.0, 1.0, -0.3], [0.0, 0.0, 0.2]])
     residuals -= residuals.mean(axis=0)
