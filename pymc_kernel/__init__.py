@@ -5,26 +5,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pymc_kernel import density, embeddings, kernels, likelihood_free, scores, smc, stein
+    from pymc_kernel.plugin.density_plot import plot_density
     from pymc_kernel.plugin.diagnostics import diagnose, ksd, ksd_test, summary
     from pymc_kernel.plugin.features import LearntFeatures
     from pymc_kernel.plugin.kbr import sample_kbr
     from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
     from pymc_kernel.plugin.model_functions import unconstrained_draws
-    from pymc_kernel.plugin.plots import (
-        plot_calibration,
-        plot_density,
-        plot_ksd,
-        plot_ksd_evolution,
-        plot_score,
-        plot_smc,
-        plot_stein_thin,
-    )
+    from pymc_kernel.plugin.plots import plot_calibration, plot_score, plot_smc
     from pymc_kernel.plugin.pooled import sample_khmc
     from pymc_kernel.plugin.population import sample_pmc
     from pymc_kernel.plugin.rejection import sample_abc
     from pymc_kernel.plugin.simulate import simulate
     from pymc_kernel.plugin.simulators import KernelABC, MMDLikelihood, SyntheticLikelihood
     from pymc_kernel.plugin.smc import ASMC, KASMC, RWSMC, KernelHMCSMC, sample_smc, smc_stats
+    from pymc_kernel.plugin.stein_plots import plot_ksd, plot_ksd_evolution, plot_stein_thin
     from pymc_kernel.plugin.stein_uses import expectation, mmd_test, stein_thin
     from pymc_kernel.plugin.step_methods import KAMH, AdaptiveMetropolis, KernelHMC, register_step_methods
 
@@ -88,18 +82,9 @@ _WHERE = {
         "pymc_kernel.plugin.diagnostics",
     ),
     **dict.fromkeys(("expectation", "mmd_test", "stein_thin"), "pymc_kernel.plugin.stein_uses"),
-    **dict.fromkeys(
-        (
-            "plot_calibration",
-            "plot_density",
-            "plot_ksd",
-            "plot_ksd_evolution",
-            "plot_score",
-            "plot_smc",
-            "plot_stein_thin",
-        ),
-        "pymc_kernel.plugin.plots",
-    ),
+    **dict.fromkeys(("plot_calibration", "plot_score", "plot_smc"), "pymc_kernel.plugin.plots"),
+    **dict.fromkeys(("plot_ksd", "plot_ksd_evolution", "plot_stein_thin"), "pymc_kernel.plugin.stein_plots"),
+    "plot_density": "pymc_kernel.plugin.density_plot",
     **dict.fromkeys(
         ("ASMC", "KASMC", "KernelHMCSMC", "RWSMC", "sample_smc", "smc_stats"),
         "pymc_kernel.plugin.smc",

@@ -60,6 +60,11 @@ def cholesky_in_place(matrix):
     return True
 
 
+def whiten(points: np.ndarray, mean: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    """Return factor^-1 (x - mean) for the rows of ``points`` (n, d) and a lower ``factor`` (d, d); O(n d^2)."""
+    return np.ascontiguousarray(solve_triangular(factor, (points - mean).T, lower=True, check_finite=False).T)
+
+
 def definite_cholesky(matrix: np.ndarray, smallest: float = _SINGULAR) -> np.ndarray | None:
     """Return the lower Cholesky factor of ``matrix`` (d, d), None where that is not positive definite beyond rounding.
 
@@ -83,7 +88,8 @@ def definite_cholesky(matrix: np.ndarray, smallest: float = _SINGULAR) -> np.nda
     if info != 0 or not norm < np.inf:
         return None
     reciprocal_condition, _ = dpocon(factor, norm, uplo="L")
-    return factor * scales[:, None] if reciprocal_condition > smallest else None
+    # Rows one after the other, as compiled loops are compiled for.
+    return np.ascontiguousarray(factor * scales[:, None]) if reciprocal_condition > smallest else None
 
 
 def jittered_cholesky(matrix: np.ndarray) -> np.ndarray:

@@ -20,7 +20,9 @@ from case_studies.targets import banana
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kameleon as ka
 from pymc_kernel.mcmc import kernel_hmc as kh
+from pymc_kernel.mcmc import moves
 from pymc_kernel.mcmc.history import History
+from pymc_kernel.mcmc.surrogate_fit import refit
 from pymc_kernel.scores import Finite, Lite
 
 HERE = Path(__file__).parent
@@ -41,10 +43,10 @@ def learnt_state(num_points, estimator, rng):
     draws = TARGET.sample(rng, num_points * 3 // 2)
     shape = state.walk._replace(mean=draws.mean(axis=0), factor=np.linalg.cholesky(np.cov(draws.T)))
     state = state._replace(visited=History(draws, len(draws), 1, 0), walk=shape)
-    state = kh.with_fit(state, kh.refit(rng, [state], config), config)
-    shares = np.zeros(len(kh.KINDS))
-    shares[kh.KINDS.index("walk")], shares[kh.KINDS.index("trajectory")] = 0.1, 0.9
-    return state._replace(shares=shares), config
+    state = kh.with_fit(state, refit(rng, [state], config), config)
+    shares = np.zeros(len(moves.MOVES))
+    shares[moves.WALK.place], shares[moves.LONG.place] = 0.1, 0.9
+    return state._replace(choice=state.choice._replace(shares=shares)), config
 
 
 def one_chain(task):

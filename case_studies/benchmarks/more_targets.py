@@ -30,6 +30,7 @@ from case_studies.targets import (
 )
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kernel_hmc as kh
+from pymc_kernel.mcmc.moves import ALONG_SURROGATE
 from pymc_kernel.scores import Lite
 
 HERE = Path(__file__).parent
@@ -82,7 +83,7 @@ def one_chain(task):
                 state = kh.adapt(rng, state, info, config, TUNE)
             else:
                 state = am.adapt(state, info, config)
-    return task, draws, state.shares[2:].sum() if module is kh else 0.0
+    return task, draws, state.choice.shares[ALONG_SURROGATE].sum() if module is kh else 0.0
 
 
 def row_of(name, sampler, group):

@@ -63,7 +63,7 @@ def median_distance(points, rng: np.random.Generator | None = None, max_points: 
                 "pass rng=numpy.random.default_rng(seed), or raise max_points."
             )
         points = points[rng.choice(points.shape[0], size=max_points, replace=False)]
-    distances = _pairwise_distances(np.ascontiguousarray(points))
+    distances = _pairwise_distances(np.require(points, requirements=["C", "W"]))
     if not np.isfinite(distances).all():
         raise ValueError("points must be finite; remove rows with NaN or infinite values.")
     median = float(np.median(distances))

@@ -28,6 +28,8 @@ def as_numbers(values, name: str) -> np.ndarray:
 def as_points(points, name: str = "points", finite: bool = True) -> np.ndarray:
     """Return ``points`` as a contiguous float array (n, d); a vector becomes one column.
 
+    A read-only array is copied, since Numba would compile all code anew for it.
+
     Raises
     ------
     TypeError
@@ -43,7 +45,7 @@ def as_points(points, name: str = "points", finite: bool = True) -> np.ndarray:
     if finite and not np.isfinite(points).all():
         bad = int((~np.isfinite(points)).any(axis=1).sum())
         raise ValueError(f"{name} has {bad} of {len(points)} rows with NaN or infinite values; drop or repair them.")
-    return np.ascontiguousarray(points)
+    return np.require(points, requirements=["C", "W"])
 
 
 def check_magnitude(values: np.ndarray, name: str) -> None:

@@ -6,6 +6,9 @@ Laplacians, the Stein trace) follows from phi or psi and their derivatives by th
 ``base.py`` for whole matrices and in the samplers' own loops. A family is an integer here, not a function
 object, because compiled functions that take functions cannot be cached on disk.
 
+Compiled callers hand over the order of a derivative as ``np.int64(1)``: for a bare number Numba would compile another
+copy of the function, half a second to a second each.
+
 Imports NumPy and Numba only.
 """
 
@@ -92,13 +95,13 @@ def fill_value_and_slope(family, a, b, argument, value, slope):
         for i in range(n):
             slope[i] = -0.5 * value[i]
     elif family == POWER:
-        fill_profile(family, a, b, 1, argument, slope)
+        fill_profile(family, a, b, np.int64(1), argument, slope)
         factor = -1.0 / b
         for i in range(n):
             value[i] = factor * slope[i] * (a + argument[i])
     else:
-        fill_profile(family, a, b, 0, argument, value)
-        fill_profile(family, a, b, 1, argument, slope)
+        fill_profile(family, a, b, np.int64(0), argument, value)
+        fill_profile(family, a, b, np.int64(1), argument, slope)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 
 from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
 from pymc_kernel.likelihood_free.rejection import rejection
+from pymc_kernel.linalg import whiten
 
 __all__ = ["Bandwidth", "Pilot", "TooManyFailures", "choose_bandwidth", "explore"]
 
@@ -224,7 +225,7 @@ def _noise_factor(pilot):
 
 def _informative_directions(pilot, root):
     """Return an orthonormal basis (q, k) of the whitened combinations whose mean moves with the parameters."""
-    whitened = solve_triangular(root, (pilot.summaries - np.median(pilot.summaries, axis=0)).T, lower=True).T
+    whitened = whiten(pilot.summaries, np.median(pilot.summaries, axis=0), root)
     whitened = np.clip(whitened, -10.0 * _MAX_SCORE, 10.0 * _MAX_SCORE)
     z = (pilot.positions - pilot.positions.mean(axis=0)) / np.maximum(pilot.positions.std(axis=0), 1e-300)
     design = np.column_stack([np.ones(len(z)), z, z**2])

@@ -30,6 +30,7 @@ __all__ = [
     "learn_shape",
     "optimal_scale",
     "probed",
+    "propose",
     "relocate",
     "scale_floor",
     "smallest_scale",
@@ -137,7 +138,8 @@ class Info(NamedTuple):
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _move(position, factor, scale, noise):
+def propose(position, factor, scale, noise):
+    """Return position + scale factor noise."""
     out = np.empty_like(position)
     lower_times(factor, noise, out)
     for i in range(out.shape[0]):
@@ -218,13 +220,13 @@ def step(
     state = probed(state, log_density)
     scale = math.exp(state.log_scale)
     displacement = rng.standard_normal(state.position.size)
-    proposal = _move(state.position, state.factor, scale, displacement)
+    proposal = propose(state.position, state.factor, scale, displacement)
     proposed = log_density(proposal)
     accepted, probability = metropolis_accept(rng, proposed - state.log_density)
     if accepted:
-        state = State(proposal, proposed, state.mean, state.factor, state.log_scale, state.iteration, state.noise, 0)
+        state = state._replace(position=proposal, log_density=proposed, rejections=0)
     else:
-        state = State(*state[:7], state.rejections + 1)
+        state = state._replace(rejections=state.rejections + 1)
     return state, Info(accepted, probability, scale, proposal, proposed)
 
 
@@ -265,4 +267,4 @@ def adapt(state: State, info: Info, config: Config) -> State:
     if config.learn_scale:
         floor = scale_floor(config, state.noise, factor, state.iteration + 1)
         log_scale = learn_scale(state, info.accept_prob, config.target_accept, floor)
-    return State(state.position, state.log_density, mean, factor, log_scale, state.iteration + 1, *state[6:])
+    return state._replace(mean=mean, factor=factor, log_scale=log_scale, iteration=state.iteration + 1)

@@ -28,7 +28,7 @@ from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
 from pymc_kernel.kernels.points import is_number
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
-from pymc_kernel.linalg import cholesky_in_place, definite_cholesky, dot_product, lower_times, solve_lower
+from pymc_kernel.linalg import cholesky_in_place, definite_cholesky, dot_product, lower_times, solve_lower, whiten
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import noise as noise_of
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
@@ -216,7 +216,7 @@ def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b
             x = z[i] * inverse_length_scale[i] ** 2
             for j in range(n):
                 slope[j] += x * points_t[i, j]
-    fill_profile(family, a, b, 1, slope, slope)
+    fill_profile(family, a, b, np.int64(1), slope, slope)
     ones = np.ones(n)
     work = np.empty(n // 8)
     for i in range(d):
@@ -337,7 +337,7 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config: Config
         unit = float(np.linalg.norm(points.std(axis=0))) / math.sqrt(d)
     elif config.whiten == "local":
         factor = local_factor(points, factor)
-    whitened = np.linalg.solve(factor, (points - mean).T).T
+    whitened = whiten(points, mean, factor)
     kernel = config.kernel.resolve(np.unique(whitened, axis=0), rng, _BANDWIDTH_POINTS)
     a, b = kernel.shape_parameters
     learnt = Fit(
@@ -420,7 +420,7 @@ def step(
     scale = math.exp(state.log_scale)
     noise = rng.standard_normal(state.position.size)
     if state.fit is None:
-        proposal = walk._move(state.position, state.walk.factor, scale, noise)
+        proposal = walk.propose(state.position, state.walk.factor, scale, noise)
         whitened, local, log_ratio = state.whitened, state.local, 0.0
     else:
         gamma, nu = config.widths(scale * state.fit.unit)

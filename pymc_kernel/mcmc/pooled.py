@@ -13,6 +13,8 @@ import numpy as np
 
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.kernel_hmc import Config, State
+from pymc_kernel.mcmc.moves import averaged
+from pymc_kernel.mcmc.surrogate_fit import bulk_of, joint_shape, places_to_survey, refit
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["fit_together", "frozen", "stretches"]
@@ -34,25 +36,15 @@ def run(rng: np.random.Generator, state: State, log_density: Callable, config: C
 
 @one_blas_thread
 def fit_together(rng: np.random.Generator, states: Sequence[State], config: Config) -> list[State]:
-    """Return the states with one surrogate and one shape of the walk learnt from all; unchanged where that fails."""
+    """Return the states with one surrogate and one shape of the walk learned from all; unchanged where that fails."""
     in_bulk = [s for s in states if s.arrival is None]
-    learnt = kernel_hmc.refit(rng, in_bulk, config) if in_bulk else None
-    if learnt is None:
+    fit = refit(rng, in_bulk, config) if in_bulk else None
+    if fit is None:
         return list(states)
-    archive = kernel_hmc.bulk_of(in_bulk)
-    together = _averaged(in_bulk)
-    places = kernel_hmc.places_to_survey(rng, states, learnt)
+    archive, choice = bulk_of(in_bulk), averaged([s.choice for s in in_bulk])
+    places = places_to_survey(rng, states, fit)
     return [
-        kernel_hmc.with_fit(
-            s._replace(
-                archive=archive,
-                measures=together.measures,
-                counts=together.counts,
-            ),
-            learnt,
-            config,
-            p,
-        )
+        kernel_hmc.with_fit(s._replace(archive=archive, choice=choice._replace(shares=s.choice.shares)), fit, config, p)
         for s, p in zip(states, places, strict=True)
     ]
 
@@ -61,16 +53,8 @@ def fit_together(rng: np.random.Generator, states: Sequence[State], config: Conf
 def frozen(states: Sequence[State], config: Config) -> State:
     """Return what every chain samples with after tuning; ``kernel_hmc.relocate`` puts it where each chain is."""
     states = [s for s in states if s.arrival is None] or states
-    together = _averaged(states)
-    mean, factor = kernel_hmc.joint_shape(states)
+    mean, factor = joint_shape(states)
     log_scale = float(np.mean([s.walk.log_scale for s in states]))
-    archive = kernel_hmc.bulk_of(states)
-    walk = together.walk._replace(mean=mean, factor=factor, log_scale=log_scale)
-    return kernel_hmc.finish(together._replace(walk=walk, archive=archive), config)
-
-
-def _averaged(states):
-    counts = np.array([s.counts for s in states])
-    total = np.maximum(counts.sum(axis=0), 1.0)
-    measures = np.einsum("ck,ckj->kj", counts, [s.measures for s in states]) / total[:, None]
-    return states[0]._replace(measures=measures, counts=np.minimum(counts.max(axis=0), total))
+    walk = states[0].walk._replace(mean=mean, factor=factor, log_scale=log_scale)
+    together = states[0]._replace(walk=walk, archive=bulk_of(states), choice=averaged([s.choice for s in states]))
+    return kernel_hmc.finish(together, config)

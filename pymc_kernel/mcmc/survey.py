@@ -30,7 +30,7 @@ def survey(rng: np.random.Generator, starts: np.ndarray, fit, num_points: int) -
     ----------
     starts : ndarray (n, d)
         Visited points, in the whitened coordinates of the fit.
-    fit : kernel_hmc.Fit
+    fit : surrogate_fit.Fit
         With a surrogate that has a ``covariance``.
     num_points : int
 
@@ -51,6 +51,6 @@ def survey(rng: np.random.Generator, starts: np.ndarray, fit, num_points: int) -
             ends.append(surrogate_chain(start, momenta, uniforms, lengths, sizes, expansion)[0])
     candidates = fit.mean + np.array(ends) @ fit.factor.T
     candidates = candidates[np.isfinite(candidates).all(axis=1)]
-    covariance = fit.surrogate.covariance(candidates)
+    covariance = fit.learned.surrogate.covariance(candidates)
     _, chosen = pivoted_cholesky(np.diag(covariance).copy(), lambda p: covariance[:, p], num_points, _WORTHWHILE)
     return candidates[chosen]

@@ -5,7 +5,7 @@ import math
 import numba
 import numpy as np
 
-from pymc_kernel.scores.expansion import Expansion, value_and_score
+from pymc_kernel.scores.expansion import Expansion, rows_value_and_score, value_and_score
 
 __all__ = ["choose_num_steps", "choose_step_size", "leapfrog", "surrogate_chain"]
 
@@ -13,25 +13,7 @@ _FACTORS = np.array([1.0, 1.0, 0.5, 0.25])
 _TRIAL_STEPS = 10
 _ENERGY_ACCEPT = 0.9  # wanted mean of min(1, exp(-energy error)) of the trials
 _GOOD_ENOUGH = 0.9  # of the largest expected squared jump
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def leapfrog(position, momentum, step_size, num_steps, expansion):
-    """Return the end (position, momentum) of a trajectory along the surrogate, and its surrogate value.
-
-    The potential is minus the surrogate. Unit mass; O(num_steps m d).
-    """
-    q, p = position.copy(), momentum.copy()
-    score = np.empty_like(q)
-    value = value_and_score(q, expansion, score)
-    for _ in range(num_steps):
-        for i in range(q.shape[0]):
-            p[i] += 0.5 * step_size * score[i]
-            q[i] += step_size * p[i]
-        value = value_and_score(q, expansion, score)
-        for i in range(q.shape[0]):
-            p[i] += 0.5 * step_size * score[i]
-    return q, p, value
+_LOST = -20.0  # energy gain from which on a trajectory is not followed: it would be accepted once in e^20 times
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -45,64 +27,92 @@ def surrogate_chain(position, momenta, uniforms, lengths, step_sizes, expansion)
     ----------
     momenta : ndarray (k, d)
     uniforms : ndarray (k,)
+        Where one is negative its transition accepts whatever it finds.
     lengths, step_sizes : ndarray (k,)
         Leapfrog steps of each transition and their sizes.
+
+    Returns
+    -------
+    position : ndarray (d,)
+    value, first : float
+    momentum : ndarray (d,)
+        At the end of the last trajectory, accepted or not.
+
+    Notes
+    -----
+    The potential is minus the surrogate. Unit mass; O(m d) for each step. One loop, not a function for a trajectory:
+    the compiler would optimise the surrogate's formula again for every function that it is called through.
     """
-    q = position.copy()
-    scratch = np.empty_like(q)
-    first = value_and_score(q, expansion, scratch)
+    d = position.shape[0]
+    here, slope_here = position.copy(), np.empty(d)
+    q, p, score = np.empty(d), np.empty(d), np.empty(d)
+    first = value_and_score(here, expansion, slope_here)
     value = first
     for t in range(lengths.shape[0]):
-        new, momentum, new_value = leapfrog(q, momenta[t], step_sizes[t], lengths[t], expansion)
-        gain = new_value - value
-        for i in range(q.shape[0]):
-            gain += 0.5 * (momenta[t, i] * momenta[t, i] - momentum[i] * momentum[i])
-        if uniforms[t] < math.exp(min(gain, 0.0)):
-            q, value = new, new_value
-    return q, value, first
+        step_size, new_value, gain = step_sizes[t], value, 0.0
+        for i in range(d):
+            q[i], p[i], score[i] = here[i], momenta[t, i], slope_here[i]
+            gain += 0.5 * p[i] * p[i]
+        for _ in range(lengths[t]):
+            for i in range(d):
+                p[i] += 0.5 * step_size * score[i]
+                q[i] += step_size * p[i]
+            new_value = value_and_score(q, expansion, score)
+            for i in range(d):
+                p[i] += 0.5 * step_size * score[i]
+        gain += new_value - value
+        for i in range(d):
+            gain -= 0.5 * p[i] * p[i]
+        if uniforms[t] < 0.0 or uniforms[t] < math.exp(min(gain, 0.0)):
+            value = new_value
+            for i in range(d):
+                here[i], slope_here[i] = q[i], score[i]
+    return here, value, first, p
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+def leapfrog(position, momentum, step_size, num_steps, expansion):
+    """Return the end (position, momentum) of a trajectory along the surrogate, and its surrogate value."""
+    momenta, always = np.array(momentum, dtype=float)[None], np.array([-1.0])
+    sizes = np.array([float(step_size)])
+    end, value, _, last = surrogate_chain(position, momenta, always, np.array([num_steps]), sizes, expansion)
+    return end, last, value
+
+
+def _energy_gains(starts, momenta, step_size, num_steps, expansion):
+    """Yield after each leapfrog step of all trajectories at once where they are (n, d), and their energy gains (n,)."""
+    q, p = starts.copy(), momenta.copy()
+    values, scores = np.empty(len(q)), np.empty_like(q)
+    rows_value_and_score(q, expansion, 0, len(q), values, scores)
+    before = values - 0.5 * (p**2).sum(axis=1)
+    # Beyond the limit of stability trajectories go to infinity, and say so by their energy.
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(num_steps):
+            p += 0.5 * step_size * scores
+            q += step_size * p
+            rows_value_and_score(q, expansion, 0, len(q), values, scores)
+            p += 0.5 * step_size * scores
+            yield q, values - 0.5 * (p**2).sum(axis=1) - before
+
+
 def _trial_accept(starts, momenta, step_size, num_steps, expansion):
     """Return the mean of min(1, exp(-energy error)) over trajectories on the surrogate alone."""
-    total = 0.0
-    scratch = np.empty(starts.shape[1])
-    for i in range(starts.shape[0]):
-        before = value_and_score(starts[i], expansion, scratch) - 0.5 * (momenta[i] ** 2).sum()
-        _, momentum, value = leapfrog(starts[i], momenta[i], step_size, num_steps, expansion)
-        error = value - 0.5 * (momentum**2).sum() - before
-        if error == error:
-            total += min(1.0, math.exp(min(error, 0.0)))
-    return total / starts.shape[0]
+    *_, (_, gains) = _energy_gains(starts, momenta, step_size, num_steps, expansion)
+    return np.where(np.isnan(gains), 0.0, np.exp(np.minimum(gains, 0.0))).mean()
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
 def _jumps(starts, momenta, step_size, max_steps, expansion, centre, spread, spread_of_square):
     """Return the squared jumps, times surrogate acceptance, of all q_i and (q_i - centre_i)^2, (max_steps, 2 d)."""
     n, d = starts.shape
     out = np.zeros((max_steps, 2 * d))
-    score = np.empty(d)
-    for r in range(n):
-        q, p = starts[r].copy(), momenta[r].copy()
-        before = value_and_score(q, expansion, score) - 0.5 * (p**2).sum()
-        for step in range(max_steps):
-            for i in range(d):
-                p[i] += 0.5 * step_size * score[i]
-                q[i] += step_size * p[i]
-            value = value_and_score(q, expansion, score)
-            kinetic = 0.0
-            for i in range(d):
-                p[i] += 0.5 * step_size * score[i]
-                kinetic += 0.5 * p[i] * p[i]
-            gain = value - kinetic - before
-            if not gain > -20.0:
-                break
-            accept = min(1.0, math.exp(min(gain, 0.0)))
-            for i in range(d):
-                jump = q[i] - starts[r, i]
-                jump_of_square = (q[i] - centre[i]) ** 2 - (starts[r, i] - centre[i]) ** 2
-                out[step, i] += accept * jump * jump / (n * spread[i])
-                out[step, d + i] += accept * jump_of_square * jump_of_square / (n * spread_of_square[i])
+    squares = (starts - centre) ** 2
+    alive = np.ones(n, dtype=bool)
+    for step, (q, gains) in enumerate(_energy_gains(starts, momenta, step_size, max_steps, expansion)):
+        alive &= gains > _LOST
+        if not alive.any():
+            break
+        accept = np.exp(np.minimum(gains[alive], 0.0)) / n
+        out[step, :d] = accept @ (q[alive] - starts[alive]) ** 2 / spread
+        out[step, d:] = accept @ ((q[alive] - centre) ** 2 - squares[alive]) ** 2 / spread_of_square
     return out
 
 

@@ -11,6 +11,7 @@ from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.local import NUM_REPLICATES, miscalibration, moments_of, posterior_near, representative
 from pymc_kernel.embeddings.local_check import misfit
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
+from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.model_functions import prior_density
 from pymc_kernel.plugin.pairs import (
     Summary,
@@ -24,6 +25,7 @@ from pymc_kernel.plugin.pairs import (
 )
 from pymc_kernel.plugin.population import pareto_shape
 from pymc_kernel.plugin.trust import findings, typicality, warn_of_findings
+from pymc_kernel.plugin.unknown_arguments import explain_arguments
 
 __all__ = ["sample_kbr"]
 
@@ -34,6 +36,7 @@ _CLEARLY = 2.5  # standard errors that this gain must be large by
 _CHECKED = 0.95  # probability of the intervals whose coverage is a statistic
 
 
+@explain_arguments
 def sample_kbr(
     simulations: xr.DataTree | None = None,
     draws: int = 1000,
@@ -222,27 +225,27 @@ def _stats(near, replicates, fitted, observed, rounds, rng):
     effective = best.effective_number()
     coverage = check.held_out.coverage(_CHECKED)
     failed = fitted.num_dropped_
-    warn_of_failed_pairs(failed, failed + len(fitted.latent_), stacklevel=3)
+    warn_of_failed_pairs(failed, failed + len(fitted.latent_), stacklevel=4)
     found = findings(typical, effective, error.max(), _held_out_findings(check, off, gain, gain_error))
     advice = (
         f"Take more simulations, or rounds={rounds + 1}; if the data are nothing like what the model simulates, check "
         "its prior."
     )
-    warn_of_findings(found, advice, stacklevel=3)
+    warn_of_findings(found, advice, stacklevel=4)
     share = fitted.ratio_ / fitted.ratio_.sum()
     return xr.Dataset(
         {
-            "typicality": typical,
-            "num_effective": effective,
-            "learning_error": float(error.max()),
-            "spread_learning_error": float(spread_error.max()),
-            "held_out_shift": ("unconstrained", off.shift),
-            "held_out_spread": ("unconstrained", off.spread),
+            statistics.TYPICALITY: typical,
+            statistics.NUM_EFFECTIVE: effective,
+            statistics.LEARNING_ERROR: float(error.max()),
+            statistics.SPREAD_LEARNING_ERROR: float(spread_error.max()),
+            statistics.HELD_OUT_SHIFT: ("unconstrained", off.shift),
+            statistics.HELD_OUT_SPREAD: ("unconstrained", off.spread),
             "doubling_gain": gain,
             "doubling_gain_error": gain_error,
             "held_out_coverage": ("unconstrained", coverage),
-            "num_held_out": check.held_out.effective_number,
-            "num_failed": failed,
+            statistics.NUM_HELD_OUT: check.held_out.effective_number,
+            statistics.NUM_FAILED: failed,
             "num_local": len(best.rule.latent_),
             "ratio_effective": float(1.0 / (len(share) * (share**2).sum())),
             "ratio_pareto_k": _ratio_shape(share) if rounds > 1 else np.nan,

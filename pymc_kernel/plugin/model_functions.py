@@ -5,6 +5,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from typing import NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -37,12 +38,14 @@ from pymc_kernel.plugin.likelihoods import (
 )
 
 __all__ = [
+    "ElementwiseTransform",
     "LogDensity",
     "ParticleDensity",
     "compile_log_density",
     "compile_particle_density",
     "compile_scores",
     "constrained_draws",
+    "elementwise_transform",
     "prior_density",
     "prior_expression",
     "prior_positions",
@@ -363,12 +366,15 @@ def compile_particle_density(model: pm.Model, kernel_name: str, compile_kwargs: 
 
 
 def _vectorised(model, outputs, point, kwargs):
-    many = pt.matrix("particles", dtype="float64")
+    shapes = [np.shape(point[value.name]) for value in model.value_vars]
+    # With all shapes known, none has to be asked for again: code that does takes seconds to compile.
+    many = pt.tensor("particles", dtype="float64", shape=(None, sum(int(np.prod(shape)) for shape in shapes)))
     parts, start = {}, 0
-    for value in model.value_vars:
-        shape = np.shape(point[value.name])
+    for value, shape in zip(model.value_vars, shapes, strict=True):
         stop = start + int(np.prod(shape))
-        part = many[:, start:stop].reshape((many.shape[0], *shape))
+        part = many[:, start:stop] if shape else many[:, start]
+        if len(shape) > 1:
+            part = part.reshape((many.shape[0], *shape))
         parts[value] = pt.specify_shape(part, (None, *shape)).astype(value.dtype)
         start = stop
     with model:
@@ -565,6 +571,40 @@ def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:
 
 def _batched(variable):
     return tensor(dtype=variable.dtype, shape=(None, *variable.type.shape))
+
+
+class ElementwiseTransform(NamedTuple):
+    """How a model moves each number of a variable by itself to the unconstrained scale, and back."""
+
+    forward: Callable[[np.ndarray], np.ndarray]
+    """From draws (n, ...) as the user knows them to the unconstrained scale."""
+    backward: Callable[[np.ndarray], np.ndarray]
+    """From the unconstrained scale (n, ...) back."""
+
+
+def elementwise_transform(model: pm.Model, name: str) -> ElementwiseTransform | None:
+    """Return the transform of a free variable; None where there is none that moves each number by itself.
+
+    A simplex has none, nor has a variable whose bounds depend on other free variables.
+    """
+    rv = next((v for v in model.free_RVs if v.name == name), None)
+    transform = None if rv is None else model.rvs_to_transforms[rv]
+    if transform is None:
+        return None
+    natural, value = rv.type(), model.rvs_to_values[rv]
+    parameters = list(rv.owner.inputs)
+    moved, back = transform.forward(natural, *parameters), transform.backward(value, *parameters)
+    jacobian = transform.log_jac_det(value, *parameters)  # one number for each where each moves by itself
+    if any(v.ndim != rv.ndim for v in (value, jacobian)) or set(model.free_RVs) & set(ancestors([moved, back])):
+        return None
+
+    def compiled(of, target):
+        many = _batched(of)
+        with model:
+            function = pymc_compile([many], vectorize_graph(target, {of: many}), on_unused_input="ignore", mode=_QUICK)
+        return lambda x: function(np.ascontiguousarray(x, of.dtype))
+
+    return ElementwiseTransform(compiled(natural, moved), compiled(value, back))
 
 
 def compile_scores(model: pm.Model):

@@ -51,12 +51,27 @@ class Pairs(NamedTuple):
 
 def learnt_from(simulations, num_simulations, summary, model, who, rng, executor, progressbar) -> Pairs:
     """Return the pairs of stored simulations, or of new ones, after all checks that need none."""
+    _check_simulations(simulations, who)
     _check_model(model, who)
     observed = _observed_summaries(model, summary)
     if simulations is None:
-        warn_of_potentials(model, "the posterior will be that of the model without them", stacklevel=3)
+        warn_of_potentials(model, "the posterior will be that of the model without them", stacklevel=4)
         simulations = _simulated(num_simulations, None, model, rng, executor, progressbar)
     return Pairs(*simulated_pairs(simulations, model, summary), observed, simulations)
+
+
+def _check_simulations(simulations, who: str) -> None:
+    """Raise an error for simulations that are none, such as the number of those that are wanted."""
+    if isinstance(simulations, int | float | np.number):
+        raise TypeError(
+            f"the first argument of {who} are simulations that are there, got {simulations!r}. For {simulations} new "
+            f"ones say num_simulations={simulations}; for {simulations} draws, draws={simulations}."
+        )
+    if simulations is not None and not isinstance(simulations, xr.DataTree):
+        raise TypeError(
+            f"simulations must be the DataTree that pk.simulate or pm.sample_prior_predictive returns, got "
+            f"{type(simulations).__name__}; without it {who} makes num_simulations of its own."
+        )
 
 
 def _check_model(model: pm.Model, who: str) -> None:

@@ -11,6 +11,7 @@ from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.model_functions import (
     compile_particle_density,
     compile_scores,
@@ -188,13 +189,13 @@ def _tree(model, results, draws):
     groups = {"posterior": _stacked(posterior), "weighted_posterior": _stacked(weighted)}
     tree = from_dict(groups, coords=coords, dims=dims)
     stats = {
-        name: (("chain", "iteration"), np.array([[getattr(i, name) for i in h[:done]] for _, h, _ in results]))
+        name: (("chain", statistics.ITERATION), np.array([[getattr(i, name) for i in h[:done]] for _, h, _ in results]))
         for name in population.Info._fields
     }
-    stats["log_evidence_of_iteration"] = stats.pop("log_evidence")
+    stats[statistics.LOG_EVIDENCE_OF_ITERATION] = stats.pop("log_evidence")
     stats |= {name: ("chain", np.array(values)) for name, values in per_chain.items()}
     chains = np.arange(len(results))
-    told = xr.Dataset(stats, coords={"chain": chains, "iteration": np.arange(done)}, attrs={"draws": draws})
+    told = xr.Dataset(stats, coords={"chain": chains, statistics.ITERATION: np.arange(done)}, attrs={"draws": draws})
     largest = float(told["pareto_k"].max())
     if not largest <= _UNRELIABLE:
         warnings.warn(
@@ -206,7 +207,7 @@ def _tree(model, results, draws):
     more = from_dict({"observed_data": observed}, coords=coords, dims=dims, sample_dims=[]) if observed else {}
     extra = {"observed_data": more["observed_data"].to_dataset()} if observed else {}
     everything = {name: node.to_dataset() for name, node in tree.children.items()}
-    return xr.DataTree.from_dict({**everything, "pmc_stats": told, **extra})
+    return xr.DataTree.from_dict({**everything, statistics.PMC_GROUP: told, **extra})
 
 
 def pareto_shape(log_weights):

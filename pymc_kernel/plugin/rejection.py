@@ -13,8 +13,10 @@ from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.local import NUM_REPLICATES, representative
 from pymc_kernel.embeddings.local_check import local_errors, misfit, moves_from
 from pymc_kernel.likelihood_free.held_out import Plan, answer, held_out_answers, preferred
+from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.pairs import Summary, check_whole, learnt_from, learnt_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.trust import findings, typicality, warn_of_findings
+from pymc_kernel.plugin.unknown_arguments import explain_arguments
 
 __all__ = ["sample_abc"]
 
@@ -34,6 +36,7 @@ _ADVICE = (
 )
 
 
+@explain_arguments
 def sample_abc(
     simulations: xr.DataTree | None = None,
     draws: int | None = None,
@@ -116,7 +119,7 @@ def sample_abc(
     total, failed = len(latent), int((~is_whole).sum())
     if total - failed < 2:
         raise ValueError(f"{failed} of {total} simulations failed: there is nothing to accept.")
-    warn_of_failed_pairs(failed, total)
+    warn_of_failed_pairs(failed, total, stacklevel=3)
     latent, seen = latent[is_whole], seen[is_whole]
     _, spread = robust_scales(seen)
     scaled, place = seen / spread, observed / spread
@@ -156,7 +159,7 @@ def sample_abc(
         if reach > _AS_FAR_AS_ALL
         else "",
     ]
-    warn_of_findings(findings(typical, effective, float(error.max()), others), _ADVICE, stacklevel=2)
+    warn_of_findings(findings(typical, effective, float(error.max()), others), _ADVICE, stacklevel=3)
     used = [posterior]
     if chains > 1:
         used = [replicates[i] for i in representative(np.concatenate([means, log_spreads], axis=1), chains, rng)]
@@ -170,15 +173,15 @@ def sample_abc(
             "nearest_distance": reach,
             "num_simulations": total,
             "num_accepted": len(posterior.index),
-            "num_failed": failed,
-            "typicality": typical,
-            "num_effective": effective,
-            "learning_error": float(error.max()),
-            "spread_learning_error": float(log_spreads.std(axis=0, ddof=1).max()),
+            statistics.NUM_FAILED: failed,
+            statistics.TYPICALITY: typical,
+            statistics.NUM_EFFECTIVE: effective,
+            statistics.LEARNING_ERROR: float(error.max()),
+            statistics.SPREAD_LEARNING_ERROR: float(log_spreads.std(axis=0, ddof=1).max()),
             "acceptance_shift": float(change.max()),
-            "held_out_shift": ("unconstrained", off.shift),
-            "held_out_spread": ("unconstrained", off.spread),
-            "num_held_out": len(nearest),
+            statistics.HELD_OUT_SHIFT: ("unconstrained", off.shift),
+            statistics.HELD_OUT_SPREAD: ("unconstrained", off.spread),
+            statistics.NUM_HELD_OUT: len(nearest),
         }
     )
     return xr.DataTree.from_dict(groups)

@@ -11,25 +11,26 @@ from pymc.smc.kernels import SMC_KERNEL
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import kameleon
 from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.model_functions import compile_particle_density, prior_expression, with_finite_columns
 from pymc_kernel.smc import moves, tempering
 
 __all__ = ["ASMC", "KASMC", "RWSMC", "KernelHMCSMC", "sample_smc", "smc_stats"]
 
 _STATS = {
-    "ess_share": "effective_share",
+    statistics.ESS_SHARE: "effective_share",
     "distinct_ancestors": "distinct_share",
-    "accept": "acceptance",
+    statistics.ACCEPT: "acceptance",
     "surrogate_accept": "surrogate_acceptance",
-    "correlation": "correlation",
-    "moves": "num_moves",
+    statistics.CORRELATION: "correlation",
+    statistics.MOVES: "num_moves",
     "proposal_scale": "scale",
     "evaluations": "num_evaluations",
-    "log_evidence_increment": "log_evidence_increment",
+    statistics.LOG_EVIDENCE_INCREMENT: "log_evidence_increment",
 }
 _EPSILON = "epsilon_"
 _FEW_DISTINCT = 0.02
-_STILL_CORRELATED = 0.7
+_STILL_CORRELATED = 0.5  # largest correlation of particles with where they began a stage that needs no warning
 
 
 class _Kernel(SMC_KERNEL):
@@ -45,7 +46,7 @@ class _Kernel(SMC_KERNEL):
     }
 
     def __init__(
-        self, moves, *args, threshold=0.5, schedule=None, min_moves=4, max_moves=20, correlation=0.2, waste_free=True,
+        self, moves, *args, threshold=0.5, schedule=None, min_moves=4, max_moves=None, correlation=0.2, waste_free=True,
         executor=None, compile_kwargs=None, **kwargs,
     ):  # fmt: skip
         self.config = tempering.Config(
@@ -260,7 +261,8 @@ class KernelHMCSMC(_Kernel):
     schedule : sequence of float, optional
         Fixed inverse temperatures instead, increasing to 1.
     min_moves, max_moves : int
-        Moves of every particle at a temperature, one evaluation each: at least, and at most.
+        Moves of every particle at a temperature, one evaluation each: at least, and at most; at most three a dimension
+        by default, and no less than twenty.
     correlation : float
         The moves of a stage end when no coordinate is more correlated than this with where it began.
     waste_free : bool
@@ -343,21 +345,21 @@ def smc_stats(idata: xr.DataTree) -> xr.DataTree:
         padded = np.full((chains, stages), np.nan)
         for c, values in enumerate(column):
             padded[c, : len(values)] = values
-        data["inverse_temperature" if name == "beta" else name] = (("chain", "stage"), padded)
+        data[statistics.INVERSE_TEMPERATURE if name == "beta" else name] = (("chain", statistics.STAGE), padded)
     evidence = data.pop("log_marginal_likelihood")[1]
     last = [len(one) - 1 for one in columns["beta"]]
-    data["log_evidence"] = ("chain", evidence[np.arange(chains), last])
+    data[statistics.LOG_EVIDENCE] = ("chain", evidence[np.arange(chains), last])
     data["num_stages"] = ("chain", np.array(last) + 1)
-    coords = {"chain": idata["posterior"]["chain"].values, "stage": np.arange(stages)}
+    coords = {"chain": idata["posterior"]["chain"].values, statistics.STAGE: np.arange(stages)}
     settings = {name: value for name, value in told.attrs.items() if value is not None}
     for name in [n for n in settings if n.startswith(_EPSILON)]:
         final = np.atleast_1d(settings.pop(name))
-        widths = final / np.sqrt(data["inverse_temperature"][1][:, :, None])
-        data[name] = (("chain", "stage", f"{name.removeprefix(_EPSILON)}_summary"), widths)
+        widths = final / np.sqrt(data[statistics.INVERSE_TEMPERATURE][1][:, :, None])
+        data[name] = (("chain", statistics.STAGE, f"{name.removeprefix(_EPSILON)}_summary"), widths)
     tidy = xr.Dataset(data, coords=coords, attrs=settings)
     _warn(tidy)
     groups = {name: node.to_dataset() for name, node in idata.children.items() if name != "sample_stats"}
-    return xr.DataTree.from_dict({**groups, "smc_stats": tidy})
+    return xr.DataTree.from_dict({**groups, statistics.SMC_GROUP: tidy})
 
 
 def _per_chain(values, chains):
@@ -375,7 +377,7 @@ def _warn(tidy):
             "unreliable. Take more particles, or a higher threshold.",
             stacklevel=3,
         )
-    correlation = tidy.get("correlation")
+    correlation = tidy.get(statistics.CORRELATION)
     if correlation is not None and float(correlation.max()) > _STILL_CORRELATED:
         warnings.warn(
             f"At one stage the particles were still correlated with where they began ({float(correlation.max()):.2f}) "

@@ -23,6 +23,7 @@ from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc, noise, unvisited
 from pymc_kernel.mcmc.coverage import is_missing_mass
+from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.plugin.foreign_steps import model_in_question
 from pymc_kernel.plugin.likelihoods import block_of
 from pymc_kernel.plugin.model_functions import compile_log_density
@@ -601,7 +602,7 @@ class KernelHMC(TransitionStep):
     Notes
     -----
     {notes}
-    Further statistics: ``move`` (the kind of move, in words: one of ``pymc_kernel.mcmc.kernel_hmc.KINDS``),
+    Further statistics: ``move`` (the kind of move, in words: one of ``pymc_kernel.mcmc.moves.NAMES``),
     ``num_steps`` (leapfrog steps), ``energy_error`` (minus the log of the acceptance ratio), ``surrogate_quality``
     (leave-one-out error of the values in units of the log density, or the held-out score-matching loss).
 
@@ -631,7 +632,7 @@ class KernelHMC(TransitionStep):
     _transition_module = kernel_hmc
 
     stats_dtypes_shapes = TransitionStep.stats_dtypes_shapes | {
-        "move": (f"<U{max(map(len, kernel_hmc.KINDS))}", []),
+        "move": (f"<U{max(map(len, NAMES))}", []),
         "num_steps": (np.int64, []),
         "energy_error": (np.float64, []),
         "surrogate_quality": (np.float64, []),
@@ -663,7 +664,7 @@ class KernelHMC(TransitionStep):
     def surrogate(self):
         """The fitted surrogate of the log density on the unconstrained scale, None before there is one."""
         state = self.learnt if self.transition is None else self.transition
-        return None if state is None or state.fit is None else state.fit.surrogate
+        return None if state is None or state.fit is None else state.fit.learned.surrogate
 
     @staticmethod
     def competence(var, has_grad):
@@ -713,10 +714,10 @@ class KernelHMC(TransitionStep):
 
     def _stats(self, state, info):
         return super()._stats(state, info) | {
-            "move": kernel_hmc.KINDS[info.kind],
+            "move": info.move.name,
             "num_steps": info.num_steps,
             "energy_error": info.energy_error,
-            "surrogate_quality": math.nan if state.fit is None else state.fit.quality,
+            "surrogate_quality": math.nan if state.fit is None else state.fit.learned.quality,
         }
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "checked_weights",
     "cosine_expansion",
     "radial_expansion",
+    "rows_value_and_score",
     "scaled_expansion",
     "value_and_score",
     "within_range",
@@ -189,7 +190,9 @@ def value_and_score(x, e, score):
     """
     d = x.shape[0]
     m = e.coefficients.shape[0]
-    z = x - e.centre
+    z = np.empty(d)
+    for i in range(d):
+        z[i] = x[i] - e.centre[i]
     value = 0.0
     for i in range(d):
         score[i] = e.linear[i]
@@ -225,7 +228,7 @@ def value_and_score(x, e, score):
             for j in range(m):
                 along[j] += e.directions_t[i, j] * (u[i] - e.points_t[i, j])
         second = np.empty(m)
-        fill_profile(e.family, e.shape_a, e.shape_b, 2, squared, second)
+        fill_profile(e.family, e.shape_a, e.shape_b, np.int64(2), squared, second)
         value += dot_product(along, slope, work)
         for i in range(p):
             gradient[i] += dot_product(e.directions_t[i], slope, work)
@@ -243,7 +246,8 @@ def value_and_score(x, e, score):
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _rows_value_and_score(x, e, start, stop, values, scores):
+def rows_value_and_score(x, e, start, stop, values, scores):
+    """Write the values (n,) and gradients (n, d) of the expansion ``e`` at rows of ``x`` (n, d)."""
     for i in range(start, stop):
         values[i] = value_and_score(x[i], e, scores[i])
 
@@ -264,11 +268,12 @@ def _rows_hessian_diag(x, e, back_t, start, stop, out):
         for k in range(p):
             norms[i] += e.transform[k, i] ** 2
     with_directions = e.directions_t.shape[1] > 0
-    u = np.empty(p)
+    u, z, ones = np.empty(p), np.empty(d), np.ones(p)
     squared, first, second, third = np.empty(m), np.empty(m), np.empty(m), np.empty(m)
     along = np.zeros(m)
     for row in range(start, stop):
-        z = x[row] - e.centre
+        for i in range(d):
+            z[i] = x[row, i] - e.centre[i]
         _matrix_vector(e.transform, z, u)
         for i in range(d):
             out[row, i] = e.quadratic[i, i]
@@ -278,12 +283,13 @@ def _rows_hessian_diag(x, e, back_t, start, stop, out):
                 for i in range(d):
                     out[row, i] += bend * e.transform[j, i] ** 2
             continue
-        radial_row(u, e.points_t, np.ones(p), squared)
-        fill_profile(e.family, e.shape_a, e.shape_b, 1, squared, first)
-        fill_profile(e.family, e.shape_a, e.shape_b, 2, squared, second)
+        radial_row(u, e.points_t, ones, squared)
+        fill_profile(e.family, e.shape_a, e.shape_b, np.int64(1), squared, first)
+        fill_profile(e.family, e.shape_a, e.shape_b, np.int64(2), squared, second)
         if with_directions:
-            fill_profile(e.family, e.shape_a, e.shape_b, 3, squared, third)
-            along[:] = 0.0
+            fill_profile(e.family, e.shape_a, e.shape_b, np.int64(3), squared, third)
+            for j in range(m):
+                along[j] = 0.0
             for k in range(p):
                 for j in range(m):
                     along[j] += e.directions_t[k, j] * (u[k] - e.points_t[k, j])
@@ -378,7 +384,7 @@ class KernelExpansion:
         e = self.expansion
         values, scores = np.empty(x.shape[0]), np.empty_like(x)
         over_row_blocks(
-            lambda start, stop: _rows_value_and_score(x, e, start, stop, values, scores),
+            lambda start, stop: rows_value_and_score(x, e, start, stop, values, scores),
             x.shape[0],
             3.0 * e.coefficients.size * x.shape[1],
         )

@@ -1,6 +1,7 @@
 """Score matching with finitely many random features, with exact online updates. Imports NumPy and lower floors only."""
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numba
 import numpy as np
@@ -41,6 +42,7 @@ class Finite:
     O(n m (m + d) + m^3) time for m features, O(n m) memory.
     """
 
+    learns_from: ClassVar[str] = "draws"
     kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
     num_features: int = 300
     regularisation: float = 1e-3

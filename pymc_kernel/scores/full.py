@@ -4,6 +4,7 @@ Imports NumPy, SciPy and the lower floors only.
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -110,6 +111,7 @@ class Full:
     O((n d)^3) time, O((n d)^2) memory: a reference for some hundred points.
     """
 
+    learns_from: ClassVar[str] = "draws"
     kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
     regularisation: float = 1e-3
     base: str = "gaussian"

@@ -6,6 +6,7 @@ Imports NumPy, SciPy and the lower floors only.
 import math
 from dataclasses import dataclass, field, replace
 from numbers import Real
+from typing import ClassVar
 
 import numba
 import numpy as np
@@ -80,8 +81,8 @@ def _fill_rows(x, basis_t, inverse_length, family, a, b, start, stop, first, ter
     isotropic = (inverse_length == inverse_length[0]).all()
     for row in range(start, stop):
         radial_row(x[row], basis_t, inverse_length, norm)
-        fill_profile(family, a, b, 1, norm, first[row])
-        fill_profile(family, a, b, 2, norm, second)
+        fill_profile(family, a, b, np.int64(1), norm, first[row])
+        fill_profile(family, a, b, np.int64(2), norm, second)
         if isotropic:
             norm *= inverse_length[0] ** 2
         else:
@@ -117,6 +118,7 @@ class Lite:
     O(n m^2 + m^3) time for n points and m basis points whatever d is, O((n + m) m) memory.
     """
 
+    learns_from: ClassVar[str] = "draws"
     kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
     regularisation: float = 1e-3
     penalty: str = "l2"

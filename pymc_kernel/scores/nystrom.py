@@ -1,6 +1,7 @@
 """Score matching in the span of kernel derivatives at a few points. Imports NumPy, Numba and the lower floors only."""
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numba
 import numpy as np
@@ -33,9 +34,9 @@ def _fill_block(x, basis, basis_t, inverse_length, family, a, b, base_score, gra
     trace = inverse_square.sum()
     for row in range(rows):
         radial_row(x[row], basis_t, inverse_length, squared)
-        fill_profile(family, a, b, 1, squared, first)
-        fill_profile(family, a, b, 2, squared, second)
-        fill_profile(family, a, b, 3, squared, third)
+        fill_profile(family, a, b, np.int64(1), squared, first)
+        fill_profile(family, a, b, np.int64(2), squared, second)
+        fill_profile(family, a, b, np.int64(3), squared, third)
         for j in range(m):
             norm, along = 0.0, 0.0
             for i in range(d):
@@ -74,6 +75,7 @@ class Nystrom:
     O(n d (m d)^2 + (m d)^3) time, linear in n; O(n m d + (m d)^2) memory at most, in blocks of points.
     """
 
+    learns_from: ClassVar[str] = "draws"
     kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
     num_basis: int = 100
     regularisation: float = 1e-3

@@ -75,6 +75,8 @@ def cross_validate(
     The loss is quadratic in the coefficients, so each fold enters through its C and b alone, made once a length
     scale; one eigendecomposition a fold then serves all regularisations. O(n m^2 + folds m^3) a length scale.
     """
+    if not callable(getattr(estimator, "system", None)):
+        raise TypeError(f"estimator must be a Lite, Finite or Nystrom, got {type(estimator).__name__}.")
     x, weights = checked_sample(x, weights)
     if not 2 <= num_folds <= len(x):
         raise ValueError(f"num_folds must lie between 2 and the number of points, {len(x)}, got {num_folds}.")

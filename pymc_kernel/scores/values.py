@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Real
+from typing import ClassVar
 
 import numpy as np
 from scipy.linalg import cho_solve, lstsq, solve_triangular
@@ -18,7 +19,7 @@ from scipy.optimize import minimize
 from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
 from pymc_kernel.kernels.profiles import fill_profile
-from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
+from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky, whiten
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import ridge_of
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, scaled_expansion, within_range
@@ -27,6 +28,7 @@ __all__ = ["FittedValues", "Hyperparameters", "Values"]
 
 _REFERENCE_QUANTILE = 0.75
 _ROUGH_ITERATIONS = 8
+_FEW_ITERATIONS = 10  # from where the last search ended
 _TOLERANCE = 1e-5  # of the log marginal likelihood, relative: some hundredths, where one is next to nothing
 _PRIOR_SD = 2.0  # of the log length scales
 _PRIOR_SD_NOISY = 1.0
@@ -132,6 +134,7 @@ class Values:
         Of the search for hyperparameters from each start.
     """
 
+    learns_from: ClassVar[str] = "values"
     kernel: RadialKernel = field(default_factory=Gaussian)
     max_values: int = 4000
     max_points: int = 1000
@@ -160,8 +163,7 @@ class Values:
         mean=None,
         factor=None,
         start=None,
-        only_start=False,
-        max_iterations=None,
+        search=True,
         noisy=True,
     ) -> FittedValues:
         """Return the surrogate learnt from log-density values.
@@ -176,11 +178,9 @@ class Values:
         mean, factor : ndarray (d,), (d, d), optional
             Of the whitened coordinates z = factor^-1 (x - mean); those of the points by default.
         start : Hyperparameters, optional
-            Where the search begins, besides two rough guesses.
-        only_start : bool
-            Whether the search begins at ``start`` alone.
-        max_iterations : int, optional
-            Overrides that of the estimator.
+            Where the search for hyperparameters begins, besides two rough guesses.
+        search : bool
+            Otherwise it goes a few iterations on from ``start`` alone.
         noisy : bool
             Whether the values are estimates. The nugget of exact ones is kept below 0.01.
 
@@ -208,7 +208,7 @@ class Values:
         if mean is None or factor is None:
             mean = points.mean(axis=0)
             factor = _whitening(points)
-        whitened = np.linalg.solve(factor, (points - mean).T).T
+        whitened = whiten(points, mean, factor)
         reference = np.quantile(values, _REFERENCE_QUANTILE)
         trend = np.zeros(values.size), np.zeros(d), np.zeros((d, d))
         has_trend = needs_trend and values.size >= fewest_for_trend
@@ -218,8 +218,8 @@ class Values:
         data = _Data(whitened, departures, np.maximum(reference - values, 0.0), self.kernel)
         chosen = rng.choice(values.size, min(values.size, self.learn_points), replace=False)
         small = data.take(chosen)
-        limit = self.max_iterations if max_iterations is None else max_iterations
-        hyper = _learn(small, start, only_start, limit, noisy)
+        limit = self.max_iterations if search or start is None else _FEW_ITERATIONS
+        hyper = _learn(small, start, search, limit, noisy)
         pivots, weights, posterior = data.regress(hyper, self.max_points)
         # quadratic (1 + z.z_j / d)^2 summed with weights is a polynomial; the constant is dropped.
         scaled = 2.0 * hyper.quadratic / d
@@ -472,13 +472,13 @@ def _squared_distances(points):
     return squared
 
 
-def _learn(data: _Data, start: Hyperparameters | None, only_start, max_iterations, noisy) -> Hyperparameters:
+def _learn(data: _Data, start: Hyperparameters | None, search, max_iterations, noisy) -> Hyperparameters:
     """Return the hyperparameters with the largest marginal likelihood, length scales a priori near the distances."""
     d = data.num_dims
     distance = data.median_distance() or 1.0
     typical = -math.log(distance)
     starts = [] if start is None else [start]
-    if start is None or not only_start:
+    if start is None or search:
         starts += [Hyperparameters(np.full(d, 1.0 / (r * distance)), 100.0, 10.0, 1e-3, 1e-4) for r in _STARTS]
         if noisy:
             # A short length scale explains noise as well as a nugget does; begin where the nugget does.

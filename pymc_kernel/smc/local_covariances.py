@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from pymc_kernel.kernels.profiles import fill_profile
-from pymc_kernel.linalg import lower_times, solve_lower
+from pymc_kernel.linalg import lower_times, solve_lower, whiten
 from pymc_kernel.mcmc import kameleon
 from pymc_kernel.parallel import over_row_blocks
 
@@ -61,7 +60,7 @@ def table(learnt: kameleon.Fit) -> Table:
 def local_at(positions: np.ndarray, known: Table) -> Places:
     """Return the local covariances at positions (n, d); O(n m d^2) time for m basis points."""
     learnt = known.learnt
-    whitened = np.ascontiguousarray(solve_triangular(learnt.factor, (positions - learnt.mean).T, lower=True).T)
+    whitened = whiten(positions, learnt.mean, learnt.factor)
     local = np.empty((*positions.shape, positions.shape[1]))
 
     def rows(part):
@@ -123,7 +122,7 @@ def _fill_slopes(squares, point_squares, is_radial, family, a, b, slopes):
         if is_radial:
             for j in range(m):
                 row[j] = max(squares[i] + point_squares[j] - 2.0 * row[j], 0.0)
-        fill_profile(family, a, b, 1, row, row)
+        fill_profile(family, a, b, np.int64(1), row, row)
         for j in range(m):
             row[j] *= factor
 

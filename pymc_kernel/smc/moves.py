@@ -16,27 +16,22 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from pymc_kernel.kernels.points import is_number
-from pymc_kernel.linalg import solve_lower
+from pymc_kernel.linalg import solve_lower, whiten
 from pymc_kernel.mcmc import kameleon
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
-from pymc_kernel.mcmc.kernel_hmc import check_surrogate_moves, fit_scores
 from pymc_kernel.mcmc.local_metric import local_factor
 from pymc_kernel.mcmc.noise import check_target, target_of
-from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size, surrogate_chain, vary_step_size
+from pymc_kernel.mcmc.surrogate_fit import Evaluations, Fit, Learned, check_surrogate_moves, learn, tuned
+from pymc_kernel.mcmc.trajectory import surrogate_chain, vary_step_size
 from pymc_kernel.parallel import over_row_blocks
-from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables
-from pymc_kernel.scores.validation import cross_validate
 from pymc_kernel.scores.values import Values
 from pymc_kernel.smc.local_covariances import Places, Table, local_at, propose, table
 
 __all__ = ["Evaluated", "Hamiltonian", "Kameleon", "Proposals", "Walk"]
 
-_TRIALS = 100
 _TRIAL_CHAINS = 400
-_VALIDATION = 1000
 _LONGEST_CHAIN = 32  # trajectories of a proposal
 _ENOUGH = 0.3  # correlation between both ends of a chain, on the surrogate
-_FEW_ITERATIONS = 10
 _RIDGE = 1e-9
 _SHAPE_POINTS = 500  # whose neighbourhoods are averaged, at a cost that grows by their square
 
@@ -265,13 +260,9 @@ class HamiltonianFit(NamedTuple):
     """A surrogate of the tempered density, how to move along it, and the walk beside it."""
 
     walk: Shape
-    coordinates: Shape  # of the surrogate
-    expansion: Expansion | None  # in q, x = mean + factor q; None before the first fit or where it failed
-    step_size: float
-    num_steps: int
+    fit: Fit | None  # None before the first one, or where it failed
+    learned: Learned | None  # by the last fit that did not fail
     chain_length: int  # trajectories of a proposal
-    surrogate: KernelExpansion | None
-    estimator: object
     num_fits: int
     worth: np.ndarray  # (2,), mean of acceptance times squared jump of walk and surrogate in the last move, or NaN
 
@@ -326,80 +317,45 @@ class Hamiltonian:
             the estimator learns from the particles.
         """
         shape = self.walk.fit(rng, particles, evaluated, inverse_temperature, None if learnt is None else learnt.walk)
-        if shared is not None and isinstance(self.estimator, Values):
+        if shared is not None and self.estimator.learns_from == "values":
             return shared._replace(walk=shape)
         if learnt is None:
-            learnt = HamiltonianFit(shape, shape, None, 0.0, 0, 0, None, self.estimator, 0, np.zeros(2))
-        try:
-            surrogate, estimator = self._surrogate(rng, particles, evaluated, inverse_temperature, shape, learnt)
-        except (ValueError, np.linalg.LinAlgError):
-            return learnt._replace(walk=shape, expansion=None)
-        expansion = change_variables(surrogate.expansion, shape.factor, shape.mean)
-        n = len(particles.positions)
-        places = particles.positions[rng.choice(n, min(n, _TRIAL_CHAINS), replace=False)]
-        chain_starts = np.ascontiguousarray(np.linalg.solve(shape.factor, (places - shape.mean).T).T)
-        starts = chain_starts[:_TRIALS]
-        momenta = rng.standard_normal(starts.shape)
-        step_size = choose_step_size(starts, momenta, expansion)
-        num_steps = choose_num_steps(starts, momenta, step_size, self.max_steps, expansion)
-        chain_length = _choose_chain_length(rng, chain_starts, step_size, num_steps, expansion)
-        return HamiltonianFit(
-            shape,
-            shape,
-            expansion,
-            step_size,
-            num_steps,
-            chain_length,
-            surrogate,
-            estimator,
-            learnt.num_fits + 1,
-            np.full(2, np.nan),
-        )
-
-    def _surrogate(self, rng, particles, evaluated, inverse_temperature, shape, learnt):
-        if isinstance(self.estimator, Values):
-            previous = None if learnt.surrogate is None else learnt.surrogate.hyperparameters
-            fitted = self.estimator.fit(
-                evaluated.positions,
-                evaluated.log_density(inverse_temperature),
-                rng,
-                mean=shape.mean,
-                factor=shape.factor,
-                start=previous,
-                only_start=previous is not None,
-                max_iterations=None if previous is None else _FEW_ITERATIONS,
-                noisy=self.noisy,
-            )
-            return fitted, self.estimator
-        whitened = np.linalg.solve(shape.factor, (particles.positions - shape.mean).T).T
-        estimator = learnt.estimator
-        if learnt.num_fits == 0:
-            some = whitened[rng.choice(len(whitened), min(len(whitened), _VALIDATION), replace=False)]
-            estimator = cross_validate(self.estimator, some, rng=rng).estimator
-        _, surrogate = fit_scores(rng, estimator, whitened, shape.mean, shape.factor)
-        return surrogate, estimator
+            learnt = HamiltonianFit(shape, None, None, 0, 0, np.zeros(2))
+        draws, coordinates = particles.positions, (shape.mean, shape.factor)
+        density = evaluated.log_density(inverse_temperature)
+        learned = learn(
+            rng, self.estimator, Evaluations(draws, evaluated.positions, density, self.noisy), coordinates,
+            learnt.learned, search=learnt.learned is None,
+        )  # fmt: skip
+        if learned is None:
+            return learnt._replace(walk=shape, fit=None)
+        fit = tuned(rng, learned, coordinates, draws, self.max_steps)
+        starts = draws[rng.choice(len(draws), min(len(draws), _TRIAL_CHAINS), replace=False)]
+        chain_length = _choose_chain_length(rng, whiten(starts, *coordinates), fit)
+        return HamiltonianFit(shape, fit, learned, chain_length, learnt.num_fits + 1, np.full(2, np.nan))
 
     def propose(self, rng, positions: np.ndarray, learnt: HamiltonianFit) -> Proposals:
         """Return a place for every particle by the surrogate, or by the walk for a random part of them."""
         walked = self.walk.propose(rng, positions, learnt.walk)
-        if learnt.expansion is None:
+        fit = learnt.fit
+        if fit is None:
             return walked
         n, d = positions.shape
         share = 1.0 if learnt.worth[1] < learnt.worth[0] else self.exploring_share
         is_exploring = rng.random(n) < share
         movers = np.flatnonzero(~is_exploring)
         k = len(movers)
-        randomness = _chain_randomness(rng, k, learnt.chain_length, d, learnt.step_size, learnt.num_steps)
+        randomness = _chain_randomness(rng, k, learnt.chain_length, d, fit)
         proposed, log_ratio = walked.positions, walked.log_ratio
-        shape, expansion = learnt.coordinates, learnt.expansion
+        expansion = fit.expansion
 
         def block(start, stop):
             _chains_block(
-                positions, movers, shape.mean, shape.factor, expansion, *randomness, proposed, log_ratio, start, stop
+                positions, movers, fit.mean, fit.factor, expansion, *randomness, proposed, log_ratio, start, stop
             )
 
-        over_row_blocks(block, k, 2.0 * learnt.chain_length * learnt.num_steps * expansion.coefficients.size * d)
-        jumps = (solve_triangular(shape.factor, (proposed - positions).T, lower=True) ** 2).sum(axis=0)
+        over_row_blocks(block, k, 2.0 * learnt.chain_length * fit.num_steps * expansion.coefficients.size * d)
+        jumps = (solve_triangular(fit.factor, (proposed - positions).T, lower=True) ** 2).sum(axis=0)
         return Proposals(proposed, log_ratio, is_exploring, np.where(np.isfinite(jumps), jumps, 0.0))
 
     def adapt(self, learnt: HamiltonianFit, proposals: Proposals, accept_prob: np.ndarray) -> HamiltonianFit:
@@ -414,25 +370,25 @@ class Hamiltonian:
 
     def scale_of(self, learnt: HamiltonianFit) -> float:
         """Return the step size, or the scale of the walk where there is no surrogate."""
-        return learnt.step_size if learnt.expansion is not None else self.walk.scale_of(learnt.walk)
+        return learnt.fit.step_size if learnt.fit is not None else self.walk.scale_of(learnt.walk)
 
 
-def _chain_randomness(rng, size, length, num_dims, step_size, num_steps):
+def _chain_randomness(rng, size, length, num_dims, fit):
     """Return momenta (size, length, d), and (size, length) uniforms, leapfrog steps and their sizes."""
     shape = (size, length)
-    steps = rng.integers((num_steps + 1) // 2, num_steps + 1, size=shape)
-    return rng.standard_normal((*shape, num_dims)), rng.random(shape), steps, vary_step_size(rng, step_size, shape)
+    steps = rng.integers((fit.num_steps + 1) // 2, fit.num_steps + 1, size=shape)
+    return rng.standard_normal((*shape, num_dims)), rng.random(shape), steps, vary_step_size(rng, fit.step_size, shape)
 
 
-def _choose_chain_length(rng, starts, step_size, num_steps, expansion):
+def _choose_chain_length(rng, starts, fit):
     """Return how many trajectories decorrelate the particles on the surrogate alone: 1, 2, 4, ..., 32."""
     d = starts.shape[1]
     before, here = _with_squares(starts), starts
     length = 1
     done = 0
     while True:
-        randomness = _chain_randomness(rng, len(starts), length - done, d, step_size, num_steps)
-        here = np.array([surrogate_chain(x, *r, expansion)[0] for x, *r in zip(here, *randomness, strict=True)])
+        randomness = _chain_randomness(rng, len(starts), length - done, d, fit)
+        here = np.array([surrogate_chain(x, *r, fit.expansion)[0] for x, *r in zip(here, *randomness, strict=True)])
         done = length
         if length >= _LONGEST_CHAIN or largest_correlation(before, _with_squares(here)) <= _ENOUGH:
             return length
@@ -472,7 +428,7 @@ def _chains_block(
     for j in range(start, stop):
         i = movers[j]
         solve_lower(factor, positions[i] - mean, here)
-        there, end, begin = surrogate_chain(here, momenta[j], uniforms[j], lengths[j], sizes[j], expansion)
+        there, end, begin, _ = surrogate_chain(here, momenta[j], uniforms[j], lengths[j], sizes[j], expansion)
         for a in range(here.shape[0]):
             x = mean[a]
             for b in range(a + 1):

@@ -26,6 +26,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from pymc_kernel.kernels.points import as_numbers, as_points, is_number
+from pymc_kernel.linalg import whiten
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.expansion import KernelExpansion
 from pymc_kernel.scores.finite import Finite
@@ -235,7 +236,7 @@ def _learnt(rng, state, weights, factor, config):
         return None
     # In whitened coordinates one length scale serves all directions.
     mean = weights @ state.positions
-    whitened = solve_triangular(factor, (state.positions[kept] - mean).T, lower=True).T
+    whitened = whiten(state.positions[kept], mean, factor)
     try:
         fitted = config.estimator.fit(whitened, weights[kept], rng=rng)
     except (ValueError, np.linalg.LinAlgError):
@@ -251,7 +252,7 @@ class _Whitened:
 
     def score(self, x):
         """Return the gradient at the rows of ``x`` (n, d)."""
-        whitened = solve_triangular(self.factor, (x - self.mean).T, lower=True).T
+        whitened = whiten(x, self.mean, self.factor)
         return solve_triangular(self.factor, self.fitted.score(whitened).T, lower=True, trans=1).T
 
 

@@ -31,6 +31,10 @@ __all__ = ["Config", "Info", "State", "choose_temperature", "init", "rejuvenate"
 
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 _NUM_EVALUATED = 20_000  # places remembered for surrogates
+_FEWEST_AT_MOST = 20  # moves a stage, in few dimensions
+# Moves a stage and dimension. One move of a random walk at its best scale leaves a correlation of 1 - .66 / d (Roberts,
+# Gelman and Gilks 1997), so that three a dimension leave a seventh.
+_MOVES_A_DIMENSION = 3
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,10 @@ class Config:
         Effective share of the particles after a step of temperature, in (0, 1).
     schedule : sequence of float, optional
         Fixed inverse temperatures instead, increasing to 1.
-    min_moves, max_moves : int
-        Moves of every particle at each temperature: at least and at most.
+    min_moves : int
+        Moves of every particle at each temperature, at least.
+    max_moves : int, optional
+        At most; by default three a dimension, and no less than twenty or than ``min_moves``.
     correlation : float
         Between the places before and after, the largest over coordinates, at which particles have moved enough.
     waste_free : bool
@@ -62,7 +68,7 @@ class Config:
     threshold: float = 0.5
     schedule: tuple[float, ...] | None = None
     min_moves: int = 4
-    max_moves: int = 20
+    max_moves: int | None = None
     correlation: float = 0.2
     waste_free: bool = True
     resampling: str = "systematic"
@@ -73,8 +79,8 @@ class Config:
             raise TypeError(f"moves must be a Walk, Kameleon or Hamiltonian, got {type(self.moves).__name__}.")
         if not is_number(self.threshold, 0.0, 1.0):
             raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold!r}.")
-        whole = [isinstance(n, int | np.integer) for n in (self.min_moves, self.max_moves)]
-        if not (all(whole) and 1 <= self.min_moves <= self.max_moves):
+        given = [self.min_moves] if self.max_moves is None else [self.min_moves, self.max_moves]
+        if not (all(isinstance(n, int | np.integer) for n in given) and 1 <= given[0] <= given[-1]):
             raise ValueError(f"1 <= min_moves <= max_moves is needed, got {self.min_moves!r} and {self.max_moves!r}.")
         if not is_number(self.correlation, 0.0, 1.0):
             raise ValueError(f"correlation must lie between 0 and 1, got {self.correlation!r}.")
@@ -88,6 +94,12 @@ class Config:
                 raise ValueError("schedule must be increasing inverse temperatures that end with 1.")
             if not schedule[0] > 0.0:
                 raise ValueError("schedule must begin above 0: the particles given are those at 0.")
+
+    def moves_at_most(self, num_dims: int) -> int:
+        """Return the largest number of moves of a particle at one temperature."""
+        if self.max_moves is not None:
+            return self.max_moves
+        return max(_FEWEST_AT_MOST, _MOVES_A_DIMENSION * num_dims, self.min_moves)
 
 
 class State(NamedTuple):
@@ -166,7 +178,7 @@ def _move(rng, particles, families, evaluate, inverse_temperature, state, config
     positions, prior, likelihood = (a.copy() for a in particles)
     begin = positions.copy()
     pool, correlations, seen, rates, surrogate_rates = [], [], [state.evaluated], [], []
-    for count in range(1, config.max_moves + 1):
+    for count in range(1, config.moves_at_most(positions.shape[1]) + 1):
         proposals = folds.propose(rng, moves, positions, learnt)
         new_prior, new_likelihood = evaluate(proposals.positions)
         proposed = Evaluated(proposals.positions, new_prior, new_likelihood)

@@ -160,14 +160,14 @@ def _combine(family, a, b, trace, sums, scaled, out):
 
 @numba.njit(**_OPTIONS)
 def _fill_profiles(family, a, b, argument, value, slope, curvature):
-    fill_profile(family, a, b, 0, argument, value)
+    fill_profile(family, a, b, np.int64(0), argument, value)
     if family == GAUSSIAN:
         for j in range(argument.size):
             slope[j] = -0.5 * value[j]
             curvature[j] = 0.25 * value[j]
     else:
-        fill_profile(family, a, b, 1, argument, slope)
-        fill_profile(family, a, b, 2, argument, curvature)
+        fill_profile(family, a, b, np.int64(1), argument, slope)
+        fill_profile(family, a, b, np.int64(2), argument, curvature)
 
 
 @numba.njit(**_OPTIONS)

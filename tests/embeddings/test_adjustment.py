@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pymc_kernel.embeddings.adjustment import adjusted
+from pymc_kernel.embeddings.adjustment import adjusted, order_statistic
 from tests.reference import slow_embeddings as slow
 
 RNG = np.random.default_rng(1)
@@ -60,3 +60,14 @@ def test_one_error_gone_wild_moves_no_other():
     errors[5] = 1e4
     found = np.delete(adjusted(errors, moves, np.ones(100)) - 2.0 * sign, 5)
     assert np.median(np.abs(found)) < 0.2 < np.median(np.abs(errors - 2.0 * sign))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10, 101])
+@pytest.mark.parametrize("is_rounded", [False, True])
+def test_order_statistics(rng, size, is_rounded):
+    values, work = rng.standard_normal(size), np.empty(size)
+    values = np.round(values) if is_rounded else values
+    given = values.copy()
+    found = [order_statistic(values, rank, work) for rank in range(size)]
+    np.testing.assert_array_equal(found, np.sort(values))
+    np.testing.assert_array_equal(values, given)

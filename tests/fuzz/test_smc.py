@@ -101,7 +101,7 @@ SETTINGS = {
     smc.Hamiltonian: ["estimator", "exploring_share", "max_steps"],
 }
 MEANT = [("scales", 2.0), ("scales", [1.0, 2.0]), ("scale", 2.0), ("scale", None), ("learning_rate", 2.0)]
-MEANT += [("learning_rate", None)]
+MEANT += [("learning_rate", None), ("max_moves", None)]
 
 
 @pytest.mark.parametrize(("config", "name"), [(c, name) for c, names in SETTINGS.items() for name in names])

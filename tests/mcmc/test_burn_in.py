@@ -108,4 +108,4 @@ def test_a_chain_that_starts_in_the_bulk_soon_begins_to_learn(rng):
         state, info = kh.step(rng, state, lambda x: -0.5 * x @ x, config)
         state = kh.learn_from(state, info, config)
     assert state.arrival is None
-    assert state.num_learnt > 50
+    assert state.num_learned > 50

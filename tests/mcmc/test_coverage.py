@@ -8,6 +8,8 @@ from scipy import stats
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc.coverage import coverage_of, is_missing_mass, pareto_shape
 from pymc_kernel.mcmc.history import append
+from pymc_kernel.mcmc.moves import FOUR
+from pymc_kernel.mcmc.surrogate_fit import Fit, Learned
 from pymc_kernel.scores import Values
 from pymc_kernel.scores.expansion import scaled_expansion
 
@@ -51,16 +53,15 @@ def tuned(spread, rng, config):
     surrogate = Values().fit(points, -0.5 * (points**2).sum(axis=1) / spread**2, rng, noisy=False)
     expansion, unit = surrogate.expansion, np.eye(2)
     flattened = scaled_expansion(expansion, 0.5)
-    fit = kh.Fit(
-        np.zeros(2), unit, expansion, flattened, 0.5 * spread, 5, surrogate, Values(), 0.0, (np.zeros(2), unit)
-    )
+    learned = Learned(surrogate, Values(), 0.0)
+    fit = Fit(np.zeros(2), unit, expansion, flattened, 0.5 * spread, 5, learned, (np.zeros(2), unit))
     state = kh.init(np.zeros(2), 0.0, config)._replace(fit=fit, arrival=None)
-    measures = np.zeros_like(state.measures)
-    measures[kh.KINDS.index("4 trajectories")] = 1.0
+    jumps = np.zeros_like(state.choice.jumps)
+    jumps[FOUR.place] = 1.0
     levels, visited = state.levels, state.visited
     for x in points:
         levels, visited = append(levels, np.zeros(1)), append(visited, x)
-    return kh.finish(state._replace(measures=measures, levels=levels, visited=visited), config)
+    return kh.finish(state._replace(choice=state.choice._replace(jumps=jumps), levels=levels, visited=visited), config)
 
 
 @pytest.mark.parametrize(("spread", "is_missing"), [(0.6, True), (1.0, False), (1.3, False)])
@@ -73,7 +74,7 @@ def test_a_chain_says_that_its_surrogate_is_too_narrow(spread, is_missing, rng):
     assert state.excesses.count == 1000
     found = kh.coverage(state)
     assert is_missing_mass(found) == is_missing
-    here = state.log_density - state.fit.surrogate.log_density(state.position[None])[0]
+    here = state.log_density - state.fit.learned.surrogate.log_density(state.position[None])[0]
     assert state.excesses.buffer[999, 0] == pytest.approx(here, abs=1e-6)
     # Nothing of one chain is left for the next, and estimates are as noisy as their weights.
     assert kh.relocate(state, np.ones(2), -1.0).excesses.count == 0

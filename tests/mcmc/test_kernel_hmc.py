@@ -10,10 +10,27 @@ from case_studies.targets import banana, correlated_gaussian, linear_regression
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc import pooled
+from pymc_kernel.mcmc import moves, pooled, surrogate_fit, trajectory
 from pymc_kernel.mcmc.history import append
 
-KINDS = [k for k in kh.KINDS if k != "survey"]
+KINDS = [name for name in moves.NAMES if name != "survey"]
+
+
+def only(state, name):
+    """Return the state with one kind of move."""
+    return state._replace(choice=state.choice._replace(shares=(np.array(moves.NAMES) == name).astype(float)))
+
+
+def worth(state, **measures):
+    """Return the state in which kinds of moves have been measured so, the others zero."""
+    jumps = np.zeros_like(state.choice.jumps)
+    for move, measure in measures.items():
+        jumps[getattr(moves, move.upper()).place] = measure
+    return state._replace(choice=state.choice._replace(jumps=jumps))
+
+
+def surrogate_share(state):
+    return state.choice.shares[moves.ALONG_SURROGATE].sum()
 
 
 def misled(rng, estimator):
@@ -28,13 +45,13 @@ def misled(rng, estimator):
         levels = append(levels, np.array([value]))
     walk = state.walk._replace(mean=points.mean(axis=0), factor=np.linalg.cholesky(np.cov(points.T)))
     state = state._replace(evaluated=evaluated, visited=visited, levels=levels, walk=walk, arrival=None)
-    return state._replace(fit=kh.refit(rng, [state], config)), config
+    return state._replace(fit=surrogate_fit.refit(rng, [state], config)), config
 
 
 def moved(rng, target, kind, estimator, num_points, num_steps=5):
     """Draw exactly from the target, move by a frozen transition of one kind, return positions and acceptance."""
     state, config = misled(rng, estimator)
-    state = state._replace(shares=np.eye(len(kh.KINDS))[kh.KINDS.index(kind)])
+    state = only(state, kind)
     points, accepted = target.sample(rng, num_points), 0
     for i, x in enumerate(points):
         here = kh.relocate(state, x, target.log_density(x))
@@ -69,14 +86,14 @@ def test_chains_on_the_surrogate_accept_by_its_energy(rng):
     for _ in range(100):
         start, momenta, uniforms = rng.standard_normal(2), rng.standard_normal((3, 2)), rng.random(3)
         lengths, sizes = rng.integers(1, 5, size=3), rng.uniform(1.0, 2.5, size=3)
-        there, value = start, kh.leapfrog(start, momenta[0], 0.0, 1, expansion)[2]
+        there, value = start, trajectory.leapfrog(start, momenta[0], 0.0, 1, expansion)[2]
         for t in range(3):
-            end, momentum, new = kh.leapfrog(there, momenta[t], sizes[t], lengths[t], expansion)
+            end, momentum, new = trajectory.leapfrog(there, momenta[t], sizes[t], lengths[t], expansion)
             gain = new - value - 0.5 * momentum @ momentum + 0.5 * momenta[t] @ momenta[t]
             accepted.append(uniforms[t] < math.exp(min(gain, 0.0)))
             if accepted[-1]:
                 there, value = end, new
-        found, last, _ = kh.surrogate_chain(start, momenta, uniforms, lengths, sizes, expansion)
+        found, last, *_ = trajectory.surrogate_chain(start, momenta, uniforms, lengths, sizes, expansion)
         np.testing.assert_allclose(found, there, rtol=1e-10)
         assert abs(last - value) < 1e-8
     assert 0.1 < np.mean(accepted) < 0.9
@@ -92,12 +109,12 @@ def test_every_estimator_is_invariant(estimator, rng):
 
 @pytest.mark.parametrize("kind", ["trajectory", "4 trajectories", "8 trajectories on the flattened surrogate"])
 def test_invariance_test_sees_a_missing_ratio(kind, rng, monkeypatch):
-    along = kh._along_surrogate
+    along = moves.along_surrogate
 
     def without_ratio(*arguments):
-        return *along(*arguments)[:3], 0.0
+        return *along(*arguments)[:2], 0.0
 
-    monkeypatch.setattr(kh, "_along_surrogate", without_ratio)
+    monkeypatch.setattr(moves, "along_surrogate", without_ratio)
     target = banana(0.1, 25.0, num_dims=2)
     assert worst_p_value(target, moved(rng, target, kind, S.Values(), 2000, num_steps=10)[0]) < 1e-6
 
@@ -141,9 +158,10 @@ def test_fits_become_rarer_and_end_before_tuning_does():
 def test_nothing_changes_after_tuning(rng):
     config = kh.Config()
     _, state, _ = run(rng, lambda x: -0.5 * x @ x, np.ones(3), draws=1)
-    assert state.shares.sum() == pytest.approx(1.0)
-    assert state.shares[kh.KINDS.index("survey")] == 0.0
-    assert state.shares[:2].sum() >= config.exploring_share - 1e-12
+    shares = state.choice.shares
+    assert shares.sum() == pytest.approx(1.0)
+    assert shares[moves.SURVEY.place] == 0.0
+    assert shares[:2].sum() >= config.exploring_share - 1e-12
     later = state
     for _ in range(50):
         later, info = kh.step(rng, later, lambda x: -0.5 * x @ x, config)
@@ -151,17 +169,17 @@ def test_nothing_changes_after_tuning(rng):
     assert later.fit is state.fit
     assert later.visited is state.visited
     assert later.walk is state.walk
-    np.testing.assert_array_equal(later.shares, state.shares)
+    np.testing.assert_array_equal(later.choice.shares, shares)
 
 
 def test_a_survey_evaluates_and_never_moves(rng):
     state, config = misled(rng, S.Values())
-    [places] = kh.places_to_survey(rng, [state], state.fit)
-    covariance = state.fit.surrogate.covariance(places)
+    [places] = surrogate_fit.places_to_survey(rng, [state], state.fit)
+    covariance = state.fit.learned.surrogate.covariance(places)
     assert len(places) > 5
     # The most uncertain come first, and each is judged given those before.
     assert np.argmax(np.diag(covariance)[:5]) <= 1
-    state = state._replace(survey=places, shares=np.eye(len(kh.KINDS))[kh.KINDS.index("survey")])
+    state = only(state._replace(survey=places), "survey")
     seen = []
 
     def density(x):
@@ -183,7 +201,7 @@ def test_surrogate_moves_are_nearly_independent_draws_on_a_banana(rng):
     assert calls <= 3001
     assert smallest_bulk_ess(draws[None]) > 400
     assert worst_p_value_of_chain(target, draws) > 1e-4
-    assert state.fit.quality < 1.0
+    assert state.fit.learned.quality < 1.0
 
 
 def worst_p_value_of_chain(target, draws):
@@ -195,7 +213,7 @@ def worst_p_value_of_chain(target, draws):
 def test_score_matching_surrogates_move(name, rng):
     estimator = {"lite": S.Lite(max_points=300), "finite": S.Finite(), "nystrom": S.Nystrom(num_basis=20)}[name]
     draws, state, _ = run(rng, lambda x: -0.5 * x @ x, np.ones(3), kh.Config(estimator), tune=600)
-    assert state.shares[2:].sum() > 0.2
+    assert state.choice.shares[2:].sum() > 0.2
     assert smallest_bulk_ess(draws[None]) > 150
     np.testing.assert_allclose(draws.std(axis=0), 1.0, atol=0.25)
 
@@ -267,53 +285,44 @@ def jagged(x):
 
 
 @pytest.mark.parametrize(
-    ("worth", "share"), [(0.0, 0.0), (0.04, 0.0), (0.07, 0.2), (0.2, 0.9)], ids=["nothing", "worse", "little", "much"]
+    ("measure", "share"), [(0.0, 0.0), (0.04, 0.0), (0.07, 0.2), (0.2, 0.9)], ids=["nothing", "worse", "little", "much"]
 )
-def test_the_share_of_surrogate_moves_is_what_they_are_worth(worth, share, rng):
-    assert_share_after_tuning(S.Values(), worth, share, rng)
+def test_the_share_of_surrogate_moves_is_what_they_are_worth(measure, share, rng):
+    assert_share_after_tuning(S.Values(), measure, share, rng)
 
 
 @pytest.mark.parametrize(
-    ("worth", "share"), [(0.04, 0.0), (0.2, 0.2), (0.3, 0.9)], ids=["worse", "not clearly better", "much"]
+    ("measure", "share"), [(0.04, 0.0), (0.2, 0.2), (0.3, 0.9)], ids=["worse", "not clearly better", "much"]
 )
-def test_a_surrogate_of_scores_has_to_be_better_to_be_trusted(worth, share, rng):
-    assert_share_after_tuning(S.Lite(max_points=100), worth, share, rng)
+def test_a_surrogate_of_scores_has_to_be_better_to_be_trusted(measure, share, rng):
+    assert_share_after_tuning(S.Lite(max_points=100), measure, share, rng)
 
 
-def assert_share_after_tuning(estimator, worth, share, rng):
+def assert_share_after_tuning(estimator, measure, share, rng):
     state, config = misled(rng, estimator)
-    measures = np.zeros_like(state.measures)
-    measures[0], measures[1] = 0.05, 0.01
-    measures[kh.KINDS.index("4 trajectories")] = worth
-    shares = kh.finish(state._replace(measures=measures), config).shares
-    assert shares[2:].sum() == pytest.approx(share)
-    assert shares.sum() == pytest.approx(1.0)
+    state = kh.finish(worth(state, walk=0.05, difference=0.01, four=measure), config)
+    assert surrogate_share(state) == pytest.approx(share)
+    assert state.choice.shares.sum() == pytest.approx(1.0)
 
 
 def test_a_chain_whose_log_density_still_rises_does_not_trust_its_surrogate(rng):
     state, config = misled(rng, S.Values())
-    measures = np.zeros_like(state.measures)
-    measures[0], measures[kh.KINDS.index("4 trajectories")] = 0.05, 0.5
     rising = state.levels.buffer.copy()
     rising[:80, 0] = np.arange(80.0)
-    state = state._replace(measures=measures)
-    assert kh.finish(state, config).shares[2:].sum() == pytest.approx(0.9)
+    state = worth(state, walk=0.05, four=0.5)
+    assert surrogate_share(kh.finish(state, config)) == pytest.approx(0.9)
     state = state._replace(levels=state.levels._replace(buffer=rising))
-    assert kh.finish(state, config).shares[2:].sum() == pytest.approx(0.2)
+    assert surrogate_share(kh.finish(state, config)) == pytest.approx(0.2)
 
 
 def test_a_dropped_surrogate_leaves_the_walk_nine_moves_in_ten(rng):
     state, config = misled(rng, S.Values())
-    measures = np.zeros_like(state.measures)
-    measures[0], measures[1] = 0.05, 0.01
-    tuning = np.zeros(len(kh.KINDS))
-    tuning[:2] = 0.7, 0.3
-    without = state._replace(fit=None, shares=tuning)
-    walks = [kh.finish(s._replace(measures=measures), config).shares[0] for s in (state, without)]
-    np.testing.assert_allclose(walks, 0.9)
+    without = state._replace(fit=None, choice=moves.with_difference(state.choice))
+    states = [kh.finish(worth(s, walk=0.05, difference=0.01), config) for s in (state, without)]
+    np.testing.assert_allclose([s.choice.shares[0] for s in states], 0.9)
     # Differences that are worth more keep their part.
-    measures[1] = 0.06
-    assert kh.finish(state._replace(measures=measures), config).shares[0] == pytest.approx(0.7)
+    better = kh.finish(worth(state, walk=0.05, difference=0.06), config)
+    assert better.choice.shares[0] == pytest.approx(0.7)
 
 
 def test_the_walk_keeps_its_step_when_learning_begins():
@@ -371,7 +380,7 @@ def test_a_surrogate_that_does_not_help_costs_at_most_three_tenths(estimator, lo
 @pytest.mark.parametrize("tune", [0, 1, 5])
 def test_tuning_too_short_to_learn_from(tune, rng):
     draws, state, _ = run(rng, lambda x: -0.5 * x @ x, np.ones(2), tune=tune, draws=300)
-    assert state.shares[:2].sum() > 0.1
+    assert state.choice.shares[:2].sum() > 0.1
     assert 0.3 < draws.std() < 3.0
 
 
@@ -379,7 +388,7 @@ def test_a_fit_that_fails_keeps_the_old_one(rng):
     state, config = misled(rng, S.Values())
     one = {name: getattr(state, name)._replace(count=1) for name in ("evaluated", "visited", "levels")}
     empty = state._replace(**one)
-    assert kh.refit(rng, [empty], config) is None
+    assert surrogate_fit.refit(rng, [empty], config) is None
 
 
 # -- several chains -----------------------------------------------------------------------------------------
@@ -399,7 +408,7 @@ def test_chains_that_learn_together_share_one_surrogate(rng):
     assert sum(s.evaluated.count for s in states) > 1000
     template = pooled.frozen(states, config)
     assert template.evaluated.count == 0
-    assert template.shares.sum() == pytest.approx(1.0)
+    assert template.choice.shares.sum() == pytest.approx(1.0)
     draws = []
     for s in states:
         here = kh.relocate(template, s.position, s.log_density)
@@ -429,7 +438,7 @@ def test_joint_shape_is_that_of_all_points(rng):
         state = kh.init(points[0], 0.0, config)
         factor = np.linalg.cholesky(np.cov(points.T, bias=True))
         states.append(state._replace(walk=state.walk._replace(mean=points.mean(axis=0), factor=factor)))
-    mean, factor = kh.joint_shape(states)
+    mean, factor = surrogate_fit.joint_shape(states)
     both = np.concatenate(groups)
     np.testing.assert_allclose(mean, both.mean(axis=0))
     np.testing.assert_allclose(factor @ factor.T, np.cov(both.T, bias=True))
@@ -439,7 +448,7 @@ def test_joint_shape_of_chains_on_a_line():
     """The covariance is singular in floating point: whether it factors may hang on no processor."""
     state = kh.init(np.zeros(2), 0.0, kh.Config())
     line = state._replace(walk=state.walk._replace(factor=np.array([[1e-6, 0.0], [1.0, 1e-9]])))
-    _, factor = kh.joint_shape([line, line])
+    _, factor = surrogate_fit.joint_shape([line, line])
     np.testing.assert_allclose(factor @ factor.T, [[1e-12, 1e-6], [1e-6, 1.0]], rtol=1e-8)
     assert (np.diag(factor) > 0.0).all()
 

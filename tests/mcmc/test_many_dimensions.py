@@ -7,6 +7,7 @@ from case_studies.targets import correlated_gaussian
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc.history import append
+from pymc_kernel.mcmc.surrogate_fit import refit
 
 NUM_DIMS = 24  # a quadratic has 325 coefficients
 PLACE = np.linspace(-2.0, 3.0, NUM_DIMS)
@@ -45,7 +46,7 @@ def test_trajectories_run_in_the_shape_of_the_quadratic(rng):
     target, points, values = evaluations(rng, 400)
     config = kh.Config(S.Values(max_iterations=5))
     state = state_of(points, values, config)
-    learnt = kh.refit(rng, [state], config)
+    learnt = refit(rng, [state], config)
     exact = np.cov(target.sample(rng, 100_000).T)
     np.testing.assert_allclose(learnt.factor @ learnt.factor.T, exact, atol=0.02 * exact.max())
     np.testing.assert_allclose(learnt.factor, np.tril(learnt.factor), atol=1e-12)
@@ -60,6 +61,6 @@ def test_a_quadratic_without_a_maximum_is_no_shape(rng):
     _, points, values = evaluations(rng, 400)
     config = kh.Config(S.Values(max_iterations=5))
     saddle = values + 40.0 * (points[:, 0] - PLACE[0]) ** 2
-    learnt = kh.refit(rng, [state_of(points, saddle, config)], config)
-    assert learnt.surrogate.has_trend
+    learnt = refit(rng, [state_of(points, saddle, config)], config)
+    assert learnt.learned.surrogate.has_trend
     assert learnt.factor is learnt.shape[1]

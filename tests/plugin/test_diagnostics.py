@@ -288,16 +288,3 @@ def test_wrong_draws_are_refused(small):
         pk.ksd(idata, model=model, var_names="product")
     with pytest.raises(TypeError, match="No model on context stack"):
         pk.ksd(idata)
-
-
-def test_plots_on_no_backend(small):
-    model, idata = small
-    report = pk.ksd_test(idata, model=model, num_replicates=50)
-    panels = pk.plot_ksd(report, backend="none")
-    assert {"joint", "scale", "level", "share"} <= set(panels.viz["plot"].data_vars)
-    drawn = panels.viz["observed"]["joint"].item()
-    assert report.ksd in [v for v in drawn.values() if isinstance(v, float)]
-    evolution = pk.plot_ksd_evolution(idata, model=model, num_sizes=3, num_replicates=50, backend="none")
-    assert evolution.viz["plot"].sizes["chain"] == 2
-    matrix = pk.plot_stein_thin(idata, 10, model=model, var_names=["scale", "level"], backend="none")
-    assert matrix.viz["chosen"] is not None

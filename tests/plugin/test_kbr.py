@@ -1,3 +1,6 @@
+import inspect
+import warnings
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -257,3 +260,45 @@ def test_later_rounds_need_the_density_of_the_prior():
 def test_too_few_simulations_are_said():
     with pytest.warns(UserWarning, match=r"should not be trusted.*rounds=2"):
         pk.sample_kbr(model=normal_model(), num_simulations=25, draws=20, **QUIET)
+
+
+@pytest.mark.parametrize("sample", [pk.sample_kbr, pk.sample_abc])
+def test_arguments_that_are_not_there_say_what_to_do(sample):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("theta"), observed=1.0)
+    name = sample.__name__
+    with pytest.raises(
+        TypeError, match=f"first argument of {name} .* got 2000. .* say num_simulations=2000; .* draws=2000"
+    ):
+        sample(2000, model=model)
+    with pytest.raises(TypeError, match=r"must be the DataTree .* got Dataset; without it"):
+        sample(xr.Dataset(), model=model)
+    with pytest.raises(
+        TypeError, match=f"{name} has no argument 'n_simulations'; do you mean num_simulations=. It takes"
+    ):
+        sample(n_simulations=2000, model=model)
+    with pytest.raises(TypeError, match="'seed'; do you mean random_seed="):
+        sample(seed=1, model=model)
+    with pytest.raises(
+        TypeError, match=f"{name} takes 2 arguments without a name .simulations, draws., got 3: .* chains=2"
+    ):
+        sample(None, 1000, 2)
+    assert list(inspect.signature(sample).parameters)[:3] == ["simulations", "draws", "chains"]
+
+
+@pytest.mark.parametrize("sample", [pk.sample_kbr, pk.sample_abc])
+def test_warnings_point_to_the_caller(sample):
+    """Of data that no simulation is like, of a potential and of simulations that failed."""
+
+    def fails_in_part(rng, theta, size):
+        return np.nan if theta > 0.0 else rng.normal(theta)
+
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        pm.Potential("told", -(theta**2))
+        pk.KernelABC("y", fails_in_part, theta, observed=50.0, epsilon=1.0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        sample(num_simulations=300, chains=1, draws=10, model=model, random_seed=1, progressbar=False)
+    assert len(said) == 3
+    assert {one.filename for one in said} == {__file__}

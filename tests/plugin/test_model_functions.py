@@ -6,10 +6,11 @@ import pytensor.tensor as pt
 import pytest
 from pymc.blocking import DictToArrayBijection
 from pytensor import wrap_py
+from scipy.special import logit
 
 import pymc_kernel as pk
 from pymc_kernel.errors import NonFiniteStartError
-from pymc_kernel.plugin.model_functions import compile_log_density, unconstrained_draws
+from pymc_kernel.plugin.model_functions import compile_log_density, elementwise_transform, unconstrained_draws
 
 pytestmark = pytest.mark.usefixtures("quick_models")
 
@@ -85,3 +86,28 @@ def test_a_black_box_that_always_fails_is_said_with_its_error():
         step.setup_chain(np.random.default_rng(1), 100, 10)
         with pytest.raises(NonFiniteStartError, match="ZeroDivisionError: no such rate"):
             step.step({"theta": np.array(0.0)})
+
+
+def test_transforms_of_single_numbers():
+    """Forward and back are inverse to each other, each element within bounds of its own."""
+    with pm.Model() as model:
+        positive = pm.HalfNormal("positive")
+        pm.Uniform("between", [0.0, 10.0], [1.0, 30.0], shape=2)
+        pm.Beta("share", 2.0, 3.0)
+        pm.Normal("free")
+        pm.Uniform("below_positive", 0.0, positive)
+        pm.Dirichlet("simplex", np.ones(3))
+        pm.Normal("ordered", [0.0, 1.0], transform=pm.distributions.transforms.ordered)
+        pm.Deterministic("twice", 2.0 * positive)
+    draws = {"positive": [0.01, 3.0], "between": [[0.1, 11.0], [0.9, 29.0]], "share": [0.2, 0.95]}
+    ends = {"positive": (0.0, np.inf), "between": (np.array([0.0, 10.0]), np.array([1.0, 30.0])), "share": (0.0, 1.0)}
+    for name, values in draws.items():
+        low, high = ends[name]
+        transform = elementwise_transform(model, name)
+        values = np.array(values)
+        free = transform.forward(values)
+        np.testing.assert_allclose(transform.backward(free), values)
+        expected = np.log(values) if name == "positive" else logit((values - low) / (high - low))
+        np.testing.assert_allclose(free, expected)
+    for name in ("free", "below_positive", "simplex", "ordered", "twice", "unknown"):
+        assert elementwise_transform(model, name) is None

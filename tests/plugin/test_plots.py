@@ -2,11 +2,100 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 
+import matplotlib.pyplot as plt
 import numpy as np
+import pymc as pm
 import pytest
 import xarray as xr
+from scipy import stats
+from scipy.special import logit
 
 import pymc_kernel as pk
+from pymc_kernel.plugin.diagnostics import KSDReport
+from pymc_kernel.plugin.panels import WIDTH
+
+pytestmark = pytest.mark.usefixtures("quick_models")
+
+BACKENDS = ("none", "matplotlib", "bokeh", "plotly")
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def shown(collection):
+    """What is said around the panels of a picture on one of the four backends, and how wide it is."""
+    figure = collection.viz["figure"].item()
+    panels = (
+        [collection.iget_target(0, 0)]
+        if "plot" in collection.viz.children
+        else [collection.viz["plot"].values.ravel()[0]]
+    )
+    panel = panels[0]
+    match collection.backend:
+        case "none":
+            texts = {e["function"]: e.get("string", e.get("labels")) for e in panel if "string" in e or "labels" in e}
+            return {"width": figure["figsize"][0], "legend": None} | texts
+        case "matplotlib":
+            figure.canvas.draw()
+            return {
+                "width": figure.get_size_inches()[0] * figure.dpi,
+                "legend": [text.get_text() for legend in figure.legends for text in legend.get_texts()],
+                "xlabel": panel.get_xlabel(),
+                "ylabel": panel.get_ylabel(),
+                "title": panel.get_title(),
+                "yticks": [text.get_text() for text in panel.get_yticklabels()],
+            }
+        case "bokeh":
+            return {
+                "width": sum(plot.width for plot, row, _ in figure.children if row == 0),
+                "legend": [
+                    item.label.value
+                    for plot, row, _ in figure.children
+                    if row == 0
+                    for legend in plot.legend
+                    for item in legend.items
+                ],
+                "xlabel": panel.xaxis.axis_label,
+                "ylabel": panel.yaxis.axis_label,
+                "title": panel.title.text,
+                "yticks": list(panel.yaxis.major_label_overrides.values()),
+            }
+        case "plotly":
+            return {
+                "width": figure.layout.width,
+                "legend": [trace.name for trace in figure.data if trace.showlegend],
+                "xlabel": figure.layout.xaxis.title.text,
+                "ylabel": figure.layout.yaxis.title.text,
+                "title": next((a.text for a in figure.layout.annotations if a.text.strip()), None),
+                "yticks": list(figure.layout.yaxis.ticktext or ()),
+            }
+
+
+def check_page(said, legend):
+    assert said["width"] == pytest.approx(WIDTH, abs=5)
+    if said["legend"] is not None:
+        assert said["legend"] == legend
+
+
+def report(rng, shares):
+    """A test of parameters of which each has a null around 1 / its number, by variables."""
+    count = sum(np.size(s) for s in shares.values())
+    null = xr.Dataset(
+        {
+            name: ((*dims, "replicate"), rng.gamma(50.0, 0.02 / count, size=(*np.shape(s), 400)))
+            for name, s in shares.items()
+            for dims in [["group"][: np.ndim(s)]]
+        },
+        {"group": [f"g{i}" for i in range(max(np.size(s) for s in shares.values()))]},
+    )
+    parts = null.isel(replicate=0, drop=True)
+    parts = xr.Dataset({name: parts[name].copy(data=s) for name, s in shares.items()}, parts.coords)
+    joint = np.sqrt(sum(v.sum([d for d in v.dims if d != "replicate"]) for v in null.data_vars.values()).values)
+    test = pk.stein.KSDTest(1.0, 0.25, joint, np.quantile(joint, [0.05, 0.95]), np.ones(count), None, None, 400, 1, 0.5)
+    return KSDReport(test, parts, parts * 0.0 + 0.125, null, ())
 
 
 @pytest.fixture
@@ -98,3 +187,206 @@ def test_densities_of_what_has_none(rng):
     assert heights.max() == pytest.approx(0.4, abs=0.12)
     with pytest.raises(ValueError, match="count have no density"):
         pk.plot_density(tree, var_names=["count"])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_discrepancies_in_rows(backend, rng):
+    told = report(rng, {"level": np.array([0.25, 0.2, 0.1]), "scale": 0.45})
+    collection = pk.plot_ksd(told, backend=backend)
+    said = shown(collection)
+    check_page(said, ["the draws", "draws from the model (90 %)"])
+    assert said["xlabel"] == "KSD / its median under the model"
+    assert said["title"].startswith("KSD 1, expected 0.9")
+    assert said["yticks"] == ["all together", "level[g0]", "level[g1]", "level[g2]", "scale"]
+    assert collection.viz["plot"].size == 1
+    if backend == "none":
+        middle = np.sqrt(np.median(told.null["level"], axis=1))
+        own = collection.viz["observed"]["level"]
+        np.testing.assert_allclose([one["x"][0] for one in own.values], np.sqrt([0.25, 0.2, 0.1]) / middle)
+        assert [one["y"][0] for one in own.values] == [3.0, 2.0, 1.0]
+        # The joint result is set apart, and every row has its own band and p-value.
+        assert collection.viz["observed"]["all together"].item()["y"][0] == 4.6
+        band = collection.viz["null_band"]["scale"].item()
+        expected = np.sqrt(np.quantile(told.null["scale"], [0.05, 0.95]) / np.median(told.null["scale"]))
+        np.testing.assert_allclose(band["x"], expected, rtol=1e-3)
+        np.testing.assert_array_equal(band["y"], 0.0)
+        assert collection.viz["p_value"]["all together"].item()["string"] == "0.250"
+        assert collection.viz["p_value"]["scale"].item()["string"] == "0.125"
+
+
+def test_rows_of_too_many_parameters(rng):
+    told = report(rng, {"level": np.arange(1.0, 46.0) / 1000.0, "joint": 1.0})
+    with pytest.warns(UserWarning, match="46 parameters are too many for one picture: the 40 .* by var_names="):
+        collection = pk.plot_ksd(told, backend="none")
+    drawn = collection.viz["observed"]
+    assert [v is None for v in drawn["level"].values] == [True] * 6 + [False] * 39
+    assert drawn["joint"].item()["y"] == 0.0  # a parameter of this name is not the joint result
+    assert len(shown(collection)["yticks"]) == 41
+
+
+@pytest.fixture(scope="module")
+def normal():
+    """Three chains of a standard normal distribution in two dimensions, the last with a mean that is off."""
+    rng = np.random.default_rng(3)
+    draws = rng.normal(size=(3, 200, 2))
+    draws[2] += 0.5
+    with pm.Model() as model:
+        pm.Normal("x", shape=2)
+    return model, xr.DataTree.from_dict({"posterior": xr.Dataset({"x": (("chain", "draw", "x_dim_0"), draws)})})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_evolution_in_one_panel(backend, normal):
+    model, tree = normal
+    collection = pk.plot_ksd_evolution(
+        tree, score=lambda x: -x, model=model, num_sizes=3, num_replicates=60, backend=backend
+    )
+    said = shown(collection)
+    check_page(said, ["chain 0", "chain 1", "chain 2", "draws from the model (90 %)"])
+    assert (said["xlabel"], said["ylabel"]) == ("draws of each chain", "KSD / its median under the model")
+    assert collection.viz["plot"].size == 1
+    if backend == "none":
+        lines = np.array([line["y"] for line in collection.viz["ksd"]["ksd"].values])
+        band = collection.viz["null_band"]["ksd"].item()
+        np.testing.assert_array_equal(collection.viz["ksd"]["ksd"].values[0]["x"], [66, 133, 200])
+        assert (band["y_bottom"] < 1.0).all()
+        assert (band["y_top"] > 1.0).all()
+        assert (lines[:2, -1] < band["y_top"][-1]).all()  # where draws are right
+        assert lines[2, -1] > max(1.5, lines[2, 0])  # a bias shows the more, the more draws there are
+        colors = {line["color"] for line in collection.viz["ksd"]["ksd"].values}
+        assert len(colors) == 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_chosen_draws_in_pairs(backend, rng):
+    names = [f"x{i}" for i in range(5)]
+    draws = {name: (("chain", "draw"), rng.normal(size=(2, 60))) for name in names}
+    draws["theta"] = (("chain", "draw", "school"), rng.normal(size=(2, 60, 2)))
+    tree = xr.DataTree.from_dict({"posterior": xr.Dataset(draws, {"school": ["a", "b"]})})
+    with pm.Model(coords={"school": ["a", "b"]}) as model:
+        for name in names:
+            pm.Normal(name)
+        pm.Normal("theta", dims="school")
+    with pytest.warns(UserWarning, match="7 parameters make 49 panels: pairs of x0, x1, x2, x3, x4 .* max_parameters="):
+        matrix = pk.plot_stein_thin(tree, 10, model=model, score=lambda x: -x, backend=backend)
+    check_page(shown(matrix), ["all draws", "chosen"])
+    assert matrix.viz["plot"].shape == (5, 5)
+    own = ["x3", "theta"]
+    matrix = pk.plot_stein_thin(
+        tree, 10, model=model, score=lambda x: -x, var_names=own, coords={"school": ["b"]}, backend=backend
+    )
+    assert matrix.viz["var_name_x"].values.tolist() == ["x3", "theta[b]"]
+    if backend == "none":
+        panels = matrix.viz["plot"].values
+        texts = [[e["string"] for e in panel if e["function"] == "text"] for panel in panels.ravel()]
+        assert texts == [["x3"], [], [], ["theta[b]"]]  # each name once, and no panel without a name or points
+        below, above = ([e["x"] for e in panel if e["function"] == "scatter"] for panel in (panels[1, 0], panels[0, 1]))
+        assert [len(x) for x in below] == [120, 10]
+        assert [len(x) for x in above] == [10]
+        np.testing.assert_array_equal(below[0], draws["x3"][1].ravel())
+        assert set(above[0]) <= set(draws["theta"][1][..., 1].ravel())
+    with pytest.raises(ValueError, match="x1 has no pairs"):
+        pk.plot_stein_thin(tree, 10, model=model, score=lambda x: -x, var_names="x1", backend=backend)
+
+
+@pytest.fixture(scope="module")
+def bounded():
+    """A model with a parameter for each kind of bound, and draws from its prior."""
+    with pm.Model(coords={"group": ["a", "b"]}) as model:
+        tau = pm.Gamma("tau", 2.0, 1.0)
+        pm.Uniform("between", [0.0, 10.0], [1.0, 30.0], dims="group")
+        pm.Uniform("below_tau", 0.0, tau)
+        pm.VonMises("angle", 3.0, 4.0)
+        pm.Deterministic("root", tau**0.5)
+    rng = np.random.default_rng(4)
+    draws = {
+        "tau": rng.gamma(2.0, size=(2, 200)),
+        "between": rng.uniform([0.0, 10.0], [1.0, 30.0], size=(2, 200, 2)),
+        "below_tau": rng.uniform(size=(2, 200)),
+        "angle": rng.vonmises(3.0, 4.0, size=(2, 200)),
+    }
+    draws |= {"below_tau": draws["below_tau"] * draws["tau"], "root": np.sqrt(draws["tau"])}
+    values = {name: (["chain", "draw", "group"][: values.ndim], values) for name, values in draws.items()}
+    return model, xr.DataTree.from_dict({"posterior": xr.Dataset(values, {"group": ["a", "b"]})})
+
+
+def curve(collection, name, **chosen):
+    one = collection.viz["density"][name].sel(chosen).item()
+    return one["x"], one["y"]
+
+
+def test_no_density_beyond_a_bound(bounded):
+    model, tree = bounded
+    posterior = tree["posterior"].to_dataset()
+    collection = pk.plot_density(tree, model=model, backend="none")
+    x, density = curve(collection, "tau")
+    assert x.min() > 0.0
+    assert np.trapezoid(density, x) == pytest.approx(1.0, abs=0.02)
+    # It is the estimate of the logarithm with the Jacobian of the exponential.
+    logs = np.log(posterior["tau"].values.ravel())
+    fit = pk.density.BayesianKDE("isotropic").fit(logs)
+    expected = np.exp(fit.log_density(np.log(x))) / x
+    smooth = x > 0.2  # nearer to zero it is an average over the width of a point
+    np.testing.assert_allclose(density[smooth], expected[smooth], rtol=0.01, atol=1e-3)
+    assert np.trapezoid(np.abs(density - stats.gamma(2.0).pdf(x)), x) < 0.15
+    for group, low, high in (("a", 0.0, 1.0), ("b", 10.0, 30.0)):
+        x, density = curve(collection, "between", group=group)
+        assert low < x.min() < low + 0.02 * (high - low)
+        assert high > x.max() > high - 0.02 * (high - low)
+        inside = np.abs(x - (low + high) / 2.0) < 0.4 * (high - low)
+        shares = (posterior["between"].sel(group=group).values.ravel() - low) / (high - low)
+        places = (x[inside] - low) / (high - low)
+        slope = (high - low) * places * (1.0 - places)
+        fit = pk.density.BayesianKDE("isotropic").fit(logit(shares))
+        np.testing.assert_allclose(density[inside], np.exp(fit.log_density(logit(places))) / slope, rtol=0.01)
+        assert np.trapezoid(density, x) == pytest.approx(1.0, abs=0.02)
+    # What has no bounds of its own by the model is drawn as far as there are draws.
+    for name in ("below_tau", "angle", "root"):
+        x, density = curve(collection, name)
+        assert (x.min(), x.max()) == (posterior[name].min(), posterior[name].max())
+        assert np.trapezoid(density, x) == pytest.approx(1.0, abs=0.15)
+
+
+def test_bounds_without_a_model_and_by_context(bounded):
+    model, tree = bounded
+    quick = {"max_draws": 50, "backend": "none"}
+    without, _ = curve(pk.plot_density(tree, var_names="tau", **quick), "tau")
+    assert without.min() == tree["posterior"]["tau"].min()
+    with model:
+        found = pk.plot_density(tree, var_names=["tau", "between"], coords={"group": "b"}, **quick)
+    expected = pk.plot_density(tree, var_names=["tau", "between"], model=model, **quick)
+    for name, chosen in (("tau", {}), ("between", {"group": "b"})):
+        np.testing.assert_allclose(curve(found, name), curve(expected, name, **chosen))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_densities_fit_the_page(backend, bounded):
+    model, tree = bounded
+    collection = pk.plot_density(tree, model=model, rug=True, max_draws=40, backend=backend)
+    check_page(shown(collection), ["density", "90% over the bandwidth"])
+    if backend == "none":
+        marks = collection.viz["rug"]["between"].sel(group="b").item()
+        assert set(marks["x"]) == set(tree["posterior"]["between"].sel(group="b").values.ravel()[::10])
+        titles = [e["string"] for v in collection.viz["title"].data_vars.values() for e in np.atleast_1d(v.values)]
+        assert titles == ["tau", "between[a]", "between[b]", "below_tau", "angle", "root"]
+    if backend == "plotly":  # five panels in a row and a half: no axes in the cell that is left
+        five = pk.plot_density(tree, var_names=["tau", "between", "angle", "root"], max_draws=40, backend=backend)
+        assert len(list(five.viz["figure"].item().select_xaxes())) == 5
+
+
+def test_too_many_panels_say_what_to_do(rng):
+    draws = xr.Dataset({"x": (("chain", "draw", "i"), rng.normal(size=(1, 30, 41)))})
+    with pytest.raises(ValueError, match="41 panels are more than 40: choose variables by var_names="):
+        pk.plot_density(xr.DataTree.from_dict({"posterior": draws}), backend="none")
+
+
+def test_a_rule_is_plotted_as_its_calibration(rng):
+    latent = rng.normal(size=(150, 2))
+    rule = pk.embeddings.KernelBayesRule("conditional").fit(latent, latent + 0.5 * rng.normal(size=(150, 2)))
+    collection, expected = (pk.plot_calibration(one, backend="none") for one in (rule, rule.calibration()))
+    check_page(shown(collection), None)
+    for name in ("latent[0]", "latent[1]", "TARP"):
+        lines = [one.viz["ecdf_lines"][name].item() for one in (collection, expected)]
+        np.testing.assert_array_equal(lines[0]["y"], lines[1]["y"])
+        # Right posteriors pass the test that the picture shows.
+        assert float(collection.viz["p_value_text"][name].item()["string"].split("=")[1].split("(")[0]) > 0.05

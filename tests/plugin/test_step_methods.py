@@ -17,7 +17,7 @@ from scipy import stats
 import pymc_kernel as pk
 from case_studies.benchmarks import noisy_walks
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
-from pymc_kernel.mcmc.kernel_hmc import KINDS
+from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.plugin import likelihoods
 from tests.plugin.models import STEPS, exact_model, noisy_model, noisy_normal, same_draws, sample
 
@@ -405,7 +405,7 @@ def test_moves_are_named_and_survive_a_file(tmp_path):
     idata.to_netcdf(tmp_path / "draws.nc", engine="h5netcdf")
     with xr.open_datatree(tmp_path / "draws.nc", engine="h5netcdf") as again:
         moves = again["sample_stats"]["move"].values.astype(str)
-    assert set(np.unique(moves)) <= set(KINDS)
+    assert set(np.unique(moves)) <= set(NAMES)
     np.testing.assert_array_equal(moves, idata["sample_stats"]["move"].values)
 
 
@@ -693,9 +693,9 @@ def test_kernel_hmc_ends_its_learning_when_it_is_told_to():
         step = pk.KernelHMC()
     step.setup_chain(np.random.default_rng(3), 400, 30)
     point = advance(step, model.initial_point(), 390)[-1]
-    assert step.transition.shares[-1] > 0.0
+    assert step.transition.choice.shares[-1] > 0.0
     step.stop_tuning()
-    assert step.transition.shares[-1] == 0.0
-    shares = step.transition.shares
+    assert step.transition.choice.shares[-1] == 0.0
+    shares = step.transition.choice.shares
     advance(step, point, 20)
-    assert step.transition.shares is shares
+    assert step.transition.choice.shares is shares

@@ -278,3 +278,9 @@ def test_cross_validation_prefers_a_kernel_that_fits(rng):
 def test_bad_input_is_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_what_cannot_be_validated_is_named(rng):
+    for estimator in (S.Full(), S.Values(), "lite"):
+        with pytest.raises(TypeError, match="Lite, Finite or Nystrom"):
+            S.cross_validate(estimator, rng.standard_normal((20, 2)))

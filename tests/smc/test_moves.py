@@ -147,7 +147,7 @@ def test_without_a_surrogate_particles_walk(rng):
     positions = rng.normal(size=(50, 2))
     nowhere = M.Evaluated(positions, np.full(50, -np.inf), np.zeros(50))
     learnt = moves.fit(rng, nowhere, nowhere, 0.5, None)
-    assert learnt.expansion is None
+    assert learnt.fit is None
     assert moves.propose(rng, positions, learnt).is_exploring.all()
     assert moves.scale_of(learnt) == pytest.approx(2.38 / np.sqrt(2))
 

@@ -1,0 +1,266 @@
+"""How a surrogate is learned from chains or particles, and how to move along it.
+
+Imports NumPy and the lower floors only.
+"""
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from pymc_kernel.linalg import definite_cholesky, lower_times, solve_lower, whiten
+from pymc_kernel.mcmc import burn_in
+from pymc_kernel.mcmc.survey import survey
+from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size
+from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables, scaled_expansion
+from pymc_kernel.scores.validation import cross_validate
+
+__all__ = [
+    "FLATTENED",
+    "Evaluations",
+    "Fit",
+    "Learned",
+    "bulk_of",
+    "check_surrogate_moves",
+    "from_unit",
+    "joint_shape",
+    "learn",
+    "places_to_survey",
+    "refined_shape",
+    "refit",
+    "to_unit",
+    "tuned",
+]
+
+FLATTENED = 0.5  # inverse temperature of the flattened surrogate
+_TRIALS = 100  # starts of the trajectories that choose step size and length
+_VALIDATION = 1000  # draws that cross-validation looks at
+_LARGEST_SURVEY = 60  # places a chain and fit
+_NEW_SEARCH_EVERY = 3  # fits; in between the search for settings goes on from the last ones
+_ENOUGH_FOR_SHAPE = 10  # places for each dimension, from which on their own covariance is taken
+_RIDGE = 1e-9  # of each variance
+
+
+class Evaluations(NamedTuple):
+    """What a surrogate can be learned from."""
+
+    draws: np.ndarray  # (n, d), typical places: estimators that match scores learn from them
+    places: np.ndarray  # (m, d), wherever the density has been evaluated: regression on values learns from them
+    values: np.ndarray  # (m,), log densities there
+    is_noisy: bool  # whether they are estimates
+
+
+class Learned(NamedTuple):
+    """A surrogate, and what the next fit begins with."""
+
+    surrogate: KernelExpansion
+    estimator: object  # with its settings chosen
+    quality: float  # leave-one-out error of values, or held-out score-matching loss
+
+
+class Fit(NamedTuple):
+    """A surrogate and how to move along it; frozen between fits."""
+
+    mean: np.ndarray  # (d,)
+    factor: np.ndarray  # (d, d), lower: x = mean + factor q, and momenta of q have unit variance
+    expansion: Expansion  # in q
+    flattened: Expansion  # to the power FLATTENED
+    step_size: float
+    num_steps: int  # longest
+    learned: Learned
+    shape: tuple[np.ndarray, np.ndarray]  # mean (d,) and lower factor (d, d) of the covariance of the draws
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def to_unit(factor, mean, position):
+    """Return factor^-1 (position - mean)."""
+    out = np.empty_like(position)
+    solve_lower(factor, position - mean, out)
+    return out
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def from_unit(factor, mean, whitened):
+    """Return mean + factor whitened; no BLAS, whose threads would change the last bit from a hundred dimensions on."""
+    out = np.empty_like(whitened)
+    lower_times(factor, whitened, out)
+    return mean + out
+
+
+def check_surrogate_moves(estimator, exploring_share, max_steps) -> None:
+    """Raise where a setting that all moves along surrogates share is out of range."""
+    # Score matching needs the system of equations besides the fit: ``Full`` has none of a bounded size.
+    needed = {"values": ["fit"], "draws": ["fit", "system"]}.get(getattr(estimator, "learns_from", None))
+    if needed is None or not all(callable(getattr(estimator, name, None)) for name in needed):
+        raise TypeError(
+            f"estimator must be Values, Lite, Finite or Nystrom of pymc_kernel.scores, got {type(estimator).__name__}."
+        )
+    if not (isinstance(exploring_share, Real) and 0.0 < exploring_share <= 1.0):
+        raise ValueError(f"exploring_share must be above 0 and at most 1, got {exploring_share!r}.")
+    if not (isinstance(max_steps, int | np.integer) and max_steps >= 1):
+        raise ValueError(f"max_steps must be a whole number >= 1, got {max_steps!r}.")
+
+
+@one_blas_thread
+def learn(
+    rng: np.random.Generator,
+    estimator,
+    evaluations: Evaluations,
+    shape: tuple[np.ndarray, np.ndarray],
+    previous: Learned | None = None,
+    search: bool = True,
+) -> Learned | None:
+    """Return a surrogate of what has been evaluated, or None where the fit fails.
+
+    Parameters
+    ----------
+    estimator
+        One of ``pymc_kernel.scores``, which says by ``learns_from`` whether that is values or draws.
+    shape : ndarray (d,), (d, d)
+        Mean and lower factor of the covariance of the draws: the coordinates that the estimator works in.
+    previous : Learned, optional
+        From which the settings are taken over.
+    search : bool
+        Whether settings are looked for all over; else from the previous ones on, if there are any.
+    """
+    mean, factor = shape
+    try:
+        if estimator.learns_from == "values":
+            start = None if previous is None else previous.surrogate.hyperparameters
+            places, values, is_noisy = evaluations[1:]
+            surrogate = estimator.fit(
+                places, values, rng, mean=mean, factor=factor, start=start, search=search, noisy=is_noisy,
+            )  # fmt: skip
+            return Learned(surrogate, estimator, surrogate.error)
+        whitened = whiten(evaluations.draws, mean, factor)
+        quality = math.nan
+        if search or previous is None:
+            chosen = cross_validate(estimator, whitened[:: -(-len(whitened) // _VALIDATION)], rng=rng)
+            estimator, quality = chosen.estimator, chosen.loss
+        else:
+            estimator, quality = previous.estimator, previous.quality
+        return Learned(_fit_scores(rng, estimator, whitened, mean, factor), estimator, quality)
+    except (ValueError, np.linalg.LinAlgError):
+        return None
+
+
+def _fit_scores(rng, estimator, whitened, mean, factor):
+    """Return a surrogate by score matching of draws factor^-1 (x - mean), in the coordinates of x."""
+    distinct, repeats = np.unique(whitened, axis=0, return_counts=True)
+    expansion = estimator.fit(distinct, repeats, rng=rng).expansion
+    inverse = np.linalg.inv(factor)
+    return KernelExpansion(change_variables(expansion, inverse, -inverse @ mean))
+
+
+def refined_shape(shape, learned: Learned) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shape that trajectories run in: that of the surrogate's quadratic part, where it was fitted by itself.
+
+    In many dimensions the covariance of the places visited is a poor one for as long as a chain tunes.
+    """
+    if not getattr(learned.surrogate, "has_trend", False):
+        return shape
+    expansion = learned.surrogate.expansion
+    inverse = definite_cholesky(-expansion.quadratic[::-1, ::-1])
+    if inverse is None:
+        return shape
+    # With P = -quadratic and J the reversal of rows, J P J = L L', so that P^-1 = F F' for the lower F = J L^-T J.
+    factor = np.ascontiguousarray(np.linalg.inv(inverse).T[::-1, ::-1])
+    return expansion.centre + factor @ (factor.T @ expansion.linear), factor
+
+
+@one_blas_thread
+def tuned(
+    rng: np.random.Generator,
+    learned: Learned,
+    shape: tuple[np.ndarray, np.ndarray],
+    draws: np.ndarray,
+    max_steps: int,
+) -> Fit:
+    """Return a surrogate with step size and length of its trajectories, in the coordinates of a shape.
+
+    No density is evaluated.
+
+    Parameters
+    ----------
+    draws : ndarray (n, d)
+        Typical places: step size and length are chosen by trajectories from some of them.
+    """
+    mean, factor = shape
+    expansion = change_variables(learned.surrogate.expansion, factor, mean)
+    places = draws[rng.choice(len(draws), min(len(draws), _TRIALS), replace=False)]
+    starts = whiten(places, mean, factor)
+    momenta = rng.standard_normal(starts.shape)
+    step_size = choose_step_size(starts, momenta, expansion)
+    num_steps = choose_num_steps(starts, momenta, step_size, max_steps, expansion)
+    return Fit(mean, factor, expansion, scaled_expansion(expansion, FLATTENED), step_size, num_steps, learned, shape)
+
+
+# -- of chains -------------------------------------------------------------------------------------------
+
+
+@one_blas_thread
+def refit(rng: np.random.Generator, states: Sequence, config) -> Fit | None:
+    """Return a surrogate learnt from what the chains have evaluated and visited, or None where that fails.
+
+    Parameters
+    ----------
+    states
+        One chain's, or several chains' that learn together.
+    """
+    previous = states[0].fit
+    search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
+    draws, shape = bulk_of(states), _recent_shape(states)
+    rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
+    evaluations = Evaluations(draws, rows[:, :-1], rows[:, -1], config.noisy)
+    learned = learn(rng, config.estimator, evaluations, shape, previous and previous.learned, search)
+    if learned is None:
+        return None
+    return tuned(rng, learned, refined_shape(shape, learned), draws, config.max_steps)._replace(shape=shape)
+
+
+def bulk_of(states: Sequence, fraction: float = 2.0 / 3.0) -> np.ndarray:
+    """Return the places (n, d) that the chains have visited since they were in the bulk, see ``burn_in.bulk``."""
+    return np.concatenate([burn_in.bulk(s.visited, s.levels, fraction) for s in states])
+
+
+def _recent_shape(states):
+    """Return mean and factor of the chains since they were in the bulk, or those of the walks with too few places.
+
+    The way in from a far start would otherwise be part of the shape for as long as the chain tunes.
+    """
+    places = bulk_of(states, 1.0)
+    d = places.shape[1]
+    if len(np.unique(places[:, 0])) > _ENOUGH_FOR_SHAPE * d:
+        covariance = np.atleast_2d(np.cov(places.T, bias=True))
+        factor = definite_cholesky(covariance)
+        if factor is not None:
+            return places.mean(axis=0), factor
+    return joint_shape(states)
+
+
+@one_blas_thread
+def joint_shape(states: Sequence) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean (d,) and lower factor (d, d) of the covariance of what the chains have visited together."""
+    if len(states) == 1:
+        return states[0].walk.mean, states[0].walk.factor
+    means = np.array([s.walk.mean for s in states])
+    mean = means.mean(axis=0)
+    covariance = np.mean([s.walk.factor @ s.walk.factor.T for s in states], axis=0)
+    covariance += (means - mean).T @ (means - mean) / len(states)
+    factor = definite_cholesky(covariance)
+    if factor is None:  # places on a line
+        factor = np.linalg.cholesky(covariance + np.diag(_RIDGE * np.diag(covariance)))
+    return mean, factor
+
+
+@one_blas_thread
+def places_to_survey(rng: np.random.Generator, states: Sequence, fit: Fit) -> list[np.ndarray]:
+    """Return for each chain the places it should evaluate before the next fit; none for a surrogate of scores."""
+    if fit.learned.estimator.learns_from != "values":
+        return [np.empty((0, s.position.size)) for s in states]
+    places = survey(rng, whiten(bulk_of(states), fit.mean, fit.factor), fit, _LARGEST_SURVEY * len(states))
+    return [places[c :: len(states)] for c in range(len(states))]

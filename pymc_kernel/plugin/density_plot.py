@@ -1,0 +1,218 @@
+"""Densities of parameters, estimated where the model samples them and mapped back."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import arviz as az
+import arviz_plots as azp
+import numpy as np
+import pymc as pm
+import xarray as xr
+from arviz_plots import visuals
+from scipy.integrate import cumulative_trapezoid
+from scipy.interpolate import PchipInterpolator
+
+from pymc_kernel.density import BayesianKDE
+from pymc_kernel.plugin.model_draws import as_chains_and_draws, choose, list_sample_dims
+from pymc_kernel.plugin.model_functions import ElementwiseTransform, elementwise_transform
+from pymc_kernel.plugin.panels import FlatLabeller, add_legend, check_panels, grid_arguments
+from pymc_kernel.stein.draws import choose_thinning
+
+__all__ = ["plot_density"]
+
+_LEAST_DISTINCT = 0.5  # of the draws; with fewer, a variable is discrete, or has an atom
+_SPARE = 0.05  # of the range of the draws: how far beyond them a mapped curve may go
+_COLOR = "C0"
+
+
+class _Settings(NamedTuple):
+    probability: float
+    max_draws: int
+    num_points: int
+
+
+def plot_density(
+    data: Any,
+    var_names: str | Sequence[str] | None = None,
+    *,
+    filter_vars: str | None = None,
+    group: str = "posterior",
+    coords: dict[str, Any] | None = None,
+    sample_dims: str | Sequence[str] | None = None,
+    model: pm.Model | None = None,
+    probability: float = 0.9,
+    max_draws: int = 500,
+    num_points: int = 200,
+    rug: bool = False,
+    backend: str | None = None,
+) -> azp.PlotCollection:
+    """Draw the density of each parameter by a Bayesian bandwidth, with the band of what the bandwidth may be.
+
+    Parameters
+    ----------
+    data : DataTree or convertible
+    var_names, filter_vars, group, coords, sample_dims
+        What is drawn, as in ArviZ.
+    model : pymc.Model, optional
+        The model that was sampled; the one in context, if there is one, by default. It says where parameters are
+        bounded.
+    probability : float
+        Of the band, over the posterior of the bandwidth.
+    max_draws : int
+        Of each parameter, after chains are thinned to an autocorrelation below a half: a leave-one-out likelihood takes
+        points as independent. O(max_draws^2) for each.
+    num_points : int
+        Of the curve.
+    rug : bool
+        Mark the draws that the curve is estimated from.
+    backend
+        As in :func:`plot_ksd`.
+
+    Returns
+    -------
+    arviz_plots.PlotCollection
+
+    Notes
+    -----
+    Densities are those of ``pk.density.BayesianKDE``. With a model they are estimated on the scale where it is sampled,
+    on which there are no bounds, and mapped back by the Jacobian, averaged over the width of a point. What the model
+    does not transform number by number (deterministic variables, simplices, or all, without a model) is estimated as
+    it is, and drawn between the smallest and the largest draw, so that no bound is crossed; near a bound these curves
+    are too low. Discrete variables are left out; a parameter that is constant, or has fewer than half of its draws at
+    places of their own, gets an empty panel.
+    """
+    if not 0.0 < probability < 1.0:
+        raise ValueError(f"probability must lie between 0 and 1, got {probability!r}.")
+    model = pm.Model.get_context(error_if_none=False) if model is None else model
+    tree, dims = az.convert_to_datatree(data), list_sample_dims(sample_dims)
+    asked = as_chains_and_draws(choose(tree, var_names, filter_vars, group, coords, dims), dims)
+    without = [name for name, v in asked.data_vars.items() if not np.issubdtype(v.dtype, np.floating)]
+    asked = asked.drop_vars(without)
+    if not asked.data_vars:
+        raise ValueError(f"no continuous variable to draw; {', '.join(without)} have no density.")
+    whole = as_chains_and_draws(tree[group].to_dataset(), dims)
+    settings = _Settings(probability, max_draws, num_points)
+    found = {
+        name: _curves(whole[name], coords, None if model is None else elementwise_transform(model, name), settings)
+        for name in asked.data_vars
+    }
+    curves, kept = (xr.Dataset({name: pair[i] for name, pair in found.items()}) for i in (0, 1))
+    return _drawn(curves, kept if rug else None, probability, backend)
+
+
+def _drawn(curves, kept, probability, backend):
+    """Return the picture of curves with the dimensions curve (place, density, band) and point, and of the draws."""
+    lines = curves.isel(curve=[0, 1]).rename(curve="plot_axis").assign_coords(plot_axis=["x", "y"])
+    band = curves.isel(curve=[0, 2, 3]).rename(curve="kwarg").assign_coords(kwarg=["x", "y_bottom", "y_top"])
+    panels = lines.isel(plot_axis=0, point=0, drop=True)
+    others = list(dict.fromkeys(d for v in panels.data_vars.values() for d in v.dims))
+    count = sum(int(np.prod(v.shape)) for v in panels.data_vars.values())
+    check_panels(count)
+    collection = azp.PlotCollection.wrap(
+        panels, cols=["__variable__", *others], backend=backend, **grid_arguments(count, backend)
+    )
+    collection.map(visuals.fill_between_y, "band", data=band, color=_COLOR, alpha=0.3)
+    collection.map(visuals.line_xy, "density", data=lines, color=_COLOR)
+    if kept is not None:
+        collection.map(visuals.scatter_x, "rug", data=kept, color="B1", marker="|", size=30, alpha=0.5)
+    collection.map(visuals.labelled_title, "title", subset_info=True, labeller=FlatLabeller())
+    collection.map(visuals.remove_axis, axis="y", store_artist=False)
+    entries = {"density": {"color": _COLOR, "width": 2}}
+    add_legend(
+        collection, entries | {f"{probability:.0%} over the bandwidth": {"color": _COLOR, "width": 8, "alpha": 0.3}}
+    )
+    return collection
+
+
+def _curves(whole, coords, transform: ElementwiseTransform | None, settings):
+    """Return the curves (..., 4, num_points) of a variable's chosen elements, and the draws behind them (..., kept).
+
+    ``whole`` has all elements of the variable: each may have bounds of its own.
+    """
+    numbers = whole.isel(chain=0, draw=0, drop=True)
+    numbers = numbers.copy(data=np.arange(numbers.size).reshape(numbers.shape))
+    numbers = numbers.sel({dim: chosen for dim, chosen in (coords or {}).items() if dim in numbers.dims})
+    draws = whole.transpose("chain", "draw", ...).values
+    flat = free = draws.reshape(*draws.shape[:2], -1)
+    if transform is not None:
+        free = transform.forward(draws.reshape(-1, *draws.shape[2:])).reshape(flat.shape)
+        if not np.isfinite(free).all():  # rounding has put a draw at a bound
+            return _curves(whole, coords, None, settings)
+    elements = [_Element(c, free[..., c], settings.max_draws) for c in numbers.values.ravel()]
+    places = np.zeros((settings.num_points, flat.shape[2]))
+    for one in elements:
+        places[:, one.column] = one.places(settings.num_points, within_draws=transform is None)
+    there = places
+    if transform is not None:
+        there = transform.backward(places.reshape(-1, *draws.shape[2:])).reshape(places.shape)
+        if (np.diff(there[:, numbers.values.ravel()], axis=0) < 0.0).any():  # a circle has no ends
+            return _curves(whole, coords, None, settings)
+    curves = np.full((numbers.size, 4, settings.num_points), np.nan)
+    kept = np.full((numbers.size, min(settings.max_draws, flat[..., 0].size)), np.nan)
+    for i, one in enumerate(elements):
+        own = flat[..., one.column]
+        kept[i, : one.kept.size] = own.ravel()[one.kept]
+        if one.fit is not None:
+            heights, at = one.heights(places[:, one.column], settings.probability), there[:, one.column]
+            mapped = np.vstack([at, heights]) if transform is None else _mapped(places[:, one.column], heights, at, own)
+            curves[i] = mapped
+    return _labelled(curves, numbers, "curve", "point"), _labelled(kept, numbers, "kept")
+
+
+def _mapped(places, heights, there, draws):
+    """Return points evenly over the range of the draws, with densities (3, num_points) mapped there from ``places``.
+
+    Each is an average over the width that its point has in the picture, from the integral of the density, which no
+    transform changes: near a bound the Jacobian blows single draws up to peaks that are narrower than a line.
+    """
+    spare = _SPARE * np.ptp(draws)
+    edges = np.linspace(max(there[0], draws.min() - spare), min(there[-1], draws.max() + spare), len(places) + 1)
+    distinct = np.append(True, np.diff(there) > 0.0)
+    below = cumulative_trapezoid(heights, places, initial=0.0)[:, distinct]
+    averages = np.diff(PchipInterpolator(there[distinct], below, axis=1)(edges), axis=1) / np.diff(edges)
+    return np.vstack([0.5 * (edges[1:] + edges[:-1]), averages])
+
+
+def _labelled(values, like, *further):
+    """Return values (like.size, ...) as a DataArray with the dimensions of ``like`` and further ones."""
+    return xr.DataArray(values.reshape(*like.shape, *values.shape[1:]), like.coords, [*like.dims, *further])
+
+
+class _Element:
+    """The density of one number of a variable."""
+
+    def __init__(self, column, draws, max_draws):
+        self.column = column
+        self.range = draws.min(), draws.max()
+        self.kept = _thinned(draws, max_draws)  # indices of the draws, chain after chain
+        self.fit = _fitted(draws.ravel()[self.kept])
+
+    def places(self, num_points, *, within_draws):
+        """Return where the curve is drawn: between the draws, or beyond them as far as the estimate reaches."""
+        if self.fit is None:
+            return np.zeros(num_points)
+        margin = 0.0 if within_draws else 3.0 * np.sqrt(self.fit.bandwidth_[0, 0])
+        ends = self.range if within_draws else (self.fit.centres_.min(), self.fit.centres_.max())
+        return np.linspace(ends[0] - margin, ends[1] + margin, num_points)
+
+    def heights(self, places, probability):
+        """Return the density and its band, (3, num_points)."""
+        return np.vstack([np.exp(self.fit.log_density(places)), self.fit.interval(places, probability)])
+
+
+def _thinned(draws, max_draws):
+    """Return the indices, chain after chain, of draws (chain, draw) that are as good as independent."""
+    chains = draws.shape[0]
+    thin = choose_thinning(draws.reshape(-1, 1), (draws.shape[1],) * chains) if np.ptp(draws) > 0 else 1
+    kept = np.arange(draws.size).reshape(draws.shape)[:, ::thin].ravel()
+    return kept[:: -(-len(kept) // max_draws)]
+
+
+def _fitted(kept):
+    """Return the estimate from independent draws, None where there is no density."""
+    if not np.isfinite(kept).all() or len(np.unique(kept)) < _LEAST_DISTINCT * len(kept) or np.ptp(kept) == 0.0:
+        return None
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*repeat an earlier one")
+        return BayesianKDE("isotropic").fit(kept)

@@ -1,0 +1,112 @@
+"""What all pictures share: sizes, legends and names, on each of ArviZ's backends."""
+
+from importlib import import_module
+
+from arviz_base import rcParams, xarray_sel_iter
+from arviz_base.labels import BaseLabeller
+
+__all__ = ["FlatLabeller", "add_legend", "backend_of", "check_panels", "figure_arguments", "grid_arguments", "scalars"]
+
+WIDTH = 800.0  # dots; the column of text on GitHub and in notebooks is about as wide
+_COLUMNS = 3  # of panels
+_PANEL_HEIGHT = 230.0  # dots, with its title and axis
+
+# Where a legend stands: above the panels, which keep the whole width.
+_LEGENDS = {
+    "matplotlib": {"loc": "outside upper center", "frameon": False},
+    "bokeh": {"side": "above", "orientation": "horizontal", "border_line_color": None},
+    "plotly": {
+        "legend": {
+            "orientation": "h",
+            "traceorder": "normal",
+            "x": 0.5,
+            "xanchor": "center",
+            "y": 1.0,
+            "yref": "container",
+            "yanchor": "top",
+        },
+        "margin": {"l": 60, "r": 20, "t": 70, "b": 50},
+    },
+    "none": {},
+}
+# Bokeh has none for a figure: among several panels it stands in the first, for all to stay of one size.
+_BOKEH_WITHIN = {
+    "side": "center",
+    "legend_target": (0, 0),
+    "location": "top_left",
+    "label_text_font_size": "8pt",
+    "background_fill_alpha": 0.7,
+    "border_line_color": None,
+    "padding": 2,
+    "spacing": 0,
+}
+_MOST_IN_A_LINE = 6  # entries of a legend of matplotlib, which does not break lines by itself
+_PLOTLY = {"alpha": "opacity"}  # its legends do not translate it
+
+
+class FlatLabeller(BaseLabeller):
+    """Names in one line, ``theta[Choate]``, as in tables; ArviZ's own take two, which run into the panel above."""
+
+    def make_label_vert(self, var_name, sel, isel):
+        """Return the name of a panel."""
+        return self.make_label_flat(var_name, sel, isel)
+
+
+def backend_of(collection):
+    """Return ArviZ's functions for the backend of a collection."""
+    return import_module(f"arviz_plots.backend.{collection.backend}")
+
+
+def figure_arguments(height: float, backend: str | None) -> dict:
+    """Return the arguments of a figure as wide as a page, in dots, as only matplotlib takes inches without a word."""
+    arguments = {"figsize": (WIDTH, height), "figsize_units": "dots"}
+    if (backend or rcParams["plot.backend"]) == "matplotlib":
+        from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+        arguments["layout"] = ConstrainedLayoutEngine(w_pad=0.1)  # room for titles and legends, and for ends of axes
+    return arguments
+
+
+def grid_arguments(num_panels: int, backend: str | None, max_columns: int = _COLUMNS) -> dict:
+    """Return the arguments of a collection that wraps panels, with room for them and no panel empty."""
+    rows = -(-num_panels // max_columns)
+    columns = -(-num_panels // rows)
+    arguments = figure_arguments(_PANEL_HEIGHT * rows + 40.0, backend)
+    if (backend or rcParams["plot.backend"]) == "plotly":  # it draws axes in the cells that are left
+        arguments["vertical_spacing"] = 85.0 / arguments["figsize"][1]  # titles and axes; its default is a third of all
+        cells = [{} if i < num_panels else None for i in range(rows * columns)]
+        arguments["specs"] = [cells[i * columns : (i + 1) * columns] for i in range(rows)]
+    return {"col_wrap": columns, "figure_kwargs": arguments}
+
+
+def check_panels(num_panels: int) -> None:
+    """Raise where ArviZ would refuse so many panels, and say what to do."""
+    most = rcParams["plot.max_subplots"]
+    if most is not None and num_panels > most:
+        raise ValueError(
+            f"{num_panels} panels are more than {most}: choose variables by var_names= and coords=, or raise "
+            'arviz.rcParams["plot.max_subplots"].'
+        )
+
+
+def add_legend(collection, entries: dict[str, dict]) -> None:
+    """Say above all panels what is what: name -> properties of its line."""
+    place = _LEGENDS[collection.backend]
+    if collection.backend == "matplotlib":
+        place = place | {"ncols": min(len(entries), _MOST_IN_A_LINE)}
+    if collection.backend == "bokeh" and ("plot" in collection.viz.children or collection.viz["plot"].size > 1):
+        place = _BOKEH_WITHIN
+    if collection.backend == "plotly":
+        entries = {name: {_PLOTLY.get(k, k): v for k, v in line.items()} for name, line in entries.items()}
+    backend_of(collection).legend(
+        collection, list(entries.values()), list(entries), update_visuals=False, visual_kwargs={}, **place
+    )
+
+
+def scalars(dataset) -> dict:
+    """Return the places of a dataset's scalars, flat name -> (variable, selection), in order."""
+    labeller = BaseLabeller()
+    return {
+        labeller.make_label_flat(name, chosen, places): (name, chosen)
+        for name, chosen, places in xarray_sel_iter(dataset, skip_dims={"chain", "draw"})
+    }

@@ -1,0 +1,317 @@
+"""Pictures of the kernel Stein discrepancy and of the draws that thinning by it chooses."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import arviz as az
+import arviz_plots as azp
+import numpy as np
+import xarray as xr
+from arviz_base import rcParams
+from arviz_plots import visuals
+
+from pymc_kernel import stein
+from pymc_kernel.plugin import diagnostics
+from pymc_kernel.plugin.model_draws import as_chains_and_draws, choose, list_sample_dims, read_draws
+from pymc_kernel.plugin.panels import FlatLabeller, add_legend, backend_of, figure_arguments, scalars
+from pymc_kernel.plugin.stein_uses import stein_thin
+from pymc_kernel.stein.draws import as_chains, choose_thinning, thin_chains
+
+__all__ = ["plot_ksd", "plot_ksd_evolution", "plot_stein_thin"]
+
+_JOINT = "all together"
+_BAND = (0.05, 0.95)  # quantiles under the null
+_BAND_NAME = "draws from the model (90 %)"
+_BAND_COLOR = "C0"
+_OWN_COLOR = "C1"
+_ROW_HEIGHT = 24.0  # dots
+_MOST_ROWS = 40
+_GAP = 0.6  # rows between the joint result and the parameters'
+_RELATIVE = "KSD / its median under the model"
+
+
+def plot_ksd(
+    data: Any,
+    *,
+    backend: str | None = None,
+    plot_collection: azp.PlotCollection | None = None,
+    **arguments: Any,
+) -> azp.PlotCollection:
+    """Draw the kernel Stein discrepancy beside what draws from the model would have, a row for each parameter.
+
+    Parameters
+    ----------
+    data : DataTree or convertible, or KSDReport
+        Draws, or the result of ``pk.ksd_test``.
+    backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
+        As everywhere in ArviZ.
+    plot_collection : arviz_plots.PlotCollection, optional
+        To draw into; of one panel.
+    **arguments
+        Of ``pk.ksd_test``: ``model``, ``var_names`` and so on.
+
+    Returns
+    -------
+    arviz_plots.PlotCollection
+        One panel. The first row is the test of all parameters together; below it, set apart, is a row for each: the
+        draws' discrepancy as a point, the central 90 % of its null distribution as a bar, and the p-value. All are in
+        units of the median of the null distribution, so rows can be compared. Of more than 40 parameters, those whose
+        discrepancy is largest in these units are shown.
+    """
+    report = data if isinstance(data, diagnostics.KSDReport) else diagnostics.ksd_test(data, **arguments)
+    rows = _rows(report)
+    if plot_collection is None:
+        plot_collection = azp.PlotCollection.wrap(
+            rows.own,
+            cols=[],
+            backend=backend,
+            figure_kwargs=figure_arguments(_ROW_HEIGHT * (len(rows.heights) + _GAP) + 130.0, backend),
+        )
+    start, stop = _limits(rows)
+    plot_collection.update_aes_from_dataset("y", rows.y)
+    plot_collection.map(visuals.line_x, "null_band", data=rows.band, color=_BAND_COLOR, alpha=0.4, width=8)
+    plot_collection.map(visuals.scatter_x, "observed", data=rows.own, color=_OWN_COLOR, size=40)
+    text = {"text": "{:.3f}".format, "horizontal_align": "right", "color": "B1"}
+    plot_collection.map(visuals.annotate_xy, "p_value", data=rows.p_values, x=stop, **text)
+    _add_names(plot_collection, rows, start, stop)
+    low, high = report.test.null_quantiles
+    backend_of(plot_collection).title(
+        f"KSD {report.ksd:.3g}, expected {low:.3g} to {high:.3g}",
+        plot_collection.get_target(None, {}),
+    )
+    return plot_collection
+
+
+class _Rows(NamedTuple):
+    """What a picture of discrepancies shows, in units of the medians of their null distributions."""
+
+    own: xr.Dataset
+    band: xr.Dataset  # with the dimension quantile
+    p_values: xr.Dataset
+    y: xr.Dataset  # heights of the rows; NaN, as all else, for those that are left out
+    heights: dict[str, float]  # by the names that stand there
+
+
+def _rows(report):
+    null = xr.Dataset({_JOINT: ("replicate", report.test.null), **np.sqrt(report.null).data_vars})
+    own = xr.Dataset({_JOINT: report.ksd, **(report.ksd * np.sqrt(report.shares)).data_vars})
+    p_values = xr.Dataset({_JOINT: report.p_value, **report.p_values.data_vars})
+    middle = null.median("replicate")
+    own, band = own / middle, (null / middle).quantile(_BAND, dim="replicate")
+    places = scalars(own)
+    sizes = {label: float(own[name].sel(place)) for label, (name, place) in places.items() if name != _JOINT}
+    shown = set(sorted(sizes, key=sizes.get, reverse=True)[:_MOST_ROWS])
+    if len(shown) < len(sizes):
+        warnings.warn(
+            f"{len(sizes)} parameters are too many for one picture: the {_MOST_ROWS} whose discrepancy is largest are "
+            "shown. Choose others by var_names= and coords=.",
+            stacklevel=3,
+        )
+    in_order = [label for label in sizes if label in shown]
+    heights = {_JOINT: len(shown) + _GAP} | {label: len(shown) - 1.0 - i for i, label in enumerate(in_order)}
+    y = xr.full_like(own, np.nan)
+    for label, height in heights.items():
+        name, place = places[label]
+        y[name].loc[place] = height
+    return _Rows(*(one.where(np.isfinite(y)) for one in (own, band, p_values)), y, heights)
+
+
+def _limits(rows):
+    """Return the ends of the axis, with room for p-values on the right."""
+    ends = [float(end) for one in (rows.own, rows.band) for v in one.data_vars.values() for end in (v.min(), v.max())]
+    low, high = np.nanmin(ends), np.nanmax(ends)
+    return low - 0.03 * (high - low), high + 0.17 * (high - low)
+
+
+def _add_names(collection, rows, start, stop):
+    """Say what the rows, the axis and the colors are."""
+    backend, panel, top = backend_of(collection), collection.get_target(None, {}), rows.heights[_JOINT]
+    backend.yticks(list(rows.heights.values()), list(rows.heights), panel)
+    backend.hline(top - 0.5 * (1.0 + _GAP), panel, color="B3", width=1)
+    backend.text(stop, top + 1.0, "p-value", panel, color="B1", horizontal_align="right")
+    backend.xlim((start, stop + 0.01 * (stop - start)), panel)
+    backend.ylim((-0.8, top + 1.6), panel)
+    backend.xlabel(_RELATIVE, panel)
+    own, band = {"color": _OWN_COLOR, "width": 4}, {"color": _BAND_COLOR, "width": 8, "alpha": 0.4}
+    add_legend(collection, {"the draws": own, _BAND_NAME: band})
+
+
+def plot_ksd_evolution(
+    data: Any,
+    *,
+    num_sizes: int = 8,
+    num_replicates: int = 300,
+    max_draws: int | None = 2000,
+    backend: str | None = None,
+    random_seed: int | None = None,
+    **arguments: Any,
+) -> azp.PlotCollection:
+    """Draw the kernel Stein discrepancy against the number of draws, a line for each chain, with the null band.
+
+    Parameters
+    ----------
+    data : DataTree or convertible
+    num_sizes : int
+        Numbers of draws, evenly spaced.
+    num_replicates : int
+        Of the bootstrap, for the band from 5 % to 95 %.
+    max_draws : int, optional
+        Of each chain, after thinning.
+    backend
+        As in :func:`plot_ksd`.
+    random_seed : int, optional
+    **arguments
+        ``model``, ``var_names``, ``filter_vars``, ``group``, ``coords``, ``sample_dims``, ``score`` as in ``pk.ksd``.
+
+    Returns
+    -------
+    arviz_plots.PlotCollection
+        One panel, in units of the median of the null distribution at each number of draws: draws from the model stay
+        around one, and a bias that does not go away rises as the root of the number of draws.
+
+    Notes
+    -----
+    All sizes are standardised alike, by the mean and covariance of all draws. The band and its median are those of the
+    middle chain: a chain that is somewhere else would bring its own, wider band.
+    """
+    sizes, own, null = _evolution(
+        read_draws(data, **arguments), num_sizes, num_replicates, max_draws, 0 if random_seed is None else random_seed
+    )
+    low, middle, high = np.median(null, axis=0).T
+    count = np.broadcast_to(sizes, own.shape)
+    lines = xr.Dataset(
+        {"ksd": (("plot_axis", "chain", "size"), [count, own / middle])},
+        {"plot_axis": ["x", "y"], "chain": np.arange(len(own))},
+    )
+    band = xr.Dataset(
+        {"ksd": (("kwarg", "size"), [sizes, low / middle, high / middle])}, {"kwarg": ["x", "y_bottom", "y_top"]}
+    )
+    collection = azp.PlotCollection.wrap(
+        lines.isel(plot_axis=0, drop=True),
+        cols=[],
+        aes={"color": ["chain"]},
+        backend=backend,
+        figure_kwargs=figure_arguments(400.0, backend),
+    )
+    collection.map(visuals.fill_between_y, "null_band", data=band, ignore_aes="all", color="B3", alpha=0.3)
+    collection.map(visuals.line_xy, "ksd", data=lines, width=2)
+    backend, panel = backend_of(collection), collection.get_target(None, {})
+    backend.hline(1.0, panel, color="B3", width=1)
+    backend.xlabel("draws of each chain", panel)
+    backend.ylabel(_RELATIVE, panel)
+    colors = collection.aes["color"]["mapping"].values
+    entries = {f"chain {c}": {"color": color, "width": 2} for c, color in enumerate(colors)}
+    add_legend(collection, entries | {_BAND_NAME: {"color": "B3", "width": 8, "alpha": 0.3}})
+    return collection
+
+
+def _evolution(part, num_sizes, num_replicates, max_draws, seed):
+    """Return numbers of draws (s,), discrepancies (chain, s), and low, median and high of the null (chain, s, 3)."""
+    chains = as_chains(part.draws, part.scores)
+    thin = choose_thinning(chains.draws, chains.lengths)
+    if max_draws is not None:
+        thin = max(thin, -(-min(chains.lengths) // max_draws))
+    draws, scores = stein.standardise(chains.draws, chains.scores)
+    chains = thin_chains(chains._replace(draws=draws, scores=scores), thin)
+    length = min(chains.lengths)
+    sizes = np.unique(np.linspace(length / num_sizes, length, num_sizes).astype(int))
+    rng = np.random.default_rng(seed)
+    own = np.empty((len(chains.lengths), len(sizes)))
+    null = np.empty((*own.shape, 3))
+    edges = np.cumsum((0, *chains.lengths))
+    for c, first in enumerate(edges[:-1]):
+        for s, size in enumerate(sizes):
+            rows = slice(first, first + size)
+            test = stein.ksd_test(
+                chains.draws[rows], chains.scores[rows], how="none", thin=1, num_replicates=num_replicates, rng=rng
+            )
+            own[c, s] = test.ksd
+            null[c, s] = np.quantile(test.null, (_BAND[0], 0.5, _BAND[1]))
+    return sizes * thin, own, null
+
+
+def plot_stein_thin(
+    data: Any,
+    num_points: int = 50,
+    *,
+    var_names: str | Sequence[str] | None = None,
+    coords: dict[str, Any] | None = None,
+    max_parameters: int = 5,
+    backend: str | None = None,
+    **arguments: Any,
+) -> azp.PlotMatrix:
+    """Draw pairs of parameters with the draws that Stein thinning chooses.
+
+    Parameters
+    ----------
+    data : DataTree or convertible
+    num_points : int
+        Draws to choose.
+    var_names, coords
+        What is drawn, and looked at by the choice.
+    max_parameters : int
+        Panels grow with its square. Of more parameters the first are drawn, with a warning that names them; the choice
+        looks at all.
+    backend
+        As in :func:`plot_ksd`.
+    **arguments
+        Of ``pk.stein_thin``: ``model``, ``group`` and so on.
+
+    Returns
+    -------
+    arviz_plots.PlotMatrix
+        Names on the diagonal; below it all draws with those chosen, above it those chosen alone.
+    """
+    chosen = stein_thin(data, num_points, var_names=var_names, coords=coords, **arguments)
+    group = arguments.get("group", "posterior")
+    dims = list_sample_dims(arguments.get("sample_dims"))
+    tree = az.convert_to_datatree(data)
+    asked = choose(tree, var_names, arguments.get("filter_vars"), group, coords, dims)
+    draws = as_chains_and_draws(asked, dims)
+    points = chosen[group].to_dataset()[list(draws.data_vars)].sel(coords or {})
+    points = points.drop_vars(["source_chain", "source_draw"], errors="ignore")
+    names = list(scalars(draws))
+    if len(names) > max_parameters:
+        warnings.warn(
+            f"{len(names)} parameters make {len(names) ** 2} panels: pairs of {', '.join(names[:max_parameters])} are "
+            "drawn. Choose others by var_names= and coords=, or set max_parameters=.",
+            stacklevel=2,
+        )
+        names = names[:max_parameters]
+    if len(names) < 2:
+        raise ValueError(f"{', '.join(names)} has no pairs: choose two parameters or more.")
+    return _pairs(*(_flat(one, names) for one in (draws, points)), backend)
+
+
+def _pairs(draws, points, backend):
+    """Return the matrix of pairs of scalar variables, of draws and of the points chosen among them."""
+    names = list(draws.data_vars)
+    arguments = figure_arguments(160.0 * len(names), backend)
+    if (backend or rcParams["plot.backend"]) == "plotly":  # its default leaves as much between rows as they are high
+        arguments |= {"vertical_spacing": 0.02, "plot_hspace": 0.02}
+    matrix = azp.PlotMatrix(
+        draws,
+        ["__variable__"],
+        backend=backend,
+        figure_kwargs=arguments | {"sharex": "col", "sharey": "row"},
+    )
+    draws, points = draws.stack(sample=["chain", "draw"], create_index=False), points.isel(chain=0, drop=True)
+    low, high = draws.min(), draws.max()
+    margin = 0.05 * (high - low)
+    ends, centers = {"lim_low": low - margin, "lim_high": high + margin}, 0.5 * (low + high)
+    labels = {"subset_info": True, "labeller": FlatLabeller()}
+    matrix.map(visuals.label_plot, "label", x=centers, y=centers, **ends, **labels)
+    every = {"color": _BAND_COLOR, "alpha": 0.15, "size": 8, "width": 0}
+    few = {"color": _OWN_COLOR, "size": 14, "width": 0}
+    matrix.map_lower(visuals.scatter_couple, "scatter", data=draws, **every)
+    matrix.map_lower(visuals.scatter_couple, "chosen", data=points, **few)
+    matrix.map_upper(visuals.scatter_couple, "chosen_alone", data=points, **few)
+    add_legend(matrix, {"all draws": {"color": _BAND_COLOR, "width": 4}, "chosen": {"color": _OWN_COLOR, "width": 4}})
+    return matrix
+
+
+def _flat(dataset, names):
+    """Return the named scalars of a dataset as variables of their own."""
+    places = scalars(dataset)
+    return xr.Dataset({name: dataset[places[name][0]].sel(places[name][1]).reset_coords(drop=True) for name in names})

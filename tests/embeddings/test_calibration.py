@@ -1,0 +1,40 @@
+import numpy as np
+from scipy import stats
+
+from pymc_kernel.embeddings.calibration import calibration_of
+
+
+def exact(rng, num_cases=2000, num_draws=9, num_latents=2):
+    """Truths are one more draw of each posterior."""
+    centers = rng.normal(size=(num_cases, 1, num_latents))
+    both = centers + rng.normal(size=(num_cases, num_draws + 1, num_latents))
+    return both[:, 1:], both[:, 0]
+
+
+def test_ranks_of_truths_are_uniform_for_any_number_of_draws(rng):
+    draws, truths = exact(rng)
+    found = calibration_of(draws, truths, rng)
+    for ranks in (*found.ranks.T, found.regions):
+        assert stats.kstest(ranks, "uniform").pvalue > 0.01
+        # Tests of uniformity take a rank of zero or one as proof.
+        assert ((ranks > 0.0) & (ranks < 1.0)).all()
+    assert found.worst_gap() < 4.0
+    # Equal values share their place.
+    tied = calibration_of(np.round(draws), np.round(truths), rng)
+    assert stats.kstest(tied.ranks[:, 0], "uniform").pvalue > 0.01
+    narrow = calibration_of(0.5 * draws, truths, rng)
+    assert stats.kstest(narrow.ranks[:, 0], "uniform").pvalue < 1e-6
+    assert narrow.worst_gap() > 8.0
+
+
+def test_a_calibration_prints_in_a_few_lines(rng):
+    found = calibration_of(*exact(rng, num_cases=400, num_latents=12), rng)
+    said = repr(found)
+    assert said.startswith("Calibration by 400 cases: shares of truths within intervals of 50%, 90%")
+    at = np.flatnonzero(np.isin(found.levels, [0.5, 0.9]))
+    first, second = found.coverage[at, 0]
+    assert f"latent[0]  {first:.1%}, {second:.1%}" in said
+    assert "and 4 more" in said
+    assert f"largest gap: {found.worst_gap():.1f} standard errors" in said
+    assert len(said.splitlines()) == 12
+    assert max(map(len, said.splitlines())) < 120
