@@ -6,7 +6,6 @@ from scipy import stats
 from scipy.special import ndtri
 
 from pymc_kernel.embeddings import ConditionalMean, DensityRatio, KernelBayesRule, KernelMean
-from pymc_kernel.embeddings.calibration import calibration_of
 from pymc_kernel.embeddings.gram import factorise
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.ridge import RidgePath
@@ -264,16 +263,6 @@ def test_calibration_knows_right_from_wrong():
     # A rule that believes the training marginal to be the prior, and noise of half the size.
     wrong = KernelBayesRule("conditional").fit(z, z + 1.0 + 0.5 * (x - z - 1.0))
     assert wrong.calibration(truth, y, rng=rng).worst_gap() > 6.0
-
-
-def test_calibration_has_errors_of_shares_and_no_units(rng):
-    draws, truths, units = rng.standard_normal((150, 40, 2)), rng.standard_normal((150, 2)), np.array([1e-3, 1e6])
-    found, other = (calibration_of(draws * u, truths * u, np.random.default_rng(3)) for u in (1.0, units))
-    np.testing.assert_allclose(found.standard_error, np.sqrt(found.levels * (1.0 - found.levels) / 150))
-    for name in ("ranks", "regions", "coverage", "tarp"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(other, name))
-    gaps = np.column_stack([found.coverage, found.tarp]) - found.levels[:, None]
-    assert found.worst_gap() == pytest.approx(np.abs(gaps / found.standard_error[:, None]).max())
 
 
 def test_robust_scales_are_standard_deviations_of_a_normal_distribution():
