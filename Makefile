@@ -31,6 +31,7 @@ mutations: $(READY)
 bench: $(READY)
 	$(RUN) -m case_studies.benchmarks.zoo
 	$(RUN) -m case_studies.benchmarks.zoo_checks
+	$(RUN) -m case_studies.benchmarks.surrogate_checks
 	$(RUN) -m case_studies.benchmarks.overhead
 	$(RUN) -m case_studies.benchmarks.thesis_protocol
 	$(RUN) -m case_studies.benchmarks.scores

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pymc_kernel.plugin.plots import plot_calibration, plot_score, plot_smc
     from pymc_kernel.plugin.pooled import sample_khmc
     from pymc_kernel.plugin.population import sample_pmc
+    from pymc_kernel.plugin.provenance import provenance
     from pymc_kernel.plugin.rejection import sample_abc
     from pymc_kernel.plugin.simulate import simulate
     from pymc_kernel.plugin.simulators import KernelABC, MMDLikelihood, SyntheticLikelihood
@@ -51,6 +52,7 @@ __all__ = [
     "plot_score",
     "plot_smc",
     "plot_stein_thin",
+    "provenance",
     "register_step_methods",
     "sample_abc",
     "sample_kbr",
@@ -95,6 +97,7 @@ _WHERE = {
     "sample_abc": "pymc_kernel.plugin.rejection",
     "sample_kbr": "pymc_kernel.plugin.kbr",
     "simulate": "pymc_kernel.plugin.simulate",
+    "provenance": "pymc_kernel.plugin.provenance",
     "sample_khmc": "pymc_kernel.plugin.pooled",
     "unconstrained_draws": "pymc_kernel.plugin.model_functions",
 }

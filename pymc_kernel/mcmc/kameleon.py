@@ -21,31 +21,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-import numba
 import numpy as np
 
 from pymc_kernel.errors import NotDifferentiableError
-from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
+from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.kernels.points import is_number
-from pymc_kernel.kernels.profiles import fill_profile, radial_row
-from pymc_kernel.linalg import cholesky_in_place, definite_cholesky, dot_product, lower_times, solve_lower, whiten
+from pymc_kernel.linalg import definite_cholesky
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import noise as noise_of
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
-from pymc_kernel.mcmc.local_metric import local_factor
+from pymc_kernel.mcmc.local_proposal import Fit, fit, local_at, propose
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = [
     "Config",
-    "Fit",
     "Info",
     "State",
     "adapt",
-    "fit",
     "init",
     "is_at_floor",
-    "proposal_covariance",
     "refresh",
     "relocate",
     "step",
@@ -57,12 +52,10 @@ _FIRST_FIT_DRAWS = 100
 _LAST_FIT_SHARE = 0.8
 # Refreshing with probability rate / t gives about rate x log(T) refreshes in T draws.
 _REFRESH_RATE = 10.0
-# Positions of the first third of the record are taken for the way in and not learnt from.
+# Positions of the first third of the record are taken for the way in and not learned from.
 _RECENT_FRACTION = 2.0 / 3.0
-_HISTORY_PER_POINT = 10
-_BANDWIDTH_POINTS = 500
-_TRACE_POINTS = 50
-_LARGEST_SCALE = 4.0
+_HISTORY_PER_POINT = 10  # positions remembered for each point of the subsample
+_LARGEST_SCALE = 4.0  # in units of 2.38 / sqrt(d)
 
 
 @dataclass(frozen=True)
@@ -84,7 +77,7 @@ class Config:
         A fixed standard deviation of the isotropic part instead, in the kernel's coordinates, with nu = s, as
         in the thesis.
     scale : float, optional
-        s at the start, in units of the spread that is learnt (root mean variance of the subsample over the dimensions,
+        s at the start, in units of the spread that is learned (root mean variance of the subsample over the dimensions,
         1 in whitened coordinates); 2.38 / sqrt(d) by default.
     learn_scale : bool
         Whether s follows the acceptance rate by Robbins-Monro steps on its logarithm, up to ``largest_scale``.
@@ -96,7 +89,7 @@ class Config:
         its neighbourhoods have it, on the average, see ``local_metric``.
     noisy : bool, optional
         Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the
-        scale is learnt, and the scale keeps a floor. None finds out, by one evaluation after 0, 1, 10, 100, ... draws.
+        scale is learned, and the scale keeps a floor. None finds out, by one evaluation after 0, 1, 10, 100, ... draws.
     covariance : ndarray (d, d), optional
         Of the proposal until there is a history; the identity by default.
     """
@@ -136,9 +129,9 @@ class Config:
             raise ValueError(f'whiten must be True, False or "local", got {self.whiten!r}.')
 
     def largest_scale(self, num_dims: int) -> float:
-        """Return the bound of s while it is learnt: four times 2.38 / sqrt(d), or ``scale`` if that is larger.
+        """Return the bound of s while it is learned: four times 2.38 / sqrt(d), or ``scale`` if that is larger.
 
-        The local covariance has the trace of the learnt one on the average, so a scale far above the Gaussian optimum
+        The local covariance has the trace of the learned one on the average, so a scale far above the Gaussian optimum
         is no scale that suits the bulk: it is a chain that lingers where the local covariance is next to nothing,
         accepts every small step, and would be stuck as soon as it came back.
         """
@@ -153,21 +146,6 @@ class Config:
         if self.gamma is not None:
             return self.gamma, scale
         return scale * math.sqrt(self.isotropic_share), scale * math.sqrt(1.0 - self.isotropic_share)
-
-
-class Fit(NamedTuple):
-    """What the proposal has learnt; frozen between refreshes."""
-
-    mean: np.ndarray  # (d,)
-    factor: np.ndarray  # (d, d), W: x = mean + W z
-    points_t: np.ndarray  # (d, n), the subsample in coordinates z
-    inverse_length_scale: np.ndarray  # (d,)
-    is_radial: bool
-    family: int
-    shape_a: float
-    shape_b: float
-    normaliser: float  # multiplies M H M' so that its mean trace over the subsample is d
-    unit: float  # of the scale, in the coordinates z: root mean variance of the points, 1 where they are whitened
 
 
 class State(NamedTuple):
@@ -197,190 +175,6 @@ class Info(NamedTuple):
     proposal_log_density: float
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b, normaliser):
-    """Return normaliser x M H M' at z, shape (d, d); O(n d^2) time, (d + 1) n numbers of memory.
-
-    Radial: a column of M is 4 phi'(s) (z - Z_i) / l^2. Dot product: 2 psi'(t) Z_i / l^2.
-    The mean column is taken off before the products: with M M' - n m m' instead, nearly parallel columns would
-    lose all digits.
-    """
-    d, n = points_t.shape
-    slope = np.empty(n)
-    columns = np.empty((d, n))
-    if is_radial:
-        radial_row(z, points_t, inverse_length_scale, slope)
-    else:
-        slope[:] = 0.0
-        for i in range(d):
-            x = z[i] * inverse_length_scale[i] ** 2
-            for j in range(n):
-                slope[j] += x * points_t[i, j]
-    fill_profile(family, a, b, np.int64(1), slope, slope)
-    ones = np.ones(n)
-    work = np.empty(n // 8)
-    for i in range(d):
-        inverse_square = inverse_length_scale[i] ** 2
-        if is_radial:
-            x = z[i]
-            factor = 4.0 * inverse_square
-            for j in range(n):
-                columns[i, j] = factor * slope[j] * (x - points_t[i, j])
-        else:
-            factor = 2.0 * inverse_square
-            for j in range(n):
-                columns[i, j] = factor * slope[j] * points_t[i, j]
-        mean = dot_product(columns[i], ones, work) / n
-        for j in range(n):
-            columns[i, j] -= mean
-    out = np.empty((d, d))
-    for i in range(d):
-        for k in range(i + 1):
-            value = normaliser * dot_product(columns[i], columns[k], work)
-            out[i, k] = value
-            out[k, i] = value
-    return out
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _proposal_factor(local, gamma, nu):
-    """Return the Cholesky factor of gamma^2 I + nu^2 local, and its log determinant (NaN on failure)."""
-    d = local.shape[0]
-    factor = nu * nu * local
-    for i in range(d):
-        factor[i, i] += gamma * gamma
-    log_det = np.nan
-    if cholesky_in_place(factor):
-        log_det = 0.0
-        for i in range(d):
-            log_det += math.log(factor[i, i])
-    return factor, log_det
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _propose(whitened, local, fit, gamma, nu, noise):
-    """Return the proposal (x, z, its local covariance) and log q(z | z') - log q(z' | z).
-
-    The whitening is linear with a constant Jacobian, which cancels in the ratio.
-    """
-    forward, log_det_forward = _proposal_factor(local, gamma, nu)
-    displacement = np.empty_like(whitened)
-    lower_times(forward, noise, displacement)
-    new_whitened = whitened + displacement
-    new_local = _local_covariance(
-        new_whitened,
-        fit.points_t,
-        fit.inverse_length_scale,
-        fit.is_radial,
-        fit.family,
-        fit.shape_a,
-        fit.shape_b,
-        fit.normaliser,
-    )
-    backward, log_det_backward = _proposal_factor(new_local, gamma, nu)
-    position = np.empty_like(whitened)
-    lower_times(fit.factor, new_whitened, position)
-    position += fit.mean
-    solve_lower(backward, displacement, displacement)
-    log_ratio = log_det_forward - log_det_backward
-    for i in range(noise.shape[0]):
-        log_ratio += 0.5 * (noise[i] * noise[i] - displacement[i] * displacement[i])
-    return position, new_whitened, new_local, log_ratio
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _at(position, fit):
-    """Return z of a position and the normalised local covariance there."""
-    whitened = np.empty_like(position)
-    solve_lower(fit.factor, position - fit.mean, whitened)
-    local = _local_covariance(
-        whitened,
-        fit.points_t,
-        fit.inverse_length_scale,
-        fit.is_radial,
-        fit.family,
-        fit.shape_a,
-        fit.shape_b,
-        fit.normaliser,
-    )
-    return whitened, local
-
-
-@one_blas_thread
-def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config: Config, rng: np.random.Generator) -> Fit:
-    """Return a proposal learnt from ``points`` (n, d).
-
-    Parameters
-    ----------
-    points
-        In the coordinates of the target; all are used.
-    mean, factor
-        Of the coordinates z = factor^-1 (x - mean); ignored where the configuration does not whiten.
-    rng
-        Picks the points for the median heuristic and for the mean trace.
-
-    Raises
-    ------
-    ValueError
-        Where the points coincide, so that no length scale exists.
-
-    Notes
-    -----
-    The points are the draws of a chain, many of them repeated: as a sample of the target they count with their
-    multiplicity, for the median heuristic once each.
-    """
-    points = np.asarray(points, dtype=float)
-    n, d = points.shape
-    unit = 1.0
-    if not config.whiten:
-        mean, factor = np.zeros(d), np.eye(d)
-        unit = float(np.linalg.norm(points.std(axis=0))) / math.sqrt(d)
-    elif config.whiten == "local":
-        factor = local_factor(points, factor)
-    whitened = whiten(points, mean, factor)
-    kernel = config.kernel.resolve(np.unique(whitened, axis=0), rng, _BANDWIDTH_POINTS)
-    a, b = kernel.shape_parameters
-    learnt = Fit(
-        mean,
-        factor,
-        np.ascontiguousarray(whitened.T),
-        kernel.inverse_length_scale(d),
-        isinstance(kernel, RadialKernel),
-        kernel.family,
-        a,
-        b,
-        1.0,
-        unit,
-    )
-    where = rng.choice(n, size=min(n, _TRACE_POINTS), replace=False)
-    trace = np.mean([np.trace(_at(points[i], learnt)[1]) for i in where])
-    # A kernel narrower than the gaps between points sees nothing at the points themselves, and a huge bump just
-    # beside each. So the trace counts for no less than the bump of a single point.
-    size = max(trace, _largest_bump(kernel, d))
-    return learnt._replace(normaliser=d / size if size > 0 else 1.0)
-
-
-def _largest_bump(kernel: Kernel, num_dims: int) -> float:
-    """Return the largest |2 grad k(x, y)|^2 of one point y; 0 for dot-product kernels, which have none."""
-    if not isinstance(kernel, RadialKernel):
-        return 0.0
-    # Along the axis with the shortest length scale, in units of it; all families peak within this stretch.
-    inverse = kernel.inverse_length_scale(num_dims)
-    distances = np.linspace(0.02, 4.0, 200) / inverse.max()
-    along = np.zeros((200, num_dims))
-    along[:, inverse.argmax()] = distances
-    return float((4.0 * kernel.gradient(along, np.zeros((1, num_dims))) ** 2).sum(axis=2).max())
-
-
-@one_blas_thread
-def proposal_covariance(position, learnt: Fit, config: Config, scale: float) -> np.ndarray:
-    """Return the covariance (d, d) of the proposal with scale s at ``position`` (d,), in the target's coordinates."""
-    local = _at(np.asarray(position, dtype=float), learnt)[1]
-    gamma, nu = config.widths(scale * learnt.unit)
-    covariance = gamma**2 * np.eye(local.shape[0]) + nu**2 * local
-    return learnt.factor @ covariance @ learnt.factor.T
-
-
 def init(position, log_density: float, config: Config) -> State:
     """Return the first state; errors as in ``adaptive_metropolis.init``."""
     position, log_density = checked_start(position, log_density)
@@ -395,17 +189,17 @@ def init(position, log_density: float, config: Config) -> State:
 
 
 def relocate(state: State, position, log_density: float) -> State:
-    """Return the state moved to ``position`` with its log density, all that was learnt kept."""
+    """Return the state moved to ``position`` with its log density, all that was learned kept."""
     position, log_density = checked_start(position, log_density, state.position.size)
     same_place = np.array_equal(position, state.position)
     state = state._replace(position=position, log_density=log_density)
     return state if same_place or state.fit is None else with_fit(state, state.fit)
 
 
-def with_fit(state: State, learnt: Fit) -> State:
+def with_fit(state: State, learned: Fit) -> State:
     """Return the state with another proposal, whose local covariance is worked out at its position."""
-    whitened, local = _at(state.position, learnt)
-    return state._replace(fit=learnt, whitened=whitened, local=local)
+    whitened, local = local_at(state.position, learned)
+    return state._replace(fit=learned, whitened=whitened, local=local)
 
 
 def step(
@@ -414,7 +208,7 @@ def step(
     """Return the next state and what happened; one evaluation of ``log_density``, O(n d^2) besides.
 
     A second evaluation, at the position, where the noise is to be measured.
-    The transition with everything learnt held fixed leaves the target invariant.
+    The transition with everything learned held fixed leaves the target invariant.
     """
     state = walk.probed(state, log_density)
     scale = math.exp(state.log_scale)
@@ -424,18 +218,18 @@ def step(
         whitened, local, log_ratio = state.whitened, state.local, 0.0
     else:
         gamma, nu = config.widths(scale * state.fit.unit)
-        proposal, whitened, local, log_ratio = _propose(state.whitened, state.local, state.fit, gamma, nu, noise)
+        proposal, whitened, local, log_ratio = propose(state.whitened, state.local, state.fit, gamma, nu, noise)
     proposed = log_density(proposal)
     accepted, probability = metropolis_accept(rng, proposed - state.log_density + log_ratio)
     if accepted:
-        state = State(proposal, proposed, state.walk, state.fit, whitened, local, *state[6:11], 0)
+        state = state._replace(position=proposal, log_density=proposed, whitened=whitened, local=local, rejections=0)
     else:
-        state = State(*state[:11], state.rejections + 1)
+        state = state._replace(rejections=state.rejections + 1)
     return state, Info(accepted, probability, scale, proposal, proposed)
 
 
 def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, num_tune: int = 0) -> State:
-    """Return the state after the last draw has been learnt from.
+    """Return the state after the last draw has been learned from.
 
     The scale moves at every draw; the subsample is drawn anew with probability min(1, 10 / t), t the
     iterations so far, from the latest two thirds of the history.
@@ -447,28 +241,16 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
         that the scale has time to settle on the final proposal. 0 for adaptation that goes on and vanishes.
     """
     t = state.iteration
-    log_scale = state.log_scale
+    log_scale, shape = state.log_scale, state.walk
     if config.learn_scale:
         d = state.position.size
         log_scale = walk.learn_scale(state, info.accept_prob, config.target_accept, _floor(state, config))
         log_scale = min(log_scale, math.log(config.largest_scale(d)))
     if config.whiten or state.fit is None:
-        mean, factor = walk.learn_shape(state.walk.mean, state.walk.factor, state.position, t)
-        learnt_walk = walk.State(*state.walk[:2], mean, factor, *state.walk[4:])
-    else:
-        learnt_walk = state.walk
-    state = State(
-        state.position,
-        state.log_density,
-        learnt_walk,
-        state.fit,
-        state.whitened,
-        state.local,
-        append(state.history, state.position),
-        log_scale,
-        t + 1,
-        *state[9:],
-    )
+        mean, factor = walk.learn_shape(shape.mean, shape.factor, state.position, t)
+        shape = shape._replace(mean=mean, factor=factor)
+    history = append(state.history, state.position)
+    state = state._replace(walk=shape, history=history, log_scale=log_scale, iteration=t + 1)
     first = min(_FIRST_FIT_DRAWS + 10 * state.position.size, int(0.3 * num_tune) if num_tune else math.inf)
     last = int(_LAST_FIT_SHARE * num_tune) if num_tune else math.inf
     uniform = rng.random()
@@ -507,10 +289,10 @@ def is_at_floor(state: State, config: Config) -> bool:
 
 @one_blas_thread
 def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
-    """Return the state with a proposal learnt from a fresh random subsample of the history.
+    """Return the state with a proposal learned from a fresh random subsample of the history.
 
     Where the history holds too few distinct positions to show a shape (2 d + 3), or the fit fails, what was
-    learnt before stays.
+    learned before stays.
     """
     candidates = recent(state.history, _RECENT_FRACTION)
     if candidates.shape[0] > config.subsample_size:
@@ -518,7 +300,7 @@ def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
     if np.unique(candidates, axis=0).shape[0] < 2 * candidates.shape[1] + 3:
         return state
     try:
-        learnt = fit(candidates, *_shape(state), config, rng)
+        learned = fit(candidates, *_shape(state), config, rng)
     except (ValueError, np.linalg.LinAlgError):
         return state
-    return with_fit(state, learnt)._replace(num_refreshes=state.num_refreshes + 1)
+    return with_fit(state, learned)._replace(num_refreshes=state.num_refreshes + 1)

@@ -1,27 +1,28 @@
 """Stein diagnostics of a DataTree and the model it was sampled from, beside ArviZ's; mathematics is in ``stein``."""
 
+import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import arviz as az
 import numpy as np
 import pandas as pd
 import xarray as xr
 from arviz_base import dataset_to_dataframe
-from scipy.stats import gaussian_kde
 
 from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
+from pymc_kernel.plugin.findings import chains_of, in_words, separated
 from pymc_kernel.plugin.model_draws import choose, document_arguments, list_sample_dims, read_draws
+from pymc_kernel.plugin.surrogate_scores import ADVICE, LearnedScores
 from pymc_kernel.stein.draws import as_chains, choose_thinning
 
 __all__ = ["KSDReport", "diagnose", "ksd", "ksd_test", "summary"]
 
 _KINDS_WITH_DIAGNOSTICS = ("all", "diagnostics", "all_median", "diagnostics_median")
 _ATTRIBUTES = ("ksd", "ksd_null_low", "ksd_null_high", "ksd_p", "ksd_thin", "ksd_flip_probability")
-_VALLEY = 0.2  # of a density estimate, over the lower of the peaks beside it: below, the modes are separated
-_SMALL_MODE = 0.02  # share of the draws
+_LEVEL = 0.05  # at which two tests by a surrogate must agree
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class KSDReport:
         Squared discrepancies of each parameter under the null, with the dimension ``replicate``.
     conditional_on : tuple of str
         Discrete variables, whose law is not tested.
+    learned : LearnedScores or None
+        What is known of the scores, where they are a surrogate's: ``num_values``, ``log_density_error``,
+        ``score_error`` and more.
+    unjudged : str
+        Why the draws cannot be judged by that surrogate; empty where they can. The p-values are NaN then.
     """
 
     test: stein.KSDTest
@@ -47,11 +53,19 @@ class KSDReport:
     p_values: xr.Dataset
     null: xr.Dataset
     conditional_on: tuple[str, ...]
+    learned: LearnedScores | None = None
+    unjudged: str = ""
 
     @property
     def p_value(self) -> float:
-        """Of the joint test."""
-        return self.test.p_value
+        """Of the joint test; NaN where the draws cannot be judged."""
+        return np.nan if self.unjudged else self.test.p_value
+
+    def verdict(self, level: float = 0.05) -> str:
+        """Return "misfit", "no misfit detected" or "cannot be judged"."""
+        if self.unjudged:
+            return "cannot be judged"
+        return "misfit" if self.p_value < level else "no misfit detected"
 
     @property
     def ksd(self) -> float:
@@ -59,9 +73,15 @@ class KSDReport:
         return self.test.ksd
 
     def table(self):
-        """Return shares and p-values as a data frame, a row each parameter."""
+        """Return shares and p-values as a data frame, a row each parameter, the largest share first.
+
+        ``ksd_p_holm`` are p-values corrected for the number of parameters: the smallest is below 5 % in 5 % of all
+        tables of right draws.
+        """
         stacked = xr.concat([self.shares, self.p_values], dim=xr.DataArray(["ksd", "ksd_p"], dims="summary"))
-        return dataset_to_dataframe(stacked, sample_dims=["summary"]).T
+        frame = dataset_to_dataframe(stacked, sample_dims=["summary"]).T
+        frame["ksd_p_holm"] = stein.holm(frame["ksd_p"].to_numpy())
+        return frame.sort_values("ksd", ascending=False, kind="stable")
 
     def __str__(self):
         test = self.test
@@ -69,10 +89,12 @@ class KSDReport:
         lines = [
             "Kernel Stein discrepancy of the draws from the model",
             f"  ksd {test.ksd:.3g}; draws from the model would have {low:.3g} to {high:.3g} (90 %)",
-            f"  p-value {test.p_value:.3g}",
-            f"  {test.num_draws} draws, one in {test.thin} of each chain; signs flip with probability "
-            f"{test.flip_probability:g}",
+            f"  cannot be judged: {self.unjudged}" if self.unjudged else f"  p-value {test.p_value:.3g}",
+            f"  {test.num_draws} draws left after thinning, one in {test.thin} of each chain; signs flip with "
+            f"probability {test.flip_probability:g}",
         ]
+        if self.learned is not None:
+            lines.append(f"  {self.learned}")
         if self.conditional_on:
             lines.append(f"  given the discrete variables {', '.join(self.conditional_on)}, whose law is not tested")
         table = self.table()
@@ -89,7 +111,7 @@ def ksd(
     group="posterior",
     coords=None,
     sample_dims=None,
-    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    score: Callable[[np.ndarray], np.ndarray] | str | None = None,
     kernel=None,
 ) -> xr.Dataset:
     """Return each parameter's part of the squared kernel Stein discrepancy between draws and model.
@@ -106,9 +128,10 @@ def ksd(
         Parts of the square; their sum is ``attrs["ksd"] ** 2``. For a p-value see :func:`ksd_test`.
     """
     part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
-    parts = stein.ksd_shares(part.draws, part.scores, kernel)
+    parts = stein.ksd_shares(part.draws, part.scores, kernel, weights=part.weights)
     out = part.labelled(parts)
     out.attrs["ksd"] = float(np.sqrt(parts.sum()))
+    out.attrs |= {} if part.learned is None else part.learned.attributes()
     return out
 
 
@@ -122,7 +145,7 @@ def ksd_test(
     group="posterior",
     coords=None,
     sample_dims=None,
-    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    score: Callable[[np.ndarray], np.ndarray] | str | None = None,
     kernel=None,
     num_replicates: int = 1000,
     thin: int | str = "auto",
@@ -156,7 +179,8 @@ def ksd_test(
     Raises
     ------
     NoGradientError
-        Where the model has no gradient or is only estimated; the text names the variable and the ways out.
+        Where the model has no gradient or is only estimated; the text names the variable and the ways out. With
+        ``score="surrogate"`` where nothing can be learned either.
 
     Notes
     -----
@@ -166,6 +190,12 @@ def ksd_test(
     see a wrong weight of separated modes, nor a mode that no draw is in: keep R-hat beside it. Of 30 coordinates it may
     miss a spread that is wrong in one: look at ``p_values`` too. With many draws any small bias has a small p-value:
     look at the size, too.
+
+    With ``score="surrogate"`` the scores are those of a kernel regression q on the log densities of other draws, and
+    draws count by q over the posterior, so that an error of q does not pass for one of the draws (Fisher and Oates
+    2023). Where q is too far off, or a test without these weights comes to another verdict, the report says that the
+    draws cannot be judged. Of an estimated likelihood the noise is averaged out, but few
+    draws or much noise hide the score, and then it says so.
     """
     part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     return _test(part, kernel, num_replicates, thin, flip_probability, max_draws, random_seed)
@@ -177,23 +207,31 @@ def _test(part, kernel, num_replicates, thin, flip_probability, max_draws, rando
         thin = choose_thinning(chains.draws, chains.lengths)
         if max_draws is not None:
             thin = max(thin, -(-len(chains.draws) // max_draws))
-    test = stein.ksd_test(
-        part.draws,
-        part.scores,
-        kernel,
-        num_replicates=num_replicates,
-        thin=thin,
-        flip_probability=flip_probability,
-        coordinates=True,
-        rng=np.random.default_rng(0 if random_seed is None else random_seed),
-    )
+
+    def tested(weights, coordinates):
+        rng = np.random.default_rng(0 if random_seed is None else random_seed)
+        return stein.ksd_test(
+            part.draws, part.scores, kernel, num_replicates=num_replicates, thin=thin,
+            flip_probability=flip_probability, coordinates=coordinates, weights=weights, rng=rng,
+        )  # fmt: skip
+
+    test = tested(part.weights, True)
+    unjudged = ""
+    if part.learned is not None:
+        unjudged = part.learned.trouble
+        if not unjudged:
+            plain = tested(None, False)
+            if (plain.p_value < _LEVEL) != (test.p_value < _LEVEL):
+                unjudged = "what its error makes of the test is more than the test tells of the draws"
+        test = replace(test, thin=part.every * test.thin)
     shares = part.labelled(test.shares)
     p_values = part.labelled(test.share_p_values)
     for name, columns in part.positions.items():
         if not isinstance(columns, xr.DataArray):
             p_values[name] = min(1.0, len(columns) * test.share_p_values[columns].min())
+    p_values = p_values * np.nan if unjudged else p_values
     null = part.labelled(test.share_null**2, "replicate")
-    return KSDReport(test, shares, p_values, null, tuple(part.conditional_on))
+    return KSDReport(test, shares, p_values, null, tuple(part.conditional_on), part.learned, unjudged)
 
 
 @document_arguments
@@ -212,7 +250,7 @@ def summary(
     skipna=False,
     *,
     model=None,
-    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    score: Callable[[np.ndarray], np.ndarray] | str | None = None,
     num_replicates: int = 500,
     max_draws: int | None = 2000,
     random_seed=None,
@@ -223,7 +261,8 @@ def summary(
     own test. The joint result is in ``attrs``: ``ksd``, ``ksd_null_low``, ``ksd_null_high`` (5 % and 95 % of what draws
     from the model would have), ``ksd_p``, ``ksd_thin`` and ``ksd_flip_probability``. Deterministic and discrete
     variables have no score, and NaN here; so has everything, with a warning that says why, where the model has no
-    gradient. A large p-value says nothing of a mode that no draw is in, nor of the weights of separated modes.
+    gradient; ``score="surrogate"`` is the way out, and adds ``ksd_verdict``, ``ksd_score_error`` and others to
+    ``attrs``. A large p-value says nothing of a mode that no draw is in, nor of the weights of separated modes.
 
     Parameters
     ----------
@@ -243,7 +282,7 @@ def summary(
     )
     sample_dims = list_sample_dims(sample_dims)
     asked = choose(az.convert_to_datatree(data), var_names, filter_vars, group, coords, sample_dims)
-    shares, p_values, values = xr.Dataset(), xr.Dataset(), [np.nan] * len(_ATTRIBUTES)
+    shares, p_values, values, more = xr.Dataset(), xr.Dataset(), [np.nan] * len(_ATTRIBUTES), {}
     try:
         part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     except NoGradientError as error:
@@ -251,12 +290,20 @@ def summary(
     else:
         report = _test(part, None, num_replicates, "auto", "auto", max_draws, random_seed)
         shares, p_values, test = report.shares, report.p_values, report.test
-        values = [test.ksd, *test.null_quantiles.tolist(), test.p_value, test.thin, test.flip_probability]
+        values = [test.ksd, *test.null_quantiles.tolist(), report.p_value, test.thin, test.flip_probability]
+        if report.learned is not None:
+            more = {"ksd_verdict": report.verdict(), **report.learned.attributes("ksd_")}
+        if report.unjudged:
+            shares, values = shares * np.nan, [np.nan] * len(_ATTRIBUTES)
+            warnings.warn(
+                f"ksd and ksd_p are NaN, since the surrogate cannot judge the draws: {report.unjudged}. {ADVICE}",
+                stacklevel=2,
+            )
     if kind in _KINDS_WITH_DIAGNOSTICS:
         like = asked.isel(dict.fromkeys(sample_dims, 0), drop=True)
         both = [_like(like, part) for part in (shares, p_values)]
         table = _with_rows(table, xr.concat(both, xr.DataArray(["ksd", "ksd_p"], dims="summary")), fmt, round_to)
-    table.attrs |= dict(zip(_ATTRIBUTES, values, strict=True))
+    table.attrs |= dict(zip(_ATTRIBUTES, values, strict=True)) | more
     return table
 
 
@@ -302,14 +349,16 @@ def diagnose(
     coords=None,
     sample_dims=None,
     group="posterior",
-    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    score: Callable[[np.ndarray], np.ndarray] | str | None = None,
     level: float = 0.05,
     show_diagnostics: bool = True,
     return_diagnostics: bool = False,
     random_seed=None,
     **arviz_arguments,
 ):
-    """Print what ArviZ's checks and the kernel Stein discrepancy say of the draws, in words.
+    """Print what ArviZ's checks and the kernel Stein discrepancy say of the draws, in words, and what to do.
+
+    Parameters are named by their share of the discrepancy, with p-values corrected for their number (Holm).
 
     Parameters
     ----------
@@ -332,7 +381,7 @@ def diagnose(
 
     Notes
     -----
-    A model without a gradient has ArviZ's checks alone, and a line that says so.
+    A model without a gradient has ArviZ's checks alone, and a line that says so, unless ``score="surrogate"`` is given.
     """
     has_errors, found = az.diagnose(
         data,
@@ -352,68 +401,11 @@ def diagnose(
         lines.append(str(error))
     else:
         report = _test(part, None, 1000, "auto", "auto", 2000, random_seed)
-        modes = _separated(part)
-        found |= {"ksd": report, "modes": modes}
+        modes = separated(part)
+        all_draws = math.prod(part.dataset.sizes[d] for d in list_sample_dims(sample_dims))
         has_errors = has_errors or report.p_value < level
-        lines += _in_words(report, modes, level)
+        lines += in_words(report, modes, level, all_draws, chains_of(part, found))
+        found |= {"ksd": report, "modes": modes}
     if show_diagnostics:
         print("\n".join(lines))
     return (has_errors, found) if return_diagnostics else has_errors
-
-
-def _in_words(report, modes, level):
-    test = report.test
-    low, high = test.null_quantiles
-    size = f"{test.ksd:.3g}, where draws from the model would have {low:.3g} to {high:.3g}"
-    if report.p_value >= level:
-        lines = [
-            f"Scores: no misfit detected ({test.num_draws} draws left after thinning); p = {report.p_value:.3g}, ksd "
-            f"{size}.",
-            "Scores cannot tell of a mode that no draw is in.",
-        ]
-    else:
-        table = report.table()
-        worst = table.sort_values("ksd_p").index[: min(5, len(table))]
-        named = ", ".join(f"{name} (p = {table.loc[name, 'ksd_p']:.3g})" for name in worst)
-        lines = [
-            f"The draws do not fit the model's scores (p = {report.p_value:.3g}; {size}).",
-            f"Most of it comes from {named}.",
-            "They are biased, or have not converged; if R-hat is fine, the sampler targets another law than the model.",
-        ]
-    if modes:
-        lines.append(
-            f"The draws of {', '.join(modes)} fall into separated modes. Scores do not depend on how much weight each "
-            "mode has, so this test cannot see a wrong one: compare chains from many starts, or use tempering "
-            "(pm.sample_smc)."
-        )
-    if report.conditional_on:
-        lines.append(f"The law of the discrete variables {', '.join(report.conditional_on)} is not tested.")
-    return lines
-
-
-def _separated(part):
-    """Return the names of parameters whose density estimate has a deep valley between two peaks."""
-    flat = part.draws.reshape(-1, part.draws.shape[-1])
-    flags = np.array([_has_valley(column) for column in flat.T])
-    names = []
-    for name, columns in part.positions.items():
-        labelled = flags[columns.values if isinstance(columns, xr.DataArray) else columns]
-        if labelled.ndim == 0 or not isinstance(columns, xr.DataArray):
-            names += [name] if labelled.any() else []
-        else:
-            names += [f"{name}[{', '.join(map(str, i))}]" for i in np.argwhere(labelled)]
-    return names
-
-
-def _has_valley(draws):
-    if np.ptp(draws) == 0.0:
-        return False
-    draws = draws[:: -(-len(draws) // 2000)]
-    # Twice as narrow as the rule for normal laws, which smooths valleys away.
-    density = gaussian_kde(draws, lambda kde: kde.silverman_factor() / 2.0)
-    grid = np.linspace(*np.quantile(draws, [0.001, 0.999]), 200)
-    height = density(grid)
-    from_left, from_right = np.maximum.accumulate(height), np.maximum.accumulate(height[::-1])[::-1]
-    valleys = np.flatnonzero(height < _VALLEY * np.minimum(from_left, from_right))
-    shares = [(draws < grid[i]).mean() for i in valleys]
-    return any(_SMALL_MODE < share < 1.0 - _SMALL_MODE for share in shares)

@@ -30,8 +30,10 @@ __all__ = [
     "accepted_shares",
     "block_of",
     "estimated_terms",
+    "failed_shares",
     "install_noise",
     "last_accepted_share",
+    "last_failed_share",
     "reused_noise",
     "starting_positions",
 ]
@@ -40,6 +42,8 @@ __all__ = [
 _NOISE: dict[str, tuple[int, np.random.Generator]] = {}
 # By operator, the share of the simulations of the last evaluation that a kernel accepts.
 _SHARES: dict[str, float] = {}
+# By operator, the share of the simulations of the last evaluation that failed; of its estimates, without simulations.
+_FAILED: dict[str, float] = {}
 
 
 def install_noise(keys: tuple[str, ...], rng: np.random.Generator | list[np.random.Generator]) -> None:
@@ -110,6 +114,8 @@ class EstimatedLogLikelihoodOp(Op):
                 f"the function of EstimatedLikelihood {self.term_name!r} returned {what}; it must return {wanted}"
             )
         output_storage[0][0] = value.reshape(shape)
+        failed = getattr(self.fn, "failed_share", None)
+        _FAILED[self.key] = float(np.mean(~np.isfinite(value))) if failed is None else failed
         if self.accepts_share:
             _SHARES[self.key] = self.fn.accepted_share(float(value.item()))
 
@@ -174,6 +180,17 @@ def accepted_shares(model: pm.Model) -> dict[str, str]:
 def last_accepted_share(key: str) -> float:
     """Return the share of the last evaluation in this process."""
     return _SHARES.get(key, math.nan)
+
+
+def failed_shares(model: pm.Model) -> dict[str, str]:
+    """Return key -> name of a statistic, for all blocks of the model."""
+    ops = [block_of(rv) for rv in model.observed_RVs]
+    return {op.key: f"failed_share_{op.term_name}" for op in ops if op is not None}
+
+
+def last_failed_share(key: str) -> float:
+    """Return the share of the last evaluation in this process."""
+    return _FAILED.get(key, math.nan)
 
 
 def starting_positions(model: pm.Model) -> dict[str, np.ndarray]:

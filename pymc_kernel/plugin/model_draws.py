@@ -9,6 +9,7 @@ import xarray as xr
 from arviz_base import extract, rcParams
 
 from pymc_kernel.plugin.model_functions import compile_scores, value_draws
+from pymc_kernel.plugin.surrogate_scores import LearnedScores, learn_scores
 
 __all__ = ["ModelDraws", "as_chains_and_draws", "choose", "document_arguments", "list_sample_dims", "read_draws"]
 
@@ -19,20 +20,26 @@ _ARGUMENTS = """data : DataTree or convertible
     var_names, filter_vars, group, coords, sample_dims
         As everywhere in ArviZ. Variables that are left out are averaged over: the test is then of the joint law of
         the others.
-    score : callable, optional
+    score : callable or "surrogate", optional
         From unconstrained draws of the continuous variables (n, d) to gradients of the log density there (n, d), where
-        the model has none, or another law than the model's is to be tested."""
+        the model has none, or another law than the model's is to be tested. "surrogate" learns one from the log
+        densities of the draws, for black boxes and estimated likelihoods: those that the run has in ``sample_stats``
+        (``log_density`` of this package's steps, ``lp`` of NUTS), otherwise the model's at 1,000 draws at most; the
+        result says how far it is off at draws that it has not seen. Fewer draws cost fewer evaluations."""
 
 
 class ModelDraws:
     """The draws of some of a model's variables with their scores, and what each coordinate is called."""
 
-    def __init__(self, draws, scores, positions, dataset, conditional_on):
+    def __init__(self, draws, scores, positions, dataset, conditional_on, weights=None, learned=None, every=1):
         self.draws = draws  # (chain, draw, d), unconstrained
         self.scores = scores  # (chain, draw, d)
         self.positions = positions  # {variable: DataArray of column numbers, or array where the shapes differ}
         self.dataset = dataset  # what was asked for, deterministic variables included
         self.conditional_on = conditional_on  # names of discrete variables
+        self.weights: np.ndarray | None = weights  # (chain, draw), of draws with the scores of a surrogate
+        self.learned: LearnedScores | None = learned  # what is known of that surrogate
+        self.every: int = every  # one in so many draws of the data is here
 
     def labelled(self, values: np.ndarray, last: str | None = None) -> xr.Dataset:
         """Return one number a column as a Dataset; a variable whose transform changes its shape has the sum.
@@ -90,13 +97,24 @@ def read_draws(
         raise ValueError(f"data has no group {group!r}; it has {', '.join(data.children)}.")
     asked = choose(data, var_names, filter_vars, group, coords, sample_dims)
     posterior = as_chains_and_draws(data[group].to_dataset(), sample_dims)
+    if isinstance(score, str) and score != "surrogate":
+        raise ValueError(f'score must be a function or "surrogate", got {score!r}.')
     scores_of = compile_scores(model) if score is None else None
     values = value_draws(posterior, model)
     continuous = model.continuous_value_vars
     discrete = [model.values_to_rvs[v].name for v in model.value_vars if v not in set(continuous)]
     sizes = posterior.sizes["chain"], posterior.sizes["draw"]
     flat = np.concatenate([values[v].reshape(sizes[0] * sizes[1], -1) for v in continuous], axis=1)
-    if score is None:
+    weights, learned, every = None, None, 1
+    if isinstance(score, str):
+        stats = data["sample_stats"].to_dataset() if group == "posterior" and "sample_stats" in data.children else None
+        stats = None if stats is None or not set(sample_dims) <= set(stats.dims) else stats
+        stats = None if stats is None else as_chains_and_draws(stats, sample_dims)
+        every, found, learned = learn_scores(model, flat.reshape(*sizes, -1), stats)
+        flat = flat.reshape(*sizes, -1)[:, ::every].reshape(-1, flat.shape[1])
+        sizes = sizes[0], len(flat) // sizes[0]
+        scores, weights = found.scores, found.weights.reshape(sizes)
+    elif score is None:
         scores = scores_of([values[v] for v in model.value_vars])
     else:
         scores = np.asarray(score(flat), dtype=float)
@@ -128,7 +146,7 @@ def read_draws(
         for name, c in positions.items()
     }
     draws, scores = (a[:, kept].reshape(*sizes, -1) for a in (flat, scores))
-    return ModelDraws(draws, scores, positions, asked, discrete)
+    return ModelDraws(draws, scores, positions, asked, discrete, weights, learned, every)
 
 
 def document_arguments(function):

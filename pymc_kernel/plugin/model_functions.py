@@ -31,8 +31,10 @@ from pymc_kernel.errors import NoGradientError, NoisyBlockError
 from pymc_kernel.plugin.likelihoods import (
     accepted_shares,
     estimated_terms,
+    failed_shares,
     install_noise,
     last_accepted_share,
+    last_failed_share,
     reused_noise,
     starting_positions,
 )
@@ -80,13 +82,17 @@ class LogDensity:
         Number of calls so far.
     shares : dict
         Of simulations that a block's kernel accepted for the estimate at the current point: name -> share.
+    failure_names : tuple of str
+        Of the statistics in :meth:`failures`.
     error : ArithmeticError or None
         The last that a call raised; the density is zero there.
     starts : ndarray (n, d)
         Positions near the posterior, where a block made pilot simulations; NaN in the other coordinates.
     """
 
-    def __init__(self, function, shared, estimated, keys, reuse=None, share_names=None, starts=None):
+    def __init__(
+        self, function, shared, estimated, keys, reuse=None, share_names=None, starts=None, failure_names=None
+    ):
         self._function = function
         self.shared = shared
         self.estimated = estimated
@@ -97,6 +103,8 @@ class LogDensity:
         self._share_names = share_names or {}
         self.shares = dict.fromkeys(self._share_names.values(), np.nan)
         self.starts = starts
+        self._failure_names = failure_names or {}
+        self.failure_names = tuple(self._failure_names.values())
         self._rng_variables = [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]
         self.evaluations = 0
         self.error = None
@@ -143,6 +151,10 @@ class LogDensity:
         if accepted:
             self._kept = self._tried
             self.shares = {name: last_accepted_share(key) for key, name in self._share_names.items()}
+
+    def failures(self) -> dict[str, float]:
+        """Return the share of simulations, or of estimates, that failed in the last evaluation: name -> share."""
+        return {name: last_failed_share(key) for key, name in self._failure_names.items()}
 
     def seed(self, rng: np.random.Generator) -> None:
         """Draw the noise from new generators spawned from ``rng``, independent of it and of each other."""
@@ -213,7 +225,9 @@ def compile_log_density(
         function = pymc_compile([vector], joined, **(compile_kwargs or {}))
     function.trust_input = True
     starts = _starts(starting_positions(model), value_vars, initial_point)
-    return LogDensity(function, shared, names, keys, reused_noise(logp), accepted_shares(model), starts)
+    return LogDensity(
+        function, shared, names, keys, reused_noise(logp), accepted_shares(model), starts, failed_shares(model)
+    )
 
 
 def _starts(known, value_vars, initial_point):
@@ -678,6 +692,7 @@ def _without_gradient(model, variables):
 def _no_gradient(names, why):
     return (
         f"the log density of this model has no gradient: {', '.join(names) or 'a term'} is {why}. A Stein discrepancy "
-        "needs scores. Give your own as score=, a function from unconstrained draws (n, d) to gradients of the log "
-        "density (n, d), or compare with a run that you trust by pk.mmd_test(idata, trusted)."
+        'needs scores. With score="surrogate" they are learned from the log densities of the draws; or give your own '
+        "as score=, a function from unconstrained draws (n, d) to gradients of the log density (n, d), or compare with "
+        "a run that you trust by pk.mmd_test(idata, trusted)."
     )

@@ -13,6 +13,7 @@ from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import kernel_hmc, pooled
 from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.plugin.provenance import provenance
 from pymc_kernel.plugin.step_methods import KernelHMC
 
 __all__ = ["sample_khmc"]
@@ -60,7 +61,8 @@ def sample_khmc(
     Returns
     -------
     DataTree
-        As from ``pm.sample``; the tuning draws are not in it.
+        As from ``pm.sample``; the tuning draws are not in it. The attributes of ``sample_stats`` hold what
+        ``pk.provenance`` tells, and the name of the surrogate's estimator.
 
     Raises
     ------
@@ -113,6 +115,8 @@ def sample_khmc(
     for group in ("posterior", "sample_stats"):
         if group in getattr(idata, "children", {}):
             idata[group].attrs["tuning_steps"] = tune
+    if "sample_stats" in getattr(idata, "children", {}):
+        idata["sample_stats"].attrs |= provenance(idata) | {"surrogate": type(step.config.estimator).__name__}
     return idata
 
 

@@ -50,6 +50,7 @@ class _SimulatedLikelihood:
         self.max_failures = max_failures
         self.vectorized = bool(vectorized)
         self._calls = self._failures = 0
+        self.failed_share = math.nan  # of the simulations of the last evaluation
         self._observed = None, None  # data and their summary, which every evaluation asks for again
         self._warned = False
         self._starts = {}
@@ -66,6 +67,7 @@ class _SimulatedLikelihood:
         found = self._simulations(rng, params, observed.shape)
         self._calls += self.num_simulations
         self._failures += found.failed
+        self.failed_share = found.failed / self.num_simulations
         self._warn(found.first_error)
         return self._estimate(found.summaries, self._seen(observed), self.num_simulations)
 
@@ -139,7 +141,10 @@ def _block(function, estimate, params, observed, kwargs):
         raise ValueError("logp and random come from the simulator; leave them out.")
     function._estimate = estimate
     random = _predictive(function)
-    return EstimatedLikelihood(function.name, function, *params, observed=observed, random=random, **kwargs)
+    variable = EstimatedLikelihood(function.name, function, *params, observed=observed, random=random, **kwargs)
+    variable.tag.num_simulations = function.num_simulations
+    pm.Data(f"{function.name}_num_simulations", function.num_simulations)
+    return variable
 
 
 def KernelABC(
@@ -212,7 +217,8 @@ def KernelABC(
 
     The bandwidth stands in ``constant_data`` of a result as ``<name>_epsilon``, in the form in which ``epsilon=``
     takes it; ``sample_stats["accepted_share_<name>"]`` is the share of the simulations that a kernel with a maximum of
-    one accepts, of the estimate that each draw was accepted with.
+    one accepts, of the estimate that each draw was accepted with. ``<name>_num_simulations`` stands in
+    ``constant_data``, too.
 
     Examples
     --------
@@ -376,4 +382,6 @@ def MMDLikelihood(
     def estimate(summaries, seen, count):
         return log_mmd_abc(summaries, seen, epsilon, count)
 
-    return _block(function, estimate, params, observed, kwargs)
+    variable = _block(function, estimate, params, observed, kwargs)
+    pm.Data(f"{name}_epsilon", float(epsilon))
+    return variable

@@ -14,6 +14,7 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.model_functions import compile_particle_density, prior_expression, with_finite_columns
 from pymc_kernel.smc import moves, tempering
+from pymc_kernel.smc.hamiltonian import Hamiltonian
 
 __all__ = ["ASMC", "KASMC", "RWSMC", "KernelHMCSMC", "sample_smc", "smc_stats"]
 
@@ -62,11 +63,16 @@ class _Kernel(SMC_KERNEL):
         # Before anything is compiled twice: what cannot be sampled is refused here.
         self.evaluate = compile_particle_density(model, type(self).__name__, compile_kwargs)
         self.evaluate.executor = executor
-        if self.evaluate.estimated and isinstance(moves, tempering.Hamiltonian):
+        if self.evaluate.estimated and isinstance(moves, Hamiltonian):
             self.config = replace(self.config, moves=replace(moves, noisy=True))
         # PyMC's own functions are never called.
         super().__init__(*args, threshold=threshold, compile_kwargs={"mode": "FAST_COMPILE"}, **kwargs)
         self._epsilons = {v.name: np.asarray(v.tag.epsilon) for v in model.observed_RVs if hasattr(v.tag, "epsilon")}
+        self._simulations = {
+            f"num_simulations_{v.name}": v.tag.num_simulations
+            for v in model.observed_RVs
+            if hasattr(v.tag, "num_simulations")
+        }
         # Where a variable has an initval, PyMC would put all particles there.
         self._prior_expression = prior_expression(model)
         num_dims = sum(size for _, size in self.var_info.values())
@@ -146,6 +152,8 @@ class _Kernel(SMC_KERNEL):
             "threshold": self.config.threshold,
             "smc_kernel": type(self).__name__,
             "waste_free": int(self.config.waste_free),
+            "surrogate": int(isinstance(self.config.moves, tempering.Hamiltonian)),
+            **self._simulations,
             **{f"{_EPSILON}{name}": _spreads(factor) for name, factor in self._epsilons.items()},
         }
 
@@ -292,9 +300,9 @@ class KernelHMCSMC(_Kernel):
 
     def __init__(self, *args, surrogate="values", exploring_share=0.1, max_steps=30, **kwargs):
         if surrogate == "values":
-            proposal = moves.Hamiltonian(exploring_share=exploring_share, max_steps=max_steps)
+            proposal = Hamiltonian(exploring_share=exploring_share, max_steps=max_steps)
         elif callable(getattr(surrogate, "fit", None)):
-            proposal = moves.Hamiltonian(surrogate, exploring_share, max_steps)
+            proposal = Hamiltonian(surrogate, exploring_share, max_steps)
         else:
             raise ValueError(f'surrogate must be "values" or an estimator of pymc_kernel.scores, got {surrogate!r}.')
         super().__init__(proposal, *args, **kwargs)

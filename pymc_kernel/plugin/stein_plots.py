@@ -76,8 +76,9 @@ def plot_ksd(
     plot_collection.map(visuals.annotate_xy, "p_value", data=rows.p_values, x=stop, **text)
     _add_names(plot_collection, rows, start, stop)
     low, high = report.test.null_quantiles
+    expected = "cannot be judged" if report.unjudged else f"expected {low:.3g} to {high:.3g}"
     backend_of(plot_collection).title(
-        f"KSD {report.ksd:.3g}, expected {low:.3g} to {high:.3g}",
+        f"KSD {report.ksd:.3g}, {expected}",
         plot_collection.get_target(None, {}),
     )
     return plot_collection
@@ -214,6 +215,7 @@ def _evolution(part, num_sizes, num_replicates, max_draws, seed):
         thin = max(thin, -(-min(chains.lengths) // max_draws))
     draws, scores = stein.standardise(chains.draws, chains.scores)
     chains = thin_chains(chains._replace(draws=draws, scores=scores), thin)
+    weights = None if part.weights is None else part.weights[:, ::thin].ravel()
     length = min(chains.lengths)
     sizes = np.unique(np.linspace(length / num_sizes, length, num_sizes).astype(int))
     rng = np.random.default_rng(seed)
@@ -224,11 +226,12 @@ def _evolution(part, num_sizes, num_replicates, max_draws, seed):
         for s, size in enumerate(sizes):
             rows = slice(first, first + size)
             test = stein.ksd_test(
-                chains.draws[rows], chains.scores[rows], how="none", thin=1, num_replicates=num_replicates, rng=rng
-            )
+                chains.draws[rows], chains.scores[rows], how="none", thin=1, num_replicates=num_replicates, rng=rng,
+                weights=None if weights is None else weights[rows],
+            )  # fmt: skip
             own[c, s] = test.ksd
             null[c, s] = np.quantile(test.null, (_BAND[0], 0.5, _BAND[1]))
-    return sizes * thin, own, null
+    return sizes * thin * part.every, own, null
 
 
 def plot_stein_thin(

@@ -1,5 +1,6 @@
 """Uses of draws and scores beyond a test: thinning, expectations, and two runs compared."""
 
+import warnings
 from collections.abc import Callable
 
 import arviz as az
@@ -8,6 +9,7 @@ import xarray as xr
 
 from pymc_kernel import stein
 from pymc_kernel.plugin.model_draws import as_chains_and_draws, choose, document_arguments, list_sample_dims, read_draws
+from pymc_kernel.plugin.surrogate_scores import ADVICE
 
 __all__ = ["expectation", "mmd_test", "stein_thin"]
 
@@ -23,7 +25,7 @@ def stein_thin(
     group="posterior",
     coords=None,
     sample_dims=None,
-    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    score: Callable[[np.ndarray], np.ndarray] | str | None = None,
     kernel=None,
 ) -> xr.DataTree:
     """Return a DataTree with the few draws that together fit the model's posterior best.
@@ -42,30 +44,35 @@ def stein_thin(
     -------
     xarray.DataTree
         The group with one chain of ``num_points`` draws, in the order of choice, with coordinates ``source_chain`` and
-        ``source_draw``; the statistics of the same draws; the groups of data as they were.
+        ``source_draw``; the statistics of the same draws; the groups of data as they were. With ``score="surrogate"``
+        its attributes hold the held-out error of that score, as ``stein_score_error``, and a warning says where it is
+        too large.
     """
     part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     chosen = stein.stein_thin(part.draws, part.scores, num_points, kernel)
+    if part.learned is not None and part.learned.trouble:
+        warnings.warn(f"the choice should not be trusted: {part.learned.trouble}. {ADVICE}", stacklevel=2)
+    chains, draws = np.divmod(chosen, part.draws.shape[1])
     sample_dims = list_sample_dims(sample_dims)
     data = az.convert_to_datatree(data)
     groups = {}
     for name in data.children:
         dataset = data[name].to_dataset()
         if name in (group, "sample_stats"):
-            dataset = _take(as_chains_and_draws(dataset, sample_dims), chosen)
+            dataset = _take(as_chains_and_draws(dataset, sample_dims), chains, part.every * draws)
+            dataset.attrs |= {} if part.learned is None else part.learned.attributes("stein_")
         elif set(sample_dims) <= set(dataset.dims):
             continue
         groups[name] = dataset
     return xr.DataTree.from_dict(groups)
 
 
-def _take(dataset, chosen):
-    chains, draws = np.divmod(chosen, dataset.sizes["draw"])
+def _take(dataset, chains, draws):
     source = {"source_chain": ("draw", dataset["chain"].values[chains])} if "chain" in dataset.coords else {}
     source |= {"source_draw": ("draw", dataset["draw"].values[draws])} if "draw" in dataset.coords else {}
     taken = dataset.isel(chain=xr.DataArray(chains, dims="point"), draw=xr.DataArray(draws, dims="point"))
     taken = taken.drop_vars(["chain", "draw"], errors="ignore").rename(point="draw")
-    taken = taken.assign_coords(draw=np.arange(len(chosen)), **source)
+    taken = taken.assign_coords(draw=np.arange(len(chains)), **source)
     return taken.expand_dims(chain=[0]).transpose("chain", "draw", ...)
 
 
@@ -80,7 +87,7 @@ def expectation(
     group="posterior",
     coords=None,
     sample_dims=None,
-    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    score: Callable[[np.ndarray], np.ndarray] | str | None = None,
     kernel=None,
     num_basis: int = 500,
 ) -> xr.Dataset:
@@ -101,9 +108,10 @@ def expectation(
     xarray.Dataset
         With the dimension ``estimate``: "value", "mean" (of the draws, for comparison) and "variance_ratio", the
         variance that the control leaves over that of the draws. Best in few dimensions and for smooth functions.
+        A surrogate's error does not bias them, it leaves more variance.
     """
     part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
-    dataset = as_chains_and_draws(part.dataset, list_sample_dims(sample_dims))
+    dataset = as_chains_and_draws(part.dataset, list_sample_dims(sample_dims)).isel(draw=slice(None, None, part.every))
     dataset = dataset if function is None else function(dataset)
     columns, layout = [], []
     for name, one in dataset.data_vars.items():
@@ -111,7 +119,7 @@ def expectation(
         columns.append(values.values.reshape(values.sizes["chain"] * values.sizes["draw"], -1).astype(float))
         layout.append((name, values.isel(chain=0, draw=0, drop=True)))
     found = stein.controlled_expectation(
-        np.concatenate(columns, axis=1), part.draws, part.scores, kernel, num_basis=num_basis
+        np.concatenate(columns, axis=1), part.draws, part.scores, kernel, num_basis=num_basis, weights=part.weights
     )
     out, start = {}, 0
     for name, like in layout:
@@ -120,7 +128,8 @@ def expectation(
         arrays = [like.astype(float).copy(data=p) for p in parts]
         out[name] = xr.concat(arrays, xr.DataArray(["value", "mean", "variance_ratio"], dims="estimate"))
         start = stop
-    return xr.Dataset(out).assign_coords(estimate=["value", "mean", "variance_ratio"])
+    attrs = {} if part.learned is None else part.learned.attributes()
+    return xr.Dataset(out, attrs=attrs).assign_coords(estimate=["value", "mean", "variance_ratio"])
 
 
 def mmd_test(

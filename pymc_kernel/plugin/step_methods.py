@@ -103,9 +103,9 @@ class TransitionStep(ArrayStepShared):
         self.config = config
         self.adaptation = adaptation
         super().__init__(value_vars, self.density.shared, blocked=blocked, rng=rng)
-        if self.density.shares:
-            shares = dict.fromkeys(self.density.shares, (np.float64, []))
-            self.stats_dtypes_shapes = {**type(self).stats_dtypes_shapes, **shares}
+        if self.density.estimated:
+            names = (*self.density.shares, *self.density.failure_names, "log_estimate_variance")
+            self.stats_dtypes_shapes = {**type(self).stats_dtypes_shapes, **dict.fromkeys(names, (np.float64, []))}
             self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
         num_dims = sum(int(np.size(initial_point[v.name])) for v in value_vars)
         # A wrong shape in the configuration is found here, before any long work.
@@ -172,7 +172,11 @@ class TransitionStep(ArrayStepShared):
         return RaveledVars(position, q0.point_map_info), [stats]
 
     def _stats(self, state, info) -> dict:
+        estimated = {}
+        if self.density.estimated:
+            estimated = self.density.failures() | {"log_estimate_variance": self._log_estimate_variance(state)}
         return {
+            **estimated,
             "accept": info.accept_prob,
             "moved": float(info.accepted),
             "proposal_scale": info.scale,
@@ -180,6 +184,10 @@ class TransitionStep(ArrayStepShared):
             "stuck_for": state.rejections,
             **self.density.shares,
         }
+
+    def _log_estimate_variance(self, state) -> float:
+        """Return the variance of the log estimates, as measured while tuning; NaN where it was not."""
+        return _measured_variance(state.noise)
 
     def _current(self, position: np.ndarray):
         """Return the state at ``position``, evaluating the density only where the stored value is not its value."""
@@ -357,6 +365,11 @@ class TransitionStep(ArrayStepShared):
         return Competence.COMPATIBLE if has_grad else Competence.PREFERRED
 
 
+def _measured_variance(known: noise.Noise) -> float:
+    """Return the variance of log-normal noise that lets as few steps through as were measured; NaN where none were."""
+    return noise.variance_of(known.ceiling) if known.is_noisy and known.num_probes else math.nan
+
+
 def _continuous(model) -> list:
     """Return the value variables that are not discrete; PyMC finds steps for the others."""
     return [v for v in model.value_vars if v.dtype in continuous_types]
@@ -383,7 +396,9 @@ _SHARED_NOTES = """
 
     Statistics of each draw, in ``sample_stats``: ``accept`` (acceptance probability), ``moved`` (1 if the
     proposal was accepted), ``proposal_scale``, ``log_density`` (at the draw; an estimated one as accepted),
-    ``stuck_for`` (rejections in a row up to this draw), ``evaluations`` (of the log density, normally 1).
+    ``stuck_for`` (rejections in a row up to this draw), ``evaluations`` (of the log density, normally 1). With an
+    estimated likelihood ``y`` also ``failed_share_y`` (of the simulations for the proposal, or of its estimates) and
+    ``log_estimate_variance`` (measured while tuning). ``pk.provenance`` sums them up.
     A chain that is stuck after tuning is reported once, with the variance of the log estimate if the density
     is estimated; so is one whose scale noise has driven to its floor (a tenth of 2.38 / sqrt(d), in units of the
     learnt covariance), one that cannot reach the ``target_accept`` given under the noise measured, and one that has
@@ -680,6 +695,11 @@ class KernelHMC(TransitionStep):
         if self.learnt is None:
             return super()._begin(position, log_density)
         return kernel_hmc.relocate(self.learnt, position, log_density)
+
+    def _log_estimate_variance(self, state):
+        # A regression on all values sees more of their noise than the random walk's few probes do.
+        noise_sd = None if state.fit is None else getattr(state.fit.learned.surrogate, "noise_sd", None)
+        return _measured_variance(state.walk.noise) if noise_sd is None else noise_sd**2
 
     def _untaught(self, state) -> str:
         if self.learnt is not None or (state.fit is not None and self.num_tune >= _LEAST_TUNING):

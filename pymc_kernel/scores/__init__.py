@@ -7,6 +7,7 @@ Every estimator is a frozen set of settings with ``fit(...)``, which returns a :
 from pymc_kernel.scores.expansion import KernelExpansion
 from pymc_kernel.scores.finite import Finite, OnlineFinite
 from pymc_kernel.scores.full import FittedFull, Full
+from pymc_kernel.scores.held_out import HeldOutScores, chain_folds, held_out_scores
 from pymc_kernel.scores.lite import Lite
 from pymc_kernel.scores.nystrom import Nystrom
 from pymc_kernel.scores.validation import Validation, cross_validate
@@ -17,6 +18,7 @@ __all__ = [
     "FittedFull",
     "FittedValues",
     "Full",
+    "HeldOutScores",
     "Hyperparameters",
     "KernelExpansion",
     "Lite",
@@ -24,5 +26,7 @@ __all__ = [
     "OnlineFinite",
     "Validation",
     "Values",
+    "chain_folds",
     "cross_validate",
+    "held_out_scores",
 ]

@@ -7,68 +7,25 @@ rejected proposal told it too. Here those numbers are regressed (a Gaussian proc
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from numbers import Real
 from typing import ClassVar
 
 import numpy as np
-from scipy.linalg import cho_solve, lstsq, solve_triangular
-from scipy.linalg.lapack import dpotrf, dpotri, dpstrf
-from scipy.optimize import minimize
+from scipy.linalg import lstsq
 
 from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
-from pymc_kernel.kernels.profiles import fill_profile
-from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky, whiten
+from pymc_kernel.linalg import whiten
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import ridge_of
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, scaled_expansion, within_range
+from pymc_kernel.scores.value_regression import Hyperparameters, Posterior, Regression, learn_hyperparameters
 
 __all__ = ["FittedValues", "Hyperparameters", "Values"]
 
 _REFERENCE_QUANTILE = 0.75
-_ROUGH_ITERATIONS = 8
 _FEW_ITERATIONS = 10  # from where the last search ended
-_TOLERANCE = 1e-5  # of the log marginal likelihood, relative: some hundredths, where one is next to nothing
-_PRIOR_SD = 2.0  # of the log length scales
-_PRIOR_SD_NOISY = 1.0
-_COMPRESSION = 1e-3  # in units of the log density
 _LEAST_POINTS = 20
-_LEFT_OVER = 1e-4  # of the prior variance, in squared units of the log density
-_STARTS = (0.5, 1.5)  # of the length scale, in units of the median distance
-# Logs of amplitudes and noises, in squared units of the log density. The covariance stays solvable at their ends.
-_BOUNDS_RADIAL = (0.0, math.log(1e5))
-_BOUNDS_RADIAL_NOISY = (math.log(1e-2), math.log(1e5))  # a larger floor would serve as noise, at short length scales
-_BOUNDS_QUADRATIC = (math.log(1e-2), math.log(1e5))
-_BOUNDS_NUGGET = (math.log(1e-5), math.log(400.0))
-_BOUNDS_NUGGET_EXACT = (math.log(1e-5), math.log(1e-2))
-_BOUNDS_DEPTH = (math.log(1e-7), math.log(0.1))
-_BOUNDS_INVERSE_LENGTH = (math.log(1e-4), math.log(30.0))
-
-
-@dataclass(frozen=True, eq=False)
-class Hyperparameters:
-    """What the marginal likelihood chooses. The covariance of two values at z and z' (whitened) is
-
-    radial k(|(z - z') / l|) + quadratic (1 + z'z / d)^2 + [z = z'] (nugget + depth_noise depth^2).
-    """  # noqa: D400
-
-    inverse_length_scale: np.ndarray  # (d,)
-    radial: float
-    quadratic: float
-    nugget: float
-    depth_noise: float
-
-    def pack(self) -> np.ndarray:
-        """Return the logarithms as one vector (d + 4,)."""
-        rest = [self.radial, self.quadratic, self.nugget, self.depth_noise]
-        return np.log(np.concatenate([self.inverse_length_scale, rest]))
-
-    @classmethod
-    def unpack(cls, logs: np.ndarray) -> "Hyperparameters":
-        """Return the hyperparameters of a vector of logarithms."""
-        values = np.exp(logs)
-        return cls(values[:-4], *map(float, values[-4:]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +43,7 @@ class FittedValues(KernelExpansion):
 
     hyperparameters: Hyperparameters
     error: float
-    posterior: "_Posterior" = field(repr=False)
+    posterior: Posterior = field(repr=False)
     has_trend: bool = False
     """Whether a quadratic was fitted by itself, as is done in many dimensions once there are enough values."""
 
@@ -215,11 +172,10 @@ class Values:
         if has_trend:
             trend = _quadratic_trend(whitened, values)
         departures = values - reference - trend[0]
-        data = _Data(whitened, departures, np.maximum(reference - values, 0.0), self.kernel)
-        chosen = rng.choice(values.size, min(values.size, self.learn_points), replace=False)
-        small = data.take(chosen)
+        data = Regression(whitened, departures, np.maximum(reference - values, 0.0), self.kernel)
+        small = data.take(rng.choice(values.size, min(values.size, self.learn_points), replace=False))
         limit = self.max_iterations if search or start is None else _FEW_ITERATIONS
-        hyper = _learn(small, start, search, limit, noisy)
+        hyper = learn_hyperparameters(small, start, search, limit, noisy)
         pivots, weights, posterior = data.regress(hyper, self.max_points)
         # quadratic (1 + z.z_j / d)^2 summed with weights is a polynomial; the constant is dropped.
         scaled = 2.0 * hyper.quadratic / d
@@ -260,16 +216,6 @@ class Values:
         return points[finite], values[finite]
 
 
-def _definite(covariance):
-    """Return the lower Cholesky factor of a covariance; it fails where that holds numbers that are none."""
-    try:
-        return jittered_cholesky(covariance)
-    except np.linalg.LinAlgError:
-        raise ValueError(
-            "the covariance of the values is not positive definite; check the points for huge numbers."
-        ) from None
-
-
 def _num_coefficients(num_dims: int) -> int:
     """Return how many coefficients a quadratic has."""
     return (num_dims + 1) * (num_dims + 2) // 2
@@ -297,209 +243,3 @@ def _whitening(points: np.ndarray) -> np.ndarray:
         raise ValueError("the points all coincide, so that nothing can be learnt between them.")
     covariance = np.atleast_2d(np.cov(points.T))
     return np.linalg.cholesky(covariance + np.diag(ridge_of(covariance, 1e-10)))
-
-
-class _Data:
-    """Whitened points with centred values: marginal likelihood, weights and residuals for given hyperparameters."""
-
-    def __init__(self, whitened, values, depth, kernel):
-        self.whitened = whitened
-        self.values = values
-        self.depth_squared = depth**2
-        self.kernel = kernel
-        self.num_dims = whitened.shape[1]
-
-    @cached_property
-    def polynomial(self):
-        """The quadratic part of the covariance, with amplitude one."""
-        return (1.0 + self.whitened @ self.whitened.T / self.num_dims) ** 2
-
-    def take(self, rows):
-        """Return the part with these rows."""
-        return _Data(self.whitened[rows], self.values[rows], np.sqrt(self.depth_squared[rows]), self.kernel)
-
-    def median_distance(self) -> float:
-        """Return the median distance of two points."""
-        squared = _squared_distances(self.whitened)
-        return float(np.sqrt(np.median(squared[np.triu_indices_from(squared, 1)])))
-
-    def _profile(self, squared, order):
-        a, b = self.kernel.shape_parameters
-        out = np.empty(squared.size)
-        fill_profile(self.kernel.family, a, b, order, squared.ravel(), out)
-        return out.reshape(squared.shape)
-
-    def _covariance(self, hyper, squared):
-        covariance = hyper.radial * self._profile(squared, 0)
-        covariance += hyper.quadratic * self.polynomial
-        covariance[np.diag_indices_from(covariance)] += hyper.nugget + hyper.depth_noise * self.depth_squared
-        return covariance
-
-    def negative_log_marginal(self, logs):
-        """Return the negative log marginal likelihood and its gradient by the logarithms; O(n^3).
-
-        With G = (K^-1 - a a') / 2, a = K^-1 y, the derivative by a parameter is sum(G * dK). For an inverse length
-        scale t_i: dK = radial phi'(s) 2 t_i^2 (z_i - z_i')^2 by log t_i, summed through row sums and one product.
-        """
-        hyper = Hyperparameters.unpack(logs)
-        scaled = self.whitened * hyper.inverse_length_scale
-        squared = _squared_distances(scaled)
-        covariance = self._covariance(hyper, squared)
-        factor, info = dpotrf(covariance, lower=1)
-        if info != 0:
-            return 1e12, np.zeros_like(logs)
-        log_det = 2.0 * np.log(np.diag(factor)).sum()
-        inverse, _ = dpotri(factor, lower=1)  # zero above the diagonal, as the factor is
-        inverse = inverse + inverse.T
-        inverse[np.diag_indices_from(inverse)] *= 0.5
-        weights = inverse @ self.values
-        value = 0.5 * self.values @ weights + 0.5 * log_det
-        gain = 0.5 * (inverse - np.outer(weights, weights))
-        by_distance = gain * self._profile(squared, 1)
-        by_distance *= hyper.radial
-        spread = (scaled**2 * by_distance.sum(axis=1)[:, None]).sum(axis=0) - (scaled * (by_distance @ scaled)).sum(0)
-        radial = hyper.radial * (gain * self._profile(squared, 0)).sum()
-        quadratic = hyper.quadratic * (gain * self.polynomial).sum()
-        diagonal = np.diag(gain)
-        nugget = hyper.nugget * diagonal.sum()
-        depth = hyper.depth_noise * (diagonal @ self.depth_squared)
-        return value, np.concatenate([4.0 * spread, [radial, quadratic, nugget, depth]])
-
-    def _factor(self, hyper):
-        covariance = self._covariance(hyper, _squared_distances(self.whitened * hyper.inverse_length_scale))
-        return _definite(covariance), True
-
-    def regress(self, hyper, max_points) -> tuple[np.ndarray, np.ndarray, "_Posterior"]:
-        """Return the points that carry the posterior mean, their weights, and the posterior, from all values.
-
-        With the incomplete Cholesky factor F of the smooth covariance, K ~ F F', the mean at the points is F c for
-        (F' N^-1 F + I) c = F' N^-1 y, N the noise; F = K_p L^-T for the pivots' columns K_p and their own factor L,
-        so the weights of the pivots are L^-T c. Pivots are added until next to nothing of
-        the prior variance is left.
-        """
-        noise = hyper.nugget + hyper.depth_noise * self.depth_squared
-        diagonal = _smooth_diagonal(self.kernel, hyper, self.whitened)
-
-        def columns(p):
-            return _smooth(self.kernel, hyper, self.whitened, self.whitened[p])
-
-        # Where the density is next to nothing, more of the prior variance may be left.
-        tolerance = _LEFT_OVER * np.exp(0.5 * np.minimum(np.sqrt(self.depth_squared), 40.0))
-        factor, pivots = pivoted_cholesky(diagonal, columns, max_points, tolerance)
-        weighted = factor / noise[:, None]
-        normal = weighted.T @ factor
-        normal[np.diag_indices_from(normal)] += 1.0
-        normal = _definite(normal)
-        inner = cho_solve((normal, True), weighted.T @ self.values)
-        own = factor[pivots]
-        posterior = _Posterior(self.kernel, hyper, self.whitened[pivots], own, normal)
-        return pivots, solve_triangular(own, inner, lower=True, trans=1), posterior
-
-    def compress(self, hyper, weights) -> tuple[np.ndarray, np.ndarray]:
-        """Return as few points as carry the radial part within ``_COMPRESSION``, and their coefficients.
-
-        The projection of sum_i a_i k(., x_i) on the span of the pivots of an incomplete Cholesky factor K ~ L L' has
-        the values L L'a at the points, column by column, so that the error for every rank is known at once. Smooth
-        surrogates need a tenth of the points, and so a tenth of the time of a trajectory.
-        """
-        gram = self._profile(_squared_distances(self.whitened * hyper.inverse_length_scale), 0)
-        exact = hyper.radial * (gram @ weights)
-        factor, pivots, rank, _ = dpstrf(gram, lower=1, tol=1e-12, overwrite_a=1)
-        factor, order = np.tril(factor)[:, :rank], pivots - 1
-        columns = factor * (hyper.radial * (factor.T @ weights[order]))
-        error = exact[order] - columns.sum(axis=1)
-        needed = rank
-        while needed > 1:
-            trial = error + columns[:, needed - 1]
-            if np.abs(trial).max() > _COMPRESSION:
-                break
-            error, needed = trial, needed - 1
-        inner = factor[:, :needed].T @ weights[order]
-        coefficients = hyper.radial * solve_triangular(factor[:needed, :needed], inner, lower=True, trans=1)
-        return order[:needed], coefficients
-
-    def leave_one_out_error(self, hyper) -> float:
-        """Return the weighted root mean square of a_i / (K^-1)_ii, weights exp(-depth / 4)."""
-        factor = self._factor(hyper)
-        inverse = cho_solve(factor, np.eye(self.values.size))
-        residuals = (inverse @ self.values) / np.diag(inverse)
-        return float(np.sqrt(np.average(residuals**2, weights=np.exp(-0.25 * np.sqrt(self.depth_squared)))))
-
-
-@dataclass(frozen=True, eq=False)
-class _Posterior:
-    """The law of the smooth part given the values, through the pivots that carry it."""
-
-    kernel: RadialKernel
-    hyper: Hyperparameters
-    pivots: np.ndarray  # (r, d), whitened
-    own: np.ndarray  # (r, r), lower: factor of the covariance of the pivots
-    normal: np.ndarray  # (r, r), lower: factor of F' N^-1 F + I
-    mean: np.ndarray | None = None
-    inverse: np.ndarray | None = None  # x to whitened
-    unit: float = 1.0  # of the log density
-
-    def covariance(self, x):
-        whitened = (x - self.mean) @ self.inverse.T
-        cross = _smooth(self.kernel, self.hyper, self.pivots, whitened)
-        cross = solve_triangular(self.own, cross, lower=True, overwrite_b=True)
-        known = solve_triangular(self.normal, cross, lower=True)
-        smooth = _smooth(self.kernel, self.hyper, whitened, whitened)
-        return self.unit**2 * (smooth - cross.T @ cross + known.T @ known)
-
-
-def _smooth(kernel, hyper, one, other):
-    """Return radial k(|(z - z') / l|) + quadratic (1 + z'z / d)^2 for all pairs, (n, m)."""
-    a, b = one * hyper.inverse_length_scale, other * hyper.inverse_length_scale
-    squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * (a @ b.T)
-    np.maximum(squared, 0.0, out=squared)
-    out = np.empty(squared.size)
-    fill_profile(kernel.family, *kernel.shape_parameters, 0, squared.ravel(), out)
-    return hyper.radial * out.reshape(squared.shape) + hyper.quadratic * (1.0 + one @ other.T / one.shape[1]) ** 2
-
-
-def _smooth_diagonal(kernel, hyper, points):
-    at_zero = np.empty(1)
-    fill_profile(kernel.family, *kernel.shape_parameters, 0, np.zeros(1), at_zero)
-    return hyper.radial * at_zero[0] + hyper.quadratic * (1.0 + (points**2).sum(axis=1) / points.shape[1]) ** 2
-
-
-def _squared_distances(points):
-    norms = (points**2).sum(axis=1)
-    squared = norms[:, None] + norms - 2.0 * points @ points.T
-    np.maximum(squared, 0.0, out=squared)
-    np.fill_diagonal(squared, 0.0)
-    return squared
-
-
-def _learn(data: _Data, start: Hyperparameters | None, search, max_iterations, noisy) -> Hyperparameters:
-    """Return the hyperparameters with the largest marginal likelihood, length scales a priori near the distances."""
-    d = data.num_dims
-    distance = data.median_distance() or 1.0
-    typical = -math.log(distance)
-    starts = [] if start is None else [start]
-    if start is None or search:
-        starts += [Hyperparameters(np.full(d, 1.0 / (r * distance)), 100.0, 10.0, 1e-3, 1e-4) for r in _STARTS]
-        if noisy:
-            # A short length scale explains noise as well as a nugget does; begin where the nugget does.
-            starts.append(Hyperparameters(np.full(d, 1.0 / (_STARTS[-1] * distance)), 1.0, 10.0, 1.0, 1e-4))
-    nugget = _BOUNDS_NUGGET if noisy else _BOUNDS_NUGGET_EXACT
-    prior_sd = _PRIOR_SD_NOISY if noisy else _PRIOR_SD
-    radial = _BOUNDS_RADIAL_NOISY if noisy else _BOUNDS_RADIAL
-    bounds = [_BOUNDS_INVERSE_LENGTH] * d + [radial, _BOUNDS_QUADRATIC, nugget, _BOUNDS_DEPTH]
-
-    def penalised(logs):
-        value, gradient = data.negative_log_marginal(logs)
-        off = (logs[:d] - typical) / prior_sd
-        gradient[:d] += off / prior_sd
-        return value + 0.5 * off @ off, gradient
-
-    def search(logs, iterations):
-        options = {"maxiter": iterations, "ftol": _TOLERANCE}
-        return minimize(penalised, logs, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-
-    starts = [np.clip(s.pack(), *np.array(bounds).T) for s in starts]
-    if len(starts) > 1:
-        # A few steps from each tell which valley is the deepest.
-        starts = [min((search(s, _ROUGH_ITERATIONS) for s in starts), key=lambda r: r.fun).x]
-    return Hyperparameters.unpack(search(starts[0], max_iterations).x)

@@ -1,6 +1,7 @@
 """Sequential Monte Carlo on arrays: weights and resampling, moves learnt from particles, tempering."""
 
-from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Walk
+from pymc_kernel.smc.hamiltonian import Hamiltonian
+from pymc_kernel.smc.moves import Evaluated, Kameleon, Walk
 from pymc_kernel.smc.tempering import Config, Info, State, init, sample, step
 from pymc_kernel.smc.weights import (
     conditional_effective_share,

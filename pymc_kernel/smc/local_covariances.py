@@ -17,7 +17,8 @@ import numpy as np
 
 from pymc_kernel.kernels.profiles import fill_profile
 from pymc_kernel.linalg import lower_times, solve_lower, whiten
-from pymc_kernel.mcmc import kameleon
+from pymc_kernel.mcmc import local_proposal
+from pymc_kernel.mcmc.local_proposal import proposal_factor
 from pymc_kernel.parallel import over_row_blocks
 
 __all__ = ["Places", "Table", "local_at", "propose", "table"]
@@ -28,7 +29,7 @@ _ROWS = 128  # of a matrix product; fixed, so that results do not depend on the 
 class Table(NamedTuple):
     """The basis points of a proposal made ready."""
 
-    learnt: kameleon.Fit
+    learnt: local_proposal.Fit
     centre: np.ndarray  # (d,), mean of the basis points
     scaled_t: np.ndarray  # (d, n), the points over the length scale
     squares: np.ndarray  # (n,), their squared lengths
@@ -44,7 +45,7 @@ class Places(NamedTuple):
     local: np.ndarray  # (n, d, d)
 
 
-def table(learnt: kameleon.Fit) -> Table:
+def table(learnt: local_proposal.Fit) -> Table:
     """Return the table of a proposal's basis points; O(n d^2) numbers."""
     points = learnt.points_t.T
     centre = points.mean(axis=0) if learnt.is_radial else np.zeros(points.shape[1])
@@ -109,7 +110,7 @@ def _fill_local(whitened, known, out):
     np.square(slopes, out=slopes)
     second = slopes @ known.products
     y *= learnt.inverse_length_scale
-    _assemble(y, first, second, learnt.is_radial, learnt.normaliser, slopes.shape[1], out)
+    _assemble(y, first, second, learnt.is_radial, learnt.normalizer, slopes.shape[1], out)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -128,7 +129,7 @@ def _fill_slopes(squares, point_squares, is_radial, family, a, b, slopes):
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _assemble(y, first, second, is_radial, normaliser, m, out):
+def _assemble(y, first, second, is_radial, normalizer, m, out):
     """Write the local covariances from the sums over slopes (n, 1 + d) and over their squares (n, ...)."""
     n, d = y.shape
     mean = np.empty(d)
@@ -141,7 +142,7 @@ def _assemble(y, first, second, is_radial, normaliser, m, out):
                 value = second[i, at] - mean[k] * mean[j] / m
                 if is_radial:
                     value += second[i, 0] * y[i, k] * y[i, j] - y[i, k] * second[i, 1 + j] - y[i, j] * second[i, 1 + k]
-                value *= normaliser
+                value *= normalizer
                 out[i, k, j] = value
                 out[i, j, k] = value
                 at += 1
@@ -152,7 +153,7 @@ def _forward(whitened, local, gamma, nu, noise, proposed, log_ratio):
     d = whitened.shape[1]
     displacement = np.empty(d)
     for i in range(len(whitened)):
-        factor, log_det = kameleon._proposal_factor(local[i], gamma, nu)
+        factor, log_det = proposal_factor(local[i], gamma, nu)
         lower_times(factor, noise[i], displacement)
         square = 0.0
         for k in range(d):
@@ -166,7 +167,7 @@ def _backward(displacement, local, gamma, nu, log_ratio):
     d = displacement.shape[1]
     back = np.empty(d)
     for i in range(len(displacement)):
-        factor, log_det = kameleon._proposal_factor(local[i], gamma, nu)
+        factor, log_det = proposal_factor(local[i], gamma, nu)
         solve_lower(factor, displacement[i], back)
         square = 0.0
         for k in range(d):

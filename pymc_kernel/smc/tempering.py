@@ -18,7 +18,8 @@ import numpy as np
 from pymc_kernel.kernels.points import as_points, is_number
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc import folds
-from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Walk, largest_correlation
+from pymc_kernel.smc.hamiltonian import Hamiltonian
+from pymc_kernel.smc.moves import Evaluated, Kameleon, Walk, largest_correlation
 from pymc_kernel.smc.weights import (
     RESAMPLING,
     log_mean_exp,

@@ -8,7 +8,7 @@ from scipy.linalg import cho_factor, cho_solve
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
-from pymc_kernel.stein.draws import as_chains
+from pymc_kernel.stein.draws import as_chains, checked_weights
 
 __all__ = ["ControlledExpectation", "controlled_expectation"]
 
@@ -39,7 +39,7 @@ class ControlledExpectation:
 
 @one_blas_thread
 def controlled_expectation(
-    values, draws, scores, kernel=None, *, num_basis: int = 500, how: str = "whiten", rng=None
+    values, draws, scores, kernel=None, *, num_basis: int = 500, how: str = "whiten", weights=None, rng=None
 ) -> ControlledExpectation:
     """Return expectations of functions under the target, by control functionals.
 
@@ -54,6 +54,9 @@ def controlled_expectation(
         As in ``ksd_squared``.
     num_basis : int
         Points y_j, evenly spaced among the draws.
+    weights : array_like (n,) or (chain, draw), optional
+        As of ``ksd_test``, for scores of another density q than that of the target p: q / p at the draws. Then the
+        functions q / p h(., y_j) have mean zero under the target.
     rng : numpy.random.Generator, optional
         Unused where the kernel has its length scale; seed 0 by default.
 
@@ -86,6 +89,8 @@ def controlled_expectation(
     basis = _spaced(n, num_basis)
     full = _against(stein, basis)
     gram = full[basis]
+    if weights is not None:
+        full = checked_weights(weights, chains.lengths)[:, None] * full
     scale = np.trace(gram) / len(basis)
     folds = np.arange(n) * _FOLDS // n  # blocks of draws: neighbours in a chain are alike
     spread = values.std(axis=0)

@@ -6,7 +6,7 @@ from pymc_kernel.kernels import InverseMultiquadric
 from pymc_kernel.kernels.base import RadialKernel
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
-from pymc_kernel.stein.draws import as_chains, standardise
+from pymc_kernel.stein.draws import as_chains, checked_weights, standardise
 
 __all__ = ["default_kernel", "ksd_shares", "ksd_squared", "stein_matrix"]
 
@@ -77,16 +77,29 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
 
 
 @one_blas_thread
-def ksd_shares(draws, scores, kernel=None, *, how: str = "straighten") -> np.ndarray:
+def ksd_shares(draws, scores, kernel=None, *, how: str = "straighten", weights=None) -> np.ndarray:
     """Return what each coordinate contributes to the squared discrepancy (V-statistic), shape (d,).
 
     The Stein operator acts on one coordinate at a time; each part is a squared discrepancy of its own, not
     negative, and their sum is ``ksd_squared``. A part sees whether its coordinate's conditional law, given the others,
-    is right.
+    is right. Draws may have weights (n,) or (chain, draw), as in :func:`ksd_test`.
     """
     chains = as_chains(draws, scores)
     stein, _ = prepared(chains.draws, chains.scores, kernel, how)
+    if weights is not None:
+        return weighted_coordinate_sums(stein, checked_weights(weights, chains.lengths)) / len(chains.draws) ** 2
     return tiles.coordinate_sums(stein) / len(chains.draws) ** 2
+
+
+def weighted_coordinate_sums(stein: tiles.Stein, weights: np.ndarray) -> np.ndarray:
+    """Return w' H_i w for weights (n,) and the part of the Stein kernel of each coordinate, (d,); O(n^2 d) time."""
+    n, d = stein.points.shape
+    total = np.zeros(d)
+    for start in range(0, n, tiles.TILE):
+        rows = slice(start, min(start + tiles.TILE, n))
+        part = tiles.fill_coordinates(stein, rows, 0, np.empty((d, rows.stop - start, n)))
+        total += (part @ weights) @ weights[rows]
+    return total
 
 
 @one_blas_thread

@@ -16,6 +16,7 @@ __all__ = [
     "Chains",
     "as_chains",
     "autocorrelation",
+    "checked_weights",
     "choose_thinning",
     "standardise",
     "thin_chains",
@@ -70,6 +71,18 @@ def as_chains(draws, scores) -> Chains:
                 "gradient is not defined there. Find out why before you drop them."
             )
     return joined
+
+
+def checked_weights(weights, lengths: tuple[int, ...]) -> np.ndarray:
+    """Return weights (n,) with mean one, chains one after the other; errors say what is wrong with them."""
+    parts = [np.ravel(part) for part in weights] if isinstance(weights, list | tuple) else [np.ravel(weights)]
+    flat = np.concatenate(parts).astype(float)
+    if flat.size != sum(lengths):
+        raise ValueError(f"weights must hold one number for each of the {sum(lengths)} draws, got {flat.size}.")
+    if not (np.isfinite(flat).all() and (flat >= 0.0).all() and flat.max() > 0.0):
+        raise ValueError("weights must be finite, not negative, and not all zero.")
+    flat = flat / flat.max()  # the sum of huge ones would be infinite
+    return flat / flat.mean()
 
 
 def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") -> tuple[np.ndarray, np.ndarray]:

@@ -13,9 +13,16 @@ from pymc_kernel.kernels.base import RadialKernel
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
-from pymc_kernel.stein.draws import as_chains, autocorrelation, choose_thinning, standardise, thin_chains
+from pymc_kernel.stein.draws import (
+    as_chains,
+    autocorrelation,
+    checked_weights,
+    choose_thinning,
+    standardise,
+    thin_chains,
+)
 
-__all__ = ["KSDTest", "ksd_test", "quadratic_forms", "sign_processes"]
+__all__ = ["KSDTest", "holm", "ksd_test", "quadratic_forms", "sign_processes"]
 
 _ROWS = 4 * tiles.TILE  # of a block of the kernel
 _COLUMNS = 16 * tiles.TILE
@@ -161,6 +168,13 @@ def _gamma_null(stein: tiles.Stein):
     return stats.gamma(trace**2 / variance, scale=variance / trace)
 
 
+def weighted_forms(stein: tiles.Stein, weights: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As :func:`coordinate_forms` for draws with weights (n,): w' H_i w without signs, and with them."""
+    columns = np.column_stack([weights, weights[:, None] * signs])
+    _, forms = coordinate_forms(stein, columns)
+    return forms[:, 0], forms[:, 1:]
+
+
 def check_settings(num_replicates, thin, flip_probability) -> None:
     """Raise where the settings that all bootstrap tests share are out of range."""
     if not (isinstance(num_replicates, int | np.integer) and num_replicates >= 1):
@@ -204,6 +218,7 @@ def ksd_test(
     null: str = "bootstrap",
     coordinates: bool = False,
     how: str = "straighten",
+    weights=None,
     rng: np.random.Generator | None = None,
 ) -> KSDTest:
     """Test whether draws come from the law whose scores they come with.
@@ -226,6 +241,9 @@ def ksd_test(
         Whether each coordinate is tested by itself as well; costs d times the bootstrap.
     how : {"straighten", "whiten", "scale", "none"}
         Coordinates, see :func:`standardise`.
+    weights : array_like (n,) or (chain, draw), optional
+        Where the scores are those of another density q than that of the target p: q / p at the draws, up to a
+        constant. Then the draws are tested against p whatever q is, but the further off it is, the less is seen.
     rng : numpy.random.Generator, optional
         For the signs; seed 0 by default, so that the same draws have the same p-value.
 
@@ -241,13 +259,23 @@ def ksd_test(
 
     References
     ----------
-    Chwialkowski, Strathmann and Gretton (2016), with Leucht and Neumann's wild bootstrap for chains.
+    Chwialkowski, Strathmann and Gretton (2016), with Leucht and Neumann's wild bootstrap for chains. With weights,
+    Fisher and Oates (2023), Gradient-free kernel Stein discrepancy: the mean of (q / p) A_q f under p is that of A_q f
+    under q, which is zero.
     """
     if null not in ("bootstrap", "gamma"):
         raise ValueError(f'null must be "bootstrap" or "gamma", got {null!r}.')
     check_settings(num_replicates, thin, flip_probability)
+    if weights is not None and null == "gamma":
+        raise ValueError('null="gamma" takes no weights: use the bootstrap.')
     rng = np.random.default_rng(0) if rng is None else rng
+    if weights is not None:
+        lengths = as_chains(draws, scores).lengths
+        weights = checked_weights(weights, lengths)
     chains, thin, flip_probability = prepare_chains(draws, scores, thin, flip_probability, how)
+    if weights is not None:
+        weights = np.concatenate([part[::thin] for part in np.split(weights, np.cumsum(lengths)[:-1])])
+        weights /= weights.mean()
     stein, _ = prepared(chains.draws, chains.scores, kernel, "none", rng)
     n = len(chains.draws)
     share_p_values, share_null = None, None
@@ -261,8 +289,10 @@ def ksd_test(
         quantiles = law.ppf([0.05, 0.95])
     else:
         signs = sign_processes(rng, chains.lengths, num_replicates, flip_probability)
-        if coordinates:
-            parts, part_forms = coordinate_forms(stein, signs)
+        if coordinates or weights is not None:
+            parts, part_forms = (
+                coordinate_forms(stein, signs) if weights is None else weighted_forms(stein, weights, signs)
+            )
             total, forms = parts.sum(), part_forms.sum(axis=0)
             share_p_values = _p_values(parts[:, None], part_forms)
             share_null = np.sqrt(np.maximum(part_forms, 0.0)) / n
@@ -284,6 +314,19 @@ def ksd_test(
         thin=thin,
         flip_probability=flip_probability,
     )
+
+
+def holm(p_values) -> np.ndarray:
+    """Return p-values (m,) corrected for their number by Holm's method; NaN ones are not counted, and stay.
+
+    The chance that any is below a level is at most that level where all hypotheses hold, however they depend.
+    """
+    p_values = np.asarray(p_values, dtype=float)
+    out = np.full(p_values.shape, np.nan)
+    order = np.argsort(p_values, kind="stable")[: np.isfinite(p_values).sum()]  # NaN comes last
+    factors = np.arange(order.size, 0, -1)
+    out[order] = np.minimum(np.maximum.accumulate(factors * p_values[order]), 1.0)
+    return out
 
 
 def _p_values(observed, replicates):

@@ -6,6 +6,7 @@ from case_studies.targets import banana, correlated_gaussian
 from pymc_kernel import kernels as K
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.mcmc import kameleon as ka
+from pymc_kernel.mcmc import local_proposal
 from pymc_kernel.smc.moves import Evaluated, Kameleon
 from tests.reference.slow_kernels import kameleon_covariance
 
@@ -23,7 +24,7 @@ KERNELS = [
 def one_fit(rng, config, num_dims=3, n=30):
     points = rng.normal(size=(n, num_dims)) @ np.diag(np.arange(1.0, num_dims + 1))
     factor = np.linalg.cholesky(np.cov(points.T))
-    return points, ka.fit(points, points.mean(axis=0), factor, config, rng)
+    return points, local_proposal.fit(points, points.mean(axis=0), factor, config, rng)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: type(k).__name__)
@@ -39,9 +40,11 @@ def test_covariance_equals_the_formula(kernel, rng):
         def gradient(a, b):
             return kernel.gradient(a[None], b[None])[0, 0]
 
-        nu = 0.7 * fit.unit * np.sqrt(fit.normaliser)
+        nu = 0.7 * fit.unit * np.sqrt(fit.normalizer)
         expected = fit.factor @ kameleon_covariance(gradient, z, whitened, 0.3, nu) @ fit.factor.T
-        np.testing.assert_allclose(ka.proposal_covariance(x, fit, config, 0.7), expected, rtol=1e-10, atol=1e-13)
+        np.testing.assert_allclose(
+            local_proposal.proposal_covariance(x, fit, config, 0.7), expected, rtol=1e-10, atol=1e-13
+        )
 
 
 def test_linear_kernel_is_adaptive_metropolis(rng):
@@ -50,14 +53,14 @@ def test_linear_kernel_is_adaptive_metropolis(rng):
     points, fit = one_fit(rng, config)
     sample = np.cov(points.T) * (len(points) - 1)
     for x in rng.normal(size=(3, 3)):
-        expected = 0.04 * np.eye(3) + 4 * fit.normaliser * (0.5 * fit.unit) ** 2 * sample
-        np.testing.assert_allclose(ka.proposal_covariance(x, fit, config, 0.5), expected, rtol=1e-10)
+        expected = 0.04 * np.eye(3) + 4 * fit.normalizer * (0.5 * fit.unit) ** 2 * sample
+        np.testing.assert_allclose(local_proposal.proposal_covariance(x, fit, config, 0.5), expected, rtol=1e-10)
     # Normaliser and unit give it the trace of the sample's own covariance: a global walk with the usual scale.
-    size = 4 * fit.normaliser * fit.unit**2 * np.trace(sample)
+    size = 4 * fit.normalizer * fit.unit**2 * np.trace(sample)
     np.testing.assert_allclose(size, np.trace(np.cov(points.T, bias=True)), rtol=1e-10)
     # A constant covariance makes the proposal symmetric.
     state = ka.with_fit(ka.init(points[0], 0.0, config), fit)
-    *_, log_ratio = ka._propose(state.whitened, state.local, fit, 0.2, 0.5, rng.standard_normal(3))
+    *_, log_ratio = local_proposal.propose(state.whitened, state.local, fit, 0.2, 0.5, rng.standard_normal(3))
     assert log_ratio == pytest.approx(0.0, abs=1e-12)
 
 
@@ -69,11 +72,13 @@ def test_ratio_is_that_of_the_two_normal_densities(whiten, rng):
     gamma, nu = config.widths(0.8 * fit.unit)
     x = state.position
     for _ in range(5):
-        y, _, local, log_ratio = ka._propose(state.whitened, state.local, fit, gamma, nu, rng.standard_normal(3))
-        forward = stats.multivariate_normal(x, ka.proposal_covariance(x, fit, config, 0.8)).logpdf(y)
-        backward = stats.multivariate_normal(y, ka.proposal_covariance(y, fit, config, 0.8)).logpdf(x)
+        y, _, local, log_ratio = local_proposal.propose(
+            state.whitened, state.local, fit, gamma, nu, rng.standard_normal(3)
+        )
+        forward = stats.multivariate_normal(x, local_proposal.proposal_covariance(x, fit, config, 0.8)).logpdf(y)
+        backward = stats.multivariate_normal(y, local_proposal.proposal_covariance(y, fit, config, 0.8)).logpdf(x)
         assert log_ratio == pytest.approx(backward - forward, abs=1e-9)
-        np.testing.assert_allclose(local, ka._at(y, fit)[1], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(local, local_proposal.local_at(y, fit)[1], rtol=1e-9, atol=1e-12)
 
 
 def test_proposals_have_the_covariance_they_claim(rng):
@@ -82,8 +87,10 @@ def test_proposals_have_the_covariance_they_claim(rng):
     state = ka.with_fit(ka.init(points[3], 0.0, config), fit)
     gamma, nu = config.widths(0.8)
     noise = rng.standard_normal((40_000, 3))
-    moves = np.array([ka._propose(state.whitened, state.local, fit, gamma, nu, e)[0] for e in noise]) - points[3]
-    claimed = ka.proposal_covariance(points[3], fit, config, 0.8)
+    moves = (
+        np.array([local_proposal.propose(state.whitened, state.local, fit, gamma, nu, e)[0] for e in noise]) - points[3]
+    )
+    claimed = local_proposal.proposal_covariance(points[3], fit, config, 0.8)
     ratio = np.linalg.eigvals(np.linalg.solve(claimed, moves.T @ moves / len(moves))).real
     np.testing.assert_allclose(ratio, 1.0, atol=0.05)
 
@@ -93,7 +100,7 @@ def test_far_away_the_walk_is_isotropic(rng):
     _, fit = one_fit(rng, config)
     gamma, _ = config.widths(0.8 * fit.unit)
     np.testing.assert_allclose(
-        ka.proposal_covariance(np.full(3, 1e3), fit, config, 0.8), gamma**2 * np.eye(3), rtol=1e-12
+        local_proposal.proposal_covariance(np.full(3, 1e3), fit, config, 0.8), gamma**2 * np.eye(3), rtol=1e-12
     )
 
 
@@ -105,7 +112,7 @@ def moved(rng, target, step, num_points, num_steps=10):
     config = ka.Config(subsample_size=50, isotropic_share=0.1, kernel=K.Gaussian(0.5))
     learnt_from = target.sample(rng, 50)
     factor = np.diag(learnt_from.std(axis=0))
-    fit = ka.fit(learnt_from, learnt_from.mean(axis=0), factor, config, rng)
+    fit = local_proposal.fit(learnt_from, learnt_from.mean(axis=0), factor, config, rng)
     points = target.sample(rng, num_points)
     for i, x in enumerate(points):
         state = ka.with_fit(ka.init(x, target.log_density(x), config), fit)
@@ -127,7 +134,9 @@ def worst_p_value(target, points, variance):
 def without_ratio(rng, state, log_density, config):
     """A broken Kameleon that takes its proposal for symmetric."""
     gamma, nu = config.widths(np.exp(state.log_scale))
-    x, z, local, _ = ka._propose(state.whitened, state.local, state.fit, gamma, nu, rng.standard_normal(x_size(state)))
+    x, z, local, _ = local_proposal.propose(
+        state.whitened, state.local, state.fit, gamma, nu, rng.standard_normal(x_size(state))
+    )
     proposed = log_density(x)
     if np.log(rng.random()) < proposed - state.log_density:
         state = state._replace(position=x, whitened=z, local=local, log_density=proposed)
@@ -240,7 +249,7 @@ def test_repeated_positions_do_not_hide_the_length_scale(rng):
     config = ka.Config(subsample_size=1000)
     points = np.repeat(rng.normal(size=(4, 2)), [997, 1, 1, 1], axis=0)
     for seed in range(40):
-        fit = ka.fit(points, np.zeros(2), np.eye(2), config, np.random.default_rng(seed))
+        fit = local_proposal.fit(points, np.zeros(2), np.eye(2), config, np.random.default_rng(seed))
         assert 0.1 < 1 / fit.inverse_length_scale[0] < 10
 
 
@@ -271,7 +280,7 @@ def test_a_kernel_narrower_than_the_gaps_makes_no_giant_steps(rng):
     config = ka.Config(kernel=K.Gaussian(1e-3), whiten=False)
     points, fit = one_fit(rng, config)
     beside = points[0] + np.array([1e-3, 0.0, 0.0])
-    largest = max(np.trace(ka._at(beside + 1e-3 * e, fit)[1]) for e in rng.normal(size=(200, 3)))
+    largest = max(np.trace(local_proposal.local_at(beside + 1e-3 * e, fit)[1]) for e in rng.normal(size=(200, 3)))
     assert largest < 3.1
 
 
@@ -280,13 +289,13 @@ def test_no_digits_are_lost_when_columns_are_nearly_parallel(rng):
     config = ka.Config(kernel=K.Polynomial(degree=3), whiten=False)
     offset, _ = config.kernel.shape_parameters
     points = rng.normal(size=(30, 2)) * 1e-3 + 1e3
-    fit = ka.fit(points, np.zeros(2), np.eye(2), config, rng)
+    fit = local_proposal.fit(points, np.zeros(2), np.eye(2), config, rng)
 
     exact = points.astype(np.longdouble)
     columns = 2 * 3 * (offset + exact @ exact[0])[:, None] ** 2 * exact
     columns -= columns.mean(axis=0)
-    expected = (fit.normaliser * columns.T @ columns).astype(float)
-    np.testing.assert_allclose(ka._at(points[0], fit)[1], expected, rtol=1e-7)
+    expected = (fit.normalizer * columns.T @ columns).astype(float)
+    np.testing.assert_allclose(local_proposal.local_at(points[0], fit)[1], expected, rtol=1e-7)
 
 
 def test_arrays_of_the_user_are_copied():
@@ -316,9 +325,9 @@ def test_the_scale_means_the_same_in_all_units(whiten, rng):
     points = rng.normal(size=(60, 3)) @ np.diag([1.0, 2.0, 3.0])
     factor = np.linalg.cholesky(np.cov(points.T))
     small, large = (
-        ka.proposal_covariance(
+        local_proposal.proposal_covariance(
             k * points[7],
-            ka.fit(k * points, k * points.mean(axis=0), k * factor, config, np.random.default_rng(2)),
+            local_proposal.fit(k * points, k * points.mean(axis=0), k * factor, config, np.random.default_rng(2)),
             config,
             0.8,
         )
@@ -326,12 +335,15 @@ def test_the_scale_means_the_same_in_all_units(whiten, rng):
     )
     np.testing.assert_allclose(large, 1e6 * small, rtol=1e-7)
     # On the average over the points it is s^2 times the covariance of the sample, in size.
-    fit = ka.fit(points, points.mean(axis=0), factor, config, rng)
-    sizes = [np.trace(np.linalg.solve(np.cov(points.T), ka.proposal_covariance(x, fit, config, 0.8))) for x in points]
+    fit = local_proposal.fit(points, points.mean(axis=0), factor, config, rng)
+    sizes = [
+        np.trace(np.linalg.solve(np.cov(points.T), local_proposal.proposal_covariance(x, fit, config, 0.8)))
+        for x in points
+    ]
     if whiten is True:
         assert np.mean(sizes) == pytest.approx(3 * 0.8**2, rel=0.05)
     elif not whiten:
-        total = np.mean([np.trace(ka.proposal_covariance(x, fit, config, 0.8)) for x in points])
+        total = np.mean([np.trace(local_proposal.proposal_covariance(x, fit, config, 0.8)) for x in points])
         assert total == pytest.approx(0.8**2 * np.trace(np.cov(points.T)), rel=0.1)
 
 

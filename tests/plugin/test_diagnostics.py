@@ -1,5 +1,7 @@
 """Models without data: draws from the prior are exact, independent draws from the posterior."""
 
+import re
+
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -14,6 +16,7 @@ from scipy.special import expit
 import pymc_kernel as pk
 from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
+from pymc_kernel.plugin import diagnostics, findings
 from pymc_kernel.plugin.model_draws import read_draws
 from tests.plugin.models import noisy_model
 
@@ -174,7 +177,7 @@ def test_diagnose_says_it_in_words(small, capsys):
     assert not pk.diagnose(idata, model=model)
     said = capsys.readouterr().out
     assert "R-hat" in said
-    assert "no misfit detected (600 draws left after thinning)" in said
+    assert "no misfit detected (600 of 600 draws left after thinning;" in said
     assert "cannot tell of a mode that no draw is in" in said
     assert "The draws fit" not in said
     moved = idata.copy(deep=True)
@@ -183,7 +186,55 @@ def test_diagnose_says_it_in_words(small, capsys):
     assert has_errors
     assert found["ksd"].p_value < 0.01
     assert found["modes"] == []
-    assert "Most of it comes from level[b]" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert re.search(r"Most of it comes from level\[b\] \(\d+ %, p = 0.0", said)
+    assert "corrected for 5 parameters (Holm)" in said
+    assert "sample anew with more tuning" in said
+
+
+def a_report(shares, p_values, joint=0.001, num_draws=500):
+    """A report of a vector, as if these numbers had been found."""
+    test = stein.KSDTest(
+        0.3, joint, np.ones(10), np.array([0.1, 0.2]), np.array(shares), np.array(p_values), None, num_draws, 3, 0.1
+    )
+    parts = [xr.Dataset({"x": ("i", np.array(v))}) for v in (shares, p_values)]
+    return diagnostics.KSDReport(test, *parts, xr.Dataset(), ())
+
+
+def test_parameters_are_named_by_share_and_their_p_values_corrected():
+    """P-values of a bootstrap are tied at their smallest; shares are not."""
+    shares = [0.02, 0.1, 0.6, 0.25, 0.01, 0.02]
+    report = a_report(shares, [0.001, 0.001, 0.001, 0.02, 0.3, 0.9])
+    table = report.table()
+    assert list(table["ksd"]) == sorted(shares, reverse=True)
+    np.testing.assert_allclose(table["ksd_p_holm"], [0.006, 0.06, 0.006, 0.006, 0.9, 0.6])
+    lines = findings.in_words(report, [], 0.05, 1500, "together")
+    assert lines[0].startswith("The draws do not fit the model's scores (500 of 1500 draws left after thinning;")
+    assert lines[1] == (
+        "Most of it comes from x[2] (60 %, p = 0.006), x[3] (25 %, p = 0.06), x[1] (10 %, p = 0.006); p-values are "
+        "corrected for 6 parameters (Holm)."
+    )
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize(
+    ("chains", "advice"),
+    [("apart", "take longer ones"), ("one", "run several"), ("together", "sample anew with more tuning")],
+)
+def test_advice_follows_from_what_the_chains_say(chains, advice):
+    lines = findings.in_words(a_report([0.5, 0.5], [0.001, 0.001]), [], 0.05, 1500, chains)
+    assert advice in lines[-1]
+
+
+def test_a_parameter_that_fails_alone_is_named():
+    """Ten tests at 5 % would name one in four tables of right draws."""
+    shares = np.full(10, 0.1)
+    quiet = a_report(shares, np.linspace(0.02, 0.9, 10), joint=0.3)
+    assert len(findings.in_words(quiet, [], 0.05, 1500, "together")) == 2
+    loud = a_report(shares, [0.9, 0.001, *np.full(8, 0.5)], joint=0.3)
+    assert "But x[1] (p = 0.01) alone would not pass" in findings.in_words(loud, [], 0.05, 1500, "together")[2]
+    few = a_report(shares, np.full(10, 0.5), joint=0.3, num_draws=60)
+    assert "So few draws (60)" in findings.in_words(few, [], 0.05, 60, "together")[-1]
 
 
 def test_separated_modes_are_warned_of(capsys, rng):

@@ -5,7 +5,8 @@ from case_studies.targets import banana
 from pymc_kernel import kernels as K
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import trajectory
-from pymc_kernel.scores import values as module
+from pymc_kernel.scores import value_regression
+from pymc_kernel.scores import values as values_module
 from pymc_kernel.scores.expansion import change_variables, scaled_expansion, value_and_score
 
 
@@ -15,7 +16,7 @@ def wavy(x):
 
 def some_data(rng, kernel, n=50):
     x = rng.normal(size=(n, 3))
-    return module._Data(x, wavy(x), np.maximum(0.2 - wavy(x), 0.0), kernel)
+    return value_regression.Regression(x, wavy(x), np.maximum(0.2 - wavy(x), 0.0), kernel)
 
 
 HYPER = S.Hyperparameters(np.array([0.5, 0.7, 0.9]), 50.0, 8.0, 0.01, 1e-3)
@@ -35,7 +36,9 @@ def test_gradient_of_the_marginal_likelihood(kernel, rng):
 
 def test_marginal_likelihood_is_that_of_a_normal_law(rng):
     data = some_data(rng, K.Gaussian())
-    covariance = data._covariance(HYPER, module._squared_distances(data.whitened * HYPER.inverse_length_scale))
+    covariance = data._covariance(
+        HYPER, value_regression._squared_distances(data.whitened * HYPER.inverse_length_scale)
+    )
     sign, log_det = np.linalg.slogdet(covariance)
     expected = 0.5 * data.values @ np.linalg.solve(covariance, data.values) + 0.5 * log_det
     assert sign == 1
@@ -44,7 +47,9 @@ def test_marginal_likelihood_is_that_of_a_normal_law(rng):
 
 def test_leave_one_out_is_leaving_one_out(rng):
     data = some_data(rng, K.Gaussian(), n=20)
-    covariance = data._covariance(HYPER, module._squared_distances(data.whitened * HYPER.inverse_length_scale))
+    covariance = data._covariance(
+        HYPER, value_regression._squared_distances(data.whitened * HYPER.inverse_length_scale)
+    )
     residuals = np.empty(20)
     for i in range(20):
         rest = np.delete(np.arange(20), i)
@@ -56,16 +61,16 @@ def test_leave_one_out_is_leaving_one_out(rng):
 
 def test_surrogate_is_the_posterior_mean(rng, monkeypatch):
     """The expansion, quadratic and compressed, against k(x, X) K^-1 y in as many words."""
-    monkeypatch.setattr(module, "_LEFT_OVER", 1e-8)
+    monkeypatch.setattr(value_regression, "_LEFT_OVER", 1e-8)
     x = rng.normal(size=(60, 3)) @ np.array([[1.0, 0, 0], [0.5, 2, 0], [0, 0.3, 0.1]]) + 7.0
     values = wavy(x - 7.0)
     fitted = S.Values().fit(x, values, rng, noisy=False)
     hyper = fitted.hyperparameters
-    factor = module._whitening(x)
+    factor = values_module._whitening(x)
     z = np.linalg.solve(factor, (x - x.mean(axis=0)).T).T
     reference = np.quantile(values, 0.75)
-    data = module._Data(z, values - reference, np.maximum(reference - values, 0.0), K.Gaussian())
-    covariance = data._covariance(hyper, module._squared_distances(z * hyper.inverse_length_scale))
+    data = value_regression.Regression(z, values - reference, np.maximum(reference - values, 0.0), K.Gaussian())
+    covariance = data._covariance(hyper, value_regression._squared_distances(z * hyper.inverse_length_scale))
     smooth = covariance.copy()
     smooth[np.diag_indices(60)] -= hyper.nugget + hyper.depth_noise * data.depth_squared
     mean = smooth @ np.linalg.solve(covariance, data.values)
@@ -82,17 +87,17 @@ def test_units_of_columns_do_not_matter(rng):
 
 def test_covariance_is_that_of_the_posterior(rng, monkeypatch):
     """That of a Gaussian process given noisy values, K_** - K_* (K + N)^-1 K_*' in as many words."""
-    monkeypatch.setattr(module, "_LEFT_OVER", 1e-8)
+    monkeypatch.setattr(value_regression, "_LEFT_OVER", 1e-8)
     x, places = rng.normal(size=(40, 2)), rng.normal(size=(6, 2))
     values = wavy(x) + 0.5 * rng.normal(size=40)
     fitted = S.Values().fit(x, values, rng)
-    hyper, factor = fitted.hyperparameters, module._whitening(x)
+    hyper, factor = fitted.hyperparameters, values_module._whitening(x)
     z, at = (np.linalg.solve(factor, (p - x.mean(axis=0)).T).T for p in (x, places))
     depth = np.maximum(np.quantile(values, 0.75) - values, 0.0)
     noise = np.diag(hyper.nugget + hyper.depth_noise * depth**2)
-    cross = module._smooth(K.Gaussian(), hyper, at, z)
-    known = cross @ np.linalg.solve(module._smooth(K.Gaussian(), hyper, z, z) + noise, cross.T)
-    expected = module._smooth(K.Gaussian(), hyper, at, at) - known
+    cross = value_regression._smooth(K.Gaussian(), hyper, at, z)
+    known = cross @ np.linalg.solve(value_regression._smooth(K.Gaussian(), hyper, z, z) + noise, cross.T)
+    expected = value_regression._smooth(K.Gaussian(), hyper, at, at) - known
     assert np.diag(expected).min() > 0.01  # what the noise leaves open is seen
     np.testing.assert_allclose(fitted.covariance(places), expected, atol=1e-4)
 
@@ -102,7 +107,7 @@ def test_compression_keeps_the_values(rng, monkeypatch):
     x = target.sample(rng, 600) * 1.2
     values = np.array([target.log_density(p) for p in x])
     compressed = S.Values().fit(x, values, np.random.default_rng(1), noisy=False)
-    monkeypatch.setattr(module, "_COMPRESSION", 1e-9)
+    monkeypatch.setattr(value_regression, "_COMPRESSION", 1e-9)
     whole = S.Values().fit(x, values, np.random.default_rng(1), noisy=False)
     assert compressed.expansion.coefficients.size < whole.expansion.coefficients.size < 600
     near = values > values.max() - 10

@@ -7,8 +7,9 @@ from scipy import stats
 from case_studies.targets import banana
 from pymc_kernel import scores as S
 from pymc_kernel.kernels import Gaussian
-from pymc_kernel.mcmc import kameleon
+from pymc_kernel.mcmc import kameleon, local_proposal
 from pymc_kernel.smc import moves as M
+from pymc_kernel.smc.hamiltonian import Hamiltonian
 
 BANANA = banana(0.1, 25.0, num_dims=2)
 
@@ -55,8 +56,8 @@ MOVES = {
     "Kameleon": M.Kameleon(),
     "Kameleon, local": M.Kameleon(kameleon.Config(whiten="local")),
     "Kameleon, raw": M.Kameleon(kameleon.Config(whiten=False, gamma=0.5)),
-    "Hamiltonian": M.Hamiltonian(),
-    "Hamiltonian, scores": M.Hamiltonian(S.Lite(max_points=100)),
+    "Hamiltonian": Hamiltonian(),
+    "Hamiltonian, scores": Hamiltonian(S.Lite(max_points=100)),
 }
 
 
@@ -83,7 +84,9 @@ def test_kameleon_for_all_particles_is_kameleon_for_each(rng):
     proposals = moves.propose(np.random.default_rng(3), points, learnt)
     scale = np.exp(0.3)
     for x, y, ratio in zip(points, proposals.positions, proposals.log_ratio, strict=True):
-        forward, backward = (kameleon.proposal_covariance(p, learnt.local.learnt, moves.config, scale) for p in (x, y))
+        forward, backward = (
+            local_proposal.proposal_covariance(p, learnt.local.learnt, moves.config, scale) for p in (x, y)
+        )
         expected = stats.multivariate_normal(y, backward).logpdf(x) - stats.multivariate_normal(x, forward).logpdf(y)
         assert ratio == pytest.approx(expected, abs=1e-8)
 
@@ -127,7 +130,7 @@ def test_the_scale_follows_the_mean_acceptance(rng):
 
 
 def test_a_surrogate_worse_than_the_walk_is_left_aside(rng):
-    moves = M.Hamiltonian()
+    moves = Hamiltonian()
     learnt = learnt_from_elsewhere(moves, rng)
     points = BANANA.sample(rng, 200)
     proposals = moves.propose(rng, points, learnt)
@@ -143,7 +146,7 @@ def test_a_surrogate_worse_than_the_walk_is_left_aside(rng):
 
 
 def test_without_a_surrogate_particles_walk(rng):
-    moves = M.Hamiltonian()
+    moves = Hamiltonian()
     positions = rng.normal(size=(50, 2))
     nowhere = M.Evaluated(positions, np.full(50, -np.inf), np.zeros(50))
     learnt = moves.fit(rng, nowhere, nowhere, 0.5, None)

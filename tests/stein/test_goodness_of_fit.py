@@ -189,9 +189,57 @@ def test_wrong_weights_of_separated_modes_are_not_seen(rng):
         ({"num_replicates": 0}, "num_replicates"),
         ({"null": "normal"}, "null"),
         ({"null": "gamma", "flip_probability": 0.1}, "independent"),
+        ({"null": "gamma", "weights": np.ones(50)}, "no weights"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, match, rng):
     draws = rng.standard_normal((50, 2))
     with pytest.raises(ValueError, match=match):
         stein.ksd_test(draws, -draws, **arguments)
+
+
+def of_another_density(rng, shift=0.0, n=1000):
+    """Draws of N(shift, 1) with scores of q = N(0.4, 1.2^2), and q over the standard normal density p."""
+    draws = shift + rng.standard_normal((4, n // 4, 1))
+    scores = -(draws - 0.4) / 1.44
+    log_ratio = 0.5 * draws**2 - 0.5 * (draws - 0.4) ** 2 / 1.44
+    return draws, scores, np.exp(log_ratio[..., 0])
+
+
+def test_weights_put_scores_of_another_density_right(rng):
+    draws, scores, weights = of_another_density(rng)
+    assert stein.ksd_test(draws, scores).p_value < 0.01
+    assert stein.ksd_test(draws, scores, weights=weights).p_value > 0.05
+    assert stein.ksd_test(draws, scores, weights=1e3 * weights.ravel()).p_value > 0.05
+    moved = of_another_density(rng, shift=0.3)
+    assert stein.ksd_test(*moved[:2], weights=moved[2]).p_value < 0.01
+
+
+def test_weighted_discrepancy_is_the_sum_over_weighted_pairs(rng):
+    draws, scores, weights = of_another_density(rng, n=200)
+    test = stein.ksd_test(draws, scores, weights=weights, thin=2, coordinates=True)
+    draws, scores, weights = (part[:, ::2] for part in (draws, scores, weights))
+    weights = weights.ravel() / weights.mean()
+    matrix = stein.stein_matrix(draws, scores)
+    assert test.ksd**2 == pytest.approx(weights @ matrix @ weights / len(weights) ** 2, rel=1e-10)
+    assert stein.ksd_shares(draws, scores, weights=weights).sum() == pytest.approx(test.ksd**2, rel=1e-10)
+    assert test.null.mean() == pytest.approx(np.sqrt((weights**2) @ np.diag(matrix)) / len(weights), rel=0.3)
+    equal = stein.ksd_test(draws, scores, weights=np.full(100, 7.0), rng=np.random.default_rng(1))
+    plain = stein.ksd_test(draws, scores, rng=np.random.default_rng(1))
+    np.testing.assert_allclose(equal.null, plain.null, rtol=1e-10)
+
+
+@pytest.mark.parametrize("weights", [np.ones(49), np.full(50, -1.0), np.zeros(50), np.full(50, np.nan)])
+def test_weights_without_meaning_are_refused(weights, rng):
+    draws = rng.standard_normal((50, 2))
+    with pytest.raises(ValueError, match="weights must"):
+        stein.ksd_test(draws, -draws, weights=weights)
+    with pytest.raises(ValueError, match="weights must"):
+        stein.ksd_shares(draws, -draws, weights=weights)
+
+
+def test_holm_is_its_definition(rng):
+    p_values = np.array([0.01, np.nan, 0.04, 0.03, 0.005])
+    np.testing.assert_allclose(stein.holm(p_values), [0.03, np.nan, 0.06, 0.06, 0.02])
+    smallest = [stein.holm(rng.random(20)).min() for _ in range(4000)]
+    assert 0.035 < np.mean(np.array(smallest) < 0.05) < 0.065

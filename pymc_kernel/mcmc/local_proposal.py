@@ -1,0 +1,221 @@
+"""The proposal of kernel adaptive Metropolis-Hastings: a normal distribution with another covariance at every place.
+
+With z = W^-1 (x - mean) it is gamma^2 I + nu^2 c M H M' for M = 2 [grad k(z, Z_1), ..., grad k(z, Z_n)], H the
+centering matrix and c such that the mean trace over the points Z is d. Imports NumPy, Numba and the lower floors only.
+"""
+
+import math
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from pymc_kernel.kernels import Kernel, RadialKernel
+from pymc_kernel.kernels.profiles import fill_profile, radial_row
+from pymc_kernel.linalg import cholesky_in_place, dot_product, lower_times, solve_lower, whiten
+from pymc_kernel.mcmc.local_metric import local_factor
+from pymc_kernel.parallel import one_blas_thread
+
+__all__ = ["Fit", "fit", "local_at", "proposal_covariance", "proposal_factor", "propose"]
+
+_BANDWIDTH_POINTS = 500  # of which the median distance is taken
+_TRACE_POINTS = 50  # over which the mean trace is taken
+
+
+class Fit(NamedTuple):
+    """What the proposal has learned; frozen between refreshes."""
+
+    mean: np.ndarray  # (d,)
+    factor: np.ndarray  # (d, d), W: x = mean + W z
+    points_t: np.ndarray  # (d, n), the subsample in coordinates z
+    inverse_length_scale: np.ndarray  # (d,)
+    is_radial: bool
+    family: int
+    shape_a: float
+    shape_b: float
+    normalizer: float  # multiplies M H M' so that its mean trace over the subsample is d
+    unit: float  # of the scale, in the coordinates z: root mean variance of the points, 1 where they are whitened
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b, normalizer):
+    """Return normalizer x M H M' at z, shape (d, d); O(n d^2) time, (d + 1) n numbers of memory.
+
+    Radial: a column of M is 4 phi'(s) (z - Z_i) / l^2. Dot product: 2 psi'(t) Z_i / l^2.
+    The mean column is taken off before the products: with M M' - n m m' instead, nearly parallel columns would
+    lose all digits.
+    """
+    d, n = points_t.shape
+    slope = np.empty(n)
+    columns = np.empty((d, n))
+    if is_radial:
+        radial_row(z, points_t, inverse_length_scale, slope)
+    else:
+        slope[:] = 0.0
+        for i in range(d):
+            x = z[i] * inverse_length_scale[i] ** 2
+            for j in range(n):
+                slope[j] += x * points_t[i, j]
+    fill_profile(family, a, b, np.int64(1), slope, slope)
+    ones = np.ones(n)
+    work = np.empty(n // 8)
+    for i in range(d):
+        inverse_square = inverse_length_scale[i] ** 2
+        if is_radial:
+            x = z[i]
+            factor = 4.0 * inverse_square
+            for j in range(n):
+                columns[i, j] = factor * slope[j] * (x - points_t[i, j])
+        else:
+            factor = 2.0 * inverse_square
+            for j in range(n):
+                columns[i, j] = factor * slope[j] * points_t[i, j]
+        mean = dot_product(columns[i], ones, work) / n
+        for j in range(n):
+            columns[i, j] -= mean
+    out = np.empty((d, d))
+    for i in range(d):
+        for k in range(i + 1):
+            value = normalizer * dot_product(columns[i], columns[k], work)
+            out[i, k] = value
+            out[k, i] = value
+    return out
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def proposal_factor(local, gamma, nu):
+    """Return the Cholesky factor of gamma^2 I + nu^2 local, and its log determinant (NaN on failure)."""
+    d = local.shape[0]
+    factor = nu * nu * local
+    for i in range(d):
+        factor[i, i] += gamma * gamma
+    log_det = np.nan
+    if cholesky_in_place(factor):
+        log_det = 0.0
+        for i in range(d):
+            log_det += math.log(factor[i, i])
+    return factor, log_det
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def propose(whitened, local, fit, gamma, nu, noise):
+    """Return the proposal (x, z, its local covariance) and log q(z | z') - log q(z' | z).
+
+    The whitening is linear with a constant Jacobian, which cancels in the ratio.
+    """
+    forward, log_det_forward = proposal_factor(local, gamma, nu)
+    displacement = np.empty_like(whitened)
+    lower_times(forward, noise, displacement)
+    new_whitened = whitened + displacement
+    new_local = _local_covariance(
+        new_whitened,
+        fit.points_t,
+        fit.inverse_length_scale,
+        fit.is_radial,
+        fit.family,
+        fit.shape_a,
+        fit.shape_b,
+        fit.normalizer,
+    )
+    backward, log_det_backward = proposal_factor(new_local, gamma, nu)
+    position = np.empty_like(whitened)
+    lower_times(fit.factor, new_whitened, position)
+    position += fit.mean
+    solve_lower(backward, displacement, displacement)
+    log_ratio = log_det_forward - log_det_backward
+    for i in range(noise.shape[0]):
+        log_ratio += 0.5 * (noise[i] * noise[i] - displacement[i] * displacement[i])
+    return position, new_whitened, new_local, log_ratio
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def local_at(position, fit):
+    """Return z of a position and the normalised local covariance there."""
+    whitened = np.empty_like(position)
+    solve_lower(fit.factor, position - fit.mean, whitened)
+    local = _local_covariance(
+        whitened,
+        fit.points_t,
+        fit.inverse_length_scale,
+        fit.is_radial,
+        fit.family,
+        fit.shape_a,
+        fit.shape_b,
+        fit.normalizer,
+    )
+    return whitened, local
+
+
+@one_blas_thread
+def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: np.random.Generator) -> Fit:
+    """Return a proposal learned from ``points`` (n, d).
+
+    Parameters
+    ----------
+    points
+        In the coordinates of the target; all are used.
+    mean, factor
+        Of the coordinates z = factor^-1 (x - mean); ignored where the configuration does not whiten.
+    rng
+        Picks the points for the median heuristic and for the mean trace.
+
+    Raises
+    ------
+    ValueError
+        Where the points coincide, so that no length scale exists.
+
+    Notes
+    -----
+    The points are the draws of a chain, many of them repeated: as a sample of the target they count with their
+    multiplicity, for the median heuristic once each.
+    """
+    points = np.asarray(points, dtype=float)
+    n, d = points.shape
+    unit = 1.0
+    if not config.whiten:
+        mean, factor = np.zeros(d), np.eye(d)
+        unit = float(np.linalg.norm(points.std(axis=0))) / math.sqrt(d)
+    elif config.whiten == "local":
+        factor = local_factor(points, factor)
+    whitened = whiten(points, mean, factor)
+    kernel = config.kernel.resolve(np.unique(whitened, axis=0), rng, _BANDWIDTH_POINTS)
+    a, b = kernel.shape_parameters
+    learned = Fit(
+        mean,
+        factor,
+        np.ascontiguousarray(whitened.T),
+        kernel.inverse_length_scale(d),
+        isinstance(kernel, RadialKernel),
+        kernel.family,
+        a,
+        b,
+        1.0,
+        unit,
+    )
+    where = rng.choice(n, size=min(n, _TRACE_POINTS), replace=False)
+    trace = np.mean([np.trace(local_at(points[i], learned)[1]) for i in where])
+    # A kernel narrower than the gaps between points sees nothing at the points themselves, and a huge bump just
+    # beside each. So the trace counts for no less than the bump of a single point.
+    size = max(trace, _largest_bump(kernel, d))
+    return learned._replace(normalizer=d / size if size > 0 else 1.0)
+
+
+def _largest_bump(kernel: Kernel, num_dims: int) -> float:
+    """Return the largest |2 grad k(x, y)|^2 of one point y; 0 for dot-product kernels, which have none."""
+    if not isinstance(kernel, RadialKernel):
+        return 0.0
+    # Along the axis with the shortest length scale, in units of it; all families peak within this stretch.
+    inverse = kernel.inverse_length_scale(num_dims)
+    distances = np.linspace(0.02, 4.0, 200) / inverse.max()
+    along = np.zeros((200, num_dims))
+    along[:, inverse.argmax()] = distances
+    return float((4.0 * kernel.gradient(along, np.zeros((1, num_dims))) ** 2).sum(axis=2).max())
+
+
+@one_blas_thread
+def proposal_covariance(position, learned: Fit, config, scale: float) -> np.ndarray:
+    """Return the covariance (d, d) of the proposal with scale s at ``position`` (d,), in the target's coordinates."""
+    local = local_at(np.asarray(position, dtype=float), learned)[1]
+    gamma, nu = config.widths(scale * learned.unit)
+    covariance = gamma**2 * np.eye(local.shape[0]) + nu**2 * local
+    return learned.factor @ covariance @ learned.factor.T

@@ -1,0 +1,128 @@
+"""What a check of draws found, in words, with one sentence of advice for each finding."""
+
+import numpy as np
+import xarray as xr
+from scipy.stats import gaussian_kde
+
+from pymc_kernel.plugin.surrogate_scores import ADVICE
+
+__all__ = ["chains_of", "in_words", "separated"]
+
+_NAMED = 5  # parameters
+_SMALL_SHARE = 0.05  # of the discrepancy: parameters with less are not named
+_FEW_DRAWS = 200  # left after thinning, of which only a gross misfit is seen
+_VALLEY = 0.2  # of a density estimate, over the lower of the peaks beside it: below, the modes are separated
+_SMALL_MODE = 0.02  # share of the draws
+_MISFIT_ADVICE = {
+    "apart": "R-hat is high, too: the chains have not met, so take longer ones before you look for another cause.",
+    "one": (
+        "One chain has no R-hat: run several; if these are draws of an approximation, as from pm.fit, sample the model "
+        "instead."
+    ),
+    "together": (
+        "R-hat is fine, so the chains agree on another distribution than the model's: see whether these draws are of "
+        "this model with these data, then sample anew with more tuning."
+    ),
+}
+
+
+def chains_of(part, diagnostics: dict) -> str:
+    """Return "one", "apart" or "together", by the draws and what ``az.diagnose`` found."""
+    if part.draws.shape[0] == 1:
+        return "one"
+    return "apart" if diagnostics.get("rhat", {}).get("bad_params") else "together"
+
+
+def in_words(report, modes: list[str], level: float, num_in_all: int, chains: str) -> list[str]:
+    """Return lines on the draws.
+
+    Parameters
+    ----------
+    report : KSDReport
+    modes : list of str
+        Parameters whose draws fall into separated modes.
+    level : float
+    num_in_all : int
+        Draws before thinning.
+    chains : {"one", "apart", "together"}
+    """
+    test = report.test
+    low, high = test.null_quantiles
+    left = f"{test.num_draws} of {num_in_all} draws left after thinning"
+    size = f"p = {report.p_value:.3g}; ksd {test.ksd:.3g}, draws from the model would have {low:.3g} to {high:.3g}"
+    if report.unjudged:
+        lines = [f"The draws cannot be judged by the surrogate ({left}): {report.unjudged}. {ADVICE}"]
+    elif report.p_value < level:
+        lines = [f"The draws do not fit the model's scores ({left}; {size}).", _largest_shares(report)]
+        lines.append(_MISFIT_ADVICE[chains])
+    else:
+        lines = [
+            f"Scores: no misfit detected ({left}; {size}).",
+            "Scores cannot tell of a mode that no draw is in: start chains far apart.",
+            *_alone(report, level),
+        ]
+    if test.num_draws < _FEW_DRAWS and not report.unjudged:
+        lines.append(f"So few draws ({test.num_draws}) show a gross misfit only: take longer chains.")
+    if report.learned is not None:
+        lines.append(f"By {report.learned}.")
+    if modes:
+        lines.append(
+            f"The draws of {', '.join(modes)} fall into separated modes. Scores do not depend on how much weight each "
+            "mode has, so this test cannot see a wrong one: compare chains from many starts, or use tempering "
+            "(pm.sample_smc)."
+        )
+    if report.conditional_on:
+        lines.append(
+            f"The distribution of the discrete variables {', '.join(report.conditional_on)} is not tested: compare "
+            "how often chains take each value."
+        )
+    return lines
+
+
+def _largest_shares(report):
+    table = report.table()
+    named = table[table["ksd"] >= min(_SMALL_SHARE, table["ksd"].iloc[0])][:_NAMED]
+    parts = [f"{name} ({100.0 * row.ksd:.0f} %, p = {row.ksd_p_holm:.2g})" for name, row in named.iterrows()]
+    corrected = f"; p-values are corrected for {len(table)} parameters (Holm)" if len(table) > 1 else ""
+    return f"Most of it comes from {', '.join(parts)}{corrected}."
+
+
+def _alone(report, level):
+    """Return a line on parameters whose own test finds a misfit, though the joint one does not."""
+    table = report.table()
+    below = table[table["ksd_p_holm"] < level][:_NAMED]
+    if len(table) == 1 or below.empty:
+        return []
+    parts = [f"{name} (p = {row.ksd_p_holm:.2g})" for name, row in below.iterrows()]
+    return [
+        f"But {', '.join(parts)} alone would not pass; p-values are corrected for {len(table)} parameters (Holm): look "
+        "at the trace, and take more draws."
+    ]
+
+
+def separated(part) -> list[str]:
+    """Return the names of parameters whose density estimate has a deep valley between two peaks."""
+    flat = part.draws.reshape(-1, part.draws.shape[-1])
+    flags = np.array([_has_valley(column) for column in flat.T])
+    names = []
+    for name, columns in part.positions.items():
+        labelled = flags[columns.values if isinstance(columns, xr.DataArray) else columns]
+        if labelled.ndim == 0 or not isinstance(columns, xr.DataArray):
+            names += [name] if labelled.any() else []
+        else:
+            names += [f"{name}[{', '.join(map(str, i))}]" for i in np.argwhere(labelled)]
+    return names
+
+
+def _has_valley(draws):
+    if np.ptp(draws) == 0.0:
+        return False
+    draws = draws[:: -(-len(draws) // 2000)]
+    # Twice as narrow as the rule for normal laws, which smooths valleys away.
+    density = gaussian_kde(draws, lambda kde: kde.silverman_factor() / 2.0)
+    grid = np.linspace(*np.quantile(draws, [0.001, 0.999]), 200)
+    height = density(grid)
+    from_left, from_right = np.maximum.accumulate(height), np.maximum.accumulate(height[::-1])[::-1]
+    valleys = np.flatnonzero(height < _VALLEY * np.minimum(from_left, from_right))
+    shares = [(draws < grid[i]).mean() for i in valleys]
+    return any(_SMALL_MODE < share < 1.0 - _SMALL_MODE for share in shares)

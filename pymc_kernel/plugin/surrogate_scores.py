@@ -1,0 +1,216 @@
+"""Scores of a model that has no gradient, from the log densities that its run already has, or that the model gives.
+
+A surrogate is fitted to log densities at the draws, and judged at draws that it has not seen; the mathematics is in
+``scores/held_out.py``.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pymc.vartypes import continuous_types
+
+from pymc_kernel.errors import NoGradientError
+from pymc_kernel.plugin.likelihoods import estimated_terms
+from pymc_kernel.plugin.model_functions import compile_particle_density
+from pymc_kernel.scores import HeldOutScores, chain_folds, held_out_scores
+
+__all__ = ["ADVICE", "LearnedScores", "learn_scores"]
+
+ADVICE = (
+    "Take more draws from the model, or parameters on whose scale the posterior is nearer to normal; or compare with a "
+    "run that you trust by pk.mmd_test(idata, trusted)."
+)
+_MOST_EVALUATIONS = 1000  # of the model, where the run holds no log densities
+_MOST_DRAWS = 4000  # that a surrogate is fitted to; more of them add nothing but time
+_FEWEST_DRAWS = 50
+_LOG_DENSITIES = ("log_density", "lp")  # in sample_stats: of our steps, of NUTS
+_NUM_COMPARED = 8  # draws at which a log density of the run is compared with the model's
+_SAME = 0.01  # in units of the log density, beyond rounding
+_LEAST_OVERLAP = 0.95
+_LARGEST_ERROR = 0.2  # of the score; with these two, checks agreed with those by gradients, see the benchmark
+_LARGEST_NOISY_ERROR = 0.1  # weights put less of it right under noise: right draws were rejected too often above
+_FEWEST_EFFECTIVE = 100.0  # draws that the weights are worth
+
+
+@dataclass(frozen=True)
+class LearnedScores:
+    """What is known of the scores of a surrogate.
+
+    Attributes
+    ----------
+    num_values : int
+        Different draws whose log density the surrogate was fitted to.
+    num_evaluations : int
+        Of the model, made for it; the other values are those of the run.
+    log_density_error : float
+        95 of 100 draws that a surrogate has not seen have a smaller error, in units of the log density.
+    score_error : float
+        Of draws that it has not seen, over the size of the scores (root mean squares).
+    overlap : float
+        Of the surrogate with the posterior: one where they are the same.
+    effective_draws : float
+        That the draws used are worth, weighted by surrogate over posterior.
+    noisy : bool
+        Whether log densities are estimates; their noise is in ``log_density_error`` and ``overlap`` then.
+    """
+
+    num_values: int
+    num_evaluations: int
+    log_density_error: float
+    score_error: float
+    overlap: float
+    effective_draws: float
+    noisy: bool
+
+    @property
+    def trouble(self) -> str:
+        """What keeps a check by this surrogate from being trusted, in words; empty where nothing does."""
+        if self.score_error > (_LARGEST_NOISY_ERROR if self.noisy else _LARGEST_ERROR):
+            return f"its scores are off by {_percent(self.score_error)} at draws that it has not seen"
+        if not self.noisy and self.overlap < _LEAST_OVERLAP:
+            return f"it shares only {_percent(self.overlap)} of its mass with the posterior"
+        if self.noisy and self.effective_draws < _FEWEST_EFFECTIVE:
+            return f"the noise of the estimates leaves {self.effective_draws:.0f} effective draws to judge by"
+        return ""
+
+    def __str__(self):
+        source = f"{self.num_evaluations} evaluations of the model" if self.num_evaluations else "those of the run"
+        said = f"scores of a surrogate, learned from {self.num_values} log densities ({source}); held-out error "
+        said += f"{_percent(self.score_error)} of the score"
+        if self.noisy:
+            return said + f"; with the noise of the estimates, worth {self.effective_draws:.0f} draws"
+        return said + f", below {self.log_density_error:.2g} in the log density for 95 % of the draws"
+
+    def attributes(self, prefix: str = "") -> dict[str, float]:
+        """Return numbers for the attributes of a result."""
+        return {
+            f"{prefix}score_error": self.score_error,
+            f"{prefix}log_density_error": self.log_density_error,
+            f"{prefix}overlap": self.overlap,
+            f"{prefix}num_values": self.num_values,
+            f"{prefix}num_evaluations": self.num_evaluations,
+        }
+
+
+def _percent(share):
+    return f"{100.0 * share:.2g} %" if share < 0.995 else f"{100.0 * share:.0f} %"
+
+
+class _LogDensities(NamedTuple):
+    values: np.ndarray  # (n,)
+    num_evaluations: int
+    noisy: bool
+
+
+def learn_scores(
+    model: pm.Model, positions: np.ndarray, stats: xr.Dataset | None
+) -> tuple[int, HeldOutScores, LearnedScores]:
+    """Return every how many draws are used, their held-out scores, and what is known of them.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    positions : ndarray (chain, draw, d)
+        All draws on the unconstrained scale.
+    stats : xarray.Dataset, optional
+        ``sample_stats`` of these draws.
+
+    Raises
+    ------
+    NoGradientError
+        Where a surrogate cannot be learned either; the text says why.
+    """
+    names, _ = estimated_terms(model.logp())
+    discrete = [v.name for v in model.value_vars if v.dtype not in continuous_types]
+    if discrete:
+        raise NoGradientError(
+            f'score="surrogate" learns the log density of continuous variables, and {", ".join(discrete)} '
+            f"{'is' if len(discrete) == 1 else 'are'} discrete: sum them out, or compare with a run that you trust by "
+            "pk.mmd_test(idata, trusted)."
+        )
+    chains, draws = positions.shape[:2]
+    if chains * draws < _FEWEST_DRAWS:
+        raise NoGradientError(
+            f'{chains * draws} draws are too few to learn a score from: score="surrogate" needs {_FEWEST_DRAWS} at '
+            "least."
+        )
+    evaluate = _evaluator(model)
+    known = _of_the_run(stats, positions, evaluate, bool(names))
+    if known is None and names:
+        raise NoGradientError(
+            f"the log density is only estimated (by {', '.join(names)}), and sample_stats does not hold the estimates "
+            "that were accepted. Sample with a step of this package, which keeps them as log_density; plain "
+            "pm.sample() takes one for such a model."
+        )
+    every = -(-chains * draws // (_MOST_EVALUATIONS if known is None else _MOST_DRAWS))
+    used = positions[:, ::every].reshape(-1, positions.shape[-1])
+    if known is None:
+        places, number = np.unique(used, axis=0, return_inverse=True)
+        values = _LogDensities(evaluate(places)[number.ravel()], len(places), False)
+    else:
+        values = known._replace(values=known.values.reshape(chains, draws)[:, ::every].ravel())
+    outside = int((~np.isfinite(values.values)).sum())
+    if outside:
+        raise NoGradientError(
+            f"the log density is not finite at {outside} of {len(used)} draws: they lie outside of the model's "
+            "support, or come from another model."
+        )
+    folds = chain_folds(chains, len(used) // chains)
+    try:
+        found = held_out_scores(used, values.values, folds, noisy=values.noisy)
+    except ValueError as error:
+        raise NoGradientError(f"no score could be learned from {len(used)} draws: {error}") from error
+    told = LearnedScores(
+        num_values=found.num_values,
+        num_evaluations=values.num_evaluations,
+        log_density_error=found.log_density_error,
+        score_error=found.score_error,
+        overlap=found.overlap,
+        effective_draws=found.effective_share * len(used),
+        noisy=values.noisy,
+    )
+    return every, found, told
+
+
+def _evaluator(model):
+    """Return a function from positions (n, d) to log densities (n,); it compiles at its first call."""
+    functions = {}
+
+    def compiled(mode):
+        if mode not in functions:
+            functions[mode] = compile_particle_density(model, 'score="surrogate"', mode and {"mode": mode})
+        return functions[mode]
+
+    def evaluate(positions):
+        values = np.add(*compiled("FAST_COMPILE")(positions))
+        if np.isfinite(values).all():
+            return values
+        # The quick mode leaves stable forms of some functions out.
+        return np.add(*compiled(None)(positions))
+
+    return evaluate
+
+
+def _of_the_run(stats, positions, evaluate, noisy):
+    """Return the log densities (n,) that the run holds, None where it holds none of this model at these draws."""
+    if stats is None:
+        return None
+    flat = positions.reshape(-1, positions.shape[-1])
+    for name in _LOG_DENSITIES[: 1 if noisy else None]:
+        if name not in stats or set(stats[name].dims) != {"chain", "draw"}:
+            continue
+        values = stats[name].transpose("chain", "draw").values
+        if values.shape != positions.shape[:2]:
+            continue
+        values = values.ravel().astype(float)
+        if noisy:
+            return _LogDensities(values, 0, True)
+        # In a compound other steps move in between; draws may have been changed, or the model.
+        rows = np.unique(np.linspace(0, len(flat) - 1, _NUM_COMPARED).astype(int))
+        there = evaluate(flat[rows])
+        if np.ptp(values[rows] - there) <= _SAME + 1e-9 * np.abs(there).max():
+            return _LogDensities(values, 0, False)
+    return None

@@ -1,0 +1,125 @@
+"""Scores at draws by surrogates that have not seen them, and how far these are off. Imports NumPy and lower files only.
+
+Each part of the draws has the scores of a surrogate q that was fitted to log densities of the other parts. At the draws
+themselves the log density of the target p is known as well, so the error of q is, up to a constant, and q / p may
+serve as weights: what is tested then is p, whatever q is (Fisher and Oates 2023).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pymc_kernel.kernels.points import as_numbers, as_points
+from pymc_kernel.scores.values import Values
+
+__all__ = ["HeldOutScores", "chain_folds", "held_out_scores"]
+
+_NUM_FOLDS = 4
+_BLOCKS = 5  # of each chain and fold: neighbors in a chain are alike, and shall be in one fold
+_QUANTILE = 0.95  # of the errors of the log density: that of a single draw far out may be huge, and means nothing
+_LARGEST_WEIGHT = 4.0  # times the median one: a single draw that q is far too high at shall not outweigh all others
+_LARGEST_NOISY_WEIGHT = 30.0  # noise spreads weights; a lower bound would keep them from putting q right
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutScores:
+    """Scores at draws, from surrogates that have not seen these.
+
+    Attributes
+    ----------
+    scores : ndarray (n, d)
+    weights : ndarray (n,)
+        q / p, with mean one; none is larger than four times the median, or thirty times where values are noisy.
+    log_density_error : float
+        95 of 100 draws have a smaller one, of surrogates that have not seen them; in units of the log density. Noise of
+        the values is in it.
+    score_error : float
+        Root mean square of what two surrogates differ by, one of which has not seen the draw, over that of the scores
+        themselves; draws count by their weight, coordinates in units of their standard deviation.
+    overlap : float
+        One minus the total variation distance of q and p, as the draws tell it: one where all weights are equal.
+    effective_share : float
+        Of the draws, that equal weights would be worth as much with.
+    num_values : int
+        Different places that the surrogates were fitted to in all.
+    """
+
+    scores: np.ndarray
+    weights: np.ndarray
+    log_density_error: float
+    score_error: float
+    overlap: float
+    effective_share: float
+    num_values: int
+
+
+def chain_folds(num_chains: int, num_draws: int) -> np.ndarray:
+    """Return a fold, 0 to 3, for each draw of chains one after the other, (num_chains * num_draws,).
+
+    Folds are made of blocks of draws, spread over each chain, so that each part of a chain is seen by the others.
+    """
+    blocks = np.arange(num_draws) * _NUM_FOLDS * _BLOCKS // num_draws
+    return np.tile(blocks % _NUM_FOLDS, num_chains)
+
+
+def held_out_scores(points, values, folds, estimator: Values | None = None, *, noisy: bool = False, rng=None):
+    """Return scores at points from the log densities at others of them.
+
+    Parameters
+    ----------
+    points : array_like (n, d)
+        Draws, repeated ones included.
+    values : array_like (n,)
+        Log density of the target there, up to a constant; the estimates that a pseudo-marginal chain accepted, where it
+        is only estimated: with weights of these the test is exact as well, since their noise averages out.
+    folds : array_like (n,) of int
+        A surrogate is fitted for each, to the points of the others. Points that coincide count to one fold.
+    estimator : Values, optional
+    noisy : bool
+        Whether the values are estimates.
+    rng : numpy.random.Generator, optional
+        For subsets; seed 0 by default.
+
+    Raises
+    ------
+    ValueError
+        Where a value is not finite, or there are too few different points to learn from.
+    """
+    points, values, folds = as_points(points), as_numbers(values, "values"), np.asarray(folds)
+    if not values.shape == folds.shape == (len(points),):
+        raise ValueError(
+            f"values and folds must hold one number for each of {len(points)} points, got shapes {values.shape} and "
+            f"{folds.shape}."
+        )
+    if not np.isfinite(values).all():
+        raise ValueError(f"{int((~np.isfinite(values)).sum())} of {len(values)} values are not finite.")
+    estimator = Values() if estimator is None else estimator
+    rng = np.random.default_rng(0) if rng is None else rng
+    _, first, number = np.unique(points, axis=0, return_index=True, return_inverse=True)
+    number = number.ravel()
+    places, known, fold = points[first], values[first], folds[first]
+    scores, others, errors = np.empty_like(places), np.empty_like(places), np.empty(len(places))
+    fits = {}
+    for k in np.unique(fold):
+        seen = fold != k
+        fits[k] = estimator.fit(places[seen], known[seen], rng, noisy=noisy)
+        scores[~seen] = fits[k].score(places[~seen])
+        errors[~seen] = fits[k].log_density(places[~seen]) - known[~seen]
+        errors[~seen] -= np.median(errors[~seen])  # the constant of a surrogate means nothing
+    names = list(fits)
+    for k, other in zip(names, [*names[1:], *names[:1]], strict=True):
+        others[fold == k] = fits[other].score(places[fold == k])
+    scores, others, errors = scores[number], others[number], errors[number]
+    weights = np.exp(np.minimum(errors, np.log(_LARGEST_NOISY_WEIGHT if noisy else _LARGEST_WEIGHT)))
+    weights /= weights.mean()
+    spread = points.std(axis=0)
+    size, off = (weights @ ((part * spread) ** 2).sum(axis=1) for part in (scores, scores - others))
+    return HeldOutScores(
+        scores,
+        weights,
+        log_density_error=float(np.quantile(np.abs(errors), _QUANTILE)),
+        score_error=float(np.sqrt(off / size)) if size > 0.0 else np.inf,
+        overlap=1.0 - 0.5 * float(np.abs(weights - 1.0).mean()),
+        effective_share=float(1.0 / (weights**2).mean()),
+        num_values=len(places),
+    )

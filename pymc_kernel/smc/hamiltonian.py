@@ -1,0 +1,184 @@
+"""Hamiltonian moves of particles along a surrogate of the tempered density.
+
+Imports NumPy, SciPy, Numba and the lower floors only.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from pymc_kernel.linalg import solve_lower, whiten
+from pymc_kernel.mcmc.surrogate_fit import Evaluations, Fit, Learned, check_surrogate_moves, learn, tuned
+from pymc_kernel.mcmc.trajectory import surrogate_chain, vary_step_size
+from pymc_kernel.parallel import over_row_blocks
+from pymc_kernel.scores.values import Values
+from pymc_kernel.smc.moves import Proposals, Shape, Walk, largest_correlation
+
+__all__ = ["Hamiltonian"]
+
+_TRIAL_CHAINS = 400  # particles that choose the number of trajectories
+_LONGEST_CHAIN = 32  # trajectories of a proposal
+_ENOUGH = 0.3  # correlation between both ends of a chain, on the surrogate
+
+
+class HamiltonianFit(NamedTuple):
+    """A surrogate of the tempered density, how to move along it, and the walk beside it."""
+
+    walk: Shape
+    fit: Fit | None  # None before the first one, or where it failed
+    learned: Learned | None  # by the last fit that did not fail
+    chain_length: int  # trajectories of a proposal
+    num_fits: int
+    worth: np.ndarray  # (2,), mean of acceptance times squared jump of walk and surrogate in the last move, or NaN
+
+
+@dataclass(frozen=True)
+class Hamiltonian:
+    """Chains of Hamiltonian trajectories along a surrogate of the tempered log density.
+
+    Some Hamiltonian transitions on the surrogate alone (1 to 32, as many as decorrelate the particles there) are one
+    proposal, accepted with the ratio of the tempered density to the surrogate (Liu 2001, section 9.4.3): one evaluation
+    a move. The surrogate learns from every particle
+    ever evaluated, the rejected ones too: prior and likelihood are kept apart, so that what was seen at one temperature
+    tells the tempered density at every other.
+
+    Parameters
+    ----------
+    estimator
+        Of ``pymc_kernel.scores``: ``Values``, or one that matches scores, which learns from the particles alone.
+    exploring_share : float
+        Share of random-walk moves, in (0, 1]. Where the surrogate moves particles less than the walk does, it is
+        left aside until the next fit.
+    max_steps : int
+        Longest trajectory in leapfrog steps.
+    noisy : bool
+        Whether likelihoods are estimates.
+    """
+
+    estimator: object = field(default_factory=lambda: Values(max_points=500, max_values=3000))
+    exploring_share: float = 0.1
+    max_steps: int = 30
+    noisy: bool = False
+    walk: Walk = field(default_factory=Walk)
+
+    def __post_init__(self):
+        check_surrogate_moves(self.estimator, self.exploring_share, self.max_steps)
+
+    def fit(
+        self,
+        rng,
+        particles,
+        evaluated,
+        inverse_temperature,
+        learnt: HamiltonianFit | None,
+        shared: HamiltonianFit | None = None,
+    ):
+        """Return a surrogate of the density at this temperature; without one where the fit fails.
+
+        Parameters
+        ----------
+        shared
+            Fitted to the same evaluations for other particles: its surrogate is taken over, but for the walk, unless
+            the estimator learns from the particles.
+        """
+        shape = self.walk.fit(rng, particles, evaluated, inverse_temperature, None if learnt is None else learnt.walk)
+        if shared is not None and self.estimator.learns_from == "values":
+            return shared._replace(walk=shape)
+        if learnt is None:
+            learnt = HamiltonianFit(shape, None, None, 0, 0, np.zeros(2))
+        draws, coordinates = particles.positions, (shape.mean, shape.factor)
+        density = evaluated.log_density(inverse_temperature)
+        learned = learn(
+            rng, self.estimator, Evaluations(draws, evaluated.positions, density, self.noisy), coordinates,
+            learnt.learned, search=learnt.learned is None,
+        )  # fmt: skip
+        if learned is None:
+            return learnt._replace(walk=shape, fit=None)
+        fit = tuned(rng, learned, coordinates, draws, self.max_steps)
+        starts = draws[rng.choice(len(draws), min(len(draws), _TRIAL_CHAINS), replace=False)]
+        chain_length = _choose_chain_length(rng, whiten(starts, *coordinates), fit)
+        return HamiltonianFit(shape, fit, learned, chain_length, learnt.num_fits + 1, np.full(2, np.nan))
+
+    def propose(self, rng, positions: np.ndarray, learnt: HamiltonianFit) -> Proposals:
+        """Return a place for every particle by the surrogate, or by the walk for a random part of them."""
+        walked = self.walk.propose(rng, positions, learnt.walk)
+        fit = learnt.fit
+        if fit is None:
+            return walked
+        n, d = positions.shape
+        share = 1.0 if learnt.worth[1] < learnt.worth[0] else self.exploring_share
+        is_exploring = rng.random(n) < share
+        movers = np.flatnonzero(~is_exploring)
+        k = len(movers)
+        randomness = _chain_randomness(rng, k, learnt.chain_length, d, fit)
+        proposed, log_ratio = walked.positions, walked.log_ratio
+        expansion = fit.expansion
+
+        def block(start, stop):
+            _chains_block(
+                positions, movers, fit.mean, fit.factor, expansion, *randomness, proposed, log_ratio, start, stop
+            )
+
+        over_row_blocks(block, k, 2.0 * learnt.chain_length * fit.num_steps * expansion.coefficients.size * d)
+        jumps = (solve_triangular(fit.factor, (proposed - positions).T, lower=True) ** 2).sum(axis=0)
+        return Proposals(proposed, log_ratio, is_exploring, np.where(np.isfinite(jumps), jumps, 0.0))
+
+    def adapt(self, learnt: HamiltonianFit, proposals: Proposals, accept_prob: np.ndarray) -> HamiltonianFit:
+        """Return what was learnt with the walk's scale moved by the acceptance of those that walked."""
+        walked = proposals.is_exploring
+        if proposals.squared_jumps is not None and walked.any() and not walked.all():
+            moved = accept_prob * proposals.squared_jumps
+            learnt = learnt._replace(worth=np.array([moved[walked].mean(), moved[~walked].mean()]))
+        if not walked.any():
+            return learnt
+        return learnt._replace(walk=self.walk.adapt(learnt.walk, proposals, accept_prob[walked]))
+
+    def scale_of(self, learnt: HamiltonianFit) -> float:
+        """Return the step size, or the scale of the walk where there is no surrogate."""
+        return learnt.fit.step_size if learnt.fit is not None else self.walk.scale_of(learnt.walk)
+
+
+def _chain_randomness(rng, size, length, num_dims, fit):
+    """Return momenta (size, length, d), and (size, length) uniforms, leapfrog steps and their sizes."""
+    shape = (size, length)
+    steps = rng.integers((fit.num_steps + 1) // 2, fit.num_steps + 1, size=shape)
+    return rng.standard_normal((*shape, num_dims)), rng.random(shape), steps, vary_step_size(rng, fit.step_size, shape)
+
+
+def _choose_chain_length(rng, starts, fit):
+    """Return how many trajectories decorrelate the particles on the surrogate alone: 1, 2, 4, ..., 32."""
+    d = starts.shape[1]
+    before, here = _with_squares(starts), starts
+    length = 1
+    done = 0
+    while True:
+        randomness = _chain_randomness(rng, len(starts), length - done, d, fit)
+        here = np.array([surrogate_chain(x, *r, fit.expansion)[0] for x, *r in zip(here, *randomness, strict=True)])
+        done = length
+        if length >= _LONGEST_CHAIN or largest_correlation(before, _with_squares(here)) <= _ENOUGH:
+            return length
+        length *= 2
+
+
+def _with_squares(positions):
+    return np.hstack([positions, positions**2])
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _chains_block(
+    positions, movers, mean, factor, expansion, momenta, uniforms, lengths, sizes, proposed, log_ratio, start, stop
+):
+    here = np.empty(positions.shape[1])
+    for j in range(start, stop):
+        i = movers[j]
+        solve_lower(factor, positions[i] - mean, here)
+        there, end, begin, _ = surrogate_chain(here, momenta[j], uniforms[j], lengths[j], sizes[j], expansion)
+        for a in range(here.shape[0]):
+            x = mean[a]
+            for b in range(a + 1):
+                x += factor[a, b] * there[b]
+            proposed[i, a] = x
+        log_ratio[i] = begin - end
