@@ -123,6 +123,15 @@ def test_pivoted_cholesky_leaves_no_more_than_the_tolerance(tolerance, rng):
         assert len(asked) < 300
 
 
+def test_every_row_of_a_pivoted_factor_has_its_own_tolerance(rng):
+    x = rng.normal(size=(300, 2))
+    matrix = np.exp(-0.5 * ((x[:, None] - x) ** 2).sum(axis=2))
+    tolerance = np.where(np.arange(300) < 100, 10.0, 1e-3)
+    factor, pivots = linalg.pivoted_cholesky(np.diag(matrix), lambda p: matrix[:, p], 300, tolerance)
+    assert (np.diag(matrix - factor @ factor.T) <= tolerance * (1 + 1e-6)).all()
+    assert pivots.min() >= 100
+
+
 def test_pivoted_cholesky_stops_at_the_rank_of_the_matrix(rng):
     a = rng.normal(size=(50, 4))
     matrix = a @ a.T

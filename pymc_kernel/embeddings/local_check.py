@@ -68,15 +68,21 @@ def moves_from(place: np.ndarray, places: np.ndarray) -> np.ndarray:
 def misfit(found: LocalErrors) -> str:
     """Return in words what is wrong; empty where it may be chance, as it is in 99 of 100 right posteriors."""
     bound = norm.isf(0.5 * _FALSE_ALARMS / (2.0 * len(found.shift)))
-    off = found.spread - 1.0
     words = []
-    if ((np.abs(found.shift) > bound * found.shift_error) & (np.abs(found.shift) > _SMALL_SHIFT)).any():
-        worst = found.shift[np.argmax(np.abs(found.shift) / found.shift_error)]
-        words.append(f"its mean is expected to be {abs(worst):.2f} posterior standard deviations off")
-    if ((np.abs(off) > bound * found.spread_error) & (np.abs(off) > _SMALL_STRETCH)).any():
-        worst = found.spread[np.argmax(np.abs(off) / found.spread_error)]
-        words.append(f"the true spread is expected to be {worst:.2f} times its own")
+    shift = _worst(found.shift, bound * found.shift_error, _SMALL_SHIFT)
+    if shift:
+        words.append(f"its mean is expected to be {abs(shift):.2f} posterior standard deviations off")
+    off = _worst(found.spread - 1.0, bound * found.spread_error, _SMALL_STRETCH)
+    if off:
+        words.append(f"the true spread is expected to be {1.0 + off:.2f} times its own")
     return " and ".join(words)
+
+
+def _worst(errors, bounds, small):
+    """Return the surest of the errors (p,) that are beyond their bounds and not small; zero where there are none."""
+    is_off = np.abs(errors) > np.maximum(bounds, small)
+    errors, bounds = errors[is_off], bounds[is_off]
+    return errors[np.argmin(bounds / np.abs(errors))] if errors.size else 0.0
 
 
 def _main_directions(moves, weights):

@@ -3,9 +3,11 @@ import warnings
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.special import ndtri
 
 from pymc_kernel.embeddings import ConditionalMean, DensityRatio, KernelBayesRule, KernelMean
 from pymc_kernel.embeddings.gram import factorise
+from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.ridge import RidgePath
 from pymc_kernel.kernels import FeatureKernel, Gaussian, Linear, Product, Sum, random_fourier_features
 from tests.reference import slow_embeddings as slow
@@ -261,6 +263,12 @@ def test_calibration_knows_right_from_wrong():
     # A rule that believes the training marginal to be the prior, and noise of half the size.
     wrong = KernelBayesRule("conditional").fit(z, z + 1.0 + 0.5 * (x - z - 1.0))
     assert wrong.calibration(truth, y, rng=rng).worst_gap() > 6.0
+
+
+def test_robust_scales_are_standard_deviations_of_a_normal_distribution():
+    points = 3.0 + np.array([1e-6, 1e3]) * ndtri((np.arange(999)[:, None] + 0.5) / 999)
+    for one, other in zip(robust_scales(points), ([3.0, 3.0], [1e-6, 1e3]), strict=True):
+        np.testing.assert_allclose(one, other, rtol=5e-3)
 
 
 def test_interval_warns_where_ways_disagree():

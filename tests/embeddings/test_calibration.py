@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from scipy import stats
 
 from pymc_kernel.embeddings.calibration import calibration_of
@@ -38,3 +39,13 @@ def test_a_calibration_prints_in_a_few_lines(rng):
     assert f"largest gap: {found.worst_gap():.1f} standard errors" in said
     assert len(said.splitlines()) == 12
     assert max(map(len, said.splitlines())) < 120
+
+
+def test_calibration_has_errors_of_shares_and_no_units(rng):
+    draws, truths, units = rng.standard_normal((150, 40, 2)), rng.standard_normal((150, 2)), np.array([1e-3, 1e6])
+    found, other = (calibration_of(draws * u, truths * u, np.random.default_rng(3)) for u in (1.0, units))
+    np.testing.assert_allclose(found.standard_error, np.sqrt(found.levels * (1.0 - found.levels) / 150))
+    for name in ("ranks", "regions", "coverage", "tarp"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(other, name))
+    gaps = np.column_stack([found.coverage, found.tarp]) - found.levels[:, None]
+    assert found.worst_gap() == pytest.approx(np.abs(gaps / found.standard_error[:, None]).max())

@@ -3,7 +3,14 @@ import pytest
 
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.choice import HeldOut
-from pymc_kernel.embeddings.local import Check, miscalibration, posterior_near, representative
+from pymc_kernel.embeddings.local import (
+    Candidate,
+    Check,
+    LocalPosterior,
+    miscalibration,
+    posterior_near,
+    representative,
+)
 from pymc_kernel.embeddings.local_check import local_errors, misfit
 from pymc_kernel.embeddings.mixture import Mixture
 from pymc_kernel.embeddings.predictive import Settings
@@ -47,6 +54,21 @@ def test_replicates_differ_by_the_error_of_learning(bent):
     assert 0.3 / np.sqrt(250) < few.learning_error(few.replicates(rng))[0][0] < 6.0 / np.sqrt(250)
     assert many.learning_error(many.replicates(rng))[0][0] < 0.15
     np.testing.assert_allclose(few.best.mixture(np.ones(250)).moments()[0], few.mixture().moments()[0])
+
+
+def test_units_of_parameters_do_not_matter():
+    """A density changes with them, by the same factor everywhere; errors in posterior spreads do not."""
+    rng = np.random.default_rng(6)
+    z, noise, cases = rng.normal(size=(150, 1)), 0.5 * rng.normal(size=(150, 1)), np.arange(20)
+    losses, errors = [], []
+    for unit in (1.0, 1e3):
+        rule = KernelBayesRule("conditional").fit(unit * z, z + noise)
+        held_out = rule.regression.cross_fit(np.random.default_rng(1)).held_out(Settings(), cases)
+        near = LocalPosterior([Candidate(rule, np.ones(1), Settings(), held_out, None)])
+        losses.append(near.best.losses)
+        errors.append(np.concatenate(near.learning_error(near.replicates(np.random.default_rng(2), 3))))
+    np.testing.assert_allclose(losses[1] - losses[0], np.log(1e3), rtol=1e-6)
+    np.testing.assert_allclose(errors[1], errors[0], rtol=1e-4)
 
 
 def test_chains_are_replicates_that_lie_as_all_of_them_do():
@@ -108,6 +130,11 @@ def test_miscalibration_is_said():
     )
     wide = HeldOut(weights, np.zeros(150), 0.5 + 0.4 * (rng.random((150, 1)) - 0.5))
     assert "50 % interval" in miscalibration(wide)
+    # Ten cases have nearly all of the weight: twice the coverage is within their error.
+    few = np.r_[np.full(10, 0.1), np.full(140, 1e-6)]
+    middle = np.full((150, 1), 0.5)
+    assert miscalibration(HeldOut(few / few.sum(), np.zeros(150), middle)) == ""
+    assert "50 % interval" in miscalibration(HeldOut(weights, np.zeros(150), middle))
 
 
 def test_ratio_of_prior_to_the_mixture_of_all_rounds(rng):

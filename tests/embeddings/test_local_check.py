@@ -48,6 +48,26 @@ def test_weights_of_cases_count_and_constant_moves_do_no_harm():
     assert np.isfinite(found.shift_error).all()
 
 
+def test_standard_errors_are_the_changes_by_leaving_out_a_case():
+    """Of a linear estimate the changes are exactly what leverages and residuals say."""
+    rng = np.random.default_rng(6)
+    ranks, moves, weights = rng.random((60, 2)), rng.standard_normal((60, 2)), rng.dirichlet(np.full(60, 3.0))
+    whole = local_errors(ranks, moves, weights)
+    changes = []
+    for i in range(60):
+        left = np.where(np.arange(60) == i, 0.0, weights)
+        changes.append(local_errors(ranks, moves, left / left.sum()).shift - whole.shift)
+    np.testing.assert_allclose(whole.shift_error, np.sqrt(np.sum(np.square(changes), axis=0)), rtol=1e-8)
+
+
+def test_units_of_moves_do_not_matter():
+    """Though there are more moves than slopes that so many cases could tell."""
+    rng = np.random.default_rng(7)
+    ranks, moves = rng.random((150, 1)), rng.standard_normal((150, 12)) + 0.5
+    one, other = (local_errors(ranks, moves * units, EVEN) for units in (np.ones(12), np.logspace(-3, 3, 12)))
+    np.testing.assert_allclose(np.concatenate(other), np.concatenate(one), rtol=1e-6)
+
+
 def test_rounding_does_not_part_ties():
     """Cases that are all tied with the observation, but for the last digit: their average is all there is to know."""
     rng = np.random.default_rng(5)
@@ -63,3 +83,9 @@ def test_small_errors_need_no_warning():
     known = np.full(1, 0.01)
     assert misfit(LocalErrors(np.array([0.15]), known, np.array([1.1]), known)) == ""
     assert "0.35 posterior standard deviations" in misfit(LocalErrors(np.array([-0.35]), known, np.array([1.0]), known))
+    nothing = LocalErrors(*np.zeros((2, 1)), np.ones(1), np.zeros(1))
+    assert misfit(nothing) == ""
+    # What is said is not the small error that is known best.
+    both = LocalErrors(np.array([0.1, 0.5]), np.array([0.01, 0.1]), np.array([1.1, 0.5]), np.array([0.01, 0.1]))
+    assert "0.50 posterior standard deviations" in misfit(both)
+    assert "0.50 times its own" in misfit(both)

@@ -83,6 +83,20 @@ def test_nothing_that_scores_a_case_depends_on_its_parameter(metric, rng):
         np.testing.assert_array_equal(before, after)
 
 
+def test_factors_of_zero_leave_points_out(rng):
+    """Of the fit, of what it falls back to and of the residuals."""
+    features, latent = rng.standard_normal((60, 3)), rng.standard_normal((60, 2)) + 5.0
+    weights, inside = rng.uniform(0.5, 1.5, 60), np.arange(60) < 40
+    whole, part = (
+        Regression(features[i], latent[i], np.ones(2), features[i], weights[i], weights[i], 0.1, None)
+        for i in (np.ones(60, dtype=bool), inside)
+    )
+    fit, predictive = whole.predictive(Settings(), inside.astype(float))
+    np.testing.assert_allclose(fit.means(features), part.fit.means(features))
+    np.testing.assert_allclose(predictive.weights, np.where(inside, weights, 0.0))
+    np.testing.assert_allclose(predictive.residuals[inside], part.fit.residuals())
+
+
 def test_smoothing_keeps_mean_and_covariance_and_no_draw_comes_twice(rng):
     residuals = rng.standard_normal((300, 3)) @ np.array([[1.0, 0.5, 0.0], [0.0, 1.0, -0.3], [0.0, 0.0, 0.2]])
     residuals -= residuals.mean(axis=0)
@@ -168,6 +182,21 @@ def test_weights_of_cases_count():
     heavy = np.r_[np.full(50, 9.0), np.ones(50)]
     assert _close_to_best(losses, heavy, 1.0).tolist() == [True, False]
     assert _close_to_best(losses, heavy[::-1], 1.0).tolist() == [False, True]
+
+
+def test_few_standard_errors_are_near():
+    """Three tenths behind, with a standard error of a tenth."""
+    behind = 0.3 + np.tile([1.0, -1.0], 50)
+    losses = np.column_stack([np.zeros(100), behind])
+    assert _close_to_best(losses, np.ones(100), 2.0).tolist() == [True, False]
+    assert _close_to_best(losses, np.ones(100), 4.0).tolist() == [True, True]
+
+
+def test_neighbors_count_less_the_farther_they_are(rng):
+    """Epanechnikov's weights, of the nearest thirty of a hundred points, times their own."""
+    weights, squared = rng.random(100) + 0.1, rng.permutation(np.arange(100.0))
+    expected = weights * np.maximum(0.0, 1.0 - squared / 30.0)
+    np.testing.assert_allclose(near(weights, squared, 0.3), expected)
 
 
 def test_a_query_far_off_gets_the_posterior_of_the_edge(two_branches):

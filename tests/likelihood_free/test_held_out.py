@@ -26,6 +26,18 @@ def test_a_case_is_predicted_from_the_others_alone(rng):
         np.testing.assert_allclose(other.errors[0] - found.errors[0], 50.0 - latent[7], atol=1e-9)
 
 
+def test_scores_are_in_spreads_and_ties_count_half(rng):
+    latent, summaries = np.column_stack([rng.standard_normal(200), np.zeros(200)]), rng.standard_normal((200, 1))
+    found, scaled = (
+        held_out_answers(values, summaries, np.arange(30), [Plan(0.2, "none")])[0]
+        for values in (latent, latent * [1e6, 1.0])
+    )
+    np.testing.assert_allclose(found.ranks[:, 1], 0.5)
+    np.testing.assert_allclose(scaled.scores, found.scores)
+    # 2 E|Z| - E|Z - Z'| over 2, averaged over Z.
+    assert found.scores.mean() == pytest.approx(1.0 / np.sqrt(np.pi), rel=0.3)
+
+
 def test_ranked_score_against_all_pairs(rng):
     points, weights = rng.standard_normal((40, 2)), rng.dirichlet(np.ones(40))
     truth = np.array([0.3, -2.0])

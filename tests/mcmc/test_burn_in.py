@@ -63,6 +63,19 @@ def test_the_covariance_follows_the_steps_that_were_accepted(rng):
     assert first[2] == pytest.approx(-0.234)
 
 
+def test_steps_without_a_direction_leave_the_covariance_as_it_is(rng):
+    """The path of independent steps has their variance: 30,000 of them, of which every fourth tells something new."""
+    arrival, factor, d = burn_in.depart(3), np.eye(3), 3
+    paths, sizes = [], []
+    for _ in range(30_000):
+        # In the units of the first factor, as if the target had this covariance.
+        arrival, factor, _ = burn_in.learn_step(arrival, factor, 0.0, rng.standard_normal(d), 0.0, noisy=False)
+        paths.append(arrival.path)
+        sizes.append((factor**2).sum() / d)
+    np.testing.assert_allclose(np.cov(np.array(paths).T), np.eye(d), atol=0.06)
+    assert np.mean(sizes) == pytest.approx(1.0, abs=0.06)
+
+
 def test_a_chain_that_noise_holds_fast_keeps_its_scale():
     arrival, factor, log_scale = burn_in.depart(2), np.eye(2), 0.0
     for _ in range(60):

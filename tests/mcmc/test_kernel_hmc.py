@@ -325,6 +325,34 @@ def test_a_dropped_surrogate_leaves_the_walk_nine_moves_in_ten(rng):
     assert better.choice.shares[0] == pytest.approx(0.7)
 
 
+def test_the_walk_keeps_its_step_when_learning_begins():
+    factor, config = np.array([[3.0, 0.0], [1.0, 0.5]]), kh.Config()
+    state = kh.init(np.zeros(2), 0.0, config)
+    walk = state.walk._replace(factor=factor, log_scale=-2.0)
+    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, moves.DIFFERENCE, 0.0, 0)
+    after = kh.learn_from(state._replace(walk=walk, iteration=1000), info, config)
+    assert after.arrival is None
+    assert math.exp(after.walk.log_scale) == pytest.approx(am.optimal_scale(2))
+    np.testing.assert_allclose(am.optimal_scale(2) * after.walk.factor, math.exp(-2.0) * factor)
+
+
+def test_independent_draws_have_a_measure_of_one(rng):
+    """Of places and of their squares, whatever the mean and the covariance; a move that is never accepted has none."""
+    mean, factor = np.array([3.0, -1.0]), np.array([[2.0, 0.0], [1.0, 0.5]])
+    state = kh.init(mean, 0.0, kh.Config())
+    state = state._replace(walk=state.walk._replace(mean=mean, factor=factor), arrival=None)
+    total = np.zeros(4)
+    for _ in range(4000):
+        before, proposal = mean + rng.standard_normal((2, 2)) @ factor.T
+        visited = state.visited._replace(buffer=before[None], count=1)
+        info = kh.Info(True, 0.5, 1.0, proposal, 0.0, moves.LONG, 0.0, 1)
+        after = kh.learn_from(state._replace(visited=visited), info, kh.Config())
+        total += after.choice.jumps[moves.LONG.place] / 4000
+        never = kh.learn_from(state._replace(visited=visited), info._replace(accept_prob=0.0), kh.Config())
+        assert not never.choice.jumps.any()
+    np.testing.assert_allclose(total, 0.5, atol=0.07)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "log_density", "num_dims", "chains"),
@@ -388,6 +416,18 @@ def test_chains_that_learn_together_share_one_surrogate(rng):
             here, _ = kh.step(rng, here, target.log_density, config)
             draws.append(here.position)
     assert worst_p_value_of_chain(target, np.array(draws)) > 1e-4
+
+
+def test_measures_of_chains_are_averaged_by_their_moves():
+    first = moves.first(2)
+    choices = [
+        first._replace(counts=np.full_like(first.counts, n), jumps=np.full_like(first.jumps, m))
+        for n, m in ((10.0, 1.0), (30.0, 3.0))
+    ]
+    both = moves.averaged(choices)
+    np.testing.assert_allclose(both.jumps, 2.5)
+    np.testing.assert_allclose(both.counts, 30.0)
+    np.testing.assert_array_equal(moves.averaged([first, first]).jumps, 0.0)
 
 
 def test_joint_shape_is_that_of_all_points(rng):

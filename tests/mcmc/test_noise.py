@@ -166,6 +166,19 @@ def test_the_scale_keeps_a_floor_under_noise_alone(module):
         assert module.is_at_floor(state, config) == has_floor
 
 
+def test_there_is_no_floor_while_the_first_covariance_is_half_of_what_is_learnt():
+    """What is left of it after 40 positions that are all the same is all that there is."""
+    mean, first = np.array([1.0, -2.0]), np.diag([3.0, 0.5])
+    config, known = am.Config(covariance=first @ first), noise.unmeasured(True)
+    factor = first
+    for t in range(40):
+        _, factor = am.learn_shape(mean, factor, mean, t)
+    for times, has_floor in ((1.9, False), (2.1, True)):
+        floor = am.scale_floor(config, known, math.sqrt(times) * factor, 40)
+        assert floor == (config.smallest_scale(2) if has_floor else 0.0)
+    assert am.scale_floor(config, noise.unmeasured(False), 2.0 * factor, 40) == 0.0
+
+
 def test_a_small_target_is_reached_in_spite_of_the_floor():
     """As long as the first covariance is most of what is learnt, the scale has to make up for it."""
     density = NoisyNormal(1.5, 0, scale=1e-5)
@@ -181,6 +194,13 @@ def test_a_target_above_the_ceiling_is_out_of_reach():
     state, _ = run(am, am.Config(target_accept=0.234), NoisyNormal(0.5, 1), 2, 1)
     assert state.noise.is_noisy
     assert not noise.is_out_of_reach(0.234, state.noise)
+
+
+def test_a_target_near_the_ceiling_is_out_of_reach():
+    """Above eight tenths of it, once it has been measured."""
+    for ceiling, num_probes, is_out in ((0.28, 20, True), (0.30, 20, False), (0.2, 3, False)):
+        known = noise.unmeasured(True)._replace(ceiling=ceiling, num_probes=num_probes)
+        assert noise.is_out_of_reach(0.234, known) == is_out
 
 
 @pytest.mark.parametrize("value", ["automatic", 0.0, 1.0, np.nan])

@@ -71,6 +71,22 @@ def test_the_other_hill_is_climbed_and_only_that(rng):
     assert not other_hills(places, two_modes, np.array([2.0]), 29, rng).positions.size
 
 
+def test_climbs_are_in_units_of_the_target_and_end_with_the_budget(rng):
+    """Five modes that are millions apart: three climbs of thirty evaluations, and six to see that the hills are new."""
+    centers, calls = 1e6 * np.array([0.0, 10.0, 30.0, 70.0, 150.0]), []
+
+    def peaks(x):
+        calls.append(x)
+        return -12.5e-12 * float(((x[0] - centers) ** 2).min())
+
+    places = evaluated(centers[:, None] + 3e5, peaks)
+    calls.clear()
+    tops = other_hills(places, peaks, np.array([1e6]), 100, rng)
+    assert len(tops.positions) == 3
+    assert len(calls) == 96
+    assert tops.log_densities.min() > -0.1 > places.log_densities.max()
+
+
 def test_one_hill_costs_an_evaluation_a_place(rng):
     places = evaluated(rng.standard_normal((20, 5)), lambda x: -0.5 * float(x @ x))
     calls = []

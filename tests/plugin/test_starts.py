@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.starts import prior_draws
+from pymc_kernel.plugin.starts import PriorDraws, prior_draws
 
 
 def draws_of(model):
@@ -66,6 +66,22 @@ def test_starts_follow_the_posterior_where_the_prior_is_near_it(rng):
     ]
     assert np.mean(starts) == pytest.approx(1.0, abs=0.2)
     assert np.std(starts) == pytest.approx(np.sqrt(0.5), rel=0.2)
+
+
+def test_other_modes_are_looked_for_in_the_prior_s_units(rng):
+    """Two modes a million apart and draws at the foot of both: the lower one is found, and is no start."""
+    positions = 1e6 * np.array([[3.4], [-2.6]])
+    prior = PriorDraws(positions, np.zeros(2), np.array([3e6]), 0.0)
+    assert prior.scales == pytest.approx(1e6 * 3.0 * 0.6827, rel=1e-3)
+
+    def two_modes(x):
+        return -12.5e-12 * float(((x[0] - 1e6 * np.array([3.0, -3.0])) ** 2).min()) - 20.0 * (x[0] < 0.0)
+
+    start, places = prior.choose(two_modes, rng, budget=100)
+    assert start[0] > 0.0
+    assert places.positions.shape == (4, 1)
+    assert places.positions[3] == pytest.approx(-3e6, rel=0.05)
+    assert places.log_densities[3] == two_modes(places.positions[3])
 
 
 def test_a_likelihood_that_fails_away_from_the_initial_point_is_zero_there(rng):

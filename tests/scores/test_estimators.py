@@ -152,16 +152,22 @@ def test_weights_count_like_repetitions(estimator, rng):
     np.testing.assert_allclose(one.score(x), other.score(x), rtol=1e-6, atol=1e-6)
 
 
-def test_online_finite_equals_batch_after_1000_updates(rng):
+@pytest.mark.parametrize("base", ["uniform", "gaussian"])
+def test_online_finite_equals_batch_after_1000_updates(base, rng):
+    """With the base measure of the start."""
     x, weights = rng.normal(size=(1100, 4)), rng.random(1100) + 0.1
-    estimator = S.Finite(K.Gaussian(1.5), num_features=60, regularisation=0.1, base="uniform")
+    estimator = S.Finite(K.Gaussian(1.5), num_features=60, regularisation=0.1, base=base)
     online = estimator.online(x[:100], weights[:100], rng=rng)
     for point, weight in zip(x[100:], weights[100:], strict=True):
         online.update(point, weight)
     share = weights[:100].sum() / weights.sum()
-    batch = S.Finite(K.Gaussian(1.5), num_features=60, regularisation=0.1 * share, base="uniform")
-    expected = batch.fit(x, weights, basis=online.basis)
+    curvature, slope, _ = estimator.system(x, weights / weights.sum(), online.basis, online.base)
+    theta = np.linalg.solve(curvature + 0.1 * share * np.eye(60), slope)
+    expected = estimator.assemble(theta, online.basis, online.base)
     np.testing.assert_allclose(online.fitted().score(x), expected.score(x), atol=1e-8)
+    if base == "uniform":
+        batch = replace(estimator, regularisation=0.1 * share).fit(x, weights, basis=online.basis)
+        np.testing.assert_allclose(batch.score(x), expected.score(x), atol=1e-8)
 
 
 def test_finite_converges_to_the_full_solution(rng):

@@ -139,6 +139,10 @@ def test_a_surrogate_worse_than_the_walk_is_left_aside(rng):
     assert moves.propose(rng, points, moves.adapt(learnt, proposals, useless)).is_exploring.all()
     useful = np.where(proposals.is_exploring, 0.1, 0.9)
     assert not moves.propose(rng, points, moves.adapt(learnt, proposals, useful)).is_exploring.all()
+    # Fewer are accepted, but they are larger.
+    proposals = proposals._replace(squared_jumps=np.where(proposals.is_exploring, 1.0, 4.0))
+    rarer = np.where(proposals.is_exploring, 0.5, 0.3)
+    assert not moves.propose(rng, points, moves.adapt(learnt, proposals, rarer)).is_exploring.all()
 
 
 def test_without_a_surrogate_particles_walk(rng):

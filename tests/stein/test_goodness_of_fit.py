@@ -128,6 +128,21 @@ def test_aggregated_sees_what_one_length_scale_does_not():
     assert long.p_value > 0.01
 
 
+def test_aggregated_tests_are_those_of_each_length_scale(rng):
+    """Of draws that are far off no p-value is zero, though none of the replicates is as large."""
+    draws, lengths = rng.standard_normal((200, 2)) + 0.7, np.array([0.5, 2.0])
+    both = stein.ksd_test_aggregated(
+        draws, -draws, length_scales=lengths, num_replicates=50, rng=rng, thin=1, flip_probability=0.5
+    )
+    for k, length in enumerate(lengths):
+        one = stein.ksd_test(
+            draws, -draws, K.InverseMultiquadric(length), num_replicates=50, rng=rng, thin=1, flip_probability=0.5
+        )
+        assert both.ksd[k] == pytest.approx(one.ksd)
+        assert (both.p_values[k], one.p_value) == pytest.approx((1 / 51, 1 / 51))
+    assert both.p_value == pytest.approx(1 / 51)
+
+
 def test_a_share_is_blamed_on_its_coordinate(rng):
     draws = rng.standard_normal((1000, 4))
     scores = -draws.copy()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import gamma
 
 from pymc_kernel import stein
 from pymc_kernel.stein.margins import normal_margins, stretch
@@ -86,6 +87,20 @@ def test_what_is_normal_is_left_alone():
         cases = [(normal, -normal), (moved, -moved), (normal[:199], np.exp(normal[:199])), (normal, np.zeros((400, 4)))]
         for draws, scores in cases:
             assert normal_margins(draws, scores)[0] is draws
+
+
+@pytest.mark.parametrize(("n", "is_stretched"), [(300, False), (600, True)])
+def test_only_a_clear_gain_is_taken(n, is_stretched):
+    """Quantiles of a log-gamma distribution of shape 5: the best map of the list gains 6.8 nats for 300, 14 for 600."""
+    draws = np.log(gamma.ppf((np.arange(n)[:, None] + 0.5) / n, 5.0))
+    assert (normal_margins(draws, 5.0 - np.exp(draws))[0] is not draws) == is_stretched
+
+
+def test_scores_of_another_size_than_the_draws_are_left_alone(rng):
+    """The bound by Cauchy and Schwarz means nothing there."""
+    draws, scores = log_scale(rng, 400, 2)
+    for factor in (0.25, 1.0, 4.0):
+        assert (normal_margins(draws, factor * scores)[0] is draws) == (factor != 1.0)
 
 
 @pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (0.5, 2.0), (1.4, 0.25)])
