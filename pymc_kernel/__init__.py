@@ -5,23 +5,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pymc_kernel import density, embeddings, kernels, likelihood_free, scores, smc, stein
-    from pymc_kernel.plugin.density_plot import plot_density
-    from pymc_kernel.plugin.diagnostics import diagnose, ksd, ksd_test, summary
-    from pymc_kernel.plugin.features import LearntFeatures
-    from pymc_kernel.plugin.kbr import sample_kbr
-    from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
-    from pymc_kernel.plugin.model_functions import unconstrained_draws
-    from pymc_kernel.plugin.plots import plot_calibration, plot_score, plot_smc
-    from pymc_kernel.plugin.pooled import sample_khmc
-    from pymc_kernel.plugin.population import sample_pmc
-    from pymc_kernel.plugin.provenance import provenance
-    from pymc_kernel.plugin.rejection import sample_abc
-    from pymc_kernel.plugin.simulate import simulate
-    from pymc_kernel.plugin.simulators import KernelABC, MMDLikelihood, SyntheticLikelihood
-    from pymc_kernel.plugin.smc import ASMC, KASMC, RWSMC, KernelHMCSMC, sample_smc, smc_stats
-    from pymc_kernel.plugin.stein_plots import plot_ksd, plot_ksd_evolution, plot_stein_thin
-    from pymc_kernel.plugin.stein_uses import expectation, mmd_test, stein_thin
-    from pymc_kernel.plugin.step_methods import KAMH, AdaptiveMetropolis, KernelHMC, register_step_methods
+    from pymc_kernel.plugin.blocks.likelihoods import EstimatedLikelihood
+    from pymc_kernel.plugin.blocks.simulators import KernelABC, MMDLikelihood, SyntheticLikelihood
+    from pymc_kernel.plugin.model.unconstrained import unconstrained_draws
+    from pymc_kernel.plugin.reports.density_plot import plot_density
+    from pymc_kernel.plugin.reports.diagnostics import diagnose, ksd, ksd_test, summary
+    from pymc_kernel.plugin.reports.plots import plot_calibration, plot_score, plot_smc
+    from pymc_kernel.plugin.reports.provenance import provenance
+    from pymc_kernel.plugin.reports.stein_plots import plot_ksd, plot_ksd_evolution, plot_stein_thin
+    from pymc_kernel.plugin.reports.stein_uses import expectation, mmd_test, stein_thin
+    from pymc_kernel.plugin.samplers.pooled import sample_khmc
+    from pymc_kernel.plugin.samplers.population import sample_pmc
+    from pymc_kernel.plugin.samplers.smc import ASMC, KASMC, RWSMC, KernelHMCSMC, sample_smc, smc_stats
+    from pymc_kernel.plugin.samplers.step_methods import KAMH, AdaptiveMetropolis, KernelHMC, register_step_methods
+    from pymc_kernel.plugin.simulation.features import LearntFeatures
+    from pymc_kernel.plugin.simulation.kbr import sample_kbr
+    from pymc_kernel.plugin.simulation.rejection import sample_abc
+    from pymc_kernel.plugin.simulation.simulate import simulate
 
 __all__ = [
     "ASMC",
@@ -74,32 +74,32 @@ __version__ = "0.1.0.dev0"
 # Names are loaded when they are first used: Numba takes longer to import than all else here together, and
 # PyTensor itself puts that off until a model is compiled.
 _WHERE = {
-    "KAMH": "pymc_kernel.plugin.step_methods",
-    "AdaptiveMetropolis": "pymc_kernel.plugin.step_methods",
-    "KernelHMC": "pymc_kernel.plugin.step_methods",
-    "EstimatedLikelihood": "pymc_kernel.plugin.likelihoods",
-    "register_step_methods": "pymc_kernel.plugin.step_methods",
+    "KAMH": "pymc_kernel.plugin.samplers.step_methods",
+    "AdaptiveMetropolis": "pymc_kernel.plugin.samplers.step_methods",
+    "KernelHMC": "pymc_kernel.plugin.samplers.step_methods",
+    "EstimatedLikelihood": "pymc_kernel.plugin.blocks.likelihoods",
+    "register_step_methods": "pymc_kernel.plugin.samplers.step_methods",
     **dict.fromkeys(
         ("diagnose", "ksd", "ksd_test", "summary"),
-        "pymc_kernel.plugin.diagnostics",
+        "pymc_kernel.plugin.reports.diagnostics",
     ),
-    **dict.fromkeys(("expectation", "mmd_test", "stein_thin"), "pymc_kernel.plugin.stein_uses"),
-    **dict.fromkeys(("plot_calibration", "plot_score", "plot_smc"), "pymc_kernel.plugin.plots"),
-    **dict.fromkeys(("plot_ksd", "plot_ksd_evolution", "plot_stein_thin"), "pymc_kernel.plugin.stein_plots"),
-    "plot_density": "pymc_kernel.plugin.density_plot",
+    **dict.fromkeys(("expectation", "mmd_test", "stein_thin"), "pymc_kernel.plugin.reports.stein_uses"),
+    **dict.fromkeys(("plot_calibration", "plot_score", "plot_smc"), "pymc_kernel.plugin.reports.plots"),
+    **dict.fromkeys(("plot_ksd", "plot_ksd_evolution", "plot_stein_thin"), "pymc_kernel.plugin.reports.stein_plots"),
+    "plot_density": "pymc_kernel.plugin.reports.density_plot",
     **dict.fromkeys(
         ("ASMC", "KASMC", "KernelHMCSMC", "RWSMC", "sample_smc", "smc_stats"),
-        "pymc_kernel.plugin.smc",
+        "pymc_kernel.plugin.samplers.smc",
     ),
-    "sample_pmc": "pymc_kernel.plugin.population",
-    "LearntFeatures": "pymc_kernel.plugin.features",
-    **dict.fromkeys(("KernelABC", "MMDLikelihood", "SyntheticLikelihood"), "pymc_kernel.plugin.simulators"),
-    "sample_abc": "pymc_kernel.plugin.rejection",
-    "sample_kbr": "pymc_kernel.plugin.kbr",
-    "simulate": "pymc_kernel.plugin.simulate",
-    "provenance": "pymc_kernel.plugin.provenance",
-    "sample_khmc": "pymc_kernel.plugin.pooled",
-    "unconstrained_draws": "pymc_kernel.plugin.model_functions",
+    "sample_pmc": "pymc_kernel.plugin.samplers.population",
+    "LearntFeatures": "pymc_kernel.plugin.simulation.features",
+    **dict.fromkeys(("KernelABC", "MMDLikelihood", "SyntheticLikelihood"), "pymc_kernel.plugin.blocks.simulators"),
+    "sample_abc": "pymc_kernel.plugin.simulation.rejection",
+    "sample_kbr": "pymc_kernel.plugin.simulation.kbr",
+    "simulate": "pymc_kernel.plugin.simulation.simulate",
+    "provenance": "pymc_kernel.plugin.reports.provenance",
+    "sample_khmc": "pymc_kernel.plugin.samplers.pooled",
+    "unconstrained_draws": "pymc_kernel.plugin.model.unconstrained",
 }
 
 

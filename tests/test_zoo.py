@@ -13,12 +13,9 @@ from case_studies.benchmarks import zoo, zoo_checks
 from case_studies.zoo import ZOO, own, posteriordb
 from case_studies.zoo.draws import EXACT_DRAWS
 from case_studies.zoo.judge import judge, largest_rhat, split_names, summarised
-from pymc_kernel.plugin.model_functions import (
-    compile_particle_density,
-    constrained_draws,
-    prior_expression,
-    value_draws,
-)
+from pymc_kernel.plugin.model.particle_density import compile_particle_density
+from pymc_kernel.plugin.model.priors import prior_expression
+from pymc_kernel.plugin.model.unconstrained import constrained_draws, value_draws
 from tests.reference.zoo_densities import LOG_DENSITIES
 
 # -- the posteriors of posteriordb -------------------------------------------------------------------

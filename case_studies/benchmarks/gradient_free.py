@@ -33,7 +33,7 @@ from threadpoolctl import threadpool_limits
 import pymc_kernel as pk
 from case_studies.benchmarks import measures
 from case_studies.targets import banana, correlated_gaussian, flower
-from pymc_kernel.plugin.pooled import _tune_together
+from pymc_kernel.plugin.samplers.pooled import _tune_together
 
 HERE = Path(__file__).parent
 TUNE, DRAW, CHAINS = 2000, 4000, 4

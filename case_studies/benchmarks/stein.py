@@ -17,7 +17,7 @@ import xarray as xr
 import pymc_kernel as pk
 from case_studies.benchmarks import measures
 from pymc_kernel import stein
-from pymc_kernel.plugin.model_functions import compile_scores
+from pymc_kernel.plugin.model.scores import compile_scores
 
 HERE = Path(__file__).parent
 NUM_DIMS = 10

@@ -24,7 +24,8 @@ from case_studies.benchmarks import measures, zoo_checks
 from case_studies.benchmarks import rows as rows_of
 from case_studies.zoo import ZOO
 from case_studies.zoo.draws import EXACT_DRAWS
-from pymc_kernel.plugin.model_functions import compile_scores, split_positions
+from pymc_kernel.plugin.model.scores import compile_scores
+from pymc_kernel.plugin.model.unconstrained import split_positions
 
 HERE = Path(__file__).parent
 BUILD = HERE.parent.parent / "build" / "surrogate_checks"

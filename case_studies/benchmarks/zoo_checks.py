@@ -52,7 +52,8 @@ from case_studies.zoo.judge import (
 )
 from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
-from pymc_kernel.plugin.model_functions import compile_scores, constrained_draws, split_positions, unconstrained_draws
+from pymc_kernel.plugin.model.scores import compile_scores
+from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions, unconstrained_draws
 
 HERE = Path(__file__).parent
 BUILD = HERE.parent.parent / "build" / "zoo_checks"

@@ -6,7 +6,7 @@ import pytest
 from arviz_stats.base import array_stats
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.model_functions import LogDensity, compile_log_density
+from pymc_kernel.plugin.model.log_density import LogDensity, compile_log_density
 from tests.plugin.models import same_draws, sample
 
 

@@ -16,8 +16,8 @@ from scipy.special import expit
 import pymc_kernel as pk
 from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
-from pymc_kernel.plugin import diagnostics, findings
-from pymc_kernel.plugin.model_draws import read_draws
+from pymc_kernel.plugin.reports import diagnostics, findings
+from pymc_kernel.plugin.reports.model_draws import read_draws
 from tests.plugin.models import noisy_model
 
 pytestmark = pytest.mark.usefixtures("quick_models")

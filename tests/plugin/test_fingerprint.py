@@ -7,8 +7,8 @@ import numpy as np
 import pymc as pm
 import pytest
 
-from pymc_kernel.plugin.fingerprint import array_fingerprint, model_fingerprint
-from pymc_kernel.plugin.forward import forward_graph
+from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
+from pymc_kernel.plugin.model.forward import forward_graph
 
 STEPS = 10
 

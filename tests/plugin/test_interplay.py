@@ -212,7 +212,7 @@ def test_another_program_for_nuts_is_refused_as_pymc_does(name):
     ids=lambda s: next(iter(s)) if isinstance(s, dict) else "",
 )
 def test_what_pymc_would_refuse_after_tuning_is_refused_before(settings, error, message, monkeypatch):
-    monkeypatch.setattr("pymc_kernel.plugin.pooled._tune_together", None)
+    monkeypatch.setattr("pymc_kernel.plugin.samplers.pooled._tune_together", None)
     with line(), pytest.raises(error, match=message):
         SAMPLERS["sample_khmc"](**settings)
 

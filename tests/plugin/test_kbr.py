@@ -10,7 +10,7 @@ from scipy import stats
 import pymc_kernel as pk
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.kernels import FeatureKernel
-from pymc_kernel.plugin.trust import typicality
+from pymc_kernel.plugin.simulation.trust import typicality
 
 QUIET = {"progressbar": False, "random_seed": 3}
 

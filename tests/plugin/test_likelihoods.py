@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_kernel as pk
-from pymc_kernel.plugin import likelihoods
+from pymc_kernel.plugin.blocks import likelihoods
 from tests.plugin.models import noisy_model, noisy_normal, sample
 
 

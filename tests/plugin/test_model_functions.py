@@ -10,7 +10,8 @@ from scipy.special import logit
 
 import pymc_kernel as pk
 from pymc_kernel.errors import NonFiniteStartError
-from pymc_kernel.plugin.model_functions import compile_log_density, elementwise_transform, unconstrained_draws
+from pymc_kernel.plugin.model.log_density import compile_log_density
+from pymc_kernel.plugin.model.unconstrained import elementwise_transform, unconstrained_draws
 
 pytestmark = pytest.mark.usefixtures("quick_models")
 

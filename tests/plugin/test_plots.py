@@ -11,8 +11,8 @@ from scipy import stats
 from scipy.special import logit
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.diagnostics import KSDReport
-from pymc_kernel.plugin.panels import WIDTH
+from pymc_kernel.plugin.reports.diagnostics import KSDReport
+from pymc_kernel.plugin.reports.panels import WIDTH
 
 pytestmark = pytest.mark.usefixtures("quick_models")
 

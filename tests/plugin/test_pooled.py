@@ -176,7 +176,7 @@ def test_chains_begin_where_pilot_simulations_were_near_the_data(monkeypatch):
     def capture(step, others, points, *rest):
         raise Captured([float(p["theta"]) for p in points])
 
-    monkeypatch.setattr("pymc_kernel.plugin.pooled._tune_together", capture)
+    monkeypatch.setattr("pymc_kernel.plugin.samplers.pooled._tune_together", capture)
     with compiled_quickly, pm.Model():
         theta = pm.Normal("theta", 0.0, 1000.0)
         pk.KernelABC("y", simulator, theta, observed=np.full(50, 2.0), summary=np.mean, num_pilot=1000)

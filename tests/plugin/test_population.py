@@ -6,7 +6,8 @@ import pytest
 from scipy import stats
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.model_functions import constrained_draws, prior_positions, split_positions
+from pymc_kernel.plugin.model.priors import prior_positions
+from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions
 from tests.plugin.models import compiled_quickly, noisy_normal
 from tests.plugin.test_smc import TRUTH, black_box_model, conjugate_model, several_variables
 

@@ -10,7 +10,7 @@ from pytensor.graph.op import Apply, Op
 from scipy import stats
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.model_functions import compile_particle_density
+from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from tests.plugin.models import noisy_normal
 
 pytestmark = [

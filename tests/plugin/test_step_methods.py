@@ -18,7 +18,7 @@ import pymc_kernel as pk
 from case_studies.benchmarks import noisy_walks
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc.moves import NAMES
-from pymc_kernel.plugin import likelihoods
+from pymc_kernel.plugin.blocks import likelihoods
 from tests.plugin.models import STEPS, exact_model, noisy_model, noisy_normal, same_draws, sample
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of samples is too small")

@@ -6,7 +6,7 @@ import pytest
 from pymc.model.transform.optimization import freeze_dims_and_data
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.pairs import simulated_pairs
+from pymc_kernel.plugin.simulation.pairs import simulated_pairs
 
 QUIET = {"progressbar": False, "random_seed": 1}
 

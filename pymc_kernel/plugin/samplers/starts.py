@@ -10,7 +10,7 @@ import pymc as pm
 from pytensor.compile.mode import Mode
 
 from pymc_kernel.mcmc.unvisited import Places, other_hills
-from pymc_kernel.plugin.model_functions import prior_expression
+from pymc_kernel.plugin.model.priors import prior_expression
 from pymc_kernel.smc.weights import normalised
 
 __all__ = ["NUM_CANDIDATES", "PriorDraws", "prior_draws"]

@@ -4,7 +4,7 @@ import numpy as np
 import xarray as xr
 from scipy.stats import gaussian_kde
 
-from pymc_kernel.plugin.surrogate_scores import ADVICE
+from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 
 __all__ = ["chains_of", "in_words", "separated"]
 

@@ -27,8 +27,8 @@ from pymc_kernel.likelihood_free import (
     simulate_together,
 )
 from pymc_kernel.linalg import definite_cholesky
-from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
-from pymc_kernel.plugin.pilot import learnt_bandwidth
+from pymc_kernel.plugin.blocks.likelihoods import EstimatedLikelihood
+from pymc_kernel.plugin.blocks.pilot import learnt_bandwidth
 
 __all__ = ["KernelABC", "MMDLikelihood", "SyntheticLikelihood"]
 

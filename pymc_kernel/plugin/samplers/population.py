@@ -12,16 +12,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.model_functions import (
-    compile_particle_density,
-    compile_scores,
-    constrained_draws,
-    prior_positions,
-    split_positions,
-)
-from pymc_kernel.plugin.simulate import constant_groups
+from pymc_kernel.plugin.model.particle_density import compile_particle_density
+from pymc_kernel.plugin.model.priors import prior_positions
+from pymc_kernel.plugin.model.scores import compile_scores
+from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions
+from pymc_kernel.plugin.reports import statistics
+from pymc_kernel.plugin.simulation.simulate import constant_groups
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
 from pymc_kernel.smc.weights import log_mean_exp, normalised, resample

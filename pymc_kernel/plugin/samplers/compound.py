@@ -8,7 +8,8 @@ from pymc.sampling.mcmc import assign_step_methods, instantiate_steppers
 from pymc.step_methods.arraystep import PopulationArrayStepShared
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
-from pymc_kernel.plugin.step_methods import KernelHMC, TransitionStep
+from pymc_kernel.plugin.samplers.step_methods import KernelHMC
+from pymc_kernel.plugin.samplers.transition_step import TransitionStep
 
 __all__ = ["TunedSteps", "begin_tuning", "end_tuning", "hold", "move_others", "split_steps"]
 

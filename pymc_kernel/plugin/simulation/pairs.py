@@ -10,9 +10,9 @@ import xarray as xr
 from arviz import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 
-from pymc_kernel.plugin.likelihoods import block_of
-from pymc_kernel.plugin.model_functions import constrained_draws, unconstrained_draws
-from pymc_kernel.plugin.simulate import (
+from pymc_kernel.plugin.blocks.likelihoods import block_of
+from pymc_kernel.plugin.model.unconstrained import constrained_draws, unconstrained_draws
+from pymc_kernel.plugin.simulation.simulate import (
     constant_groups,
     observed_group,
     observed_values,

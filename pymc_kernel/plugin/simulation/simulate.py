@@ -31,8 +31,8 @@ from pymc_kernel.likelihood_free import (
 )
 from pymc_kernel.parallel import leave_one_thread
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.fingerprint import array_fingerprint, model_fingerprint
-from pymc_kernel.plugin.forward import ForwardSampler, can_be_drawn, forward_graph
+from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
+from pymc_kernel.plugin.model.forward import ForwardSampler, can_be_drawn, forward_graph
 
 __all__ = [
     "constant_groups",

@@ -9,8 +9,9 @@ import pymc as pm
 import xarray as xr
 from arviz_base import extract, rcParams
 
-from pymc_kernel.plugin.model_functions import compile_scores, value_draws
-from pymc_kernel.plugin.surrogate_scores import LearnedScores, learn_scores
+from pymc_kernel.plugin.model.scores import compile_scores
+from pymc_kernel.plugin.model.unconstrained import value_draws
+from pymc_kernel.plugin.reports.surrogate_scores import LearnedScores, learn_scores
 
 __all__ = ["ModelDraws", "as_chains_and_draws", "choose", "document_arguments", "list_sample_dims", "read_draws"]
 

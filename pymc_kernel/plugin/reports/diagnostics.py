@@ -17,9 +17,9 @@ from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.kernels import Kernel
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.findings import chains_of, in_words, separated
-from pymc_kernel.plugin.model_draws import choose, document_arguments, list_sample_dims, read_draws
-from pymc_kernel.plugin.surrogate_scores import ADVICE, LearnedScores
+from pymc_kernel.plugin.reports.findings import chains_of, in_words, separated
+from pymc_kernel.plugin.reports.model_draws import choose, document_arguments, list_sample_dims, read_draws
+from pymc_kernel.plugin.reports.surrogate_scores import ADVICE, LearnedScores
 from pymc_kernel.stein.draws import as_chains, choose_thinning
 
 __all__ = ["KSDReport", "diagnose", "ksd", "ksd_test", "summary"]

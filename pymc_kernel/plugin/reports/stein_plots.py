@@ -12,10 +12,10 @@ from arviz_base import rcParams
 from arviz_plots import visuals
 
 from pymc_kernel import stein
-from pymc_kernel.plugin import diagnostics
-from pymc_kernel.plugin.model_draws import as_chains_and_draws, choose, list_sample_dims, read_draws
-from pymc_kernel.plugin.panels import FlatLabeller, add_legend, backend_of, figure_arguments, scalars
-from pymc_kernel.plugin.stein_uses import stein_thin
+from pymc_kernel.plugin.reports import diagnostics
+from pymc_kernel.plugin.reports.model_draws import as_chains_and_draws, choose, list_sample_dims, read_draws
+from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, backend_of, figure_arguments, scalars
+from pymc_kernel.plugin.reports.stein_uses import stein_thin
 from pymc_kernel.stein.draws import as_chains, choose_thinning, thin_chains
 
 __all__ = ["plot_ksd", "plot_ksd_evolution", "plot_stein_thin"]

@@ -11,7 +11,7 @@ from pymc.vartypes import continuous_types
 from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.likelihood_free import TooManyFailures, choose_bandwidth, explore, simulate_repeatedly
-from pymc_kernel.plugin.model_functions import with_finite_columns
+from pymc_kernel.plugin.model.priors import with_finite_columns
 
 __all__ = ["learnt_bandwidth"]
 
@@ -37,7 +37,7 @@ def learnt_bandwidth(function, params, shape, target, num_pilot, log_variance, r
     target : ndarray (q,)
         Summaries of the data.
     num_pilot, log_variance, random_seed
-        As of :func:`~pymc_kernel.plugin.simulators.KernelABC`.
+        As of :func:`~pymc_kernel.plugin.blocks.simulators.KernelABC`.
     """
     name, count = function.name, function.num_simulations
     if not log_variance > 0.0:

@@ -16,7 +16,7 @@ from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.printing import debugprint
 from pytensor.tensor.random.type import RandomGeneratorType
 
-from pymc_kernel.plugin.forward import ForwardGraph
+from pymc_kernel.plugin.model.forward import ForwardGraph
 
 __all__ = ["array_fingerprint", "model_fingerprint"]
 

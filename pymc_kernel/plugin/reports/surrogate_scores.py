@@ -13,8 +13,8 @@ import xarray as xr
 from pymc.vartypes import continuous_types
 
 from pymc_kernel.errors import NoGradientError
-from pymc_kernel.plugin.likelihoods import estimated_terms
-from pymc_kernel.plugin.model_functions import compile_particle_density
+from pymc_kernel.plugin.blocks.likelihoods import estimated_terms
+from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.scores import HeldOutScores, chain_folds, held_out_scores
 
 __all__ = ["ADVICE", "LearnedScores", "learn_scores"]

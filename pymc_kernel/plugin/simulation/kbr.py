@@ -11,10 +11,11 @@ from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.local import NUM_REPLICATES, miscalibration, moments_of, posterior_near, representative
 from pymc_kernel.embeddings.local_check import misfit
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
-from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.model_functions import prior_density
-from pymc_kernel.plugin.pairs import (
+from pymc_kernel.plugin.model.priors import prior_density
+from pymc_kernel.plugin.reports import statistics
+from pymc_kernel.plugin.samplers.population import pareto_shape
+from pymc_kernel.plugin.simulation.pairs import (
     Summary,
     check_whole,
     learnt_from,
@@ -24,8 +25,7 @@ from pymc_kernel.plugin.pairs import (
     simulated_pairs,
     warn_of_failed_pairs,
 )
-from pymc_kernel.plugin.population import pareto_shape
-from pymc_kernel.plugin.trust import findings, typicality, warn_of_findings
+from pymc_kernel.plugin.simulation.trust import findings, typicality, warn_of_findings
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 
 __all__ = ["sample_kbr"]

@@ -14,9 +14,9 @@ from scipy.integrate import cumulative_trapezoid
 from scipy.interpolate import PchipInterpolator
 
 from pymc_kernel.density import BayesianKDE
-from pymc_kernel.plugin.model_draws import as_chains_and_draws, choose, list_sample_dims
-from pymc_kernel.plugin.model_functions import ElementwiseTransform, elementwise_transform
-from pymc_kernel.plugin.panels import FlatLabeller, add_legend, check_panels, grid_arguments
+from pymc_kernel.plugin.model.unconstrained import ElementwiseTransform, elementwise_transform
+from pymc_kernel.plugin.reports.model_draws import as_chains_and_draws, choose, list_sample_dims
+from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, check_panels, grid_arguments
 from pymc_kernel.stein.draws import choose_thinning
 
 __all__ = ["plot_density"]

@@ -18,9 +18,9 @@ from pymc_kernel.mcmc import kernel_hmc, pooled
 from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, keywords_of
-from pymc_kernel.plugin.compound import TunedSteps, begin_tuning, end_tuning, hold, move_others, split_steps
-from pymc_kernel.plugin.provenance import provenance
-from pymc_kernel.plugin.step_methods import KernelHMC
+from pymc_kernel.plugin.reports.provenance import provenance
+from pymc_kernel.plugin.samplers.compound import TunedSteps, begin_tuning, end_tuning, hold, move_others, split_steps
+from pymc_kernel.plugin.samplers.step_methods import KernelHMC
 
 __all__ = ["sample_khmc"]
 

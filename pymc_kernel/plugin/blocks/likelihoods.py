@@ -24,7 +24,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor import TensorLike, TensorVariable
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_kernel.plugin.foreign_steps import warn_of_foreign_step
+from pymc_kernel.plugin.samplers.foreign_steps import warn_of_foreign_step
 
 __all__ = [
     "EstimatedLikelihood",
@@ -362,7 +362,7 @@ def _no_predictive(name):
 
 def _offer_step():
     """Let ``pm.sample`` know the step that it is to choose; steps import this module, so not before it is needed."""
-    from pymc_kernel.plugin.step_methods import offer_to_estimated_models
+    from pymc_kernel.plugin.samplers.step_methods import offer_to_estimated_models
 
     offer_to_estimated_models()
 

@@ -12,8 +12,14 @@ import xarray as xr
 from pymc_kernel import stein
 from pymc_kernel.kernels import Kernel
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.model_draws import as_chains_and_draws, choose, document_arguments, list_sample_dims, read_draws
-from pymc_kernel.plugin.surrogate_scores import ADVICE
+from pymc_kernel.plugin.reports.model_draws import (
+    as_chains_and_draws,
+    choose,
+    document_arguments,
+    list_sample_dims,
+    read_draws,
+)
+from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 
 __all__ = ["expectation", "mmd_test", "stein_thin"]
 

@@ -1,0 +1,1 @@
+"""Blocks of a model whose likelihood is estimated or simulated."""

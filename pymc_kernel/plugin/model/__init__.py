@@ -1,0 +1,1 @@
+"""What a model is turned into: functions to call, draws, scores."""

@@ -1,0 +1,200 @@
+"""The log density of a model on the unconstrained scale, compiled, with the noise of its estimates."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pymc as pm
+from pymc.pytensorf import compile as pymc_compile
+from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
+from pymc.vartypes import continuous_types
+from pytensor.tensor.random.type import RandomGeneratorType
+
+from pymc_kernel.errors import NoisyBlockError
+from pymc_kernel.plugin.blocks.likelihoods import (
+    accepted_shares,
+    estimated_terms,
+    failed_shares,
+    install_noise,
+    last_accepted_share,
+    last_failed_share,
+    reused_noise,
+    starting_positions,
+)
+
+__all__ = ["LogDensity", "compile_log_density"]
+
+
+class LogDensity:
+    """The log density of a model as a function of one vector, with the noise it may need.
+
+    Attributes
+    ----------
+    shared : dict
+        The variables outside of the block and their shared stand-ins.
+    estimated : list of str
+        Names of the terms that are random; empty for an exact density.
+    evaluations : int
+        Number of calls so far.
+    shares : dict
+        Of simulations that a block's kernel accepted for the estimate at the current point: name -> share.
+    failure_names : tuple of str
+        Of the statistics in :meth:`failures`.
+    error : ArithmeticError or None
+        The last that a call raised; the density is zero there.
+    starts : ndarray (n, d)
+        Positions near the posterior, where a block made pilot simulations; NaN in the other coordinates.
+    """
+
+    def __init__(
+        self, function, shared, estimated, keys, reuse=None, share_names=None, starts=None, failure_names=None
+    ):
+        self._function = function
+        self.shared = shared
+        self.estimated = estimated
+        self._keys = keys
+        self._reuse = reuse or {}
+        self._rng = np.random.default_rng()
+        self._kept = self._tried = None  # the seeds of the current point and of the last evaluation
+        self._share_names = share_names or {}
+        self.shares = dict.fromkeys(self._share_names.values(), np.nan)
+        self.starts = starts
+        self._failure_names = failure_names or {}
+        self.failure_names = tuple(self._failure_names.values())
+        self._rng_variables = [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]
+        self.evaluations = 0
+        self.error = None
+
+    def __call__(self, position: np.ndarray) -> float:
+        """Return the log density at ``position`` (d,), with the Jacobians of PyMC's transforms."""
+        if self._keys:
+            install_noise(self._keys, self._rng)
+        if self._reuse:
+            self._install_reused()
+        self.evaluations += 1
+        try:
+            return float(self._function(position))
+        except ArithmeticError as error:
+            # A black box in pure Python overflows, or divides by what has underflowed to zero, where a proposal is far
+            # out. That is no reason to end a chain; NumPy would have given an infinity or NaN.
+            self.error = error
+            return -math.inf
+
+    def _install_reused(self):
+        """Give the terms that asked for it seeds of which some are those of the current point.
+
+        The seeds are part of the chain's state, each with a uniform law of its own. To keep one or to draw it anew,
+        whatever the position, is a symmetric proposal, so the posterior of the position stays as it is.
+        """
+        self._tried = {}
+        for key, (probability, count) in self._reuse.items():
+            seeds = self._rng.integers(2**63, size=count)
+            if self._kept is not None:
+                seeds = np.where(self._rng.random(count) < probability, self._kept[key], seeds)
+            self._tried[key] = seeds
+            streams = [np.random.default_rng(s) for s in seeds]
+            install_noise((key,), streams if count > 1 else streams[0])
+
+    def estimates(self, position: np.ndarray, times: int) -> np.ndarray:
+        """Return independent estimates at one position."""
+        kept, self._kept = self._kept, None
+        found = np.array([self(position) for _ in range(times)])
+        self._kept = kept
+        return found
+
+    def settle(self, accepted: bool) -> None:
+        """Take the noise of the last evaluation for that of the current point, where it was ``accepted``."""
+        if accepted:
+            self._kept = self._tried
+            self.shares = {name: last_accepted_share(key) for key, name in self._share_names.items()}
+
+    def failures(self) -> dict[str, float]:
+        """Return the share of simulations, or of estimates, that failed in the last evaluation: name -> share."""
+        return {name: last_failed_share(key) for key, name in self._failure_names.items()}
+
+    def seed(self, rng: np.random.Generator) -> None:
+        """Draw the noise from new generators spawned from ``rng``, independent of it and of each other."""
+        self.noise = (None, {}, *rng.spawn(1 + len(self._rng_variables)))
+
+    @property
+    def noise(self) -> tuple:
+        """What belongs to the current point, and the generators of the random terms: part of the state of a chain."""
+        return (self._kept, self.shares, self._rng, *(v.get_value(borrow=True) for v in self._rng_variables))
+
+    @noise.setter
+    def noise(self, values: tuple) -> None:
+        self._kept, self.shares, self._rng = values[:3]
+        for variable, generator in zip(self._rng_variables, values[3:], strict=True):
+            variable.set_value(generator, borrow=True)
+
+
+def compile_log_density(
+    model: pm.Model, value_vars: Sequence, initial_point: dict, step_name: str, compile_kwargs: dict | None = None
+) -> LogDensity:
+    """Return the log density of ``model`` in the given value variables, the others held in shared stand-ins.
+
+    Parameters
+    ----------
+    model, value_vars, initial_point
+        As PyMC hands them to a step.
+    step_name : str
+        For error messages.
+    compile_kwargs : dict, optional
+        For ``pymc.pytensorf.compile``.
+
+    Raises
+    ------
+    TypeError
+        Where a variable is discrete.
+    NoisyBlockError
+        Where the density is only estimated and the variables are not all free variables of the model.
+    """
+    logp = model.logp()
+    names, keys = estimated_terms(logp)
+    discrete = [v.name for v in (model.value_vars if names else value_vars) if v.dtype not in continuous_types]
+    if discrete and names:
+        raise NoisyBlockError(
+            f"The log density of this model is only estimated (by {', '.join(names)}), so all free variables must be "
+            f"sampled in one block, and {', '.join(discrete)}, being discrete, cannot be in it. Sum them out, or let "
+            "the estimate draw them: its average over draws from their prior is an unbiased estimate too."
+        )
+    if discrete:
+        raise TypeError(
+            f"{step_name} samples continuous variables only, but {', '.join(discrete)} "
+            f"{'is' if len(discrete) == 1 else 'are'} discrete. Name the continuous ones, as in "
+            f"{step_name}([theta, sigma]); PyMC then finds a step for the rest."
+        )
+    others = [v.name for v in model.value_vars if v not in set(value_vars)]
+    if names and others:
+        raise NoisyBlockError(
+            f"The log density of this model is only estimated (by {', '.join(names)}), so all free variables must "
+            f"be sampled in one block, but {step_name} was not given: {', '.join(others)}. An estimate that was "
+            "accepted cannot be kept while another step moves these, and drawing it anew would change the "
+            f"posterior. Use pm.sample(step=pk.{step_name}()) for all of them, or make discrete ones part of the "
+            "estimate."
+        )
+    shared = make_shared_replacements(initial_point, value_vars, model)
+    [joined], vector = join_nonshared_inputs(
+        point=initial_point, outputs=[logp], inputs=list(value_vars), shared_inputs=shared
+    )
+    with model:
+        function = pymc_compile([vector], joined, **(compile_kwargs or {}))
+    function.trust_input = True
+    starts = _starts(starting_positions(model), value_vars, initial_point)
+    return LogDensity(
+        function, shared, names, keys, reused_noise(logp), accepted_shares(model), starts, failed_shares(model)
+    )
+
+
+def _starts(known, value_vars, initial_point):
+    """Return positions (n, d) of the block, NaN where nothing is ``known``; None where nothing is at all."""
+    columns = [known.get(v.name) for v in value_vars]
+    count = min((len(c) for c in columns if c is not None), default=0)
+    if count == 0:
+        return None
+    sizes = [int(np.size(initial_point[v.name])) for v in value_vars]
+    parts = [
+        np.full((count, size), np.nan) if c is None else np.reshape(c[:count], (count, size))
+        for c, size in zip(columns, sizes, strict=True)
+    ]
+    return np.concatenate(parts, axis=1)

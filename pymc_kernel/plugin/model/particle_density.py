@@ -1,0 +1,204 @@
+"""Log prior and log likelihood of a model for many particles at once, compiled."""
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.pytensorf import compile as pymc_compile
+from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
+from pymc.vartypes import continuous_types
+from pytensor import function as pytensor_function
+from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.type import RandomGeneratorType
+from pytensor.tensor.type import TensorType
+
+from pymc_kernel.plugin.blocks.likelihoods import (
+    estimated_terms,
+    install_noise,
+)
+
+__all__ = ["ParticleDensity", "compile_particle_density", "vectorized"]
+
+_QUICK = "FAST_COMPILE"
+_DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorised graph
+_LARGEST_BATCH = 2**24  # numbers in the largest array that a batch of particles needs
+_SHARES = 16  # blocks that an executor gets at once
+_REMOTE = {}  # the function that a worker was last sent, by the hash of its pickle
+_ONE_AT_A_TIME = threading.Lock()  # threads of one process share the function and the source of its noise
+
+
+class ParticleDensity:
+    """Log prior and log likelihood of a model for many particles at once, with the noise that they may need.
+
+    Attributes
+    ----------
+    is_vectorised : bool
+        Whether one call of a compiled function serves all particles; otherwise they are looped over.
+    estimated : list of str
+        Names of the terms that are random.
+    """
+
+    def __init__(self, function, is_vectorised, batch, estimated, keys):
+        self._function = function
+        self.is_vectorised = is_vectorised
+        self._batch = batch
+        self.estimated = estimated
+        self._keys = keys
+        self.executor = None
+        self.seed(np.random.default_rng())
+
+    def seed(self, rng: np.random.Generator) -> None:
+        """Draw the noise from new generators spawned from ``rng``."""
+        self._noise = rng.spawn(1)[0]
+
+    def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log prior (n,) and log likelihood (n,) at positions (n, d).
+
+        NaN is returned as -inf, and so is the density of places that are not finite, which is not evaluated.
+        """
+        finite = np.isfinite(positions).all(axis=1)
+        if finite.all():
+            return self._at(positions)
+        prior, likelihood = np.full((2, len(positions)), -np.inf)
+        if finite.any():
+            prior[finite], likelihood[finite] = self._at(positions[finite])
+        return prior, likelihood
+
+    def _at(self, positions):
+        # The noise is spawned block by block, so blocks are the same with an executor and without.
+        is_shared = self.executor is not None or bool(self.estimated)
+        size = min(self._batch, -(-len(positions) // _SHARES)) if is_shared else self._batch
+        blocks = [positions[a : a + size] for a in range(0, len(positions), size)]
+        noises = self._noise.spawn(len(blocks)) if self.estimated else [None] * len(blocks)
+        if self.executor is None:
+            parts = [self._block(b, n) for b, n in zip(blocks, noises, strict=True)]
+        else:
+            tasks = [
+                self.executor.submit(_remote_block, self._payload, self.is_vectorised, self._keys, b, n)
+                for b, n in zip(blocks, noises, strict=True)
+            ]
+            parts = [t.result() for t in tasks]
+        prior, likelihood = (np.concatenate(p) for p in zip(*parts, strict=True))
+        prior[np.isnan(prior)] = -np.inf
+        likelihood[np.isnan(likelihood)] = -np.inf
+        return prior, likelihood
+
+    def _block(self, positions, noise):
+        return _evaluated_block(self._function, self.is_vectorised, self._keys, positions, noise)
+
+    @cached_property
+    def _payload(self):
+        """The function as workers get it."""
+        return cloudpickle.dumps(self._function)
+
+    def __getstate__(self):
+        state = {**self.__dict__, "executor": None}
+        state.pop("_payload", None)
+        return state
+
+
+def _remote_block(payload, is_vectorised, keys, positions, noise):
+    """Evaluate in a worker, which keeps the last function that it was sent."""
+    known = hash(payload)
+    with _ONE_AT_A_TIME:
+        if known not in _REMOTE:
+            _REMOTE.clear()
+            _REMOTE[known] = cloudpickle.loads(payload)
+        return _evaluated_block(_REMOTE[known], is_vectorised, keys, positions, noise)
+
+
+def _evaluated_block(function, is_vectorised, keys, positions, noise):
+    if noise is not None:
+        install_noise(keys, noise)
+        for variable in [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]:
+            variable.set_value(noise.spawn(1)[0], borrow=True)
+    if is_vectorised:
+        prior, likelihood = function(np.ascontiguousarray(positions))
+        n = len(positions)
+        return np.array(np.broadcast_to(prior, n)), np.array(np.broadcast_to(likelihood, n))
+    rows = np.array([function(x) for x in np.ascontiguousarray(positions)], dtype=float).reshape(len(positions), 2)
+    return rows[:, 0].copy(), rows[:, 1].copy()
+
+
+def compile_particle_density(model: pm.Model, kernel_name: str, compile_kwargs: dict | None = None) -> ParticleDensity:
+    """Return the log prior and log likelihood of ``model`` for many particles, (n, d) on the unconstrained scale.
+
+    One vectorised graph evaluates all particles in batches; models with an estimated term, or with an operator that
+    cannot be vectorised, are looped over.
+
+    Raises
+    ------
+    TypeError
+        Where a variable is discrete.
+    """
+    discrete = [v.name for v in model.value_vars if v.dtype not in continuous_types]
+    if discrete:
+        raise TypeError(
+            f"{kernel_name} moves continuous variables only, but {', '.join(discrete)} "
+            f"{'is' if len(discrete) == 1 else 'are'} discrete. Sum them out, make them part of an estimated "
+            "likelihood, or use pm.sample_smc's own kernels."
+        )
+    outputs = [model.varlogp, model.datalogp]
+    names, keys = estimated_terms(pt.stack(outputs))
+    point = model.initial_point(random_seed=0)
+    kwargs = {"on_unused_input": "ignore", **(compile_kwargs or {})}
+    example = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars])
+    if not names:
+        try:
+            with warnings.catch_warnings():
+                # What PyTensor says of the speed of single operators does not matter to a user who gave none.
+                warnings.simplefilter("ignore")
+                function = vectorized(model, outputs, point, kwargs)
+                function(np.stack([example, example]))
+                batch = _batch_size(outputs, point)
+            return ParticleDensity(function, True, batch, names, keys)
+        except Exception:  # an operator without a vectorised form may fail in many ways; the loop says what is wrong
+            pass
+    shared = make_shared_replacements(point, model.value_vars, model)
+    joined, vector = join_nonshared_inputs(point=point, outputs=outputs, inputs=model.value_vars, shared_inputs=shared)
+    with model:
+        function = pymc_compile([vector], joined, **kwargs)
+    function.trust_input = True
+    return ParticleDensity(function, False, _DRAWS_AT_A_TIME, names, keys)
+
+
+def vectorized(model: pm.Model, outputs: Sequence, point: dict, kwargs: dict) -> Callable:
+    """Return a compiled function of positions (n, d) that gives the ``outputs`` of the model at each."""
+    shapes = [np.shape(point[value.name]) for value in model.value_vars]
+    # With all shapes known, none has to be asked for again: code that does takes seconds to compile.
+    many = pt.tensor("particles", dtype="float64", shape=(None, sum(int(np.prod(shape)) for shape in shapes)))
+    parts, start = {}, 0
+    for value, shape in zip(model.value_vars, shapes, strict=True):
+        stop = start + int(np.prod(shape))
+        part = many[:, start:stop] if shape else many[:, start]
+        if len(shape) > 1:
+            part = part.reshape((many.shape[0], *shape))
+        parts[value] = pt.specify_shape(part, (None, *shape)).astype(value.dtype)
+        start = stop
+    with model:
+        function = pymc_compile([many], vectorize_graph(outputs, parts), **kwargs)
+    function.trust_input = True
+    return function
+
+
+def _batch_size(outputs, point):
+    """Return how many particles at a time keep the largest array of the graph within bounds.
+
+    The sizes of all intermediate results for one particle are worked out once, where their shapes can be.
+    """
+    largest = max([1, *(int(np.size(v)) for v in point.values())])
+    symbols = [
+        v.shape.prod() for v in ancestors(outputs) if v.owner is not None and isinstance(v.type, TensorType) and v.ndim
+    ]
+    if symbols:
+        inputs = [v for v in ancestors(outputs) if v.name in point and v.owner is None]
+        values = [np.asarray(point[v.name], dtype=v.dtype) for v in inputs]
+        function = pytensor_function(inputs, symbols, mode=_QUICK, on_unused_input="ignore")
+        largest = max(largest, *(int(size) for size in function(*values)))
+    return int(np.clip(_LARGEST_BATCH // largest, 16, 4096))

@@ -1,0 +1,99 @@
+"""Draws and density of the prior on the unconstrained scale."""
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.initial_point import make_initial_point_expression
+from pymc.logprob.basic import transformed_conditional_logp
+
+from pymc_kernel.plugin.model.particle_density import vectorized
+from pymc_kernel.plugin.model.unconstrained import split_positions
+
+__all__ = ["prior_density", "prior_expression", "prior_positions", "with_finite_columns"]
+
+_DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorised graph
+
+
+def prior_expression(model: pm.Model) -> list:
+    """Return a draw of each value variable from the prior, as graphs; initial values of the model are not used."""
+    return make_initial_point_expression(
+        free_rvs=model.free_RVs,
+        rvs_to_transforms=model.rvs_to_transforms,
+        initval_strategies=dict.fromkeys(model.free_RVs),
+        default_strategy="prior",
+        return_transformed=True,
+    )
+
+
+def prior_positions(model: pm.Model, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Return draws from the prior of the free variables on the unconstrained scale, (size, d).
+
+    Raises
+    ------
+    ValueError
+        Where a prior cannot be drawn from, as that of ``pm.Flat``.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The effect of Potentials")
+            drawn = pm.draw(prior_expression(model), draws=size, random_seed=rng)
+    except NotImplementedError as error:
+        raise ValueError(f"the prior cannot be drawn from ({error}); give proper priors, or start=.") from error
+    found = {model.rvs_to_values[rv]: values for rv, values in zip(model.free_RVs, drawn, strict=True)}
+    positions = np.concatenate([np.reshape(found[v], (size, -1)) for v in model.value_vars], axis=1).astype(float)
+    return with_finite_columns(positions, rng)
+
+
+def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function from positions (n, d) on the unconstrained scale to log densities (n,) of the prior.
+
+    It is compiled once, at its first call. Observed variables and potentials are left out: it is the density that
+    forward draws of the free variables have.
+    """
+    free = {rv: model.rvs_to_values[rv] for rv in model.free_RVs}
+    try:
+        # The observed variables need no density: simulators have none.
+        terms = transformed_conditional_logp(
+            tuple(free), rvs_to_values=free, rvs_to_transforms={rv: model.rvs_to_transforms[rv] for rv in free}
+        )
+    except NotImplementedError as error:
+        raise ValueError(
+            f"the prior has no density that PyMC can evaluate ({error}), which later rounds need: take rounds=1 with "
+            "more simulations, or give it one."
+        ) from error
+    log_prior = pt.sum([term.sum() for term in terms])
+
+    @cache
+    def all_at_once():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what PyTensor says of the speed of single operators
+            return vectorized(model, [log_prior], model.initial_point(random_seed=0), {"on_unused_input": "ignore"})
+
+    @cache
+    def one_by_one():
+        return model.compile_fn(log_prior, inputs=model.value_vars, on_unused_input="ignore")
+
+    def densities(positions):
+        try:
+            blocks = [positions[a : a + _DRAWS_AT_A_TIME] for a in range(0, len(positions), _DRAWS_AT_A_TIME)]
+            return np.concatenate([np.broadcast_to(all_at_once()(block)[0], len(block)) for block in blocks])
+        except Exception:  # an operator without a vectorised form may fail in many ways; the loop says what is wrong
+            function = one_by_one()
+            columns = {v.name: c for v, c in zip(model.value_vars, split_positions(model, positions), strict=True)}
+            return np.array([float(function({n: c[i] for n, c in columns.items()})) for i in range(len(positions))])
+
+    return densities
+
+
+def with_finite_columns(positions: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return positions (n, d) with coordinates that rounding has put at a bound drawn from the finite ones."""
+    for column in positions.T:
+        finite = np.isfinite(column)
+        if not finite.any():
+            raise ValueError("a prior gives no finite draw on the unconstrained scale; make it less extreme.")
+        column[~finite] = rng.choice(column[finite], int((~finite).sum()))
+    return positions

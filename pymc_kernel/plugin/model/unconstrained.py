@@ -1,0 +1,152 @@
+"""Draws of a model there and back between its own scale and the unconstrained one."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from pymc.pytensorf import compile as pymc_compile
+from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor import tensor
+
+__all__ = [
+    "ElementwiseTransform",
+    "batched",
+    "constrained_draws",
+    "elementwise_transform",
+    "split_positions",
+    "unconstrained_draws",
+    "value_draws",
+]
+
+_QUICK = "FAST_COMPILE"
+_DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorised graph
+
+
+def split_positions(model: pm.Model, positions: np.ndarray) -> list[np.ndarray]:
+    """Return one array (n, ...) for each value variable, of positions (n, d)."""
+    point = model.initial_point(random_seed=0)
+    shapes = [np.shape(point[v.name]) for v in model.value_vars]
+    edges = np.cumsum([int(np.prod(s)) for s in shapes])[:-1]
+    parts = np.split(positions, edges, axis=1)
+    return [
+        np.ascontiguousarray(p.reshape(len(positions), *s), dtype=v.dtype)
+        for p, s, v in zip(parts, shapes, model.value_vars, strict=True)
+    ]
+
+
+def constrained_draws(model: pm.Model, positions: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the free variables and deterministics at positions (n, d), as the user knows them: name -> (n, ...)."""
+    names = {v.name for v in [*model.free_RVs, *model.deterministics]}
+    outputs = [v for v in model.unobserved_value_vars if v.name in names]
+    many = {v: batched(v) for v in model.value_vars}
+    with model:
+        function = pymc_compile(
+            list(many.values()), vectorize_graph(outputs, many), on_unused_input="ignore", mode=_QUICK
+        )
+    found = [[] for _ in outputs]
+    for start in range(0, len(positions), _DRAWS_AT_A_TIME):
+        batch = split_positions(model, positions[start : start + _DRAWS_AT_A_TIME])
+        for values, variable, out in zip(found, outputs, function(*batch), strict=True):
+            # A deterministic that does not depend on the draws has no dimension of draws.
+            core = np.shape(out)[np.ndim(out) - variable.ndim :]
+            values.append(np.broadcast_to(out, (len(batch[0]), *core)))
+    return {v.name: np.concatenate(values) for v, values in zip(outputs, found, strict=True)}
+
+
+def unconstrained_draws(posterior: xr.Dataset, model: pm.Model | None = None) -> np.ndarray:
+    """Return posterior draws on the unconstrained scale, where surrogates and scores live, (chain, draw, d).
+
+    The coordinates are those of the model's value variables, one after the other, each in C order.
+
+    Parameters
+    ----------
+    posterior : xarray.Dataset
+        With the dimensions ``chain`` and ``draw`` and all free variables of the model.
+    model : pymc.Model, optional
+        The model in context by default.
+
+    Raises
+    ------
+    ValueError
+        Where a free variable is missing from the draws, or has another shape than the model says.
+    """
+    model = pm.modelcontext(model)
+    values = value_draws(posterior, model)
+    flat = [values[v].reshape(-1, int(np.prod(values[v].shape[1:]))) for v in model.value_vars]
+    return np.concatenate(flat, axis=1).reshape(posterior.sizes["chain"], posterior.sizes["draw"], -1)
+
+
+def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:
+    """Return for each value variable of the model its draws, (chain * draw, ...); errors as above."""
+    missing = [rv.name for rv in model.free_RVs if rv.name not in posterior]
+    if missing:
+        raise ValueError(
+            f"the draws have no {', '.join(missing)}, which the model does: give the DataTree that was sampled from "
+            "this very model, with all of its free variables."
+        )
+    one = {rv: rv.type() for rv in model.free_RVs}
+    moved = []
+    for value in model.value_vars:
+        rv = model.values_to_rvs[value]
+        transform = model.rvs_to_transforms[rv]
+        if transform is None:
+            moved.append(one[rv])
+        else:
+            parameters = clone_replace(list(rv.owner.inputs), replace=one)
+            moved.append(transform.forward(one[rv], *parameters))
+    many = {x: batched(x) for x in one.values()}
+    with model:
+        function = pymc_compile(
+            list(many.values()), vectorize_graph(moved, many), on_unused_input="ignore", mode=_QUICK
+        )
+    shapes = model.eval_rv_shapes()
+    arrays = []
+    for rv in one:
+        draws = posterior[rv.name].transpose("chain", "draw", ...).values
+        if draws.shape[2:] != tuple(shapes[rv.name]):
+            said = tuple(int(s) for s in shapes[rv.name])
+            raise ValueError(f"the draws of {rv.name} have shape {draws.shape[2:]}, the model says {said}.")
+        arrays.append(np.ascontiguousarray(draws, dtype=rv.dtype).reshape(-1, *draws.shape[2:]))
+    return dict(zip(model.value_vars, function(*arrays), strict=True))
+
+
+def batched(variable):
+    """Return a variable for many values of another one, along a first axis."""
+    return tensor(dtype=variable.dtype, shape=(None, *variable.type.shape))
+
+
+class ElementwiseTransform(NamedTuple):
+    """How a model moves each number of a variable by itself to the unconstrained scale, and back."""
+
+    forward: Callable[[np.ndarray], np.ndarray]
+    """From draws (n, ...) as the user knows them to the unconstrained scale."""
+    backward: Callable[[np.ndarray], np.ndarray]
+    """From the unconstrained scale (n, ...) back."""
+
+
+def elementwise_transform(model: pm.Model, name: str) -> ElementwiseTransform | None:
+    """Return the transform of a free variable; None where there is none that moves each number by itself.
+
+    A simplex has none, nor has a variable whose bounds depend on other free variables.
+    """
+    rv = next((v for v in model.free_RVs if v.name == name), None)
+    transform = None if rv is None else model.rvs_to_transforms[rv]
+    if transform is None:
+        return None
+    natural, value = rv.type(), model.rvs_to_values[rv]
+    parameters = list(rv.owner.inputs)
+    moved, back = transform.forward(natural, *parameters), transform.backward(value, *parameters)
+    jacobian = transform.log_jac_det(value, *parameters)  # one number for each where each moves by itself
+    if any(v.ndim != rv.ndim for v in (value, jacobian)) or set(model.free_RVs) & set(ancestors([moved, back])):
+        return None
+
+    def compiled(of, target):
+        many = batched(of)
+        with model:
+            function = pymc_compile([many], vectorize_graph(target, {of: many}), on_unused_input="ignore", mode=_QUICK)
+        return lambda x: function(np.ascontiguousarray(x, of.dtype))
+
+    return ElementwiseTransform(compiled(natural, moved), compiled(value, back))

@@ -1,0 +1,1 @@
+"""What draws say of themselves, in tables, words and pictures."""

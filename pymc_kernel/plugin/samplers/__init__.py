@@ -1,0 +1,1 @@
+"""Samplers of models that have a density, exact or estimated."""

@@ -1,0 +1,368 @@
+"""The samplers as PyMC step methods: nothing here but the handing over between PyMC and ``mcmc``."""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pymc as pm
+from pymc.step_methods import STEP_METHODS
+from pymc.step_methods.compound import Competence
+
+from pymc_kernel import scores
+from pymc_kernel.kernels import Gaussian, Kernel
+from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
+from pymc_kernel.mcmc.coverage import is_missing_mass
+from pymc_kernel.mcmc.moves import NAMES
+from pymc_kernel.plugin.arguments import Variables
+from pymc_kernel.plugin.blocks.likelihoods import block_of
+from pymc_kernel.plugin.samplers.foreign_steps import model_in_question
+from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep, measured_variance
+
+__all__ = ["KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_models", "register_step_methods"]
+
+_LEAST_TUNING = 100  # draws of kernel HMC: with fewer there is one fit to a handful of places, or none
+
+_SHARED_PARAMETERS = """
+    adaptation : {"tuning", "vanishing"}
+        Whether learning ends with the tuning phase, after which the chain is an ordinary Metropolis-Hastings
+        chain (default), or goes on with ever smaller steps. With ``tune=0`` and the default nothing is learnt.
+    model, rng, initial_point, compile_kwargs, blocked
+        As in every step of PyMC; ``pm.sample`` fills in what it needs. One block by default.
+"""
+
+_SHARED_NOTES = """
+    One evaluation of the log density a draw at most; while tuning on an estimated likelihood one more in ten, at the
+    point where the chain is, to measure the noise. For an estimated likelihood the estimate that was accepted is
+    kept, so the posterior is exact; all free variables must then be in the one block.
+
+    A chain that tunes for 200 draws or more begins at PyMC's initial point or at one of twenty draws from the prior, in
+    proportion to their likelihood, and the first proposals have the prior's scales; ``initvals`` and priors that cannot
+    be drawn from, as ``pm.Flat``, keep PyMC's start. Another tenth of the tuning draws may be spent on looking for
+    modes that these draws point to. A chain that in the end has come near none of the places that are as likely as
+    where it was says so.
+
+    Statistics of each draw, in ``sample_stats``: ``accept`` (acceptance probability), ``moved`` (1 if the
+    proposal was accepted), ``proposal_scale``, ``log_density`` (at the draw; an estimated one as accepted),
+    ``stuck_for`` (rejections in a row up to this draw), ``evaluations`` (of the log density, normally 1). With an
+    estimated likelihood ``y`` also ``failed_share_y`` (of the simulations for the proposal, or of its estimates) and
+    ``log_estimate_variance`` (measured while tuning). ``pk.provenance`` sums them up.
+    A chain that is stuck after tuning is reported once, with the variance of the log estimate if the density
+    is estimated; so is one whose scale noise has driven to its floor (a tenth of 2.38 / sqrt(d), in units of the
+    learnt covariance), one that cannot reach the ``target_accept`` given under the noise measured, and one that has
+    moved less than twelve times for each parameter.
+"""
+
+
+class AdaptiveMetropolis(RandomWalkStep):
+    """Random-walk Metropolis with a learnt covariance and a learnt scale.
+
+    Parameters
+    ----------
+    vars : list of variables, optional
+        All continuous free variables of the model by default; ``pm.sample`` finds steps for discrete ones.
+    covariance : array_like (d, d), optional
+        Of the proposal, on the unconstrained scale: the start of the learning, or the fixed value.
+    learn_covariance, learn_scale : bool
+        What is adapted. With both False this is plain Metropolis.
+    scale : float, optional
+        Factor on the proposal's standard deviation, 2.38 / sqrt(d) to begin with.
+    target_accept : float or "auto"
+        Acceptance rate that the scale is driven to. "auto" is .234, and for an estimated likelihood the rate that is
+        best under its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
+    {parameters}
+
+    Notes
+    -----
+    {notes}
+    Source: Haario, Saksman and Tamminen (2001); Andrieu and Thoms (2008). O(d^2) a draw.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_kernel as pk
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=3)
+    ...     idata = pm.sample(step=pk.AdaptiveMetropolis(), progressbar=False)  # doctest: +SKIP
+    """
+
+    name = "adaptive_metropolis"
+    _transition_module = adaptive_metropolis
+
+    def __init__(
+        self,
+        vars: Variables = None,
+        *,
+        covariance: npt.ArrayLike | None = None,
+        learn_covariance: bool = True,
+        scale: float | None = None,
+        learn_scale: bool = True,
+        target_accept: float | str = "auto",
+        adaptation: str = "tuning",
+        model: pm.Model | None = None,
+        rng: Any = None,
+        initial_point: dict[str, np.ndarray] | None = None,
+        compile_kwargs: dict | None = None,
+        blocked: bool = True,
+    ) -> None:
+        config = adaptive_metropolis.Config(covariance, learn_covariance, scale, learn_scale, target_accept)
+        super().__init__(vars, config, adaptation, model, rng, initial_point, compile_kwargs, blocked)
+
+    def _adapt(self, state, info):
+        return adaptive_metropolis.adapt(state, info, self.config)
+
+
+class KAMH(RandomWalkStep):
+    """Kernel adaptive Metropolis-Hastings: a random walk that follows the local shape of the posterior.
+
+    Parameters
+    ----------
+    vars : list of variables, optional
+        All continuous free variables of the model by default; ``pm.sample`` finds steps for discrete ones.
+    kernel : pymc_kernel.kernels.Kernel, optional
+        Any differentiable kernel; ``Gaussian("median")`` by default.
+    subsample_size : int
+        How many points of the chain's past shape the proposal; a draw costs O(n d^2).
+    isotropic_share : float
+        Share of the isotropic part in the variance of the proposal, in (0, 1). Far from the past of the chain
+        it is all that is left.
+    gamma : float, optional
+        A fixed standard deviation of the isotropic part instead, in whitened units: the thesis's form. It
+        needs to fit the target; chains have been seen to linger in the tails where it does not.
+    scale : float, optional
+        Of the proposal at the start, in units of the spread that is learnt; 2.38 / sqrt(d) by default.
+    learn_scale : bool
+        Whether the scale is driven to ``target_accept``.
+    target_accept : float or "auto"
+        Acceptance rate that the scale is driven to. "auto" is .234, and for an estimated likelihood the rate that is
+        best under its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
+    whiten : bool or str
+        Whether the kernel acts in coordinates of unit covariance; ``"local"`` for those in which the neighbourhoods of
+        the chain's past have it, on the average: for thin, bent or scattered posteriors, at 0.1 s for each subsample.
+    {parameters}
+
+    Notes
+    -----
+    {notes}
+    Source: Sejdinovic et al. (2014); Strathmann (2018), chapter 3. The proposal is not symmetric, and its full
+    density ratio is used. Memory: ten times ``subsample_size`` positions, however long the chain.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_kernel as pk
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=3)
+    ...     idata = pm.sample(step=pk.KAMH(), progressbar=False)  # doctest: +SKIP
+    """
+
+    name = "kamh"
+    _transition_module = kameleon
+
+    def __init__(
+        self,
+        vars: Variables = None,
+        *,
+        kernel: Kernel | None = None,
+        subsample_size: int = 1000,
+        isotropic_share: float = 0.5,
+        gamma: float | None = None,
+        scale: float | None = None,
+        learn_scale: bool = True,
+        target_accept: float | str = "auto",
+        whiten: bool = True,
+        adaptation: str = "tuning",
+        model: pm.Model | None = None,
+        rng: Any = None,
+        initial_point: dict[str, np.ndarray] | None = None,
+        compile_kwargs: dict | None = None,
+        blocked: bool = True,
+    ) -> None:
+        config = kameleon.Config(
+            kernel=Gaussian("median") if kernel is None else kernel,
+            subsample_size=subsample_size,
+            isotropic_share=isotropic_share,
+            gamma=gamma,
+            scale=scale,
+            learn_scale=learn_scale,
+            target_accept=target_accept,
+            whiten=whiten,
+        )
+        super().__init__(vars, config, adaptation, model, rng, initial_point, compile_kwargs, blocked)
+
+    def _adapt(self, state, info):
+        num_tune = self.num_tune if self.adaptation == "tuning" else 0
+        return kameleon.adapt(self.rng, state, info, self.config, num_tune)
+
+
+_ESTIMATORS = {
+    "auto": scores.Values,
+    "values": scores.Values,
+    "lite": lambda: scores.Lite(max_points=500),
+    "finite": scores.Finite,
+    "nystrom": lambda: scores.Nystrom(num_basis=50),
+}
+
+
+class KernelHMC(TransitionStep):
+    """Gradient-free Hamiltonian Monte Carlo along a surrogate of the log density, learnt while the chain tunes.
+
+    Parameters
+    ----------
+    vars : list of variables, optional
+        All continuous free variables of the model by default; ``pm.sample`` finds steps for discrete ones.
+    surrogate : {{"auto", "values", "lite", "finite", "nystrom"}} or an estimator of ``pymc_kernel.scores``
+        What is learnt. "values" is kernel regression on the log density at every proposal, rejected ones
+        included; the others match scores at the visited points. "auto" is "values", which is far ahead in the
+        benchmarks but for heavy tails, where the two families are alike.
+    exploring_share : float
+        Share of random-walk moves after tuning, in (0, 1]. Where the surrogate does not help it becomes 1 by
+        itself.
+    max_steps : int
+        Leapfrog steps of a trajectory at most; they cost microseconds and no evaluation.
+    target_accept : float or "auto"
+        Acceptance rate that the random walk's scale is driven to, as of :class:`KAMH`.
+    model, rng, initial_point, compile_kwargs, blocked
+        As in every step of PyMC; ``pm.sample`` fills in what it needs. One block by default.
+
+    Notes
+    -----
+    {notes}
+    Further statistics: ``move`` (the kind of move, in words: one of ``pymc_kernel.mcmc.moves.NAMES``),
+    ``num_steps`` (leapfrog steps), ``energy_error`` (minus the log of the acceptance ratio), ``surrogate_quality``
+    (leave-one-out error of the values in units of the log density, or the held-out score-matching loss).
+
+    A surrogate move is one trajectory, or several in a row that the surrogate alone accepts or rejects, taken as
+    one proposal. Every kind of move is measured during tuning and the best is kept; then all is frozen. Learning
+    takes some seconds a chain (O(n^3) for at most 1,000 points, twenty times), so it pays where an evaluation costs
+    more than about a millisecond. With ``cores=1`` the surrogate of the last chain is afterwards in ``step.surrogate``;
+    one of any run is ``pk.scores.Values().fit(draws, log_density)``, on draws in the unconstrained space and
+    ``sample_stats["log_density"]``.
+
+    A surrogate that is far too low somewhere, as in the neck of a funnel, never leads there, and chains look well mixed
+    without it. At the last draw of a chain the ratios of the density to the surrogate are judged as importance weights
+    are, by the Pareto shape of their tail, and a warning says where a part of the posterior is likely to be missing.
+
+    Source: Strathmann et al. (2015); Strathmann (2018), chapter 4; Rasmussen (2003) for values; Liu (2001), section
+    9.4.3, for chains on a surrogate.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_kernel as pk
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=3)
+    ...     idata = pm.sample(step=pk.KernelHMC(), progressbar=False)  # doctest: +SKIP
+    """
+
+    name = "kernel_hmc"
+    _transition_module = kernel_hmc
+
+    stats_dtypes_shapes = TransitionStep.stats_dtypes_shapes | {
+        "move": (f"<U{max(map(len, NAMES))}", []),
+        "num_steps": (np.int64, []),
+        "energy_error": (np.float64, []),
+        "surrogate_quality": (np.float64, []),
+    }
+
+    def __init__(
+        self,
+        vars: Variables = None,
+        *,
+        surrogate: Any = "auto",
+        exploring_share: float = 0.1,
+        max_steps: int = 60,
+        target_accept: float | str = "auto",
+        model: pm.Model | None = None,
+        rng: Any = None,
+        initial_point: dict[str, np.ndarray] | None = None,
+        compile_kwargs: dict | None = None,
+        blocked: bool = True,
+    ) -> None:
+        if isinstance(surrogate, str):
+            if surrogate not in _ESTIMATORS:
+                raise ValueError(f"surrogate must be one of {', '.join(_ESTIMATORS)}, got {surrogate!r}.")
+            surrogate = _ESTIMATORS[surrogate]()
+        config = kernel_hmc.Config(surrogate, exploring_share, max_steps, target_accept)
+        super().__init__(vars, config, "tuning", model, rng, initial_point, compile_kwargs, blocked)
+
+    @property
+    def surrogate(self):
+        """The fitted surrogate of the log density on the unconstrained scale, None before there is one."""
+        state = self.learnt if self.transition is None else self.transition
+        return None if state is None or state.fit is None else state.fit.learned.surrogate
+
+    @staticmethod
+    def competence(var, has_grad):
+        """Return that nothing suits a model with a block of ours better; all other models are left to PyMC.
+
+        Discrete variables of such a model are taken too: the constructor says what to do with them.
+        """
+        model = model_in_question()
+        is_estimated = model is not None and any(block_of(rv) is not None for rv in model.observed_RVs)
+        return Competence.IDEAL if is_estimated else Competence.INCOMPATIBLE
+
+    def _log_estimate_variance(self, state):
+        # A regression on all values sees more of their noise than the random walk's few probes do.
+        noise_sd = None if state.fit is None else getattr(state.fit.learned.surrogate, "noise_sd", None)
+        return measured_variance(state.walk.noise) if noise_sd is None else noise_sd**2
+
+    def _untaught(self, state) -> str:
+        if self.learnt is not None or (state.fit is not None and self.num_tune >= _LEAST_TUNING):
+            return ""
+        return (
+            f"KernelHMC: {self.num_tune} tuning draws were too few to learn a surrogate that its moves can trust. Tune "
+            "for 500 draws or more, or take pk.sample_khmc, whose chains learn from each other's."
+        )
+
+    def _adapt(self, state, info):
+        return kernel_hmc.adapt(self.rng, state, info, self.config, self.num_tune)
+
+    def stop_tuning(self):
+        """End the learning, even where fewer draws were tuned for than had been announced."""
+        state = self.transition
+        if self.tune and state is not None and state.iteration < self.num_tune:
+            self.transition = kernel_hmc.finish(state._replace(iteration=self.num_tune), self.config)
+        return super().stop_tuning()
+
+    def _trouble(self, state) -> str:
+        found = super()._trouble(state)
+        if found or not self._is_last_draw:
+            return found
+        coverage = kernel_hmc.coverage(state)
+        if coverage is None or not is_missing_mass(coverage):
+            return ""
+        return (
+            f"a chain has met places where the density is {math.exp(min(coverage.excess, 20.0)):.2g} times as high, "
+            f"against its surrogate, as elsewhere, and the tail of these ratios (Pareto shape {coverage.shape:.2g}) "
+            "tells of more: draws from a part of the posterior are likely to be missing. "
+        )
+
+    def _stats(self, state, info):
+        return super()._stats(state, info) | {
+            "move": info.move.name,
+            "num_steps": info.num_steps,
+            "energy_error": info.energy_error,
+            "surrogate_quality": math.nan if state.fit is None else state.fit.learned.quality,
+        }
+
+
+for _step in (AdaptiveMetropolis, KAMH, KernelHMC):
+    if _step.__doc__ is None:  # python -OO
+        continue
+    _step.__doc__ = _step.__doc__.format(parameters=_SHARED_PARAMETERS.strip(), notes=_SHARED_NOTES.strip())
+
+
+def register_step_methods() -> None:
+    """Let ``pm.sample`` choose :class:`KAMH` by itself for variables without a gradient.
+
+    Importing the package does not do this. Variables with a gradient stay with NUTS, discrete ones with
+    PyMC's own steps. Calling it twice changes nothing. Models with a likelihood that is only estimated need no such
+    call: once there is one, ``pm.sample`` takes :class:`KernelHMC` for it, and for no other model.
+    """
+    if KAMH not in STEP_METHODS:
+        # Among equals PyMC takes the first.
+        STEP_METHODS.insert(0, KAMH)
+
+
+def offer_to_estimated_models() -> None:
+    """Make ``pm.sample`` ask :class:`KernelHMC`, before all others, whether the model has an estimated term."""
+    if KernelHMC not in STEP_METHODS:
+        STEP_METHODS.insert(0, KernelHMC)

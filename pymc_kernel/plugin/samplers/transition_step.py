@@ -1,0 +1,382 @@
+"""A transition of ``mcmc`` as a step of PyMC: the density, the start, the state, the statistics, the warnings."""
+
+import math
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.blocking import RaveledVars
+from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.step_methods.arraystep import ArrayStepShared
+from pymc.step_methods.compound import Competence, StepMethodState
+from pymc.step_methods.state import dataclass_state
+from pymc.util import get_value_vars_from_user_vars
+from pymc.vartypes import continuous_types
+from rich.progress import TextColumn
+from rich.table import Column
+
+from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
+from pymc_kernel.mcmc import noise, unvisited
+from pymc_kernel.plugin.model.log_density import compile_log_density
+from pymc_kernel.plugin.samplers.chain_warnings import missed_place, noise_report
+from pymc_kernel.plugin.samplers.starts import NUM_CANDIDATES, prior_draws
+
+__all__ = ["RandomWalkStep", "TransitionState", "TransitionStep", "measured_variance"]
+
+# A chain that accepts one proposal in twenty rejects 200 in a row once in 30,000 draws.
+_STUCK_AFTER = 200
+_NUM_VISITED = 500  # draws kept to see at the end whether a known place was left out
+_SEARCH_SHARE = 0.1  # of the tuning draws, in evaluations: to look for modes that the prior's draws point to
+_TUNE_PER_CANDIDATE = 10  # tuning draws for each candidate of a start, so that these cost a tenth at the most
+
+
+@dataclass_state
+class TransitionState(StepMethodState):
+    """All of a step that changes while it runs; PyMC saves, resets and restores a step through it."""
+
+    tune: bool
+    num_tune: int
+    num_draws: int  # announced, after tuning
+    transition: Any  # the State of the transition, None before the first draw
+    returned: Any  # bytes of the position last handed to PyMC
+    surroundings: Any  # bytes of the other variables at that moment
+    noise: Any  # generators of an estimated density
+    warned: bool
+    draw: int  # draws of the chain so far, tuning included
+    moves: int  # proposals accepted after tuning
+    known: Any  # Places where the density was evaluated to find a start
+    visited: list  # (position, log density) of some draws after tuning
+
+
+class TransitionStep(ArrayStepShared):
+    """A transition of ``pymc_kernel.mcmc`` as a step: reads the density, keeps the state, reports.
+
+    Subclasses name the module of the transition and build its configuration.
+    """
+
+    default_blocked = True
+    keeps_estimates = True  # the estimate that was accepted belongs to the state
+    _state_class = TransitionState
+    _transition_module: ModuleType
+
+    stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
+        "accept": (np.float64, []),
+        "moved": (np.float64, []),
+        "proposal_scale": (np.float64, []),
+        "log_density": (np.float64, []),
+        "stuck_for": (np.int64, []),
+        "evaluations": (np.int64, []),
+        "warning": (SamplerWarning, None),
+    }
+
+    def __init__(self, vars, config, adaptation, model, rng, initial_point, compile_kwargs, blocked):
+        if adaptation not in ("tuning", "vanishing"):
+            raise ValueError(f'adaptation must be "tuning" or "vanishing", got {adaptation!r}.')
+        model = pm.modelcontext(model)
+        value_vars = _continuous(model) if vars is None else get_value_vars_from_user_vars(vars, model)
+        if not value_vars:
+            raise ValueError(
+                f"{type(self).__name__} samples continuous variables, and the model has none that are free."
+            )
+        if initial_point is None:
+            initial_point = model.initial_point()
+        self.density = compile_log_density(model, value_vars, initial_point, type(self).__name__, compile_kwargs)
+        empty = [v.name for v in value_vars if np.size(initial_point[v.name]) == 0]
+        if empty:
+            raise ValueError(f"{type(self).__name__} got variables without entries: {', '.join(empty)}.")
+        self.tried = None  # by ``sample_khmc``: Places of its search for a start
+        self.learnt = None  # by ``sample_khmc``: a state of a transition with whose adaptation every chain starts
+        self.prior = prior_draws(model, value_vars, initial_point)
+        config = replace(config, noisy=bool(self.density.estimated))
+        if self.prior is not None and config.learns_covariance and config.covariance is None:
+            config = replace(config, covariance=np.diag(self.prior.scales**2))
+        self.config = config
+        self.adaptation = adaptation
+        super().__init__(value_vars, self.density.shared, blocked=blocked, rng=rng)
+        if self.density.estimated:
+            names = (*self.density.shares, *self.density.failure_names, "log_estimate_variance")
+            self.stats_dtypes_shapes = {**type(self).stats_dtypes_shapes, **dict.fromkeys(names, (np.float64, []))}
+            self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
+        num_dims = sum(int(np.size(initial_point[v.name])) for v in value_vars)
+        # A wrong shape in the configuration is found here, before any long work.
+        self._transition_module.init(np.zeros(num_dims), 0.0, config)
+        self._start(num_tune=0, num_draws=0)
+
+    # -- life of a chain ----------------------------------------------------------------------------
+
+    def _start(self, num_tune: int, num_draws: int) -> None:
+        self.tune = True
+        self.num_tune = num_tune
+        self.num_draws = num_draws
+        self.transition = None
+        self.returned = None
+        self.surroundings = None
+        self.warned = False
+        self.draw = 0
+        self.moves = 0
+        self.known = self.tried
+        self.visited = []
+        self.density.seed(self.rng)
+
+    def setup_chain(self, rng, tune: int, draws: int) -> None:
+        """Start a chain afresh: nothing learnt from another one, noise drawn from this chain's generator."""
+        super().setup_chain(rng, tune, draws)
+        self._start(int(tune), int(draws))
+        self.tune = tune > 0
+
+    @property
+    def noise(self):
+        """The generators of an estimated density."""
+        return self.density.noise
+
+    @noise.setter
+    def noise(self, generators):
+        self.density.noise = generators
+
+    # -- one draw -----------------------------------------------------------------------------------
+
+    def step(self, point):
+        """Return the next point; the other variables are remembered, to know when they have moved."""
+        self._now = tuple(point[name].tobytes() for name in self.shared)
+        return super().step(point)
+
+    def astep(self, q0: RaveledVars):
+        """Return the next position of the block."""
+        evaluations = self.density.evaluations
+        state = self._current(q0.data)
+        state, info = self._transition_module.step(self.rng, state, self.density, self.config)
+        self.density.settle(info.accepted)
+        if self.tune or self.adaptation == "vanishing":
+            state = self._adapt(state, info)
+        self.transition = state
+        self.draw += 1
+        self.moves += not self.tune and info.accepted
+        if self.known is not None and not self.tune and self.draw % max(1, self.num_draws // _NUM_VISITED) == 0:
+            self.visited.append((state.position, state.log_density))
+        position = state.position.astype(q0.data.dtype, copy=False)
+        self.returned = position.tobytes()
+        self.surroundings = self._now
+        stats = self._stats(state, info)
+        stats["warning"] = self._warning(state)
+        stats["evaluations"] = self.density.evaluations - evaluations
+        return RaveledVars(position, q0.point_map_info), [stats]
+
+    def _stats(self, state, info) -> dict:
+        estimated = {}
+        if self.density.estimated:
+            estimated = self.density.failures() | {"log_estimate_variance": self._log_estimate_variance(state)}
+        return {
+            **estimated,
+            "accept": info.accept_prob,
+            "moved": float(info.accepted),
+            "proposal_scale": info.scale,
+            "log_density": state.log_density,
+            "stuck_for": state.rejections,
+            **self.density.shares,
+        }
+
+    def _log_estimate_variance(self, state) -> float:
+        """Return the variance of the log estimates, as measured while tuning; NaN where it was not."""
+        return measured_variance(state.noise)
+
+    def _current(self, position: np.ndarray):
+        """Return the state at ``position``, evaluating the density only where the stored value is not its value."""
+        state = self.transition
+        same_place = self.returned == position.tobytes()
+        if state is not None and same_place and self.surroundings == self._now:
+            return state
+        who = f"{type(self).__name__} for {', '.join(self.var_names)}"
+        if state is not None and self.density.estimated:
+            raise NoisyBlockError(
+                f"{who}: another step moved the chain, but the density is only estimated (by "
+                f"{', '.join(self.density.estimated)}). The estimate that was accepted belongs to the old place, and "
+                "drawing one anew would change the posterior: give pm.sample this step alone."
+            )
+        log_density = self.density(position)
+        self.density.settle(True)
+        if state is None:
+            position, log_density = self._better_start(position, log_density)
+            try:
+                return self._begin(position, log_density)
+            except NonFiniteStartError as error:
+                cause = self.density.error
+                told = "" if cause is None else f" The model raised {type(cause).__name__}: {cause}"
+                raise NonFiniteStartError(f"{who}: {error}{told}") from cause
+        if not math.isfinite(log_density):
+            raise NonFiniteStartError(
+                f"{who}: after another step moved the chain, the log density is {log_density}. That step does not see "
+                "the same density: give all steps of the compound the same model."
+            )
+        return self._transition_module.relocate(state, position, log_density)
+
+    def _better_start(self, position, log_density):
+        """Return the point to begin at: the one given, or where that is PyMC's initial point a likely one of the prior.
+
+        Or one of a block's pilot simulations, if that is more likely than the one given.
+        """
+        if not self.tune:
+            return position, log_density
+        if self.density.starts is None:
+            return self._drawn_start(position, log_density)
+        start = self.pilot_start(position, self.rng)
+        there = self.density(start)
+        if not there > log_density:
+            return position, log_density
+        self.density.settle(True)
+        return start, there
+
+    def pilot_start(self, position: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return one of the places (d,) that a block's pilot simulations found; ``position`` where they say nothing."""
+        start = rng.choice(self.density.starts)
+        return np.where(np.isnan(start), position, start)
+
+    def _drawn_start(self, position, log_density):
+        is_default = self.prior is not None and np.array_equal(position, self.prior.default)
+        if not is_default or self.num_tune < _TUNE_PER_CANDIDATE * NUM_CANDIDATES:
+            return position, log_density
+        start, self.known = self.drawn_start(self.num_tune, self.rng)
+        # Estimated once more: the best of many estimates is too large, and would hold the chain.
+        for _ in range(NUM_CANDIDATES if self.density.estimated else 1):
+            there = self.density(start)
+            if math.isfinite(there):
+                self.density.settle(True)
+                return start, there
+        return position, log_density
+
+    def drawn_start(self, num_tune: int, rng: np.random.Generator) -> tuple[np.ndarray, unvisited.Places]:
+        """Return a likely position (d,) of those drawn from the prior, and all that were tried; there must be some."""
+        budget = 0 if self.density.estimated else int(_SEARCH_SHARE * num_tune)
+        return self.prior.choose(self.density, rng, budget)
+
+    def _begin(self, position, log_density):
+        if self.learnt is not None:
+            return self._transition_module.relocate(self.learnt, position, log_density)
+        return self._transition_module.init(position, log_density, self.config)
+
+    def _adapt(self, state, info):
+        raise NotImplementedError
+
+    def _warning(self, state) -> SamplerWarning | None:
+        """Return a warning, once a chain, when it has rejected for too long or is bound to creep after tuning."""
+        if self.tune:
+            return None
+        if self._is_last_draw and (missed := self._missed()):
+            return SamplerWarning(WarningType.CONVERGENCE, missed, "warn", step=self.draw)
+        if self.warned:
+            return None
+        if untaught := self._untaught(state):
+            self.warned = True
+            return SamplerWarning(WarningType.BAD_ACCEPTANCE, untaught, "warn", step=self.draw)
+        trouble = self._trouble(state)
+        if not trouble:
+            return None
+        self.warned = True
+        message = f"{type(self).__name__}: {trouble}"
+        if self.density.estimated:
+            message += noise_report(self.density, state)
+        else:
+            message += "Its proposals do not fit the place where it is: tune longer, or reparametrize."
+        return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=self.draw)
+
+    @property
+    def _is_last_draw(self) -> bool:
+        return self.draw == self.num_tune + self.num_draws
+
+    def _untaught(self, state) -> str:
+        """Return what to say of a chain that has not learnt what it is for, or nothing."""
+        return ""
+
+    def _missed(self) -> str:
+        """Return what to say of a place that the chain should have come to and has not, or nothing."""
+        if self.known is None or self.shared or not self.visited:
+            return ""  # where other steps move, the density at a place is another one by now
+        place = missed_place(self.known, self.visited, self.vars)
+        return f"{type(self).__name__}: {place}" if place else ""
+
+    def _trouble(self, state) -> str:
+        """Return what is wrong with a chain after tuning, or nothing."""
+        if state.rejections >= _STUCK_AFTER:
+            return f"a chain has rejected {state.rejections} proposals in a row. "
+        return ""
+
+    # -- PyMC's progress bar and choice of steps ------------------------------------------------------
+
+    @staticmethod
+    def _progressbar_config(n_chains=1):
+        columns = [
+            TextColumn("{task.fields[kernel_accept]:0.2f}", table_column=Column("Accept rate", ratio=1)),
+            TextColumn("{task.fields[kernel_scale]:0.2g}", table_column=Column("Proposal scale", ratio=1)),
+            TextColumn("{task.fields[kernel_stuck]}", table_column=Column("Stuck for", ratio=1)),
+        ]
+        stats = {"kernel_accept": [0.0] * n_chains, "kernel_scale": [0.0] * n_chains, "kernel_stuck": [0] * n_chains}
+        return columns, stats
+
+    @staticmethod
+    def _make_progressbar_update_functions():
+        def update_stats(stats):
+            return {
+                "kernel_accept": stats["accept"],
+                "kernel_scale": stats["proposal_scale"],
+                "kernel_stuck": stats["stuck_for"],
+                "failing": stats["stuck_for"] >= _STUCK_AFTER,
+            }
+
+        return (update_stats,)
+
+    @staticmethod
+    def competence(var, has_grad):
+        """Return how well the step suits a variable: preferred where there is no gradient, never for discrete ones."""
+        if var.dtype not in continuous_types:
+            return Competence.INCOMPATIBLE
+        return Competence.COMPATIBLE if has_grad else Competence.PREFERRED
+
+
+def measured_variance(known: noise.Noise) -> float:
+    """Return the variance of log-normal noise that lets as few steps through as were measured; NaN where none were."""
+    return noise.variance_of(known.ceiling) if known.is_noisy and known.num_probes else math.nan
+
+
+def _continuous(model) -> list:
+    """Return the value variables that are not discrete; PyMC finds steps for the others."""
+    return [v for v in model.value_vars if v.dtype in continuous_types]
+
+
+class RandomWalkStep(TransitionStep):
+    """What steps share whose one scale is learnt from the acceptance rate."""
+
+    def _begin(self, position, log_density):
+        return self._settled_unless_learning(super()._begin(position, log_density))
+
+    def stop_tuning(self):
+        """End the learning, and with it the evaluations that measure noise."""
+        super().stop_tuning()
+        if self.transition is not None:
+            self.transition = self._settled_unless_learning(self.transition)
+
+    def _settled_unless_learning(self, state):
+        if self.tune or self.adaptation == "vanishing":
+            return state
+        return state._replace(noise=noise.settled(state.noise))
+
+    def _trouble(self, state) -> str:
+        found = super()._trouble(state)
+        if found or not self.density.estimated:
+            return found
+        if self._is_last_draw and self.moves < noise.MOVES_PER_DIMENSION * state.position.size:
+            return (
+                f"a chain has moved {self.moves} times in {self.num_draws} draws, which is too little to show the "
+                f"spread of {state.position.size} parameters. "
+            )
+        if not (state.noise.num_probes and self.config.learn_scale):
+            return ""
+        ceiling = f"noise lets no more than {state.noise.ceiling:.2g} of all steps through, however short. "
+        if noise.is_out_of_reach(self.config.target_accept, state.noise):
+            return (
+                f"the target acceptance of {self.config.target_accept:g} cannot be reached by steps that get anywhere: "
+                f'{ceiling}Leave target_accept at "auto". '
+            )
+        if self._transition_module.is_at_floor(state, self.config):
+            return f"the scale of the proposals has shrunk to its floor, so the chain creeps: {ceiling}"
+        return ""

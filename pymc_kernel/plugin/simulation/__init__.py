@@ -1,0 +1,1 @@
+"""Simulations of a model, and posteriors from them alone."""
