@@ -10,7 +10,7 @@ import numpy as np
 from pymc_kernel.likelihood_free.rejection import regression_adjusted, rejection, scale_adjusted
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["ADJUSTMENTS", "Answer", "Plan", "answer", "held_out_answers", "preferred"]
+__all__ = ["ADJUSTMENTS", "Answer", "HeldOutAnswers", "Plan", "answer", "held_out_answers", "preferred"]
 
 ADJUSTMENTS = {"none": None, "linear": regression_adjusted, "scaled": scale_adjusted}
 _CLEARLY = 2.0  # standard errors by which a plan must be better than those before it

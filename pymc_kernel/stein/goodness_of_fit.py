@@ -4,6 +4,7 @@ Imports NumPy, SciPy and the lower floors only.
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -146,7 +147,7 @@ def coordinate_forms(stein: tiles.Stein, signs: np.ndarray) -> tuple[np.ndarray,
 
 
 def _gamma_null(stein: tiles.Stein):
-    """Return the Gamma law with mean and variance of the sum over pairs under independent signs.
+    """Return the Gamma distribution with mean and variance of the sum over pairs under independent signs.
 
     For a degenerate kernel the sum divided by n is a weighted sum of chi squares; its mean is the trace of H / n, its
     variance twice the sum of squares off the diagonal, over n^2.
@@ -221,7 +222,7 @@ def ksd_test(
     weights=None,
     rng: np.random.Generator | None = None,
 ) -> KSDTest:
-    """Test whether draws come from the law whose scores they come with.
+    """Test whether draws come from the distribution whose scores they come with.
 
     Parameters
     ----------
@@ -236,7 +237,7 @@ def ksd_test(
     flip_probability : float in (0, 0.5] or "auto"
         Of the bootstrap's signs. One half is for independent draws; dependent ones need less, "auto" takes 0.1.
     null : {"bootstrap", "gamma"}
-        "gamma" fits a Gamma law to two moments: fast, for independent draws only.
+        "gamma" fits a Gamma distribution to two moments: fast, for independent draws only.
     coordinates : bool
         Whether each coordinate is tested by itself as well; costs d times the bootstrap.
     how : {"straighten", "whiten", "scale", "none"}
@@ -278,42 +279,57 @@ def ksd_test(
         weights /= weights.mean()
     stein, _ = prepared(chains.draws, chains.scores, kernel, "none", rng)
     n = len(chains.draws)
-    share_p_values, share_null = None, None
     if null == "gamma":
         if flip_probability != _INDEPENDENT:
             raise ValueError('null="gamma" is for independent draws, but these are correlated: use the bootstrap.')
-        law = _gamma_null(stein)
-        parts = tiles.coordinate_sums(stein)
-        total = parts.sum()
-        p_value, replicates = float(law.sf(total)), np.empty(0)
-        quantiles = law.ppf([0.05, 0.95])
+        found = _gamma_test(stein)
     else:
         signs = sign_processes(rng, chains.lengths, num_replicates, flip_probability)
-        if coordinates or weights is not None:
-            parts, part_forms = (
-                coordinate_forms(stein, signs) if weights is None else weighted_forms(stein, weights, signs)
-            )
-            total, forms = parts.sum(), part_forms.sum(axis=0)
-            share_p_values = _p_values(parts[:, None], part_forms)
-            share_null = np.sqrt(np.maximum(part_forms, 0.0)) / n
-        else:
-            total, forms = quadratic_forms(stein, signs)
-            parts = tiles.coordinate_sums(stein)
-        p_value = float(_p_values(np.array([[total]]), forms[None])[0])
-        replicates = np.sqrt(np.maximum(forms, 0.0)) / n
-        quantiles = np.quantile(np.maximum(forms, 0.0), [0.05, 0.95])
+        found = _bootstrap_test(stein, signs, weights, coordinates or weights is not None)
     return KSDTest(
-        ksd=float(np.sqrt(max(total, 0.0)) / n),
-        p_value=p_value,
-        null=replicates,
-        null_quantiles=np.sqrt(quantiles) / n,
-        shares=parts / parts.sum(),
-        share_p_values=share_p_values,
-        share_null=share_null,
+        ksd=float(np.sqrt(max(found.total, 0.0)) / n),
+        p_value=found.p_value,
+        null=np.sqrt(np.maximum(found.forms, 0.0)) / n,
+        null_quantiles=np.sqrt(found.quantiles) / n,
+        shares=found.parts / found.parts.sum(),
+        share_p_values=found.share_p_values,
+        share_null=None if found.part_forms is None else np.sqrt(np.maximum(found.part_forms, 0.0)) / n,
         num_draws=n,
         thin=thin,
         flip_probability=flip_probability,
     )
+
+
+class _Sums(NamedTuple):
+    """Sums over all pairs of n draws, without signs and under the null hypothesis."""
+
+    total: float
+    parts: np.ndarray  # (d,), of each coordinate
+    p_value: float
+    quantiles: np.ndarray  # (2,), 5 % and 95 %
+    forms: np.ndarray  # (R,), of the bootstrap
+    part_forms: np.ndarray | None = None  # (d, R)
+    share_p_values: np.ndarray | None = None
+
+
+def _gamma_test(stein):
+    distribution, parts = _gamma_null(stein), tiles.coordinate_sums(stein)
+    total = parts.sum()
+    return _Sums(total, parts, float(distribution.sf(total)), distribution.ppf([0.05, 0.95]), np.empty(0))
+
+
+def _bootstrap_test(stein, signs, weights, coordinates):
+    part_forms, share_p_values = None, None
+    if coordinates:
+        parts, part_forms = coordinate_forms(stein, signs) if weights is None else weighted_forms(stein, weights, signs)
+        total, forms = parts.sum(), part_forms.sum(axis=0)
+        share_p_values = _p_values(parts[:, None], part_forms)
+    else:
+        total, forms = quadratic_forms(stein, signs)
+        parts = tiles.coordinate_sums(stein)
+    p_value = float(_p_values(np.array([[total]]), forms[None])[0])
+    quantiles = np.quantile(np.maximum(forms, 0.0), [0.05, 0.95])
+    return _Sums(total, parts, p_value, quantiles, forms, part_forms, share_p_values)
 
 
 def holm(p_values) -> np.ndarray:

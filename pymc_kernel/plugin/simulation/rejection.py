@@ -2,6 +2,7 @@
 
 import warnings
 from concurrent.futures import Executor
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -12,7 +13,7 @@ from pymc_kernel.embeddings.draws import resample
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.local import NUM_REPLICATES, representative
 from pymc_kernel.embeddings.local_check import local_errors, misfit, moves_from
-from pymc_kernel.likelihood_free.held_out import Plan, answer, held_out_answers, preferred
+from pymc_kernel.likelihood_free.held_out import Answer, HeldOutAnswers, Plan, answer, held_out_answers, preferred
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.reports import statistics
 from pymc_kernel.plugin.simulation.pairs import Summary, check_whole, learnt_from, learnt_groups, warn_of_failed_pairs
@@ -124,68 +125,105 @@ def sample_abc(
     latent, seen = latent[is_whole], seen[is_whole]
     _, spread = robust_scales(seen)
     scaled, place = seen / spread, observed / spread
-    plans = _plans(quantile, adjust, *scaled.shape)
-    nearest = answer(latent, scaled, place, Plan(min(1.0, _NUM_CASES / len(latent)), "none")).index
-    checked = held_out_answers(latent, scaled, nearest, plans)
+    found = _answered(latent, scaled, place, _plans(quantile, adjust, *scaled.shape), max(NUM_REPLICATES, chains), rng)
+    told = _stats(latent, seen, observed, found, rng)
+    groups = learnt_groups(model, *_draws(found, chains, draws, rng), simulations)
+    groups["sample_stats"] = xr.Dataset(
+        {"accept": len(found.posterior.index) / total, "num_simulations": total, statistics.NUM_FAILED: failed, **told}
+    )
+    return xr.DataTree.from_dict(groups)
+
+
+class _Answered(NamedTuple):
+    """An answer, and what held-out simulations near the data and a bootstrap say of it."""
+
+    posterior: Answer
+    plan: Plan
+    replicates: list[Answer]  # from simulations with random weights
+    moments: np.ndarray  # (2, replicates, d): means and log standard deviations
+    cases: np.ndarray  # (m,), indices of the held-out simulations
+    held_out: HeldOutAnswers
+    moves: np.ndarray  # (m, k), of the cases from the observation
+
+    @property
+    def learning_error(self) -> np.ndarray:
+        """Standard deviations (d,) of the means between replicates, in posterior standard deviations."""
+        return self.moments[0].std(axis=0, ddof=1) / np.exp(_moments(self.posterior)[1])
+
+
+def _answered(latent, scaled, place, plans, num_replicates, rng):
+    """Return the answer by the plan that predicts simulations near the data best."""
+    cases = answer(latent, scaled, place, Plan(min(1.0, _NUM_CASES / len(latent)), "none")).index
+    checked = held_out_answers(latent, scaled, cases, plans)
     number = preferred([c.scores for c in checked])
     plan, held_out = plans[number], checked[number]
     posterior = answer(latent, scaled, place, plan)
-    replicates = [
-        answer(latent, scaled, place, plan, rng.standard_exponential(len(latent)))
-        for _ in range(max(NUM_REPLICATES, chains))
-    ]
-    means, log_spreads = np.swapaxes([_moments(one) for one in replicates], 0, 1)
-    error = means.std(axis=0, ddof=1) / np.exp(_moments(posterior)[1])
-    off = local_errors(held_out.ranks, _moves(latent, scaled, place, nearest), np.full(len(nearest), 1 / len(nearest)))
+    weights = (rng.standard_exponential(len(latent)) for _ in range(num_replicates))
+    replicates = [answer(latent, scaled, place, plan, one) for one in weights]
+    moments = np.swapaxes([_moments(one) for one in replicates], 0, 1)
+    moves = _moves(latent, scaled, place, cases)
+    return _Answered(posterior, plan, replicates, moments, cases, held_out, moves)
+
+
+def _draws(found, chains, draws, rng):
+    """Return draws (chains * draws, d), each chain of a replicate unless there is one alone, and their shape."""
+    used = [found.posterior]
+    if chains > 1:
+        used = [found.replicates[i] for i in representative(np.concatenate(found.moments, axis=1), chains, rng)]
+    count = draws or len(found.posterior.index)
+    return np.concatenate([one.points[resample(one.weights, count, rng)] for one in used]), (chains, count)
+
+
+def _stats(latent, seen, observed, found, rng):
+    """Return the statistics of an answer; warn of all that speaks against it."""
+    _, spread = robust_scales(seen)
+    scaled, place, error = seen / spread, observed / spread, found.learning_error
+    off = local_errors(found.held_out.ranks, found.moves, np.full(len(found.cases), 1 / len(found.cases)))
     typical = typicality(seen, observed, rng)
-    effective = 1.0 / (posterior.weights**2).sum()
-    unused = _unused_information(latent, seen, nearest, held_out, rng)
-    change = _change_with_distance(latent, scaled, place, plan, posterior)
+    effective = 1.0 / (found.posterior.weights**2).sum()
+    unused = _unused_information(latent, seen, found.cases, found.held_out, rng)
+    change = _change_with_distance(latent, scaled, place, found.plan, found.posterior)
     moves_on = (change > np.maximum(_SMALL_CHANGE, _CLEARLY * error)).any()
     reach = _nearest_distance(scaled, place)
-    words, shift = misfit(off), float(np.abs(off.shift).max())
-    is_doubtful = not words and reach > _HARDLY_NEAR and shift > _SMALL_CHANGE
+    expected = misfit(off)
     others = [
-        f"by held-out simulations near the observation, {words}" if words else "",
+        f"by held-out simulations near the observation, {expected}" if expected else "",
         f"its mean moves by {change.max():.2f} posterior standard deviations where three times as many are accepted"
         if moves_on
         else "",
         unused,
-        f"held-out simulations put a parameter {shift:.2f} posterior standard deviations off, and the nearest "
-        f"hundredth of the simulations reaches {reach:.2f} times as far as half of them"
-        if is_doubtful
-        else "",
-        f"the nearest hundredth of the simulations reaches {reach:.2f} times as far as half of them: among so many "
-        "summaries nearness means little"
-        if reach > _AS_FAR_AS_ALL
-        else "",
+        *_distant(reach, 0.0 if expected else float(np.abs(off.shift).max())),
     ]
-    warn_of_findings(findings(typical, effective, float(error.max()), others), _ADVICE, stacklevel=3)
-    used = [posterior]
-    if chains > 1:
-        used = [replicates[i] for i in representative(np.concatenate([means, log_spreads], axis=1), chains, rng)]
-    count = draws or len(posterior.index)
-    points = np.concatenate([one.points[resample(one.weights, count, rng)] for one in used])
-    groups = learnt_groups(model, points, (chains, count), simulations)
-    groups["sample_stats"] = xr.Dataset(
-        {
-            "accept": len(posterior.index) / total,
-            "epsilon": posterior.epsilon,
-            "nearest_distance": reach,
-            "num_simulations": total,
-            "num_accepted": len(posterior.index),
-            statistics.NUM_FAILED: failed,
-            statistics.TYPICALITY: typical,
-            statistics.NUM_EFFECTIVE: effective,
-            statistics.LEARNING_ERROR: float(error.max()),
-            statistics.SPREAD_LEARNING_ERROR: float(log_spreads.std(axis=0, ddof=1).max()),
-            "acceptance_shift": float(change.max()),
-            statistics.HELD_OUT_SHIFT: ("unconstrained", off.shift),
-            statistics.HELD_OUT_SPREAD: ("unconstrained", off.spread),
-            statistics.NUM_HELD_OUT: len(nearest),
-        }
-    )
-    return xr.DataTree.from_dict(groups)
+    warn_of_findings(findings(typical, effective, float(error.max()), others), _ADVICE, stacklevel=4)
+    return {
+        "epsilon": found.posterior.epsilon,
+        "nearest_distance": reach,
+        "num_accepted": len(found.posterior.index),
+        statistics.TYPICALITY: typical,
+        statistics.NUM_EFFECTIVE: effective,
+        statistics.LEARNING_ERROR: float(error.max()),
+        statistics.SPREAD_LEARNING_ERROR: float(found.moments[1].std(axis=0, ddof=1).max()),
+        "acceptance_shift": float(change.max()),
+        statistics.HELD_OUT_SHIFT: ("unconstrained", off.shift),
+        statistics.HELD_OUT_SPREAD: ("unconstrained", off.spread),
+        statistics.NUM_HELD_OUT: len(found.cases),
+    }
+
+
+def _distant(reach, shift):
+    """Return what to say of the distance of the nearest simulations, where an error of size ``shift`` shows."""
+    found = []
+    if reach > _HARDLY_NEAR and shift > _SMALL_CHANGE:
+        found.append(
+            f"held-out simulations put a parameter {shift:.2f} posterior standard deviations off, and the nearest "
+            f"hundredth of the simulations reaches {reach:.2f} times as far as half of them"
+        )
+    if reach > _AS_FAR_AS_ALL:
+        found.append(
+            f"the nearest hundredth of the simulations reaches {reach:.2f} times as far as half of them: among so many "
+            "summaries nearness means little"
+        )
+    return found
 
 
 def _plans(quantile, adjust, num_simulations, width):
