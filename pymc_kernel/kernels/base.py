@@ -112,7 +112,7 @@ class Kernel:
     def __call__(self, x, y=None) -> np.ndarray:
         """Return the Gram matrix k(x_i, y_j), shape (n, m); ``y`` defaults to ``x``. O(n m d) time."""
         x, y = self._pair(x, y)
-        return self._profile_matrix(x, y, 0)
+        return self.profile_matrix(x, y, 0)
 
     def diagonal(self, x) -> np.ndarray:
         """Return k(x_i, x_i), shape (n,)."""
@@ -140,7 +140,7 @@ class Kernel:
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, x.shape[0], block_size):
                 rows = slice(start, start + block_size)
-                out[rows] = self._profile_matrix(x[rows], y, 0) @ weights
+                out[rows] = self.profile_matrix(x[rows], y, 0) @ weights
         return _within_range(out)
 
     def gradient(self, x, y=None) -> np.ndarray:
@@ -182,7 +182,8 @@ class Kernel:
                 "use Gaussian, InverseMultiquadric, RationalQuadratic or Matern52."
             )
 
-    def _profile_matrix(self, x, y, order) -> np.ndarray:
+    def profile_matrix(self, x, y, order) -> np.ndarray:
+        """Return the derivative of an order of the scalar profile for all pairs of points, (n, m)."""
         raise NotImplementedError
 
 
@@ -199,7 +200,7 @@ class RadialKernel(Kernel):
         self._need_smoothness(1, "a gradient")
         x, y = self._pair(x, y)
         inverse = self.inverse_length_scale(x.shape[1])
-        first = self._profile_matrix(x, y, 1)
+        first = self.profile_matrix(x, y, 1)
         # In this order: the square of a small length scale may not be a number any more, the gradient is.
         return 2.0 * (first[:, :, None] * ((x[:, None, :] - y[None, :, :]) * inverse)) * inverse
 
@@ -216,7 +217,7 @@ class RadialKernel(Kernel):
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, x.shape[0], block_size):
                 rows = slice(start, start + block_size)
-                first = self._profile_matrix(x[rows], y, 1)
+                first = self.profile_matrix(x[rows], y, 1)
                 total = first @ weights
                 out[rows] = total[:, None] * (x[rows] - centre) - first @ (weights[:, None] * (y - centre))
             return _within_range(2.0 * out * inverse_square)
@@ -227,8 +228,8 @@ class RadialKernel(Kernel):
         x, y = self._pair(np.atleast_2d(x), np.atleast_2d(y))
         inverse = self.inverse_length_scale(x.shape[1])
         w = ((x - y) * inverse)[0]  # u l
-        first = self._profile_matrix(x, y, 1)[0, 0]
-        second = self._profile_matrix(x, y, 2)[0, 0]
+        first = self.profile_matrix(x, y, 1)[0, 0]
+        second = self.profile_matrix(x, y, 2)[0, 0]
         return np.outer(inverse, inverse) * (-4.0 * np.outer(second * w, w) - 2.0 * first * np.eye(len(w)))
 
     def laplacian(self, x, y=None) -> np.ndarray:
@@ -236,7 +237,7 @@ class RadialKernel(Kernel):
         self._need_smoothness(1, "a Laplacian")
         x, y = self._pair(x, y)
         inverse = self.inverse_length_scale(x.shape[1])
-        out = self._profile_matrix(x, y, 2)
+        out = self.profile_matrix(x, y, 2)
         # |u|^2 is a squared distance with length scale l^2, so the same compiled row serves; in units of the shortest
         # length scale, and cut where it is no number any more: the profile is zero there.
         squared, largest = np.empty_like(out), inverse.max()
@@ -246,7 +247,7 @@ class RadialKernel(Kernel):
         np.minimum(squared, np.finfo(float).max, out=squared)
         out *= squared
         out *= 4.0 * largest**2
-        out += 2.0 * (inverse**2).sum() * self._profile_matrix(x, y, 1)
+        out += 2.0 * (inverse**2).sum() * self.profile_matrix(x, y, 1)
         return out
 
     def stein_trace(self, x, y=None) -> np.ndarray:
@@ -258,7 +259,8 @@ class RadialKernel(Kernel):
         """Return draws (num_features, d) from the spectral density, in units of 1 / length scale."""
         raise NotImplementedError(f"{type(self).__name__} has no spectral density here.")
 
-    def _profile_matrix(self, x, y, order):
+    def profile_matrix(self, x, y, order) -> np.ndarray:
+        """See :meth:`Kernel.profile_matrix`; of scaled squared distances or of scaled products."""
         a, b = self.shape_parameters
         inverse = self.inverse_length_scale(x.shape[1])
         y_t = np.ascontiguousarray(y.T)
@@ -289,7 +291,7 @@ class DotProductKernel(Kernel):
         x, y = self._pair(x, y)
         inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
         with np.errstate(over="ignore", invalid="ignore"):
-            return _within_range(self._profile_matrix(x, y, 1)[:, :, None] * (y * inverse_square))
+            return _within_range(self.profile_matrix(x, y, 1)[:, :, None] * (y * inverse_square))
 
     @one_blas_thread
     def gradient_dot(self, x, weights, y=None, block_size: int = 1024) -> np.ndarray:
@@ -301,15 +303,15 @@ class DotProductKernel(Kernel):
             scaled = weights[:, None] * y * self.inverse_length_scale(x.shape[1]) ** 2
             for start in range(0, x.shape[0], block_size):
                 rows = slice(start, start + block_size)
-                out[rows] = self._profile_matrix(x[rows], y, 1) @ scaled
+                out[rows] = self.profile_matrix(x[rows], y, 1) @ scaled
         return _within_range(out)
 
     def mixed_second(self, x, y) -> np.ndarray:
         """Return psi''(t) (y / l^2)(x / l^2)' + psi'(t) diag(1 / l^2), shape (d, d)."""
         x, y = self._pair(np.atleast_2d(x), np.atleast_2d(y))
         inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
-        first = self._profile_matrix(x, y, 1)[0, 0]
-        second = self._profile_matrix(x, y, 2)[0, 0]
+        first = self.profile_matrix(x, y, 1)[0, 0]
+        second = self.profile_matrix(x, y, 2)[0, 0]
         with np.errstate(over="ignore", invalid="ignore"):
             outer = np.outer(y[0] * inverse_square, x[0] * inverse_square)
             return _within_range(second * outer + first * np.diag(inverse_square))
@@ -319,21 +321,22 @@ class DotProductKernel(Kernel):
         x, y = self._pair(x, y)
         inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
         with np.errstate(over="ignore", invalid="ignore"):
-            return _within_range(self._profile_matrix(x, y, 2) * ((y * inverse_square) ** 2).sum(axis=1))
+            return _within_range(self.profile_matrix(x, y, 2) * ((y * inverse_square) ** 2).sum(axis=1))
 
     @one_blas_thread
     def stein_trace(self, x, y=None) -> np.ndarray:
         """Return psi''(t) sum_i x_i y_i / l_i^4 + psi'(t) sum_i 1 / l_i^2, shape (n, m)."""
         x, y = self._pair(x, y)
         inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
-        out = self._profile_matrix(x, y, 2)
+        out = self.profile_matrix(x, y, 2)
         with np.errstate(over="ignore", invalid="ignore"):
             out *= (x * inverse_square**2) @ y.T
-            out += self._profile_matrix(x, y, 1) * inverse_square.sum()
+            out += self.profile_matrix(x, y, 1) * inverse_square.sum()
         return _within_range(out)
 
     @one_blas_thread
-    def _profile_matrix(self, x, y, order):
+    def profile_matrix(self, x, y, order) -> np.ndarray:
+        """See :meth:`Kernel.profile_matrix`; of scaled squared distances or of scaled products."""
         a, b = self.shape_parameters
         inverse = self.inverse_length_scale(x.shape[1])
         with np.errstate(over="ignore", invalid="ignore"):

@@ -68,7 +68,7 @@ class FittedFull(KernelExpansion):
         value, gradient, bend = np.empty(len(x)), np.empty_like(x), np.empty_like(x)
         for start in range(0, len(x), _BLOCK):
             rows = slice(start, start + _BLOCK)
-            first, second, third, fourth = (self.kernel._profile_matrix(x[rows], self.points, k) for k in (1, 2, 3, 4))
+            first, second, third, fourth = (self.kernel.profile_matrix(x[rows], self.points, k) for k in (1, 2, 3, 4))
             v = (x[rows, None, :] - self.points) * inverse_square
             norm = (v**2).sum(axis=2)
             value[rows] = (4.0 * second * norm + 2.0 * trace * first) @ c
@@ -84,7 +84,7 @@ class FittedFull(KernelExpansion):
 def laplacian_gradient(kernel: RadialKernel, x, y) -> np.ndarray:
     """Return the gradient in x of the Laplacian of k(x, y) at each row of ``x`` (n, d) and one ``y`` (d,), (n, d)."""
     inverse_square = kernel.inverse_length_scale(x.shape[1]) ** 2
-    second, third = (kernel._profile_matrix(x, y[None], k) for k in (2, 3))
+    second, third = (kernel.profile_matrix(x, y[None], k) for k in (2, 3))
     v = (x - y) * inverse_square
     norm = (v**2).sum(axis=1, keepdims=True)
     return v * (8.0 * third * norm + (8.0 * inverse_square + 4.0 * inverse_square.sum()) * second)

@@ -173,8 +173,8 @@ def derivative_gram(kernel: RadialKernel, x, y) -> np.ndarray:
     n, d = x.shape
     m = len(y)
     inverse_square = kernel.inverse_length_scale(d) ** 2
-    first = kernel._profile_matrix(x, y, 1)
-    second = kernel._profile_matrix(x, y, 2)
+    first = kernel.profile_matrix(x, y, 1)
+    second = kernel.profile_matrix(x, y, 2)
     v = (x[:, None, :] - y[None, :, :]) * inverse_square
     out = -4.0 * second[:, :, None, None] * v[:, :, :, None] * v[:, :, None, :]
     out[:, :, np.arange(d), np.arange(d)] -= 2.0 * first[:, :, None] * inverse_square

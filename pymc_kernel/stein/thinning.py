@@ -15,7 +15,7 @@ __all__ = ["stein_thin"]
 _THREADED = 200_000  # entries of the draws, above which a step is shared between cores
 
 
-@numba.njit(**tiles._OPTIONS)
+@numba.njit(**tiles.COMPILED)
 def _advance(last, points, scores, packed, inverse, uniform, family, a, b, start, stop, objective):
     """Add h(x_last, .) to the objective (tiles, TILE) of some tiles; return where it is smallest, and how small."""
     trace = (inverse**2).sum()
@@ -24,7 +24,7 @@ def _advance(last, points, scores, packed, inverse, uniform, family, a, b, start
     for t in range(start, stop):
         row = objective[t]
         if last >= 0:
-            tiles._add_row(
+            tiles.add_row(
                 points[last], scores[last], packed[t], inverse, uniform, trace, family, a, b, sums, scaled, row
             )
         # Counting runs in vector registers, looking for the place does not.

@@ -22,11 +22,23 @@ from pymc_kernel.kernels.base import RadialKernel
 from pymc_kernel.kernels.profiles import GAUSSIAN, POWER, fill_profile
 from pymc_kernel.parallel import over_row_blocks
 
-__all__ = ["TILE", "Stein", "coordinate_sums", "diagonal", "fill", "fill_coordinates", "prepare", "row_sums"]
+__all__ = [
+    "COMPILED",
+    "TILE",
+    "Stein",
+    "add_row",
+    "coordinate_sums",
+    "diagonal",
+    "fill",
+    "fill_coordinates",
+    "prepare",
+    "row_sums",
+]
 
 TILE = 128
 
-_OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+# Without the sums being reordered, so that they are the same on every machine.
+COMPILED = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 _1 = np.uintp(TILE)
 _2, _3, _4, _5, _6, _7 = (np.uintp(k * TILE) for k in range(2, 8))
 
@@ -80,7 +92,7 @@ def prepare(points: np.ndarray, scores: np.ndarray, kernel: RadialKernel) -> Ste
 # -- one row against one tile ---------------------------------------------------------------------------
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**COMPILED)
 def _accumulate(point, score, tile, sums):
     """Write sums of u^2, (b - a) u and a b over the coordinates, unit length scales, into ``sums`` (3 TILE,)."""
     d = point.size
@@ -118,7 +130,7 @@ def _accumulate(point, score, tile, sums):
         k += 1
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**COMPILED)
 def _accumulate_scaled(point, score, tile, inverse, sums, scaled):
     """As :func:`_accumulate` with length scales; sums of u^2 / l^2 go into ``scaled`` (TILE,)."""
     for i in range(3 * TILE):
@@ -136,7 +148,7 @@ def _accumulate_scaled(point, score, tile, inverse, sums, scaled):
             scaled[j] += (u * inv) * (u * inv)
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**COMPILED)
 def _combine_root(a, trace, sums, out):
     """Add h to ``out`` (TILE,) from the sums over coordinates, for the profile (1 + s / a)^-1/2 and uniform scales."""
     inv = 1.0 / a
@@ -148,7 +160,7 @@ def _combine_root(a, trace, sums, out):
         out[j] += value * sums[_2 + j] + 2.0 * slope * (sums[_1 + j] - trace) + 6.0 * slope * square * sums[j]
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**COMPILED)
 def _combine(family, a, b, trace, sums, scaled, out):
     """Add h to ``out`` (TILE,) from the sums over coordinates; ``scaled`` may be ``sums`` itself."""
     value, slope, curvature = np.empty(TILE), np.empty(TILE), np.empty(TILE)
@@ -158,7 +170,7 @@ def _combine(family, a, b, trace, sums, scaled, out):
         out[j] += value[j] * sums[_2 + j] + 2.0 * slope[j] * (sums[_1 + j] - trace) - 4.0 * curvature[j] * scaled[j]
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**COMPILED)
 def _fill_profiles(family, a, b, argument, value, slope, curvature):
     fill_profile(family, a, b, np.int64(0), argument, value)
     if family == GAUSSIAN:
@@ -170,8 +182,8 @@ def _fill_profiles(family, a, b, argument, value, slope, curvature):
         fill_profile(family, a, b, np.int64(2), argument, curvature)
 
 
-@numba.njit(**_OPTIONS)
-def _add_row(point, score, tile, inverse, uniform, trace, family, a, b, sums, scaled, out):
+@numba.njit(**COMPILED)
+def add_row(point, score, tile, inverse, uniform, trace, family, a, b, sums, scaled, out):
     """Add h(x, y_j) for the columns of one tile to ``out`` (TILE,)."""
     if uniform:
         _accumulate(point, score, tile, sums)
@@ -187,13 +199,13 @@ def _add_row(point, score, tile, inverse, uniform, trace, family, a, b, sums, sc
 # -- many rows ------------------------------------------------------------------------------------------
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**COMPILED)
 def _tile_of(turn, num_tiles):
     """Return which tile of rows is next: from both ends in turn, so that equal numbers of them are equal work."""
     return turn // 2 if turn % 2 == 0 else num_tiles - 1 - turn // 2
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**COMPILED)
 def _sum_pairs(points, scores, packed, inverse, uniform, family, a, b, start, stop, out):
     """Write, for each tile of rows, the sum of h over its rows and all columns from its tile on, mirrored ones too."""
     n, num_tiles = points.shape[0], packed.shape[0]
@@ -206,7 +218,7 @@ def _sum_pairs(points, scores, packed, inverse, uniform, family, a, b, start, st
             total[:] = 0.0
             tile = packed[columns]
             for i in range(rows * TILE, min(n, (rows + 1) * TILE)):
-                _add_row(points[i], scores[i], tile, inverse, uniform, trace, family, a, b, sums, scaled, total)
+                add_row(points[i], scores[i], tile, inverse, uniform, trace, family, a, b, sums, scaled, total)
             width = min(TILE, n - columns * TILE)
             out[rows] += (1.0 if rows == columns else 2.0) * total[:width].sum()
 
@@ -225,7 +237,7 @@ def row_sums(stein: Stein) -> np.ndarray:
     return stein.factor * out
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**COMPILED)
 def _sum_coordinates(points, scores, packed, inverse, family, a, b, start, stop, out):
     """As :func:`_sum_pairs`, each coordinate by itself: out (tiles, d)."""
     n, d = points.shape
@@ -249,7 +261,7 @@ def _sum_coordinates(points, scores, packed, inverse, family, a, b, start, stop,
                 out[rows, k] += (1.0 if rows == columns else 2.0) * totals[k, :width].sum()
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**COMPILED)
 def _add_coordinate(point, score, inv, k, tile, value, slope, curvature, out):
     """Add h_k to ``out`` (TILE,), from the profiles at the squared distances."""
     base = np.uintp(2 * k * TILE)
@@ -271,7 +283,7 @@ def coordinate_sums(stein: Stein) -> np.ndarray:
     return stein.factor * out.sum(axis=0)
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**COMPILED)
 def _fill(rows, row_scores, packed, inverse, uniform, factor, family, a, b, first, start, stop, out):
     """Write h of rows ``start`` to ``stop`` and the columns of the tiles from ``first`` on."""
     sums, scaled, total = np.empty(3 * TILE), np.empty(TILE), np.empty(TILE)
@@ -282,9 +294,7 @@ def _fill(rows, row_scores, packed, inverse, uniform, factor, family, a, b, firs
         columns = first
         while done < width:
             total[:] = 0.0
-            _add_row(
-                rows[i], row_scores[i], packed[columns], inverse, uniform, trace, family, a, b, sums, scaled, total
-            )
+            add_row(rows[i], row_scores[i], packed[columns], inverse, uniform, trace, family, a, b, sums, scaled, total)
             for j in range(min(TILE, width - done)):
                 out[i, done + j] = factor * total[j]
             done += TILE
@@ -304,7 +314,7 @@ def fill(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> np.ndar
     return out
 
 
-@numba.njit(**_OPTIONS)
+@numba.njit(**COMPILED)
 def _fill_coordinates(rows, row_scores, packed, inverse, factor, family, a, b, first, start, stop, out):
     d, _, width = out.shape
     sums, total = np.empty(3 * TILE), np.empty(TILE)

@@ -56,8 +56,21 @@ class _SimulatedLikelihood:
         self.failed_share = math.nan  # of the simulations of the last evaluation
         self._observed = None, None  # data and their summary, which every evaluation asks for again
         self._warned = False
-        self._starts = {}
-        self._log_peak = None
+        self._estimate, self._starts, self._log_peak = None, {}, None
+
+    def estimate_by(self, estimate, log_peak: float | None = None, starts: dict | None = None) -> None:
+        """Say how summaries become the log of an estimate.
+
+        Parameters
+        ----------
+        estimate : callable
+            Of simulated summaries, those of the data, and the number of simulations, failed ones included.
+        log_peak : float, optional
+            Largest log value of a kernel, for the share of simulations that it accepts.
+        starts : dict, optional
+            See :attr:`starts`.
+        """
+        self._estimate, self._log_peak, self._starts = estimate, log_peak, starts or {}
 
     @property
     def num_streams(self) -> int:
@@ -139,10 +152,9 @@ def _as_rows(summaries, width):
     return np.reshape(summaries, (len(summaries), width))
 
 
-def _block(function, estimate, params, observed, kwargs):
+def _block(function, params, observed, kwargs):
     if "random" in kwargs or "logp" in kwargs:
         raise ValueError("logp and random come from the simulator; leave them out.")
-    function._estimate = estimate
     random = _predictive(function)
     variable = EstimatedLikelihood(function.name, function, *params, observed=observed, random=random, **kwargs)
     variable.tag.num_simulations = function.num_simulations
@@ -235,18 +247,19 @@ def KernelABC(
     function = _SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures, vectorized)
     target = np.ravel(function.summarised(_values(observed)))
     if epsilon is None:
-        factor, function._starts = learnt_bandwidth(
+        factor, starts = learnt_bandwidth(
             function, params, _values(observed).shape, target, num_pilot, log_variance, random_seed
         )
     else:
-        factor = _bandwidth_factor(name, epsilon, len(target))
+        factor, starts = _bandwidth_factor(name, epsilon, len(target)), {}
     scales = factor if factor.ndim == 1 else np.diag(factor)
-    function._log_peak = float(-np.log(scales).sum() - 0.5 * len(target) * np.log(2.0 * np.pi))
+    log_peak = float(-np.log(scales).sum() - 0.5 * len(target) * np.log(2.0 * np.pi))
 
     def estimate(summaries, seen, count):
         return log_kernel_abc(_as_rows(summaries, seen.size), np.ravel(seen), factor, count)
 
-    variable = _block(function, estimate, params, observed, kwargs)
+    function.estimate_by(estimate, log_peak, starts)
+    variable = _block(function, params, observed, kwargs)
     variable.tag.epsilon = factor
     pm.Data(f"{name}_epsilon", factor if factor.ndim == 1 else factor @ factor.T)
     return variable
@@ -328,7 +341,8 @@ def SyntheticLikelihood(
             return log_normal_unbiased(simulated, np.ravel(seen)) + log_success
         return log_synthetic(simulated, np.ravel(seen), shrinkage) + log_success
 
-    return _block(function, estimate, params, observed, kwargs)
+    function.estimate_by(estimate)
+    return _block(function, params, observed, kwargs)
 
 
 def MMDLikelihood(
@@ -385,6 +399,7 @@ def MMDLikelihood(
     def estimate(summaries, seen, count):
         return log_mmd_abc(summaries, seen, epsilon, count)
 
-    variable = _block(function, estimate, params, observed, kwargs)
+    function.estimate_by(estimate)
+    variable = _block(function, params, observed, kwargs)
     pm.Data(f"{name}_epsilon", float(epsilon))
     return variable

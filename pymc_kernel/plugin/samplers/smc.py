@@ -35,7 +35,7 @@ _STATS = {
 _EPSILON = "epsilon_"
 _HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # no arguments of a user
 _FEW_DISTINCT = 0.02
-_STILL_CORRELATED = 0.5  # largest correlation of particles with where they began a stage that needs no warning
+_STILL_CORRELATED = 0.7  # largest correlation of particles with where they began a stage that needs no warning
 
 
 class _Kernel(SMC_KERNEL):

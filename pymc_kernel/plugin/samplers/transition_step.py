@@ -14,19 +14,16 @@ from pymc.step_methods.compound import Competence, StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_value_vars_from_user_vars
 from pymc.vartypes import continuous_types
-from rich.progress import TextColumn
-from rich.table import Column
 
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc import noise, unvisited
 from pymc_kernel.plugin.model.log_density import compile_log_density
 from pymc_kernel.plugin.samplers.chain_warnings import missed_place, noise_report
+from pymc_kernel.plugin.samplers.progress import STUCK_AFTER, progress_columns, progress_updates
 from pymc_kernel.plugin.samplers.starts import NUM_CANDIDATES, prior_draws
 
 __all__ = ["RandomWalkStep", "TransitionState", "TransitionStep", "measured_variance"]
 
-# A chain that accepts one proposal in twenty rejects 200 in a row once in 30,000 draws.
-_STUCK_AFTER = 200
 _NUM_VISITED = 500  # draws kept to see at the end whether a known place was left out
 _SEARCH_SHARE = 0.1  # of the tuning draws, in evaluations: to look for modes that the prior's draws point to
 _TUNE_PER_CANDIDATE = 10  # tuning draws for each candidate of a start, so that these cost a tenth at the most
@@ -297,33 +294,14 @@ class TransitionStep(ArrayStepShared):
 
     def _trouble(self, state) -> str:
         """Return what is wrong with a chain after tuning, or nothing."""
-        if state.rejections >= _STUCK_AFTER:
+        if state.rejections >= STUCK_AFTER:
             return f"a chain has rejected {state.rejections} proposals in a row. "
         return ""
 
     # -- PyMC's progress bar and choice of steps ------------------------------------------------------
 
-    @staticmethod
-    def _progressbar_config(n_chains=1):
-        columns = [
-            TextColumn("{task.fields[kernel_accept]:0.2f}", table_column=Column("Accept rate", ratio=1)),
-            TextColumn("{task.fields[kernel_scale]:0.2g}", table_column=Column("Proposal scale", ratio=1)),
-            TextColumn("{task.fields[kernel_stuck]}", table_column=Column("Stuck for", ratio=1)),
-        ]
-        stats = {"kernel_accept": [0.0] * n_chains, "kernel_scale": [0.0] * n_chains, "kernel_stuck": [0] * n_chains}
-        return columns, stats
-
-    @staticmethod
-    def _make_progressbar_update_functions():
-        def update_stats(stats):
-            return {
-                "kernel_accept": stats["accept"],
-                "kernel_scale": stats["proposal_scale"],
-                "kernel_stuck": stats["stuck_for"],
-                "failing": stats["stuck_for"] >= _STUCK_AFTER,
-            }
-
-        return (update_stats,)
+    _progressbar_config = staticmethod(progress_columns)
+    _make_progressbar_update_functions = staticmethod(progress_updates)
 
     @staticmethod
     def competence(var, has_grad):

@@ -1,0 +1,37 @@
+"""What PyMC's progress bar shows of our steps."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rich.progress import TextColumn
+from rich.table import Column
+
+__all__ = ["STUCK_AFTER", "progress_columns", "progress_updates"]
+
+# Rejections in a row. A chain that accepts one proposal in twenty rejects 200 in a row once in 30,000 draws.
+STUCK_AFTER = 200
+
+
+def progress_columns(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list]]:
+    """Return the columns, and what they show before the first draw."""
+    columns = [
+        TextColumn("{task.fields[kernel_accept]:0.2f}", table_column=Column("Accept rate", ratio=1)),
+        TextColumn("{task.fields[kernel_scale]:0.2g}", table_column=Column("Proposal scale", ratio=1)),
+        TextColumn("{task.fields[kernel_stuck]}", table_column=Column("Stuck for", ratio=1)),
+    ]
+    stats = {"kernel_accept": [0.0] * n_chains, "kernel_scale": [0.0] * n_chains, "kernel_stuck": [0] * n_chains}
+    return columns, stats
+
+
+def progress_updates() -> tuple[Callable[[dict[str, Any]], dict[str, Any]]]:
+    """Return functions from the statistics of a draw to what the columns show."""
+
+    def update_stats(stats):
+        return {
+            "kernel_accept": stats["accept"],
+            "kernel_scale": stats["proposal_scale"],
+            "kernel_stuck": stats["stuck_for"],
+            "failing": stats["stuck_for"] >= STUCK_AFTER,
+        }
+
+    return (update_stats,)
