@@ -49,7 +49,7 @@ def test_the_check_of_a_fit_finds_what_is_wrong(tmp_path, monkeypatch):
 
 
 def test_evidence_of_the_ring(tmp_path, monkeypatch):
-    # Exponential law of the squared distance with mean 50, and noise that is small beside it.
+    # Exponential distribution of the squared distance with mean 50, and noise that is small beside it.
     evidence = run("sample_smc(", tmp_path, monkeypatch)["ring"]["smc_stats"]["log_evidence"].values
     assert evidence == pytest.approx(-math.log(50) - 9 / 50, abs=0.2)
 

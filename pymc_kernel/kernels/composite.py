@@ -66,8 +66,8 @@ class Product:
 
     Notes
     -----
-    The kernel mean of a joint law under a product is that on the product space (Fukumizu et al. 2013, section 2). For
-    matrices, flattened to rows of points, :class:`~pymc_kernel.kernels.Linear` is the trace kernel tr(A B').
+    The kernel mean of a joint distribution under a product is that on the product space (Fukumizu et al. 2013, section
+    2). For matrices, flattened to rows of points, :class:`~pymc_kernel.kernels.Linear` is the trace kernel tr(A B').
     """
 
     kernels: Sequence

@@ -124,7 +124,7 @@ class Laplace(RadialKernel):
     smoothness: ClassVar[int] = 0
 
     def sample_frequencies(self, num_features, num_dims, rng):
-        """Return draws (num_features, d) of a multivariate Cauchy law."""
+        """Return draws (num_features, d) of a multivariate Cauchy distribution."""
         return _student_frequencies(1.0, num_features, num_dims, rng)
 
 

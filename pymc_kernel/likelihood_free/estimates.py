@@ -132,7 +132,7 @@ def log_normal_unbiased(simulated: np.ndarray, observed: np.ndarray) -> float:
     Parameters
     ----------
     simulated : ndarray (m, q)
-        Independent draws of that normal law, more than q + 3 of them.
+        Independent draws of that normal distribution, more than q + 3 of them.
     observed : ndarray (q,)
 
     Notes

@@ -1,4 +1,4 @@
-"""Kernel Stein discrepancies: do these draws fit the law whose scores they come with? On arrays.
+"""Kernel Stein discrepancies: do these draws fit the distribution whose scores they come with? On arrays.
 
 Floor: above ``kernels``, beside ``scores``; knows nothing of models. Draws are (n, d) or (chain, draw, d), scores are
 gradients of the log density there, of the same shape.

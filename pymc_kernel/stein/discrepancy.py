@@ -1,4 +1,7 @@
-"""Kernel Stein discrepancies of draws from the law whose scores they come with. Imports NumPy and lower floors only."""
+"""Kernel Stein discrepancies of draws from the distribution whose scores they come with.
+
+Imports NumPy and the lower floors only.
+"""
 
 import numpy as np
 
@@ -16,8 +19,8 @@ _LARGEST = 1e60  # whose fourth powers, in regressions on the kernel, are floati
 def default_kernel() -> RadialKernel:
     """Return the inverse multiquadric of length scale one, for standardised coordinates.
 
-    Unlike the Gaussian, whose discrepancy can vanish along draws that run away, it controls convergence in law, in
-    every dimension (Gorham and Mackey 2017).
+    Unlike the Gaussian, whose discrepancy can vanish along draws that run away, it controls convergence in distribution,
+    in every dimension (Gorham and Mackey 2017).
     """
     return InverseMultiquadric(1.0)
 
@@ -81,8 +84,8 @@ def ksd_shares(draws, scores, kernel=None, *, how: str = "straighten", weights=N
     """Return what each coordinate contributes to the squared discrepancy (V-statistic), shape (d,).
 
     The Stein operator acts on one coordinate at a time; each part is a squared discrepancy of its own, not
-    negative, and their sum is ``ksd_squared``. A part sees whether its coordinate's conditional law, given the others,
-    is right. Draws may have weights (n,) or (chain, draw), as in :func:`ksd_test`.
+    negative, and their sum is ``ksd_squared``. A part sees whether its coordinate's conditional distribution,
+    given the others, is right. Draws may have weights (n,) or (chain, draw), as in :func:`ksd_test`.
     """
     chains = as_chains(draws, scores)
     stein, _ = prepared(chains.draws, chains.scores, kernel, how)

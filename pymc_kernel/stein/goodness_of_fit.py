@@ -1,4 +1,4 @@
-"""Tests of draws against the law whose scores they come with, for chains and for independent draws.
+"""Tests of draws against the distribution whose scores they come with, for chains and for independent draws.
 
 Imports NumPy, SciPy and the lower floors only.
 """

@@ -26,7 +26,7 @@ class MMDTest:
         Root of the V-statistic.
     p_value : float
     null : ndarray (replicates,)
-        Values of ``mmd`` under equal laws.
+        Values of ``mmd`` under equal distributions.
     num_draws : tuple of int
         Of both samples, after thinning.
     thin : tuple of int
@@ -109,7 +109,7 @@ def mmd_test(
     flip_probability: float | str = "auto",
     rng: np.random.Generator | None = None,
 ) -> MMDTest:
-    """Test whether two samples come from the same law; draws of chains may be correlated.
+    """Test whether two samples come from the same distribution; draws of chains may be correlated.
 
     Parameters
     ----------
@@ -125,8 +125,8 @@ def mmd_test(
     Wild bootstrap: each draw's feature gets the sign process of its chain, centred over the sample, and enlarged by
     the variance that the centring takes away. Draws are thinned until no autocorrelation is above 1/4. The level needs
     some hundred effective draws in each sample: with 30 (600 draws of autocorrelation 0.9) a test at 5 % rejected 15 %
-    of equal laws, with 200 it rejected 8 %. Time O((n + m)^2 (d + R)); memory O(R (n + m)) and a block of 1,024 rows
-    of the kernel.
+    of equal distributions, with 200 it rejected 8 %. Time O((n + m)^2 (d + R)); memory O(R (n + m)) and a block of
+    1,024 rows of the kernel.
 
     References
     ----------

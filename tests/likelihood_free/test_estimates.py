@@ -51,11 +51,11 @@ def test_failures_count_as_zero():
 def test_synthetic_likelihood_is_the_normal_density():
     rng = np.random.default_rng(2)
     found = simulated(50, rng)
-    law = stats.multivariate_normal(found.mean(axis=0), np.cov(found.T))
-    assert log_synthetic(found, OBSERVED) == pytest.approx(law.logpdf(OBSERVED), rel=1e-10)
+    distribution = stats.multivariate_normal(found.mean(axis=0), np.cov(found.T))
+    assert log_synthetic(found, OBSERVED) == pytest.approx(distribution.logpdf(OBSERVED), rel=1e-10)
     shrunk = np.cov(found.T) * np.array([[1.0, 0.7], [0.7, 1.0]])
-    law = stats.multivariate_normal(found.mean(axis=0), shrunk)
-    assert log_synthetic(found, OBSERVED, 0.3) == pytest.approx(law.logpdf(OBSERVED), rel=1e-10)
+    distribution = stats.multivariate_normal(found.mean(axis=0), shrunk)
+    assert log_synthetic(found, OBSERVED, 0.3) == pytest.approx(distribution.logpdf(OBSERVED), rel=1e-10)
     assert log_synthetic(found[:2], OBSERVED) == -np.inf
 
 

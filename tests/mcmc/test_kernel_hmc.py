@@ -34,7 +34,7 @@ def surrogate_share(state):
 
 
 def misled(rng, estimator):
-    """A state whose surrogate was learnt from another law: wrong place, wrong scale, no bend."""
+    """A state whose surrogate was learnt from another distribution: wrong place, wrong scale, no bend."""
     config = kh.Config(estimator)
     state = kh.init(np.zeros(2), 0.0, config)
     points = rng.normal(size=(80, 2)) * [6.0, 4.0] + [2.0, 1.0]
@@ -280,7 +280,7 @@ def test_the_way_in_does_not_spoil_what_is_learnt(rng):
 
 
 def jagged(x):
-    """A normal law under a pattern far finer than any surrogate could learn from some hundred points."""
+    """A normal distribution under a pattern far finer than any surrogate could learn from some hundred points."""
     return -0.5 * x @ x + 2.0 * np.sin(40.0 * x).sum()
 
 

@@ -291,7 +291,7 @@ def test_nothing_is_learnt_after_tuning_unless_asked_for(name):
 
 def test_frozen_model_initvals_blocked_and_progress_bar(capsys):
     model = exact_model()
-    # Freezing turns the order of the variables round, so the draws are others; the law is the same.
+    # Freezing turns the order of the variables round, so the draws are others; the distribution is the same.
     frozen = sample(freeze_dims_and_data(model), pk.KAMH, cores=1, draws=6000, tune=1000)["posterior"]
     assert float(frozen["z"].mean()) == pytest.approx(-1.0, abs=5 * 0.5 / np.sqrt(300))
     assert float(frozen["x"].std()) == pytest.approx(2.0, abs=5 * 2.0 / np.sqrt(600))

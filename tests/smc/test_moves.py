@@ -19,7 +19,7 @@ def log_density(positions):
 
 
 def learnt_from_elsewhere(moves, rng):
-    """What moves learn from particles of another law: wrong place, wrong scale, no bend."""
+    """What moves learn from particles of another distribution: wrong place, wrong scale, no bend."""
     positions = rng.normal(size=(300, 2)) * [6.0, 4.0] + [2.0, 1.0]
     density = -0.5 * (((positions - [2.0, 1.0]) / [6.0, 4.0]) ** 2).sum(axis=1)
     particles = M.Evaluated(positions, np.zeros(300), density)

@@ -42,7 +42,7 @@ def test_level_for_correlated_draws(correlation):
 
 
 def test_null_of_independent_draws_by_gamma_equals_the_bootstrap(rng):
-    """Quantiles of the discrepancy. Replicates are right to about 1 %, the Gamma law to 5 % below and 1 % above."""
+    """Quantiles of the discrepancy. Replicates are right to about 1 %, the Gamma null to 5 % below and 1 % above."""
     draws = rng.standard_normal((300, 2))
     bootstrap = stein.ksd_test(draws, -draws, num_replicates=10_000, thin=1, flip_probability=0.5)
     gamma = stein.ksd_test(draws, -draws, null="gamma", thin=1, flip_probability=0.5)

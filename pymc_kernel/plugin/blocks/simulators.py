@@ -371,7 +371,7 @@ def MMDLikelihood(
     observed : array_like (n, ...)
         n exchangeable observations along the first axis.
     epsilon : float
-        Squared discrepancies below it count as near. Two samples of n from one law are about 2 / n apart.
+        Squared discrepancies below it count as near. Two samples of n from one distribution are about 2 / n apart.
     kernel : radial kernel, optional
         On observations; Gaussian at the median distance of the data by default.
     num_features : int

@@ -83,8 +83,8 @@ class LogDensity:
     def _install_reused(self):
         """Give the terms that asked for it seeds of which some are those of the current point.
 
-        The seeds are part of the chain's state, each with a uniform law of its own. To keep one or to draw it anew,
-        whatever the position, is a symmetric proposal, so the posterior of the position stays as it is.
+        The seeds are part of the chain's state, each with a uniform distribution of its own. To keep one or to draw it
+        anew, whatever the position, is a symmetric proposal, so the posterior of the position stays as it is.
         """
         self._tried = {}
         for key, (probability, count) in self._reuse.items():

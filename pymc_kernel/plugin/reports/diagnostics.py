@@ -44,7 +44,7 @@ class KSDReport:
     null : xarray.Dataset
         Squared discrepancies of each parameter under the null, with the dimension ``replicate``.
     conditional_on : tuple of str
-        Discrete variables, whose law is not tested.
+        Discrete variables, whose distribution is not tested.
     learned : LearnedScores or None
         What is known of the scores, where they are a surrogate's: ``num_values``, ``log_density_error``,
         ``score_error`` and more.
@@ -100,7 +100,8 @@ class KSDReport:
         if self.learned is not None:
             lines.append(f"  {self.learned}")
         if self.conditional_on:
-            lines.append(f"  given the discrete variables {', '.join(self.conditional_on)}, whose law is not tested")
+            names = ", ".join(self.conditional_on)
+            lines.append(f"  given the discrete variables {names}, whose distribution is not tested")
         table = self.table()
         return "\n".join([*lines, "", table.to_string(float_format=lambda x: f"{x:.3f}")])
 

@@ -118,7 +118,7 @@ def _has_valley(draws):
     if np.ptp(draws) == 0.0:
         return False
     draws = draws[:: -(-len(draws) // 2000)]
-    # Twice as narrow as the rule for normal laws, which smooths valleys away.
+    # Twice as narrow as the rule for normal distributions, which smooths valleys away.
     density = gaussian_kde(draws, lambda kde: kde.silverman_factor() / 2.0)
     grid = np.linspace(*np.quantile(draws, [0.001, 0.999]), 200)
     height = density(grid)

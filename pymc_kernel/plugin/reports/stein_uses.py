@@ -156,7 +156,7 @@ def mmd_test(
     thin: int | str = "auto",
     random_seed: RandomSeed = None,
 ) -> stein.MMDTest:
-    """Test whether two runs have the same law: the way out for models that have no score.
+    """Test whether two runs have the same distribution: the way out for models that have no score.
 
     Parameters
     ----------
