@@ -19,8 +19,8 @@ _LARGEST = 1e60  # whose fourth powers, in regressions on the kernel, are floati
 def default_kernel() -> RadialKernel:
     """Return the inverse multiquadric of length scale one, for standardised coordinates.
 
-    Unlike the Gaussian, whose discrepancy can vanish along draws that run away, it controls convergence in distribution,
-    in every dimension (Gorham and Mackey 2017).
+    Unlike the Gaussian, whose discrepancy can vanish along draws that run away, it controls convergence in
+    distribution, in every dimension (Gorham and Mackey 2017).
     """
     return InverseMultiquadric(1.0)
 
