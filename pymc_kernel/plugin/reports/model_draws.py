@@ -26,8 +26,8 @@ _ARGUMENTS = """data : DataTree or convertible
         From unconstrained draws of the continuous variables (n, d) to gradients of the log density there (n, d), where
         the model has none, or another distribution than the model's is to be tested. "surrogate" learns one from the
         log densities of the draws, for black boxes and estimated likelihoods: those that the run has in
-        ``sample_stats`` (``log_density`` of this package's steps, ``lp`` of NUTS), otherwise the model's at 1,000 draws at most; the
-        result says how far it is off at draws that it has not seen. Fewer draws cost fewer evaluations."""
+        ``sample_stats`` (``log_density`` of this package's steps, ``lp`` of NUTS), otherwise the model's at 1,000 draws
+        at most; the result says how far it is off at draws that it has not seen. Fewer draws cost fewer evaluations."""
 
 
 class ModelDraws:
