@@ -52,6 +52,17 @@ ARVIZ = {"arviz", "arviz_base", "arviz_plots", "arviz_stats", "xarray", "pandas"
 OUTSIDE_PLUGIN = OUTSIDE_BELOW | ARVIZ | {"cloudpickle", "pymc", "pytensor", "rich"}
 
 
+# The same for the rooms of the plugin. Blocks offer the steps to pm.sample, which have to know blocks: that one arrow
+# points up.
+ROOMS = {
+    "blocks": {"model", "samplers"},
+    "model": {"blocks"},
+    "reports": {"blocks", "model"},
+    "samplers": {"blocks", "model", "reports"},
+    "simulation": {"blocks", "model", "reports"},
+}
+
+
 def floor_of(path):
     part = path.relative_to(PACKAGE).parts[0]
     return part.removesuffix(".py")
@@ -83,3 +94,20 @@ def test_imports_run_downward(path):
             assert parts[1] == floor or parts[1] in MAY_IMPORT[floor], f"{path.name} reaches up or sideways: {module}"
         else:
             assert parts[0] in outside | sys.stdlib_module_names, f"{path.name} imports {module}"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "plugin").rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_rooms_of_the_plugin_are_apart(path):
+    room = path.relative_to(PACKAGE / "plugin").parts[0].removesuffix(".py")
+    for module in imported(path):
+        parts = module.split(".")
+        if parts[:2] == ["pymc_kernel", "plugin"] and len(parts) > 2 and parts[2] in ROOMS:
+            assert parts[2] == room or parts[2] in ROOMS.get(room, set()), f"{room} reaches into {module}"
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_private_names_stay_in_their_module(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("pymc_kernel"):
+            private = [alias.name for alias in node.names if alias.name.startswith("_")]
+            assert not private, f"{path.name} imports {', '.join(private)} of {node.module}"

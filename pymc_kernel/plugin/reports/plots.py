@@ -12,7 +12,7 @@ from arviz_plots import visuals
 from matplotlib.axes import Axes
 
 from pymc_kernel.embeddings import Calibration, KernelBayesRule
-from pymc_kernel.plugin.reports import statistics
+from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, grid_arguments
 
 __all__ = ["plot_calibration", "plot_score", "plot_smc"]

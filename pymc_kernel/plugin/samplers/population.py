@@ -6,19 +6,19 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from arviz_base import from_dict
-from arviz_stats.base import array_stats
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed
+from pymc_kernel.plugin.model.groups import constant_groups
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import prior_positions
 from pymc_kernel.plugin.model.scores import compile_scores
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions
-from pymc_kernel.plugin.reports import statistics
-from pymc_kernel.plugin.simulation.simulate import constant_groups
+from pymc_kernel.plugin.weights import pareto_shape
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
 from pymc_kernel.smc.weights import log_mean_exp, normalised, resample
@@ -216,17 +216,6 @@ def _tree(model, results, draws):
     everything = {name: node.to_dataset() for name, node in tree.children.items()}
     extra |= constant_groups(model, coords, dims)
     return xr.DataTree.from_dict({**everything, statistics.PMC_GROUP: told, **extra})
-
-
-def pareto_shape(log_weights):
-    """Return the shape of the tail of the weights by ArviZ; infinity where there are too few to tell."""
-    finite = log_weights[log_weights > -np.inf]
-    try:
-        # ArviZ takes log likelihoods that are left out, the negative of log weights.
-        shape = float(array_stats.psislw(finite.max() - finite)[1])
-    except ValueError:
-        return np.inf
-    return np.inf if np.isnan(shape) else shape
 
 
 def _stacked(chains):

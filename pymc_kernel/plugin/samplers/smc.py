@@ -12,10 +12,10 @@ from pymc.smc.kernels import SMC_KERNEL
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import kameleon
 from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import check_keywords, keywords_of
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import prior_expression, with_finite_columns
-from pymc_kernel.plugin.reports import statistics
 from pymc_kernel.smc import moves, tempering
 from pymc_kernel.smc.hamiltonian import Hamiltonian
 

@@ -11,10 +11,9 @@ from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.local import NUM_REPLICATES, miscalibration, moments_of, posterior_near, representative
 from pymc_kernel.embeddings.local_check import misfit
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
+from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.model.priors import prior_density
-from pymc_kernel.plugin.reports import statistics
-from pymc_kernel.plugin.samplers.population import pareto_shape
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,
     check_whole,
@@ -27,6 +26,7 @@ from pymc_kernel.plugin.simulation.pairs import (
 )
 from pymc_kernel.plugin.simulation.trust import findings, typicality, warn_of_findings
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
+from pymc_kernel.plugin.weights import pareto_shape
 
 __all__ = ["sample_kbr"]
 

@@ -11,10 +11,9 @@ from arviz import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 
 from pymc_kernel.plugin.blocks.likelihoods import block_of
+from pymc_kernel.plugin.model.groups import constant_groups, observed_group
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, unconstrained_draws
 from pymc_kernel.plugin.simulation.simulate import (
-    constant_groups,
-    observed_group,
     observed_values,
     refuse_parts_of_the_data,
     simulate,

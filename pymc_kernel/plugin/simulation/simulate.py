@@ -12,8 +12,7 @@ import cloudpickle
 import numpy as np
 import pymc as pm
 import xarray as xr
-from arviz import from_dict
-from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants
+from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
@@ -33,10 +32,9 @@ from pymc_kernel.parallel import leave_one_thread
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.model.forward import ForwardSampler, can_be_drawn, forward_graph
+from pymc_kernel.plugin.model.groups import constant_groups, observed_group
 
 __all__ = [
-    "constant_groups",
-    "observed_group",
     "observed_values",
     "refuse_parts_of_the_data",
     "simulate",
@@ -203,21 +201,6 @@ def observed_values(model: pm.Model, dtype: type | None = float) -> dict[str, np
     """Return the data of a model, name -> array."""
     data = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
     return {name: np.asarray(v.data if hasattr(v, "data") else v.eval(), dtype=dtype) for name, v in data.items()}
-
-
-def constant_groups(model: pm.Model, coords: dict, dims: dict) -> dict[str, xr.Dataset]:
-    """Return the group ``constant_data``, as PyMC's samplers write it, by its name; nothing without ``pm.Data``."""
-    constants = find_constants(model)
-    if not constants:
-        return {}
-    tree = from_dict({"constant_data": constants}, coords=coords, dims=dims, sample_dims=[])
-    return {"constant_data": tree["constant_data"].to_dataset()}
-
-
-def observed_group(data: dict[str, np.ndarray], coords: dict, dims: dict) -> xr.Dataset:
-    """Return the group ``observed_data``."""
-    tree = from_dict({"observed_data": data}, coords=coords, dims=dims, sample_dims=[])
-    return tree["observed_data"].to_dataset()
 
 
 def _given_values(given, graph):

@@ -1,0 +1,24 @@
+"""Groups of a DataTree that hold the data of a model, as PyMC's samplers write them."""
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from arviz_base import from_dict
+from pymc.backends.arviz import find_constants
+
+__all__ = ["constant_groups", "observed_group"]
+
+
+def constant_groups(model: pm.Model, coords: dict, dims: dict) -> dict[str, xr.Dataset]:
+    """Return the group ``constant_data``, as PyMC's samplers write it, by its name; nothing without ``pm.Data``."""
+    constants = find_constants(model)
+    if not constants:
+        return {}
+    tree = from_dict({"constant_data": constants}, coords=coords, dims=dims, sample_dims=[])
+    return {"constant_data": tree["constant_data"].to_dataset()}
+
+
+def observed_group(data: dict[str, np.ndarray], coords: dict, dims: dict) -> xr.Dataset:
+    """Return the group ``observed_data``."""
+    tree = from_dict({"observed_data": data}, coords=coords, dims=dims, sample_dims=[])
+    return tree["observed_data"].to_dataset()
