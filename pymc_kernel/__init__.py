@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from pymc_kernel.plugin.reports.stein_uses import expectation, mmd_test, stein_thin
     from pymc_kernel.plugin.samplers.pooled import sample_khmc
     from pymc_kernel.plugin.samplers.population import sample_pmc
-    from pymc_kernel.plugin.samplers.smc import ASMC, KASMC, RWSMC, KernelHMCSMC, sample_smc, smc_stats
+    from pymc_kernel.plugin.samplers.smc import sample_smc, smc_stats
+    from pymc_kernel.plugin.samplers.smc_kernels import ASMC, KASMC, RWSMC, KernelHMCSMC
     from pymc_kernel.plugin.samplers.step_methods import KAMH, AdaptiveMetropolis, KernelHMC, register_step_methods
     from pymc_kernel.plugin.simulation.features import LearntFeatures
     from pymc_kernel.plugin.simulation.kbr import sample_kbr
@@ -87,10 +88,8 @@ _WHERE = {
     **dict.fromkeys(("plot_calibration", "plot_score", "plot_smc"), "pymc_kernel.plugin.reports.plots"),
     **dict.fromkeys(("plot_ksd", "plot_ksd_evolution", "plot_stein_thin"), "pymc_kernel.plugin.reports.stein_plots"),
     "plot_density": "pymc_kernel.plugin.reports.density_plot",
-    **dict.fromkeys(
-        ("ASMC", "KASMC", "KernelHMCSMC", "RWSMC", "sample_smc", "smc_stats"),
-        "pymc_kernel.plugin.samplers.smc",
-    ),
+    **dict.fromkeys(("ASMC", "KASMC", "KernelHMCSMC", "RWSMC"), "pymc_kernel.plugin.samplers.smc_kernels"),
+    **dict.fromkeys(("sample_smc", "smc_stats"), "pymc_kernel.plugin.samplers.smc"),
     "sample_pmc": "pymc_kernel.plugin.samplers.population",
     "LearntFeatures": "pymc_kernel.plugin.simulation.features",
     **dict.fromkeys(("KernelABC", "MMDLikelihood", "SyntheticLikelihood"), "pymc_kernel.plugin.blocks.simulators"),

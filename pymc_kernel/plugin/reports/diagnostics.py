@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import arviz as az
@@ -18,8 +18,9 @@ from pymc_kernel.errors import NoGradientError
 from pymc_kernel.kernels import Kernel
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.reports.findings import chains_of, in_words, separated
+from pymc_kernel.plugin.reports.ksd_report import KSDReport
 from pymc_kernel.plugin.reports.model_draws import choose, document_arguments, list_sample_dims, read_draws
-from pymc_kernel.plugin.reports.surrogate_scores import ADVICE, LearnedScores
+from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.stein.draws import as_chains, choose_thinning
 
 __all__ = ["KSDReport", "diagnose", "ksd", "ksd_test", "summary"]
@@ -27,83 +28,6 @@ __all__ = ["KSDReport", "diagnose", "ksd", "ksd_test", "summary"]
 _KINDS_WITH_DIAGNOSTICS = ("all", "diagnostics", "all_median", "diagnostics_median")
 _ATTRIBUTES = ("ksd", "ksd_null_low", "ksd_null_high", "ksd_p", "ksd_thin", "ksd_flip_probability")
 _LEVEL = 0.05  # at which two tests by a surrogate must agree
-
-
-@dataclass(frozen=True)
-class KSDReport:
-    """A test of draws against a model: ``print`` it.
-
-    Attributes
-    ----------
-    test : pymc_kernel.stein.KSDTest
-        The joint result: ``ksd``, ``p_value``, ``null``, ``null_quantiles``, ``thin``, ``flip_probability``.
-    shares, p_values : xarray.Dataset
-        Of each parameter: its part of the squared discrepancy, and the p-value of its own test. A variable whose
-        transform changes its shape (a simplex, a covariance) has one number for all of it; its p-value is the smallest
-        of its coordinates' times their number.
-    null : xarray.Dataset
-        Squared discrepancies of each parameter under the null, with the dimension ``replicate``.
-    conditional_on : tuple of str
-        Discrete variables, whose distribution is not tested.
-    learned : LearnedScores or None
-        What is known of the scores, where they are a surrogate's: ``num_values``, ``log_density_error``,
-        ``score_error`` and more.
-    unjudged : str
-        Why the draws cannot be judged by that surrogate; empty where they can. The p-values are NaN then.
-    """
-
-    test: stein.KSDTest
-    shares: xr.Dataset
-    p_values: xr.Dataset
-    null: xr.Dataset
-    conditional_on: tuple[str, ...]
-    learned: LearnedScores | None = None
-    unjudged: str = ""
-
-    @property
-    def p_value(self) -> float:
-        """Of the joint test; NaN where the draws cannot be judged."""
-        return np.nan if self.unjudged else self.test.p_value
-
-    def verdict(self, level: float = 0.05) -> str:
-        """Return "misfit", "no misfit detected" or "cannot be judged"."""
-        if self.unjudged:
-            return "cannot be judged"
-        return "misfit" if self.p_value < level else "no misfit detected"
-
-    @property
-    def ksd(self) -> float:
-        """The discrepancy, to be compared with ``test.null_quantiles``."""
-        return self.test.ksd
-
-    def table(self):
-        """Return shares and p-values as a data frame, a row each parameter, the largest share first.
-
-        ``ksd_p_holm`` are p-values corrected for the number of parameters: the smallest is below 5 % in 5 % of all
-        tables of right draws.
-        """
-        stacked = xr.concat([self.shares, self.p_values], dim=xr.DataArray(["ksd", "ksd_p"], dims="summary"))
-        frame = dataset_to_dataframe(stacked, sample_dims=["summary"]).T
-        frame["ksd_p_holm"] = stein.holm(frame["ksd_p"].to_numpy())
-        return frame.sort_values("ksd", ascending=False, kind="stable")
-
-    def __str__(self):
-        test = self.test
-        low, high = test.null_quantiles
-        lines = [
-            "Kernel Stein discrepancy of the draws from the model",
-            f"  ksd {test.ksd:.3g}; draws from the model would have {low:.3g} to {high:.3g} (90 %)",
-            f"  cannot be judged: {self.unjudged}" if self.unjudged else f"  p-value {test.p_value:.3g}",
-            f"  {test.num_draws} draws left after thinning, one in {test.thin} of each chain; signs flip with "
-            f"probability {test.flip_probability:g}",
-        ]
-        if self.learned is not None:
-            lines.append(f"  {self.learned}")
-        if self.conditional_on:
-            names = ", ".join(self.conditional_on)
-            lines.append(f"  given the discrete variables {names}, whose distribution is not tested")
-        table = self.table()
-        return "\n".join([*lines, "", table.to_string(float_format=lambda x: f"{x:.3f}")])
 
 
 @document_arguments

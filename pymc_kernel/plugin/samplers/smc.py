@@ -1,338 +1,21 @@
-"""Kernels for ``pm.sample_smc``: nothing here but the handing over between PyMC and ``pymc_kernel.smc``."""
+"""``pm.sample_smc`` with kernels of this package, and its statistics made tidy."""
 
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pymc.smc.kernels import SMC_KERNEL
 
-from pymc_kernel.kernels import Gaussian, Kernel
-from pymc_kernel.mcmc import kameleon
-from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import check_keywords, keywords_of
-from pymc_kernel.plugin.model.particle_density import compile_particle_density
-from pymc_kernel.plugin.model.priors import prior_expression, with_finite_columns
-from pymc_kernel.smc import moves, tempering
-from pymc_kernel.smc.hamiltonian import Hamiltonian
+from pymc_kernel.plugin.samplers.smc_kernels import EPSILON, KernelHMCSMC, ParticleKernel
 
-__all__ = ["ASMC", "KASMC", "RWSMC", "KernelHMCSMC", "sample_smc", "smc_stats"]
+__all__ = ["sample_smc", "smc_stats"]
 
-_STATS = {
-    statistics.ESS_SHARE: "effective_share",
-    "distinct_ancestors": "distinct_share",
-    statistics.ACCEPT: "acceptance",
-    "surrogate_accept": "surrogate_acceptance",
-    statistics.CORRELATION: "correlation",
-    statistics.MOVES: "num_moves",
-    "proposal_scale": "scale",
-    "evaluations": "num_evaluations",
-    statistics.LOG_EVIDENCE_INCREMENT: "log_evidence_increment",
-}
-_EPSILON = "epsilon_"
 _HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # no arguments of a user
 _FEW_DISTINCT = 0.02
 _STILL_CORRELATED = 0.7  # largest correlation of particles with where they began a stage that needs no warning
-
-
-class _Kernel(SMC_KERNEL):
-    """What all kernels share; a subclass builds its ``moves``.
-
-    PyMC's own evaluation, one particle and one function at a time, is replaced by one vectorised call.
-    """
-
-    stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
-        "log_marginal_likelihood": (float, []),
-        "beta": (float, []),
-        **{name: (float, []) for name in _STATS},
-    }
-
-    def __init__(
-        self, moves, *args, threshold=0.5, schedule=None, min_moves=4, max_moves=None, correlation=0.2, waste_free=True,
-        executor=None, compile_kwargs=None, **kwargs,
-    ):  # fmt: skip
-        self.config = tempering.Config(
-            moves=moves,
-            threshold=threshold,
-            schedule=None if schedule is None else tuple(float(b) for b in schedule),
-            min_moves=min_moves,
-            max_moves=max_moves,
-            correlation=correlation,
-            waste_free=waste_free,
-        )
-        model = pm.modelcontext(kwargs.get("model"))
-        # Before anything is compiled twice: what cannot be sampled is refused here.
-        self.evaluate = compile_particle_density(model, type(self).__name__, compile_kwargs)
-        self.evaluate.executor = executor
-        if self.evaluate.estimated and isinstance(moves, Hamiltonian):
-            self.config = replace(self.config, moves=replace(moves, noisy=True))
-        # PyMC's own functions are never called.
-        super().__init__(*args, threshold=threshold, compile_kwargs={"mode": "FAST_COMPILE"}, **kwargs)
-        self._epsilons = {v.name: np.asarray(v.tag.epsilon) for v in model.observed_RVs if hasattr(v.tag, "epsilon")}
-        self._simulations = {
-            f"num_simulations_{v.name}": v.tag.num_simulations
-            for v in model.observed_RVs
-            if hasattr(v.tag, "num_simulations")
-        }
-        # Where a variable has an initval, PyMC would put all particles there.
-        self._prior_expression = prior_expression(model)
-        num_dims = sum(size for _, size in self.var_info.values())
-        if self.draws < 2 * num_dims + 2:
-            raise ValueError(
-                f"{self.draws} particles are too few for {num_dims} parameters: their "
-                "covariance has no inverse. Take draws= at least twice as many as parameters, better some hundred."
-            )
-
-    def set_rng(self, rng):
-        """Take the generator of a chain; the noise of estimated likelihoods comes from it too."""
-        self.rng = rng
-        self.evaluate.seed(rng)
-
-    def _initialize_kernel(self):
-        if self.start:
-            self.tempered_posterior = self._given(self.start)
-        else:
-            drawn = self.initialize_population()
-            columns = [np.reshape(drawn[name], (self.draws, -1)) for name in self.var_info]
-            self.tempered_posterior = with_finite_columns(np.concatenate(columns, axis=1).astype(float), self.rng)
-        if not np.isfinite(self.tempered_posterior).all():
-            raise ValueError("some starting particles are not finite; check the prior, or start=.")
-        prior, likelihood = self.evaluate(self.tempered_posterior)
-        self._state = tempering.init(moves.Evaluated(self.tempered_posterior, prior, likelihood))
-        self._hand_over()
-
-    def _given(self, start):
-        """Return the particles of a dictionary of value variables as an array (draws, d)."""
-        columns = []
-        for name, (shape, _) in self.var_info.items():
-            if name not in start:
-                raise ValueError(
-                    f"start has no {name}; it needs {', '.join(self.var_info)}, on the unconstrained scale."
-                )
-            values = np.asarray(start[name], dtype=float)
-            if values.shape != (self.draws, *shape):
-                raise ValueError(f"start[{name!r}] must have shape {(self.draws, *shape)}, got {values.shape}.")
-            columns.append(values.reshape(self.draws, -1))
-        return np.concatenate(columns, axis=1)
-
-    def _hand_over(self):
-        """Show PyMC the particles."""
-        self.tempered_posterior, self.prior_logp, self.likelihood_logp = self._state.particles
-        self.tempered_posterior_logp = self._state.particles.log_density(self.beta)
-
-    def update_beta_and_weights(self):
-        """Choose the next inverse temperature and weight all states of the last stage by it."""
-        self.iteration += 1
-        self._chosen = tempering.choose_temperature(self._state, self.config)
-        self.beta, self.weights, gained = self._chosen
-        self.log_marginal_likelihood += gained
-
-    def resample(self):
-        """Leave resampling to :meth:`mutate`: ancestors come from all states of the last stage."""
-
-    def mutate(self):
-        """Resample and move the particles."""
-        with one_blas_thread:
-            self._state, self._info = tempering.rejuvenate(
-                self.rng, self._state, self.evaluate, self._chosen, self.config
-            )
-        self._hand_over()
-
-    def sample_stats(self):
-        """Return what the stage reports."""
-        return {
-            "log_marginal_likelihood": self.log_marginal_likelihood if self.beta == 1 else np.nan,
-            "beta": self.beta,
-            **{name: float(getattr(self._info, field)) for name, field in _STATS.items()},
-        }
-
-    def sample_settings(self):
-        """Return the settings, for the attributes of the result."""
-        return {
-            "_n_draws": self.draws,
-            "threshold": self.config.threshold,
-            "smc_kernel": type(self).__name__,
-            "waste_free": int(self.config.waste_free),
-            "surrogate": int(isinstance(self.config.moves, tempering.Hamiltonian)),
-            **self._simulations,
-            **{f"{_EPSILON}{name}": _spreads(factor) for name, factor in self._epsilons.items()},
-        }
-
-
-def _spreads(factor):
-    """Return the standard deviations of the kernel of an ABC block, from them or from a factor of the covariance."""
-    return factor if factor.ndim == 1 else np.sqrt((factor**2).sum(axis=1))
-
-
-class RWSMC(_Kernel):
-    """Plain random-walk moves for ``pm.sample_smc``: covariance nu^2 I on the unconstrained scale, a baseline.
-
-    Parameters
-    ----------
-    scale : float, optional
-        nu, fixed; 2.38 / sqrt(d) by default.
-    kwargs
-        As of :class:`KernelHMCSMC`.
-    """
-
-    def __init__(self, *args: Any, scale: float | None = None, **kwargs: Any) -> None:
-        walk = moves.Walk(learn_covariance=False, learn_scale=False, scale=scale)
-        super().__init__(walk, *args, **kwargs)
-
-
-class ASMC(_Kernel):
-    """Random-walk moves along the covariance of the particles for ``pm.sample_smc`` (Fearnhead and Taylor 2013).
-
-    Each quarter of the particles moves along the covariance of the others: along its own it would draw together, and
-    the evidence of few particles would be too large.
-
-    Parameters
-    ----------
-    scale : float, optional
-        nu at the start; 2.38 / sqrt(d) by default, then learnt from the mean acceptance.
-    target_accept : float
-    learning_rate : float, optional
-        Of the Robbins-Monro steps on log nu, one for each move of all particles; t^-1/2 by default.
-    kwargs
-        As of :class:`KernelHMCSMC`.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        scale: float | None = None,
-        target_accept: float = 0.234,
-        learning_rate: float | None = None,
-        **kwargs: Any,
-    ) -> None:
-        walk = moves.Walk(scale=scale, target_accept=target_accept, learning_rate=learning_rate)
-        super().__init__(walk, *args, **kwargs)
-
-
-class KASMC(_Kernel):
-    """Kernel adaptive moves for ``pm.sample_smc``: the local covariance of Kameleon at every particle.
-
-    Strathmann 2018, section 5.2.1. Adaptation never has to stop: each stage learns from the particles of the last, for
-    each quarter of them from the others, without which the evidence of few particles would be too large.
-
-    Parameters
-    ----------
-    proposal_kernel : pymc_kernel.kernels.Kernel, optional
-        Gaussian with the median heuristic by default.
-    subsample_size : int
-        m, the particles that shape the proposals. A pass over n particles costs O(n m d^2), on all cores.
-    isotropic_share, gamma, scale, target_accept
-        As of :class:`KAMH`.
-    whiten : bool or str
-        ``"local"``: the kernel acts in coordinates in which the particles' neighbourhoods have unit covariance on the
-        average, so that steps are thin where a ridge is thin, however bent or far apart its parts are. True for unit
-        covariance of all particles, False for the coordinates as they are.
-    learning_rate : float, optional
-        As of :class:`ASMC`.
-    kwargs
-        As of :class:`KernelHMCSMC`.
-
-    Examples
-    --------
-    >>> import pymc as pm, pymc_kernel as pk
-    >>> with pm.Model():
-    ...     x = pm.Normal("x", shape=2)
-    ...     pm.Normal("y", x[0] ** 2 + x[1], 0.1, observed=1.0)
-    ...     idata = pm.sample_smc(kernel=pk.KASMC, progressbar=False)  # doctest: +SKIP
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        proposal_kernel: Kernel | None = None,
-        subsample_size: int = 1000,
-        isotropic_share: float = 0.5,
-        gamma: float | None = None,
-        scale: float | None = None,
-        target_accept: float = 0.234,
-        whiten: bool | str = "local",
-        learning_rate: float | None = None,
-        **kwargs: Any,
-    ) -> None:
-        config = kameleon.Config(
-            kernel=Gaussian("median") if proposal_kernel is None else proposal_kernel,
-            subsample_size=subsample_size,
-            isotropic_share=isotropic_share,
-            gamma=gamma,
-            scale=scale,
-            target_accept=target_accept,
-            whiten=whiten,
-        )
-        super().__init__(moves.Kameleon(config, learning_rate), *args, **kwargs)
-
-
-class KernelHMCSMC(_Kernel):
-    """Hamiltonian moves along a learnt surrogate for ``pm.sample_smc``: the fewest evaluations of the likelihood.
-
-    The surrogate is fitted anew at each temperature to everything evaluated so far, prior and likelihood apart; a move
-    is a chain of trajectories on it and costs one evaluation.
-
-    Parameters
-    ----------
-    surrogate : str or estimator
-        ``"values"``, regression on the log densities evaluated; or an estimator of ``pymc_kernel.scores`` that
-        matches scores, which learns from the particles alone.
-    exploring_share : float
-        Share of random-walk moves, in (0, 1].
-    max_steps : int
-        Longest trajectory in leapfrog steps. Steps cost microseconds, no evaluation.
-    threshold : float
-        Effective share of the particles after a step of temperature, in (0, 1); larger means more stages.
-    schedule : sequence of float, optional
-        Fixed inverse temperatures instead, increasing to 1.
-    min_moves, max_moves : int
-        Moves of every particle at a temperature, one evaluation each: at least, and at most; at most three a dimension
-        by default, and no less than twenty.
-    correlation : float
-        The moves of a stage end when no coordinate is more correlated than this with where it began.
-    waste_free : bool
-        Whether states before a stage's last take part in weights and evidence, where they are as far from the
-        first as the last: it costs nothing (after Dau and Chopin 2022).
-    executor : concurrent.futures.Executor, optional
-        Processes that evaluate batches of particles, for dear likelihoods (threads would take turns). It is used with
-        ``cores=1``; chains in processes of their own evaluate there.
-    kwargs
-        From ``pm.sample_smc``.
-
-    Notes
-    -----
-    A likelihood known through unbiased estimates keeps the estimate of every particle, and the evidence stays
-    unbiased up to the adaptation, which measures as nothing (``case_studies.benchmarks.evidence_bias``). Surrogates
-    take seconds a stage: for likelihoods of microseconds take
-    :class:`KASMC` or :class:`ASMC`.
-
-    Examples
-    --------
-    >>> import pymc as pm, pymc_kernel as pk
-    >>> with pm.Model():
-    ...     x = pm.Normal("x", shape=2)
-    ...     pm.Normal("y", x[0] ** 2 + x[1], 0.1, observed=1.0)
-    ...     idata = pm.sample_smc(1000, kernel=pk.KernelHMCSMC, progressbar=False)  # doctest: +SKIP
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        surrogate: Any = "values",
-        exploring_share: float = 0.1,
-        max_steps: int = 30,
-        **kwargs: Any,
-    ) -> None:
-        if surrogate == "values":
-            proposal = Hamiltonian(exploring_share=exploring_share, max_steps=max_steps)
-        elif callable(getattr(surrogate, "fit", None)):
-            proposal = Hamiltonian(surrogate, exploring_share, max_steps)
-        else:
-            raise ValueError(f'surrogate must be "values" or an estimator of pymc_kernel.scores, got {surrogate!r}.')
-        super().__init__(proposal, *args, **kwargs)
 
 
 def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) -> xr.DataTree:
@@ -352,7 +35,7 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
     DataTree
         As from ``pm.sample_smc``, with ``smc_stats`` from :func:`smc_stats` in place of its ragged ``sample_stats``.
     """
-    if not (isinstance(kernel, type) and issubclass(kernel, _Kernel)):
+    if not (isinstance(kernel, type) and issubclass(kernel, ParticleKernel)):
         raise TypeError(f"kernel must be one of pk.KernelHMCSMC, pk.KASMC, pk.ASMC, pk.RWSMC, got {kernel!r}.")
     own = set().union(*(keywords_of(c.__init__) for c in kernel.__mro__ if c is not object))
     advice = "It takes the arguments of pm.sample_smc and those of its kernel, see help(pk.KernelHMCSMC)."
@@ -396,10 +79,10 @@ def smc_stats(idata: xr.DataTree) -> xr.DataTree:
     data["num_stages"] = ("chain", np.array(last) + 1)
     coords = {"chain": idata["posterior"]["chain"].values, statistics.STAGE: np.arange(stages)}
     settings = {name: value for name, value in told.attrs.items() if value is not None}
-    for name in [n for n in settings if n.startswith(_EPSILON)]:
+    for name in [n for n in settings if n.startswith(EPSILON)]:
         final = np.atleast_1d(settings.pop(name))
         widths = final / np.sqrt(data[statistics.INVERSE_TEMPERATURE][1][:, :, None])
-        data[name] = (("chain", statistics.STAGE, f"{name.removeprefix(_EPSILON)}_summary"), widths)
+        data[name] = (("chain", statistics.STAGE, f"{name.removeprefix(EPSILON)}_summary"), widths)
     tidy = xr.Dataset(data, coords=coords, attrs=settings)
     _warn(tidy)
     groups = {name: node.to_dataset() for name, node in idata.children.items() if name != "sample_stats"}

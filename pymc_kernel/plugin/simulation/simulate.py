@@ -1,14 +1,9 @@
 """Simulations of a model at scale: in batches, over any executor, into a store that a killed run goes on with."""
 
-import hashlib
-import threading
-import uuid
 import warnings
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import NamedTuple
 
-import cloudpickle
 import numpy as np
 import pymc as pm
 import xarray as xr
@@ -16,23 +11,18 @@ from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.likelihood_free import (
     ArraySpec,
     DiskStore,
     Status,
-    WorkersLost,
     open_store,
-    raising_failures,
-    run_batches,
-    simulate_once,
 )
-from pymc_kernel.parallel import leave_one_thread
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
-from pymc_kernel.plugin.model.forward import ForwardSampler, can_be_drawn, forward_graph
+from pymc_kernel.plugin.model.forward import can_be_drawn, forward_graph
 from pymc_kernel.plugin.model.groups import constant_groups, observed_group
+from pymc_kernel.plugin.simulation.jobs import STATUS, Job, Worker, run
 
 __all__ = [
     "observed_values",
@@ -41,8 +31,6 @@ __all__ = [
     "warn_of_potentials",
 ]
 
-_STATUS = "simulation_stats/status"
-_LOCAL = threading.local()  # the sampler that this thread used last: compiled functions are not to be shared
 _PROBE = 0  # the seed of the draw that tells the shapes
 
 
@@ -139,15 +127,15 @@ def simulate(
     graph = forward_graph(model)
     parameters = None if given is None else _given_values(given, graph)
     draws = _number_of_draws(draws, parameters)
-    worker = _Worker(graph, compile_kwargs, executor)
+    worker = Worker(graph, compile_kwargs, executor)
     coords, dims = coords_and_dims_for_inferencedata(model)
     specs = _specs(model, graph, worker.sampler(), parameters, dims)
     identity = {"seed": None if random_seed is None else str(_entropy(random_seed))} | model_fingerprint(graph)
     identity["parameters"] = "prior" if parameters is None else array_fingerprint(parameters)
     fresh = {"seed": str(_entropy(None))}
     keeper, made = open_store(store, specs, coords, draws, batch_size, identity, fresh)
-    job = _Job(worker, specs, keeper.batch_size, int(made["seed"]), timeout, retries)
-    first_error = _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
+    job = Job(worker, specs, keeper.batch_size, int(made["seed"]), timeout, retries)
+    first_error = run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
     return _tree(keeper, store, specs, coords, dims, model, max_failures, first_error)
 
 
@@ -246,128 +234,13 @@ def _specs(model, graph, sampler, parameters, dims):
         specs[f"prior/{variable.name}"] = _spec(variable.name, values.shape[1:], str(values.dtype), dims, fill)
     for name, data in observed_values(model).items():
         specs[f"prior_predictive/{name}"] = _spec(name, data.shape, "float64", dims, np.nan)
-    specs[_STATUS] = ArraySpec((), "int8", (), int(Status.NOT_RUN))
+    specs[STATUS] = ArraySpec((), "int8", (), int(Status.NOT_RUN))
     return specs
 
 
 def _spec(name, shape, dtype, dims, fill):
     known = dims.get(name) or [None] * len(shape)
     return ArraySpec(shape, dtype, tuple(d or f"{name}_dim_{i}" for i, d in enumerate(known)), fill)
-
-
-class _Worker:
-    """The model as a worker gets it: pickled once, compiled once in each thread that asks."""
-
-    def __init__(self, graph, compile_kwargs, executor):
-        try:
-            self.payload = cloudpickle.dumps((graph, compile_kwargs))
-            self.key = hashlib.sha256(self.payload).hexdigest()
-        except Exception as error:
-            if executor is not None:
-                raise TypeError(
-                    f"the model, with its simulators, cannot be sent to workers: {error}. Let the simulator open what "
-                    "cannot be pickled when it is called, or use executor=None."
-                ) from error
-            self.key = uuid.uuid4().hex
-            _LOCAL.key, _LOCAL.sampler = self.key, ForwardSampler(graph, compile_kwargs)
-
-    def sampler(self) -> ForwardSampler:
-        if getattr(_LOCAL, "key", None) != self.key:
-            _LOCAL.sampler = ForwardSampler(*cloudpickle.loads(self.payload))
-            _LOCAL.key = self.key
-        return _LOCAL.sampler
-
-
-class _Job(NamedTuple):
-    """What all batches have in common."""
-
-    worker: _Worker
-    specs: dict[str, ArraySpec]
-    batch_size: int
-    entropy: int
-    timeout: float | None
-    retries: int
-
-
-def _simulate_batch(job, index, size, parameters):
-    """Return the arrays of a batch and the text of its first error; runs in a worker."""
-    sampler = job.worker.sampler()
-    free = sampler.prior(job.entropy, index, size, job.batch_size) if parameters is None else parameters
-    of_prior, of_data = ([n for n in job.specs if n.startswith(f"{g}/")] for g in ("prior", "prior_predictive"))
-    arrays = dict(zip(of_prior, [*free, *sampler.derived(free)], strict=True))
-    if sampler.is_vectorized:
-        try:
-            data = sampler.data(free, job.entropy, index)
-        except Exception:
-            pass  # draw by draw, it is seen which of them it is
-        else:
-            is_finite = [np.isfinite(values).reshape(size, -1).all(axis=1) for values in data]
-            status = np.where(np.all(is_finite, axis=0), Status.SUCCEEDED, Status.NOT_FINITE)
-            return arrays | dict(zip(of_data, data, strict=True)) | {_STATUS: status}, None
-    kept = {name: np.full((size, *job.specs[name].shape), np.nan) for name in of_data}
-    status, first_error = np.empty(size, dtype=np.int8), None
-    with raising_failures():
-        for row, simulate_data in enumerate(sampler.each_data(free, job.entropy, index)):
-            status[row], data, error = simulate_once(simulate_data, job.timeout, job.retries)
-            for name, values in zip(kept, data or (), strict=bool(data)):
-                kept[name][row] = values
-            if error is not None and first_error is None:
-                first_error = f"{type(error).__name__}: {error}"
-    return arrays | kept | {_STATUS: status}, first_error
-
-
-def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar):
-    """Simulate the batches that are left; return the text of the first error that was seen."""
-    left = [int(i) for i in keeper.left()]
-    sizes = {i: keeper.rows(i).stop - keeper.rows(i).start for i in left}
-    first_error = None
-
-    def arguments(index):
-        rows = keeper.rows(index)
-        return job, index, sizes[index], None if parameters is None else [v[rows] for v in parameters]
-
-    executor = int(executor) if isinstance(executor, np.integer) else executor
-    batches = run_batches(
-        _simulate_batch,
-        left,
-        arguments,
-        executor,
-        retries=retries,
-        max_in_flight=max_in_flight,
-        prepare=leave_one_thread,
-    )
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]:.0f} draws/s, {task.fields[failed]} failed"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, disable=not progressbar) as progress:
-        shown = progress.add_task(
-            "Simulating", total=keeper.draws, completed=keeper.draws - sum(sizes.values()), failed=0, rate=0.0
-        )
-        failed = simulated = 0
-        try:
-            for index, result, error in batches:
-                if error is None:
-                    arrays, told = result
-                else:
-                    arrays, told = {_STATUS: np.full(sizes[index], Status.LOST)}, f"{type(error).__name__}: {error}"
-                keeper.write(index, arrays, is_complete=error is None)
-                first_error = first_error or told
-                failed += int(np.count_nonzero(arrays[_STATUS]))
-                simulated += sizes[index]
-                seconds = progress.tasks[0].elapsed or 1e-9
-                progress.update(shown, advance=sizes[index], failed=failed, rate=simulated / seconds)
-        except KeyboardInterrupt:
-            warnings.warn("interrupted: what is finished is returned.", stacklevel=4)
-        except WorkersLost as error:
-            warnings.warn(f"{error} What is finished is returned.", stacklevel=4)
-        finally:
-            batches.close()
-    return first_error
 
 
 def _tree(keeper, store, specs, coords, dims, model, max_failures, first_error):

@@ -1,0 +1,116 @@
+"""The function behind a block that is simulated."""
+
+import math
+import warnings
+from itertools import repeat
+
+import numpy as np
+
+from pymc_kernel.likelihood_free import (
+    simulate_repeatedly,
+    simulate_together,
+)
+
+__all__ = ["SimulatedLikelihood"]
+
+_CALLS_BEFORE_WARNING = 100
+
+
+class SimulatedLikelihood:
+    """The function behind a block: simulates, counts failures, and estimates from what succeeded."""
+
+    def __init__(self, name, simulator, summary, num_simulations, max_failures, vectorized):
+        for what, function in (("simulator", simulator), ("summary", summary)):
+            if not (callable(function) or (what == "summary" and function is None)):
+                raise TypeError(f"{what} of {name!r} must be a function, got {type(function).__name__}.")
+        if not (isinstance(num_simulations, int | np.integer) and num_simulations >= 1):
+            raise ValueError(f"num_simulations of {name!r} must be a whole number >= 1, got {num_simulations!r}.")
+        if not 0.0 <= max_failures <= 1.0:
+            raise ValueError(f"max_failures of {name!r} is a share and must be in [0, 1], got {max_failures!r}.")
+        self.name = name
+        self.simulator = simulator
+        self.summary = summary
+        self.num_simulations = int(num_simulations)
+        self.max_failures = max_failures
+        self.vectorized = bool(vectorized)
+        self._calls = self._failures = 0
+        self.failed_share = math.nan  # of the simulations of the last evaluation
+        self._observed = None, None  # data and their summary, which every evaluation asks for again
+        self._warned = False
+        self._estimate, self._starts, self._log_peak = None, {}, None
+
+    def estimate_by(self, estimate, log_peak: float | None = None, starts: dict | None = None) -> None:
+        """Say how summaries become the log of an estimate.
+
+        Parameters
+        ----------
+        estimate : callable
+            Of simulated summaries, those of the data, and the number of simulations, failed ones included.
+        log_peak : float, optional
+            Largest log value of a kernel, for the share of simulations that it accepts.
+        starts : dict, optional
+            See :attr:`starts`.
+        """
+        self._estimate, self._log_peak, self._starts = estimate, log_peak, starts or {}
+
+    @property
+    def num_streams(self) -> int:
+        """Simulations of one evaluation that may each have random numbers of their own."""
+        return 1 if self.vectorized else self.num_simulations
+
+    def __call__(self, rng, *inputs):
+        """Return the log of an estimate of the likelihood; the last input is the data."""
+        *params, observed = inputs
+        found = self._simulations(rng, params, observed.shape)
+        self._calls += self.num_simulations
+        self._failures += found.failed
+        self.failed_share = found.failed / self.num_simulations
+        self._warn(found.first_error)
+        return self._estimate(found.summaries, self._seen(observed), self.num_simulations)
+
+    @property
+    def starts(self) -> dict[str, np.ndarray]:
+        """Where chains may begin: value variable's name -> draws (n, ...) of an approximate posterior, or nothing."""
+        return self._starts
+
+    def accepted_share(self, log_estimate: float) -> float | None:
+        """Return the share of simulations that a kernel with values up to one accepts; None for blocks without one."""
+        return None if self._log_peak is None else math.exp(log_estimate - self._log_peak)
+
+    def _seen(self, observed):
+        """Return the summary of the data, worked out where they are others than last time."""
+        data, summary = self._observed
+        if data is None or not np.array_equal(data, observed):
+            summary = self.summarised(observed)
+            self._observed = observed.copy(), summary
+        return summary
+
+    def _simulations(self, rng, params, shape):
+        if self.vectorized:
+            size = (self.num_simulations, *shape)
+            return simulate_together(lambda: self.simulator(rng, *params, size), self.summary, self.num_simulations)
+        sources = iter(rng) if isinstance(rng, list) else repeat(rng)
+        return simulate_repeatedly(
+            lambda: self.simulator(next(sources), *params, shape), self.summary, self.num_simulations
+        )
+
+    def one_data_set(self, rng, params, shape):
+        """Return what the simulator makes of one call, failures raised."""
+        if self.vectorized:
+            return np.asarray(self.simulator(rng, *params, (1, *shape)), dtype=float)[0]
+        return np.asarray(self.simulator(rng, *params, shape), dtype=float)
+
+    def summarised(self, data) -> np.ndarray:
+        """Return the summary of a data set, the data themselves without one."""
+        return np.asarray(data if self.summary is None else self.summary(data), dtype=float)
+
+    def _warn(self, error):
+        share = self._failures / self._calls
+        if not self._warned and self._calls >= _CALLS_BEFORE_WARNING and share > self.max_failures:
+            self._warned = True
+            last = f" The first error was {type(error).__name__}: {error}" if error is not None else ""
+            warnings.warn(
+                f"{100 * share:.0f} % of the first {self._calls} simulations of {self.name!r} failed (errors, NaN or "
+                f"infinite numbers); each counts as a likelihood of zero.{last}",
+                stacklevel=2,
+            )
