@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 from pytensor.compile.mode import Mode
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from pymc_kernel.embeddings.gram import factorise
+from pymc_kernel.embeddings.gram import factorize
 from pymc_kernel.embeddings.inputs import as_sample, as_weights, latent_kernel, scales_of
 from pymc_kernel.parallel import one_blas_thread
 
@@ -124,7 +124,7 @@ class LearntFeatures:
 
     def _targets(self, latent, rng):
         """Return features of the latents: their kernel's and the scaled latents, each of total variance one."""
-        embedded = factorise(latent_kernel(self.latent_kernel, latent, rng), latent, 100, 1e-3, rng).features
+        embedded = factorize(latent_kernel(self.latent_kernel, latent, rng), latent, 100, 1e-3, rng).features
         parts = []
         for values in (embedded, latent / scales_of(latent)[1]):
             centred = values - values.mean(axis=0)
