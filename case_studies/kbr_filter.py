@@ -194,8 +194,9 @@ def one_image_run(task):
             fitted = KernelBayesFilter(method).fit(states[train], images[train], rng=0)
             found[f"{method}, pixels"] = error(fitted.filter(images[test]).mean(), states[test])
         begun = time.perf_counter()
-        features = pk.LearntFeatures(batch_size=64, num_features=16, progressbar=False, random_state=seed)
-        features.fit(states[train], images[train])
+        features = pk.LearnedFeatures(batch_size=64, num_features=16).fit(
+            states[train], images[train], rng=seed, progressbar=False
+        )
         found["seconds of training"] = time.perf_counter() - begun
         kernel = kernels.FeatureKernel(features)
         fitted = KernelBayesFilter(observed_kernel=kernel).fit(states[train], images[train], rng=0)

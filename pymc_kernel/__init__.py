@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from pymc_kernel import density, embeddings, kernels, likelihood_free, scores, smc, stein
     from pymc_kernel.plugin.density_plot import plot_density
     from pymc_kernel.plugin.diagnostics import diagnose, ksd, ksd_test, summary
-    from pymc_kernel.plugin.features import LearntFeatures
+    from pymc_kernel.plugin.features import LearnedFeatures
     from pymc_kernel.plugin.kbr import sample_kbr
     from pymc_kernel.plugin.likelihoods import EstimatedLikelihood
     from pymc_kernel.plugin.model_functions import unconstrained_draws
@@ -32,7 +32,7 @@ __all__ = [
     "KernelABC",
     "KernelHMC",
     "KernelHMCSMC",
-    "LearntFeatures",
+    "LearnedFeatures",
     "MMDLikelihood",
     "SyntheticLikelihood",
     "density",
@@ -90,7 +90,7 @@ _WHERE = {
         "pymc_kernel.plugin.smc",
     ),
     "sample_pmc": "pymc_kernel.plugin.population",
-    "LearntFeatures": "pymc_kernel.plugin.features",
+    "LearnedFeatures": "pymc_kernel.plugin.features",
     **dict.fromkeys(("KernelABC", "MMDLikelihood", "SyntheticLikelihood"), "pymc_kernel.plugin.simulators"),
     "sample_abc": "pymc_kernel.plugin.rejection",
     "sample_kbr": "pymc_kernel.plugin.kbr",

@@ -184,20 +184,19 @@ def test_learnt_features_find_what_matters():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2400, 20))
     z = np.sin(2.0 * x[:, :1]) + 0.1 * rng.standard_normal((2400, 1))
-    learnt = pk.LearntFeatures((32, 32), 16, batch_size=64, num_epochs=60, progressbar=False).fit(z[:2000], x[:2000])
-    assert learnt.losses_[:, 1].min() < 0.5 * learnt.losses_[0, 1]
+    estimator = pk.LearnedFeatures((32, 32), 16, batch_size=64, num_epochs=60)
+    features = estimator.fit(z[:2000], x[:2000], rng=0, progressbar=False)
+    assert features.losses[:, 1].min() < 0.5 * features.losses[0, 1]
     errors = []
-    for kernel in (FeatureKernel(learnt), None):
+    for kernel in (FeatureKernel(features), None):
         rule = KernelBayesRule(observed_kernel=kernel).fit(z[:2000], x[:2000], rng=0)
         errors.append(((rule.mean(x[2000:]) - z[2000:]) ** 2).mean())
     assert errors[0] < 0.5 * errors[1]
-    assert learnt(x[:7]).shape == (7, 16)
-    with pytest.raises(ValueError, match="learnt nothing"):
-        pk.LearntFeatures()(x)
+    assert features(x[:7]).shape == (7, 16)
     with pytest.raises(ValueError, match="too few"):
-        pk.LearntFeatures().fit(z[:50], x[:50])
+        pk.LearnedFeatures().fit(z[:50], x[:50])
     with pytest.raises(ValueError, match="larger than"):
-        pk.LearntFeatures(batch_size=8)
+        pk.LearnedFeatures(batch_size=8)
 
 
 def test_counts_have_their_exact_posterior():
