@@ -5,7 +5,7 @@ from scipy.optimize import isotonic_regression
 
 from pymc_kernel.embeddings.gram import factorize
 
-__all__ = ["herd", "nearest_probability", "resample", "signed_quantiles", "weighted_quantiles"]
+__all__ = ["herd", "nearest_probability", "resample", "signed_quantiles"]
 
 _NUM_BASIS = 500  # of the factor of the Gram matrix
 _SEED = 0  # of its points: the answer is a function of the weights alone
@@ -26,15 +26,6 @@ def signed_quantiles(points: np.ndarray, weights: np.ndarray, probabilities: np.
         order = np.argsort(column, kind="stable")
         steps = np.cumsum(weights[order]) / total
         out[:, j] = _inverse(column[order], np.clip(isotonic_regression(steps).x, 0.0, 1.0), probabilities)
-    return out
-
-
-def weighted_quantiles(points: np.ndarray, weights: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """Return marginal quantiles (q, d) of ``points`` (n, d) with non-negative ``weights`` (n,)."""
-    out = np.empty((len(probabilities), points.shape[1]))
-    steps = np.cumsum(weights[np.argsort(points, axis=0, kind="stable")], axis=0)
-    for j, column in enumerate(np.sort(points, axis=0).T):
-        out[:, j] = _inverse(column, steps[:, j] / steps[-1, j], probabilities)
     return out
 
 
