@@ -157,7 +157,7 @@ def cross_validated(kind):
 
 def bayesian(x):
     """Return the inverse of the mean precision, the structure by evidence."""
-    return BayesianKDE().fit(x).bandwidth_
+    return BayesianKDE().fit(x, rng=0).bandwidth
 
 
 RULES = {
@@ -211,7 +211,7 @@ def one_choice(task):
     shape, seed = task
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return BayesianKDE().fit(SHAPES[shape].sample(np.random.default_rng([seed, 7]), 100)).structure_
+        return BayesianKDE().fit(SHAPES[shape].sample(np.random.default_rng([seed, 7]), 100)).structure
 
 
 def choices(repetitions, pool):
@@ -252,7 +252,7 @@ def held_out(task):
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if rule == "BayesianKDE, averaged":
-            return float(BayesianKDE().fit(train).log_density(test, averaged=True).mean())
+            return float(BayesianKDE().fit(train, rng=0).log_density(test, averaged=True).mean())
         precision = np.linalg.inv(RULES[rule](train))
     difference = test[:, None] - train
     logs = -0.5 * np.einsum("mnd,de,mne->mn", difference, precision, difference)
@@ -353,7 +353,7 @@ def timing():
         begun = time.perf_counter()
         mean = sampled_precision(x, 25_000)
         theirs = time.perf_counter() - begun
-        off = np.linalg.norm(fit.precision_ - mean) / np.linalg.norm(mean)
+        off = np.linalg.norm(fit.precision - mean) / np.linalg.norm(mean)
         rows.append([name, str(n), f"{ours:.3f}", f"{theirs:.1f}", f"{theirs / ours:.0f}", f"{100 * off:.1f} %"])
         print(*rows[-1], flush=True)
     x = four.sample(np.random.default_rng(1), 1000)
@@ -381,10 +381,10 @@ def online(repetitions):
                 continue
             fit = BayesianKDE("isotropic").fit(x[:250])
             for start in range(250, 500, batch):
-                fit.partial_fit(x[start : start + batch])
-            a, b = (f.posterior_.mean()[0, 0] for f in (fit, whole))
-            spread = (a / math.sqrt(fit.posterior_.shape[0])) / (b / math.sqrt(whole.posterior_.shape[0]))
-            ratios.append((a / b, spread, fit.log_evidence_ - whole.log_evidence_))
+                fit = fit.updated(x[start : start + batch])
+            a, b = (f.posterior.mean()[0, 0] for f in (fit, whole))
+            spread = (a / math.sqrt(fit.posterior.shape[0])) / (b / math.sqrt(whole.posterior.shape[0]))
+            ratios.append((a / b, spread, fit.log_evidence - whole.log_evidence))
         if batch:
             mean, spread, evidence = np.mean(ratios, axis=0)
             rows.append([str(batch), f"{mean:.3f}", f"{spread:.3f}", f"{evidence:.2f}"])
@@ -399,7 +399,7 @@ def picture():
     x = CLAW.sample(np.random.default_rng(0), 200)
     grid = np.linspace(-3.5, 3.5, 500)
     fit = BayesianKDE().fit(x)
-    low, high = fit.interval(grid)
+    low, high = fit.interval(grid, rng=0)
     truth = sum(
         w * np.exp(-0.5 * (grid - m[0]) ** 2 / c[0, 0]) / math.sqrt(2 * math.pi * c[0, 0])
         for w, m, c in zip(*CLAW, strict=True)

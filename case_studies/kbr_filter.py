@@ -109,11 +109,11 @@ def one_run(task):
     with threadpool_limits(1, user_api="blas"):
         for method in ("importance", "original"):
             begun = time.perf_counter()
-            learnt = KernelBayesFilter(method).fit(states[:length], seen[:length])
+            fitted = KernelBayesFilter(method).fit(states[:length], seen[:length], rng=0)
             found[f"{method}, seconds"] = time.perf_counter() - begun
-            filtered = learnt.filter(observations)
+            filtered = fitted.filter(observations)
             found[method] = error(filtered.mean(), truth)
-            found[f"{method}, smoothed"] = error(learnt.smooth(filtered, observations).mean(), truth)
+            found[f"{method}, smoothed"] = error(fitted.smooth(filtered, observations).mean(), truth)
     found["extended Kalman"] = error(extended_kalman(observations, motion), truth)
     found["unscented Kalman"] = error(unscented_kalman(observations, motion), truth)
     found["particles"] = error(particles(observations, motion, rng), truth)
@@ -191,16 +191,18 @@ def one_image_run(task):
     found = {}
     with threadpool_limits(1, user_api="blas"):
         for method in ("importance", "original"):
-            learnt = KernelBayesFilter(method).fit(states[train], images[train])
-            found[f"{method}, pixels"] = error(learnt.filter(images[test]).mean(), states[test])
+            fitted = KernelBayesFilter(method).fit(states[train], images[train], rng=0)
+            found[f"{method}, pixels"] = error(fitted.filter(images[test]).mean(), states[test])
         begun = time.perf_counter()
-        features = pk.LearntFeatures(batch_size=64, num_features=16, progressbar=False, random_state=seed)
-        features.fit(states[train], images[train])
+        features = pk.LearnedFeatures(batch_size=64, num_features=16).fit(
+            states[train], images[train], rng=seed, progressbar=False
+        )
         found["seconds of training"] = time.perf_counter() - begun
-        learnt = KernelBayesFilter(observed_kernel=kernels.FeatureKernel(features)).fit(states[train], images[train])
-        found["importance, learnt features"] = error(learnt.filter(images[test]).mean(), states[test])
-        rule = KernelBayesRule("conditional", observed_kernel=kernels.FeatureKernel(features))
-        estimate = rule.fit(states[train], images[train]).mean(images[test])
+        kernel = kernels.FeatureKernel(features)
+        fitted = KernelBayesFilter(observed_kernel=kernel).fit(states[train], images[train], rng=0)
+        found["importance, learnt features"] = error(fitted.filter(images[test]).mean(), states[test])
+        rule = KernelBayesRule(observed_kernel=kernel).fit(states[train], images[train], rng=0)
+        estimate = rule.mean(images[test])
         found["learnt features, no filter"] = error(estimate, states[test])
     return found
 

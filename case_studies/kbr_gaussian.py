@@ -10,7 +10,6 @@
 
 # %%
 import argparse
-import warnings
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from scipy.stats import norm
 from threadpoolctl import threadpool_limits
 
 from case_studies.benchmarks import measures
-from pymc_kernel.embeddings import DensityRatio, KernelBayesRule
+from pymc_kernel.embeddings import DensityRatio, KernelBayesRule, OriginalBayesRule
 from pymc_kernel.kernels import Gaussian, median_distance
 
 RESULTS = Path(__file__).parent / "benchmarks" / "RESULTS.md"
@@ -72,54 +71,38 @@ def rejection_regressed(z, x, prior, law, observed, rng):
     return np.column_stack([np.ones(len(observed)), observed]) @ coefficients
 
 
-class TrueRatio(DensityRatio):
-    """The ratio of two normal laws with mean zero, given."""
-
-    def __init__(self, prior_covariance):
-        self.precision = np.linalg.inv(prior_covariance)
-
-    def fit(self, numerator, denominator, weights=None):
-        """Evaluate at the training points."""
-        # The prior has half the covariance: log ratio = const - z' P z / 2 + z' P z / 4.
-        self.ratio_ = np.exp(-0.25 * np.einsum("ij,jk,ik->i", denominator, self.precision, denominator))
-        # In many dimensions next to none of the points carries the weight: they would be refused as they are.
-        self.ratio_ /= self.ratio_.mean()
-        self.least_loss_ratio_, self.regularization_ = self.ratio_, np.nan
-        return self
-
-
 def estimates(z, x, prior, law, observed, rng):
     """Return the posterior means of all methods, by name."""
     kx, kz = Gaussian(median_distance(x)), Gaussian(median_distance(z))
-    fixed = {"observed_kernel": kx, "latent_kernel": kz, "ratio_regularization": 0.2, "max_rank": 10_000}
-    literal = {"observed_kernel": kx, "latent_kernel": kz, "max_rank": 10_000, "normalize": "none"}
+    common = {"observed_kernel": kx, "latent_kernel": kz, "num_basis": 10_000}
+    eta = DensityRatio(kz, regularization=0.2, caution=2.0, num_basis=10_000)
+    literal = {**common, "normalize": "none"}
     epsilon = 0.01 / len(z)
     # eta = lambda = .2 is meant for a ratio as it comes, ours has mean one.
-    raw = np.maximum(0.0, DensityRatio(kz, regularization=0.2, max_rank=10_000).fit(prior, z).ratio_.mean())
+    raw = np.maximum(0.0, eta.fit(prior, z).ratio.mean())
+    # The prior has half the covariance: log ratio = const - z' P z / 2 + z' P z / 4.
+    true_ratio = np.exp(-0.25 * np.einsum("ij,jk,ik->i", z, np.linalg.inv(law[2]), z))
     rules = {
         "default": KernelBayesRule(),
         "relative ratio, 0.2": KernelBayesRule(ratio=DensityRatio(relative=0.2)),
-        "no ratio": KernelBayesRule("conditional"),
-        "true ratio": KernelBayesRule(ratio=TrueRatio(law[2])),
-        "importance, .2": KernelBayesRule(**fixed, regularization=0.2 / raw, normalize="none"),
-        "importance, .2, divided by the sum": KernelBayesRule(**fixed, regularization=0.2 / raw, normalize="sum"),
-        "original": KernelBayesRule("original"),
-        "original, weights that sum to one": KernelBayesRule(
-            "original", **literal, ratio_regularization=0.2, regularization=0.2
+        "importance, .2": KernelBayesRule(**common, ratio=eta, regularization=0.2 / raw, normalize="none"),
+        "importance, .2, divided by the sum": KernelBayesRule(
+            **common, ratio=eta, regularization=0.2 / raw, normalize="sum"
         ),
-        "original, figure 1": KernelBayesRule(
-            "original", **literal, literal=True, ratio_regularization=epsilon, regularization=2 * epsilon
+        "original": OriginalBayesRule(),
+        "original, weights that sum to one": OriginalBayesRule(**literal, ratio_regularization=0.2, regularization=0.2),
+        "original, figure 1": OriginalBayesRule(
+            "literal", **literal, ratio_regularization=epsilon, regularization=2 * epsilon
         ),
     }
     found = {
         "prior mean, exact": np.zeros_like(observed),
         "prior mean, of the draws": np.broadcast_to(prior.mean(axis=0), observed.shape),
+        "no ratio": KernelBayesRule().fit(z, x, rng=0).mean(observed),
+        "true ratio": KernelBayesRule().fit(z, x, prior, weights=true_ratio, rng=0).mean(observed),
     }
     for name, rule in rules.items():
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="weighted to follow the prior")  # the true ratio does not
-            rule.fit(z, x) if rule.method == "conditional" else rule.fit(z, x, prior)
-        found[name] = rule.mean(observed)
+        found[name] = rule.fit(z, x, prior, rng=0).mean(observed)
     found["density estimates"] = density_weighted(z, x, prior, observed)
     found["rejection ABC, regressed"] = rejection_regressed(z, x, prior, law, observed, rng)
     return found
@@ -181,8 +164,8 @@ def one_interval_run(task):
     with threadpool_limits(1, user_api="blas"):
         parts = sharp_problem(rng, 1000, 20) if problem == "sharp" else wide_problem(problem, rng, 1000, 20)
         z, x, prior, truth, seen, deviation = parts
-        rule, embedded = KernelBayesRule().fit(z, x, prior), KernelBayesRule(target="embedding")
-        posterior = embedded.fit(z, x, prior).condition(seen)
+        rule = KernelBayesRule().fit(z, x, prior, rng=0)
+        posterior = KernelBayesRule(regularization="embedding").fit(z, x, prior, rng=0).condition(seen)
         herded = np.quantile(posterior.herd(200), [0.025, 0.975], axis=1)
         clipped = np.maximum(posterior.weights, 0.0)
         found = {

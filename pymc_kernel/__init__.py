@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pymc_kernel.plugin.samplers.smc import sample_smc, smc_stats
     from pymc_kernel.plugin.samplers.smc_kernels import ASMC, KASMC, RWSMC, KernelHMCSMC
     from pymc_kernel.plugin.samplers.step_methods import KAMH, AdaptiveMetropolis, KernelHMC, register_step_methods
-    from pymc_kernel.plugin.simulation.features import LearntFeatures
+    from pymc_kernel.plugin.simulation.features import LearnedFeatures
     from pymc_kernel.plugin.simulation.kbr import sample_kbr
     from pymc_kernel.plugin.simulation.rejection import sample_abc
     from pymc_kernel.plugin.simulation.simulate import simulate
@@ -34,7 +34,7 @@ __all__ = [
     "KernelABC",
     "KernelHMC",
     "KernelHMCSMC",
-    "LearntFeatures",
+    "LearnedFeatures",
     "MMDLikelihood",
     "SyntheticLikelihood",
     "density",
@@ -91,7 +91,7 @@ _WHERE = {
     **dict.fromkeys(("ASMC", "KASMC", "KernelHMCSMC", "RWSMC"), "pymc_kernel.plugin.samplers.smc_kernels"),
     **dict.fromkeys(("sample_smc", "smc_stats"), "pymc_kernel.plugin.samplers.smc"),
     "sample_pmc": "pymc_kernel.plugin.samplers.population",
-    "LearntFeatures": "pymc_kernel.plugin.simulation.features",
+    "LearnedFeatures": "pymc_kernel.plugin.simulation.features",
     **dict.fromkeys(("KernelABC", "MMDLikelihood", "SyntheticLikelihood"), "pymc_kernel.plugin.blocks.simulators"),
     "sample_abc": "pymc_kernel.plugin.simulation.rejection",
     "sample_kbr": "pymc_kernel.plugin.simulation.kbr",

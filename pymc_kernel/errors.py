@@ -1,10 +1,27 @@
-"""What can go wrong, as types. Imports nothing from the package.
+"""What can go wrong, as types, and how it is said. Imports nothing from the package.
 
 Every type is also a built-in one (``ValueError`` or ``RuntimeError``), so that code which does not know
 the package can still catch it.
 """
 
-__all__ = ["NoGradientError", "NoisyBlockError", "NonFiniteStartError", "NotDifferentiableError", "PymcKernelError"]
+import os
+import warnings
+
+__all__ = [
+    "NoGradientError",
+    "NoisyBlockError",
+    "NonFiniteStartError",
+    "NotDifferentiableError",
+    "PymcKernelError",
+    "warn_caller",
+]
+
+_PACKAGE = os.path.dirname(__file__)
+
+
+def warn_caller(message: str) -> None:
+    """Warn at the line that called into the package, however deep inside of it the reason was found."""
+    warnings.warn(message, UserWarning, skip_file_prefixes=(_PACKAGE,))
 
 
 class PymcKernelError(Exception):

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "kernels": {"errors", "parallel", "linalg"},
     "scores": {"errors", "parallel", "linalg", "kernels"},
     "stein": {"errors", "parallel", "linalg", "kernels"},
-    "density": {"parallel", "linalg", "kernels"},
+    "density": {"errors", "parallel", "linalg", "kernels"},
     "embeddings": {"errors", "parallel", "linalg", "kernels"},
     "likelihood_free": {"parallel", "linalg", "kernels"},
     "mcmc": {"errors", "parallel", "linalg", "kernels", "scores"},

@@ -38,33 +38,33 @@ def main():
         rows.append([name, f"{seconds:.3f} s", f"{seconds / factorised:.2f}", bar])
         print(*rows[-1], flush=True)
 
-    conditional = measures.median_time(lambda: KernelBayesRule("conditional").fit(z, x).condition(x[:100]), 7)
+    conditional = measures.median_time(lambda: KernelBayesRule().fit(z, x, rng=0).condition(x[:100]), 7)
     add("conditional: choose, fit, 100 observations", conditional, "1.5")
-    weighted = measures.median_time(lambda: KernelBayesRule().fit(z, x, prior).condition(x[:100]), 7)
+    weighted = measures.median_time(lambda: KernelBayesRule().fit(z, x, prior, rng=0).condition(x[:100]), 7)
     add("importance: choose both, fit, 100 observations", weighted, "1.5")
     kernel = Gaussian(1.0)
     gram_z, gram_x, mean = kernel(z), kernel(x), kernel(z, prior).mean(axis=1)
     printed = measures.median_time(lambda: slow.importance(gram_z, mean, gram_x, gram_x[:, 0], 0.1, 0.1), 3)
     add("algorithm 1 as printed in NumPy, Gram matrices given, one observation, nothing chosen", printed, "")
     states, seen, _ = pairs(5000, rng)
-    settings = {"state_scale": 0.5, "observed_scale": 1.0, "regularization": 1e-2, "ratio_regularization": 1e-2}
-    # A tolerance of nothing makes the rank what is allowed.
-    learnt = KernelBayesFilter(**settings, max_rank=200, tolerance=1e-15).fit(states, seen)
-    state = learnt.start()
-    step = measures.median_time(lambda: learnt.update(state, seen[0]), 50)
-    add(f"a filter step, T = 5000, rank {learnt._seen.shape[1]}", step, "0.020 s")
+    settings = {"state_kernel": 0.5, "observed_kernel": 1.0, "regularization": 1e-2, "ratio_regularization": 1e-2}
+    # With next to no tolerance the rank is the number of basis points.
+    fitted = KernelBayesFilter(**settings, num_basis=200, tolerance=1e-15).fit(states, seen, rng=0)
+    state = fitted.start()
+    step = measures.median_time(lambda: fitted.update(state, seen[0]), 50)
+    add(f"a filter step, T = 5000, rank {fitted.factor.rank}", step, "0.020 s")
     z = rng.standard_normal((50_000, 3))
     x = np.column_stack([z, z**2]) + 0.3 * rng.standard_normal((50_000, 6))
     begun = time.perf_counter()
-    rule = KernelBayesRule().fit(z, x, 0.7 * rng.standard_normal((50_000, 3)))
+    rule = KernelBayesRule().fit(z, x, 0.7 * rng.standard_normal((50_000, 3)), rng=0)
     rule.condition(x[:100])
     add(
-        f"importance: choose both, fit, 100 observations, n = 50,000, rank {rule.rank_}",
+        f"importance: choose both, fit, 100 observations, n = 50,000, rank {rule.features.factor.rank}",
         time.perf_counter() - begun,
         "60 s",
     )
     begun = time.perf_counter()
-    rule.calibration(num_cases=1000)
+    rule.calibration(num_cases=1000, rng=0)
     add("calibration on 1,000 of them", time.perf_counter() - begun, "")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     note = f"Medians in one process, one thread of BLAS; largest memory of the whole process {peak:.2f} GB (bar 2).\n\n"

@@ -6,14 +6,15 @@ Filippone and Sanguinetti (2011). The likelihood of point j is a mixture over th
 
 and is replaced by a site s_j |L|^(e_j / 2) exp(-tr(S_j L) / 2). With a Wishart prior |L|^((v - d - 1) / 2)
 exp(-tr(S L) / 2) the approximate posterior is the Wishart with dof v + sum_j e_j and inverse scale S + sum_j S_j. For
-diagonal and isotropic precisions, the same with a gamma law for each group of coordinates that share one number.
+diagonal and isotropic precisions it is the same with a gamma distribution for each group of coordinates that share one
+number.
 
 Against the text: sites are written with exponents that add up, so the (d + 1) n of its equations is gone; the inverse
 scale of an updated site is the difference of two inverse scales (its equation 19 inverts once too often); mixture
-weights are normalised over r != j. With h_r = a_r' Q a_r, Q the inverse of the cavity's inverse scale and
-a_r = x_r - x_j, determinants and inverses of rank-one changes need no factorisation, so a sweep costs O(n^2 d^2) in
-place of O(n^2 d^3). A site whose cavity is no proper law keeps its old value in that sweep, which is counted; the text
-raises the diagonal.
+weights are normalized over r != j. With h_r = a_r' Q a_r, Q the inverse of the cavity's inverse scale and
+a_r = x_r - x_j, determinants and inverses of rank-one changes need no factorization, so a sweep costs O(n^2 d^2) in
+place of O(n^2 d^3). A site whose cavity is no proper distribution keeps its old value in that sweep, which is counted;
+the text raises the diagonal.
 
 Imports NumPy, Numba and the lower floors only.
 """
@@ -68,11 +69,11 @@ def _inverse(matrix, inverse):
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _turn(matrix, point, centre, a, b):
-    """Write a = centre - point and b = matrix a; return a'b."""
+def _turn(matrix, point, center, a, b):
+    """Write a = center - point and b = matrix a; return a'b."""
     product = 0.0
     for p in range(point.shape[0]):
-        a[p] = centre[p] - point[p]
+        a[p] = center[p] - point[p]
     for p in range(point.shape[0]):
         total = 0.0
         for q in range(point.shape[0]):
@@ -84,8 +85,8 @@ def _turn(matrix, point, centre, a, b):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def wishart_sweep(
-    points, own, centres, exponents, scales, constants, dof, scale, old_exponents, old_scales, old_constants,
-    num_centres, damping,
+    points, own, centers, exponents, scales, constants, dof, scale, old_exponents, old_scales, old_constants,
+    num_centers, damping,
 ):  # fmt: skip
     """Update every site once; return the new degrees of freedom and the number of sites that were left as they were.
 
@@ -94,22 +95,22 @@ def wishart_sweep(
     points : ndarray (m, d)
         One for each site.
     own : ndarray (m,) of int
-        Index of the point among the centres, -1 where it is none of them.
-    centres : ndarray (n, d)
+        Index of the point among the centers, -1 where it is none of them.
+    centers : ndarray (n, d)
         Of the kernels that make up the likelihood.
     exponents, scales, constants : ndarray (m,), (m, d, d), (m,)
         e_j, S_j and log s_j of the sites; updated in place.
     dof, scale : float, ndarray (d, d)
         Of the posterior; ``scale`` is its inverse scale, updated in place.
     old_exponents, old_scales, old_constants : ndarray (m,), (m, d, d), (m,) or empty
-        Sites of an earlier likelihood that stands for other centres, with the log of how many: online learning.
-    num_centres : float
+        Sites of an earlier likelihood that stands for other centers, with the log of how many: online learning.
+    num_centers : float
         What the sum is divided by.
     damping : float
         Share of a full update in [0, 1]; 0 works out the constants alone.
     """
     m, d = points.shape
-    n = centres.shape[0]
+    n = centers.shape[0]
     has_old = old_exponents.shape[0] > 0
     repairs = 0
     cavity, inverse = np.empty((d, d)), np.empty((d, d))
@@ -133,10 +134,10 @@ def wishart_sweep(
             if r == own[j]:
                 logs[r] = -np.inf
                 continue
-            heights[r] = _turn(inverse, points[j], centres[r], a, b)
+            heights[r] = _turn(inverse, points[j], centers[r], a, b)
             logs[r] = -0.5 * alpha * math.log(1.0 + heights[r])
             largest = max(largest, logs[r])
-        # Relative to the normalised cavity, all components of the mixture share this constant.
+        # Relative to the normalized cavity, all components of the mixture share this constant.
         shared = log_wishart_constant(alpha, log_det, d) - log_wishart_constant(cavity_dof, log_det, d)
         shared -= 0.5 * d * _LOG_2PI
         logs[n] = -np.inf
@@ -172,7 +173,7 @@ def wishart_sweep(
             weight_of_new += weight
             share = 1.0 / (1.0 + heights[r])
             length, bent = 0.0, 0.0
-            _turn(inverse, points[j], centres[r], a, b)
+            _turn(inverse, points[j], centers[r], a, b)
             for p in range(d):
                 length += b[p] * b[p]
             for p in range(d):
@@ -202,7 +203,7 @@ def wishart_sweep(
             for q in range(d):
                 size += mean[p, q] ** 2
         variance = second - size
-        log_evidence = shared + log_mass - math.log(num_centres)
+        log_evidence = shared + log_mass - math.log(num_centers)
         if damping > 0.0:
             new_dof = (size + along * along) / variance
             log_det_mean = _inverse(mean, posterior_inverse)
@@ -228,14 +229,14 @@ def wishart_sweep(
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def gamma_sweep(
-    points, own, centres, groups, sizes, shapes, rates, constants, shape, rate, old_shapes, old_rates, old_constants,
-    num_centres, damping,
+    points, own, centers, groups, sizes, shapes, rates, constants, shape, rate, old_shapes, old_rates, old_constants,
+    num_centers, damping,
 ):  # fmt: skip
-    """Update every site once, for one gamma law a group of coordinates; return the number of sites left as they were.
+    """Update every site once, for one gamma distribution a group; return the number of sites left as they were.
 
     Parameters
     ----------
-    points, own, centres, num_centres, damping
+    points, own, centers, num_centers, damping
         As of :func:`wishart_sweep`.
     groups : ndarray (d,) of int
         Which precision each coordinate has; ``sizes`` (g,) counts them.
@@ -245,7 +246,7 @@ def gamma_sweep(
         Of the posterior l^(shape - 1) exp(-rate l); updated in place.
     """
     m, d = points.shape
-    n, g = centres.shape[0], shape.shape[0]
+    n, g = centers.shape[0], shape.shape[0]
     has_old = old_shapes.shape[0] > 0
     repairs = 0
     cavity_shape, cavity_rate = np.empty(g), np.empty(g)
@@ -276,7 +277,7 @@ def gamma_sweep(
             for k in range(g):
                 betas[r, k] = cavity_rate[k]
             for p in range(d):
-                betas[r, groups[p]] += 0.5 * (centres[r, p] - points[j, p]) ** 2
+                betas[r, groups[p]] += 0.5 * (centers[r, p] - points[j, p]) ** 2
             total = 0.0
             for k in range(g):
                 total -= alphas[k] * math.log(betas[r, k])
@@ -309,7 +310,7 @@ def gamma_sweep(
                 expected = alpha / betas[r, k]
                 first[k] += weight * expected
                 second[k] += weight * (expected / betas[r, k] + expected * expected)
-        log_evidence = shared + log_mass - math.log(num_centres)
+        log_evidence = shared + log_mass - math.log(num_centers)
         if damping > 0.0:
             proper = True
             for k in range(g):

@@ -27,7 +27,19 @@ from pymc_kernel.embeddings.predictive import (
     ways,
 )
 
-__all__ = ["NUM_FOLDS", "SHARES", "Choice", "CrossFit", "Fold", "HeldOut", "place_values"]
+__all__ = [
+    "NUM_FOLDS",
+    "SHARES",
+    "Choice",
+    "CrossFit",
+    "Fold",
+    "HeldOut",
+    "candidate_losses",
+    "close_to_best",
+    "largest_share_of_best",
+    "place_values",
+    "race",
+]
 
 NUM_FOLDS = 5
 SHARES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # of the training points; 1 is global
@@ -149,7 +161,8 @@ class CrossFit:
         self._folds: dict[int, Fold] = {}
         self._case_weights = case_weights
 
-    def _fold(self, case):
+    def fold_without(self, case: int) -> Fold:
+        """Return the fit without the fold of a case."""
         number = self.fold_of[case]
         if number not in self._folds:
             self._folds[number] = self._make_fold(number)
@@ -170,7 +183,7 @@ class CrossFit:
         shares : tuple of float
             Of the training points in a neighborhood, the first of them 1.
         """
-        some = self._fold(cases[0])
+        some = self.fold_without(cases[0])
         num_points = int((some.weights > 0.0).sum())
         candidates = [
             Settings(metric, share, along)
@@ -180,15 +193,17 @@ class CrossFit:
             for along in ways(share, num_points, places.shape[1])
         ]
         weights = np.ones(len(cases)) if equal else self._case_weights[cases]
-        losses = _race(candidates, cases, weights, lambda running, case: _losses(self._fold(case), running, case))
+        losses = race(
+            candidates, cases, weights, lambda running, case: candidate_losses(self.fold_without(case), running, case)
+        )
         all_settings = [c._replace(bandwidth=b) for c in candidates for b in BANDWIDTHS[c.along]]
         columns = [column for found in losses for column in found.T]
-        best, scores = _largest_share_of_best(all_settings, columns, weights)
+        best, scores = largest_share_of_best(all_settings, columns, weights)
         return Choice(best, dict(zip(all_settings, scores, strict=True)))
 
     def prediction(self, settings: Settings, case: int) -> tuple[Mixture, np.ndarray]:
         """Return the distribution of a case's error from a fit without it, and the error (p,); both scaled."""
-        fold = self._fold(case)
+        fold = self.fold_without(case)
         places = fold.places[settings.metric]
         mixture = residual_mixture(fold.residuals, fold.weights, places, places[case], settings, fold.overall)
         return mixture, fold.errors[case]
@@ -199,12 +214,12 @@ class CrossFit:
         for case in cases:
             mixture, error = self.prediction(settings, case)
             ranks.append(mixture.cumulative(error))
-            losses.append(_loss(error, *mixture, self._fold(case).log_density_outside(case)))
+            losses.append(_loss(error, *mixture, self.fold_without(case).log_density_outside(case)))
         weights = self._case_weights[cases]
         return HeldOut(weights / weights.sum(), np.array(losses), np.stack(ranks))
 
 
-def _losses(fold: Fold, candidates, case):
+def candidate_losses(fold: Fold, candidates, case):
     """Return for each candidate minus the log densities of a case, an array over the bandwidths."""
     outside = fold.log_density_outside(case)
     squared, known = {}, {}
@@ -234,7 +249,7 @@ def _loss(truth, weights, centers, factors, outside):
     return -np.logaddexp(np.log1p(-_OUTSIDE_WEIGHT) + inner, outside)
 
 
-def _race(candidates, cases, weights, losses_of):
+def race(candidates, cases, weights, losses_of):
     """Return for each candidate its losses (number of cases, bandwidths); those clearly behind get no further cases."""
     found = [[] for _ in candidates]
     running = list(range(len(candidates)))
@@ -246,12 +261,12 @@ def _race(candidates, cases, weights, losses_of):
                 found[i].append(losses)
         columns = [np.array(found[i]) for i in running]
         owners = np.repeat(running, [c.shape[1] for c in columns])
-        is_close = _close_to_best(np.hstack(columns), weights[:stop], _CLEARLY, _UNSEEN_EXCESS)
+        is_close = close_to_best(np.hstack(columns), weights[:stop], _CLEARLY, _UNSEEN_EXCESS)
         running = np.unique(owners[is_close]).tolist()
     return [np.array(f) for f in found]
 
 
-def _close_to_best(losses, weights, errors, unseen=1e-9):
+def close_to_best(losses, weights, errors, unseen=1e-9):
     """Return which columns of losses (cases, columns) are on average near the best.
 
     That is within so many standard errors, and the harm that one more case could do to the best.
@@ -263,7 +278,7 @@ def _close_to_best(losses, weights, errors, unseen=1e-9):
     return mean <= errors * standard_error + unseen * (weights**2).sum()
 
 
-def _largest_share_of_best(settings, losses, weights):
+def largest_share_of_best(settings, losses, weights):
     """Return the settings of the largest share among those within a standard error of the best, and all mean losses.
 
     Settings that were left out early are scored by how far they were behind on the cases that they had.
@@ -276,6 +291,6 @@ def _largest_share_of_best(settings, losses, weights):
 
     best = losses[min(finalists, key=lambda i: mean_of(losses[i]))]
     means = [mean_of(best) + mean_of(found - best[: len(found)]) for found in losses]
-    is_close = _close_to_best(np.stack([losses[i] for i in finalists], axis=1), weights[:most], 1.0)
+    is_close = close_to_best(np.stack([losses[i] for i in finalists], axis=1), weights[:most], 1.0)
     chosen = min(np.array(finalists)[is_close], key=lambda i: (-settings[i].share, means[i]))
     return settings[chosen], means

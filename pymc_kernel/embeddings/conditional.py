@@ -1,36 +1,40 @@
-"""Embeddings of conditional laws, with the sum and chain rules. Imports NumPy and siblings."""
+"""Embeddings of conditional distributions, with the sum and chain rules. Imports NumPy and siblings."""
+
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from pymc_kernel.embeddings.gram import factorise
-from pymc_kernel.embeddings.inputs import as_sample, as_weights, check_positive, latent_kernel, scales_of
+from pymc_kernel.embeddings.gram import GramFactor, factorize
+from pymc_kernel.embeddings.inputs import (
+    as_sample,
+    as_weights,
+    check_pairs,
+    check_regularization,
+    latent_kernel,
+    scales_of,
+)
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.embeddings.ridge import RidgePath, choose_regularization
 from pymc_kernel.kernels import Product
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["ConditionalMean"]
+__all__ = ["ConditionalMean", "FittedConditionalMean"]
 
 
+@dataclass(frozen=True)
 class ConditionalMean:
-    """Embedding of the law of outputs given inputs (Song et al. 2009; equation 19 of Fukumizu et al. 2013).
+    """Embedding of the distribution of outputs given inputs (Song et al. 2009; Fukumizu et al. 2013, equation 19).
 
     Parameters
     ----------
     input_kernel, output_kernel : kernel, optional
         By default Gaussian at the median distance, spread by spread.
-    regularization : float, optional
-        By default chosen for what ``target`` says.
-    target : {"embedding", "outputs"}
-        Features of the outputs, by leaving one out, or the outputs themselves, by the evidence.
-    max_rank, tolerance
-        Of the low-rank factors, see :func:`~pymc_kernel.embeddings.gram.factorise`.
-    random_state : int or numpy.random.Generator
-
-    Attributes
-    ----------
-    regularization_ : float
-    rank_ : int
+    regularization : float or {"embedding", "outputs"}
+        A number, or what it is chosen for: features of the outputs, by leaving one out, or the outputs themselves, by
+        the evidence.
+    num_basis, tolerance
+        Of the low-rank factors, see :func:`~pymc_kernel.embeddings.gram.factorize`.
 
     Notes
     -----
@@ -38,88 +42,92 @@ class ConditionalMean:
     Fit O(n r^2), condition O(n r).
     """
 
-    def __init__(
-        self,
-        input_kernel=None,
-        output_kernel=None,
-        *,
-        regularization=None,
-        target="embedding",
-        max_rank=300,
-        tolerance=1e-3,
-        random_state=0,
-    ):
-        if target not in ("embedding", "outputs"):
-            raise ValueError(f'target must be "embedding" or "outputs", got {target!r}.')
-        check_positive(regularization=regularization)
-        self.input_kernel = input_kernel
-        self.output_kernel = output_kernel
-        self.regularization = regularization
-        self.target = target
-        self.max_rank = max_rank
-        self.tolerance = tolerance
-        self.random_state = random_state
+    input_kernel: Any = None
+    output_kernel: Any = None
+    regularization: float | str = "embedding"
+    num_basis: int = 300
+    tolerance: float = 1e-3
+
+    def __post_init__(self):
+        check_regularization(self.regularization, ("embedding", "outputs"))
 
     @one_blas_thread
-    def fit(self, inputs, outputs, weights=None) -> "ConditionalMean":
-        """Learn from pairs ``inputs`` (n, q) and ``outputs`` (n, p), with non-negative ``weights`` (n,) if given."""
+    def fit(self, inputs, outputs, weights=None, *, rng=None) -> "FittedConditionalMean":
+        """Return the embedding learned from pairs.
+
+        Parameters
+        ----------
+        inputs : array_like (n, q)
+        outputs : array_like (n, p)
+        weights : array_like (n,), optional
+            Of the pairs, not negative; equal by default.
+        rng : int or numpy.random.Generator, optional
+        """
         inputs, outputs = as_sample(inputs, "inputs"), as_sample(outputs, "outputs")
-        if len(inputs) != len(outputs):
-            raise ValueError(f"inputs has {len(inputs)} rows and outputs {len(outputs)}: they must be pairs.")
+        check_pairs(inputs=inputs, outputs=outputs)
         weights = as_weights(weights, len(inputs), "weights") * len(inputs)
         if (weights < 0.0).any():
             raise ValueError("weights of the pairs must not be negative.")
-        rng = np.random.default_rng(self.random_state)
-        kernels = [
-            latent_kernel(kernel, points, rng)
-            for kernel, points in ((self.input_kernel, inputs), (self.output_kernel, outputs))
-        ]
-        self.input_kernel_, self.output_kernel_ = kernels
-        self.inputs_, self.outputs_ = inputs, outputs
-        self._factor = factorise(self.input_kernel_, inputs, self.max_rank, self.tolerance, rng)
-        self.rank_ = self._factor.rank
-        self._path = RidgePath.of(self._factor.features, weights)
-        self.regularization_ = self.regularization
-        if self.regularization is None:
-            if self.target == "outputs":
-                mean, scale = scales_of(outputs, weights)
-                targets = (outputs - mean) / scale
-            else:
-                targets = factorise(self.output_kernel_, outputs, self.max_rank, self.tolerance, rng).features
-            criterion = "evidence" if self.target == "outputs" else "leave-one-out"
-            self.regularization_, _ = choose_regularization(self._path, targets, criterion)
-        return self
+        rng = np.random.default_rng(rng)
+        input_kernel = latent_kernel(self.input_kernel, inputs, rng)
+        output_kernel = latent_kernel(self.output_kernel, outputs, rng)
+        factor = factorize(input_kernel, inputs, self.num_basis, self.tolerance, rng)
+        path, regularization = RidgePath.of(factor.features, weights), self.regularization
+        if regularization == "outputs":
+            mean, scale = scales_of(outputs, weights)
+            regularization, _ = choose_regularization(path, (outputs - mean) / scale, "evidence")
+        elif regularization == "embedding":
+            targets = factorize(output_kernel, outputs, self.num_basis, self.tolerance, rng).features
+            regularization, _ = choose_regularization(path, targets, "leave-one-out")
+        return FittedConditionalMean(inputs, outputs, input_kernel, output_kernel, factor, path, regularization)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedConditionalMean:
+    """The distribution of outputs given any input, as weights on the training outputs.
+
+    Attributes
+    ----------
+    inputs, outputs : ndarray (n, q), (n, p)
+    input_kernel, output_kernel : kernel
+    factor : GramFactor
+        Features of the inputs.
+    path : RidgePath
+    regularization : float
+    """
+
+    inputs: np.ndarray
+    outputs: np.ndarray
+    input_kernel: Any
+    output_kernel: Any
+    factor: GramFactor
+    path: RidgePath
+    regularization: float
 
     @one_blas_thread
     def weights(self, inputs) -> np.ndarray:
         """Return the weights (m, n) of the outputs for ``inputs`` (m, q)."""
-        self._need_fit()
-        return self._path.coefficients(self._factor(as_sample(inputs, "inputs")), self.regularization_)
+        return self.path.coefficients(self.factor(as_sample(inputs, "inputs")), self.regularization)
 
     @one_blas_thread
     def condition(self, inputs) -> KernelMean:
-        """Return the embeddings of the outputs' laws given ``inputs`` (m, q)."""
-        return KernelMean(self.outputs_, self.weights(inputs), self.output_kernel_)
+        """Return the embeddings of the distributions of outputs given ``inputs`` (m, q)."""
+        return KernelMean(self.outputs, self.weights(inputs), self.output_kernel)
 
     @one_blas_thread
     def sum_rule(self, inputs: KernelMean) -> KernelMean:
-        """Return the embedding of the outputs' law when the inputs have the law of ``inputs``."""
-        return KernelMean(self.outputs_, self._carried(inputs), self.output_kernel_)
+        """Return the embedding of the outputs' distribution when the inputs have the distribution of ``inputs``."""
+        return KernelMean(self.outputs, self._carried(inputs), self.output_kernel)
 
     @one_blas_thread
     def chain_rule(self, inputs: KernelMean) -> KernelMean:
-        """Return the embedding of the joint law of (input, output) when the inputs have the law of ``inputs``."""
-        split = self.inputs_.shape[1]
-        kernel = Product([self.input_kernel_, self.output_kernel_], [slice(0, split), slice(split, None)])
-        joint = np.concatenate([self.inputs_, self.outputs_], axis=1)
+        """Return the embedding of the joint distribution of input and output when inputs have that of ``inputs``."""
+        split = self.inputs.shape[1]
+        kernel = Product([self.input_kernel, self.output_kernel], [slice(0, split), slice(split, None)])
+        joint = np.concatenate([self.inputs, self.outputs], axis=1)
         return KernelMean(joint, self._carried(inputs), kernel)
 
     def _carried(self, inputs):
-        """Return the average weights over laws of inputs: they are linear in the features, so these are averaged."""
-        self._need_fit()
-        features = np.atleast_2d(inputs.weights) @ self._factor(inputs.points)
-        return self._path.coefficients(features, self.regularization_).reshape(*inputs.weights.shape[:-1], -1)
-
-    def _need_fit(self):
-        if not hasattr(self, "_path"):
-            raise ValueError("nothing learnt yet: call fit(inputs, outputs) first.")
+        """Return average weights under distributions of inputs; they are linear in features, so these are averaged."""
+        features = np.atleast_2d(inputs.weights) @ self.factor(inputs.points)
+        return self.path.coefficients(features, self.regularization).reshape(*inputs.weights.shape[:-1], -1)

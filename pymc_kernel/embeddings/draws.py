@@ -3,11 +3,12 @@
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from pymc_kernel.embeddings.gram import factorise
+from pymc_kernel.embeddings.gram import factorize
 
-__all__ = ["herd", "nearest_probability", "resample", "signed_quantiles", "weighted_quantiles"]
+__all__ = ["herd", "nearest_probability", "resample", "signed_quantiles"]
 
-_MAX_RANK = 500
+_NUM_BASIS = 500  # of the factor of the Gram matrix
+_SEED = 0  # of its points: the answer is a function of the weights alone
 _STEPS = 500
 _TOLERANCE = 1e-6  # of the gap, in units of the mean diagonal of the Gram matrix
 
@@ -25,15 +26,6 @@ def signed_quantiles(points: np.ndarray, weights: np.ndarray, probabilities: np.
         order = np.argsort(column, kind="stable")
         steps = np.cumsum(weights[order]) / total
         out[:, j] = _inverse(column[order], np.clip(isotonic_regression(steps).x, 0.0, 1.0), probabilities)
-    return out
-
-
-def weighted_quantiles(points: np.ndarray, weights: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
-    """Return marginal quantiles (q, d) of ``points`` (n, d) with non-negative ``weights`` (n,)."""
-    out = np.empty((len(probabilities), points.shape[1]))
-    steps = np.cumsum(weights[np.argsort(points, axis=0, kind="stable")], axis=0)
-    for j, column in enumerate(np.sort(points, axis=0).T):
-        out[:, j] = _inverse(column, steps[:, j] / steps[-1, j], probabilities)
     return out
 
 
@@ -55,12 +47,12 @@ def resample(weights: np.ndarray, size: int, rng: np.random.Generator) -> np.nda
 def nearest_probability(kernel, points: np.ndarray, weights: np.ndarray, ridge: float) -> np.ndarray:
     """Return the probability vectors (m, n) whose kernel means are nearest to those of signed ``weights`` (m, n).
 
-    Minimises (p - w)' (G + ridge g I) (p - w) over the simplex, g the mean of G's diagonal, by accelerated projected
+    Minimizes (p - w)' (G + ridge g I) (p - w) over the simplex, g the mean of G's diagonal, by accelerated projected
     gradients with restarts, all rows at once; O(m n r) a step, r the rank of the Gram matrix.
     """
     if not (weights.sum(axis=1) > 0.0).all():
         raise ValueError("the weights of a kernel mean sum to zero or less: there is no distribution near to it.")
-    factor = factorise(kernel, points, min(len(points), _MAX_RANK), 1e-6)
+    factor = factorize(kernel, points, min(len(points), _NUM_BASIS), 1e-6, np.random.default_rng(_SEED))
     features = factor.features / np.sqrt(np.mean(kernel.diagonal(points)))
     lipschitz = np.linalg.eigvalsh(features.T @ features)[-1] + ridge
     signed = weights / weights.sum(axis=1, keepdims=True)

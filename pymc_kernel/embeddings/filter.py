@@ -1,42 +1,58 @@
-"""Filtering, prediction and smoothing learnt from a sequence of states and observations. Imports NumPy and siblings."""
+"""Filtering, prediction and smoothing learned from a sequence of states and observations. Imports siblings."""
 
 import copy
 import itertools
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_solve, eigh
 
-from pymc_kernel.embeddings.gram import factorise
-from pymc_kernel.embeddings.inputs import as_sample, as_weights, check_positive, median_scales, resolved
+from pymc_kernel.embeddings.gram import GramFactor, factorize
+from pymc_kernel.embeddings.inputs import (
+    as_sample,
+    as_weights,
+    check_choice,
+    check_pairs,
+    check_positive,
+    median_scales,
+    resolved,
+)
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.linalg import jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["FilterState", "KernelBayesFilter"]
+__all__ = ["FilterSettings", "FilterState", "FittedFilter", "KernelBayesFilter"]
 
-_GRID = {
-    "state_scale": (0.25, 0.5, 1.0),
-    "observed_scale": (0.5, 1.0),
-    "regularization": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1),
-    "ratio_regularization": (1e-3, 3e-3, 1e-2),
-}
+_METHODS = ("importance", "original")
+_MAX_VALIDATION = 200  # steps, a third of the sequence at most
+
+
+class FilterSettings(NamedTuple):
+    """The numbers of a filter."""
+
+    state_scale: Any  # of the default kernels, in median distances
+    observed_scale: Any
+    regularization: Any
+    ratio_regularization: Any
+
+
+_GRID = FilterSettings((0.25, 0.5, 1.0), (0.5, 1.0), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1), (1e-3, 3e-3, 1e-2))
 # The original rule's squared operator has eigenvalues of the order of one over the rank, squared.
 _ORIGINAL_REGULARIZATIONS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
-_VALIDATION = 200  # steps, a third of the sequence at most
-_METHODS = ("importance", "original")
 
 
 class FilterState(NamedTuple):
     """What a filter carries from one observation to the next."""
 
     weights: np.ndarray  # (T,) of the training states, given all observations so far; they sum to one
-    predicted: np.ndarray  # (r,) features of the next state's law
+    predicted: np.ndarray  # (r,) mean features of the next state
 
 
+@dataclass(frozen=True)
 class KernelBayesFilter:
-    """State-space model learnt from T training pairs, then conditioned on new observations one by one.
+    """State-space model learned from T training pairs, then conditioned on new observations one by one.
 
     Neither the dynamics nor the noise are given: both come from the training sequence (Fukumizu et al. 2013, section
     4.3; Xu et al. 2022, algorithm 2). All embeddings are weights on the training states.
@@ -44,33 +60,24 @@ class KernelBayesFilter:
     Parameters
     ----------
     method : {"importance", "original"}
-        See :class:`~pymc_kernel.embeddings.KernelBayesRule`.
-    state_kernel, observed_kernel : kernel, optional
-        By default Gaussian at ``state_scale`` and ``observed_scale`` times the median distance, spread by spread.
-    state_scale, observed_scale : float, optional
+        The update is that of :class:`~pymc_kernel.embeddings.KernelBayesRule`, or of
+        :class:`~pymc_kernel.embeddings.OriginalBayesRule`.
+    state_kernel, observed_kernel : kernel or float, optional
+        A number stands for a Gaussian kernel at as many median distances, spread by spread; by default it is chosen.
     regularization : float, optional
         lambda of Xu et al. or delta of Fukumizu et al., of the update.
     ratio_regularization : float, optional
         Of the ratio in the update and of the transition: eta = lambda' of Xu et al., epsilon of Fukumizu et al. Both
-        regularisations are in units of the mean of k(x, x), delta in its square; it is one for radial kernels.
-    max_rank, tolerance
-        Of the low-rank factors, see :func:`~pymc_kernel.embeddings.gram.factorise`.
-    random_state : int or numpy.random.Generator
-
-    Attributes
-    ----------
-    settings_ : dict
-        The four numbers in use.
-    validation_error_ : float or None
-        Mean squared error of the filter on the end of the training sequence, where something was chosen.
+        regularizations are in units of the mean of k(x, x), delta in its square; it is one for radial kernels.
+    num_basis, tolerance
+        Of the low-rank factors, see :func:`~pymc_kernel.embeddings.gram.factorize`.
 
     Notes
     -----
-    What is not given is chosen on a grid by filtering the last 200 steps (at most a third) of the training sequence
-    with what was learnt from those before. A step costs O(T r^2), r the rank, and O(T r) memory in all.
+    Numbers that are not given are chosen on a grid by filtering the last 200 steps (at most a third) of the training
+    sequence with what was learned from those before. A step costs O(T r^2), r the rank, and O(T r) memory in all.
 
-    Weights are divided by their sum after every step. Without, what the regularisation takes away is lost again at
-    each.
+    Weights are divided by their sum after every step. Without that, they would shrink by the regularization at each.
 
     Examples
     --------
@@ -79,230 +86,276 @@ class KernelBayesFilter:
     >>> rng = np.random.default_rng(0)
     >>> angle = 0.3 * np.arange(400)
     >>> states = np.column_stack([np.cos(angle), np.sin(angle)]) + 0.05 * rng.normal(size=(400, 2))
-    >>> seen = states + 0.3 * rng.normal(size=(400, 2))
-    >>> learnt = KernelBayesFilter().fit(states[:300], seen[:300])
-    >>> filtered = learnt.filter(seen[300:])
-    >>> bool(((filtered.mean() - states[300:]) ** 2).mean() < 0.5 * ((seen[300:] - states[300:]) ** 2).mean())
+    >>> observed = states + 0.3 * rng.normal(size=(400, 2))
+    >>> fitted = KernelBayesFilter().fit(states[:300], observed[:300], rng=rng)
+    >>> errors = fitted.filter(observed[300:]).mean() - states[300:]
+    >>> bool((errors**2).mean() < 0.5 * ((observed[300:] - states[300:]) ** 2).mean())
     True
     """
 
-    def __init__(
-        self,
-        method="importance",
-        *,
-        state_kernel=None,
-        observed_kernel=None,
-        state_scale=None,
-        observed_scale=None,
-        regularization=None,
-        ratio_regularization=None,
-        max_rank=300,
-        tolerance=1e-4,
-        random_state=0,
-    ):
-        if method not in _METHODS:
-            raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}, got {method!r}.")
-        self.settings = {
-            "state_scale": state_scale if state_kernel is None else 1.0,
-            "observed_scale": observed_scale if observed_kernel is None else 1.0,
-            "regularization": regularization,
-            "ratio_regularization": ratio_regularization,
-        }
-        check_positive(**self.settings)
-        self.method = method
-        self.state_kernel = state_kernel
-        self.observed_kernel = observed_kernel
-        self.max_rank = max_rank
-        self.tolerance = tolerance
-        self.random_state = random_state
+    method: str = "importance"
+    state_kernel: Any = None
+    observed_kernel: Any = None
+    regularization: float | None = None
+    ratio_regularization: float | None = None
+    num_basis: int = 300
+    tolerance: float = 1e-4
 
-    # -- fit -------------------------------------------------------------------------------------------------
+    def __post_init__(self):
+        check_choice("method", self.method, _METHODS)
+        check_positive(**self.given()._asdict())
+
+    def given(self) -> FilterSettings:
+        """Return the numbers that are given, None for those that are to be chosen."""
+        scales = [k if k is None or np.isscalar(k) else 1.0 for k in (self.state_kernel, self.observed_kernel)]
+        return FilterSettings(*scales, self.regularization, self.ratio_regularization)
 
     @one_blas_thread
-    def fit(self, states, observations) -> "KernelBayesFilter":
-        """Learn from one sequence of ``states`` (T, p) and ``observations`` (T, q), in the order of time."""
+    def fit(self, states, observations, *, rng=None) -> "FittedFilter":
+        """Return the filter learned from a sequence of ``states`` (T, p) and ``observations`` (T, q), in order of time.
+
+        ``rng`` is a seed or a numpy.random.Generator; copies of it draw the basis points of all that is tried.
+        """
         states, observations = as_sample(states, "states"), as_sample(observations, "observations")
-        if len(states) != len(observations):
-            raise ValueError(f"states has {len(states)} rows and observations {len(observations)}: one each a time.")
+        check_pairs(states=states, observations=observations)
         if len(states) < 10:
             raise ValueError(f"a filter needs states and observations of at least ten times, got {len(states)}.")
-        self.settings_, self.validation_error_ = dict(self.settings), None
-        if None in self.settings.values():
-            self._choose(states, observations)
-        self._learn(states, observations, self.settings_)
-        return self
+        rng = np.random.default_rng(rng)
+        settings, error = self.given(), None
+        if None in settings:
+            settings, error = self._choose(states, observations, rng)
+        factors = self._factors(states, observations, settings, rng)
+        return replace(self._learn(states, factors, settings), validation_error=error)
 
-    def _choose(self, states, observations):
-        """Try the grid on the end of the sequence."""
-        held_out = min(_VALIDATION, len(states) // 3)
-        cut = len(states) - held_out
-        grid = dict(_GRID)
-        if self.method == "original":
-            grid["regularization"] = _ORIGINAL_REGULARIZATIONS
-        choices = {k: grid[k] if v is None else (v,) for k, v in self.settings.items()}
-        trial = copy.copy(self)
-        scale = np.maximum(states.var(axis=0), 1e-300)
-        tried, factors = {}, {}
+    def _choose(self, states, observations, rng):
+        """Return the best settings of the grid, and their error, on the end of the sequence."""
+        cut = len(states) - min(_MAX_VALIDATION, len(states) // 3)
+        grid = _GRID if self.method == "importance" else _GRID._replace(regularization=_ORIGINAL_REGULARIZATIONS)
+        grid = FilterSettings(*(some if one is None else (one,) for some, one in zip(grid, self.given(), strict=True)))
+        spread = np.maximum(states.var(axis=0), 1e-300)
+        errors, factors = {}, {}
 
-        def attempt(place):
-            settings = dict(zip(_GRID, place, strict=True))
-            if place not in tried:
-                known = factors.get(place[:2])
-                factors[place[:2]] = trial._learn(states[:cut], observations[:cut], settings, known)
-                errors = ((trial.filter(observations[cut:]).mean() - states[cut:]) ** 2).mean(axis=0)
-                tried[place] = ((errors / scale).sum(), errors.sum())
-            return tried[place][0]
+        def loss(settings):
+            if settings not in errors:
+                scales = settings[:2]
+                if scales not in factors:
+                    factors[scales] = self._factors(states[:cut], observations[:cut], settings, rng)
+                fitted = self._learn(states[:cut], factors[scales], settings)
+                errors[settings] = ((fitted.filter(observations[cut:]).mean() - states[cut:]) ** 2).mean(axis=0)
+            return (errors[settings] / spread).sum()
 
         # Scales, strengths, scales again: the full product costs three times as much and finds next to nothing better.
-        place = tuple(v[len(v) // 2] for v in choices.values())
-        for _ in range(2):
-            scales = itertools.product(choices["state_scale"], choices["observed_scale"])
-            place = min(((*pair, *place[2:]) for pair in scales), key=attempt)
-            strengths = itertools.product(choices["regularization"], choices["ratio_regularization"])
-            place = min(((*place[:2], *pair) for pair in strengths), key=attempt)
-        self.settings_, self.validation_error_ = dict(zip(_GRID, place, strict=True)), float(tried[place][1])
+        best = FilterSettings(*(values[len(values) // 2] for values in grid))
+        for names in (("state_scale", "observed_scale"), ("regularization", "ratio_regularization")) * 2:
+            values = itertools.product(*(getattr(grid, name) for name in names))
+            best = min((best._replace(**dict(zip(names, pair, strict=True))) for pair in values), key=loss)
+        return best, float(errors[best].sum())
 
-    def _learn(self, states, observations, settings, factors=None):
-        """Set up all that does not depend on new observations; return the two factors."""
-        if factors is None:
-            rng = np.random.default_rng(self.random_state)
-            factors = (
-                self._factor(self.state_kernel, states, settings["state_scale"], rng),
-                self._factor(self.observed_kernel, observations, settings["observed_scale"], rng),
-            )
-        (self.state_kernel_, state_factor), (_, self._observed_factor) = factors
-        unit = _mean_square(self._observed_factor.features)
-        self._strength = settings["regularization"] * (unit if self.method == "importance" else unit**2)
-        self.states_, self._seen = states, self._observed_factor.features
-        self._learn_dynamics(state_factor.features, settings["ratio_regularization"])
-        return factors
+    def _factors(self, states, observations, settings, rng):
+        """Return the states' kernel, and the factors of states and observations."""
+        rng = copy.deepcopy(rng)
+        kernel, state_factor = self._factor(self.state_kernel, states, settings.state_scale, rng)
+        return kernel, state_factor, self._factor(self.observed_kernel, observations, settings.observed_scale, rng)[1]
 
-    def _learn_dynamics(self, features, ridge):
-        """Set up ratio and transition from the states' ``features`` (T, r) in the order of time."""
-        self._features = features
+    def _factor(self, kernel, points, scale, rng):
+        if kernel is None or np.isscalar(kernel):
+            kernel = Gaussian(scale * median_scales(points, rng))
+        kernel = resolved(kernel, points, rng)
+        return kernel, factorize(kernel, points, self.num_basis, self.tolerance, rng)
+
+    def _learn(self, states, factors, settings):
+        kernel, state_factor, observed_factor = factors
+        unit = _mean_square(observed_factor.features)
+        strength = settings.regularization * (unit if self.method == "importance" else unit**2)
+        update = Update(self.method, observed_factor.features, strength)
+        dynamics = Dynamics.of(state_factor.features, settings.ratio_regularization)
+        return FittedFilter(states, kernel, observed_factor, dynamics, update, settings)
+
+
+@dataclass(frozen=True, eq=False)
+class Dynamics:
+    """What follows from a distribution of states, in features.
+
+    Attributes
+    ----------
+    features : ndarray (T, r)
+        Of the training states, in the order of time.
+    ratio_rows : ndarray (T, r)
+        Rows of the ratio r(z_i) = n f_i' (F'F + n eta I)^-1 m, m the mean features of any distribution of states.
+    forward_rows : ndarray (T - 1, r)
+        Weights on states 2 to T, from the mean features of the state before.
+    transition : ndarray (r, r)
+        Mean features of the next state from those of this one.
+    """
+
+    features: np.ndarray
+    ratio_rows: np.ndarray
+    forward_rows: np.ndarray
+    transition: np.ndarray
+
+    @classmethod
+    def of(cls, features: np.ndarray, ridge: float) -> "Dynamics":
+        """Learn from the states' ``features`` (T, r) in the order of time."""
         size, rank = features.shape
         ridge = ridge * _mean_square(features)
         gram = features.T @ features + size * ridge * np.eye(rank)
-        # Rows of the ratio r(z_i) = n f_i' (F'F + n eta I)^-1 m for the features m of any law of states.
-        self._ratio_rows = size * np.linalg.solve(gram, features.T).T
+        ratio_rows = size * np.linalg.solve(gram, features.T).T
         before, after = features[:-1], features[1:]
         gram = before.T @ before + (size - 1) * ridge * np.eye(rank)
-        # Features of the next state's law from those of this one's; weights on states 2 to T, kept for predictions.
-        self._forward_rows = np.linalg.solve(gram, before.T).T
-        self._transition = after.T @ self._forward_rows
+        forward_rows = np.linalg.solve(gram, before.T).T
+        return cls(features, ratio_rows, forward_rows, after.T @ forward_rows)
 
-    def _factor(self, kernel, points, scale, rng):
-        if kernel is None:
-            kernel = Gaussian(scale * median_scales(points, rng))
-        kernel = resolved(kernel, points, rng)
-        return kernel, factorise(kernel, points, self.max_rank, self.tolerance, rng)
+    def ahead(self, weights: np.ndarray) -> np.ndarray:
+        """Return the mean features (r,) of the next state, for weights (T,) of this one."""
+        return self.transition @ (self.features.T @ weights)
 
-    def _need_fit(self):
-        if not hasattr(self, "states_"):
-            raise ValueError("this filter has learnt nothing yet: call fit(states, observations) first.")
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """Bayes' rule for the features of one observation.
+
+    Attributes
+    ----------
+    method : {"importance", "original"}
+    features : ndarray (T, r)
+        Of the training observations.
+    strength : float
+        Of the regularization.
+    """
+
+    method: str
+    features: np.ndarray
+    strength: float
+
+    def __call__(self, ratio: np.ndarray, query: np.ndarray) -> np.ndarray:
+        """Return weights (T,) of sum one, given the prior as a ratio (T,) and the features (r,) of an observation."""
+        size, rank = self.features.shape
+        if self.method == "importance":
+            ratio = np.maximum(0.0, ratio)
+            system = (self.features * ratio[:, None]).T @ self.features
+            system[np.diag_indices(rank)] += size * self.strength
+            coefficients = cho_solve((jittered_cholesky(system), True), query)
+        else:
+            ratio = ratio / size  # sums to about one, so that delta does not depend on T
+            values, vectors = eigh((self.features * ratio[:, None]).T @ self.features)
+            coefficients = vectors @ (values / (values**2 + self.strength) * (vectors.T @ query))
+        weights = ratio * (self.features @ coefficients)
+        for candidate in (weights, np.maximum(ratio, 0.0)):
+            total = candidate.sum()
+            if total > 0.0:
+                return candidate / total
+            # The observation is unlike any other that this prediction expects: it stands, without an update.
+        return np.full(size, 1.0 / size)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedFilter:
+    """A learned state-space model.
+
+    Attributes
+    ----------
+    states : ndarray (T, p)
+        Of the training sequence.
+    state_kernel : kernel
+    factor : GramFactor
+        Features of observations.
+    dynamics : Dynamics
+    condition : Update
+    settings : FilterSettings
+        The four numbers in use.
+    validation_error : float or None
+        Mean squared error of the filter on the end of the training sequence, where something was chosen.
+    """
+
+    states: np.ndarray
+    state_kernel: Any
+    factor: GramFactor
+    dynamics: Dynamics
+    condition: Update
+    settings: FilterSettings
+    validation_error: float | None = None
 
     # -- one observation at a time -------------------------------------------------------------------------------
 
     @one_blas_thread
     def start(self, weights=None) -> FilterState:
         """Return the state before any observation: ``weights`` (T,) on the training states, equal by default."""
-        self._need_fit()
-        weights = as_weights(weights, len(self.states_), "weights")
-        return FilterState(weights, self._features.T @ weights)
+        weights = as_weights(weights, len(self.states), "weights")
+        return FilterState(weights, self.dynamics.features.T @ weights)
 
     @one_blas_thread
     def update(self, state: FilterState, observation) -> FilterState:
         """Return the state after one more ``observation`` (q,). O(T r^2)."""
         row = as_sample(np.reshape(observation, (1, -1)), "observation")
-        return self._step(state.predicted, self._observed_factor(row)[0])
+        return self._step(state, self.factor(row)[0])
 
-    def _step(self, predicted, query):
-        weights = self._updated(self._ratio_rows @ predicted, query)
-        return FilterState(weights, self._transition @ (self._features.T @ weights))
-
-    def _updated(self, ratio, query):
-        """Return the weights, with sum one, after an observation with features ``query`` (r,); the prior as a ratio."""
-        size, rank = self._seen.shape
-        if self.method == "importance":
-            ratio = np.maximum(0.0, ratio)
-            system = (self._seen * ratio[:, None]).T @ self._seen
-            system[np.diag_indices(rank)] += size * self._strength
-            coefficients = cho_solve((jittered_cholesky(system), True), query)
-        else:
-            ratio = ratio / size  # sums to about one, so that delta does not depend on T
-            values, vectors = eigh((self._seen * ratio[:, None]).T @ self._seen)
-            coefficients = vectors @ (values / (values**2 + self._strength) * (vectors.T @ query))
-        weights = ratio * (self._seen @ coefficients)
-        for candidate in (weights, np.maximum(ratio, 0.0)):
-            total = candidate.sum()
-            if total > 0.0:
-                return candidate / total
-            # The observation is unlike anything seen from here: the prediction stands, without an update.
-        return np.full(size, 1.0 / size)
+    def _step(self, state, query):
+        weights = self.condition(self.dynamics.ratio_rows @ state.predicted, query)
+        return FilterState(weights, self.dynamics.ahead(weights))
 
     # -- a whole sequence ---------------------------------------------------------------------------------------------
 
     @one_blas_thread
     def filter(self, observations, initial=None) -> KernelMean:
-        """Return the laws of the states given the observations up to each time; the first axis is time.
+        """Return the distributions of the states given the observations up to each time; the first axis is time.
 
         Parameters
         ----------
         observations : array_like (S, q)
         initial : array_like (T,), optional
-            Weights of the law of the first state on the training states; equal by default.
+            Weights of the first state's distribution on the training states; equal by default.
         """
         state = self.start(initial)
-        queries = self._observed_factor(as_sample(observations, "observations"))
-        weights = np.empty((len(queries), len(self.states_)))
+        queries = self.factor(as_sample(observations, "observations"))
+        weights = np.empty((len(queries), len(self.states)))
         for t, query in enumerate(queries):
-            state = self._step(state.predicted, query)
+            state = self._step(state, query)
             weights[t] = state.weights
-        return KernelMean(self.states_, weights, self.state_kernel_)
+        return KernelMean(self.states, weights, self.state_kernel)
 
     @one_blas_thread
     def predict(self, filtered: KernelMean, steps: int = 1) -> KernelMean:
-        """Return the laws of the states ``steps`` times after each time of ``filtered``."""
+        """Return the distributions of the states ``steps`` times after each time of ``filtered``."""
         if not (isinstance(steps, int | np.integer) and steps >= 1):
             raise ValueError(f"steps must be a whole number >= 1, got {steps!r}.")
         weights = np.atleast_2d(filtered.weights)
         for _ in range(steps):
             ahead = np.zeros_like(weights)
-            ahead[:, 1:] = (weights @ self._features) @ self._forward_rows.T
+            ahead[:, 1:] = (weights @ self.dynamics.features) @ self.dynamics.forward_rows.T
             totals = ahead.sum(axis=1, keepdims=True)
             weights = ahead / np.where(totals > 0.0, totals, 1.0)
-        return KernelMean(self.states_, weights.reshape(filtered.weights.shape), self.state_kernel_)
+        return KernelMean(self.states, weights.reshape(filtered.weights.shape), self.state_kernel)
 
     @one_blas_thread
     def smooth(self, filtered: KernelMean, observations) -> KernelMean:
-        """Return the laws of the states given all observations: fixed-interval smoothing.
+        """Return the distributions of the states given all observations: fixed-interval smoothing.
 
         A second filter learns the training sequence backwards in time and runs backwards over the ``observations``
         (S, q) that ``filtered`` came from. At each time the ratios of both predictions of the state, from what came
         before and from what came after, are multiplied: that is the prior which the observation of that time updates.
-        It takes the training sequence for stationary, and the first state for one of it. O(T r^2) a step.
+        It takes the training sequence to be stationary, and the first state to be distributed as its states are.
+        O(T r^2) a step.
         """
-        queries = self._observed_factor(as_sample(observations, "observations"))
+        queries = self.factor(as_sample(observations, "observations"))
         weights = np.atleast_2d(filtered.weights)
         if len(queries) != len(weights):
             raise ValueError(
                 f"filtered has {len(weights)} times and observations {len(queries)}: give those it came from."
             )
-        backward = copy.copy(self)
-        backward._learn_dynamics(self._features[::-1], self.settings_["ratio_regularization"])
-        backward._seen = self._seen[::-1]
+        dynamics = Dynamics.of(self.dynamics.features[::-1], self.settings.ratio_regularization)
+        backward = replace(
+            self, dynamics=dynamics, condition=replace(self.condition, features=self.condition.features[::-1])
+        )
         smoothed = np.array(weights)
-        after = backward._step(backward._features.mean(axis=0), queries[-1]).predicted
+        state = backward._step(FilterState(None, dynamics.features.mean(axis=0)), queries[-1])
         for t in range(len(weights) - 2, -1, -1):
-            ratio = np.maximum(0.0, backward._ratio_rows @ after)[::-1]
+            ratio = np.maximum(0.0, dynamics.ratio_rows @ state.predicted)[::-1]
             if t > 0:
-                ratio = ratio * np.maximum(
-                    0.0, self._ratio_rows @ (self._transition @ (self._features.T @ weights[t - 1]))
-                )
+                ratio = ratio * np.maximum(0.0, self.dynamics.ratio_rows @ self.dynamics.ahead(weights[t - 1]))
             if ratio.sum() > 0.0:
-                smoothed[t] = self._updated(ratio * (len(ratio) / ratio.sum()), queries[t])
-            after = backward._step(after, queries[t]).predicted
-        return KernelMean(self.states_, smoothed, self.state_kernel_)
+                smoothed[t] = self.condition(ratio * (len(ratio) / ratio.sum()), queries[t])
+            state = backward._step(state, queries[t])
+        return KernelMean(self.states, smoothed, self.state_kernel)
 
 
 def _mean_square(features):

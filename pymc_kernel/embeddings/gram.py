@@ -13,7 +13,7 @@ from scipy.linalg import eigh, solve_triangular
 from pymc_kernel.kernels import FeatureKernel
 from pymc_kernel.linalg import pivoted_cholesky
 
-__all__ = ["GramFactor", "factorise"]
+__all__ = ["GramFactor", "factorize"]
 
 _BLOCK = 4096  # new points at a time
 _ROUNDING = 1e-12  # of the largest eigenvalue
@@ -47,9 +47,7 @@ class GramFactor:
         return np.concatenate([self._extend(points[a : a + _BLOCK]) for a in range(0, len(points), _BLOCK)])
 
 
-def factorise(
-    kernel, points: np.ndarray, max_rank: int, tolerance: float, rng: np.random.Generator | None = None
-) -> GramFactor:
+def factorize(kernel, points: np.ndarray, num_basis: int, tolerance: float, rng: np.random.Generator) -> GramFactor:
     """Return features of a kernel on ``points`` (n, d).
 
     Parameters
@@ -57,13 +55,13 @@ def factorise(
     kernel
         With a numeric length scale. A :class:`~pymc_kernel.kernels.FeatureKernel` brings its features along.
     points : ndarray (n, d)
-    max_rank : int
+    num_basis : int
         Most features. Where the tolerance would need more, the factor is Nystroem's with this many points, drawn at
         random: greedy pivots end in the outskirts.
     tolerance : float
         Largest trace of what is left out, as a share of the trace of the Gram matrix.
-    rng : numpy.random.Generator, optional
-        Draws Nystroem's points; seed 0 without it.
+    rng : numpy.random.Generator
+        Draws Nystroem's points.
 
     Notes
     -----
@@ -78,32 +76,31 @@ def factorise(
         raise ValueError("the kernel is zero at all points, so they cannot be told apart; take another kernel.")
     # A remainder of at most this on each entry of the diagonal keeps its sum below the share of the trace.
     level = tolerance * trace / n
-    factor, pivots = pivoted_cholesky(diagonal, lambda chosen: kernel(points, points[chosen]), max_rank, level)
+    factor, pivots = pivoted_cholesky(diagonal, lambda chosen: kernel(points, points[chosen]), num_basis, level)
     left_out = max(0.0, 1.0 - np.einsum("ij,ij->", factor, factor) / trace)
-    # A factor that ended before the largest rank has left out no more than rounding, whatever the tolerance.
-    if left_out <= tolerance or len(pivots) < max_rank or len(pivots) == n:
+    # A factor that ended before its largest size has left out no more than rounding, whatever the tolerance.
+    if left_out <= tolerance or len(pivots) < num_basis or len(pivots) == n:
         return _on_pivots(kernel, points[pivots], factor, pivots, left_out)
-    rng = np.random.default_rng(0) if rng is None else rng
-    return _nystroem(kernel, points, rng.choice(n, size=max_rank, replace=False), trace)
+    return _nystroem(kernel, points, rng.choice(n, size=num_basis, replace=False), trace)
 
 
-def _on_pivots(kernel, centres, factor, pivots, left_out):
+def _on_pivots(kernel, centers, factor, pivots, left_out):
     triangle = factor[pivots]
 
     def extend(points):
-        return solve_triangular(triangle, kernel(centres, points), lower=True, overwrite_b=True).T
+        return solve_triangular(triangle, kernel(centers, points), lower=True, overwrite_b=True).T
 
     return GramFactor(np.ascontiguousarray(factor), left_out, extend)
 
 
 def _nystroem(kernel, points, chosen, trace):
-    centres = points[chosen]
-    values, vectors = eigh(kernel(centres))
+    centers = points[chosen]
+    values, vectors = eigh(kernel(centers))
     keep = values > _ROUNDING * values[-1]
     root = vectors[:, keep] / np.sqrt(values[keep])
 
     def extend(new):
-        return kernel(new, centres) @ root
+        return kernel(new, centers) @ root
 
     features = np.concatenate([extend(points[a : a + _BLOCK]) for a in range(0, len(points), _BLOCK)])
     left_out = max(0.0, 1.0 - np.einsum("ij,ij->", features, features) / trace)

@@ -1,5 +1,7 @@
 """What users give: checks, scales and default kernels. Imports NumPy and ``kernels``."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from pymc_kernel.kernels import Gaussian, Linear, Sum, median_distance
@@ -8,8 +10,11 @@ from pymc_kernel.kernels.base import as_points
 __all__ = [
     "as_sample",
     "as_weights",
+    "check_choice",
     "check_count",
+    "check_pairs",
     "check_positive",
+    "check_regularization",
     "default_observed_kernel",
     "latent_kernel",
     "median_scales",
@@ -20,7 +25,7 @@ __all__ = [
 
 _MEDIAN_POINTS = 500
 _ROUNDING = 1e-12  # of the largest number of a column: what varies less is constant
-_QUARTILES = 1.349  # of a standard normal law, apart
+_QUARTILE_DISTANCE = 1.349  # between the quartiles of a standard normal distribution
 
 
 def check_positive(**numbers) -> None:
@@ -28,6 +33,28 @@ def check_positive(**numbers) -> None:
     for name, value in numbers.items():
         if value is not None and not (np.isscalar(value) and np.isfinite(value) and value > 0):
             raise ValueError(f"{name} must be a positive number, got {value!r}.")
+
+
+def check_choice(name: str, value, options: Sequence[str]) -> None:
+    """Raise where a named value is none of the options."""
+    if value not in options:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}.")
+
+
+def check_regularization(regularization, criteria: Sequence[str]) -> None:
+    """Raise where a regularization is neither a positive number nor one of the criteria that it is chosen by."""
+    if not isinstance(regularization, str):
+        check_positive(regularization=regularization)
+    if regularization is None or (isinstance(regularization, str) and regularization not in criteria):
+        options = ", ".join(map(repr, criteria))
+        raise ValueError(f"regularization must be a positive number or one of {options}, got {regularization!r}.")
+
+
+def check_pairs(**samples) -> None:
+    """Raise where two named samples differ in their numbers of rows."""
+    (name, first), (other, second) = samples.items()
+    if len(first) != len(second):
+        raise ValueError(f"{name} has {len(first)} rows and {other} {len(second)}: they must be pairs, one row each.")
 
 
 def check_count(**numbers) -> None:
@@ -66,10 +93,10 @@ def scales_of(points: np.ndarray, weights: np.ndarray | None = None) -> tuple[np
 def robust_scales(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return medians (d,) and spreads (d,) from the quartiles, the standard deviation where these coincide.
 
-    One simulation gone wild must not shrink all others to a point.
+    One simulation with extreme values must not shrink all others to a point.
     """
     low, middle, high = np.quantile(points, [0.25, 0.5, 0.75], axis=0)
-    spread = (high - low) / _QUARTILES
+    spread = (high - low) / _QUARTILE_DISTANCE
     return middle, np.where(spread > _ROUNDING * np.abs(points).max(axis=0), spread, scales_of(points)[1])
 
 
@@ -99,7 +126,7 @@ def latent_kernel(kernel, points: np.ndarray, rng: np.random.Generator):
 
 
 def default_observed_kernel(points: np.ndarray, rng: np.random.Generator, factor: float = 1.0) -> Sum:
-    """Return Gaussian, at ``factor`` times the median distance, plus linear; each one on average at centred points.
+    """Return Gaussian, at ``factor`` times the median distance, plus linear; each one on average at centered points.
 
     The linear part carries what a Gaussian kernel forgets far from the data: posterior means that go on rising.
     """

@@ -25,7 +25,8 @@ class KernelMean:
         all results then have a first axis of length m.
     kernel : kernel, optional
         By default Gaussian at the median distance of the points.
-    random_state : int or numpy.random.Generator
+    rng : int or numpy.random.Generator, optional
+        Draws the points of which the median distance is taken, where there are more than 500.
 
     Examples
     --------
@@ -36,7 +37,7 @@ class KernelMean:
     1.7
     """
 
-    def __init__(self, points, weights=None, kernel=None, *, random_state=0):
+    def __init__(self, points, weights=None, kernel=None, *, rng=None):
         self.points = as_sample(points, "points")
         n = len(self.points)
         self.weights = np.full(n, 1.0 / n) if weights is None else np.asarray(weights, dtype=float)
@@ -44,8 +45,7 @@ class KernelMean:
             raise ValueError(
                 f"weights must be finite, of shape ({n},) or (m, {n}): one per point, got {self.weights.shape}."
             )
-        rng = np.random.default_rng(random_state)
-        self.kernel = latent_kernel(kernel, self.points, rng)
+        self.kernel = latent_kernel(kernel, self.points, np.random.default_rng(rng))
 
     def __len__(self):
         return 1 if self.weights.ndim == 1 else len(self.weights)
@@ -93,9 +93,9 @@ class KernelMean:
         if not (totals > 0.0).all():
             raise ValueError(f"weights sum to {totals.min():g}: there is no distribution to take a covariance of.")
         weights = weights / totals
-        centred = self.points - self.points.mean(axis=0)  # against cancellation
-        second = np.einsum("mi,ij,ik->mjk", weights, centred, centred, optimize=True)
-        first = weights @ centred
+        centered = self.points - self.points.mean(axis=0)  # against cancellation
+        second = np.einsum("mi,ij,ik->mjk", weights, centered, centered, optimize=True)
+        first = weights @ centered
         out = second - first[:, :, None] * first[:, None, :]
         return out[0] if self.weights.ndim == 1 else out
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.embeddings.bayes_rule import KernelBayesRule
 from pymc_kernel.embeddings.choice import HeldOut
+from pymc_kernel.embeddings.fitted_rule import FittedRule
 from pymc_kernel.embeddings.local_check import LocalErrors, local_errors, moves_from
 from pymc_kernel.embeddings.mixture import Mixture
 from pymc_kernel.embeddings.predictive import Settings, squared_distances
@@ -74,7 +74,7 @@ class Candidate:
 
     Attributes
     ----------
-    rule : KernelBayesRule
+    rule : FittedRule
     observed : ndarray (q,)
     settings : Settings
         Neighborhood and smoothing of the residuals.
@@ -84,7 +84,7 @@ class Candidate:
         Returns the :class:`Check` of the answer.
     """
 
-    rule: KernelBayesRule
+    rule: FittedRule
     observed: np.ndarray
     settings: Settings
     held_out: HeldOut
@@ -130,7 +130,7 @@ class LocalPosterior:
         self._losses = np.stack([c.losses for c in candidates])
         means = self._losses @ self._weights
         self.best = candidates[int(np.argmin(means))]
-        self.scores = {len(c.rule.latent_): float(m) for c, m in zip(candidates, means, strict=True)}
+        self.scores = {len(c.rule.latent): float(m) for c, m in zip(candidates, means, strict=True)}
 
     @property
     def is_global(self) -> bool:
@@ -142,13 +142,13 @@ class LocalPosterior:
         return self.best.mixture()
 
     def replicate(self, rng: np.random.Generator) -> Mixture:
-        """Return the posterior as other simulations might have told it: a Bayesian bootstrap (Rubin 1981).
+        """Return the posterior as it might be from other simulations: a Bayesian bootstrap (Rubin 1981).
 
         Cases get random weights, which may prefer another candidate, and so do the training points of its fit.
         """
         weights = self._weights * rng.standard_exponential(len(self._weights))
         candidate = self._candidates[int(np.argmin(self._losses @ weights))]
-        return candidate.mixture(rng.standard_exponential(len(candidate.rule.latent_)))
+        return candidate.mixture(rng.standard_exponential(len(candidate.rule.latent)))
 
     @one_blas_thread
     def replicates(self, rng: np.random.Generator, count: int = NUM_REPLICATES) -> list[Mixture]:
@@ -192,13 +192,13 @@ def moments_of(replicates: list[Mixture]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @one_blas_thread
-def posterior_near(rule: KernelBayesRule, observed: np.ndarray, rng: np.random.Generator) -> LocalPosterior:
+def posterior_near(rule: FittedRule, observed: np.ndarray, rng: np.random.Generator) -> LocalPosterior:
     """Return the posterior for one observation.
 
     Parameters
     ----------
-    rule : KernelBayesRule
-        Fitted to all training points; "importance" or "conditional".
+    rule : FittedRule
+        Fitted to all training points, by :class:`~pymc_kernel.embeddings.KernelBayesRule`.
     observed : ndarray (q,)
     rng : numpy.random.Generator
 
@@ -208,16 +208,16 @@ def posterior_near(rule: KernelBayesRule, observed: np.ndarray, rng: np.random.G
     the rule before. All are scored on the same cases, those nearest to the observation: the best by minus the mean log
     density of the held-out cases is taken.
     """
-    levels, kept = [], np.arange(len(rule.latent_))
+    levels, kept = [], np.arange(len(rule.latent))
     members = [kept]
     for share in _SHARES:
         if share < 1.0:
-            size = round(share * len(rule.latent_))
+            size = round(share * len(rule.latent))
             nearest = _nearest(levels[-1], observed, size, rng)
             if _effective_number(levels[-1].rule, nearest) < _MIN_POINTS:
                 break
             members.append(members[-1][nearest])
-            rule_here = levels[-1].rule.subset(nearest)
+            rule_here = levels[-1].rule.subset(nearest, rng)
         else:
             rule_here = rule
         levels.append(_Level(rule_here, observed, rng))
@@ -225,7 +225,7 @@ def posterior_near(rule: KernelBayesRule, observed: np.ndarray, rng: np.random.G
     cases = checked[:_NUM_CASES]
     candidates = []
     for level, own in zip(levels, members, strict=True):
-        index = np.full(len(rule.latent_), -1)
+        index = np.full(len(rule.latent), -1)
         index[own] = np.arange(len(own))
         candidates.append(level.candidate(observed, index[cases], index[checked]))
     return LocalPosterior(candidates)

@@ -17,6 +17,7 @@ __all__ = [
     "covariance",
     "is_large_enough",
     "near",
+    "own_factors",
     "residual_mixture",
     "smoothed",
     "squared_distances",
@@ -159,7 +160,7 @@ def smoothed(residuals, weights, overall, along, bandwidths):
             width, pull = _shrinkage(bandwidth, effective, len(mean))
             yield mean + pull * (residuals - mean), width * factor[None]
     else:
-        own = _own_factors(residuals, weights, overall)
+        own = own_factors(residuals, weights, overall)
         for bandwidth in bandwidths:
             yield residuals, bandwidth * own
 
@@ -186,7 +187,7 @@ def _shrinkage(bandwidth, effective, p):
     return width, np.sqrt(1.0 - width**2)
 
 
-def _own_factors(residuals, weights, overall):
+def own_factors(residuals, weights, overall):
     """Return the Cholesky factors (k, p, p) of the scatter of each residual's nearest neighbors around it."""
     k, p = residuals.shape
     if k < 3:

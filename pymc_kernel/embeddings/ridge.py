@@ -1,4 +1,4 @@
-"""Weighted ridge regression on features along a path of regularisations. Imports NumPy and SciPy only."""
+"""Weighted ridge regression on features along a path of regularizations. Imports NumPy and SciPy only."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ _GRID = 10.0 ** np.arange(-7.0, 1.1, 0.25)
 
 @dataclass(frozen=True, eq=False)
 class RidgePath:
-    """One eigendecomposition of S = F' D F, after which every regularisation costs O(n r).
+    """One eigendecomposition of S = F' D F, after which every regularization costs O(n r).
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class RidgePath:
 
     @property
     def grid(self) -> np.ndarray:
-        """Regularisations worth trying, rising; n times each is added to the eigenvalues."""
+        """Regularizations worth trying, rising; n times each is added to the eigenvalues."""
         return _GRID * max(self.eigenvalues[-1], np.finfo(float).tiny) / len(self.projected)
 
     def shrinkage(self, regularization: float) -> np.ndarray:
@@ -119,17 +119,17 @@ class RidgeFit:
 
 
 def choose_regularization(path: RidgePath, targets: np.ndarray, criterion: str) -> tuple[float, float]:
-    """Return the best regularisation of the grid for ``targets`` (n, p), and its loss.
+    """Return the best regularization of the grid for ``targets`` (n, p), and its loss.
 
     Parameters
     ----------
     path
     targets : ndarray (n, p)
-        Centred where predictions should fall back to, on comparable scales.
+        Centered where predictions should fall back to, on comparable scales.
     criterion : {"evidence", "leave-one-out"}
         The loss is minus the log evidence, or the mean weighted squared leave-one-out error. The evidence varies less
-        from sample to sample, and new observations off the centre of the training data need the caution; it takes the
-        targets for Gaussian around their means, which features of latents are not.
+        from sample to sample, and observations away from the center of the training data need the caution; it takes the
+        targets to be Gaussian around their means, which features of latents are not.
     """
     grid = path.grid
     losses = -path.evidence(targets, grid) if criterion == "evidence" else path.losses(targets, grid).mean(axis=1)

@@ -55,7 +55,7 @@ def test_intervals_hold_what_they_promise(name):
         rng = np.random.default_rng(seed)
         latent, observed = simulate(rng, n)
         _, cases = simulate(rng, 100)
-        rule = KernelBayesRule("conditional", scales=(0.5, 1.0, 2.0), random_state=seed).fit(latent, observed)
+        rule = KernelBayesRule(scales=(0.5, 1.0, 2.0)).fit(latent, observed, rng=seed)
         for case, (low, high) in zip(cases, rule.interval(cases, 0.95)[:, 0], strict=True):
             exact, latent_of, value_of = posterior(case)
             masses.append(np.diff(exact.cdf(value_of(np.array([low, high]))))[0])

@@ -6,6 +6,8 @@ from pymc_kernel.embeddings import KernelBayesFilter
 from pymc_kernel.kernels import FeatureKernel, Gaussian, random_fourier_features
 from tests.reference import slow_embeddings as slow
 
+GIVEN = {"regularization": 0.01, "ratio_regularization": 0.003, "state_kernel": 0.5, "observed_kernel": 1.0}
+
 
 def split(seed, train, test=100):
     states, seen = rotating("rotation", train + test, np.random.default_rng(seed))
@@ -15,25 +17,25 @@ def split(seed, train, test=100):
 def test_filter_is_algorithm_2():
     z, x, _, y = split(0, 60, 15)
     kz, kx = Gaussian(0.8), Gaussian(1.1)
-    learnt = KernelBayesFilter(
+    learned = KernelBayesFilter(
         state_kernel=kz,
         observed_kernel=kx,
         regularization=0.02,
         ratio_regularization=0.01,
-        max_rank=999,
+        num_basis=999,
         tolerance=1e-13,
-    ).fit(z, x)
+    ).fit(z, x, rng=0)
     expected = slow.filter_weights(z, kz(z), kx(x), kx(x, y).T, 0.01, 0.02)
-    np.testing.assert_allclose(learnt.filter(y).weights, expected, atol=1e-7)
+    np.testing.assert_allclose(learned.filter(y).weights, expected, atol=1e-7)
 
 
 def test_one_by_one_is_the_batch():
     z, x, _, y = split(1, 150, 10)
-    learnt = KernelBayesFilter(regularization=0.01, ratio_regularization=0.003, state_scale=0.5, observed_scale=1.0)
-    batch = learnt.fit(z, x).filter(y)
-    state = learnt.start()
+    learned = KernelBayesFilter(**GIVEN).fit(z, x, rng=0)
+    batch = learned.filter(y)
+    state = learned.start()
     for t, observation in enumerate(y):
-        state = learnt.update(state, observation)
+        state = learned.update(state, observation)
         np.testing.assert_allclose(state.weights, batch.weights[t], rtol=1e-10)
 
 
@@ -41,15 +43,15 @@ def test_one_by_one_is_the_batch():
 def test_filters_smooths_and_predicts_better_than_it_sees(method, strength):
     """Mean squared errors over three sequences: observation .08, no knowledge of the state about one."""
     errors = {"filter": [], "smooth": [], "predict": [], "seen": []}
-    settings = {"regularization": strength, "ratio_regularization": 1e-3, "state_scale": 0.25, "observed_scale": 1.0}
+    settings = {"regularization": strength, "ratio_regularization": 1e-3, "state_kernel": 0.25, "observed_kernel": 1.0}
     for seed in range(3):
         z, x, truth, y = split(seed, 400)
-        learnt = KernelBayesFilter(method, **settings).fit(z, x)
-        filtered = learnt.filter(y)
-        ahead = learnt.predict(filtered, 2)
+        learned = KernelBayesFilter(method, **settings).fit(z, x, rng=0)
+        filtered = learned.filter(y)
+        ahead = learned.predict(filtered, 2)
         for name, error in (
             ("filter", filtered.mean() - truth),
-            ("smooth", learnt.smooth(filtered, y).mean() - truth),
+            ("smooth", learned.smooth(filtered, y).mean() - truth),
             ("predict", ahead.mean()[:-2] - truth[2:]),
             ("seen", y - truth),
         ):
@@ -62,47 +64,46 @@ def test_filters_smooths_and_predicts_better_than_it_sees(method, strength):
 
 def test_settings_are_chosen_on_the_end_of_the_sequence():
     z, x, truth, y = split(0, 150)
-    learnt = KernelBayesFilter(state_scale=0.5).fit(z, x)
-    assert learnt.settings_["state_scale"] == 0.5
-    assert None not in learnt.settings_.values()
-    poor = KernelBayesFilter(state_scale=0.5, observed_scale=1.0, regularization=10.0, ratio_regularization=1.0).fit(
-        z, x
-    )
-    errors = [((f.filter(y).mean() - truth) ** 2).sum(axis=1).mean() for f in (learnt, poor)]
+    learned = KernelBayesFilter(state_kernel=0.5).fit(z, x, rng=0)
+    assert learned.settings.state_scale == 0.5
+    assert None not in learned.settings
+    poor = KernelBayesFilter(**(GIVEN | {"regularization": 10.0, "ratio_regularization": 1.0})).fit(z, x, rng=0)
+    errors = [((f.filter(y).mean() - truth) ** 2).sum(axis=1).mean() for f in (learned, poor)]
     assert errors[0] < 0.3 * errors[1]
-    assert 0.3 * errors[0] < learnt.validation_error_ < 3.0 * errors[0]
+    assert 0.3 * errors[0] < learned.validation_error < 3.0 * errors[0]
 
 
 @pytest.mark.parametrize("method", ["importance", "original"])
-def test_regularisations_are_in_units_of_the_kernel(method):
+def test_regularizations_are_in_units_of_the_kernel(method):
     z, x, _, y = split(3, 80, 20)
-    settings = {"regularization": 1e-3, "ratio_regularization": 1e-2, "state_scale": 0.5}
+    settings = {"regularization": 1e-3, "ratio_regularization": 1e-2, "state_kernel": 0.5}
     features = random_fourier_features(Gaussian(1.0), 50, 2, np.random.default_rng(0))
     kernels = FeatureKernel(features), FeatureKernel(lambda points: 10.0 * features(points))
-    means = [KernelBayesFilter(method, observed_kernel=k, **settings).fit(z, x).filter(y).mean() for k in kernels]
+    means = [
+        KernelBayesFilter(method, observed_kernel=k, **settings).fit(z, x, rng=0).filter(y).mean() for k in kernels
+    ]
     np.testing.assert_allclose(*means, atol=1e-6)
 
 
 def test_an_observation_from_nowhere_leaves_the_prediction():
     z, x, _, y = split(2, 150, 5)
-    learnt = KernelBayesFilter(regularization=0.01, ratio_regularization=0.003, state_scale=0.5, observed_scale=1.0)
     y[2] = 1e6
-    filtered = learnt.fit(z, x).filter(y)
+    filtered = KernelBayesFilter(**GIVEN).fit(z, x, rng=0).filter(y)
     np.testing.assert_allclose(filtered.weights.sum(axis=1), 1.0)
     assert (np.abs(filtered.mean()) < 2.0).all()
 
 
 def test_mistakes_are_named():
     z, x, _, y = split(0, 60, 10)
-    learnt = KernelBayesFilter(regularization=0.01, ratio_regularization=0.003, state_scale=0.5, observed_scale=1.0)
-    with pytest.raises(ValueError, match="one each a time"):
-        learnt.fit(z, x[:-1])
+    with pytest.raises(ValueError, match="must be pairs"):
+        KernelBayesFilter(**GIVEN).fit(z, x[:-1])
     with pytest.raises(ValueError, match="at least ten"):
-        learnt.fit(z[:5], x[:5])
+        KernelBayesFilter(**GIVEN).fit(z[:5], x[:5])
     with pytest.raises(ValueError, match="positive number"):
         KernelBayesFilter(regularization=0.0)
-    filtered = learnt.fit(z, x).filter(y)
+    learned = KernelBayesFilter(**GIVEN).fit(z, x, rng=0)
+    filtered = learned.filter(y)
     with pytest.raises(ValueError, match="those it came from"):
-        learnt.smooth(filtered, y[:-1])
+        learned.smooth(filtered, y[:-1])
     with pytest.raises(ValueError, match="steps must be"):
-        learnt.predict(filtered, 0)
+        learned.predict(filtered, 0)

@@ -22,12 +22,12 @@ def bent():
     """Fit to y = z^3 with noise of .02: far from the middle the posterior is a hundredth of the prior."""
     rng = np.random.default_rng(1)
     z = rng.normal(size=(3000, 1))
-    return KernelBayesRule("conditional").fit(z, z**3 + 0.3 * rng.normal(size=(3000, 1)))
+    return KernelBayesRule().fit(z, z**3 + 0.3 * rng.normal(size=(3000, 1)), rng=0)
 
 
 def test_fewer_points_around_the_observation_make_a_narrow_posterior_right(bent):
     near = posterior_near(bent, np.array([8.0]), np.random.default_rng(2))
-    assert len(near.best.rule.latent_) < 3000
+    assert len(near.best.rule.latent) < 3000
     assert misfit(near.best.check().local_errors()) == ""
     # By quadrature.
     grid = np.linspace(-1.0, 4.0, 20_001)
@@ -45,9 +45,7 @@ def test_replicates_differ_by_the_error_of_learning(bent):
     rng = np.random.default_rng(3)
     z = rng.normal(size=(1500, 1))
     few, many = (
-        posterior_near(
-            KernelBayesRule("conditional").fit(z[:n], z[:n] + 0.5 * rng.normal(size=(n, 1))), np.array([1.0]), rng
-        )
+        posterior_near(KernelBayesRule().fit(z[:n], z[:n] + 0.5 * rng.normal(size=(n, 1)), rng=0), np.array([1.0]), rng)
         for n in (250, 1500)
     )
     # The standard error of a mean with a local slope from n points is about 1 / sqrt(n) posterior spreads.
@@ -62,7 +60,7 @@ def test_units_of_parameters_do_not_matter():
     z, noise, cases = rng.normal(size=(150, 1)), 0.5 * rng.normal(size=(150, 1)), np.arange(20)
     losses, errors = [], []
     for unit in (1.0, 1e3):
-        rule = KernelBayesRule("conditional").fit(unit * z, z + noise)
+        rule = KernelBayesRule().fit(unit * z, z + noise, rng=rng)
         held_out = rule.regression.cross_fit(np.random.default_rng(1)).held_out(Settings(), cases)
         near = LocalPosterior([Candidate(rule, np.ones(1), Settings(), held_out, None)])
         losses.append(near.best.losses)
@@ -90,7 +88,7 @@ def test_what_more_simulations_would_add_is_known():
     line = x[:, :1] + 0.5 * rng.standard_normal((400, 1))
     found = []
     for latent in (bends, line):
-        rule = KernelBayesRule("conditional").fit(latent, x)
+        rule = KernelBayesRule().fit(latent, x, rng=0)
         cross_fit = rule.regression.cross_fit(np.random.default_rng(1))
         half = rule.regression.half_cross_fit(cross_fit.fold_of)
         both = [fits.held_out(settings, cases) for fits in (cross_fit, half)]
@@ -102,9 +100,9 @@ def test_what_more_simulations_would_add_is_known():
 
 def test_an_error_at_the_observation_is_expected_from_its_neighbors(bent):
     """Residuals from everywhere are ten times too wide where the posterior is narrow."""
-    cases = np.argsort(np.abs(bent.observed_[:, 0] - 8.0))[:150]
+    cases = np.argsort(np.abs(bent.observed[:, 0] - 8.0))[:150]
     held_out = bent.regression.cross_fit(np.random.default_rng(3)).held_out(Settings(), cases)
-    moves = bent.observed_[cases] - 8.0
+    moves = bent.observed[cases] - 8.0
     assert "true spread is expected" in misfit(local_errors(held_out.ranks, moves, held_out.weights))
 
 
@@ -113,7 +111,7 @@ def test_of_tied_observations_no_row_is_nearer():
     rng = np.random.default_rng(5)
     z = np.sort(rng.normal(size=(2000, 1)), axis=0)
     x = (rng.random((2000, 1)) < 1.0 / (1.0 + np.exp(3.0 - 3.0 * z))).astype(float)
-    mean, covariance = posterior_near(KernelBayesRule("conditional").fit(z, x), np.ones(1), rng).mixture().moments()
+    mean, covariance = posterior_near(KernelBayesRule().fit(z, x, rng=0), np.ones(1), rng).mixture().moments()
     exact = z[x == 1.0]
     assert mean[0] == pytest.approx(exact.mean(), abs=0.2 * exact.std())
     assert np.sqrt(covariance[0, 0]) == pytest.approx(exact.std(), rel=0.15)

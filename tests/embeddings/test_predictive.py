@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_kernel.embeddings.choice import CrossFit, Fold, _close_to_best, _largest_share_of_best, _losses, _race
+from pymc_kernel.embeddings.choice import CrossFit, Fold, candidate_losses, close_to_best, largest_share_of_best, race
 from pymc_kernel.embeddings.posterior import Regression
 from pymc_kernel.embeddings.predictive import (
     BANDWIDTHS,
     Predictive,
     Settings,
-    _own_factors,
     covariance,
     near,
+    own_factors,
     squared_distances,
 )
 
@@ -40,7 +40,7 @@ def test_the_score_is_that_of_a_smoothed_prediction_from_the_others(along, rng):
     weights = np.ones(60)
     weights[7] = 0.0
     fold = Fold(weights, residuals, residuals, {"observed": rng.standard_normal((60, 1))})
-    (found,) = _losses(fold, [Settings("observed", 1.0, along)], 7)
+    (found,) = candidate_losses(fold, [Settings("observed", 1.0, along)], 7)
     others = np.delete(residuals, 7, axis=0)
     overall = covariance(others, np.full(59, 1.0 / 59.0))
     mean, lean = others.mean(axis=0), 2.0 / (2.0 + 59.0)
@@ -51,7 +51,7 @@ def test_the_score_is_that_of_a_smoothed_prediction_from_the_others(along, rng):
             centers = mean + np.sqrt(1.0 - width**2) * (others - mean)
             covariances = np.broadcast_to(width**2 * shrunk, (59, 2, 2))
         else:
-            factors = bandwidth * _own_factors(others, np.full(59, 1.0 / 59.0), overall)
+            factors = bandwidth * own_factors(others, np.full(59, 1.0 / 59.0), overall)
             centers, covariances = others, factors @ factors.transpose(0, 2, 1)
         inner = np.mean(
             [stats.multivariate_normal(c, v).pdf(residuals[7]) for c, v in zip(centers, covariances, strict=True)]
@@ -76,7 +76,7 @@ def test_nothing_that_scores_a_case_depends_on_its_parameter(metric, rng):
         regression = Regression(features, values, np.ones(2), counts[:, None] / 1.0, weights, weights, 1e-3, None)
         cross_fit = regression.cross_fit(np.random.default_rng(3))
         ranks = cross_fit.held_out(settings, np.array([17])).ranks
-        fold = cross_fit._fold(17)
+        fold = cross_fit.fold_without(17)
         found.append((ranks, fold.places[metric], fold.residuals, fold.weights))
     assert np.abs(found[0][0] - found[1][0]).max() > 0.2  # the truth itself has moved
     for before, after in zip(found[0][1:], found[1][1:], strict=True):
@@ -162,7 +162,7 @@ def test_settings_that_are_clearly_behind_get_no_further_cases():
         asked[indices] += 1
         return [np.full(2, 5.0 * (i == 2) + noise[i, case]) for i in indices]
 
-    found = _race(candidates, np.arange(200), np.ones(200), losses_of)
+    found = race(candidates, np.arange(200), np.ones(200), losses_of)
     assert asked.tolist() == [200, 200, 25]
     assert [len(f) for f in found] == asked.tolist()
 
@@ -172,7 +172,7 @@ def test_settings_left_out_early_are_scored_by_how_far_they_were_behind(rng):
     best = rng.standard_normal(400)
     best[:25] += 3.0  # hard cases, which all of them have
     losses = [best, best + 0.05 * np.tile([1.0, -1.0], 200), best[:25] + 1.0]
-    chosen, scores = _largest_share_of_best(settings, losses, np.ones(400))
+    chosen, scores = largest_share_of_best(settings, losses, np.ones(400))
     assert chosen is settings[1]  # as good, and larger
     assert scores == pytest.approx([best.mean(), losses[1].mean(), best.mean() + 1.0], abs=0.03)
 
@@ -180,16 +180,16 @@ def test_settings_left_out_early_are_scored_by_how_far_they_were_behind(rng):
 def test_weights_of_cases_count():
     losses = np.array([[0.0, 1.0]] * 50 + [[1.0, 0.0]] * 50)
     heavy = np.r_[np.full(50, 9.0), np.ones(50)]
-    assert _close_to_best(losses, heavy, 1.0).tolist() == [True, False]
-    assert _close_to_best(losses, heavy[::-1], 1.0).tolist() == [False, True]
+    assert close_to_best(losses, heavy, 1.0).tolist() == [True, False]
+    assert close_to_best(losses, heavy[::-1], 1.0).tolist() == [False, True]
 
 
 def test_few_standard_errors_are_near():
     """Three tenths behind, with a standard error of a tenth."""
     behind = 0.3 + np.tile([1.0, -1.0], 50)
     losses = np.column_stack([np.zeros(100), behind])
-    assert _close_to_best(losses, np.ones(100), 2.0).tolist() == [True, False]
-    assert _close_to_best(losses, np.ones(100), 4.0).tolist() == [True, True]
+    assert close_to_best(losses, np.ones(100), 2.0).tolist() == [True, False]
+    assert close_to_best(losses, np.ones(100), 4.0).tolist() == [True, True]
 
 
 def test_neighbors_count_less_the_farther_they_are(rng):

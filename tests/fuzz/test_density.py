@@ -20,9 +20,9 @@ def test_fits(structure, data, d, rng):
     fit = kept(lambda: BayesianKDE(structure, max_sweeps=20).fit(x), NAMES)
     if fit is None:
         return
-    assert np.isfinite(fit.log_evidence_)
+    assert np.isfinite(fit.log_evidence)
     for averaged in (False, True):
         kept(lambda a=averaged: fit.log_density(places, averaged=a), NAMES)
     kept(lambda: fit.interval(places, 0.9, size=5, rng=rng), NAMES)
     assert kept(lambda: fit.sample(3, rng), NAMES) is not None
-    kept(lambda: fit.partial_fit(more).log_density(places), NAMES)
+    kept(lambda: fit.updated(more).log_density(places), NAMES)

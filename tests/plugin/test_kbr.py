@@ -8,7 +8,7 @@ import xarray as xr
 from scipy import stats
 
 import pymc_kernel as pk
-from pymc_kernel.embeddings import KernelBayesRule
+from pymc_kernel.embeddings import KernelBayesRule, OriginalBayesRule
 from pymc_kernel.kernels import FeatureKernel
 from pymc_kernel.plugin.simulation.trust import typicality
 
@@ -136,8 +136,11 @@ def test_typicality_sees_holes_and_combinations_that_never_occur():
 
 
 def test_a_rule_of_ones_own_answers_other_observations():
-    rule = KernelBayesRule("conditional")
-    pk.sample_kbr(model=normal_model(), num_simulations=1000, draws=50, rule=rule, **QUIET)
+    settings = KernelBayesRule(num_basis=100)
+    _, rule = pk.sample_kbr(
+        model=normal_model(), num_simulations=1000, draws=50, rule=settings, return_rule=True, **QUIET
+    )
+    assert rule.settings == settings
     np.testing.assert_allclose(rule.mean([[-1.0], [0.0]])[:, 0], [-0.8, 0.0], atol=0.1)
 
 
@@ -152,16 +155,11 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="cannot be simulated"):
         pk.sample_kbr(model=estimated)
     model = normal_model()
-    with pytest.raises(ValueError, match="method must be"):
-        pk.sample_kbr(model=model, method="best")
     with pytest.raises(ValueError, match="rounds must be"):
         pk.sample_kbr(model=model, rounds=0)
-    with pytest.raises(ValueError, match="no draws of the prior"):
-        pk.sample_kbr(model=model, method="conditional", rounds=2)
-    with pytest.raises(ValueError, match="not both"):
-        pk.sample_kbr(model=model, method="iw", rule=KernelBayesRule())
-    with pytest.raises(ValueError, match="needs a rule of method"):
-        pk.sample_kbr(model=model, rule=KernelBayesRule("original"))
+    for rule in (OriginalBayesRule(), KernelBayesRule(normalize="sum")):
+        with pytest.raises(ValueError, match="sample_kbr needs rule=KernelBayesRule"):
+            pk.sample_kbr(model=model, rule=rule)
     with pm.Model() as counted:
         pm.Normal("y", pm.Poisson("k", 5), 0.3, observed=6.0)
     with pytest.raises(ValueError, match="continuous parameters only"):
@@ -173,7 +171,7 @@ def test_mistakes_are_named():
 def test_calibration_is_plotted():
     rng = np.random.default_rng(0)
     z = rng.standard_normal((400, 2))
-    rule = KernelBayesRule("conditional").fit(z, z + 0.5 * rng.standard_normal((400, 2)))
+    rule = KernelBayesRule().fit(z, z + 0.5 * rng.standard_normal((400, 2)), rng=0)
     found = rule.calibration(num_cases=200)
     assert pk.plot_calibration(found, backend="none", var_names=["a", "b"]) is not None
     assert pk.plot_calibration(found, backend="none", coverage=True) is not None
@@ -186,20 +184,19 @@ def test_learnt_features_find_what_matters():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2400, 20))
     z = np.sin(2.0 * x[:, :1]) + 0.1 * rng.standard_normal((2400, 1))
-    learnt = pk.LearntFeatures((32, 32), 16, batch_size=64, num_epochs=60, progressbar=False).fit(z[:2000], x[:2000])
-    assert learnt.losses_[:, 1].min() < 0.5 * learnt.losses_[0, 1]
+    estimator = pk.LearnedFeatures((32, 32), 16, batch_size=64, num_epochs=60)
+    features = estimator.fit(z[:2000], x[:2000], rng=0, progressbar=False)
+    assert features.losses[:, 1].min() < 0.5 * features.losses[0, 1]
     errors = []
-    for kernel in (FeatureKernel(learnt), None):
-        rule = KernelBayesRule("conditional", observed_kernel=kernel).fit(z[:2000], x[:2000])
+    for kernel in (FeatureKernel(features), None):
+        rule = KernelBayesRule(observed_kernel=kernel).fit(z[:2000], x[:2000], rng=0)
         errors.append(((rule.mean(x[2000:]) - z[2000:]) ** 2).mean())
     assert errors[0] < 0.5 * errors[1]
-    assert learnt(x[:7]).shape == (7, 16)
-    with pytest.raises(ValueError, match="learnt nothing"):
-        pk.LearntFeatures()(x)
+    assert features(x[:7]).shape == (7, 16)
     with pytest.raises(ValueError, match="too few"):
-        pk.LearntFeatures().fit(z[:50], x[:50])
+        pk.LearnedFeatures().fit(z[:50], x[:50])
     with pytest.raises(ValueError, match="larger than"):
-        pk.LearntFeatures(batch_size=8)
+        pk.LearnedFeatures(batch_size=8)
 
 
 def test_counts_have_their_exact_posterior():

@@ -382,8 +382,10 @@ def test_too_many_panels_say_what_to_do(rng):
 
 def test_a_rule_is_plotted_as_its_calibration(rng):
     latent = rng.normal(size=(150, 2))
-    rule = pk.embeddings.KernelBayesRule("conditional").fit(latent, latent + 0.5 * rng.normal(size=(150, 2)))
-    collection, expected = (pk.plot_calibration(one, backend="none") for one in (rule, rule.calibration()))
+    rule = pk.embeddings.KernelBayesRule().fit(latent, latent + 0.5 * rng.normal(size=(150, 2)), rng=0)
+    collection, expected = (
+        pk.plot_calibration(one, backend="none", random_seed=0) for one in (rule, rule.calibration(rng=0))
+    )
     check_page(shown(collection), None)
     for name in ("latent[0]", "latent[1]", "TARP"):
         lines = [one.viz["ecdf_lines"][name].item() for one in (collection, expected)]

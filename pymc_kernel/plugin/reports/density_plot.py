@@ -24,6 +24,7 @@ __all__ = ["plot_density"]
 _LEAST_DISTINCT = 0.5  # of the draws; with fewer, a variable is discrete, or has an atom
 _SPARE = 0.05  # of the range of the draws: how far beyond them a mapped curve may go
 _COLOR = "C0"
+_SEED = 0  # of the noise on ties and of the draws of the band: one picture for the same draws
 
 
 class _Settings(NamedTuple):
@@ -192,13 +193,13 @@ class _Element:
         """Return where the curve is drawn: between the draws, or beyond them as far as the estimate reaches."""
         if self.fit is None:
             return np.zeros(num_points)
-        margin = 0.0 if within_draws else 3.0 * np.sqrt(self.fit.bandwidth_[0, 0])
-        ends = self.range if within_draws else (self.fit.centres_.min(), self.fit.centres_.max())
+        margin = 0.0 if within_draws else 3.0 * np.sqrt(self.fit.bandwidth[0, 0])
+        ends = self.range if within_draws else (self.fit.centers.min(), self.fit.centers.max())
         return np.linspace(ends[0] - margin, ends[1] + margin, num_points)
 
     def heights(self, places, probability):
         """Return the density and its band, (3, num_points)."""
-        return np.vstack([np.exp(self.fit.log_density(places)), self.fit.interval(places, probability)])
+        return np.vstack([np.exp(self.fit.log_density(places)), self.fit.interval(places, probability, rng=_SEED)])
 
 
 def _thinned(draws, max_draws):
@@ -215,4 +216,4 @@ def _fitted(kept):
         return None
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*repeat an earlier one")
-        return BayesianKDE("isotropic").fit(kept)
+        return BayesianKDE("isotropic").fit(kept, rng=_SEED)

@@ -11,8 +11,9 @@ import xarray as xr
 from arviz_plots import visuals
 from matplotlib.axes import Axes
 
-from pymc_kernel.embeddings import Calibration, KernelBayesRule
+from pymc_kernel.embeddings import Calibration, FittedRule
 from pymc_kernel.plugin import statistics
+from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, grid_arguments
 
 __all__ = ["plot_calibration", "plot_score", "plot_smc"]
@@ -164,22 +165,25 @@ def plot_smc(
 
 
 def plot_calibration(
-    calibration: KernelBayesRule | Calibration,
+    calibration: FittedRule | Calibration,
     *,
     var_names: str | Sequence[str] | None = None,
     coverage: bool = False,
+    random_seed: RandomSeed = None,
     **kwargs: Any,
 ) -> azp.PlotCollection:
     """Plot whether the posteriors of a fitted rule cover: differences of ranks from uniform ones, with a test.
 
     Parameters
     ----------
-    calibration : KernelBayesRule or pymc_kernel.embeddings.Calibration
+    calibration : pymc_kernel.embeddings.FittedRule or pymc_kernel.embeddings.Calibration
         A fitted rule, or what its ``calibration()`` returned.
     var_names : sequence of str, optional
         Names of the latents, ``latent[0]`` and so on by default.
     coverage : bool
         Show the coverage of central intervals in place of ranks.
+    random_seed : int or numpy.random.Generator, optional
+        Of the cases and draws that a rule is calibrated by.
     **kwargs
         Of ``arviz_plots.plot_ecdf_pit``.
 
@@ -188,8 +192,8 @@ def plot_calibration(
     arviz_plots.PlotCollection
         A panel for each latent and, unless ``coverage``, one for the joint regions ("TARP").
     """
-    if isinstance(calibration, KernelBayesRule):
-        calibration = calibration.calibration()
+    if isinstance(calibration, FittedRule):
+        calibration = calibration.calibration(rng=random_seed)
     count = calibration.ranks.shape[1]
     names = [f"latent[{j}]" for j in range(count)] if var_names is None else list(var_names)
     if len(names) != count:

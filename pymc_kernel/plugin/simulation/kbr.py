@@ -7,7 +7,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_kernel.embeddings import KernelBayesRule
+from pymc_kernel.embeddings import FittedRule, KernelBayesRule
 from pymc_kernel.embeddings.local import NUM_REPLICATES, miscalibration, moments_of, posterior_near, representative
 from pymc_kernel.embeddings.local_check import misfit
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
@@ -30,7 +30,6 @@ from pymc_kernel.plugin.weights import pareto_shape
 
 __all__ = ["sample_kbr"]
 
-_METHODS = {"auto": "auto", "iw": "importance", "importance": "importance", "conditional": "conditional"}
 _SCALES = (0.5, 1.0, 2.0)  # of the median distance
 _LARGE_GAIN = 0.05  # nats by the last doubling of the simulations; a mean that is a third of a spread off costs as much
 _CLEARLY = 2.5  # standard errors that this gain must be large by
@@ -46,13 +45,13 @@ def sample_kbr(
     num_simulations: int = 5000,
     rounds: int = 1,
     summary: Summary | None = None,
-    method: str = "auto",
     rule: KernelBayesRule | None = None,
+    return_rule: bool = False,
     executor: Executor | int | None = None,
     model: pm.Model | None = None,
     random_seed: RandomSeed = None,
     progressbar: bool = True,
-) -> xr.DataTree:
+) -> xr.DataTree | tuple[xr.DataTree, FittedRule]:
     """Draw from the posterior of a model by kernel Bayes' rule, from simulations of prior and data alone.
 
     The likelihood is never evaluated: the model, or ``simulations``, is asked for draws of the parameters and of the
@@ -77,10 +76,10 @@ def sample_kbr(
         several observed variables, a dictionary from their names to such functions. A variable without one keeps the
         summary of its block (:func:`KernelABC` and its kin), or else all its data, flattened: good for up to some
         dozens of numbers.
-    method : {"auto", "importance", "conditional"}
-        "iw" stands for "importance". "auto" is the first where simulated parameters are not from the prior alone.
     rule : KernelBayesRule, optional
-        With settings of your own; it is fitted here, and can be asked for other observations afterwards.
+        With settings of your own.
+    return_rule : bool
+        Return the rule fitted to all simulations too, which answers for other observations.
     executor : concurrent.futures.Executor or int, optional
         For the simulations, as in :func:`simulate`, whose store and limits long runs want: hand over what it returns.
     model : pymc.Model, optional
@@ -90,7 +89,7 @@ def sample_kbr(
 
     Returns
     -------
-    xarray.DataTree
+    xarray.DataTree, or with ``return_rule`` a tuple of it and a FittedRule
         ``posterior``; ``kernel_weights``: simulated parameters on the unconstrained scale and the signed weights of
         their kernel mean; ``prior``, ``prior_predictive``, ``observed_data``; ``sample_stats``: see Notes.
 
@@ -145,10 +144,8 @@ def sample_kbr(
     True
     """
     model = pm.modelcontext(model)
-    if method not in _METHODS:
-        raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}, got {method!r}.")
     check_whole(draws=draws, chains=chains, num_simulations=num_simulations, rounds=rounds)
-    _check_rule(rule, method, rounds)
+    rule = KernelBayesRule(scales=_SCALES) if rule is None else _checked_rule(rule)
     rng = np.random.default_rng(random_seed)
     latent, seen, observed, simulations = learnt_from(
         simulations, num_simulations, summary, model, "sample_kbr", rng, executor, progressbar
@@ -157,7 +154,7 @@ def sample_kbr(
     # The density of the prior is asked for before any later round is simulated, so that one without it ends here.
     log_prior_of = prior_density(model) if rounds > 1 else None
     log_prior = None if log_prior_of is None else log_prior_of(latent)
-    fitted = _fitted(rule, "conditional" if rounds == 1 else "importance", method, latent, seen, None, rng)
+    fitted = _fitted(rule, latent, seen, None, rng)
     near = posterior_near(fitted, observed, rng)
     for _ in range(1, rounds):
         if near.is_global:
@@ -172,35 +169,29 @@ def sample_kbr(
         latent, seen = np.concatenate([latent, new_latent]), np.concatenate([seen, new_seen])
         log_prior = np.concatenate([log_prior, log_prior_of(new_latent)])
         weights = prior_ratio(latent, log_prior, proposals, numbers)
-        fitted = _fitted(rule, "importance", method, latent, seen, weights, rng)
+        fitted = _fitted(rule, latent, seen, weights, rng)
         near = posterior_near(fitted, observed, rng)
     replicates = near.replicates(rng, max(chains, NUM_REPLICATES))
     groups = learnt_groups(model, _draws(near, replicates, chains, draws, rng), (chains, draws), simulations)
     groups["kernel_weights"] = _kernel_weights(fitted, observed)
     groups["sample_stats"] = _stats(near, replicates, fitted, observed, rounds, rng)
-    return xr.DataTree.from_dict(groups)
+    tree = xr.DataTree.from_dict(groups)
+    return (tree, fitted) if return_rule else tree
 
 
-def _check_rule(rule, method, rounds):
-    if rule is not None and method != "auto":
-        raise ValueError("give method= or rule=, not both: a rule has its own method.")
-    chosen = _METHODS[method] if rule is None else rule.method
-    if chosen in ("original", "threshold") or (rule is not None and rule.normalize != "prior"):
-        raise ValueError('sample_kbr needs a rule of method "importance" or "conditional" with normalize="prior".')
-    if chosen == "conditional" and rounds > 1:
+def _checked_rule(rule):
+    if not isinstance(rule, KernelBayesRule) or rule.normalize != "prior":
         raise ValueError(
-            'with rounds > 1 the simulated parameters are no draws of the prior: use method="importance" (or "auto").'
+            f'sample_kbr needs rule=KernelBayesRule(...), not fitted, with normalize="prior", got {rule!r}.'
         )
+    return rule
 
 
-def _fitted(rule, automatic, method, latent, seen, weights, rng):
-    if rule is None:
-        chosen = automatic if method == "auto" else _METHODS[method]
-        rule = KernelBayesRule(chosen, scales=_SCALES, random_state=rng)
+def _fitted(rule, latent, seen, weights, rng):
     with warnings.catch_warnings():
         # Counted in the statistics, and said once below.
         warnings.filterwarnings("ignore", message=r".* pairs have NaN")
-        return rule.fit(latent, seen, weights=weights)
+        return rule.fit(latent, seen, weights=weights, rng=rng)
 
 
 def _draws(near, replicates, chains, draws, rng):
@@ -213,27 +204,25 @@ def _draws(near, replicates, chains, draws, rng):
 
 def _kernel_weights(fitted, observed):
     weights = fitted.condition(observed).weights
-    return xr.Dataset(
-        {"weight": ("simulation", weights), "position": (("simulation", "unconstrained"), fitted.latent_)}
-    )
+    return xr.Dataset({"weight": ("simulation", weights), "position": (("simulation", "unconstrained"), fitted.latent)})
 
 
 def _stats(near, replicates, fitted, observed, rounds, rng):
-    typical = typicality(fitted.observed_, observed, rng)
+    typical = typicality(fitted.observed, observed, rng)
     best, (error, spread_error) = near.best, near.learning_error(replicates)
     check = best.check()
     off, (gain, gain_error) = check.local_errors(), check.doubling_gain()
     effective = best.effective_number()
     coverage = check.held_out.coverage(_CHECKED)
-    failed = fitted.num_dropped_
-    warn_of_failed_pairs(failed, failed + len(fitted.latent_), stacklevel=4)
+    failed = fitted.pairs.num_dropped
+    warn_of_failed_pairs(failed, failed + len(fitted.latent), stacklevel=4)
     found = findings(typical, effective, error.max(), _held_out_findings(check, off, gain, gain_error))
     advice = (
         f"Take more simulations, or rounds={rounds + 1}; if the data are nothing like what the model simulates, check "
         "its prior."
     )
     warn_of_findings(found, advice, stacklevel=4)
-    share = fitted.ratio_ / fitted.ratio_.sum()
+    share = fitted.weighting.ratio / fitted.weighting.ratio.sum()
     return xr.Dataset(
         {
             statistics.TYPICALITY: typical,
@@ -247,12 +236,12 @@ def _stats(near, replicates, fitted, observed, rounds, rng):
             "held_out_coverage": ("unconstrained", coverage),
             statistics.NUM_HELD_OUT: check.held_out.effective_number,
             statistics.NUM_FAILED: failed,
-            "num_local": len(best.rule.latent_),
+            "num_local": len(best.rule.latent),
             "ratio_effective": float(1.0 / (len(share) * (share**2).sum())),
             "ratio_pareto_k": _ratio_shape(share) if rounds > 1 else np.nan,
-            "regularization": best.rule.regularization_,
+            "regularization": best.rule.regularization,
             "share": best.settings.share,
-            "rank": best.rule.rank_,
+            "rank": best.rule.features.factor.rank,
         }
     )
 

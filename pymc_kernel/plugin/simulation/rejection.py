@@ -271,7 +271,7 @@ def _unused_information(latent, seen, cases, held_out, rng):
     used = np.concatenate([cases, others])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        rule = KernelBayesRule("conditional", max_rank=_RANK, random_state=rng).fit(latent[used], seen[used])
+        rule = KernelBayesRule(num_basis=_RANK).fit(latent[used], seen[used], rng=rng)
     residuals = rule.regression.fit.residuals()[: len(cases)]
     gain = held_out.errors**2 - residuals**2
     clear = gain.mean(axis=0) > _CLEARLY * gain.std(axis=0) / np.sqrt(len(cases))

@@ -1,0 +1,150 @@
+"""A kernel density estimate and the posterior of its bandwidth. Imports NumPy and siblings."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pymc_kernel.density.data import checked_data, without_ties
+from pymc_kernel.density.mixtures import normal_mixture, student_mixture
+from pymc_kernel.density.precision import GammaPosterior, WishartPosterior
+from pymc_kernel.density.sites import Likelihood, Propagation, empty_sites, propagate
+from pymc_kernel.kernels.base import as_points
+from pymc_kernel.parallel import one_blas_thread
+
+__all__ = ["FittedKDE"]
+
+
+@dataclass(frozen=True, eq=False)
+class FittedKDE:
+    """What ``BayesianKDE().fit(x)`` has learned.
+
+    Attributes
+    ----------
+    structure : {"full", "diagonal", "isotropic"}
+    prior : WishartPosterior or GammaPosterior
+        Of the precision.
+    centers : ndarray (n, d)
+        The data, without ties.
+    propagation : Propagation
+        The posterior of the precision, the sites, and how it went: sweeps, updates left out because a cavity or a new
+        site was no proper distribution, and whether it converged.
+    max_sweeps : int
+    log_evidences : dict
+        Structure -> log evidence, of all that were fitted.
+    """
+
+    structure: str
+    prior: WishartPosterior | GammaPosterior
+    centers: np.ndarray
+    propagation: Propagation
+    max_sweeps: int
+    log_evidences: dict[str, float]
+
+    @property
+    def posterior(self) -> WishartPosterior | GammaPosterior:
+        """Posterior of the precision."""
+        return self.propagation.posterior
+
+    @property
+    def log_evidence(self) -> float:
+        """Approximate log of the likelihood averaged over the prior, in units of the data."""
+        return self.propagation.log_evidence
+
+    @cached_property
+    def precision(self) -> np.ndarray:
+        """Posterior mean (d, d) of the precision."""
+        return self.posterior.mean()
+
+    @cached_property
+    def bandwidth(self) -> np.ndarray:
+        """Covariance (d, d) of the kernel, the inverse of the mean precision."""
+        return np.linalg.inv(self.precision)
+
+    @one_blas_thread
+    def updated(self, x, *, rng=None) -> "FittedKDE":
+        """Return the estimate from further data (m, d) too, without looking at pairs of earlier points again.
+
+        First the sites of the earlier points take in the new centers, then the new points get sites of their own,
+        O((n + m) m d^2) a sweep. The spread of the posterior is a little too small for it. The prior and the structure
+        stay those of the first fit. ``rng`` draws the noise that breaks ties, as in :meth:`BayesianKDE.fit
+        <pymc_kernel.density.BayesianKDE.fit>`.
+        """
+        new = checked_data(x, least=1)
+        if new.shape[1] != self.centers.shape[1]:
+            raise ValueError(f"further data have {new.shape[1]} dimensions, the first had {self.centers.shape[1]}.")
+        n, m = len(self.centers), len(new)
+        new = without_ties(np.concatenate([self.centers, new]), np.random.default_rng(rng))[n:]
+        old = self.propagation.sites.copy()
+        old.constants[:] += math.log(n - 1.0)
+        likelihood = Likelihood(self.centers, np.full(n, -1), new, n + m - 1.0, old)
+        first = propagate(self.prior, self.posterior, self.propagation.sites, likelihood, self.max_sweeps)
+        centers = np.concatenate([self.centers, new])
+        likelihood = Likelihood(new, np.arange(n, n + m), centers, n + m - 1.0)
+        fixed_log = float(first.sites.constants.sum())
+        second = propagate(
+            self.prior, first.posterior, empty_sites(self.prior, m), likelihood, self.max_sweeps, fixed_log
+        )
+        second.warn(self.structure)
+        propagation = second._replace(sites=first.sites.joined(second.sites))
+        evidences = {self.structure: propagation.log_evidence}
+        return FittedKDE(self.structure, self.prior, centers, propagation, self.max_sweeps, evidences)
+
+    @one_blas_thread
+    def log_density(self, x, *, averaged: bool = False) -> np.ndarray:
+        """Return the log density at ``x`` (m, d), shape (m,), O(n m d) in compiled code.
+
+        Parameters
+        ----------
+        x : array_like (m, d)
+        averaged : bool
+            Over the posterior, which is a mixture of Student t in closed form; at the mean precision otherwise.
+        """
+        x = self._as_places(x)
+        if not averaged:
+            return normal_mixture(x, self.centers, self.precision)
+        return student_mixture(x, self.centers, self.posterior)
+
+    def sample_precision(self, size: int, rng=None) -> np.ndarray:
+        """Return draws of the precision from the posterior, (size, d, d)."""
+        return self.posterior.sample(np.random.default_rng(rng), size)
+
+    @one_blas_thread
+    def interval(self, x, probability: float = 0.9, *, size: int = 200, rng=None) -> np.ndarray:
+        """Return the band of the density at ``x`` (m, d) under the posterior of the bandwidth, shape (2, m).
+
+        Quantiles over ``size`` draws of the precision. It says how sure the bandwidth is, not how sure the density is.
+        """
+        if not 0.0 < probability < 1.0:
+            raise ValueError(f"probability must lie between 0 and 1, got {probability!r}.")
+        x = self._as_places(x)
+        levels = [normal_mixture(x, self.centers, precision) for precision in self.sample_precision(size, rng)]
+        return np.exp(np.quantile(levels, [0.5 - 0.5 * probability, 0.5 + 0.5 * probability], axis=0))
+
+    @one_blas_thread
+    def sample(self, size: int, rng=None) -> np.ndarray:
+        """Return draws from the estimated density at the mean precision, (size, d)."""
+        rng = np.random.default_rng(rng)
+        root = np.linalg.cholesky(self.bandwidth)
+        chosen = rng.integers(len(self.centers), size=size)
+        return self.centers[chosen] + rng.standard_normal((size, len(root))) @ root.T
+
+    def bayes_factor(self, other: "FittedKDE") -> float:
+        """Return the evidence of this fit over that of another one of the same data; above 3 is taken as a preference.
+
+        Raises
+        ------
+        ValueError
+            Where the fits are of different data.
+        """
+        if not np.array_equal(self.centers, other.centers):
+            raise ValueError("the two fits are of different data, so their evidences cannot be compared.")
+        return float(np.exp(min(self.log_evidence - other.log_evidence, 700.0)))
+
+    def _as_places(self, x):
+        x = np.asarray(x, dtype=float)
+        x = as_points(x[:, None] if x.ndim == 1 and self.centers.shape[1] == 1 else x)
+        if x.shape[1] != self.centers.shape[1]:
+            raise ValueError(f"x has {x.shape[1]} dimensions, the data {self.centers.shape[1]}.")
+        return np.ascontiguousarray(x)

@@ -1,0 +1,78 @@
+"""Mixtures of normal densities around data, and of Student t. Compiled loops over pairs.
+
+Imports NumPy, SciPy, Numba and siblings.
+"""
+
+import math
+
+import numba
+import numpy as np
+from scipy.special import gammaln, logsumexp
+
+from pymc_kernel.density.precision import WishartPosterior
+from pymc_kernel.parallel import over_row_blocks
+
+__all__ = ["normal_mixture", "student_mixture"]
+
+
+def normal_mixture(x: np.ndarray, centers: np.ndarray, precision: np.ndarray) -> np.ndarray:
+    """Return the log of the mean normal density around the centers (n, d), at ``x`` (m, d); shape (m,)."""
+    root = np.linalg.cholesky(precision)
+    d = len(precision)
+    constant = np.log(np.diag(root)).sum() - 0.5 * d * math.log(2.0 * math.pi)
+    return constant + _log_mean_kernel(x @ root, centers @ root, 0.0)
+
+
+def student_mixture(x: np.ndarray, centers: np.ndarray, posterior) -> np.ndarray:
+    """Return the log of the mean of N(x | x_r, L^-1) over the posterior of L and the centers x_r, shape (m,)."""
+    d = x.shape[1]
+    if isinstance(posterior, WishartPosterior):
+        root, dof = np.linalg.cholesky(np.linalg.inv(posterior.inverse_scale)), posterior.dof
+        constant = gammaln(0.5 * (dof + 1.0)) - gammaln(0.5 * (dof + 1.0 - d)) - 0.5 * d * math.log(math.pi)
+        constant += np.log(np.diag(root)).sum()
+        return constant + _log_mean_kernel(x @ root, centers @ root, dof + 1.0)
+    shape, rate, _ = posterior
+    if len(shape) == 1:
+        a, b = shape[0], rate[0]
+        constant = gammaln(a + 0.5 * d) - gammaln(a) - 0.5 * d * math.log(2.0 * math.pi * b)
+        unit = 1.0 / math.sqrt(2.0 * b)
+        return constant + _log_mean_kernel(x * unit, centers * unit, 2.0 * a + d)
+    # Independent coordinates: a product of Student t, a block of rows at a time.
+    out = np.empty(len(x))
+    constant = (gammaln(shape + 0.5) - gammaln(shape) - 0.5 * np.log(2.0 * math.pi * rate)).sum()
+    block = max(1, 2**22 // (len(centers) * d))
+    for start in range(0, len(x), block):
+        squared = (x[start : start + block, None] - centers) ** 2 / (2.0 * rate)
+        logs = -((shape + 0.5) * np.log1p(squared)).sum(axis=2)
+        out[start : start + block] = logsumexp(logs, axis=1) - math.log(len(centers))
+    return constant + out
+
+
+def _log_mean_kernel(x, centers, power):
+    """Return log of the mean over centers of exp(-s / 2), or of (1 + s)^(-power / 2), s the squared distance; (m,)."""
+    x, centers = np.ascontiguousarray(x), np.ascontiguousarray(centers)
+    out = np.empty(len(x))
+
+    def block(start, stop):
+        _kernel_rows(x, centers, power, out, start, stop)
+
+    over_row_blocks(block, len(x), float(centers.size))
+    return out
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _kernel_rows(x, centers, power, out, start, stop):
+    n, d = centers.shape
+    logs = np.empty(n)
+    for i in range(start, stop):
+        largest = -np.inf
+        for r in range(n):
+            squared = 0.0
+            for k in range(d):
+                squared += (x[i, k] - centers[r, k]) ** 2
+            logs[r] = -0.5 * squared if power == 0.0 else -0.5 * power * math.log(1.0 + squared)
+            largest = max(largest, logs[r])
+        total = 0.0
+        for r in range(n):
+            total += math.exp(logs[r] - largest)
+        out[i] = largest + math.log(total / n)

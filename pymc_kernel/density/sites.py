@@ -1,0 +1,149 @@
+"""Expectation propagation until it stands still: sites, sweeps, evidence. Imports NumPy and siblings."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_kernel.density.precision import GammaPosterior, WishartPosterior
+from pymc_kernel.density.propagation import gamma_sweep, wishart_sweep
+from pymc_kernel.errors import warn_caller
+
+__all__ = ["Likelihood", "Propagation", "Sites", "empty_sites", "propagate", "start_at_rule_of_thumb"]
+
+_TOLERANCE = 1e-3  # of degrees of freedom and log evidence between sweeps
+_DAMPED_AFTER = 15  # sweeps; then half steps
+_MAX_REPAIRED_SHARE = 0.05  # of the sites in the last sweep, without a warning
+
+
+class Sites(NamedTuple):
+    """Approximate likelihoods of the points."""
+
+    exponents: np.ndarray  # (m,) or (m, g)
+    scales: np.ndarray  # (m, d, d) or (m, g)
+    constants: np.ndarray  # (m,) logs
+
+    def copy(self) -> "Sites":
+        """Return sites of their own."""
+        return Sites(*(array.copy() for array in self))
+
+    def joined(self, other: "Sites") -> "Sites":
+        """Return these and the ``other`` ones."""
+        return Sites(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
+
+
+class Likelihood(NamedTuple):
+    """What the sites stand for: each point under the mean of the kernels at all centers but itself."""
+
+    points: np.ndarray  # (m, d)
+    own: np.ndarray  # (m,) of int: index of each point among the centers, -1 where it is none
+    centers: np.ndarray  # (n, d)
+    num_centers: float  # that the sum is divided by
+    old: Sites | None = None  # for kernels at earlier centers, with the log of their number in the constants
+
+
+class Propagation(NamedTuple):
+    """Where expectation propagation ended."""
+
+    posterior: WishartPosterior | GammaPosterior
+    sites: Sites
+    log_evidence: float
+    num_sweeps: int
+    num_repairs: int  # site updates that were left out
+    repaired_share: float  # of the sites, in the last sweep
+    converged: bool
+
+    def warn(self, structure: str) -> None:
+        """Warn where the posterior cannot be relied on."""
+        if not self.converged:
+            warn_caller(
+                f"expectation propagation has not converged in {self.num_sweeps} sweeps: the posterior of the "
+                f"bandwidth may not be unimodal. Give a simpler structure than {structure!r}, more data, or more "
+                "max_sweeps."
+            )
+        elif self.repaired_share > _MAX_REPAIRED_SHARE:
+            warn_caller(
+                f"{100 * self.repaired_share:.0f} % of the sites could not be updated: no unimodal distribution fits "
+                f"the posterior of the bandwidth. Give a simpler structure than {structure!r}, or more data."
+            )
+
+
+def empty_sites(prior, size: int) -> Sites:
+    """Return sites that are constant."""
+    if isinstance(prior, WishartPosterior):
+        return Sites(np.zeros(size), np.zeros((size, *prior.inverse_scale.shape)), np.zeros(size))
+    return Sites(np.zeros((size, len(prior.shape))), np.zeros((size, len(prior.shape))), np.zeros(size))
+
+
+def start_at_rule_of_thumb(prior, x: np.ndarray) -> tuple[WishartPosterior | GammaPosterior, Sites]:
+    """Return a posterior around Silverman's rule, with half a degree of freedom a point, and the sites that make it."""
+    n, d = x.shape
+    precision = 1.0 / ((4.0 / ((d + 2.0) * n)) ** (2.0 / (d + 4.0)) * x.var(axis=0))
+    sites = empty_sites(prior, n)
+    if isinstance(prior, WishartPosterior):
+        added = 0.5
+        sites.exponents[:] = added
+        wanted = (prior.dof + n * added) / precision
+        sites.scales[:] = np.diag(np.maximum(wanted - np.diag(prior.inverse_scale), 1e-3 * wanted)) / n
+        return WishartPosterior(prior.dof + n * added, prior.inverse_scale + sites.scales.sum(axis=0)), sites
+    common = np.array([precision[prior.groups == k].mean() for k in range(len(prior.shape))])
+    sites.exponents[:] = 0.25 * np.bincount(prior.groups)
+    shape = prior.shape + sites.exponents.sum(axis=0)
+    wanted = shape / common
+    sites.scales[:] = np.maximum(wanted - prior.rate, 1e-3 * wanted) / n
+    return GammaPosterior(shape, prior.rate + sites.scales.sum(axis=0), prior.groups), sites
+
+
+def propagate(
+    prior, posterior, sites: Sites, likelihood: Likelihood, max_sweeps: int, fixed_log: float = 0.0
+) -> Propagation:
+    """Return the posterior after sweeps until its degrees of freedom and the log evidence stand still.
+
+    Parameters
+    ----------
+    prior, posterior : WishartPosterior or GammaPosterior
+        ``posterior`` is where it begins: the prior times the ``sites``, and others that stay as they are.
+    sites : Sites
+        Of the points of the ``likelihood``.
+    likelihood : Likelihood
+    max_sweeps : int
+    fixed_log : float
+        Log constants of sites that stay as they are.
+    """
+    sites, num_repairs, converged = sites.copy(), 0, False
+    evidence, size = -math.inf, -math.inf
+    for sweep in range(max_sweeps):
+        posterior, repairs = _sweep(posterior, sites, likelihood, 1.0 if sweep < _DAMPED_AFTER else 0.5)
+        num_repairs += repairs
+        new_size, new_evidence = posterior.concentration(), _log_evidence(prior, posterior, sites, fixed_log)
+        converged = bool(abs(new_size - size) < _TOLERANCE and abs(new_evidence - evidence) < _TOLERANCE)
+        if converged:
+            break
+        evidence, size = new_evidence, new_size
+    # Constants of the sites at one and the same posterior.
+    posterior, _ = _sweep(posterior, sites, likelihood, 0.0)
+    evidence = _log_evidence(prior, posterior, sites, fixed_log)
+    share = repairs / len(likelihood.points)
+    return Propagation(posterior, sites, evidence, sweep + 1, num_repairs, share, converged)
+
+
+def _sweep(posterior, sites, likelihood, damping):
+    """Update the sites in place; return the posterior, and how many sites were left as they were."""
+    points, own, centers, num_centers, old = likelihood
+    old = empty_sites(posterior, 0) if old is None else old
+    if isinstance(posterior, WishartPosterior):
+        scale = posterior.inverse_scale.copy()
+        dof, repairs = wishart_sweep(
+            points, own, centers, *sites, posterior.dof, scale, *old, float(num_centers), float(damping)
+        )
+        return WishartPosterior(float(dof), scale), repairs
+    shape, rate, groups = posterior.shape.copy(), posterior.rate.copy(), posterior.groups
+    repairs = gamma_sweep(
+        points, own, centers, groups, np.bincount(groups).astype(float), *sites, shape, rate, *old,
+        float(num_centers), float(damping),
+    )  # fmt: skip
+    return GammaPosterior(shape, rate, groups), repairs
+
+
+def _log_evidence(prior, posterior, sites, fixed_log):
+    return posterior.log_constant() - prior.log_constant() + float(sites.constants.sum()) + fixed_log
