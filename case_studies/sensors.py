@@ -20,7 +20,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 import pymc_kernel as pk
-from case_studies.benchmarks import measures
+from benchmarks import measures
 
 HERE = Path(__file__).parent
 RANGE, NOISE = 0.3, 0.02
@@ -187,7 +187,7 @@ def main():
     header = ["method", "runs that found all modes", "error of a mode's share", "RMSE of log evidence", "evaluations"]
     told = ", ".join(f"{s:.3f}" for s in reference[modes])
     note = f"{arguments.runs} runs. By quadrature: shares of the modes {told}, log evidence {evidence:.2f}.\n\n"
-    results = HERE / "benchmarks" / "RESULTS.md"
+    results = HERE.parent / "benchmarks" / "RESULTS.md"
     table = measures.merge_rows(results, "sensors", header, rows, [(m,) for m in (*SMC, CHAINS)])
     measures.write_between(results, "sensors", note + table)
     if "pk.KASMC" in first and CHAINS in first:

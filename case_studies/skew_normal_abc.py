@@ -24,7 +24,7 @@ import pymc as pm
 from arviz_stats.base import array_stats
 
 import pymc_kernel as pk
-from case_studies.benchmarks import measures
+from benchmarks import measures
 
 HERE = Path(__file__).parent
 D, COUNT, EPSILON = 10, 10, 0.55
@@ -159,7 +159,7 @@ def main():
         "root mean square over the ten coordinates, in Monte Carlo standard errors; 1 is perfect.\n\n"
     )
     measures.write_between(
-        HERE / "benchmarks" / "RESULTS.md", "skew-normal", note + measures.markdown_table(header, rows)
+        HERE.parent / "benchmarks" / "RESULTS.md", "skew-normal", note + measures.markdown_table(header, rows)
     )
     figure, axis = plt.subplots(figsize=(6, 3.5))
     for name, values in shown.items():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from case_studies.benchmarks import rows as rows_of
-from case_studies.benchmarks import surrogate_checks, zoo_checks
+from benchmarks import rows as rows_of
+from benchmarks import surrogate_checks, zoo_checks
 
 _TEN = (
     "counts",

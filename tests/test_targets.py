@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from case_studies import targets as T
+from benchmarks import targets as T
 
 TARGETS = [
     T.banana(0.1, 25.0, 3),

@@ -9,10 +9,10 @@ import pymc as pm
 import pytest
 import xarray as xr
 
-from case_studies.benchmarks import zoo, zoo_checks
-from case_studies.zoo import ZOO, own, posteriordb
-from case_studies.zoo.draws import EXACT_DRAWS
-from case_studies.zoo.judge import judge, largest_rhat, split_names, summarised
+from benchmarks import zoo, zoo_checks
+from benchmarks.posteriors import ZOO, own, posteriordb
+from benchmarks.posteriors.draws import EXACT_DRAWS
+from benchmarks.posteriors.judge import judge, largest_rhat, split_names, summarised
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import prior_expression
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, value_draws

@@ -1,0 +1,214 @@
+"""The step size of stochastic-gradient Langevin dynamics, ADVI and Laplace, judged by the Stein discrepancy.
+
+theta_1 ~ N(0, 10), theta_2 ~ N(0, 1), x_i ~ N(theta_1, 4) / 2 + N(theta_1 + theta_2, 4) / 2: 400 data from (0, 1),
+which leaves modes near (0, 1) and (1, -1) (Welling and Teh 2011; thesis, section 8.3.4). Langevin steps with gradients
+on some of the data have a bias that grows with the step size, and a variance that falls with it. The truth is a
+quadrature.
+
+Reported for each step size, medians over chains: smallest bulk ESS, KSD, error-implied error of marginal quantiles
+(root mean square of the share below the true 0.1, ..., 0.9 quantiles), share of p-values below 0.05.
+
+Run: python -m benchmarks.approximate_mcmc [--chains 20]
+"""
+
+import argparse
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import arviz as az
+import matplotlib
+import numba
+import numpy as np
+import pymc as pm
+from scipy import optimize
+from scipy.special import logsumexp
+
+import pymc_kernel as pk
+from benchmarks import measures
+from pymc_kernel import stein
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+HERE = Path(__file__).parent
+STEPS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2)
+NUM_DATA, BATCH, ITERATIONS, KEPT = 400, 80, 40_000, 1000
+VARIANCES = np.array([10.0, 1.0, 4.0])  # of the prior of theta_1, theta_2, and of the data
+
+
+def make_data():
+    """Return the data."""
+    rng = np.random.default_rng(0)
+    return np.where(rng.random(NUM_DATA) < 0.5, 0.0, 1.0) + np.sqrt(VARIANCES[2]) * rng.standard_normal(NUM_DATA)
+
+
+@numba.njit(cache=True)
+def gradient(theta, data, weight, out):
+    """Write the gradient of the log posterior, the likelihood of ``data`` weighted."""
+    out[0], out[1] = -theta[0] / 10.0, -theta[1]
+    for x in data:
+        first, second = x - theta[0], x - theta[0] - theta[1]
+        chance = 1.0 / (1.0 + np.exp((second * second - first * first) / 8.0))  # of the second component
+        out[0] += weight * ((1.0 - chance) * first + chance * second) / 4.0
+        out[1] += weight * chance * second / 4.0
+
+
+@numba.njit(cache=True)
+def langevin(step, data, batches, noise, start, every, out):
+    """Write every ``every``-th state of stochastic-gradient Langevin dynamics."""
+    theta, slope = start.copy(), np.empty(2)
+    weight = data.size / batches.shape[1]
+    for t in range(batches.shape[0]):
+        gradient(theta, data[batches[t]], weight, slope)
+        for i in range(2):
+            theta[i] += 0.5 * step * slope[i] + np.sqrt(step) * noise[t, i]
+        if t % every == 0:
+            out[t // every] = theta
+
+
+@numba.njit(cache=True)
+def all_scores(draws, data):
+    """Return scores of the exact posterior."""
+    out = np.empty_like(draws)
+    for i in range(len(draws)):
+        gradient(draws[i], data, 1.0, out[i])
+    return out
+
+
+@cache
+def true_quantiles():
+    """Return the 0.1, ..., 0.9 quantiles of both marginals by quadrature, (9, 2)."""
+    data = make_data()
+    first, second = np.linspace(-2, 3, 401), np.linspace(-4, 4, 401)
+    a, b = np.meshgrid(first, second, indexing="ij")
+    log_density = -(a**2) / 20.0 - b**2 / 2.0
+    for x in data:
+        log_density += np.logaddexp(-((x - a) ** 2) / 8.0, -((x - a - b) ** 2) / 8.0)
+    weights = np.exp(log_density - logsumexp(log_density))
+    columns = []
+    for grid, marginal in ((first, weights.sum(axis=1)), (second, weights.sum(axis=0))):
+        columns.append(np.interp(measures.PROBABILITIES, np.cumsum(marginal), grid))
+    return np.stack(columns, axis=1)
+
+
+def one_chain(task):
+    """Return measures of one chain of Langevin dynamics."""
+    step, seed = task
+    rng = np.random.default_rng([seed, 5])
+    data = make_data()
+    batches = rng.integers(0, NUM_DATA, (ITERATIONS, BATCH))
+    draws = np.empty((KEPT, 2))
+    start = np.array([0.0, 1.0]) if seed % 2 == 0 else np.array([1.0, -1.0])
+    langevin(step, data, batches, rng.standard_normal((ITERATIONS, 2)), start, ITERATIONS // KEPT, draws)
+    scores = all_scores(draws, data)
+    test = stein.ksd_test(draws, scores, num_replicates=500, rng=rng)
+    z, s = (draws - [0.5, 0.0]) / [0.5, 1.0], scores * [0.5, 1.0]  # the same scale for every chain
+    shares = measures.share_below(draws, true_quantiles())
+    return (
+        measures.smallest_bulk_ess(draws[None]),
+        np.sqrt(stein.ksd_squared(z, s, how="none")),
+        np.sqrt(((shares - measures.PROBABILITIES[:, None]) ** 2).mean()),
+        test.p_value,
+    )
+
+
+def langevin_table(chains):
+    """Return the table on step sizes, and draw it."""
+    rows, found = [], {}
+    with ProcessPoolExecutor(2) as pool:
+        for step in STEPS:
+            found[step] = np.array(list(pool.map(one_chain, [(step, seed) for seed in range(chains)])))
+            ess, ksd, error, _ = np.median(found[step], axis=0)
+            rejected = (found[step][:, 3] < 0.05).mean()
+            rows.append([f"{step:g}", f"{ess:.0f}", f"{ksd:.3f}", f"{error:.3f}", f"{rejected:.2f}"])
+            print(*rows[-1], flush=True)
+    medians = np.array([np.median(found[s], axis=0) for s in STEPS])
+    figure, axes = plt.subplots(1, 3, figsize=(10, 2.8), layout="constrained")
+    for axis, column, title in zip(axes, (0, 1, 2), ("bulk ESS", "KSD", "error of quantiles"), strict=True):
+        axis.plot(STEPS, medians[:, column], "o-")
+        best = medians[:, column].argmax() if column == 0 else medians[:, column].argmin()
+        axis.axvline(STEPS[best], color="C1", linestyle=":")
+        axis.set(title=title, xlabel="step size", xscale="log")
+    figure.savefig(HERE / "figures" / "langevin_step_size.png", dpi=80)
+    header = ["step size", "bulk ESS", "KSD", "error of quantiles", "p < 0.05"]
+    return measures.markdown_table(header, rows)
+
+
+def schools():
+    """Return the model of the eight schools."""
+    with pm.Model(coords={"school": list("ABCDEFGH")}) as model:
+        mu = pm.Normal("mu", 0, 5)
+        tau = pm.HalfCauchy("tau", 5)
+        eta = pm.Normal("eta", 0, 1, dims="school")
+        spread = np.array([15, 10, 16, 11, 9, 11, 10, 18])
+        pm.Normal("y", mu + tau * eta, spread, observed=np.array([28, 8, -3, 7, -1, 1, 18, 12]))
+    return model
+
+
+def laplace(model, rng, num_draws):
+    """Return draws of the normal law at the mode, in the unconstrained space, as a DataTree."""
+    density = model.compile_logp(sum=True)
+    slope = model.compile_dlogp()
+    bijection = pm.blocking.DictToArrayBijection
+    like = bijection.map(model.initial_point())
+
+    def negative(x):
+        point = bijection.rmap(like._replace(data=x))
+        return -float(density(point)), -slope(point)
+
+    mode = optimize.minimize(negative, like.data, jac=True, method="BFGS").x
+    steps = 1e-4 * np.eye(mode.size)
+    curvature = np.array([(negative(mode + h)[1] - negative(mode - h)[1]) / 2e-4 for h in steps])
+    draws = rng.multivariate_normal(mode, np.linalg.inv((curvature + curvature.T) / 2), num_draws)
+    names = [v.name for v in model.unobserved_value_vars]
+    convert = model.compile_fn(model.unobserved_value_vars, inputs=model.value_vars, on_unused_input="ignore")
+    values = [convert(bijection.rmap(like._replace(data=x))) for x in draws]
+    free = {rv.name for rv in model.free_RVs}
+    return az.from_dict(
+        {"posterior": {n: np.array([v[i] for v in values])[None] for i, n in enumerate(names) if n in free}}
+    )
+
+
+def fits_table():
+    """Return the table on NUTS, ADVI and Laplace."""
+    rng = np.random.default_rng(2)
+    with schools() as model, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        runs = {
+            "NUTS": pm.sample(1000, chains=4, cores=2, target_accept=0.95, random_seed=1, progressbar=False),
+            "ADVI": pm.fit(30_000, random_seed=1, progressbar=False).sample(2000, random_seed=1),
+            "full-rank ADVI": pm.fit(30_000, method="fullrank_advi", random_seed=1, progressbar=False).sample(
+                2000, random_seed=1
+            ),
+            "Laplace": laplace(model, rng, 2000),
+        }
+        rows = []
+        for name, run in runs.items():
+            report = pk.ksd_test(run, model=model)
+            low, high = report.test.null_quantiles
+            table = report.table()
+            worst = table["ksd"].idxmax()
+            band = f"{low:.3f} to {high:.3f}"
+            share = f"{worst} ({table.loc[worst, 'ksd']:.2f})"
+            rows.append([name, f"{report.ksd:.3f}", band, f"{report.p_value:.3f}", share])
+            print(*rows[-1], flush=True)
+    return measures.markdown_table(["fit", "KSD", "null, 5 % to 95 %", "p", "largest share"], rows)
+
+
+def main():
+    """Run both studies, write their tables."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--chains", type=int, default=20)
+    chains = parser.parse_args().chains
+    text = (
+        f"Stochastic-gradient Langevin, {chains} chains, {ITERATIONS:,} steps on {BATCH} of {NUM_DATA} data, of which "
+    )
+    text += f"{KEPT:,} are kept:\n\n{langevin_table(chains)}\n"
+    text += f"Fits of the eight schools, each standardised by its own draws:\n\n{fits_table()}"
+    measures.write_between(HERE / "RESULTS.md", "approximate", text)
+
+
+if __name__ == "__main__":
+    main()
