@@ -7,32 +7,21 @@ quadrature.
 
 Reported for each step size, medians over chains: smallest bulk ESS, KSD, error-implied error of marginal quantiles
 (root mean square of the share below the true 0.1, ..., 0.9 quantiles), share of p-values below 0.05.
-
-Run: python -m benchmarks.approximate_mcmc [--chains 20]
 """
 
-import argparse
 import warnings
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
-from pathlib import Path
 
-import arviz as az
-import matplotlib
 import numba
 import numpy as np
 import pymc as pm
-from scipy import optimize
 from scipy.special import logsumexp
 
 import pymc_kernel as pk
-from benchmarks import measures
+from benchmarks import harness, measures, zoo_draws
+from benchmarks.posteriors import ZOO
 from pymc_kernel import stein
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
-HERE = Path(__file__).parent
 STEPS = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2)
 NUM_DATA, BATCH, ITERATIONS, KEPT = 400, 80, 40_000, 1000
 VARIANCES = np.array([10.0, 1.0, 4.0])  # of the prior of theta_1, theta_2, and of the data
@@ -93,9 +82,8 @@ def true_quantiles():
     return np.stack(columns, axis=1)
 
 
-def one_chain(task):
+def one_chain(step, seed):
     """Return measures of one chain of Langevin dynamics."""
-    step, seed = task
     rng = np.random.default_rng([seed, 5])
     data = make_data()
     batches = rng.integers(0, NUM_DATA, (ITERATIONS, BATCH))
@@ -114,101 +102,58 @@ def one_chain(task):
     )
 
 
-def langevin_table(chains):
+def langevin_cells(chains):
+    """Return what stands behind the step size."""
+    ess, ksd, error, _ = np.median(chains, axis=0)
+    rejected = np.mean([p < 0.05 for *_, p in chains])
+    return f"{ess:.0f}", f"{ksd:.3f}", f"{error:.3f}", f"{rejected:.2f}"
+
+
+def langevin_table(chains, jobs):
     """Return the table on step sizes, and draw it."""
-    rows, found = [], {}
-    with ProcessPoolExecutor(2) as pool:
-        for step in STEPS:
-            found[step] = np.array(list(pool.map(one_chain, [(step, seed) for seed in range(chains)])))
-            ess, ksd, error, _ = np.median(found[step], axis=0)
-            rejected = (found[step][:, 3] < 0.05).mean()
-            rows.append([f"{step:g}", f"{ess:.0f}", f"{ksd:.3f}", f"{error:.3f}", f"{rejected:.2f}"])
-            print(*rows[-1], flush=True)
-    medians = np.array([np.median(found[s], axis=0) for s in STEPS])
-    figure, axes = plt.subplots(1, 3, figsize=(10, 2.8), layout="constrained")
-    for axis, column, title in zip(axes, (0, 1, 2), ("bulk ESS", "KSD", "error of quantiles"), strict=True):
-        axis.plot(STEPS, medians[:, column], "o-")
-        best = medians[:, column].argmax() if column == 0 else medians[:, column].argmin()
-        axis.axvline(STEPS[best], color="C1", linestyle=":")
-        axis.set(title=title, xlabel="step size", xscale="log")
-    figure.savefig(HERE / "figures" / "langevin_step_size.png", dpi=80)
-    header = ["step size", "bulk ESS", "KSD", "error of quantiles", "p < 0.05"]
-    return measures.markdown_table(header, rows)
+    found = {step: group for (step,), group in harness.grouped(one_chain, [(step,) for step in STEPS], chains, jobs)}
+    medians = np.array([np.median(group, axis=0) for group in found.values()])
+    titles = ("bulk ESS", "KSD", "error of quantiles")
+    curves = {title: {title: medians[:, column]} for column, title in enumerate(titles)}
+    harness.draw_curves("langevin_step_size", STEPS, curves, xlabel="step size", xscale="log")
+    rows = [[f"{step:g}", *langevin_cells(group)] for step, group in found.items()]
+    return harness.markdown_table(["step size", *titles, "p < 0.05"], rows)
 
 
-def schools():
-    """Return the model of the eight schools."""
-    with pm.Model(coords={"school": list("ABCDEFGH")}) as model:
-        mu = pm.Normal("mu", 0, 5)
-        tau = pm.HalfCauchy("tau", 5)
-        eta = pm.Normal("eta", 0, 1, dims="school")
-        spread = np.array([15, 10, 16, 11, 9, 11, 10, 18])
-        pm.Normal("y", mu + tau * eta, spread, observed=np.array([28, 8, -3, 7, -1, 1, 18, 12]))
-    return model
-
-
-def laplace(model, rng, num_draws):
-    """Return draws of the normal law at the mode, in the unconstrained space, as a DataTree."""
-    density = model.compile_logp(sum=True)
-    slope = model.compile_dlogp()
-    bijection = pm.blocking.DictToArrayBijection
-    like = bijection.map(model.initial_point())
-
-    def negative(x):
-        point = bijection.rmap(like._replace(data=x))
-        return -float(density(point)), -slope(point)
-
-    mode = optimize.minimize(negative, like.data, jac=True, method="BFGS").x
-    steps = 1e-4 * np.eye(mode.size)
-    curvature = np.array([(negative(mode + h)[1] - negative(mode - h)[1]) / 2e-4 for h in steps])
-    draws = rng.multivariate_normal(mode, np.linalg.inv((curvature + curvature.T) / 2), num_draws)
-    names = [v.name for v in model.unobserved_value_vars]
-    convert = model.compile_fn(model.unobserved_value_vars, inputs=model.value_vars, on_unused_input="ignore")
-    values = [convert(bijection.rmap(like._replace(data=x))) for x in draws]
-    free = {rv.name for rv in model.free_RVs}
-    return az.from_dict(
-        {"posterior": {n: np.array([v[i] for v in values])[None] for i, n in enumerate(names) if n in free}}
-    )
+def fit_row(name, run, model):
+    """Return the row of a fit."""
+    report = pk.ksd_test(run, model=model)
+    low, high = report.test.null_quantiles
+    shares = report.table()["ksd"]
+    worst = f"{shares.idxmax()} ({shares.max():.2f})"
+    return [name, f"{report.ksd:.3f}", f"{low:.3f} to {high:.3f}", f"{report.p_value:.3f}", worst]
 
 
 def fits_table():
     """Return the table on NUTS, ADVI and Laplace."""
-    rng = np.random.default_rng(2)
-    with schools() as model, warnings.catch_warnings():
+    seeded = {"random_seed": 1, "progressbar": False}
+    with ZOO["eight_schools"].make() as model, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         runs = {
-            "NUTS": pm.sample(1000, chains=4, cores=2, target_accept=0.95, random_seed=1, progressbar=False),
-            "ADVI": pm.fit(30_000, random_seed=1, progressbar=False).sample(2000, random_seed=1),
-            "full-rank ADVI": pm.fit(30_000, method="fullrank_advi", random_seed=1, progressbar=False).sample(
-                2000, random_seed=1
-            ),
-            "Laplace": laplace(model, rng, 2000),
+            "NUTS": pm.sample(1000, chains=4, cores=2, target_accept=0.95, **seeded),
+            "ADVI": pm.fit(30_000, **seeded).sample(2000, random_seed=1),
+            "full-rank ADVI": pm.fit(30_000, method="fullrank_advi", **seeded).sample(2000, random_seed=1),
+            "Laplace": zoo_draws.laplace("eight_schools", 2, 2000),
         }
-        rows = []
-        for name, run in runs.items():
-            report = pk.ksd_test(run, model=model)
-            low, high = report.test.null_quantiles
-            table = report.table()
-            worst = table["ksd"].idxmax()
-            band = f"{low:.3f} to {high:.3f}"
-            share = f"{worst} ({table.loc[worst, 'ksd']:.2f})"
-            rows.append([name, f"{report.ksd:.3f}", band, f"{report.p_value:.3f}", share])
-            print(*rows[-1], flush=True)
-    return measures.markdown_table(["fit", "KSD", "null, 5 % to 95 %", "p", "largest share"], rows)
+        rows = [fit_row(name, run, model) for name, run in runs.items()]
+    return harness.markdown_table(["fit", "KSD", "null, 5 % to 95 %", "p", "largest share"], rows)
 
 
-def main():
+def main(chains=20, jobs=2):
     """Run both studies, write their tables."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--chains", type=int, default=20)
-    chains = parser.parse_args().chains
     text = (
         f"Stochastic-gradient Langevin, {chains} chains, {ITERATIONS:,} steps on {BATCH} of {NUM_DATA} data, of which "
+        f"{KEPT:,} are kept:\n\n{langevin_table(chains, jobs)}\n\n"
+        f"Fits of the eight schools, each standardised by its own draws:\n\n{fits_table()}"
     )
-    text += f"{KEPT:,} are kept:\n\n{langevin_table(chains)}\n"
-    text += f"Fits of the eight schools, each standardised by its own draws:\n\n{fits_table()}"
-    measures.write_between(HERE / "RESULTS.md", "approximate", text)
+    print(text)
+    harness.write_between(harness.RESULTS, "approximate", text)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

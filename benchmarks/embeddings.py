@@ -1,22 +1,14 @@
-"""Speed of kernel Bayes' rule and filter, next to one Cholesky factorisation and to the formulas as printed.
-
-Run: python -m benchmarks.embeddings
-"""
+"""Speed of kernel Bayes' rule and filter, next to one Cholesky factorisation and to the formulas as printed."""
 
 import resource
-import time
-from pathlib import Path
 
 import numpy as np
 from scipy.linalg import cholesky
-from threadpoolctl import threadpool_limits
 
-from benchmarks import measures
+from benchmarks import harness, measures
 from pymc_kernel.embeddings import KernelBayesFilter, KernelBayesRule
 from pymc_kernel.kernels import Gaussian
 from tests.reference import slow_embeddings as slow
-
-HERE = Path(__file__).parent
 
 
 def pairs(n, rng):
@@ -25,8 +17,11 @@ def pairs(n, rng):
     return z, 1.0 + z + 0.3 * rng.standard_normal((n, 2)), np.sqrt(0.5) * rng.standard_normal((n, 2))
 
 
-def main():
-    """Measure all; write the table."""
+TABLE = harness.Table("kbr-speed", ("what", "time", "in Cholesky factorisations", "bar"))
+
+
+def measured():
+    """Write the table."""
     rng = np.random.default_rng(0)
     n = 2000
     z, x, prior = pairs(n, rng)
@@ -55,24 +50,20 @@ def main():
     add(f"a filter step, T = 5000, rank {learnt._seen.shape[1]}", step, "0.020 s")
     z = rng.standard_normal((50_000, 3))
     x = np.column_stack([z, z**2]) + 0.3 * rng.standard_normal((50_000, 6))
-    begun = time.perf_counter()
-    rule = KernelBayesRule().fit(z, x, 0.7 * rng.standard_normal((50_000, 3)))
-    rule.condition(x[:100])
-    add(
-        f"importance: choose both, fit, 100 observations, n = 50,000, rank {rule.rank_}",
-        time.perf_counter() - begun,
-        "60 s",
-    )
-    begun = time.perf_counter()
-    rule.calibration(num_cases=1000)
-    add("calibration on 1,000 of them", time.perf_counter() - begun, "")
+    rule = KernelBayesRule()
+    wide = 0.7 * rng.standard_normal((50_000, 3))
+    seconds = measures.timed(lambda: rule.fit(z, x, wide).condition(x[:100]))[1]
+    add(f"importance: choose both, fit, 100 observations, n = 50,000, rank {rule.rank_}", seconds, "60 s")
+    add("calibration on 1,000 of them", measures.timed(lambda: rule.calibration(num_cases=1000))[1], "")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    note = f"Medians in one process, one thread of BLAS; largest memory of the whole process {peak:.2f} GB (bar 2).\n\n"
-    header = ["what", "time", "in Cholesky factorisations", "bar"]
-    measures.write_between(HERE / "RESULTS.md", "kbr-speed", note + measures.markdown_table(header, rows))
+    note = f"Medians in one process, one thread of BLAS; largest memory of the whole process {peak:.2f} GB (bar 2)."
+    TABLE.write(rows, note)
+
+
+def main():
+    # Two threads of BLAS slow the many small solves of a pivoted factor down, and gain the large one a tenth.
+    list(harness.results(measured, [()], jobs=1))
 
 
 if __name__ == "__main__":
-    # Two threads of BLAS slow the many small solves of a pivoted factor down, and gain the large one a tenth.
-    with threadpool_limits(1, user_api="blas"):
-        main()
+    harness.run(main)

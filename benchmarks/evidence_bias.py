@@ -5,18 +5,13 @@ evidence Z that is unbiased has E Z' = Z, so that log mean Z' - log Z is zero bu
 too small on the average, by about half its variance. "bias" is log mean Z' - log Z, "by the log" the mean of log Z' -
 log Z with half the variance added, which is the same for a lognormal Z' and less noisy. "one fold": moves learnt from
 the particles that they move, as they were, for comparison.
-
-Run: python -m benchmarks.evidence_bias [--runs 300] [--kernels ...] [--particles 100] [--moves 5]
 """
 
-import argparse
 import math
-import time
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from benchmarks import measures
+from benchmarks import harness, measures
 from pymc_kernel import smc
 from pymc_kernel.mcmc import kameleon
 
@@ -63,26 +58,16 @@ def biases(errors):
     return bias, by_log, (errors.mean(), math.sqrt(variance / runs)), variance
 
 
-def main():
+def main(runs=300, kernels=tuple(KERNELS), particles=100, moves=5, jobs=1):
     """Print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=300)
-    parser.add_argument("--kernels", nargs="*", default=list(KERNELS))
-    parser.add_argument("--particles", type=int, default=100)
-    parser.add_argument("--moves", type=int, default=5)
-    arguments = parser.parse_args()
-    rows = []
-    with threadpool_limits(1):
-        for name in arguments.kernels:
-            begun = time.perf_counter()
-            errors = log_errors(name, arguments.runs, arguments.particles, arguments.moves)
-            seconds = (time.perf_counter() - begun) / arguments.runs
-            *measured, variance = biases(errors)
-            cells = [f"{value:+.3f} ± {error:.3f}" for value, error in measured]
-            rows.append([name, str(arguments.runs), *cells, f"{variance:.3f}", f"{seconds:.2f}"])
-            print(*rows[-1], flush=True)
-    print(f"\n{arguments.particles} particles, {arguments.moves} moves.\n\n{measures.markdown_table(HEADER, rows)}")
+    rows, tasks = [], [(log_errors, name, runs, particles, moves) for name in kernels]
+    for name, (errors, seconds) in zip(kernels, harness.results(measures.timed, tasks, jobs), strict=True):
+        *measured, variance = biases(errors)
+        cells = [f"{value:+.3f} ± {error:.3f}" for value, error in measured]
+        rows.append([name, runs, *cells, f"{variance:.3f}", f"{seconds / runs:.2f}"])
+        print(*rows[-1], flush=True)
+    print(f"\n{particles} particles, {moves} moves.\n\n{harness.markdown_table(HEADER, rows)}")
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

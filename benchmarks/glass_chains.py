@@ -1,25 +1,17 @@
-"""Glass (see case_studies/glass.py): the samplers on a noisy likelihood, one evaluation a draw.
+"""Glass (see case_studies/glass.py): the samplers on a noisy likelihood, one evaluation a draw; some 15 minutes.
 
-PyMC's own steps re-evaluate a noisy density, so their stationary law is another one; they are left out, save for the
-spread that they report. Effective sizes are the smallest over the nine parameters, per 1,000 draws after tuning.
-
-Run: python -m benchmarks.glass_chains [--chains 4] [--steps ...] (about 15 minutes)
-Rows of steps that are not run stay as they were.
+PyMC's own steps re-evaluate a noisy density, so their stationary distribution is another one; they are left out, save
+for the spread that they report. Effective sizes are the smallest over the nine parameters, per 1,000 draws after
+tuning.
 """
-
-import argparse
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pymc as pm
-from threadpoolctl import threadpool_limits
 
 import pymc_kernel as pk
-from benchmarks import measures
+from benchmarks import harness, measures
 from case_studies.glass import glass_model
 
-HERE = Path(__file__).parent
 TUNE, DRAW = 2000, 4000
 STEPS = {
     "random walk": lambda: pk.AdaptiveMetropolis(learn_covariance=False),
@@ -30,54 +22,28 @@ STEPS = {
     "pk.KernelHMC": pk.KernelHMC,
     "pk.KernelHMC, lite": lambda: pk.KernelHMC(surrogate=pk.scores.Lite(max_points=1000)),
 }
+HEADER = ("step", "ESS / 1000", "R-hat", "longest run of rejections")
+TABLE = harness.Table("glass", HEADER, [(step,) for step in STEPS])
 
 
-def one_chain(task):
-    """Return the draws of one chain."""
-    step_name, seed = task
-    with threadpool_limits(1, user_api="blas"), glass_model():
-        idata = pm.sample(
-            DRAW,
-            tune=TUNE,
-            chains=1,
-            cores=1,
-            step=STEPS[step_name](),
-            random_seed=seed,
-            progressbar=False,
-            compute_convergence_checks=False,
-        )
-    return task, idata["posterior"]["log_squared_scale"].values[0], int(idata["sample_stats"]["stuck_for"].max())
+def one_chain(step, seed):
+    """Return the draws of one chain, and its longest run of rejections."""
+    settings = {"chains": 1, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
+    with glass_model():
+        idata = pm.sample(DRAW, tune=TUNE, step=STEPS[step](), random_seed=seed, **settings)
+    return idata["posterior"]["log_squared_scale"].values[0], int(idata["sample_stats"]["stuck_for"].max())
 
 
-def main():
-    """Run all, print and write the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--chains", type=int, default=4)
-    parser.add_argument("--steps", nargs="*", choices=STEPS, default=list(STEPS))
-    arguments = parser.parse_args()
-    chains = arguments.chains
-    draws = {}
-    with ProcessPoolExecutor(2) as pool:
-        for task, chain, stuck in pool.map(one_chain, [(s, c) for s in arguments.steps for c in range(chains)]):
-            draws.setdefault(task[0], []).append((chain, stuck))
-            print(*task, flush=True)
-    rows = []
-    for name, group in draws.items():
-        stacked = np.stack([chain for chain, _ in group])
-        rows.append(
-            [
-                name,
-                f"{measures.smallest_bulk_ess(stacked) / stacked.shape[0] / DRAW * 1000:.1f}",
-                f"{measures.largest_rhat(stacked):.2f}",
-                f"{max(stuck for _, stuck in group)}",
-            ]
-        )
-    table = f"{chains} chains, {TUNE} + {DRAW} draws.\n\n"
-    header = ["step", "ESS / 1000", "R-hat", "longest run of rejections"]
-    table += measures.merge_rows(HERE / "RESULTS.md", "glass", header, rows, [(s,) for s in STEPS])
-    print(table)
-    measures.write_between(HERE / "RESULTS.md", "glass", table)
+def cells(chains):
+    """Return what stands behind the step's name."""
+    draws = np.stack([draws for draws, _ in chains])
+    ess = measures.smallest_bulk_ess(draws) / len(draws) / DRAW * 1000
+    return f"{ess:.1f}", f"{measures.largest_rhat(draws):.2f}", max(stuck for _, stuck in chains)
+
+
+def main(chains=4, steps=tuple(STEPS), jobs=2):
+    TABLE.fill(one_chain, cells, chains, f"{chains} chains, {TUNE} + {DRAW} draws.", [(s,) for s in steps], jobs)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -1,7 +1,7 @@
 """PyMC's gradient-free steps and ours, at equal numbers of likelihood evaluations.
 
 Every likelihood is a black box that counts its calls. A chain tunes for 2,000 evaluations and then samples for
-4,000; four chains a repetition, started at independent draws from a wide normal law. PyMC's Metropolis and
+4,000; four chains a repetition, started at independent draws from a wide normal distribution. PyMC's Metropolis and
 DEMetropolisZ evaluate the current point again at every proposal; those calls count, since a user pays for them.
 Per 1,000 evaluations of the sampling phase:
 
@@ -14,28 +14,21 @@ and the norm of the error of the mean (in units of the standard deviation, per p
 
 "Counting tuning" divides the effective size by all evaluations. ``pk.sample_khmc`` tunes its four chains together.
 
-Run: python -m benchmarks.gradient_free [--repetitions 10] [--steps "pk.KernelHMC" ...] [--targets ...]
 The table is written to RESULTS.md beside this file and to the README. Seeds are fixed: rows of steps and targets that
 are not run stay as they were.
 """
 
-import argparse
 import time
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.op import Apply, Op
-from threadpoolctl import threadpool_limits
 
 import pymc_kernel as pk
-from benchmarks import measures
+from benchmarks import harness, measures
 from benchmarks.targets import banana, correlated_gaussian, flower
-from pymc_kernel.plugin.samplers.pooled import _tune_together
 
-HERE = Path(__file__).parent
 TUNE, DRAW, CHAINS = 2000, 4000, 4
 
 STEPS = {
@@ -46,10 +39,8 @@ STEPS = {
     "pk.KAMH": pk.KAMH,
     "pk.KAMH, thesis settings": lambda: pk.KAMH(gamma=0.2, whiten=False),
     "pk.KernelHMC": pk.KernelHMC,
-    "pk.sample_khmc": pk.KernelHMC,
+    "pk.sample_khmc": None,
 }
-HEADER = ["target", "step", "ESS / 1000", "counting tuning", "error-implied / 1000", "error of mean (sd)", "R-hat"]
-HEADER.append("ESS / s")
 
 
 class CountedDensity(Op):
@@ -73,16 +64,20 @@ TARGETS = {
     "flower": flower(),
     "Gaussian": correlated_gaussian(),
 }
+_WORTH = ("ESS / 1000", "counting tuning", "error-implied / 1000")
+HEADER = ("target", "step", *_WORTH, "error of mean (sd)", "R-hat", "ESS / s")
+KEYS = [(target, step) for target in TARGETS for step in STEPS]
+TABLE = harness.Table("gradient-free", HEADER, KEYS, (harness.RESULTS, harness.README))
 
 
-def run_chain(step, density, point, rng, tune):
+def run_chain(step, density, point, rng):
     """Tune and sample by evaluations, not by draws; returns the draws after tuning and the seconds they took."""
-    step.setup_chain(rng, tune, DRAW)
+    step.setup_chain(rng, TUNE, DRAW)
     if hasattr(step, "reset_tuning"):
         step.reset_tuning()
-    step.tune = tune > 0
+    step.tune = True
     start = density.calls
-    while density.calls - start < tune:
+    while density.calls - start < TUNE:
         point, _ = step.step(point)
     step.stop_tuning()
     draws, start, begun = [], density.calls, time.perf_counter()
@@ -92,87 +87,69 @@ def run_chain(step, density, point, rng, tune):
     return np.array(draws), time.perf_counter() - begun
 
 
-def one_repetition(task):
-    """Run four chains of one step on one target; returns measures that the parent averages."""
-    name, step_name, seed = task
+def apart(make_step, density, model, positions, rng):
+    """Return draws (chain, draw, d) of chains that tune by themselves, and the seconds after tuning."""
+    with model:
+        step = make_step()
+    fresh, runs = step.sampling_state, []
+    for x, generator in zip(positions, rng.spawn(CHAINS), strict=True):
+        step.sampling_state = fresh
+        runs.append(run_chain(step, density, model.initial_point() | {"x": x}, generator))
+    length = min(len(draws) for draws, _ in runs)
+    return np.stack([draws[:length] for draws, _ in runs]), sum(seconds for _, seconds in runs)
+
+
+def together(model, positions, seed):
+    """Return the same of chains that tune together; a draw is an evaluation."""
+    settings = {"chains": CHAINS, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
+    starts = [{"x": x} for x in positions]
+    idata = pk.sample_khmc(DRAW, tune=TUNE, initvals=starts, random_seed=seed, model=model, **settings)
+    return idata["posterior"]["x"].values, idata["posterior"].attrs["sampling_time"]
+
+
+def one_repetition(name, step, seed):
+    """Return what four chains of one step on one target are worth."""
     target = TARGETS[name]
     density = CountedDensity(target.log_density)
-    with threadpool_limits(1), pm.Model() as model:
-        x = pm.Flat("x", shape=target.num_dims)
-        pm.Potential("target", density(x))
-        made = STEPS[step_name]()
+    with pm.Model() as model:
+        pm.Potential("target", density(pm.Flat("x", shape=target.num_dims)))
     rng = np.random.default_rng([seed, 20141])
     reference = target.sample(np.random.default_rng(1), 400_000)
     spread = reference.std(axis=0)
-    starts = [model.initial_point() | {"x": rng.standard_normal(target.num_dims) * spread} for _ in range(CHAINS)]
-    generators = rng.spawn(CHAINS)
-    fresh = made.sampling_state
-    if step_name == "pk.sample_khmc":
-        with threadpool_limits(1):
-            made.learnt, positions = _tune_together(made, starts, TUNE, rng, progressbar=False)
-        starts = [s | {"x": x} for s, x in zip(starts, positions, strict=True)]
-    draws, seconds = [], 0.0
-    for start, generator in zip(starts, generators, strict=True):
-        made.sampling_state = fresh
-        chain, taken = run_chain(made, density, start, generator, 0 if step_name == "pk.sample_khmc" else TUNE)
-        draws.append(chain)
-        seconds += taken
-    length = min(len(c) for c in draws)
-    draws = np.stack([c[:length] for c in draws])
+    positions = rng.standard_normal((CHAINS, target.num_dims)) * spread
+    if STEPS[step] is None:
+        draws, seconds = together(model, positions, seed)
+    else:
+        draws, seconds = apart(STEPS[step], density, model, positions, rng)
+    ess = measures.smallest_bulk_ess(draws)
     return {
-        "task": task,
-        "ess": measures.smallest_bulk_ess(draws),
+        "ess": ess,
         "rhat": measures.largest_rhat(draws),
         "shares": measures.share_below(draws, np.quantile(reference, measures.PROBABILITIES, axis=0)),
         "mean_error": np.sqrt((((draws.mean(axis=(0, 1)) - reference.mean(axis=0)) / spread) ** 2).mean()),
-        "seconds": seconds,
+        "ess_per_second": ess / seconds,
     }
 
 
-def row_of(target, step, group):
-    """Return a row of the table from the repetitions of one step on one target."""
+def cells(group):
+    """Return what stands behind the names of target and step, from the repetitions."""
     sampled = CHAINS * DRAW / 1000
-    ess = np.mean([g["ess"] for g in group])
-    implied = measures.error_implied_size(np.array([g["shares"] for g in group]))
-    return [
-        target,
-        step,
+    columns = {name: np.array([repetition[name] for repetition in group]) for name in group[0]}
+    ess = columns["ess"].mean()
+    return (
         f"{ess / sampled:.2f}",
         f"{ess / (sampled + CHAINS * TUNE / 1000):.2f}",
-        f"{implied / sampled:.2f}",
-        f"{np.mean([g['mean_error'] for g in group]):.2f}",
-        f"{np.median([g['rhat'] for g in group]):.2f}",
-        f"{np.mean([g['ess'] / g['seconds'] for g in group]):.1f}",
-    ]
+        f"{measures.error_implied_size(columns['shares']) / sampled:.2f}",
+        f"{columns['mean_error'].mean():.2f}",
+        f"{np.median(columns['rhat']):.2f}",
+        f"{columns['ess_per_second'].mean():.1f}",
+    )
 
 
-def write(rows, repetitions):
-    """Write the rows, and those of earlier runs that were not run anew, into both files."""
-    keys = [(t, s) for t in TARGETS for s in STEPS]
-    table = measures.merge_rows(HERE / "RESULTS.md", "gradient-free", HEADER, rows, keys)
-    note = f"{repetitions} repetitions of {CHAINS} chains, {TUNE} + {DRAW} evaluations each.\n\n"
-    measures.write_between(HERE / "RESULTS.md", "gradient-free", note + table)
-    measures.write_between(HERE.parent / "README.md", "gradient-free", note + table)
-
-
-def main():
-    """Run all, print and write the table, target by target."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repetitions", type=int, default=10)
-    parser.add_argument("--steps", nargs="*", choices=STEPS, default=list(STEPS))
-    parser.add_argument("--targets", nargs="*", choices=TARGETS, default=list(TARGETS))
-    arguments = parser.parse_args()
-    tasks = [(t, s, r) for t in arguments.targets for s in arguments.steps for r in range(arguments.repetitions)]
-    group, rows = [], []
-    with ProcessPoolExecutor(2) as pool:
-        for result in pool.map(one_repetition, tasks):
-            group.append(result)
-            if len(group) == arguments.repetitions:
-                rows.append(row_of(*result["task"][:2], group))
-                print(f"{len(rows) * len(group)}/{len(tasks)}", *rows[-1], flush=True)
-                write(rows, arguments.repetitions)
-                group = []
+def main(repetitions=10, steps=tuple(STEPS), targets=tuple(TARGETS), jobs=2):
+    note = f"{repetitions} repetitions of {CHAINS} chains, {TUNE} + {DRAW} evaluations each."
+    TABLE.fill(one_repetition, cells, repetitions, note, [(t, s) for t in targets for s in steps], jobs)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

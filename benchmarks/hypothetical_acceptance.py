@@ -1,24 +1,18 @@
-# %% [markdown]
-# # How good is a learnt gradient, as a proposal, in many dimensions?
-#
-# Before there is any chain: draw points from a Gaussian, learn the surrogate, follow it from fresh points, and ask with
-# which probability the true density would accept the end (Strathmann 2018, section 4.4.1, figures 4.2 and 4.3). The
-# easy target is isotropic; in the hard one the variances come from Gamma(1, 1), in random axes.
+"""How good is a learnt gradient, as a proposal, in many dimensions?
 
-# %%
-import argparse
-from pathlib import Path
+Before there is any chain: draw points from a Gaussian, learn the surrogate, follow it from fresh points, and ask with
+which probability the true density would accept the end (Strathmann 2018, section 4.4.1, figures 4.2 and 4.3). The
+easy target is isotropic; in the hard one the variances come from Gamma(1, 1), in random axes.
+"""
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from benchmarks import measures
+from benchmarks import harness
 from benchmarks.targets import correlated_gaussian, gamma_gaussian
 from pymc_kernel import kernels as K
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc.trajectory import leapfrog
 
-FIGURES = Path(__file__).parent / "figures"
 STEP_SIZE, LONGEST, TRIALS = 0.1, 10, 100
 NOTE = (
     f"Trajectories of 1 to {LONGEST} steps of {STEP_SIZE}; {TRIALS} of them for each of the repetitions; finite "
@@ -27,7 +21,7 @@ NOTE = (
 
 
 def isotropic(num_dims, seed):
-    """Return a standard normal law."""
+    """Return a standard normal distribution."""
     return correlated_gaussian(num_dims, 1.0, seed)
 
 
@@ -53,40 +47,28 @@ def learn(kernel, points, num_features, base, rng):
     return found.estimator.fit(points, rng=rng)
 
 
-def main():
+def one_fit(name, d, n, base, seed):
+    """Return the acceptance along what is learnt from one sample."""
+    rng = np.random.default_rng([seed, d, n])
+    target = TARGETS[name](d, seed)
+    fitted = learn(KERNELS[name], target.sample(rng, n), n, base, rng)
+    return acceptance(target, fitted.expansion, rng)
+
+
+def main(repetitions=3, dimensions=(2, 5, 10, 20, 50, 100), sizes=(200, 500, 1000, 2000), jobs=1):
     """Run all sizes, write the table and the figure."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--dimensions", type=int, nargs="*", default=[2, 5, 10, 20, 50, 100])
-    parser.add_argument("--sizes", type=int, nargs="*", default=[200, 500, 1000, 2000])
-    arguments = parser.parse_args()
-    rows, means = [], {}
-    for name, make in TARGETS.items():
-        for d in arguments.dimensions:
-            cells = []
-            for n, base in [(n, "uniform") for n in arguments.sizes] + [(arguments.sizes[-1], "gaussian")]:
-                found = []
-                for seed in range(arguments.repetitions):
-                    rng = np.random.default_rng([seed, d, n])
-                    target = make(d, seed)
-                    fitted = learn(KERNELS[name], target.sample(rng, n), n, base, rng)
-                    found.append(acceptance(target, fitted.expansion, rng))
-                means[name, d, n, base] = np.mean(found)
-                cells.append(f"{np.mean(found):.2f}")
-            rows.append([name, str(d), *cells])
-            print(*rows[-1], flush=True)
-    header = ["target", "d", *(f"n = m = {n}" for n in arguments.sizes), "with base"]
-    table = f"{NOTE} {arguments.repetitions} repetitions.\n\n{measures.markdown_table(header, rows)}"
-    measures.write_between(Path(__file__).parent / "RESULTS.md", "acceptance", table)
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
-    for axis, name in zip(axes, TARGETS, strict=True):
-        for n in arguments.sizes:
-            axis.plot(arguments.dimensions, [means[name, d, n, "uniform"] for d in arguments.dimensions], "o-", label=n)
-        axis.set(title=name, xlabel="dimension", xscale="log", ylim=(0, 1))
-    axes[0].set_ylabel("hypothetical acceptance")
-    axes[0].legend(title="n = m")
-    figure.savefig(FIGURES / "hypothetical_acceptance.png", dpi=80, bbox_inches="tight")
+    columns = [*((n, "uniform") for n in sizes), (sizes[-1], "gaussian")]
+    keys = [(name, d, *column) for name in TARGETS for d in dimensions for column in columns]
+    means = {key: np.mean(found) for key, found in harness.grouped(one_fit, keys, repetitions, jobs)}
+    rows = [
+        [name, d, *(f"{means[name, d, *column]:.2f}" for column in columns)] for name in TARGETS for d in dimensions
+    ]
+    header = ["target", "d", *(f"n = m = {n}" for n in sizes), "with base"]
+    print(harness.Table("acceptance", header).write(rows, f"{NOTE} {repetitions} repetitions."))
+    curves = {name: {n: [means[name, d, n, "uniform"] for d in dimensions] for n in sizes} for name in TARGETS}
+    look = {"xlabel": "dimension", "ylabel": "hypothetical acceptance", "xscale": "log", "ylim": (0, 1)}
+    harness.draw_curves("hypothetical_acceptance", dimensions, curves, legend="n = m", **look)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -7,20 +7,15 @@
 # filters and the particle filter are given both. Then images: a camera that turns, and a sprite that moves.
 
 # %%
-import argparse
-import time
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
+from functools import partial
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 import pymc_kernel as pk
-from benchmarks import measures
+from benchmarks import harness, measures
 from pymc_kernel import kernels
 from pymc_kernel.embeddings import KernelBayesFilter, KernelBayesRule
 
-RESULTS = Path(__file__).parent / "RESULTS.md"
 MOTIONS = {"rotation": (0.3, 0.0, 1), "oscillatory": (0.4, 0.4, 8)}  # angle a step, amplitude and number of waves
 NOISE = 0.2
 LENGTHS, TEST = (200, 400, 600, 800), 200
@@ -99,43 +94,33 @@ def particles(observations, motion, rng):
     return np.array(out)
 
 
-def one_run(task):
+def one_run(motion, length, seed):
     """Return the errors of all filters, and the seconds of the kernel filter's fit."""
-    motion, length, seed = task
     rng = np.random.default_rng(seed)
     states, seen = rotating(motion, length + TEST, rng)
     truth, observations = states[length:], seen[length:]
     found = {"observation": error(observations, truth)}
-    with threadpool_limits(1, user_api="blas"):
-        for method in ("importance", "original"):
-            begun = time.perf_counter()
-            learnt = KernelBayesFilter(method).fit(states[:length], seen[:length])
-            found[f"{method}, seconds"] = time.perf_counter() - begun
-            filtered = learnt.filter(observations)
-            found[method] = error(filtered.mean(), truth)
-            found[f"{method}, smoothed"] = error(learnt.smooth(filtered, observations).mean(), truth)
+    for method in ("importance", "original"):
+        fit = KernelBayesFilter(method).fit
+        learnt, found[f"{method}, seconds"] = measures.timed(fit, states[:length], seen[:length])
+        filtered = learnt.filter(observations)
+        found[method] = error(filtered.mean(), truth)
+        found[f"{method}, smoothed"] = error(learnt.smooth(filtered, observations).mean(), truth)
     found["extended Kalman"] = error(extended_kalman(observations, motion), truth)
     found["unscented Kalman"] = error(unscented_kalman(observations, motion), truth)
     found["particles"] = error(particles(observations, motion, rng), truth)
     return found
 
 
-def low_dimensional(runs, pool):
-    """Run all lengths; write the table."""
-    columns = ["importance", "original", "importance, smoothed", "extended Kalman", "unscented Kalman", "particles"]
-    rows = []
-    for motion in MOTIONS:
-        for length in LENGTHS:
-            found = list(pool.map(one_run, [(motion, length, seed) for seed in range(runs)]))
-            row = [motion, str(length)]
-            for column in [*columns, "observation"]:
-                values = np.array([f[column] for f in found])
-                row.append(f"{values.mean():.4f} ({values.std(ddof=1) / np.sqrt(runs):.4f})")
-            rows.append([*row, f"{np.mean([f['importance, seconds'] for f in found]):.1f}"])
-            print(*rows[-1], flush=True)
-    note = f"{runs} runs, {TEST} test steps; mean squared error with its standard error in brackets.\n\n"
-    header = ["motion", "T", *columns, "observation", "seconds of fit"]
-    measures.write_between(RESULTS, "kbr-filter", note + measures.markdown_table(header, rows))
+COLUMNS = ("importance", "original", "importance, smoothed", "extended Kalman", "unscented Kalman", "particles")
+HEADER = ("motion", "T", *COLUMNS, "observation", "seconds of fit")
+TABLE = harness.Table("kbr-filter", HEADER, [(motion, length) for motion in MOTIONS for length in LENGTHS])
+
+
+def cells_of(columns, digits, seconds, decimals, runs):
+    """Return errors by column with their standard errors, and the mean of the seconds."""
+    errors = [measures.with_error([run[column] for run in runs], digits) for column in columns]
+    return *errors, f"{np.mean([run[seconds] for run in runs]):.{decimals}f}"
 
 
 # %% [markdown]
@@ -182,60 +167,41 @@ def sprite(length, rng):
     return states, images + 0.1 * rng.standard_normal(images.shape)
 
 
-def one_image_run(task):
+def one_image_run(kind, length, seed):
     """Return the errors with pixels and with learnt features."""
-    kind, length, seed = task
     rng = np.random.default_rng(seed)
     states, images = (camera if kind == "camera" else sprite)(length + TEST, rng)
     train, test = slice(0, length), slice(length, None)
     found = {}
-    with threadpool_limits(1, user_api="blas"):
-        for method in ("importance", "original"):
-            learnt = KernelBayesFilter(method).fit(states[train], images[train])
-            found[f"{method}, pixels"] = error(learnt.filter(images[test]).mean(), states[test])
-        begun = time.perf_counter()
-        features = pk.LearntFeatures(batch_size=64, num_features=16, progressbar=False, random_state=seed)
-        features.fit(states[train], images[train])
-        found["seconds of training"] = time.perf_counter() - begun
-        learnt = KernelBayesFilter(observed_kernel=kernels.FeatureKernel(features)).fit(states[train], images[train])
-        found["importance, learnt features"] = error(learnt.filter(images[test]).mean(), states[test])
-        rule = KernelBayesRule("conditional", observed_kernel=kernels.FeatureKernel(features))
-        estimate = rule.fit(states[train], images[train]).mean(images[test])
-        found["learnt features, no filter"] = error(estimate, states[test])
+    for method in ("importance", "original"):
+        learnt = KernelBayesFilter(method).fit(states[train], images[train])
+        found[f"{method}, pixels"] = error(learnt.filter(images[test]).mean(), states[test])
+    features = pk.LearntFeatures(batch_size=64, num_features=16, progressbar=False, random_state=seed)
+    _, found["seconds of training"] = measures.timed(features.fit, states[train], images[train])
+    learnt = KernelBayesFilter(observed_kernel=kernels.FeatureKernel(features)).fit(states[train], images[train])
+    found["importance, learnt features"] = error(learnt.filter(images[test]).mean(), states[test])
+    rule = KernelBayesRule("conditional", observed_kernel=kernels.FeatureKernel(features))
+    estimate = rule.fit(states[train], images[train]).mean(images[test])
+    found["learnt features, no filter"] = error(estimate, states[test])
     return found
 
 
-def with_images(runs, pool):
-    """Run both kinds of images; write the table."""
-    columns = ["importance, pixels", "original, pixels", "importance, learnt features", "learnt features, no filter"]
-    rows = []
-    for kind in IMAGES:
-        for length in IMAGE_LENGTHS:
-            found = list(pool.map(one_image_run, [(kind, length, seed) for seed in range(runs)]))
-            row = [kind, str(length)]
-            for column in columns:
-                values = np.array([f[column] for f in found])
-                row.append(f"{values.mean():.3f} ({values.std(ddof=1) / np.sqrt(runs):.3f})")
-            rows.append([*row, f"{np.mean([f['seconds of training'] for f in found]):.0f}"])
-            print(*rows[-1], flush=True)
-    note = f"{runs} runs, {TEST} test steps; mean squared error with its standard error in brackets.\n\n"
-    header = ["images", "T", *columns, "seconds of training"]
-    measures.write_between(RESULTS, "kbr-images", note + measures.markdown_table(header, rows))
+PIXELS = ("importance, pixels", "original, pixels")
+IMAGE_COLUMNS = (*PIXELS, "importance, learnt features", "learnt features, no filter")
+IMAGE_HEADER = ("images", "T", *IMAGE_COLUMNS, "seconds of training")
+IMAGE_TABLE = harness.Table("kbr-images", IMAGE_HEADER, [(kind, length) for kind in IMAGES for length in IMAGE_LENGTHS])
 
 
-def main():
-    """Run the parts asked for."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=30)
-    parser.add_argument("--parts", nargs="*", default=["circle", "images"])
-    arguments = parser.parse_args()
-    with ProcessPoolExecutor(2) as pool:
-        if "circle" in arguments.parts:
-            low_dimensional(arguments.runs, pool)
-        if "images" in arguments.parts:
-            with_images(max(2, arguments.runs // 3), pool)
+def main(runs=30, parts=("circle", "images"), jobs=2):
+    note = "{} runs, {} test steps; mean squared error with its standard error in brackets."
+    if "circle" in parts:
+        cells = partial(cells_of, (*COLUMNS, "observation"), 4, "importance, seconds", 1)
+        TABLE.fill(one_run, cells, runs, note.format(runs, TEST), jobs=jobs)
+    if "images" in parts:
+        cells, few = partial(cells_of, IMAGE_COLUMNS, 3, "seconds of training", 0), max(2, runs // 3)
+        IMAGE_TABLE.fill(one_image_run, cells, few, note.format(few, TEST), jobs=jobs)
 
 
 # %%
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -9,21 +9,16 @@
 # Then what intervals are worth: coverage and length on this problem in two dimensions and on a sharp one.
 
 # %%
-import argparse
 import warnings
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import norm
-from threadpoolctl import threadpool_limits
 
-from benchmarks import measures
+from benchmarks import harness, measures
 from pymc_kernel.embeddings import DensityRatio, KernelBayesRule
 from pymc_kernel.kernels import Gaussian, median_distance
 
-RESULTS = Path(__file__).parent / "RESULTS.md"
 DIMENSIONS = (2, 4, 8, 16, 32, 64)
 SIGNALS = ("weak", "strong")
 NUM_POINTS, NUM_TEST = 200, 1000
@@ -125,31 +120,26 @@ def estimates(z, x, prior, law, observed, rng):
     return found
 
 
-def one_run(task):
+def one_run(signal, d, seed):
     """Return mean squared errors by method."""
-    d, signal, seed = task
     rng = np.random.default_rng([seed, d])
-    with threadpool_limits(1, user_api="blas"):
-        z, x, prior, law = gaussian_problem(d, signal, rng)
-        observed = rng.standard_normal((NUM_TEST, d)) @ np.linalg.cholesky(law[3]).T
-        truth, _ = exact(law, observed)
-        found = estimates(z, x, prior, law, observed, rng)
+    z, x, prior, law = gaussian_problem(d, signal, rng)
+    observed = rng.standard_normal((NUM_TEST, d)) @ np.linalg.cholesky(law[3]).T
+    truth, _ = exact(law, observed)
+    found = estimates(z, x, prior, law, observed, rng)
     return {name: float(((estimate - truth) ** 2).sum(axis=1).mean()) for name, estimate in found.items()}
 
 
-def posterior_means(runs, pool):
+def posterior_means(runs, jobs):
     """Run all dimensions; write the table."""
-    cells = {}
-    for signal in SIGNALS:
-        for d in DIMENSIONS:
-            found = list(pool.map(one_run, [(d, signal, seed) for seed in range(runs)]))
-            for name in found[0]:
-                cells.setdefault(name, []).append(f"{np.mean([f[name] for f in found]):.3g}")
-            print(signal, d, {name: row[-1] for name, row in cells.items()}, flush=True)
-    header = ["", *[f"{signal}, d = {d}" for signal in SIGNALS for d in DIMENSIONS]]
-    note = f"{runs} runs, n = l = {NUM_POINTS}, squared distance to the exact posterior mean.\n\n"
-    table = measures.markdown_table(header, [[name, *row] for name, row in cells.items()])
-    measures.write_between(RESULTS, "kbr-means", note + table)
+    rows, keys = {}, [(signal, d) for signal in SIGNALS for d in DIMENSIONS]
+    for key, found in harness.grouped(one_run, keys, runs, jobs):
+        for name in found[0]:
+            rows.setdefault(name, []).append(f"{np.mean([f[name] for f in found]):.3g}")
+        print(*key, {name: row[-1] for name, row in rows.items()}, flush=True)
+    table = harness.Table("kbr-means", ["", *(f"{signal}, d = {d}" for signal, d in keys)])
+    note = f"{runs} runs, n = l = {NUM_POINTS}, squared distance to the exact posterior mean."
+    table.write([[name, *row] for name, row in rows.items()], note)
 
 
 # %% [markdown]
@@ -174,26 +164,24 @@ def wide_problem(signal, rng, n, num_test):
     return z, x, prior, truth, seen, np.sqrt(np.diag(exact(law, seen)[1]))
 
 
-def one_interval_run(task):
+def one_interval_run(problem, seed):
     """Return coverage and relative length of 95 % intervals by way."""
-    problem, seed = task
     rng = np.random.default_rng([seed, 7])
-    with threadpool_limits(1, user_api="blas"):
-        parts = sharp_problem(rng, 1000, 20) if problem == "sharp" else wide_problem(problem, rng, 1000, 20)
-        z, x, prior, truth, seen, deviation = parts
-        rule, embedded = KernelBayesRule().fit(z, x, prior), KernelBayesRule(target="embedding")
-        posterior = embedded.fit(z, x, prior).condition(seen)
-        herded = np.quantile(posterior.herd(200), [0.025, 0.975], axis=1)
-        clipped = np.maximum(posterior.weights, 0.0)
-        found = {
-            "default: residuals": rule.interval(seen, 0.95),
-            "nearest probability vector": posterior.nonnegative().interval(0.95),
-            "monotone distribution function": posterior.interval(0.95),
-            "herding, 200 points": np.moveaxis(herded, 0, -1),
-            "clipped weights": type(posterior)(
-                posterior.points, clipped / clipped.sum(axis=1, keepdims=True), posterior.kernel
-            ).interval(0.95),
-        }
+    parts = sharp_problem(rng, 1000, 20) if problem == "sharp" else wide_problem(problem, rng, 1000, 20)
+    z, x, prior, truth, seen, deviation = parts
+    rule, embedded = KernelBayesRule().fit(z, x, prior), KernelBayesRule(target="embedding")
+    posterior = embedded.fit(z, x, prior).condition(seen)
+    herded = np.quantile(posterior.herd(200), [0.025, 0.975], axis=1)
+    clipped = np.maximum(posterior.weights, 0.0)
+    found = {
+        "default: residuals": rule.interval(seen, 0.95),
+        "nearest probability vector": posterior.nonnegative().interval(0.95),
+        "monotone distribution function": posterior.interval(0.95),
+        "herding, 200 points": np.moveaxis(herded, 0, -1),
+        "clipped weights": type(posterior)(
+            posterior.points, clipped / clipped.sum(axis=1, keepdims=True), posterior.kernel
+        ).interval(0.95),
+    }
     length = 2.0 * norm.ppf(0.975) * deviation
     return {
         name: (((i[..., 0] <= truth) & (truth <= i[..., 1])).mean(), (np.ptp(i, axis=2) / length).mean())
@@ -201,35 +189,26 @@ def one_interval_run(task):
     }
 
 
-def intervals(runs, pool):
+def intervals(runs, jobs):
     """Run all problems; write the table."""
-    rows = {}
-    for problem in ("sharp", *SIGNALS):
-        found = list(pool.map(one_interval_run, [(problem, seed) for seed in range(runs)]))
+    rows, problems = {}, ("sharp", *SIGNALS)
+    for (problem,), found in harness.grouped(one_interval_run, [(p,) for p in problems], runs, jobs):
         for name in found[0]:
-            values = np.array([f[name] for f in found])
-            error = values[:, 0].std(ddof=1) / np.sqrt(runs)
-            rows.setdefault(name, []).extend([f"{values[:, 0].mean():.3f} ({error:.3f})", f"{values[:, 1].mean():.2f}"])
+            coverage, length = np.array([f[name] for f in found]).T
+            rows.setdefault(name, []).extend([measures.with_error(coverage), f"{length.mean():.2f}"])
         print(problem, {name: row[-2:] for name, row in rows.items()}, flush=True)
-    header = ["", *[f"{p}, {what}" for p in ("sharp", *SIGNALS) for what in ("coverage", "length")]]
-    note = f"{runs} runs of 20 observations, n = l = 1000, d = 2; length in units of the exact interval's.\n\n"
-    table = measures.markdown_table(header, [[name, *row] for name, row in rows.items()])
-    measures.write_between(RESULTS, "kbr-intervals", note + table)
+    header = ["", *(f"{p}, {what}" for p in problems for what in ("coverage", "length"))]
+    note = f"{runs} runs of 20 observations, n = l = 1000, d = 2; length in units of the exact interval's."
+    harness.Table("kbr-intervals", header).write([[name, *row] for name, row in rows.items()], note)
 
 
-def main():
-    """Run the parts asked for."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=30)
-    parser.add_argument("--parts", nargs="*", default=["means", "intervals"])
-    arguments = parser.parse_args()
-    with ProcessPoolExecutor(2) as pool:
-        if "means" in arguments.parts:
-            posterior_means(arguments.runs, pool)
-        if "intervals" in arguments.parts:
-            intervals(arguments.runs * 5 // 3, pool)
+def main(runs=30, parts=("means", "intervals"), jobs=2):
+    if "means" in parts:
+        posterior_means(runs, jobs)
+    if "intervals" in parts:
+        intervals(runs * 5 // 3, jobs)
 
 
 # %%
 if __name__ == "__main__":
-    main()
+    harness.run(main)

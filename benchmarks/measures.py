@@ -1,12 +1,35 @@
-"""What the benchmarks measure, and how a table is written into a file between two markers."""
+"""What the benchmarks measure of draws, and of time."""
 
 import time
-from pathlib import Path
 
 import numpy as np
 from arviz_stats.base import array_stats
 
+from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
+
 PROBABILITIES = np.arange(0.1, 0.95, 0.1)
+_TRANSITIONS = {module.Config: module for module in (adaptive_metropolis, kameleon, kernel_hmc)}
+
+
+def chain(rng, start, log_density, config, tune, draws):
+    """Yield state and info of each draw after tuning, by the transition that the configuration is of."""
+    module = _TRANSITIONS[type(config)]
+    state = module.init(start, log_density(start), config)
+    for _ in range(tune):
+        state, info = module.step(rng, state, log_density, config)
+        if module is adaptive_metropolis:
+            state = module.adapt(state, info, config)
+        else:
+            state = module.adapt(rng, state, info, config, tune)
+    yield from draws_from(rng, state, config, log_density, draws)
+
+
+def draws_from(rng, state, config, log_density, draws):
+    """Yield state and info of each draw, nothing adapted."""
+    module = _TRANSITIONS[type(config)]
+    for _ in range(draws):
+        state, info = module.step(rng, state, log_density, config)
+        yield state, info
 
 
 def smallest_bulk_ess(draws):
@@ -34,67 +57,44 @@ def error_implied_size(shares):
     ----------
     shares : ndarray (repetition, 9, d)
         From :func:`share_below`. n independent draws have p (1 - p) / n as the mean squared error of the share
-        below the true p-quantile, whatever the law is; the smallest n over parameters is returned.
+        below the true p-quantile, whatever the distribution is; the smallest n over parameters is returned.
     """
     squared = ((shares - PROBABILITIES[:, None]) ** 2).mean(axis=0).sum(axis=0)
     return float(((PROBABILITIES * (1 - PROBABILITIES)).sum() / squared).min())
 
 
-def write_between(path: Path, marker: str, text: str) -> None:
-    """Replace what stands between ``<!-- marker -->`` and ``<!-- /marker -->`` in a file."""
-    content = path.read_text()
-    start, end = f"<!-- {marker} -->", f"<!-- /{marker} -->"
-    head, rest = content.split(start, 1)
-    _, tail = rest.split(end, 1)
-    path.write_text(f"{head}{start}\n{text.strip()}\n{end}{tail}")
+def standard_error(values):
+    """Return the standard error of a mean."""
+    return np.std(values, ddof=1) / np.sqrt(len(values))
 
 
-def shortened(word: str, length: int = 90) -> str:
-    """Return text on one line, cut to ``length``, that can stand in a cell of a table."""
-    word = " ".join(word.replace("|", "/").split())
-    return word if len(word) <= length else f"{word[: length - 3]}..."
+def with_error(values, digits=3):
+    """Return a mean with its standard error in brackets."""
+    return f"{np.mean(values):.{digits}f} ({standard_error(values):.{digits}f})"
 
 
-def merge_rows(path: Path, marker: str, header, rows, keys) -> str:
-    """Return the table with ``rows``, and with those of the file's table that were not run anew.
-
-    Rows are known by their first cells; ``keys`` are these, as tuples, in the order of the table.
-    """
-    text = path.read_text().split(f"<!-- {marker} -->")[1].split(f"<!-- /{marker} -->")[0]
-    # The outer bars alone are taken off: the last cells may be empty.
-    old = [[c.strip() for c in line.strip()[1:-1].split("|")] for line in text.splitlines() if line.startswith("|")]
-    length = len(keys[0])
-    known = {tuple(r[:length]): r for r in [*old, *rows] if len(r) == len(header)}
-    return markdown_table(header, [known[k] for k in keys if k in known])
+def plus_minus(values, digits=3):
+    """Return a mean ± its standard error."""
+    return f"{np.mean(values):.{digits}f} ± {standard_error(values):.{digits}f}"
 
 
-def markdown_table(header, rows):
-    """Return a markdown table."""
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+def timed(function, *arguments):
+    """Return what a call returns, and the seconds that it took."""
+    begun = time.perf_counter()
+    result = function(*arguments)
+    return result, time.perf_counter() - begun
 
 
 def median_time(function, repeats):
     """Return the median of seconds of calls, one call before them not counted."""
     function()
-    taken = []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        function()
-        taken.append(time.perf_counter() - begun)
-    return float(np.median(taken))
+    return float(np.median([timed(function)[1] for _ in range(repeats)]))
 
 
-def speed_table(rows) -> str:
-    """Return a table of (name, our seconds, those of plain NumPy or None, wanted seconds or None), in milliseconds."""
+SPEED_HEADER = ("", "ms", "plain NumPy, ms", "ratio", "wanted, ms")
 
-    def shown(seconds):
-        return "" if seconds is None else f"{1e3 * seconds:.3g}"
 
-    return markdown_table(
-        ["", "ms", "plain NumPy, ms", "ratio", "wanted, ms"],
-        [
-            [name, shown(ours), shown(plain), "" if plain is None else f"{plain / ours:.0f}", shown(bar)]
-            for name, ours, plain, bar in rows
-        ],
-    )
+def speed_row(name, ours, plain=None, wanted=None):
+    """Return a row under :data:`SPEED_HEADER` from seconds: ours, those of plain NumPy, wanted ones."""
+    shown = [None if seconds is None else f"{1e3 * seconds:.3g}" for seconds in (ours, plain, wanted)]
+    return [name, *shown[:2], None if plain is None else f"{plain / ours:.0f}", shown[2]]

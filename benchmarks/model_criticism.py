@@ -1,29 +1,25 @@
 """Does a Gaussian-process regression predict what was held out? Sunspots, by the Stein test and by MMD.
 
 A process with an exponentiated quadratic kernel and normal noise is fitted to nine tenths of the yearly sunspot numbers
-by maximum marginal likelihood; the others are tested against its predictive laws. The Stein test needs the scores
-alone: standardised residuals against the standard normal. The alternative of Lloyd and Ghahramani (2015) compares the
-points with replicates drawn from the predictive law by MMD, and needs many of them (thesis, section 8.3.3). As a
-control of both, the same on data drawn from the fitted process.
-
-Run: python -m benchmarks.model_criticism [--partitions 30]
+by maximum marginal likelihood; the others are tested against its predictive distributions. The Stein test needs the
+scores alone: standardised residuals against the standard normal. The alternative of Lloyd and Ghahramani (2015)
+compares the points with replicates drawn from the predictive distribution by MMD, and needs many of them (thesis,
+section 8.3.3). As a control of both, the same on data drawn from the fitted process.
 """
-
-import argparse
-from pathlib import Path
 
 import numpy as np
 import statsmodels.datasets.sunspots
 from scipy import optimize
 from scipy.linalg import cho_factor, cho_solve
 
-from benchmarks import measures
+from benchmarks import harness
 from pymc_kernel import kernels as K
 from pymc_kernel import stein
 
-RESULTS = Path(__file__).parent / "RESULTS.md"
 HELD_OUT = 0.1
 REPLICATES = 500
+HEADER = ("data", "Stein, median p", "p < 0.05", "MMD, median p", "p < 0.05")
+TABLE = harness.Table("criticism", HEADER)
 
 
 def covariance(x, y, log_parameters):
@@ -61,7 +57,7 @@ def judge(x, y, rng):
         negative_evidence, start, (x[~held], y[~held] - level), method="L-BFGS-B", bounds=bounds
     ).x
     mean, predictive = predict(parameters, x[~held], y[~held] - level, x[held])
-    # Residuals of the joint law, independent and standard normal if the model is right.
+    # Residuals of the joint distribution, independent and standard normal if the model is right.
     factor = np.linalg.cholesky(predictive)
     residuals = np.linalg.solve(factor, y[held] - level - mean)
     p_stein = stein.ksd_test(
@@ -85,31 +81,25 @@ def judge(x, y, rng):
     return p_stein, p_mmd, parameters
 
 
-def main():
+def main(partitions=30):
     """Run all, print and write the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--partitions", type=int, default=30)
-    partitions = parser.parse_args().partitions
     data = statsmodels.datasets.sunspots.load_pandas().data
     years, numbers = data["YEAR"].to_numpy(float), data["SUNACTIVITY"].to_numpy(float)
     rng = np.random.default_rng(3)
     found = {"sunspots": [], "drawn from the fitted process": []}
     for _ in range(partitions):
-        p_stein, p_mmd, parameters = judge(years, numbers, rng)
-        found["sunspots"].append((p_stein, p_mmd))
+        *p_values, parameters = judge(years, numbers, rng)
+        found["sunspots"].append(p_values)
         matrix = covariance(years, years, parameters) + np.exp(2 * parameters[2]) * np.eye(len(years))
         drawn = numbers.mean() + np.linalg.cholesky(matrix) @ rng.standard_normal(len(years))
         found["drawn from the fitted process"].append(judge(years, drawn, rng)[:2])
     rows = []
     for name, p_values in found.items():
-        p_values = np.array(p_values)
-        medians, rejected = np.median(p_values, axis=0), (p_values < 0.05).mean(axis=0)
+        medians, rejected = np.median(p_values, axis=0), (np.array(p_values) < 0.05).mean(axis=0)
         rows.append([name, f"{medians[0]:.3f}", f"{rejected[0]:.2f}", f"{medians[1]:.3f}", f"{rejected[1]:.2f}"])
         print(*rows[-1], flush=True)
-    header = ["data", "Stein, median p", "p < 0.05", "MMD, median p", "p < 0.05"]
-    text = f"{partitions} random partitions of {len(years)} years, a tenth held out.\n\n"
-    measures.write_between(RESULTS, "criticism", text + measures.markdown_table(header, rows))
+    TABLE.write(rows, f"{partitions} random partitions of {len(years)} years, a tenth held out.")
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

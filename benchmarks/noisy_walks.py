@@ -5,22 +5,18 @@ however short: .48, .29, .23 for a sigma of 1, 1.5, 1.7. A walk that aims at .23
 chains of 1,000 draws after 1,000 of tuning of which the spread (root mean square over the dimensions) is below half of
 the truth, those in which it is in some dimension, those that warned, and those that are narrow in some dimension
 without a warning. Through ``pm.sample(step=...)`` and on arrays, where a chain warns by what PyMC's user would be told.
-
-Run: python -m benchmarks.noisy_walks [--chains 64] [--ways pm.sample arrays] [--sigmas 1.5]
-     [--target-accept .234]
 """
 
-import argparse
 import logging
-import time
 import warnings
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
 
 import pymc_kernel as pk
-from benchmarks import measures
+from benchmarks import harness, measures
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, noise
 
 SIGMAS, DIMENSIONS = (1.0, 1.5, 1.7), (1, 2, 5)
@@ -62,27 +58,22 @@ def on_arrays(name, sigma, num_dims, chains, seed, target_accept="auto", tune=10
     """Return chains by the transitions themselves, which have to find the noise."""
     module = STEPS[name][1]
     config = module.Config(target_accept=target_accept)
-    found, warned, accept = np.empty((chains, draws, num_dims)), np.zeros(chains, dtype=bool), np.empty((chains, draws))
+    found, warned, accept = [], [], []
     for c in range(chains):
         rng, of_noise = np.random.default_rng([seed, c]).spawn(2)
 
         def density(x, of_noise=of_noise):
             return log_estimate(of_noise, x, sigma, None)
 
-        start = rng.uniform(-1.0, 1.0, num_dims)
-        state = module.init(start, density(start), config)
-        for t in range(tune + draws):
-            state, info = module.step(rng, state, density, config)
-            if t >= tune:
-                found[c, t - tune], accept[c, t - tune] = state.position, info.accept_prob
-                warned[c] |= state.rejections >= STUCK_AFTER
-            elif module is kameleon:
-                state = module.adapt(rng, state, info, config, tune)
-            else:
-                state = module.adapt(state, info, config)
-        warned[c] |= module.is_at_floor(state, config) or noise.is_out_of_reach(target_accept, state.noise)
-        warned[c] |= (np.diff(found[c, :, 0]) != 0.0).sum() < noise.MOVES_PER_DIMENSION * num_dims
-    return Chains(found, warned, float(accept.mean()))
+        run = list(measures.chain(rng, rng.uniform(-1.0, 1.0, num_dims), density, config, tune, draws))
+        found.append([state.position for state, _ in run])
+        accept.append([info.accept_prob for _, info in run])
+        last = run[-1][0]
+        is_still = (np.diff(np.array(found[-1])[:, 0]) != 0.0).sum() < noise.MOVES_PER_DIMENSION * num_dims
+        is_stuck = max(state.rejections for state, _ in run) >= STUCK_AFTER
+        is_floored = module.is_at_floor(last, config) or noise.is_out_of_reach(target_accept, last.noise)
+        warned.append(is_still or is_stuck or is_floored)
+    return Chains(np.array(found), np.array(warned, dtype=bool), float(np.mean(accept)))
 
 
 WAYS = {"pm.sample": through_pymc, "arrays": on_arrays}
@@ -105,30 +96,18 @@ def counted(chains: Chains) -> Counts:
     return Counts(*(int(v.sum()) for v in (narrow, somewhere, chains.warned, somewhere & ~chains.warned)))
 
 
-def main():
+def main(chains=64, ways=tuple(WAYS), sigmas=SIGMAS, target_accept: float | None = None):
     """Print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--chains", type=int, default=64)
-    parser.add_argument("--ways", nargs="*", default=list(WAYS))
-    parser.add_argument("--sigmas", type=float, nargs="*", default=SIGMAS)
-    parser.add_argument("--target-accept", type=float, default=None)
-    arguments = parser.parse_args()
     logging.getLogger("pymc").setLevel(logging.ERROR)
-    target = "auto" if arguments.target_accept is None else arguments.target_accept
-    header = ["sampler", "by", "sigma", "dimensions", "acceptance", *Counts._fields, "seconds"]
     rows = []
-    for name in STEPS:
-        for way in arguments.ways:
-            for sigma in arguments.sigmas:
-                for num_dims in DIMENSIONS:
-                    begun = time.perf_counter()
-                    chains = WAYS[way](name, sigma, num_dims, arguments.chains, 1, target)
-                    seconds = time.perf_counter() - begun
-                    counts = counted(chains)
-                    rows.append([name, way, sigma, num_dims, f"{chains.accept:.3f}", *counts, f"{seconds:.0f}"])
-                    print(*rows[-1], flush=True)
-    print(measures.markdown_table(header, [[str(v) for v in row] for row in rows]))
+    for name, way, sigma, num_dims in product(STEPS, ways, sigmas, DIMENSIONS):
+        target = "auto" if target_accept is None else target_accept
+        walked, seconds = measures.timed(WAYS[way], name, sigma, num_dims, chains, 1, target)
+        rows.append([name, way, sigma, num_dims, f"{walked.accept:.3f}", *counted(walked), f"{seconds:.0f}"])
+        print(*rows[-1], flush=True)
+    header = ["sampler", "by", "sigma", "dimensions", "acceptance", *Counts._fields, "seconds"]
+    print(harness.markdown_table(header, rows))
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

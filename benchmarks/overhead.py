@@ -3,24 +3,22 @@
 The likelihood of the model is an 8-dimensional normal density; its own time, measured in the same run, is taken off.
 PyMC's mapping between points and vectors is outside of what is timed. The straightforward NumPy version evaluates the
 same two proposal densities with the textbook formula.
-
-Run: python -m benchmarks.overhead
 """
 
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pymc as pm
 from pymc.blocking import DictToArrayBijection
 
 import pymc_kernel as pk
-from benchmarks import measures
+from benchmarks import harness
 
-HERE = Path(__file__).parent
 NUM_DIMS = 8
+HEADER = ("step", "n", "µs a draw", "µs a tuning draw", "plain NumPy, µs", "likelihood, µs")
+TABLE = harness.Table("overhead", HEADER)
 
 
 def model():
@@ -104,26 +102,20 @@ for _ in range(300):
 
 def main():
     """Measure all, print and write the tables."""
-    rows = []
     after, tuning, likelihood = timed_step(pk.AdaptiveMetropolis, 4000)
-    rows.append(["pk.AdaptiveMetropolis", "", f"{after:.1f}", f"{tuning:.1f}", "", f"{likelihood:.1f}"])
+    rows = [["pk.AdaptiveMetropolis", None, f"{after:.1f}", f"{tuning:.1f}", None, f"{likelihood:.1f}"]]
     for n in (250, 500, 1000, 2000, 4000):
         after, tuning, likelihood = timed_step(lambda n=n: pk.KAMH(subsample_size=n), max(4000, 2 * n))
-        rows.append(["pk.KAMH", f"{n}", f"{after:.1f}", f"{tuning:.1f}", f"{numpy_draw(n):.0f}", f"{likelihood:.1f}"])
-    header = ["step", "n", "µs a draw", "µs a tuning draw", "plain NumPy, µs", "likelihood, µs"]
-    text = "8 dimensions; the time of the likelihood is taken off.\n\n" + measures.markdown_table(header, rows)
-    pairs = [
-        (seconds_of("import pymc"), seconds_of("import pymc, pymc_kernel"), seconds_of(FIRST_DRAW)) for _ in range(5)
-    ]
-    added = np.median([both - alone for alone, both, _ in pairs])
-    text += (
-        f"\n\n`import pymc_kernel` adds {added:.2f} s to the {np.median([p[0] for p in pairs]):.1f} s of `import pymc` "
+        rows.append(["pk.KAMH", n, f"{after:.1f}", f"{tuning:.1f}", f"{numpy_draw(n):.0f}", f"{likelihood:.1f}"])
+    codes = "import pymc", "import pymc, pymc_kernel", FIRST_DRAW
+    alone, both, first = np.array([[seconds_of(code) for code in codes] for _ in range(5)]).T
+    below = (
+        f"`import pymc_kernel` adds {np.median(both - alone):.2f} s to the {np.median(alone):.1f} s of `import pymc` "
         f"(median of five pairs); the first 300 draws of KAMH in a fresh process, compiled code on disk, take "
-        f"{np.median([p[2] for p in pairs]):.2f} s."
+        f"{np.median(first):.2f} s."
     )
-    print(text)
-    measures.write_between(HERE / "RESULTS.md", "overhead", text)
+    print(TABLE.write(rows, "8 dimensions; the time of the likelihood is taken off.", below))
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

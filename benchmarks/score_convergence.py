@@ -1,26 +1,20 @@
-# %% [markdown]
-# # How well is a score learnt from 500 points?
-#
-# Two laws whose score is known, from 2 to 20 dimensions: three thin rings, and a mixture at vertices of a hypercube
-# (Strathmann 2018, section 6.3.1). The full estimator is the reference; the low-rank ones keep a third and a twelfth of
-# the points. Settings are the best on a grid for each method, as in the thesis.
+"""How well is a score learnt from 500 points?
 
-# %%
-import argparse
-import time
+Two distributions whose score is known, from 2 to 20 dimensions: three thin rings, and a mixture at vertices of a
+hypercube (Strathmann 2018, section 6.3.1). The full estimator is the reference; the low-rank ones keep a third and a
+twelfth of the points. Settings are the best on a grid for each method, as in the thesis.
+"""
+
 from functools import partial
-from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 
-from benchmarks import measures
+from benchmarks import harness, measures
 from benchmarks.targets import grid, ring
 from pymc_kernel import scores as S
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.kernels.bandwidth import median_distance
 
-FIGURES = Path(__file__).parent / "figures"
 NUM_POINTS = 500
 TARGETS = {"ring": (ring, 5000), "grid": (grid, 1500)}
 METHODS = {
@@ -42,9 +36,8 @@ def error(fitted, target, test):
 
 def tried(method, scale, strength, points, target, test):
     """Return the error of a method at its settings, and the seconds of its fit."""
-    begun = time.perf_counter()
-    fitted = METHODS[method](Gaussian(scale), strength).fit(points, rng=np.random.default_rng(0))
-    seconds = time.perf_counter() - begun
+    estimator = METHODS[method](Gaussian(scale), strength)
+    fitted, seconds = measures.timed(lambda: estimator.fit(points, rng=np.random.default_rng(0)))
     return error(fitted, target, test), seconds
 
 
@@ -62,8 +55,10 @@ def climbed(start, trial):
     return found[best][0], float(np.mean([seconds for _, seconds in found.values()]))
 
 
-def one_run(name, target, num_test, rng):
+def one_run(name, d, seed):
     """Return {method: (error, seconds)}; the full estimator climbs from the best settings of its Nystroem form."""
+    make, num_test = TARGETS[name]
+    target, rng = make(d), np.random.default_rng([seed, d])
     points, test = target.sample(rng, NUM_POINTS), target.sample(rng, num_test)
     distance = median_distance(points, rng)
 
@@ -80,38 +75,19 @@ def one_run(name, target, num_test, rng):
     return out | {"full": climbed(start, partial(trial, "full"))}
 
 
-def main():
-    """Run all, write the table and the figure."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--dimensions", type=int, nargs="*", default=[2, 5, 10, 15, 20])
-    arguments = parser.parse_args()
-    rows, curves = [], {}
-    for name, (make, num_test) in TARGETS.items():
-        for d in arguments.dimensions:
-            cells = []
-            runs = [
-                one_run(name, make(d), num_test, np.random.default_rng([seed, d]))
-                for seed in range(arguments.repetitions)
-            ]
-            for method in METHODS:
-                mean, seconds = np.mean([run[method] for run in runs], axis=0)
-                curves.setdefault((name, method), []).append(mean)
-                cells.append(f"{mean:.3g} ({seconds:.2g} s)")
-            rows.append([name, str(d), *cells])
-            print(*rows[-1], flush=True)
-            table = measures.markdown_table(["target", "d", *METHODS], rows)
-            note = f"{arguments.repetitions} repetitions; seconds of one fit in brackets.\n\n"
-            measures.write_between(Path(__file__).parent / "RESULTS.md", "convergence", note + table)
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.2))
-    for axis, name in zip(axes, TARGETS, strict=True):
-        for method in METHODS:
-            axis.plot(arguments.dimensions, curves[name, method], "o-", label=method)
-        axis.set(title=name, xlabel="dimension", yscale="log")
-    axes[0].set_ylabel("error of the score")
-    axes[1].legend(fontsize=8)
-    figure.savefig(FIGURES / "score_convergence.png", dpi=80, bbox_inches="tight")
+def main(repetitions=3, dimensions=(2, 5, 10, 15, 20), jobs=1):
+    table = harness.Table("convergence", ("target", "d", *METHODS))
+    rows, curves = [], {name: {method: [] for method in METHODS} for name in TARGETS}
+    for (name, d), runs in harness.grouped(one_run, [(n, d) for n in TARGETS for d in dimensions], repetitions, jobs):
+        cells = {method: np.mean([run[method] for run in runs], axis=0) for method in METHODS}
+        for method, (mean, _) in cells.items():
+            curves[name][method].append(mean)
+        rows.append([name, d, *(f"{mean:.3g} ({seconds:.2g} s)" for mean, seconds in cells.values())])
+        print(*rows[-1], flush=True)
+    table.write(rows, f"{repetitions} repetitions; seconds of one fit in brackets.")
+    look = {"xlabel": "dimension", "ylabel": "error of the score", "yscale": "log"}
+    harness.draw_curves("score_convergence", dimensions, curves, **look)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

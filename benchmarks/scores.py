@@ -2,23 +2,19 @@
 
 The NumPy versions hold all pairwise differences in an array (n, m, d) and sum over it, as one would write the
 formulas down first. Both run in the same process, in turn; medians of repeats.
-
-Run: python -m benchmarks.scores
 """
-
-from pathlib import Path
 
 import numba
 import numpy as np
 
-from benchmarks import measures
+from benchmarks import harness, measures
 from pymc_kernel import kernels as K
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc.trajectory import leapfrog
 from pymc_kernel.scores.expansion import value_and_score
 
-HERE = Path(__file__).parent
 NUM_DIMS = 8
+TABLE = harness.Table("scores", measures.SPEED_HEADER)
 LENGTH_SCALE, REGULARISATION = 3.0, 1e-3
 
 
@@ -71,43 +67,24 @@ def main():
     points, momentum = rng.standard_normal((1000, NUM_DIMS)), rng.standard_normal(NUM_DIMS)
     online = S.Finite(kernel, num_features=300).online(x[:100])
     stream = iter(np.resize(points, (10_000, NUM_DIMS)))
+    ours, plain = fitted.expansion, (x, coefficients)
+    time, row = measures.median_time, measures.speed_row
+    at_point = time(lambda: many_scores(points, ours), 7) / len(points)
+    plain_at_point = time(lambda: numpy_score(points[0], *plain), 200)
+    along = time(lambda: leapfrog(points[0], momentum, 0.1, 20, ours), 200)
+    plain_along = time(lambda: numpy_trajectory(points[0], momentum, 0.1, 20, *plain), 50)
     rows = [
-        (
-            "lite, fit, n = 1000, d = 8",
-            measures.median_time(lambda: lite.fit(x), 7),
-            measures.median_time(lambda: numpy_lite(x), 3),
-            0.15,
-        ),
-        (
-            "its score at one point",
-            measures.median_time(lambda: many_scores(points, fitted.expansion), 7) / len(points),
-            measures.median_time(lambda: numpy_score(points[0], x, coefficients), 200),
-            15e-6,
-        ),
-        (
-            "a trajectory of 20 steps",
-            measures.median_time(lambda: leapfrog(points[0], momentum, 0.1, 20, fitted.expansion), 200),
-            measures.median_time(lambda: numpy_trajectory(points[0], momentum, 0.1, 20, x, coefficients), 50),
-            400e-6,
-        ),
-        ("finite, online update, m = 300", measures.median_time(lambda: online.update(next(stream)), 500), None, 1e-3),
+        row("lite, fit, n = 1000, d = 8", time(lambda: lite.fit(x), 7), time(lambda: numpy_lite(x), 3), 0.15),
+        row("its score at one point", at_point, plain_at_point, 15e-6),
+        row("a trajectory of 20 steps", along, plain_along, 400e-6),
+        row("finite, online update, m = 300", time(lambda: online.update(next(stream)), 500), None, 1e-3),
     ]
+    nystrom = S.Nystrom(kernel, num_basis=100)
     for n in (2500, 5000, 10_000):
         sample = rng.standard_normal((n, NUM_DIMS))
-        nystrom = S.Nystrom(kernel, num_basis=100)
-        rows.append(
-            (
-                f"Nystroem, fit, n = {n}, m = 100",
-                measures.median_time(lambda e=nystrom, s=sample: e.fit(s), 3),
-                None,
-                None,
-            )
-        )
-
-    table = measures.speed_table(rows)
-    print(table)
-    measures.write_between(HERE / "RESULTS.md", "scores", table)
+        rows.append(row(f"Nystroem, fit, n = {n}, m = 100", time(lambda s=sample: nystrom.fit(s), 3)))
+    print(TABLE.write(rows))
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

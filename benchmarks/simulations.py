@@ -3,24 +3,20 @@
 Efficiency is the time that the simulator itself takes, shared by two, over the time of the whole call, start of the
 workers and compilation included. The simulator works, it does not sleep. Beside the ideal stands what two bare loops
 without any library take on this machine.
-
-Run: python -m benchmarks.simulations
 """
 
-import argparse
 import tempfile
 import time
 from multiprocessing import Process
-from pathlib import Path
 
 import numpy as np
 import pymc as pm
 
 import pymc_kernel as pk
-from benchmarks import measures
+from benchmarks import harness
 
-HERE = Path(__file__).parent
 SECONDS = 1e-3
+TABLE = harness.Table("simulations", ("workers", "seconds", "efficiency", "bar"))
 
 
 def simulator(rng, theta, size):
@@ -67,36 +63,26 @@ def timed(draws, **kwargs):
     return seconds
 
 
-def main():
+def main(draws=100_000):
     """Run all; write the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--draws", type=int, default=100_000)
-    draws = parser.parse_args().draws
+    from distributed import Client, LocalCluster
+
     rows = []
 
-    def add(name, workers, seconds, bar):
-        rows.append([name, f"{seconds:.1f}", f"{100.0 * draws * SECONDS / workers / seconds:.1f} %", bar])
+    def add(name, seconds, bar):
+        rows.append([name, f"{seconds:.1f}", f"{100.0 * draws * SECONDS / 2 / seconds:.1f} %", bar])
         print(*rows[-1], flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
         timed(100)  # imports
-        add("two bare loops", 2, timed_bare(draws), "")
-        add("executor=2, in memory", 2, timed(draws, executor=2), "90 %")
-        add("executor=2, zarr store", 2, timed(draws, executor=2, store=f"{folder}/own.zarr"), "90 %")
-        from distributed import Client, LocalCluster
-
+        add("two bare loops", timed_bare(draws), "")
+        add("executor=2, in memory", timed(draws, executor=2), "90 %")
+        add("executor=2, zarr store", timed(draws, executor=2, store=f"{folder}/own.zarr"), "90 %")
         with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
-            executor = client.get_executor()
-            add(
-                "Dask, two worker processes, zarr store",
-                2,
-                timed(draws, executor=executor, store=f"{folder}/dask.zarr"),
-                "75 %",
-            )
-    note = f"{draws} simulations of {1e3 * SECONDS:.0f} ms.\n\n"
-    table = measures.markdown_table(["workers", "seconds", "efficiency", "bar"], rows)
-    measures.write_between(HERE / "RESULTS.md", "simulations", note + table)
+            seconds = timed(draws, executor=client.get_executor(), store=f"{folder}/dask.zarr")
+            add("Dask, two worker processes, zarr store", seconds, "75 %")
+    TABLE.write(rows, f"{draws} simulations of {1e3 * SECONDS:.0f} ms.")
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -1,36 +1,28 @@
 """Kernel SMC: a strongly twisted banana, the thesis's protocol, Glass, and particle updates a second.
 
 The bridge leads from N(0, 50^2 I) to B(0.1, 100) in eight dimensions, 1,000 particles. The maximum mean discrepancy to
-the exact law is that of the kernel (1 + x'y / d)^3 on coordinates scaled by their standard deviations, which compares
-all mixed moments up to the third; its features are written out, so the exact law enters through 400,000 draws of it.
-The true evidence is known.
-
-Run: python -m benchmarks.smc [--repetitions 30] [--parts banana thesis glass speed] [--methods KASMC]
-Parts and rows that are not run stay as they were.
+the exact distribution is that of the kernel (1 + x'y / d)^3 on coordinates scaled by their standard deviations, which
+compares all mixed moments up to the third; its features are written out, so the exact one enters through 400,000 draws
+of it. The true evidence is known.
 """
 
-import argparse
 import math
-import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
-from functools import cache
+from functools import cache, partial
 from itertools import combinations_with_replacement
-from pathlib import Path
 
 import numpy as np
 import pymc as pm
-from threadpoolctl import threadpool_limits
 
 import pymc_kernel as pk
-from benchmarks import measures
+from benchmarks import harness, measures
 from benchmarks.gradient_free import CountedDensity
+from benchmarks.posteriors import ZOO
 from benchmarks.targets import banana
 from case_studies.glass import glass_model
 from pymc_kernel import smc
 from pymc_kernel.mcmc import kameleon
 
-HERE = Path(__file__).parent
 TARGET, WIDE, NUM_PARTICLES = banana(0.1, 100.0), 50.0, 1000
 D = TARGET.num_dims
 LOG_EVIDENCE = 0.5 * D * math.log(2.0 * math.pi) + math.log(10.0)
@@ -136,124 +128,96 @@ THESIS = {
 }
 
 
-def one_run(task):
+BANANAS = {"banana": METHODS, "thesis": THESIS}
+HEADER = ("method", "MMD", "RMSE of log evidence", "evaluations", "seconds")
+
+
+def one_run(part, name, seed):
     """Return discrepancy, error of the log evidence, evaluations and seconds of one run."""
-    table, name, seed = task
-    with threadpool_limits(1):
-        begun = time.perf_counter()
-        draws, evidence, evaluations = (METHODS if table == "banana" else THESIS)[name](seed)
-        seconds = time.perf_counter() - begun
+    (draws, evidence, evaluations), seconds = measures.timed(BANANAS[part][name], seed)
     return discrepancy(draws), evidence - LOG_EVIDENCE, evaluations, seconds
 
 
-def bananas(part, repetitions, pool, names=None):
-    """Write one of the two tables of the banana, or the rows with these names."""
-    methods, marker = (METHODS, "smc-banana") if part == "banana" else (THESIS, "smc-thesis")
-    rows = []
-    for name in methods if names is None else [m for m in methods if m in names]:
-        found = np.array(list(pool.map(one_run, [(part, name, seed) for seed in range(repetitions)])))
-        mean, error = found.mean(axis=0), found[:, 0].std(ddof=1) / math.sqrt(repetitions)
-        evidence = "" if name == "exact draws" else f"{math.sqrt((found[:, 1] ** 2).mean()):.3f}"
-        rows.append([name, f"{mean[0]:.3f} ± {error:.3f}", evidence, f"{mean[2]:.0f}", f"{mean[3]:.1f}"])
-        print(*rows[-1], flush=True)
-        header = ["method", "MMD", "RMSE of log evidence", "evaluations", "seconds"]
-        note = f"{repetitions} runs of {NUM_PARTICLES} particles.\n\n"
-        table = measures.merge_rows(HERE / "RESULTS.md", marker, header, rows, [(m,) for m in methods])
-        measures.write_between(HERE / "RESULTS.md", marker, note + table)
+def cells(runs):
+    """Return what stands behind the method's name; exact draws have no evidence to be wrong."""
+    discrepancies, errors, evaluations, seconds = np.array(runs).T
+    evidence = f"{math.sqrt((errors**2).mean()):.3f}" if errors.any() else None
+    return measures.plus_minus(discrepancies), evidence, f"{evaluations.mean():.0f}", f"{seconds.mean():.1f}"
 
 
 # -- Glass --------------------------------------------------------------------------------------------------
 
 GLASS = {"ASMC": pk.ASMC, "KASMC": pk.KASMC, "KernelHMCSMC": pk.KernelHMCSMC}
+GLASS_TABLE = harness.Table("smc-glass", ("kernel", "mean log evidence", "variance"), [(name,) for name in GLASS])
 
 
-def one_glass_run(task):
-    """Return log evidence and evaluations: 100 particles, 20 temperatures, one move each."""
-    name, seed = task
-    with threadpool_limits(1, user_api="blas"), glass_model():
-        idata = pk.sample_smc(
-            100, GLASS[name], chains=1, cores=1, random_seed=seed, progressbar=False, compute_convergence_checks=False,
-            schedule=np.linspace(0.05, 1.0, 20), min_moves=1, max_moves=1,
-        )  # fmt: skip
+def one_glass_run(name, seed):
+    """Return the log evidence: 100 particles, 20 temperatures, one move each."""
+    temperatures = {"schedule": np.linspace(0.05, 1.0, 20), "min_moves": 1, "max_moves": 1}
+    settings = {"chains": 1, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
+    with glass_model():
+        idata = pk.sample_smc(100, GLASS[name], random_seed=seed, **settings, **temperatures)
     return float(idata["smc_stats"]["log_evidence"].values[0])
 
 
-def glass(repetitions, pool):
-    """Write the variance of the log evidence."""
-    rows = []
-    for name in GLASS:
-        found = np.array(list(pool.map(one_glass_run, [(name, seed) for seed in range(repetitions)])))
-        spread = found.var(ddof=1)
-        error = spread * math.sqrt(2.0 / (repetitions - 1))
-        rows.append([name, f"{found.mean():.2f}", f"{spread:.3f} ± {error:.3f}"])
-        print(*rows[-1], flush=True)
-    table = measures.markdown_table(["kernel", "mean log evidence", "variance"], rows)
-    note = f"{repetitions} runs of 100 particles, 20 temperatures, one move at each.\n\n"
-    measures.write_between(HERE / "RESULTS.md", "smc-glass", note + table)
+def glass_cells(evidences):
+    """Return mean and variance of the log evidence."""
+    variance = np.var(evidences, ddof=1)
+    error = variance * math.sqrt(2.0 / (len(evidences) - 1))
+    return f"{np.mean(evidences):.2f}", f"{variance:.3f} ± {error:.3f}"
 
 
 # -- speed --------------------------------------------------------------------------------------------------
 
-
-def schools():
-    """Return a cheap model: eight schools."""
-    with pm.Model() as model:
-        mu, tau = pm.Normal("mu", 0.0, 5.0), pm.HalfCauchy("tau", 5.0)
-        eta = pm.Normal("eta", 0.0, 1.0, shape=8)
-        spread = [15, 10, 16, 11, 9, 11, 10, 18]
-        pm.Normal("y", mu + tau * eta, spread, observed=[28, 8, -3, 7, -1, 1, 18, 12])
-    return model
-
-
-def stage_speed(kernel):
-    """Return particle updates a second in the stages, compilation and first evaluation left out."""
-    made = kernel(draws=2000, model=schools(), random_seed=1)
-    with threadpool_limits(1, user_api="blas"):
-        rates = []
-        for _ in range(3):
-            made.initialize(None, np.random.default_rng(1))
-            updates, begun = 0, time.perf_counter()
-            while made.beta < 1:
-                made.update_beta_and_weights()
-                made.step()
-                updates += made.draws * (made.n_steps - 1 if hasattr(made, "n_steps") else made._info.num_moves)
-            rates.append(updates / (time.perf_counter() - begun))
-    return float(np.median(rates))
+SPEED = {
+    "pm.smc MH": pm.smc.kernels.MH,
+    "pk.ASMC": pk.ASMC,
+    "pk.KASMC, 1,000 basis points": pk.KASMC,
+    "pk.KASMC, 100 basis points": partial(pk.KASMC, subsample_size=100),
+    "pk.KernelHMCSMC": pk.KernelHMCSMC,
+}
+SPEED_TABLE = harness.Table("smc-speed", ("kernel", "particle updates / s", "ratio"))
 
 
-def speed():
-    """Write the table of updates a second."""
-    kernels = {
-        "pm.smc MH": pm.smc.kernels.MH,
-        "pk.ASMC": pk.ASMC,
-        "pk.KASMC, 1,000 basis points": pk.KASMC,
-        "pk.KASMC, 100 basis points": lambda **kwargs: pk.KASMC(subsample_size=100, **kwargs),
-        "pk.KernelHMCSMC": pk.KernelHMCSMC,
-    }
-    found = {name: stage_speed(kernel) for name, kernel in kernels.items()}
-    rows = [[name, f"{rate:,.0f}", f"{rate / found['pm.smc MH']:.1f}"] for name, rate in found.items()]
-    for row in rows:
-        print(*row, flush=True)
-    table = measures.markdown_table(["kernel", "particle updates / s", "ratio"], rows)
-    measures.write_between(HERE / "RESULTS.md", "smc-speed", table)
+def updates(made):
+    """Return how many particles the stages of a run moved, from a fresh start."""
+    made.initialize(None, np.random.default_rng(1))
+    moved = 0
+    while made.beta < 1:
+        made.update_beta_and_weights()
+        made.step()
+        moved += made.draws * (made.n_steps - 1 if hasattr(made, "n_steps") else made._info.num_moves)
+    return moved
 
 
-def main():
-    """Run all."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--repetitions", type=int, default=30)
-    parser.add_argument("--parts", nargs="*", default=["banana", "thesis", "glass", "speed"])
-    parser.add_argument("--methods", nargs="*", help="rows of the two tables of the banana")
-    arguments = parser.parse_args()
-    if "speed" in arguments.parts:
-        speed()
-    with ProcessPoolExecutor(2) as pool:
-        for part in ("banana", "thesis"):
-            if part in arguments.parts:
-                bananas(part, arguments.repetitions, pool, arguments.methods)
-        if "glass" in arguments.parts:
-            glass(max(2, arguments.repetitions * 5 // 3), pool)
+def stage_speed(name):
+    """Return particle updates a second on the eight schools, compilation left out; print them."""
+    made = SPEED[name](draws=2000, model=ZOO["eight_schools"].make(), random_seed=1)
+    runs = [measures.timed(updates, made) for _ in range(3)]
+    rate = float(np.median([moved / seconds for moved, seconds in runs]))
+    print(name, f"{rate:,.0f}", flush=True)
+    return rate
+
+
+def main(
+    repetitions=30,
+    parts=("speed", *BANANAS, "glass"),
+    methods=(*METHODS, *THESIS),
+    jobs=2,
+):
+    if "speed" in parts:
+        rates = list(harness.results(stage_speed, [(name,) for name in SPEED], jobs=1))
+        SPEED_TABLE.write([[n, f"{rate:,.0f}", f"{rate / rates[0]:.1f}"] for n, rate in zip(SPEED, rates, strict=True)])
+    for part in [part for part in BANANAS if part in parts]:
+        table = harness.Table(f"smc-{part}", HEADER, [(name,) for name in BANANAS[part]])
+        note = f"{repetitions} runs of {NUM_PARTICLES} particles."
+        chosen = [key for key in table.keys if key[0] in methods]
+        table.fill(partial(one_run, part), cells, repetitions, note, chosen, jobs)
+    if "glass" in parts:
+        runs = max(2, repetitions * 5 // 3)
+        note = f"{runs} runs of 100 particles, 20 temperatures, one move at each."
+        GLASS_TABLE.fill(one_glass_run, glass_cells, runs, note, jobs=jobs)
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -2,25 +2,21 @@
 
 The NumPy versions hold the arrays that the formulas suggest: all differences (n, n, d) in blocks of 500 rows, the
 whole kernel for the bootstrap, one row of the kernel a step for thinning. Medians of repeats.
-
-Run: python -m benchmarks.stein
 """
 
 import resource
-import time
-from pathlib import Path
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 
 import pymc_kernel as pk
-from benchmarks import measures
+from benchmarks import harness, measures
 from pymc_kernel import stein
 from pymc_kernel.plugin.model.scores import compile_scores
 
-HERE = Path(__file__).parent
 NUM_DIMS = 10
+TABLE = harness.Table("stein", measures.SPEED_HEADER)
 
 
 def numpy_rows(x, s, rows):
@@ -72,80 +68,53 @@ def summary_rows():
     tree = xr.DataTree.from_dict({"posterior": xr.Dataset(arrays)})
     scores = compile_scores(model)
     values = [np.log(draws["spread"]).ravel(), draws["weights"].reshape(-1, 18), draws["level"].ravel()]
-    begun = time.perf_counter()
-    pk.summary(tree, model=model)
-    first = time.perf_counter() - begun
+    first = measures.timed(lambda: pk.summary(tree, model=model))[1]
+    row, again = measures.speed_row, measures.median_time(lambda: pk.summary(tree, model=model), 3)
     return [
-        ("scores of 4,000 draws, 20 parameters", measures.median_time(lambda: scores(values), 10), None, 0.1),
-        ("pk.summary of them", measures.median_time(lambda: pk.summary(tree, model=model), 3), None, 3.0),
-        ("pk.summary, first call in a process", first, None, None),
+        row("scores of 4,000 draws, 20 parameters", measures.median_time(lambda: scores(values), 10), None, 0.1),
+        row("pk.summary of them", again, None, 3.0),
+        row("pk.summary, first call in a process", first),
     ]
+
+
+def discrepancy_rows(rng):
+    """Return rows on the discrepancy and its bootstrap."""
+    time, row = measures.median_time, measures.speed_row
+    x = rng.standard_normal((5000, NUM_DIMS))
+    s = -x + 0.1 * rng.standard_normal(x.shape)
+    assert abs(stein.ksd_squared(x, s, how="none") / numpy_ksd(x, s) - 1.0) < 1e-10
+    signs = stein.goodness_of_fit.sign_processes(rng, (5000,), 1000, 0.5)
+    forms, prepared = stein.goodness_of_fit.quadratic_forms, stein.tiles.prepare(x, s, stein.default_kernel())
+    ours = time(lambda: stein.ksd_squared(x, s, how="none"), 15), time(lambda: forms(prepared, signs), 5)
+    plain = time(lambda: numpy_ksd(x, s), 3), time(lambda: numpy_bootstrap(x, s, signs.astype(float)), 2)
+    names = "KSD, n = 5,000, d = 10", "wild bootstrap, n = 5,000, 1,000 replicates"
+    rows = [row(*cells) for cells in zip(names, ours, plain, (0.02, 1.0), strict=True)]
+    for n, d in ((2500, 10), (10_000, 10), (20_000, 10), (5000, 2), (5000, 50)):
+        y = rng.standard_normal((n, d))
+        rows.append(row(f"KSD, n = {n:,}, d = {d}", time(lambda y=y: stein.ksd_squared(y, -y, how="none"), 5)))
+    for replicates in (100, 3000):
+        w = stein.goodness_of_fit.sign_processes(rng, (5000,), replicates, 0.5)
+        taken = time(lambda w=w: forms(prepared, w), 3)
+        rows.append(row(f"wild bootstrap, n = 5,000, {replicates:,} replicates", taken))
+    return rows
 
 
 def main():
     """Measure, print and write the table."""
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((5000, NUM_DIMS))
-    s = -x + 0.1 * rng.standard_normal(x.shape)
-    assert abs(stein.ksd_squared(x, s, how="none") / numpy_ksd(x, s) - 1.0) < 1e-10
-    signs = stein.goodness_of_fit.sign_processes(rng, (5000,), 1000, 0.5)
-    prepared = stein.tiles.prepare(x, s, stein.default_kernel())
-    rows = [
-        (
-            "KSD, n = 5,000, d = 10",
-            measures.median_time(lambda: stein.ksd_squared(x, s, how="none"), 15),
-            measures.median_time(lambda: numpy_ksd(x, s), 3),
-            0.02,
-        ),
-        (
-            "wild bootstrap, n = 5,000, 1,000 replicates",
-            measures.median_time(lambda: stein.goodness_of_fit.quadratic_forms(prepared, signs), 5),
-            measures.median_time(lambda: numpy_bootstrap(x, s, signs.astype(float)), 2),
-            1.0,
-        ),
-    ]
-    for n, d in ((2500, 10), (10_000, 10), (20_000, 10), (5000, 2), (5000, 50)):
-        y = rng.standard_normal((n, d))
-        rows.append(
-            (
-                f"KSD, n = {n:,}, d = {d}",
-                measures.median_time(lambda y=y: stein.ksd_squared(y, -y, how="none"), 5),
-                None,
-                None,
-            )
-        )
-    for replicates in (100, 3000):
-        w = stein.goodness_of_fit.sign_processes(rng, (5000,), replicates, 0.5)
-        taken = measures.median_time(lambda w=w: stein.goodness_of_fit.quadratic_forms(prepared, w), 3)
-        rows.append((f"wild bootstrap, n = 5,000, {replicates:,} replicates", taken, None, None))
+    time, row, thin = measures.median_time, measures.speed_row, stein.stein_thin
+    rows = discrepancy_rows(rng)
     small, large = rng.standard_normal((10_000, NUM_DIMS)), rng.standard_normal((100_000, NUM_DIMS))
-    assert stein.stein_thin(small, -small, 100, how="none").tolist() == numpy_thin(small, -small, 100)
-    rows += [
-        (
-            "Stein thinning, 10,000 to 100",
-            measures.median_time(lambda: stein.stein_thin(small, -small, 100, how="none"), 9),
-            measures.median_time(lambda: numpy_thin(small, -small, 100), 3),
-            0.02,
-        ),
-        (
-            "Stein thinning, 100,000 to 1,000",
-            measures.median_time(lambda: stein.stein_thin(large, -large, 1000), 2),
-            None,
-            1.0,
-        ),
-    ]
+    assert thin(small, -small, 100, how="none").tolist() == numpy_thin(small, -small, 100)
+    ours, plain = time(lambda: thin(small, -small, 100, how="none"), 9), time(lambda: numpy_thin(small, -small, 100), 3)
+    rows.append(row("Stein thinning, 10,000 to 100", ours, plain, 0.02))
+    rows.append(row("Stein thinning, 100,000 to 1,000", time(lambda: thin(large, -large, 1000), 2), None, 1.0))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    begun = time.perf_counter()
-    stein.ksd_squared(large, -large)
-    rows.append(("KSD, n = 100,000, d = 10", time.perf_counter() - begun, None, 10.0))
+    rows.append(row("KSD, n = 100,000, d = 10", measures.timed(stein.ksd_squared, large, -large)[1], None, 10.0))
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    rows += summary_rows()
-
-    table = measures.speed_table(rows)
-    table += f"\nThe peak of memory grew by {grown:.0f} MB during the KSD of 100,000 draws.\n"
-    print(table)
-    measures.write_between(HERE / "RESULTS.md", "stein", table)
+    below = f"The peak of memory grew by {grown:.0f} MB during the KSD of 100,000 draws."
+    print(TABLE.write(rows + summary_rows(), below=below))
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -12,26 +12,21 @@
 #
 # The returns are log base 10 times 10^(5/2), as in the literature. Those of every day are used here; the literature's
 # series skips one.
-#
-# Run: `python -m benchmarks.stochastic_volatility` (a shortened run, about ten minutes) or `--full` (hours)
 
 # %%
-import argparse
 import math
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
+from functools import partial
+from typing import NamedTuple
 
 import numba
 import numpy as np
 import pymc as pm
 from arch.data import sp500
-from threadpoolctl import threadpool_limits
 
 import pymc_kernel as pk
-from benchmarks import measures
+from benchmarks import harness
 from case_studies.particles import resample
 
-HERE = Path(__file__).parent
 NAMES = ["mu", "beta", "xi", "omega2", "lam"]
 MOST_JUMPS = 100.0  # a day on average; beyond, the likelihood is taken as zero (its posterior has about 0.1)
 
@@ -105,13 +100,33 @@ def volatility_model(returns, num_particles):
 
 
 # %%
-def one_run(task):
+class Settings(NamedTuple):
+    """The size of the study."""
+
+    days: int = 300
+    filter: int = 300  # particles of a filter
+    draws: int = 150
+    iterations: int = 16
+    runs: int = 4
+
+
+PROPOSALS = {
+    "random walk, own weights": ("none", "own"),
+    "learnt drift (KGRIS), own weights": ("kernel", "own"),
+    "random walk, mixture weights": ("none", "mixture"),
+    "learnt drift (KGRIS), mixture weights": ("kernel", "mixture"),
+}
+HEADER = ("proposal", "RMSE of the covariance", "log evidence ± sd", "ESS", "Pareto shape")
+TABLE = harness.Table("volatility", HEADER, [(name,) for name in PROPOSALS])
+
+
+def one_run(settings, name, seed, size=1):
     """Return the weighted mean and covariance on the unconstrained scale, evidence, ESS and Pareto shape of one run."""
-    drift, weights, seed, settings = task
-    returns = load_returns(settings["days"])
-    with threadpool_limits(1), volatility_model(returns, settings["filter"]):
+    drift, weights = PROPOSALS[name]
+    returns = load_returns(settings.days)
+    with volatility_model(returns, settings.filter):
         idata = pk.sample_pmc(
-            settings["draws"], iterations=settings["iterations"], chains=1, drift=drift, weights=weights,
+            size * settings.draws, iterations=settings.iterations, chains=1, drift=drift, weights=weights,
             random_seed=seed, progressbar=False,
         )  # fmt: skip
     group, told = idata["weighted_posterior"], idata["pmc_stats"]
@@ -124,43 +139,29 @@ def one_run(task):
 
 
 # %%
-def main():
-    """Run random-walk and kernel-gradient proposals, and write the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--full", action="store_true", help="753 returns, 400 particles, 100 iterations")
-    arguments = parser.parse_args()
-    settings = {"days": 300, "filter": 300, "draws": 150, "iterations": 16, "runs": 4}
-    if arguments.full:
-        settings |= {"days": 753, "filter": 1000, "draws": 400, "iterations": 100, "runs": 10}
-    long = settings | {"draws": 4 * settings["draws"]}
-    with ProcessPoolExecutor(2) as pool:
-        reference = list(pool.map(one_run, [("kernel", "mixture", 1000 + s, long) for s in range(2)]))
-        true = np.mean([covariance for _, covariance, *_ in reference], axis=0)
-        scale = np.sqrt(np.outer(np.diag(true), np.diag(true)))
-        rows = []
-        for name, drift, weights in (
-            ("random walk, own weights", "none", "own"),
-            ("learnt drift (KGRIS), own weights", "kernel", "own"),
-            ("random walk, mixture weights", "none", "mixture"),
-            ("learnt drift (KGRIS), mixture weights", "kernel", "mixture"),
-        ):
-            runs = list(pool.map(one_run, [(drift, weights, s, settings) for s in range(settings["runs"])]))
-            off = np.array([(covariance - true) / scale for _, covariance, *_ in runs])
-            evidence, ess, shape = np.array([run[2:] for run in runs]).T
-            told = f"{math.sqrt((off**2).mean()):.3f}", f"{evidence.mean():.2f} ± {evidence.std(ddof=1):.2f}"
-            rows.append([name, *told, f"{ess.mean():.0f}", f"{np.median(shape):.2f}"])
-            print(*rows[-1], flush=True)
-    header = ["proposal", "RMSE of the covariance", "log evidence ± sd", "ESS", "Pareto shape"]
+def main(full=False, jobs=2):
+    """Run random-walk and kernel-gradient proposals, and write the table; ``full`` takes hours, else ten minutes."""
+    settings = Settings(753, 1000, 400, 100, 10) if full else Settings()
+    best = list(PROPOSALS)[-1]
+    reference = harness.results(one_run, [(settings, best, 1000 + seed, 4) for seed in range(2)], jobs)
+    true = np.mean([covariance for _, covariance, *_ in reference], axis=0)
+    scale = np.sqrt(np.outer(np.diag(true), np.diag(true)))
+
+    def cells(runs):
+        off = np.array([(covariance - true) / scale for _, covariance, *_ in runs])
+        evidence, ess, shape = np.array([run[2:] for run in runs]).T
+        told = f"{math.sqrt((off**2).mean()):.3f}", f"{evidence.mean():.2f} ± {evidence.std(ddof=1):.2f}"
+        return *told, f"{ess.mean():.0f}", f"{np.median(shape):.2f}"
+
     note = (
-        f"{settings['runs']} runs of {settings['draws']} particles and {settings['iterations']} iterations, "
-        f"{settings['filter']} particles in the filter, {settings['days']} returns. The covariance is that of mu, beta "
+        f"{settings.runs} runs of {settings.draws} particles and {settings.iterations} iterations, "
+        f"{settings.filter} particles in the filter, {settings.days} returns. The covariance is that of mu, beta "
         "and the logs of xi, omega^2 and lambda, in units of standard deviations, against two runs of four times as "
-        "many particles.\n\n"
+        "many particles."
     )
-    table = measures.markdown_table(header, rows)
-    measures.write_between(HERE / "RESULTS.md", "volatility", note + table)
+    TABLE.fill(partial(one_run, settings), cells, settings.runs, note, jobs=jobs)
 
 
 # %%
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -8,36 +8,25 @@ neither.
 
 Four chains everywhere, two seeds, everything else by default. A row is kept in ``build/zoo/rows.jsonl`` as it is
 finished, and not run again unless ``--again`` is given; the table is judged anew from all rows that are there.
-
-Run: python -m benchmarks.zoo [--models ...] [--samplers ...] [--seeds 1 2] [--jobs 2] [--again]
 """
 
-import argparse
 import logging
-import multiprocessing
 import re
-import signal
 import time
 import warnings
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pymc as pm
-from threadpoolctl import threadpool_limits
 
 import pymc_kernel as pk
-from benchmarks import measures
-from benchmarks import rows as rows_of
+from benchmarks import harness
 from benchmarks.posteriors import ZOO, own
 from benchmarks.posteriors.judge import judge, largest_rhat, split_names, summarised
 
-HERE = Path(__file__).parent
-ROWS = HERE.parent / "build" / "zoo" / "rows.jsonl"
+ROWS = harness.Rows(harness.BUILD / "zoo" / "rows.jsonl", lambda row: (row["model"], row["sampler"], row["seed"]))
 CHAINS = 4
-SEEDS = (1, 2)
 OUTCOMES = ("silent", "said", "right")
 _QUIET = {"progressbar": False}
 # What PyMC says of every short run: R-hat is judged here, by one bound for all.
@@ -106,7 +95,7 @@ def run(model_name, sampler, seed):
     begun = time.perf_counter()
     logger.addHandler(words)
     try:
-        with warnings.catch_warnings(record=True) as caught, threadpool_limits(1, user_api="blas"):
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model = own.BLOCKS[model_name](_BLOCKS[sampler]) if sampler in _BLOCKS else posterior.make()
             with model:
@@ -142,14 +131,7 @@ def verdict_of(row):
     return found.outcome, found.worst, found.error, found.said
 
 
-def kept():
-    """Return the finished rows by model, sampler and seed; the last of each counts."""
-    return rows_of.kept(ROWS, lambda row: (row["model"], row["sampler"], row["seed"]))
-
-
-def keep(row):
-    """Keep a finished row."""
-    rows_of.keep(ROWS, row)
+HEADER = ("model", "sampler", "seed", "outcome", "furthest off", "by (sd)", "R-hat", "said", "s")
 
 
 def table(rows):
@@ -163,88 +145,28 @@ def table(rows):
     )
     order = {name: i for i, name in enumerate([*ZOO, *SAMPLERS])}
     judged.sort(key=lambda j: (OUTCOMES.index(j[1]), order[j[0]["model"]], order[j[0]["sampler"]], j[0]["seed"]))
-    header = ["model", "sampler", "seed", "outcome", "furthest off", "by (sd)", "R-hat", "said", "s"]
-    cells = [
-        [
-            row["model"],
-            row["sampler"],
-            str(row["seed"]),
-            outcome,
-            worst,
-            f"{error:.2f}",
-            f"{row.get('rhat', np.nan):.2f}",
-            "; ".join(measures.shortened(word) for word in said),
-            f"{row['seconds']:.0f}",
-        ]
-        for row, outcome, worst, error, said in judged
-    ]
-    return note + measures.markdown_table(header, cells)
+    return note + harness.markdown_table(HEADER, [_cells(*j) for j in judged])
 
 
-class _Interrupt:
-    """Notes an interrupt: PyMC takes it for the end of sampling and returns what it has, which is no row."""
-
-    def __init__(self):
-        self.came = False
-        self._before = signal.signal(signal.SIGINT, self)
-
-    def __call__(self, number, frame):
-        """Remember it, and interrupt what runs."""
-        self.came = True
-        raise KeyboardInterrupt
+def _cells(row, outcome, worst, error, said):
+    words = "; ".join(harness.shortened(word) for word in said)
+    off, rhat, seconds = f"{error:.2f}", f"{row.get('rhat', np.nan):.2f}", f"{row['seconds']:.0f}"
+    return [row["model"], row["sampler"], row["seed"], outcome, worst, off, rhat, words, seconds]
 
 
-def results(tasks, jobs):
-    """Yield the rows of tasks as they are finished, until an interrupt."""
-    if jobs == 1:
-        interrupt = _Interrupt()
-        try:
-            for task in tasks:
-                row = run(*task)
-                if interrupt.came:
-                    return
-                yield row
-        except KeyboardInterrupt:
-            return
-    else:
-        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-            try:
-                yield from pool.map(run, *zip(*tasks, strict=True))
-            except KeyboardInterrupt:
-                pool.shutdown(wait=False, cancel_futures=True)
+def told(row):
+    """Return what is printed of a row."""
+    outcome, worst, error, said = verdict_of(row)
+    words = "; ".join(harness.shortened(word, 60) for word in said)
+    return f"{outcome}, {worst} by {error:.2f} sd, {row['seconds']} s. {words}"
 
 
-def main():
-    """Run what is missing; write the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--models", nargs="*", choices=ZOO, default=list(ZOO))
-    parser.add_argument("--samplers", nargs="*", choices=SAMPLERS, default=list(SAMPLERS))
-    parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--again", action="store_true", help="run rows that are there already")
-    arguments = parser.parse_args()
-    known = kept()
-    wanted = [
-        (model, sampler, seed)
-        for seed in arguments.seeds
-        for sampler in arguments.samplers
-        for model in arguments.models
-        if applies(sampler, ZOO[model])
-    ]
-    tasks = [t for t in wanted if arguments.again or t not in known]
-    print(f"{len(wanted)} outcomes asked for, {len(tasks)} to be run; rows in {ROWS}", flush=True)
-    logging.getLogger("pymc").setLevel(logging.WARNING)
-    for i, row in enumerate(results(tasks, arguments.jobs) if tasks else [], 1):
-        keep(row)
-        outcome, worst, error, said = verdict_of(row)
-        name = f"{row['model']}, {row['sampler']}, {row['seed']}"
-        told = "; ".join(measures.shortened(word, 60) for word in said)
-        print(
-            f"[{i}/{len(tasks)}] {name}: {outcome}, {worst} by {error:.2f} sd, {row['seconds']} s. {told}", flush=True
-        )
-    rows = [row for (model, sampler, _), row in kept().items() if model in ZOO and sampler in SAMPLERS]
-    measures.write_between(HERE / "RESULTS.md", "zoo", table(rows))
+def main(models=tuple(ZOO), samplers=tuple(SAMPLERS), seeds=(1, 2), jobs=1, again=False):
+    wanted = [(m, s, seed) for seed in seeds for s in samplers for m in models if applies(s, ZOO[m])]
+    rows = ROWS.complete(run, wanted, told, again, jobs)
+    known = [row for row in rows if row["model"] in ZOO and row["sampler"] in SAMPLERS]
+    harness.write_between(harness.RESULTS, "zoo", table(known))
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)
