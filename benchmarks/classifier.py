@@ -10,8 +10,6 @@ import numba as nb
 import numpy as np
 from sklearn.model_selection import KFold
 
-__all__ = ["accuracy"]
-
 _BATCH = 200
 _PENALTY = np.float32(1e-4)
 _RATE = 1e-3

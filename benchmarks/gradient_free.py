@@ -19,6 +19,7 @@ are not run stay as they were.
 """
 
 import time
+from functools import cache
 
 import numpy as np
 import pymc as pm
@@ -107,43 +108,35 @@ def together(model, positions, seed):
     return idata["posterior"]["x"].values, idata["posterior"].attrs["sampling_time"]
 
 
+@cache
+def reference_draws(name):
+    """Return exact draws of a target."""
+    return TARGETS[name].sample(np.random.default_rng(1), 400_000)
+
+
 def one_repetition(name, step, seed):
-    """Return what four chains of one step on one target are worth."""
+    """Return the target's name, draws (chain, draw, d) of one step on it, and the seconds they took."""
     target = TARGETS[name]
     density = CountedDensity(target.log_density)
     with pm.Model() as model:
         pm.Potential("target", density(pm.Flat("x", shape=target.num_dims)))
     rng = np.random.default_rng([seed, 20141])
-    reference = target.sample(np.random.default_rng(1), 400_000)
-    spread = reference.std(axis=0)
-    positions = rng.standard_normal((CHAINS, target.num_dims)) * spread
+    positions = rng.standard_normal((CHAINS, target.num_dims)) * reference_draws(name).std(axis=0)
     if STEPS[step] is None:
-        draws, seconds = together(model, positions, seed)
-    else:
-        draws, seconds = apart(STEPS[step], density, model, positions, rng)
-    ess = measures.smallest_bulk_ess(draws)
-    return {
-        "ess": ess,
-        "rhat": measures.largest_rhat(draws),
-        "shares": measures.share_below(draws, np.quantile(reference, measures.PROBABILITIES, axis=0)),
-        "mean_error": np.sqrt((((draws.mean(axis=(0, 1)) - reference.mean(axis=0)) / spread) ** 2).mean()),
-        "ess_per_second": ess / seconds,
-    }
+        return name, *together(model, positions, seed)
+    return name, *apart(STEPS[step], density, model, positions, rng)
 
 
 def cells(group):
     """Return what stands behind the names of target and step, from the repetitions."""
-    sampled = CHAINS * DRAW / 1000
-    columns = {name: np.array([repetition[name] for repetition in group]) for name in group[0]}
-    ess = columns["ess"].mean()
-    return (
-        f"{ess / sampled:.2f}",
-        f"{ess / (sampled + CHAINS * TUNE / 1000):.2f}",
-        f"{measures.error_implied_size(columns['shares']) / sampled:.2f}",
-        f"{columns['mean_error'].mean():.2f}",
-        f"{np.median(columns['rhat']):.2f}",
-        f"{columns['ess_per_second'].mean():.1f}",
-    )
+    reference, runs = reference_draws(group[0][0]), [draws for _, draws, _ in group]
+    ess, implied, rhat = measures.worth(runs, reference)
+    off = (np.array([draws.mean(axis=(0, 1)) for draws in runs]) - reference.mean(axis=0)) / reference.std(axis=0)
+    error = np.sqrt((off**2).mean(axis=1)).mean()
+    speed = np.mean([measures.smallest_bulk_ess(draws) / seconds for _, draws, seconds in group])
+    sampled, tuned = CHAINS * DRAW / 1000, CHAINS * TUNE / 1000
+    found = ess / sampled, ess / (sampled + tuned), implied / sampled, error, rhat
+    return *(f"{value:.2f}" for value in found), f"{speed:.1f}"
 
 
 def main(repetitions=10, steps=tuple(STEPS), targets=tuple(TARGETS), jobs=2):

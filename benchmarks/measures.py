@@ -63,6 +63,14 @@ def error_implied_size(shares):
     return float(((PROBABILITIES * (1 - PROBABILITIES)).sum() / squared).min())
 
 
+def worth(repetitions, reference):
+    """Return mean smallest bulk ESS, error-implied size and median R-hat of repetitions (chain, draw, d)."""
+    quantiles = np.quantile(reference, PROBABILITIES, axis=0)
+    implied = error_implied_size(np.array([share_below(draws, quantiles) for draws in repetitions]))
+    ess = np.mean([smallest_bulk_ess(draws) for draws in repetitions])
+    return ess, implied, np.median([largest_rhat(draws) for draws in repetitions])
+
+
 def standard_error(values):
     """Return the standard error of a mean."""
     return np.std(values, ddof=1) / np.sqrt(len(values))

@@ -3,8 +3,9 @@
 import math
 from typing import NamedTuple
 
-import numba
 import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.spatial.distance import cdist
 
 
 class Mixture(NamedTuple):
@@ -56,23 +57,11 @@ SHAPES = {  # three bivariate shapes, for the choice of the structure
 }
 
 
-@numba.njit(cache=True)
-def _normal_sums(one, weights_one, other, weights_other, precision, log_det):
-    total, d = 0.0, one.shape[1]
-    for i in range(one.shape[0]):
-        for j in range(other.shape[0]):
-            squared = 0.0
-            for a in range(d):
-                for b in range(d):
-                    squared += (one[i, a] - other[j, a]) * precision[a, b] * (one[i, b] - other[j, b])
-            total += weights_one[i] * weights_other[j] * math.exp(-0.5 * squared)
-    return total * math.exp(0.5 * log_det - 0.5 * d * math.log(2.0 * math.pi))
-
-
 def _overlap(one, weights_one, other, weights_other, covariance):
-    precision = np.linalg.inv(covariance)
-    log_det = np.linalg.slogdet(precision)[1]
-    return _normal_sums(one, weights_one, other, weights_other, precision, log_det)
+    root = np.linalg.cholesky(covariance)
+    squared = cdist(solve_triangular(root, one.T, lower=True).T, solve_triangular(root, other.T, lower=True).T) ** 2
+    constant = np.log(np.diag(root)).sum() + 0.5 * len(root) * math.log(2.0 * math.pi)
+    return weights_one @ np.exp(-0.5 * squared - constant) @ weights_other
 
 
 def integrated_squared_error(target, points, bandwidth):

@@ -64,16 +64,10 @@ def one_chain(name, sampler, seed):
 def cells(chains):
     """Return what stands behind the names of target and sampler."""
     _, reference = made(chains[0][0])
-    quantiles = np.quantile(reference, measures.PROBABILITIES, axis=0)
     repetitions = np.array([draws for _, draws, _ in chains]).reshape(-1, CHAINS, DRAW, reference.shape[1])
-    sampled = CHAINS * DRAW / 1000
-    shares = np.array([measures.share_below(draws, quantiles) for draws in repetitions])
-    return (
-        f"{np.mean([measures.smallest_bulk_ess(draws) for draws in repetitions]) / sampled:.2f}",
-        f"{measures.error_implied_size(shares) / sampled:.2f}",
-        f"{np.median([measures.largest_rhat(draws) for draws in repetitions]):.2f}",
-        f"{np.mean([share for *_, share in chains]):.2f}",
-    )
+    ess, implied, rhat = measures.worth(repetitions, reference)
+    thousands, share = CHAINS * DRAW / 1000, np.mean([share for *_, share in chains])
+    return f"{ess / thousands:.2f}", f"{implied / thousands:.2f}", f"{rhat:.2f}", f"{share:.2f}"
 
 
 def main(repetitions=3, targets=tuple(TARGETS), samplers=tuple(SAMPLERS), jobs=2):

@@ -17,8 +17,6 @@ import numba as nb
 import numpy as np
 import pymc as pm
 
-__all__ = ["TASKS", "Task", "make_model", "observation", "reference"]
-
 CACHE = Path(__file__).parents[1] / "build" / "sbibm"
 POPULATION = 1e6  # people in the epidemic
 STEPS_A_DAY = 10  # of the Runge-Kutta solvers

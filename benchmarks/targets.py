@@ -9,28 +9,12 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 from scipy import optimize, stats
-
-__all__ = [
-    "Target",
-    "banana",
-    "bimodal",
-    "correlated_gaussian",
-    "flower",
-    "funnel",
-    "gamma_gaussian",
-    "grid",
-    "linear_regression",
-    "logistic_regression",
-    "ridge",
-    "ring",
-    "skew_normal_abc",
-    "student",
-]
+from scipy.special import softmax
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A law on R^d.
+    """A distribution on R^d.
 
     Attributes
     ----------
@@ -45,8 +29,6 @@ class Target:
         squares of the coordinates in which the target is (nearly) standard normal.
     score : callable, optional
         (n, d) -> (n, d), gradients of the log density, where a study needs them.
-    log_estimate : callable, optional
-        (rng, (d,)) -> float, log of an unbiased estimate of the density, where the target is known for that.
     start : ndarray (d,), optional
         Where all chains start, if the target is about a poor start.
     """
@@ -57,7 +39,6 @@ class Target:
     sample: Callable[[np.random.Generator, int], np.ndarray]
     level: Callable[[np.ndarray], np.ndarray] | None = None
     score: Callable[[np.ndarray], np.ndarray] | None = None
-    log_estimate: Callable[[np.random.Generator, np.ndarray], float] | None = None
     start: np.ndarray | None = None
 
 
@@ -106,7 +87,7 @@ def flower(
         return -0.5 * total
 
     def sample(rng, n):
-        # In polar coordinates the density is r exp(...): radii from the normal law, thinned in proportion to r.
+        # In polar coordinates the density is r exp(...): normal radii, thinned in proportion to r.
         bound = r0 + a + 9.0 * s
         kept = np.empty((0, 2))
         while kept.shape[0] < n:
@@ -191,22 +172,15 @@ def ring(num_dims: int = 2, radii=(1.0, 3.0, 5.0), sigma: float = 0.1) -> Target
         x[:, 0], x[:, 1] = r * np.cos(angle), r * np.sin(angle)
         return x
 
-    def level(x):
-        r = np.hypot(x[:, 0], x[:, 1])
-        off = np.abs(r[:, None] - circles).min(axis=1)
-        return (off / s) ** 2 + ((x[:, 2:] / s) ** 2).sum(axis=1)
-
     def score(x):
         r = np.hypot(x[:, 0], x[:, 1])
         exponents = log_weights - 0.5 * ((r[:, None] - circles) / s) ** 2
-        shares = np.exp(exponents - exponents.max(axis=1, keepdims=True))
-        shares /= shares.sum(axis=1, keepdims=True)
-        slope = (shares * (circles - r[:, None])).sum(axis=1) / s**2 - 1.0 / r
+        slope = (softmax(exponents, axis=1) * (circles - r[:, None])).sum(axis=1) / s**2 - 1.0 / r
         out = -x / s**2
         out[:, :2] = (slope / r)[:, None] * x[:, :2]
         return out
 
-    return Target(f"ring {num_dims}-d", num_dims, log_density, sample, level, score)
+    return Target(f"ring {num_dims}-d", num_dims, log_density, sample, score=score)
 
 
 def grid(num_dims: int = 2, side: float = 4.0, seed: int = 0) -> Target:
@@ -220,7 +194,17 @@ def grid(num_dims: int = 2, side: float = 4.0, seed: int = 0) -> Target:
         vertex = tuple(rng.random(num_dims) < 0.5)
         if vertex not in vertices:
             vertices.append(vertex)
-    centres = side * np.array(vertices, dtype=float)
+    return _normal_mixture(f"grid {num_dims}-d", side * np.array(vertices, dtype=float))
+
+
+def bimodal(num_dims: int = 4, distance: float = 4.0) -> Target:
+    """Return an equal mixture of two unit normals whose centres are ``distance`` apart."""
+    half = np.full(num_dims, distance / 2.0 / np.sqrt(num_dims))
+    return _normal_mixture(f"two modes {num_dims}-d", np.stack([-half, half]))
+
+
+def _normal_mixture(name, centres):
+    num_dims = centres.shape[1]
 
     @numba.njit
     def log_density(x):
@@ -231,21 +215,12 @@ def grid(num_dims: int = 2, side: float = 4.0, seed: int = 0) -> Target:
         return top + np.log(np.exp(exponents - top).sum())
 
     def sample(rng, n):
-        return centres[rng.integers(num_dims, size=n)] + rng.standard_normal((n, num_dims))
-
-    def distances(x):
-        return ((x[:, None] - centres) ** 2).sum(axis=2)
-
-    def level(x):
-        return distances(x).min(axis=1)
+        return centres[rng.integers(len(centres), size=n)] + rng.standard_normal((n, num_dims))
 
     def score(x):
-        exponents = -0.5 * distances(x)
-        shares = np.exp(exponents - exponents.max(axis=1, keepdims=True))
-        shares /= shares.sum(axis=1, keepdims=True)
-        return shares @ centres - x
+        return softmax(-0.5 * ((x[:, None] - centres) ** 2).sum(axis=2), axis=1) @ centres - x
 
-    return Target(f"grid {num_dims}-d", num_dims, log_density, sample, level, score)
+    return Target(name, num_dims, log_density, sample, score=score)
 
 
 def student(degrees: float = 5.0, num_dims: int = 6, correlation: float = 0.8) -> Target:
@@ -305,20 +280,6 @@ def ridge(num_dims: int = 6, height: float = 2.0, frequency: float = 2.0, width:
         return x
 
     return Target(f"ridge {num_dims}-d", num_dims, log_density, sample)
-
-
-def bimodal(num_dims: int = 4, distance: float = 4.0) -> Target:
-    """Return an equal mixture of two unit normals whose centres are ``distance`` apart."""
-    half = np.full(num_dims, distance / 2.0 / np.sqrt(num_dims))
-
-    @numba.njit
-    def log_density(x):
-        return np.logaddexp(-0.5 * ((x - half) ** 2).sum(), -0.5 * ((x + half) ** 2).sum())
-
-    def sample(rng, n):
-        return rng.choice([-1.0, 1.0], size=(n, 1)) * half + rng.standard_normal((n, num_dims))
-
-    return Target(f"two modes {num_dims}-d", num_dims, log_density, sample)
 
 
 def linear_regression(num_dims: int = 8, num_data: int = 200, seed: int = 7) -> Target:
@@ -391,53 +352,3 @@ def logistic_regression(num_dims: int = 10, num_data: int = 100, seed: int = 0) 
         return rng.permutation(np.concatenate(drawn))[:n]
 
     return Target(f"logistic regression {num_dims}-d", num_dims, log_density, sample)
-
-
-def skew_normal_abc(num_dims: int = 10, num_simulations: int = 10, epsilon: float = 0.55, seed: int = 0) -> Target:
-    """Return the ABC posterior of the location of a skew normal law, alpha = (10, ..., 10) (thesis, section 4.4.4).
-
-    The likelihood is estimated as N(y | s, epsilon^2 I), s the mean of ``num_simulations`` simulated draws; y is one
-    draw at location (10, ..., 10), and the prior is flat. s - theta = delta t + normal noise with t the mean of as
-    many half-normal variables, so that exact draws exist, and the density needs one integral over t.
-    """
-    alpha = np.full(num_dims, 10.0)
-    delta = alpha / np.sqrt(1.0 + alpha @ alpha)
-    residual = np.linalg.cholesky(np.eye(num_dims) - np.outer(delta, delta))
-
-    def simulate(rng, n):
-        return np.abs(rng.standard_normal((n, 1))) * delta + rng.standard_normal((n, num_dims)) @ residual.T
-
-    observed = 10.0 + simulate(np.random.default_rng(seed), 1)[0]
-    grid = np.linspace(0.0, 8.0, 4001)
-    step = grid[1]
-    half_normal = np.exp(-0.5 * grid**2)
-    frequencies = np.fft.rfft(half_normal, 16 * grid.size) / half_normal.sum()
-    total = np.fft.irfft(frequencies**num_simulations, 16 * grid.size)  # of the sum, on the same grid
-    means = np.arange(total.size) * step / num_simulations
-    keep = total > 1e-12 * total.max()
-    means, log_weights = means[keep][::20], np.log(total[keep][::20])
-    covariance = (1.0 / num_simulations + epsilon**2) * np.eye(num_dims) - np.outer(delta, delta) / num_simulations
-    precision = np.linalg.inv(covariance)
-    along = precision @ delta
-    curvature = delta @ along
-
-    @numba.njit
-    def log_density(x):
-        off = observed - x
-        exponents = log_weights + means * (along * off).sum() - 0.5 * curvature * means**2
-        top = exponents.max()
-        square = 0.0
-        for i in range(x.shape[0]):
-            for j in range(x.shape[0]):
-                square += precision[i, j] * off[i] * off[j]
-        return top + np.log(np.exp(exponents - top).sum()) - 0.5 * square
-
-    def sample(rng, n):
-        summaries = simulate(rng, n * num_simulations).reshape(n, num_simulations, num_dims).mean(axis=1)
-        return observed - summaries - epsilon * rng.standard_normal((n, num_dims))
-
-    def log_estimate(rng, theta):
-        off = observed - theta - simulate(rng, num_simulations).mean(axis=0)
-        return float(-0.5 * (off @ off) / epsilon**2)
-
-    return Target(f"skew normal ABC {num_dims}-d", num_dims, log_density, sample, log_estimate=log_estimate)

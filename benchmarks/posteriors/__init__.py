@@ -9,8 +9,6 @@ import pymc as pm
 
 from benchmarks.posteriors import own, posteriordb
 
-__all__ = ["ZOO", "Posterior"]
-
 
 class Posterior(NamedTuple):
     """A posterior with a known answer."""

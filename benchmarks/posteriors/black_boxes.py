@@ -7,8 +7,6 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache_key
 
-__all__ = ["concentration", "forward_log_likelihood", "hares_and_lynx"]
-
 _STEPS_A_YEAR = 40
 _STEPS_A_DAY = 40
 _FINER_AT_FIRST = 5

@@ -3,14 +3,12 @@
 Each function takes a generator and a number and returns the free variables of its model, name -> (n, ...).
 """
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from scipy import stats
 
 from benchmarks.posteriors import own, posteriordb
-
-__all__ = ["EXACT_DRAWS", "reference_draws"]
 
 _GRID = 20_001
 _NUM_CANDIDATES = 200_000  # of rejection at a time
@@ -38,11 +36,12 @@ def by_rejection(rng, propose, log_ratio, log_bound, n):
 # -- posteriordb ---------------------------------------------------------------------------------------
 
 
-def linear_model_draws(model, coefficients, prior_sd, log_prior_of_sigma, rng, n):
+def linear_model_draws(make, coefficients, prior_sd, log_prior_of_sigma, rng, n):
     """Return draws of y ~ N(X b, sigma^2), b ~ N(0, prior_sd^2): b given sigma is normal, sigma is from a grid.
 
     The design is read from the model's mean, which is linear; ``log_prior_of_sigma`` up to a constant.
     """
+    model = make()
     y_variable = model["y"]
     y = model.rvs_to_values[y_variable].data
     mean = y_variable.owner.op.dist_params(y_variable.owner)[0]
@@ -85,36 +84,6 @@ def _half_cauchy(sigma):
 
 def _half_normal(sigma):
     return -0.5 * (sigma / 10.0) ** 2
-
-
-def autoregression(rng, n):
-    """Return draws given sigma."""
-    return linear_model_draws(posteriordb.autoregression(), ("alpha", "beta"), 10.0, _half_cauchy, rng, n)
-
-
-def earnings(rng, n):
-    """Return draws given sigma."""
-    return linear_model_draws(posteriordb.earnings(), ("beta",), None, _flat, rng, n)
-
-
-def kid_scores(rng, n):
-    """Return draws given sigma."""
-    return linear_model_draws(posteriordb.kid_scores(), ("beta",), None, _half_cauchy, rng, n)
-
-
-def mesquite(rng, n):
-    """Return draws given sigma."""
-    return linear_model_draws(posteriordb.mesquite(), ("beta",), None, _flat, rng, n)
-
-
-def party(rng, n):
-    """Return draws given sigma."""
-    return linear_model_draws(posteriordb.party(), ("beta",), None, _flat, rng, n)
-
-
-def linear_regression(rng, n):
-    """Return draws given sigma."""
-    return linear_model_draws(posteriordb.linear_regression(), ("beta",), 10.0, _half_normal, rng, n)
 
 
 def eight_schools(rng, n):
@@ -261,31 +230,16 @@ def thirty(rng, n):
     return {"x": _gaussian(rng, design, y, np.full(y.size, 0.5), n)}
 
 
+_linear = partial(partial, linear_model_draws)
 EXACT_DRAWS = {
-    "arK": autoregression,
-    "earnings": earnings,
+    "arK": _linear(posteriordb.autoregression, ("alpha", "beta"), 10.0, _half_cauchy),
+    "earnings": _linear(posteriordb.earnings, ("beta",), None, _flat),
     "eight_schools": eight_schools,
-    "kidiq": kid_scores,
-    "mesquite": mesquite,
-    "nes1976": party,
-    "sblrc": linear_regression,
-} | {
-    f.__name__: f
-    for f in (
-        counts,
-        walls,
-        simplex,
-        correlations,
-        cutpoints,
-        two_modes,
-        funnel,
-        heavy_tails,
-        constant_likelihood,
-        scales,
-        one_observation,
-        thirty,
-    )
-}
+    "kidiq": _linear(posteriordb.kid_scores, ("beta",), None, _half_cauchy),
+    "mesquite": _linear(posteriordb.mesquite, ("beta",), None, _flat),
+    "nes1976": _linear(posteriordb.party, ("beta",), None, _flat),
+    "sblrc": _linear(posteriordb.linear_regression, ("beta",), 10.0, _half_normal),
+} | {name: globals()[name] for name in own.MODELS if name in globals()}
 
 
 # -- posteriordb's own draws ---------------------------------------------------------------------------

@@ -5,17 +5,6 @@ from scipy import stats
 from scipy.interpolate import CubicSpline
 from scipy.optimize import brentq
 
-__all__ = [
-    "PROBABILITIES",
-    "gaussian_posterior",
-    "grid_summary",
-    "legendre",
-    "mixture_of_normals_summary",
-    "nodes_summary",
-    "of_distribution",
-    "vector",
-]
-
 PROBABILITIES = (0.05, 0.5, 0.95)
 
 

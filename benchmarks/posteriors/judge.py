@@ -13,19 +13,6 @@ from arviz_stats.base import array_stats
 
 from benchmarks.posteriors.exact import PROBABILITIES
 
-__all__ = [
-    "LARGEST_RHAT",
-    "NORMAL_SPAN",
-    "STATISTICS",
-    "Summary",
-    "Verdict",
-    "compared",
-    "judge",
-    "largest_rhat",
-    "split_names",
-    "summarised",
-]
-
 LARGEST_RHAT = 1.05
 _ERRORS = 4.0  # Monte Carlo errors that an estimate may be off
 _NEAR = 0.1  # standard deviations that are near enough whatever the Monte Carlo error

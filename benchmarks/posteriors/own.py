@@ -22,27 +22,12 @@ from benchmarks.posteriors.exact import (
     vector,
 )
 
-__all__ = [
-    "BLOCKS",
-    "CATEGORIES",
-    "COUNTS",
-    "EFFECTS",
-    "EXACT",
-    "IMPLICIT",
-    "LATENT_PAIRS",
-    "MARKS",
-    "MODELS",
-    "NOISE",
-    "QUANTILES_ONLY",
-    "thirty_data",
-]
-
 NOISE = 1.5  # standard deviation of the noise of the estimated log likelihood
-_COUNTS = np.array([3, 7, 4, 6, 5])
-_CATEGORIES = np.array([0, 3, 11, 6])
-_MARKS = np.array([2, 9, 4])  # how often each of three ordered categories was seen
-_EFFECTS = np.array([0.5, -1.0, 0.8, 0.2])
-_LATENT_PAIRS = np.random.default_rng(5).multivariate_normal(
+COUNTS = np.array([3, 7, 4, 6, 5])
+CATEGORIES = np.array([0, 3, 11, 6])
+MARKS = np.array([2, 9, 4])  # how often each of three ordered categories was seen
+EFFECTS = np.array([0.5, -1.0, 0.8, 0.2])
+LATENT_PAIRS = np.random.default_rng(5).multivariate_normal(
     np.zeros(3), [[1.0, 0.7, -0.3], [0.7, 1.0, 0.1], [-0.3, 0.1, 1.0]], 8
 )
 
@@ -53,13 +38,13 @@ def counts():
         p = pm.Beta("p", 1, 1)
         rate = pm.Gamma("rate", 2, 0.2)
         pm.Binomial("cured", 20, p, observed=13)
-        pm.Poisson("count", rate, observed=_COUNTS)
+        pm.Poisson("count", rate, observed=COUNTS)
     return model
 
 
 def counts_exact():
     """Conjugate."""
-    rate = stats.gamma(2 + _COUNTS.sum(), scale=1 / (0.2 + _COUNTS.size))
+    rate = stats.gamma(2 + COUNTS.sum(), scale=1 / (0.2 + COUNTS.size))
     return {"p": of_distribution(stats.beta(14, 8)), "rate": of_distribution(rate)}
 
 
@@ -84,13 +69,13 @@ def simplex():
     """Return shares of four categories of which one was never seen."""
     with pm.Model() as model:
         share = pm.Dirichlet("share", np.ones(4))
-        pm.Multinomial("count", _CATEGORIES.sum(), share, observed=_CATEGORIES)
+        pm.Multinomial("count", CATEGORIES.sum(), share, observed=CATEGORIES)
     return model
 
 
 def simplex_exact():
     """Conjugate; the margins are of Beta's distribution."""
-    alpha = 1.0 + _CATEGORIES
+    alpha = 1.0 + CATEGORIES
     return vector("share", [of_distribution(stats.beta(a, alpha.sum() - a)) for a in alpha])
 
 
@@ -99,13 +84,13 @@ def correlations():
     with pm.Model() as model:
         factor = pm.LKJCorr("factor", n=3, eta=2.0)
         pm.Deterministic("r", pt.stack([(factor @ factor.T)[i, j] for i, j in ((1, 0), (2, 0), (2, 1))]))
-        pm.MvNormal("y", np.zeros(3), chol=factor, observed=_LATENT_PAIRS)
+        pm.MvNormal("y", np.zeros(3), chol=factor, observed=LATENT_PAIRS)
     return model
 
 
 def correlations_exact():
     """Return quadrature over the canonical partial correlations, each pair of variables first in turn."""
-    scatter, n = _LATENT_PAIRS.T @ _LATENT_PAIRS, len(_LATENT_PAIRS)
+    scatter, n = LATENT_PAIRS.T @ LATENT_PAIRS, len(LATENT_PAIRS)
     x, wx = legendre(-1.0, 1.0, 400)
     z, wz = legendre(-1.0, 1.0, 100)
     found = []
@@ -133,7 +118,7 @@ def cutpoints():
     """Return two ordered cutpoints of a logistic scale from fifteen marks."""
     with pm.Model() as model:
         cut = pm.Normal("cut", 0, 2, shape=2, transform=ordered, initval=[-0.5, 0.5])
-        pm.Multinomial("marks", _MARKS.sum(), _chances(cut, pt.sigmoid, pt.stack), observed=_MARKS)
+        pm.Multinomial("marks", MARKS.sum(), _chances(cut, pt.sigmoid, pt.stack), observed=MARKS)
     return model
 
 
@@ -153,9 +138,9 @@ def cutpoints_exact():
         log_density = (
             -(low**2 + high**2) / 8.0
             + log_gap
-            - _MARKS[0] * np.logaddexp(0, -low)
-            + _MARKS[1] * np.log(between)
-            - _MARKS[2] * np.logaddexp(0, high)
+            - MARKS[0] * np.logaddexp(0, -low)
+            + MARKS[1] * np.log(between)
+            - MARKS[2] * np.logaddexp(0, high)
         )
         mass = np.exp(log_density - log_density.max()).sum(axis=1)
         found.append(grid_summary(place, np.log(mass)))
@@ -181,7 +166,7 @@ def funnel():
     with pm.Model() as model:
         log_variance = pm.Normal("log_variance", 0, 3)
         effect = pm.Normal("effect", 0, pt.exp(log_variance / 2), shape=4)
-        pm.Normal("y", effect, 1, observed=_EFFECTS)
+        pm.Normal("y", effect, 1, observed=EFFECTS)
     return model
 
 
@@ -189,10 +174,10 @@ def funnel_exact():
     """Given the variance the effects are normal; quadrature over its log."""
     v = np.linspace(-25, 20, 9001)
     between = np.exp(v)
-    log_density = -(v**2) / 18.0 - 0.5 * (np.log1p(between)[:, None] + _EFFECTS**2 / (1 + between)[:, None]).sum(axis=1)
+    log_density = -(v**2) / 18.0 - 0.5 * (np.log1p(between)[:, None] + EFFECTS**2 / (1 + between)[:, None]).sum(axis=1)
     share = between / (1 + between)
     weights = np.exp(log_density - log_density.max())
-    effects = [mixture_of_normals_summary(weights, share * y, np.sqrt(share)) for y in _EFFECTS]
+    effects = [mixture_of_normals_summary(weights, share * y, np.sqrt(share)) for y in EFFECTS]
     return {"log_variance": grid_summary(v, log_density)} | vector("effect", effects)
 
 
@@ -288,7 +273,8 @@ def one_observation_exact():
     return {"mu": mu, "sigma": grid_summary(s, log_density, np.exp)}
 
 
-def _thirty():
+def thirty_data():
+    """Return design (40, 30) and observations (40,) of the linear regression."""
     rng = np.random.default_rng(30)
     design = rng.standard_normal((40, 30)) / np.sqrt(30)
     return design, design @ rng.standard_normal(30) + 0.5 * rng.standard_normal(40)
@@ -296,7 +282,7 @@ def _thirty():
 
 def thirty():
     """Return a linear regression with thirty coefficients and forty observations."""
-    design, y = _thirty()
+    design, y = thirty_data()
     with pm.Model() as model:
         x = pm.Normal("x", 0, 1, shape=30)
         pm.Normal("y", design @ x, 0.5, observed=y)
@@ -305,36 +291,12 @@ def thirty():
 
 def thirty_exact():
     """Conjugate."""
-    design, y = _thirty()
+    design, y = thirty_data()
     return vector("x", gaussian_posterior(design, y, np.full(y.size, 0.5)))
 
 
-# -- data that exact draws need, too ------------------------------------------------------------------
-
-COUNTS, CATEGORIES, MARKS, EFFECTS, LATENT_PAIRS = _COUNTS, _CATEGORIES, _MARKS, _EFFECTS, _LATENT_PAIRS
-
-
-def thirty_data():
-    """Return design (40, 30) and observations (40,) of the linear regression."""
-    return _thirty()
-
-
-MODELS = {
-    "counts": counts,
-    "walls": walls,
-    "simplex": simplex,
-    "correlations": correlations,
-    "cutpoints": cutpoints,
-    "two_modes": two_modes,
-    "funnel": funnel,
-    "heavy_tails": heavy_tails,
-    "constant_likelihood": constant_likelihood,
-    "scales": scales,
-    "noisy": noisy,
-    "one_observation": one_observation,
-    "thirty": thirty,
-}
-EXACT = {name: globals()[f"{name}_exact"] for name in MODELS}
+EXACT = {name.removesuffix("_exact"): f for name, f in list(globals().items()) if name.endswith("_exact")}
+MODELS = {name: globals()[name] for name in EXACT}
 IMPLICIT = ("noisy",)  # no data can be simulated
 QUANTILES_ONLY = {"heavy_tails": ("variance", "mean", "place")}
 
@@ -347,7 +309,7 @@ def _normal_data(rng, mu, sigma, size):
 
 
 def _count_data(rng, p, rate, size):
-    return np.concatenate([[rng.binomial(20, p)], rng.poisson(rate, _COUNTS.size)])
+    return np.concatenate([[rng.binomial(20, p)], rng.poisson(rate, COUNTS.size)])
 
 
 def _simulated(block):
@@ -362,7 +324,7 @@ def _simulated_counts(block):
     with pm.Model() as model:
         p = pm.Beta("p", 1, 1)
         rate = pm.Gamma("rate", 2, 0.2)
-        data = np.concatenate([[13.0], _COUNTS])
+        data = np.concatenate([[13.0], COUNTS])
         block("y", _count_data, p, rate, observed=data, summary=_cured_and_total)
     return model
 

@@ -5,7 +5,7 @@ without a gradient. Data and reference: ``zoo_reference.json``.
 """
 
 import json
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,6 @@ import pytensor.tensor as pt
 from pymc.distributions.transforms import Chain, log, ordered
 
 from benchmarks.posteriors.black_boxes import concentration, forward_log_likelihood, hares_and_lynx
-
-__all__ = ["IMPROPER", "MODELS", "NUM_REFERENCE_DRAWS", "PLAIN", "QUANTILES_ONLY", "data_of", "reference"]
 
 _FILE = Path(__file__).with_name("zoo_reference.json")
 NUM_REFERENCE_DRAWS = 10_000
@@ -135,12 +133,7 @@ def _regression(y, design, sigma_prior, beta_prior=pm.Flat):
     return model
 
 
-def _flat_scale(name):
-    return pm.HalfFlat(name)
-
-
-def _cauchy_scale(name):
-    return pm.HalfCauchy(name, 2.5)
+_cauchy_scale = partial(pm.HalfCauchy, beta=2.5)
 
 
 def earnings():
@@ -149,7 +142,7 @@ def earnings():
     height = (data["height"] - data["height"].mean()) / data["height"].std(ddof=1)
     male = data["male"]
     design = np.stack([np.ones(male.size), height, male, height * male], axis=1)
-    return _regression(np.log(data["earn"]), design, _flat_scale)
+    return _regression(np.log(data["earn"]), design, pm.HalfFlat)
 
 
 def kid_scores():
@@ -166,7 +159,7 @@ def mesquite():
     area = d["diam1"] * d["diam2"]
     columns = [area * d["canopy_height"], area, d["diam1"] / d["diam2"], d["total_height"]]
     design = np.stack([np.ones(area.size), *(np.log(c) for c in columns), d["group"]], axis=1)
-    return _regression(np.log(d["weight"]), design, _flat_scale)
+    return _regression(np.log(d["weight"]), design, pm.HalfFlat)
 
 
 def party():
@@ -175,18 +168,13 @@ def party():
     ages = [d["age_discrete"] == k for k in (2, 3, 4)]
     columns = [d["real_ideo"], d["race_adj"], *ages, d["educ1"], d["gender"], d["income"]]
     design = np.stack([np.ones(d["gender"].size), *columns], axis=1).astype(float)
-    return _regression(d["partyid7"].astype(float), design, _flat_scale)
+    return _regression(d["partyid7"].astype(float), design, pm.HalfFlat)
 
 
 def linear_regression():
     """Return a linear regression on five predictors with normal priors."""
     data = _data("sblrc-blr")
-    return _regression(
-        data["y"],
-        data["X"],
-        lambda name: pm.HalfNormal(name, 10),
-        lambda name, shape: pm.Normal(name, 0, 10, shape=shape),
-    )
+    return _regression(data["y"], data["X"], partial(pm.HalfNormal, sigma=10), partial(pm.Normal, mu=0, sigma=10))
 
 
 MODELS = {
