@@ -50,35 +50,32 @@ def error(estimate, truth):
 
 
 # %%
-def extended_kalman(observations, motion):
-    """Return filtered means; the motion is linearised by central differences."""
+def kalman(observations, predict):
+    """Return filtered means; ``predict(mean, covariance)`` gives both one step later, without the noise."""
     mean, covariance, out = observations[0], np.eye(2), []
     for seen in observations:
-        width = 1e-5
-        slope = np.stack(
-            [(moved(mean + width * e, motion) - moved(mean - width * e, motion)) / (2 * width) for e in np.eye(2)],
-            axis=1,
-        )
-        mean, covariance = moved(mean, motion), slope @ covariance @ slope.T + NOISE**2 * np.eye(2)
+        mean, covariance = predict(mean, covariance)
+        covariance = covariance + NOISE**2 * np.eye(2)
         gain = covariance @ np.linalg.inv(covariance + NOISE**2 * np.eye(2))
         mean, covariance = mean + gain @ (seen - mean), (np.eye(2) - gain) @ covariance
         out.append(mean)
     return np.array(out)
 
 
-def unscented_kalman(observations, motion, spread=1.0):
-    """Return filtered means; the motion is taken at 2 d + 1 sigma points."""
-    mean, covariance, out = observations[0], np.eye(2), []
+def extended(motion, mean, covariance, width=1e-5):
+    """Predict with the motion linearised by central differences."""
+    steps = width * np.eye(2)
+    slope = np.stack([(moved(mean + e, motion) - moved(mean - e, motion)) / (2 * width) for e in steps], axis=1)
+    return moved(mean, motion), slope @ covariance @ slope.T
+
+
+def unscented(motion, mean, covariance, spread=1.0):
+    """Predict with the motion taken at 2 d + 1 sigma points."""
     weights = np.array([spread / (2 + spread)] + [0.5 / (2 + spread)] * 4)
-    for seen in observations:
-        root = np.linalg.cholesky((2 + spread) * covariance).T
-        points = moved(np.concatenate([mean[None], mean + root, mean - root]), motion)
-        mean = weights @ points
-        covariance = (weights[:, None] * (points - mean)).T @ (points - mean) + NOISE**2 * np.eye(2)
-        gain = covariance @ np.linalg.inv(covariance + NOISE**2 * np.eye(2))
-        mean, covariance = mean + gain @ (seen - mean), (np.eye(2) - gain) @ covariance
-        out.append(mean)
-    return np.array(out)
+    root = np.linalg.cholesky((2 + spread) * covariance).T
+    points = moved(np.concatenate([mean[None], mean + root, mean - root]), motion)
+    mean = weights @ points
+    return mean, (weights[:, None] * (points - mean)).T @ (points - mean)
 
 
 def particles(observations, motion, rng):
@@ -106,8 +103,8 @@ def one_run(motion, length, seed):
         filtered = learnt.filter(observations)
         found[method] = error(filtered.mean(), truth)
         found[f"{method}, smoothed"] = error(learnt.smooth(filtered, observations).mean(), truth)
-    found["extended Kalman"] = error(extended_kalman(observations, motion), truth)
-    found["unscented Kalman"] = error(unscented_kalman(observations, motion), truth)
+    found["extended Kalman"] = error(kalman(observations, partial(extended, motion)), truth)
+    found["unscented Kalman"] = error(kalman(observations, partial(unscented, motion)), truth)
     found["particles"] = error(particles(observations, motion, rng), truth)
     return found
 

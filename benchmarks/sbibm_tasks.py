@@ -17,6 +17,8 @@ import numba as nb
 import numpy as np
 import pymc as pm
 
+from benchmarks.posteriors import black_boxes
+
 CACHE = Path(__file__).parents[1] / "build" / "sbibm"
 POPULATION = 1e6  # people in the epidemic
 STEPS_A_DAY = 10  # of the Runge-Kutta solvers
@@ -92,32 +94,11 @@ def sir(rng, theta):
     return rng.binomial(1000, np.clip(ill / POPULATION, 0.0, 1.0)).astype(float)
 
 
-@nb.njit(cache=True)
-def _predators(theta, times, steps_a_day):
-    """Return prey and predators (n, 2, len(times)), by Runge and Kutta on the logarithms."""
-    out = np.empty((len(theta), 2, len(times)))
-    size = 1.0 / (10 * steps_a_day)
-    slope = np.empty((4, 2))
-    for i in range(len(theta)):
-        a, b, c, d = theta[i]
-        prey, hunters, day = np.log(30.0), 0.0, 0.0
-        for t in range(len(times)):
-            while day < times[t] - 0.5 * size:
-                u, v = prey, hunters
-                for k in range(4):
-                    slope[k, 0], slope[k, 1] = a - b * np.exp(min(v, 50.0)), -c + d * np.exp(min(u, 50.0))
-                    ahead = size if k == 2 else 0.5 * size
-                    u, v = prey + ahead * slope[k, 0], hunters + ahead * slope[k, 1]
-                prey += size / 6.0 * (slope[0, 0] + 2.0 * slope[1, 0] + 2.0 * slope[2, 0] + slope[3, 0])
-                hunters += size / 6.0 * (slope[0, 1] + 2.0 * slope[1, 1] + 2.0 * slope[2, 1] + slope[3, 1])
-                day += size
-            out[i, 0, t], out[i, 1, t] = np.exp(prey), np.exp(hunters)
-    return out
-
-
 def lotka_volterra(rng, theta):
     """Simulate counts of prey, then of predators, with log-normal errors of a tenth."""
-    means = _predators(theta, np.arange(0.0, 20.0, 2.1), STEPS_A_DAY).reshape(len(theta), 20)
+    times, start = np.arange(0.0, 20.0, 2.1), np.array([30.0, 1.0])
+    logs = np.array([black_boxes.lotka_volterra(rates, start, times, 10 * STEPS_A_DAY).T for rates in theta])
+    means = np.exp(logs).reshape(len(theta), 20)
     return means * np.exp(0.1 * rng.standard_normal(means.shape))
 
 

@@ -9,27 +9,28 @@ from pytensor.link.numba.dispatch.basic import register_funcify_default_op_cache
 
 _STEPS_A_YEAR = 40
 _STEPS_A_DAY = 40
+_CEILING = 50.0  # of the logarithms of numbers, so that their exponentials stay finite
 _FINER_AT_FIRST = 5
 _MOST_STEPS = 4_000  # between two times; a rate that needs more has a likelihood of zero for all that is known here
 _STABLE = 0.5  # largest product of rate and step; Runge and Kutta's method is stable below 2.8
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _lotka_volterra(rates, start, times):
+def lotka_volterra(rates, start, times, steps_a_year=_STEPS_A_YEAR):
     """Solve u' = (a - b v) u, v' = (-c + d u) v in log u and log v, by Runge and Kutta's method of fourth order."""
     a, b, c, d = rates
     solution = np.empty((times.size, 2))
     x, y, now = np.log(start[0]), np.log(start[1]), 0.0
     for i in range(times.size):
-        num_steps = int(np.ceil((times[i] - now) * _STEPS_A_YEAR))
+        num_steps = int(np.ceil((times[i] - now) * steps_a_year))
         h = (times[i] - now) / num_steps
         for _ in range(num_steps):
-            x1, y1 = a - b * np.exp(y), d * np.exp(x) - c
-            x2, y2 = a - b * np.exp(y + 0.5 * h * y1), d * np.exp(x + 0.5 * h * x1) - c
-            x3, y3 = a - b * np.exp(y + 0.5 * h * y2), d * np.exp(x + 0.5 * h * x2) - c
-            x4, y4 = a - b * np.exp(y + h * y3), d * np.exp(x + h * x3) - c
-            x += h / 6.0 * (x1 + 2.0 * x2 + 2.0 * x3 + x4)
-            y += h / 6.0 * (y1 + 2.0 * y2 + 2.0 * y3 + y4)
+            u, v, rise, fall = x, y, 0.0, 0.0
+            for ahead, weight in ((0.5, 1.0), (0.5, 2.0), (1.0, 2.0), (0.0, 1.0)):
+                slope_x, slope_y = a - b * np.exp(min(v, _CEILING)), d * np.exp(min(u, _CEILING)) - c
+                rise, fall = rise + weight * slope_x, fall + weight * slope_y
+                u, v = x + ahead * h * slope_x, y + ahead * h * slope_y
+            x, y = x + h / 6.0 * rise, y + h / 6.0 * fall
         solution[i, 0], solution[i, 1], now = x, y, times[i]
     return solution
 
@@ -93,7 +94,7 @@ def _forward(log_emission, transition):
 
 _FUNCTIONS = {
     # name: function, signature for broadcasting, the input (and its axes) whose shape the output has, its last axes
-    "lotka_volterra": (_lotka_volterra, "(p),(s),(n)->(n,s)", lambda shapes: (shapes[2][0], 2)),
+    "lotka_volterra": (lotka_volterra, "(p),(s),(n)->(n,s)", lambda shapes: (shapes[2][0], 2)),
     "concentration": (_absorbed_and_eliminated, "(p),(q),(n)->(n)", lambda shapes: (shapes[2][0],)),
     "forward": (_forward, "(n,k),(k,k)->()", lambda shapes: ()),
 }
