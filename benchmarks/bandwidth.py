@@ -1,12 +1,11 @@
-# %% [markdown]
-# # How wide should a kernel be, and how sure is that?
-#
-# `pk.density.BayesianKDE` gives the bandwidth of a kernel density estimate a posterior. Here: integrated squared error
-# against the rules that Python offers, on mixtures where it is known in closed form; which structure of the bandwidth
-# the evidence chooses; test likelihoods on real data; time against sampling the same posterior; data that arrive
-# in batches (Filippone and Sanguinetti 2011, section 6).
+"""How wide should a kernel be, and how sure is that?
 
-# %%
+`pk.density.BayesianKDE` gives the bandwidth of a kernel density estimate a posterior. Here: integrated squared error
+against the rules that Python offers, on mixtures where it is known in closed form; which structure of the bandwidth
+the evidence chooses; test likelihoods on real data; time against sampling the same posterior; data that arrive
+in batches (Filippone and Sanguinetti 2011, section 6).
+"""
+
 import math
 import warnings
 
@@ -25,11 +24,7 @@ from benchmarks.gradient_free import CountedDensity
 from benchmarks.mixtures import CLAW, DENSITIES, SHAPES, TRIMODAL, integrated_squared_error, mixture
 from pymc_kernel.density import STRUCTURES, BayesianKDE
 
-# %% [markdown]
-# ## The rules
 
-
-# %%
 def silverman(x):
     """Return the covariance of the kernel by the rule of thumb, with the interquartile range in one dimension."""
     n, d = x.shape
@@ -94,11 +89,6 @@ def ise_cells(runs):
     return [measures.plus_minus([1e3 * r[rule] for r in runs], 2) if rule in runs[0] else None for rule in RULES]
 
 
-# %% [markdown]
-# ## Which structure
-
-
-# %%
 CHOICE_TABLE = harness.Table("bandwidth-choice", ("the shape", *STRUCTURES), [(shape,) for shape in SHAPES])
 
 
@@ -114,11 +104,6 @@ def choice_cells(chosen):
     return [chosen.count(structure) for structure in STRUCTURES]
 
 
-# %% [markdown]
-# ## Real data: likelihood of what was held out
-
-
-# %%
 def real_data():
     """Return Old Faithful (272, 2), and places and depths of earthquakes off Fiji (510, 3), without ties."""
     rng = np.random.default_rng(0)
@@ -162,11 +147,6 @@ def held_out_cells(runs):
     return [measures.plus_minus([run[rule] for run in runs]) for rule in HELD_OUT_RULES]
 
 
-# %% [markdown]
-# ## Time against sampling the same posterior (after Zhang, King and Hyndman 2006)
-
-
-# %%
 @numba.njit(cache=True)
 def leave_one_out(points, lower):
     """Return the log likelihood of all points under the kernels at the others, precision lower lower'."""
@@ -246,11 +226,6 @@ def timing():
     harness.Table("bandwidth-time", TIME_HEADER).write(rows)
 
 
-# %% [markdown]
-# ## Data that arrive in batches
-
-
-# %%
 _RATIOS = ("mean, online / offline", "standard deviation, online / offline", "log evidence, difference")
 ONLINE_TABLE = harness.Table("bandwidth-online", ("points at a time", *_RATIOS), [(5,), (50,)])
 
@@ -309,6 +284,5 @@ def main(repetitions=100, parts=PARTS, densities=tuple(DENSITIES), jobs=2):
         ISE_TABLE.fill(errors_of_rules, ise_cells, repetitions, f"{repetitions} repetitions, times 1,000.", keys, jobs)
 
 
-# %%
 if __name__ == "__main__":
     harness.run(main)

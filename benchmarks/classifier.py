@@ -28,38 +28,18 @@ def _adam(parameters, gradient, mean, square, rate):
 @nb.njit(fastmath=True, cache=True)
 def _gradients(points, labels, w1, b1, w2, b2, w3, b3, g1, c1, g2, c2, g3, c3):
     """Fill the gradients of the penalised mean log loss of a batch, and return its log loss."""
-    k, h = len(points), len(b1)
-    first = np.dot(points, w1)
-    for i in range(k):
-        for j in range(h):
-            first[i, j] = max(first[i, j] + b1[j], np.float32(0))
-    second = np.dot(first, w2)
-    back = np.empty_like(second)
-    c1[:], c2[:], g3[:], c3[:] = 0, 0, 0, 0
-    loss = 0.0
-    for i in range(k):
-        total = b3[0]
-        for j in range(h):
-            second[i, j] = max(second[i, j] + b2[j], np.float32(0))
-            total += second[i, j] * w3[j]
-        chance = np.float32(1) / (np.float32(1) + np.exp(-total))
-        bounded = min(max(chance, np.float32(1e-7)), np.float32(1 - 1e-7))
-        loss -= np.log(bounded) if labels[i] > 0.5 else np.log(np.float32(1) - bounded)
-        error = (chance - labels[i]) / np.float32(k)
-        c3[0] += error
-        for j in range(h):
-            g3[j] += error * second[i, j]
-            back[i, j] = error * w3[j] if second[i, j] > 0 else np.float32(0)
-            c2[j] += back[i, j]
-    g2[:] = np.dot(first.T, back)
-    back = np.dot(back, w2.T)
-    for i in range(k):
-        for j in range(h):
-            if first[i, j] <= 0:
-                back[i, j] = np.float32(0)
-            c1[j] += back[i, j]
-    g1[:] = np.dot(points.T, back)
-    penalty = _PENALTY / np.float32(k)
+    k, zero, one = np.float32(len(points)), np.float32(0), np.float32(1)
+    first = np.maximum(np.dot(points, w1) + b1, zero)
+    second = np.maximum(np.dot(first, w2) + b2, zero)
+    chance = one / (one + np.exp(-(np.dot(second, w3) + b3[0])))
+    bounded = np.minimum(np.maximum(chance, np.float32(1e-7)), np.float32(1 - 1e-7))
+    loss = -np.log(np.where(labels > 0.5, bounded, one - bounded)).sum()
+    error = (chance - labels) / k
+    back = np.outer(error, w3) * (second > 0)
+    c3[0], c2[:], g3[:], g2[:] = error.sum(), back.sum(axis=0), np.dot(second.T, error), np.dot(first.T, back)
+    back = np.dot(back, w2.T) * (first > 0)
+    c1[:], g1[:] = back.sum(axis=0), np.dot(points.T, back)
+    penalty = _PENALTY / k
     g1 += penalty * w1
     g2 += penalty * w2
     g3 += penalty * w3

@@ -1,12 +1,16 @@
-# %% [markdown]
-# # Kernel Bayes filter against filters that know the dynamics
-#
-# A state moves around a circle, with a radius that is constant ("rotation") or waves eight times a turn
-# ("oscillatory"), and is seen with noise (Fukumizu, Song and Gretton 2013, section 5.3; Xu et al. 2022, section 6.2).
-# The kernel filters learn motion and noise from a training sequence of length T; the extended and unscented Kalman
-# filters and the particle filter are given both. Then images: a camera that turns, and a sprite that moves.
+"""Kernel Bayes filter against filters that know the dynamics.
 
-# %%
+A state moves around a circle, with a radius that is constant ("rotation") or waves eight times a turn
+("oscillatory"), and is seen with noise (Fukumizu, Song and Gretton 2013, section 5.3; Xu et al. 2022, section 6.2).
+The kernel filters learn motion and noise from a training sequence of length T; the extended and unscented Kalman
+filters and the particle filter are given both. Then images: a camera that turns, and a sprite that moves.
+
+A camera turns on the spot before a panorama of coloured lights, 12 x 16 pixels in three colours; the state is its
+direction on the circle. A sprite, a soft square that turns with its place, moves with the oscillatory motion, 16 x 16
+pixels. Pixels carry noise of variance 0.01. A network learns features of the images; without it the filter compares
+pixels. The state's own noise in the image is that of the sources: 0.2 and 0.05.
+"""
+
 from functools import partial
 
 import numpy as np
@@ -45,11 +49,6 @@ def error(estimate, truth):
     return float(((estimate - truth) ** 2).sum(axis=1).mean())
 
 
-# %% [markdown]
-# ## Filters that know the dynamics
-
-
-# %%
 def kalman(observations, predict):
     """Return filtered means; ``predict(mean, covariance)`` gives both one step later, without the noise."""
     mean, covariance, out = observations[0], np.eye(2), []
@@ -120,15 +119,6 @@ def cells_of(columns, digits, seconds, decimals, runs):
     return *errors, f"{np.mean([run[seconds] for run in runs]):.{decimals}f}"
 
 
-# %% [markdown]
-# ## Images
-#
-# A camera turns on the spot before a panorama of coloured lights, 12 x 16 pixels in three colours; the state is its
-# direction on the circle. A sprite, a soft square that turns with its place, moves with the oscillatory motion, 16 x 16
-# pixels. Pixels carry noise of variance 0.01. A network learns features of the images; without it the filter compares
-# pixels. The state's own noise in the image is that of the sources: 0.2 and 0.05.
-
-# %%
 IMAGES = {"camera": 0.2, "sprite": 0.05}
 IMAGE_LENGTHS = (400,)
 
@@ -199,6 +189,5 @@ def main(runs=30, parts=("circle", "images"), jobs=2):
         IMAGE_TABLE.fill(one_image_run, cells, few, note.format(few, TEST), jobs=jobs)
 
 
-# %%
 if __name__ == "__main__":
     harness.run(main)

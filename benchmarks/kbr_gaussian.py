@@ -1,14 +1,13 @@
-# %% [markdown]
-# # Posterior means of a Gaussian joint law from samples alone
-#
-# Pairs (x, z) from a normal law in 2 d dimensions, a prior that is half as wide as the pairs', n = 200 of each, and
-# posterior means at 1,000 observations (Fukumizu, Song and Gretton 2013, section 5.1; Xu et al. 2022, section 6.1). The
-# two papers differ in the covariance, and so in how much an observation says: V = A'A / (2 d) + 2 I has little signal,
-# V = A'A + 2 I has much.
-#
-# Then what intervals are worth: coverage and length on this problem in two dimensions and on a sharp one.
+"""Posterior means of a Gaussian joint law from samples alone.
 
-# %%
+Pairs (x, z) from a normal law in 2 d dimensions, a prior that is half as wide as the pairs', n = 200 of each, and
+posterior means at 1,000 observations (Fukumizu, Song and Gretton 2013, section 5.1; Xu et al. 2022, section 6.1). The
+two papers differ in the covariance, and so in how much an observation says: V = A'A / (2 d) + 2 I has little signal,
+V = A'A + 2 I has much.
+
+Then what intervals are worth: coverage and length on this problem in two dimensions and on a sharp one.
+"""
+
 import warnings
 
 import numpy as np
@@ -142,11 +141,6 @@ def posterior_means(runs, jobs):
     table.write([[name, *row] for name, row in rows.items()], note)
 
 
-# %% [markdown]
-# ## Intervals
-
-
-# %%
 def sharp_problem(rng, n, num_test):
     """Return z ~ N(0, I), x = 1 + z + .3 e, prior N(0, I / 2), and truths with observations from the prior."""
     z, prior = rng.standard_normal((n, 2)), np.sqrt(0.5) * rng.standard_normal((n, 2))
@@ -209,6 +203,5 @@ def main(runs=30, parts=("means", "intervals"), jobs=2):
         intervals(runs * 5 // 3, jobs)
 
 
-# %%
 if __name__ == "__main__":
     harness.run(main)

@@ -199,12 +199,7 @@ def stage_speed(name):
     return rate
 
 
-def main(
-    repetitions=30,
-    parts=("speed", *BANANAS, "glass"),
-    methods=(*METHODS, *THESIS),
-    jobs=2,
-):
+def main(repetitions=30, parts=("speed", *BANANAS, "glass"), methods=(*METHODS, *THESIS), jobs=2):
     if "speed" in parts:
         rates = list(harness.results(stage_speed, [(name,) for name in SPEED], jobs=1))
         SPEED_TABLE.write([[n, f"{rate:,.0f}", f"{rate / rates[0]:.1f}"] for n, rate in zip(SPEED, rates, strict=True)])

@@ -1,19 +1,18 @@
-# %% [markdown]
-# # Daily volatility of the S&P 500: population Monte Carlo with a learnt drift
-#
-# The one-factor model of Barndorff-Nielsen and Shephard in the form that SMC^2 was shown on (Chopin, Jacob and
-# Papaspiliopoulos 2013; Strathmann 2018, section 5.3.4). Jumps arrive at the rate lambda xi^2 / omega^2, have
-# exponential sizes with mean omega^2 / xi, and decay at the rate lambda:
-#
-#     z' = exp(-lambda) z + sum_j e_j exp(-lambda (1 - c_j)),    v' = (z - z' + sum_j e_j) / lambda,
-#
-# c_j uniform over the day, and a return is N(mu + beta v, v). A compiled particle filter gives an unbiased estimate of
-# the likelihood, so there is no gradient; `pk.sample_pmc` learns one (KGRIS) or does without.
-#
-# The returns are log base 10 times 10^(5/2), as in the literature. Those of every day are used here; the literature's
-# series skips one.
+"""Daily volatility of the S&P 500: population Monte Carlo with a learnt drift.
 
-# %%
+The one-factor model of Barndorff-Nielsen and Shephard in the form that SMC^2 was shown on (Chopin, Jacob and
+Papaspiliopoulos 2013; Strathmann 2018, section 5.3.4). Jumps arrive at the rate lambda xi^2 / omega^2, have
+exponential sizes with mean omega^2 / xi, and decay at the rate lambda:
+
+    z' = exp(-lambda) z + sum_j e_j exp(-lambda (1 - c_j)),    v' = (z - z' + sum_j e_j) / lambda,
+
+c_j uniform over the day, and a return is N(mu + beta v, v). A compiled particle filter gives an unbiased estimate of
+the likelihood, so there is no gradient; `pk.sample_pmc` learns one (KGRIS) or does without.
+
+The returns are log base 10 times 10^(5/2), as in the literature. Those of every day are used here; the literature's
+series skips one.
+"""
+
 import math
 from functools import partial
 from typing import NamedTuple
@@ -31,18 +30,12 @@ NAMES = ["mu", "beta", "xi", "omega2", "lam"]
 MOST_JUMPS = 100.0  # a day on average; beyond, the likelihood is taken as zero (its posterior has about 0.1)
 
 
-# %%
 def load_returns(last=753):
     """Return the last 753 returns before 2007-12-21."""
     price = sp500.load().loc[:"2007-12-21", "Adj Close"].to_numpy()
     return (10.0**2.5 * np.diff(np.log10(price)))[-last:]
 
 
-# %% [markdown]
-# ## An unbiased estimate of the likelihood: the bootstrap particle filter
-
-
-# %%
 @numba.njit(cache=True)
 def run_filter(rng, mu, beta, xi, omega2, lam, returns, num_particles):
     """Return the log of an unbiased estimate of p(returns | parameters); systematic resampling every day."""
@@ -99,7 +92,6 @@ def volatility_model(returns, num_particles):
     return model
 
 
-# %%
 class Settings(NamedTuple):
     """The size of the study."""
 
@@ -138,7 +130,6 @@ def one_run(settings, name, seed, size=1):
     return mean, covariance, *(float(told[k].values[0]) for k in ("log_evidence", "ess", "pareto_k"))
 
 
-# %%
 def main(full=False, jobs=2):
     """Run random-walk and kernel-gradient proposals, and write the table; ``full`` takes hours, else ten minutes."""
     settings = Settings(753, 1000, 400, 100, 10) if full else Settings()
@@ -162,6 +153,5 @@ def main(full=False, jobs=2):
     TABLE.fill(partial(one_run, settings), cells, settings.runs, note, jobs=jobs)
 
 
-# %%
 if __name__ == "__main__":
     harness.run(main)
