@@ -231,11 +231,7 @@ def student(degrees: float = 5.0, num_dims: int = 6, correlation: float = 0.8) -
 
     @numba.njit
     def log_density(x):
-        total = 0.0
-        for i in range(x.shape[0]):
-            for j in range(x.shape[0]):
-                total += precision[i, j] * x[i] * x[j]
-        return -0.5 * (degrees + x.shape[0]) * np.log1p(total / degrees)
+        return -0.5 * (degrees + x.shape[0]) * np.log1p(x @ (precision @ x) / degrees)
 
     def sample(rng, n):
         normal = rng.standard_normal((n, num_dims)) @ factor.T
@@ -249,9 +245,7 @@ def funnel(num_dims: int = 6, spread: float = 1.5) -> Target:
 
     @numba.njit
     def log_density(x):
-        total = 0.0
-        for i in range(1, x.shape[0]):
-            total += x[i] * x[i]
+        total = (x[1:] ** 2).sum()
         return -0.5 * ((x[0] / spread) ** 2 + total * np.exp(-x[0]) + (x.shape[0] - 1) * x[0])
 
     def sample(rng, n):
@@ -269,9 +263,7 @@ def ridge(num_dims: int = 6, height: float = 2.0, frequency: float = 2.0, width:
     @numba.njit
     def log_density(x):
         total = (x[0] / 3.0) ** 2 + ((x[1] - height * np.sin(frequency * x[0])) / width) ** 2
-        for i in range(2, x.shape[0]):
-            total += x[i] * x[i]
-        return -0.5 * total
+        return -0.5 * (total + (x[2:] ** 2).sum())
 
     def sample(rng, n):
         x = rng.standard_normal((n, num_dims))
@@ -325,15 +317,7 @@ def logistic_regression(num_dims: int = 10, num_data: int = 100, seed: int = 0) 
 
     @numba.njit
     def log_density(x):
-        total = 0.0
-        for i in range(x.shape[0]):
-            total -= 0.5 * (x[i] / 3.0) ** 2
-        for a in range(signed.shape[0]):
-            margin = 0.0
-            for i in range(x.shape[0]):
-                margin += signed[a, i] * x[i]
-            total -= np.log1p(np.exp(-margin))
-        return total
+        return -np.log1p(np.exp(-(signed @ x))).sum() - 0.5 * (x @ x) / 9.0
 
     def many(x):
         return -np.logaddexp(0.0, -x @ signed.T).sum(axis=1) - 0.5 * (x**2).sum(axis=1) / 9.0

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -25,6 +26,18 @@ def test_every_script_has_a_parser(name):
     parser = harness.parser_of(main)
     assert set(vars(parser.parse_args([]))) == set(main.__code__.co_varnames[: main.__code__.co_argcount])
     assert parser.format_help()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_table_has_its_place(name):
+    module = importlib.import_module(name)
+    tables = [value for value in vars(module).values() if isinstance(value, harness.Table)]
+    places = [(file, table.marker) for table in tables for file in table.files]
+    pattern = r'(?:write_between\(harness.RESULTS, |harness.Table\()"([\w-]+)"'
+    written = re.findall(pattern, Path(module.__file__).read_text())
+    for file, marker in [*places, *((harness.RESULTS, marker) for marker in written)]:
+        text = file.read_text()
+        assert text.count(f"<!-- {marker} -->") == text.count(f"<!-- /{marker} -->") == 1, marker
 
 
 def test_all_scripts_go_through_the_harness():
