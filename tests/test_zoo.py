@@ -9,10 +9,10 @@ import pymc as pm
 import pytest
 import xarray as xr
 
-from case_studies.benchmarks import zoo, zoo_checks
-from case_studies.zoo import ZOO, own, posteriordb
-from case_studies.zoo.draws import EXACT_DRAWS
-from case_studies.zoo.judge import judge, largest_rhat, split_names, summarised
+from benchmarks import harness, zoo, zoo_checks, zoo_draws
+from benchmarks.posteriors import ZOO, own, posteriordb
+from benchmarks.posteriors.draws import EXACT_DRAWS
+from benchmarks.posteriors.judge import judge, largest_rhat, split_names, summarised
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import prior_expression
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, value_draws
@@ -223,21 +223,21 @@ def test_names_of_entries(rng):
 # -- the runner ---------------------------------------------------------------------------------------
 
 
-def test_rows_are_kept_replaced_and_sorted(tmp_path, monkeypatch, exact):
-    monkeypatch.setattr(zoo, "ROWS", tmp_path / "rows.jsonl")
+def test_rows_are_kept_replaced_and_sorted(tmp_path):
+    rows = harness.Rows(tmp_path / "rows.jsonl", zoo.ROWS.key)
     truth = ZOO["constant_likelihood"].truth()
     zeros = [0.0] * 5
     good = {name: [summary.tolist(), zeros, zeros] for name, summary in truth.items()}
     bad = good | {"x": [(truth["x"] + 1.0).tolist(), [1.0] * 5, zeros]}
     common = {"model": "constant_likelihood", "seed": 1, "rhat": 1.0, "said": [], "seconds": 1.0}
-    zoo.keep(common | {"sampler": "KAMH", "summary": bad})
-    zoo.keep(common | {"sampler": "KAMH", "summary": good})
-    zoo.keep(common | {"sampler": "KernelHMC", "summary": bad, "said": ["a | b"]})
-    with zoo.ROWS.open("a") as file:
+    rows.keep(common | {"sampler": "KAMH", "summary": bad})
+    rows.keep(common | {"sampler": "KAMH", "summary": good})
+    rows.keep(common | {"sampler": "KernelHMC", "summary": bad, "said": ["a | b"]})
+    with rows.path.open("a") as file:
         file.write("\n" + json.dumps(common)[:-5])  # a run that was killed
-    zoo.keep(common | {"sampler": "sample_pmc", "summary": bad})
-    assert len(zoo.kept()) == 3
-    text = zoo.table(zoo.kept().values())
+    rows.keep(common | {"sampler": "sample_pmc", "summary": bad})
+    assert len(rows.kept()) == 3
+    text = zoo.table(rows.kept().values())
     assert text.startswith("3 outcomes: 1 silent, 1 said, 1 right")
     lines = text.splitlines()[-3:]
     assert [line.split("|")[4].strip() for line in lines] == ["silent", "said", "right"]
@@ -349,14 +349,15 @@ def test_verdicts_on_the_checks(changes, outcome):
 
 def test_a_row_of_the_checks(tmp_path, monkeypatch):
     """A tail that is missing is rejected, exact draws are not; the rows of a table."""
-    monkeypatch.setattr(zoo_checks, "BUILD", tmp_path)
+    monkeypatch.setattr(zoo_draws, "FOLDER", tmp_path)
+    kept = harness.Rows(tmp_path / "rows.jsonl", zoo_checks.ROWS.key)
     kinds = ("cut", "exact, 20 x 200")
     for kind in kinds:
         row = zoo_checks.run("one_observation", kind, 2)
         assert json.loads(json.dumps(row)) == row
         assert zoo_checks.verdict_of(row)[0] == "right"
-        zoo_checks.keep(row)
-    rows = list(zoo_checks.kept().values())
+        kept.keep(row)
+    rows = list(kept.kept().values())
     assert rows[0]["off"] > 0.3
     assert rows[0]["p"][0] < 0.01
     assert zoo_checks.verdict_of(rows[0] | {"p": [0.3]})[0] == "silent"
@@ -374,7 +375,7 @@ def test_no_row_of_the_checks_is_silent(name, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", zoo_checks.NO_SCORE)
+@pytest.mark.parametrize("name", zoo_draws.NO_SCORE)
 def test_without_a_score_it_is_said(name):
     outcome, said = zoo_checks.verdict_of(zoo_checks.run(name, "narrow", 1))
     assert outcome == "said"

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
-from case_studies.bandwidth import CLAW, SHAPES, TRIMODAL, integrated_squared_error, mixture
+from benchmarks.mixtures import CLAW, SHAPES, TRIMODAL, integrated_squared_error, mixture
 from pymc_kernel.density import STRUCTURES, BayesianKDE, GammaPosterior, WishartPosterior
 from pymc_kernel.density.sites import Likelihood, propagate
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from case_studies.kbr_filter import rotating
+from benchmarks.kbr_filter import rotating
 from pymc_kernel.embeddings import KernelBayesFilter
 from pymc_kernel.kernels import FeatureKernel, Gaussian, random_fourier_features
 from tests.reference import slow_embeddings as slow

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from case_studies.targets import correlated_gaussian
+from benchmarks.targets import correlated_gaussian
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc.metropolis import metropolis_accept

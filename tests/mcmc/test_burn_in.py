@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from case_studies.targets import banana, linear_regression
+from benchmarks.targets import banana, linear_regression
 from pymc_kernel.mcmc import burn_in
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc.history import append, empty_history

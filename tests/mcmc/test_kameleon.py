@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from case_studies.targets import banana, correlated_gaussian
+from benchmarks.targets import banana, correlated_gaussian
 from pymc_kernel import kernels as K
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.mcmc import kameleon as ka

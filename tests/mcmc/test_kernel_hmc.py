@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from case_studies.benchmarks.measures import smallest_bulk_ess
-from case_studies.targets import banana, correlated_gaussian, linear_regression
+from benchmarks.measures import smallest_bulk_ess
+from benchmarks.targets import banana, correlated_gaussian, linear_regression
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kernel_hmc as kh

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from case_studies.targets import correlated_gaussian
+from benchmarks.targets import correlated_gaussian
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc.history import append

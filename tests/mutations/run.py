@@ -24,7 +24,7 @@ import scipy.stats  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "pymc_kernel"
-NEEDED = (PACKAGE, "tests", "case_studies", "pyproject.toml")
+NEEDED = (PACKAGE, "tests", "benchmarks", "case_studies", "pyproject.toml")
 TIME_LIMIT = 600  # seconds; a change may well make a loop endless
 
 PASSED, FAILED = 10, 11  # exit codes of a child, ten more than those of pytest; all others say that nothing was tested

@@ -15,7 +15,7 @@ from pytensor.compile.builders import OpFromGraph
 from scipy import stats
 
 import pymc_kernel as pk
-from case_studies.benchmarks import noisy_walks
+from benchmarks import noisy_walks
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.plugin.blocks import likelihoods
@@ -567,7 +567,7 @@ def test_a_chain_that_hardly_moved_says_so_at_its_end(num_draws):
 @pytest.mark.parametrize("way", noisy_walks.WAYS)
 @pytest.mark.parametrize("name", noisy_walks.STEPS)
 def test_no_walk_under_noise_is_narrow_in_silence(name, way):
-    """A part of the table of ``case_studies.benchmarks.noisy_walks``."""
+    """A part of the table of ``benchmarks.noisy_walks``."""
     for sigma, num_dims in ((1.5, 5), (1.7, 1), (1.7, 2)):
         chains = noisy_walks.WAYS[way](name, sigma, num_dims, 32, 2)
         assert noisy_walks.counted(chains).silent == 0

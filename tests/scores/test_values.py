@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from case_studies.targets import banana
+from benchmarks.targets import banana
 from pymc_kernel import kernels as K
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import trajectory

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from case_studies.benchmarks.evidence_bias import biases, log_errors
+from benchmarks.evidence_bias import biases, log_errors
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import kameleon
 from pymc_kernel.smc import folds

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from case_studies.targets import banana
+from benchmarks.targets import banana
 from pymc_kernel import scores as S
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.mcmc import kameleon, local_proposal

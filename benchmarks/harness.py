@@ -1,0 +1,245 @@
+"""How a benchmark is run: its options, processes, rows as they come, rows kept for the next run, tables in files.
+
+A script is its targets and methods, a function that measures one of them, and ``main``: its arguments are the options.
+"""
+
+import argparse
+import inspect
+import json
+import logging
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import get_args
+
+from matplotlib.figure import Figure
+from threadpoolctl import threadpool_limits
+
+ROOT = Path(__file__).parent.parent
+HERE = ROOT / "benchmarks"
+BUILD, FIGURES, RESULTS, README = ROOT / "build", HERE / "figures", HERE / "RESULTS.md", ROOT / "README.md"
+
+
+# -- options -------------------------------------------------------------------------------------------
+
+
+def parser_of(main: Callable) -> argparse.ArgumentParser:
+    """Return the parser of a script: an option for each argument of ``main``, by its default.
+
+    A tuple of words is a choice of some of them, one of numbers is any others, False is a switch. What has None by
+    default needs an annotation, ``TYPE | None``.
+    """
+    described = {"description": main.__globals__["__doc__"], "formatter_class": argparse.RawDescriptionHelpFormatter}
+    parser = argparse.ArgumentParser(**described)
+    for name, parameter in inspect.signature(main).parameters.items():
+        default, option = parameter.default, f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(option, action="store_true")
+        elif isinstance(default, tuple):
+            kind = type(default[0])
+            allowed = {"choices": default} if kind is str else {"metavar": name[0].upper()}
+            parser.add_argument(option, nargs="*", type=kind, default=default, help="default: all", **allowed)
+        else:
+            kind = type(default) if default is not None else get_args(parameter.annotation)[0]
+            parser.add_argument(option, type=kind, default=default, help=f"default: {default}")
+    return parser
+
+
+def run(main: Callable) -> None:
+    """Call ``main`` with the options of the command line."""
+    logging.getLogger("pymc").setLevel(logging.WARNING)
+    main(**vars(parser_of(main).parse_args()))
+
+
+# -- processes -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _noted_interrupts() -> Iterator[list]:
+    """Note interrupts: PyMC takes one for the end of sampling and returns what it has, which is no result."""
+    noted = []
+
+    def note(number, frame):
+        noted.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def results(
+    function: Callable, tasks: Sequence[tuple], jobs: int, start: str | None = None, chunk: int = 1
+) -> Iterator:
+    """Yield ``function(*task)`` of all tasks in order, from ``jobs`` processes with one thread of BLAS each.
+
+    One job runs in this process. ``start`` is the way in which processes start; ``chunk`` tasks go to one at a time.
+    """
+    if jobs == 1:
+        with _noted_interrupts() as noted, threadpool_limits(1):
+            for task in tasks:
+                result = function(*task)
+                if noted:
+                    raise KeyboardInterrupt
+                yield result
+        return
+    context = multiprocessing.get_context(start)
+    with ProcessPoolExecutor(jobs, context, threadpool_limits, (1,)) as pool:
+        try:
+            yield from pool.map(function, *zip(*tasks, strict=True), chunksize=chunk)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def grouped(function: Callable, keys: Sequence[tuple], repetitions: int, jobs: int = 2) -> Iterator[tuple[tuple, list]]:
+    """Yield each key with the results of ``function(*key, seed)`` for seeds from zero."""
+    found = results(function, [(*key, seed) for key in keys for seed in range(repetitions)], jobs)
+    for key in keys:
+        yield key, list(islice(found, repetitions))
+
+
+# -- tables --------------------------------------------------------------------------------------------
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence]) -> str:
+    """Return a markdown table; None is an empty cell."""
+    lines = [" | ".join("" if cell is None else str(cell) for cell in row) for row in [header, *rows]]
+    lines = [f"| {line} |" for line in lines]
+    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
+
+
+def shortened(text: str, length: int = 90) -> str:
+    """Return text on one line, cut to ``length``, that can stand in a cell of a table."""
+    text = " ".join(text.replace("|", "/").split())
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def write_between(path: Path, marker: str, text: str) -> None:
+    """Replace what stands between ``<!-- marker -->`` and ``<!-- /marker -->`` in a file."""
+    head, _, tail = _parts(path, marker)
+    path.write_text(f"{head}<!-- {marker} -->\n{text.strip()}\n<!-- /{marker} -->{tail}")
+
+
+def _parts(path: Path, marker: str) -> tuple[str, str, str]:
+    """Return what stands before, between and behind the two markers."""
+    head, rest = path.read_text().split(f"<!-- {marker} -->", 1)
+    return head, *rest.split(f"<!-- /{marker} -->", 1)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of results in a marked place of a file.
+
+    Attributes
+    ----------
+    marker : str
+    header : sequence of str
+    keys : sequence of tuple, optional
+        The first cells of all rows, in order. Rows with other keys than those that are written stay as they were;
+        without keys all rows are replaced.
+    files : sequence of Path
+    """
+
+    marker: str
+    header: Sequence[str]
+    keys: Sequence[tuple] | None = None
+    files: Sequence[Path] = (RESULTS,)
+
+    def write(self, rows: Sequence[Sequence], note: str = "", below: str = "") -> str:
+        """Write the rows between a note and what stands below them, and return the text."""
+        rows = [["" if cell is None else str(cell) for cell in row] for row in rows]
+        table = markdown_table(self.header, rows if self.keys is None else self._merged(rows))
+        text = "\n\n".join(part for part in (note, table, below) if part)
+        for file in self.files:
+            write_between(file, self.marker, text)
+        return text
+
+    def _merged(self, rows):
+        lines = [line for line in _parts(self.files[0], self.marker)[1].splitlines() if line.startswith("|")]
+        # The outer bars alone are taken off: the last cells may be empty.
+        old = [[cell.strip() for cell in line.strip()[1:-1].split("|")] for line in lines]
+        keys = [tuple("" if k is None else str(k) for k in key) for key in self.keys]
+        known = {tuple(row[: len(keys[0])]): row for row in [*old, *rows] if len(row) == len(self.header)}
+        return [known[key] for key in keys if key in known]
+
+    def fill(self, function, cells, repetitions, note="", keys=None, jobs=2) -> None:
+        """Measure ``function(*key, seed)`` for each key and seed; print and write each row that is complete.
+
+        ``cells(group)`` returns what stands behind the key in its row.
+        """
+        rows = []
+        for key, group in grouped(function, self.keys if keys is None else keys, repetitions, jobs):
+            rows.append([*key, *cells(group)])
+            print(*rows[-1], flush=True)
+            self.write(rows, note)
+
+
+# -- rows of long runs ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a long benchmark, kept as they are finished, so that a run that was ended goes on.
+
+    ``key`` tells which task a row is of; the last row of each counts.
+    """
+
+    path: Path
+    key: Callable[[dict], tuple]
+
+    def kept(self) -> dict[tuple, dict]:
+        """Return the finished rows by key."""
+        rows = {}
+        for line in self.path.read_text().splitlines() if self.path.exists() else []:
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:  # an empty line, or half of one from a run that was killed
+                continue
+            rows[self.key(row)] = row
+        return rows
+
+    def keep(self, row: dict) -> None:
+        """Append a row in one piece, on a line of its own whatever the last run left behind."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            file.write("\n" + json.dumps(row))
+
+    def complete(self, function, wanted, told, again=False, jobs=1, chunk=1) -> list[dict]:
+        """Run the tasks that have no row, all of them ``again``, until an interrupt; return all rows that are kept.
+
+        ``told(row)`` is printed of a row that is finished.
+        """
+        known = self.kept()
+        tasks = [task for task in wanted if again or task not in known]
+        print(f"{len(wanted)} outcomes asked for, {len(tasks)} to be run; rows in {self.path}", flush=True)
+        try:
+            for i, row in enumerate(results(function, tasks, jobs, "spawn", chunk), 1):
+                self.keep(row)
+                print(f"[{i}/{len(tasks)}] {', '.join(map(str, self.key(row)))}: {told(row)}", flush=True)
+        except KeyboardInterrupt:
+            print("interrupted; the rows that are there are written", flush=True)
+        return list(self.kept().values())
+
+
+# -- pictures ------------------------------------------------------------------------------------------
+
+
+def draw_curves(name: str, x: Sequence[float], panels: dict, share_y: bool = False, legend: str = "", **axis) -> None:
+    """Save a picture of curves: title -> label -> values at ``x``; ``axis`` goes to all axes."""
+    figure = Figure(figsize=(9, 3.2))
+    axes = figure.subplots(1, len(panels), sharey=share_y)
+    for place, (title, curves) in zip(axes, panels.items(), strict=True):
+        for label, values in curves.items():
+            place.plot(x, values, "o-", label=label)
+        place.set(title=title, **axis)
+    if len(curves) > 1:
+        axes[-1].legend(title=legend, fontsize=8)
+    figure.savefig(FIGURES / f"{name}.png", dpi=80, bbox_inches="tight")

@@ -1,0 +1,73 @@
+"""Kernel HMC on the 8-dimensional banana against the number of points it has learnt from (thesis, figure 4.4).
+
+B(0.03, 100); the surrogate is matched to the scores of n exact draws, with n basis points (lite) or n random features
+(finite), and does not change; chains of 200 + 2,000 draws, one in ten a random walk, the others single trajectories.
+Beside it adaptive Metropolis and Kameleon, tuned for 2,000 draws. Reported: the acceptance rate, smallest bulk ESS per
+1,000 draws, R-hat over the chains, and the norm of the error of the mean.
+"""
+
+import numpy as np
+
+from benchmarks import harness, measures
+from benchmarks.targets import banana
+from pymc_kernel.mcmc import adaptive_metropolis as am
+from pymc_kernel.mcmc import kameleon as ka
+from pymc_kernel.mcmc import kernel_hmc as kh
+from pymc_kernel.mcmc import moves
+from pymc_kernel.mcmc.history import History
+from pymc_kernel.mcmc.surrogate_fit import refit
+from pymc_kernel.scores import Finite, Lite
+
+TUNE, BURN_IN, DRAW = 2000, 200, 2000
+SIZES = (100, 500, 1000, 2000)
+TARGET = banana(0.03, 100)
+WALKS = {"adaptive Metropolis": am.Config(), "KAMH, thesis settings": ka.Config(gamma=0.2, whiten=False)}
+LEARNT = {f"lite, n = m = {n}": (n, Lite(max_points=n)) for n in SIZES}
+LEARNT |= {f"finite, n = m = {n}": (n, Finite(num_features=n)) for n in SIZES}
+HEADER = ("sampler", "acceptance", "ESS / 1000", "R-hat", "norm of the mean's error")
+TABLE = harness.Table("history", HEADER, [(name,) for name in (*WALKS, *LEARNT)])
+
+
+def learnt_state(num_points, estimator, rng):
+    """Return a state whose surrogate comes from exact draws, and its configuration."""
+    config = kh.Config(estimator)
+    start = TARGET.sample(rng, 1)[0]
+    state = kh.init(start, TARGET.log_density(start), config)
+    # The latest two thirds of a history are learnt from.
+    draws = TARGET.sample(rng, num_points * 3 // 2)
+    shape = state.walk._replace(mean=draws.mean(axis=0), factor=np.linalg.cholesky(np.cov(draws.T)))
+    levels = np.array([[TARGET.log_density(x)] for x in draws])
+    records = (History(values, len(draws), 1, 0) for values in (draws, levels))
+    state = state._replace(**dict(zip(("visited", "levels"), records, strict=True)), walk=shape)
+    state = kh.with_fit(state, refit(rng, [state], config), config)
+    shares = np.zeros(len(moves.MOVES))
+    shares[moves.WALK.place], shares[moves.LONG.place] = 0.1, 0.9
+    return state._replace(choice=state.choice._replace(shares=shares)), config
+
+
+def one_chain(name, seed):
+    """Return draws and acceptance rate of one chain."""
+    rng = np.random.default_rng([seed, 44])
+    if name in WALKS:
+        start = TARGET.sample(rng, 1)[0]
+        run = measures.chain(rng, start, TARGET.log_density, WALKS[name], TUNE, BURN_IN + DRAW)
+    else:
+        run = measures.draws_from(rng, *learnt_state(*LEARNT[name], rng), TARGET.log_density, BURN_IN + DRAW)
+    positions, accepted = zip(*[(state.position, info.accepted) for state, info in run], strict=True)
+    return np.array(positions[BURN_IN:]), np.mean(accepted)
+
+
+def cells(chains):
+    """Return what stands behind the sampler's name."""
+    draws, accepted = np.stack([draws for draws, _ in chains]), np.mean([accepted for _, accepted in chains])
+    ess = measures.smallest_bulk_ess(draws) / len(chains) / DRAW * 1000
+    error = np.linalg.norm(draws.mean(axis=1), axis=1).mean()
+    return f"{accepted:.2f}", f"{ess:.1f}", f"{measures.largest_rhat(draws):.2f}", f"{error:.2f}"
+
+
+def main(chains=6, jobs=2):
+    TABLE.fill(one_chain, cells, chains, f"{chains} chains of {DRAW} draws.", jobs=jobs)
+
+
+if __name__ == "__main__":
+    harness.run(main)

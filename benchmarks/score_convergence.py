@@ -1,0 +1,93 @@
+"""How well is a score learnt from 500 points?
+
+Two distributions whose score is known, from 2 to 20 dimensions: three thin rings, and a mixture at vertices of a
+hypercube (Strathmann 2018, section 6.3.1). The full estimator is the reference; the low-rank ones keep a third and a
+twelfth of the points. Settings are the best on a grid for each method, as in the thesis.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from benchmarks import harness, measures
+from benchmarks.targets import grid, ring
+from pymc_kernel import scores as S
+from pymc_kernel.kernels import Gaussian
+from pymc_kernel.kernels.bandwidth import median_distance
+
+NUM_POINTS = 500
+TARGETS = {"ring": (ring, 5000), "grid": (grid, 1500)}
+METHODS = {
+    "full": lambda k, r: S.Full(k, regularisation=r, base="uniform"),
+    "Nystroem, m = 167": lambda k, r: S.Nystrom(k, regularisation=r, num_basis=167, base="uniform"),
+    "Nystroem, m = 42": lambda k, r: S.Nystrom(k, regularisation=r, num_basis=42, base="uniform"),
+    "lite, m = 167": lambda k, r: S.Lite(k, regularisation=r, penalty="rkhs", max_points=167, base="uniform"),
+    "lite, m = 42": lambda k, r: S.Lite(k, regularisation=r, penalty="rkhs", max_points=42, base="uniform"),
+}
+NUM_SCALES = 4
+SCALES = {"ring": (0.05, 0.1, 0.2, 0.4), "grid": (0.3, 0.6, 1.0, 1.8)}  # in units of the median distance
+REGULARISATIONS = tuple(10.0 ** (k / 2) for k in range(-12, 3))
+
+
+def error(fitted, target, test):
+    """Return E |estimate - truth|^2 / 2 over the test points."""
+    return 0.5 * float(((fitted.score(test) - target.score(test)) ** 2).sum(axis=1).mean())
+
+
+def tried(method, scale, strength, points, target, test):
+    """Return the error of a method at its settings, and the seconds of its fit."""
+    estimator = METHODS[method](Gaussian(scale), strength)
+    fitted, seconds = measures.timed(lambda: estimator.fit(points, rng=np.random.default_rng(0)))
+    return error(fitted, target, test), seconds
+
+
+def climbed(start, trial):
+    """Return the smallest error reached from a place of the grid by steps to its neighbours, and seconds of a fit."""
+    found = {}
+    here, best = None, start
+    while best != here:
+        here = best
+        near = [(here[0] + i, here[1] + j) for i, j in ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))]
+        for i, j in near:
+            if 0 <= j < len(REGULARISATIONS) and 0 <= i < NUM_SCALES and (i, j) not in found:
+                found[i, j] = trial(i, j)
+        best = min(found, key=lambda place: found[place][0])
+    return found[best][0], float(np.mean([seconds for _, seconds in found.values()]))
+
+
+def one_run(name, d, seed):
+    """Return {method: (error, seconds)}; the full estimator climbs from the best settings of its Nystroem form."""
+    make, num_test = TARGETS[name]
+    target, rng = make(d), np.random.default_rng([seed, d])
+    points, test = target.sample(rng, NUM_POINTS), target.sample(rng, num_test)
+    distance = median_distance(points, rng)
+
+    def trial(method, i, j):
+        return tried(method, SCALES[name][i] * distance, REGULARISATIONS[j], points, target, test)
+
+    out = {}
+    for method in [m for m in METHODS if m != "full"]:
+        found = {(i, j): trial(method, i, j) for i in range(NUM_SCALES) for j in range(len(REGULARISATIONS))}
+        best = min(found, key=lambda place: found[place][0])
+        out[method] = found[best][0], float(np.mean([seconds for _, seconds in found.values()]))
+        if method == "Nystroem, m = 167":
+            start = best
+    return out | {"full": climbed(start, partial(trial, "full"))}
+
+
+def main(repetitions=3, dimensions=(2, 5, 10, 15, 20), jobs=1):
+    table = harness.Table("convergence", ("target", "d", *METHODS))
+    rows, curves = [], {name: {method: [] for method in METHODS} for name in TARGETS}
+    for (name, d), runs in harness.grouped(one_run, [(n, d) for n in TARGETS for d in dimensions], repetitions, jobs):
+        cells = {method: np.mean([run[method] for run in runs], axis=0) for method in METHODS}
+        for method, (mean, _) in cells.items():
+            curves[name][method].append(mean)
+        rows.append([name, d, *(f"{mean:.3g} ({seconds:.2g} s)" for mean, seconds in cells.values())])
+        print(*rows[-1], flush=True)
+    table.write(rows, f"{repetitions} repetitions; seconds of one fit in brackets.")
+    look = {"xlabel": "dimension", "ylabel": "error of the score", "yscale": "log"}
+    harness.draw_curves("score_convergence", dimensions, curves, **look)
+
+
+if __name__ == "__main__":
+    harness.run(main)
