@@ -21,6 +21,7 @@ __all__ = [
     "dot_product",
     "jittered_cholesky",
     "lower_times",
+    "mean_and_factor",
     "pivoted_cholesky",
     "solve_lower",
 ]
@@ -63,6 +64,15 @@ def cholesky_in_place(matrix):
 def whiten(points: np.ndarray, mean: np.ndarray, factor: np.ndarray) -> np.ndarray:
     """Return factor^-1 (x - mean) for the rows of ``points`` (n, d) and a lower ``factor`` (d, d); O(n d^2)."""
     return np.ascontiguousarray(solve_triangular(factor, (points - mean).T, lower=True, check_finite=False).T)
+
+
+def mean_and_factor(points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the mean (d,) of the rows of ``points`` (n, d) and the lower factor (d, d) of their covariance.
+
+    None where the covariance is singular, as of points on a line.
+    """
+    factor = definite_cholesky(np.atleast_2d(np.cov(points.T, bias=True)))
+    return None if factor is None else (points.mean(axis=0), factor)
 
 
 def definite_cholesky(matrix: np.ndarray, smallest: float = _SINGULAR) -> np.ndarray | None:

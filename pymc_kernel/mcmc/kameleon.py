@@ -26,7 +26,7 @@ import numpy as np
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.kernels.points import is_number
-from pymc_kernel.linalg import definite_cholesky
+from pymc_kernel.linalg import mean_and_factor
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import noise as noise_of
 from pymc_kernel.mcmc.history import History, append, empty_history, recent
@@ -270,10 +270,7 @@ def _shape(state):
     d = places.shape[1]
     if not state.noise.is_noisy or np.unique(places[:, 0]).size < 4 * d + 4:
         return state.walk.mean, state.walk.factor
-    factor = definite_cholesky(np.atleast_2d(np.cov(places.T, bias=True)))
-    if factor is None:  # places on a line
-        return state.walk.mean, state.walk.factor
-    return places.mean(axis=0), factor
+    return mean_and_factor(places) or (state.walk.mean, state.walk.factor)
 
 
 def _floor(state, config):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from pymc_kernel.linalg import definite_cholesky, lower_times, solve_lower, whiten
+from pymc_kernel.linalg import definite_cholesky, lower_times, mean_and_factor, solve_lower, whiten
 from pymc_kernel.mcmc import burn_in
 from pymc_kernel.mcmc.survey import survey
 from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size
@@ -235,10 +235,7 @@ def _recent_shape(states):
     places = bulk_of(states, 1.0)
     d = places.shape[1]
     if len(np.unique(places[:, 0])) > _ENOUGH_FOR_SHAPE * d:
-        covariance = np.atleast_2d(np.cov(places.T, bias=True))
-        factor = definite_cholesky(covariance)
-        if factor is not None:
-            return places.mean(axis=0), factor
+        return mean_and_factor(places) or joint_shape(states)
     return joint_shape(states)
 
 

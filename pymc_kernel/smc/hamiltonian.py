@@ -31,7 +31,6 @@ class HamiltonianFit(NamedTuple):
     fit: Fit | None  # None before the first one, or where it failed
     learned: Learned | None  # by the last fit that did not fail
     chain_length: int  # trajectories of a proposal
-    num_fits: int
     worth: np.ndarray  # (2,), mean of acceptance times squared jump of walk and surrogate in the last move, or NaN
 
 
@@ -88,7 +87,7 @@ class Hamiltonian:
         if shared is not None and self.estimator.learns_from == "values":
             return shared._replace(walk=shape)
         if learnt is None:
-            learnt = HamiltonianFit(shape, None, None, 0, 0, np.zeros(2))
+            learnt = HamiltonianFit(shape, None, None, 0, np.zeros(2))
         draws, coordinates = particles.positions, (shape.mean, shape.factor)
         density = evaluated.log_density(inverse_temperature)
         learned = learn(
@@ -100,7 +99,7 @@ class Hamiltonian:
         fit = tuned(rng, learned, coordinates, draws, self.max_steps)
         starts = draws[rng.choice(len(draws), min(len(draws), _TRIAL_CHAINS), replace=False)]
         chain_length = _choose_chain_length(rng, whiten(starts, *coordinates), fit)
-        return HamiltonianFit(shape, fit, learned, chain_length, learnt.num_fits + 1, np.full(2, np.nan))
+        return HamiltonianFit(shape, fit, learned, chain_length, np.full(2, np.nan))
 
     def propose(self, rng, positions: np.ndarray, learnt: HamiltonianFit) -> Proposals:
         """Return a place for every particle by the surrogate, or by the walk for a random part of them."""

@@ -22,11 +22,10 @@ from pymc_kernel.plugin.blocks.likelihoods import (
     estimated_terms,
     install_noise,
 )
+from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, QUICK
 
 __all__ = ["ParticleDensity", "compile_particle_density", "vectorized"]
 
-_QUICK = "FAST_COMPILE"
-_DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorised graph
 _LARGEST_BATCH = 2**24  # numbers in the largest array that a batch of particles needs
 _SHARES = 16  # blocks that an executor gets at once
 _REMOTE = {}  # the function that a worker was last sent, by the hash of its pickle
@@ -165,7 +164,7 @@ def compile_particle_density(model: pm.Model, kernel_name: str, compile_kwargs: 
     with model:
         function = pymc_compile([vector], joined, **kwargs)
     function.trust_input = True
-    return ParticleDensity(function, False, _DRAWS_AT_A_TIME, names, keys)
+    return ParticleDensity(function, False, DRAWS_AT_A_TIME, names, keys)
 
 
 def vectorized(model: pm.Model, outputs: Sequence, point: dict, kwargs: dict) -> Callable:
@@ -199,6 +198,6 @@ def _batch_size(outputs, point):
     if symbols:
         inputs = [v for v in ancestors(outputs) if v.name in point and v.owner is None]
         values = [np.asarray(point[v.name], dtype=v.dtype) for v in inputs]
-        function = pytensor_function(inputs, symbols, mode=_QUICK, on_unused_input="ignore")
+        function = pytensor_function(inputs, symbols, mode=QUICK, on_unused_input="ignore")
         largest = max(largest, *(int(size) for size in function(*values)))
     return int(np.clip(_LARGEST_BATCH // largest, 16, 4096))

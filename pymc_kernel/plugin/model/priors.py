@@ -11,11 +11,9 @@ from pymc.initial_point import make_initial_point_expression
 from pymc.logprob.basic import transformed_conditional_logp
 
 from pymc_kernel.plugin.model.particle_density import vectorized
-from pymc_kernel.plugin.model.unconstrained import split_positions
+from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, split_positions
 
 __all__ = ["prior_density", "prior_expression", "prior_positions", "with_finite_columns"]
-
-_DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorised graph
 
 
 def prior_expression(model: pm.Model) -> list:
@@ -79,7 +77,7 @@ def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
 
     def densities(positions):
         try:
-            blocks = [positions[a : a + _DRAWS_AT_A_TIME] for a in range(0, len(positions), _DRAWS_AT_A_TIME)]
+            blocks = [positions[a : a + DRAWS_AT_A_TIME] for a in range(0, len(positions), DRAWS_AT_A_TIME)]
             return np.concatenate([np.broadcast_to(all_at_once()(block)[0], len(block)) for block in blocks])
         except Exception:  # an operator without a vectorised form may fail in many ways; the loop says what is wrong
             function = one_by_one()

@@ -12,15 +12,13 @@ from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.blocks.likelihoods import (
     estimated_terms,
 )
-from pymc_kernel.plugin.model.unconstrained import batched
+from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, QUICK, batched
 
 __all__ = ["compile_scores"]
 
-_QUICK = "FAST_COMPILE"
 _STABLE = Mode(
     linker="py", optimizer=RewriteDatabaseQuery(include=["fast_run"], exclude=["fusion", "inplace", "BlasOpt"])
 )
-_DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorised graph
 _GRADIENT_ERRORS = (NotImplementedError, TypeError, AttributeError, ValueError)  # what an Op without a gradient raises
 
 
@@ -59,14 +57,14 @@ def compile_scores(model: pm.Model):
         with model:
             return pymc_compile(list(many.values()), outputs, on_unused_input="ignore", mode=mode)
 
-    quick = compiled(_QUICK)
+    quick = compiled(QUICK)
 
     is_continuous = [v in set(variables) for v in model.value_vars]
 
     def evaluate(function, values):
         slopes = []
-        for start in range(0, len(values[0]), _DRAWS_AT_A_TIME):
-            batch = [np.ascontiguousarray(v[start : start + _DRAWS_AT_A_TIME]) for v in values]
+        for start in range(0, len(values[0]), DRAWS_AT_A_TIME):
+            batch = [np.ascontiguousarray(v[start : start + DRAWS_AT_A_TIME]) for v in values]
             shapes = [v.shape for v, wanted in zip(batch, is_continuous, strict=True) if wanted]
             # A gradient that does not depend on the draws has no dimension of draws.
             found = [np.broadcast_to(f, shape) for f, shape in zip(function(*batch), shapes, strict=True)]

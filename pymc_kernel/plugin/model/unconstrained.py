@@ -12,6 +12,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor import tensor
 
 __all__ = [
+    "DRAWS_AT_A_TIME",
+    "QUICK",
     "ElementwiseTransform",
     "batched",
     "constrained_draws",
@@ -21,8 +23,8 @@ __all__ = [
     "value_draws",
 ]
 
-_QUICK = "FAST_COMPILE"
-_DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorised graph
+QUICK = "FAST_COMPILE"  # mode of graphs that are called a few times, on many draws at once
+DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorised graph
 
 
 def split_positions(model: pm.Model, positions: np.ndarray) -> list[np.ndarray]:
@@ -44,11 +46,11 @@ def constrained_draws(model: pm.Model, positions: np.ndarray) -> dict[str, np.nd
     many = {v: batched(v) for v in model.value_vars}
     with model:
         function = pymc_compile(
-            list(many.values()), vectorize_graph(outputs, many), on_unused_input="ignore", mode=_QUICK
+            list(many.values()), vectorize_graph(outputs, many), on_unused_input="ignore", mode=QUICK
         )
     found = [[] for _ in outputs]
-    for start in range(0, len(positions), _DRAWS_AT_A_TIME):
-        batch = split_positions(model, positions[start : start + _DRAWS_AT_A_TIME])
+    for start in range(0, len(positions), DRAWS_AT_A_TIME):
+        batch = split_positions(model, positions[start : start + DRAWS_AT_A_TIME])
         for values, variable, out in zip(found, outputs, function(*batch), strict=True):
             # A deterministic that does not depend on the draws has no dimension of draws.
             core = np.shape(out)[np.ndim(out) - variable.ndim :]
@@ -99,9 +101,7 @@ def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:
             moved.append(transform.forward(one[rv], *parameters))
     many = {x: batched(x) for x in one.values()}
     with model:
-        function = pymc_compile(
-            list(many.values()), vectorize_graph(moved, many), on_unused_input="ignore", mode=_QUICK
-        )
+        function = pymc_compile(list(many.values()), vectorize_graph(moved, many), on_unused_input="ignore", mode=QUICK)
     shapes = model.eval_rv_shapes()
     arrays = []
     for rv in one:
@@ -146,7 +146,7 @@ def elementwise_transform(model: pm.Model, name: str) -> ElementwiseTransform | 
     def compiled(of, target):
         many = batched(of)
         with model:
-            function = pymc_compile([many], vectorize_graph(target, {of: many}), on_unused_input="ignore", mode=_QUICK)
+            function = pymc_compile([many], vectorize_graph(target, {of: many}), on_unused_input="ignore", mode=QUICK)
         return lambda x: function(np.ascontiguousarray(x, of.dtype))
 
     return ElementwiseTransform(compiled(natural, moved), compiled(value, back))

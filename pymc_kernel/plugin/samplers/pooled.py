@@ -123,11 +123,11 @@ def sample_khmc(
             progressbar=progressbar,
             **kwargs,
         )
-    for group in ("posterior", "sample_stats"):
-        if group in getattr(idata, "children", {}):
-            idata[group].attrs |= took
-    if "sample_stats" in getattr(idata, "children", {}):
-        idata["sample_stats"].attrs |= provenance(idata) | {"surrogate": type(step.config.estimator).__name__}
+    groups = getattr(idata, "children", {})
+    for name in {"posterior", "sample_stats"} & set(groups):
+        groups[name].attrs |= took
+    if "sample_stats" in groups:
+        groups["sample_stats"].attrs |= provenance(idata) | {"surrogate": type(step.config.estimator).__name__}
     return idata
 
 
