@@ -150,7 +150,7 @@ def main(chains=20, jobs=2):
     text = (
         f"Stochastic-gradient Langevin, {chains} chains, {ITERATIONS:,} steps on {BATCH} of {NUM_DATA} data, of which "
         f"{KEPT:,} are kept:\n\n{langevin_table(chains, jobs)}\n\n"
-        f"Fits of the eight schools, each standardised by its own draws:\n\n{fits_table()}"
+        f"Fits of the eight schools, each standardized by its own draws:\n\n{fits_table()}"
     )
     print(text)
     harness.write_between(harness.RESULTS, "approximate", text)

@@ -1,6 +1,6 @@
 """Kernel HMC on targets that did not choose its recipe, and in 2 to 50 dimensions.
 
-Four chains a repetition, each 2,000 + 4,000 evaluations, started at draws from a normal law with the target's
+Four chains a repetition, each 2,000 + 4,000 evaluations, started at draws from a normal distribution with the target's
 standard deviations, those of the linear regression at zero; no PyMC in between. Kernel HMC along values and along a
 lite score estimate, adaptive Metropolis, and the share of its moves that kernel HMC in the end gave to the surrogate.
 

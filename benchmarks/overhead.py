@@ -66,8 +66,8 @@ def numpy_draw(num_points, repeats=200):
         difference = x - points
         weights = np.exp(-0.5 * (difference**2).sum(axis=1))
         columns = (-2.0 * weights[:, None] * difference).T
-        centred = columns - columns.mean(axis=1, keepdims=True)
-        return np.linalg.cholesky(0.04 * np.eye(NUM_DIMS) + centred @ centred.T)
+        centered = columns - columns.mean(axis=1, keepdims=True)
+        return np.linalg.cholesky(0.04 * np.eye(NUM_DIMS) + centered @ centered.T)
 
     x = np.zeros(NUM_DIMS)
     begun = time.perf_counter()

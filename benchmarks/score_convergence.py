@@ -1,4 +1,4 @@
-"""How well is a score learnt from 500 points?
+"""How well is a score learned from 500 points?
 
 Two distributions whose score is known, from 2 to 20 dimensions: three thin rings, and a mixture at vertices of a
 hypercube (Strathmann 2018, section 6.3.1). The full estimator is the reference; the low-rank ones keep a third and a
@@ -18,11 +18,11 @@ from pymc_kernel.kernels.bandwidth import median_distance
 NUM_POINTS = 500
 TARGETS = {"ring": (ring, 5000), "grid": (grid, 1500)}
 METHODS = {
-    "full": lambda k, r: S.Full(k, regularisation=r, base="uniform"),
-    "Nystroem, m = 167": lambda k, r: S.Nystrom(k, regularisation=r, num_basis=167, base="uniform"),
-    "Nystroem, m = 42": lambda k, r: S.Nystrom(k, regularisation=r, num_basis=42, base="uniform"),
-    "lite, m = 167": lambda k, r: S.Lite(k, regularisation=r, penalty="rkhs", max_points=167, base="uniform"),
-    "lite, m = 42": lambda k, r: S.Lite(k, regularisation=r, penalty="rkhs", max_points=42, base="uniform"),
+    "full": lambda k, r: S.Full(k, regularization=r, base="uniform"),
+    "Nystroem, m = 167": lambda k, r: S.Nystrom(k, regularization=r, num_basis=167, base="uniform"),
+    "Nystroem, m = 42": lambda k, r: S.Nystrom(k, regularization=r, num_basis=42, base="uniform"),
+    "lite, m = 167": lambda k, r: S.Lite(k, regularization=r, penalty="rkhs", max_points=167, base="uniform"),
+    "lite, m = 42": lambda k, r: S.Lite(k, regularization=r, penalty="rkhs", max_points=42, base="uniform"),
 }
 NUM_SCALES = 4
 SCALES = {"ring": (0.05, 0.1, 0.2, 0.4), "grid": (0.3, 0.6, 1.0, 1.8)}  # in units of the median distance
@@ -42,7 +42,7 @@ def tried(method, scale, strength, points, target, test):
 
 
 def climbed(start, trial):
-    """Return the smallest error reached from a place of the grid by steps to its neighbours, and seconds of a fit."""
+    """Return the smallest error reached from a place of the grid by steps to its neighbors, and seconds of a fit."""
     found = {}
     here, best = None, start
     while best != here:

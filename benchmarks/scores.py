@@ -61,7 +61,7 @@ def main():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1000, NUM_DIMS))
     kernel = K.Gaussian(LENGTH_SCALE)
-    lite = S.Lite(kernel, regularisation=REGULARISATION, base="uniform")
+    lite = S.Lite(kernel, regularization=REGULARISATION, base="uniform")
     fitted, coefficients = lite.fit(x), numpy_lite(x)
     assert np.allclose(fitted.score(x[:5]), [numpy_score(p, x, coefficients) for p in x[:5]], rtol=1e-3, atol=1e-3)
     points, momentum = rng.standard_normal((1000, NUM_DIMS)), rng.standard_normal(NUM_DIMS)

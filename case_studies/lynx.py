@@ -119,7 +119,7 @@ def simulate(rng, *arguments):
     return out
 
 
-def summarise(series):
+def summarize(series):
     """Return ten summaries of log catches (years,): size, shape, and how they go up and down."""
     mean, sd = series.mean(), series.std()
     z = (series - mean) / sd
@@ -151,7 +151,7 @@ def model(catches, block, **settings):
     return made
 
 
-SIMULATOR = {"summary": summarise, "vectorized": True}
+SIMULATOR = {"summary": summarize, "vectorized": True}
 
 
 def chains(made, step, draws, begin, tune=1500):

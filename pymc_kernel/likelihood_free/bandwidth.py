@@ -17,7 +17,7 @@ __all__ = ["Bandwidth", "Pilot", "TooManyFailures", "choose_bandwidth", "explore
 
 _HUGE = 1e100  # summaries whose squares overflow are as good as infinite
 _SHARES = (0.2, 0.1, 0.1, 0.1, 0.1)  # of the pilot simulations: at the prior, then in rounds; the rest are replicates
-_NEAREST = 0.2  # share of the simulations so far that the next round is learnt from
+_NEAREST = 0.2  # share of the simulations so far that the next round is learned from
 _ENLARGED = 1.0  # variance added to a round's proposals, as a share of their own: a posterior is missed less easily
 _NO_SPREAD = 1e-10  # of summaries in units of their spread: what rounding leaves of constants
 _MAX_SCORE = 4.0  # residuals are clipped there, in standard deviations
@@ -39,10 +39,10 @@ class Pilot(NamedTuple):
     """(n, d), of the last rounds, and of the replicates."""
     summaries: np.ndarray
     """(n, q), one simulation at each position."""
-    centres: np.ndarray
+    centers: np.ndarray
     """(k, d), draws of the approximate posterior."""
     replicates: list[np.ndarray]
-    """Summaries (r, q) of several simulations at each of these centres."""
+    """Summaries (r, q) of several simulations at each of these centers."""
 
 
 class Bandwidth(NamedTuple):
@@ -59,7 +59,7 @@ class Bandwidth(NamedTuple):
     offset: float
     """How far the observed summaries are from simulated ones, root mean square in standard deviations of these."""
     hidden: float
-    """How much more the spread of the summaries varies over the posterior than it could if it were learnt from, as a
+    """How much more the spread of the summaries varies over the posterior than it could if it were learned from, as a
     ratio of standard deviations; one or less where it is."""
 
 
@@ -110,12 +110,12 @@ def explore(
     usable = [i for i, s in enumerate(groups) if len(s) > 1]
     if not usable:
         raise TooManyFailures("no pilot simulation near the data succeeded")
-    centres, groups = at[usable], [groups[i] for i in usable]
+    centers, groups = at[usable], [groups[i] for i in usable]
     last = slice(-sum(counts[-2:]), None)
     return Pilot(
-        np.concatenate([positions[last], np.repeat(centres, [len(s) for s in groups], axis=0)]),
+        np.concatenate([positions[last], np.repeat(centers, [len(s) for s in groups], axis=0)]),
         np.concatenate([summaries[last], *groups]),
-        centres,
+        centers,
         groups,
     )
 
@@ -128,18 +128,18 @@ def _near_observation(positions, summaries, observed, recent):
     latent = positions[found.index]
     differences = np.clip(scaled[found.index] - target, -10.0 * _MAX_SCORE, 10.0 * _MAX_SCORE)
     moved = latent - _ridge_fit(differences, latent, found.weights)
-    # A regression may extrapolate, but not by more than the range that it was learnt on.
+    # A regression may extrapolate, but not by more than the range that it was learned on.
     lowest, highest = latent.min(axis=0), latent.max(axis=0)
     moved = np.clip(moved, 2.0 * lowest - highest, 2.0 * highest - lowest)
     return moved[found.weights > 0.0]
 
 
 def _ridge_fit(inputs, outputs, weights):
-    """Return the slopes' part of a weighted ridge regression at its inputs, penalty by generalised cross-validation."""
+    """Return the slopes' part of a weighted ridge regression at its inputs, penalty by generalized cross-validation."""
     root = np.sqrt(weights)[:, None]
-    centre_in, centre_out = weights @ inputs, weights @ outputs
-    left, values, right = np.linalg.svd((inputs - centre_in) * root, full_matrices=False)
-    response = (outputs - centre_out) * root
+    center_in, center_out = weights @ inputs, weights @ outputs
+    left, values, right = np.linalg.svd((inputs - center_in) * root, full_matrices=False)
+    response = (outputs - center_out) * root
     along = left.T @ response
     rest = (response**2).sum(axis=0) - (along**2).sum(axis=0)
     best, slopes = math.inf, None

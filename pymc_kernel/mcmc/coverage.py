@@ -51,7 +51,7 @@ def is_missing_mass(coverage: Coverage) -> bool:
 
 
 def pareto_shape(log_weights: np.ndarray) -> float:
-    """Return the shape of a generalised Pareto distribution fitted to the largest weights; NaN where they are equal.
+    """Return the shape of a generalized Pareto distribution fitted to the largest weights; NaN where they are equal.
 
     The largest min(n / 5, 3 sqrt(n)) of them, by the estimator of Zhang and Stephens (2009) with the weak prior of
     Vehtari et al. (2024), which draws small samples towards one half.

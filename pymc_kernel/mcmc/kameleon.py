@@ -1,7 +1,7 @@
 """Kernel adaptive Metropolis-Hastings (MCMC Kameleon) on arrays.
 
 Strathmann 2018, chapter 3 (Sejdinovic et al. 2014): the proposal at x is N(x, gamma^2 I + nu^2 M H M') with
-M = 2 [grad k(x, X_1), ..., grad k(x, X_n)] over a subsample X of the chain's history and H the centring
+M = 2 [grad k(x, X_1), ..., grad k(x, X_n)] over a subsample X of the chain's history and H the centering
 matrix. The covariance is another one at every x, so the full Metropolis-Hastings ratio is needed.
 
 Three departures from the text, none of which touches exactness:
@@ -86,7 +86,7 @@ class Config:
         see ``noise``.
     whiten : bool or str
         Whether the kernel acts in coordinates in which the history has unit covariance; ``"local"`` for ones in which
-        its neighbourhoods have it, on the average, see ``local_metric``.
+        its neighborhoods have it, on the average, see ``local_metric``.
     noisy : bool, optional
         Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the
         scale is learned, and the scale keeps a floor. None finds out, by one evaluation after 0, 1, 10, 100, ... draws.
@@ -156,7 +156,7 @@ class State(NamedTuple):
     walk: walk.State  # the global random walk: the moves before the first fit, and the source of whitening
     fit: Fit | None
     whitened: np.ndarray  # (d,), z of the position under ``fit``
-    local: np.ndarray  # (d, d), normalised M H M' at the position
+    local: np.ndarray  # (d, d), normalized M H M' at the position
     history: History
     log_scale: float
     iteration: int  # of the adaptation

@@ -1,4 +1,4 @@
-"""Gradient-free Hamiltonian Monte Carlo along a surrogate that is learnt while the chain tunes.
+"""Gradient-free Hamiltonian Monte Carlo along a surrogate that is learned while the chain tunes.
 
 Kernel HMC (Strathmann et al. 2015; Strathmann 2018, chapter 4) learns a gradient from the past of the chain, runs
 leapfrog trajectories along it, and accepts with the true, or estimated and kept, log density. Departures:
@@ -11,7 +11,7 @@ leapfrog trajectories along it, and accepts with the true, or estimated and kept
   it too, lest the chain should later stick where the surrogate is too low.
 - A share of the moves are random-walk moves (adaptive Metropolis, and differences of visited points), so that a
   bad surrogate costs efficiency and neither correctness nor irreducibility.
-- Until the log density has stopped rising nothing is learnt about the posterior: the way to it has a walk of its own,
+- Until the log density has stopped rising nothing is learned about the posterior: the way to it has a walk of its own,
   see ``burn_in``, and is forgotten.
 - Each kind of move is measured while tuning, and the shares follow from that. After tuning all is frozen.
 - Whether the surrogate covers the density is judged from the draws after tuning, see ``coverage``.
@@ -162,7 +162,7 @@ def init(position, log_density: float, config: Config) -> State:
 
 
 def relocate(state: State, position, log_density: float) -> State:
-    """Return the state moved to ``position`` with its log density, all that was learnt kept."""
+    """Return the state moved to ``position`` with its log density, all that was learned kept."""
     position, log_density = checked_start(position, log_density, state.position.size)
     excesses = None if state.excesses is None else empty_history(_NUM_EXCESSES, 1)
     return state._replace(position=position, log_density=log_density, excesses=excesses)
@@ -176,7 +176,7 @@ def step(
 ) -> tuple[State, Info]:
     """Return the next state and what happened; at most one evaluation of ``log_density``, or two to measure noise.
 
-    With everything learnt held fixed, each kind of move leaves the target invariant, and so does their mixture:
+    With everything learned held fixed, each kind of move leaves the target invariant, and so does their mixture:
     the walk and the difference are symmetric, a trajectory is reversible and preserves volume, a chain of
     trajectories is reversible with respect to the surrogate.
     """
@@ -236,7 +236,7 @@ def coverage(state: State) -> Coverage | None:
 
 
 def refit_is_due(num_dims: int, iteration: int, num_tune: int) -> bool:
-    """Return whether a surrogate is to be learnt after draw ``iteration``, from 0, of a tuning phase.
+    """Return whether a surrogate is to be learned after draw ``iteration``, from 0, of a tuning phase.
 
     The first after 100 + 10 d draws (or three tenths of tuning), then whenever the chain is 15 % longer, so that
     the known region grows quickly; the last after nine tenths.
@@ -254,9 +254,9 @@ def refit_is_due(num_dims: int, iteration: int, num_tune: int) -> bool:
 
 
 def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, num_tune: int) -> State:
-    """Return the state after the last draw has been learnt from; with a new surrogate where one is due.
+    """Return the state after the last draw has been learned from; with a new surrogate where one is due.
 
-    After ``num_tune`` draws nothing is learnt any more.
+    After ``num_tune`` draws nothing is learned any more.
     """
     if state.iteration >= num_tune:
         return state

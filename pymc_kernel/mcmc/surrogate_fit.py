@@ -169,7 +169,7 @@ def refined_shape(shape, learned: Learned) -> tuple[np.ndarray, np.ndarray]:
         return shape
     # With P = -quadratic and J the reversal of rows, J P J = L L', so that P^-1 = F F' for the lower F = J L^-T J.
     factor = np.ascontiguousarray(np.linalg.inv(inverse).T[::-1, ::-1])
-    return expansion.centre + factor @ (factor.T @ expansion.linear), factor
+    return expansion.center + factor @ (factor.T @ expansion.linear), factor
 
 
 @one_blas_thread
@@ -204,7 +204,7 @@ def tuned(
 
 @one_blas_thread
 def refit(rng: np.random.Generator, states: Sequence, config) -> Fit | None:
-    """Return a surrogate learnt from what the chains have evaluated and visited, or None where that fails.
+    """Return a surrogate learned from what the chains have evaluated and visited, or None where that fails.
 
     Parameters
     ----------

@@ -71,7 +71,7 @@ def _definite(covariance):
 
 
 class Regression:
-    """Whitened points with centred values: marginal likelihood, weights and residuals for given hyperparameters."""
+    """Whitened points with centered values: marginal likelihood, weights and residuals for given hyperparameters."""
 
     def __init__(self, whitened, values, depth, kernel):
         self.whitened = whitened

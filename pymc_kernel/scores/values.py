@@ -77,14 +77,14 @@ class Values:
     Parameters
     ----------
     kernel : RadialKernel
-        Its profile; the length scale is learnt.
+        Its profile; the length scale is learned.
     max_values : int
         How many values at most the surrogate is fitted to, a random part where there are more.
     max_points : int
         How many of their points at most carry it. They are chosen greedily, where those before leave most of the
         prior variance, and far fewer will do for a smooth density. O(values x points^2), memory O(values x points).
     learn_points : int
-        How many of them the hyperparameters are learnt from, O(n^3) for each of some dozens of steps.
+        How many of them the hyperparameters are learned from, O(n^3) for each of some dozens of steps.
     window : float, optional
         Points further below the maximum are left out, but for the best 20 + 5 d; 4 d + 10 by default.
     max_iterations : int
@@ -123,7 +123,7 @@ class Values:
         search=True,
         noisy=True,
     ) -> FittedValues:
-        """Return the surrogate learnt from log-density values.
+        """Return the surrogate learned from log-density values.
 
         Parameters
         ----------
@@ -150,7 +150,7 @@ class Values:
         n, d = points.shape
         if values.shape != (n,):
             raise ValueError(f"values must have shape ({n},), one per point, got {values.shape}.")
-        # With more coefficients than the hyperparameters are learnt from, a quadratic is fitted by itself.
+        # With more coefficients than the hyperparameters are learned from, a quadratic is fitted by itself.
         needs_trend = not noisy and _num_coefficients(d) > self.learn_points
         fewest_for_trend = _num_coefficients(d) + 2 * d
         points, values = self._usable(points, values, fewest_for_trend if needs_trend else _LEAST_POINTS + 5 * d)
@@ -188,7 +188,7 @@ class Values:
             points[pivots[kept]],
             coefficients,
             transform=hyper.inverse_length_scale[:, None] * inverse,
-            centre=mean,
+            center=mean,
             linear=inverse.T @ linear,
             quadratic=inverse.T @ quadratic @ inverse,
         )
@@ -224,15 +224,15 @@ def _num_coefficients(num_dims: int) -> int:
 def _quadratic_trend(whitened, values) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return a least-squares quadratic, up to a constant: at the points (n,), its slope (d,) and curvature (d, d).
 
-    In many dimensions the values that the hyperparameters are learnt from are too few to tell a quadratic from
+    In many dimensions the values that the hyperparameters are learned from are too few to tell a quadratic from
     anything else. With more values than coefficients in all, there is no need to guess: the trend of a Gaussian is
     exact, and the kernels are left with what departs from it. O(n c^2) for c coefficients.
     """
     d = whitened.shape[1]
     rows, columns = np.triu_indices(d)
     design = np.hstack([np.ones((values.size, 1)), whitened, whitened[:, rows] * whitened[:, columns]])
-    centre = values.mean()
-    coefficients = lstsq(design, values - centre, cond=1e-10, lapack_driver="gelsy", check_finite=False)[0]
+    center = values.mean()
+    coefficients = lstsq(design, values - center, cond=1e-10, lapack_driver="gelsy", check_finite=False)[0]
     curvature = np.zeros((d, d))
     curvature[rows, columns] = coefficients[d + 1 :]
     return design @ coefficients, coefficients[1 : d + 1], curvature + curvature.T
@@ -240,6 +240,6 @@ def _quadratic_trend(whitened, values) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 def _whitening(points: np.ndarray) -> np.ndarray:
     if (points == points[0]).all():
-        raise ValueError("the points all coincide, so that nothing can be learnt between them.")
+        raise ValueError("the points all coincide, so that nothing can be learned between them.")
     covariance = np.atleast_2d(np.cov(points.T))
     return np.linalg.cholesky(covariance + np.diag(ridge_of(covariance, 1e-10)))

@@ -14,7 +14,7 @@ __all__ = [
     "effective_share",
     "log_mean_exp",
     "next_temperature",
-    "normalised",
+    "normalized",
     "resample",
 ]
 
@@ -54,7 +54,7 @@ def log_mean_exp(log_values: np.ndarray) -> float:
     return float(largest + math.log(np.exp(log_values - largest).mean()))
 
 
-def normalised(log_weights: np.ndarray) -> np.ndarray:
+def normalized(log_weights: np.ndarray) -> np.ndarray:
     """Return weights that sum to one, shape as given.
 
     Raises
@@ -90,7 +90,7 @@ def conditional_effective_share(weights: np.ndarray, log_increments: np.ndarray)
     Parameters
     ----------
     weights : ndarray (n,)
-        Normalised, before.
+        Normalized, before.
     log_increments : ndarray (n,)
         Logs of w.
     """
@@ -118,7 +118,7 @@ def next_temperature(
     log_likelihood : ndarray (n,)
         Of particles at ``inverse_temperature``; -inf says zero.
     weights : ndarray (n,), optional
-        Normalised; equal by default.
+        Normalized; equal by default.
 
     Raises
     ------

@@ -19,7 +19,7 @@ from pymc_kernel.stein.draws import (
     autocorrelation,
     checked_weights,
     choose_thinning,
-    standardise,
+    standardize,
     thin_chains,
 )
 
@@ -40,7 +40,7 @@ class KSDTest:
     Attributes
     ----------
     ksd : float
-        The discrepancy (the root of the V-statistic), in standardised coordinates.
+        The discrepancy (the root of the V-statistic), in standardized coordinates.
     p_value : float
         (1 + replicates at least as large) / (1 + replicates), or from the Gamma approximation.
     null : ndarray (replicates,)
@@ -196,14 +196,14 @@ def choose_flip_probability(draws: np.ndarray, lengths: tuple[int, ...]) -> floa
 
 
 def prepare_chains(draws, scores, thin, flip_probability, how):
-    """Return thinned and standardised chains, the thinning, and the flip probability; arguments as in the test."""
+    """Return thinned and standardized chains, the thinning, and the flip probability; arguments as in the test."""
     chains = as_chains(draws, scores)
     if thin == "auto":
         thin = choose_thinning(chains.draws, chains.lengths)
     chains = thin_chains(chains, int(thin))
     if flip_probability == "auto":
         flip_probability = choose_flip_probability(chains.draws, chains.lengths)
-    draws, scores = standardise(chains.draws, chains.scores, how)
+    draws, scores = standardize(chains.draws, chains.scores, how)
     return chains._replace(draws=draws, scores=scores), int(thin), float(flip_probability)
 
 
@@ -229,7 +229,7 @@ def ksd_test(
     draws, scores : array_like (n, d) or (chain, draw, d)
         Chains are in their own rows; the draws of each in their order.
     kernel : radial kernel of ``pymc_kernel.kernels``, optional
-        In standardised coordinates. By default the inverse multiquadric with length scale one.
+        In standardized coordinates. By default the inverse multiquadric with length scale one.
     num_replicates : int
         Of the wild bootstrap; the p-value is a multiple of one over one more.
     thin : int or "auto"
@@ -241,7 +241,7 @@ def ksd_test(
     coordinates : bool
         Whether each coordinate is tested by itself as well; costs d times the bootstrap.
     how : {"straighten", "whiten", "scale", "none"}
-        Coordinates, see :func:`standardise`.
+        Coordinates, see :func:`standardize`.
     weights : array_like (n,) or (chain, draw), optional
         Where the scores are those of another density q than that of the target p: q / p at the draws, up to a
         constant. Then the draws are tested against p whatever q is, but the further off it is, the less is seen.

@@ -61,9 +61,9 @@ def test_discrepancies(case, statistic):
 
 
 @given(cases())
-def test_standardisation(case):
+def test_standardization(case):
     draws, scores, _, how = case
-    kept(lambda: stein.standardise(np.asarray(draws, float), np.asarray(scores, float), how), NAMES)
+    kept(lambda: stein.standardize(np.asarray(draws, float), np.asarray(scores, float), how), NAMES)
 
 
 @given(cases(9), st.integers(0, 4))

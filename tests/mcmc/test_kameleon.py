@@ -55,7 +55,7 @@ def test_linear_kernel_is_adaptive_metropolis(rng):
     for x in rng.normal(size=(3, 3)):
         expected = 0.04 * np.eye(3) + 4 * fit.normalizer * (0.5 * fit.unit) ** 2 * sample
         np.testing.assert_allclose(local_proposal.proposal_covariance(x, fit, config, 0.5), expected, rtol=1e-10)
-    # Normaliser and unit give it the trace of the sample's own covariance: a global walk with the usual scale.
+    # Normalizer and unit give it the trace of the sample's own covariance: a global walk with the usual scale.
     size = 4 * fit.normalizer * fit.unit**2 * np.trace(sample)
     np.testing.assert_allclose(size, np.trace(np.cov(points.T, bias=True)), rtol=1e-10)
     # A constant covariance makes the proposal symmetric.
@@ -110,9 +110,9 @@ def test_far_away_the_walk_is_isotropic(rng):
 def moved(rng, target, step, num_points, num_steps=10):
     """Draw exactly from the target, move by a frozen transition, return the positions."""
     config = ka.Config(subsample_size=50, isotropic_share=0.1, kernel=K.Gaussian(0.5))
-    learnt_from = target.sample(rng, 50)
-    factor = np.diag(learnt_from.std(axis=0))
-    fit = local_proposal.fit(learnt_from, learnt_from.mean(axis=0), factor, config, rng)
+    learned_from = target.sample(rng, 50)
+    factor = np.diag(learned_from.std(axis=0))
+    fit = local_proposal.fit(learned_from, learned_from.mean(axis=0), factor, config, rng)
     points = target.sample(rng, num_points)
     for i, x in enumerate(points):
         state = ka.with_fit(ka.init(x, target.log_density(x), config), fit)
@@ -210,7 +210,7 @@ def test_history_memory_does_not_grow(rng):
     assert state.history.buffer.shape == (200, 2)
 
 
-def test_a_chain_that_never_moved_is_not_learnt_from(rng):
+def test_a_chain_that_never_moved_is_not_learned_from(rng):
     config = ka.Config(subsample_size=10)
     state = ka.init(np.zeros(2), 0.0, config)
     for _ in range(300):
@@ -253,7 +253,7 @@ def test_repeated_positions_do_not_hide_the_length_scale(rng):
         assert 0.1 < 1 / fit.inverse_length_scale[0] < 10
 
 
-def test_places_on_a_line_are_learnt_from(rng):
+def test_places_on_a_line_are_learned_from(rng):
     """Their covariance is singular, so that the walk's shape whitens them: nothing may hang on a factor that fails."""
     config = ka.Config(subsample_size=50, noisy=True)
     state = ka.init(np.zeros(2), 0.0, config)
@@ -264,7 +264,7 @@ def test_places_on_a_line_are_learnt_from(rng):
     np.testing.assert_array_equal(state.fit.factor, state.walk.factor)
 
 
-def test_a_refresh_that_fails_keeps_what_was_learnt(rng, monkeypatch):
+def test_a_refresh_that_fails_keeps_what_was_learned(rng, monkeypatch):
     config = ka.Config(subsample_size=50)
     state, *_ = run(rng, correlated_gaussian(num_dims=2), config, 500, 0)
 
@@ -380,7 +380,7 @@ def test_chains_and_particles_have_one_bound(start, bound, rng):
     moves = Kameleon(config, learning_rate=1.0)
     positions = rng.normal(size=(60, 2))
     particles = Evaluated(positions, np.zeros(60), np.zeros(60))
-    learnt = moves.fit(rng, particles, particles, 1.0, None)
+    learned = moves.fit(rng, particles, particles, 1.0, None)
     for _ in range(8):
-        learnt = moves.adapt(learnt, moves.propose(rng, positions, learnt), np.ones(60))
-    assert moves.scale_of(learnt) == pytest.approx(bound)
+        learned = moves.adapt(learned, moves.propose(rng, positions, learned), np.ones(60))
+    assert moves.scale_of(learned) == pytest.approx(bound)

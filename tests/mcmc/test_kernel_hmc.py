@@ -34,7 +34,7 @@ def surrogate_share(state):
 
 
 def misled(rng, estimator):
-    """A state whose surrogate was learnt from another distribution: wrong place, wrong scale, no bend."""
+    """A state whose surrogate was learned from another distribution: wrong place, wrong scale, no bend."""
     config = kh.Config(estimator)
     state = kh.init(np.zeros(2), 0.0, config)
     points = rng.normal(size=(80, 2)) * [6.0, 4.0] + [2.0, 1.0]
@@ -191,8 +191,8 @@ def test_a_survey_evaluates_and_never_moves(rng):
     assert not info.accepted
     assert later.position is state.position
     assert len(later.survey) == len(places) - 1
-    learnt = kh.learn_from(later, info, config)
-    np.testing.assert_array_equal(learnt.evaluated.buffer[learnt.evaluated.count - 1], [*places[0], 1e6])
+    learned = kh.learn_from(later, info, config)
+    np.testing.assert_array_equal(learned.evaluated.buffer[learned.evaluated.count - 1], [*places[0], 1e6])
 
 
 def test_surrogate_moves_are_nearly_independent_draws_on_a_banana(rng):
@@ -266,7 +266,7 @@ def test_a_start_far_out(rng):
     assert state.fit is not None
 
 
-def test_the_way_in_does_not_spoil_what_is_learnt(rng):
+def test_the_way_in_does_not_spoil_what_is_learned(rng):
     """A regression with flat priors from zero, fifty standard deviations off: means, spreads and quantiles."""
     target = linear_regression(8)
     draws, _, _ = run(rng, target.log_density, np.zeros(8), tune=900, draws=2000)

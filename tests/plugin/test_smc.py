@@ -168,7 +168,7 @@ def test_parts_of_the_density_are_those_of_the_model(make, rng):
             point[v.name] = x[start : start + size].reshape(v.type.shape)
             start += size
         assert a + b == pytest.approx(float(whole(point)), rel=1e-9)
-    assert density.is_vectorised or make is black_box_model
+    assert density.is_vectorized or make is black_box_model
 
 
 def test_batches_do_not_change_the_values(rng):

@@ -13,7 +13,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_kernel.likelihood_free import TooManyFailures, choose_bandwidth, explore, simulate_repeatedly
 from pymc_kernel.plugin.model.priors import with_finite_columns
 
-__all__ = ["learnt_bandwidth"]
+__all__ = ["learned_bandwidth"]
 
 _QUICK = "FAST_COMPILE"
 _LEAST_PILOT = 200  # simulations; fewer tell nothing of the place of a posterior
@@ -24,8 +24,8 @@ _LEAST_CENTRES = 5  # positions with replicates
 _OF_REPLICATES = 0.4  # share of the pilot simulations
 
 
-def learnt_bandwidth(function, params, shape, target, num_pilot, log_variance, random_seed):
-    """Return the factor of a bandwidth learnt near the posterior, and where chains may begin: name -> (n, ...).
+def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, random_seed):
+    """Return the factor of a bandwidth learned near the posterior, and where chains may begin: name -> (n, ...).
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def learnt_bandwidth(function, params, shape, target, num_pilot, log_variance, r
         raise ValueError(f"{error} of {name!r}: give epsilon, or repair the simulator.") from error
     found = choose_bandwidth(pilot, target, count, log_variance)
     _warn_of_bandwidth(name, found, count)
-    return found.factor, parameters.by_name(pilot.centres)
+    return found.factor, parameters.by_name(pilot.centers)
 
 
 def _warn_of_bandwidth(name, found, count):

@@ -81,7 +81,7 @@ class SimulatedLikelihood:
         """Return the summary of the data, worked out where they are others than last time."""
         data, summary = self._observed
         if data is None or not np.array_equal(data, observed):
-            summary = self.summarised(observed)
+            summary = self.summarized(observed)
             self._observed = observed.copy(), summary
         return summary
 
@@ -100,7 +100,7 @@ class SimulatedLikelihood:
             return np.asarray(self.simulator(rng, *params, (1, *shape)), dtype=float)[0]
         return np.asarray(self.simulator(rng, *params, shape), dtype=float)
 
-    def summarised(self, data) -> np.ndarray:
+    def summarized(self, data) -> np.ndarray:
         """Return the summary of a data set, the data themselves without one."""
         return np.asarray(data if self.summary is None else self.summary(data), dtype=float)
 

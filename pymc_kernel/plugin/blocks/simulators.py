@@ -24,7 +24,7 @@ from pymc_kernel.likelihood_free import (
 )
 from pymc_kernel.linalg import definite_cholesky
 from pymc_kernel.plugin.blocks.likelihoods import EstimatedLikelihood
-from pymc_kernel.plugin.blocks.pilot import learnt_bandwidth
+from pymc_kernel.plugin.blocks.pilot import learned_bandwidth
 from pymc_kernel.plugin.blocks.simulated import SimulatedLikelihood
 
 __all__ = ["KernelABC", "MMDLikelihood", "SyntheticLikelihood"]
@@ -89,7 +89,7 @@ def KernelABC(
     observed : array_like
     epsilon : float or array_like (q,) or (q, q), optional
         Standard deviation of the kernel in units of the summaries, one for all or one each; or a covariance matrix. By
-        default it is learnt from pilot simulations near the posterior; see Notes.
+        default it is learned from pilot simulations near the posterior; see Notes.
     summary : callable, optional
         Data set -> vector; the data, flattened, by default.
     num_simulations : int
@@ -140,9 +140,9 @@ def KernelABC(
     ...     y = pk.KernelABC("y", simulator, rate, observed=np.ones(20), summary=np.mean, epsilon=0.05)
     """
     function = SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures, vectorized)
-    target = np.ravel(function.summarised(_values(observed)))
+    target = np.ravel(function.summarized(_values(observed)))
     if epsilon is None:
-        factor, starts = learnt_bandwidth(
+        factor, starts = learned_bandwidth(
             function, params, _values(observed).shape, target, num_pilot, log_variance, random_seed
         )
     else:
@@ -222,7 +222,7 @@ def SyntheticLikelihood(
         raise ValueError(f"shrinkage of {name!r} must be in [0, 1), got {shrinkage!r}.")
     if unbiased and shrinkage > 0.0:
         raise ValueError(f"{name!r}: the unbiased estimate cannot be shrunk; set unbiased=False.")
-    width = np.ravel(function.summarised(_values(observed))).size
+    width = np.ravel(function.summarized(_values(observed))).size
     if num_simulations <= width + 3 and shrinkage == 0.0:
         raise ValueError(
             f"{name!r} has {width} summaries and needs more than {width + 3} simulations, got {num_simulations}; or "

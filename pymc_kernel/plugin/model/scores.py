@@ -26,7 +26,7 @@ def compile_scores(model: pm.Model):
     """Return a function from draws of all value variables, a list of (n, ...), to scores (n, d).
 
     The scores are those of the continuous value variables, one after the other; ``d`` counts these alone. One call
-    evaluates 512 draws at a time in one vectorised graph.
+    evaluates 512 draws at a time in one vectorized graph.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def compile_scores(model: pm.Model):
 
     Notes
     -----
-    Vectorised over draws, PyTensor's own interpreter is as fast as compiled code, which takes ten times longer to
+    Vectorized over draws, PyTensor's own interpreter is as fast as compiled code, which takes ten times longer to
     compile than all else here; so nothing is compiled. Its quick mode leaves the numerically stable forms of some
     functions out: should a score not be finite, all is evaluated again with them, some ten times slower.
     """

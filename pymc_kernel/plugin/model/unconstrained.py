@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 QUICK = "FAST_COMPILE"  # mode of graphs that are called a few times, on many draws at once
-DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorised graph
+DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorized graph
 
 
 def split_positions(model: pm.Model, positions: np.ndarray) -> list[np.ndarray]:

@@ -158,7 +158,7 @@ def _curves(whole, coords, transform: ElementwiseTransform | None, settings):
             heights, at = one.heights(places[:, one.column], settings.probability), there[:, one.column]
             mapped = np.vstack([at, heights]) if transform is None else _mapped(places[:, one.column], heights, at, own)
             curves[i] = mapped
-    return _labelled(curves, numbers, "curve", "point"), _labelled(kept, numbers, "kept")
+    return _labeled(curves, numbers, "curve", "point"), _labeled(kept, numbers, "kept")
 
 
 def _mapped(places, heights, there, draws):
@@ -175,7 +175,7 @@ def _mapped(places, heights, there, draws):
     return np.vstack([0.5 * (edges[1:] + edges[:-1]), averages])
 
 
-def _labelled(values, like, *further):
+def _labeled(values, like, *further):
     """Return values (like.size, ...) as a DataArray with the dimensions of ``like`` and further ones."""
     return xr.DataArray(values.reshape(*like.shape, *values.shape[1:]), like.coords, [*like.dims, *further])
 

@@ -49,7 +49,7 @@ def ksd(
     ----------
     {arguments}
     kernel : radial kernel of ``pymc_kernel.kernels``, optional
-        In standardised coordinates; the inverse multiquadric by default.
+        In standardized coordinates; the inverse multiquadric by default.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def ksd(
     """
     part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     parts = stein.ksd_shares(part.draws, part.scores, kernel, weights=part.weights)
-    out = part.labelled(parts)
+    out = part.labeled(parts)
     out.attrs["ksd"] = float(np.sqrt(parts.sum()))
     out.attrs |= {} if part.learned is None else part.learned.attributes()
     return out
@@ -88,7 +88,7 @@ def ksd_test(
     ----------
     {arguments}
     kernel : radial kernel of ``pymc_kernel.kernels``, optional
-        In standardised coordinates; the inverse multiquadric by default.
+        In standardized coordinates; the inverse multiquadric by default.
     num_replicates : int
         Of the wild bootstrap.
     thin : int or "auto"
@@ -153,13 +153,13 @@ def _test(part, kernel, num_replicates, thin, flip_probability, max_draws, rando
             if (plain.p_value < _LEVEL) != (test.p_value < _LEVEL):
                 unjudged = "what its error makes of the test is more than the test tells of the draws"
         test = replace(test, thin=part.every * test.thin)
-    shares = part.labelled(test.shares)
-    p_values = part.labelled(test.share_p_values)
+    shares = part.labeled(test.shares)
+    p_values = part.labeled(test.share_p_values)
     for name, columns in part.positions.items():
         if not isinstance(columns, xr.DataArray):
             p_values[name] = min(1.0, len(columns) * test.share_p_values[columns].min())
     p_values = p_values * np.nan if unjudged else p_values
-    null = part.labelled(test.share_null**2, "replicate")
+    null = part.labeled(test.share_null**2, "replicate")
     return KSDReport(test, shares, p_values, null, tuple(part.conditional_on), part.learned, unjudged)
 
 

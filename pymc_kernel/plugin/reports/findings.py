@@ -106,11 +106,11 @@ def separated(part) -> list[str]:
     flags = np.array([_has_valley(column) for column in flat.T])
     names = []
     for name, columns in part.positions.items():
-        labelled = flags[columns.values if isinstance(columns, xr.DataArray) else columns]
-        if labelled.ndim == 0 or not isinstance(columns, xr.DataArray):
-            names += [name] if labelled.any() else []
+        labeled = flags[columns.values if isinstance(columns, xr.DataArray) else columns]
+        if labeled.ndim == 0 or not isinstance(columns, xr.DataArray):
+            names += [name] if labeled.any() else []
         else:
-            names += [f"{name}[{', '.join(map(str, i))}]" for i in np.argwhere(labelled)]
+            names += [f"{name}[{', '.join(map(str, i))}]" for i in np.argwhere(labeled)]
     return names
 
 

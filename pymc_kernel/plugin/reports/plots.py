@@ -30,7 +30,7 @@ def plot_score(
     num_arrows: int = 18,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a learnt log density and its score over draws, two coordinates of the unconstrained space at a time.
+    """Draw a learned log density and its score over draws, two coordinates of the unconstrained space at a time.
 
     Parameters
     ----------

@@ -173,7 +173,7 @@ def plot_ksd_evolution(
 
     Notes
     -----
-    All sizes are standardised alike, by the mean and covariance of all draws. The band and its median are those of the
+    All sizes are standardized alike, by the mean and covariance of all draws. The band and its median are those of the
     middle chain: a chain that is somewhere else would bring its own, wider band.
     """
     sizes, own, null = _evolution(
@@ -213,7 +213,7 @@ def _evolution(part, num_sizes, num_replicates, max_draws, seed):
     thin = choose_thinning(chains.draws, chains.lengths)
     if max_draws is not None:
         thin = max(thin, -(-min(chains.lengths) // max_draws))
-    draws, scores = stein.standardise(chains.draws, chains.scores)
+    draws, scores = stein.standardize(chains.draws, chains.scores)
     chains = thin_chains(chains._replace(draws=draws, scores=scores), thin)
     weights = None if part.weights is None else part.weights[:, ::thin].ravel()
     length = min(chains.lengths)

@@ -40,7 +40,7 @@ def stein_thin(
 ) -> xr.DataTree:
     """Return a DataTree with the few draws that together fit the model's posterior best.
 
-    Greedy minimisation of the kernel Stein discrepancy: burn-in is left out, repetition and bias are corrected for.
+    Greedy minimization of the kernel Stein discrepancy: burn-in is left out, repetition and bias are corrected for.
 
     Parameters
     ----------

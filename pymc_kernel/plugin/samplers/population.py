@@ -21,7 +21,7 @@ from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_posi
 from pymc_kernel.plugin.weights import pareto_shape
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
-from pymc_kernel.smc.weights import log_mean_exp, normalised, resample
+from pymc_kernel.smc.weights import log_mean_exp, normalized, resample
 
 __all__ = ["sample_pmc"]
 
@@ -45,7 +45,7 @@ def sample_pmc(
 ) -> xr.DataTree:
     """Return posterior draws by population Monte Carlo: weighted ones, equally weighted ones, and the evidence.
 
-    Every iteration draws around the particles of the last, with a drift along a score that is learnt from all draws so
+    Every iteration draws around the particles of the last, with a drift along a score that is learned from all draws so
     far, and weights what it drew (kernel gradient importance sampling, KGRIS; Strathmann 2018, section 5.2.2). There is
     no chain that has to mix and no gradient of the model; noisy likelihoods are welcome.
 
@@ -57,11 +57,11 @@ def sample_pmc(
     chains : int
         Independent repetitions, one after the other: the spread of their evidence shows the error.
     drift : {"kernel", "gradient", "none"}
-        Along the learnt score, along the model's own (GRIS), or none: adaptive population Monte Carlo.
+        Along the learned score, along the model's own (GRIS), or none: adaptive population Monte Carlo.
     drift_size : float
         In (0, 1).
     estimator : pymc_kernel.scores.Finite, optional
-        Of the learnt score.
+        Of the learned score.
     weights : {"mixture", "own"}
         Weigh a draw by the mixture over all particles, O(draws^2 d) an iteration and steadier, or by its own particle.
     start : ndarray (draws, d), optional
@@ -76,7 +76,7 @@ def sample_pmc(
     -------
     DataTree
         ``posterior``: ``draws`` equally weighted draws a chain, resampled. ``weighted_posterior``: all draws with
-        ``log_weight``, normalised. ``pmc_stats``: effective share, evidence and drift of each iteration, and for each
+        ``log_weight``, normalized. ``pmc_stats``: effective share, evidence and drift of each iteration, and for each
         chain ``log_evidence``, ``ess`` and the Pareto shape ``pareto_k`` of the weights. ``observed_data`` and
         ``constant_data``.
 
@@ -94,7 +94,7 @@ def sample_pmc(
 
     Notes
     -----
-    The evidence is that of the last half of the iterations, whose proposals have been learnt. An interrupt ends with
+    The evidence is that of the last half of the iterations, whose proposals have been learned. An interrupt ends with
     what is there.
 
     Examples
@@ -136,7 +136,7 @@ def _model_scores(model):
     except NoGradientError as error:
         raise NoGradientError(
             'drift="gradient" follows the gradient of the model, and this model has no gradient that can be computed: '
-            'take drift="kernel", whose score is learnt from the draws.'
+            'take drift="kernel", whose score is learned from the draws.'
         ) from error
     return lambda positions: scores(split_positions(model, positions))
 
@@ -167,7 +167,7 @@ def _one_chain(model, density, config, draws, iterations, start, rng, progress, 
         for _ in range(iterations):
             state, info = population.step(rng, state, lambda x: sum(density(x)), config)
             if not history:
-                # The first particles belong to no learnt proposal; with a given start they have no true weight at all.
+                # The first particles belong to no learned proposal; with a given start they have no true weight at all.
                 state = population.forget(rng, state, draws, config)
             history.append(info)
             progress.update(task, advance=1, description=f"ESS {100 * info.effective_share:.0f} %")
@@ -184,7 +184,7 @@ def _tree(model, results, draws):
     drawn = constrained_draws(model, np.concatenate([state.positions[-kept:] for state, _, _ in results]))
     for c, (state, _, rng) in enumerate(results):
         log_weights = state.log_weights[-kept:]
-        shares = normalised(log_weights)
+        shares = normalized(log_weights)
         values = {name: v[c * kept : (c + 1) * kept] for name, v in drawn.items()}
         with np.errstate(divide="ignore"):
             weighted.append(values | {"log_weight": np.log(shares)})

@@ -84,7 +84,7 @@ class TransitionStep(ArrayStepShared):
         if empty:
             raise ValueError(f"{type(self).__name__} got variables without entries: {', '.join(empty)}.")
         self.tried = None  # by ``sample_khmc``: Places of its search for a start
-        self.learnt = None  # by ``sample_khmc``: a state of a transition with whose adaptation every chain starts
+        self.learned = None  # by ``sample_khmc``: a state of a transition with whose adaptation every chain starts
         self.prior = prior_draws(model, value_vars, initial_point)
         config = replace(config, noisy=bool(self.density.estimated))
         if self.prior is not None and config.learns_covariance and config.covariance is None:
@@ -118,7 +118,7 @@ class TransitionStep(ArrayStepShared):
         self.density.seed(self.rng)
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Start a chain afresh: nothing learnt from another one, noise drawn from this chain's generator."""
+        """Start a chain afresh: nothing learned from another one, noise drawn from this chain's generator."""
         super().setup_chain(rng, tune, draws)
         self._start(int(tune), int(draws))
         self.tune = tune > 0
@@ -248,8 +248,8 @@ class TransitionStep(ArrayStepShared):
         return self.prior.choose(self.density, rng, budget)
 
     def _begin(self, position, log_density):
-        if self.learnt is not None:
-            return self._transition_module.relocate(self.learnt, position, log_density)
+        if self.learned is not None:
+            return self._transition_module.relocate(self.learned, position, log_density)
         return self._transition_module.init(position, log_density, self.config)
 
     def _adapt(self, state, info):
@@ -282,7 +282,7 @@ class TransitionStep(ArrayStepShared):
         return self.draw == self.num_tune + self.num_draws
 
     def _untaught(self, state) -> str:
-        """Return what to say of a chain that has not learnt what it is for, or nothing."""
+        """Return what to say of a chain that has not learned what it is for, or nothing."""
         return ""
 
     def _missed(self) -> str:
@@ -322,7 +322,7 @@ def _continuous(model) -> list:
 
 
 class RandomWalkStep(TransitionStep):
-    """What steps share whose one scale is learnt from the acceptance rate."""
+    """What steps share whose one scale is learned from the acceptance rate."""
 
     def _begin(self, position, log_density):
         return self._settled_unless_learning(super()._begin(position, log_density))

@@ -17,8 +17,8 @@ from pymc_kernel.plugin.model.priors import prior_density
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,
     check_whole,
-    learnt_from,
-    learnt_groups,
+    learned_from,
+    learned_groups,
     simulated_again,
     simulated_from_prior,
     simulated_pairs,
@@ -55,7 +55,7 @@ def sample_kbr(
     """Draw from the posterior of a model by kernel Bayes' rule, from simulations of prior and data alone.
 
     The likelihood is never evaluated: the model, or ``simulations``, is asked for draws of the parameters and of the
-    observed variables, and the posterior for the data is learnt from them. Observed variables may be any that PyMC can
+    observed variables, and the posterior for the data is learned from them. Observed variables may be any that PyMC can
     draw, ``pm.Simulator`` included.
 
     Parameters
@@ -147,7 +147,7 @@ def sample_kbr(
     check_whole(draws=draws, chains=chains, num_simulations=num_simulations, rounds=rounds)
     rule = KernelBayesRule(scales=_SCALES) if rule is None else _checked_rule(rule)
     rng = np.random.default_rng(random_seed)
-    latent, seen, observed, simulations = learnt_from(
+    latent, seen, observed, simulations = learned_from(
         simulations, num_simulations, summary, model, "sample_kbr", rng, executor, progressbar
     )
     numbers, proposals, weights = [len(latent)], [], None
@@ -172,7 +172,7 @@ def sample_kbr(
         fitted = _fitted(rule, latent, seen, weights, rng)
         near = posterior_near(fitted, observed, rng)
     replicates = near.replicates(rng, max(chains, NUM_REPLICATES))
-    groups = learnt_groups(model, _draws(near, replicates, chains, draws, rng), (chains, draws), simulations)
+    groups = learned_groups(model, _draws(near, replicates, chains, draws, rng), (chains, draws), simulations)
     groups["kernel_weights"] = _kernel_weights(fitted, observed)
     groups["sample_stats"] = _stats(near, replicates, fitted, observed, rounds, rng)
     tree = xr.DataTree.from_dict(groups)

@@ -16,7 +16,7 @@ from pymc_kernel.embeddings.local_check import local_errors, misfit, moves_from
 from pymc_kernel.likelihood_free.held_out import Answer, HeldOutAnswers, Plan, answer, held_out_answers, preferred
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.simulation.pairs import Summary, check_whole, learnt_from, learnt_groups, warn_of_failed_pairs
+from pymc_kernel.plugin.simulation.pairs import Summary, check_whole, learned_from, learned_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.simulation.trust import findings, typicality, warn_of_findings
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 
@@ -114,7 +114,7 @@ def sample_abc(
         raise ValueError(f"quantile must be in (0, 1], got {quantile!r}.")
     check_whole(draws=draws, chains=chains, num_simulations=num_simulations)
     rng = np.random.default_rng(random_seed)
-    latent, seen, observed, simulations = learnt_from(
+    latent, seen, observed, simulations = learned_from(
         simulations, num_simulations, summary, model, "sample_abc", rng, executor, progressbar
     )
     is_whole = np.isfinite(seen).all(axis=1) & np.isfinite(latent).all(axis=1)
@@ -127,7 +127,7 @@ def sample_abc(
     scaled, place = seen / spread, observed / spread
     found = _answered(latent, scaled, place, _plans(quantile, adjust, *scaled.shape), max(NUM_REPLICATES, chains), rng)
     told = _stats(latent, seen, observed, found, rng)
-    groups = learnt_groups(model, *_draws(found, chains, draws, rng), simulations)
+    groups = learned_groups(model, *_draws(found, chains, draws, rng), simulations)
     groups["sample_stats"] = xr.Dataset(
         {"accept": len(found.posterior.index) / total, "num_simulations": total, statistics.NUM_FAILED: failed, **told}
     )
