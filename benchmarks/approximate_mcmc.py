@@ -124,7 +124,7 @@ def fit_row(name, run, model):
     """Return the row of a fit."""
     report = pk.ksd_test(run, model=model)
     low, high = report.test.null_quantiles
-    shares = report.table()["ksd"]
+    shares = report.table()["ksd_share"]
     worst = f"{shares.idxmax()} ({shares.max():.2f})"
     return [name, f"{report.ksd:.3f}", f"{low:.3f} to {high:.3f}", f"{report.p_value:.3f}", worst]
 

@@ -1,6 +1,6 @@
 """Posterior means of a Gaussian joint distribution from samples alone.
 
-Pairs (x, z) from a normal distribution in 2 d dimensions, a prior that is half as wide as the pairs', n = 200 of each, and
+Pairs (x, z) from a normal distribution in 2 d dimensions, a prior half as wide as the pairs', n = 200 of each, and
 posterior means at 1,000 observations (Fukumizu, Song and Gretton 2013, section 5.1; Xu et al. 2022, section 6.1). The
 two papers differ in the covariance, and so in how much an observation says: V = A'A / (2 d) + 2 I has little signal,
 V = A'A + 2 I has much.

@@ -22,7 +22,7 @@ TUNE, DRAW, CHAINS = 2000, 4000, 4
 SAMPLERS = {
     "adaptive Metropolis": am.Config(),
     "kernel HMC, values": kh.Config(),
-    "kernel HMC, lite": kh.Config(Lite(max_points=500)),
+    "kernel HMC, lite": kh.Config(Lite(num_basis=500)),
 }
 TARGETS = {  # name: maker and its arguments
     **{f"Gaussian, condition 1000, {d}-d": (T.correlated_gaussian, d) for d in (2, 5, 10, 20, 50)},

@@ -21,12 +21,12 @@ METHODS = {
     "full": lambda k, r: S.Full(k, regularization=r, base="uniform"),
     "Nystroem, m = 167": lambda k, r: S.Nystrom(k, regularization=r, num_basis=167, base="uniform"),
     "Nystroem, m = 42": lambda k, r: S.Nystrom(k, regularization=r, num_basis=42, base="uniform"),
-    "lite, m = 167": lambda k, r: S.Lite(k, regularization=r, penalty="rkhs", max_points=167, base="uniform"),
-    "lite, m = 42": lambda k, r: S.Lite(k, regularization=r, penalty="rkhs", max_points=42, base="uniform"),
+    "lite, m = 167": lambda k, r: S.Lite(k, regularization=r, penalty="rkhs", num_basis=167, base="uniform"),
+    "lite, m = 42": lambda k, r: S.Lite(k, regularization=r, penalty="rkhs", num_basis=42, base="uniform"),
 }
 NUM_SCALES = 4
 SCALES = {"ring": (0.05, 0.1, 0.2, 0.4), "grid": (0.3, 0.6, 1.0, 1.8)}  # in units of the median distance
-REGULARISATIONS = tuple(10.0 ** (k / 2) for k in range(-12, 3))
+REGULARIZATIONS = tuple(10.0 ** (k / 2) for k in range(-12, 3))
 
 
 def error(fitted, target, test):
@@ -49,7 +49,7 @@ def climbed(start, trial):
         here = best
         near = [(here[0] + i, here[1] + j) for i, j in ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))]
         for i, j in near:
-            if 0 <= j < len(REGULARISATIONS) and 0 <= i < NUM_SCALES and (i, j) not in found:
+            if 0 <= j < len(REGULARIZATIONS) and 0 <= i < NUM_SCALES and (i, j) not in found:
                 found[i, j] = trial(i, j)
         best = min(found, key=lambda place: found[place][0])
     return found[best][0], float(np.mean([seconds for _, seconds in found.values()]))
@@ -63,11 +63,11 @@ def one_run(name, d, seed):
     distance = median_distance(points, rng)
 
     def trial(method, i, j):
-        return tried(method, SCALES[name][i] * distance, REGULARISATIONS[j], points, target, test)
+        return tried(method, SCALES[name][i] * distance, REGULARIZATIONS[j], points, target, test)
 
     out = {}
     for method in [m for m in METHODS if m != "full"]:
-        found = {(i, j): trial(method, i, j) for i in range(NUM_SCALES) for j in range(len(REGULARISATIONS))}
+        found = {(i, j): trial(method, i, j) for i in range(NUM_SCALES) for j in range(len(REGULARIZATIONS))}
         best = min(found, key=lambda place: found[place][0])
         out[method] = found[best][0], float(np.mean([seconds for _, seconds in found.values()]))
         if method == "Nystroem, m = 167":

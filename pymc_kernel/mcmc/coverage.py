@@ -22,7 +22,7 @@ _LARGEST_SHAPE = 0.7  # above which the error of importance sampling is not to b
 # Excess of the largest log weight over a typical one that is worth a word. In surrogates of smooth posteriors whose
 # chains were right it was 1.1 at the most, with funnels, bends and heavy tails from 1.5 up to 20.
 _LARGEST_EXCESS = 1.5
-_FEWEST_WEIGHTS = 100
+_FEWEST_WEIGHTS = 100  # for a fit of their tail: it takes a fifth of them
 
 
 class Coverage(NamedTuple):

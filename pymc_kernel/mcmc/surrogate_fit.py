@@ -97,7 +97,8 @@ def check_surrogate_moves(estimator, exploring_share, max_steps) -> None:
     needed = {"values": ["fit"], "draws": ["fit", "system"]}.get(getattr(estimator, "learns_from", None))
     if needed is None or not all(callable(getattr(estimator, name, None)) for name in needed):
         raise TypeError(
-            f"estimator must be Values, Lite, Finite or Nystrom of pymc_kernel.scores, got {type(estimator).__name__}."
+            "The surrogate must be Values, Lite, Finite or Nystrom of pymc_kernel.scores, "
+            f"got {type(estimator).__name__}."
         )
     if not (isinstance(exploring_share, Real) and 0.0 < exploring_share <= 1.0):
         raise ValueError(f"exploring_share must be above 0 and at most 1, got {exploring_share!r}.")

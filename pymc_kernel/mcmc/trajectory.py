@@ -9,8 +9,9 @@ from pymc_kernel.scores.expansion import Expansion, rows_value_and_score, value_
 
 __all__ = ["choose_num_steps", "choose_step_size", "leapfrog", "surrogate_chain"]
 
+# Of the step size, drawn anew for each trajectory: small steps get out of where large ones fail.
 _FACTORS = np.array([1.0, 1.0, 0.5, 0.25])
-_TRIAL_STEPS = 10
+_TRIAL_STEPS = 10  # of a trial: the energy error of a stable step is the same after any number of them
 _ENERGY_ACCEPT = 0.9  # wanted mean of min(1, exp(-energy error)) of the trials
 _GOOD_ENOUGH = 0.9  # of the largest expected squared jump
 _LOST = -20.0  # energy gain from which on a trajectory is not followed: it would be accepted once in e^20 times

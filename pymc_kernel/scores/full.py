@@ -17,7 +17,7 @@ from pymc_kernel.scores.nystrom import derivative_gram
 
 __all__ = ["FittedFull", "Full"]
 
-_BLOCK = 256
+_BLOCK = 256  # rows at a time, each of d^2 n numbers
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from pymc_kernel.scores.values import Values
 
 __all__ = ["HeldOutScores", "chain_folds", "held_out_scores"]
 
-_NUM_FOLDS = 4
+_NUM_FOLDS = 4  # a quarter held out; the fits are four
 _BLOCKS = 5  # of each chain and fold: neighbors in a chain are alike, and shall be in one fold
 _QUANTILE = 0.95  # of the errors of the log density: that of a single draw far out may be huge, and means nothing
 _LARGEST_WEIGHT = 4.0  # times the median one: a single draw that q is far too high at shall not outweigh all others

@@ -110,7 +110,7 @@ class Lite:
         R is the identity, or the Gram matrix of the basis.
     base : {"gaussian", "uniform"}
         The base measure q0.
-    max_points : int
+    num_basis : int
         A random subset of the points makes the basis where there are more.
 
     Notes
@@ -123,7 +123,7 @@ class Lite:
     regularization: float = 1e-3
     penalty: str = "l2"
     base: str = "gaussian"
-    max_points: int = 1000
+    num_basis: int = 1000
 
     def __post_init__(self):
         checked_kernel(self.kernel, 2)
@@ -142,7 +142,7 @@ class Lite:
         weights : array_like (n,), optional
             Non-negative; normalized.
         basis : array_like (m, d), optional
-            Y; the points themselves (a random ``max_points`` of them) by default.
+            Y; the points themselves (a random ``num_basis`` of them) by default.
         rng : numpy.random.Generator, optional
             Draws subsets.
         """
@@ -157,12 +157,12 @@ class Lite:
         rng = np.random.default_rng(0) if rng is None else rng
         estimator = replace(self, kernel=resolved_kernel(self.kernel, x, rng))
         if basis is None:
-            basis = x if len(x) <= self.max_points else x[rng.choice(len(x), self.max_points, replace=False)]
+            basis = x if len(x) <= self.num_basis else x[rng.choice(len(x), self.num_basis, replace=False)]
         return estimator, as_points(basis, "basis")
 
     def limited(self, size: int):
         """Return the estimator with about ``size`` coefficients at most."""
-        return replace(self, max_points=min(self.max_points, size))
+        return replace(self, num_basis=min(self.num_basis, size))
 
     def penalty_matrix(self, basis):
         """Return R, or None for the identity."""

@@ -17,7 +17,7 @@ from pymc_kernel.scores.lite import checked_sample
 __all__ = ["Validation", "cross_validate"]
 
 _LENGTH_SCALES = (0.5, 1.0, 2.0, 4.0)  # times the median distance
-_REGULARISATIONS = tuple(10.0 ** np.arange(-7, 2))
+_REGULARIZATIONS = tuple(10.0 ** np.arange(-7, 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ def cross_validate(
     weights=None,
     *,
     length_scales=None,
-    regularizations=_REGULARISATIONS,
+    regularizations=_REGULARIZATIONS,
     num_folds: int = 5,
     max_basis: int = 200,
     rng: np.random.Generator | None = None,

@@ -23,9 +23,9 @@ from pymc_kernel.scores.value_regression import Hyperparameters, Posterior, Regr
 
 __all__ = ["FittedValues", "Hyperparameters", "Values"]
 
-_REFERENCE_QUANTILE = 0.75
+_REFERENCE_QUANTILE = 0.75  # of the values: a typical one of the posterior, as the best is not
 _FEW_ITERATIONS = 10  # from where the last search ended
-_LEAST_POINTS = 20
+_LEAST_POINTS = 20  # beyond five a dimension: fewer do not fix the kernel's settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ class Values:
         Its profile; the length scale is learned.
     max_values : int
         How many values at most the surrogate is fitted to, a random part where there are more.
-    max_points : int
+    num_basis : int
         How many of their points at most carry it. They are chosen greedily, where those before leave most of the
         prior variance, and far fewer will do for a smooth density. O(values x points^2), memory O(values x points).
     learn_points : int
@@ -94,7 +94,7 @@ class Values:
     learns_from: ClassVar[str] = "values"
     kernel: RadialKernel = field(default_factory=Gaussian)
     max_values: int = 4000
-    max_points: int = 1000
+    num_basis: int = 1000
     learn_points: int = 300
     window: float | None = None
     max_iterations: int = 40
@@ -102,7 +102,7 @@ class Values:
     def __post_init__(self):
         if not isinstance(self.kernel, RadialKernel):
             raise TypeError(f"kernel must be a radial one of pymc_kernel.kernels, got {self.kernel!r}.")
-        for name in ("max_values", "max_points", "learn_points", "max_iterations"):
+        for name in ("max_values", "num_basis", "learn_points", "max_iterations"):
             value = getattr(self, name)
             if not (isinstance(value, int | np.integer) and value >= 1):
                 raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
@@ -131,7 +131,7 @@ class Values:
         values : array_like (n,)
             Log density at the points, estimated or exact. Minus infinity and NaN are left out.
         rng : numpy.random.Generator, optional
-            Draws the subsets where there are more points than ``max_points`` or ``learn_points``.
+            Draws the subsets where there are more points than ``num_basis`` or ``learn_points``.
         mean, factor : ndarray (d,), (d, d), optional
             Of the whitened coordinates z = factor^-1 (x - mean); those of the points by default.
         start : Hyperparameters, optional
@@ -176,7 +176,7 @@ class Values:
         small = data.take(rng.choice(values.size, min(values.size, self.learn_points), replace=False))
         limit = self.max_iterations if search or start is None else _FEW_ITERATIONS
         hyper = learn_hyperparameters(small, start, search, limit, noisy)
-        pivots, weights, posterior = data.regress(hyper, self.max_points)
+        pivots, weights, posterior = data.regress(hyper, self.num_basis)
         # quadratic (1 + z.z_j / d)^2 summed with weights is a polynomial; the constant is dropped.
         scaled = 2.0 * hyper.quadratic / d
         linear = scaled * (weights @ whitened[pivots]) + trend[1]

@@ -57,7 +57,7 @@ class Hamiltonian:
         Whether likelihoods are estimates.
     """
 
-    estimator: object = field(default_factory=lambda: Values(max_points=500, max_values=3000))
+    estimator: object = field(default_factory=lambda: Values(num_basis=500, max_values=3000))
     exploring_share: float = 0.1
     max_steps: int = 30
     noisy: bool = False

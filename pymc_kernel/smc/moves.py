@@ -23,10 +23,10 @@ from pymc_kernel.smc.local_covariances import Places, Table, local_at, propose, 
 
 __all__ = ["Evaluated", "Kameleon", "Proposals", "Shape", "Walk", "covariance_factor", "largest_correlation"]
 
-_TRIAL_CHAINS = 400
+_TRIAL_CHAINS = 400  # on the surrogate, by which the length of chains is chosen: correlations are known to .05
 _LONGEST_CHAIN = 32  # trajectories of a proposal
 _ENOUGH = 0.3  # correlation between both ends of a chain, on the surrogate
-_RIDGE = 1e-9
+_RIDGE = 1e-9  # of the variances: a covariance of few particles has a factor
 _SHAPE_POINTS = 500  # whose neighborhoods are averaged, at a cost that grows by their square
 
 
@@ -181,7 +181,7 @@ class Kameleon:
     Parameters
     ----------
     config : kameleon.Config
-        Kernel, number of basis points (``subsample_size``), widths, target acceptance.
+        Kernel, number of basis points (``num_basis``), widths, target acceptance.
     learning_rate : float, optional
         As of :class:`Walk`.
 
@@ -197,8 +197,8 @@ class Kameleon:
     def fit(self, rng, particles, evaluated, inverse_temperature, learned: KameleonFit | None, shared=None):
         """Return the proposal learned from the particles, or from a random part of them."""
         positions = particles.positions
-        if len(positions) > self.config.subsample_size:
-            positions = positions[rng.choice(len(positions), self.config.subsample_size, replace=False)]
+        if len(positions) > self.config.num_basis:
+            positions = positions[rng.choice(len(positions), self.config.num_basis, replace=False)]
         mean, factor = covariance_factor(particles.positions)
         config = self.config
         if config.whiten == "local":

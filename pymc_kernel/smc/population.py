@@ -41,12 +41,12 @@ from pymc_kernel.smc.weights import (
 
 __all__ = ["Config", "Info", "State", "forget", "init", "step", "weighted_draws"]
 
-_SCALES = (0.35, 0.7, 1.0, 1.4)
+_SCALES = (0.35, 0.7, 1.0, 1.4)  # of the proposals, in units of 2.38 / sqrt(d): narrow ones lose tails, wide ones draws
 _SAFE_SHARE = 0.05  # of every scale
-_LARGEST_LEARNT_SHARE = 0.9  # of the draws with a weight above zero
-_LEARNT_SHARE = 0.25  # of the particles: the effective size that learning goes by
+_LARGEST_LEARNED_SHARE = 0.9  # of the draws with a weight above zero
+_LEARNED_SHARE = 0.25  # of the particles: the effective size that learning goes by
 _LARGEST_DRIFT = 2.0  # in units of the cloud's own standard deviations
-_RIDGE = 1e-9
+_RIDGE = 1e-9  # of the variances: a covariance of few particles has a factor
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Config:
         if self.weights not in ("mixture", "own"):
             raise ValueError(f'weights must be "mixture" or "own", got {self.weights!r}.')
         if not callable(getattr(self.estimator, "fit", None)):
-            raise TypeError(f"estimator must be one of pymc_kernel.scores, got {type(self.estimator).__name__}.")
+            raise TypeError(f"The surrogate must be one of pymc_kernel.scores, got {type(self.estimator).__name__}.")
         if not np.size(self.scales) or not all(is_number(s, 0.0, np.inf) for s in np.atleast_1d(self.scales)):
             raise ValueError(f"scales must be positive numbers, got {self.scales!r}.")
         if self.resampling not in RESAMPLING:
@@ -223,7 +223,7 @@ def _flattened(log_weights, num_particles):
     quarter of the particles (nonlinear importance sampling, Koblents and Miguez 2015); estimates use the true weights.
     """
     alive = np.count_nonzero(log_weights > -np.inf)
-    wanted = min(_LEARNT_SHARE * num_particles / max(alive, 1), _LARGEST_LEARNT_SHARE)
+    wanted = min(_LEARNED_SHARE * num_particles / max(alive, 1), _LARGEST_LEARNED_SHARE)
     return normalized(next_temperature(log_weights, 0.0, wanted) * log_weights)
 
 

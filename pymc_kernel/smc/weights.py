@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 RESAMPLING = ("systematic", "stratified", "residual", "multinomial")
-_BISECTIONS = 60
+_BISECTIONS = 60  # of a temperature in (0, 1]: beyond the last bit of a number
 _SLACK = 1e-6  # rounding, in what a user's weights sum to
 _NEARLY = 0.9  # of the wanted share: a last stage for next to nothing is left out
 _SMALLEST_STEP = 1e-12  # relative to what is left of the way

@@ -10,7 +10,7 @@ grows; a Gaussian kernel more so than the default, and that one does not control
 
 from pymc_kernel.stein.aggregated import AggregatedKSDTest, ksd_test_aggregated
 from pymc_kernel.stein.control_functionals import ControlledExpectation, controlled_expectation
-from pymc_kernel.stein.discrepancy import default_kernel, ksd_shares, ksd_squared, stein_matrix
+from pymc_kernel.stein.discrepancy import default_kernel, ksd_squared, ksd_squared_parts, stein_matrix
 from pymc_kernel.stein.draws import choose_thinning, standardize
 from pymc_kernel.stein.finite_set import FSSDTest, fssd_test
 from pymc_kernel.stein.goodness_of_fit import KSDTest, holm, ksd_test
@@ -28,8 +28,8 @@ __all__ = [
     "default_kernel",
     "fssd_test",
     "holm",
-    "ksd_shares",
     "ksd_squared",
+    "ksd_squared_parts",
     "ksd_test",
     "ksd_test_aggregated",
     "mmd_squared",

@@ -11,7 +11,7 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.draws import as_chains, checked_weights, standardize
 
-__all__ = ["default_kernel", "ksd_shares", "ksd_squared", "stein_matrix"]
+__all__ = ["default_kernel", "ksd_squared", "ksd_squared_parts", "stein_matrix"]
 
 _LARGEST = 1e60  # whose fourth powers, in regressions on the kernel, are floating-point numbers still
 
@@ -80,7 +80,7 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
 
 
 @one_blas_thread
-def ksd_shares(draws, scores, kernel=None, *, how: str = "straighten", weights=None) -> np.ndarray:
+def ksd_squared_parts(draws, scores, kernel=None, *, how: str = "straighten", weights=None) -> np.ndarray:
     """Return what each coordinate contributes to the squared discrepancy (V-statistic), shape (d,).
 
     The Stein operator acts on one coordinate at a time; each part is a squared discrepancy of its own, not

@@ -12,7 +12,7 @@ from pymc_kernel.stein.margins import normal_margins
 from pymc_kernel.stein.straighten import straighten
 
 __all__ = [
-    "STANDARDISATIONS",
+    "STANDARDIZATIONS",
     "Chains",
     "as_chains",
     "autocorrelation",
@@ -22,7 +22,7 @@ __all__ = [
     "thin_chains",
 ]
 
-STANDARDISATIONS = ("straighten", "whiten", "scale", "none")
+STANDARDIZATIONS = ("straighten", "whiten", "scale", "none")
 
 _SMALLEST_EIGENVALUE = 1e-10  # of a correlation matrix
 _LARGEST_LAG_SHARE = 0.1  # of the shortest chain
@@ -106,8 +106,8 @@ def standardize(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") 
     ValueError
         Where a coordinate is constant, or there are too few draws to whiten.
     """
-    if how not in STANDARDISATIONS:
-        raise ValueError(f"how must be one of {', '.join(STANDARDISATIONS)}, got {how!r}.")
+    if how not in STANDARDIZATIONS:
+        raise ValueError(f"how must be one of {', '.join(STANDARDIZATIONS)}, got {how!r}.")
     draws, scores = as_points(draws, "draws"), as_points(scores, "scores")
     if draws.shape != scores.shape:
         raise ValueError(f"draws and scores must have the same shape, got {draws.shape} and {scores.shape}.")

@@ -26,10 +26,10 @@ from pymc_kernel.stein.draws import (
 __all__ = ["KSDTest", "holm", "ksd_test", "quadratic_forms", "sign_processes"]
 
 _ROWS = 4 * tiles.TILE  # of a block of the kernel
-_COLUMNS = 16 * tiles.TILE
+_COLUMNS = 16 * tiles.TILE  # of the same block: 8 MB
 _COORDINATE_ENTRIES = 4_000_000  # of a block of all coordinates' kernels
-_INDEPENDENT = 0.5
-_CORRELATED = 0.1
+_INDEPENDENT = 0.5  # probability that the sign of the wild bootstrap flips from one draw to the next: independent signs
+_CORRELATED = 0.1  # the same for chains (Chwialkowski et al. 2014): signs that hold for ten draws
 _NO_CORRELATION = 0.1  # lag-one autocorrelation of draws that count as independent, beyond its standard error
 
 

@@ -35,7 +35,7 @@ __all__ = [
     "row_sums",
 ]
 
-TILE = 128
+TILE = 128  # rows and columns of a block, whose coordinates and sums stay in the first cache
 
 # Without the sums being reordered, so that they are the same on every machine.
 COMPILED = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}

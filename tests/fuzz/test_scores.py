@@ -149,7 +149,7 @@ def test_settings_without_meaning_are_named(make, wrong):
     assert kept(lambda: make(base=wrong).fit(np.eye(3)), ("base",)) is None
 
 
-@pytest.mark.parametrize("setting", ["max_values", "max_points", "learn_points", "window", "max_iterations", "kernel"])
+@pytest.mark.parametrize("setting", ["max_values", "num_basis", "learn_points", "window", "max_iterations", "kernel"])
 @pytest.mark.parametrize("wrong", [np.nan, -1, "many", [1]], ids=repr)
 def test_settings_of_values_are_named(setting, wrong):
     assert kept(lambda: scores.Values(**{setting: wrong}), (setting,)) is None

@@ -211,7 +211,7 @@ def worst_p_value_of_chain(target, draws):
 
 @pytest.mark.parametrize("name", ["lite", "finite", "nystrom"])
 def test_score_matching_surrogates_move(name, rng):
-    estimator = {"lite": S.Lite(max_points=300), "finite": S.Finite(), "nystrom": S.Nystrom(num_basis=20)}[name]
+    estimator = {"lite": S.Lite(num_basis=300), "finite": S.Finite(), "nystrom": S.Nystrom(num_basis=20)}[name]
     draws, state, _ = run(rng, lambda x: -0.5 * x @ x, np.ones(3), kh.Config(estimator), tune=600)
     assert state.choice.shares[2:].sum() > 0.2
     assert smallest_bulk_ess(draws[None]) > 150
@@ -295,7 +295,7 @@ def test_the_share_of_surrogate_moves_is_what_they_are_worth(measure, share, rng
     ("measure", "share"), [(0.04, 0.0), (0.2, 0.2), (0.3, 0.9)], ids=["worse", "not clearly better", "much"]
 )
 def test_a_surrogate_of_scores_has_to_be_better_to_be_trusted(measure, share, rng):
-    assert_share_after_tuning(S.Lite(max_points=100), measure, share, rng)
+    assert_share_after_tuning(S.Lite(num_basis=100), measure, share, rng)
 
 
 def assert_share_after_tuning(estimator, measure, share, rng):
@@ -356,7 +356,7 @@ def test_independent_draws_have_a_measure_of_one(rng):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "log_density", "num_dims", "chains"),
-    [(S.Values(), jagged, 3, 12), (S.Lite(max_points=500), correlated_gaussian().log_density, 10, 16)],
+    [(S.Values(), jagged, 3, 12), (S.Lite(num_basis=500), correlated_gaussian().log_density, 10, 16)],
     ids=["values where nothing is smooth", "scores of ten dimensions from a walk's past"],
 )
 def test_a_surrogate_that_does_not_help_costs_at_most_three_tenths(estimator, log_density, num_dims, chains):

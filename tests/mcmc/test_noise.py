@@ -141,7 +141,7 @@ def test_the_scale_does_not_collapse_under_noise(module):
 
 
 def test_walks_of_kernel_hmc_aim_lower_under_noise():
-    config = kh.Config(Values(max_points=50), noisy=True)
+    config = kh.Config(Values(num_basis=50), noisy=True)
     density = NoisyNormal(1.7, 4)
     state, _ = run(kh, config, density, 2, 4, 160)
     assert state.walk.noise.num_probes >= 2

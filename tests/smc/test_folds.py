@@ -14,7 +14,7 @@ MOVES = {
     "walk": Walk(),
     "Kameleon": Kameleon(kameleon.Config(whiten="local")),
     "Hamiltonian": Hamiltonian(),
-    "Hamiltonian, scores": Hamiltonian(S.Lite(max_points=50)),
+    "Hamiltonian, scores": Hamiltonian(S.Lite(num_basis=50)),
 }
 
 

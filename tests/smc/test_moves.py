@@ -57,7 +57,7 @@ MOVES = {
     "Kameleon, local": M.Kameleon(kameleon.Config(whiten="local")),
     "Kameleon, raw": M.Kameleon(kameleon.Config(whiten=False, gamma=0.5)),
     "Hamiltonian": Hamiltonian(),
-    "Hamiltonian, scores": Hamiltonian(S.Lite(max_points=100)),
+    "Hamiltonian, scores": Hamiltonian(S.Lite(num_basis=100)),
 }
 
 
@@ -72,7 +72,7 @@ def test_every_move_is_invariant(moves, rng):
 def test_a_missing_ratio_is_seen(name, rng):
     moves = MOVES[name]
     if name == "Kameleon":
-        moves = M.Kameleon(kameleon.Config(Gaussian(0.5), subsample_size=50, isotropic_share=0.1))
+        moves = M.Kameleon(kameleon.Config(Gaussian(0.5), num_basis=50, isotropic_share=0.1))
     assert worst_p_value(moved(moves, rng, num_moves=10, wrong=True)[0]) < 1e-4
 
 

@@ -32,7 +32,7 @@ def test_statistics_equal_the_slow_twin(kernel, rng):
     whole = parts.sum(axis=0)
     n = len(draws)
     np.testing.assert_allclose(stein.stein_matrix(draws, scores, kernel, how="none"), whole, rtol=0, atol=1e-10)
-    shares = stein.ksd_shares(draws, scores, kernel, how="none")
+    shares = stein.ksd_squared_parts(draws, scores, kernel, how="none")
     np.testing.assert_allclose(shares, parts.sum(axis=(1, 2)) / n**2, rtol=0, atol=1e-10)
     squared = stein.ksd_squared(draws, scores, kernel, how="none")
     assert abs(squared - whole.sum() / n**2) < 1e-10

@@ -20,7 +20,7 @@ _LEAST_PILOT = 200  # simulations; fewer tell nothing of the place of a posterio
 _WIDE = 0.75  # relative bandwidth above which posterior spreads are more than a quarter too wide
 _HIDDEN = 3.0  # ratio above which the spread of the summaries tells what their mean does not
 _OFFSET = 3.0  # root mean square distance, in standard deviations, of data that the model does not produce
-_LEAST_CENTRES = 5  # positions with replicates
+_LEAST_CENTERS = 5  # positions with replicates
 _OF_REPLICATES = 0.4  # share of the pilot simulations
 
 
@@ -60,7 +60,7 @@ def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, 
         prior = parameters.prior(num_pilot, rng)
     except NotImplementedError as error:
         raise ValueError(f"{name!r} needs epsilon: a prior cannot be drawn from ({error}).") from error
-    num_replicates = min(max(100, 10 * count), int(_OF_REPLICATES * num_pilot) // _LEAST_CENTRES)
+    num_replicates = min(max(100, 10 * count), int(_OF_REPLICATES * num_pilot) // _LEAST_CENTERS)
     try:
         pilot = explore(prior, simulate, target, num_pilot, num_replicates, rng)
     except TooManyFailures as error:

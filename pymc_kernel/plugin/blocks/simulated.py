@@ -13,7 +13,7 @@ from pymc_kernel.likelihood_free import (
 
 __all__ = ["SimulatedLikelihood"]
 
-_CALLS_BEFORE_WARNING = 100
+_CALLS_BEFORE_WARNING = 100  # of the simulator: a share of failures is known to 5 % by then
 
 
 class SimulatedLikelihood:

@@ -18,8 +18,8 @@ from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, grid_arg
 
 __all__ = ["plot_calibration", "plot_score", "plot_smc"]
 
-_QUANTILES = (0.005, 0.995)
-_PIXELS = 150
+_QUANTILES = (0.005, 0.995)  # of the draws, between which the plane is drawn
+_PIXELS = 150  # a side: sharp at the default size of the figure
 
 
 def plot_score(

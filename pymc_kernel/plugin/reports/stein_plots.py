@@ -26,7 +26,7 @@ _BAND_NAME = "draws from the model (90 %)"
 _BAND_COLOR = "C0"
 _OWN_COLOR = "C1"
 _ROW_HEIGHT = 24.0  # dots
-_MOST_ROWS = 40
+_MOST_ROWS = 40  # that one can read on one page
 _GAP = 0.6  # rows between the joint result and the parameters'
 _RELATIVE = "KSD / its median under the model"
 
@@ -163,7 +163,7 @@ def plot_ksd_evolution(
         As in :func:`plot_ksd`.
     random_seed : int, optional
     **arguments
-        ``model``, ``var_names``, ``filter_vars``, ``group``, ``coords``, ``sample_dims``, ``score`` as in ``pk.ksd``.
+        ``model``, ``var_names``, ``filter_vars``, ``group``, ``coords``, ``sample_dims``, ``score``: of ``pk.ksd_test``
 
     Returns
     -------

@@ -25,11 +25,11 @@ ADVICE = (
 )
 _MOST_EVALUATIONS = 1000  # of the model, where the run holds no log densities
 _MOST_DRAWS = 4000  # that a surrogate is fitted to; more of them add nothing but time
-_FEWEST_DRAWS = 50
+_FEWEST_DRAWS = 50  # for four folds of a fit
 _LOG_DENSITIES = ("log_density", "lp")  # in sample_stats: of our steps, of NUTS
 _NUM_COMPARED = 8  # draws at which a log density of the run is compared with the model's
 _SAME = 0.01  # in units of the log density, beyond rounding
-_LEAST_OVERLAP = 0.95
+_LEAST_OVERLAP = 0.95  # of surrogate and posterior, as an effective share of the weights
 _LARGEST_ERROR = 0.2  # of the score; with these two, checks agreed with those by gradients, see the benchmark
 _LARGEST_NOISY_ERROR = 0.1  # weights put less of it right under noise: right draws were rejected too often above
 _FEWEST_EFFECTIVE = 100.0  # draws that the weights are worth

@@ -24,7 +24,7 @@ from pymc_kernel.plugin.samplers.step_methods import KernelHMC
 
 __all__ = ["sample_khmc"]
 
-_START_TRIALS = 20
+_START_TRIALS = 20  # jittered initial points of which one must have a finite density
 
 
 def sample_khmc(

@@ -35,7 +35,7 @@ def sample_pmc(
     chains: int = 2,
     drift: str = "kernel",
     drift_size: float = 0.3,
-    estimator: Finite | None = None,
+    surrogate: Finite | None = None,
     weights: str = "mixture",
     start: np.ndarray | None = None,
     random_seed: RandomSeed = None,
@@ -60,8 +60,8 @@ def sample_pmc(
         Along the learned score, along the model's own (GRIS), or none: adaptive population Monte Carlo.
     drift_size : float
         In (0, 1).
-    estimator : pymc_kernel.scores.Finite, optional
-        Of the learned score.
+    surrogate : pymc_kernel.scores.Finite, optional
+        The estimator of the score; with 200 random features by default.
     weights : {"mixture", "own"}
         Weigh a draw by the mixture over all particles, O(draws^2 d) an iteration and steadier, or by its own particle.
     start : ndarray (draws, d), optional
@@ -113,7 +113,7 @@ def sample_pmc(
     model = pm.modelcontext(model)
     density = compile_particle_density(model, "sample_pmc", compile_kwargs)
     along = _model_scores(model) if drift == "gradient" else drift
-    settings = {} if estimator is None else {"estimator": estimator}
+    settings = {} if surrogate is None else {"estimator": surrogate}
     config = population.Config(drift=along, drift_size=drift_size, weights=weights, **settings)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     results = []

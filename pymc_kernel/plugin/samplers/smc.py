@@ -14,6 +14,7 @@ from pymc_kernel.plugin.samplers.smc_kernels import EPSILON, KernelHMCSMC, Parti
 __all__ = ["sample_smc", "smc_stats"]
 
 _HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # no arguments of a user
+# Share of distinct particles below which a stage says so: their spread is that of some twenty in 1,000.
 _FEW_DISTINCT = 0.02
 _STILL_CORRELATED = 0.7  # largest correlation of particles with where they began a stage that needs no warning
 

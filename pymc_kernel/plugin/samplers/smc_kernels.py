@@ -216,7 +216,7 @@ class KASMC(ParticleKernel):
     ----------
     proposal_kernel : pymc_kernel.kernels.Kernel, optional
         Gaussian with the median heuristic by default.
-    subsample_size : int
+    num_basis : int
         m, the particles that shape the proposals. A pass over n particles costs O(n m d^2), on all cores.
     isotropic_share, gamma, scale, target_accept
         As of :class:`KAMH`.
@@ -242,7 +242,7 @@ class KASMC(ParticleKernel):
         self,
         *args: Any,
         proposal_kernel: Kernel | None = None,
-        subsample_size: int = 1000,
+        num_basis: int = 1000,
         isotropic_share: float = 0.5,
         gamma: float | None = None,
         scale: float | None = None,
@@ -253,7 +253,7 @@ class KASMC(ParticleKernel):
     ) -> None:
         config = kameleon.Config(
             kernel=Gaussian("median") if proposal_kernel is None else proposal_kernel,
-            subsample_size=subsample_size,
+            num_basis=num_basis,
             isotropic_share=isotropic_share,
             gamma=gamma,
             scale=scale,

@@ -120,7 +120,7 @@ class KAMH(RandomWalkStep):
         All continuous free variables of the model by default; ``pm.sample`` finds steps for discrete ones.
     kernel : pymc_kernel.kernels.Kernel, optional
         Any differentiable kernel; ``Gaussian("median")`` by default.
-    subsample_size : int
+    num_basis : int
         How many points of the chain's past shape the proposal; a draw costs O(n d^2).
     isotropic_share : float
         Share of the isotropic part in the variance of the proposal, in (0, 1). Far from the past of the chain
@@ -144,7 +144,7 @@ class KAMH(RandomWalkStep):
     -----
     {notes}
     Source: Sejdinovic et al. (2014); Strathmann (2018), chapter 3. The proposal is not symmetric, and its full
-    density ratio is used. Memory: ten times ``subsample_size`` positions, however long the chain.
+    density ratio is used. Memory: ten times ``num_basis`` positions, however long the chain.
 
     Examples
     --------
@@ -162,7 +162,7 @@ class KAMH(RandomWalkStep):
         vars: Variables = None,
         *,
         kernel: Kernel | None = None,
-        subsample_size: int = 1000,
+        num_basis: int = 1000,
         isotropic_share: float = 0.5,
         gamma: float | None = None,
         scale: float | None = None,
@@ -178,7 +178,7 @@ class KAMH(RandomWalkStep):
     ) -> None:
         config = kameleon.Config(
             kernel=Gaussian("median") if kernel is None else kernel,
-            subsample_size=subsample_size,
+            num_basis=num_basis,
             isotropic_share=isotropic_share,
             gamma=gamma,
             scale=scale,
@@ -196,7 +196,7 @@ class KAMH(RandomWalkStep):
 _ESTIMATORS = {
     "auto": scores.Values,
     "values": scores.Values,
-    "lite": lambda: scores.Lite(max_points=500),
+    "lite": lambda: scores.Lite(num_basis=500),
     "finite": scores.Finite,
     "nystrom": lambda: scores.Nystrom(num_basis=50),
 }
