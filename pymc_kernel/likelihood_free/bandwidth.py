@@ -124,14 +124,14 @@ def _near_observation(positions, summaries, observed, recent):
     """Return positions (k, d) moved to where a regression of the nearest simulations has them at the observation."""
     scale = _spreads(summaries[-recent:])
     scaled, target = summaries / scale, observed / scale
-    found = rejection(scaled, target, _NEAREST)
-    latent = positions[found.index]
-    differences = np.clip(scaled[found.index] - target, -10.0 * _MAX_SCORE, 10.0 * _MAX_SCORE)
-    moved = latent - _ridge_fit(differences, latent, found.weights)
+    nearest = rejection(scaled, target, _NEAREST)
+    latent = positions[nearest.index]
+    differences = np.clip(scaled[nearest.index] - target, -10.0 * _MAX_SCORE, 10.0 * _MAX_SCORE)
+    moved = latent - _ridge_fit(differences, latent, nearest.weights)
     # A regression may extrapolate, but not by more than the range that it was learned on.
     lowest, highest = latent.min(axis=0), latent.max(axis=0)
     moved = np.clip(moved, 2.0 * lowest - highest, 2.0 * highest - lowest)
-    return moved[found.weights > 0.0]
+    return moved[nearest.weights > 0.0]
 
 
 def _ridge_fit(inputs, outputs, weights):
@@ -239,8 +239,8 @@ def _informative_directions(pilot, root):
     _, strength, directions = np.linalg.svd(fitted, full_matrices=False)
     # Largest singular value of p x q numbers that are noise alone, and a margin: a direction must be known well.
     largest = math.sqrt(noise) * (math.sqrt(fitted.shape[0]) + math.sqrt(fitted.shape[1]) + 2.0)
-    found = directions[strength > largest].T
-    return found if found.size else np.eye(len(root))
+    informative = directions[strength > largest].T
+    return informative if informative.size else np.eye(len(root))
 
 
 def _log_kernels(offsets, informative, relative):
@@ -279,8 +279,8 @@ def _recommended(offsets, informative, log_variance):
     """Return how many simulations bring the variance down to ``log_variance`` at the ideal bandwidth."""
     count, most = 1, min(len(u) for u in offsets) // _RUNS
     while True:
-        found = float(np.median([_log_variance(u, informative, _IDEAL, count) for u in offsets]))
-        if found <= log_variance or 2 * count > most:
+        variance = float(np.median([_log_variance(u, informative, _IDEAL, count) for u in offsets]))
+        if variance <= log_variance or 2 * count > most:
             # Beyond what was simulated the variance falls as one over the number.
-            return max(count, math.ceil(count * found / log_variance))
+            return max(count, math.ceil(count * variance / log_variance))
         count *= 2

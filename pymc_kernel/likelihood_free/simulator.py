@@ -102,9 +102,9 @@ def _summarized(data_sets, summary):
     for data in data_sets:
         if not np.isfinite(data).all():
             continue
-        found = data if summary is None else np.asarray(summary(data), dtype=float)
-        if np.isfinite(found).all():
-            summaries.append(found)
+        values = data if summary is None else np.asarray(summary(data), dtype=float)
+        if np.isfinite(values).all():
+            summaries.append(values)
     return summaries
 
 

@@ -71,7 +71,7 @@ class Config:
 
     Parameters
     ----------
-    estimator
+    surrogate
         One of ``pymc_kernel.scores``: ``Values``, or a score-matching estimator (``Lite``, ``Finite``, ``Nystrom``).
     exploring_share : float
         Share of random-walk moves in (0, 1]; with a useless surrogate it becomes 1 by itself.
@@ -87,7 +87,7 @@ class Config:
     """
 
     learns_covariance: ClassVar[bool] = True
-    estimator: object = field(default_factory=Values)
+    surrogate: object = field(default_factory=Values)
     exploring_share: float = 0.1
     max_steps: int = 60
     target_accept: float | str = "auto"
@@ -97,7 +97,7 @@ class Config:
     def __post_init__(self):
         if self.covariance is not None:
             object.__setattr__(self, "covariance", walk.checked_covariance(self.covariance))
-        check_surrogate_moves(self.estimator, self.exploring_share, self.max_steps)
+        check_surrogate_moves(self.surrogate, self.exploring_share, self.max_steps)
         noise.check_target(self.target_accept)
 
 
@@ -359,7 +359,7 @@ def with_fit(state: State, fit: Fit, config: Config, places: np.ndarray | None =
     survey = np.empty((0, state.position.size)) if places is None else places
     # A chain that is still on its way, while others that it learns with have arrived, keeps its walk.
     shape = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
-    choice = moves.with_surrogate(state.choice, config.estimator.learns_from, config.exploring_share, len(survey) > 0)
+    choice = moves.with_surrogate(state.choice, config.surrogate.learns_from, config.exploring_share, len(survey) > 0)
     return state._replace(fit=fit, choice=choice, num_fits=state.num_fits + 1, survey=survey, walk=shape)
 
 
@@ -372,5 +372,5 @@ def finish(state: State, config: Config) -> State:
     if state.fit is None and not state.choice.shares[DIFFERENCE.place]:
         return state  # too short for differences even
     in_bulk = len(burn_in.bulk(state.visited, state.levels)) >= _LEAST_IN_BULK * state.visited.count
-    learns_from, share = config.estimator.learns_from, config.exploring_share
+    learns_from, share = config.surrogate.learns_from, config.exploring_share
     return state._replace(choice=moves.after_tuning(state.choice, learns_from, share, state.fit is not None, in_bulk))

@@ -97,8 +97,7 @@ def check_surrogate_moves(estimator, exploring_share, max_steps) -> None:
     needed = {"values": ["fit"], "draws": ["fit", "system"]}.get(getattr(estimator, "learns_from", None))
     if needed is None or not all(callable(getattr(estimator, name, None)) for name in needed):
         raise TypeError(
-            "The surrogate must be Values, Lite, Finite or Nystrom of pymc_kernel.scores, "
-            f"got {type(estimator).__name__}."
+            f"surrogate must be Values, Lite, Finite or Nystrom of pymc_kernel.scores, got {type(estimator).__name__}."
         )
     if not (isinstance(exploring_share, Real) and 0.0 < exploring_share <= 1.0):
         raise ValueError(f"exploring_share must be above 0 and at most 1, got {exploring_share!r}.")
@@ -217,7 +216,7 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> Fit | None:
     draws, shape = bulk_of(states), _recent_shape(states)
     rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
     evaluations = Evaluations(draws, rows[:, :-1], rows[:, -1], config.noisy)
-    learned = learn(rng, config.estimator, evaluations, shape, previous and previous.learned, search)
+    learned = learn(rng, config.surrogate, evaluations, shape, previous and previous.learned, search)
     if learned is None:
         return None
     return tuned(rng, learned, refined_shape(shape, learned), draws, config.max_steps)._replace(shape=shape)

@@ -163,14 +163,12 @@ class Values:
             kept = rng.choice(values.size, self.max_values, replace=False)
             points, values = points[kept], values[kept]
         if mean is None or factor is None:
-            mean = points.mean(axis=0)
-            factor = _whitening(points)
+            mean, factor = points.mean(axis=0), _whitening(points)
         whitened = whiten(points, mean, factor)
         reference = np.quantile(values, _REFERENCE_QUANTILE)
-        trend = np.zeros(values.size), np.zeros(d), np.zeros((d, d))
         has_trend = needs_trend and values.size >= fewest_for_trend
-        if has_trend:
-            trend = _quadratic_trend(whitened, values)
+        no_trend = np.zeros(values.size), np.zeros(d), np.zeros((d, d))
+        trend = _quadratic_trend(whitened, values) if has_trend else no_trend
         departures = values - reference - trend[0]
         data = Regression(whitened, departures, np.maximum(reference - values, 0.0), self.kernel)
         small = data.take(rng.choice(values.size, min(values.size, self.learn_points), replace=False))

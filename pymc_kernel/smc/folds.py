@@ -51,15 +51,15 @@ def descend(edges: np.ndarray, ancestors: np.ndarray, num_folds: int) -> np.ndar
     n = len(ancestors)
     begins = [0, *(np.flatnonzero(np.diff(ancestors)) + 1), n]
     largest = n * (num_folds + 1) / (2 * num_folds)  # 1, 3/4, 2/3, 5/8, ... of the particles
-    found = set(np.searchsorted(ancestors, edges[1:-1])) | {0, n}
+    boundaries = set(np.searchsorted(ancestors, edges[1:-1])) | {0, n}
     while True:
-        found = sorted(found)
-        k = int(np.argmax(np.diff(found)))
-        start, stop = found[k], found[k + 1]
+        boundaries = sorted(boundaries)
+        k = int(np.argmax(np.diff(boundaries)))
+        start, stop = boundaries[k], boundaries[k + 1]
         inside = [b for b in begins if start < b < stop]
         if stop - start <= largest or not inside:
-            return np.array(found, dtype=int)
-        found.append(min(inside, key=lambda b: abs(2 * b - start - stop)))
+            return np.array(boundaries, dtype=int)
+        boundaries.append(min(inside, key=lambda b: abs(2 * b - start - stop)))
 
 
 def fit(

@@ -46,7 +46,7 @@ class Hamiltonian:
 
     Parameters
     ----------
-    estimator
+    surrogate
         Of ``pymc_kernel.scores``: ``Values``, or one that matches scores, which learns from the particles alone.
     exploring_share : float
         Share of random-walk moves, in (0, 1]. Where the surrogate moves particles less than the walk does, it is
@@ -57,14 +57,14 @@ class Hamiltonian:
         Whether likelihoods are estimates.
     """
 
-    estimator: object = field(default_factory=lambda: Values(num_basis=500, max_values=3000))
+    surrogate: object = field(default_factory=lambda: Values(num_basis=500, max_values=3000))
     exploring_share: float = 0.1
     max_steps: int = 30
     noisy: bool = False
     walk: Walk = field(default_factory=Walk)
 
     def __post_init__(self):
-        check_surrogate_moves(self.estimator, self.exploring_share, self.max_steps)
+        check_surrogate_moves(self.surrogate, self.exploring_share, self.max_steps)
 
     def fit(
         self,
@@ -84,14 +84,14 @@ class Hamiltonian:
             the estimator learns from the particles.
         """
         shape = self.walk.fit(rng, particles, evaluated, inverse_temperature, None if learned is None else learned.walk)
-        if shared is not None and self.estimator.learns_from == "values":
+        if shared is not None and self.surrogate.learns_from == "values":
             return shared._replace(walk=shape)
         if learned is None:
             learned = HamiltonianFit(shape, None, None, 0, np.zeros(2))
         draws, coordinates = particles.positions, (shape.mean, shape.factor)
         density = evaluated.log_density(inverse_temperature)
         followed = learn(
-            rng, self.estimator, Evaluations(draws, evaluated.positions, density, self.noisy), coordinates,
+            rng, self.surrogate, Evaluations(draws, evaluated.positions, density, self.noisy), coordinates,
             learned.learned, search=learned.learned is None,
         )  # fmt: skip
         if followed is None:

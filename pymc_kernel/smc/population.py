@@ -60,7 +60,7 @@ class Config:
         none; or scores of one's own, (n, d) -> (n, d).
     drift_size : float
         delta, in (0, 1): at 1 a Gaussian target's particles would all drift to its mode.
-    estimator : Finite
+    surrogate : Finite
         Of the learned score.
     scales : sequence of float
         nu, candidates in units of 2.38 / sqrt(d); the shares of each are learned.
@@ -71,7 +71,7 @@ class Config:
 
     drift: str | Callable = "kernel"
     drift_size: float = 0.3
-    estimator: Finite = field(default_factory=lambda: Finite(num_features=200, regularization=1e-2))
+    surrogate: Finite = field(default_factory=lambda: Finite(num_features=200, regularization=1e-2))
     scales: tuple[float, ...] = _SCALES
     weights: str = "mixture"
     resampling: str = "systematic"
@@ -83,8 +83,8 @@ class Config:
             raise ValueError(f"drift_size must lie between 0 and 1, got {self.drift_size!r}.")
         if self.weights not in ("mixture", "own"):
             raise ValueError(f'weights must be "mixture" or "own", got {self.weights!r}.')
-        if not callable(getattr(self.estimator, "fit", None)):
-            raise TypeError(f"The surrogate must be one of pymc_kernel.scores, got {type(self.estimator).__name__}.")
+        if not callable(getattr(self.surrogate, "fit", None)):
+            raise TypeError(f"surrogate must be one of pymc_kernel.scores, got {type(self.surrogate).__name__}.")
         if not np.size(self.scales) or not all(is_number(s, 0.0, np.inf) for s in np.atleast_1d(self.scales)):
             raise ValueError(f"scales must be positive numbers, got {self.scales!r}.")
         if self.resampling not in RESAMPLING:
@@ -238,7 +238,7 @@ def _learned(rng, state, weights, factor, config):
     mean = weights @ state.positions
     whitened = whiten(state.positions[kept], mean, factor)
     try:
-        fitted = config.estimator.fit(whitened, weights[kept], rng=rng)
+        fitted = config.surrogate.fit(whitened, weights[kept], rng=rng)
     except (ValueError, np.linalg.LinAlgError):
         return None
     return _Whitened(fitted, mean, factor)

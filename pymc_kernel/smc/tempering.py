@@ -178,7 +178,7 @@ def _move(rng, particles, families, evaluate, inverse_temperature, state, config
     density = particles.log_density(inverse_temperature)
     positions, prior, likelihood = (a.copy() for a in particles)
     begin = positions.copy()
-    pool, correlations, seen, rates, surrogate_rates = [], [], [state.evaluated], [], []
+    pool, correlations, evaluations, rates, surrogate_rates = [], [], [state.evaluated], [], []
     for count in range(1, config.moves_at_most(positions.shape[1]) + 1):
         proposals = folds.propose(rng, moves, positions, learned)
         new_prior, new_likelihood = evaluate(proposals.positions)
@@ -194,7 +194,7 @@ def _move(rng, particles, families, evaluate, inverse_temperature, state, config
         rates.append(probability.mean())
         if not proposals.is_exploring.all():
             surrogate_rates.append(probability[~proposals.is_exploring].mean())
-        seen.append(proposed)
+        evaluations.append(proposed)
         pool.append(Evaluated(positions.copy(), prior.copy(), likelihood.copy()))
         correlation = largest_correlation(begin, positions)
         correlations.append(correlation)
@@ -206,10 +206,10 @@ def _move(rng, particles, families, evaluate, inverse_temperature, state, config
         pool = _interleaved([p for p, c in zip(pool, correlations, strict=True) if c <= enough])
     else:
         pool = particles
-    seen = _joined(seen)
-    seen = seen.take(slice(-_NUM_EVALUATED, None))
+    evaluations = _joined(evaluations)
+    evaluations = evaluations.take(slice(-_NUM_EVALUATED, None))
     surrogate = float(np.mean(surrogate_rates)) if surrogate_rates else math.nan
-    return particles, pool, seen, learned, (float(np.mean(rates)), surrogate, correlation, count)
+    return particles, pool, evaluations, learned, (float(np.mean(rates)), surrogate, correlation, count)
 
 
 def _joined(parts) -> Evaluated:
@@ -241,11 +241,11 @@ def rejuvenate(
     ancestors = resample(rng, weights, n, config.resampling)
     start = state.pool.take(ancestors)
     families = ancestors // (weights.size // n)  # ancestors are in order, so families are next to each other
-    particles, pool, evaluated, learned, told = _move(rng, start, families, evaluate, target, state, config)
+    particles, pool, evaluated, learned, measures = _move(rng, start, families, evaluate, target, state, config)
     share = 1.0 / (weights.size * float((weights**2).sum()))
     # Places, not indices: a particle that has not moved stands in the pool several times.
     distinct = np.unique(start.positions[:, 0]).size / n
-    info = Info(target, gained, share, distinct, *told, config.moves.scale_of(learned.learned[0]), told[-1] * n)
+    info = Info(target, gained, share, distinct, *measures, config.moves.scale_of(learned.learned[0]), measures[-1] * n)
     evidence = state.log_evidence + gained
     return State(particles, pool, target, evidence, evaluated, learned, state.stage + 1), info
 

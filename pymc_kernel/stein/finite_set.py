@@ -102,10 +102,10 @@ def fssd_test(
     start = np.append(places.ravel(), np.log(middle))
     bounds = [(None, None)] * places.size
     bounds.append((np.log(_SMALLEST_SCALE * middle), np.log(_LARGEST_SCALE * middle)))
-    found = optimize.minimize(
+    optimum = optimize.minimize(
         negative_power, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": max_iterations}
     )
-    features, _, _ = _features(points[test], slopes[test], found.x, num_locations)
+    features, _, _ = _features(points[test], slopes[test], optimum.x, num_locations)
     features = features.reshape(len(test), -1) / np.sqrt(d * num_locations)
     size = len(test)
     mean = features.mean(axis=0)
@@ -115,8 +115,8 @@ def fssd_test(
     return FSSDTest(
         fssd_squared=float(statistic),
         p_value=float((1 + (null >= size * statistic).sum()) / (1 + num_replicates)),
-        locations=_back(found.x[:-1].reshape(num_locations, d), chains.draws, points),
-        length_scale=float(np.exp(found.x[-1])),
+        locations=_back(optimum.x[:-1].reshape(num_locations, d), chains.draws, points),
+        length_scale=float(np.exp(optimum.x[-1])),
         null=null,
     )
 

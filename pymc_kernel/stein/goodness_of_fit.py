@@ -282,18 +282,18 @@ def ksd_test(
     if null == "gamma":
         if flip_probability != _INDEPENDENT:
             raise ValueError('null="gamma" is for independent draws, but these are correlated: use the bootstrap.')
-        found = _gamma_test(stein)
+        result = _gamma_test(stein)
     else:
         signs = sign_processes(rng, chains.lengths, num_replicates, flip_probability)
-        found = _bootstrap_test(stein, signs, weights, coordinates or weights is not None)
+        result = _bootstrap_test(stein, signs, weights, coordinates or weights is not None)
     return KSDTest(
-        ksd=float(np.sqrt(max(found.total, 0.0)) / n),
-        p_value=found.p_value,
-        null=np.sqrt(np.maximum(found.forms, 0.0)) / n,
-        null_quantiles=np.sqrt(found.quantiles) / n,
-        shares=found.parts / found.parts.sum(),
-        share_p_values=found.share_p_values,
-        share_null=None if found.part_forms is None else np.sqrt(np.maximum(found.part_forms, 0.0)) / n,
+        ksd=float(np.sqrt(max(result.total, 0.0)) / n),
+        p_value=result.p_value,
+        null=np.sqrt(np.maximum(result.forms, 0.0)) / n,
+        null_quantiles=np.sqrt(result.quantiles) / n,
+        shares=result.parts / result.parts.sum(),
+        share_p_values=result.share_p_values,
+        share_null=None if result.part_forms is None else np.sqrt(np.maximum(result.part_forms, 0.0)) / n,
         num_draws=n,
         thin=thin,
         flip_probability=flip_probability,

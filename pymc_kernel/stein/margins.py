@@ -39,11 +39,11 @@ def normal_margins(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, n
         return draws, scores
     stretched = draws, scores
     for i in range(draws.shape[1]):
-        found = _stretched(draws[:, i], scores[:, i])
-        if found is not None:
+        transformed = _stretched(draws[:, i], scores[:, i])
+        if transformed is not None:
             if stretched[0] is draws:
                 stretched = draws.copy(), scores.copy()
-            stretched[0][:, i], stretched[1][:, i] = found
+            stretched[0][:, i], stretched[1][:, i] = transformed
     return stretched
 
 

@@ -72,13 +72,13 @@ def straighten(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.nd
         free = np.flatnonzero((driver < 0) & ~drives.any(axis=0))
         for j in np.unique(driver[driver >= 0]):
             driven = np.flatnonzero(driver == j)
-            found = choose_step(draws, scores, j, driven, free)
-            gain = _log_information(scores) - found.value
-            agreed = found.spread < _log_volume(draws)
+            trial = choose_step(draws, scores, j, driven, free)
+            gain = _log_information(scores) - trial.value
+            agreed = trial.spread < _log_volume(draws)
             if agreed and n * gain > _GAIN[0] + _GAIN[1] * len(driven):
                 value -= gain
-                draws, scores = found.draws, found.scores
-                added[j, found.driven] = True
+                draws, scores = trial.draws, trial.scores
+                added[j, trial.driven] = True
         if not added.any():
             if not drives.any():
                 break
@@ -88,9 +88,9 @@ def straighten(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.nd
         # All scales and centers anew, together: what a scale depends on besides its first driver was noise to its fit.
         drives |= added
         for centered in (False, True):
-            found = _try_step(*base, drives, np.flatnonzero(~drives.any(axis=0)) if centered else free[:0])
-            if offset + found.value < value:
-                draws, scores, value = found.draws, found.scores, offset + found.value
+            trial = _try_step(*base, drives, np.flatnonzero(~drives.any(axis=0)) if centered else free[:0])
+            if offset + trial.value < value:
+                draws, scores, value = trial.draws, trial.scores, offset + trial.value
     return draws, scores
 
 

@@ -98,7 +98,7 @@ WRONG = [np.nan, np.inf, -1.0, 0.0, "much", [1.0, 2.0]]
 SETTINGS = {
     adaptive_metropolis.Config: ["covariance", "scale", "target_accept"],
     kameleon.Config: ["kernel", "num_basis", "isotropic_share", "gamma", "scale", "target_accept", "whiten"],
-    kernel_hmc.Config: ["estimator", "exploring_share", "max_steps", "target_accept"],
+    kernel_hmc.Config: ["surrogate", "exploring_share", "max_steps", "target_accept"],
 }
 
 

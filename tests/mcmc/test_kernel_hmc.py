@@ -456,7 +456,7 @@ def test_joint_shape_of_chains_on_a_line():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"estimator": "lite"}, TypeError, "pymc_kernel.scores"),
+        ({"surrogate": "lite"}, TypeError, "pymc_kernel.scores"),
         ({"exploring_share": 0.0}, ValueError, "exploring_share"),
         ({"max_steps": 0}, ValueError, "max_steps"),
         ({"target_accept": 1.0}, ValueError, "target_accept"),

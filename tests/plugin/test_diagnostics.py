@@ -278,7 +278,7 @@ def test_without_a_gradient_the_way_out_is_named(rng, capsys):
         pk.ksd_squared_parts(idata, model=model)
     plain = az.summary(idata)
     for fmt in ("wide", "long", "xarray"):
-        with pytest.warns(UserWarning, match=r"ksd and ksd_p are NaN.*dark is a black box"):
+        with pytest.warns(UserWarning, match=r"ksd_share and ksd_p are NaN.*dark is a black box"):
             table = pk.summary(idata, model=model, fmt=fmt)
         assert np.isnan(table.attrs["ksd_p"])
         if fmt == "wide":

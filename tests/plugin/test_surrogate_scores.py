@@ -133,7 +133,7 @@ def test_a_poor_surrogate_gives_no_verdict(rng, capsys):
     assert np.isnan(report.p_value)
     assert all(np.isnan(p).all() for p in report.p_values.data_vars.values())
     assert "cannot be judged: its scores are off by" in str(report)
-    with pytest.warns(UserWarning, match=r"ksd and ksd_p are NaN.*cannot judge.*mmd_test"):
+    with pytest.warns(UserWarning, match=r"ksd_share and ksd_p are NaN.*cannot judge.*mmd_test"):
         table = pk.summary(idata, model=model, score="surrogate")
     assert table[["ksd_share", "ksd_p"]].isna().all(axis=None)
     assert table.attrs["ksd_verdict"] == "cannot be judged"

@@ -52,7 +52,7 @@ def test_evidence_and_moments(name):
 @pytest.mark.parametrize("weights", ["mixture", "own"])
 def test_every_iteration_is_unbiased_with_a_noisy_density(weights):
     """Given its proposals, the mean weight of an iteration has the evidence as its expectation; noise sd 0.5."""
-    config = P.Config(weights=weights, estimator=Finite(num_features=30, regularization=1e-2))
+    config = P.Config(weights=weights, surrogate=Finite(num_features=30, regularization=1e-2))
     rng = np.random.default_rng(5)
 
     def normal(positions):

@@ -61,12 +61,12 @@ class SimulatedLikelihood:
     def __call__(self, rng, *inputs):
         """Return the log of an estimate of the likelihood; the last input is the data."""
         *params, observed = inputs
-        found = self._simulations(rng, params, observed.shape)
+        run = self._simulations(rng, params, observed.shape)
         self._calls += self.num_simulations
-        self._failures += found.failed
-        self.failed_share = found.failed / self.num_simulations
-        self._warn(found.first_error)
-        return self._estimate(found.summaries, self._seen(observed), self.num_simulations)
+        self._failures += run.failed
+        self.failed_share = run.failed / self.num_simulations
+        self._warn(run.first_error)
+        return self._estimate(run.summaries, self._seen(observed), self.num_simulations)
 
     @property
     def starts(self) -> dict[str, np.ndarray]:

@@ -36,8 +36,8 @@ def _predictive(function):
     def draw(rng, *params, size):
         if failures_are_raised():
             return function.one_data_set(rng, params, size)
-        found = simulate_repeatedly(lambda: function.one_data_set(rng, params, size), None, 1)
-        return found.summaries[0] if found.summaries else np.full(size, np.nan)
+        run = simulate_repeatedly(lambda: function.one_data_set(rng, params, size), None, 1)
+        return run.summaries[0] if run.summaries else np.full(size, np.nan)
 
     return draw
 
@@ -150,8 +150,8 @@ def KernelABC(
     scales = factor if factor.ndim == 1 else np.diag(factor)
     log_peak = float(-np.log(scales).sum() - 0.5 * len(target) * np.log(2.0 * np.pi))
 
-    def estimate(summaries, seen, count):
-        return log_kernel_abc(_as_rows(summaries, seen.size), np.ravel(seen), factor, count)
+    def estimate(summaries, observed_summaries, count):
+        return log_kernel_abc(_as_rows(summaries, observed_summaries.size), np.ravel(observed_summaries), factor, count)
 
     function.estimate_by(estimate, log_peak, starts)
     variable = _block(function, params, observed, kwargs)
@@ -229,12 +229,12 @@ def SyntheticLikelihood(
             "set unbiased=False and a shrinkage."
         )
 
-    def estimate(summaries, seen, count):
-        simulated = _as_rows(summaries, seen.size)
+    def estimate(summaries, observed_summaries, count):
+        simulated = _as_rows(summaries, observed_summaries.size)
         log_success = np.log(max(len(simulated), 1) / count)
         if unbiased:
-            return log_normal_unbiased(simulated, np.ravel(seen)) + log_success
-        return log_synthetic(simulated, np.ravel(seen), shrinkage) + log_success
+            return log_normal_unbiased(simulated, np.ravel(observed_summaries)) + log_success
+        return log_synthetic(simulated, np.ravel(observed_summaries), shrinkage) + log_success
 
     function.estimate_by(estimate)
     return _block(function, params, observed, kwargs)
@@ -291,8 +291,8 @@ def MMDLikelihood(
 
     function = SimulatedLikelihood(name, simulator, embedded, num_simulations, max_failures, vectorized)
 
-    def estimate(summaries, seen, count):
-        return log_mmd_abc(summaries, seen, epsilon, count)
+    def estimate(summaries, observed_summaries, count):
+        return log_mmd_abc(summaries, observed_summaries, epsilon, count)
 
     function.estimate_by(estimate)
     variable = _block(function, params, observed, kwargs)

@@ -212,8 +212,8 @@ def _are_plain(outputs):
 
 def _sources(inputs, outputs):
     """Return the generators that ``outputs`` draw from, given ``inputs``."""
-    found = graph_inputs(outputs, blockers=inputs)
-    return [v for v in found if isinstance(v.type, RandomGeneratorType)]
+    inputs_left = graph_inputs(outputs, blockers=inputs)
+    return [v for v in inputs_left if isinstance(v.type, RandomGeneratorType)]
 
 
 def _words(entropy, batch, stream, count):

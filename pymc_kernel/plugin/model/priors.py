@@ -41,8 +41,8 @@ def prior_positions(model: pm.Model, size: int, rng: np.random.Generator) -> np.
             drawn = pm.draw(prior_expression(model), draws=size, random_seed=rng)
     except NotImplementedError as error:
         raise ValueError(f"the prior cannot be drawn from ({error}); give proper priors, or start=.") from error
-    found = {model.rvs_to_values[rv]: values for rv, values in zip(model.free_RVs, drawn, strict=True)}
-    positions = np.concatenate([np.reshape(found[v], (size, -1)) for v in model.value_vars], axis=1).astype(float)
+    by_variable = {model.rvs_to_values[rv]: values for rv, values in zip(model.free_RVs, drawn, strict=True)}
+    positions = np.concatenate([np.reshape(by_variable[v], (size, -1)) for v in model.value_vars], axis=1).astype(float)
     return with_finite_columns(positions, rng)
 
 

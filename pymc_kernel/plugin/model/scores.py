@@ -67,13 +67,13 @@ def compile_scores(model: pm.Model):
             batch = [np.ascontiguousarray(v[start : start + DRAWS_AT_A_TIME]) for v in values]
             shapes = [v.shape for v, wanted in zip(batch, is_continuous, strict=True) if wanted]
             # A gradient that does not depend on the draws has no dimension of draws.
-            found = [np.broadcast_to(f, shape) for f, shape in zip(function(*batch), shapes, strict=True)]
-            slopes.append(np.concatenate([f.reshape(len(f), -1) for f in found], axis=1))
+            evaluated = [np.broadcast_to(f, shape) for f, shape in zip(function(*batch), shapes, strict=True)]
+            slopes.append(np.concatenate([f.reshape(len(f), -1) for f in evaluated], axis=1))
         return np.concatenate(slopes)
 
     def scores(values):
-        found = evaluate(quick, values)
-        return found if np.isfinite(found).all() else evaluate(compiled(_STABLE), values)
+        evaluated = evaluate(quick, values)
+        return evaluated if np.isfinite(evaluated).all() else evaluate(compiled(_STABLE), values)
 
     return scores
 

@@ -94,11 +94,11 @@ def plot_density(
         raise ValueError(f"no continuous variable to draw; {', '.join(without)} have no density.")
     whole = as_chains_and_draws(tree[group].to_dataset(), dims)
     settings = _Settings(probability, max_draws, num_points)
-    found = {
+    by_name = {
         name: _curves(whole[name], coords, None if model is None else elementwise_transform(model, name), settings)
         for name in asked.data_vars
     }
-    curves, kept = (xr.Dataset({name: pair[i] for name, pair in found.items()}) for i in (0, 1))
+    curves, kept = (xr.Dataset({name: pair[i] for name, pair in by_name.items()}) for i in (0, 1))
     return _drawn(curves, kept if rug else None, probability, backend)
 
 

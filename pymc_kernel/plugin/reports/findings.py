@@ -82,7 +82,7 @@ def in_words(report, modes: list[str], level: float, num_in_all: int, chains: st
 def _largest_shares(report):
     table = report.table()
     named = table[table["ksd_share"] >= min(_SMALL_SHARE, table["ksd_share"].iloc[0])][:_NAMED]
-    parts = [f"{name} ({100.0 * row.ksd:.0f} %, p = {row.ksd_p_holm:.2g})" for name, row in named.iterrows()]
+    parts = [f"{name} ({100.0 * row.ksd_share:.0f} %, p = {row.ksd_p_holm:.2g})" for name, row in named.iterrows()]
     corrected = f"; p-values are corrected for {len(table)} parameters (Holm)" if len(table) > 1 else ""
     return f"Most of it comes from {', '.join(parts)}{corrected}."
 

@@ -128,13 +128,13 @@ def expectation(
         values = one.transpose("chain", "draw", ...)
         columns.append(values.values.reshape(values.sizes["chain"] * values.sizes["draw"], -1).astype(float))
         layout.append((name, values.isel(chain=0, draw=0, drop=True)))
-    found = stein.controlled_expectation(
+    result = stein.controlled_expectation(
         np.concatenate(columns, axis=1), part.draws, part.scores, kernel, num_basis=num_basis, weights=part.weights
     )
     out, start = {}, 0
     for name, like in layout:
         stop = start + like.size
-        parts = [a[start:stop].reshape(like.shape) for a in (found.value, found.mean, found.variance_ratio)]
+        parts = [a[start:stop].reshape(like.shape) for a in (result.value, result.mean, result.variance_ratio)]
         arrays = [like.astype(float).copy(data=p) for p in parts]
         out[name] = xr.concat(arrays, xr.DataArray(["value", "mean", "variance_ratio"], dims="estimate"))
         start = stop

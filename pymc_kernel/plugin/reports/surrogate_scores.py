@@ -160,19 +160,19 @@ def learn_scores(
         )
     folds = chain_folds(chains, len(used) // chains)
     try:
-        found = held_out_scores(used, values.values, folds, noisy=values.noisy)
+        judged = held_out_scores(used, values.values, folds, noisy=values.noisy)
     except ValueError as error:
         raise NoGradientError(f"no score could be learned from {len(used)} draws: {error}") from error
-    told = LearnedScores(
-        num_values=found.num_values,
+    record = LearnedScores(
+        num_values=judged.num_values,
         num_evaluations=values.num_evaluations,
-        log_density_error=found.log_density_error,
-        score_error=found.score_error,
-        overlap=found.overlap,
-        effective_draws=found.effective_share * len(used),
+        log_density_error=judged.log_density_error,
+        score_error=judged.score_error,
+        overlap=judged.overlap,
+        effective_draws=judged.effective_share * len(used),
         noisy=values.noisy,
     )
-    return every, found, told
+    return every, judged, record
 
 
 def _evaluator(model):

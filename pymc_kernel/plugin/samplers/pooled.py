@@ -127,7 +127,7 @@ def sample_khmc(
     for name in {"posterior", "sample_stats"} & set(groups):
         groups[name].attrs |= took
     if "sample_stats" in groups:
-        groups["sample_stats"].attrs |= provenance(idata) | {"surrogate": type(step.config.estimator).__name__}
+        groups["sample_stats"].attrs |= provenance(idata) | {"surrogate": type(step.config.surrogate).__name__}
     return idata
 
 

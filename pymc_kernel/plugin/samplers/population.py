@@ -113,7 +113,7 @@ def sample_pmc(
     model = pm.modelcontext(model)
     density = compile_particle_density(model, "sample_pmc", compile_kwargs)
     along = _model_scores(model) if drift == "gradient" else drift
-    settings = {} if surrogate is None else {"estimator": surrogate}
+    settings = {} if surrogate is None else {"surrogate": surrogate}
     config = population.Config(drift=along, drift_size=drift_size, weights=weights, **settings)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     results = []
@@ -202,8 +202,8 @@ def _tree(model, results, draws):
     stats[statistics.LOG_EVIDENCE_OF_ITERATION] = stats.pop("log_evidence")
     stats |= {name: ("chain", np.array(values)) for name, values in per_chain.items()}
     chains = np.arange(len(results))
-    told = xr.Dataset(stats, coords={"chain": chains, statistics.ITERATION: np.arange(done)}, attrs={"draws": draws})
-    largest = float(told["pareto_k"].max())
+    dataset = xr.Dataset(stats, coords={"chain": chains, statistics.ITERATION: np.arange(done)}, attrs={"draws": draws})
+    largest = float(dataset["pareto_k"].max())
     if not largest <= _UNRELIABLE:
         warnings.warn(
             f"The weights have a Pareto shape of {largest:.2f}, above {_UNRELIABLE}: a few draws carry them, and "
@@ -215,7 +215,7 @@ def _tree(model, results, draws):
     extra = {"observed_data": more["observed_data"].to_dataset()} if observed else {}
     everything = {name: node.to_dataset() for name, node in tree.children.items()}
     extra |= constant_groups(model, coords, dims)
-    return xr.DataTree.from_dict({**everything, statistics.PMC_GROUP: told, **extra})
+    return xr.DataTree.from_dict({**everything, statistics.PMC_GROUP: dataset, **extra})
 
 
 def _stacked(chains):

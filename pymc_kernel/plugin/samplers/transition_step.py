@@ -26,6 +26,7 @@ __all__ = ["RandomWalkStep", "TransitionState", "TransitionStep", "measured_vari
 
 _NUM_VISITED = 500  # draws kept to see at the end whether a known place was left out
 _SEARCH_SHARE = 0.1  # of the tuning draws, in evaluations: to look for modes that the prior's draws point to
+_NO_FIT = "Its proposals do not fit the place where it is: tune longer, or reparametrize."
 _TUNE_PER_CANDIDATE = 10  # tuning draws for each candidate of a start, so that these cost a tenth at the most
 
 
@@ -186,11 +187,7 @@ class TransitionStep(ArrayStepShared):
             return state
         who = f"{type(self).__name__} for {', '.join(self.var_names)}"
         if state is not None and self.density.estimated:
-            raise NoisyBlockError(
-                f"{who}: another step moved the chain, but the density is only estimated (by "
-                f"{', '.join(self.density.estimated)}). The estimate that was accepted belongs to the old place, and "
-                "drawing one anew would change the posterior: give pm.sample this step alone."
-            )
+            raise _moved_by_another(who, self.density.estimated)
         log_density = self.density(position)
         self.density.settle(True)
         if state is None:
@@ -199,13 +196,10 @@ class TransitionStep(ArrayStepShared):
                 return self._begin(position, log_density)
             except NonFiniteStartError as error:
                 cause = self.density.error
-                told = "" if cause is None else f" The model raised {type(cause).__name__}: {cause}"
-                raise NonFiniteStartError(f"{who}: {error}{told}") from cause
+                why = "" if cause is None else f" The model raised {type(cause).__name__}: {cause}"
+                raise NonFiniteStartError(f"{who}: {error}{why}") from cause
         if not math.isfinite(log_density):
-            raise NonFiniteStartError(
-                f"{who}: after another step moved the chain, the log density is {log_density}. That step does not see "
-                "the same density: give all steps of the compound the same model."
-            )
+            raise _lost_density(who, log_density)
         return self._transition_module.relocate(state, position, log_density)
 
     def _better_start(self, position, log_density):
@@ -270,11 +264,8 @@ class TransitionStep(ArrayStepShared):
         if not trouble:
             return None
         self.warned = True
-        message = f"{type(self).__name__}: {trouble}"
-        if self.density.estimated:
-            message += noise_report(self.density, state)
-        else:
-            message += "Its proposals do not fit the place where it is: tune longer, or reparametrize."
+        why = noise_report(self.density, state) if self.density.estimated else _NO_FIT
+        message = f"{type(self).__name__}: {trouble}{why}"
         return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=self.draw)
 
     @property
@@ -311,6 +302,21 @@ class TransitionStep(ArrayStepShared):
         return Competence.COMPATIBLE if has_grad else Competence.PREFERRED
 
 
+def _moved_by_another(who, estimated) -> NoisyBlockError:
+    return NoisyBlockError(
+        f"{who}: another step moved the chain, but the density is only estimated (by {', '.join(estimated)}). The "
+        "estimate that was accepted belongs to the old place, and drawing one anew would change the posterior: give "
+        "pm.sample this step alone."
+    )
+
+
+def _lost_density(who, log_density) -> NonFiniteStartError:
+    return NonFiniteStartError(
+        f"{who}: after another step moved the chain, the log density is {log_density}. That step does not see the same "
+        "density: give all steps of the compound the same model."
+    )
+
+
 def measured_variance(known: noise.Noise) -> float:
     """Return the variance of log-normal noise that lets as few steps through as were measured; NaN where none were."""
     return noise.variance_of(known.ceiling) if known.is_noisy and known.num_probes else math.nan
@@ -339,9 +345,9 @@ class RandomWalkStep(TransitionStep):
         return state._replace(noise=noise.settled(state.noise))
 
     def _trouble(self, state) -> str:
-        found = super()._trouble(state)
-        if found or not self.density.estimated:
-            return found
+        trouble = super()._trouble(state)
+        if trouble or not self.density.estimated:
+            return trouble
         if self._is_last_draw and self.moves < noise.MOVES_PER_DIMENSION * state.position.size:
             return (
                 f"a chain has moved {self.moves} times in {self.num_draws} draws, which is too little to show the "

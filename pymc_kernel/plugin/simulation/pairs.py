@@ -48,7 +48,7 @@ class Pairs(NamedTuple):
 
     latent: np.ndarray
     """Parameters (n, d) on the unconstrained scale."""
-    seen: np.ndarray
+    summaries: np.ndarray
     """Summaries (n, q) of the data simulated from them; NaN where that failed."""
     observed: np.ndarray
     """Summaries (q,) of the data."""
