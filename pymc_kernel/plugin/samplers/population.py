@@ -18,7 +18,7 @@ from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import prior_positions
 from pymc_kernel.plugin.model.scores import compile_scores
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions
-from pymc_kernel.plugin.weights import pareto_shape
+from pymc_kernel.plugin.weights import reported_shape
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
 from pymc_kernel.smc.weights import log_mean_exp, normalized, resample
@@ -192,7 +192,7 @@ def _tree(model, results, draws):
         posterior.append({name: v[chosen] for name, v in values.items()})
         per_chain["log_evidence"].append(log_mean_exp(log_weights))
         per_chain["ess"].append(1.0 / (shares**2).sum())
-        per_chain["pareto_k"].append(pareto_shape(log_weights))
+        per_chain["pareto_k"].append(reported_shape(log_weights))
     groups = {"posterior": _stacked(posterior), "weighted_posterior": _stacked(weighted)}
     tree = from_dict(groups, coords=coords, dims=dims)
     stats = {

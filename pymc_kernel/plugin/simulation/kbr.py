@@ -26,7 +26,7 @@ from pymc_kernel.plugin.simulation.pairs import (
 )
 from pymc_kernel.plugin.simulation.trust import findings, typicality, warn_of_findings
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
-from pymc_kernel.plugin.weights import pareto_shape
+from pymc_kernel.plugin.weights import reported_shape
 
 __all__ = ["sample_kbr"]
 
@@ -261,4 +261,4 @@ def _ratio_shape(share):
     """Return the Pareto shape of the ratio's tail; 0 where a hundredth of it is at its bound, so that it has none."""
     if (share > 0.99 * share.max()).mean() > 0.01:
         return 0.0
-    return pareto_shape(np.log(np.maximum(share, np.finfo(float).tiny)))
+    return reported_shape(np.log(np.maximum(share, np.finfo(float).tiny)))
