@@ -9,6 +9,7 @@ from pymc_kernel.likelihood_free.estimates import (
     log_normal_unbiased,
     log_synthetic,
 )
+from pymc_kernel.likelihood_free.learned_likelihood import FittedLikelihood, LearnedLikelihood
 from pymc_kernel.likelihood_free.rejection import Accepted, regression_adjusted, rejection
 from pymc_kernel.likelihood_free.simulator import (
     Simulations,
@@ -28,6 +29,8 @@ __all__ = [
     "Bandwidth",
     "Batch",
     "DiskStore",
+    "FittedLikelihood",
+    "LearnedLikelihood",
     "MemoryStore",
     "Pilot",
     "Simulations",

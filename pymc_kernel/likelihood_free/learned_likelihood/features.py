@@ -1,0 +1,208 @@
+"""Features of parameters: polynomials, bumps in one coordinate, bumps in all; values, and derivatives of their sums.
+
+Imports NumPy and siblings only.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit
+
+__all__ = ["Block", "FeatureMap", "ParameterMap", "make_features"]
+
+_JITTER = 1e-6  # on the diagonal of a kernel of unit variance, so that weights of bumps stay of moderate size
+_MAX_EXPONENT = 300.0
+
+
+class Block(NamedTuple):
+    """Features that share a prior variance."""
+
+    name: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class ParameterMap:
+    """Parameters to coordinates of mean zero and unit spread: identity, exponential or logistic, then standardized.
+
+    On the unconstrained scale of a model the parameter that the simulator saw is the exponential of a coordinate, or
+    its logistic function, and the summaries are simple functions of that.
+    """
+
+    kinds: tuple[str, ...]
+    centre: np.ndarray
+    scale: np.ndarray
+
+    def __call__(self, parameters: np.ndarray) -> np.ndarray:
+        """Return coordinates (m, d)."""
+        return (transform_columns(parameters, self.kinds) - self.centre) / self.scale
+
+    def slope(self, parameters: np.ndarray) -> np.ndarray:
+        """Return the derivatives (m, d) of coordinates by their parameters."""
+        slope = np.ones_like(parameters)
+        for i, kind in enumerate(self.kinds):
+            if kind == "exp":
+                slope[:, i] = np.exp(np.minimum(parameters[:, i], _MAX_EXPONENT))
+            elif kind == "expit":
+                chance = expit(parameters[:, i])
+                slope[:, i] = chance * (1.0 - chance)
+        return slope / self.scale
+
+    @classmethod
+    def of(cls, parameters, kinds) -> "ParameterMap":
+        """Return the map of these kinds with the centre and scale of the parameters (n, d)."""
+        columns = transform_columns(parameters, kinds)
+        scale = columns.std(axis=0)
+        centre = columns.mean(axis=0)
+        return cls(tuple(kinds), centre, np.where(scale > 1e-12 * (1.0 + np.abs(centre)), scale, 1.0))
+
+
+def transform_columns(parameters, kinds) -> np.ndarray:
+    """Return each column transformed by its kind."""
+    columns = np.array(parameters, dtype=float)
+    for i, kind in enumerate(kinds):
+        if kind == "exp":
+            columns[:, i] = np.exp(np.minimum(columns[:, i], _MAX_EXPONENT))
+        elif kind == "expit":
+            columns[:, i] = expit(columns[:, i])
+    return columns
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureMap:
+    """A constant, linear and quadratic features, bumps.
+
+    Attributes
+    ----------
+    num_dims : int
+    pairs : tuple of ndarray (k,)
+        Which coordinates the quadratic features multiply.
+    knots : ndarray (d, r)
+        Centres of the bumps in one coordinate.
+    width : float
+        Their length scale.
+    centres : ndarray (c, d)
+        Of the joint bumps, in the coordinates of ``metric``.
+    metric : ndarray (d, d)
+        The joint kernel is exp(-|metric (z - centre)|^2 / 2).
+    blocks : tuple of Block
+    """
+
+    num_dims: int
+    pairs: tuple[np.ndarray, np.ndarray]
+    knots: np.ndarray
+    width: float
+    centres: np.ndarray
+    metric: np.ndarray
+    blocks: tuple[Block, ...] = field(default=())
+
+    @property
+    def num_features(self) -> int:
+        """How many columns there are."""
+        return 1 + self.num_dims + len(self.pairs[0]) + self.knots.size + len(self.centres)
+
+    def __call__(self, z: np.ndarray) -> np.ndarray:
+        """Return features (m, p) of coordinates (m, d)."""
+        m, d = z.shape
+        out = np.empty((m, self.num_features))
+        out[:, 0] = 1.0
+        out[:, 1 : d + 1] = z
+        at = d + 1
+        rows, columns = self.pairs
+        out[:, at : at + len(rows)] = z[:, rows] * z[:, columns] - (rows == columns)
+        at += len(rows)
+        r = self.knots.shape[1]
+        if r:
+            for i in range(d):
+                out[:, at + i * r : at + (i + 1) * r] = (z[:, i, None] - self.knots[i]) / self.width
+            at_end = at + d * r
+            np.exp(-0.5 * out[:, at:at_end] ** 2, out=out[:, at:at_end])
+            at = at_end
+        if len(self.centres):
+            out[:, at:] = _gaussian(z @ self.metric.T, self.centres)
+        return out
+
+    def pull_back(self, z: np.ndarray, values: np.ndarray, factors: np.ndarray) -> np.ndarray:
+        """Return gradients (m, d) by ``z`` of sums of features with ``factors`` (m, p)."""
+        d = z.shape[1]
+        gradient = factors[:, 1 : d + 1].copy()
+        at = d + 1
+        rows, columns = self.pairs
+        k = len(rows)
+        if k:
+            symmetric = np.zeros((len(z), d, d))
+            symmetric[:, rows, columns] = factors[:, at : at + k]
+            gradient += np.einsum("mij,mj->mi", symmetric, z) + np.einsum("mij,mi->mj", symmetric, z)
+        at += k
+        r = self.knots.shape[1]
+        if r:
+            pulls = (factors[:, at : at + d * r] * values[:, at : at + d * r]).reshape(-1, d, r)
+            gradient += (np.einsum("mir,ir->mi", pulls, self.knots) - pulls.sum(axis=2) * z) / self.width**2
+            at += d * r
+        if len(self.centres):
+            pulls = factors[:, at:] * values[:, at:]
+            here = z @ self.metric.T
+            gradient += (pulls @ self.centres - pulls.sum(axis=1)[:, None] * here) @ self.metric
+        return gradient
+
+    def whitening(self) -> np.ndarray:
+        """Return the matrix (p, p) after which bumps have the prior of a Gaussian process under unit weights."""
+        out = np.eye(self.num_features)
+        at = 1 + self.num_dims + len(self.pairs[0])
+        r = self.knots.shape[1]
+        for knots in self.knots if r else ():
+            out[at : at + r, at : at + r] = _inverse_root(
+                _gaussian(knots[:, None] / self.width, knots[:, None] / self.width)
+            )
+            at += r
+        if len(self.centres):
+            out[at:, at:] = _inverse_root(_gaussian(self.centres, self.centres))
+        return out
+
+
+def _gaussian(points, centres):
+    squared = (points**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1) - 2.0 * (points @ centres.T)
+    return np.exp(-0.5 * np.maximum(squared, 0.0))
+
+
+def _inverse_root(kernel):
+    values, vectors = np.linalg.eigh(kernel)
+    return vectors / np.sqrt(np.maximum(values, 0.0) + _JITTER)
+
+
+def make_features(z, rng, num_knots: int, num_centres: int, metric=None, width=0.7) -> FeatureMap:
+    """Return the features for training coordinates ``z`` (n, d)."""
+    n, d = z.shape
+    rows, columns = np.triu_indices(d)
+    order = np.argsort(rows != columns, kind="stable")  # squares first
+    rows, columns = rows[order], columns[order]
+    levels = (np.arange(num_knots) + 0.5) / max(num_knots, 1)
+    knots = np.quantile(z, levels, axis=0).T.copy() if num_knots else np.empty((d, 0))
+    metric = np.eye(d) / np.sqrt(d) if metric is None else metric
+    centres = spread_centres(z @ metric.T, min(num_centres, n), rng)
+    blocks, at = [Block("linear", 1, d + 1), Block("square", d + 1, 2 * d + 1)], 2 * d + 1
+    if d > 1:
+        blocks.append(Block("product", at, at + len(rows) - d))
+        at += len(rows) - d
+    for i in range(d if num_knots else 0):
+        blocks.append(Block(f"bumps of {i}", at, at + num_knots))
+        at += num_knots
+    if len(centres):
+        blocks.append(Block("joint", at, at + len(centres)))
+    return FeatureMap(d, (rows, columns), knots, width, centres, metric, tuple(blocks))
+
+
+def spread_centres(points, number, rng) -> np.ndarray:
+    """Return a random subset of points, greedily those farthest from the ones before."""
+    if number <= 0:
+        return np.empty((0, points.shape[1]))
+    pool = points[rng.choice(len(points), min(len(points), 20 * number), replace=False)]
+    chosen, distance = [0], ((pool - pool[0]) ** 2).sum(axis=1)
+    for _ in range(number - 1):
+        # Random among the far ones: the farthest of all are outliers.
+        nearest = int(np.argmax(distance * rng.random(len(pool))))
+        chosen.append(nearest)
+        distance = np.minimum(distance, ((pool - pool[nearest]) ** 2).sum(axis=1))
+    return pool[np.array(chosen)]

@@ -1,0 +1,137 @@
+"""A likelihood learned from simulations: the density of summaries given parameters, with its gradient.
+
+Imports NumPy and siblings only.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pymc_kernel.kernels.points import as_numbers, as_points
+from pymc_kernel.likelihood_free.learned_likelihood.diagnostics import HeldOut, Place, check_held_out, place_among
+from pymc_kernel.likelihood_free.learned_likelihood.features import ParameterMap
+from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Marginals
+from pymc_kernel.likelihood_free.learned_likelihood.stages import fit_stages
+from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap
+from pymc_kernel.parallel import one_blas_thread
+
+__all__ = ["FittedLikelihood", "LearnedLikelihood"]
+
+
+@dataclass(frozen=True, eq=False)
+class FittedLikelihood:
+    """The learned density p(summaries | parameters).
+
+    Attributes
+    ----------
+    summaries : SummaryMap
+        What was done to the summaries before the regression.
+    density : ConditionalDensity
+        Of the transformed summaries.
+    num_dropped : int
+        Simulations left out since they failed: rows with NaN or infinite numbers.
+    held_out : HeldOut or None
+        How simulations that were kept back lie in what was learned from the others.
+    """
+
+    summaries: SummaryMap
+    density: ConditionalDensity
+    num_dropped: int = 0
+    held_out: HeldOut | None = None
+
+    @one_blas_thread
+    def log_density(self, parameters, observed) -> np.ndarray:
+        """Return log densities (m,) of ``observed`` (q,), or of its rows (m, q), at parameters (m, d)."""
+        return self._evaluate(parameters, observed, False)[0]
+
+    @one_blas_thread
+    def log_density_and_gradient(self, parameters, observed) -> tuple[np.ndarray, np.ndarray]:
+        """Return log densities (m,) and their gradients (m, d) by the parameters."""
+        return self._evaluate(parameters, observed, True)
+
+    @one_blas_thread
+    def sample(self, parameters, rng: np.random.Generator) -> np.ndarray:
+        """Return summaries (m, q), one draw for each of the parameters (m, d)."""
+        return self.summaries.inverse(self.density.sample(self._parameters(parameters), rng))
+
+    @one_blas_thread
+    def place_of(self, observed, parameters, rng: np.random.Generator) -> Place:
+        """Return where ``observed`` (q,) lies in the learned distribution given ``parameters`` (m, d), such as posterior draws."""
+        return place_among(self, as_numbers(observed, "observed"), self._parameters(parameters), rng)
+
+    def _parameters(self, parameters):
+        parameters = as_points(parameters, "parameters")
+        d = len(self.density.parameters.kinds)
+        if parameters.shape[1] != d:
+            raise ValueError(f"parameters must have {d} columns, got {parameters.shape[1]}.")
+        return parameters
+
+    def _evaluate(self, parameters, observed, gradient):
+        parameters, observed = self._parameters(parameters), as_numbers(observed, "observed")
+        q = len(self.summaries.constant)
+        if observed.shape not in ((q,), (len(parameters), q)):
+            raise ValueError(f"observed must have shape ({q},) or ({len(parameters)}, {q}), got {observed.shape}.")
+        rows = np.atleast_2d(observed)
+        values, log_slope = self.summaries(rows), self.summaries.log_slope(rows).sum(axis=1)
+        constant = self.summaries.constant[~self.summaries.kept]
+        outside = (rows[:, ~self.summaries.kept] != constant).any(axis=1) | ~np.isfinite(values).all(axis=1)
+        values = np.where(outside[:, None], 0.0, values)
+        values = np.broadcast_to(values, (len(parameters), values.shape[1]))
+        found = self.density.log_density(parameters, values, gradient)
+        density, slope = found if gradient else (found, np.zeros(parameters.shape))
+        outside = np.broadcast_to(outside, density.shape)
+        density = np.where(outside, -np.inf, density + np.where(outside, 0.0, log_slope))
+        return density, np.where(outside[:, None], 0.0, slope)
+
+
+@dataclass(frozen=True)
+class LearnedLikelihood:
+    """Settings of a likelihood learned by kernel regression.
+
+    Parameters
+    ----------
+    num_centres : int
+        Of the joint radial features, at most.
+    num_knots : int
+        Of the radial features in each single parameter.
+    """
+
+    num_centres: int = 300
+    num_knots: int = 10
+
+    @one_blas_thread
+    def fit(self, parameters, summaries, rng=None, *, weights=None) -> FittedLikelihood:
+        """Return the density learned from simulations.
+
+        Parameters
+        ----------
+        parameters : array_like (n, d)
+        summaries : array_like (n, q)
+            Row i was simulated at row i of ``parameters``. Rows with NaN are left out and counted.
+        rng : numpy.random.Generator, optional
+        weights : array_like (n,), optional
+            Of the simulations; equal by default.
+        """
+        rng = np.random.default_rng(0) if rng is None else rng
+        parameters = as_points(parameters, "parameters")
+        summaries = as_points(summaries, "summaries", finite=False)
+        weights = np.ones(len(parameters)) if weights is None else as_numbers(weights, "weights")
+        good = np.isfinite(summaries).all(axis=1) & (weights > 0.0)
+        parameters, summaries, weights = parameters[good], summaries[good], weights[good]
+        weights = weights / weights.mean()
+        transform = SummaryMap.of(summaries)
+        fit = FittedLikelihood(transform, self._learn(parameters, transform(summaries), weights, rng))
+        back = rng.permutation(len(parameters)) < max(len(parameters) // 5, 1)
+        learned = self._learn(parameters[~back], transform(summaries[~back]), weights[~back], rng)
+        held_out = check_held_out(replace(fit, density=learned), parameters[back], summaries[back], rng)
+        return replace(fit, num_dropped=int((~good).sum()), held_out=held_out)
+
+    def _learn(self, parameters, values, weights, rng):
+        places = ParameterMap.of(parameters, ("identity",) * parameters.shape[1])
+        staged = fit_stages(places(parameters), values, weights, rng, self._sizes)
+        return ConditionalDensity(places, staged.design.map, staged.raw_weights(), Marginals.normal(values.shape[1]))
+
+    def _sizes(self, n, d):
+        """Return how many knots and how many centres."""
+        return min(self.num_knots, max(n // 30, 3)), min(self.num_centres, 50 + n // 20)

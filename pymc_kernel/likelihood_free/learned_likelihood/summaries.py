@@ -1,0 +1,142 @@
+"""Transforms of summaries: which column by which function, their slopes and inverses. Imports NumPy and siblings only."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["SummaryMap", "candidate_kinds"]
+
+_SPREAD_OF_MAD = 1.4826  # of a normal distribution
+_CONSTANT_SHARE = 1e-10  # spread, relative to the size, below which a column is a constant
+
+
+@dataclass(frozen=True, eq=False)
+class SummaryMap:
+    """Summaries to regular columns: constants left out, each by its own function, then to median zero and unit spread.
+
+    Attributes
+    ----------
+    constant : ndarray (q,) of float
+        The value of a column that never changed, NaN elsewhere.
+    whole : ndarray (k,) of bool
+        Which of the other columns are whole numbers.
+    kinds : tuple of str
+        For each of them: ``identity``, ``log``, ``log_shifted``, ``sqrt`` or ``asinh``.
+    shift, unit : ndarray (k,)
+    centre, scale : ndarray (k,)
+        Taken off, and divided by, after the function.
+    """
+
+    constant: np.ndarray
+    whole: np.ndarray
+    kinds: tuple[str, ...]
+    shift: np.ndarray
+    unit: np.ndarray
+    centre: np.ndarray
+    scale: np.ndarray
+
+    @property
+    def kept(self) -> np.ndarray:
+        """Which columns change."""
+        return np.isnan(self.constant)
+
+    def __call__(self, summaries: np.ndarray) -> np.ndarray:
+        """Return (m, k) values of (m, q) summaries; NaN where a function is not defined."""
+        columns = summaries[:, self.kept]
+        out = np.empty(columns.shape)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            for j, kind in enumerate(self.kinds):
+                out[:, j] = _apply(kind, columns[:, j], self.shift[j], self.unit[j])
+        out[~np.isfinite(out)] = np.nan
+        return (out - self.centre) / self.scale
+
+    def log_slope(self, summaries: np.ndarray) -> np.ndarray:
+        """Return log absolute derivatives (m, k) of the values by the summaries."""
+        columns = summaries[:, self.kept]
+        out = np.empty(columns.shape)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            for j, kind in enumerate(self.kinds):
+                x, shift, unit = columns[:, j], self.shift[j], self.unit[j]
+                if kind == "identity":
+                    out[:, j] = 0.0
+                elif kind in ("log", "log_shifted"):
+                    out[:, j] = -np.log(x + shift)
+                elif kind == "sqrt":
+                    out[:, j] = -np.log(2.0) - 0.5 * np.log(x + shift)
+                else:
+                    out[:, j] = -np.log(unit) - 0.5 * np.log1p(((x - shift) / unit) ** 2)
+        return out - np.log(self.scale)
+
+    def inverse(self, values: np.ndarray) -> np.ndarray:
+        """Return (m, q) summaries of (m, k) values; whole numbers are rounded."""
+        out = np.tile(self.constant, (len(values), 1))
+        columns = values * self.scale + self.centre
+        for j, (kind, at) in enumerate(zip(self.kinds, np.flatnonzero(self.kept), strict=True)):
+            x = columns[:, j]
+            if kind in ("log", "log_shifted"):
+                x = np.exp(np.minimum(x, 700.0)) - self.shift[j]
+            elif kind == "sqrt":
+                x = np.maximum(x, 0.0) ** 2 - self.shift[j]
+            elif kind == "asinh":
+                x = self.shift[j] + self.unit[j] * np.sinh(np.clip(x, -700.0, 700.0))
+            if self.whole[j]:
+                x = np.round(x)
+                if kind != "identity":
+                    x = np.maximum(x, 0.0)
+            out[:, at] = x
+        return out
+
+    @classmethod
+    def of(cls, summaries, kinds=None) -> "SummaryMap":
+        """Return the map for simulated ``summaries`` (n, q); ``kinds`` of the columns that change, else identity."""
+        size = np.abs(summaries).max(axis=0)
+        varies = np.ptp(summaries, axis=0) > _CONSTANT_SHARE * size
+        constant = np.where(varies, np.nan, summaries[0])
+        columns = summaries[:, varies]
+        whole = (columns == np.round(columns)).all(axis=0) & (np.abs(columns).max(axis=0, initial=0.0) < 2.0**50)
+        kinds = ("identity",) * columns.shape[1] if kinds is None else tuple(kinds)
+        k = len(kinds)
+        shift, unit = np.zeros(k), np.ones(k)
+        for j, kind in enumerate(kinds):
+            x = columns[:, j]
+            if kind == "asinh":
+                shift[j], unit[j] = np.median(x), robust_spread(x)
+            elif kind == "log_shifted":
+                shift[j] = 1.0 if whole[j] else 0.1 * np.median(x[x > 0.0])
+            elif kind == "sqrt":
+                shift[j] = 0.5 if whole[j] else 0.0
+        plain = cls(constant, whole, kinds, shift, unit, np.zeros(k), np.ones(k))
+        values = plain(summaries)
+        centre = np.nanmedian(values, axis=0) if k else np.zeros(0)
+        scale = np.array([robust_spread(v) for v in values.T])
+        return cls(constant, whole, kinds, shift, unit, centre, scale)
+
+
+def _apply(kind, x, shift, unit):
+    if kind == "identity":
+        return x
+    if kind in ("log", "log_shifted"):
+        return np.log(x + shift)
+    if kind == "sqrt":
+        return np.sqrt(x + shift)
+    return np.arcsinh((x - shift) / unit)
+
+
+def robust_spread(x) -> float:
+    """Return a standard deviation that a few outliers do not change, positive where ``x`` is not constant."""
+    x = x[np.isfinite(x)]
+    spread = _SPREAD_OF_MAD * np.median(np.abs(x - np.median(x)))
+    if spread > 0.0:
+        return float(spread)
+    low, high = np.quantile(x, [0.02, 0.98])
+    return float(high - low) / 4.0 if high > low else float(x.std())
+
+
+def candidate_kinds(x, whole: bool) -> list[str]:
+    """Return the functions that are defined for all values of a column."""
+    kinds, lowest = ["identity", "asinh"], x.min()
+    if lowest >= 0.0 and (x > 0.0).any():
+        kinds += ["sqrt", "log_shifted"]
+        if lowest > 0.0 and not whole:
+            kinds.append("log")
+    return kinds
