@@ -7,6 +7,7 @@ from . import likelihood_free as likelihood_free
 from . import scores as scores
 from . import smc as smc
 from . import stein as stein
+from .plugin.blocks.learned import LearnedLikelihood as LearnedLikelihood
 from .plugin.blocks.likelihoods import EstimatedLikelihood as EstimatedLikelihood
 from .plugin.blocks.simulators import KernelABC as KernelABC
 from .plugin.blocks.simulators import MMDLikelihood as MMDLikelihood

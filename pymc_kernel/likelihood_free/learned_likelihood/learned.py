@@ -40,6 +40,16 @@ class FittedLikelihood:
     num_dropped: int = 0
     held_out: HeldOut | None = None
 
+    @property
+    def num_parameters(self) -> int:
+        """How many parameters there are."""
+        return len(self.density.parameters.kinds)
+
+    @property
+    def num_summaries(self) -> int:
+        """How many summaries there are."""
+        return len(self.summaries.constant)
+
     @one_blas_thread
     def log_density(self, parameters, observed) -> np.ndarray:
         """Return log densities (m,) of ``observed`` (q,), or of its rows (m, q), at parameters (m, d)."""
@@ -62,14 +72,13 @@ class FittedLikelihood:
 
     def _parameters(self, parameters):
         parameters = as_points(parameters, "parameters")
-        d = len(self.density.parameters.kinds)
-        if parameters.shape[1] != d:
-            raise ValueError(f"parameters must have {d} columns, got {parameters.shape[1]}.")
+        if parameters.shape[1] != self.num_parameters:
+            raise ValueError(f"parameters must have {self.num_parameters} columns, got {parameters.shape[1]}.")
         return parameters
 
     def _evaluate(self, parameters, observed, gradient):
         parameters, observed = self._parameters(parameters), as_numbers(observed, "observed")
-        q = len(self.summaries.constant)
+        q = self.num_summaries
         if observed.shape not in ((q,), (len(parameters), q)):
             raise ValueError(f"observed must have shape ({q},) or ({len(parameters)}, {q}), got {observed.shape}.")
         rows = np.atleast_2d(observed)

@@ -1,0 +1,222 @@
+"""A learned likelihood as a part of a PyMC model, with gradients."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.gradient import DisconnectedType
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.tensor import TensorLike, TensorVariable
+
+from pymc_kernel.likelihood_free import FittedLikelihood
+
+__all__ = ["LearnedLikelihood"]
+
+
+class LearnedLogLikelihoodOp(Op):
+    """Log densities (...) of summaries (..., q) at parameters (..., d), by a learned likelihood.
+
+    With ``with_gradient`` there is a second output, the gradients (..., d) by the parameters.
+    """
+
+    __props__ = ("learned", "with_gradient")
+
+    def __init__(self, learned: FittedLikelihood, with_gradient: bool = False):
+        self.learned = learned
+        self.with_gradient = with_gradient
+        _teach_numba()
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        _teach_numba()
+
+    def make_node(self, parameters, observed):
+        """Return the application; leading dimensions of both inputs are the same."""
+        inputs = [pt.as_tensor_variable(i).astype("float64") for i in (parameters, observed)]
+        outputs = [pt.tensor(dtype="float64", shape=inputs[0].type.shape[:-1])]
+        if self.with_gradient:
+            outputs.append(inputs[0].type())
+        return Apply(self, inputs, outputs)
+
+    def infer_shape(self, node, input_shapes):
+        """Return the shapes of the outputs."""
+        return [input_shapes[0][:-1], input_shapes[0]][: len(node.outputs)]
+
+    def perform(self, node, inputs, output_storage):
+        """Evaluate all rows at once."""
+        parameters, observed = inputs
+        places = parameters.reshape(-1, parameters.shape[-1])
+        rows = observed.reshape(-1, observed.shape[-1])
+        density, gradient = np.full(len(places), -np.inf), np.zeros(places.shape)
+        finite = np.isfinite(places).all(axis=1)  # PyMC asks beyond the largest number, too
+        if finite.any() and self.with_gradient:
+            density[finite], gradient[finite] = self.learned.log_density_and_gradient(places[finite], rows[finite])
+        elif finite.any():
+            density[finite] = self.learned.log_density(places[finite], rows[finite])
+        if self.with_gradient:
+            output_storage[1][0] = gradient.reshape(parameters.shape)
+        output_storage[0][0] = np.asarray(density.reshape(parameters.shape[:-1]))
+
+    def pullback(self, inputs, outputs, cotangents):
+        """Return the pulled-back gradient for the parameters; the data have none."""
+        if self.with_gradient:
+            raise NotImplementedError("a learned likelihood has first derivatives only.")
+        _, slopes = LearnedLogLikelihoodOp(self.learned, True)(*inputs)
+        return [cotangents[0][..., None] * slopes, DisconnectedType()()]
+
+    def connection_pattern(self, node):
+        """Return that densities depend on the parameters; gradients by the data are not offered."""
+        return [[True] * len(node.outputs), [False] * len(node.outputs)]
+
+
+@cache
+def _teach_numba() -> None:
+    """Tell PyTensor's Numba backend to call the operator in object mode without its advice against it."""
+    from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
+
+    @numba_funcify.register(LearnedLogLikelihoodOp)
+    def learned_in_numba(op, node, **kwargs):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Numba will use object mode")
+            return generate_fallback_impl(op, node, **kwargs)
+
+
+def LearnedLikelihood(
+    name: str,
+    learned: FittedLikelihood,
+    *params: TensorLike,
+    observed: TensorLike,
+    random: Callable | None = None,
+    **kwargs: Any,
+) -> TensorVariable:
+    """Add a likelihood that was learned from simulations to the model in context.
+
+    It is a formula with gradients, so all that PyMC has works with it: NUTS, ``pm.find_MAP``, ``pm.fit``,
+    ``pm.sample_smc`` and the steps of this package. It holds for any prior, and a simulator that was learned once
+    serves any number of groups, subjects or experiments, in hierarchies too.
+
+    Parameters
+    ----------
+    name : str
+        Of the observed variable.
+    learned : pymc_kernel.likelihood_free.FittedLikelihood
+        What ``pk.likelihood_free.LearnedLikelihood().fit(parameters, summaries)`` returned; the parameters on their own
+        scale, in the order of ``params``.
+    *params : tensor_like
+        One tensor (..., d), or d tensors that broadcast with each other and the rows of the data.
+    observed : array_like (..., q)
+        Summaries of the data, a row for each group.
+    random : callable, optional
+        ``random(rng, *params, size)`` returns summaries of shape ``size``, for predictive draws by the simulator
+        itself; by default they come from the learned distribution.
+    **kwargs
+        Further arguments of ``pymc.CustomDist``, such as ``dims``.
+
+    Returns
+    -------
+    TensorVariable
+        The observed variable.
+
+    Raises
+    ------
+    TypeError
+        Where ``learned`` is not fitted.
+    ValueError
+        For parameters or data that do not fit to what was learned from, and for missing data.
+
+    Notes
+    -----
+    A learned likelihood knows nothing of parameters where nothing was simulated: keep the prior within them, or
+    simulate where the posterior is (``pk.sample_likelihood_free`` does). A row costs one product of its features with
+    the weights, some 10 microseconds, and the gradient twice that.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_kernel as pk
+    >>> rng = np.random.default_rng(1)
+    >>> theta = rng.normal(0.0, 2.0, (1000, 1))
+    >>> learned = pk.likelihood_free.LearnedLikelihood().fit(theta, theta + 0.5 * rng.standard_normal((1000, 1)), rng)
+    >>> with pm.Model():
+    ...     mean = pm.Normal("mean", 0, 1)
+    ...     effect = pm.Normal("effect", mean, 0.5, shape=3)
+    ...     y = pk.LearnedLikelihood("y", learned, effect, observed=[[0.3], [1.1], [0.8]])
+    """
+    if not isinstance(learned, FittedLikelihood):
+        raise TypeError(
+            f"learned of LearnedLikelihood {name!r} must be a fitted one, as returned by "
+            f"pk.likelihood_free.LearnedLikelihood().fit(parameters, summaries), got {type(learned).__name__}."
+        )
+    theta = _stacked(name, params, learned.num_parameters)
+    data = _checked_data(name, observed, learned.num_summaries)
+
+    def log_density(value, parameters, _):
+        shape = pt.broadcast_shape(parameters[..., 0], value[..., 0])
+        many = [pt.broadcast_to(v, (*shape, v.shape[-1])) for v in (parameters, value)]
+        return LearnedLogLikelihoodOp(learned)(*many)
+
+    def draw(parameters, observed, rng=None, size=None):
+        if random is not None:
+            parts = np.moveaxis(parameters, -1, 0) if len(params) > 1 else [parameters]
+            return _checked_draw(name, random(rng, *parts, size=observed.shape), observed.shape)
+        rows = np.broadcast_to(parameters, (*observed.shape[:-1], parameters.shape[-1]))
+        return learned.sample(rows.reshape(-1, rows.shape[-1]), rng).reshape(observed.shape)
+
+    # The data stand among the parameters as well: that is how PyMC learns the shape of the variable.
+    signature = "(d),(q)->(q)"
+    return pm.CustomDist(
+        name,
+        theta,
+        data,
+        logp=log_density,
+        random=draw,
+        signature=signature,
+        dtype="float64",
+        observed=observed,
+        **kwargs,
+    )
+
+
+def _stacked(name: str, params: Sequence[TensorLike], wanted: int) -> TensorVariable:
+    """Return the parameters as one tensor (..., d)."""
+    tensors = [pt.as_tensor_variable(p) for p in params]
+    if len(tensors) == wanted and (wanted > 1 or tensors[0].type.shape[-1:] != (1,)):
+        return pt.stack(pt.broadcast_arrays(*tensors), axis=-1)
+    if len(tensors) == 1 and tensors[0].type.ndim and tensors[0].type.shape[-1] in (wanted, None):
+        return tensors[0]
+    shapes = ", ".join(str(t.type.shape) for t in tensors)
+    raise ValueError(
+        f"LearnedLikelihood {name!r} was learned with {wanted} parameters: give {wanted} tensors, or one whose last "
+        f"dimension has {wanted} entries, got {len(tensors)} of shape {shapes or 'none'}."
+    )
+
+
+def _checked_data(name: str, observed: TensorLike, wanted: int) -> TensorVariable:
+    """Return the data as a tensor (..., q) of floats."""
+    values = None if isinstance(observed, Variable) else np.asarray(observed)
+    if values is not None and (isinstance(observed, np.ma.MaskedArray) or np.isnan(values.astype(float)).any()):
+        raise ValueError(
+            f"observed of LearnedLikelihood {name!r} has missing entries: leave those rows out, or learn a likelihood "
+            "of summaries that need no missing entry."
+        )
+    data = pt.as_tensor_variable(observed).astype("float64")
+    if not data.type.ndim or data.type.shape[-1] not in (wanted, None):
+        raise ValueError(
+            f"observed of LearnedLikelihood {name!r} must have {wanted} summaries in its last dimension, as the "
+            f"simulations had that it was learned from, got shape {data.type.shape}."
+        )
+    return data
+
+
+def _checked_draw(name: str, drawn: Any, shape: tuple[int, ...]) -> np.ndarray:
+    drawn = np.asarray(drawn, dtype=float)
+    if drawn.shape != shape:
+        raise ValueError(
+            f"the function that draws {name!r} returned shape {drawn.shape} for size={shape}; it must return summaries "
+            "of that shape."
+        )
+    return drawn

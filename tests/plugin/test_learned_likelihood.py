@@ -1,0 +1,198 @@
+"""The block of a learned likelihood: graphs, gradients, groups, predictive draws."""
+
+import arviz as az
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from scipy import stats
+
+import pymc_kernel as pk
+
+SPREAD = np.array([0.5, 0.8])
+pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+QUIET = {"progressbar": False, "random_seed": 1}
+
+
+def simulate(rng, level, slope, size=None):
+    """Return two summaries: a level, and a slope that leans on the level."""
+    mean = np.stack(np.broadcast_arrays(level, slope + 0.3 * level), axis=-1)
+    return mean + SPREAD * rng.standard_normal(mean.shape if size is None else size)
+
+
+@pytest.fixture(scope="module")
+def learned():
+    rng = np.random.default_rng(1)
+    parameters = rng.normal(0.0, 2.0, (600, 2))
+    return pk.likelihood_free.LearnedLikelihood().fit(parameters, simulate(rng, *parameters.T), rng)
+
+
+@pytest.fixture(scope="module")
+def groups():
+    rng = np.random.default_rng(2)
+    return simulate(rng, *rng.normal(0.5, 0.7, (2, 4)))
+
+
+def density_of(model, point):
+    return float(model.compile_logp()(point)), model.compile_dlogp()(point)
+
+
+def one_group(learned, observed):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0.0, 1.0, shape=2)
+        pk.LearnedLikelihood("y", learned, theta, observed=observed)
+    return model
+
+
+def test_density_and_gradient_are_those_of_what_was_learned(learned):
+    observed, place = np.array([0.4, -0.2]), np.array([0.3, 0.1])
+    value, slope = density_of(one_group(learned, observed), {"theta": place})
+    own, own_slope = learned.log_density_and_gradient(place[None], observed)
+    assert value == pytest.approx(stats.norm.logpdf(place).sum() + own[0])
+    np.testing.assert_allclose(slope, own_slope[0] - place)
+
+
+def test_gradient_by_finite_differences_in_a_hierarchy(learned, groups):
+    with pm.Model() as model:
+        mean = pm.Normal("mean", 0.0, 1.0, shape=2)
+        effect = pm.Normal("effect", 0.0, 1.0, shape=(4, 2))
+        pk.LearnedLikelihood("y", learned, mean + 0.5 * effect, observed=groups)
+    logp, dlogp = model.compile_logp(), model.compile_dlogp()
+    point = {"mean": np.array([0.2, 0.4]), "effect": np.random.default_rng(3).normal(size=(4, 2))}
+    slope = dlogp(point)
+    for i in range(2):
+        moved = [{**point, "mean": point["mean"] + sign * 1e-5 * np.eye(2)[i]} for sign in (1.0, -1.0)]
+        assert (logp(moved[0]) - logp(moved[1])) / 2e-5 == pytest.approx(slope[i], rel=1e-5, abs=1e-6)
+    moved = {**point, "effect": point["effect"] + 1e-5 * np.eye(4)[2][:, None] * np.array([0.0, 1.0])}
+    assert (logp(moved) - logp(point)) / 1e-5 == pytest.approx(slope[2 + 5], rel=1e-3, abs=1e-4)
+
+
+def test_parameters_in_parts_or_together_and_one_for_all_groups(learned, groups):
+    def value(*params):
+        with pm.Model() as model:
+            level = pm.Normal("level", 0.0, 1.0, shape=4)
+            slope = pm.Normal("slope", 0.0, 1.0)
+            pk.LearnedLikelihood("y", learned, *[p(level, slope) for p in params], observed=groups)
+        return model.compile_logp()({"level": np.arange(4.0) / 4.0, "slope": np.array(0.3)})
+
+    parts = value(lambda level, slope: level, lambda level, slope: slope)
+    together = value(lambda level, slope: pt.stack([level, pt.broadcast_to(slope, (4,))], axis=-1))
+    assert parts == pytest.approx(together)
+    rows = np.column_stack([np.arange(4.0) / 4.0, np.full(4, 0.3)])
+    prior = stats.norm.logpdf(rows[:, 0]).sum() + stats.norm.logpdf(0.3)
+    assert parts == pytest.approx(prior + learned.log_density(rows, groups).sum())
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0.0, 1.0, shape=2)
+        pk.LearnedLikelihood("y", learned, theta, observed=groups)
+    expected = learned.log_density(np.full((4, 2), 0.3), groups).sum() + 2.0 * stats.norm.logpdf(0.3)
+    assert model.compile_logp()({"theta": np.full(2, 0.3)}) == pytest.approx(expected)
+
+
+def test_one_parameter_and_one_summary():
+    rng = np.random.default_rng(4)
+    theta = rng.normal(0.0, 2.0, (400, 1))
+    learned = pk.likelihood_free.LearnedLikelihood().fit(theta, theta + 0.5 * rng.standard_normal((400, 1)), rng)
+    for shape in ((), (1,), (3,)):
+        observed = np.full((*shape, 1) if shape == (3,) else (1,), 0.3)
+        with pm.Model() as model:
+            x = pm.Normal("x", 0.0, 1.0, shape=shape)
+            pk.LearnedLikelihood("y", learned, x, observed=observed)
+        rows = np.full((max(1, *shape, 1), 1), 0.2)
+        expected = learned.log_density(rows, observed.reshape(-1, 1)).sum() + len(rows) * stats.norm.logpdf(0.2)
+        assert model.compile_logp()({"x": np.full(shape, 0.2)}) == pytest.approx(expected)
+
+
+def test_posterior_by_nuts_on_two_processes(learned):
+    """The exact posterior of a conjugate model: mean, spread and quantiles, within the error of the learning."""
+    observed = np.array([0.6, 1.1])
+    with one_group(learned, observed):
+        idata = pm.sample(800, tune=400, chains=2, cores=2, compute_convergence_checks=False, **QUIET)
+    matrix = np.array([[1.0, 0.0], [0.3, 1.0]])
+    precision = np.eye(2) + matrix.T @ np.diag(SPREAD**-2.0) @ matrix
+    covariance = np.linalg.inv(precision)
+    mean, sd = covariance @ matrix.T @ (observed / SPREAD**2), np.sqrt(np.diag(covariance))
+    draws = idata["posterior"]["theta"].values.reshape(-1, 2)
+    assert np.abs((draws.mean(axis=0) - mean) / sd).max() < 0.2
+    assert np.abs(draws.std(axis=0) / sd - 1.0).max() < 0.15
+    for level in (0.05, 0.95):
+        assert np.abs((np.quantile(draws, level, axis=0) - mean) / sd - stats.norm.ppf(level)).max() < 0.3
+
+
+def test_predictive_draws_log_likelihoods_and_dimensions(learned, groups):
+    with pm.Model(coords={"group": list("abcd"), "summary": ["level", "slope"]}):
+        theta = pm.Normal("theta", 0.5, 0.7, dims=("group", "summary"))
+        pk.LearnedLikelihood("y", learned, theta, observed=groups, dims=("group", "summary"))
+        drawn = pm.sample_prior_predictive(500, random_seed=1)
+        idata = az.from_dict(
+            {"posterior": {"theta": drawn["prior"]["theta"].values}}, dims={"theta": ["group", "summary"]}
+        )
+        log_likelihood = pm.compute_log_likelihood(idata, progressbar=False)["log_likelihood"]["y"]
+    assert drawn["prior_predictive"]["y"].dims == ("chain", "draw", "group", "summary")
+    assert log_likelihood.shape == (1, 500, 4)
+    level = drawn["prior_predictive"]["y"].values[0, :, :, 0]
+    assert level.mean() == pytest.approx(0.5, abs=0.1)
+    assert level.std() == pytest.approx(np.hypot(0.7, SPREAD[0]), rel=0.1)
+    place = drawn["prior"]["theta"].values[0, 7]
+    np.testing.assert_allclose(log_likelihood.values[0, 7], learned.log_density(place, groups))
+
+
+def test_predictive_draws_by_the_simulator(learned):
+    def simulator(rng, level, slope, size):
+        return np.full(size, 7.0) + 0.0 * level
+
+    with pm.Model():
+        parts = [pm.Normal(name, 0.0, 1.0) for name in ("level", "slope")]
+        pk.LearnedLikelihood("y", learned, *parts, observed=[0.1, 0.2], random=simulator)
+        drawn = pm.sample_prior_predictive(5, random_seed=1)
+    assert (drawn["prior_predictive"]["y"] == 7.0).all()
+    with pm.Model():
+        parts = [pm.Normal(name, 0.0, 1.0) for name in ("level", "slope")]
+        pk.LearnedLikelihood("y", learned, *parts, observed=[0.1, 0.2], random=lambda rng, *p, size: np.zeros(3))
+        with pytest.raises(ValueError, match=r"draws 'y' returned shape \(3,\) for size=\(2,\)"):
+            pm.sample_prior_predictive(5, random_seed=1)
+
+
+def test_data_can_be_set_and_the_model_sent(learned):
+    with pm.Model() as model:
+        data = pm.Data("data", np.array([0.4, -0.2]))
+        theta = pm.Normal("theta", 0.0, 1.0, shape=2)
+        pk.LearnedLikelihood("y", learned, theta, observed=data)
+    point = {"theta": np.array([0.1, 0.2])}
+    again = cloudpickle.loads(cloudpickle.dumps(model))
+    assert again.compile_logp()(point) == pytest.approx(model.compile_logp()(point))
+    model.set_data("data", np.array([1.4, 0.9]))
+    expected = learned.log_density(point["theta"][None], [1.4, 0.9])[0] + stats.norm.logpdf(point["theta"]).sum()
+    assert model.compile_logp()(point) == pytest.approx(expected)
+
+
+def test_far_away_the_density_is_no_error(learned):
+    logp = one_group(learned, np.array([0.4, -0.2])).compile_logp()
+    for value in (1e8, np.inf, np.nan):
+        assert not logp({"theta": np.array([value, 0.0])}) > -1e3
+
+
+def test_our_own_particles_and_chains(learned):
+    with one_group(learned, np.array([0.4, -0.2])):
+        idata = pk.sample_smc(500, chains=2, compute_convergence_checks=False, **QUIET)
+    draws = idata["posterior"]["theta"].values
+    assert np.isfinite(draws).all()
+    assert draws[..., 0].mean() == pytest.approx(0.3, abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"learned": pk.likelihood_free.LearnedLikelihood()}, TypeError, r"fitted one.*fit\(parameters, summaries\)"),
+        ({"params": [np.zeros(3)]}, ValueError, "learned with 2 parameters"),
+        ({"params": []}, ValueError, "learned with 2 parameters.*none"),
+        ({"params": [0.0, 0.0, 0.0]}, ValueError, "learned with 2 parameters"),
+        ({"observed": [0.1, 0.2, 0.3]}, ValueError, "2 summaries in its last dimension"),
+        ({"observed": 0.1}, ValueError, "2 summaries in its last dimension"),
+        ({"observed": [0.1, np.nan]}, ValueError, "missing entries"),
+    ],
+)
+def test_what_does_not_fit_is_named(learned, change, error, match):
+    settings = {"learned": learned, "params": [np.zeros(2)], "observed": [0.1, 0.2], **change}
+    with pm.Model(), pytest.raises(error, match=match):
+        pk.LearnedLikelihood("y", settings["learned"], *settings["params"], observed=settings["observed"])
