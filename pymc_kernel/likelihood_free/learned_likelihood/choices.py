@@ -10,7 +10,7 @@ from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap,
 __all__ = ["choose_parameter_map", "choose_summary_map"]
 
 _MAX_CASES = 2000
-_CLEARLY = 3.0  # log likelihood that a departure from the identity must gain, for each parameter or summary
+_CLEARLY = 3.0  # log likelihood that another function than the identity must gain
 _ERRORS = 2.0  # standard errors by which a function of a summary must be better than those before
 _MAX_RANGE = 30.0  # of a parameter whose exponential is a candidate
 _PENALTY = 1e-3  # relative to the number of cases
@@ -26,16 +26,17 @@ def choose_parameter_map(parameters, values, rng) -> ParameterMap:
     options = [_options(column) for column in part.T]
     best = ["identity"] * d
     loss = _quadratic_loss(part, responses, best)
+    margin = _CLEARLY * np.sqrt(responses.shape[1])
     for kind in ("exp", "expit"):
         kinds = [kind if kind in o else "identity" for o in options]
         other = _quadratic_loss(part, responses, kinds)
-        if other < loss - _CLEARLY * d:
+        if other < loss - margin:
             best, loss = kinds, other
     for i in range(d):
         for kind in options[i]:
             kinds = [*best[:i], kind, *best[i + 1 :]]
             other = _quadratic_loss(part, responses, kinds) if kind != best[i] else np.inf
-            if other < loss - _CLEARLY:
+            if other < loss - margin:
                 best, loss = kinds, other
     return ParameterMap.of(parameters, best)
 

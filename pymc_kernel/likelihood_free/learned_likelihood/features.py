@@ -180,7 +180,9 @@ def make_features(z, rng, num_knots: int, num_centres: int, metric=None, width=0
     knots = np.quantile(z, levels, axis=0).T.copy() if num_knots else np.empty((d, 0))
     metric = np.eye(d) / np.sqrt(d) if metric is None else metric
     centres = spread_centres(z @ metric.T, min(num_centres, n), rng)
-    blocks, at = [Block("linear", 1, d + 1), Block("square", d + 1, 2 * d + 1)], 2 * d + 1
+    blocks = [Block(f"linear {i}", 1 + i, 2 + i) for i in range(d)]
+    blocks += [Block(f"square {i}", d + 1 + i, d + 2 + i) for i in range(d)]
+    at = 2 * d + 1
     for i in range(d if num_knots else 0):
         blocks.append(Block(f"bumps {i}", at, at + num_knots))
         at += num_knots

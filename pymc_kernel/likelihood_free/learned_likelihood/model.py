@@ -37,9 +37,10 @@ class Weights:
 
     def pulled(self, pulls: "Weights") -> np.ndarray:
         """Return derivatives (m, p) by the features, given those by the entries."""
-        out = np.hstack([pulls.means, pulls.log_sd, pulls.log_rest]) @ np.hstack(
-            [self.means, self.log_sd, self.log_rest]
-        ).T
+        out = (
+            np.hstack([pulls.means, pulls.log_sd, pulls.log_rest])
+            @ np.hstack([self.means, self.log_sd, self.log_rest]).T
+        )
         out[:, : len(self.coefficients)] += pulls.coefficients @ self.coefficients.T
         return out
 

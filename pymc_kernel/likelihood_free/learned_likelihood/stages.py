@@ -208,35 +208,44 @@ def fit_log_sd(design, rest, weights, start=None):
 def fit_coefficients(design, scaled, weights):
     """Return weights (c, q (q - 1) / 2) of coefficients on the summaries before, and penalties of the same shape."""
     n, q = scaled.shape
-    blocks = coefficient_blocks(design, n, q)
-    c = blocks[-1].stop if blocks else 1
+    order, blocks = coefficient_blocks(design, n, q)
+    c = len(order)
     out, penalties = np.zeros((c, q * (q - 1) // 2)), np.full((c, q * (q - 1) // 2), np.inf)
     case = weights[:, None] * np.minimum(1.0, _REGULAR / np.maximum(np.abs(scaled), 1e-300))
     at, some = 0, slice(0, _CASES_FOR_COEFFICIENTS)
     base = design.values[some, :c]
     for j in range(1, q):
         own = case[some, : j + 1].min(axis=1)
-        columns = (base[:, :, None] * scaled[some, None, :j]).reshape(len(base), -1)
-        columns = np.hstack([np.ones((len(base), 1)), columns])
-        parts = [Block("constant", 1, j + 1), *(Block(b.name, 1 + j * b.start, 1 + j * b.stop) for b in blocks)]
+        # Features of one parameter, times one summary, are a block.
+        columns = np.hstack([np.ones((len(base), 1))] + [(base * scaled[some, k, None])[:, order] for k in range(j)])
+        parts = [Block(b.name, 1 + k * c + b.start, 1 + k * c + b.stop) for k in range(j) for b in blocks]
         gram = (columns * own[:, None]).T @ columns
         response = own * scaled[some, j]
         fit = fit_blocks(gram, columns.T @ response, response @ scaled[some, j], len(base), parts)
-        out[:, at : at + j] = fit.weights[1:].reshape(c, j)
-        for part, precision in zip(parts, fit.precisions, strict=True):
-            penalties.T[at : at + j, (part.start - 1) // j : (part.stop - 1) // j] = precision
+        out[order, at : at + j] = fit.weights[1:].reshape(j, c).T
+        penalty = np.repeat(fit.precisions, [b.stop - b.start for b in parts])
+        penalties[order, at : at + j] = penalty.reshape(j, c).T
         at += j
     return out, penalties
 
 
 def coefficient_blocks(design, num_cases, num_summaries):
-    """Return the blocks of features that coefficients depend on: as many of the first as there are cases for."""
+    """Return an order of the first features, as many as there are cases for, and blocks of a constant and parameters."""
     most = min(num_cases / 2.0, _MAX_FOR_COEFFICIENTS) / max(num_summaries - 1, 1)
-    blocks = [b for b in design.blocks if b.name != "product" and b.name != "joint"]
-    for choice in (blocks, blocks[:2], blocks[:1]):
-        if choice and choice[-1].stop <= most:
-            return choice
-    return []
+    single = [b for b in design.blocks if b.name not in ("product", "joint")]
+    d = design.map.num_dims
+    order, blocks = [np.array([0])], [Block("constant", 0, 1)]
+    for kinds in (3, 2, 1):
+        size = single[min(kinds * d, len(single)) - 1].stop
+        if size <= most:
+            at = 1
+            for i in range(d):
+                own = [np.arange(b.start, b.stop) for b in single[i : kinds * d : d]]
+                order.append(np.concatenate(own))
+                blocks.append(Block(f"parameter {i}", at, at + len(order[-1])))
+                at += len(order[-1])
+            break
+    return np.concatenate(order), blocks
 
 
 def gradient_metric(design, z, means, log_sd):
