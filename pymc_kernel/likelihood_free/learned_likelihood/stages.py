@@ -81,10 +81,6 @@ class StagedFit:
     noise: np.ndarray
     """(n, q), residuals with means that were learned without them."""
 
-    def raw(self, weights: Weights) -> Weights:
-        """Return the weights of the features as they are."""
-        return self.design.raw(weights)
-
 
 def fit_stages(z, values, weights, rng, sizes) -> StagedFit:
     """Return the fit to standardized parameters ``z`` (n, d) and values (n, q) with case weights (n,) of mean one."""
@@ -232,7 +228,7 @@ def fit_coefficients(design, scaled, weights):
 def coefficient_blocks(design, num_cases, num_summaries):
     """Return an order of the first features, as many as there are cases for, and blocks of a constant and parameters."""
     most = min(num_cases / 2.0, _MAX_FOR_COEFFICIENTS) / max(num_summaries - 1, 1)
-    single = [b for b in design.blocks if b.name not in ("product", "joint")]
+    single = [b for b in design.blocks if b.name.split()[0] in ("linear", "square", "bumps")]
     d = design.map.num_dims
     order, blocks = [np.array([0])], [Block("constant", 0, 1)]
     for kinds in (3, 2, 1):
