@@ -3,17 +3,17 @@
 Imports NumPy and siblings only.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from pymc_kernel.kernels.points import as_numbers, as_points
+from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_parameter_map, choose_summary_map
 from pymc_kernel.likelihood_free.learned_likelihood.diagnostics import HeldOut, Place, check_held_out, place_among
-from pymc_kernel.likelihood_free.learned_likelihood.features import ParameterMap
 from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity
-from pymc_kernel.likelihood_free.learned_likelihood.residuals import Marginals
-from pymc_kernel.likelihood_free.learned_likelihood.stages import fit_stages
-from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap
+from pymc_kernel.likelihood_free.learned_likelihood.polish import Data
+from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed, SummaryMap
+from pymc_kernel.likelihood_free.learned_likelihood.training import Plan, learn, learn_by_plan
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["FittedLikelihood", "LearnedLikelihood"]
@@ -39,6 +39,7 @@ class FittedLikelihood:
     density: ConditionalDensity
     num_dropped: int = 0
     held_out: HeldOut | None = None
+    plan: Plan | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -82,16 +83,18 @@ class FittedLikelihood:
         if observed.shape not in ((q,), (len(parameters), q)):
             raise ValueError(f"observed must have shape ({q},) or ({len(parameters)}, {q}), got {observed.shape}.")
         rows = np.atleast_2d(observed)
-        values, log_slope = self.summaries(rows), self.summaries.log_slope(rows).sum(axis=1)
         constant = self.summaries.constant[~self.summaries.kept]
-        outside = (rows[:, ~self.summaries.kept] != constant).any(axis=1) | ~np.isfinite(values).all(axis=1)
-        values = np.where(outside[:, None], 0.0, values)
-        values = np.broadcast_to(values, (len(parameters), values.shape[1]))
+        whole = np.flatnonzero(self.summaries.kept)[self.summaries.whole]
+        outside = (rows[:, ~self.summaries.kept] != constant).any(axis=1)
+        outside |= (rows[:, whole] != np.round(rows[:, whole])).any(axis=1)
+        values = self.summaries.observed(rows)
+        outside |= ~np.isfinite(values.values).all(axis=1)
+        values = Observed(*[np.where(outside[:, None], 0.0, part) for part in values])
+        values = Observed(*[np.broadcast_to(part, (len(parameters), part.shape[1])) for part in values])
         found = self.density.log_density(parameters, values, gradient)
         density, slope = found if gradient else (found, np.zeros(parameters.shape))
         outside = np.broadcast_to(outside, density.shape)
-        density = np.where(outside, -np.inf, density + np.where(outside, 0.0, log_slope))
-        return density, np.where(outside[:, None], 0.0, slope)
+        return np.where(outside, -np.inf, density), np.where(outside[:, None], 0.0, slope)
 
 
 @dataclass(frozen=True)
@@ -129,18 +132,26 @@ class LearnedLikelihood:
         good = np.isfinite(summaries).all(axis=1) & (weights > 0.0)
         parameters, summaries, weights = parameters[good], summaries[good], weights[good]
         weights = weights / weights.mean()
-        transform = SummaryMap.of(summaries)
-        fit = FittedLikelihood(transform, self._learn(parameters, transform(summaries), weights, rng))
+        rough = SummaryMap.of(summaries)
+        places = choose_parameter_map(parameters, rough(summaries), rng)
+        spread = _dequantized(summaries, rough, rng)
+        transform = choose_summary_map(summaries, spread, places, parameters, rng)
+        observed = transform.observed(spread, cells=False), transform.observed(summaries)
+        data = Data(places(parameters), *observed, weights)
         back = rng.permutation(len(parameters)) < max(len(parameters) // 5, 1)
-        learned = self._learn(parameters[~back], transform(summaries[~back]), weights[~back], rng)
-        held_out = check_held_out(replace(fit, density=learned), parameters[back], summaries[back], rng)
-        return replace(fit, num_dropped=int((~good).sum()), held_out=held_out)
-
-    def _learn(self, parameters, values, weights, rng):
-        places = ParameterMap.of(parameters, ("identity",) * parameters.shape[1])
-        staged = fit_stages(places(parameters), values, weights, rng, self._sizes)
-        return ConditionalDensity(places, staged.design.map, staged.raw_weights(), Marginals.normal(values.shape[1]))
+        learned, plan = learn(places, data, back, rng, self._sizes)
+        held_out = check_held_out(FittedLikelihood(transform, learned), parameters[back], summaries[back], rng)
+        density = learn_by_plan(places, data, plan, rng, self._sizes)
+        return FittedLikelihood(transform, density, int((~good).sum()), held_out, plan)
 
     def _sizes(self, n, d):
         """Return how many knots and how many centres."""
         return min(self.num_knots, max(n // 30, 3)), min(self.num_centres, 50 + n // 20)
+
+
+def _dequantized(summaries, transform: SummaryMap, rng):
+    """Return summaries with whole numbers spread over the interval that is rounded to them."""
+    out = summaries.copy()
+    whole = np.flatnonzero(transform.kept)[transform.whole]
+    out[:, whole] += rng.uniform(-0.5, 0.5, (len(out), len(whole)))
+    return out

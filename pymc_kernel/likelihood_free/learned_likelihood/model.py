@@ -1,13 +1,16 @@
 """A conditional density: triangular map whose entries are sums of features. Imports NumPy and siblings only."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from pymc_kernel.likelihood_free.learned_likelihood.features import FeatureMap, ParameterMap
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint
+from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
 from pymc_kernel.likelihood_free.learned_likelihood.triangular import backward, forward, from_noise
 
-__all__ = ["ConditionalDensity", "Weights"]
+__all__ = ["ConditionalDensity", "Weights", "log_terms", "pull_back", "residuals_of"]
 
 _ROWS = 4096  # at once, so that memory stays bounded
 _MAX_LOG_SD = 30.0
@@ -15,23 +18,34 @@ _MAX_LOG_SD = 30.0
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Of p features: ``means``, ``log_sd``, ``log_rest`` (p, q), ``coefficients`` (p, q (q - 1) / 2, or none)."""
+    """Of p features: ``means``, ``log_sd``, ``log_rest`` (p, q), ``coefficients`` (c, q (q - 1) / 2) of the first c."""
 
     means: np.ndarray
     log_sd: np.ndarray
     coefficients: np.ndarray
     log_rest: np.ndarray
 
-    def joined(self) -> np.ndarray:
-        """Return all columns side by side."""
-        return np.hstack([self.means, self.log_sd, self.coefficients, self.log_rest])
+    def parts(self):
+        """Return means, log spreads, coefficients, remaining log spreads."""
+        return self.means, self.log_sd, self.coefficients, self.log_rest
 
-    @classmethod
-    def split(cls, joined, num_summaries: int) -> "Weights":
-        """Return the parts of columns side by side."""
-        q = num_summaries
-        parts = np.split(joined, [q, 2 * q, joined.shape[1] - q], axis=1)
-        return cls(*[np.ascontiguousarray(part) for part in parts])
+    def entries(self, features: np.ndarray) -> "Weights":
+        """Return means, log spreads and coefficients (m, ...) of features (m, p)."""
+        q = self.means.shape[1]
+        joined = features @ np.hstack([self.means, self.log_sd, self.log_rest])
+        np.clip(joined[:, q:], -_MAX_LOG_SD, _MAX_LOG_SD, out=joined[:, q:])
+        parts = [np.ascontiguousarray(joined[:, k * q : (k + 1) * q]) for k in range(3)]
+        coefficients = features[:, : len(self.coefficients)] @ self.coefficients
+        return Weights(parts[0], parts[1], coefficients, parts[2])
+
+    def pulled(self, pulls: "Weights") -> np.ndarray:
+        """Return derivatives (m, p) by the features, given those by the entries."""
+        out = (
+            np.hstack([pulls.means, pulls.log_sd, pulls.log_rest])
+            @ np.hstack([self.means, self.log_sd, self.log_rest]).T
+        )
+        out[:, : len(self.coefficients)] += pulls.coefficients @ self.coefficients.T
+        return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,40 +62,30 @@ class ConditionalDensity:
         """How many summaries there are."""
         return self.weights.means.shape[1]
 
-    def entries(self, features: np.ndarray) -> Weights:
-        """Return means, log spreads and coefficients (m, ...) of features (m, p)."""
-        parts = Weights.split(features @ self.weights.joined(), self.num_summaries)
-        np.clip(parts.log_sd, -_MAX_LOG_SD, _MAX_LOG_SD, out=parts.log_sd)
-        np.clip(parts.log_rest, -_MAX_LOG_SD, _MAX_LOG_SD, out=parts.log_rest)
-        return parts
-
-    def log_density(self, parameters, values, gradient: bool = False):
-        """Return log densities (m,) of ``values`` (m, q) at ``parameters`` (m, d), and gradients (m, d) if wanted."""
+    def log_density(self, parameters, observed: Observed, gradient: bool = False):
+        """Return log densities (m,) of summaries at ``parameters`` (m, d), and gradients (m, d) if wanted."""
         density, slopes = np.empty(len(parameters)), np.empty(parameters.shape)
         for start in range(0, len(parameters), _ROWS):
             rows = slice(start, start + _ROWS)
-            density[rows], slopes[rows] = self._log_density(parameters[rows], values[rows], gradient)
+            density[rows], slopes[rows] = self._log_density(parameters[rows], observed.take(rows), gradient)
         return (density, slopes) if gradient else density
 
-    def _log_density(self, parameters, values, gradient):
+    def _log_density(self, parameters, observed, gradient):
         z = self.parameters(parameters)
         features = self.features(z)
-        parts = self.entries(features)
-        scaled, noise = _residuals(parts, values)
-        density, slope = self.residuals.log_density_and_slope(noise)
-        density = density - parts.log_sd.sum(axis=1) - parts.log_rest.sum(axis=1)
+        parts = self.weights.entries(features)
+        terms = log_terms(parts, observed, self.residuals)
         if not gradient:
-            return density, 0.0
-        pulls = pull_back(parts, scaled, noise, slope).joined()
-        back = self.features.pull_back(z, features, pulls @ self.weights.joined().T)
-        return density, back * self.parameters.slope(parameters)
+            return terms.log_density, 0.0
+        back = self.features.pull_back(z, features, self.weights.pulled(pull_back(parts, terms)))
+        return terms.log_density, back * self.parameters.slope(parameters)
 
     def sample(self, parameters, rng) -> np.ndarray:
         """Return one draw of the values (m, q) for each of the parameters (m, d)."""
         out = np.empty((len(parameters), self.num_summaries))
         for start in range(0, len(parameters), _ROWS):
             part = parameters[start : start + _ROWS]
-            entries = self.entries(self.features(self.parameters(part)))
+            entries = self.weights.entries(self.features(self.parameters(part)))
             noise = np.ascontiguousarray(self.residuals.sample(len(part), rng))
             from_noise(
                 noise, entries.means, entries.log_sd, entries.coefficients, entries.log_rest, out[start : start + _ROWS]
@@ -89,30 +93,54 @@ class ConditionalDensity:
         return out
 
 
-def _residuals(parts: Weights, values):
+def residuals_of(parts: Weights, values) -> tuple[np.ndarray, np.ndarray]:
+    """Return values (m, q) less their means in spreads, and less what those before predict."""
     scaled, noise = np.empty(parts.means.shape), np.empty(parts.means.shape)
     values = np.require(values, float, ["C", "W"])
     forward(values, parts.means, parts.log_sd, parts.coefficients, parts.log_rest, scaled, noise)
     return scaled, noise
 
 
-residuals_of = _residuals
+class Terms(NamedTuple):
+    """Log densities of summaries with what their derivatives need."""
+
+    log_density: np.ndarray
+    """(m,)."""
+    scaled: np.ndarray
+    """(m, q), values less their means, in spreads."""
+    noise: np.ndarray
+    """(m, q), residuals."""
+    slope: np.ndarray
+    """(m, q), derivatives by the residuals."""
+    widths: np.ndarray
+    """(m, q), derivatives by log spreads with residuals fixed: -1 for a density."""
 
 
-def pull_back(parts: Weights, scaled, noise, slope) -> Weights:
+def log_terms(parts: Weights, observed: Observed, residuals) -> Terms:
+    """Return log densities of summaries, probabilities of intervals for whole numbers."""
+    scaled, noise = residuals_of(parts, observed.values)
+    log_spread = parts.log_sd + parts.log_rest
+    cells = (observed.above > 0.0).any(axis=0)
+    if isinstance(residuals, Joint) or not cells.any():
+        density, slope = residuals.log_density_and_slope(noise)
+        density = density + (observed.log_slope - log_spread).sum(axis=1)
+        return Terms(density, scaled, noise, slope, np.full(noise.shape, -1.0))
+    smaller = np.exp(-log_spread[:, cells])
+    below, above = observed.below[:, cells] * smaller, observed.above[:, cells] * smaller
+    masses, to_noise, to_width = residuals.take(cells).log_masses(noise[:, cells], below, above)
+    slope, widths = np.empty(noise.shape), np.full(noise.shape, -1.0)
+    slope[:, cells], widths[:, cells] = to_noise, to_width
+    density = masses.sum(axis=1)
+    if not cells.all():
+        rest, slope[:, ~cells] = residuals.take(~cells).log_density_and_slope(noise[:, ~cells])
+        density = density + rest + (observed.log_slope - log_spread)[:, ~cells].sum(axis=1)
+    return Terms(density, scaled, noise, slope, widths)
+
+
+def pull_back(parts: Weights, terms: Terms) -> Weights:
     """Return derivatives of log densities by the entries of the triangular map."""
-    out = Weights(*[np.empty(p.shape) for p in (parts.means, parts.log_sd, parts.coefficients, parts.log_rest)])
-    slope = np.require(slope, float, ["C", "W"])
-    backward(
-        scaled,
-        noise,
-        parts.log_sd,
-        parts.coefficients,
-        parts.log_rest,
-        slope,
-        out.means,
-        out.log_sd,
-        out.coefficients,
-        out.log_rest,
-    )
+    out = Weights(*[np.empty(p.shape) for p in parts.parts()])
+    slope, widths = (np.require(part, float, ["C", "W"]) for part in (terms.slope, terms.widths))
+    given = terms.scaled, terms.noise, parts.log_sd, parts.coefficients, parts.log_rest, slope, widths
+    backward(*given, out.means, out.log_sd, out.coefficients, out.log_rest)
     return out

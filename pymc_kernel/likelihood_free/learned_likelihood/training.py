@@ -1,0 +1,94 @@
+"""The whole of a fit: stages, the distribution of residuals, the joint maximization; what helps is chosen by a held-out
+part of the simulations. Imports NumPy and siblings only.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity, Weights, log_terms
+from pymc_kernel.likelihood_free.learned_likelihood.polish import Data, Polish
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Residuals, candidates
+from pymc_kernel.likelihood_free.learned_likelihood.stages import fit_stages
+
+__all__ = ["Plan", "learn", "learn_by_plan"]
+
+_STEPS = 12  # of the maximization between two looks at the held-out score
+_MAX_ROUNDS = 6
+_SCALES = np.exp(np.linspace(-0.4, 0.4, 17))
+_FEWEST = 30  # held-out cases for a choice
+
+
+class Plan(NamedTuple):
+    """What a held-out part of the simulations chose."""
+
+    family: int
+    """Which list of candidates of the residuals."""
+    member: int
+    rounds: int
+    """Of joint maximization."""
+    scale: float
+    """Of the residuals."""
+
+
+def learn(places, data: Data, back, rng, sizes) -> tuple[ConditionalDensity, Plan]:
+    """Return the density learned from the cases that are not held ``back`` (n,), and what the others chose."""
+    train, held = data.take(~back), data.take(back)
+    staged = fit_stages(train.z, train.spread.values, train.weights, rng, sizes)
+    features = staged.design.map(held.z)
+
+    def score(weights, residuals):
+        parts = staged.design.raw(weights).entries(features)
+        return held.weights @ log_terms(parts, held.observed(residuals), residuals).log_density
+
+    family, member, residuals = _chosen_residuals(staged, train.weights, score, rng)
+    rounds, now, residuals = _polished(Polish(staged, train), staged.weights, residuals, score)
+    scores = [score(now, residuals.scaled(s)) for s in _SCALES]
+    scale = float(_SCALES[int(np.argmax(scores))]) if back.sum() >= _FEWEST else 1.0
+    density = ConditionalDensity(places, staged.design.map, staged.design.raw(now), residuals.scaled(scale))
+    return density, Plan(family, member, rounds, scale)
+
+
+def learn_by_plan(places, data: Data, plan: Plan, rng, sizes) -> ConditionalDensity:
+    """Return the density learned from all cases."""
+    staged = fit_stages(data.z, data.spread.values, data.weights, rng, sizes)
+    residuals, now = list(candidates(staged.noise, data.weights, rng))[plan.family][plan.member](), staged.weights
+    polish = Polish(staged, data) if plan.rounds else None
+    for _ in range(plan.rounds):
+        now, residuals = _round(polish, now, residuals)
+    return ConditionalDensity(places, staged.design.map, staged.design.raw(now), residuals.scaled(plan.scale))
+
+
+def _round(polish, weights: Weights, residuals: Residuals):
+    weights = polish.steps(weights, residuals, _STEPS)
+    return weights, residuals.fitted(polish.noise(weights), polish.cases, 10)
+
+
+def _polished(polish, weights, residuals, score):
+    """Return how many rounds of maximization are best, and what they lead to."""
+    best = (0, weights, residuals)
+    top = score(weights, residuals)
+    for number in range(1, _MAX_ROUNDS + 1):
+        weights, residuals = _round(polish, weights, residuals)
+        found = score(weights, residuals)
+        if found > top:
+            best, top = (number, weights, residuals), found
+        elif number - best[0] >= 2:
+            break
+    return best
+
+
+def _chosen_residuals(staged, weights, score, rng):
+    """Return the family, its member and the distribution with the best score of held-out residuals."""
+    best, top = None, -np.inf
+    for family, members in enumerate(candidates(staged.noise, weights, rng)):
+        before = -np.inf
+        for member, make in enumerate(members):
+            residuals = make()
+            found = score(staged.weights, residuals)
+            if best is None or found > top:
+                best, top = (family, member, residuals), found
+            if found < before:
+                break
+            before = found
+    return best
