@@ -1,17 +1,18 @@
 """Features of parameters: polynomials, bumps in one coordinate, bumps in all; values, and derivatives of their sums.
 
-Imports NumPy and siblings only.
+Imports NumPy and SciPy only.
 """
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import block_diag
 from scipy.special import expit
 
-__all__ = ["Block", "FeatureMap", "ParameterMap", "make_features"]
+__all__ = ["Block", "FeatureMap", "ParameterMap", "make_features", "transform_columns"]
 
-_JITTER = 1e-6  # on the diagonal of a kernel of unit variance, so that weights of bumps stay of moderate size
+_SMALLEST = 1e-5  # eigenvalue of a kernel matrix, relative to the largest, that is a feature
 _MAX_EXPONENT = 300.0
 
 
@@ -72,13 +73,13 @@ def transform_columns(parameters, kinds) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class FeatureMap:
-    """A constant, linear and quadratic features, bumps.
+    """A constant, then linear, squares, bumps in one coordinate, products, joint bumps.
 
     Attributes
     ----------
     num_dims : int
     pairs : tuple of ndarray (k,)
-        Which coordinates the quadratic features multiply.
+        Which coordinates the products multiply.
     knots : ndarray (d, r)
         Centres of the bumps in one coordinate.
     width : float
@@ -101,25 +102,23 @@ class FeatureMap:
     @property
     def num_features(self) -> int:
         """How many columns there are."""
-        return 1 + self.num_dims + len(self.pairs[0]) + self.knots.size + len(self.centres)
+        return 1 + 2 * self.num_dims + len(self.pairs[0]) + self.knots.size + len(self.centres)
 
     def __call__(self, z: np.ndarray) -> np.ndarray:
         """Return features (m, p) of coordinates (m, d)."""
         m, d = z.shape
         out = np.empty((m, self.num_features))
-        out[:, 0] = 1.0
-        out[:, 1 : d + 1] = z
-        at = d + 1
-        rows, columns = self.pairs
-        out[:, at : at + len(rows)] = z[:, rows] * z[:, columns] - (rows == columns)
-        at += len(rows)
-        r = self.knots.shape[1]
+        out[:, 0], out[:, 1 : d + 1], out[:, d + 1 : 2 * d + 1] = 1.0, z, z**2 - 1.0
+        at, r = 2 * d + 1, self.knots.shape[1]
         if r:
+            bumps = out[:, at : at + d * r]
             for i in range(d):
-                out[:, at + i * r : at + (i + 1) * r] = (z[:, i, None] - self.knots[i]) / self.width
-            at_end = at + d * r
-            np.exp(-0.5 * out[:, at:at_end] ** 2, out=out[:, at:at_end])
-            at = at_end
+                bumps[:, i * r : (i + 1) * r] = (z[:, i, None] - self.knots[i]) / self.width
+            np.exp(-0.5 * bumps**2, out=bumps)
+            at += d * r
+        rows, columns = self.pairs
+        out[:, at : at + len(rows)] = z[:, rows] * z[:, columns]
+        at += len(rows)
         if len(self.centres):
             out[:, at:] = _gaussian(z @ self.metric.T, self.centres)
         return out
@@ -127,39 +126,39 @@ class FeatureMap:
     def pull_back(self, z: np.ndarray, values: np.ndarray, factors: np.ndarray) -> np.ndarray:
         """Return gradients (m, d) by ``z`` of sums of features with ``factors`` (m, p)."""
         d = z.shape[1]
-        gradient = factors[:, 1 : d + 1].copy()
-        at = d + 1
-        rows, columns = self.pairs
-        k = len(rows)
-        if k:
-            symmetric = np.zeros((len(z), d, d))
-            symmetric[:, rows, columns] = factors[:, at : at + k]
-            gradient += np.einsum("mij,mj->mi", symmetric, z) + np.einsum("mij,mi->mj", symmetric, z)
-        at += k
-        r = self.knots.shape[1]
+        gradient = factors[:, 1 : d + 1] + 2.0 * factors[:, d + 1 : 2 * d + 1] * z
+        at, r = 2 * d + 1, self.knots.shape[1]
         if r:
             pulls = (factors[:, at : at + d * r] * values[:, at : at + d * r]).reshape(-1, d, r)
             gradient += (np.einsum("mir,ir->mi", pulls, self.knots) - pulls.sum(axis=2) * z) / self.width**2
             at += d * r
+        rows, columns = self.pairs
+        for k in range(len(rows)):
+            gradient[:, rows[k]] += factors[:, at + k] * z[:, columns[k]]
+            gradient[:, columns[k]] += factors[:, at + k] * z[:, rows[k]]
+        at += len(rows)
         if len(self.centres):
             pulls = factors[:, at:] * values[:, at:]
             here = z @ self.metric.T
             gradient += (pulls @ self.centres - pulls.sum(axis=1)[:, None] * here) @ self.metric
         return gradient
 
-    def whitening(self) -> np.ndarray:
-        """Return the matrix (p, p) after which bumps have the prior of a Gaussian process under unit weights."""
-        out = np.eye(self.num_features)
-        at = 1 + self.num_dims + len(self.pairs[0])
-        r = self.knots.shape[1]
-        for knots in self.knots if r else ():
-            out[at : at + r, at : at + r] = _inverse_root(
-                _gaussian(knots[:, None] / self.width, knots[:, None] / self.width)
-            )
-            at += r
-        if len(self.centres):
-            out[at:, at:] = _inverse_root(_gaussian(self.centres, self.centres))
-        return out
+    def whitened(self) -> tuple[np.ndarray, tuple[Block, ...]]:
+        """Return the matrix (p, p') after which bumps have the prior of a Gaussian process under unit weights, and
+        the blocks of its columns; directions that the kernel hardly has are left out.
+        """
+        parts, blocks, at = [np.eye(1)], [], 1
+        for block in self.blocks:
+            part = np.eye(block.stop - block.start)
+            if block.name == "joint":
+                part = _inverse_root(_gaussian(self.centres, self.centres))
+            elif block.name.startswith("bumps"):
+                knots = self.knots[int(block.name.split()[-1])][:, None] / self.width
+                part = _inverse_root(_gaussian(knots, knots))
+            parts.append(part)
+            blocks.append(Block(block.name, at, at + part.shape[1]))
+            at += part.shape[1]
+        return block_diag(*parts), tuple(blocks)
 
 
 def _gaussian(points, centres):
@@ -169,29 +168,29 @@ def _gaussian(points, centres):
 
 def _inverse_root(kernel):
     values, vectors = np.linalg.eigh(kernel)
-    return vectors / np.sqrt(np.maximum(values, 0.0) + _JITTER)
+    kept = values > _SMALLEST * values[-1]
+    return vectors[:, kept] / np.sqrt(values[kept])
 
 
 def make_features(z, rng, num_knots: int, num_centres: int, metric=None, width=0.7) -> FeatureMap:
     """Return the features for training coordinates ``z`` (n, d)."""
     n, d = z.shape
-    rows, columns = np.triu_indices(d)
-    order = np.argsort(rows != columns, kind="stable")  # squares first
-    rows, columns = rows[order], columns[order]
+    pairs = np.triu_indices(d, 1)
     levels = (np.arange(num_knots) + 0.5) / max(num_knots, 1)
     knots = np.quantile(z, levels, axis=0).T.copy() if num_knots else np.empty((d, 0))
     metric = np.eye(d) / np.sqrt(d) if metric is None else metric
     centres = spread_centres(z @ metric.T, min(num_centres, n), rng)
-    blocks, at = [Block("linear", 1, d + 1), Block("square", d + 1, 2 * d + 1)], 2 * d + 1
-    if d > 1:
-        blocks.append(Block("product", at, at + len(rows) - d))
-        at += len(rows) - d
+    blocks = [Block(f"linear {i}", 1 + i, 2 + i) for i in range(d)]
+    blocks += [Block(f"square {i}", d + 1 + i, d + 2 + i) for i in range(d)]
+    at = 2 * d + 1
     for i in range(d if num_knots else 0):
-        blocks.append(Block(f"bumps of {i}", at, at + num_knots))
+        blocks.append(Block(f"bumps {i}", at, at + num_knots))
         at += num_knots
-    if len(centres):
-        blocks.append(Block("joint", at, at + len(centres)))
-    return FeatureMap(d, (rows, columns), knots, width, centres, metric, tuple(blocks))
+    for name, size in (("product", len(pairs[0])), ("joint", len(centres))):
+        if size:
+            blocks.append(Block(name, at, at + size))
+            at += size
+    return FeatureMap(d, pairs, knots, width, centres, metric, tuple(blocks))
 
 
 def spread_centres(points, number, rng) -> np.ndarray:

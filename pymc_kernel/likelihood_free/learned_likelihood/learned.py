@@ -3,17 +3,16 @@
 Imports NumPy and siblings only.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from pymc_kernel.kernels.points import as_numbers, as_points
+from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_parameter_map, choose_summary_map
 from pymc_kernel.likelihood_free.learned_likelihood.diagnostics import HeldOut, Place, check_held_out, place_among
-from pymc_kernel.likelihood_free.learned_likelihood.features import ParameterMap
 from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity
-from pymc_kernel.likelihood_free.learned_likelihood.residuals import Marginals
-from pymc_kernel.likelihood_free.learned_likelihood.stages import fit_stages
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap
+from pymc_kernel.likelihood_free.learned_likelihood.training import Plan, learn, learn_by_plan
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["FittedLikelihood", "LearnedLikelihood"]
@@ -39,6 +38,7 @@ class FittedLikelihood:
     density: ConditionalDensity
     num_dropped: int = 0
     held_out: HeldOut | None = None
+    plan: Plan | None = None
 
     @one_blas_thread
     def log_density(self, parameters, observed) -> np.ndarray:
@@ -120,18 +120,25 @@ class LearnedLikelihood:
         good = np.isfinite(summaries).all(axis=1) & (weights > 0.0)
         parameters, summaries, weights = parameters[good], summaries[good], weights[good]
         weights = weights / weights.mean()
-        transform = SummaryMap.of(summaries)
-        fit = FittedLikelihood(transform, self._learn(parameters, transform(summaries), weights, rng))
+        rough = SummaryMap.of(summaries)
+        places = choose_parameter_map(parameters, rough(summaries), rng)
+        transform = choose_summary_map(summaries, places, parameters, rng)
+        values = transform(_dequantized(summaries, transform, rng))
         back = rng.permutation(len(parameters)) < max(len(parameters) // 5, 1)
-        learned = self._learn(parameters[~back], transform(summaries[~back]), weights[~back], rng)
-        held_out = check_held_out(replace(fit, density=learned), parameters[back], summaries[back], rng)
-        return replace(fit, num_dropped=int((~good).sum()), held_out=held_out)
-
-    def _learn(self, parameters, values, weights, rng):
-        places = ParameterMap.of(parameters, ("identity",) * parameters.shape[1])
-        staged = fit_stages(places(parameters), values, weights, rng, self._sizes)
-        return ConditionalDensity(places, staged.design.map, staged.raw_weights(), Marginals.normal(values.shape[1]))
+        learned, plan = learn(places, parameters, values, weights, back, rng, self._sizes)
+        part = FittedLikelihood(transform, learned)
+        held_out = check_held_out(part, parameters[back], summaries[back], rng)
+        density = learn_by_plan(places, parameters, values, weights, plan, rng, self._sizes)
+        return FittedLikelihood(transform, density, int((~good).sum()), held_out, plan)
 
     def _sizes(self, n, d):
         """Return how many knots and how many centres."""
         return min(self.num_knots, max(n // 30, 3)), min(self.num_centres, 50 + n // 20)
+
+
+def _dequantized(summaries, transform: SummaryMap, rng):
+    """Return summaries with whole numbers spread over the interval that is rounded to them."""
+    out = summaries.copy()
+    whole = np.flatnonzero(transform.kept)[transform.whole]
+    out[:, whole] += rng.uniform(-0.5, 0.5, (len(out), len(whole)))
+    return out

@@ -1,13 +1,20 @@
-"""Distributions of residuals: independent mixtures of normals, joint mixtures. Imports NumPy and SciPy only."""
+"""Distributions of residuals: independent or joint mixtures of normals, by expectation-maximization.
 
-from dataclasses import dataclass
+Imports NumPy only.
+"""
+
+from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import logsumexp
 
-__all__ = ["Marginals"]
+__all__ = ["Joint", "Marginals", "Residuals", "candidates"]
 
 _LOG_2_PI = np.log(2.0 * np.pi)
+_ITERATIONS = 60
+_GAIN = 1e-4  # mean log density below which iterations end
+_PRIOR_COUNT = 2.0  # cases that the prior of a component's covariance counts for
+_PRIOR_VARIANCE = 0.1  # relative to the variance of a share of the residuals
+_SCALES = 4.0  # ratio of standard deviations of neighbors where mixtures start as mixtures of scales
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,17 +25,24 @@ class Marginals:
     means: np.ndarray
     sds: np.ndarray
 
+    def _parts(self, noise):
+        away = (noise[:, :, None] - self.means) / self.sds
+        return away, self.log_weights - 0.5 * away**2 - np.log(self.sds) - 0.5 * _LOG_2_PI
+
     def log_density_and_slope(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (m,) of residuals (m, q), and their derivatives (m, q)."""
         if self.sds.shape[1] == 1:
             away = (noise - self.means[:, 0]) / self.sds[:, 0]
             density = -0.5 * (away**2).sum(axis=1) - np.log(self.sds).sum() - 0.5 * self.sds.size * _LOG_2_PI
             return density, -away / self.sds[:, 0]
-        away = (noise[:, :, None] - self.means) / self.sds
-        parts = self.log_weights - 0.5 * away**2 - np.log(self.sds) - 0.5 * _LOG_2_PI
-        density = logsumexp(parts, axis=2)
+        away, parts = self._parts(noise)
+        density = _log_sum(parts, 2)
         shares = np.exp(parts - density[:, :, None])
         return density.sum(axis=1), -(shares * away / self.sds).sum(axis=2)
+
+    def log_densities(self, noise: np.ndarray) -> np.ndarray:
+        """Return log densities (m, q), each residual by itself."""
+        return _log_sum(self._parts(noise)[1], 2)
 
     def sample(self, number: int, rng: np.random.Generator) -> np.ndarray:
         """Return residuals (number, q)."""
@@ -38,8 +52,149 @@ class Marginals:
         rows = np.arange(q)
         return self.means[rows, which] + self.sds[rows, which] * rng.standard_normal((number, q))
 
+    def scaled(self, factor: float) -> "Marginals":
+        """Return the distribution of residuals times ``factor``."""
+        return replace(self, means=self.means * factor, sds=self.sds * factor)
+
+    def fitted(self, noise, weights, iterations=_ITERATIONS) -> "Marginals":
+        """Return the distribution after steps of expectation and maximization from here."""
+        current, before, total = self, -np.inf, weights.sum()
+        for _ in range(iterations):
+            _, parts = current._parts(noise)
+            density = _log_sum(parts, 2)
+            shares = np.exp(parts - density[:, :, None]) * weights[:, None, None]
+            counts = shares.sum(axis=0)
+            means = np.einsum("nqk,nq->qk", shares, noise) / np.maximum(counts, 1e-10)
+            squares = np.einsum("nqk,nqk->qk", shares, (noise[:, :, None] - means) ** 2)
+            prior = _PRIOR_VARIANCE / means.shape[1] ** 2
+            sds = np.sqrt((squares + _PRIOR_COUNT * prior) / (counts + _PRIOR_COUNT))
+            current = Marginals(np.log((counts + 1e-3) / (total + 1e-3 * counts.shape[1])), means, sds)
+            score = weights @ density.sum(axis=1) / total
+            if score - before < _GAIN * noise.shape[1] / 2:
+                break
+            before = score
+        return current
+
     @classmethod
     def normal(cls, num_summaries: int) -> "Marginals":
         """Return standard normal residuals."""
         one = np.ones((num_summaries, 1))
         return cls(0.0 * one, 0.0 * one, one)
+
+    @classmethod
+    def start(cls, noise, number: int) -> "Marginals":
+        """Return components that differ in spread and, a little, in place."""
+        q = noise.shape[1]
+        sds = _SCALES ** (np.arange(number) - 0.6 * (number - 1))
+        means = 0.5 * np.where(np.arange(number) % 2, 1.0, -1.0) * np.minimum(sds, 1.0)
+        tile = np.ones((q, 1))
+        return cls(tile * -np.log(number) * np.ones(number), tile * means, tile * sds)
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """Residual vectors from a mixture of k normals.
+
+    ``log_weights`` (k,), ``means`` (k, q), ``roots`` (k, q, q): inverses of the Cholesky factors of covariances.
+    """
+
+    log_weights: np.ndarray
+    means: np.ndarray
+    roots: np.ndarray
+
+    def _parts(self, noise):
+        away = np.stack([(noise - m) @ r.T for m, r in zip(self.means, self.roots, strict=True)], axis=1)
+        log_volume = np.log(np.diagonal(self.roots, axis1=1, axis2=2)).sum(axis=1)
+        constant = self.log_weights + log_volume - 0.5 * noise.shape[1] * _LOG_2_PI
+        return away, constant - 0.5 * np.einsum("nkq,nkq->nk", away, away)
+
+    def log_density_and_slope(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return log densities (m,) of residuals (m, q), and their derivatives (m, q)."""
+        away, parts = self._parts(noise)
+        density = _log_sum(parts, 1)
+        pulls = np.exp(parts - density[:, None])[:, :, None] * away
+        slope = -sum(pulls[:, k] @ root for k, root in enumerate(self.roots))
+        return density, slope
+
+    def sample(self, number: int, rng: np.random.Generator) -> np.ndarray:
+        """Return residuals (number, q)."""
+        weights = np.exp(self.log_weights)
+        which = rng.choice(len(weights), number, p=weights / weights.sum())
+        factors = np.linalg.inv(self.roots)
+        draws = rng.standard_normal((number, self.means.shape[1]))
+        return self.means[which] + np.einsum("nij,nj->ni", factors[which], draws)
+
+    def scaled(self, factor: float) -> "Joint":
+        """Return the distribution of residuals times ``factor``."""
+        return replace(self, means=self.means * factor, roots=self.roots / factor)
+
+    def fitted(self, noise, weights, iterations=_ITERATIONS) -> "Joint":
+        """Return the distribution after steps of expectation and maximization from here."""
+        current, before, total = self, -np.inf, weights.sum()
+        for _ in range(iterations):
+            _, parts = current._parts(noise)
+            density = _log_sum(parts, 1)
+            current = _maximized(noise, np.exp(parts - density[:, None]) * weights[:, None])
+            score = weights @ density / total
+            if score - before < _GAIN:
+                break
+            before = score
+        return current
+
+    @classmethod
+    def of_scales(cls, noise, number: int) -> "Joint":
+        """Return components that differ in spread alone."""
+        q = noise.shape[1]
+        sds = 2.0 * _SCALES ** -np.arange(number, dtype=float)
+        return cls(np.full(number, -np.log(number)), np.zeros((number, q)), np.eye(q) / sds[:, None, None])
+
+    @classmethod
+    def of_places(cls, noise, weights, number: int, rng) -> "Joint":
+        """Return components in different places: some steps of k-means from spread-out residuals."""
+        centres = noise[rng.choice(len(noise), 1)]
+        for _ in range(number - 1):
+            distance = np.minimum(_squared(noise, centres).min(axis=1), 9.0 * noise.shape[1])
+            centres = np.vstack([centres, noise[rng.choice(len(noise), p=distance / distance.sum())]])
+        for _ in range(10):
+            shares = np.eye(number)[_squared(noise, centres).argmin(axis=1)] * weights[:, None]
+            centres = (shares.T @ noise + 1e-6 * centres) / (shares.sum(axis=0)[:, None] + 1e-6)
+        return _maximized(noise, shares)
+
+
+Residuals = Marginals | Joint
+
+
+def _squared(points, centres):
+    return ((points[:, None, :] - centres) ** 2).sum(axis=2)
+
+
+def _log_sum(parts, axis):
+    largest = parts.max(axis=axis, keepdims=True)
+    return np.log(np.exp(parts - largest).sum(axis=axis)) + largest.squeeze(axis)
+
+
+def _maximized(noise, shares) -> Joint:
+    """Return the mixture for shares (n, k) of the cases, with a little of a prior for its covariances."""
+    k, q = shares.shape[1], noise.shape[1]
+    counts = shares.sum(axis=0)
+    prior = _PRIOR_VARIANCE * k ** (-2.0 / q) * np.eye(q)
+    means, roots = np.empty((k, q)), np.empty((k, q, q))
+    for c in range(k):
+        means[c] = shares[:, c] @ noise / max(counts[c], 1e-10)
+        away = noise - means[c]
+        covariance = ((away * shares[:, c, None]).T @ away + _PRIOR_COUNT * prior) / (counts[c] + _PRIOR_COUNT)
+        roots[c] = np.linalg.inv(np.linalg.cholesky(covariance))
+    return Joint(np.log((counts + 1e-3) / (counts.sum() + 1e-3 * k)), means, roots)
+
+
+def candidates(noise, weights, rng):
+    """Yield lists of distributions fitted to residuals (n, q): within a list from simple to rich."""
+    n, q = noise.shape
+    yield [lambda: Marginals.normal(q).fitted(noise, weights, 1)]
+    sizes = (2, 3, 5)
+    yield [lambda k=k: Marginals.start(noise, k).fitted(noise, weights) for k in sizes]
+    if q > 1:
+        most = n / (2.0 * q * (q + 3))
+        yield [lambda k=k: Joint.of_scales(noise, k).fitted(noise, weights) for k in (2, 3) if k <= most]
+        sizes = (2, 4, 8, 14, 22)
+        yield [lambda k=k: Joint.of_places(noise, weights, k, rng).fitted(noise, weights) for k in sizes if k <= most]

@@ -3,22 +3,27 @@
 Imports NumPy and siblings only.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from pymc_kernel.likelihood_free.learned_likelihood.evidence import fit_blocks
 from pymc_kernel.likelihood_free.learned_likelihood.features import Block, FeatureMap, make_features
 from pymc_kernel.likelihood_free.learned_likelihood.model import Weights
+from pymc_kernel.likelihood_free.learned_likelihood.summaries import winsorized
 
 __all__ = ["Design", "StagedFit", "fit_stages"]
 
-_DEGREES = 5.0  # of freedom of the Student distribution that weighs outliers down
+_REGULAR = 4.0  # standard deviations from which on the weight of a residual falls
 _LOG_CHI = -1.2704  # mean of the log of a chi-square variable of one degree
 _VARIANCE_OF_LOG = 2.0  # inverse Fisher information of a log variance from one residual
 _VARIANCE_OF_LOG_CHI = np.pi**2 / 2.0
 _MEDIAN_OF_CHI = 0.4549  # square of one degree
 _MAX_SCORING = 8
+_CASES_FOR_METRIC = 2000
+_CASES_FOR_COEFFICIENTS = 20_000
+_MAX_FOR_COEFFICIENTS = 400
 _ROWS = 8192
 
 
@@ -27,10 +32,21 @@ class Design:
 
     def __init__(self, features: FeatureMap, z: np.ndarray):
         self.map = features
-        self.whitening = features.whitening()
+        self.whitening, self.blocks = features.whitened()
         self.values = features(z) @ self.whitening
-        self.blocks = features.blocks
         self._plain = None
+
+    def entries(self, weights: Weights) -> Weights:
+        """Return means, log spreads and coefficients of the training points."""
+        return weights.entries(self.values)
+
+    def raw(self, weights: Weights) -> Weights:
+        """Return weights of the features as they are."""
+        c = len(weights.coefficients)
+        kept = np.flatnonzero(np.abs(self.whitening[:, :c]).sum(axis=1))
+        first = self.whitening[: kept[-1] + 1, :c]
+        parts = [self.whitening @ part for part in (weights.means, weights.log_sd, weights.log_rest)]
+        return Weights(parts[0], parts[1], first @ weights.coefficients, parts[2])
 
     def plain_gram(self, weights) -> np.ndarray:
         """Return the Gram matrix with the weights of the cases alone, kept."""
@@ -60,42 +76,64 @@ class StagedFit:
     mean_precisions: np.ndarray
     log_sd_precisions: np.ndarray
     log_rest_precisions: np.ndarray
-    coefficient_precisions: np.ndarray
+    coefficient_penalties: np.ndarray
+    """(c, q (q - 1) / 2)."""
+    noise: np.ndarray
+    """(n, q), residuals with means that were learned without them."""
 
-    def raw_weights(self) -> Weights:
+    def raw(self, weights: Weights) -> Weights:
         """Return the weights of the features as they are."""
-        return Weights(*[self.design.whitening @ part for part in _parts(self.weights)])
-
-
-def _parts(weights):
-    return weights.means, weights.log_sd, weights.coefficients, weights.log_rest
+        return self.design.raw(weights)
 
 
 def fit_stages(z, values, weights, rng, sizes) -> StagedFit:
     """Return the fit to standardized parameters ``z`` (n, d) and values (n, q) with case weights (n,) of mean one."""
     n, d = z.shape
     num_knots, num_centres = sizes(n, d)
-    design = Design(make_features(z, rng, num_knots, num_centres), z)
-    means, log_sd, precisions, sd_precisions, leave_out = fit_moments(design, values, weights)
+    some = rng.choice(n, min(n, _CASES_FOR_METRIC), replace=False)
+    metric = None
     for _ in range(2):
-        metric = gradient_metric(design, z, means, log_sd, values.shape[1])
-        design = Design(make_features(z, rng, num_knots, num_centres, metric), z)
-        means, log_sd, precisions, sd_precisions, leave_out = fit_moments(design, values, weights)
-    scaled = leave_out * np.exp(-design.values @ log_sd)
-    coefficients, coefficient_precisions = fit_coefficients(design, scaled, weights)
-    p, q = means.shape
-    staged = Weights(means, log_sd, coefficients, np.zeros((p, q)))
+        rough = Design(make_features(z[some], rng, num_knots, min(num_centres, len(some) // 10), metric), z[some])
+        moments = fit_moments(rough, values[some], weights[some], 0)
+        metric = gradient_metric(rough, z[some], moments.means, moments.log_sd)
+    design = Design(make_features(z, rng, num_knots, num_centres, metric), z)
+    moments = fit_moments(design, values, weights, 2)
+    return finish_stages(design, moments, weights)
+
+
+def finish_stages(design, moments, weights) -> StagedFit:
+    """Return the fit with coefficients and remaining log spreads, given means and log spreads."""
+    p, q = moments.means.shape
+    scaled = moments.leave_out * np.exp(-design.values @ moments.log_sd)
+    coefficients, penalties = fit_coefficients(design, scaled, weights)
     log_rest, rest_precisions = np.zeros((p, q)), np.full((q, len(design.blocks)), np.inf)
+    rest = scaled
     if q > 1:
         rest = scaled - _predicted(design, coefficients, scaled)
-        log_rest, rest_precisions = fit_log_sd(design, rest, weights)
-    staged = replace(staged, log_rest=log_rest)
-    return StagedFit(design, staged, precisions, sd_precisions, rest_precisions, coefficient_precisions)
+        log_rest[:, 1:], rest_precisions[1:] = fit_log_sd(design, rest[:, 1:], weights)
+    staged = Weights(moments.means, moments.log_sd, coefficients, log_rest)
+    noise = rest * np.exp(-design.values @ log_rest)
+    return StagedFit(design, staged, moments.precisions, moments.sd_precisions, rest_precisions, penalties, noise)
+
+
+class Moments(NamedTuple):
+    """Means and log spreads of each summary by itself."""
+
+    means: np.ndarray
+    """(p, q), weights of whitened features."""
+    log_sd: np.ndarray
+    """(p, q)."""
+    precisions: np.ndarray
+    """(q, b), of the prior of blocks of features of means."""
+    sd_precisions: np.ndarray
+    """(q, b)."""
+    leave_out: np.ndarray
+    """(n, q), leave-one-out residuals."""
 
 
 def _predicted(design, coefficients, scaled):
     out = np.zeros_like(scaled)
-    entries = design.values @ coefficients
+    entries = design.values[:, : len(coefficients)] @ coefficients
     at = 0
     for j in range(scaled.shape[1]):
         out[:, j] = (entries[:, at : at + j] * scaled[:, :j]).sum(axis=1)
@@ -103,30 +141,31 @@ def _predicted(design, coefficients, scaled):
     return out
 
 
-def fit_moments(design, values, weights, rounds=2):
-    """Return weights of means and log spreads (p, q), their precisions (q, b), leave-one-out residuals (n, q)."""
+def fit_moments(design, values, weights, rounds) -> Moments:
+    """Return means and log spreads; the means are fitted again ``rounds`` times with the weights of the spreads."""
     q, p = values.shape[1], design.values.shape[1]
-    means, log_sd, leave_out = np.zeros((p, q)), np.zeros((p, q)), np.empty(values.shape)
-    precisions = np.ones((q, len(design.blocks)))
+    means, leave_out, responses = np.zeros((p, q)), np.empty(values.shape), winsorized(values)
+    log_sds, precisions, sd_precisions = np.zeros((p, q)), *np.ones((2, q, len(design.blocks)))
     for j in range(q):
-        case, start, sd_start = weights.copy(), None, None
+        case, start, sd_start = weights, None, None
         for number in range(rounds + 1):
-            fit, leverage = _fit_mean(design, values[:, j], case, start)
+            fit, leverage = _fit_mean(design, values[:, j] if number else responses[:, j], case, start)
             rest = values[:, j] - design.values @ fit.weights
             rest = rest / np.maximum(1.0 - leverage, 0.05)
             if number < rounds:
-                spread, sd_start = fit_log_sd(design, rest[:, None], weights, sd_start)
-                spread = np.exp(design.values @ spread[:, 0])
-                case = weights * _robust((rest / spread) ** 2) / spread**2
+                log_sd, sd_start = fit_log_sd(design, rest[:, None], weights, sd_start)
+                spread = np.exp(design.values @ log_sd[:, 0])
+                case = weights * np.minimum(1.0, _REGULAR * spread / np.maximum(np.abs(rest), 1e-300)) / spread**2
                 case = case / case.mean()
             start = fit.precisions
         means[:, j], precisions[j], leave_out[:, j] = fit.weights, fit.precisions, rest
-    log_sd, sd_precisions = fit_log_sd(design, leave_out, weights)
-    return means, log_sd, precisions, sd_precisions, leave_out
+        found, sd_precisions[j] = _only(fit_log_sd(design, rest[:, None], weights, sd_start))
+        log_sds[:, j] = found
+    return Moments(means, log_sds, precisions, sd_precisions, leave_out)
 
 
-def _robust(squared):
-    return (_DEGREES + 1.0) / (_DEGREES + squared)
+def _only(found):
+    return found[0][:, 0], found[1][0]
 
 
 def _fit_mean(design, response, case, start):
@@ -154,7 +193,7 @@ def fit_log_sd(design, rest, weights, start=None):
         log_variance = design.values @ fit.weights
         for _ in range(_MAX_SCORING):
             ratio = square * np.exp(-np.clip(log_variance, -60.0, 60.0))
-            response = log_variance + _robust(ratio) * ratio - 1.0
+            response = log_variance + np.minimum(ratio, _REGULAR**2) - 1.0
             moment = design.moment(weights * response)
             fit = fit_blocks(gram, moment, weights @ response**2, n, design.blocks, fit.precisions, _VARIANCE_OF_LOG, 2)
             new = design.values @ fit.weights
@@ -167,36 +206,56 @@ def fit_log_sd(design, rest, weights, start=None):
 
 
 def fit_coefficients(design, scaled, weights):
-    """Return weights (p, q (q - 1) / 2) of coefficients on the summaries before, and precisions."""
-    q, d = scaled.shape[1], design.map.num_dims
-    p = design.values.shape[1]
-    out = np.zeros((p, q * (q - 1) // 2))
-    case = weights[:, None] * _robust(scaled**2)
-    at = 0
-    found = []
+    """Return weights (c, q (q - 1) / 2) of coefficients on the summaries before, and penalties of the same shape."""
+    n, q = scaled.shape
+    order, blocks = coefficient_blocks(design, n, q)
+    c = len(order)
+    out, penalties = np.zeros((c, q * (q - 1) // 2)), np.full((c, q * (q - 1) // 2), np.inf)
+    case = weights[:, None] * np.minimum(1.0, _REGULAR / np.maximum(np.abs(scaled), 1e-300))
+    at, some = 0, slice(0, _CASES_FOR_COEFFICIENTS)
+    base = design.values[some, :c]
     for j in range(1, q):
-        base = design.values[:, : d + 1]
-        columns = (scaled[:, :j, None] * base[:, None, :]).transpose(0, 2, 1).reshape(len(base), -1)
-        columns = np.hstack([np.ones((len(base), 1)), columns])
-        blocks = (Block("constant", 1, j + 1), Block("slopes", j + 1, 1 + j * (d + 1)))
-        own = np.sqrt(case[:, : j + 1].prod(axis=1) ** (1.0 / (j + 1)))[:, None]
-        gram = (columns * own).T @ (columns * own)
-        moment = columns.T @ (own[:, 0] ** 2 * scaled[:, j])
-        fit = fit_blocks(gram, moment, (own[:, 0] ** 2 * scaled[:, j] ** 2).sum(), len(base), blocks)
-        out[: d + 1, at : at + j] = fit.weights[1:].reshape(d + 1, j)
-        found.append(fit.precisions / fit.noise)
+        own = case[some, : j + 1].min(axis=1)
+        # Features of one parameter, times one summary, are a block.
+        columns = np.hstack([np.ones((len(base), 1))] + [(base * scaled[some, k, None])[:, order] for k in range(j)])
+        parts = [Block(b.name, 1 + k * c + b.start, 1 + k * c + b.stop) for k in range(j) for b in blocks]
+        gram = (columns * own[:, None]).T @ columns
+        response = own * scaled[some, j]
+        fit = fit_blocks(gram, columns.T @ response, response @ scaled[some, j], len(base), parts)
+        out[order, at : at + j] = fit.weights[1:].reshape(j, c).T
+        penalty = np.repeat(fit.precisions, [b.stop - b.start for b in parts])
+        penalties[order, at : at + j] = penalty.reshape(j, c).T
         at += j
-    return out, np.array(found)
+    return out, penalties
 
 
-def gradient_metric(design, z, means, log_sd, num_summaries):
+def coefficient_blocks(design, num_cases, num_summaries):
+    """Return an order of the first features, as many as there are cases for, and blocks of a constant and parameters."""
+    most = min(num_cases / 2.0, _MAX_FOR_COEFFICIENTS) / max(num_summaries - 1, 1)
+    single = [b for b in design.blocks if b.name not in ("product", "joint")]
+    d = design.map.num_dims
+    order, blocks = [np.array([0])], [Block("constant", 0, 1)]
+    for kinds in (3, 2, 1):
+        size = single[min(kinds * d, len(single)) - 1].stop
+        if size <= most:
+            at = 1
+            for i in range(d):
+                own = [np.arange(b.start, b.stop) for b in single[i : kinds * d : d]]
+                order.append(np.concatenate(own))
+                blocks.append(Block(f"parameter {i}", at, at + len(order[-1])))
+                at += len(order[-1])
+            break
+    return np.concatenate(order), blocks
+
+
+def gradient_metric(design, z, means, log_sd):
     """Return the metric in which the functions are equally rough: the root of averaged outer products of gradients."""
     d = z.shape[1]
     total = np.zeros((d, d))
     part = z[:: max(1, len(z) // 1000)]
     features = design.map(part)
     spread = np.exp(features @ (design.whitening @ log_sd))
-    for j in range(num_summaries):
+    for j in range(means.shape[1]):
         for column, unit in ((means[:, j], spread[:, j : j + 1]), (log_sd[:, j], 1.0)):
             raw = design.whitening @ column
             gradient = design.map.pull_back(part, features, np.tile(raw, (len(part), 1))) / unit

@@ -1,10 +1,10 @@
-"""Transforms of summaries: which column by which function, their slopes and inverses. Imports NumPy and siblings only."""
+"""Functions of summaries, their slopes and inverses. Imports NumPy only."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["SummaryMap", "candidate_kinds"]
+__all__ = ["SummaryMap", "candidate_kinds", "robust_spread", "winsorized"]
 
 _SPREAD_OF_MAD = 1.4826  # of a normal distribution
 _CONSTANT_SHARE = 1e-10  # spread, relative to the size, below which a column is a constant
@@ -140,3 +140,10 @@ def candidate_kinds(x, whole: bool) -> list[str]:
         if lowest > 0.0 and not whole:
             kinds.append("log")
     return kinds
+
+
+def winsorized(values) -> np.ndarray:
+    """Return columns cut off where no regular distribution goes: twice the range of the middle 96 % beyond it."""
+    low, high = np.quantile(values, [0.02, 0.98], axis=0)
+    reach = np.maximum(2.0 * (high - low), 1e-300)
+    return np.where(high > low, np.clip(values, low - reach, high + reach), values)
