@@ -328,11 +328,8 @@ def effective_number(log_weights: np.ndarray) -> float:
 def divergence(before: Draws, likelihood_before, after: Draws, likelihood_after) -> float:
     """Return the symmetric Kullback-Leibler divergence of two posteriors with one prior, whose evidence cancels."""
     total = 0.0
-    for draws, own, other in (
-        (before, likelihood_before, likelihood_after),
-        (after, likelihood_after, likelihood_before),
-    ):
+    for draws, sign in ((before, 1.0), (after, -1.0)):
         with np.errstate(invalid="ignore"):
-            ratio = own(draws.positions) - other(draws.positions)
+            ratio = sign * (likelihood_before(draws.positions) - likelihood_after(draws.positions))
         total += np.clip(np.nan_to_num(ratio, nan=0.0), -_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO).mean()
     return float(max(total, 0.0))

@@ -79,9 +79,8 @@ class ParticleSampler:
     def __post_init__(self):
         for name, least in (("num_particles", 20), ("moves", 1), ("max_moves", 1)):
             value = getattr(self, name)
-            if not (
-                (name == "max_moves" and value is None) or (isinstance(value, int | np.integer) and value >= least)
-            ):
+            is_whole = isinstance(value, int | np.integer) and value >= least
+            if not (is_whole or (name == "max_moves" and value is None)):
                 raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
         for name in ("threshold", "correlation"):
             if not is_number(getattr(self, name), 0.0, 1.0):
@@ -122,10 +121,9 @@ class ParticleSampler:
         while state.inverse_temperature < 1.0:
             chosen = tempering.choose_temperature(state, config)
             powers.append(chosen[0])
-            is_last = chosen[0] == 1.0
-            enough, most = (
-                (self.correlation, self.most_moves(positions.shape[1])) if is_last else (_BRIEFLY, self.moves)
-            )
+            enough, most = _BRIEFLY, self.moves
+            if chosen[0] == 1.0:
+                enough, most = self.correlation, self.most_moves(positions.shape[1])
             state, forgetting = _forget(rng, state, evaluate, chosen, config, enough, most)
         particles = state.particles.take(rng.permutation(self.num_particles))
         likelihood = particles.log_likelihood / power if power > 0.0 else log_likelihood(particles.positions)

@@ -74,7 +74,7 @@ class Differences:
 
     def propose(self, rng: np.random.Generator, positions: np.ndarray, learnt: Pairs) -> Proposals:
         """Return a place for every particle; O(n d)."""
-        n, d = positions.shape
+        n = len(positions)
         kind = _TURNS[learnt.turn % len(_TURNS)]
         if kind == _ANEW:
             proposed = learnt.mixture.sample(rng, n)

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -39,14 +40,8 @@ class FittedQuadratic:
         return stats.norm(self.features(parameters) @ self.weights, self.noise).logpdf(observed).sum(axis=1)
 
     def place_of(self, observed, parameters, rng):
-        class Place:
-            joint = float(
-                stats.chi2(len(observed)).sf(
-                    (((observed - self.features(parameters) @ self.weights).mean(axis=0) / self.noise) ** 2).sum()
-                )
-            )
-
-        return Place()
+        away = (observed - self.features(parameters) @ self.weights).mean(axis=0) / self.noise
+        return SimpleNamespace(joint=float(stats.chi2(len(observed)).sf((away**2).sum())))
 
 
 PRIOR = NormalPrior(np.array([0.0, 3000.0]), np.array([1e-3, 1000.0]))
