@@ -21,6 +21,8 @@ MAY_IMPORT = {
     "likelihood_free": {"parallel", "linalg", "kernels"},
     "mcmc": {"errors", "parallel", "linalg", "kernels", "scores"},
     "smc": {"errors", "parallel", "linalg", "kernels", "scores", "mcmc"},
+    # Rounds of simulations: a learned likelihood (likelihood_free) and particles that draw from it (smc).
+    "rounds": {"errors", "parallel", "linalg", "kernels", "likelihood_free", "smc"},
     "plugin": {
         "errors",
         "parallel",
@@ -33,6 +35,7 @@ MAY_IMPORT = {
         "likelihood_free",
         "mcmc",
         "smc",
+        "rounds",
     },
     "__init__": {
         "kernels",
@@ -43,6 +46,7 @@ MAY_IMPORT = {
         "likelihood_free",
         "mcmc",
         "smc",
+        "rounds",
         "plugin",
         "errors",
     },

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from pymc_kernel import scores as S
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.mcmc import kameleon, local_proposal
 from pymc_kernel.smc import moves as M
+from pymc_kernel.smc.differences import Differences
 from pymc_kernel.smc.hamiltonian import Hamiltonian
 
 BANANA = banana(0.1, 25.0, num_dims=2)
@@ -50,6 +51,16 @@ def worst_p_value(points):
     )
 
 
+@dataclass(frozen=True)
+class Turn(Differences):
+    """Differences, always at the same turn."""
+
+    turn: int = 0
+
+    def fit(self, *args):
+        return super().fit(*args)._replace(turn=self.turn)
+
+
 MOVES = {
     "plain walk": M.Walk(learn_covariance=False),
     "walk": M.Walk(),
@@ -58,6 +69,7 @@ MOVES = {
     "Kameleon, raw": M.Kameleon(kameleon.Config(whiten=False, gamma=0.5)),
     "Hamiltonian": Hamiltonian(),
     "Hamiltonian, scores": Hamiltonian(S.Lite(num_basis=100)),
+    **{f"differences, turn {turn}": Turn(turn=turn) for turn in range(8)},
 }
 
 
@@ -68,7 +80,7 @@ def test_every_move_is_invariant(moves, rng):
     assert worst_p_value(points) > 1e-4
 
 
-@pytest.mark.parametrize("name", ["Kameleon", "Hamiltonian"])
+@pytest.mark.parametrize("name", ["Kameleon", "Hamiltonian", "differences, turn 0"])
 def test_a_missing_ratio_is_seen(name, rng):
     moves = MOVES[name]
     if name == "Kameleon":

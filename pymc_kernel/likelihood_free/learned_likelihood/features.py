@@ -34,12 +34,12 @@ class ParameterMap:
     """
 
     kinds: tuple[str, ...]
-    centre: np.ndarray
+    center: np.ndarray
     scale: np.ndarray
 
     def __call__(self, parameters: np.ndarray) -> np.ndarray:
         """Return coordinates (m, d)."""
-        return (transform_columns(parameters, self.kinds) - self.centre) / self.scale
+        return (transform_columns(parameters, self.kinds) - self.center) / self.scale
 
     def slope(self, parameters: np.ndarray) -> np.ndarray:
         """Return the derivatives (m, d) of coordinates by their parameters."""
@@ -54,11 +54,11 @@ class ParameterMap:
 
     @classmethod
     def of(cls, parameters, kinds) -> "ParameterMap":
-        """Return the map of these kinds with the centre and scale of the parameters (n, d)."""
+        """Return the map of these kinds with the center and scale of the parameters (n, d)."""
         columns = transform_columns(parameters, kinds)
         scale = columns.std(axis=0)
-        centre = columns.mean(axis=0)
-        return cls(tuple(kinds), centre, np.where(scale > 1e-12 * (1.0 + np.abs(centre)), scale, 1.0))
+        center = columns.mean(axis=0)
+        return cls(tuple(kinds), center, np.where(scale > 1e-12 * (1.0 + np.abs(center)), scale, 1.0))
 
 
 def transform_columns(parameters, kinds) -> np.ndarray:
@@ -82,13 +82,13 @@ class FeatureMap:
     pairs : tuple of ndarray (k,)
         Which coordinates the products multiply.
     knots : ndarray (d, r)
-        Centres of the bumps in one coordinate.
+        Centers of the bumps in one coordinate.
     width : float
         Their length scale.
-    centres : ndarray (c, d)
+    centers : ndarray (c, d)
         Of the joint bumps, in the coordinates of ``metric``.
     metric : ndarray (d, d)
-        The joint kernel is exp(-|metric (z - centre)|^2 / 2).
+        The joint kernel is exp(-|metric (z - center)|^2 / 2).
     blocks : tuple of Block
     """
 
@@ -96,7 +96,7 @@ class FeatureMap:
     pairs: tuple[np.ndarray, np.ndarray]
     knots: np.ndarray
     width: float
-    centres: np.ndarray
+    centers: np.ndarray
     metric: np.ndarray
     blocks: tuple[Block, ...] = field(default=())
 
@@ -107,7 +107,7 @@ class FeatureMap:
 
     @property
     def _num_joint(self):
-        return len(self.centres) * (2 if self.has_fine else 1)
+        return len(self.centers) * (2 if self.has_fine else 1)
 
     @property
     def num_features(self) -> int:
@@ -129,9 +129,9 @@ class FeatureMap:
         rows, columns = self.pairs
         out[:, at : at + len(rows)] = z[:, rows] * z[:, columns]
         at += len(rows)
-        c = len(self.centres)
+        c = len(self.centers)
         if c:
-            out[:, at : at + c] = _gaussian(z @ self.metric.T, self.centres)
+            out[:, at : at + c] = _gaussian(z @ self.metric.T, self.centers)
         if self.has_fine:
             np.square(out[:, at : at + c], out=out[:, at + c :])
             np.square(out[:, at + c :], out=out[:, at + c :])
@@ -151,13 +151,13 @@ class FeatureMap:
             gradient[:, rows[k]] += factors[:, at + k] * z[:, columns[k]]
             gradient[:, columns[k]] += factors[:, at + k] * z[:, rows[k]]
         at += len(rows)
-        c = len(self.centres)
+        c = len(self.centers)
         if c:
             pulls = factors[:, at : at + c] * values[:, at : at + c]
             if self.has_fine:
                 pulls += 4.0 * factors[:, at + c :] * values[:, at + c :]
             here = z @ self.metric.T
-            gradient += (pulls @ self.centres - pulls.sum(axis=1)[:, None] * here) @ self.metric
+            gradient += (pulls @ self.centers - pulls.sum(axis=1)[:, None] * here) @ self.metric
         return gradient
 
     def whitened(self) -> tuple[np.ndarray, tuple[Block, ...]]:
@@ -168,7 +168,7 @@ class FeatureMap:
         for block in self.blocks:
             part = np.eye(block.stop - block.start)
             if block.name in ("joint", "fine"):
-                part = _inverse_root(_gaussian(self.centres, self.centres) ** (4 if block.name == "fine" else 1))
+                part = _inverse_root(_gaussian(self.centers, self.centers) ** (4 if block.name == "fine" else 1))
             elif block.name.startswith("bumps"):
                 knots = self.knots[int(block.name.split()[-1])][:, None] / self.width
                 part = _inverse_root(_gaussian(knots, knots))
@@ -178,8 +178,8 @@ class FeatureMap:
         return block_diag(*parts), tuple(blocks)
 
 
-def _gaussian(points, centres):
-    squared = (points**2).sum(axis=1)[:, None] + (centres**2).sum(axis=1) - 2.0 * (points @ centres.T)
+def _gaussian(points, centers):
+    squared = (points**2).sum(axis=1)[:, None] + (centers**2).sum(axis=1) - 2.0 * (points @ centers.T)
     return np.exp(-0.5 * np.maximum(squared, 0.0))
 
 
@@ -189,29 +189,29 @@ def _inverse_root(kernel):
     return vectors[:, kept] / np.sqrt(values[kept])
 
 
-def make_features(z, rng, num_knots: int, num_centres: int, metric=None, width=0.7) -> FeatureMap:
+def make_features(z, rng, num_knots: int, num_centers: int, metric=None, width=0.7) -> FeatureMap:
     """Return the features for training coordinates ``z`` (n, d)."""
     n, d = z.shape
     pairs = np.triu_indices(d, 1)
     levels = (np.arange(num_knots) + 0.5) / max(num_knots, 1)
     knots = np.quantile(z, levels, axis=0).T.copy() if num_knots else np.empty((d, 0))
     metric = np.eye(d) / np.sqrt(d) if metric is None else metric
-    centres = spread_centres(z @ metric.T, min(num_centres, n), rng)
+    centers = spread_centers(z @ metric.T, min(num_centers, n), rng)
     blocks = [Block(f"linear {i}", 1 + i, 2 + i) for i in range(d)]
     blocks += [Block(f"square {i}", d + 1 + i, d + 2 + i) for i in range(d)]
     at = 2 * d + 1
     for i in range(d if num_knots else 0):
         blocks.append(Block(f"bumps {i}", at, at + num_knots))
         at += num_knots
-    fine = len(centres) if d <= _MAX_DIMS_OF_FINE else 0
-    for name, size in (("product", len(pairs[0])), ("joint", len(centres)), ("fine", fine)):
+    fine = len(centers) if d <= _MAX_DIMS_OF_FINE else 0
+    for name, size in (("product", len(pairs[0])), ("joint", len(centers)), ("fine", fine)):
         if size:
             blocks.append(Block(name, at, at + size))
             at += size
-    return FeatureMap(d, pairs, knots, width, centres, metric, tuple(blocks))
+    return FeatureMap(d, pairs, knots, width, centers, metric, tuple(blocks))
 
 
-def spread_centres(points, number, rng) -> np.ndarray:
+def spread_centers(points, number, rng) -> np.ndarray:
     """Return a random subset of points, greedily those farthest from the ones before."""
     if number <= 0:
         return np.empty((0, points.shape[1]))

@@ -103,13 +103,13 @@ class LearnedLikelihood:
 
     Parameters
     ----------
-    num_centres : int
+    num_centers : int
         Of the joint radial features, at most.
     num_knots : int
         Of the radial features in each single parameter.
     """
 
-    num_centres: int = 300
+    num_centers: int = 300
     num_knots: int = 10
 
     @one_blas_thread
@@ -145,8 +145,8 @@ class LearnedLikelihood:
         return FittedLikelihood(transform, density, int((~good).sum()), held_out, plan)
 
     def _sizes(self, n, d):
-        """Return how many knots and how many centres."""
-        return min(self.num_knots, max(n // 30, 3)), min(self.num_centres, 50 + n // 20)
+        """Return how many knots and how many centers."""
+        return min(self.num_knots, max(n // 30, 3)), min(self.num_centers, 50 + n // 20)
 
 
 def _dequantized(summaries, transform: SummaryMap, rng):

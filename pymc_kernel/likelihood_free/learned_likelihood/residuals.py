@@ -186,21 +186,21 @@ class Joint:
     @classmethod
     def of_places(cls, noise, weights, number: int, rng) -> "Joint":
         """Return components in different places: some steps of k-means from spread-out residuals."""
-        centres = noise[rng.choice(len(noise), 1)]
+        centers = noise[rng.choice(len(noise), 1)]
         for _ in range(number - 1):
-            distance = np.minimum(_squared(noise, centres).min(axis=1), 9.0 * noise.shape[1])
-            centres = np.vstack([centres, noise[rng.choice(len(noise), p=distance / distance.sum())]])
+            distance = np.minimum(_squared(noise, centers).min(axis=1), 9.0 * noise.shape[1])
+            centers = np.vstack([centers, noise[rng.choice(len(noise), p=distance / distance.sum())]])
         for _ in range(10):
-            shares = np.eye(number)[_squared(noise, centres).argmin(axis=1)] * weights[:, None]
-            centres = (shares.T @ noise + 1e-6 * centres) / (shares.sum(axis=0)[:, None] + 1e-6)
+            shares = np.eye(number)[_squared(noise, centers).argmin(axis=1)] * weights[:, None]
+            centers = (shares.T @ noise + 1e-6 * centers) / (shares.sum(axis=0)[:, None] + 1e-6)
         return _maximized(noise, shares)
 
 
 Residuals = Marginals | Joint
 
 
-def _squared(points, centres):
-    return ((points[:, None, :] - centres) ** 2).sum(axis=2)
+def _squared(points, centers):
+    return ((points[:, None, :] - centers) ** 2).sum(axis=2)
 
 
 def _log_sum(parts, axis):

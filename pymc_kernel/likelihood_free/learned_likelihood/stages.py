@@ -85,14 +85,14 @@ class StagedFit:
 def fit_stages(z, values, weights, rng, sizes) -> StagedFit:
     """Return the fit to standardized parameters ``z`` (n, d) and values (n, q) with case weights (n,) of mean one."""
     n, d = z.shape
-    num_knots, num_centres = sizes(n, d)
+    num_knots, num_centers = sizes(n, d)
     some = rng.choice(n, min(n, _CASES_FOR_METRIC), replace=False)
     metric = None
     for _ in range(2):
-        rough = Design(make_features(z[some], rng, num_knots, min(num_centres, len(some) // 10), metric), z[some])
+        rough = Design(make_features(z[some], rng, num_knots, min(num_centers, len(some) // 10), metric), z[some])
         moments = fit_moments(rough, values[some], weights[some], 0)
         metric = gradient_metric(rough, z[some], moments.means, moments.log_sd)
-    design = Design(make_features(z, rng, num_knots, num_centres, metric), z)
+    design = Design(make_features(z, rng, num_knots, num_centers, metric), z)
     moments = fit_moments(design, values, weights, 2)
     return finish_stages(design, moments, weights)
 

@@ -43,7 +43,7 @@ class SummaryMap:
     kinds : tuple of str
         For each of them: ``identity``, ``log``, ``log_shifted``, ``sqrt`` or ``asinh``.
     shift, unit : ndarray (k,)
-    centre, scale : ndarray (k,)
+    center, scale : ndarray (k,)
         Taken off, and divided by, after the function.
     """
 
@@ -53,7 +53,7 @@ class SummaryMap:
     kinds: tuple[str, ...]
     shift: np.ndarray
     unit: np.ndarray
-    centre: np.ndarray
+    center: np.ndarray
     scale: np.ndarray
 
     @property
@@ -69,7 +69,7 @@ class SummaryMap:
             for j, kind in enumerate(self.kinds):
                 out[:, j] = _apply(kind, columns[:, j], self.shift[j], self.unit[j])
         out[~np.isfinite(out)] = np.nan
-        return (out - self.centre) / self.scale
+        return (out - self.center) / self.scale
 
     def log_slope(self, summaries: np.ndarray) -> np.ndarray:
         """Return log absolute derivatives (m, k) of the values by the summaries."""
@@ -102,7 +102,7 @@ class SummaryMap:
     def inverse(self, values: np.ndarray) -> np.ndarray:
         """Return (m, q) summaries of (m, k) values; whole numbers are rounded."""
         out = np.tile(self.constant, (len(values), 1))
-        columns = values * self.scale + self.centre
+        columns = values * self.scale + self.center
         for j, (kind, at) in enumerate(zip(self.kinds, np.flatnonzero(self.kept), strict=True)):
             x = columns[:, j]
             if kind in ("log", "log_shifted"):
@@ -140,9 +140,9 @@ class SummaryMap:
         lowest = columns.min(axis=0, initial=np.inf)
         plain = cls(constant, whole, lowest, kinds, shift, unit, np.zeros(k), np.ones(k))
         values = plain(summaries)
-        centre = np.nanmedian(values, axis=0) if k else np.zeros(0)
+        center = np.nanmedian(values, axis=0) if k else np.zeros(0)
         scale = np.array([robust_spread(v) for v in values.T])
-        return cls(constant, whole, lowest, kinds, shift, unit, centre, scale)
+        return cls(constant, whole, lowest, kinds, shift, unit, center, scale)
 
 
 def _apply(kind, x, shift, unit):

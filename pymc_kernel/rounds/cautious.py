@@ -1,0 +1,335 @@
+"""Rounds of simulations that close in on a posterior, never faster than the learned likelihood can be trusted.
+
+A likelihood does not depend on where simulations were made, so rounds need no correction. What they need is caution: a
+likelihood learned from a few hundred draws of the prior can put its maximum many standard deviations off, and one that
+is learned from simulations around that place never hears of the others. So each round simulates from the prior times
+the learned likelihood to a power at which enough simulations that are there already still count; the fit to those
+decides over the power of the next.
+
+``init -> propose -> update -> propose -> ...``: given settings, state and generator the next state is determined, and
+simulations are made by the caller. Imports NumPy and the lower floors only.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_kernel.kernels.points import as_numbers, as_points
+from pymc_kernel.likelihood_free.learned_likelihood import FittedLikelihood, LearnedLikelihood
+from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
+from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
+
+__all__ = ["CautiousRounds", "LocalLikelihood", "Posterior", "Round", "State"]
+
+Simulate = Callable[[np.random.Generator, np.ndarray], np.ndarray]
+_MAX_ROUNDS = 5
+_MAX_POWER = 1.0
+_EFFECTIVE_SHARE = 0.015  # of the simulations so far that must still count in the next round
+_EFFECTIVE_A_DIMENSION, _EFFECTIVE_AT_LEAST = 5, 10
+_OUTSIDE = 0.002  # of a round's own draws that lie outside of its region
+_NUM_PROPOSED = 2000  # particles of a proposal
+_SETTLED = 0.1  # nats of symmetric divergence between successive posteriors: a third of a standard deviation
+_LARGEST_LOG_RATIO = 50.0
+_BISECTIONS = 40
+
+
+class Region(NamedTuple):
+    """Where a likelihood was learned; beyond it a normal tail takes over."""
+
+    mixture: NormalMixture
+    cut: float
+
+    def log_penalty(self, parameters: np.ndarray) -> np.ndarray:
+        """Return (m,), zero inside of the region and falling outside."""
+        return np.minimum(self.mixture.log_density(parameters) - self.cut, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalLikelihood:
+    """A learned log likelihood of the observation, penalized outside of the region that it was learned in.
+
+    Attributes
+    ----------
+    fit : FittedLikelihood
+    observed : ndarray (q,)
+    region : Region or None
+        None: everywhere.
+    """
+
+    fit: FittedLikelihood
+    observed: np.ndarray
+    region: Region | None
+
+    def __call__(self, parameters: np.ndarray) -> np.ndarray:
+        """Return log likelihoods (m,) at parameters (m, d)."""
+        values = self.fit.log_density(parameters, self.observed)
+        if self.region is not None:
+            values = values + self.region.log_penalty(parameters)
+        return np.where(np.isnan(values) | (values == np.inf), -np.inf, values)
+
+
+class Proposal(NamedTuple):
+    """The prior times a likelihood to a power; the prior itself, where there is no likelihood."""
+
+    likelihood: LocalLikelihood | None
+    power: float
+    log_evidence: float
+    region: Region | None
+
+    def log_ratio(self, parameters: np.ndarray) -> np.ndarray:
+        """Return the log density (m,) relative to the prior's."""
+        if self.likelihood is None:
+            return np.zeros(len(parameters))
+        return self.power * self.likelihood(parameters) - self.log_evidence
+
+
+class Round(NamedTuple):
+    """What a round reports."""
+
+    num_simulations: int
+    num_failed: int
+    num_near: int
+    """Simulations of all rounds that the likelihood is learned from."""
+    power: float
+    """Of the likelihood in the distribution that was simulated from; 0: the prior."""
+    effective: float
+    """Effective number of the simulations before, in that distribution."""
+    change: float
+    """Symmetric divergence between the posterior of the round before and this one's, in nats; NaN after the first."""
+    place: float
+    """Probability of summaries less likely than the observation, in the posterior predictive distribution."""
+    held_out_coverage: float
+    """Share of held-out simulations in the region that should hold 95 % of them."""
+    max_correlation: float
+    """Of the particles before and after their last moves."""
+
+
+class State(NamedTuple):
+    """What is carried from round to round."""
+
+    prior: Prior
+    observed: np.ndarray
+    parameters: np.ndarray
+    """(n, d), all that were simulated so far."""
+    summaries: np.ndarray
+    """(n, q), NaN where a simulation failed."""
+    near: np.ndarray
+    """(n,), bool: what the likelihood was learned from."""
+    proposals: tuple[Proposal, ...]
+    """Of each round, the one that is being simulated included."""
+    sizes: tuple[int, ...]
+    """Simulations of each round."""
+    likelihood: LocalLikelihood | None
+    draws: Draws | None
+    """Of the posterior so far."""
+    effective: float
+    """Of the proposal that is being simulated."""
+    rounds: tuple[Round, ...]
+    is_finished: bool
+
+
+class Posterior(NamedTuple):
+    """What rounds end with."""
+
+    draws: Draws
+    likelihood: LocalLikelihood
+    rounds: tuple[Round, ...]
+    state: State
+
+
+@dataclass(frozen=True)
+class CautiousRounds:
+    """Settings of rounds.
+
+    Parameters
+    ----------
+    num_simulations : int
+        In all rounds together.
+    rounds : int, optional
+        By default at most five, and fewer once the posterior has settled: then what is left is simulated in one.
+    estimator : LearnedLikelihood
+        With settings of your own; or any object whose ``fit(parameters, summaries, rng)`` returns the same methods.
+    sampler : ParticleSampler
+        Of posteriors and proposals.
+    """
+
+    num_simulations: int = 1000
+    rounds: int | None = None
+    estimator: LearnedLikelihood = field(default_factory=LearnedLikelihood)
+    sampler: ParticleSampler = field(default_factory=ParticleSampler)
+
+    def __post_init__(self):
+        for name in ("num_simulations", "rounds"):
+            value = getattr(self, name)
+            if not ((name == "rounds" and value is None) or (isinstance(value, int | np.integer) and value >= 1)):
+                raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+        if not callable(getattr(self.estimator, "fit", None)):
+            raise TypeError(f"estimator must have a method fit, got {type(self.estimator).__name__}.")
+        if self.num_simulations < (self.rounds or 1):
+            raise ValueError(f"{self.num_simulations} simulations are too few for {self.rounds} rounds.")
+
+    def init(self, prior: Prior, observed) -> State:
+        """Return the state before the first simulation, for summaries ``observed`` (q,) of the data."""
+        observed = as_numbers(observed, "observed")
+        if observed.ndim != 1 or not np.isfinite(observed).all():
+            raise ValueError("observed must be a vector of finite numbers.")
+        nothing = np.empty((0, 0))
+        return State(prior, observed, nothing, nothing, np.empty(0, bool), (), (), None, None, np.nan, (), False)
+
+    @one_blas_thread
+    def propose(self, rng: np.random.Generator, state: State) -> tuple[State, np.ndarray]:
+        """Return the state and the parameters (m, d) that are to be simulated next."""
+        if state.is_finished:
+            raise ValueError("all rounds are finished.")
+        size = self._next_size(state)
+        if state.likelihood is None:
+            parameters = as_points(state.prior.draw(rng, size), "draws of the prior")
+            proposal, effective = Proposal(None, 0.0, 0.0, None), np.nan
+        else:
+            power, effective = choose_power(state)
+            sampler = replace(self.sampler, num_particles=max(_NUM_PROPOSED, size))
+            draws = sampler.sample(rng, state.prior, state.likelihood, power)
+            parameters = draws.positions[:size]
+            proposal = Proposal(state.likelihood, power, draws.log_evidence, region_of(rng, draws.positions))
+        proposals, sizes = (*state.proposals, proposal), (*state.sizes, size)
+        return state._replace(proposals=proposals, sizes=sizes, effective=effective), parameters
+
+    @one_blas_thread
+    def update(self, rng: np.random.Generator, state: State, parameters, summaries) -> State:
+        """Return the state after the simulations of a round.
+
+        Parameters
+        ----------
+        parameters : array_like (m, d)
+            As proposed.
+        summaries : array_like (m, q)
+            NaN where a simulation failed.
+
+        Raises
+        ------
+        ValueError
+            Where so many simulations failed that nothing can be learned.
+        """
+        new_parameters = as_points(parameters, "parameters")
+        new_summaries = as_points(summaries, "summaries", finite=False)
+        if new_summaries.shape != (len(new_parameters), len(state.observed)):
+            raise ValueError(
+                f"summaries must have shape {(len(new_parameters), len(state.observed))}, got {new_summaries.shape}."
+            )
+        first = not len(state.parameters)
+        parameters = new_parameters if first else np.concatenate([state.parameters, new_parameters])
+        summaries = new_summaries if first else np.concatenate([state.summaries, new_summaries])
+        whole = np.isfinite(summaries).all(axis=1)
+        region = state.proposals[-1].region
+        near = whole.copy() if region is None else whole & (region.log_penalty(parameters) >= 0.0)
+        self._check_enough(near, parameters.shape[1])
+        fit = self.estimator.fit(parameters[near], summaries[near], rng)
+        likelihood = LocalLikelihood(fit, state.observed, region)
+        sampler = replace(self.sampler, num_particles=min(self.sampler.num_particles, _NUM_PROPOSED))
+        draws = sampler.sample(rng, state.prior, likelihood)
+        change = np.nan if state.draws is None else divergence(state.draws, state.likelihood, draws, likelihood)
+        report = Round(
+            len(new_parameters),
+            int((~np.isfinite(new_summaries).all(axis=1)).sum()),
+            int(near.sum()),
+            state.proposals[-1].power,
+            state.effective,
+            change,
+            fit.place_of(state.observed, draws.positions, rng).joint,
+            np.nan if fit.held_out is None else fit.held_out.joint_coverage,
+            draws.correlation,
+        )
+        state = state._replace(parameters=parameters, summaries=summaries, near=near, likelihood=likelihood)
+        state = state._replace(draws=draws, rounds=(*state.rounds, report))
+        return state._replace(is_finished=len(parameters) >= self.num_simulations)
+
+    @one_blas_thread
+    def posterior(self, rng: np.random.Generator, state: State) -> Posterior:
+        """Return draws from the posterior, as many as the sampler has particles."""
+        draws = self.sampler.sample(rng, state.prior, state.likelihood)
+        return Posterior(draws, state.likelihood, state.rounds, state)
+
+    def run(self, simulate: Simulate, prior: Prior, observed, rng: np.random.Generator) -> Posterior:
+        """Return the posterior after all rounds, with ``simulate(rng, parameters (m, d)) -> summaries (m, q)``."""
+        state = self.init(prior, observed)
+        while not state.is_finished:
+            state, parameters = self.propose(rng, state)
+            state = self.update(rng, state, parameters, simulate(rng, parameters))
+        return self.posterior(rng, state)
+
+    def _next_size(self, state):
+        """Return how many simulations the next round has."""
+        number, done = len(state.rounds), sum(state.sizes)
+        left = self.num_simulations - done
+        if self.rounds is None and number and has_settled(state.rounds[-1]):
+            return left
+        most = _MAX_ROUNDS if self.rounds is None else self.rounds
+        return left // max(most - number, 1)
+
+    @staticmethod
+    def _check_enough(near, num_dims):
+        if near.sum() < 2 * (num_dims + 2):
+            raise ValueError(
+                f"only {near.sum()} simulations can be learned from, of {num_dims} parameters: most have NaN or "
+                "infinite numbers. Take more simulations, or a prior under which the simulator works."
+            )
+
+
+def has_settled(last: Round) -> bool:
+    """Return whether a further round would hardly change the posterior."""
+    return last.power >= _MAX_POWER and last.change < _SETTLED
+
+
+def region_of(rng: np.random.Generator, positions: np.ndarray) -> Region:
+    """Return the region that holds nearly all of a distribution with these draws (n, d)."""
+    mixture = fit_mixture(rng, positions)
+    return Region(mixture, float(np.quantile(mixture.log_density(positions), _OUTSIDE)))
+
+
+def choose_power(state: State) -> tuple[float, float]:
+    """Return the largest power at which enough of the simulations still count, and their effective number."""
+    parameters = state.parameters[state.near]
+    n, d = parameters.shape
+    wanted = max(_EFFECTIVE_A_DIMENSION * d + _EFFECTIVE_AT_LEAST, _EFFECTIVE_SHARE * n)
+    values = state.likelihood(parameters)
+    density = log_mixture_ratio(state, parameters)
+
+    def effective(power):
+        return effective_number(power * values - density)
+
+    if effective(_MAX_POWER) >= wanted:
+        return _MAX_POWER, effective(_MAX_POWER)
+    low, high = 0.0, _MAX_POWER
+    for _ in range(_BISECTIONS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if effective(middle) >= wanted else (low, middle)
+    return low, effective(low)
+
+
+def log_mixture_ratio(state: State, parameters: np.ndarray) -> np.ndarray:
+    """Return the log density (m,) of where all rounds simulated, relative to the prior's."""
+    sizes = np.array(state.sizes, dtype=float)
+    terms = [np.log(s / sizes.sum()) + p.log_ratio(parameters) for p, s in zip(state.proposals, sizes, strict=True)]
+    return np.logaddexp.reduce(terms, axis=0)
+
+
+def effective_number(log_weights: np.ndarray) -> float:
+    """Return (sum w)^2 / sum w^2; 0 where all weights are."""
+    finite = log_weights[np.isfinite(log_weights)]
+    if not len(finite):
+        return 0.0
+    weights = np.exp(finite - finite.max())
+    return float(weights.sum() ** 2 / (weights**2).sum())
+
+
+def divergence(before: Draws, likelihood_before, after: Draws, likelihood_after) -> float:
+    """Return the symmetric Kullback-Leibler divergence of two posteriors with one prior, whose evidence cancels."""
+    total = 0.0
+    for draws, sign in ((before, 1.0), (after, -1.0)):
+        with np.errstate(invalid="ignore"):
+            ratio = sign * (likelihood_before(draws.positions) - likelihood_after(draws.positions))
+        total += np.clip(np.nan_to_num(ratio, nan=0.0), -_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO).mean()
+    return float(max(total, 0.0))

@@ -1,0 +1,167 @@
+"""Draws from a posterior whose log likelihood is a cheap function of many points at once, such as a learned one.
+
+Particles go from the prior to the posterior through powers of the likelihood (``smc.tempering``) by differences of
+each other (``smc.differences``), a few moves at each power and many at the last: until they have forgotten where they
+stood when they were weighted for the last time. Imports NumPy and the lower floors only.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from pymc_kernel.kernels.points import is_number
+from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.smc import tempering
+from pymc_kernel.smc.differences import Differences
+from pymc_kernel.smc.moves import Evaluated, largest_correlation
+
+__all__ = ["Draws", "ParticleSampler", "Prior"]
+
+LogLikelihood = Callable[[np.ndarray], np.ndarray]
+_BLOCK = 4  # moves between two looks at how much is forgotten: half a turn of all kinds
+_BRIEFLY = 0.4  # correlation at which particles have moved enough for the next power
+
+
+class Prior(Protocol):
+    """A prior distribution on the unconstrained scale."""
+
+    def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """Return draws (size, d)."""
+
+    def log_density(self, parameters: np.ndarray) -> np.ndarray:
+        """Return the normalized log density (m,) at ``parameters`` (m, d)."""
+
+
+class Draws(NamedTuple):
+    """What a sampler returns."""
+
+    positions: np.ndarray
+    """(n, d), equally weighted, in random order."""
+    log_likelihood: np.ndarray
+    """(n,), without its power."""
+    log_evidence: float
+    """Log of the mean of the powered likelihood over the prior."""
+    correlation: float
+    """Of places, their squares and the log density before and after the last moves; the largest. 0: forgotten."""
+    acceptance: float
+    """Mean over the last moves."""
+    num_moves: int
+    """At the last power."""
+    powers: tuple[float, ...]
+    """Through which the particles went, as parts of the last one."""
+
+
+@dataclass(frozen=True)
+class ParticleSampler:
+    """Tempered particles with differential moves.
+
+    Parameters
+    ----------
+    num_particles : int
+    threshold : float
+        Effective share of the particles after a step of the power, in (0, 1).
+    moves : int
+        Of each particle at each power but the last, at most.
+    max_moves : int, optional
+        At the last power; by default forty, or ten a dimension.
+    correlation : float
+        With the places before, at which the particles have moved enough for the last power.
+    """
+
+    num_particles: int = 10_000
+    threshold: float = 0.5
+    moves: int = 32
+    max_moves: int | None = None
+    correlation: float = 0.1
+
+    def __post_init__(self):
+        for name, least in (("num_particles", 20), ("moves", 1), ("max_moves", 1)):
+            value = getattr(self, name)
+            is_whole = isinstance(value, int | np.integer) and value >= least
+            if not (is_whole or (name == "max_moves" and value is None)):
+                raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
+        for name in ("threshold", "correlation"):
+            if not is_number(getattr(self, name), 0.0, 1.0):
+                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)!r}.")
+
+    @one_blas_thread
+    def sample(
+        self, rng: np.random.Generator, prior: Prior, log_likelihood: LogLikelihood, power: float = 1.0
+    ) -> Draws:
+        """Return draws from the prior times the likelihood to a power.
+
+        Parameters
+        ----------
+        prior : Prior
+        log_likelihood : callable
+            Takes points (m, d), returns (m,); NaN and -inf are places without likelihood.
+        power : float
+            Not below zero.
+
+        Raises
+        ------
+        ValueError
+            Where no draw of the prior has a likelihood above zero.
+        """
+
+        def evaluate(positions):
+            with np.errstate(all="ignore"):
+                log_prior = prior.log_density(positions)
+                powered = power * log_likelihood(positions) if power > 0.0 else np.zeros(len(positions))
+            return _finite_or_zero(log_prior), _finite_or_zero(powered)
+
+        positions = prior.draw(rng, self.num_particles)
+        state = tempering.init(Evaluated(positions, *evaluate(positions)))
+        config = tempering.Config(
+            Differences(), self.threshold, min_moves=_BLOCK, max_moves=_BLOCK, waste_free=False, num_folds=2
+        )
+        powers = []
+        while state.inverse_temperature < 1.0:
+            chosen = tempering.choose_temperature(state, config)
+            powers.append(chosen[0])
+            enough, most = _BRIEFLY, self.moves
+            if chosen[0] == 1.0:
+                enough, most = self.correlation, self.most_moves(positions.shape[1])
+            state, forgetting = _forget(rng, state, evaluate, chosen, config, enough, most)
+        particles = state.particles.take(rng.permutation(self.num_particles))
+        likelihood = particles.log_likelihood / power if power > 0.0 else log_likelihood(particles.positions)
+        return Draws(particles.positions, likelihood, state.log_evidence, *forgetting, tuple(powers))
+
+    def most_moves(self, num_dims: int) -> int:
+        """Return the largest number of moves at the last power."""
+        return max(40, 10 * num_dims) if self.max_moves is None else self.max_moves
+
+
+def _forget(rng, state, evaluate, chosen, config, enough, most):
+    """Return the state at a chosen power after moves, and how much particles remember, acceptance, number of moves.
+
+    What they remember of where they stood after the first moves is looked at, which only makes more of them.
+    """
+    rates, num_moves, correlation = [], 0, 1.0
+    while (num_moves + config.min_moves <= most and correlation > enough) or not rates:
+        state, info = tempering.rejuvenate(rng, state, evaluate, chosen, config)
+        rates.append(info.acceptance)
+        num_moves += info.num_moves
+        if len(rates) == 1:
+            before, n = _features(state.particles), len(state.particles.positions)
+            chosen = (state.inverse_temperature, np.full(n, 1.0 / n), 0.0)
+        else:
+            correlation = largest_correlation(before, _features(state.particles))
+    return state, (correlation, float(np.mean(rates)), num_moves)
+
+
+def _finite_or_zero(log_values):
+    """Return log values with NaN and plus infinity as -inf, so that a learned density cannot trap particles."""
+    return np.where(np.isnan(log_values) | (log_values == np.inf), -np.inf, log_values)
+
+
+def _features(particles):
+    """Return ranks (n, 2 d + 1) of what is to be forgotten: places, distances from the middle, the log likelihood.
+
+    Ranks, since on an unconstrained scale a few particles far out in a tail would decide over the rest.
+    """
+    centered = particles.positions - np.median(particles.positions, axis=0)
+    columns = np.column_stack([centered, np.abs(centered), particles.log_likelihood])
+    return columns.argsort(axis=0).argsort(axis=0).astype(float)

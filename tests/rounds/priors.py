@@ -1,0 +1,38 @@
+"""Priors on arrays that tests of the rounds share."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+from scipy.special import expit, log_expit, logit
+
+
+@dataclass(frozen=True)
+class NormalPrior:
+    """Independent normals."""
+
+    mean: np.ndarray
+    spread: np.ndarray
+
+    def draw(self, rng, size):
+        return rng.normal(self.mean, self.spread, (size, len(self.mean)))
+
+    def log_density(self, parameters):
+        return stats.norm(self.mean, self.spread).logpdf(parameters).sum(axis=1)
+
+
+@dataclass(frozen=True)
+class UniformPrior:
+    """Uniform on a box from 0 to 1, on the logistic scale."""
+
+    num_dims: int
+
+    def draw(self, rng, size):
+        return logit(rng.random((size, self.num_dims)))
+
+    def log_density(self, parameters):
+        return (log_expit(parameters) + log_expit(-parameters)).sum(axis=1)
+
+    @staticmethod
+    def constrained(parameters):
+        return expit(parameters)

@@ -1,0 +1,204 @@
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pymc_kernel.likelihood_free.learned_likelihood import LearnedLikelihood
+from pymc_kernel.rounds import CautiousRounds, ParticleSampler, cautious
+from pymc_kernel.rounds.particles import Draws
+from tests.rounds.priors import NormalPrior
+
+FAST = ParticleSampler(2000)
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """A likelihood with means that are quadratic in the parameters: quick, and exact where they are."""
+
+    def fit(self, parameters, summaries, rng):
+        return FittedQuadratic(parameters, summaries)
+
+
+class FittedQuadratic:
+    held_out = None
+
+    def __init__(self, parameters, summaries):
+        self.mean, self.spread = parameters.mean(axis=0), parameters.std(axis=0)
+        features = self.features(parameters)
+        self.weights = np.linalg.lstsq(features, summaries, rcond=None)[0]
+        rest = summaries - features @ self.weights
+        self.noise = np.sqrt((rest**2).sum(axis=0) / (len(rest) - features.shape[1]))
+
+    def features(self, parameters):
+        z = (parameters - self.mean) / self.spread
+        rows, columns = np.triu_indices(z.shape[1])
+        return np.column_stack([np.ones(len(z)), z, z[:, rows] * z[:, columns]])
+
+    def log_density(self, parameters, observed):
+        return stats.norm(self.features(parameters) @ self.weights, self.noise).logpdf(observed).sum(axis=1)
+
+    def place_of(self, observed, parameters, rng):
+        away = (observed - self.features(parameters) @ self.weights).mean(axis=0) / self.noise
+        return SimpleNamespace(joint=float(stats.chi2(len(observed)).sf((away**2).sum())))
+
+
+PRIOR = NormalPrior(np.array([0.0, 3000.0]), np.array([1e-3, 1000.0]))
+UNIT = np.array([1e-3, 1000.0])
+
+
+def simulate_normal(rng, parameters):
+    return rng.normal(parameters / UNIT, 0.02)
+
+
+def test_rounds_close_in_on_a_narrow_posterior():
+    observed = np.array([1.3, 2.2])
+    rounds = CautiousRounds(600, 4, Quadratic(), FAST)
+    found = rounds.run(simulate_normal, PRIOR, observed, np.random.default_rng(1))
+    precision = UNIT**2 / PRIOR.spread**2 + 0.02**-2.0
+    mean = (PRIOR.mean * UNIT / PRIOR.spread**2 + observed * 0.02**-2.0) / precision
+    draws = found.draws.positions / UNIT
+    np.testing.assert_allclose(draws.mean(axis=0), mean, atol=0.2 * 0.02)
+    np.testing.assert_allclose(draws.std(axis=0), precision**-0.5, rtol=0.12)
+    assert len(found.state.parameters) == 600
+    assert [r.num_simulations for r in found.rounds] == [150] * 4
+    assert found.rounds[0].power == 0.0
+    # The last rounds simulate near the posterior, whose spread is a fiftieth of the prior's.
+    assert found.state.parameters[-150:].std(axis=0)[0] < 0.2 * PRIOR.spread[0]
+
+
+def test_a_round_never_goes_where_few_simulations_count():
+    rounds = CautiousRounds(400, 4, Quadratic(), FAST)
+    found = rounds.run(simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(2))
+    later = found.rounds[1:]
+    assert min(r.effective for r in later) >= 19.9
+    assert later[0].power < 0.3  # a fiftieth of the prior in two dimensions holds none of a hundred simulations
+    powers = [r.power for r in later]
+    assert powers == sorted(powers)
+
+
+def test_both_modes_are_kept():
+    def simulate(rng, parameters):
+        return rng.normal(parameters[:, :1] ** 2, 0.1)
+
+    prior = NormalPrior(np.zeros(1), np.array([2.0]))
+    found = CautiousRounds(300, 3, Quadratic(), FAST).run(simulate, prior, np.array([4.0]), np.random.default_rng(3))
+    draws = found.draws.positions[:, 0]
+    assert abs((draws > 0).mean() - 0.5) < 0.05
+    np.testing.assert_allclose(np.abs(draws).mean(), 2.0, atol=0.01)
+    np.testing.assert_allclose(np.abs(draws).std(), 0.1 / 4.0, rtol=0.2)
+
+
+def test_failing_simulations_are_left_out():
+    def simulate(rng, parameters):
+        summaries = simulate_normal(rng, parameters)
+        summaries[parameters[:, 0] < 0.0] = np.nan
+        return summaries
+
+    observed = np.array([0.5, 2.2])
+    found = CautiousRounds(600, 3, Quadratic(), FAST).run(simulate, PRIOR, observed, np.random.default_rng(4))
+    np.testing.assert_allclose((found.draws.positions / UNIT).mean(axis=0), observed, atol=0.02)
+    assert 60 < found.rounds[0].num_failed < 140
+    assert found.state.near.sum() == found.rounds[-1].num_near
+    assert np.isfinite(found.state.summaries[found.state.near]).all()
+
+
+def test_nothing_but_failures_is_said():
+    rounds = CautiousRounds(100, 2, Quadratic(), FAST)
+    with pytest.raises(ValueError, match="only 0 simulations can be learned from"):
+        rounds.run(lambda rng, p: np.full(p.shape, np.nan), PRIOR, np.zeros(2), np.random.default_rng(4))
+
+
+def test_rounds_end_by_themselves():
+    wide = NormalPrior(np.zeros(1), np.ones(1))
+    rounds = CautiousRounds(1000, None, Quadratic(), FAST)
+    found = rounds.run(lambda rng, p: rng.normal(p, 1.0), wide, np.array([0.5]), np.random.default_rng(5))
+    assert sum(r.num_simulations for r in found.rounds) == 1000
+    assert len(found.rounds) < 5
+    assert found.rounds[-2].change < 0.1
+
+
+def test_a_proposal_is_normalized_against_the_prior():
+    rng = np.random.default_rng(6)
+    rounds = CautiousRounds(300, 2, Quadratic(), FAST)
+    state = rounds.init(PRIOR, np.array([1.3, 2.2]))
+    state, parameters = rounds.propose(rng, state)
+    state = rounds.update(rng, state, parameters, simulate_normal(rng, parameters))
+    state, _ = rounds.propose(rng, state)
+    ratios = np.exp(state.proposals[-1].log_ratio(PRIOR.draw(rng, 200_000)))
+    assert ratios.mean() == pytest.approx(1.0, abs=0.15)
+    mixed = np.exp(cautious.log_mixture_ratio(state, PRIOR.draw(rng, 200_000)))
+    assert mixed.mean() == pytest.approx(1.0, abs=0.1)
+
+
+def test_rounds_are_a_function_of_the_generator():
+    def last(seed):
+        rounds = CautiousRounds(200, 2, Quadratic(), FAST)
+        return rounds.run(simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(seed)).draws.positions
+
+    np.testing.assert_array_equal(last(1), last(1))
+    assert not np.array_equal(last(1), last(2))
+
+
+def test_divergence_of_two_normals():
+    rng = np.random.default_rng(7)
+
+    def draws_of(mean, spread):
+        positions = rng.normal(mean, spread, (200_000, 1))
+        return Draws(positions, np.zeros(len(positions)), 0.0, 0.0, 0.0, 0, ())
+
+    def density(mean, spread):
+        return lambda parameters: 7.0 + stats.norm(mean, spread).logpdf(parameters[:, 0])
+
+    found = cautious.divergence(draws_of(0.0, 1.0), density(0.0, 1.0), draws_of(0.5, 2.0), density(0.5, 2.0))
+    exact = 0.5 * ((1.0 + 0.25) / 4.0 + (4.0 + 0.25) / 1.0) - 1.0
+    assert found == pytest.approx(exact, rel=0.02)
+
+
+def test_effective_number():
+    assert cautious.effective_number(np.full(7, 3.0)) == pytest.approx(7.0)
+    assert cautious.effective_number(np.log([1.0, 1.0, 2.0])) == pytest.approx(16.0 / 6.0)
+    assert cautious.effective_number(np.full(3, -np.inf)) == 0.0
+
+
+def test_a_region_holds_nearly_all_and_ends():
+    rng = np.random.default_rng(8)
+    positions = rng.standard_normal((2000, 2)) * [1e-3, 1e3]
+    region = cautious.region_of(rng, positions)
+    assert 0.99 < (region.log_penalty(positions) == 0.0).mean() < 1.0
+    assert region.log_penalty(np.array([[0.02, 0.0]]))[0] < -5.0
+
+
+def test_with_the_learned_likelihood():
+    prior = NormalPrior(np.zeros(1), np.ones(1))
+    rounds = CautiousRounds(200, 2, LearnedLikelihood(), FAST)
+    found = rounds.run(lambda rng, p: rng.normal(p, 0.1), prior, np.array([0.7]), np.random.default_rng(9))
+    np.testing.assert_allclose(found.draws.positions.mean(), 0.7 / 1.01, atol=0.03)
+    np.testing.assert_allclose(found.draws.positions.std(), 0.1, rtol=0.25)
+    assert 0.0 < found.rounds[-1].place <= 1.0
+    assert found.rounds[-1].held_out_coverage > 0.7
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"num_simulations": 0}, ValueError),
+        ({"rounds": 0}, ValueError),
+        ({"num_simulations": 2, "rounds": 3}, ValueError),
+        ({"estimator": 3}, TypeError),
+    ],
+)
+def test_settings_are_checked(settings, error):
+    with pytest.raises(error):
+        CautiousRounds(**settings)
+
+
+def test_summaries_of_another_shape_are_refused():
+    rounds = CautiousRounds(20, 1, Quadratic(), FAST)
+    rng = np.random.default_rng(0)
+    state, parameters = rounds.propose(rng, rounds.init(PRIOR, np.zeros(2)))
+    with pytest.raises(ValueError, match="summaries must have shape"):
+        rounds.update(rng, state, parameters, np.zeros((20, 3)))
+    with pytest.raises(ValueError, match="observed must be"):
+        rounds.init(PRIOR, np.array([np.nan]))

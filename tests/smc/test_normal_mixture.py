@@ -1,0 +1,38 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
+
+MEANS = np.array([[0.0, 1.0], [300.0, -2.0]])
+COVARIANCES = np.array([[[4.0, 1.0], [1.0, 1.0]], [[100.0, -3.0], [-3.0, 0.2]]])
+MIXTURE = NormalMixture.of(MEANS, COVARIANCES, np.array([0.3, 0.7]))
+
+
+def test_density_is_that_of_scipy(rng):
+    points = MIXTURE.sample(rng, 50)
+    first, second = (stats.multivariate_normal(*moments) for moments in zip(MEANS, COVARIANCES, strict=True))
+    exact = np.log(0.3 * first.pdf(points) + 0.7 * second.pdf(points))
+    np.testing.assert_allclose(MIXTURE.log_density(points), exact, rtol=1e-10)
+
+
+def test_draws_are_from_the_density(rng):
+    points = MIXTURE.sample(rng, 40_000)
+    left = points[:, 0] < 100.0
+    assert left.mean() == pytest.approx(0.3, abs=0.01)
+    np.testing.assert_allclose(np.cov(points[~left].T), COVARIANCES[1], rtol=0.05, atol=0.1)
+    np.testing.assert_allclose(points[left].mean(axis=0), MEANS[0], atol=0.06)
+
+
+def test_a_fit_finds_parts_that_are_apart_and_covers_them(rng):
+    points = MIXTURE.sample(rng, 3000)
+    fit = fit_mixture(rng, points)
+    gain = MIXTURE.log_density(points) - fit.log_density(points)
+    assert gain.mean() < 0.35  # nats: tails are heavier on purpose
+    assert gain.max() < 2.5
+
+
+@pytest.mark.parametrize("points", [np.zeros((5, 2)), np.ones((40, 3)), np.eye(6)])
+def test_degenerate_points_give_a_density(points, rng):
+    fit = fit_mixture(rng, points)
+    assert np.isfinite(fit.log_density(fit.sample(rng, 10))).all()
