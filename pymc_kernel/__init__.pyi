@@ -42,6 +42,7 @@ from .plugin.samplers.step_methods import KernelHMC as KernelHMC
 from .plugin.samplers.step_methods import register_step_methods as register_step_methods
 from .plugin.simulation.features import LearnedFeatures as LearnedFeatures
 from .plugin.simulation.kbr import sample_kbr as sample_kbr
+from .plugin.simulation.likelihood_free import sample_likelihood_free as sample_likelihood_free
 from .plugin.simulation.rejection import sample_abc as sample_abc
 from .plugin.simulation.simulate import simulate as simulate
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ __all__ = [
     "check_whole",
     "learned_from",
     "learned_groups",
+    "observed_for",
     "simulated_again",
     "simulated_from_prior",
     "simulated_pairs",
@@ -64,6 +66,13 @@ def learned_from(simulations, num_simulations, summary, model, who, rng, executo
         warn_of_potentials(model, "the posterior will be that of the model without them", stacklevel=4)
         simulations = _simulated(num_simulations, None, model, rng, executor, progressbar)
     return Pairs(*simulated_pairs(simulations, model, summary), observed, simulations)
+
+
+def observed_for(model: pm.Model, summary: Summary | None, who: str) -> np.ndarray:
+    """Return the summaries (q,) of the data, after the checks of a model that is to be simulated."""
+    _check_model(model, who)
+    warn_of_potentials(model, "the posterior will be that of the model without them", stacklevel=4)
+    return _observed_summaries(model, summary)
 
 
 def _check_simulations(simulations, who: str) -> None:
@@ -132,20 +141,23 @@ def simulated_from_prior(num_simulations: int, model: pm.Model, rng, executor, p
     return _simulated(num_simulations, None, model, rng, executor, progressbar)
 
 
-def simulated_again(positions: np.ndarray, model: pm.Model, rng, executor, progressbar) -> xr.DataTree:
+def simulated_again(
+    positions: np.ndarray, model: pm.Model, rng, executor, progressbar, store: Path | None = None
+) -> xr.DataTree:
     """Simulate data at unconstrained ``positions`` (n, d)."""
     names = {rv.name for rv in model.free_RVs}
     values = {name: v[None] for name, v in constrained_draws(model, positions).items() if name in names}
-    return _simulated(None, from_dict({"posterior": values})["posterior"], model, rng, executor, progressbar)
+    return _simulated(None, from_dict({"posterior": values})["posterior"], model, rng, executor, progressbar, store)
 
 
-def _simulated(draws, given, model, rng, executor, progressbar):
+def _simulated(draws, given, model, rng, executor, progressbar, store=None):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Potentials")  # said by the caller
         return simulate(
             draws,
             given=given,
             executor=executor,
+            store=store,
             max_failures=1.0,  # the caller counts the failures and says it once
             model=model,
             random_seed=int(rng.integers(2**31)),

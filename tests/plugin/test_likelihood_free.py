@@ -1,0 +1,181 @@
+"""Posteriors by a likelihood that is learned in rounds of simulations of a model."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy import stats
+
+import pymc_kernel as pk
+from pymc_kernel.plugin.simulation import likelihood_free
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning"),
+    pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning"),
+]
+QUIET = {"progressbar": False, "random_seed": 1}
+NOISE = 0.5
+
+
+def simulator(rng, theta, size):
+    return rng.normal(theta, NOISE, size)
+
+
+def conjugate_model(data=1.0, simulate=simulator):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0.0, 1.0)
+        pm.Simulator("y", simulate, theta, observed=[data])
+    return model
+
+
+@pytest.fixture(scope="module")
+def conjugate():
+    return pk.sample_likelihood_free(num_simulations=600, return_likelihood=True, model=conjugate_model(), **QUIET)
+
+
+def test_mean_spread_and_quantiles_of_a_conjugate_model(conjugate):
+    idata, _ = conjugate
+    variance = 1.0 / (1.0 + NOISE**-2)
+    exact = stats.norm(variance / NOISE**2, np.sqrt(variance))
+    draws = idata["posterior"]["theta"].values
+    assert draws.shape == (4, 1000)
+    assert abs(draws.mean() - exact.mean()) < 0.12 * exact.std()
+    assert draws.std() == pytest.approx(exact.std(), rel=0.12)
+    for level in (0.05, 0.95):
+        assert abs(np.quantile(draws, level) - exact.ppf(level)) < 0.25 * exact.std()
+    evidence = stats.norm(0.0, np.hypot(1.0, NOISE)).logpdf(1.0)
+    assert float(idata["sample_stats"]["log_evidence"]) == pytest.approx(evidence, abs=0.2)
+
+
+def test_likelihood_groups_and_statistics(conjugate):
+    idata, likelihood = conjugate
+    places = np.array([[0.2], [1.1]])
+    expected = np.diff(stats.norm(places[:, 0], NOISE).logpdf(1.0))
+    np.testing.assert_allclose(np.diff(likelihood(places)), expected, atol=0.4)
+    rounds = idata["round_stats"]
+    assert rounds["num_simulations"].sum() == 600
+    assert float(rounds["power"][0]) == 0.0
+    assert idata["prior"].sizes["draw"] == idata["prior_predictive"].sizes["draw"] == 600
+    np.testing.assert_array_equal(np.bincount(idata["prior"]["round"]), rounds["num_simulations"])
+    later = idata["prior"]["theta"].values[0, idata["prior"]["round"].values > 0]
+    assert later.std() < 0.8  # later rounds simulate nearer to the posterior than the prior is
+    assert 0.3 < float(idata["sample_stats"]["place"]) <= 1.0
+    assert set(idata.children) >= {"posterior", "observed_data", "sample_stats"}
+
+
+def test_a_bound_counts_and_a_second_variable():
+    """A share of a binomial count and of a normal observation: bounded, whole numbers, two observed variables."""
+    with pm.Model() as model:
+        share = pm.Beta("share", 2.0, 2.0)
+        pm.Binomial("count", 20, share, observed=15)
+        pm.Normal("copy", share, 0.2, observed=np.array([0.8, 0.6]))
+    idata = pk.sample_likelihood_free(
+        num_simulations=800, summary={"copy": lambda x: [x.mean()]}, model=model, draws=500, **QUIET
+    )
+    grid = np.linspace(0.0005, 0.9995, 2000)
+    density = stats.binom(20, grid).pmf(15) * stats.norm(grid, 0.2 / np.sqrt(2.0)).pdf(0.7) * stats.beta(2, 2).pdf(grid)
+    density /= density.sum()
+    mean = (grid * density).sum()
+    sd = np.sqrt((density * (grid - mean) ** 2).sum())
+    draws = idata["posterior"]["share"].values
+    assert abs(draws.mean() - mean) < 0.2 * sd
+    assert draws.std() == pytest.approx(sd, rel=0.15)
+    assert ((draws > 0.0) & (draws < 1.0)).all()
+
+
+def test_an_executor_changes_nothing():
+    settings = {"num_simulations": 120, "rounds": 2, "draws": 50, **QUIET}
+    alone = pk.sample_likelihood_free(model=conjugate_model(), **settings)
+    with ThreadPoolExecutor(2) as executor:
+        together = pk.sample_likelihood_free(model=conjugate_model(), executor=executor, **settings)
+    np.testing.assert_array_equal(alone["posterior"]["theta"], together["posterior"]["theta"])
+
+
+def test_a_run_that_was_killed_goes_on(tmp_path):
+    log = tmp_path / "calls"  # a file: the simulator is copied on its way
+
+    def counted(rng, theta, size):
+        with log.open("a") as file:
+            file.write("x")
+        return rng.normal(theta, NOISE, size)
+
+    settings = {"num_simulations": 120, "rounds": 2, "draws": 50, "model": conjugate_model(simulate=counted), **QUIET}
+    whole = pk.sample_likelihood_free(**settings)
+    assert log.stat().st_size >= 120
+    pk.sample_likelihood_free(store=tmp_path / "kept", **settings)
+    log.unlink()
+    again = pk.sample_likelihood_free(store=tmp_path / "kept", **settings)
+    assert not log.exists()
+    np.testing.assert_array_equal(whole["posterior"]["theta"], again["posterior"]["theta"])
+    with pytest.raises(ValueError, match="store needs random_seed"):
+        pk.sample_likelihood_free(store=tmp_path / "kept", model=conjugate_model(), progressbar=False)
+
+
+def test_interrupted_it_returns_the_rounds_that_are_finished(monkeypatch):
+    original, number = likelihood_free.simulated_again, []
+
+    def interrupted(*args):
+        number.append(1)
+        if len(number) == 2:
+            raise KeyboardInterrupt
+        return original(*args)
+
+    monkeypatch.setattr(likelihood_free, "simulated_again", interrupted)
+    settings = {"num_simulations": 120, "rounds": 3, "draws": 50, "model": conjugate_model(), **QUIET}
+    idata = pk.sample_likelihood_free(**settings)
+    assert idata["prior"].sizes["draw"] == 40
+    number.append(1)
+    number[:] = [1]
+    with pytest.raises(KeyboardInterrupt):
+        pk.sample_likelihood_free(**settings)
+
+
+def test_failed_simulations_are_left_out_and_counted():
+    def failing(rng, theta, size):
+        return np.full(size, np.nan) if rng.random() < 0.2 else rng.normal(theta, NOISE, size)
+
+    with pytest.warns(UserWarning, match=r"of 200 simulations .* NaN or infinite numbers and are left out"):
+        idata = pk.sample_likelihood_free(
+            num_simulations=200, rounds=1, model=conjugate_model(simulate=failing), **QUIET
+        )
+    assert 20 <= int(idata["sample_stats"]["num_failed"]) <= 60
+    assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.8, abs=0.2)
+
+
+def test_data_that_no_simulation_is_like_are_said():
+    with pytest.warns(UserWarning, match="should not be trusted: the data are in a place"):
+        pk.sample_likelihood_free(num_simulations=200, rounds=1, model=conjugate_model(30.0), **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "match"),
+    [
+        ({"num_simulations": 0}, ValueError, "num_simulations must be a whole number"),
+        ({"rounds": 2.5}, ValueError, "rounds must be a whole number"),
+        ({"num_simulations": 3, "rounds": 5}, ValueError, "too few for 5 rounds"),
+        ({"estimator": "best"}, TypeError, "estimator must have a method fit"),
+        ({"simulations": 5}, TypeError, "no argument 'simulations'"),
+        ({"summary": 3}, TypeError, "summary must be a function"),
+    ],
+)
+def test_wrong_arguments_are_named_before_any_simulation(settings, error, match):
+    def never(rng, theta, size):
+        raise AssertionError("simulated")
+
+    with pytest.raises(error, match=match):
+        pk.sample_likelihood_free(model=conjugate_model(simulate=never), **settings)
+
+
+def test_models_that_cannot_be_learned_are_refused():
+    with pm.Model() as discrete:
+        n = pm.Poisson("n", 3.0)
+        pm.Normal("y", n, 1.0, observed=1.0)
+    with pytest.raises(ValueError, match="n: sample_likelihood_free draws continuous parameters only"):
+        pk.sample_likelihood_free(model=discrete)
+    with pm.Model() as flat:
+        x = pm.Flat("x")
+        pm.Normal("y", x, 1.0, observed=1.0)
+    with pytest.raises(ValueError, match="prior cannot be drawn from"):
+        pk.sample_likelihood_free(model=flat)
