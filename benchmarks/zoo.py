@@ -55,13 +55,14 @@ SAMPLERS = {
     "sample_smc, KASMC": (partial(_smc, pk.KASMC), "populations"),
     "sample_smc, KernelHMCSMC": (partial(_smc, pk.KernelHMCSMC), "populations"),
     "sample_pmc": (lambda model, seed: pk.sample_pmc(chains=CHAINS, random_seed=seed, **_QUIET), "populations"),
+    "sample_likelihood_free": (lambda model, seed: pk.sample_likelihood_free(random_seed=seed, **_QUIET), "replicates"),
     "sample_kbr": (lambda model, seed: pk.sample_kbr(random_seed=seed, **_QUIET), "replicates"),
     "sample_abc": (lambda model, seed: pk.sample_abc(random_seed=seed, **_QUIET), "replicates"),
     "KernelABC": (partial(_steps, pk.AdaptiveMetropolis), ""),
     "SyntheticLikelihood": (partial(_steps, pk.AdaptiveMetropolis), ""),
 }
 _FROM_THE_PRIOR = ("sample_smc, ASMC", "sample_smc, KASMC", "sample_smc, KernelHMCSMC", "sample_pmc")
-_SIMULATING = ("sample_kbr", "sample_abc")
+_SIMULATING = ("sample_likelihood_free", "sample_kbr", "sample_abc")
 _BLOCKS = {"KernelABC": pk.KernelABC, "SyntheticLikelihood": pk.SyntheticLikelihood}
 
 
