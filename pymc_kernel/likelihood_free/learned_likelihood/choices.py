@@ -73,15 +73,18 @@ def _quadratic_loss(parameters, responses, kinds):
     return 0.5 * n * np.log(np.maximum(left / (n - design.shape[1]) ** 2, 1e-300)).sum()
 
 
-def choose_summary_map(summaries, places: ParameterMap, parameters, rng) -> SummaryMap:
-    """Return the map of summaries (n, q) with the best held-out score of a heteroscedastic regression."""
+def choose_summary_map(summaries, spread, places: ParameterMap, parameters, rng) -> SummaryMap:
+    """Return the map of summaries (n, q) with the best held-out score of a heteroscedastic regression.
+
+    In ``spread`` (n, q) whole numbers are spread over their intervals, so that the score is a density.
+    """
     plain = SummaryMap.of(summaries)
     n = len(summaries)
     some = rng.choice(n, min(n, 2 * _MAX_CASES), replace=False)
-    part, z = summaries[some], places(parameters[some])
+    part, z = spread[some], places(parameters[some])
     features = make_features(z, rng, 6 if n > 200 else 0, min(len(some) // 10, 60))
     design = features(z) @ features.whitened()[0]
-    columns = part[:, plain.kept]
+    columns = summaries[some][:, plain.kept]
     options = [candidate_kinds(c, whole) for c, whole in zip(columns.T, plain.whole, strict=True)]
     best, scores = list(plain.kinds), None
     for kind in ("identity", "log", "log_shifted", "sqrt", "asinh"):

@@ -13,6 +13,7 @@ from scipy.special import expit
 __all__ = ["Block", "FeatureMap", "ParameterMap", "make_features", "transform_columns"]
 
 _SMALLEST = 1e-5  # eigenvalue of a kernel matrix, relative to the largest, that is a feature
+_MAX_DIMS_OF_FINE = 6  # beyond them bumps of half the length scale hardly overlap
 _MAX_EXPONENT = 300.0
 
 
@@ -100,9 +101,18 @@ class FeatureMap:
     blocks: tuple[Block, ...] = field(default=())
 
     @property
+    def has_fine(self) -> bool:
+        """Whether there are joint bumps of half the length scale, which are fourth powers of the others."""
+        return any(block.name == "fine" for block in self.blocks)
+
+    @property
+    def _num_joint(self):
+        return len(self.centres) * (2 if self.has_fine else 1)
+
+    @property
     def num_features(self) -> int:
         """How many columns there are."""
-        return 1 + 2 * self.num_dims + len(self.pairs[0]) + self.knots.size + len(self.centres)
+        return 1 + 2 * self.num_dims + len(self.pairs[0]) + self.knots.size + self._num_joint
 
     def __call__(self, z: np.ndarray) -> np.ndarray:
         """Return features (m, p) of coordinates (m, d)."""
@@ -119,8 +129,12 @@ class FeatureMap:
         rows, columns = self.pairs
         out[:, at : at + len(rows)] = z[:, rows] * z[:, columns]
         at += len(rows)
-        if len(self.centres):
-            out[:, at:] = _gaussian(z @ self.metric.T, self.centres)
+        c = len(self.centres)
+        if c:
+            out[:, at : at + c] = _gaussian(z @ self.metric.T, self.centres)
+        if self.has_fine:
+            np.square(out[:, at : at + c], out=out[:, at + c :])
+            np.square(out[:, at + c :], out=out[:, at + c :])
         return out
 
     def pull_back(self, z: np.ndarray, values: np.ndarray, factors: np.ndarray) -> np.ndarray:
@@ -137,8 +151,11 @@ class FeatureMap:
             gradient[:, rows[k]] += factors[:, at + k] * z[:, columns[k]]
             gradient[:, columns[k]] += factors[:, at + k] * z[:, rows[k]]
         at += len(rows)
-        if len(self.centres):
-            pulls = factors[:, at:] * values[:, at:]
+        c = len(self.centres)
+        if c:
+            pulls = factors[:, at : at + c] * values[:, at : at + c]
+            if self.has_fine:
+                pulls += 4.0 * factors[:, at + c :] * values[:, at + c :]
             here = z @ self.metric.T
             gradient += (pulls @ self.centres - pulls.sum(axis=1)[:, None] * here) @ self.metric
         return gradient
@@ -150,8 +167,8 @@ class FeatureMap:
         parts, blocks, at = [np.eye(1)], [], 1
         for block in self.blocks:
             part = np.eye(block.stop - block.start)
-            if block.name == "joint":
-                part = _inverse_root(_gaussian(self.centres, self.centres))
+            if block.name in ("joint", "fine"):
+                part = _inverse_root(_gaussian(self.centres, self.centres) ** (4 if block.name == "fine" else 1))
             elif block.name.startswith("bumps"):
                 knots = self.knots[int(block.name.split()[-1])][:, None] / self.width
                 part = _inverse_root(_gaussian(knots, knots))
@@ -186,7 +203,8 @@ def make_features(z, rng, num_knots: int, num_centres: int, metric=None, width=0
     for i in range(d if num_knots else 0):
         blocks.append(Block(f"bumps {i}", at, at + num_knots))
         at += num_knots
-    for name, size in (("product", len(pairs[0])), ("joint", len(centres))):
+    fine = len(centres) if d <= _MAX_DIMS_OF_FINE else 0
+    for name, size in (("product", len(pairs[0])), ("joint", len(centres)), ("fine", fine)):
         if size:
             blocks.append(Block(name, at, at + size))
             at += size

@@ -11,7 +11,8 @@ from pymc_kernel.kernels.points import as_numbers, as_points
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_parameter_map, choose_summary_map
 from pymc_kernel.likelihood_free.learned_likelihood.diagnostics import HeldOut, Place, check_held_out, place_among
 from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity
-from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap
+from pymc_kernel.likelihood_free.learned_likelihood.polish import Data
+from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed, SummaryMap
 from pymc_kernel.likelihood_free.learned_likelihood.training import Plan, learn, learn_by_plan
 from pymc_kernel.parallel import one_blas_thread
 
@@ -73,16 +74,18 @@ class FittedLikelihood:
         if observed.shape not in ((q,), (len(parameters), q)):
             raise ValueError(f"observed must have shape ({q},) or ({len(parameters)}, {q}), got {observed.shape}.")
         rows = np.atleast_2d(observed)
-        values, log_slope = self.summaries(rows), self.summaries.log_slope(rows).sum(axis=1)
         constant = self.summaries.constant[~self.summaries.kept]
-        outside = (rows[:, ~self.summaries.kept] != constant).any(axis=1) | ~np.isfinite(values).all(axis=1)
-        values = np.where(outside[:, None], 0.0, values)
-        values = np.broadcast_to(values, (len(parameters), values.shape[1]))
+        whole = np.flatnonzero(self.summaries.kept)[self.summaries.whole]
+        outside = (rows[:, ~self.summaries.kept] != constant).any(axis=1)
+        outside |= (rows[:, whole] != np.round(rows[:, whole])).any(axis=1)
+        values = self.summaries.observed(rows)
+        outside |= ~np.isfinite(values.values).all(axis=1)
+        values = Observed(*[np.where(outside[:, None], 0.0, part) for part in values])
+        values = Observed(*[np.broadcast_to(part, (len(parameters), part.shape[1])) for part in values])
         found = self.density.log_density(parameters, values, gradient)
         density, slope = found if gradient else (found, np.zeros(parameters.shape))
         outside = np.broadcast_to(outside, density.shape)
-        density = np.where(outside, -np.inf, density + np.where(outside, 0.0, log_slope))
-        return density, np.where(outside[:, None], 0.0, slope)
+        return np.where(outside, -np.inf, density), np.where(outside[:, None], 0.0, slope)
 
 
 @dataclass(frozen=True)
@@ -122,13 +125,14 @@ class LearnedLikelihood:
         weights = weights / weights.mean()
         rough = SummaryMap.of(summaries)
         places = choose_parameter_map(parameters, rough(summaries), rng)
-        transform = choose_summary_map(summaries, places, parameters, rng)
-        values = transform(_dequantized(summaries, transform, rng))
+        spread = _dequantized(summaries, rough, rng)
+        transform = choose_summary_map(summaries, spread, places, parameters, rng)
+        observed = transform.observed(spread, cells=False), transform.observed(summaries)
+        data = Data(places(parameters), *observed, weights)
         back = rng.permutation(len(parameters)) < max(len(parameters) // 5, 1)
-        learned, plan = learn(places, parameters, values, weights, back, rng, self._sizes)
-        part = FittedLikelihood(transform, learned)
-        held_out = check_held_out(part, parameters[back], summaries[back], rng)
-        density = learn_by_plan(places, parameters, values, weights, plan, rng, self._sizes)
+        learned, plan, staged = learn(places, data, back, rng, self._sizes)
+        held_out = check_held_out(FittedLikelihood(transform, learned), parameters[back], summaries[back], rng)
+        density = learn_by_plan(places, data, plan, staged, rng, self._sizes)
         return FittedLikelihood(transform, density, int((~good).sum()), held_out, plan)
 
     def _sizes(self, n, d):

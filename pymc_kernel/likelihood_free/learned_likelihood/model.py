@@ -1,13 +1,16 @@
 """A conditional density: triangular map whose entries are sums of features. Imports NumPy and siblings only."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from pymc_kernel.likelihood_free.learned_likelihood.features import FeatureMap, ParameterMap
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint
+from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
 from pymc_kernel.likelihood_free.learned_likelihood.triangular import backward, forward, from_noise
 
-__all__ = ["ConditionalDensity", "Weights", "pull_back", "residuals_of"]
+__all__ = ["ConditionalDensity", "Weights", "log_terms", "pull_back", "residuals_of"]
 
 _ROWS = 4096  # at once, so that memory stays bounded
 _MAX_LOG_SD = 30.0
@@ -59,26 +62,23 @@ class ConditionalDensity:
         """How many summaries there are."""
         return self.weights.means.shape[1]
 
-    def log_density(self, parameters, values, gradient: bool = False):
-        """Return log densities (m,) of ``values`` (m, q) at ``parameters`` (m, d), and gradients (m, d) if wanted."""
+    def log_density(self, parameters, observed: Observed, gradient: bool = False):
+        """Return log densities (m,) of summaries at ``parameters`` (m, d), and gradients (m, d) if wanted."""
         density, slopes = np.empty(len(parameters)), np.empty(parameters.shape)
         for start in range(0, len(parameters), _ROWS):
             rows = slice(start, start + _ROWS)
-            density[rows], slopes[rows] = self._log_density(parameters[rows], values[rows], gradient)
+            density[rows], slopes[rows] = self._log_density(parameters[rows], observed.take(rows), gradient)
         return (density, slopes) if gradient else density
 
-    def _log_density(self, parameters, values, gradient):
+    def _log_density(self, parameters, observed, gradient):
         z = self.parameters(parameters)
         features = self.features(z)
         parts = self.weights.entries(features)
-        scaled, noise = residuals_of(parts, values)
-        density, slope = self.residuals.log_density_and_slope(noise)
-        density = density - parts.log_sd.sum(axis=1) - parts.log_rest.sum(axis=1)
+        terms = log_terms(parts, observed, self.residuals)
         if not gradient:
-            return density, 0.0
-        pulls = pull_back(parts, scaled, noise, slope)
-        back = self.features.pull_back(z, features, self.weights.pulled(pulls))
-        return density, back * self.parameters.slope(parameters)
+            return terms.log_density, 0.0
+        back = self.features.pull_back(z, features, self.weights.pulled(pull_back(parts, terms)))
+        return terms.log_density, back * self.parameters.slope(parameters)
 
     def sample(self, parameters, rng) -> np.ndarray:
         """Return one draw of the values (m, q) for each of the parameters (m, d)."""
@@ -101,20 +101,46 @@ def residuals_of(parts: Weights, values) -> tuple[np.ndarray, np.ndarray]:
     return scaled, noise
 
 
-def pull_back(parts: Weights, scaled, noise, slope) -> Weights:
+class Terms(NamedTuple):
+    """Log densities of summaries with what their derivatives need."""
+
+    log_density: np.ndarray
+    """(m,)."""
+    scaled: np.ndarray
+    """(m, q), values less their means, in spreads."""
+    noise: np.ndarray
+    """(m, q), residuals."""
+    slope: np.ndarray
+    """(m, q), derivatives by the residuals."""
+    widths: np.ndarray
+    """(m, q), derivatives by log spreads with residuals fixed: -1 for a density."""
+
+
+def log_terms(parts: Weights, observed: Observed, residuals) -> Terms:
+    """Return log densities of summaries, probabilities of intervals for whole numbers."""
+    scaled, noise = residuals_of(parts, observed.values)
+    log_spread = parts.log_sd + parts.log_rest
+    cells = (observed.above > 0.0).any(axis=0)
+    if isinstance(residuals, Joint) or not cells.any():
+        density, slope = residuals.log_density_and_slope(noise)
+        density = density + (observed.log_slope - log_spread).sum(axis=1)
+        return Terms(density, scaled, noise, slope, np.full(noise.shape, -1.0))
+    smaller = np.exp(-log_spread[:, cells])
+    below, above = observed.below[:, cells] * smaller, observed.above[:, cells] * smaller
+    masses, to_noise, to_width = residuals.take(cells).log_masses(noise[:, cells], below, above)
+    slope, widths = np.empty(noise.shape), np.full(noise.shape, -1.0)
+    slope[:, cells], widths[:, cells] = to_noise, to_width
+    density = masses.sum(axis=1)
+    if not cells.all():
+        rest, slope[:, ~cells] = residuals.take(~cells).log_density_and_slope(noise[:, ~cells])
+        density = density + rest + (observed.log_slope - log_spread)[:, ~cells].sum(axis=1)
+    return Terms(density, scaled, noise, slope, widths)
+
+
+def pull_back(parts: Weights, terms: Terms) -> Weights:
     """Return derivatives of log densities by the entries of the triangular map."""
     out = Weights(*[np.empty(p.shape) for p in parts.parts()])
-    slope = np.require(slope, float, ["C", "W"])
-    backward(
-        scaled,
-        noise,
-        parts.log_sd,
-        parts.coefficients,
-        parts.log_rest,
-        slope,
-        out.means,
-        out.log_sd,
-        out.coefficients,
-        out.log_rest,
-    )
+    slope, widths = (np.require(part, float, ["C", "W"]) for part in (terms.slope, terms.widths))
+    given = terms.scaled, terms.noise, parts.log_sd, parts.coefficients, parts.log_rest, slope, widths
+    backward(*given, out.means, out.log_sd, out.coefficients, out.log_rest)
     return out

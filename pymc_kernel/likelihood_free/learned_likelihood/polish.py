@@ -1,22 +1,47 @@
 """All weights at once: a penalized likelihood, maximized from where the stages ended. Imports NumPy and SciPy."""
 
+from typing import NamedTuple
+
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 
-from pymc_kernel.likelihood_free.learned_likelihood.model import Weights, pull_back, residuals_of
+from pymc_kernel.likelihood_free.learned_likelihood.model import Weights, log_terms, pull_back, residuals_of
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint
 from pymc_kernel.likelihood_free.learned_likelihood.stages import StagedFit
+from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
 
-__all__ = ["Polish"]
+__all__ = ["Data", "Polish"]
 
 _MAX_LOG_SD = 30.0
+
+
+class Data(NamedTuple):
+    """Simulations: coordinates of parameters, summaries, weights."""
+
+    z: np.ndarray
+    """(n, d)."""
+    spread: Observed
+    """Transformed summaries, whole numbers spread over their intervals."""
+    cells: Observed
+    """Transformed summaries, whole numbers as intervals."""
+    weights: np.ndarray
+    """(n,), of mean one."""
+
+    def take(self, rows) -> "Data":
+        """Return some of them."""
+        return Data(self.z[rows], self.spread.take(rows), self.cells.take(rows), self.weights[rows])
+
+    def observed(self, residuals) -> Observed:
+        """Return the summaries as these residuals can score them."""
+        return self.spread if isinstance(residuals, Joint) else self.cells
 
 
 class Polish:
     """The penalized likelihood of a staged fit as a function of one vector, in coordinates of about unit curvature."""
 
-    def __init__(self, staged: StagedFit, values, weights):
-        self.design, self.values, self.cases = staged.design, values, weights
+    def __init__(self, staged: StagedFit, data: Data):
+        self.design, self.data, self.cases = staged.design, data, data.weights
         self.weights = staged.weights
         self.columns = self._columns(staged)
 
@@ -25,7 +50,7 @@ class Polish:
         found, spread = [], np.exp(-2.0 * (self.design.values @ self.weights.log_sd))
         rest = np.exp(-2.0 * (self.design.values @ self.weights.log_rest))
         plain = self.design.plain_gram(self.cases)
-        for j in range(self.values.shape[1]):
+        for j in range(self.weights.means.shape[1]):
             gram = self.design.gram(self.cases * spread[:, j] * rest[:, j])
             found.append(self._column("means", j, staged.mean_precisions[j], gram))
             found.append(self._column("log_sd", j, 4.0 * staged.log_sd_precisions[j], 2.0 * plain))
@@ -63,10 +88,8 @@ class Polish:
         """Return minus the penalized log likelihood, and its gradient."""
         weights = self.unpack(vector)
         parts = self.design.entries(weights)
-        scaled, noise = residuals_of(parts, self.values)
-        density, slope = residuals.log_density_and_slope(noise)
-        total = -self.cases @ (density - parts.log_sd.sum(axis=1) - parts.log_rest.sum(axis=1))
-        pulls = pull_back(parts, scaled, noise, slope)
+        terms = log_terms(parts, self.data.observed(residuals), residuals)
+        total, pulls = -self.cases @ terms.log_density, pull_back(parts, terms)
         gradient, at = np.empty(len(vector)), 0
         features = self.design.values * -self.cases[:, None]
         back = [features[:, : len(w)].T @ p for w, p in zip(weights.parts(), pulls.parts(), strict=True)]
@@ -89,4 +112,4 @@ class Polish:
 
     def noise(self, weights: Weights) -> np.ndarray:
         """Return residuals (n, q)."""
-        return residuals_of(self.design.entries(weights), self.values)[1]
+        return residuals_of(self.design.entries(weights), self.data.spread.values)[1]

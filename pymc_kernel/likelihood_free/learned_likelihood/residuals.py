@@ -1,15 +1,18 @@
 """Distributions of residuals: independent or joint mixtures of normals, by expectation-maximization.
 
-Imports NumPy only.
+Imports NumPy and SciPy only.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import ndtr
 
 __all__ = ["Joint", "Marginals", "Residuals", "candidates"]
 
 _LOG_2_PI = np.log(2.0 * np.pi)
+_SMALLEST_MASS = 1e-200
+_NARROW = 1e-3  # width of an interval, in units of the residuals
 _ITERATIONS = 60
 _GAIN = 1e-4  # mean log density below which iterations end
 _PRIOR_COUNT = 2.0  # cases that the prior of a component's covariance counts for
@@ -35,10 +38,42 @@ class Marginals:
             away = (noise - self.means[:, 0]) / self.sds[:, 0]
             density = -0.5 * (away**2).sum(axis=1) - np.log(self.sds).sum() - 0.5 * self.sds.size * _LOG_2_PI
             return density, -away / self.sds[:, 0]
+        density, slope = self._columns(noise)
+        return density.sum(axis=1), slope
+
+    def take(self, columns) -> "Marginals":
+        """Return the distribution of some of the residuals."""
+        return Marginals(self.log_weights[columns], self.means[columns], self.sds[columns])
+
+    def log_masses(self, noise, below, above) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return log probabilities (m, q) of intervals about the noise; derivatives by noise and by log spread.
+
+        Where an interval is narrow or far out its probability is density times width.
+        """
+        low, high = noise - below, noise + above
+        ends = [(edge[:, :, None] - self.means) / self.sds for edge in (low, high)]
+        weights = np.exp(self.log_weights)
+        # From the nearer tail, so that small differences are exact.
+        upper = ends[0] > 0.0
+        masses = ndtr(np.where(upper, -ends[0], ends[1])) - ndtr(np.where(upper, -ends[1], ends[0]))
+        mass = (weights * masses).sum(axis=2)
+        f_low, f_high = (
+            (weights / self.sds * np.exp(-0.5 * np.minimum(e**2, 1400.0) - 0.5 * _LOG_2_PI)).sum(axis=2) for e in ends
+        )
+        wide = (mass > _SMALLEST_MASS) & (below + above > _NARROW)
+        safe = np.where(wide, mass, 1.0)
+        finite = np.isfinite(below)
+        width = np.where(finite, below, above) + above
+        plain, pull = self._columns(noise)
+        log_mass = np.where(wide, np.log(safe), plain + np.log(width))
+        to_noise = np.where(wide, (f_high - f_low) / safe, pull)
+        to_width = np.where(wide, -(f_high * above + f_low * np.where(finite, below, 0.0)) / safe, -1.0)
+        return log_mass, to_noise, to_width
+
+    def _columns(self, noise):
         away, parts = self._parts(noise)
         density = _log_sum(parts, 2)
-        shares = np.exp(parts - density[:, :, None])
-        return density.sum(axis=1), -(shares * away / self.sds).sum(axis=2)
+        return density, -(np.exp(parts - density[:, :, None]) * away / self.sds).sum(axis=2)
 
     def log_densities(self, noise: np.ndarray) -> np.ndarray:
         """Return log densities (m, q), each residual by itself."""

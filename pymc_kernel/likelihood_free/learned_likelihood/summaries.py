@@ -1,13 +1,31 @@
 """Functions of summaries, their slopes and inverses. Imports NumPy only."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["SummaryMap", "candidate_kinds", "robust_spread", "winsorized"]
+__all__ = ["Observed", "SummaryMap", "candidate_kinds", "robust_spread", "winsorized"]
 
 _SPREAD_OF_MAD = 1.4826  # of a normal distribution
 _CONSTANT_SHARE = 1e-10  # spread, relative to the size, below which a column is a constant
+
+
+class Observed(NamedTuple):
+    """Transformed summaries."""
+
+    values: np.ndarray
+    """(m, k)."""
+    log_slope: np.ndarray
+    """(m, k), log derivatives by the summaries."""
+    below: np.ndarray
+    """(m, k), how far the interval of a whole number reaches down, infinite where it has no end; else zero."""
+    above: np.ndarray
+    """(m, k), how far it reaches up."""
+
+    def take(self, rows) -> "Observed":
+        """Return some rows."""
+        return Observed(*[part[rows] for part in self])
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +38,8 @@ class SummaryMap:
         The value of a column that never changed, NaN elsewhere.
     whole : ndarray (k,) of bool
         Which of the other columns are whole numbers.
+    lowest : ndarray (k,)
+        Their smallest simulated values; zero is the end of whole numbers.
     kinds : tuple of str
         For each of them: ``identity``, ``log``, ``log_shifted``, ``sqrt`` or ``asinh``.
     shift, unit : ndarray (k,)
@@ -29,6 +49,7 @@ class SummaryMap:
 
     constant: np.ndarray
     whole: np.ndarray
+    lowest: np.ndarray
     kinds: tuple[str, ...]
     shift: np.ndarray
     unit: np.ndarray
@@ -67,6 +88,17 @@ class SummaryMap:
                     out[:, j] = -np.log(unit) - 0.5 * np.log1p(((x - shift) / unit) ** 2)
         return out - np.log(self.scale)
 
+    def observed(self, summaries: np.ndarray, cells: bool = True) -> "Observed":
+        """Return transformed summaries (m, k) with all that their probability needs; whole numbers as intervals."""
+        values, log_slope = self(summaries), self.log_slope(summaries)
+        below, above = np.zeros(values.shape), np.zeros(values.shape)
+        if cells and self.whole.any():
+            above[:, self.whole] = (self(summaries + 0.5) - values)[:, self.whole]
+            lower = self(summaries - 0.5)
+            lowest = (summaries[:, self.kept] <= 0.0) & (self.lowest == 0.0)
+            below[:, self.whole] = np.where(lowest, np.inf, values - lower)[:, self.whole]
+        return Observed(values, log_slope, below, above)
+
     def inverse(self, values: np.ndarray) -> np.ndarray:
         """Return (m, q) summaries of (m, k) values; whole numbers are rounded."""
         out = np.tile(self.constant, (len(values), 1))
@@ -81,7 +113,7 @@ class SummaryMap:
                 x = self.shift[j] + self.unit[j] * np.sinh(np.clip(x, -700.0, 700.0))
             if self.whole[j]:
                 x = np.round(x)
-                if kind != "identity":
+                if self.lowest[j] == 0.0:
                     x = np.maximum(x, 0.0)
             out[:, at] = x
         return out
@@ -105,11 +137,12 @@ class SummaryMap:
                 shift[j] = 1.0 if whole[j] else 0.1 * np.median(x[x > 0.0])
             elif kind == "sqrt":
                 shift[j] = 0.5 if whole[j] else 0.0
-        plain = cls(constant, whole, kinds, shift, unit, np.zeros(k), np.ones(k))
+        lowest = columns.min(axis=0, initial=np.inf)
+        plain = cls(constant, whole, lowest, kinds, shift, unit, np.zeros(k), np.ones(k))
         values = plain(summaries)
         centre = np.nanmedian(values, axis=0) if k else np.zeros(0)
         scale = np.array([robust_spread(v) for v in values.T])
-        return cls(constant, whole, kinds, shift, unit, centre, scale)
+        return cls(constant, whole, lowest, kinds, shift, unit, centre, scale)
 
 
 def _apply(kind, x, shift, unit):

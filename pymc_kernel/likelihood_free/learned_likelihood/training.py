@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity, Weights, residuals_of
-from pymc_kernel.likelihood_free.learned_likelihood.polish import Polish
-from pymc_kernel.likelihood_free.learned_likelihood.residuals import Marginals, Residuals, candidates
-from pymc_kernel.likelihood_free.learned_likelihood.stages import fit_stages
+from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity, Weights, log_terms
+from pymc_kernel.likelihood_free.learned_likelihood.polish import Data, Polish
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Residuals, candidates
+from pymc_kernel.likelihood_free.learned_likelihood.stages import StagedFit, fit_stages
 
 __all__ = ["Plan", "learn", "learn_by_plan"]
 
@@ -31,36 +31,32 @@ class Plan(NamedTuple):
     """Of the residuals."""
 
 
-def learn(places, parameters, values, weights, back, rng, sizes) -> tuple[ConditionalDensity, Plan]:
+def learn(places, data: Data, back, rng, sizes) -> tuple[ConditionalDensity, Plan, StagedFit]:
     """Return the density learned from the cases that are not held ``back`` (n,), and what the others chose."""
-    z = places(parameters)
-    staged = fit_stages(z[~back], values[~back], weights[~back], rng, sizes)
-    features, held, cases = staged.design.map(z[back]), values[back], weights[back]
+    train, held = data.take(~back), data.take(back)
+    staged = fit_stages(train.z, train.spread.values, train.weights, rng, sizes)
+    features = staged.design.map(held.z)
 
-    def score(weights_now, residuals):
-        parts = staged.raw(weights_now).entries(features)
-        density = residuals.log_density_and_slope(residuals_of(parts, held)[1])[0]
-        return cases @ (density - parts.log_sd.sum(axis=1) - parts.log_rest.sum(axis=1))
+    def score(weights, residuals):
+        parts = staged.design.raw(weights).entries(features)
+        return held.weights @ log_terms(parts, held.observed(residuals), residuals).log_density
 
-    now = staged.weights
-    noise = residuals_of(staged.raw(now).entries(features), held)[1]
-    family, member, residuals = _chosen_residuals(staged.noise, weights[~back], noise, cases, rng)
-    rounds, now, residuals = _polished(Polish(staged, values[~back], weights[~back]), now, residuals, score)
+    family, member, residuals = _chosen_residuals(staged, train.weights, score, rng)
+    rounds, now, residuals = _polished(Polish(staged, train), staged.weights, residuals, score)
     scores = [score(now, residuals.scaled(s)) for s in _SCALES]
     scale = float(_SCALES[int(np.argmax(scores))]) if back.sum() >= _FEWEST else 1.0
-    density = ConditionalDensity(places, staged.design.map, staged.raw(now), residuals.scaled(scale))
-    return density, Plan(family, member, rounds, scale)
+    density = ConditionalDensity(places, staged.design.map, staged.design.raw(now), residuals.scaled(scale))
+    return density, Plan(family, member, rounds, scale), staged
 
 
-def learn_by_plan(places, parameters, values, weights, plan: Plan, rng, sizes) -> ConditionalDensity:
+def learn_by_plan(places, data: Data, plan: Plan, before: StagedFit, rng, sizes) -> ConditionalDensity:
     """Return the density learned from all cases."""
-    staged = fit_stages(places(parameters), values, weights, rng, sizes)
-    lists = list(candidates(staged.noise, weights, rng))
-    residuals, now = lists[plan.family][plan.member](), staged.weights
-    polish = Polish(staged, values, weights) if plan.rounds else None
+    staged = fit_stages(data.z, data.spread.values, data.weights, rng, sizes, before)
+    residuals, now = list(candidates(staged.noise, data.weights, rng))[plan.family][plan.member](), staged.weights
+    polish = Polish(staged, data) if plan.rounds else None
     for _ in range(plan.rounds):
         now, residuals = _round(polish, now, residuals)
-    return ConditionalDensity(places, staged.design.map, staged.raw(now), residuals.scaled(plan.scale))
+    return ConditionalDensity(places, staged.design.map, staged.design.raw(now), residuals.scaled(plan.scale))
 
 
 def _round(polish, weights: Weights, residuals: Residuals):
@@ -82,17 +78,17 @@ def _polished(polish, weights, residuals, score):
     return best
 
 
-def _chosen_residuals(noise, weights, held, cases, rng):
+def _chosen_residuals(staged, weights, score, rng):
     """Return the family, its member and the distribution with the best score of held-out residuals."""
-    best, top = (0, 0, Marginals.normal(noise.shape[1])), -np.inf
-    for family, members in enumerate(candidates(noise, weights, rng)):
+    best, top = None, -np.inf
+    for family, members in enumerate(candidates(staged.noise, weights, rng)):
         before = -np.inf
         for member, make in enumerate(members):
-            found = make()
-            score = cases @ found.log_density_and_slope(held)[0]
-            if score > top:
-                best, top = (family, member, found), score
-            if score < before:
+            residuals = make()
+            found = score(staged.weights, residuals)
+            if best is None or found > top:
+                best, top = (family, member, residuals), found
+            if found < before:
                 break
-            before = score
+            before = found
     return best

@@ -27,18 +27,20 @@ def forward(values, means, log_sd, coefficients, log_rest, scaled, noise):
 
 
 @nb.njit(
-    "void(f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1],"
+    "void(f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1],"
     " f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1])",
     cache=True,
     nogil=True,
 )
-def backward(scaled, noise, log_sd, coefficients, log_rest, slope, to_means, to_log_sd, to_coefficients, to_log_rest):
-    """Fill derivatives of log density(noise) - sum of log spreads, given its ``slope`` (m, q) by the noise."""
+def backward(
+    scaled, noise, log_sd, coefficients, log_rest, slope, widths, to_means, to_log_sd, to_coefficients, to_log_rest
+):
+    """Fill derivatives of a log density, given its ``slope`` (m, q) by the noise and ``widths`` by log spreads."""
     m, q = scaled.shape
     pull = np.empty(q)
     for i in range(m):
         for j in range(q):
-            to_log_rest[i, j] = -1.0 - slope[i, j] * noise[i, j]
+            to_log_rest[i, j] = widths[i, j] - slope[i, j] * noise[i, j]
             pull[j] = slope[i, j] * np.exp(-log_rest[i, j])
         at = coefficients.shape[1]
         for j in range(q - 1, -1, -1):
@@ -49,7 +51,7 @@ def backward(scaled, noise, log_sd, coefficients, log_rest, slope, to_means, to_
                     pull[k] -= own * coefficients[i, at + k]
                     to_coefficients[i, at + k] = -own * scaled[i, k]
         for j in range(q):
-            to_log_sd[i, j] = -1.0 - pull[j] * scaled[i, j]
+            to_log_sd[i, j] = widths[i, j] - pull[j] * scaled[i, j]
             to_means[i, j] = -pull[j] * np.exp(-log_sd[i, j])
 
 
