@@ -1,5 +1,6 @@
 """Regression on blocks of features, a prior variance for each block by evidence. Imports NumPy and SciPy only."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ from scipy.linalg import lapack, solve_triangular
 __all__ = ["BlockFit", "fit_blocks"]
 
 _LEAST_GAIN = 3.0  # log evidence below which a block is left out
+_LEAST_DETERMINED = 1e-2  # number of weights that the data determine, below which likewise
 _MAX_ITERATIONS = 20
 _CHANGE = 5e-2  # of a log precision, below which iterations end
 
@@ -21,8 +23,8 @@ class BlockFit(NamedTuple):
     """(b,), of the prior of each block; infinite where it was left out."""
     noise: float
     """Variance."""
-    inverse: np.ndarray
-    """(k, k), posterior covariance of the weights in use, for noise of variance one."""
+    factor: np.ndarray
+    """(k, k), lower; its transpose times itself is the posterior covariance of the weights in use."""
     active: np.ndarray
     """(k,), indices of the features in use."""
 
@@ -42,24 +44,25 @@ def fit_blocks(gram, moment, square, count, blocks, start=None, noise=None, iter
         Number of rows.
     blocks : tuple of Block
     start : ndarray (b,), optional
-        Precisions to begin with.
+        Precisions to begin with: NaN for what is not known, infinite for a block that stays out.
     noise : float, optional
         Variance of the noise, where it is known.
     """
     fixed = noise is not None
-    precisions = np.array([_first(gram, b, count) for b in blocks]) if start is None else np.minimum(start, 1e6)
+    first = np.array([_first(gram, b, count) for b in blocks])
+    precisions = first if start is None else np.where(np.isnan(start), first, start)
     variance = noise if fixed else max(square / count, 1e-300)
     for number in range(iterations):
         active, penalty = _in_use(precisions, blocks)
         scaled = gram[np.ix_(active, active)] / variance
         scaled[np.diag_indices_from(scaled)] += penalty
-        inverse = _inverse(scaled)
-        weights = inverse @ (moment[active] / variance)
-        before, before_variance = precisions.copy(), variance
-        weak = number % 2 == 1 or number + 1 == iterations
-        precisions, known = _updated(precisions, blocks, active, weights, inverse, weak)
+        factor = _inverse_factor(scaled)
+        weights = (factor @ (moment[active] / variance)) @ factor
+        before, before_variance = precisions, variance
+        precisions, known = _updated(precisions, blocks, weights, factor, number % 2 == 1)
         if not fixed:
-            rest = square - 2.0 * weights @ moment[active] + weights @ gram[np.ix_(active, active)] @ weights
+            # The posterior mean solves (G / s + A) w = m / s, so that w'Gw = w'm - s w'Aw.
+            rest = square - weights @ moment[active] - variance * penalty @ weights**2
             variance = max(rest, 1e-12 * square, 1e-300) / max(count - known, 1.0)
         finite = np.isfinite(precisions)
         if (finite != np.isfinite(before)).any():
@@ -69,17 +72,18 @@ def fit_blocks(gram, moment, square, count, blocks, start=None, noise=None, iter
             break
     full = np.zeros(len(gram))
     full[active] = weights
-    return BlockFit(full, precisions, variance, inverse, active)
+    for block, precision in zip(blocks, precisions, strict=True):
+        if not np.isfinite(precision):
+            full[block.start : block.stop] = 0.0
+    return BlockFit(full, precisions, variance, factor, active)
 
 
-def _inverse(matrix):
-    """Return the inverse of a positive definite matrix."""
+def _inverse_factor(matrix):
+    """Return the inverse (lower) of the Cholesky factor of a positive definite matrix."""
     root, failed = lapack.dpotrf(matrix, lower=1, overwrite_a=1)
     if failed:
         raise np.linalg.LinAlgError("the Gram matrix of the features is not positive definite.")
-    inverse, _ = lapack.dpotri(root, lower=1, overwrite_c=1)
-    lower = np.tril(inverse)
-    return lower + np.tril(lower, -1).T
+    return lapack.dtrtri(root, lower=1, overwrite_c=1)[0]
 
 
 def _first(gram, block, count):
@@ -95,32 +99,38 @@ def _in_use(precisions, blocks):
     return np.concatenate(active), np.concatenate(penalty)
 
 
-def _updated(precisions, blocks, active, weights, inverse, prune):
+def _updated(precisions, blocks, weights, factor, prune):
     """Return precisions after one update, and how many weights the data determine."""
     precisions, at, known, gains = precisions.copy(), 1, 1.0, {}
-    diagonal = np.diag(inverse)
+    diagonal = np.einsum("kj,kj->j", factor, factor)
     for b, block in enumerate(blocks):
         if not np.isfinite(precisions[b]):
             continue
-        size = block.stop - block.start
-        part = slice(at, at + size)
-        determined = max(size - precisions[b] * diagonal[part].sum(), 0.0)
+        part = slice(at, at + block.stop - block.start)
+        at = part.stop
+        determined = max(part.stop - part.start - precisions[b] * diagonal[part].sum(), 0.0)
         known += determined
-        new = max(determined, 1e-10) / max((weights[part] ** 2).sum(), 1e-300)
+        size = max(weights[part] @ weights[part], 1e-300)
+        if determined < _LEAST_DETERMINED:
+            precisions[b] = np.inf
+            continue
         if prune:
-            gains[b] = _gain(precisions[b], weights[part], inverse[part, part])
+            gains[b] = _gain(precisions[b], weights[part], factor[part.start :, part])
         # MacKay's update is slow where a block goes out; a longer step in logarithms gets there in a third of them.
-        new = precisions[b] * min(max((new / precisions[b]) ** 1.5, 1e-4), 1e4)
-        precisions[b] = np.inf if new * diagonal.size > 0 and determined < 1e-2 else max(new, 1e-10)
-        at += size
+        ratio = determined / size / precisions[b]
+        precisions[b] = max(precisions[b] * min(max(ratio**1.5, 1e-4), 1e4), 1e-10)
     # Of blocks that overlap each looks useless while the others are there: only the lower half goes at a time.
     useless = sorted((gain, b) for b, gain in gains.items() if gain < _LEAST_GAIN)
     precisions[[b for _, b in useless[: (len(useless) + 1) // 2]]] = np.inf
     return precisions, known
 
 
-def _gain(precision, weights, inverse):
+def _gain(precision, weights, factor):
     """Return the log evidence that a block gains, given the other blocks."""
-    root = np.linalg.cholesky(inverse)
+    k = len(weights)
+    if k == 1:
+        variance = float(factor[:, 0] @ factor[:, 0])
+        return 0.5 * (weights[0] ** 2 / variance + math.log(variance * precision))
+    root = np.linalg.cholesky(factor.T @ factor)
     fit = solve_triangular(root, weights, lower=True, check_finite=False)
-    return 0.5 * fit @ fit + np.log(np.diag(root)).sum() + 0.5 * len(weights) * np.log(precision)
+    return 0.5 * fit @ fit + np.log(np.diag(root)).sum() + 0.5 * k * math.log(precision)

@@ -139,9 +139,9 @@ class LearnedLikelihood:
         observed = transform.observed(spread, cells=False), transform.observed(summaries)
         data = Data(places(parameters), *observed, weights)
         back = rng.permutation(len(parameters)) < max(len(parameters) // 5, 1)
-        learned, plan = learn(places, data, back, rng, self._sizes)
+        learned, plan, staged = learn(places, data, back, rng, self._sizes)
         held_out = check_held_out(FittedLikelihood(transform, learned), parameters[back], summaries[back], rng)
-        density = learn_by_plan(places, data, plan, rng, self._sizes)
+        density = learn_by_plan(places, data, plan, staged, rng, self._sizes)
         return FittedLikelihood(transform, density, int((~good).sum()), held_out, plan)
 
     def _sizes(self, n, d):

@@ -20,6 +20,7 @@ _LOG_CHI = -1.2704  # mean of the log of a chi-square variable of one degree
 _VARIANCE_OF_LOG = 2.0  # inverse Fisher information of a log variance from one residual
 _VARIANCE_OF_LOG_CHI = np.pi**2 / 2.0
 _MEDIAN_OF_CHI = 0.4549  # square of one degree
+_REWEIGHTED = 2  # times that means are fitted again
 _MAX_SCORING = 8
 _CASES_FOR_METRIC = 2000
 _CASES_FOR_COEFFICIENTS = 20_000
@@ -82,22 +83,41 @@ class StagedFit:
     """(n, q), residuals with means that were learned without them."""
 
 
-def fit_stages(z, values, weights, rng, sizes) -> StagedFit:
-    """Return the fit to standardized parameters ``z`` (n, d) and values (n, q) with case weights (n,) of mean one."""
+def fit_stages(z, values, weights, rng, sizes, before: StagedFit | None = None) -> StagedFit:
+    """Return the fit to standardized parameters ``z`` (n, d) and values (n, q) with case weights (n,) of mean one.
+
+    What a fit to other cases of the same simulator found ``before`` is where this one starts: the metric, and which
+    blocks are in use.
+    """
     n, d = z.shape
     num_knots, num_centers = sizes(n, d)
-    some = rng.choice(n, min(n, _CASES_FOR_METRIC), replace=False)
-    metric = None
-    for _ in range(2):
-        rough = Design(make_features(z[some], rng, num_knots, min(num_centers, len(some) // 10), metric), z[some])
-        moments = fit_moments(rough, values[some], weights[some], 0)
-        metric = gradient_metric(rough, z[some], moments.means, moments.log_sd)
+    metric = before.design.map.metric if before else learn_metric(z, values, weights, rng, num_knots, num_centers)
     design = Design(make_features(z, rng, num_knots, num_centers, metric), z)
-    moments = fit_moments(design, values, weights, 2)
-    return finish_stages(design, moments, weights)
+    if before and len(before.design.blocks) != len(design.blocks):
+        before = None
+    moments = fit_moments(design, values, weights, before)
+    return finish_stages(design, moments, weights, before)
 
 
-def finish_stages(design, moments, weights) -> StagedFit:
+def learn_metric(z, values, weights, rng, num_knots, num_centers):
+    """Return the metric of the joint features, learned from some of the cases."""
+    metric, responses = None, winsorized(values)
+    for _ in range(2):
+        some = rng.choice(len(z), min(len(z), _CASES_FOR_METRIC), replace=False)
+        rough = Design(make_features(z[some], rng, num_knots, min(num_centers, len(some) // 10), metric), z[some])
+        means, log_sd = np.zeros((2, rough.values.shape[1], values.shape[1]))
+        for j in range(values.shape[1]):
+            fit, leverage = _fit_mean(rough, responses[some, j], weights[some], None)
+            rest = (responses[some, j] - rough.values @ fit.weights) / np.maximum(1.0 - leverage, 0.05)
+            means[:, j] = fit.weights
+            log_sd[0, j] = 0.5 * np.log(np.median(rest**2) / _MEDIAN_OF_CHI + 1e-300)
+            if metric is not None:
+                log_sd[:, j] = fit_log_sd(rough, rest[:, None], weights[some])[0][:, 0]
+        metric = gradient_metric(rough, z[some], means, log_sd)
+    return metric
+
+
+def finish_stages(design, moments, weights, before) -> StagedFit:
     """Return the fit with coefficients and remaining log spreads, given means and log spreads."""
     p, q = moments.means.shape
     scaled = moments.leave_out * np.exp(-design.values @ moments.log_sd)
@@ -106,7 +126,9 @@ def finish_stages(design, moments, weights) -> StagedFit:
     rest = scaled
     if q > 1:
         rest = scaled - _predicted(design, coefficients, scaled)
-        log_rest[:, 1:], rest_precisions[1:] = fit_log_sd(design, rest[:, 1:], weights)
+        log_rest[:, 1:], rest_precisions[1:] = fit_log_sd(
+            design, rest[:, 1:], weights, before and before.log_rest_precisions[1:]
+        )
     staged = Weights(moments.means, moments.log_sd, coefficients, log_rest)
     noise = rest * np.exp(-design.values @ log_rest)
     return StagedFit(design, staged, moments.precisions, moments.sd_precisions, rest_precisions, penalties, noise)
@@ -137,39 +159,35 @@ def _predicted(design, coefficients, scaled):
     return out
 
 
-def fit_moments(design, values, weights, rounds) -> Moments:
-    """Return means and log spreads; the means are fitted again ``rounds`` times with the weights of the spreads."""
+def fit_moments(design, values, weights, before=None) -> Moments:
+    """Return means and log spreads; the means are fitted again with the weights of the spreads."""
     q, p = values.shape[1], design.values.shape[1]
     means, leave_out, responses = np.zeros((p, q)), np.empty(values.shape), winsorized(values)
     log_sds, precisions, sd_precisions = np.zeros((p, q)), *np.ones((2, q, len(design.blocks)))
     for j in range(q):
-        case, start, sd_start = weights, None, None
-        for number in range(rounds + 1):
-            fit, leverage = _fit_mean(design, values[:, j] if number else responses[:, j], case, start)
-            rest = values[:, j] - design.values @ fit.weights
-            rest = rest / np.maximum(1.0 - leverage, 0.05)
-            if number < rounds:
-                log_sd, sd_start = fit_log_sd(design, rest[:, None], weights, sd_start)
-                spread = np.exp(design.values @ log_sd[:, 0])
-                case = weights * np.minimum(1.0, _REGULAR * spread / np.maximum(np.abs(rest), 1e-300)) / spread**2
-                case = case / case.mean()
-            start = fit.precisions
+        case, response = weights, responses[:, j]
+        start = before and before.mean_precisions[j]
+        sd_start = before and before.log_sd_precisions[j : j + 1]
+        for number in range(_REWEIGHTED + 1):
+            fit, leverage = _fit_mean(design, response, case, start)
+            rest = (values[:, j] - design.values @ fit.weights) / np.maximum(1.0 - leverage, 0.05)
+            log_sd, sd_start = fit_log_sd(design, rest[:, None], weights, sd_start)
+            spread = np.exp(design.values @ log_sd[:, 0])
+            case = weights * np.minimum(1.0, _REGULAR * spread / np.maximum(np.abs(rest), 1e-300)) / spread**2
+            case = case / case.mean()
+            # With its spread known a summary may show what it depends on.
+            again = np.where(np.isfinite(fit.precisions), fit.precisions, np.nan)
+            start, response = again if number == 0 and before is None else fit.precisions, values[:, j]
         means[:, j], precisions[j], leave_out[:, j] = fit.weights, fit.precisions, rest
-        found, sd_precisions[j] = _only(fit_log_sd(design, rest[:, None], weights, sd_start))
-        log_sds[:, j] = found
+        log_sds[:, j], sd_precisions[j] = log_sd[:, 0], sd_start[0]
     return Moments(means, log_sds, precisions, sd_precisions, leave_out)
-
-
-def _only(found):
-    return found[0][:, 0], found[1][0]
 
 
 def _fit_mean(design, response, case, start):
     """Return the fit and the leverage of each row."""
     gram = design.gram(case)
     fit = fit_blocks(gram, design.moment(case * response), case @ response**2, len(case), design.blocks, start)
-    used = design.values[:, fit.active]
-    leverage = case * np.einsum("nk,nk->n", used @ (fit.inverse / fit.noise), used)
+    leverage = case / fit.noise * np.square(design.values[:, fit.active] @ fit.factor.T).sum(axis=1)
     return fit, leverage
 
 

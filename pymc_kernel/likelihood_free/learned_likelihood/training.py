@@ -9,7 +9,7 @@ import numpy as np
 from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity, Weights, log_terms
 from pymc_kernel.likelihood_free.learned_likelihood.polish import Data, Polish
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Residuals, candidates
-from pymc_kernel.likelihood_free.learned_likelihood.stages import fit_stages
+from pymc_kernel.likelihood_free.learned_likelihood.stages import StagedFit, fit_stages
 
 __all__ = ["Plan", "learn", "learn_by_plan"]
 
@@ -31,7 +31,7 @@ class Plan(NamedTuple):
     """Of the residuals."""
 
 
-def learn(places, data: Data, back, rng, sizes) -> tuple[ConditionalDensity, Plan]:
+def learn(places, data: Data, back, rng, sizes) -> tuple[ConditionalDensity, Plan, StagedFit]:
     """Return the density learned from the cases that are not held ``back`` (n,), and what the others chose."""
     train, held = data.take(~back), data.take(back)
     staged = fit_stages(train.z, train.spread.values, train.weights, rng, sizes)
@@ -46,12 +46,12 @@ def learn(places, data: Data, back, rng, sizes) -> tuple[ConditionalDensity, Pla
     scores = [score(now, residuals.scaled(s)) for s in _SCALES]
     scale = float(_SCALES[int(np.argmax(scores))]) if back.sum() >= _FEWEST else 1.0
     density = ConditionalDensity(places, staged.design.map, staged.design.raw(now), residuals.scaled(scale))
-    return density, Plan(family, member, rounds, scale)
+    return density, Plan(family, member, rounds, scale), staged
 
 
-def learn_by_plan(places, data: Data, plan: Plan, rng, sizes) -> ConditionalDensity:
+def learn_by_plan(places, data: Data, plan: Plan, before: StagedFit, rng, sizes) -> ConditionalDensity:
     """Return the density learned from all cases."""
-    staged = fit_stages(data.z, data.spread.values, data.weights, rng, sizes)
+    staged = fit_stages(data.z, data.spread.values, data.weights, rng, sizes, before)
     residuals, now = list(candidates(staged.noise, data.weights, rng))[plan.family][plan.member](), staged.weights
     polish = Polish(staged, data) if plan.rounds else None
     for _ in range(plan.rounds):
