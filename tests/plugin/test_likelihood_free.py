@@ -46,7 +46,8 @@ def test_mean_spread_and_quantiles_of_a_conjugate_model(conjugate):
     for level in (0.05, 0.95):
         assert abs(np.quantile(draws, level) - exact.ppf(level)) < 0.25 * exact.std()
     evidence = stats.norm(0.0, np.hypot(1.0, NOISE)).logpdf(1.0)
-    assert float(idata["sample_stats"]["log_evidence"]) == pytest.approx(evidence, abs=0.2)
+    np.testing.assert_allclose(idata["sample_stats"]["log_evidence"], evidence, atol=0.3)
+    assert 0.0 < float(idata["sample_stats"]["learning_error"]) < 0.2
 
 
 def test_likelihood_groups_and_statistics(conjugate):

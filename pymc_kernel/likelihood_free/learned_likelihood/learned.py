@@ -3,7 +3,7 @@
 Imports NumPy and siblings only.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,6 +40,7 @@ class FittedLikelihood:
     num_dropped: int = 0
     held_out: HeldOut | None = None
     plan: Plan | None = None
+    replicates: tuple[ConditionalDensity, ...] = ()
 
     @property
     def num_parameters(self) -> int:
@@ -50,6 +51,10 @@ class FittedLikelihood:
     def num_summaries(self) -> int:
         """How many summaries there are."""
         return len(self.summaries.constant)
+
+    def replicate(self, number: int) -> "FittedLikelihood":
+        """Return one of the ``replicates`` in place of the estimate."""
+        return replace(self, density=self.replicates[number], replicates=())
 
     @one_blas_thread
     def log_density(self, parameters, observed) -> np.ndarray:
@@ -107,10 +112,13 @@ class LearnedLikelihood:
         Of the joint radial features, at most.
     num_knots : int
         Of the radial features in each single parameter.
+    num_replicates : int
+        Draws of the likelihood around its estimate, which say how well it is known.
     """
 
     num_centers: int = 300
     num_knots: int = 10
+    num_replicates: int = 8
 
     @one_blas_thread
     def fit(self, parameters, summaries, rng=None, *, weights=None) -> FittedLikelihood:
@@ -141,8 +149,8 @@ class LearnedLikelihood:
         back = rng.permutation(len(parameters)) < max(len(parameters) // 5, 1)
         learned, plan, staged = learn(places, data, back, rng, self._sizes)
         held_out = check_held_out(FittedLikelihood(transform, learned), parameters[back], summaries[back], rng)
-        density = learn_by_plan(places, data, plan, staged, rng, self._sizes)
-        return FittedLikelihood(transform, density, int((~good).sum()), held_out, plan)
+        density, replicates = learn_by_plan(places, data, plan, staged, rng, self._sizes, self.num_replicates)
+        return FittedLikelihood(transform, density, int((~good).sum()), held_out, plan, replicates)
 
     def _sizes(self, n, d):
         """Return how many knots and how many centers."""

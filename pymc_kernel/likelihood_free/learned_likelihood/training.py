@@ -2,6 +2,7 @@
 part of the simulations. Imports NumPy and siblings only.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -49,14 +50,22 @@ def learn(places, data: Data, back, rng, sizes) -> tuple[ConditionalDensity, Pla
     return density, Plan(family, member, rounds, scale), staged
 
 
-def learn_by_plan(places, data: Data, plan: Plan, before: StagedFit, rng, sizes) -> ConditionalDensity:
-    """Return the density learned from all cases."""
+def learn_by_plan(places, data: Data, plan: Plan, before: StagedFit, rng, sizes, num_replicates: int):
+    """Return the density learned from all cases, and draws of what it might as well have been.
+
+    These have weights from a normal approximation of their posterior distribution.
+    """
     staged = fit_stages(data.z, data.spread.values, data.weights, rng, sizes, before)
     residuals, now = list(candidates(staged.noise, data.weights, rng))[plan.family][plan.member](), staged.weights
     polish = Polish(staged, data) if plan.rounds else None
     for _ in range(plan.rounds):
         now, residuals = _round(polish, now, residuals)
-    return ConditionalDensity(places, staged.design.map, staged.design.raw(now), residuals.scaled(plan.scale))
+    residuals = residuals.scaled(plan.scale)
+    curved = Polish(replace(staged, weights=now), data)
+    center = curved.pack(now)
+    drawn = [curved.unpack(center + rng.standard_normal(center.shape)) for _ in range(num_replicates)]
+    density = ConditionalDensity(places, staged.design.map, staged.design.raw(now), residuals)
+    return density, tuple(ConditionalDensity(places, staged.design.map, staged.design.raw(weights), residuals) for weights in drawn)
 
 
 def _round(polish, weights: Weights, residuals: Residuals):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from pymc_kernel.plugin.simulation.pairs import (
 )
 from pymc_kernel.plugin.simulation.trust import warn_of_findings
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
-from pymc_kernel.rounds import CautiousRounds, LocalLikelihood, ParticleSampler, Posterior
+from pymc_kernel.rounds import CautiousRounds, Draws, LocalLikelihood, ParticleSampler, Round, State
 
 __all__ = ["sample_likelihood_free"]
 
@@ -34,6 +34,8 @@ _UNLIKELY = 0.01  # probability of summaries less likely than the data's, below 
 _COVERAGE = (0.9, 0.99)  # of held-out simulations, in regions of 95 %: outside, and by chance hardly so, it is said
 _CHANCE = 3.0  # binomial standard errors
 _STILL_MOVING = 0.5  # nats between the last two posteriors: a mean that moved by .7 standard deviations costs as much
+_LARGE_ERROR = 0.3  # posterior standard deviations of learning error, above which a warning is due
+_FEWEST_PARTICLES = 2000  # of a chain, so that modes keep their weights
 _REMEMBERED = 0.5  # correlation of particles with where they were before their last moves
 
 
@@ -105,14 +107,20 @@ def sample_likelihood_free(
     ``change`` of the posterior (symmetric divergence, in nats), ``place`` (probability of summaries that are less
     likely than the data's, given posterior draws), ``held_out_coverage`` (share of held-out simulations in the region
     that should hold 95 %), ``correlation`` of the particles before and after their last moves. ``sample_stats`` has
-    those of the last round, and ``log_evidence`` by the learned likelihood.
+    those of the last round, ``log_evidence`` of each chain by its likelihood, and ``learning_error``, the largest
+    standard deviation of a posterior mean between likelihoods that the simulations allow, in posterior ones.
+
+    Each chain has a likelihood of its own, drawn from what the simulations leave open (a normal approximation of the
+    distribution of the regressions' weights), so R-hat and the Monte Carlo errors of ``az.summary`` know how well the
+    posterior was learned; effective sizes count draws, not simulations. With ``chains=1`` it is the best one.
 
     A likelihood does not depend on where simulations were made, so rounds need no correction. They are cautious: where
     a round simulates, an effective number of 5 d + 10 of the simulations before it, and 1.5 % of them, must count.
     Interrupted, it returns the posterior by the rounds that are finished.
 
     One warning says all that speaks against the posterior: data in an unlikely place, held-out simulations outside of
-    their regions, a posterior that the last round still moved, a likelihood that was not yet used in full.
+    their regions, a large error of learning, a posterior that the last round still moved, a likelihood that was not yet
+    used in full.
 
     Memory grows with the simulations; a fit costs O(n p^2) for p some hundred features, seconds at n = 10,000.
 
@@ -135,17 +143,19 @@ def sample_likelihood_free(
     observed = observed_for(model, summary, "sample_likelihood_free")
     rng = np.random.default_rng(random_seed)
     settings = {} if estimator is None else {"estimator": estimator}
-    sampler = ParticleSampler(num_particles=max(ParticleSampler.num_particles, draws * chains))
-    config = CautiousRounds(num_simulations, rounds, sampler=sampler, **settings)
+    config = CautiousRounds(num_simulations, rounds, **settings)
     run = _Run(config, _ModelPrior.of(model), model, summary, executor, None if store is None else Path(store))
-    posterior, simulations = run(rng, observed, progressbar)
-    positions = posterior.draws.positions[: draws * chains]
+    state, simulations = run(rng, observed, progressbar)
+    with _shown("Drawing from the posterior", progressbar):
+        posterior = _posterior(rng, config.sampler, state, chains, draws)
+    positions = np.concatenate([chain.positions[:draws] for chain in posterior])
     groups = learned_groups(model, positions, (chains, draws), simulations)
-    groups["round_stats"] = _round_stats(posterior.rounds)
-    groups["sample_stats"] = _stats(posterior)
-    _say(posterior)
+    groups["round_stats"] = _round_stats(state.rounds)
+    stats = _stats(state, posterior)
+    groups["sample_stats"] = xr.Dataset(stats)
+    _warn(state.rounds, stats)
     tree = xr.DataTree.from_dict(groups)
-    return (tree, posterior.likelihood) if return_likelihood else tree
+    return (tree, state.likelihood) if return_likelihood else tree
 
 
 class _ModelPrior(NamedTuple):
@@ -175,32 +185,31 @@ class _Run:
     executor: Executor | int | None
     store: Path | None
 
-    def __call__(self, rng, observed, progressbar) -> tuple[Posterior, xr.DataTree]:
-        """Return the posterior and all simulations; interrupted, from the simulations that are there."""
+    def __call__(self, rng, observed, progressbar) -> tuple[State, xr.DataTree]:
+        """Return the last state and all simulations; interrupted, those that are there."""
         state, simulations, is_interrupted = self.config.init(self.prior, observed), [], False
         while not (state.is_finished or is_interrupted):
             try:
-                with _said(f"Round {len(simulations) + 1}: where to simulate", progressbar):
+                with _shown(f"Round {len(simulations) + 1}: where to simulate", progressbar):
                     proposed, parameters = self.config.propose(rng, state)
                 tree = self._simulated(parameters, len(simulations), rng, progressbar)
                 latent, summaries = simulated_pairs(tree, self.model, self.summary)
                 is_interrupted = len(latent) < len(parameters)
-                with _said(f"Round {len(simulations) + 1}: learning from {len(latent)} simulations", progressbar):
+                with _shown(f"Round {len(simulations) + 1}: learning from {len(latent)} simulations", progressbar):
                     state = self.config.update(rng, proposed, latent if is_interrupted else parameters, summaries)
                 simulations.append(tree)
             except KeyboardInterrupt:
                 if not state.rounds:
                     raise
                 is_interrupted = True
-        with _said("Drawing from the posterior", progressbar):
-            return self.config.posterior(rng, state), _joined(simulations)
+        return state, _joined(simulations)
 
     def _simulated(self, parameters, number, rng, progressbar):
         store = None if self.store is None else self.store / f"round_{number}"
         return simulated_again(parameters, self.model, rng, self.executor, progressbar, store)
 
 
-def _said(words: str, progressbar: bool):
+def _shown(words: str, progressbar: bool):
     """Return a context that shows what is being done and for how long."""
     progress = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), disable=not progressbar)
     progress.add_task(words, total=None)
@@ -224,46 +233,71 @@ def _round_stats(rounds):
     return xr.Dataset(columns, coords={"round": np.arange(len(rounds))})
 
 
-def _stats(posterior: Posterior):
-    last, draws = posterior.rounds[-1], posterior.draws
-    return xr.Dataset(
-        {
-            "num_simulations": sum(r.num_simulations for r in posterior.rounds),
-            statistics.NUM_FAILED: sum(r.num_failed for r in posterior.rounds),
-            "num_rounds": len(posterior.rounds),
-            "place": last.place,
-            "held_out_coverage": last.held_out_coverage,
-            "power": last.power,
-            "change": last.change,
-            statistics.CORRELATION: draws.correlation,
-            statistics.LOG_EVIDENCE: draws.log_evidence,
-        }
-    )
+def _posterior(rng, sampler: ParticleSampler, state: State, chains: int, draws: int) -> list[Draws]:
+    """Return draws for each chain, of likelihoods that differ as much as what was learned is unsure; or of the best."""
+    sampler = replace(sampler, num_particles=max(draws, _FEWEST_PARTICLES))
+    known = len(getattr(state.likelihood.fit, "replicates", ()))
+    likelihoods = [state.likelihood]
+    if chains > 1 and known:
+        fits = [state.likelihood.fit.replicate(i % known) for i in range(chains)]
+        likelihoods = [replace(state.likelihood, fit=fit) for fit in fits]
+    return [sampler.sample(rng, state.prior, likelihoods[i % len(likelihoods)]) for i in range(chains)]
 
 
-def _say(posterior: Posterior) -> None:
+def _learning_error(state: State) -> float:
+    """Return the largest standard deviation of a posterior mean between replicates, in posterior ones."""
+    positions, fit = state.draws.positions, state.likelihood.fit
+    known = len(getattr(fit, "replicates", ()))
+    if known < 2:
+        return np.nan
+    means = []
+    for i in range(known):
+        values = replace(state.likelihood, fit=fit.replicate(i))(positions) - state.draws.log_likelihood
+        weights = np.exp(np.where(np.isfinite(values), values, -np.inf) - values[np.isfinite(values)].max())
+        means.append(weights @ positions / weights.sum())
+    return float((np.std(means, axis=0, ddof=1) / positions.std(axis=0)).max())
+
+
+def _stats(state: State, posterior: list[Draws]) -> dict:
+    last = state.rounds[-1]
+    return {
+        "num_simulations": len(state.parameters),
+        statistics.NUM_FAILED: sum(r.num_failed for r in state.rounds),
+        "num_rounds": len(state.rounds),
+        "place": last.place,
+        "held_out_coverage": last.held_out_coverage,
+        "power": last.power,
+        "change": last.change,
+        statistics.LEARNING_ERROR: _learning_error(state),
+        statistics.CORRELATION: max(draws.correlation for draws in posterior),
+        statistics.LOG_EVIDENCE: ("chain", [draws.log_evidence for draws in posterior]),
+    }
+
+
+def _warn(rounds: tuple[Round, ...], stats: dict) -> None:
     """Warn once of all that speaks against the posterior."""
-    rounds, last = posterior.rounds, posterior.rounds[-1]
-    total = sum(r.num_simulations for r in rounds)
-    warn_of_failed_pairs(sum(r.num_failed for r in rounds), total, stacklevel=4)
+    last = rounds[-1]
+    warn_of_failed_pairs(stats[statistics.NUM_FAILED], stats["num_simulations"], stacklevel=4)
     slack = _CHANCE * np.sqrt(0.95 * 0.05 / max(last.num_near // 5, 1))  # a fifth is held out
-    problems = [
-        f"the data are in a place that posterior draws predict with probability {last.place:.3g}"
-        if last.place < _UNLIKELY
-        else "",
-        f"of held-out simulations, {100 * last.held_out_coverage:.0f} % lie in the regions that should hold 95 %"
-        if not _COVERAGE[0] - slack < last.held_out_coverage < _COVERAGE[1] + slack
-        else "",
-        f"the last round still moved the posterior by {last.change:.2g} nats" if last.change > _STILL_MOVING else "",
-        f"the last round simulated from the prior times the likelihood to the power {last.power:.2g} only"
-        if 0.0 < last.power < 1.0
-        else "",
-        "particles have not forgotten where they were, so weights of modes may be wrong"
-        if posterior.draws.correlation > _REMEMBERED
-        else "",
-    ]
+    coverage, error = last.held_out_coverage, stats[statistics.LEARNING_ERROR]
+    found = {
+        f"the data are in a place that posterior draws predict with probability {last.place:.3g}": (
+            last.place < _UNLIKELY
+        ),
+        f"of held-out simulations, {100 * coverage:.0f} % lie in the regions that should hold 95 %": (
+            not _COVERAGE[0] - slack < coverage < _COVERAGE[1] + slack
+        ),
+        f"by the simulations that there are, its means are known to {error:.2f} posterior standard deviations": (
+            error > _LARGE_ERROR
+        ),
+        f"the last round still moved it by {last.change:.2g} nats": last.change > _STILL_MOVING,
+        f"the last round simulated where the likelihood has the power {last.power:.2g} only": 0.0 < last.power < 1.0,
+        "particles have not forgotten where they were, so weights of modes may be wrong": (
+            stats[statistics.CORRELATION] > _REMEMBERED
+        ),
+    }
     advice = (
         "Take more simulations; summaries that vary smoothly with the parameters; or sample_kbr. If the data are "
         "nothing like what the model simulates, check its prior."
     )
-    warn_of_findings([p for p in problems if p], advice, stacklevel=4)
+    warn_of_findings([words for words, holds in found.items() if holds], advice, stacklevel=4)
