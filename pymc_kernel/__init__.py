@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pymc_kernel import density, embeddings, kernels, likelihood_free, scores, smc, stein
+    from pymc_kernel import density, embeddings, kernels, likelihood_free, rounds, scores, smc, stein
     from pymc_kernel.plugin.blocks.likelihoods import EstimatedLikelihood
     from pymc_kernel.plugin.blocks.simulators import KernelABC, MMDLikelihood, SyntheticLikelihood
     from pymc_kernel.plugin.model.unconstrained import unconstrained_draws
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pymc_kernel.plugin.simulation.features import LearnedFeatures
     from pymc_kernel.plugin.simulation.kbr import sample_kbr
     from pymc_kernel.plugin.simulation.rejection import sample_abc
+    from pymc_kernel.plugin.simulation.rounds import sample_likelihood_free
     from pymc_kernel.plugin.simulation.simulate import simulate
 
 __all__ = [
@@ -55,9 +56,11 @@ __all__ = [
     "plot_stein_thin",
     "provenance",
     "register_step_methods",
+    "rounds",
     "sample_abc",
     "sample_kbr",
     "sample_khmc",
+    "sample_likelihood_free",
     "sample_pmc",
     "sample_smc",
     "scores",
@@ -95,6 +98,7 @@ _WHERE = {
     **dict.fromkeys(("KernelABC", "MMDLikelihood", "SyntheticLikelihood"), "pymc_kernel.plugin.blocks.simulators"),
     "sample_abc": "pymc_kernel.plugin.simulation.rejection",
     "sample_kbr": "pymc_kernel.plugin.simulation.kbr",
+    "sample_likelihood_free": "pymc_kernel.plugin.simulation.rounds",
     "simulate": "pymc_kernel.plugin.simulation.simulate",
     "provenance": "pymc_kernel.plugin.reports.provenance",
     "sample_khmc": "pymc_kernel.plugin.samplers.pooled",

@@ -24,6 +24,7 @@ __all__ = [
     "Pairs",
     "Summary",
     "check_whole",
+    "learnable",
     "learnt_from",
     "learnt_groups",
     "simulated_again",
@@ -58,12 +59,19 @@ class Pairs(NamedTuple):
 def learnt_from(simulations, num_simulations, summary, model, who, rng, executor, progressbar) -> Pairs:
     """Return the pairs of stored simulations, or of new ones, after all checks that need none."""
     _check_simulations(simulations, who)
-    _check_model(model, who)
-    observed = _observed_summaries(model, summary)
+    observed = learnable(model, summary, who, with_potentials=simulations is not None, stacklevel=5)
     if simulations is None:
-        warn_of_potentials(model, "the posterior will be that of the model without them", stacklevel=4)
         simulations = _simulated(num_simulations, None, model, rng, executor, progressbar)
     return Pairs(*simulated_pairs(simulations, model, summary), observed, simulations)
+
+
+def learnable(model: pm.Model, summary: Summary | None, who: str, with_potentials=False, stacklevel=4) -> np.ndarray:
+    """Return the summaries (q,) of the data, after all checks of the model; ``who`` asks for them."""
+    _check_model(model, who)
+    observed = _observed_summaries(model, summary)
+    if not with_potentials:
+        warn_of_potentials(model, "the posterior will be that of the model without them", stacklevel=stacklevel)
+    return observed
 
 
 def _check_simulations(simulations, who: str) -> None:
@@ -132,20 +140,21 @@ def simulated_from_prior(num_simulations: int, model: pm.Model, rng, executor, p
     return _simulated(num_simulations, None, model, rng, executor, progressbar)
 
 
-def simulated_again(positions: np.ndarray, model: pm.Model, rng, executor, progressbar) -> xr.DataTree:
+def simulated_again(positions: np.ndarray, model: pm.Model, rng, executor, progressbar, store=None) -> xr.DataTree:
     """Simulate data at unconstrained ``positions`` (n, d)."""
     names = {rv.name for rv in model.free_RVs}
     values = {name: v[None] for name, v in constrained_draws(model, positions).items() if name in names}
-    return _simulated(None, from_dict({"posterior": values})["posterior"], model, rng, executor, progressbar)
+    return _simulated(None, from_dict({"posterior": values})["posterior"], model, rng, executor, progressbar, store)
 
 
-def _simulated(draws, given, model, rng, executor, progressbar):
+def _simulated(draws, given, model, rng, executor, progressbar, store=None):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Potentials")  # said by the caller
         return simulate(
             draws,
             given=given,
             executor=executor,
+            store=store,
             max_failures=1.0,  # the caller counts the failures and says it once
             model=model,
             random_seed=int(rng.integers(2**31)),
