@@ -16,6 +16,7 @@ __all__ = ["Plan", "learn", "learn_by_plan"]
 _STEPS = 12  # of the maximization between two looks at the held-out score
 _MAX_ROUNDS = 6
 _SCALES = np.exp(np.linspace(-0.4, 0.4, 17))
+_BEYOND = 0.5  # logarithm by which a spread may leave the range that it has at the simulations
 _FEWEST = 30  # held-out cases for a choice
 
 
@@ -45,7 +46,7 @@ def learn(places, data: Data, back, rng, sizes) -> tuple[ConditionalDensity, Pla
     rounds, now, residuals = _polished(Polish(staged, train), staged.weights, residuals, score)
     scores = [score(now, residuals.scaled(s)) for s in _SCALES]
     scale = float(_SCALES[int(np.argmax(scores))]) if back.sum() >= _FEWEST else 1.0
-    density = ConditionalDensity(places, staged.design.map, staged.design.raw(now), residuals.scaled(scale))
+    density = _density(places, staged.design, now, residuals.scaled(scale))
     return density, Plan(family, member, rounds, scale), staged
 
 
@@ -56,7 +57,15 @@ def learn_by_plan(places, data: Data, plan: Plan, before: StagedFit, rng, sizes)
     polish = Polish(staged, data) if plan.rounds else None
     for _ in range(plan.rounds):
         now, residuals = _round(polish, now, residuals)
-    return ConditionalDensity(places, staged.design.map, staged.design.raw(now), residuals.scaled(plan.scale))
+    return _density(places, staged.design, now, residuals.scaled(plan.scale))
+
+
+def _density(places, design, weights, residuals) -> ConditionalDensity:
+    parts = design.entries(weights)
+    spreads = np.hstack([parts.log_sd, parts.log_rest])
+    # A polynomial in a log spread runs away where nothing was simulated.
+    limits = np.stack([spreads.min(axis=0) - _BEYOND, spreads.max(axis=0) + _BEYOND])
+    return ConditionalDensity(places, design.map, design.raw(weights), residuals, limits)
 
 
 def _round(polish, weights: Weights, residuals: Residuals):
