@@ -101,7 +101,7 @@ class LearnedLikelihood:
     """
 
     num_centres: int = 300
-    num_knots: int = 10
+    num_knots: int = 20
 
     @one_blas_thread
     def fit(self, parameters, summaries, rng=None, *, weights=None) -> FittedLikelihood:
@@ -137,7 +137,7 @@ class LearnedLikelihood:
 
     def _sizes(self, n, d):
         """Return how many knots and how many centres."""
-        return min(self.num_knots, max(n // 30, 3)), min(self.num_centres, 50 + n // 20)
+        return int(np.clip(n // 60, 4, self.num_knots)), min(self.num_centres, 50 + n // 10)
 
 
 def _dequantized(summaries, transform: SummaryMap, rng):
