@@ -86,6 +86,22 @@ def test_a_bound_counts_and_a_second_variable():
     assert ((draws > 0.0) & (draws < 1.0)).all()
 
 
+def test_posterior_of_a_positive_parameter():
+    """Exponential times under a gamma prior: their mean is all that the data say."""
+    times = np.random.default_rng(3).exponential(0.5, 30)
+    with pm.Model() as model:
+        rate = pm.Gamma("rate", 2.0, 1.0)
+        pm.Deterministic("mean time", 1.0 / rate)
+        pm.Simulator("y", lambda rng, rate, size: rng.exponential(1.0 / rate, size), rate, observed=times)
+    settings = {"summary": np.mean, "num_simulations": 200, "rounds": 2, "model": model, **QUIET}
+    idata = pk.sample_likelihood_free(500, **settings)
+    exact = stats.gamma(2.0 + 30, scale=1.0 / (1.0 + times.sum()))
+    rate = idata["posterior"]["rate"].values
+    np.testing.assert_allclose(rate.mean(), exact.mean(), atol=0.25 * exact.std())
+    np.testing.assert_allclose(rate.std(), exact.std(), rtol=0.2)
+    np.testing.assert_allclose(idata["posterior"]["mean time"], 1.0 / rate)
+
+
 def test_an_executor_changes_nothing():
     settings = {"num_simulations": 120, "rounds": 2, "draws": 50, **QUIET}
     alone = pk.sample_likelihood_free(model=conjugate_model(), **settings)

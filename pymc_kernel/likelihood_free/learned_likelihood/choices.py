@@ -1,7 +1,7 @@
 """Which function of each parameter, and of each summary, makes the regression simple. Imports NumPy and siblings only."""
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import solve_triangular
 
 from pymc_kernel.likelihood_free.learned_likelihood.features import ParameterMap, make_features, transform_columns
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Marginals
@@ -12,32 +12,37 @@ __all__ = ["choose_parameter_map", "choose_summary_map"]
 _MAX_CASES = 2000
 _CLEARLY = 3.0  # log likelihood that another function than the identity must gain
 _ERRORS = 2.0  # standard errors by which a function of a summary must be better than those before
+_MAX_BUMPS = 60
 _MAX_RANGE = 30.0  # of a parameter whose exponential is a candidate
 _PENALTY = 1e-3  # relative to the number of cases
 _LOG_CHI = -1.2704  # mean of the log of a chi-square variable of one degree
 
 
 def choose_parameter_map(parameters, values, rng) -> ParameterMap:
-    """Return the map of parameters (n, d) after which quadratics explain most of the values (n, q)."""
+    """Return the map of parameters (n, d) after which simple features explain most of the values (n, q)."""
     n, d = parameters.shape
     some = rng.choice(n, min(n, _MAX_CASES), replace=False)
     part, responses = parameters[some], winsorized(values[some])
     responses = np.hstack([responses, _log_squares(part, responses)])
     options = [_options(column) for column in part.T]
-    best = ["identity"] * d
-    loss = _quadratic_loss(part, responses, best)
     margin = _CLEARLY * np.sqrt(responses.shape[1])
-    for kind in ("exp", "expit"):
-        kinds = [kind if kind in o else "identity" for o in options]
-        other = _quadratic_loss(part, responses, kinds)
-        if other < loss - margin:
-            best, loss = kinds, other
+
+    def better(kinds, than):
+        # With and without bumps: functions of sums of parameters look like functions of each one's logistic function
+        # to quadratics, and bumps gain from any function that makes a parameter without effect nearly constant.
+        return all(np.array(_rough_losses(part, responses, kinds)) < np.array(than) - margin)
+
+    best = ["identity"] * d
+    losses = _rough_losses(part, responses, best)
+    whole = [[kind if kind in o else "identity" for o in options] for kind in ("exp", "expit")]
+    for kinds in sorted(whole, key=lambda kinds: sum(_rough_losses(part, responses, kinds)))[:1]:
+        if better(kinds, losses):
+            best, losses = kinds, _rough_losses(part, responses, kinds)
     for i in range(d):
         for kind in options[i]:
             kinds = [*best[:i], kind, *best[i + 1 :]]
-            other = _quadratic_loss(part, responses, kinds) if kind != best[i] else np.inf
-            if other < loss - margin:
-                best, loss = kinds, other
+            if kind != best[i] and better(kinds, losses):
+                best, losses = kinds, _rough_losses(part, responses, kinds)
     return ParameterMap.of(parameters, best)
 
 
@@ -46,7 +51,7 @@ def _log_squares(parameters, responses):
     z = ParameterMap.of(parameters, ("identity",) * parameters.shape[1])(parameters)
     features = make_features(z, np.random.default_rng(0), 6 if len(z) > 200 else 0, 0)
     design = features(z) @ features.whitened()[0]
-    squares = (responses - design @ _ridge(design)(responses)) ** 2
+    squares = (responses - _left_out(design)(responses)) ** 2
     return np.log(squares + 1e-4 * squares.mean(axis=0) + 1e-300)
 
 
@@ -57,20 +62,26 @@ def _options(column):
     return options
 
 
-def _quadratic_loss(parameters, responses, kinds):
-    """Return minus twice the log likelihood of quadratic regression, by generalized cross-validation, halved."""
+def _rough_losses(parameters, responses, kinds):
+    """Return minus the log likelihoods of regressions on quadratics, and on bumps as well, by cross-validation."""
     columns = transform_columns(parameters, kinds)
     if not (columns.std(axis=0) > 1e-6 * np.abs(columns).max(axis=0)).all():
-        return np.inf
+        return np.inf, np.inf
     z = (columns - columns.mean(axis=0)) / columns.std(axis=0)
     n, d = z.shape
-    rows, others = np.triu_indices(d)
-    if len(rows) > n // 4:
-        rows, others = np.arange(d), np.arange(d)
-    design = np.hstack([np.ones((n, 1)), z, z[:, rows] * z[:, others]])
+    features = make_features(z, np.random.default_rng(0), 0, min(_MAX_BUMPS, n // 8))
+    design = features(z)
+    quadratics = 1 + 2 * d + len(features.pairs[0])
+    if design.shape[1] > n // 3:
+        quadratics = 2 * d + 1
+        design = design[:, :quadratics]
     basis, _ = np.linalg.qr(design)
-    left = (responses**2).sum(axis=0) - ((basis.T @ responses) ** 2).sum(axis=0)
-    return 0.5 * n * np.log(np.maximum(left / (n - design.shape[1]) ** 2, 1e-300)).sum()
+    explained = (basis.T @ responses) ** 2
+    losses = []
+    for size in (quadratics, design.shape[1]):
+        left = (responses**2).sum(axis=0) - explained[:size].sum(axis=0)
+        losses.append(0.5 * n * np.log(np.maximum(left / (n - size) ** 2, 1e-300)).sum())
+    return tuple(losses)
 
 
 def choose_summary_map(summaries, spread, places: ParameterMap, parameters, rng) -> SummaryMap:
@@ -86,40 +97,54 @@ def choose_summary_map(summaries, spread, places: ParameterMap, parameters, rng)
     design = features(z) @ features.whitened()[0]
     columns = summaries[some][:, plain.kept]
     options = [candidate_kinds(c, whole) for c, whole in zip(columns.T, plain.whole, strict=True)]
-    best, scores = list(plain.kinds), None
+    scores = {}
     for kind in ("identity", "log", "log_shifted", "sqrt", "asinh"):
         kinds = [kind if kind in o else "identity" for o in options]
-        found = _held_out_scores(design, SummaryMap.of(summaries, kinds), part)
-        scores = found if scores is None else scores
-        for j in range(len(options)):
-            gain = found[:, j] - scores[:, j]
-            if kind in options[j] and gain.sum() > max(_CLEARLY, _ERRORS * np.sqrt(len(gain)) * gain.std()):
-                best[j], scores[:, j] = kind, found[:, j]
+        scores[kind] = _leave_one_out_scores(design, SummaryMap.of(summaries, kinds), part)
+    # The same function for all, unless another is clearly better for a column.
+    totals = {kind: score.sum(axis=1) for kind, score in scores.items()}
+    common = max(totals, key=lambda kind: totals[kind].sum())
+    common = common if _is_better(totals[common], totals["identity"], common) else "identity"
+    best = []
+    for j, available in enumerate(options):
+        chosen = common if common in available else "identity"
+        for kind in available:
+            if _is_better(scores[kind][:, j], scores[chosen][:, j], kind):
+                chosen = kind
+        best.append(chosen)
     return SummaryMap.of(summaries, best)
 
 
-def _held_out_scores(design, transform, summaries):
-    """Return log scores (n, q), those of either half learned from the other."""
+def _is_better(score, than, kind):
+    """Return whether log scores (n,) speak for a function; asinh imitates spreads that the rough regression missed."""
+    gain = score - than
+    errors = _ERRORS * (2.0 if kind == "asinh" else 1.0)
+    return gain.sum() > max(_CLEARLY, errors * np.sqrt(len(gain)) * gain.std())
+
+
+def _leave_one_out_scores(design, transform, summaries):
+    """Return log scores (n, q) of summaries given regressions of means and log variances on the others."""
     values, log_slope = transform(summaries), transform.log_slope(summaries)
-    half = np.arange(len(design)) < len(design) // 2
-    total = np.empty(values.shape)
-    for train in (half, ~half):
-        solve = _ridge(design[train])
-        means = design @ solve(winsorized(values[train]))
-        rest = values - means
-        log_variance = design @ solve(np.log(rest[train] ** 2 + 1e-6 * np.median(rest[train] ** 2, axis=0)) - _LOG_CHI)
-        scaled = rest * np.exp(-0.5 * log_variance)
-        unit = np.median(np.abs(scaled[train]), axis=0)
-        shape = Marginals.start(scaled[train], 3).fitted(scaled[train] / unit, np.ones(train.sum()), 20)
-        score = shape.log_densities(scaled / unit) - np.log(unit) - 0.5 * log_variance + log_slope
-        total[~train] = score[~train]
-    return total
+    predict = _left_out(design)
+    rest = values - predict(winsorized(values))
+    log_variance = predict(np.log(rest**2 + 1e-6 * np.median(rest**2, axis=0)) - _LOG_CHI)
+    scaled = rest * np.exp(-0.5 * log_variance)
+    unit = np.maximum(np.median(np.abs(scaled), axis=0), 1e-300)
+    shape = Marginals.start(scaled, 3).fitted(scaled / unit, np.ones(len(scaled)), 20)
+    return shape.log_densities(scaled / unit) - np.log(unit) - 0.5 * log_variance + log_slope
 
 
-def _ridge(design):
-    """Return the function from responses (n, q) to weights (p, q)."""
+def _left_out(design):
+    """Return the function from responses (n, q) to ridge predictions of each from the others."""
+    root = _ridge_root(design)
+    half = solve_triangular(root, design.T, lower=True, check_finite=False)
+    leverage = np.minimum((half**2).sum(axis=0), 0.95)[:, None]
+    return lambda responses: responses - (responses - half.T @ (half @ responses)) / (1.0 - leverage)
+
+
+def _ridge_root(design):
+    """Return the Cholesky factor of the Gram matrix with a small penalty for all but the constant."""
     gram = design.T @ design
     gram[np.diag_indices_from(gram)] += _PENALTY * len(design) + 1.0
     gram[0, 0] -= _PENALTY * len(design) + 1.0
-    root = cho_factor(gram, check_finite=False)
-    return lambda responses: cho_solve(root, design.T @ responses, check_finite=False)
+    return np.linalg.cholesky(gram)

@@ -13,6 +13,7 @@ from scipy.special import expit
 __all__ = ["Block", "FeatureMap", "ParameterMap", "make_features", "transform_columns"]
 
 _SMALLEST = 1e-5  # eigenvalue of a kernel matrix, relative to the largest, that is a feature
+_WIDTH_OF_BUMPS = 6.0  # in standard deviations of a parameter, divided by how many bumps there are
 _MAX_DIMS_OF_FINE = 6  # beyond them bumps of half the length scale hardly overlap
 _MAX_EXPONENT = 300.0
 
@@ -189,13 +190,14 @@ def _inverse_root(kernel):
     return vectors[:, kept] / np.sqrt(values[kept])
 
 
-def make_features(z, rng, num_knots: int, num_centers: int, metric=None, width=0.7) -> FeatureMap:
+def make_features(z, rng, num_knots: int, num_centers: int, metric=None) -> FeatureMap:
     """Return the features for training coordinates ``z`` (n, d)."""
     n, d = z.shape
     pairs = np.triu_indices(d, 1)
     levels = (np.arange(num_knots) + 0.5) / max(num_knots, 1)
     knots = np.quantile(z, levels, axis=0).T.copy() if num_knots else np.empty((d, 0))
     metric = np.eye(d) / np.sqrt(d) if metric is None else metric
+    width = _WIDTH_OF_BUMPS / max(num_knots, 6)
     centers = spread_centers(z @ metric.T, min(num_centers, n), rng)
     blocks = [Block(f"linear {i}", 1 + i, 2 + i) for i in range(d)]
     blocks += [Block(f"square {i}", d + 1 + i, d + 2 + i) for i in range(d)]

@@ -117,7 +117,7 @@ class LearnedLikelihood:
     """
 
     num_centers: int = 300
-    num_knots: int = 10
+    num_knots: int = 20
     num_replicates: int = 8
 
     @one_blas_thread
@@ -154,7 +154,7 @@ class LearnedLikelihood:
 
     def _sizes(self, n, d):
         """Return how many knots and how many centers."""
-        return min(self.num_knots, max(n // 30, 3)), min(self.num_centers, 50 + n // 20)
+        return int(np.clip(n // 60, 4, self.num_knots)), min(self.num_centers, 50 + n // 10)
 
 
 def _dequantized(summaries, transform: SummaryMap, rng):

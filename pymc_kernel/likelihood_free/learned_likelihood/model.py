@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.likelihood_free.learned_likelihood.features import FeatureMap, ParameterMap
-from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Residuals
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
 from pymc_kernel.likelihood_free.learned_likelihood.triangular import backward, forward, from_noise
 
@@ -55,12 +55,23 @@ class ConditionalDensity:
     parameters: ParameterMap
     features: FeatureMap
     weights: Weights
-    residuals: object
+    residuals: Residuals
+    limits: np.ndarray
+    """(2, 2 q), of log spreads and of remaining log spreads: those of the training points, and a little more."""
 
     @property
     def num_summaries(self) -> int:
         """How many summaries there are."""
         return self.weights.means.shape[1]
+
+    def entries(self, features) -> tuple[Weights, np.ndarray]:
+        """Return the entries of the triangular map, and whether log spreads (m, 2 q) are within their limits."""
+        parts = self.weights.entries(features)
+        free = np.hstack([parts.log_sd, parts.log_rest])
+        spreads = np.clip(free, *self.limits)
+        q = self.num_summaries
+        log_sd, log_rest = np.ascontiguousarray(spreads[:, :q]), np.ascontiguousarray(spreads[:, q:])
+        return Weights(parts.means, log_sd, parts.coefficients, log_rest), spreads == free
 
     def log_density(self, parameters, observed: Observed, gradient: bool = False):
         """Return log densities (m,) of summaries at ``parameters`` (m, d), and gradients (m, d) if wanted."""
@@ -73,11 +84,11 @@ class ConditionalDensity:
     def _log_density(self, parameters, observed, gradient):
         z = self.parameters(parameters)
         features = self.features(z)
-        parts = self.weights.entries(features)
+        parts, inside = self.entries(features)
         terms = log_terms(parts, observed, self.residuals)
         if not gradient:
             return terms.log_density, 0.0
-        back = self.features.pull_back(z, features, self.weights.pulled(pull_back(parts, terms)))
+        back = self.features.pull_back(z, features, self.weights.pulled(_inside(pull_back(parts, terms), inside)))
         return terms.log_density, back * self.parameters.slope(parameters)
 
     def sample(self, parameters, rng) -> np.ndarray:
@@ -85,7 +96,7 @@ class ConditionalDensity:
         out = np.empty((len(parameters), self.num_summaries))
         for start in range(0, len(parameters), _ROWS):
             part = parameters[start : start + _ROWS]
-            entries = self.weights.entries(self.features(self.parameters(part)))
+            entries, _ = self.entries(self.features(self.parameters(part)))
             noise = np.ascontiguousarray(self.residuals.sample(len(part), rng))
             from_noise(
                 noise, entries.means, entries.log_sd, entries.coefficients, entries.log_rest, out[start : start + _ROWS]
@@ -99,6 +110,12 @@ def residuals_of(parts: Weights, values) -> tuple[np.ndarray, np.ndarray]:
     values = np.require(values, float, ["C", "W"])
     forward(values, parts.means, parts.log_sd, parts.coefficients, parts.log_rest, scaled, noise)
     return scaled, noise
+
+
+def _inside(pulls: Weights, inside) -> Weights:
+    """Return derivatives, none by log spreads that are at their limits."""
+    q = pulls.means.shape[1]
+    return Weights(pulls.means, pulls.log_sd * inside[:, :q], pulls.coefficients, pulls.log_rest * inside[:, q:])
 
 
 class Terms(NamedTuple):

@@ -225,7 +225,8 @@ def fit_coefficients(design, scaled, weights):
     order, blocks = coefficient_blocks(design, n, q)
     c = len(order)
     out, penalties = np.zeros((c, q * (q - 1) // 2)), np.full((c, q * (q - 1) // 2), np.inf)
-    case = weights[:, None] * np.minimum(1.0, _REGULAR / np.maximum(np.abs(scaled), 1e-300))
+    # A residual is response here and regressor there: outliers have no part in it.
+    case = weights[:, None] * np.minimum(1.0, (_REGULAR / np.maximum(np.abs(scaled), 1e-30)) ** 4)
     at, some = 0, slice(0, _CASES_FOR_COEFFICIENTS)
     base = design.values[some, :c]
     for j in range(1, q):

@@ -17,6 +17,9 @@ __all__ = ["Plan", "learn", "learn_by_plan"]
 _STEPS = 12  # of the maximization between two looks at the held-out score
 _MAX_ROUNDS = 6
 _SCALES = np.exp(np.linspace(-0.4, 0.4, 17))
+_BEYOND = 0.5  # logarithm by which a spread may leave the range that it has at the simulations
+_MOST = 3.0  # log score that one case may speak for
+_CLEARLY = 1.0  # log score by which another distribution of residuals must be better
 _FEWEST = 30  # held-out cases for a choice
 
 
@@ -40,13 +43,18 @@ def learn(places, data: Data, back, rng, sizes) -> tuple[ConditionalDensity, Pla
 
     def score(weights, residuals):
         parts = staged.design.raw(weights).entries(features)
-        return held.weights @ log_terms(parts, held.observed(residuals), residuals).log_density
+        return log_terms(parts, held.observed(residuals), residuals).log_density
 
-    family, member, residuals = _chosen_residuals(staged, train.weights, score, rng)
-    rounds, now, residuals = _polished(Polish(staged, train), staged.weights, residuals, score)
-    scores = [score(now, residuals.scaled(s)) for s in _SCALES]
+    def gain(scores, than):
+        # Cases far from all others would decide alone what is best for the rest.
+        return held.weights @ np.clip(scores - than, -_MOST, _MOST)
+
+    family, member, residuals = _chosen_residuals(staged, train.weights, score, gain, rng)
+    rounds, now, residuals = _polished(Polish(staged, train), staged.weights, residuals, score, gain)
+    plain = score(now, residuals)
+    scores = [gain(score(now, residuals.scaled(s)), plain) for s in _SCALES]
     scale = float(_SCALES[int(np.argmax(scores))]) if back.sum() >= _FEWEST else 1.0
-    density = ConditionalDensity(places, staged.design.map, staged.design.raw(now), residuals.scaled(scale))
+    density = _density(places, staged.design, now, residuals.scaled(scale))
     return density, Plan(family, member, rounds, scale), staged
 
 
@@ -64,8 +72,16 @@ def learn_by_plan(places, data: Data, plan: Plan, before: StagedFit, rng, sizes,
     curved = Polish(replace(staged, weights=now), data)
     center = curved.pack(now)
     drawn = [curved.unpack(center + rng.standard_normal(center.shape)) for _ in range(num_replicates)]
-    density = ConditionalDensity(places, staged.design.map, staged.design.raw(now), residuals)
-    return density, tuple(ConditionalDensity(places, staged.design.map, staged.design.raw(weights), residuals) for weights in drawn)
+    density = _density(places, staged.design, now, residuals)
+    return density, tuple(_density(places, staged.design, weights, residuals) for weights in drawn)
+
+
+def _density(places, design, weights, residuals) -> ConditionalDensity:
+    parts = design.entries(weights)
+    spreads = np.hstack([parts.log_sd, parts.log_rest])
+    # A polynomial in a log spread runs away where nothing was simulated.
+    limits = np.stack([spreads.min(axis=0) - _BEYOND, spreads.max(axis=0) + _BEYOND])
+    return ConditionalDensity(places, design.map, design.raw(weights), residuals, limits)
 
 
 def _round(polish, weights: Weights, residuals: Residuals):
@@ -73,31 +89,31 @@ def _round(polish, weights: Weights, residuals: Residuals):
     return weights, residuals.fitted(polish.noise(weights), polish.cases, 10)
 
 
-def _polished(polish, weights, residuals, score):
+def _polished(polish, weights, residuals, score, gain):
     """Return how many rounds of maximization are best, and what they lead to."""
     best = (0, weights, residuals)
     top = score(weights, residuals)
     for number in range(1, _MAX_ROUNDS + 1):
         weights, residuals = _round(polish, weights, residuals)
         found = score(weights, residuals)
-        if found > top:
+        if gain(found, top) > 0.0:
             best, top = (number, weights, residuals), found
         elif number - best[0] >= 2:
             break
     return best
 
 
-def _chosen_residuals(staged, weights, score, rng):
+def _chosen_residuals(staged, weights, score, gain, rng):
     """Return the family, its member and the distribution with the best score of held-out residuals."""
-    best, top = None, -np.inf
+    best, top = None, None
     for family, members in enumerate(candidates(staged.noise, weights, rng)):
-        before = -np.inf
+        before = None
         for member, make in enumerate(members):
             residuals = make()
             found = score(staged.weights, residuals)
-            if best is None or found > top:
+            if best is None or gain(found, top) > _CLEARLY:
                 best, top = (family, member, residuals), found
-            if found < before:
+            if before is not None and gain(found, before) < 0.0:
                 break
             before = found
     return best

@@ -1,10 +1,8 @@
 """Posteriors from a likelihood that is learned in rounds of simulations of a PyMC model."""
 
-from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -14,7 +12,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.model.priors import prior_density, prior_positions
+from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler
+from pymc_kernel.plugin.model.priors import prior_density, prior_expression, with_finite_columns
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,
     check_whole,
@@ -33,7 +32,7 @@ __all__ = ["sample_likelihood_free"]
 _UNLIKELY = 0.01  # probability of summaries less likely than the data's, below which a warning is due
 _COVERAGE = (0.9, 0.99)  # of held-out simulations, in regions of 95 %: outside, and by chance hardly so, it is said
 _CHANCE = 3.0  # binomial standard errors
-_STILL_MOVING = 0.5  # nats between the last two posteriors: a mean that moved by .7 standard deviations costs as much
+_STILL_MOVING = 1.0  # nats between the last two posteriors: a mean that moved by a standard deviation costs as much
 _LARGE_ERROR = 0.3  # posterior standard deviations of learning error, above which a warning is due
 _FEWEST_PARTICLES = 2000  # of a chain, so that modes keep their weights
 _REMEMBERED = 0.5  # correlation of particles with where they were before their last moves
@@ -144,7 +143,7 @@ def sample_likelihood_free(
     rng = np.random.default_rng(random_seed)
     settings = {} if estimator is None else {"estimator": estimator}
     config = CautiousRounds(num_simulations, rounds, **settings)
-    run = _Run(config, _ModelPrior.of(model), model, summary, executor, None if store is None else Path(store))
+    run = _Run(config, _ModelPrior(model), model, summary, executor, None if store is None else Path(store))
     state, simulations = run(rng, observed, progressbar)
     with _shown("Drawing from the posterior", progressbar):
         posterior = _posterior(rng, config.sampler, state, chains, draws)
@@ -158,20 +157,23 @@ def sample_likelihood_free(
     return (tree, state.likelihood) if return_likelihood else tree
 
 
-class _ModelPrior(NamedTuple):
-    """The prior of a model, as rounds want it."""
+class _ModelPrior:
+    """The prior of a model on the unconstrained scale, each of its functions compiled once."""
 
-    model: pm.Model
-    log_density: Callable
+    def __init__(self, model: pm.Model):
+        self._model = model
+        try:
+            self._sampler = ForwardSampler(ForwardGraph(prior_expression(model), [], []))
+        except (NotImplementedError, IndexError) as error:  # pm.Flat has no parameters to repeat
+            raise ValueError(f"the prior cannot be drawn from ({error}); give proper priors.") from error
+        self.log_density = prior_density(model)
 
-    @classmethod
-    def of(cls, model):
-        prior = cls(model, prior_density(model))
-        prior.log_density(prior.draw(np.random.default_rng(0), 2))  # a prior without density ends here
-        return prior
-
-    def draw(self, rng, size):
-        return prior_positions(self.model, size, rng)
+    def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """Return draws (size, d)."""
+        drawn = self._sampler.prior(int(rng.integers(2**63)), 0, size, size)
+        by_variable = {self._model.rvs_to_values[rv]: v for rv, v in zip(self._model.free_RVs, drawn, strict=True)}
+        columns = [np.reshape(by_variable[v], (size, -1)) for v in self._model.value_vars]
+        return with_finite_columns(np.concatenate(columns, axis=1).astype(float), rng)
 
 
 @dataclass
