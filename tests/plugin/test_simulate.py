@@ -16,6 +16,7 @@ from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.likelihood_free import Status
+from pymc_kernel.plugin.simulation import jobs
 from tests.plugin import killed_run
 
 pytestmark = [  # pm.Simulator's own
@@ -131,6 +132,29 @@ def test_any_executor_gives_the_same_bits(tmp_path):
     assert same(alone, pk.simulate(store=tmp_path / "sims.zarr", executor=2, **settings))
     assert not same(alone, pk.simulate(**(settings | {"random_seed": 2})))
     assert not same(alone, pk.simulate(**(settings | {"batch_size": 8})))
+
+
+def test_threads_compile_one_after_the_other(monkeypatch):
+    """Two at once would leave PyTensor's mode changed for the whole session."""
+    inside, most, ready = [], [], threading.Barrier(2)
+
+    class Sampler:
+        def __init__(self, *args):
+            inside.append(1)
+            time.sleep(0.05)
+            most.append(len(inside))
+            inside.pop()
+
+    monkeypatch.setattr(jobs, "ForwardSampler", Sampler)
+    worker = jobs.Worker(None, None, executor=2)
+
+    def ask(_):
+        ready.wait()
+        return worker.sampler()
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(ask, range(2)))
+    assert most == [1, 1]
 
 
 def test_dask_gives_the_same_bits():
