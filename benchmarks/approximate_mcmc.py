@@ -124,7 +124,7 @@ def fit_row(name, run, model):
     """Return the row of a fit."""
     report = pk.ksd_test(run, model=model)
     low, high = report.test.null_quantiles
-    shares = report.table()["ksd"]
+    shares = report.table()["ksd_share"]
     worst = f"{shares.idxmax()} ({shares.max():.2f})"
     return [name, f"{report.ksd:.3f}", f"{low:.3f} to {high:.3f}", f"{report.p_value:.3f}", worst]
 
@@ -150,7 +150,7 @@ def main(chains=20, jobs=2):
     text = (
         f"Stochastic-gradient Langevin, {chains} chains, {ITERATIONS:,} steps on {BATCH} of {NUM_DATA} data, of which "
         f"{KEPT:,} are kept:\n\n{langevin_table(chains, jobs)}\n\n"
-        f"Fits of the eight schools, each standardised by its own draws:\n\n{fits_table()}"
+        f"Fits of the eight schools, each standardized by its own draws:\n\n{fits_table()}"
     )
     print(text)
     harness.write_between(harness.RESULTS, "approximate", text)

@@ -27,7 +27,7 @@ def _adam(parameters, gradient, mean, square, rate):
 
 @nb.njit(fastmath=True, cache=True)
 def _gradients(points, labels, w1, b1, w2, b2, w3, b3, g1, c1, g2, c2, g3, c3):
-    """Fill the gradients of the penalised mean log loss of a batch, and return its log loss."""
+    """Fill the gradients of the penalized mean log loss of a batch, and return its log loss."""
     k, zero, one = np.float32(len(points)), np.float32(0), np.float32(1)
     first = np.maximum(np.dot(points, w1) + b1, zero)
     second = np.maximum(np.dot(first, w2) + b2, zero)

@@ -15,10 +15,10 @@ from pymc_kernel import stein
 KERNEL = K.Gaussian(1.0)
 TEST, MANY = 500, 50_000
 SETTINGS = {  # estimator, data, features
-    ("full", f"{n:,}", ""): (n, S.Full(KERNEL, regularisation=1e-3 / np.sqrt(n), base="uniform"))
+    ("full", f"{n:,}", ""): (n, S.Full(KERNEL, regularization=1e-3 / np.sqrt(n), base="uniform"))
     for n in (50, 100, 200, 500, 1000)
 } | {
-    ("finite", f"{MANY:,}", m): (MANY, S.Finite(KERNEL, num_features=m, regularisation=1e-5, base="uniform"))
+    ("finite", f"{MANY:,}", m): (MANY, S.Finite(KERNEL, num_features=m, regularization=1e-5, base="uniform"))
     for m in (5, 10, 20, 50, 100, 500)
 }
 TABLE = harness.Table("density", ("estimator", "data", "features", "median p", "p < 0.05"), list(SETTINGS))

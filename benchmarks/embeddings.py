@@ -1,4 +1,4 @@
-"""Speed of kernel Bayes' rule and filter, next to one Cholesky factorisation and to the formulas as printed."""
+"""Speed of kernel Bayes' rule and filter, next to one Cholesky factorization and to the formulas as printed."""
 
 import resource
 
@@ -17,7 +17,7 @@ def pairs(n, rng):
     return z, 1.0 + z + 0.3 * rng.standard_normal((n, 2)), np.sqrt(0.5) * rng.standard_normal((n, 2))
 
 
-TABLE = harness.Table("kbr-speed", ("what", "time", "in Cholesky factorisations", "bar"))
+TABLE = harness.Table("kbr-speed", ("what", "time", "in Cholesky factorizations", "bar"))
 
 
 def measured():
@@ -26,11 +26,11 @@ def measured():
     n = 2000
     z, x, prior = pairs(n, rng)
     matrix = Gaussian(0.1)(x) + n * np.eye(n)
-    factorised = measures.median_time(lambda: cholesky(matrix, lower=True, check_finite=False), 7)
-    rows = [["one Cholesky factorisation, n = 2000", f"{factorised:.3f} s", "1", ""]]
+    factorized = measures.median_time(lambda: cholesky(matrix, lower=True, check_finite=False), 7)
+    rows = [["one Cholesky factorization, n = 2000", f"{factorized:.3f} s", "1", ""]]
 
     def add(name, seconds, bar):
-        rows.append([name, f"{seconds:.3f} s", f"{seconds / factorised:.2f}", bar])
+        rows.append([name, f"{seconds:.3f} s", f"{seconds / factorized:.2f}", bar])
         print(*rows[-1], flush=True)
 
     conditional = measures.median_time(lambda: KernelBayesRule().fit(z, x, rng=0).condition(x[:100]), 7)

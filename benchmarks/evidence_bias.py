@@ -3,7 +3,7 @@
 theta ~ N(0, I), y ~ N(theta, 0.4^2 I), y = 0; 100 particles, five moves at each temperature. An estimate Z' of the
 evidence Z that is unbiased has E Z' = Z, so that log mean Z' - log Z is zero but for its error, and its logarithm is
 too small on the average, by about half its variance. "bias" is log mean Z' - log Z, "by the log" the mean of log Z' -
-log Z with half the variance added, which is the same for a lognormal Z' and less noisy. "one fold": moves learnt from
+log Z with half the variance added, which is the same for a lognormal Z' and less noisy. "one fold": moves learned from
 the particles that they move, as they were, for comparison.
 """
 

@@ -20,7 +20,7 @@ STEPS = {
     "pk.KAMH, inverse multiquadric": lambda: pk.KAMH(kernel=pk.kernels.InverseMultiquadric("median")),
     "pk.KAMH, thesis settings": lambda: pk.KAMH(gamma=0.2, whiten=False),
     "pk.KernelHMC": pk.KernelHMC,
-    "pk.KernelHMC, lite": lambda: pk.KernelHMC(surrogate=pk.scores.Lite(max_points=1000)),
+    "pk.KernelHMC, lite": lambda: pk.KernelHMC(surrogate=pk.scores.Lite(num_basis=1000)),
 }
 HEADER = ("step", "ESS / 1000", "R-hat", "longest run of rejections")
 TABLE = harness.Table("glass", HEADER, [(step,) for step in STEPS])

@@ -1,4 +1,4 @@
-"""Kernel HMC on the 8-dimensional banana against the number of points it has learnt from (thesis, figure 4.4).
+"""Kernel HMC on the 8-dimensional banana against the number of points it has learned from (thesis, figure 4.4).
 
 B(0.03, 100); the surrogate is matched to the scores of n exact draws, with n basis points (lite) or n random features
 (finite), and does not change; chains of 200 + 2,000 draws, one in ten a random walk, the others single trajectories.
@@ -22,18 +22,18 @@ TUNE, BURN_IN, DRAW = 2000, 200, 2000
 SIZES = (100, 500, 1000, 2000)
 TARGET = banana(0.03, 100)
 WALKS = {"adaptive Metropolis": am.Config(), "KAMH, thesis settings": ka.Config(gamma=0.2, whiten=False)}
-LEARNT = {f"lite, n = m = {n}": (n, Lite(max_points=n)) for n in SIZES}
-LEARNT |= {f"finite, n = m = {n}": (n, Finite(num_features=n)) for n in SIZES}
+LEARNED = {f"lite, n = m = {n}": (n, Lite(num_basis=n)) for n in SIZES}
+LEARNED |= {f"finite, n = m = {n}": (n, Finite(num_features=n)) for n in SIZES}
 HEADER = ("sampler", "acceptance", "ESS / 1000", "R-hat", "norm of the mean's error")
-TABLE = harness.Table("history", HEADER, [(name,) for name in (*WALKS, *LEARNT)])
+TABLE = harness.Table("history", HEADER, [(name,) for name in (*WALKS, *LEARNED)])
 
 
-def learnt_state(num_points, estimator, rng):
+def learned_state(num_points, estimator, rng):
     """Return a state whose surrogate comes from exact draws, and its configuration."""
     config = kh.Config(estimator)
     start = TARGET.sample(rng, 1)[0]
     state = kh.init(start, TARGET.log_density(start), config)
-    # The latest two thirds of a history are learnt from.
+    # The latest two thirds of a history are learned from.
     draws = TARGET.sample(rng, num_points * 3 // 2)
     shape = state.walk._replace(mean=draws.mean(axis=0), factor=np.linalg.cholesky(np.cov(draws.T)))
     levels = np.array([[TARGET.log_density(x)] for x in draws])
@@ -52,7 +52,7 @@ def one_chain(name, seed):
         start = TARGET.sample(rng, 1)[0]
         run = measures.chain(rng, start, TARGET.log_density, WALKS[name], TUNE, BURN_IN + DRAW)
     else:
-        run = measures.draws_from(rng, *learnt_state(*LEARNT[name], rng), TARGET.log_density, BURN_IN + DRAW)
+        run = measures.draws_from(rng, *learned_state(*LEARNED[name], rng), TARGET.log_density, BURN_IN + DRAW)
     positions, accepted = zip(*[(state.position, info.accepted) for state, info in run], strict=True)
     return np.array(positions[BURN_IN:]), np.mean(accepted)
 

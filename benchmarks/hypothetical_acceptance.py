@@ -1,4 +1,4 @@
-"""How good is a learnt gradient, as a proposal, in many dimensions?
+"""How good is a learned gradient, as a proposal, in many dimensions?
 
 Before there is any chain: draw points from a Gaussian, learn the surrogate, follow it from fresh points, and ask with
 which probability the true density would accept the end (Strathmann 2018, section 4.4.1, figures 4.2 and 4.3). The
@@ -41,14 +41,14 @@ def acceptance(target, expansion, rng):
 
 
 def learn(kernel, points, num_features, base, rng):
-    """Return finite features with their length scale and regularisation cross-validated on 500 of the points."""
+    """Return finite features with their length scale and regularization cross-validated on 500 of the points."""
     estimator = S.Finite(kernel, num_features=num_features, base=base)
     found = S.cross_validate(estimator, points[:500], rng=rng)
     return found.estimator.fit(points, rng=rng)
 
 
 def one_fit(name, d, n, base, seed):
-    """Return the acceptance along what is learnt from one sample."""
+    """Return the acceptance along what is learned from one sample."""
     rng = np.random.default_rng([seed, d, n])
     target = TARGETS[name](d, seed)
     fitted = learn(KERNELS[name], target.sample(rng, n), n, base, rng)

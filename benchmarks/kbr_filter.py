@@ -5,7 +5,7 @@ A state moves around a circle, with a radius that is constant ("rotation") or wa
 The kernel filters learn motion and noise from a training sequence of length T; the extended and unscented Kalman
 filters and the particle filter are given both. Then images: a camera that turns, and a sprite that moves.
 
-A camera turns on the spot before a panorama of coloured lights, 12 x 16 pixels in three colours; the state is its
+A camera turns on the spot before a panorama of colored lights, 12 x 16 pixels in three colors; the state is its
 direction on the circle. A sprite, a soft square that turns with its place, moves with the oscillatory motion, 16 x 16
 pixels. Pixels carry noise of variance 0.01. A network learns features of the images; without it the filter compares
 pixels. The state's own noise in the image is that of the sources: 0.2 and 0.05.
@@ -62,7 +62,7 @@ def kalman(observations, predict):
 
 
 def extended(motion, mean, covariance, width=1e-5):
-    """Predict with the motion linearised by central differences."""
+    """Predict with the motion linearized by central differences."""
     steps = width * np.eye(2)
     slope = np.stack([(moved(mean + e, motion) - moved(mean - e, motion)) / (2 * width) for e in steps], axis=1)
     return moved(mean, motion), slope @ covariance @ slope.T
@@ -98,11 +98,11 @@ def one_run(motion, length, seed):
     found = {"observation": error(observations, truth)}
     for method in ("importance", "original"):
         train = states[:length], seen[:length]
-        learnt, seconds = measures.timed(lambda m=method, t=train: KernelBayesFilter(m).fit(*t, rng=0))
+        learned, seconds = measures.timed(lambda m=method, t=train: KernelBayesFilter(m).fit(*t, rng=0))
         found[f"{method}, seconds"] = seconds
-        filtered = learnt.filter(observations)
+        filtered = learned.filter(observations)
         found[method] = error(filtered.mean(), truth)
-        found[f"{method}, smoothed"] = error(learnt.smooth(filtered, observations).mean(), truth)
+        found[f"{method}, smoothed"] = error(learned.smooth(filtered, observations).mean(), truth)
     found["extended Kalman"] = error(kalman(observations, partial(extended, motion)), truth)
     found["unscented Kalman"] = error(kalman(observations, partial(unscented, motion)), truth)
     found["particles"] = error(particles(observations, motion, rng), truth)
@@ -128,7 +128,7 @@ def camera(length, rng):
     """Return directions (length, 2) and images (length, 576) of a camera that turns by 0.4 a step, with noise 0.2."""
     lights = np.random.default_rng(20220715)  # the same room in every run
     places, heights = lights.uniform(0, 2 * np.pi, 40), lights.uniform(0, 1, 40)
-    colours, sizes = lights.uniform(0, 1, (40, 3)), lights.uniform(0.05, 0.2, 40)
+    colors, sizes = lights.uniform(0, 1, (40, 3)), lights.uniform(0.05, 0.2, 40)
     angle = rng.uniform(0, 2 * np.pi) + np.cumsum(0.4 + 0.2 * rng.standard_normal(length))
     seen = angle + IMAGES["camera"] * rng.standard_normal(length)
     across, up = np.linspace(-0.6, 0.6, 16), np.linspace(0, 1, 12)
@@ -136,7 +136,7 @@ def camera(length, rng):
     for t, direction in enumerate(seen):
         away = np.angle(np.exp(1j * (direction + across[:, None] - places)))
         squared = away[None] ** 2 + 0.3 * (up[:, None, None] - heights) ** 2  # (12, 16, lights)
-        images[t] = np.exp(-0.5 * squared / sizes**2) @ colours
+        images[t] = np.exp(-0.5 * squared / sizes**2) @ colors
     images = images.reshape(length, -1) + 0.1 * rng.standard_normal((length, 576))
     return np.column_stack([np.cos(angle), np.sin(angle)]), images
 
@@ -156,29 +156,29 @@ def sprite(length, rng):
 
 
 def one_image_run(kind, length, seed):
-    """Return the errors with pixels and with learnt features."""
+    """Return the errors with pixels and with learned features."""
     rng = np.random.default_rng(seed)
     states, images = (camera if kind == "camera" else sprite)(length + TEST, rng)
     train, test = slice(0, length), slice(length, None)
     found = {}
     for method in ("importance", "original"):
-        learnt = KernelBayesFilter(method).fit(states[train], images[train], rng=0)
-        found[f"{method}, pixels"] = error(learnt.filter(images[test]).mean(), states[test])
+        learned = KernelBayesFilter(method).fit(states[train], images[train], rng=0)
+        found[f"{method}, pixels"] = error(learned.filter(images[test]).mean(), states[test])
     network = pk.LearnedFeatures(batch_size=64, num_features=16)
     features, found["seconds of training"] = measures.timed(
         lambda: network.fit(states[train], images[train], rng=seed, progressbar=False)
     )
     kernel = kernels.FeatureKernel(features)
-    learnt = KernelBayesFilter(observed_kernel=kernel).fit(states[train], images[train], rng=0)
-    found["importance, learnt features"] = error(learnt.filter(images[test]).mean(), states[test])
+    learned = KernelBayesFilter(observed_kernel=kernel).fit(states[train], images[train], rng=0)
+    found["importance, learned features"] = error(learned.filter(images[test]).mean(), states[test])
     rule = KernelBayesRule(observed_kernel=kernel).fit(states[train], images[train], rng=0)
     estimate = rule.mean(images[test])
-    found["learnt features, no filter"] = error(estimate, states[test])
+    found["learned features, no filter"] = error(estimate, states[test])
     return found
 
 
 PIXELS = ("importance, pixels", "original, pixels")
-IMAGE_COLUMNS = (*PIXELS, "importance, learnt features", "learnt features, no filter")
+IMAGE_COLUMNS = (*PIXELS, "importance, learned features", "learned features, no filter")
 IMAGE_HEADER = ("images", "T", *IMAGE_COLUMNS, "seconds of training")
 IMAGE_TABLE = harness.Table("kbr-images", IMAGE_HEADER, [(kind, length) for kind in IMAGES for length in IMAGE_LENGTHS])
 

@@ -1,6 +1,6 @@
-"""Posterior means of a Gaussian joint law from samples alone.
+"""Posterior means of a Gaussian joint distribution from samples alone.
 
-Pairs (x, z) from a normal law in 2 d dimensions, a prior that is half as wide as the pairs', n = 200 of each, and
+Pairs (x, z) from a normal distribution in 2 d dimensions, a prior half as wide as the pairs', n = 200 of each, and
 posterior means at 1,000 observations (Fukumizu, Song and Gretton 2013, section 5.1; Xu et al. 2022, section 6.1). The
 two papers differ in the covariance, and so in how much an observation says: V = A'A / (2 d) + 2 I has little signal,
 V = A'A + 2 I has much.
@@ -22,7 +22,7 @@ NUM_POINTS, NUM_TEST = 200, 1000
 
 
 def gaussian_problem(d, signal, rng, n=NUM_POINTS):
-    """Return training pairs, a sample of the prior, and the law: coefficients, noise and prior covariance."""
+    """Return training pairs, a sample of the prior, and the problem: coefficients, noise and prior covariance."""
     a = rng.standard_normal((2 * d, 2 * d))
     covariance = (a.T @ a if signal == "strong" else a.T @ a / (2 * d)) + 2 * np.eye(2 * d)
     pairs = rng.standard_normal((n, 2 * d)) @ np.linalg.cholesky(covariance).T
@@ -34,9 +34,9 @@ def gaussian_problem(d, signal, rng, n=NUM_POINTS):
     return z, x, prior, (slope, (noise + noise.T) / 2, latent / 2, covariance[:d, :d])
 
 
-def exact(law, observed):
+def exact(problem, observed):
     """Return posterior means (m, d) and the posterior covariance (d, d)."""
-    slope, noise, prior, _ = law
+    slope, noise, prior, _ = problem
     gain = np.linalg.solve(noise, slope).T
     covariance = np.linalg.inv(np.linalg.inv(prior) + gain @ slope)
     return (observed - 1.0) @ gain.T @ covariance, covariance
@@ -55,16 +55,16 @@ def density_weighted(z, x, prior, observed):
     return weights @ prior
 
 
-def rejection_regressed(z, x, prior, law, observed, rng):
+def rejection_regressed(z, x, prior, problem, observed, rng):
     """Return means by regression of prior draws on data simulated from them: rejection ABC that keeps all."""
-    slope, noise, *_ = law
+    slope, noise, *_ = problem
     seen = 1.0 + prior @ slope.T + rng.standard_normal(prior.shape) @ np.linalg.cholesky(noise).T
     design = np.column_stack([np.ones(len(prior)), seen])
     coefficients = np.linalg.lstsq(design, prior, rcond=None)[0]
     return np.column_stack([np.ones(len(observed)), observed]) @ coefficients
 
 
-def estimates(z, x, prior, law, observed, rng):
+def estimates(z, x, prior, problem, observed, rng):
     """Return the posterior means of all methods, by name."""
     kx, kz = Gaussian(median_distance(x)), Gaussian(median_distance(z))
     common = {"observed_kernel": kx, "latent_kernel": kz, "num_basis": 10_000}
@@ -74,7 +74,7 @@ def estimates(z, x, prior, law, observed, rng):
     # eta = lambda = .2 is meant for a ratio as it comes, ours has mean one.
     raw = np.maximum(0.0, eta.fit(prior, z).ratio.mean())
     # The prior has half the covariance: log ratio = const - z' P z / 2 + z' P z / 4.
-    true_ratio = np.exp(-0.25 * np.einsum("ij,jk,ik->i", z, np.linalg.inv(law[2]), z))
+    true_ratio = np.exp(-0.25 * np.einsum("ij,jk,ik->i", z, np.linalg.inv(problem[2]), z))
     rules = {
         "default": KernelBayesRule(),
         "relative ratio, 0.2": KernelBayesRule(ratio=DensityRatio(relative=0.2)),
@@ -97,17 +97,17 @@ def estimates(z, x, prior, law, observed, rng):
     for name, rule in rules.items():
         found[name] = rule.fit(z, x, prior, rng=0).mean(observed)
     found["density estimates"] = density_weighted(z, x, prior, observed)
-    found["rejection ABC, regressed"] = rejection_regressed(z, x, prior, law, observed, rng)
+    found["rejection ABC, regressed"] = rejection_regressed(z, x, prior, problem, observed, rng)
     return found
 
 
 def one_run(signal, d, seed):
     """Return mean squared errors by method."""
     rng = np.random.default_rng([seed, d])
-    z, x, prior, law = gaussian_problem(d, signal, rng)
-    observed = rng.standard_normal((NUM_TEST, d)) @ np.linalg.cholesky(law[3]).T
-    truth, _ = exact(law, observed)
-    found = estimates(z, x, prior, law, observed, rng)
+    z, x, prior, problem = gaussian_problem(d, signal, rng)
+    observed = rng.standard_normal((NUM_TEST, d)) @ np.linalg.cholesky(problem[3]).T
+    truth, _ = exact(problem, observed)
+    found = estimates(z, x, prior, problem, observed, rng)
     return {name: float(((estimate - truth) ** 2).sum(axis=1).mean()) for name, estimate in found.items()}
 
 
@@ -134,10 +134,10 @@ def sharp_problem(rng, n, num_test):
 
 def wide_problem(signal, rng, n, num_test):
     """Return the same of the Gaussian problem in two dimensions."""
-    z, x, prior, law = gaussian_problem(2, signal, rng, n)
-    truth = rng.standard_normal((num_test, 2)) @ np.linalg.cholesky(law[2]).T
-    seen = 1.0 + truth @ law[0].T + rng.standard_normal((num_test, 2)) @ np.linalg.cholesky(law[1]).T
-    return z, x, prior, truth, seen, np.sqrt(np.diag(exact(law, seen)[1]))
+    z, x, prior, problem = gaussian_problem(2, signal, rng, n)
+    truth = rng.standard_normal((num_test, 2)) @ np.linalg.cholesky(problem[2]).T
+    seen = 1.0 + truth @ problem[0].T + rng.standard_normal((num_test, 2)) @ np.linalg.cholesky(problem[1]).T
+    return z, x, prior, truth, seen, np.sqrt(np.diag(exact(problem, seen)[1]))
 
 
 def one_interval_run(problem, seed):

@@ -40,7 +40,7 @@ def smallest_bulk_ess(draws):
 
 
 def largest_rhat(draws):
-    """Return the largest rank-normalised split R-hat over parameters."""
+    """Return the largest rank-normalized split R-hat over parameters."""
     return max(float(array_stats.rhat(draws[..., j], chain_axis=0, draw_axis=1)) for j in range(draws.shape[-1]))
 
 

@@ -2,7 +2,7 @@
 
 A process with an exponentiated quadratic kernel and normal noise is fitted to nine tenths of the yearly sunspot numbers
 by maximum marginal likelihood; the others are tested against its predictive distributions. The Stein test needs the
-scores alone: standardised residuals against the standard normal. The alternative of Lloyd and Ghahramani (2015)
+scores alone: standardized residuals against the standard normal. The alternative of Lloyd and Ghahramani (2015)
 compares the points with replicates drawn from the predictive distribution by MMD, and needs many of them (thesis,
 section 8.3.3). As a control of both, the same on data drawn from the fitted process.
 """

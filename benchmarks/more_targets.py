@@ -1,6 +1,6 @@
 """Kernel HMC on targets that did not choose its recipe, and in 2 to 50 dimensions.
 
-Four chains a repetition, each 2,000 + 4,000 evaluations, started at draws from a normal law with the target's
+Four chains a repetition, each 2,000 + 4,000 evaluations, started at draws from a normal distribution with the target's
 standard deviations, those of the linear regression at zero; no PyMC in between. Kernel HMC along values and along a
 lite score estimate, adaptive Metropolis, and the share of its moves that kernel HMC in the end gave to the surrogate.
 
@@ -22,7 +22,7 @@ TUNE, DRAW, CHAINS = 2000, 4000, 4
 SAMPLERS = {
     "adaptive Metropolis": am.Config(),
     "kernel HMC, values": kh.Config(),
-    "kernel HMC, lite": kh.Config(Lite(max_points=500)),
+    "kernel HMC, lite": kh.Config(Lite(num_basis=500)),
 }
 TARGETS = {  # name: maker and its arguments
     **{f"Gaussian, condition 1000, {d}-d": (T.correlated_gaussian, d) for d in (2, 5, 10, 20, 50)},

@@ -66,8 +66,8 @@ def numpy_draw(num_points, repeats=200):
         difference = x - points
         weights = np.exp(-0.5 * (difference**2).sum(axis=1))
         columns = (-2.0 * weights[:, None] * difference).T
-        centred = columns - columns.mean(axis=1, keepdims=True)
-        return np.linalg.cholesky(0.04 * np.eye(NUM_DIMS) + centred @ centred.T)
+        centered = columns - columns.mean(axis=1, keepdims=True)
+        return np.linalg.cholesky(0.04 * np.eye(NUM_DIMS) + centered @ centered.T)
 
     x = np.zeros(NUM_DIMS)
     begun = time.perf_counter()
@@ -105,7 +105,7 @@ def main():
     after, tuning, likelihood = timed_step(pk.AdaptiveMetropolis, 4000)
     rows = [["pk.AdaptiveMetropolis", None, f"{after:.1f}", f"{tuning:.1f}", None, f"{likelihood:.1f}"]]
     for n in (250, 500, 1000, 2000, 4000):
-        after, tuning, likelihood = timed_step(lambda n=n: pk.KAMH(subsample_size=n), max(4000, 2 * n))
+        after, tuning, likelihood = timed_step(lambda n=n: pk.KAMH(num_basis=n), max(4000, 2 * n))
         rows.append(["pk.KAMH", n, f"{after:.1f}", f"{tuning:.1f}", f"{numpy_draw(n):.0f}", f"{likelihood:.1f}"])
     codes = "import pymc", "import pymc, pymc_kernel", FIRST_DRAW
     alone, both, first = np.array([[seconds_of(code) for code in codes] for _ in range(5)]).T

@@ -103,7 +103,7 @@ def lotka_volterra(rng, theta):
 
 
 def _glm():
-    """Return the design (100, 10) of the generalised linear model and the Cholesky factor of its prior."""
+    """Return the design (100, 10) of the generalized linear model and the Cholesky factor of its prior."""
     stimulus = np.random.RandomState(42).randn(100).astype(np.float32)
     design = np.zeros((100, 10))
     design[:, 0] = 1.0

@@ -1,4 +1,4 @@
-"""How well is a score learnt from 500 points?
+"""How well is a score learned from 500 points?
 
 Two distributions whose score is known, from 2 to 20 dimensions: three thin rings, and a mixture at vertices of a
 hypercube (Strathmann 2018, section 6.3.1). The full estimator is the reference; the low-rank ones keep a third and a
@@ -18,15 +18,15 @@ from pymc_kernel.kernels.bandwidth import median_distance
 NUM_POINTS = 500
 TARGETS = {"ring": (ring, 5000), "grid": (grid, 1500)}
 METHODS = {
-    "full": lambda k, r: S.Full(k, regularisation=r, base="uniform"),
-    "Nystroem, m = 167": lambda k, r: S.Nystrom(k, regularisation=r, num_basis=167, base="uniform"),
-    "Nystroem, m = 42": lambda k, r: S.Nystrom(k, regularisation=r, num_basis=42, base="uniform"),
-    "lite, m = 167": lambda k, r: S.Lite(k, regularisation=r, penalty="rkhs", max_points=167, base="uniform"),
-    "lite, m = 42": lambda k, r: S.Lite(k, regularisation=r, penalty="rkhs", max_points=42, base="uniform"),
+    "full": lambda k, r: S.Full(k, regularization=r, base="uniform"),
+    "Nystroem, m = 167": lambda k, r: S.Nystrom(k, regularization=r, num_basis=167, base="uniform"),
+    "Nystroem, m = 42": lambda k, r: S.Nystrom(k, regularization=r, num_basis=42, base="uniform"),
+    "lite, m = 167": lambda k, r: S.Lite(k, regularization=r, penalty="rkhs", num_basis=167, base="uniform"),
+    "lite, m = 42": lambda k, r: S.Lite(k, regularization=r, penalty="rkhs", num_basis=42, base="uniform"),
 }
 NUM_SCALES = 4
 SCALES = {"ring": (0.05, 0.1, 0.2, 0.4), "grid": (0.3, 0.6, 1.0, 1.8)}  # in units of the median distance
-REGULARISATIONS = tuple(10.0 ** (k / 2) for k in range(-12, 3))
+REGULARIZATIONS = tuple(10.0 ** (k / 2) for k in range(-12, 3))
 
 
 def error(fitted, target, test):
@@ -42,14 +42,14 @@ def tried(method, scale, strength, points, target, test):
 
 
 def climbed(start, trial):
-    """Return the smallest error reached from a place of the grid by steps to its neighbours, and seconds of a fit."""
+    """Return the smallest error reached from a place of the grid by steps to its neighbors, and seconds of a fit."""
     found = {}
     here, best = None, start
     while best != here:
         here = best
         near = [(here[0] + i, here[1] + j) for i, j in ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))]
         for i, j in near:
-            if 0 <= j < len(REGULARISATIONS) and 0 <= i < NUM_SCALES and (i, j) not in found:
+            if 0 <= j < len(REGULARIZATIONS) and 0 <= i < NUM_SCALES and (i, j) not in found:
                 found[i, j] = trial(i, j)
         best = min(found, key=lambda place: found[place][0])
     return found[best][0], float(np.mean([seconds for _, seconds in found.values()]))
@@ -63,11 +63,11 @@ def one_run(name, d, seed):
     distance = median_distance(points, rng)
 
     def trial(method, i, j):
-        return tried(method, SCALES[name][i] * distance, REGULARISATIONS[j], points, target, test)
+        return tried(method, SCALES[name][i] * distance, REGULARIZATIONS[j], points, target, test)
 
     out = {}
     for method in [m for m in METHODS if m != "full"]:
-        found = {(i, j): trial(method, i, j) for i in range(NUM_SCALES) for j in range(len(REGULARISATIONS))}
+        found = {(i, j): trial(method, i, j) for i in range(NUM_SCALES) for j in range(len(REGULARIZATIONS))}
         best = min(found, key=lambda place: found[place][0])
         out[method] = found[best][0], float(np.mean([seconds for _, seconds in found.values()]))
         if method == "Nystroem, m = 167":

@@ -15,7 +15,7 @@ from pymc_kernel.scores.expansion import value_and_score
 
 NUM_DIMS = 8
 TABLE = harness.Table("scores", measures.SPEED_HEADER)
-LENGTH_SCALE, REGULARISATION = 3.0, 1e-3
+LENGTH_SCALE, REGULARIZATION = 3.0, 1e-3
 
 
 def numpy_lite(x):
@@ -26,7 +26,7 @@ def numpy_lite(x):
     gradients = -difference / LENGTH_SCALE**2 * gram[:, :, None]  # (point, basis, d)
     laplacians = gram * ((difference**2).sum(axis=2) / LENGTH_SCALE**4 - d / LENGTH_SCALE**2)
     curvature = np.einsum("ajk,aik->ji", gradients, gradients, optimize=True) / n
-    return np.linalg.solve(curvature + REGULARISATION * np.eye(n), -laplacians.mean(axis=0))
+    return np.linalg.solve(curvature + REGULARIZATION * np.eye(n), -laplacians.mean(axis=0))
 
 
 def numpy_score(point, x, coefficients):
@@ -61,7 +61,7 @@ def main():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1000, NUM_DIMS))
     kernel = K.Gaussian(LENGTH_SCALE)
-    lite = S.Lite(kernel, regularisation=REGULARISATION, base="uniform")
+    lite = S.Lite(kernel, regularization=REGULARIZATION, base="uniform")
     fitted, coefficients = lite.fit(x), numpy_lite(x)
     assert np.allclose(fitted.score(x[:5]), [numpy_score(p, x, coefficients) for p in x[:5]], rtol=1e-3, atol=1e-3)
     points, momentum = rng.standard_normal((1000, NUM_DIMS)), rng.standard_normal(NUM_DIMS)

@@ -118,7 +118,7 @@ METHODS = {
     "pk.KernelHMCSMC": by_arrays(smc.Config()),
 }
 _FIXED = {"schedule": THESIS_SCHEDULE, "min_moves": 1, "max_moves": 1, "waste_free": False}
-_ALL = smc.Kameleon(kameleon.Config(subsample_size=NUM_PARTICLES, gamma=0.2, whiten=False), learning_rate=0.1)
+_ALL = smc.Kameleon(kameleon.Config(num_basis=NUM_PARTICLES, gamma=0.2, whiten=False), learning_rate=0.1)
 THESIS = {
     "RWSMC": by_arrays(smc.Config(smc.Walk(learn_covariance=False, learn_scale=False), **_FIXED)),
     "ASMC": by_arrays(smc.Config(smc.Walk(learning_rate=0.1), **_FIXED)),
@@ -173,7 +173,7 @@ SPEED = {
     "pm.smc MH": pm.smc.kernels.MH,
     "pk.ASMC": pk.ASMC,
     "pk.KASMC, 1,000 basis points": pk.KASMC,
-    "pk.KASMC, 100 basis points": partial(pk.KASMC, subsample_size=100),
+    "pk.KASMC, 100 basis points": partial(pk.KASMC, num_basis=100),
     "pk.KernelHMCSMC": pk.KernelHMCSMC,
 }
 SPEED_TABLE = harness.Table("smc-speed", ("kernel", "particle updates / s", "ratio"))

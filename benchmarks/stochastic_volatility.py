@@ -1,4 +1,4 @@
-"""Daily volatility of the S&P 500: population Monte Carlo with a learnt drift.
+"""Daily volatility of the S&P 500: population Monte Carlo with a learned drift.
 
 The one-factor model of Barndorff-Nielsen and Shephard in the form that SMC^2 was shown on (Chopin, Jacob and
 Papaspiliopoulos 2013; Strathmann 2018, section 5.3.4). Jumps arrive at the rate lambda xi^2 / omega^2, have
@@ -104,9 +104,9 @@ class Settings(NamedTuple):
 
 PROPOSALS = {
     "random walk, own weights": ("none", "own"),
-    "learnt drift (KGRIS), own weights": ("kernel", "own"),
+    "learned drift (KGRIS), own weights": ("kernel", "own"),
     "random walk, mixture weights": ("none", "mixture"),
-    "learnt drift (KGRIS), mixture weights": ("kernel", "mixture"),
+    "learned drift (KGRIS), mixture weights": ("kernel", "mixture"),
 }
 HEADER = ("proposal", "RMSE of the covariance", "log evidence ± sd", "ESS", "Pareto shape")
 TABLE = harness.Table("volatility", HEADER, [(name,) for name in PROPOSALS])

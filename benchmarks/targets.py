@@ -198,27 +198,27 @@ def grid(num_dims: int = 2, side: float = 4.0, seed: int = 0) -> Target:
 
 
 def bimodal(num_dims: int = 4, distance: float = 4.0) -> Target:
-    """Return an equal mixture of two unit normals whose centres are ``distance`` apart."""
+    """Return an equal mixture of two unit normals whose centers are ``distance`` apart."""
     half = np.full(num_dims, distance / 2.0 / np.sqrt(num_dims))
     return _normal_mixture(f"two modes {num_dims}-d", np.stack([-half, half]))
 
 
-def _normal_mixture(name, centres):
-    num_dims = centres.shape[1]
+def _normal_mixture(name, centers):
+    num_dims = centers.shape[1]
 
     @numba.njit
     def log_density(x):
-        exponents = np.empty(centres.shape[0])
-        for a in range(centres.shape[0]):
-            exponents[a] = -0.5 * ((x - centres[a]) ** 2).sum()
+        exponents = np.empty(centers.shape[0])
+        for a in range(centers.shape[0]):
+            exponents[a] = -0.5 * ((x - centers[a]) ** 2).sum()
         top = exponents.max()
         return top + np.log(np.exp(exponents - top).sum())
 
     def sample(rng, n):
-        return centres[rng.integers(len(centres), size=n)] + rng.standard_normal((n, num_dims))
+        return centers[rng.integers(len(centers), size=n)] + rng.standard_normal((n, num_dims))
 
     def score(x):
-        return softmax(-0.5 * ((x[:, None] - centres) ** 2).sum(axis=2), axis=1) @ centres - x
+        return softmax(-0.5 * ((x[:, None] - centers) ** 2).sum(axis=2), axis=1) @ centers - x
 
     return Target(name, num_dims, log_density, sample, score=score)
 

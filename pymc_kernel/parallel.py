@@ -32,9 +32,11 @@ def _blas_libraries() -> tuple[list, list]:
     """
     import scipy.linalg  # noqa: F401 (it brings a BLAS of its own, which has to be there to be found)
 
-    found = ThreadpoolController().select(user_api="blas").lib_controllers
-    own = [getattr(library, "threading_layer", None) == "openmp" for library in found]
-    return [b for b, o in zip(found, own, strict=True) if not o], [b for b, o in zip(found, own, strict=True) if o]
+    libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+    own = [getattr(library, "threading_layer", None) == "openmp" for library in libraries]
+    return [b for b, o in zip(libraries, own, strict=True) if not o], [
+        b for b, o in zip(libraries, own, strict=True) if o
+    ]
 
 
 class _OneBlasThread(ContextDecorator):

@@ -46,7 +46,7 @@ def test_the_check_of_a_fit_finds_what_is_wrong(tmp_path, monkeypatch):
     assert table["ess_bulk"].min() > 1500
     # By NUTS the mean of mu is 4.4 (ADVI: 3.5, a quarter of a standard deviation off), and the lower tail of
     # log(tau) is long.
-    assert set(table["ksd"].nlargest(2).index) == {"mu", "tau"}
+    assert set(table["ksd_share"].nlargest(2).index) == {"mu", "tau"}
     assert table.attrs["ksd_p"] < 0.01
 
 

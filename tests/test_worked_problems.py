@@ -53,14 +53,14 @@ def assert_agrees(draws, exact, exact_size=np.inf):
 
 def importance_draws(log_density, start, rng, size, batch=1000):
     """Return draws (n, d) and weights (n,) for a log density of arrays (n, d), by adapted importance sampling."""
-    centre, covariance = start
+    center, covariance = start
     for n in (size // 4, size // 4, size):
-        proposal = stats.multivariate_t(centre, covariance, df=5, seed=rng)
+        proposal = stats.multivariate_t(center, covariance, df=5, seed=rng)
         draws = proposal.rvs(n).reshape(n, -1)
         levels = np.concatenate([log_density(part) for part in np.array_split(draws, -(-n // batch))])
         weights = softmax(np.where(np.isnan(levels), -np.inf, levels) - proposal.logpdf(draws))
-        centre = weights @ draws
-        covariance = 1.3 * (weights[:, None] * (draws - centre)).T @ (draws - centre)
+        center = weights @ draws
+        covariance = 1.3 * (weights[:, None] * (draws - center)).T @ (draws - center)
     return draws, weights
 
 
@@ -242,8 +242,8 @@ def ricker(rng, log_r, sigma, phi, size):
 def features_of_counts(data):
     """Return a few of the summaries of Wood (2010), on scales on which they are near to normal."""
     roots = np.sqrt(data)
-    centred = roots - roots.mean(axis=-1, keepdims=True)
-    covariances = [(centred[..., lag:] * centred[..., : data.shape[-1] - lag]).mean(axis=-1) for lag in range(3)]
+    centered = roots - roots.mean(axis=-1, keepdims=True)
+    covariances = [(centered[..., lag:] * centered[..., : data.shape[-1] - lag]).mean(axis=-1) for lag in range(3)]
     return np.stack([roots.mean(axis=-1), (data == 0).mean(axis=-1), *covariances], axis=-1)
 
 

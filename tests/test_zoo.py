@@ -12,7 +12,7 @@ import xarray as xr
 from benchmarks import harness, zoo, zoo_checks, zoo_draws
 from benchmarks.posteriors import ZOO, own, posteriordb
 from benchmarks.posteriors.draws import EXACT_DRAWS
-from benchmarks.posteriors.judge import judge, largest_rhat, split_names, summarised
+from benchmarks.posteriors.judge import judge, largest_rhat, split_names, summarized
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import prior_expression
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, value_draws
@@ -124,7 +124,7 @@ TRUTH = {"x": np.array([2.0, 3.0, 2.0 - 1.6449 * 3.0, 2.0, 2.0 + 1.6449 * 3.0])}
 
 
 def verdict(draws, said=(), truth=TRUTH, chains_are=""):
-    return judge(summarised({"x": draws}, truth, chains_are), truth, largest_rhat({"x": draws}), said)
+    return judge(summarized({"x": draws}, truth, chains_are), truth, largest_rhat({"x": draws}), said)
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_chains_apart_say_so_through_rhat(exact):
 def test_chains_that_have_not_met_are_not_excused_by_their_error(exact):
     """One chain of four is far off: the Monte Carlo error, taken from their spread, is as large as the error."""
     far = exact + np.array([[0.0], [0.0], [0.0], [400.0]])
-    assert abs(far.mean() - 2.0) < 4 * summarised({"x": far}, TRUTH)["x"].errors[0]
+    assert abs(far.mean() - 2.0) < 4 * summarized({"x": far}, TRUTH)["x"].errors[0]
     assert verdict(far).outcome == "said"
 
 

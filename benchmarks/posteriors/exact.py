@@ -40,7 +40,7 @@ def grid_summary(x, log_density, transform=None):
 
 
 def nodes_summary(x, weights, log_density, transform=None):
-    """Return the summary of a density, not normalised, at the nodes of a quadrature rule with its weights.
+    """Return the summary of a density, not normalized, at the nodes of a quadrature rule with its weights.
 
     Quantiles come from the integral of a cubic spline; ``transform`` as in :func:`grid_summary`.
     """
@@ -56,7 +56,7 @@ def nodes_summary(x, weights, log_density, transform=None):
 
 
 def mixture_of_normals_summary(weights, means, sds):
-    """Return the summary of a mixture of many normals; weights need not be normalised."""
+    """Return the summary of a mixture of many normals; weights need not be normalized."""
     weights = weights / weights.sum()
     mean = weights @ means
     variance = weights @ (sds**2 + (means - mean) ** 2)

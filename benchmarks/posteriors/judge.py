@@ -46,7 +46,7 @@ def split_names(name, draws):
 
 
 def largest_rhat(draws):
-    """Return the largest rank-normalised split R-hat; ``draws`` name -> (chain, draw). Infinite for chains that stand.
+    """Return the largest rank-normalized split R-hat; ``draws`` name -> (chain, draw). Infinite for chains that stand.
 
     With one chain it compares its halves.
     """
@@ -75,7 +75,7 @@ class Summary(NamedTuple):
     """Monte Carlo errors of ``off``."""
 
 
-def summarised(draws, truth, chains_are=""):
+def summarized(draws, truth, chains_are=""):
     """Return what is compared of each quantity, name -> :class:`Summary`.
 
     Parameters
@@ -137,7 +137,7 @@ def judge(summary, truth, rhat, said=(), num_reference_draws=np.inf):
     Parameters
     ----------
     summary : dict
-        From :func:`summarised`.
+        From :func:`summarized`.
     truth : dict
         As there; mean and standard deviation are NaN where they do not exist, and then the median is compared in their
         place.

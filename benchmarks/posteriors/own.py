@@ -1,6 +1,6 @@
 """Thirteen small posteriors with exact answers, where everyday trouble lives.
 
-Each function returns a model; its neighbour ``*_exact`` returns mean, standard deviation and 5, 50 and 95 % quantiles
+Each function returns a model; its neighbor ``*_exact`` returns mean, standard deviation and 5, 50 and 95 % quantiles
 of each quantity, in closed form or by quadrature.
 """
 

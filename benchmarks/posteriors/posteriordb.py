@@ -78,7 +78,7 @@ def hidden_states():
 
 
 def eight_schools():
-    """Return the eight schools, not centred."""
+    """Return the eight schools, not centered."""
     data = _data("eight_schools-eight_schools_noncentered")
     with pm.Model() as model:
         raw = pm.Normal("theta_trans", shape=8)

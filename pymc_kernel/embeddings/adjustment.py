@@ -47,12 +47,12 @@ def adjusted(residuals: np.ndarray, moves: np.ndarray, weights: np.ndarray) -> n
     moves = moves / np.where(units > 0.0, units, 1.0)
     bound = _MAX_SCALED_RESIDUAL * scale
     clipped = np.clip(residuals, middle - bound, middle + bound)
-    found = np.ascontiguousarray(residuals)
+    places = np.ascontiguousarray(residuals)
     for _ in range(_ROUNDS):
         moved = np.empty((k, p))
-        _move(found / scale, residuals, moves, clipped, weights, count, q / (q + count), moved)
-        found = moved
-    return found
+        _move(places / scale, residuals, moves, clipped, weights, count, q / (q + count), moved)
+        places = moved
+    return places
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

@@ -10,7 +10,7 @@ from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["Calibration", "calibrate", "calibration_of"]
 
-LEVELS = np.round(np.arange(0.05, 1.0, 0.05), 2)
+LEVELS = np.round(np.arange(0.05, 1.0, 0.05), 2)  # of the intervals whose coverage is counted
 _SHOWN_LEVELS = np.array([0.5, 0.9])  # levels that a printed calibration shows
 _MAX_LATENTS = 8  # that a printed calibration shows
 

@@ -23,7 +23,7 @@ __all__ = [
     "scales_of",
 ]
 
-_MEDIAN_POINTS = 500
+_MEDIAN_POINTS = 500  # whose distances give the median: to 2 %, in milliseconds
 _ROUNDING = 1e-12  # of the largest number of a column: what varies less is constant
 _QUARTILE_DISTANCE = 1.349  # between the quartiles of a standard normal distribution
 

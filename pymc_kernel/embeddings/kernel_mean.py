@@ -10,8 +10,8 @@ from pymc_kernel.parallel import one_blas_thread
 __all__ = ["KernelMean"]
 
 _ROWS = 1024  # of a Gram matrix at a time
-_PREIMAGE_STEPS = 200
-_PREIMAGE_TOLERANCE = 1e-8
+_PREIMAGE_STEPS = 200  # of the fixed point, at most
+_PREIMAGE_TOLERANCE = 1e-8  # of a step, in length scales: as exact as sums of floating-point kernels are
 
 
 class KernelMean:

@@ -65,14 +65,14 @@ def moves_from(place: np.ndarray, places: np.ndarray) -> np.ndarray:
     return np.where(np.abs(moves) > _ROUNDING * np.maximum(np.abs(places), np.abs(place)).max(axis=0), moves, 0.0)
 
 
-def misfit(found: LocalErrors) -> str:
+def misfit(errors: LocalErrors) -> str:
     """Return in words what is wrong; empty where it may be chance, as it is in 99 of 100 right posteriors."""
-    bound = norm.isf(0.5 * _FALSE_ALARMS / (2.0 * len(found.shift)))
+    bound = norm.isf(0.5 * _FALSE_ALARMS / (2.0 * len(errors.shift)))
     words = []
-    shift = _worst(found.shift, bound * found.shift_error, _SMALL_SHIFT)
+    shift = _worst(errors.shift, bound * errors.shift_error, _SMALL_SHIFT)
     if shift:
         words.append(f"its mean is expected to be {abs(shift):.2f} posterior standard deviations off")
-    off = _worst(found.spread - 1.0, bound * found.spread_error, _SMALL_STRETCH)
+    off = _worst(errors.spread - 1.0, bound * errors.spread_error, _SMALL_STRETCH)
     if off:
         words.append(f"the true spread is expected to be {1.0 + off:.2f} times its own")
     return " and ".join(words)

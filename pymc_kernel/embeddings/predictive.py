@@ -134,8 +134,8 @@ def near(weights: np.ndarray, squared: np.ndarray, share: float) -> np.ndarray:
         return weights
     inside = min(len(alive) - 1, max(_MIN_NEIGHBORS, round(share * len(alive))))
     radius = np.partition(squared[alive], inside)[inside]
-    found = weights * np.maximum(0.0, 1.0 - squared / max(radius, 1e-300))
-    return found if found.sum() > 0.0 else weights * (squared <= radius)  # where all neighbors are as far off
+    smooth = weights * np.maximum(0.0, 1.0 - squared / max(radius, 1e-300))
+    return smooth if smooth.sum() > 0.0 else weights * (squared <= radius)  # where all neighbors are as far off
 
 
 def chosen_residuals(residuals, places, place, weights, along):
@@ -168,8 +168,8 @@ def smoothed(residuals, weights, overall, along, bandwidths):
 def covariance(residuals, weights, mean=0.0):
     """Return the weighted covariance of scaled residuals, positive definite even where one is always the same."""
     centered = residuals - mean
-    found = (centered.T * weights) @ centered
-    return found + np.diag(1e-12 + 1e-9 * np.diag(found))
+    scatter = (centered.T * weights) @ centered
+    return scatter + np.diag(1e-12 + 1e-9 * np.diag(scatter))
 
 
 def _moments(residuals, weights, overall):
@@ -177,8 +177,8 @@ def _moments(residuals, weights, overall):
     mean, p = weights @ residuals, residuals.shape[1]
     effective = 1.0 / (weights**2).sum()
     lean = p / (p + effective)
-    found = (1.0 - lean) * covariance(residuals, weights, mean) + lean * overall
-    return mean, np.linalg.cholesky(found), effective
+    blended = (1.0 - lean) * covariance(residuals, weights, mean) + lean * overall
+    return mean, np.linalg.cholesky(blended), effective
 
 
 def _shrinkage(bandwidth, effective, p):

@@ -90,7 +90,7 @@ class Kernel:
     # -- length scale -------------------------------------------------------------------------------
 
     def resolve(self, points, rng: np.random.Generator | None = None, max_points: int = 1000):
-        """Return this kernel with a numeric length scale, learnt from ``points`` (n, d) if it is "median"."""
+        """Return this kernel with a numeric length scale, learned from ``points`` (n, d) if it is "median"."""
         if isinstance(self.length_scale, str):
             return replace(self, length_scale=median_distance(points, rng, max_points))
         return self
@@ -211,15 +211,15 @@ class RadialKernel(Kernel):
         x, y = self._pair(x, y)
         weights = _one_weight_each(weights, y)
         inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
-        # sum_j c_j (x - y_j) is taken about the centre of y, so that a far-off origin costs no digits.
-        centre = y.mean(axis=0)
+        # sum_j c_j (x - y_j) is taken about the center of y, so that a far-off origin costs no digits.
+        center = y.mean(axis=0)
         out = np.empty_like(x)
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, x.shape[0], block_size):
                 rows = slice(start, start + block_size)
                 first = self.profile_matrix(x[rows], y, 1)
                 total = first @ weights
-                out[rows] = total[:, None] * (x[rows] - centre) - first @ (weights[:, None] * (y - centre))
+                out[rows] = total[:, None] * (x[rows] - center) - first @ (weights[:, None] * (y - center))
             return _within_range(2.0 * out * inverse_square)
 
     def mixed_second(self, x, y) -> np.ndarray:

@@ -105,7 +105,7 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class FeatureKernel:
-    """k(x, y) = features(x) . features(y), of random Fourier features, learnt ones or your own.
+    """k(x, y) = features(x) . features(y), of random Fourier features, learned ones or your own.
 
     Parameters
     ----------

@@ -38,10 +38,11 @@ POLYNOMIAL = 5  # (a + t)^b with b a whole number: linear (b = 1) and polynomial
 
 # Adding 1.5 * 2^52 rounds a number of moderate size to the nearest whole one and leaves that in the last bits.
 _ROUNDER = 6755399441055744.0
-_LOG2_E = 1.4426950408889634
+_LOG2_E = 1.4426950408889634  # 1 / log 2
+# Log 2 in two parts, the first with zeros at its end: their multiples by whole numbers are exact.
 _LN2_HIGH = 0.693147180369123816490
-_LN2_LOW = 1.90821492927058770002e-10
-_SMALLEST = -708.0
+_LN2_LOW = 1.90821492927058770002e-10  # the rest of log 2
+_SMALLEST = -708.0  # whose exponential is a normal number; below, it counts as zero
 _FARTHEST = 1000.0  # scaled distance from where on exp(-r) is zero in floating point, and r exp(-r) with it
 
 

@@ -17,12 +17,12 @@ __all__ = ["Bandwidth", "Pilot", "TooManyFailures", "choose_bandwidth", "explore
 
 _HUGE = 1e100  # summaries whose squares overflow are as good as infinite
 _SHARES = (0.2, 0.1, 0.1, 0.1, 0.1)  # of the pilot simulations: at the prior, then in rounds; the rest are replicates
-_NEAREST = 0.2  # share of the simulations so far that the next round is learnt from
+_NEAREST = 0.2  # share of the simulations so far that the next round is learned from
 _ENLARGED = 1.0  # variance added to a round's proposals, as a share of their own: a posterior is missed less easily
 _NO_SPREAD = 1e-10  # of summaries in units of their spread: what rounding leaves of constants
 _MAX_SCORE = 4.0  # residuals are clipped there, in standard deviations
 _NARROWEST = 0.3  # spreads of the posterior are then 4 % too wide at most: less would cost noise for nothing
-_WIDEST = 10.0
+_WIDEST = 10.0  # in units of the summaries' spread: the likelihood is flat there
 _UNINFORMATIVE = 3.0  # costs 0.5 % of relative variance a direction, and still rejects what lies ten deviations off
 _RUNS = 5  # as many separate runs of simulations at least give a variance
 _IDEAL = 0.5  # spreads 12 % too wide: what a warning recommends
@@ -39,10 +39,10 @@ class Pilot(NamedTuple):
     """(n, d), of the last rounds, and of the replicates."""
     summaries: np.ndarray
     """(n, q), one simulation at each position."""
-    centres: np.ndarray
+    centers: np.ndarray
     """(k, d), draws of the approximate posterior."""
     replicates: list[np.ndarray]
-    """Summaries (r, q) of several simulations at each of these centres."""
+    """Summaries (r, q) of several simulations at each of these centers."""
 
 
 class Bandwidth(NamedTuple):
@@ -59,7 +59,7 @@ class Bandwidth(NamedTuple):
     offset: float
     """How far the observed summaries are from simulated ones, root mean square in standard deviations of these."""
     hidden: float
-    """How much more the spread of the summaries varies over the posterior than it could if it were learnt from, as a
+    """How much more the spread of the summaries varies over the posterior than it could if it were learned from, as a
     ratio of standard deviations; one or less where it is."""
 
 
@@ -110,12 +110,12 @@ def explore(
     usable = [i for i, s in enumerate(groups) if len(s) > 1]
     if not usable:
         raise TooManyFailures("no pilot simulation near the data succeeded")
-    centres, groups = at[usable], [groups[i] for i in usable]
+    centers, groups = at[usable], [groups[i] for i in usable]
     last = slice(-sum(counts[-2:]), None)
     return Pilot(
-        np.concatenate([positions[last], np.repeat(centres, [len(s) for s in groups], axis=0)]),
+        np.concatenate([positions[last], np.repeat(centers, [len(s) for s in groups], axis=0)]),
         np.concatenate([summaries[last], *groups]),
-        centres,
+        centers,
         groups,
     )
 
@@ -124,22 +124,22 @@ def _near_observation(positions, summaries, observed, recent):
     """Return positions (k, d) moved to where a regression of the nearest simulations has them at the observation."""
     scale = _spreads(summaries[-recent:])
     scaled, target = summaries / scale, observed / scale
-    found = rejection(scaled, target, _NEAREST)
-    latent = positions[found.index]
-    differences = np.clip(scaled[found.index] - target, -10.0 * _MAX_SCORE, 10.0 * _MAX_SCORE)
-    moved = latent - _ridge_fit(differences, latent, found.weights)
-    # A regression may extrapolate, but not by more than the range that it was learnt on.
+    nearest = rejection(scaled, target, _NEAREST)
+    latent = positions[nearest.index]
+    differences = np.clip(scaled[nearest.index] - target, -10.0 * _MAX_SCORE, 10.0 * _MAX_SCORE)
+    moved = latent - _ridge_fit(differences, latent, nearest.weights)
+    # A regression may extrapolate, but not by more than the range that it was learned on.
     lowest, highest = latent.min(axis=0), latent.max(axis=0)
     moved = np.clip(moved, 2.0 * lowest - highest, 2.0 * highest - lowest)
-    return moved[found.weights > 0.0]
+    return moved[nearest.weights > 0.0]
 
 
 def _ridge_fit(inputs, outputs, weights):
-    """Return the slopes' part of a weighted ridge regression at its inputs, penalty by generalised cross-validation."""
+    """Return the slopes' part of a weighted ridge regression at its inputs, penalty by generalized cross-validation."""
     root = np.sqrt(weights)[:, None]
-    centre_in, centre_out = weights @ inputs, weights @ outputs
-    left, values, right = np.linalg.svd((inputs - centre_in) * root, full_matrices=False)
-    response = (outputs - centre_out) * root
+    center_in, center_out = weights @ inputs, weights @ outputs
+    left, values, right = np.linalg.svd((inputs - center_in) * root, full_matrices=False)
+    response = (outputs - center_out) * root
     along = left.T @ response
     rest = (response**2).sum(axis=0) - (along**2).sum(axis=0)
     best, slopes = math.inf, None
@@ -239,8 +239,8 @@ def _informative_directions(pilot, root):
     _, strength, directions = np.linalg.svd(fitted, full_matrices=False)
     # Largest singular value of p x q numbers that are noise alone, and a margin: a direction must be known well.
     largest = math.sqrt(noise) * (math.sqrt(fitted.shape[0]) + math.sqrt(fitted.shape[1]) + 2.0)
-    found = directions[strength > largest].T
-    return found if found.size else np.eye(len(root))
+    informative = directions[strength > largest].T
+    return informative if informative.size else np.eye(len(root))
 
 
 def _log_kernels(offsets, informative, relative):
@@ -279,8 +279,8 @@ def _recommended(offsets, informative, log_variance):
     """Return how many simulations bring the variance down to ``log_variance`` at the ideal bandwidth."""
     count, most = 1, min(len(u) for u in offsets) // _RUNS
     while True:
-        found = float(np.median([_log_variance(u, informative, _IDEAL, count) for u in offsets]))
-        if found <= log_variance or 2 * count > most:
+        variance = float(np.median([_log_variance(u, informative, _IDEAL, count) for u in offsets]))
+        if variance <= log_variance or 2 * count > most:
             # Beyond what was simulated the variance falls as one over the number.
-            return max(count, math.ceil(count * found / log_variance))
+            return max(count, math.ceil(count * variance / log_variance))
         count *= 2

@@ -145,8 +145,8 @@ def log_normal_unbiased(simulated: np.ndarray, observed: np.ndarray) -> float:
     if m <= q + 3:
         return -math.inf
     mean = simulated.mean(axis=0)
-    centred = simulated - mean
-    factor = definite_cholesky(centred.T @ centred)
+    centered = simulated - mean
+    factor = definite_cholesky(centered.T @ centered)
     if factor is None:
         return -math.inf
     left = 1.0 - _squared_length(factor, observed - mean) / (1.0 - 1.0 / m)

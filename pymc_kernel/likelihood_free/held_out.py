@@ -82,20 +82,20 @@ def held_out_answers(latent, summaries, cases, plans: list[Plan]) -> list[HeldOu
     spread = np.where(spread > 0.0, spread, 1.0)
     largest = max(plan.quantile for plan in plans)
     size = min(max(round(largest * len(latent)), 2) + 1, len(latent))
-    found = [([], [], []) for _ in plans]
+    records = [([], [], []) for _ in plans]
     for case in cases:
         squared = ((summaries - summaries[case]) ** 2).sum(axis=1)
         squared[case] = np.inf
         around = np.argpartition(squared, size - 2)[: size - 1]
         share = len(latent) / len(around)  # quantiles are of all simulations
-        for plan, (scores, ranks, errors) in zip(plans, found, strict=True):
+        for plan, (scores, ranks, errors) in zip(plans, records, strict=True):
             inner = Plan(min(plan.quantile * share, 1.0), plan.adjustment)
             points, weights, *_ = answer(latent[around], summaries[around], summaries[case], inner)
             truth = latent[case]
             scores.append((_ranked_score(points, weights, truth) / spread).sum())
             ranks.append(weights @ (points < truth) + 0.5 * weights @ (points == truth))
             errors.append(truth - weights @ points)
-    return [HeldOutAnswers(*map(np.array, parts)) for parts in found]
+    return [HeldOutAnswers(*map(np.array, parts)) for parts in records]
 
 
 def preferred(scores: list[np.ndarray]) -> int:

@@ -68,7 +68,7 @@ def simulate_repeatedly(simulate: Callable[[], np.ndarray], summary: Callable | 
             except Exception as error:
                 errors.append(error)
 
-    summaries = _summarised(data_sets(), summary)
+    summaries = _summarized(data_sets(), summary)
     not_finite = times - len(errors) - len(summaries)
     return Simulations(summaries, len(errors), not_finite, errors[0] if errors else None)
 
@@ -92,19 +92,19 @@ def simulate_together(simulate: Callable[[], np.ndarray], summary: Callable | No
             f"a vectorized simulator returned shape {data.shape}; its first dimension must be size[0] = {times}, the "
             "number of data sets."
         )
-    summaries = _summarised(data, summary)
+    summaries = _summarized(data, summary)
     return Simulations(summaries, 0, times - len(summaries), None)
 
 
-def _summarised(data_sets, summary):
+def _summarized(data_sets, summary):
     """Return the summaries of the data sets that are finite, and have finite summaries."""
     summaries = []
     for data in data_sets:
         if not np.isfinite(data).all():
             continue
-        found = data if summary is None else np.asarray(summary(data), dtype=float)
-        if np.isfinite(found).all():
-            summaries.append(found)
+        values = data if summary is None else np.asarray(summary(data), dtype=float)
+        if np.isfinite(values).all():
+            summaries.append(values)
     return summaries
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 __all__ = ["ArraySpec", "DiskStore", "MemoryStore", "default_batch_size", "open_store"]
 
-_FORMAT = 1
+_FORMAT = 1  # of the store on disk: a later one is refused, not misread
 _DONE, _INCOMPLETE = 1, 2
 
 

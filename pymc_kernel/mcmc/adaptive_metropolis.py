@@ -1,4 +1,4 @@
-"""Adaptive Metropolis on arrays: a Gaussian random walk with learnt covariance and learnt scale.
+"""Adaptive Metropolis on arrays: a Gaussian random walk with learned covariance and learned scale.
 
 With both switched off it is the thesis's standard Metropolis (SM), with the covariance alone AM-FS, with
 both AM-LS (Strathmann 2018, section 3.3; Haario et al. 2001; Andrieu and Thoms 2008). Imports NumPy, Numba
@@ -49,9 +49,9 @@ def optimal_scale(num_dims: int) -> float:
 
 
 def smallest_scale(num_dims: int, start: float | None = None) -> float:
-    """Return the floor of a scale that is learnt under noise: .1 x 2.38 / sqrt(d), or the first scale if smaller.
+    """Return the floor of a scale that is learned under noise: .1 x 2.38 / sqrt(d), or the first scale if smaller.
 
-    In units of the learnt covariance.
+    In units of the learned covariance.
     """
     return min(_SMALLEST_SCALE * optimal_scale(num_dims), math.inf if start is None else start)
 
@@ -82,11 +82,11 @@ class Config:
     scale : float, optional
         Factor on the proposal's standard deviation at the start; 2.38 / sqrt(d) by default.
     target_accept : float or "auto"
-        Acceptance rate that the learnt scale is driven to, in (0, 1). "auto" is .234, and where the log density is
+        Acceptance rate that the learned scale is driven to, in (0, 1). "auto" is .234, and where the log density is
         noisy the rate that is best under the noise measured, see ``noise``.
     noisy : bool, optional
         Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the
-        scale is learnt, and the scale keeps a floor. None finds out, by one evaluation after 0, 1, 10, 100, ... draws.
+        scale is learned, and the scale keeps a floor. None finds out, by one evaluation after 0, 1, 10, 100, ... draws.
     """
 
     covariance: np.ndarray | None = None
@@ -110,7 +110,7 @@ class Config:
 
     def smallest_scale(self, num_dims: int) -> float:
         """Return the floor of the scale under noise; 0 where there is none."""
-        # Along a covariance that is given and not learnt the best scale may be any.
+        # Along a covariance that is given and not learned the best scale may be any.
         return smallest_scale(num_dims, self.scale) if self.learn_scale and self.learn_covariance else 0.0
 
 
@@ -194,7 +194,7 @@ def init(position, log_density: float, config: Config) -> State:
 
 
 def relocate(state: State, position, log_density: float) -> State:
-    """Return the state moved to ``position`` with its log density, all that was learnt kept."""
+    """Return the state moved to ``position`` with its log density, all that was learned kept."""
     position, log_density = checked_start(position, log_density, state.position.size)
     return state._replace(position=position, log_density=log_density)
 
@@ -231,10 +231,10 @@ def step(
 
 
 def scale_floor(config, known: noise.Noise, factor: np.ndarray, iteration: int) -> float:
-    """Return the floor of the scale along a learnt covariance, 0 where there is none.
+    """Return the floor of the scale along a learned covariance, 0 where there is none.
 
     There is none without noise, where short steps are accepted. And there is none while the covariance that learning
-    began with is still a good part of what is learnt in some direction: that part says nothing of the target, and a
+    began with is still a good part of what is learned in some direction: that part says nothing of the target, and a
     target far smaller than it needs a small scale.
     """
     if not known.is_noisy:
@@ -243,8 +243,8 @@ def scale_floor(config, known: noise.Noise, factor: np.ndarray, iteration: int) 
     d, t = factor.shape[0], iteration
     first_share = math.prod((5.0 * d + i) / (t + 5.0 * d + i) for i in range(3))
     first = 1.0 if config.covariance is None else np.diag(config.covariance)
-    is_learnt = (np.diag(factor) ** 2 > 2.0 * first_share * first).all()
-    return config.smallest_scale(d) if is_learnt else 0.0
+    is_learned = (np.diag(factor) ** 2 > 2.0 * first_share * first).all()
+    return config.smallest_scale(d) if is_learned else 0.0
 
 
 def learn_scale(state, accept_prob: float, target_accept: float | str, floor: float) -> float:

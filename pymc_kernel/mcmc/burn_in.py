@@ -1,4 +1,4 @@
-"""The way from a poor start to the bulk, before anything is learnt about the bulk itself.
+"""The way from a poor start to the bulk, before anything is learned about the bulk itself.
 
 A covariance of the places visited is of no use while the chain is on its way: it is long in the direction in which the
 chain travels, so that the scale, which the narrow directions bound, falls to nothing. What evolution strategies do gets
@@ -26,7 +26,7 @@ _REFERENCE_SHARE = 1.0 / 3.0  # of the draws, the latest: their median log densi
 
 
 class Arrival(NamedTuple):
-    """What the walk towards the bulk has learnt, besides the factor and the scale of the walk itself."""
+    """What the walk towards the bulk has learned, besides the factor and the scale of the walk itself."""
 
     path: np.ndarray  # (d,), accepted steps in units of the scale, fading
     levels: tuple[float, ...]  # log densities of the latest draws

@@ -22,7 +22,7 @@ _LARGEST_SHAPE = 0.7  # above which the error of importance sampling is not to b
 # Excess of the largest log weight over a typical one that is worth a word. In surrogates of smooth posteriors whose
 # chains were right it was 1.1 at the most, with funnels, bends and heavy tails from 1.5 up to 20.
 _LARGEST_EXCESS = 1.5
-_FEWEST_WEIGHTS = 100
+_FEWEST_WEIGHTS = 100  # for a fit of their tail: it takes a fifth of them
 
 
 class Coverage(NamedTuple):
@@ -51,7 +51,7 @@ def is_missing_mass(coverage: Coverage) -> bool:
 
 
 def pareto_shape(log_weights: np.ndarray) -> float:
-    """Return the shape of a generalised Pareto distribution fitted to the largest weights; NaN where they are equal.
+    """Return the shape of a generalized Pareto distribution fitted to the largest weights; NaN where equal or few.
 
     The largest min(n / 5, 3 sqrt(n)) of them, by the estimator of Zhang and Stephens (2009) with the weak prior of
     Vehtari et al. (2024), which draws small samples towards one half.
@@ -59,10 +59,12 @@ def pareto_shape(log_weights: np.ndarray) -> float:
     Parameters
     ----------
     log_weights : ndarray (n,)
-        Finite, n at least 25.
+        Finite; of 25 at least there is a shape.
     """
     n = log_weights.size
     num_tail = math.ceil(min(0.2 * n, 3.0 * math.sqrt(n)))
+    if n <= num_tail:
+        return math.nan
     ordered = np.sort(log_weights) - log_weights.max()
     excesses = np.exp(ordered[-num_tail:]) - math.exp(ordered[-num_tail - 1])
     # Many draws at one place have equal weights: only what lies above the threshold is the tail.

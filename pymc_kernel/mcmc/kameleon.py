@@ -1,7 +1,7 @@
 """Kernel adaptive Metropolis-Hastings (MCMC Kameleon) on arrays.
 
 Strathmann 2018, chapter 3 (Sejdinovic et al. 2014): the proposal at x is N(x, gamma^2 I + nu^2 M H M') with
-M = 2 [grad k(x, X_1), ..., grad k(x, X_n)] over a subsample X of the chain's history and H the centring
+M = 2 [grad k(x, X_1), ..., grad k(x, X_n)] over a subsample X of the chain's history and H the centering
 matrix. The covariance is another one at every x, so the full Metropolis-Hastings ratio is needed.
 
 Three departures from the text, none of which touches exactness:
@@ -67,7 +67,7 @@ class Config:
     kernel : Kernel
         Any differentiable one. ``length_scale="median"`` is found anew at each refresh, in the coordinates
         in which the kernel acts (whitened ones if ``whiten``).
-    subsample_size : int
+    num_basis : int
         n, the number of points of the history that shape the proposal. A draw costs O(n d^2).
     isotropic_share : float
         Share of the isotropic part in the proposal's mean variance, in (0, 1): with s the scale,
@@ -86,7 +86,7 @@ class Config:
         see ``noise``.
     whiten : bool or str
         Whether the kernel acts in coordinates in which the history has unit covariance; ``"local"`` for ones in which
-        its neighbourhoods have it, on the average, see ``local_metric``.
+        its neighborhoods have it, on the average, see ``local_metric``.
     noisy : bool, optional
         Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the
         scale is learned, and the scale keeps a floor. None finds out, by one evaluation after 0, 1, 10, 100, ... draws.
@@ -96,7 +96,7 @@ class Config:
 
     learns_covariance: ClassVar[bool] = True
     kernel: Kernel = field(default_factory=lambda: Gaussian("median"))
-    subsample_size: int = 1000
+    num_basis: int = 1000
     isotropic_share: float = 0.5
     gamma: float | None = None
     scale: float | None = None
@@ -116,8 +116,8 @@ class Config:
                 f"{type(self.kernel).__name__} has no gradient at zero distance; use Gaussian, RationalQuadratic, "
                 "InverseMultiquadric, Matern32 or Matern52."
             )
-        if not (isinstance(self.subsample_size, int | np.integer) and self.subsample_size >= 2):
-            raise ValueError(f"subsample_size must be a whole number >= 2, got {self.subsample_size!r}.")
+        if not (isinstance(self.num_basis, int | np.integer) and self.num_basis >= 2):
+            raise ValueError(f"num_basis must be a whole number >= 2, got {self.num_basis!r}.")
         if not is_number(self.isotropic_share, 0.0, 1.0):
             raise ValueError(f"isotropic_share must lie between 0 and 1, got {self.isotropic_share!r}.")
         if self.gamma is not None and not is_number(self.gamma, 0.0, math.inf):
@@ -156,7 +156,7 @@ class State(NamedTuple):
     walk: walk.State  # the global random walk: the moves before the first fit, and the source of whitening
     fit: Fit | None
     whitened: np.ndarray  # (d,), z of the position under ``fit``
-    local: np.ndarray  # (d, d), normalised M H M' at the position
+    local: np.ndarray  # (d, d), normalized M H M' at the position
     history: History
     log_scale: float
     iteration: int  # of the adaptation
@@ -183,7 +183,7 @@ def init(position, log_density: float, config: Config) -> State:
         config.kernel.inverse_length_scale(d)
     first = walk.init(position, log_density, walk.Config(covariance=config.covariance, scale=config.scale, noisy=False))
     known = noise_of.unmeasured(config.noisy, config.learn_scale)
-    history = empty_history(_HISTORY_PER_POINT * config.subsample_size, d)
+    history = empty_history(_HISTORY_PER_POINT * config.num_basis, d)
     nothing = np.zeros((d, d))
     return State(position, log_density, first, None, np.zeros(d), nothing, history, first.log_scale, 0, 0, known, 0)
 
@@ -292,8 +292,8 @@ def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
     learned before stays.
     """
     candidates = recent(state.history, _RECENT_FRACTION)
-    if candidates.shape[0] > config.subsample_size:
-        candidates = candidates[rng.choice(candidates.shape[0], size=config.subsample_size, replace=False)]
+    if candidates.shape[0] > config.num_basis:
+        candidates = candidates[rng.choice(candidates.shape[0], size=config.num_basis, replace=False)]
     if np.unique(candidates, axis=0).shape[0] < 2 * candidates.shape[1] + 3:
         return state
     try:

@@ -1,4 +1,4 @@
-"""Gradient-free Hamiltonian Monte Carlo along a surrogate that is learnt while the chain tunes.
+"""Gradient-free Hamiltonian Monte Carlo along a surrogate that is learned while the chain tunes.
 
 Kernel HMC (Strathmann et al. 2015; Strathmann 2018, chapter 4) learns a gradient from the past of the chain, runs
 leapfrog trajectories along it, and accepts with the true, or estimated and kept, log density. Departures:
@@ -11,7 +11,7 @@ leapfrog trajectories along it, and accepts with the true, or estimated and kept
   it too, lest the chain should later stick where the surrogate is too low.
 - A share of the moves are random-walk moves (adaptive Metropolis, and differences of visited points), so that a
   bad surrogate costs efficiency and neither correctness nor irreducibility.
-- Until the log density has stopped rising nothing is learnt about the posterior: the way to it has a walk of its own,
+- Until the log density has stopped rising nothing is learned about the posterior: the way to it has a walk of its own,
   see ``burn_in``, and is forgotten.
 - Each kind of move is measured while tuning, and the shares follow from that. After tuning all is frozen.
 - Whether the surrogate covers the density is judged from the draws after tuning, see ``coverage``.
@@ -71,7 +71,7 @@ class Config:
 
     Parameters
     ----------
-    estimator
+    surrogate
         One of ``pymc_kernel.scores``: ``Values``, or a score-matching estimator (``Lite``, ``Finite``, ``Nystrom``).
     exploring_share : float
         Share of random-walk moves in (0, 1]; with a useless surrogate it becomes 1 by itself.
@@ -87,7 +87,7 @@ class Config:
     """
 
     learns_covariance: ClassVar[bool] = True
-    estimator: object = field(default_factory=Values)
+    surrogate: object = field(default_factory=Values)
     exploring_share: float = 0.1
     max_steps: int = 60
     target_accept: float | str = "auto"
@@ -97,7 +97,7 @@ class Config:
     def __post_init__(self):
         if self.covariance is not None:
             object.__setattr__(self, "covariance", walk.checked_covariance(self.covariance))
-        check_surrogate_moves(self.estimator, self.exploring_share, self.max_steps)
+        check_surrogate_moves(self.surrogate, self.exploring_share, self.max_steps)
         noise.check_target(self.target_accept)
 
 
@@ -162,7 +162,7 @@ def init(position, log_density: float, config: Config) -> State:
 
 
 def relocate(state: State, position, log_density: float) -> State:
-    """Return the state moved to ``position`` with its log density, all that was learnt kept."""
+    """Return the state moved to ``position`` with its log density, all that was learned kept."""
     position, log_density = checked_start(position, log_density, state.position.size)
     excesses = None if state.excesses is None else empty_history(_NUM_EXCESSES, 1)
     return state._replace(position=position, log_density=log_density, excesses=excesses)
@@ -176,7 +176,7 @@ def step(
 ) -> tuple[State, Info]:
     """Return the next state and what happened; at most one evaluation of ``log_density``, or two to measure noise.
 
-    With everything learnt held fixed, each kind of move leaves the target invariant, and so does their mixture:
+    With everything learned held fixed, each kind of move leaves the target invariant, and so does their mixture:
     the walk and the difference are symmetric, a trajectory is reversible and preserves volume, a chain of
     trajectories is reversible with respect to the surrogate.
     """
@@ -236,7 +236,7 @@ def coverage(state: State) -> Coverage | None:
 
 
 def refit_is_due(num_dims: int, iteration: int, num_tune: int) -> bool:
-    """Return whether a surrogate is to be learnt after draw ``iteration``, from 0, of a tuning phase.
+    """Return whether a surrogate is to be learned after draw ``iteration``, from 0, of a tuning phase.
 
     The first after 100 + 10 d draws (or three tenths of tuning), then whenever the chain is 15 % longer, so that
     the known region grows quickly; the last after nine tenths.
@@ -254,9 +254,9 @@ def refit_is_due(num_dims: int, iteration: int, num_tune: int) -> bool:
 
 
 def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, num_tune: int) -> State:
-    """Return the state after the last draw has been learnt from; with a new surrogate where one is due.
+    """Return the state after the last draw has been learned from; with a new surrogate where one is due.
 
-    After ``num_tune`` draws nothing is learnt any more.
+    After ``num_tune`` draws nothing is learned any more.
     """
     if state.iteration >= num_tune:
         return state
@@ -359,7 +359,7 @@ def with_fit(state: State, fit: Fit, config: Config, places: np.ndarray | None =
     survey = np.empty((0, state.position.size)) if places is None else places
     # A chain that is still on its way, while others that it learns with have arrived, keeps its walk.
     shape = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
-    choice = moves.with_surrogate(state.choice, config.estimator.learns_from, config.exploring_share, len(survey) > 0)
+    choice = moves.with_surrogate(state.choice, config.surrogate.learns_from, config.exploring_share, len(survey) > 0)
     return state._replace(fit=fit, choice=choice, num_fits=state.num_fits + 1, survey=survey, walk=shape)
 
 
@@ -372,5 +372,5 @@ def finish(state: State, config: Config) -> State:
     if state.fit is None and not state.choice.shares[DIFFERENCE.place]:
         return state  # too short for differences even
     in_bulk = len(burn_in.bulk(state.visited, state.levels)) >= _LEAST_IN_BULK * state.visited.count
-    learns_from, share = config.estimator.learns_from, config.exploring_share
+    learns_from, share = config.surrogate.learns_from, config.exploring_share
     return state._replace(choice=moves.after_tuning(state.choice, learns_from, share, state.fit is not None, in_bulk))

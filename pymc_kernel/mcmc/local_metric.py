@@ -1,7 +1,7 @@
-"""The shape of the neighbourhoods of a sample, averaged: coordinates for proposals that are to be local.
+"""The shape of the neighborhoods of a sample, averaged: coordinates for proposals that are to be local.
 
 The covariance of a curved or many-moded sample says how far its parts are from one another, and a walk that is
-isotropic after whitening by it is far too wide across a thin, bent ridge. The covariance of nearest neighbours around
+isotropic after whitening by it is far too wide across a thin, bent ridge. The covariance of nearest neighbors around
 their own mean, averaged over the sample, is that of the ridge. For a normal sample both are the same but for a factor,
 which is taken out. Imports NumPy and SciPy only.
 """
@@ -14,22 +14,22 @@ from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["local_factor"]
 
-_SHARE = 0.03  # of the points are the neighbours of one
-_ROUNDS = 6
-_ROWS = 256
+_SHARE = 0.03  # of the points are the neighbors of one
+_ROUNDS = 6  # of neighbors in the metric of the last round; the metric has settled by then
+_ROWS = 256  # of the matrix of distances at a time: 256 x 1,000 numbers fit a cache
 
 
 @one_blas_thread
 def local_factor(points: np.ndarray, factor: np.ndarray) -> np.ndarray:
-    """Return the lower factor (d, d) of the mean covariance of neighbourhoods, A, scaled to trace(A^-1 F F') = d.
+    """Return the lower factor (d, d) of the mean covariance of neighborhoods, A, scaled to trace(A^-1 F F') = d.
 
-    Neighbours are the nearest 3 % (2 d at least), six times over in the coordinates found last, the first time in those
+    Neighbors are the nearest 3 % (2 d at least), six times over in the coordinates found last, the first time in those
     of ``factor``. O(n^2 d) time; 256 n numbers of memory.
 
     Parameters
     ----------
     points
-        (n, d); each place counts once. Of fewer than 4 d + 4 places nothing is learnt.
+        (n, d); each place counts once. Of fewer than 4 d + 4 places nothing is learned.
     factor
         (d, d), F, lower factor of the covariance of the points.
     """
@@ -41,16 +41,16 @@ def local_factor(points: np.ndarray, factor: np.ndarray) -> np.ndarray:
     first = factor
     for _ in range(_ROUNDS):
         z = solve_triangular(factor, points.T, lower=True).T
-        covariance = _neighbourhoods(z - z.mean(axis=0), count)
+        covariance = _neighborhoods(z - z.mean(axis=0), count)
         nearer = definite_cholesky(factor @ covariance @ factor.T)
-        if nearer is None:  # neighbourhoods without width: points on parallel lines
+        if nearer is None:  # neighborhoods without width: points on parallel lines
             break
         factor = nearer
     size = (solve_triangular(factor, first, lower=True) ** 2).sum()
     return factor * np.sqrt(size / d)
 
 
-def _neighbourhoods(z, count):
+def _neighborhoods(z, count):
     """Return the mean (d, d) over the rows of z (n, d) of the covariance of the nearest ``count``."""
     n, d = z.shape
     total, squares = np.zeros((d, d)), (z**2).sum(axis=1)

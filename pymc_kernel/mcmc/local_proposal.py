@@ -130,7 +130,7 @@ def propose(whitened, local, fit, gamma, nu, noise):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def local_at(position, fit):
-    """Return z of a position and the normalised local covariance there."""
+    """Return z of a position and the normalized local covariance there."""
     whitened = np.empty_like(position)
     solve_lower(fit.factor, position - fit.mean, whitened)
     local = _local_covariance(

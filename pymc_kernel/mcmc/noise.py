@@ -40,7 +40,7 @@ _LATE_SHARE = 0.01  # of the draws so far is the interval later on, where adapta
 # Until probes tell, the ceiling of a standard deviation of 1.5 is assumed, with the weight of five of them: a target
 # that is too low for a while costs little, one that is too high lets the scale collapse in the first hundred draws.
 _PRIOR_CEILING, _PRIOR_WEIGHT = 0.29, 5
-_LOWEST_CEILING = 1e-3
+_LOWEST_CEILING = 1e-3  # of an acceptance rate: no walk is planned by less
 _FEWEST_PROBES = 10  # of which anything is said to the user
 _ROUNDING = 1e-9  # differences of a log density, relative to its size, that are no noise
 # A target above this share of the ceiling is reached by short steps alone: on a Gaussian, under noise of a standard

@@ -97,7 +97,7 @@ def check_surrogate_moves(estimator, exploring_share, max_steps) -> None:
     needed = {"values": ["fit"], "draws": ["fit", "system"]}.get(getattr(estimator, "learns_from", None))
     if needed is None or not all(callable(getattr(estimator, name, None)) for name in needed):
         raise TypeError(
-            f"estimator must be Values, Lite, Finite or Nystrom of pymc_kernel.scores, got {type(estimator).__name__}."
+            f"surrogate must be Values, Lite, Finite or Nystrom of pymc_kernel.scores, got {type(estimator).__name__}."
         )
     if not (isinstance(exploring_share, Real) and 0.0 < exploring_share <= 1.0):
         raise ValueError(f"exploring_share must be above 0 and at most 1, got {exploring_share!r}.")
@@ -169,7 +169,7 @@ def refined_shape(shape, learned: Learned) -> tuple[np.ndarray, np.ndarray]:
         return shape
     # With P = -quadratic and J the reversal of rows, J P J = L L', so that P^-1 = F F' for the lower F = J L^-T J.
     factor = np.ascontiguousarray(np.linalg.inv(inverse).T[::-1, ::-1])
-    return expansion.centre + factor @ (factor.T @ expansion.linear), factor
+    return expansion.center + factor @ (factor.T @ expansion.linear), factor
 
 
 @one_blas_thread
@@ -204,7 +204,7 @@ def tuned(
 
 @one_blas_thread
 def refit(rng: np.random.Generator, states: Sequence, config) -> Fit | None:
-    """Return a surrogate learnt from what the chains have evaluated and visited, or None where that fails.
+    """Return a surrogate learned from what the chains have evaluated and visited, or None where that fails.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> Fit | None:
     draws, shape = bulk_of(states), _recent_shape(states)
     rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
     evaluations = Evaluations(draws, rows[:, :-1], rows[:, -1], config.noisy)
-    learned = learn(rng, config.estimator, evaluations, shape, previous and previous.learned, search)
+    learned = learn(rng, config.surrogate, evaluations, shape, previous and previous.learned, search)
     if learned is None:
         return None
     return tuned(rng, learned, refined_shape(shape, learned), draws, config.max_steps)._replace(shape=shape)

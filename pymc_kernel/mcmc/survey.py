@@ -17,9 +17,10 @@ from pymc_kernel.scores.expansion import scaled_expansion
 
 __all__ = ["survey"]
 
+# Of the trajectories that look for places: somewhat and much wider than the posterior.
 _INVERSE_TEMPERATURES = (0.5, 0.25)
-_NUM_CANDIDATES = 150
-_CHAIN_LENGTH = 8
+_NUM_CANDIDATES = 150  # places of which those least certain are evaluated; each costs trajectories on the surrogate
+_CHAIN_LENGTH = 8  # trajectories that lead to a candidate
 _WORTHWHILE = 1e-3  # variance of the log density that is not worth an evaluation
 
 

@@ -9,8 +9,9 @@ from pymc_kernel.scores.expansion import Expansion, rows_value_and_score, value_
 
 __all__ = ["choose_num_steps", "choose_step_size", "leapfrog", "surrogate_chain"]
 
+# Of the step size, drawn anew for each trajectory: small steps get out of where large ones fail.
 _FACTORS = np.array([1.0, 1.0, 0.5, 0.25])
-_TRIAL_STEPS = 10
+_TRIAL_STEPS = 10  # of a trial: the energy error of a stable step is the same after any number of them
 _ENERGY_ACCEPT = 0.9  # wanted mean of min(1, exp(-energy error)) of the trials
 _GOOD_ENOUGH = 0.9  # of the largest expected squared jump
 _LOST = -20.0  # energy gain from which on a trajectory is not followed: it would be accepted once in e^20 times
@@ -41,7 +42,7 @@ def surrogate_chain(position, momenta, uniforms, lengths, step_sizes, expansion)
     Notes
     -----
     The potential is minus the surrogate. Unit mass; O(m d) for each step. One loop, not a function for a trajectory:
-    the compiler would optimise the surrogate's formula again for every function that it is called through.
+    the compiler would optimize the surrogate's formula again for every function that it is called through.
     """
     d = position.shape[0]
     here, slope_here = position.copy(), np.empty(d)
@@ -100,11 +101,11 @@ def _trial_accept(starts, momenta, step_size, num_steps, expansion):
     return np.where(np.isnan(gains), 0.0, np.exp(np.minimum(gains, 0.0))).mean()
 
 
-def _jumps(starts, momenta, step_size, max_steps, expansion, centre, spread, spread_of_square):
-    """Return the squared jumps, times surrogate acceptance, of all q_i and (q_i - centre_i)^2, (max_steps, 2 d)."""
+def _jumps(starts, momenta, step_size, max_steps, expansion, center, spread, spread_of_square):
+    """Return the squared jumps, times surrogate acceptance, of all q_i and (q_i - center_i)^2, (max_steps, 2 d)."""
     n, d = starts.shape
     out = np.zeros((max_steps, 2 * d))
-    squares = (starts - centre) ** 2
+    squares = (starts - center) ** 2
     alive = np.ones(n, dtype=bool)
     for step, (q, gains) in enumerate(_energy_gains(starts, momenta, step_size, max_steps, expansion)):
         alive &= gains > _LOST
@@ -112,7 +113,7 @@ def _jumps(starts, momenta, step_size, max_steps, expansion, centre, spread, spr
             break
         accept = np.exp(np.minimum(gains[alive], 0.0)) / n
         out[step, :d] = accept @ (q[alive] - starts[alive]) ** 2 / spread
-        out[step, d:] = accept @ ((q[alive] - centre) ** 2 - squares[alive]) ** 2 / spread_of_square
+        out[step, d:] = accept @ ((q[alive] - center) ** 2 - squares[alive]) ** 2 / spread_of_square
     return out
 
 
@@ -155,11 +156,11 @@ def choose_num_steps(
     Squared jumps of every coordinate and of its square are taken relative to their variances over ``starts``,
     and the smallest counts: the sum would be content with the directions that mix anyway.
     """
-    centre = starts.mean(axis=0)
-    square = (starts - centre) ** 2
+    center = starts.mean(axis=0)
+    square = (starts - center) ** 2
     tiny = 1e-12
     jumps = _jumps(
-        starts, momenta, step_size, max_steps, expansion, centre, square.mean(axis=0) + tiny, square.var(axis=0) + tiny
+        starts, momenta, step_size, max_steps, expansion, center, square.mean(axis=0) + tiny, square.var(axis=0) + tiny
     )
     # A move takes between half of L and L steps.
     total = np.vstack([np.zeros(jumps.shape[1]), np.cumsum(jumps, axis=0)])

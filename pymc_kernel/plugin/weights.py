@@ -1,17 +1,13 @@
-"""What ArviZ says of weights."""
+"""What is said of weights to a user."""
 
 import numpy as np
-from arviz_stats.base import array_stats
 
-__all__ = ["pareto_shape"]
+from pymc_kernel.mcmc.coverage import pareto_shape
+
+__all__ = ["reported_shape"]
 
 
-def pareto_shape(log_weights: np.ndarray) -> float:
-    """Return the shape of the tail of the weights by ArviZ; infinity where there are too few to tell."""
-    finite = log_weights[log_weights > -np.inf]
-    try:
-        # ArviZ takes log likelihoods that are left out, the negative of log weights.
-        shape = float(array_stats.psislw(finite.max() - finite)[1])
-    except ValueError:
-        return np.inf
+def reported_shape(log_weights: np.ndarray) -> float:
+    """Return the shape of the tail of the weights (n,); infinity where there are too few to tell."""
+    shape = pareto_shape(log_weights[log_weights > -np.inf])
     return np.inf if np.isnan(shape) else shape

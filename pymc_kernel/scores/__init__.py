@@ -1,4 +1,4 @@
-"""Surrogates of a log density, learnt from draws (score matching) or from log-density values.
+"""Surrogates of a log density, learned from draws (score matching) or from log-density values.
 
 Every estimator is a frozen set of settings with ``fit(...)``, which returns a :class:`KernelExpansion`:
 ``log_density``, ``score``, ``hessian_diag``, ``laplacian`` and ``objective`` on arrays of points.

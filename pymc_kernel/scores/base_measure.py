@@ -8,15 +8,15 @@ __all__ = ["BaseMeasure", "base_measure", "ridge_of"]
 
 
 class BaseMeasure(NamedTuple):
-    """log q0(x) = g . z + z' Q z / 2 with z = x - centre, up to a constant."""
+    """log q0(x) = g . z + z' Q z / 2 with z = x - center, up to a constant."""
 
-    centre: np.ndarray  # (d,)
+    center: np.ndarray  # (d,)
     linear: np.ndarray  # (d,)
     quadratic: np.ndarray  # (d, d)
 
     def score(self, x: np.ndarray) -> np.ndarray:
         """Return the gradient of log q0 at each row of ``x`` (n, d), shape (n, d)."""
-        return self.linear + (x - self.centre) @ self.quadratic
+        return self.linear + (x - self.center) @ self.quadratic
 
 
 def base_measure(name: str, x: np.ndarray, weights: np.ndarray) -> BaseMeasure:

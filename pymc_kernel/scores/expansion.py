@@ -1,7 +1,7 @@
 """What every surrogate of this package becomes once it is fitted: a kernel expansion plus a quadratic.
 
     f(x) = sum_j a_j phi(s_j) + sum_j phi'(s_j) v_j . (u - U_j) + g . z + z' Q z / 2,
-    z = x - centre,  u = T z,  s_j = |u - U_j|^2        (radial)
+    z = x - center,  u = T z,  s_j = |u - U_j|^2        (radial)
     f(x) = sum_j a_j cos(u_j + p_j) + g . z + z' Q z / 2,  u = T z      (cosine)
 
 One form for all means one compiled trajectory for all. Imports NumPy, Numba and the lower floors only.
@@ -50,7 +50,7 @@ def within_range(method):
             if not all(np.isfinite(part).all() for part in result.expansion):
                 raise ValueError(
                     f"numbers too large for floating point come up in {type(self).__name__}: rescale x, or take a "
-                    "length_scale nearer to the distances of its points, or another regularisation."
+                    "length_scale nearer to the distances of its points, or another regularization."
                 )
         elif np.isnan(result).any():
             raise ValueError(
@@ -81,7 +81,7 @@ class Expansion(NamedTuple):
     family: int
     shape_a: float
     shape_b: float
-    centre: np.ndarray  # (d,)
+    center: np.ndarray  # (d,)
     transform: np.ndarray  # (p, d), T; for cosines the frequencies (m, d)
     points_t: np.ndarray  # (p, m), U; for cosines (0, 0)
     coefficients: np.ndarray  # (m,), a
@@ -92,24 +92,24 @@ class Expansion(NamedTuple):
 
 
 def radial_expansion(
-    kernel, points, coefficients, *, transform=None, centre=None, directions=None, linear=None, quadratic=None
+    kernel, points, coefficients, *, transform=None, center=None, directions=None, linear=None, quadratic=None
 ) -> Expansion:
     """Return the expansion sum_j a_j k(x, X_j) + ... of a radial kernel.
 
     Parameters
     ----------
     kernel : RadialKernel
-        With a numeric length scale, in the coordinates T0 (x - centre) if a ``transform`` T0 (p, d) is given.
+        With a numeric length scale, in the coordinates T0 (x - center) if a ``transform`` T0 (p, d) is given.
     points : ndarray (m, d)
         X, in the coordinates of x.
     coefficients : ndarray (m,)
     directions : ndarray (m, p), optional
         v in kernel coordinates of unit length scale.
     linear, quadratic : ndarray (d,), (d, d), optional
-        About ``centre``, 0 by default.
+        About ``center``, 0 by default.
     """
     d = points.shape[1]
-    centre = np.zeros(d) if centre is None else np.asarray(centre, dtype=float)
+    center = np.zeros(d) if center is None else np.asarray(center, dtype=float)
     transform = np.eye(d) if transform is None else transform
     transform = kernel.inverse_length_scale(transform.shape[0])[:, None] * transform
     a, b = kernel.shape_parameters
@@ -118,9 +118,9 @@ def radial_expansion(
         kernel.family,
         a,
         b,
-        centre,
+        center,
         np.ascontiguousarray(transform),
-        np.ascontiguousarray(transform @ (points - centre).T),
+        np.ascontiguousarray(transform @ (points - center).T),
         np.ascontiguousarray(coefficients, dtype=float),
         np.empty((transform.shape[0], 0)) if directions is None else np.ascontiguousarray(directions.T),
         np.empty(0),
@@ -129,15 +129,15 @@ def radial_expansion(
     )
 
 
-def cosine_expansion(frequencies, phases, coefficients, *, linear=None, quadratic=None, centre=None) -> Expansion:
-    """Return sum_j a_j cos(w_j . (x - centre) + p_j) plus a quadratic; ``frequencies`` are (m, d)."""
+def cosine_expansion(frequencies, phases, coefficients, *, linear=None, quadratic=None, center=None) -> Expansion:
+    """Return sum_j a_j cos(w_j . (x - center) + p_j) plus a quadratic; ``frequencies`` are (m, d)."""
     d = frequencies.shape[1]
     return Expansion(
         _COSINE,
         0,
         1.0,
         1.0,
-        np.zeros(d) if centre is None else np.asarray(centre, dtype=float),
+        np.zeros(d) if center is None else np.asarray(center, dtype=float),
         np.ascontiguousarray(frequencies),
         np.empty((0, 0)),
         np.ascontiguousarray(coefficients, dtype=float),
@@ -150,13 +150,13 @@ def cosine_expansion(frequencies, phases, coefficients, *, linear=None, quadrati
 
 def change_variables(expansion: Expansion, factor: np.ndarray, mean: np.ndarray) -> Expansion:
     """Return the expansion as a function of q, where x = mean + factor q; its score is factor' times the old."""
-    shift = mean - expansion.centre
+    shift = mean - expansion.center
     if expansion.kind == _COSINE:
         moved = expansion._replace(phases=expansion.phases + expansion.transform @ shift)
     else:
         moved = expansion._replace(points_t=expansion.points_t - (expansion.transform @ shift)[:, None])
     return moved._replace(
-        centre=np.zeros(factor.shape[1]),
+        center=np.zeros(factor.shape[1]),
         transform=np.ascontiguousarray(expansion.transform @ factor),
         linear=factor.T @ (expansion.linear + expansion.quadratic @ shift),
         quadratic=np.ascontiguousarray(factor.T @ expansion.quadratic @ factor),
@@ -192,7 +192,7 @@ def value_and_score(x, e, score):
     m = e.coefficients.shape[0]
     z = np.empty(d)
     for i in range(d):
-        z[i] = x[i] - e.centre[i]
+        z[i] = x[i] - e.center[i]
     value = 0.0
     for i in range(d):
         score[i] = e.linear[i]
@@ -273,7 +273,7 @@ def _rows_hessian_diag(x, e, back_t, start, stop, out):
     along = np.zeros(m)
     for row in range(start, stop):
         for i in range(d):
-            z[i] = x[row, i] - e.centre[i]
+            z[i] = x[row, i] - e.center[i]
         _matrix_vector(e.transform, z, u)
         for i in range(d):
             out[row, i] = e.quadratic[i, i]
@@ -325,7 +325,7 @@ class KernelExpansion:
     @property
     def num_dims(self) -> int:
         """The dimension d of the points."""
-        return self.expansion.centre.size
+        return self.expansion.center.size
 
     @within_range
     def log_density(self, x) -> np.ndarray:
@@ -367,7 +367,7 @@ class KernelExpansion:
         x : array_like (n, d)
             Draws of the target, other ones than the fit has seen where the number is to judge it.
         weights : array_like (n,), optional
-            Non-negative; they are normalised.
+            Non-negative; they are normalized.
         """
         x = self._points(x)
         loss = self.laplacian(x) + 0.5 * (self.score(x) ** 2).sum(axis=1)

@@ -14,7 +14,7 @@ from pymc_kernel.linalg import cholesky_update_upper, jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import BaseMeasure, base_measure
 from pymc_kernel.scores.expansion import KernelExpansion, cosine_expansion, within_range
-from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularised_solve, resolved_kernel
+from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularized_solve, resolved_kernel
 
 __all__ = ["Finite", "OnlineFinite"]
 
@@ -32,7 +32,7 @@ class Finite:
     kernel : RadialKernel
         One with a spectral density; "median" is resolved on the points.
     num_features : int
-    regularisation : float
+    regularization : float
         Its strength, above 0.
     base : {"gaussian", "uniform"}
         The base measure q0.
@@ -45,14 +45,14 @@ class Finite:
     learns_from: ClassVar[str] = "draws"
     kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
     num_features: int = 300
-    regularisation: float = 1e-3
+    regularization: float = 1e-3
     base: str = "gaussian"
 
     def __post_init__(self):
         checked_kernel(self.kernel, 0)
         if not (isinstance(self.num_features, int | np.integer) and self.num_features >= 1):
             raise ValueError(f"num_features must be a whole number >= 1, got {self.num_features!r}.")
-        check_strength(self.regularisation)
+        check_strength(self.regularization)
 
     @within_range
     @one_blas_thread
@@ -64,7 +64,7 @@ class Finite:
         x, weights = checked_sample(x, weights)
         estimator, basis = self.prepare(x, basis, rng)
         curvature, slope, base = estimator.system(x, weights, basis)
-        theta = regularised_solve(curvature, slope, None, self.regularisation)
+        theta = regularized_solve(curvature, slope, None, self.regularization)
         return estimator.assemble(theta, basis, base)
 
     def prepare(self, x, basis=None, rng=None):
@@ -104,9 +104,9 @@ class Finite:
         return KernelExpansion(
             cosine_expansion(
                 frequencies,
-                phases + frequencies @ base.centre,
+                phases + frequencies @ base.center,
                 scale * theta,
-                centre=base.centre,
+                center=base.center,
                 linear=base.linear,
                 quadratic=base.quadratic,
             )
@@ -123,10 +123,10 @@ class Finite:
         with np.errstate(over="ignore", invalid="ignore"):
             curvature, slope, base = estimator.system(x, weights, basis)
             total = float(len(x) if given is None else np.sum(given, dtype=float))
-            matrix = total * (curvature + self.regularisation * np.eye(len(slope)))
+            matrix = total * (curvature + self.regularization * np.eye(len(slope)))
         if not (np.isfinite(matrix).all() and np.isfinite(total * slope).all()):
             raise ValueError(
-                "numbers too large for floating point come up: rescale x, or take another length_scale, regularisation "
+                "numbers too large for floating point come up: rescale x, or take another length_scale, regularization "
                 "or weights."
             )
         factor = np.ascontiguousarray(jittered_cholesky(matrix).T)
@@ -137,7 +137,7 @@ class OnlineFinite:
     """Finite features with running sums: each new point updates b and the Cholesky factor exactly, O(d m^2).
 
     The sums are W C + W_0 strength I and W b, W the weight so far and W_0 that of the start. So the result is that
-    of the batch with ``regularisation`` strength W_0 / W on all points: its influence fades as points come in.
+    of the batch with ``regularization`` strength W_0 / W on all points: its influence fades as points come in.
     Made by :meth:`Finite.online`.
     """
 

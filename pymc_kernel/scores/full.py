@@ -12,12 +12,12 @@ from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, within_range
-from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularised_solve, resolved_kernel
+from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularized_solve, resolved_kernel
 from pymc_kernel.scores.nystrom import derivative_gram
 
 __all__ = ["FittedFull", "Full"]
 
-_BLOCK = 256
+_BLOCK = 256  # rows at a time, each of d^2 n numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ class Full:
     ----------
     kernel : RadialKernel
         Gaussian, rational quadratic or inverse multiquadric; "median" is resolved on the points.
-    regularisation : float
+    regularization : float
         Its strength, above 0.
     base : {"gaussian", "uniform"}
         The base measure q0.
@@ -113,12 +113,12 @@ class Full:
 
     learns_from: ClassVar[str] = "draws"
     kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
-    regularisation: float = 1e-3
+    regularization: float = 1e-3
     base: str = "gaussian"
 
     def __post_init__(self):
         checked_kernel(self.kernel, 4)
-        check_strength(self.regularisation)
+        check_strength(self.regularization)
 
     @within_range
     @one_blas_thread
@@ -137,17 +137,17 @@ class Full:
             products[b] = -(weights @ laplacian_gradient(kernel, x, x[b]))
         products += ((weights[:, None] * base_score).ravel() @ gram).reshape(n, d)
         matrix = gram.copy()
-        matrix[np.diag_indices_from(matrix)] += np.repeat(self.regularisation / weights, d)
-        beta = regularised_solve(matrix, products.ravel() / self.regularisation).reshape(n, d)
+        matrix[np.diag_indices_from(matrix)] += np.repeat(self.regularization / weights, d)
+        beta = regularized_solve(matrix, products.ravel() / self.regularization).reshape(n, d)
         # d k(X_a, x) / d X_a,i = -2 phi' (x - X_a)_i / l_i^2.
-        directions = beta - weights[:, None] * base_score / self.regularisation
+        directions = beta - weights[:, None] * base_score / self.regularization
         expansion = radial_expansion(
             kernel,
             x,
             np.zeros(n),
             directions=-2.0 * directions * kernel.inverse_length_scale(d),
-            centre=base.centre,
+            center=base.center,
             linear=base.linear,
             quadratic=base.quadratic,
         )
-        return FittedFull(expansion, kernel, x, -weights / self.regularisation)
+        return FittedFull(expansion, kernel, x, -weights / self.regularization)

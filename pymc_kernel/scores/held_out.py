@@ -14,7 +14,7 @@ from pymc_kernel.scores.values import Values
 
 __all__ = ["HeldOutScores", "chain_folds", "held_out_scores"]
 
-_NUM_FOLDS = 4
+_NUM_FOLDS = 4  # a quarter held out; the fits are four
 _BLOCKS = 5  # of each chain and fold: neighbors in a chain are alike, and shall be in one fold
 _QUANTILE = 0.95  # of the errors of the log density: that of a single draw far out may be huge, and means nothing
 _LARGEST_WEIGHT = 4.0  # times the median one: a single draw that q is far too high at shall not outweigh all others
@@ -101,11 +101,11 @@ def held_out_scores(points, values, folds, estimator: Values | None = None, *, n
     scores, others, errors = np.empty_like(places), np.empty_like(places), np.empty(len(places))
     fits = {}
     for k in np.unique(fold):
-        seen = fold != k
-        fits[k] = estimator.fit(places[seen], known[seen], rng, noisy=noisy)
-        scores[~seen] = fits[k].score(places[~seen])
-        errors[~seen] = fits[k].log_density(places[~seen]) - known[~seen]
-        errors[~seen] -= np.median(errors[~seen])  # the constant of a surrogate means nothing
+        is_training = fold != k
+        fits[k] = estimator.fit(places[is_training], known[is_training], rng, noisy=noisy)
+        scores[~is_training] = fits[k].score(places[~is_training])
+        errors[~is_training] = fits[k].log_density(places[~is_training]) - known[~is_training]
+        errors[~is_training] -= np.median(errors[~is_training])  # the constant of a surrogate means nothing
     names = list(fits)
     for k, other in zip(names, [*names[1:], *names[:1]], strict=True):
         others[fold == k] = fits[other].score(places[fold == k])

@@ -21,7 +21,7 @@ from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import KernelExpansion, checked_weights, radial_expansion, within_range
 
-__all__ = ["Lite", "check_strength", "checked_kernel", "checked_sample", "regularised_solve", "resolved_kernel"]
+__all__ = ["Lite", "check_strength", "checked_kernel", "checked_sample", "regularized_solve", "resolved_kernel"]
 
 
 def checked_sample(x, weights) -> tuple[np.ndarray, np.ndarray]:
@@ -31,10 +31,10 @@ def checked_sample(x, weights) -> tuple[np.ndarray, np.ndarray]:
     return x, checked_weights(weights, len(x))
 
 
-def check_strength(regularisation) -> None:
-    """Raise where the strength of a regularisation is not a positive number."""
-    if not (isinstance(regularisation, Real) and 0.0 < regularisation < math.inf):
-        raise ValueError(f"regularisation must be a positive number, got {regularisation!r}.")
+def check_strength(regularization) -> None:
+    """Raise where the strength of a regularization is not a positive number."""
+    if not (isinstance(regularization, Real) and 0.0 < regularization < math.inf):
+        raise ValueError(f"regularization must be a positive number, got {regularization!r}.")
 
 
 def checked_kernel(kernel, smoothness: int) -> None:
@@ -54,7 +54,7 @@ def resolved_kernel(kernel: RadialKernel, x: np.ndarray, rng: np.random.Generato
     return kernel.resolve(np.unique(x, axis=0), rng) if isinstance(kernel.length_scale, str) else kernel
 
 
-def regularised_solve(
+def regularized_solve(
     curvature: np.ndarray, slope: np.ndarray, penalty: np.ndarray | None = None, strength: float = 0.0
 ) -> np.ndarray:
     """Return (C + strength R)^-1 b, R the ``penalty`` or the identity.
@@ -67,7 +67,7 @@ def regularised_solve(
     except np.linalg.LinAlgError:
         raise ValueError(
             "the score-matching system is singular or too large for floating point: rescale x, or raise the "
-            "regularisation."
+            "regularization."
         ) from None
     return cho_solve((factor, True), slope, check_finite=False)
 
@@ -104,13 +104,13 @@ class Lite:
     ----------
     kernel : RadialKernel
         At least twice differentiable at zero distance; "median" is resolved on the points.
-    regularisation : float
+    regularization : float
         Its strength, above 0.
     penalty : {"l2", "rkhs"}
         R is the identity, or the Gram matrix of the basis.
     base : {"gaussian", "uniform"}
         The base measure q0.
-    max_points : int
+    num_basis : int
         A random subset of the points makes the basis where there are more.
 
     Notes
@@ -120,14 +120,14 @@ class Lite:
 
     learns_from: ClassVar[str] = "draws"
     kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
-    regularisation: float = 1e-3
+    regularization: float = 1e-3
     penalty: str = "l2"
     base: str = "gaussian"
-    max_points: int = 1000
+    num_basis: int = 1000
 
     def __post_init__(self):
         checked_kernel(self.kernel, 2)
-        check_strength(self.regularisation)
+        check_strength(self.regularization)
         if self.penalty not in ("l2", "rkhs"):
             raise ValueError(f'penalty must be "l2" or "rkhs", got {self.penalty!r}.')
 
@@ -140,16 +140,16 @@ class Lite:
         ----------
         x : array_like (n, d)
         weights : array_like (n,), optional
-            Non-negative; normalised.
+            Non-negative; normalized.
         basis : array_like (m, d), optional
-            Y; the points themselves (a random ``max_points`` of them) by default.
+            Y; the points themselves (a random ``num_basis`` of them) by default.
         rng : numpy.random.Generator, optional
             Draws subsets.
         """
         x, weights = checked_sample(x, weights)
         estimator, basis = self.prepare(x, basis, rng)
         curvature, slope, base = estimator.system(x, weights, basis)
-        coefficients = regularised_solve(curvature, slope, estimator.penalty_matrix(basis), self.regularisation)
+        coefficients = regularized_solve(curvature, slope, estimator.penalty_matrix(basis), self.regularization)
         return estimator.assemble(coefficients, basis, base)
 
     def prepare(self, x, basis=None, rng=None):
@@ -157,12 +157,12 @@ class Lite:
         rng = np.random.default_rng(0) if rng is None else rng
         estimator = replace(self, kernel=resolved_kernel(self.kernel, x, rng))
         if basis is None:
-            basis = x if len(x) <= self.max_points else x[rng.choice(len(x), self.max_points, replace=False)]
+            basis = x if len(x) <= self.num_basis else x[rng.choice(len(x), self.num_basis, replace=False)]
         return estimator, as_points(basis, "basis")
 
     def limited(self, size: int):
         """Return the estimator with about ``size`` coefficients at most."""
-        return replace(self, max_points=min(self.max_points, size))
+        return replace(self, num_basis=min(self.num_basis, size))
 
     def penalty_matrix(self, basis):
         """Return R, or None for the identity."""
@@ -177,8 +177,8 @@ class Lite:
         d = x.shape[1]
         base = base_measure(self.base, x, weights) if base is None else base
         inverse_square = self.kernel.inverse_length_scale(d) ** 2
-        centre = basis.mean(axis=0)
-        u, u_basis = (x - centre) * inverse_square, (basis - centre) * inverse_square
+        center = basis.mean(axis=0)
+        u, u_basis = (x - center) * inverse_square, (basis - center) * inverse_square
         base_score = base.score(x)
         first, terms = np.empty((len(x), len(basis))), base_score @ u_basis.T
         np.subtract((base_score * u).sum(axis=1)[:, None], terms, out=terms)
@@ -209,7 +209,7 @@ class Lite:
                 self.kernel,
                 basis,
                 coefficients,
-                centre=base.centre,
+                center=base.center,
                 linear=base.linear,
                 quadratic=base.quadratic,
             )

@@ -12,7 +12,7 @@ from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, within_range
-from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularised_solve, resolved_kernel
+from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularized_solve, resolved_kernel
 
 __all__ = ["Nystrom"]
 
@@ -56,7 +56,7 @@ def _fill_block(x, basis, basis_t, inverse_length, family, a, b, base_score, gra
 class Nystrom:
     """Kernel exponential family in the span of the md functions d k(., Y_j) / d y_i, fitted by score matching.
 
-    The minimiser over that span of the loss of the full estimator, strength times the squared RKHS norm over two
+    The minimizer over that span of the loss of the full estimator, strength times the squared RKHS norm over two
     included (Sutherland et al. 2018): coefficients (C + strength G)^-1 b with G the Gram matrix of the basis.
 
     Parameters
@@ -65,7 +65,7 @@ class Nystrom:
         Gaussian, rational quadratic or inverse multiquadric; "median" is resolved on the points.
     num_basis : int
         m; the points Y are a random subset of the sample.
-    regularisation : float
+    regularization : float
         Its strength, above 0.
     base : {"gaussian", "uniform"}
         The base measure q0.
@@ -78,14 +78,14 @@ class Nystrom:
     learns_from: ClassVar[str] = "draws"
     kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
     num_basis: int = 100
-    regularisation: float = 1e-3
+    regularization: float = 1e-3
     base: str = "gaussian"
 
     def __post_init__(self):
         checked_kernel(self.kernel, 3)
         if not (isinstance(self.num_basis, int | np.integer) and self.num_basis >= 1):
             raise ValueError(f"num_basis must be a whole number >= 1, got {self.num_basis!r}.")
-        check_strength(self.regularisation)
+        check_strength(self.regularization)
 
     @within_range
     @one_blas_thread
@@ -97,7 +97,7 @@ class Nystrom:
         x, weights = checked_sample(x, weights)
         estimator, basis = self.prepare(x, basis, rng)
         curvature, slope, base = estimator.system(x, weights, basis)
-        coefficients = regularised_solve(curvature, slope, estimator.penalty_matrix(basis), self.regularisation)
+        coefficients = regularized_solve(curvature, slope, estimator.penalty_matrix(basis), self.regularization)
         return estimator.assemble(coefficients, basis, base)
 
     def prepare(self, x, basis=None, rng=None):
@@ -160,7 +160,7 @@ class Nystrom:
                 basis,
                 np.zeros(m),
                 directions=-2.0 * coefficients.reshape(m, d) * inverse,
-                centre=base.centre,
+                center=base.center,
                 linear=base.linear,
                 quadratic=base.quadratic,
             )

@@ -1,4 +1,4 @@
-"""Length scale and regularisation by cross-validated score-matching loss.
+"""Length scale and regularization by cross-validated score-matching loss.
 
 Imports NumPy, SciPy and the lower floors only.
 """
@@ -17,7 +17,7 @@ from pymc_kernel.scores.lite import checked_sample
 __all__ = ["Validation", "cross_validate"]
 
 _LENGTH_SCALES = (0.5, 1.0, 2.0, 4.0)  # times the median distance
-_REGULARISATIONS = tuple(10.0 ** np.arange(-7, 2))
+_REGULARIZATIONS = tuple(10.0 ** np.arange(-7, 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,18 +27,18 @@ class Validation:
     Attributes
     ----------
     estimator
-        The given one with the best length scale and regularisation.
+        The given one with the best length scale and regularization.
     loss : float
         Its mean loss on points that the fit had not seen, up to a constant of the sample.
-    losses : ndarray (length scales, regularisations)
-    length_scales, regularisations : ndarray
+    losses : ndarray (length scales, regularizations)
+    length_scales, regularizations : ndarray
     """
 
     estimator: object
     loss: float
     losses: np.ndarray
     length_scales: np.ndarray
-    regularisations: np.ndarray
+    regularizations: np.ndarray
 
 
 @one_blas_thread
@@ -48,23 +48,23 @@ def cross_validate(
     weights=None,
     *,
     length_scales=None,
-    regularisations=_REGULARISATIONS,
+    regularizations=_REGULARIZATIONS,
     num_folds: int = 5,
     max_basis: int = 200,
     rng: np.random.Generator | None = None,
 ) -> Validation:
-    """Return the estimator with the length scale and regularisation of the smallest held-out loss.
+    """Return the estimator with the length scale and regularization of the smallest held-out loss.
 
     Parameters
     ----------
     estimator : Lite, Finite or Nystrom
     x : array_like (n, d)
-        In the order of time: the folds are blocks of consecutive rows, because neighbours in a chain are alike and
+        In the order of time: the folds are blocks of consecutive rows, because neighbors in a chain are alike and
         random folds would choose the narrowest kernel.
     weights : array_like (n,), optional
     length_scales : sequence of float, optional
         Candidates; 0.5, 1, 2 and 4 times the median distance by default.
-    regularisations : sequence of float
+    regularizations : sequence of float
     num_folds : int
     max_basis : int
         Basis points (features for ``Finite``) used for the choice; the fit afterwards uses its own number.
@@ -73,7 +73,7 @@ def cross_validate(
     Notes
     -----
     The loss is quadratic in the coefficients, so each fold enters through its C and b alone, made once a length
-    scale; one eigendecomposition a fold then serves all regularisations. O(n m^2 + folds m^3) a length scale.
+    scale; one eigendecomposition a fold then serves all regularizations. O(n m^2 + folds m^3) a length scale.
     """
     if not callable(getattr(estimator, "system", None)):
         raise TypeError(f"estimator must be a Lite, Finite or Nystrom, got {type(estimator).__name__}.")
@@ -87,10 +87,10 @@ def cross_validate(
     if length_scales is None:
         length_scales = np.array(_LENGTH_SCALES) * median_distance(np.unique(x, axis=0), rng)
     length_scales = _candidates(length_scales, "length_scales")
-    regularisations = _candidates(regularisations, "regularisations")
+    regularizations = _candidates(regularizations, "regularizations")
     seed = int(rng.integers(2**63))
     base = base_measure(estimator.base, x, weights)
-    losses = np.empty((len(length_scales), len(regularisations)))
+    losses = np.empty((len(length_scales), len(regularizations)))
     for row, length_scale in enumerate(length_scales):
         candidate = replace(estimator.limited(max_basis), kernel=replace(estimator.kernel, length_scale=length_scale))
         # The same features or basis points for every length scale, as far as they can be the same.
@@ -98,7 +98,7 @@ def cross_validate(
         with np.errstate(over="ignore", invalid="ignore"):
             penalty = candidate.penalty_matrix(basis)
             systems = [candidate.system(x[f], weights[f] / weights[f].sum(), basis, base)[:2] for f in folds]
-            losses[row] = _path(systems, [weights[f].sum() for f in folds], penalty, regularisations)
+            losses[row] = _path(systems, [weights[f].sum() for f in folds], penalty, regularizations)
     losses[np.isnan(losses)] = np.inf
     if not np.isfinite(losses).any():
         raise ValueError(
@@ -109,9 +109,9 @@ def cross_validate(
     chosen = replace(
         estimator,
         kernel=replace(estimator.kernel, length_scale=float(length_scales[best[0]])),
-        regularisation=float(regularisations[best[1]]),
+        regularization=float(regularizations[best[1]]),
     )
-    return Validation(chosen, float(losses[best]), losses, length_scales, regularisations)
+    return Validation(chosen, float(losses[best]), losses, length_scales, regularizations)
 
 
 def _candidates(values, name):
@@ -121,16 +121,16 @@ def _candidates(values, name):
     return values
 
 
-def _path(systems, shares, penalty, regularisations):
-    """Return the mean held-out loss a'C a / 2 - b'a for every regularisation; NaN where numbers are too large."""
+def _path(systems, shares, penalty, regularizations):
+    """Return the mean held-out loss a'C a / 2 - b'a for every regularization; NaN where numbers are too large."""
     total_curvature = sum(s * c for s, (c, _) in zip(shares, systems, strict=True))
     total_slope = sum(s * b for s, (_, b) in zip(shares, systems, strict=True))
-    losses = np.zeros(len(regularisations))
+    losses = np.zeros(len(regularizations))
     if not (np.isfinite(total_curvature).all() and np.isfinite(total_slope).all()):
-        return np.full(len(regularisations), np.nan)
+        return np.full(len(regularizations), np.nan)
     if penalty is not None:
         if not 0.0 < np.trace(penalty) < np.inf:
-            return np.full(len(regularisations), np.nan)
+            return np.full(len(regularizations), np.nan)
         penalty = penalty + 1e-10 * np.trace(penalty) / len(penalty) * np.eye(len(penalty))
     for share, (curvature, slope) in zip(shares, systems, strict=True):
         rest = (total_curvature - share * curvature) / (1.0 - share)
@@ -138,6 +138,6 @@ def _path(systems, shares, penalty, regularisations):
         projected = vectors.T @ ((total_slope - share * slope) / (1.0 - share))
         inside = vectors.T @ curvature @ vectors
         held_out = vectors.T @ slope
-        coefficients = projected[:, None] / (np.maximum(values, 0.0)[:, None] + regularisations)
+        coefficients = projected[:, None] / (np.maximum(values, 0.0)[:, None] + regularizations)
         losses += share * (0.5 * (coefficients * (inside @ coefficients)).sum(axis=0) - held_out @ coefficients)
     return losses

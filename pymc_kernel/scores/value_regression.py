@@ -28,11 +28,13 @@ _STARTS = (0.5, 1.5)  # of the length scale, in units of the median distance
 # Logs of amplitudes and noises, in squared units of the log density. The covariance stays solvable at their ends.
 _BOUNDS_RADIAL = (0.0, math.log(1e5))
 _BOUNDS_RADIAL_NOISY = (math.log(1e-2), math.log(1e5))  # a larger floor would serve as noise, at short length scales
-_BOUNDS_QUADRATIC = (math.log(1e-2), math.log(1e5))
-_BOUNDS_NUGGET = (math.log(1e-5), math.log(400.0))
+_BOUNDS_QUADRATIC = (math.log(1e-2), math.log(1e5))  # of the quadratic part's variance
+_BOUNDS_NUGGET = (math.log(1e-5), math.log(400.0))  # of the variance of the noise, up to a standard deviation of twenty
+# The same without noise: rounding, and what the kernels cannot follow.
 _BOUNDS_NUGGET_EXACT = (math.log(1e-5), math.log(1e-2))
+# Noise in proportion to how far a value lies below the best: deep ones may be fitted worse.
 _BOUNDS_DEPTH = (math.log(1e-7), math.log(0.1))
-_BOUNDS_INVERSE_LENGTH = (math.log(1e-4), math.log(30.0))
+_BOUNDS_INVERSE_LENGTH = (math.log(1e-4), math.log(30.0))  # of the radial kernel, in whitened units
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +73,7 @@ def _definite(covariance):
 
 
 class Regression:
-    """Whitened points with centred values: marginal likelihood, weights and residuals for given hyperparameters."""
+    """Whitened points with centered values: marginal likelihood, weights and residuals for given hyperparameters."""
 
     def __init__(self, whitened, values, depth, kernel):
         self.whitened = whitened
@@ -136,7 +138,7 @@ class Regression:
         depth = hyper.depth_noise * (diagonal @ self.depth_squared)
         return value, np.concatenate([4.0 * spread, [radial, quadratic, nugget, depth]])
 
-    def regress(self, hyper, max_points) -> tuple[np.ndarray, np.ndarray, "Posterior"]:
+    def regress(self, hyper, num_basis) -> tuple[np.ndarray, np.ndarray, "Posterior"]:
         """Return the points that carry the posterior mean, their weights, and the posterior, from all values.
 
         With the incomplete Cholesky factor F of the smooth covariance, K ~ F F', the mean at the points is F c for
@@ -152,7 +154,7 @@ class Regression:
 
         # Where the density is next to nothing, more of the prior variance may be left.
         tolerance = _LEFT_OVER * np.exp(0.5 * np.minimum(np.sqrt(self.depth_squared), 40.0))
-        factor, pivots = pivoted_cholesky(diagonal, columns, max_points, tolerance)
+        factor, pivots = pivoted_cholesky(diagonal, columns, num_basis, tolerance)
         weighted = factor / noise[:, None]
         normal = weighted.T @ factor
         normal[np.diag_indices_from(normal)] += 1.0

@@ -23,9 +23,9 @@ from pymc_kernel.scores.value_regression import Hyperparameters, Posterior, Regr
 
 __all__ = ["FittedValues", "Hyperparameters", "Values"]
 
-_REFERENCE_QUANTILE = 0.75
+_REFERENCE_QUANTILE = 0.75  # of the values: a typical one of the posterior, as the best is not
 _FEW_ITERATIONS = 10  # from where the last search ended
-_LEAST_POINTS = 20
+_LEAST_POINTS = 20  # beyond five a dimension: fewer do not fix the kernel's settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +77,14 @@ class Values:
     Parameters
     ----------
     kernel : RadialKernel
-        Its profile; the length scale is learnt.
+        Its profile; the length scale is learned.
     max_values : int
         How many values at most the surrogate is fitted to, a random part where there are more.
-    max_points : int
+    num_basis : int
         How many of their points at most carry it. They are chosen greedily, where those before leave most of the
         prior variance, and far fewer will do for a smooth density. O(values x points^2), memory O(values x points).
     learn_points : int
-        How many of them the hyperparameters are learnt from, O(n^3) for each of some dozens of steps.
+        How many of them the hyperparameters are learned from, O(n^3) for each of some dozens of steps.
     window : float, optional
         Points further below the maximum are left out, but for the best 20 + 5 d; 4 d + 10 by default.
     max_iterations : int
@@ -94,7 +94,7 @@ class Values:
     learns_from: ClassVar[str] = "values"
     kernel: RadialKernel = field(default_factory=Gaussian)
     max_values: int = 4000
-    max_points: int = 1000
+    num_basis: int = 1000
     learn_points: int = 300
     window: float | None = None
     max_iterations: int = 40
@@ -102,7 +102,7 @@ class Values:
     def __post_init__(self):
         if not isinstance(self.kernel, RadialKernel):
             raise TypeError(f"kernel must be a radial one of pymc_kernel.kernels, got {self.kernel!r}.")
-        for name in ("max_values", "max_points", "learn_points", "max_iterations"):
+        for name in ("max_values", "num_basis", "learn_points", "max_iterations"):
             value = getattr(self, name)
             if not (isinstance(value, int | np.integer) and value >= 1):
                 raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
@@ -123,7 +123,7 @@ class Values:
         search=True,
         noisy=True,
     ) -> FittedValues:
-        """Return the surrogate learnt from log-density values.
+        """Return the surrogate learned from log-density values.
 
         Parameters
         ----------
@@ -131,7 +131,7 @@ class Values:
         values : array_like (n,)
             Log density at the points, estimated or exact. Minus infinity and NaN are left out.
         rng : numpy.random.Generator, optional
-            Draws the subsets where there are more points than ``max_points`` or ``learn_points``.
+            Draws the subsets where there are more points than ``num_basis`` or ``learn_points``.
         mean, factor : ndarray (d,), (d, d), optional
             Of the whitened coordinates z = factor^-1 (x - mean); those of the points by default.
         start : Hyperparameters, optional
@@ -150,7 +150,7 @@ class Values:
         n, d = points.shape
         if values.shape != (n,):
             raise ValueError(f"values must have shape ({n},), one per point, got {values.shape}.")
-        # With more coefficients than the hyperparameters are learnt from, a quadratic is fitted by itself.
+        # With more coefficients than the hyperparameters are learned from, a quadratic is fitted by itself.
         needs_trend = not noisy and _num_coefficients(d) > self.learn_points
         fewest_for_trend = _num_coefficients(d) + 2 * d
         points, values = self._usable(points, values, fewest_for_trend if needs_trend else _LEAST_POINTS + 5 * d)
@@ -163,20 +163,18 @@ class Values:
             kept = rng.choice(values.size, self.max_values, replace=False)
             points, values = points[kept], values[kept]
         if mean is None or factor is None:
-            mean = points.mean(axis=0)
-            factor = _whitening(points)
+            mean, factor = points.mean(axis=0), _whitening(points)
         whitened = whiten(points, mean, factor)
         reference = np.quantile(values, _REFERENCE_QUANTILE)
-        trend = np.zeros(values.size), np.zeros(d), np.zeros((d, d))
         has_trend = needs_trend and values.size >= fewest_for_trend
-        if has_trend:
-            trend = _quadratic_trend(whitened, values)
+        no_trend = np.zeros(values.size), np.zeros(d), np.zeros((d, d))
+        trend = _quadratic_trend(whitened, values) if has_trend else no_trend
         departures = values - reference - trend[0]
         data = Regression(whitened, departures, np.maximum(reference - values, 0.0), self.kernel)
         small = data.take(rng.choice(values.size, min(values.size, self.learn_points), replace=False))
         limit = self.max_iterations if search or start is None else _FEW_ITERATIONS
         hyper = learn_hyperparameters(small, start, search, limit, noisy)
-        pivots, weights, posterior = data.regress(hyper, self.max_points)
+        pivots, weights, posterior = data.regress(hyper, self.num_basis)
         # quadratic (1 + z.z_j / d)^2 summed with weights is a polynomial; the constant is dropped.
         scaled = 2.0 * hyper.quadratic / d
         linear = scaled * (weights @ whitened[pivots]) + trend[1]
@@ -188,7 +186,7 @@ class Values:
             points[pivots[kept]],
             coefficients,
             transform=hyper.inverse_length_scale[:, None] * inverse,
-            centre=mean,
+            center=mean,
             linear=inverse.T @ linear,
             quadratic=inverse.T @ quadratic @ inverse,
         )
@@ -224,15 +222,15 @@ def _num_coefficients(num_dims: int) -> int:
 def _quadratic_trend(whitened, values) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return a least-squares quadratic, up to a constant: at the points (n,), its slope (d,) and curvature (d, d).
 
-    In many dimensions the values that the hyperparameters are learnt from are too few to tell a quadratic from
+    In many dimensions the values that the hyperparameters are learned from are too few to tell a quadratic from
     anything else. With more values than coefficients in all, there is no need to guess: the trend of a Gaussian is
     exact, and the kernels are left with what departs from it. O(n c^2) for c coefficients.
     """
     d = whitened.shape[1]
     rows, columns = np.triu_indices(d)
     design = np.hstack([np.ones((values.size, 1)), whitened, whitened[:, rows] * whitened[:, columns]])
-    centre = values.mean()
-    coefficients = lstsq(design, values - centre, cond=1e-10, lapack_driver="gelsy", check_finite=False)[0]
+    center = values.mean()
+    coefficients = lstsq(design, values - center, cond=1e-10, lapack_driver="gelsy", check_finite=False)[0]
     curvature = np.zeros((d, d))
     curvature[rows, columns] = coefficients[d + 1 :]
     return design @ coefficients, coefficients[1 : d + 1], curvature + curvature.T
@@ -240,6 +238,6 @@ def _quadratic_trend(whitened, values) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 def _whitening(points: np.ndarray) -> np.ndarray:
     if (points == points[0]).all():
-        raise ValueError("the points all coincide, so that nothing can be learnt between them.")
+        raise ValueError("the points all coincide, so that nothing can be learned between them.")
     covariance = np.atleast_2d(np.cov(points.T))
     return np.linalg.cholesky(covariance + np.diag(ridge_of(covariance, 1e-10)))

@@ -1,4 +1,4 @@
-"""Sequential Monte Carlo on arrays: weights and resampling, moves learnt from particles, tempering."""
+"""Sequential Monte Carlo on arrays: weights and resampling, moves learned from particles, tempering."""
 
 from pymc_kernel.smc.hamiltonian import Hamiltonian
 from pymc_kernel.smc.moves import Evaluated, Kameleon, Walk
@@ -8,7 +8,7 @@ from pymc_kernel.smc.weights import (
     effective_share,
     log_mean_exp,
     next_temperature,
-    normalised,
+    normalized,
     resample,
 )
 
@@ -25,7 +25,7 @@ __all__ = [
     "init",
     "log_mean_exp",
     "next_temperature",
-    "normalised",
+    "normalized",
     "resample",
     "sample",
     "step",

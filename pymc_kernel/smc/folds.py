@@ -1,6 +1,6 @@
-"""Moves of each part of the particles, learnt from the other parts.
+"""Moves of each part of the particles, learned from the other parts.
 
-A transition that is learnt from the particles that it moves does not leave their distribution invariant: where they
+A transition that is learned from the particles that it moves does not leave their distribution invariant: where they
 happen to lie too close together their covariance is small, so are the steps, and there they stay, while particles too
 far apart take long steps and spread as they should. On the average they stay too close together and the evidence comes
 out too large: by a fifth to a third for 100 particles in nine dimensions and five moves a stage, twelve times too large
@@ -24,10 +24,10 @@ __all__ = ["Fitted", "adapt", "descend", "fit", "propose", "split"]
 
 
 class Fitted(NamedTuple):
-    """What the moves of each fold have learnt from the other folds; fold k is the rows edges[k] to edges[k + 1]."""
+    """What the moves of each fold have learned from the other folds; fold k is the rows edges[k] to edges[k + 1]."""
 
     edges: np.ndarray  # (k + 1,)
-    learnt: tuple  # of length k
+    learned: tuple  # of length k
 
 
 def split(num_particles: int, num_folds: int) -> np.ndarray:
@@ -51,15 +51,15 @@ def descend(edges: np.ndarray, ancestors: np.ndarray, num_folds: int) -> np.ndar
     n = len(ancestors)
     begins = [0, *(np.flatnonzero(np.diff(ancestors)) + 1), n]
     largest = n * (num_folds + 1) / (2 * num_folds)  # 1, 3/4, 2/3, 5/8, ... of the particles
-    found = set(np.searchsorted(ancestors, edges[1:-1])) | {0, n}
+    boundaries = set(np.searchsorted(ancestors, edges[1:-1])) | {0, n}
     while True:
-        found = sorted(found)
-        k = int(np.argmax(np.diff(found)))
-        start, stop = found[k], found[k + 1]
+        boundaries = sorted(boundaries)
+        k = int(np.argmax(np.diff(boundaries)))
+        start, stop = boundaries[k], boundaries[k + 1]
         inside = [b for b in begins if start < b < stop]
         if stop - start <= largest or not inside:
-            return np.array(found, dtype=int)
-        found.append(min(inside, key=lambda b: abs(2 * b - start - stop)))
+            return np.array(boundaries, dtype=int)
+        boundaries.append(min(inside, key=lambda b: abs(2 * b - start - stop)))
 
 
 def fit(
@@ -68,7 +68,7 @@ def fit(
     particles: Evaluated,
     evaluated: Evaluated,
     inverse_temperature: float,
-    learnt: Fitted | None,
+    learned: Fitted | None,
     edges: np.ndarray,
 ) -> Fitted:
     """Return what the moves of each fold learn from the particles of the others.
@@ -85,7 +85,7 @@ def fit(
     ValueError
         Where all particles lie in a subspace.
     """
-    before = (None,) if learnt is None else learnt.learnt
+    before = (None,) if learned is None else learned.learned
     if len(edges) == 2:
         return Fitted(edges, (moves.fit(rng, particles, evaluated, inverse_temperature, before[0]),))
     others = [np.r_[0:start, stop : edges[-1]] for start, stop in pairwise(edges)]
@@ -104,8 +104,8 @@ def propose(
     rng: np.random.Generator, moves: Walk | Kameleon | Hamiltonian, positions: np.ndarray, fitted: Fitted
 ) -> Proposals:
     """Return a place for every particle by the moves of its fold."""
-    stretches = zip(fitted.edges[:-1], fitted.edges[1:], fitted.learnt, strict=True)
-    return _joined([moves.propose(rng, positions[start:stop], learnt) for start, stop, learnt in stretches])
+    stretches = zip(fitted.edges[:-1], fitted.edges[1:], fitted.learned, strict=True)
+    return _joined([moves.propose(rng, positions[start:stop], learned) for start, stop, learned in stretches])
 
 
 def _joined(parts):
@@ -127,12 +127,12 @@ def _joined(parts):
 def adapt(
     moves: Walk | Kameleon | Hamiltonian, fitted: Fitted, proposals: Proposals, accept_prob: np.ndarray
 ) -> Fitted:
-    """Return what was learnt after a move of all particles: all folds follow the acceptance of all.
+    """Return what was learned after a move of all particles: all folds follow the acceptance of all.
 
     A scale is one number, and what it owes to the particles that it moves has not been found to bias the evidence.
     """
-    learnt = []
-    for start, stop, one in zip(fitted.edges[:-1], fitted.edges[1:], fitted.learnt, strict=True):
+    learned = []
+    for start, stop, one in zip(fitted.edges[:-1], fitted.edges[1:], fitted.learned, strict=True):
         own = proposals.places and tuple(Places(*(a[start:stop] for a in place)) for place in proposals.places)
-        learnt.append(moves.adapt(one, proposals._replace(places=own), accept_prob))
-    return fitted._replace(learnt=tuple(learnt))
+        learned.append(moves.adapt(one, proposals._replace(places=own), accept_prob))
+    return fitted._replace(learned=tuple(learned))

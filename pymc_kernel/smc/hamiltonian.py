@@ -46,7 +46,7 @@ class Hamiltonian:
 
     Parameters
     ----------
-    estimator
+    surrogate
         Of ``pymc_kernel.scores``: ``Values``, or one that matches scores, which learns from the particles alone.
     exploring_share : float
         Share of random-walk moves, in (0, 1]. Where the surrogate moves particles less than the walk does, it is
@@ -57,14 +57,14 @@ class Hamiltonian:
         Whether likelihoods are estimates.
     """
 
-    estimator: object = field(default_factory=lambda: Values(max_points=500, max_values=3000))
+    surrogate: object = field(default_factory=lambda: Values(num_basis=500, max_values=3000))
     exploring_share: float = 0.1
     max_steps: int = 30
     noisy: bool = False
     walk: Walk = field(default_factory=Walk)
 
     def __post_init__(self):
-        check_surrogate_moves(self.estimator, self.exploring_share, self.max_steps)
+        check_surrogate_moves(self.surrogate, self.exploring_share, self.max_steps)
 
     def fit(
         self,
@@ -72,7 +72,7 @@ class Hamiltonian:
         particles,
         evaluated,
         inverse_temperature,
-        learnt: HamiltonianFit | None,
+        learned: HamiltonianFit | None,
         shared: HamiltonianFit | None = None,
     ):
         """Return a surrogate of the density at this temperature; without one where the fit fails.
@@ -83,36 +83,36 @@ class Hamiltonian:
             Fitted to the same evaluations for other particles: its surrogate is taken over, but for the walk, unless
             the estimator learns from the particles.
         """
-        shape = self.walk.fit(rng, particles, evaluated, inverse_temperature, None if learnt is None else learnt.walk)
-        if shared is not None and self.estimator.learns_from == "values":
+        shape = self.walk.fit(rng, particles, evaluated, inverse_temperature, None if learned is None else learned.walk)
+        if shared is not None and self.surrogate.learns_from == "values":
             return shared._replace(walk=shape)
-        if learnt is None:
-            learnt = HamiltonianFit(shape, None, None, 0, np.zeros(2))
+        if learned is None:
+            learned = HamiltonianFit(shape, None, None, 0, np.zeros(2))
         draws, coordinates = particles.positions, (shape.mean, shape.factor)
         density = evaluated.log_density(inverse_temperature)
-        learned = learn(
-            rng, self.estimator, Evaluations(draws, evaluated.positions, density, self.noisy), coordinates,
-            learnt.learned, search=learnt.learned is None,
+        followed = learn(
+            rng, self.surrogate, Evaluations(draws, evaluated.positions, density, self.noisy), coordinates,
+            learned.learned, search=learned.learned is None,
         )  # fmt: skip
-        if learned is None:
-            return learnt._replace(walk=shape, fit=None)
-        fit = tuned(rng, learned, coordinates, draws, self.max_steps)
+        if followed is None:
+            return learned._replace(walk=shape, fit=None)
+        fit = tuned(rng, followed, coordinates, draws, self.max_steps)
         starts = draws[rng.choice(len(draws), min(len(draws), _TRIAL_CHAINS), replace=False)]
         chain_length = _choose_chain_length(rng, whiten(starts, *coordinates), fit)
-        return HamiltonianFit(shape, fit, learned, chain_length, np.full(2, np.nan))
+        return HamiltonianFit(shape, fit, followed, chain_length, np.full(2, np.nan))
 
-    def propose(self, rng, positions: np.ndarray, learnt: HamiltonianFit) -> Proposals:
+    def propose(self, rng, positions: np.ndarray, learned: HamiltonianFit) -> Proposals:
         """Return a place for every particle by the surrogate, or by the walk for a random part of them."""
-        walked = self.walk.propose(rng, positions, learnt.walk)
-        fit = learnt.fit
+        walked = self.walk.propose(rng, positions, learned.walk)
+        fit = learned.fit
         if fit is None:
             return walked
         n, d = positions.shape
-        share = 1.0 if learnt.worth[1] < learnt.worth[0] else self.exploring_share
+        share = 1.0 if learned.worth[1] < learned.worth[0] else self.exploring_share
         is_exploring = rng.random(n) < share
         movers = np.flatnonzero(~is_exploring)
         k = len(movers)
-        randomness = _chain_randomness(rng, k, learnt.chain_length, d, fit)
+        randomness = _chain_randomness(rng, k, learned.chain_length, d, fit)
         proposed, log_ratio = walked.positions, walked.log_ratio
         expansion = fit.expansion
 
@@ -121,23 +121,23 @@ class Hamiltonian:
                 positions, movers, fit.mean, fit.factor, expansion, *randomness, proposed, log_ratio, start, stop
             )
 
-        over_row_blocks(block, k, 2.0 * learnt.chain_length * fit.num_steps * expansion.coefficients.size * d)
+        over_row_blocks(block, k, 2.0 * learned.chain_length * fit.num_steps * expansion.coefficients.size * d)
         jumps = (solve_triangular(fit.factor, (proposed - positions).T, lower=True) ** 2).sum(axis=0)
         return Proposals(proposed, log_ratio, is_exploring, np.where(np.isfinite(jumps), jumps, 0.0))
 
-    def adapt(self, learnt: HamiltonianFit, proposals: Proposals, accept_prob: np.ndarray) -> HamiltonianFit:
-        """Return what was learnt with the walk's scale moved by the acceptance of those that walked."""
+    def adapt(self, learned: HamiltonianFit, proposals: Proposals, accept_prob: np.ndarray) -> HamiltonianFit:
+        """Return what was learned with the walk's scale moved by the acceptance of those that walked."""
         walked = proposals.is_exploring
         if proposals.squared_jumps is not None and walked.any() and not walked.all():
             moved = accept_prob * proposals.squared_jumps
-            learnt = learnt._replace(worth=np.array([moved[walked].mean(), moved[~walked].mean()]))
+            learned = learned._replace(worth=np.array([moved[walked].mean(), moved[~walked].mean()]))
         if not walked.any():
-            return learnt
-        return learnt._replace(walk=self.walk.adapt(learnt.walk, proposals, accept_prob[walked]))
+            return learned
+        return learned._replace(walk=self.walk.adapt(learned.walk, proposals, accept_prob[walked]))
 
-    def scale_of(self, learnt: HamiltonianFit) -> float:
+    def scale_of(self, learned: HamiltonianFit) -> float:
         """Return the step size, or the scale of the walk where there is no surrogate."""
-        return learnt.fit.step_size if learnt.fit is not None else self.walk.scale_of(learnt.walk)
+        return learned.fit.step_size if learned.fit is not None else self.walk.scale_of(learned.walk)
 
 
 def _chain_randomness(rng, size, length, num_dims, fit):

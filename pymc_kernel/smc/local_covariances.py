@@ -29,8 +29,8 @@ _ROWS = 128  # of a matrix product; fixed, so that results do not depend on the 
 class Table(NamedTuple):
     """The basis points of a proposal made ready."""
 
-    learnt: local_proposal.Fit
-    centre: np.ndarray  # (d,), mean of the basis points
+    learned: local_proposal.Fit
+    center: np.ndarray  # (d,), mean of the basis points
     scaled_t: np.ndarray  # (d, n), the points over the length scale
     squares: np.ndarray  # (n,), their squared lengths
     points: np.ndarray  # (n, d + 1), Y with a column of ones
@@ -45,23 +45,23 @@ class Places(NamedTuple):
     local: np.ndarray  # (n, d, d)
 
 
-def table(learnt: local_proposal.Fit) -> Table:
+def table(learned: local_proposal.Fit) -> Table:
     """Return the table of a proposal's basis points; O(n d^2) numbers."""
-    points = learnt.points_t.T
-    centre = points.mean(axis=0) if learnt.is_radial else np.zeros(points.shape[1])
-    scaled = (points - centre) * learnt.inverse_length_scale
-    y = scaled * learnt.inverse_length_scale
+    points = learned.points_t.T
+    center = points.mean(axis=0) if learned.is_radial else np.zeros(points.shape[1])
+    scaled = (points - center) * learned.inverse_length_scale
+    y = scaled * learned.inverse_length_scale
     rows, columns = np.tril_indices(points.shape[1])
     ones = np.ones((len(points), 1))
     products = np.hstack([ones, y, y[:, rows] * y[:, columns]])
     squares = (scaled**2).sum(axis=1)
-    return Table(learnt, centre, np.ascontiguousarray(scaled.T), squares, np.hstack([ones, y]), products)
+    return Table(learned, center, np.ascontiguousarray(scaled.T), squares, np.hstack([ones, y]), products)
 
 
 def local_at(positions: np.ndarray, known: Table) -> Places:
     """Return the local covariances at positions (n, d); O(n m d^2) time for m basis points."""
-    learnt = known.learnt
-    whitened = whiten(positions, learnt.mean, learnt.factor)
+    learned = known.learned
+    whitened = whiten(positions, learned.mean, learned.factor)
     local = np.empty((*positions.shape, positions.shape[1]))
 
     def rows(part):
@@ -76,7 +76,7 @@ def propose(places: Places, known: Table, gamma: float, nu: float, noise: np.nda
 
     The whitening is linear with a constant Jacobian, which cancels in the ratio.
     """
-    learnt = known.learnt
+    learned = known.learned
     whitened, local, log_ratio = np.empty_like(places.whitened), np.empty_like(places.local), np.empty(len(noise))
 
     def rows(part):
@@ -86,7 +86,7 @@ def propose(places: Places, known: Table, gamma: float, nu: float, noise: np.nda
         _backward(whitened[part] - here, local[part], gamma, nu, log_ratio[part])
 
     _over_parts(rows, known, len(noise))
-    return Places(whitened @ learnt.factor.T + learnt.mean, whitened, local), log_ratio
+    return Places(whitened @ learned.factor.T + learned.mean, whitened, local), log_ratio
 
 
 def _over_parts(rows, known, n):
@@ -101,16 +101,16 @@ def _over_parts(rows, known, n):
 
 def _fill_local(whitened, known, out):
     """Write the local covariances (n, d, d) at whitened places (n, d); n m numbers of memory."""
-    learnt = known.learnt
-    y = (whitened - known.centre) * learnt.inverse_length_scale
+    learned = known.learned
+    y = (whitened - known.center) * learned.inverse_length_scale
     slopes = y @ known.scaled_t
     squares = (y**2).sum(axis=1)
-    _fill_slopes(squares, known.squares, learnt.is_radial, learnt.family, learnt.shape_a, learnt.shape_b, slopes)
+    _fill_slopes(squares, known.squares, learned.is_radial, learned.family, learned.shape_a, learned.shape_b, slopes)
     first = slopes @ known.points
     np.square(slopes, out=slopes)
     second = slopes @ known.products
-    y *= learnt.inverse_length_scale
-    _assemble(y, first, second, learnt.is_radial, learnt.normalizer, slopes.shape[1], out)
+    y *= learned.inverse_length_scale
+    _assemble(y, first, second, learned.is_radial, learned.normalizer, slopes.shape[1], out)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

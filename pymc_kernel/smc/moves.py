@@ -1,8 +1,8 @@
-"""Metropolis-Hastings proposals for all particles at once, learnt from the particles.
+"""Metropolis-Hastings proposals for all particles at once, learned from the particles.
 
 Each is a frozen description with three methods: ``fit`` learns from particles and from all that has been evaluated,
 ``propose`` gives a place and a log proposal ratio for every particle in one compiled pass, ``adapt`` follows the
-acceptance. What is learnt is an immutable value that the caller carries along.
+acceptance. What is learned is an immutable value that the caller carries along.
 
 Imports NumPy, SciPy, Numba and the lower floors only.
 """
@@ -23,11 +23,11 @@ from pymc_kernel.smc.local_covariances import Places, Table, local_at, propose, 
 
 __all__ = ["Evaluated", "Kameleon", "Proposals", "Shape", "Walk", "covariance_factor", "largest_correlation"]
 
-_TRIAL_CHAINS = 400
+_TRIAL_CHAINS = 400  # on the surrogate, by which the length of chains is chosen: correlations are known to .05
 _LONGEST_CHAIN = 32  # trajectories of a proposal
 _ENOUGH = 0.3  # correlation between both ends of a chain, on the surrogate
-_RIDGE = 1e-9
-_SHAPE_POINTS = 500  # whose neighbourhoods are averaged, at a cost that grows by their square
+_RIDGE = 1e-9  # of the variances: a covariance of few particles has a factor
+_SHAPE_POINTS = 500  # whose neighborhoods are averaged, at a cost that grows by their square
 
 
 class Evaluated(NamedTuple):
@@ -133,7 +133,7 @@ class Walk:
         particles: Evaluated,
         evaluated: Evaluated,
         inverse_temperature: float,
-        learnt: Shape | None,
+        learned: Shape | None,
         shared: Shape | None = None,
     ):
         """Return the shape of the particles, equally weighted."""
@@ -141,28 +141,28 @@ class Walk:
         mean, factor = np.zeros(d), np.eye(d)
         if self.learn_covariance:
             mean, factor = covariance_factor(particles.positions)
-        if learnt is None:
+        if learned is None:
             return Shape(mean, factor, math.log(optimal_scale(d) if self.scale is None else self.scale), 0)
-        return learnt._replace(mean=mean, factor=factor)
+        return learned._replace(mean=mean, factor=factor)
 
-    def propose(self, rng, positions: np.ndarray, learnt: Shape) -> Proposals:
+    def propose(self, rng, positions: np.ndarray, learned: Shape) -> Proposals:
         """Return x + nu L e for every particle; O(n d^2)."""
-        steps = rng.standard_normal(positions.shape) @ learnt.factor.T
+        steps = rng.standard_normal(positions.shape) @ learned.factor.T
         n = len(positions)
-        return Proposals(positions + math.exp(learnt.log_scale) * steps, np.zeros(n), np.ones(n, dtype=bool))
+        return Proposals(positions + math.exp(learned.log_scale) * steps, np.zeros(n), np.ones(n, dtype=bool))
 
-    def adapt(self, learnt: Shape, proposals: Proposals, accept_prob: np.ndarray) -> Shape:
+    def adapt(self, learned: Shape, proposals: Proposals, accept_prob: np.ndarray) -> Shape:
         """Return the shape with the scale moved by the mean acceptance."""
         if not self.learn_scale:
-            return learnt
+            return learned
         log_scale = _follow(
-            learnt.log_scale, learnt.num_adapted, accept_prob.mean(), self.target_accept, self.learning_rate
+            learned.log_scale, learned.num_adapted, accept_prob.mean(), self.target_accept, self.learning_rate
         )
-        return learnt._replace(log_scale=log_scale, num_adapted=learnt.num_adapted + 1)
+        return learned._replace(log_scale=log_scale, num_adapted=learned.num_adapted + 1)
 
-    def scale_of(self, learnt: Shape) -> float:
+    def scale_of(self, learned: Shape) -> float:
         """Return nu."""
-        return math.exp(learnt.log_scale)
+        return math.exp(learned.log_scale)
 
 
 class KameleonFit(NamedTuple):
@@ -181,7 +181,7 @@ class Kameleon:
     Parameters
     ----------
     config : kameleon.Config
-        Kernel, number of basis points (``subsample_size``), widths, target acceptance.
+        Kernel, number of basis points (``num_basis``), widths, target acceptance.
     learning_rate : float, optional
         As of :class:`Walk`.
 
@@ -194,55 +194,55 @@ class Kameleon:
     config: kameleon.Config = field(default_factory=kameleon.Config)
     learning_rate: float | None = None
 
-    def fit(self, rng, particles, evaluated, inverse_temperature, learnt: KameleonFit | None, shared=None):
-        """Return the proposal learnt from the particles, or from a random part of them."""
+    def fit(self, rng, particles, evaluated, inverse_temperature, learned: KameleonFit | None, shared=None):
+        """Return the proposal learned from the particles, or from a random part of them."""
         positions = particles.positions
-        if len(positions) > self.config.subsample_size:
-            positions = positions[rng.choice(len(positions), self.config.subsample_size, replace=False)]
+        if len(positions) > self.config.num_basis:
+            positions = positions[rng.choice(len(positions), self.config.num_basis, replace=False)]
         mean, factor = covariance_factor(particles.positions)
         config = self.config
         if config.whiten == "local":
-            # Neighbours are a share of the points, so that some show the same shape as all, for less.
+            # Neighbors are a share of the points, so that some show the same shape as all, for less.
             config = replace(config, whiten=True)
             factor = local_factor(positions[:: -(-len(positions) // _SHAPE_POINTS)], factor)
         local = table(local_proposal.fit(positions, mean, factor, config, rng))
-        if learnt is None:
+        if learned is None:
             d = positions.shape[1]
             return KameleonFit(local, math.log(self.config.scale or optimal_scale(d)), 0)
-        return KameleonFit(local, learnt.log_scale, learnt.num_adapted)
+        return KameleonFit(local, learned.log_scale, learned.num_adapted)
 
-    def propose(self, rng, positions: np.ndarray, learnt: KameleonFit) -> Proposals:
+    def propose(self, rng, positions: np.ndarray, learned: KameleonFit) -> Proposals:
         """Return a place for every particle, and the log ratio of the two local normal densities."""
-        gamma, nu = self.config.widths(math.exp(learnt.log_scale) * learnt.local.learnt.unit)
-        before = _where(positions, learnt)
-        proposed, log_ratio = propose(before, learnt.local, gamma, nu, rng.standard_normal(positions.shape))
+        gamma, nu = self.config.widths(math.exp(learned.log_scale) * learned.local.learned.unit)
+        before = _where(positions, learned)
+        proposed, log_ratio = propose(before, learned.local, gamma, nu, rng.standard_normal(positions.shape))
         is_exploring = np.ones(len(positions), dtype=bool)
         return Proposals(proposed.positions, log_ratio, is_exploring, places=(before, proposed))
 
-    def adapt(self, learnt: KameleonFit, proposals: Proposals, accept_prob: np.ndarray) -> KameleonFit:
+    def adapt(self, learned: KameleonFit, proposals: Proposals, accept_prob: np.ndarray) -> KameleonFit:
         """Return the proposal with the scale moved by the mean acceptance."""
-        learnt = learnt._replace(places=proposals.places)
+        learned = learned._replace(places=proposals.places)
         if not self.config.learn_scale:
-            return learnt
+            return learned
         target = target_of(self.config.target_accept)
-        log_scale = _follow(learnt.log_scale, learnt.num_adapted, accept_prob.mean(), target, self.learning_rate)
-        bound = math.log(self.config.largest_scale(learnt.local.centre.size))
-        return learnt._replace(log_scale=min(log_scale, bound), num_adapted=learnt.num_adapted + 1)
+        log_scale = _follow(learned.log_scale, learned.num_adapted, accept_prob.mean(), target, self.learning_rate)
+        bound = math.log(self.config.largest_scale(learned.local.center.size))
+        return learned._replace(log_scale=min(log_scale, bound), num_adapted=learned.num_adapted + 1)
 
-    def scale_of(self, learnt: KameleonFit) -> float:
+    def scale_of(self, learned: KameleonFit) -> float:
         """Return nu."""
-        return math.exp(learnt.log_scale)
+        return math.exp(learned.log_scale)
 
 
-def _where(positions, learnt):
+def _where(positions, learned):
     """Return the places of the particles, worked out only where they are in neither place of the last move."""
-    if learnt.places is None or len(positions) != len(learnt.places[0].positions):
-        return local_at(positions, learnt.local)
-    before, proposed = learnt.places
+    if learned.places is None or len(positions) != len(learned.places[0].positions):
+        return local_at(positions, learned.local)
+    before, proposed = learned.places
     has_moved = (positions == proposed.positions).all(axis=1)
     is_known = has_moved | (positions == before.positions).all(axis=1)
     if not is_known.all():
-        return local_at(positions, learnt.local)
+        return local_at(positions, learned.local)
     chosen = [
         np.where(has_moved.reshape(-1, *[1] * (new.ndim - 1)), new, old)
         for new, old in zip(proposed, before, strict=True)

@@ -1,4 +1,4 @@
-"""Population Monte Carlo: adaptive importance sampling by clouds around particles, with a drift along a learnt score.
+"""Population Monte Carlo: adaptive importance sampling by clouds around particles, with a drift along a learned score.
 
 Kernel gradient importance sampling (Strathmann 2018, section 5.2.2), gradient importance sampling (Schuster 2015) where
 the model has a gradient, plain adaptive population Monte Carlo without a drift (Cappe et al. 2004, 2008). No Markov
@@ -9,7 +9,7 @@ evidence. Departures from the thesis:
   population Monte Carlo, Douc et al. 2007), in place of one scale to be tuned.
 - Weights are by default those of the whole mixture over particles, which vary less than those by a draw's own
   particle at O(n^2 d) for n particles, and few draws have huge weights.
-- Covariance, score and ancestors are learnt from weights to a power, below one until the clouds are where the target
+- Covariance, score and ancestors are learned from weights to a power, below one until the clouds are where the target
   is (Koblents and Miguez 2015).
 - The drift is scaled: N(x + delta Sigma grad f(x), nu^2 Sigma), so that delta means the same in every direction.
 
@@ -35,18 +35,18 @@ from pymc_kernel.smc.weights import (
     effective_share,
     log_mean_exp,
     next_temperature,
-    normalised,
+    normalized,
     resample,
 )
 
 __all__ = ["Config", "Info", "State", "forget", "init", "step", "weighted_draws"]
 
-_SCALES = (0.35, 0.7, 1.0, 1.4)
+_SCALES = (0.35, 0.7, 1.0, 1.4)  # of the proposals, in units of 2.38 / sqrt(d): narrow ones lose tails, wide ones draws
 _SAFE_SHARE = 0.05  # of every scale
-_LARGEST_LEARNT_SHARE = 0.9  # of the draws with a weight above zero
-_LEARNT_SHARE = 0.25  # of the particles: the effective size that learning goes by
+_LARGEST_LEARNED_SHARE = 0.9  # of the draws with a weight above zero
+_LEARNED_SHARE = 0.25  # of the particles: the effective size that learning goes by
 _LARGEST_DRIFT = 2.0  # in units of the cloud's own standard deviations
-_RIDGE = 1e-9
+_RIDGE = 1e-9  # of the variances: a covariance of few particles has a factor
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class Config:
     Parameters
     ----------
     drift : {"kernel", "none"} or callable
-        Along the score of a kernel exponential family with random features, learnt from all weighted draws so far;
+        Along the score of a kernel exponential family with random features, learned from all weighted draws so far;
         none; or scores of one's own, (n, d) -> (n, d).
     drift_size : float
         delta, in (0, 1): at 1 a Gaussian target's particles would all drift to its mode.
-    estimator : Finite
-        Of the learnt score.
+    surrogate : Finite
+        Of the learned score.
     scales : sequence of float
-        nu, candidates in units of 2.38 / sqrt(d); the shares of each are learnt.
+        nu, candidates in units of 2.38 / sqrt(d); the shares of each are learned.
     weights : {"mixture", "own"}
         The density that a draw is weighted by: of the mixture over all particles, O(n^2 d), or of its own particle.
     resampling : str
@@ -71,7 +71,7 @@ class Config:
 
     drift: str | Callable = "kernel"
     drift_size: float = 0.3
-    estimator: Finite = field(default_factory=lambda: Finite(num_features=200, regularisation=1e-2))
+    surrogate: Finite = field(default_factory=lambda: Finite(num_features=200, regularization=1e-2))
     scales: tuple[float, ...] = _SCALES
     weights: str = "mixture"
     resampling: str = "systematic"
@@ -83,8 +83,8 @@ class Config:
             raise ValueError(f"drift_size must lie between 0 and 1, got {self.drift_size!r}.")
         if self.weights not in ("mixture", "own"):
             raise ValueError(f'weights must be "mixture" or "own", got {self.weights!r}.')
-        if not callable(getattr(self.estimator, "fit", None)):
-            raise TypeError(f"estimator must be one of pymc_kernel.scores, got {type(self.estimator).__name__}.")
+        if not callable(getattr(self.surrogate, "fit", None)):
+            raise TypeError(f"surrogate must be one of pymc_kernel.scores, got {type(self.surrogate).__name__}.")
         if not np.size(self.scales) or not all(is_number(s, 0.0, np.inf) for s in np.atleast_1d(self.scales)):
             raise ValueError(f"scales must be positive numbers, got {self.scales!r}.")
         if self.resampling not in RESAMPLING:
@@ -95,7 +95,7 @@ class State(NamedTuple):
     """What is carried from iteration to iteration."""
 
     positions: np.ndarray  # (t n, d), all draws so far
-    log_weights: np.ndarray  # (t n,), unnormalised, all of the same target
+    log_weights: np.ndarray  # (t n,), unnormalized, all of the same target
     particles: np.ndarray  # (n, d), resampled: the places of the next clouds
     shares: np.ndarray  # (scales,), of the scales
     surrogate: KernelExpansion | None
@@ -170,16 +170,16 @@ def step(
     n, d = state.particles.shape
     weights = _flattened(state.log_weights, n)
     factor = _shape(state.positions, weights)
-    surrogate = _learnt(rng, state, weights, factor, config)
+    surrogate = _learned(rng, state, weights, factor, config)
     unit = 2.38 / math.sqrt(d)
     scales = unit * np.array(config.scales)
     drift = _drift(state.particles, surrogate, factor, config)
-    centres = state.particles + drift
+    centers = state.particles + drift
     which = rng.choice(len(scales), size=n, p=state.shares)
     noise = rng.standard_normal((n, d))
-    positions = centres + scales[which][:, None] * (noise @ factor.T)
+    positions = centers + scales[which][:, None] * (noise @ factor.T)
     whitened = solve_triangular(factor, positions.T, lower=True).T
-    middle = solve_triangular(factor, centres.T, lower=True).T
+    middle = solve_triangular(factor, centers.T, lower=True).T
     by_scale = np.empty((n, len(scales)))
     if config.weights == "mixture":
 
@@ -197,7 +197,7 @@ def step(
     log_weights = np.asarray(log_density(positions), dtype=float) - log_proposal
     log_weights[~(log_weights < np.inf)] = -np.inf
     if (log_weights > -np.inf).any():
-        earned = normalised(log_weights) @ np.exp(joint - log_proposal[:, None])
+        earned = normalized(log_weights) @ np.exp(joint - log_proposal[:, None])
         shares = np.maximum(earned, _SAFE_SHARE)
         shares /= shares.sum()
         evidence = log_mean_exp(log_weights)
@@ -223,11 +223,11 @@ def _flattened(log_weights, num_particles):
     quarter of the particles (nonlinear importance sampling, Koblents and Miguez 2015); estimates use the true weights.
     """
     alive = np.count_nonzero(log_weights > -np.inf)
-    wanted = min(_LEARNT_SHARE * num_particles / max(alive, 1), _LARGEST_LEARNT_SHARE)
-    return normalised(next_temperature(log_weights, 0.0, wanted) * log_weights)
+    wanted = min(_LEARNED_SHARE * num_particles / max(alive, 1), _LARGEST_LEARNED_SHARE)
+    return normalized(next_temperature(log_weights, 0.0, wanted) * log_weights)
 
 
-def _learnt(rng, state, weights, factor, config):
+def _learned(rng, state, weights, factor, config):
     if config.drift != "kernel":
         return None
     kept = np.flatnonzero(weights > 1e-3 / weights.size)
@@ -238,7 +238,7 @@ def _learnt(rng, state, weights, factor, config):
     mean = weights @ state.positions
     whitened = whiten(state.positions[kept], mean, factor)
     try:
-        fitted = config.estimator.fit(whitened, weights[kept], rng=rng)
+        fitted = config.surrogate.fit(whitened, weights[kept], rng=rng)
     except (ValueError, np.linalg.LinAlgError):
         return None
     return _Whitened(fitted, mean, factor)
@@ -268,9 +268,9 @@ def _drift(particles, surrogate, factor, config):
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _mixture_block(whitened, centres, scales, out, start, stop):
+def _mixture_block(whitened, centers, scales, out, start, stop):
     """Write log (1/n) sum_j nu^-d exp(-|y_i - c_j|^2 / (2 nu^2)) for every scale nu."""
-    n, d = centres.shape
+    n, d = centers.shape
     k = scales.shape[0]
     squared = np.empty(n)
     for i in range(start, stop):
@@ -278,7 +278,7 @@ def _mixture_block(whitened, centres, scales, out, start, stop):
         for j in range(n):
             total = 0.0
             for a in range(d):
-                total += (whitened[i, a] - centres[j, a]) ** 2
+                total += (whitened[i, a] - centers[j, a]) ** 2
             squared[j] = total
             nearest = min(nearest, total)
         for s in range(k):
@@ -290,5 +290,5 @@ def _mixture_block(whitened, centres, scales, out, start, stop):
 
 
 def weighted_draws(state: State) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return all draws (m, d), their normalised weights (m,), and the log evidence."""
-    return state.positions, normalised(state.log_weights), log_mean_exp(state.log_weights)
+    """Return all draws (m, d), their normalized weights (m,), and the log evidence."""
+    return state.positions, normalized(state.log_weights), log_mean_exp(state.log_weights)

@@ -4,7 +4,7 @@ Del Moral, Doucet and Jasra (2006); adaptive temperatures by bisection on the ef
 particle passes through while it is moved are kept and weighted too, once they are as far from where it began as the
 last one (after the waste-free SMC of Dau and Chopin 2022): they have cost an evaluation each, and the evidence and the
 choice of ancestors are better for them. Earlier ones are not: copies of one ancestor that are still together made
-both worse. Moves are learnt from other particles than those that they move, see ``folds``. Imports NumPy and the lower
+both worse. Moves are learned from other particles than those that they move, see ``folds``. Imports NumPy and the lower
 floors only.
 """
 
@@ -24,7 +24,7 @@ from pymc_kernel.smc.weights import (
     RESAMPLING,
     log_mean_exp,
     next_temperature,
-    normalised,
+    normalized,
     resample,
 )
 
@@ -61,7 +61,7 @@ class Config:
     resampling : str
         One of ``weights.RESAMPLING``.
     num_folds : int
-        Parts of the particles, each of which is moved by what was learnt from the others, see ``folds``; with 1 the
+        Parts of the particles, each of which is moved by what was learned from the others, see ``folds``; with 1 the
         evidence of few particles is too large.
     """
 
@@ -111,7 +111,7 @@ class State(NamedTuple):
     inverse_temperature: float
     log_evidence: float  # of the tempered density so far
     evaluated: Evaluated  # the latest places evaluated, for surrogates
-    learnt: folds.Fitted | None  # by the moves
+    learned: folds.Fitted | None  # by the moves
     stage: int
 
 
@@ -147,7 +147,7 @@ def init(particles: Evaluated) -> State:
 
 @one_blas_thread
 def choose_temperature(state: State, config: Config) -> tuple[float, np.ndarray, float]:
-    """Return the next inverse temperature, the normalised weights of the pool there, and the log evidence gained."""
+    """Return the next inverse temperature, the normalized weights of the pool there, and the log evidence gained."""
     if config.schedule is None:
         target = next_temperature(state.pool.log_likelihood, state.inverse_temperature, config.threshold)
     else:
@@ -155,7 +155,7 @@ def choose_temperature(state: State, config: Config) -> tuple[float, np.ndarray,
     with np.errstate(invalid="ignore"):
         increments = (target - state.inverse_temperature) * state.pool.log_likelihood
     increments = np.where(np.isnan(increments), -np.inf, increments)
-    return target, normalised(increments), log_mean_exp(increments)
+    return target, normalized(increments), log_mean_exp(increments)
 
 
 def _move(rng, particles, families, evaluate, inverse_temperature, state, config):
@@ -165,22 +165,22 @@ def _move(rng, particles, families, evaluate, inverse_temperature, state, config
     -------
     particles, pool, evaluated : Evaluated
         The particles after the last move; the pool, see ``Config.waste_free``; the latest places evaluated.
-    learnt
-        What the moves have learnt.
+    learned
+        What the moves have learned.
     told : tuple
         Acceptance, that of surrogate moves, correlation, number of moves.
     """
     moves = config.moves
-    first = folds.split(len(families), config.num_folds) if state.learnt is None else state.learnt.edges
+    first = folds.split(len(families), config.num_folds) if state.learned is None else state.learned.edges
     edges = folds.descend(first, families, config.num_folds)
-    learnt = folds.fit(rng, moves, particles, state.evaluated, inverse_temperature, state.learnt, edges)
+    learned = folds.fit(rng, moves, particles, state.evaluated, inverse_temperature, state.learned, edges)
     n = len(particles.positions)
     density = particles.log_density(inverse_temperature)
     positions, prior, likelihood = (a.copy() for a in particles)
     begin = positions.copy()
-    pool, correlations, seen, rates, surrogate_rates = [], [], [state.evaluated], [], []
+    pool, correlations, evaluations, rates, surrogate_rates = [], [], [state.evaluated], [], []
     for count in range(1, config.moves_at_most(positions.shape[1]) + 1):
-        proposals = folds.propose(rng, moves, positions, learnt)
+        proposals = folds.propose(rng, moves, positions, learned)
         new_prior, new_likelihood = evaluate(proposals.positions)
         proposed = Evaluated(proposals.positions, new_prior, new_likelihood)
         new_density = proposed.log_density(inverse_temperature)
@@ -190,11 +190,11 @@ def _move(rng, particles, families, evaluate, inverse_temperature, state, config
         accepted = rng.random(n) < probability
         positions[accepted], prior[accepted] = proposals.positions[accepted], new_prior[accepted]
         likelihood[accepted], density[accepted] = new_likelihood[accepted], new_density[accepted]
-        learnt = folds.adapt(moves, learnt, proposals, probability)
+        learned = folds.adapt(moves, learned, proposals, probability)
         rates.append(probability.mean())
         if not proposals.is_exploring.all():
             surrogate_rates.append(probability[~proposals.is_exploring].mean())
-        seen.append(proposed)
+        evaluations.append(proposed)
         pool.append(Evaluated(positions.copy(), prior.copy(), likelihood.copy()))
         correlation = largest_correlation(begin, positions)
         correlations.append(correlation)
@@ -206,10 +206,10 @@ def _move(rng, particles, families, evaluate, inverse_temperature, state, config
         pool = _interleaved([p for p, c in zip(pool, correlations, strict=True) if c <= enough])
     else:
         pool = particles
-    seen = _joined(seen)
-    seen = seen.take(slice(-_NUM_EVALUATED, None))
+    evaluations = _joined(evaluations)
+    evaluations = evaluations.take(slice(-_NUM_EVALUATED, None))
     surrogate = float(np.mean(surrogate_rates)) if surrogate_rates else math.nan
-    return particles, pool, seen, learnt, (float(np.mean(rates)), surrogate, correlation, count)
+    return particles, pool, evaluations, learned, (float(np.mean(rates)), surrogate, correlation, count)
 
 
 def _joined(parts) -> Evaluated:
@@ -241,13 +241,13 @@ def rejuvenate(
     ancestors = resample(rng, weights, n, config.resampling)
     start = state.pool.take(ancestors)
     families = ancestors // (weights.size // n)  # ancestors are in order, so families are next to each other
-    particles, pool, evaluated, learnt, told = _move(rng, start, families, evaluate, target, state, config)
+    particles, pool, evaluated, learned, measures = _move(rng, start, families, evaluate, target, state, config)
     share = 1.0 / (weights.size * float((weights**2).sum()))
     # Places, not indices: a particle that has not moved stands in the pool several times.
     distinct = np.unique(start.positions[:, 0]).size / n
-    info = Info(target, gained, share, distinct, *told, config.moves.scale_of(learnt.learnt[0]), told[-1] * n)
+    info = Info(target, gained, share, distinct, *measures, config.moves.scale_of(learned.learned[0]), measures[-1] * n)
     evidence = state.log_evidence + gained
-    return State(particles, pool, target, evidence, evaluated, learnt, state.stage + 1), info
+    return State(particles, pool, target, evidence, evaluated, learned, state.stage + 1), info
 
 
 def step(rng: np.random.Generator, state: State, evaluate: Evaluate, config: Config) -> tuple[State, Info]:

@@ -14,12 +14,12 @@ __all__ = [
     "effective_share",
     "log_mean_exp",
     "next_temperature",
-    "normalised",
+    "normalized",
     "resample",
 ]
 
 RESAMPLING = ("systematic", "stratified", "residual", "multinomial")
-_BISECTIONS = 60
+_BISECTIONS = 60  # of a temperature in (0, 1]: beyond the last bit of a number
 _SLACK = 1e-6  # rounding, in what a user's weights sum to
 _NEARLY = 0.9  # of the wanted share: a last stage for next to nothing is left out
 _SMALLEST_STEP = 1e-12  # relative to what is left of the way
@@ -54,7 +54,7 @@ def log_mean_exp(log_values: np.ndarray) -> float:
     return float(largest + math.log(np.exp(log_values - largest).mean()))
 
 
-def normalised(log_weights: np.ndarray) -> np.ndarray:
+def normalized(log_weights: np.ndarray) -> np.ndarray:
     """Return weights that sum to one, shape as given.
 
     Raises
@@ -90,7 +90,7 @@ def conditional_effective_share(weights: np.ndarray, log_increments: np.ndarray)
     Parameters
     ----------
     weights : ndarray (n,)
-        Normalised, before.
+        Normalized, before.
     log_increments : ndarray (n,)
         Logs of w.
     """
@@ -118,7 +118,7 @@ def next_temperature(
     log_likelihood : ndarray (n,)
         Of particles at ``inverse_temperature``; -inf says zero.
     weights : ndarray (n,), optional
-        Normalised; equal by default.
+        Normalized; equal by default.
 
     Raises
     ------

@@ -4,14 +4,14 @@ Floor: above ``kernels``, beside ``scores``; knows nothing of models. Draws are 
 gradients of the log density there, of the same shape.
 
 What a discrepancy cannot see: wrong weights of well separated modes, since scores do not depend on them; a mode that no
-draw is in. It depends on the coordinates (standardised from the draws by default) and loses power as the dimension
+draw is in. It depends on the coordinates (standardized from the draws by default) and loses power as the dimension
 grows; a Gaussian kernel more so than the default, and that one does not control convergence beyond two dimensions.
 """
 
 from pymc_kernel.stein.aggregated import AggregatedKSDTest, ksd_test_aggregated
 from pymc_kernel.stein.control_functionals import ControlledExpectation, controlled_expectation
-from pymc_kernel.stein.discrepancy import default_kernel, ksd_shares, ksd_squared, stein_matrix
-from pymc_kernel.stein.draws import choose_thinning, standardise
+from pymc_kernel.stein.discrepancy import default_kernel, ksd_squared, ksd_squared_parts, stein_matrix
+from pymc_kernel.stein.draws import choose_thinning, standardize
 from pymc_kernel.stein.finite_set import FSSDTest, fssd_test
 from pymc_kernel.stein.goodness_of_fit import KSDTest, holm, ksd_test
 from pymc_kernel.stein.thinning import stein_thin
@@ -28,13 +28,13 @@ __all__ = [
     "default_kernel",
     "fssd_test",
     "holm",
-    "ksd_shares",
     "ksd_squared",
+    "ksd_squared_parts",
     "ksd_test",
     "ksd_test_aggregated",
     "mmd_squared",
     "mmd_test",
-    "standardise",
+    "standardize",
     "stein_matrix",
     "stein_thin",
 ]

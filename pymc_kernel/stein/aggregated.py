@@ -24,7 +24,7 @@ class AggregatedKSDTest:
     p_value : float
         Of all length scales together.
     length_scales : ndarray (k,)
-        In standardised coordinates.
+        In standardized coordinates.
     p_values : ndarray (k,)
         Of each length scale by itself, not corrected for the others.
     ksd : ndarray (k,)
@@ -63,7 +63,7 @@ def ksd_test_aggregated(
     kernel : radial kernel, optional
         The family; its own length scale is not used. The inverse multiquadric by default.
     length_scales : array_like (k,), optional
-        In standardised coordinates. By default the median distance times 1/16, 1/8, ..., 4.
+        In standardized coordinates. By default the median distance times 1/16, 1/8, ..., 4.
 
     Returns
     -------

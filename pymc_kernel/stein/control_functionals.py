@@ -12,8 +12,8 @@ from pymc_kernel.stein.draws import as_chains, checked_weights
 
 __all__ = ["ControlledExpectation", "controlled_expectation"]
 
-_RIDGES = 10.0 ** np.arange(-8.0, 1.0)
-_FOLDS = 5
+_RIDGES = 10.0 ** np.arange(-8.0, 1.0)  # of which cross-validation chooses one
+_FOLDS = 5  # a fifth held out; the fits are five for each ridge
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ControlledExpectation:
     variance_ratio : ndarray (p,)
         Variance of what the control leaves, out of sample, over that of the values: small where control helps.
     ridge : ndarray (p,)
-        Chosen regularisation, in units of the mean diagonal of the kernel.
+        Chosen regularization, in units of the mean diagonal of the kernel.
     """
 
     value: np.ndarray
@@ -63,7 +63,7 @@ def controlled_expectation(
     Returns
     -------
     ControlledExpectation
-        The ridge minimises the squared error on held-out blocks of draws; where no ridge is better than a constant,
+        The ridge minimizes the squared error on held-out blocks of draws; where no ridge is better than a constant,
         the plain mean is returned.
 
     Notes
@@ -92,10 +92,10 @@ def controlled_expectation(
     if weights is not None:
         full = checked_weights(weights, chains.lengths)[:, None] * full
     scale = np.trace(gram) / len(basis)
-    folds = np.arange(n) * _FOLDS // n  # blocks of draws: neighbours in a chain are alike
+    folds = np.arange(n) * _FOLDS // n  # blocks of draws: neighbors in a chain are alike
     spread = values.std(axis=0)
-    centre = values.mean(axis=0)
-    scaled = (values - centre) / np.where(spread > 0.0, spread, 1.0)
+    center = values.mean(axis=0)
+    scaled = (values - center) / np.where(spread > 0.0, spread, 1.0)
     left = np.empty((len(_RIDGES), *values.shape))
     for fold in range(_FOLDS):
         held = folds == fold
@@ -110,8 +110,8 @@ def controlled_expectation(
     useful = ratio < 1.0
     estimate = np.where(useful, left[best, :, columns].mean(axis=1), 0.0)
     return ControlledExpectation(
-        value=centre + spread * estimate,
-        mean=centre,
+        value=center + spread * estimate,
+        mean=center,
         variance_ratio=np.where(useful, ratio, 1.0),
         ridge=_RIDGES[best],
     )

@@ -9,15 +9,15 @@ from pymc_kernel.kernels import InverseMultiquadric
 from pymc_kernel.kernels.base import RadialKernel
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
-from pymc_kernel.stein.draws import as_chains, checked_weights, standardise
+from pymc_kernel.stein.draws import as_chains, checked_weights, standardize
 
-__all__ = ["default_kernel", "ksd_shares", "ksd_squared", "stein_matrix"]
+__all__ = ["default_kernel", "ksd_squared", "ksd_squared_parts", "stein_matrix"]
 
 _LARGEST = 1e60  # whose fourth powers, in regressions on the kernel, are floating-point numbers still
 
 
 def default_kernel() -> RadialKernel:
-    """Return the inverse multiquadric of length scale one, for standardised coordinates.
+    """Return the inverse multiquadric of length scale one, for standardized coordinates.
 
     Unlike the Gaussian, whose discrepancy can vanish along draws that run away, it controls convergence in
     distribution, in every dimension (Gorham and Mackey 2017).
@@ -26,8 +26,8 @@ def default_kernel() -> RadialKernel:
 
 
 def prepared(draws, scores, kernel, how, rng=None) -> tuple[tiles.Stein, RadialKernel]:
-    """Return standardised draws and scores ready for the compiled functions, and the kernel with its numbers."""
-    draws, scores = standardise(draws, scores, how)
+    """Return standardized draws and scores ready for the compiled functions, and the kernel with its numbers."""
+    draws, scores = standardize(draws, scores, how)
     kernel = default_kernel() if kernel is None else kernel.resolve(draws, rng or np.random.default_rng(0))
     stein = tiles.prepare(draws, scores, kernel)
     largest = max(np.abs(stein.points).max(), np.abs(stein.scores).max(), np.sqrt(stein.factor), stein.inverse.max())
@@ -48,12 +48,12 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
     draws, scores : array_like (n, d) or (chain, draw, d)
         Points, and the gradient of the log density of the target there (its constant does not matter).
     kernel : radial kernel of ``pymc_kernel.kernels``, optional
-        In standardised coordinates; :func:`default_kernel` by default.
+        In standardized coordinates; :func:`default_kernel` by default.
     statistic : {"V", "U"}
         "V" averages over all pairs and is never negative; "U" leaves each draw with itself out and has expectation
         zero for independent draws from the target.
     how : {"straighten", "whiten", "scale", "none"}
-        Coordinates, see :func:`standardise`. The discrepancy depends on them.
+        Coordinates, see :func:`standardize`. The discrepancy depends on them.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
 
 
 @one_blas_thread
-def ksd_shares(draws, scores, kernel=None, *, how: str = "straighten", weights=None) -> np.ndarray:
+def ksd_squared_parts(draws, scores, kernel=None, *, how: str = "straighten", weights=None) -> np.ndarray:
     """Return what each coordinate contributes to the squared discrepancy (V-statistic), shape (d,).
 
     The Stein operator acts on one coordinate at a time; each part is a squared discrepancy of its own, not

@@ -1,4 +1,4 @@
-"""Draws and their scores as arrays: checks, standardisation, thinning of chains.
+"""Draws and their scores as arrays: checks, standardization, thinning of chains.
 
 Imports NumPy, ``kernels`` and a lower file of ``stein``.
 """
@@ -12,17 +12,17 @@ from pymc_kernel.stein.margins import normal_margins
 from pymc_kernel.stein.straighten import straighten
 
 __all__ = [
-    "STANDARDISATIONS",
+    "STANDARDIZATIONS",
     "Chains",
     "as_chains",
     "autocorrelation",
     "checked_weights",
     "choose_thinning",
-    "standardise",
+    "standardize",
     "thin_chains",
 ]
 
-STANDARDISATIONS = ("straighten", "whiten", "scale", "none")
+STANDARDIZATIONS = ("straighten", "whiten", "scale", "none")
 
 _SMALLEST_EIGENVALUE = 1e-10  # of a correlation matrix
 _LARGEST_LAG_SHARE = 0.1  # of the shortest chain
@@ -85,8 +85,8 @@ def checked_weights(weights, lengths: tuple[int, ...]) -> np.ndarray:
     return flat / flat.mean()
 
 
-def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") -> tuple[np.ndarray, np.ndarray]:
-    """Return draws and scores (n, d) in standardised coordinates.
+def standardize(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") -> tuple[np.ndarray, np.ndarray]:
+    """Return draws and scores (n, d) in standardized coordinates.
 
     A discrepancy depends on the coordinates; here they come from the draws. With z = W (x - mean), the score of z is
     W'^-1 times that of x.
@@ -106,8 +106,8 @@ def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") 
     ValueError
         Where a coordinate is constant, or there are too few draws to whiten.
     """
-    if how not in STANDARDISATIONS:
-        raise ValueError(f"how must be one of {', '.join(STANDARDISATIONS)}, got {how!r}.")
+    if how not in STANDARDIZATIONS:
+        raise ValueError(f"how must be one of {', '.join(STANDARDIZATIONS)}, got {how!r}.")
     draws, scores = as_points(draws, "draws"), as_points(scores, "scores")
     if draws.shape != scores.shape:
         raise ValueError(f"draws and scores must have the same shape, got {draws.shape} and {scores.shape}.")
@@ -117,21 +117,21 @@ def standardise(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") 
     if not (spread > 0.0).all():
         constant = np.flatnonzero(~(spread > 0.0)).tolist()
         raise ValueError(f"coordinates {constant} of the draws are constant: the chain has not moved in them.")
-    centred = (draws - draws.mean(axis=0)) / spread
+    centered = (draws - draws.mean(axis=0)) / spread
     scores = scores * spread
     if how == "straighten":
-        straight, scores = straighten(centred, scores)
-        if straight is not centred:
-            straight, scores = standardise(straight, scores, "whiten")
+        straight, scores = straighten(centered, scores)
+        if straight is not centered:
+            straight, scores = standardize(straight, scores, "whiten")
         else:
             straight, scores = _whitened(straight, scores)
         margins, pulled = normal_margins(straight, scores)
-        return (straight, scores) if margins is straight else standardise(margins, pulled, "scale")
-    return (centred, scores) if how == "scale" else _whitened(centred, scores)
+        return (straight, scores) if margins is straight else standardize(margins, pulled, "scale")
+    return (centered, scores) if how == "scale" else _whitened(centered, scores)
 
 
 def _whitened(draws, scores):
-    """Return standardised draws and their scores without correlations."""
+    """Return standardized draws and their scores without correlations."""
     n, d = draws.shape
     if d == 1:
         return draws, scores
@@ -146,12 +146,12 @@ def _whitened(draws, scores):
 
 def autocorrelation(draws: np.ndarray, lengths: tuple[int, ...]):
     """Return a function from a lag to the largest autocorrelation of a coordinate, pooled over chains."""
-    centred = [c - c.mean(axis=0) for c in np.split(draws, np.cumsum(lengths)[:-1])]
-    variance = sum((c**2).sum(axis=0) for c in centred)
+    centered = [c - c.mean(axis=0) for c in np.split(draws, np.cumsum(lengths)[:-1])]
+    variance = sum((c**2).sum(axis=0) for c in centered)
     variance = np.where(variance > 0.0, variance, 1.0)
 
     def at(lag):
-        return (sum((c[lag:] * c[:-lag]).sum(axis=0) for c in centred) / variance).max()
+        return (sum((c[lag:] * c[:-lag]).sum(axis=0) for c in centered) / variance).max()
 
     return at
 

@@ -10,7 +10,7 @@ from scipy import optimize
 
 from pymc_kernel.kernels.bandwidth import median_distance
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.stein.draws import as_chains, standardise
+from pymc_kernel.stein.draws import as_chains, standardize
 
 __all__ = ["FSSDTest", "fssd_test"]
 
@@ -30,7 +30,7 @@ class FSSDTest:
     locations : ndarray (J, d)
         Where draws and target were looked at, in the coordinates of the draws.
     length_scale : float
-        Of the Gaussian kernel, in standardised coordinates.
+        Of the Gaussian kernel, in standardized coordinates.
     null : ndarray
         Replicates of the null distribution of n times ``fssd_squared``.
     """
@@ -69,7 +69,7 @@ def fssd_test(
     max_iterations : int
         Of the search for locations.
     how : {"whiten", "scale", "none"}
-        Coordinates, see :func:`standardise`.
+        Coordinates, see :func:`standardize`.
     rng : numpy.random.Generator, optional
         Seed 0 by default.
 
@@ -89,7 +89,7 @@ def fssd_test(
             f"train_share must leave at least {2 * num_locations} draws to choose {num_locations} locations with, and "
             f"as many to test, got {train_share!r} of {n} draws."
         )
-    points, slopes = standardise(chains.draws, chains.scores, how)
+    points, slopes = standardize(chains.draws, chains.scores, how)
     order = rng.permutation(n)
     train, test = np.split(order, [int(train_share * n)])
     middle = median_distance(points[train], rng)
@@ -102,10 +102,10 @@ def fssd_test(
     start = np.append(places.ravel(), np.log(middle))
     bounds = [(None, None)] * places.size
     bounds.append((np.log(_SMALLEST_SCALE * middle), np.log(_LARGEST_SCALE * middle)))
-    found = optimize.minimize(
+    optimum = optimize.minimize(
         negative_power, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": max_iterations}
     )
-    features, _, _ = _features(points[test], slopes[test], found.x, num_locations)
+    features, _, _ = _features(points[test], slopes[test], optimum.x, num_locations)
     features = features.reshape(len(test), -1) / np.sqrt(d * num_locations)
     size = len(test)
     mean = features.mean(axis=0)
@@ -115,14 +115,14 @@ def fssd_test(
     return FSSDTest(
         fssd_squared=float(statistic),
         p_value=float((1 + (null >= size * statistic).sum()) / (1 + num_replicates)),
-        locations=_back(found.x[:-1].reshape(num_locations, d), chains.draws, points),
-        length_scale=float(np.exp(found.x[-1])),
+        locations=_back(optimum.x[:-1].reshape(num_locations, d), chains.draws, points),
+        length_scale=float(np.exp(optimum.x[-1])),
         null=null,
     )
 
 
 def _back(places, draws, points):
-    """Return standardised places in the coordinates of the draws: the map between them is affine."""
+    """Return standardized places in the coordinates of the draws: the map between them is affine."""
     if draws is points:
         return places
     design = np.column_stack([points, np.ones(len(points))])
@@ -150,10 +150,10 @@ def _power(points, scores, parameters, num_locations):
     flat = features.reshape(n, -1)
     mean = flat.mean(axis=0)
     square = mean @ mean
-    centred = flat @ mean - square
-    deviation = 2.0 * np.sqrt((centred**2).mean()) + 1e-12
+    centered = flat @ mean - square
+    deviation = 2.0 * np.sqrt((centered**2).mean()) + 1e-12
     below = deviation + _RIDGE
-    slope = 4.0 / (deviation * n) * (centred[:, None] * mean + (centred[:, None] * flat).mean(axis=0))
+    slope = 4.0 / (deviation * n) * (centered[:, None] * mean + (centered[:, None] * flat).mean(axis=0))
     outer = 2.0 * mean / (n * below) - square / below**2 * slope
     outer = outer.reshape(features.shape)
     length_square = np.exp(2.0 * parameters[-1])

@@ -19,17 +19,17 @@ from pymc_kernel.stein.draws import (
     autocorrelation,
     checked_weights,
     choose_thinning,
-    standardise,
+    standardize,
     thin_chains,
 )
 
 __all__ = ["KSDTest", "holm", "ksd_test", "quadratic_forms", "sign_processes"]
 
 _ROWS = 4 * tiles.TILE  # of a block of the kernel
-_COLUMNS = 16 * tiles.TILE
+_COLUMNS = 16 * tiles.TILE  # of the same block: 8 MB
 _COORDINATE_ENTRIES = 4_000_000  # of a block of all coordinates' kernels
-_INDEPENDENT = 0.5
-_CORRELATED = 0.1
+_INDEPENDENT = 0.5  # probability that the sign of the wild bootstrap flips from one draw to the next: independent signs
+_CORRELATED = 0.1  # the same for chains (Chwialkowski et al. 2014): signs that hold for ten draws
 _NO_CORRELATION = 0.1  # lag-one autocorrelation of draws that count as independent, beyond its standard error
 
 
@@ -40,7 +40,7 @@ class KSDTest:
     Attributes
     ----------
     ksd : float
-        The discrepancy (the root of the V-statistic), in standardised coordinates.
+        The discrepancy (the root of the V-statistic), in standardized coordinates.
     p_value : float
         (1 + replicates at least as large) / (1 + replicates), or from the Gamma approximation.
     null : ndarray (replicates,)
@@ -196,14 +196,14 @@ def choose_flip_probability(draws: np.ndarray, lengths: tuple[int, ...]) -> floa
 
 
 def prepare_chains(draws, scores, thin, flip_probability, how):
-    """Return thinned and standardised chains, the thinning, and the flip probability; arguments as in the test."""
+    """Return thinned and standardized chains, the thinning, and the flip probability; arguments as in the test."""
     chains = as_chains(draws, scores)
     if thin == "auto":
         thin = choose_thinning(chains.draws, chains.lengths)
     chains = thin_chains(chains, int(thin))
     if flip_probability == "auto":
         flip_probability = choose_flip_probability(chains.draws, chains.lengths)
-    draws, scores = standardise(chains.draws, chains.scores, how)
+    draws, scores = standardize(chains.draws, chains.scores, how)
     return chains._replace(draws=draws, scores=scores), int(thin), float(flip_probability)
 
 
@@ -229,7 +229,7 @@ def ksd_test(
     draws, scores : array_like (n, d) or (chain, draw, d)
         Chains are in their own rows; the draws of each in their order.
     kernel : radial kernel of ``pymc_kernel.kernels``, optional
-        In standardised coordinates. By default the inverse multiquadric with length scale one.
+        In standardized coordinates. By default the inverse multiquadric with length scale one.
     num_replicates : int
         Of the wild bootstrap; the p-value is a multiple of one over one more.
     thin : int or "auto"
@@ -241,7 +241,7 @@ def ksd_test(
     coordinates : bool
         Whether each coordinate is tested by itself as well; costs d times the bootstrap.
     how : {"straighten", "whiten", "scale", "none"}
-        Coordinates, see :func:`standardise`.
+        Coordinates, see :func:`standardize`.
     weights : array_like (n,) or (chain, draw), optional
         Where the scores are those of another density q than that of the target p: q / p at the draws, up to a
         constant. Then the draws are tested against p whatever q is, but the further off it is, the less is seen.
@@ -282,18 +282,18 @@ def ksd_test(
     if null == "gamma":
         if flip_probability != _INDEPENDENT:
             raise ValueError('null="gamma" is for independent draws, but these are correlated: use the bootstrap.')
-        found = _gamma_test(stein)
+        result = _gamma_test(stein)
     else:
         signs = sign_processes(rng, chains.lengths, num_replicates, flip_probability)
-        found = _bootstrap_test(stein, signs, weights, coordinates or weights is not None)
+        result = _bootstrap_test(stein, signs, weights, coordinates or weights is not None)
     return KSDTest(
-        ksd=float(np.sqrt(max(found.total, 0.0)) / n),
-        p_value=found.p_value,
-        null=np.sqrt(np.maximum(found.forms, 0.0)) / n,
-        null_quantiles=np.sqrt(found.quantiles) / n,
-        shares=found.parts / found.parts.sum(),
-        share_p_values=found.share_p_values,
-        share_null=None if found.part_forms is None else np.sqrt(np.maximum(found.part_forms, 0.0)) / n,
+        ksd=float(np.sqrt(max(result.total, 0.0)) / n),
+        p_value=result.p_value,
+        null=np.sqrt(np.maximum(result.forms, 0.0)) / n,
+        null_quantiles=np.sqrt(result.quantiles) / n,
+        shares=result.parts / result.parts.sum(),
+        share_p_values=result.share_p_values,
+        share_null=None if result.part_forms is None else np.sqrt(np.maximum(result.part_forms, 0.0)) / n,
         num_draws=n,
         thin=thin,
         flip_probability=flip_probability,

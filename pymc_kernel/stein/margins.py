@@ -3,7 +3,7 @@
 In the long tail of a skew distribution, as that of the logarithm of a scale, scores are small and draws far apart in
 units of the length scale, so that a discrepancy hardly sees what is wrong there. Each coordinate may be stretched by
 
-    T(u) = (exp(a w) - exp(-b w)) / (a + b),   w = asinh(u),   u = (x - centre) / spread,
+    T(u) = (exp(a w) - exp(-b w)) / (a + b),   w = asinh(u),   u = (x - center) / spread,
 
 which grows as u^a above and as |u|^b below; a = b = 1 leaves it as it is. Of a density with score s in u,
 
@@ -39,21 +39,21 @@ def normal_margins(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, n
         return draws, scores
     stretched = draws, scores
     for i in range(draws.shape[1]):
-        found = _stretched(draws[:, i], scores[:, i])
-        if found is not None:
+        transformed = _stretched(draws[:, i], scores[:, i])
+        if transformed is not None:
             if stretched[0] is draws:
                 stretched = draws.copy(), scores.copy()
-            stretched[0][:, i], stretched[1][:, i] = found
+            stretched[0][:, i], stretched[1][:, i] = transformed
     return stretched
 
 
 def _stretched(draws, scores):
     """Return a coordinate and its scores (n,) after the best map, None where that gains too little."""
-    centre = np.median(draws)
-    spread = np.quantile(np.abs(draws - centre), _CENTRAL_SHARE)
-    if not (spread > 0.0 and np.abs(draws - centre).max() < _LARGEST * spread):
+    center = np.median(draws)
+    spread = np.quantile(np.abs(draws - center), _CENTRAL_SHARE)
+    if not (spread > 0.0 and np.abs(draws - center).max() < _LARGEST * spread):
         return None
-    u, s = (draws - centre) / spread, scores * spread
+    u, s = (draws - center) / spread, scores * spread
     if not 1.0 / _DISAGREEMENT < -(s * (u - u.mean())).mean() < _DISAGREEMENT:
         return None
     every = -(-len(u) // _MOST_DRAWS)

@@ -9,7 +9,7 @@ whitening does, so that tests keep their level.
 A step divides some coordinates, the "driven" ones, by a scale that depends on others, their "drivers":
 
     x_i' = (x_i - m_i(x_free)) exp(-g_i),   g_i = a_i + sum_j (b_ij u_j + c_ij sqrt(1 + u_j^2)),
-    u_j = (x_j - centre_j) / spread_j,
+    u_j = (x_j - center_j) / spread_j,
 
 m_i linear in the coordinates that the step leaves alone, among them the drivers j. Of a density p with scores s,
 
@@ -44,7 +44,7 @@ class Step(NamedTuple):
     drivers: np.ndarray  # (m,) column numbers
     driven: np.ndarray  # (k,)
     free: np.ndarray  # (f,)
-    centre: np.ndarray  # (m,)
+    center: np.ndarray  # (m,)
     spread: np.ndarray  # (m,)
     log_scale: np.ndarray  # (1 + 2 m, k): a, all b, all c
     constant: np.ndarray  # (k,)
@@ -72,25 +72,25 @@ def straighten(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.nd
         free = np.flatnonzero((driver < 0) & ~drives.any(axis=0))
         for j in np.unique(driver[driver >= 0]):
             driven = np.flatnonzero(driver == j)
-            found = choose_step(draws, scores, j, driven, free)
-            gain = _log_information(scores) - found.value
-            agreed = found.spread < _log_volume(draws)
+            trial = choose_step(draws, scores, j, driven, free)
+            gain = _log_information(scores) - trial.value
+            agreed = trial.spread < _log_volume(draws)
             if agreed and n * gain > _GAIN[0] + _GAIN[1] * len(driven):
                 value -= gain
-                draws, scores = found.draws, found.scores
-                added[j, found.driven] = True
+                draws, scores = trial.draws, trial.scores
+                added[j, trial.driven] = True
         if not added.any():
             if not drives.any():
                 break
             # This level is done; its drivers may be driven themselves, which is another one.
             base, offset, drives = (draws, scores), value - _log_information(scores), added
             continue
-        # All scales and centres anew, together: what a scale depends on besides its first driver was noise to its fit.
+        # All scales and centers anew, together: what a scale depends on besides its first driver was noise to its fit.
         drives |= added
-        for centred in (False, True):
-            found = _try_step(*base, drives, np.flatnonzero(~drives.any(axis=0)) if centred else free[:0])
-            if offset + found.value < value:
-                draws, scores, value = found.draws, found.scores, offset + found.value
+        for centered in (False, True):
+            trial = _try_step(*base, drives, np.flatnonzero(~drives.any(axis=0)) if centered else free[:0])
+            if offset + trial.value < value:
+                draws, scores, value = trial.draws, trial.scores, offset + trial.value
     return draws, scores
 
 
@@ -107,7 +107,7 @@ class Tried(NamedTuple):
 def choose_step(draws, scores, driver: int, driven: np.ndarray, free: np.ndarray) -> Tried:
     """Return the best of some steps with one driver.
 
-    Without centres; with centres that depend on the free coordinates; and with the coordinates among these that the
+    Without centers; with centers that depend on the free coordinates; and with the coordinates among these that the
     others are spread around. Given all effects, their mean has a narrow distribution in a funnel's neck, too, so that
     it seems to be driven, but it must not be divided. Scores show it: those of the mean and of its effects sum to
     nearly zero, and of such a sum the coordinate with the largest part is set free.
@@ -140,8 +140,8 @@ def choose_drivers(draws: np.ndarray, scores: np.ndarray, drives: np.ndarray | N
     as drivers (rows) or driven (columns) already stay what they are.
     """
     n, d = draws.shape
-    centre, spread = _robust(draws)
-    u = (draws - centre) / spread
+    center, spread = _robust(draws)
+    u = (draws - center) / spread
     u /= np.sqrt(1.0 + (u / _BOUND) ** 2)
     linear = u - u.mean(axis=0)
     linear /= linear.std(axis=0)
@@ -171,13 +171,13 @@ def choose_drivers(draws: np.ndarray, scores: np.ndarray, drives: np.ndarray | N
 def fit_step(draws: np.ndarray, scores: np.ndarray, drives: np.ndarray, free: np.ndarray) -> Step:
     """Return the step that makes scales the same at all places of their drivers.
 
-    Scales by regression of log squared scores, repeated on what is left of them; centres so that the scores of the
+    Scales by regression of log squared scores, repeated on what is left of them; centers so that the scores of the
     coordinates that are left alone are small, constant where ``free`` is empty. ``drives`` (d, d) says which coordinate
     (row) drives which (column).
     """
     drivers, driven = np.flatnonzero(drives.any(axis=1)), np.flatnonzero(drives.any(axis=0))
-    centre, spread = _robust(draws[:, drivers])
-    basis, bend = _basis((draws[:, drivers] - centre) / spread)
+    center, spread = _robust(draws[:, drivers])
+    basis, bend = _basis((draws[:, drivers] - center) / spread)
     log_scale = np.zeros((basis.shape[1], len(driven)))
     for k, i in enumerate(driven):
         own = np.flatnonzero(drives[drivers, i])
@@ -186,15 +186,15 @@ def fit_step(draws: np.ndarray, scores: np.ndarray, drives: np.ndarray, free: np
     usable = np.abs(basis @ log_scale).max(axis=0) < _MAX_LOG_SCALE
     driven, log_scale = driven[usable], log_scale[:, usable]
     growth = (log_scale[1 : 1 + len(drivers)] + bend[:, :, None] * log_scale[1 + len(drivers) :]) / spread[:, None]
-    constant, slopes = _fit_centres(draws, scores, growth, drivers, driven, free)
-    return Step(drivers, driven, free, centre, spread, log_scale, constant, slopes)
+    constant, slopes = _fit_centers(draws, scores, growth, drivers, driven, free)
+    return Step(drivers, driven, free, center, spread, log_scale, constant, slopes)
 
 
-def _fit_centres(draws, scores, growth, drivers, driven, free):
-    """Return constants and slopes of the centres m_i, from the derivatives ``growth`` (n, m, k) of the log scales.
+def _fit_centers(draws, scores, growth, drivers, driven, free):
+    """Return constants and slopes of the centers m_i, from the derivatives ``growth`` (n, m, k) of the log scales.
 
     Least squares of the scores that take_step gives to the free coordinates, and then to the drivers. Where a scale
-    goes to zero, the scores are so large that they fix the centres as closely as is needed. (Least squares of the draws
+    goes to zero, the scores are so large that they fix the centers as closely as is needed. (Least squares of the draws
     themselves, under these scales, would fit the few draws there, and a test of the same draws reject too often.)
     """
     slopes = np.zeros((len(free), len(driven)))
@@ -221,7 +221,7 @@ def _least_squares(columns, targets):
 def take_step(step: Step, draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Return draws and scores after the step, and the mean log determinant of its derivative."""
     drivers, driven, free = step.drivers, step.driven, step.free
-    basis, slope = _basis((draws[:, drivers] - step.centre) / step.spread)
+    basis, slope = _basis((draws[:, drivers] - step.center) / step.spread)
     growth = basis @ step.log_scale
     off = draws[:, driven] - step.constant - draws[:, free] @ step.slopes
     moved, pulled = draws.copy(), scores.copy()
@@ -256,10 +256,10 @@ def _basis(u):
 
 def _robust(draws):
     """Return medians, and half of the width that holds 68 % around them: standard deviations of normal draws."""
-    centre = np.median(draws, axis=0)
-    off = np.abs(draws - centre)
+    center = np.median(draws, axis=0)
+    off = np.abs(draws - center)
     spread = np.quantile(off, 0.6827, axis=0)
-    return centre, np.where(spread > 0.0, spread, off.max(axis=0))
+    return center, np.where(spread > 0.0, spread, off.max(axis=0))
 
 
 def _log_squares(scores):

@@ -35,7 +35,7 @@ __all__ = [
     "row_sums",
 ]
 
-TILE = 128
+TILE = 128  # rows and columns of a block, whose coordinates and sums stay in the first cache
 
 # Without the sums being reordered, so that they are the same on every machine.
 COMPILED = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
@@ -104,7 +104,7 @@ def _accumulate(point, score, tile, sums):
         x0, x1, x2, x3 = point[k], point[k + 1], point[k + 2], point[k + 3]
         a0, a1, a2, a3 = score[k], score[k + 1], score[k + 2], score[k + 3]
         for i in range(TILE):
-            # Unsigned indices: signed ones would be tested for being negative, and the loop not be vectorised.
+            # Unsigned indices: signed ones would be tested for being negative, and the loop not be vectorized.
             j = np.uintp(i)
             u, b = x0 - tile[base + j], tile[base + _1 + j]
             s, c, p = u * u, (b - a0) * u, a0 * b

@@ -12,7 +12,7 @@ from pymc_kernel.stein.goodness_of_fit import check_settings, choose_flip_probab
 
 __all__ = ["MMDTest", "mmd_squared", "mmd_test"]
 
-_BLOCK = 1024
+_BLOCK = 1024  # rows of the Gram matrix at a time
 _LARGEST_CORRELATION = 0.25  # after thinning; less than for a discrepancy, whose mean under the null is known
 
 
@@ -122,8 +122,8 @@ def mmd_test(
 
     Notes
     -----
-    Wild bootstrap: each draw's feature gets the sign process of its chain, centred over the sample, and enlarged by
-    the variance that the centring takes away. Draws are thinned until no autocorrelation is above 1/4. The level needs
+    Wild bootstrap: each draw's feature gets the sign process of its chain, centered over the sample, and enlarged by
+    the variance that the centering takes away. Draws are thinned until no autocorrelation is above 1/4. The level needs
     some hundred effective draws in each sample: with 30 (600 draws of autocorrelation 0.9) a test at 5 % rejected 15 %
     of equal distributions, with 200 it rejected 8 %. Time O((n + m)^2 (d + R)); memory O(R (n + m)) and a block of
     1,024 rows of the kernel.

@@ -45,9 +45,9 @@ def test_claw_against_quadrature():
         x = CLAW.sample(np.random.default_rng(seed), 50)
         fit = BayesianKDE("isotropic", prior_rate=0.1).fit(x)
         mean, sd, evidence = quadrature(x, 0.1)
-        law = fit.posterior
-        off.append(abs(law.mean()[0, 0] / mean - 1.0))
-        assert math.sqrt(law.shape[0]) / law.rate[0] == pytest.approx(sd, rel=0.1)
+        posterior = fit.posterior
+        off.append(abs(posterior.mean()[0, 0] / mean - 1.0))
+        assert math.sqrt(posterior.shape[0]) / posterior.rate[0] == pytest.approx(sd, rel=0.1)
         gaps.append(abs(fit.log_evidence - evidence))
         assert fit.propagation.converged
     assert np.median(off) < 0.02
@@ -99,10 +99,10 @@ def test_full_in_two_dimensions_against_importance_sampling():
     rng = np.random.default_rng(1)
     x = SHAPES["full"].sample(rng, 40)
     fit = BayesianKDE("full", prior_rate=0.1).fit(x)
-    law = fit.posterior
-    draws = law.sample(rng, 1500)
+    posterior = fit.posterior
+    draws = posterior.sample(rng, 1500)
     prior = stats.wishart(3.0, np.linalg.inv(0.2 * np.eye(2)))
-    own = stats.wishart(law.dof, np.linalg.inv(law.inverse_scale))
+    own = stats.wishart(posterior.dof, np.linalg.inv(posterior.inverse_scale))
     squared = np.einsum("ija,sab,ijb->sij", x[:, None] - x, draws, x[:, None] - x)
     squared[:, np.arange(40), np.arange(40)] = np.inf
     likelihood = (logsumexp(-0.5 * squared, axis=2) - math.log(2 * math.pi * 39)).sum(axis=1)
@@ -158,8 +158,8 @@ def test_bayes_factors(rng):
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_a_batch_at_a_time_is_close_to_all_at_once(structure):
-    law = CLAW if structure == "isotropic" else TRIMODAL
-    x = law.sample(np.random.default_rng(3), 500)
+    target = CLAW if structure == "isotropic" else TRIMODAL
+    x = target.sample(np.random.default_rng(3), 500)
     whole, fit = BayesianKDE(structure).fit(x), BayesianKDE(structure).fit(x[:250])
     first = fit.precision
     for start in range(250, 500, 50):
@@ -233,8 +233,8 @@ def _mixture(at, x, precision):
 
 def test_draws_of_the_precision_have_the_moments_of_their_distribution(rng):
     scale = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 3.0]])
-    law = WishartPosterior(7.5, scale)
-    draws = law.sample(rng, 40_000)
+    posterior = WishartPosterior(7.5, scale)
+    draws = posterior.sample(rng, 40_000)
     exact = stats.wishart(7.5, np.linalg.inv(scale))
     np.testing.assert_allclose(draws.mean(axis=0), exact.mean(), atol=0.05)
     np.testing.assert_allclose(draws.var(axis=0), exact.var(), rtol=0.06)
@@ -251,13 +251,13 @@ def test_draws_of_the_density(rng):
 
 
 def test_the_integrated_squared_error_of_the_study(rng):
-    law = mixture([0.3, 0.7], [-1.0, 1.0], [0.5, 0.2])
-    x = law.sample(rng, 30)
+    target = mixture([0.3, 0.7], [-1.0, 1.0], [0.5, 0.2])
+    x = target.sample(rng, 30)
     grid = np.linspace(-8, 8, 20_001)
-    truth = sum(w * stats.norm(m[0], math.sqrt(c[0, 0])).pdf(grid) for w, m, c in zip(*law, strict=True))
+    truth = sum(w * stats.norm(m[0], math.sqrt(c[0, 0])).pdf(grid) for w, m, c in zip(*target, strict=True))
     estimate = stats.norm(x, 0.3).pdf(grid).mean(axis=0)
     expected = ((truth - estimate) ** 2).sum() * (grid[1] - grid[0])
-    assert integrated_squared_error(law, x, np.array([[0.09]])) == pytest.approx(expected, rel=1e-6)
+    assert integrated_squared_error(target, x, np.array([[0.09]])) == pytest.approx(expected, rel=1e-6)
 
 
 # -- mistakes -----------------------------------------------------------------------------------------------

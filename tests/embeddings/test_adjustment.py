@@ -36,7 +36,7 @@ def test_one_slope_is_regression_adjustment():
     slopes = np.array([[1.0, -0.5], [0.3, 2.0]])
     noise = 0.1 * RNG.standard_normal((300, 2))
     found = adjusted(moves @ slopes + noise, moves, np.ones(300))
-    # Neighbours of an error share some of its noise, which slopes take for an effect.
+    # Neighbors of an error share some of its noise, which slopes take for an effect.
     assert np.std(found - noise) < 0.05
     assert np.std(found) < 1.2 * np.std(noise)
 

@@ -121,8 +121,8 @@ def test_evidence_is_that_of_a_gaussian_process():
     for strength in (0.01, 0.3):
         covariance = features @ features.T + 20 * strength * np.diag(1.0 / weights)
         scale = np.trace(targets.T @ np.linalg.solve(covariance, targets)) / targets.size
-        law = stats.multivariate_normal(np.zeros(20), scale * covariance)
-        expected.append(law.logpdf(targets.T).sum())
+        marginal = stats.multivariate_normal(np.zeros(20), scale * covariance)
+        expected.append(marginal.logpdf(targets.T).sum())
     found = path.evidence(targets, np.array([0.01, 0.3]))
     assert found[1] - found[0] == pytest.approx(expected[1] - expected[0], rel=1e-8)
 
@@ -320,14 +320,14 @@ def test_sum_and_chain_rule_against_the_marginal():
     rng = np.random.default_rng(0)
     inputs = rng.uniform(-2, 2, (800, 1))
     outputs = np.sin(inputs) + 0.2 * rng.standard_normal(inputs.shape)
-    law = KernelMean(0.5 + 0.3 * rng.standard_normal((800, 1)))
+    embedded = KernelMean(0.5 + 0.3 * rng.standard_normal((800, 1)))
     conditional = ConditionalMean().fit(inputs, outputs, rng=0)
-    truth = KernelMean(np.sin(law.points) + 0.2 * rng.standard_normal(law.points.shape))
-    found = conditional.sum_rule(law)
+    truth = KernelMean(np.sin(embedded.points) + 0.2 * rng.standard_normal(embedded.points.shape))
+    found = conditional.sum_rule(embedded)
     assert found.mmd(truth) < 0.05 < 0.2 < KernelMean(outputs).mmd(truth)
-    joint = conditional.chain_rule(law)
+    joint = conditional.chain_rule(embedded)
     product = float(joint.expectation(lambda p: p[:, 0] * p[:, 1]))
-    assert product == pytest.approx(float((law.points * truth.points).mean()), abs=0.03)
+    assert product == pytest.approx(float((embedded.points * truth.points).mean()), abs=0.03)
 
 
 # -- what users get wrong ----------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ NAMES = ("position", "log density", "covariance", "length_scale")
 SAMPLERS = {
     "walk": (adaptive_metropolis, adaptive_metropolis.Config()),
     "walk of fixed shape": (adaptive_metropolis, adaptive_metropolis.Config(learn_covariance=False, noisy=True)),
-    "Kameleon": (kameleon, kameleon.Config(subsample_size=20)),
-    "Kameleon as in the thesis": (kameleon, kameleon.Config(subsample_size=20, gamma=0.2, whiten=False)),
-    "Kameleon, local": (kameleon, kameleon.Config(subsample_size=20, whiten="local")),
+    "Kameleon": (kameleon, kameleon.Config(num_basis=20)),
+    "Kameleon as in the thesis": (kameleon, kameleon.Config(num_basis=20, gamma=0.2, whiten=False)),
+    "Kameleon, local": (kameleon, kameleon.Config(num_basis=20, whiten="local")),
     "values": (kernel_hmc, kernel_hmc.Config(Values(max_iterations=2), max_steps=3)),
     "lite": (kernel_hmc, kernel_hmc.Config(Lite(), max_steps=3)),
     "finite": (kernel_hmc, kernel_hmc.Config(Finite(num_features=10), max_steps=3, noisy=True)),
@@ -97,8 +97,8 @@ def test_covariances(data, d):
 WRONG = [np.nan, np.inf, -1.0, 0.0, "much", [1.0, 2.0]]
 SETTINGS = {
     adaptive_metropolis.Config: ["covariance", "scale", "target_accept"],
-    kameleon.Config: ["kernel", "subsample_size", "isotropic_share", "gamma", "scale", "target_accept", "whiten"],
-    kernel_hmc.Config: ["estimator", "exploring_share", "max_steps", "target_accept"],
+    kameleon.Config: ["kernel", "num_basis", "isotropic_share", "gamma", "scale", "target_accept", "whiten"],
+    kernel_hmc.Config: ["surrogate", "exploring_share", "max_steps", "target_accept"],
 }
 
 

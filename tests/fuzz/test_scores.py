@@ -12,7 +12,7 @@ from tests.fuzz.contract import kept
 from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
 from tests.reference import slow_scores
 
-NAMES = ("x", "weights", "length_scale", "points", "values", "basis", "regularisation", "base")
+NAMES = ("x", "weights", "length_scale", "points", "values", "basis", "regularization", "base")
 FAMILIES = [K.Gaussian, K.RationalQuadratic, K.InverseMultiquadric]
 ESTIMATORS = {
     "lite": scores.Lite,
@@ -32,7 +32,7 @@ def kernels(draw):
 @st.composite
 def estimators(draw, make):
     settings = {"kernel": draw(kernels()), "base": draw(st.sampled_from(["gaussian", "gaussian", "uniform"]))}
-    return make(**settings, regularisation=draw(st.sampled_from([1e-3, 1e-3, 1.0, 1e-150, 1e150])))
+    return make(**settings, regularization=draw(st.sampled_from([1e-3, 1e-3, 1.0, 1e-150, 1e150])))
 
 
 @st.composite
@@ -129,12 +129,12 @@ def test_regression_on_values(data, d, rng, noisy):
 def test_cross_validation(data, sample, rng):
     make = ESTIMATORS[data.draw(st.sampled_from(["lite", "finite", "nystrom"]))]
     x, weights, _ = sample
-    names = (*NAMES, "num_folds", "regularisations", "length_scales")
+    names = (*NAMES, "num_folds", "regularizations", "length_scales")
     folds, estimator = data.draw(st.integers(0, 4)), data.draw(estimators(make))
     candidates = data.draw(st.sampled_from([None, [1.0], [1e-150, 1e150], [np.nan], []]))
     found = kept(
         lambda: scores.cross_validate(
-            estimator, x, weights, num_folds=folds, length_scales=candidates, regularisations=(1e-3, 1.0), rng=rng
+            estimator, x, weights, num_folds=folds, length_scales=candidates, regularizations=(1e-3, 1.0), rng=rng
         ),
         names,
     )
@@ -144,12 +144,12 @@ def test_cross_validation(data, sample, rng):
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, 0.0, -1.0, "much", None, [1.0, 2.0]], ids=repr)
 @pytest.mark.parametrize("make", ESTIMATORS.values(), ids=ESTIMATORS)
 def test_settings_without_meaning_are_named(make, wrong):
-    assert kept(lambda: make(regularisation=wrong), ("regularisation",)) is None
+    assert kept(lambda: make(regularization=wrong), ("regularization",)) is None
     assert kept(lambda: make(kernel=wrong), ("kernel",)) is None
     assert kept(lambda: make(base=wrong).fit(np.eye(3)), ("base",)) is None
 
 
-@pytest.mark.parametrize("setting", ["max_values", "max_points", "learn_points", "window", "max_iterations", "kernel"])
+@pytest.mark.parametrize("setting", ["max_values", "num_basis", "learn_points", "window", "max_iterations", "kernel"])
 @pytest.mark.parametrize("wrong", [np.nan, -1, "many", [1]], ids=repr)
 def test_settings_of_values_are_named(setting, wrong):
     assert kept(lambda: scores.Values(**{setting: wrong}), (setting,)) is None

@@ -78,7 +78,7 @@ def test_population(data, d, rng, kind):
     config = population.Config(
         drift=data.draw(st.sampled_from(["kernel", "none", lambda y: np.full_like(y, np.nan)])),
         weights=data.draw(st.sampled_from(["mixture", "own"])),
-        estimator=Finite(num_features=5),
+        surrogate=Finite(num_features=5),
     )
     state = kept(lambda: population.init(rng, x, weights, config), NAMES)
     if state is None:
@@ -96,9 +96,9 @@ def test_population(data, d, rng, kind):
 WRONG = [np.nan, np.inf, -1.0, 0.0, 2.0, "many", None, [1.0, 2.0]]
 SETTINGS = {
     tempering.Config: ["threshold", "min_moves", "max_moves", "correlation", "resampling", "num_folds", "moves"],
-    population.Config: ["drift", "drift_size", "scales", "weights", "resampling", "estimator"],
+    population.Config: ["drift", "drift_size", "scales", "weights", "resampling", "surrogate"],
     smc.Walk: ["scale", "target_accept", "learning_rate"],
-    smc.Hamiltonian: ["estimator", "exploring_share", "max_steps"],
+    smc.Hamiltonian: ["surrogate", "exploring_share", "max_steps"],
 }
 MEANT = [("scales", 2.0), ("scales", [1.0, 2.0]), ("scale", 2.0), ("scale", None), ("learning_rate", 2.0)]
 MEANT += [("learning_rate", None), ("max_moves", None)]

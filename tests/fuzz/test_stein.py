@@ -52,7 +52,7 @@ def test_tests(data, case, rng):
 def test_discrepancies(case, statistic):
     draws, scores, kernel, how = case
     total = kept(lambda: stein.ksd_squared(draws, scores, kernel, statistic=statistic, how=how), NAMES)
-    shares = kept(lambda: stein.ksd_shares(draws, scores, kernel, how=how), NAMES)
+    shares = kept(lambda: stein.ksd_squared_parts(draws, scores, kernel, how=how), NAMES)
     matrix = kept(lambda: stein.stein_matrix(draws, scores, kernel, how=how), NAMES)
     if total is not None and shares is not None and matrix is not None and statistic == "V":
         size = np.abs(matrix).mean()
@@ -61,9 +61,9 @@ def test_discrepancies(case, statistic):
 
 
 @given(cases())
-def test_standardisation(case):
+def test_standardization(case):
     draws, scores, _, how = case
-    kept(lambda: stein.standardise(np.asarray(draws, float), np.asarray(scores, float), how), NAMES)
+    kept(lambda: stein.standardize(np.asarray(draws, float), np.asarray(scores, float), how), NAMES)
 
 
 @given(cases(9), st.integers(0, 4))

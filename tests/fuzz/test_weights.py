@@ -23,7 +23,7 @@ def test_means_and_shares(logs):
         assert logs.max() - np.log(logs.size) - 1e-9 * abs(logs.max()) <= total <= logs.max()
     share = kept(lambda: smc.effective_share(logs), ("log_weights",))
     assert share is None or share == 0.0 or 1.0 / np.size(logs) - 1e-9 <= share <= 1.0 + 1e-9
-    weights = kept(lambda: smc.normalised(logs), ("log_weights",))
+    weights = kept(lambda: smc.normalized(logs), ("log_weights",))
     assert weights is None or abs(weights.sum() - 1.0) < 1e-9
 
 

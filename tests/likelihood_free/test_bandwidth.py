@@ -17,9 +17,9 @@ def linear_pilot(rng, slopes=SLOPES, noise=NOISE, spread=1.0, num_replicates=400
     def simulate(z):
         return z @ slopes.T + rng.standard_normal((len(z), len(slopes))) @ factor.T
 
-    positions, centres = spread * rng.standard_normal((3000, num_dims)), spread * rng.standard_normal((8, num_dims))
-    groups = [simulate(np.tile(c, (num_replicates, 1))) for c in centres]
-    return Pilot(positions, simulate(positions), centres, groups)
+    positions, centers = spread * rng.standard_normal((3000, num_dims)), spread * rng.standard_normal((8, num_dims))
+    groups = [simulate(np.tile(c, (num_replicates, 1))) for c in centers]
+    return Pilot(positions, simulate(positions), centers, groups)
 
 
 def test_the_kernel_is_narrow_where_the_mean_moves_and_wide_elsewhere(rng):
@@ -86,12 +86,12 @@ def test_what_the_model_cannot_produce_and_what_the_kernel_cannot_see_are_measur
 
 
 def test_skewed_summaries_have_no_correlation_by_that(rng):
-    """Twenty exponential numbers with different means at each centre; the direction found is that of their sum."""
+    """Twenty exponential numbers with different means at each center; the direction found is that of their sum."""
     rates = np.exp(rng.normal(0.0, 0.25, 1600))
     summaries = rates[:, None] * rng.exponential(size=(1600, 20))
-    centres = np.exp(rng.normal(0.0, 0.25, 12))
-    groups = [rate * rng.exponential(size=(100, 20)) for rate in centres]
-    pilot = Pilot(np.log(rates)[:, None], summaries, np.log(centres)[:, None], groups)
+    centers = np.exp(rng.normal(0.0, 0.25, 12))
+    groups = [rate * rng.exponential(size=(100, 20)) for rate in centers]
+    pilot = Pilot(np.log(rates)[:, None], summaries, np.log(centers)[:, None], groups)
     found = choose_bandwidth(pilot, np.ones(20), 10, 1.5)
     precision = np.linalg.inv(found.factor @ found.factor.T)
     narrow = np.linalg.eigh(precision)[1][:, -1]
@@ -134,8 +134,8 @@ def test_rounds_find_a_posterior_far_inside_of_the_prior(rng):
     assert len(pilot.replicates) == 12
     assert all(s.shape == (100, 2) for s in pilot.replicates)
     # Exact: standard deviations of .1 and .02. To be near is enough: the spread of simulations is what is asked for.
-    assert pilot.centres.mean(axis=0) == pytest.approx([2.0, math.log(5.0)], abs=0.1)
-    assert (pilot.centres.std(axis=0) < [0.3, 0.15]).all()
+    assert pilot.centers.mean(axis=0) == pytest.approx([2.0, math.log(5.0)], abs=0.1)
+    assert (pilot.centers.std(axis=0) < [0.3, 0.15]).all()
 
 
 def test_failures_constants_and_many_summaries_are_borne(rng):

@@ -24,10 +24,10 @@ def run(rng, target, config, num_tune, num_draws):
 def test_learns_covariance_and_acceptance_rate(rng):
     target = correlated_gaussian(num_dims=5, condition=100.0)
     state, draws = run(rng, target, am.Config(), 20_000, 20_000)
-    learnt = state.factor @ state.factor.T
+    learned = state.factor @ state.factor.T
     truth = np.cov(target.sample(rng, 100_000).T)
-    # Relative eigenvalues of the learnt covariance against the true one.
-    ratio = np.linalg.eigvals(np.linalg.solve(truth, learnt)).real
+    # Relative eigenvalues of the learned covariance against the true one.
+    ratio = np.linalg.eigvals(np.linalg.solve(truth, learned)).real
     assert ratio.min() > 0.6
     assert ratio.max() < 1.7
     accepted = (np.diff(draws[:, 0]) != 0).mean()

@@ -55,7 +55,7 @@ def test_linear_kernel_is_adaptive_metropolis(rng):
     for x in rng.normal(size=(3, 3)):
         expected = 0.04 * np.eye(3) + 4 * fit.normalizer * (0.5 * fit.unit) ** 2 * sample
         np.testing.assert_allclose(local_proposal.proposal_covariance(x, fit, config, 0.5), expected, rtol=1e-10)
-    # Normaliser and unit give it the trace of the sample's own covariance: a global walk with the usual scale.
+    # Normalizer and unit give it the trace of the sample's own covariance: a global walk with the usual scale.
     size = 4 * fit.normalizer * fit.unit**2 * np.trace(sample)
     np.testing.assert_allclose(size, np.trace(np.cov(points.T, bias=True)), rtol=1e-10)
     # A constant covariance makes the proposal symmetric.
@@ -109,10 +109,10 @@ def test_far_away_the_walk_is_isotropic(rng):
 
 def moved(rng, target, step, num_points, num_steps=10):
     """Draw exactly from the target, move by a frozen transition, return the positions."""
-    config = ka.Config(subsample_size=50, isotropic_share=0.1, kernel=K.Gaussian(0.5))
-    learnt_from = target.sample(rng, 50)
-    factor = np.diag(learnt_from.std(axis=0))
-    fit = local_proposal.fit(learnt_from, learnt_from.mean(axis=0), factor, config, rng)
+    config = ka.Config(num_basis=50, isotropic_share=0.1, kernel=K.Gaussian(0.5))
+    learned_from = target.sample(rng, 50)
+    factor = np.diag(learned_from.std(axis=0))
+    fit = local_proposal.fit(learned_from, learned_from.mean(axis=0), factor, config, rng)
     points = target.sample(rng, num_points)
     for i, x in enumerate(points):
         state = ka.with_fit(ka.init(x, target.log_density(x), config), fit)
@@ -181,7 +181,7 @@ def run(rng, target, config, num_tune, num_draws, vanishing=False):
 
 def test_refreshes_thin_out_and_end_with_four_fifths_of_tuning(rng):
     target = correlated_gaussian(num_dims=3)
-    state, fits, draws = run(rng, target, ka.Config(subsample_size=200), 2000, 500)
+    state, fits, draws = run(rng, target, ka.Config(num_basis=200), 2000, 500)
     changes = [t for t in range(1, 2500) if fits[t] is not fits[t - 1]]
     assert state.num_refreshes == len(changes)
     assert changes[-1] == 1599  # the last refresh, forced
@@ -192,7 +192,7 @@ def test_refreshes_thin_out_and_end_with_four_fifths_of_tuning(rng):
 
 def test_vanishing_adaptation_goes_on_ever_more_rarely(rng):
     target = correlated_gaussian(num_dims=2)
-    _, fits, _ = run(rng, target, ka.Config(subsample_size=50), 0, 6000, vanishing=True)
+    _, fits, _ = run(rng, target, ka.Config(num_basis=50), 0, 6000, vanishing=True)
     changes = np.array([t for t in range(1, 6000) if fits[t] is not fits[t - 1]])
     assert (changes > 3000).sum() >= 1
     assert (changes > 3000).sum() < (changes <= 3000).sum()
@@ -206,12 +206,12 @@ def test_acceptance_rate_is_reached(rng):
 
 def test_history_memory_does_not_grow(rng):
     target = correlated_gaussian(num_dims=2)
-    state, _, _ = run(rng, target, ka.Config(subsample_size=20), 0, 3000, vanishing=True)
+    state, _, _ = run(rng, target, ka.Config(num_basis=20), 0, 3000, vanishing=True)
     assert state.history.buffer.shape == (200, 2)
 
 
-def test_a_chain_that_never_moved_is_not_learnt_from(rng):
-    config = ka.Config(subsample_size=10)
+def test_a_chain_that_never_moved_is_not_learned_from(rng):
+    config = ka.Config(num_basis=10)
     state = ka.init(np.zeros(2), 0.0, config)
     for _ in range(300):
         state, info = ka.step(rng, state, lambda x: -np.inf, config)
@@ -223,7 +223,7 @@ def test_a_chain_that_never_moved_is_not_learnt_from(rng):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ka.Config(subsample_size=1), "subsample_size"),
+        (lambda: ka.Config(num_basis=1), "num_basis"),
         (lambda: ka.Config(gamma=0.0), "gamma"),
         (lambda: ka.Config(isotropic_share=1.0), "isotropic_share"),
         (lambda: ka.Config(scale=-1.0), "scale"),
@@ -246,16 +246,16 @@ def test_kernels_that_will_not_do():
 
 def test_repeated_positions_do_not_hide_the_length_scale(rng):
     """A sticky chain repeats itself; 500 points drawn from its record may then all coincide."""
-    config = ka.Config(subsample_size=1000)
+    config = ka.Config(num_basis=1000)
     points = np.repeat(rng.normal(size=(4, 2)), [997, 1, 1, 1], axis=0)
     for seed in range(40):
         fit = local_proposal.fit(points, np.zeros(2), np.eye(2), config, np.random.default_rng(seed))
         assert 0.1 < 1 / fit.inverse_length_scale[0] < 10
 
 
-def test_places_on_a_line_are_learnt_from(rng):
+def test_places_on_a_line_are_learned_from(rng):
     """Their covariance is singular, so that the walk's shape whitens them: nothing may hang on a factor that fails."""
-    config = ka.Config(subsample_size=50, noisy=True)
+    config = ka.Config(num_basis=50, noisy=True)
     state = ka.init(np.zeros(2), 0.0, config)
     for t in rng.normal(size=40):
         state = state._replace(history=ka.append(state.history, np.array([t, 3.0 * t])))
@@ -264,8 +264,8 @@ def test_places_on_a_line_are_learnt_from(rng):
     np.testing.assert_array_equal(state.fit.factor, state.walk.factor)
 
 
-def test_a_refresh_that_fails_keeps_what_was_learnt(rng, monkeypatch):
-    config = ka.Config(subsample_size=50)
+def test_a_refresh_that_fails_keeps_what_was_learned(rng, monkeypatch):
+    config = ka.Config(num_basis=50)
     state, *_ = run(rng, correlated_gaussian(num_dims=2), config, 500, 0)
 
     def fail(*arguments):
@@ -307,7 +307,7 @@ def test_arrays_of_the_user_are_copied():
 
 def test_the_scale_cannot_run_away_where_every_step_is_accepted(rng):
     """A chain on a flat stretch accepts all; unbounded, its scale would leave it stuck once it is back in the bulk."""
-    config = ka.Config(gamma=0.01, subsample_size=50)
+    config = ka.Config(gamma=0.01, num_basis=50)
     state = ka.init(np.zeros(2), 0.0, config)
     for _ in range(2000):
         state, info = ka.step(rng, state, lambda x: 0.0, config)
@@ -355,7 +355,7 @@ def test_without_whitening_parameters_may_have_any_size(unit, rng):
     def log_density(x):
         return target.log_density(x / unit)
 
-    config = ka.Config(gamma=0.2 * min(unit, 1.0), whiten=False, subsample_size=200)
+    config = ka.Config(gamma=0.2 * min(unit, 1.0), whiten=False, num_basis=200)
     state = ka.init(np.zeros(2), log_density(np.zeros(2)), config)
     draws, moved = np.empty((3000, 2)), 0
     for t in range(5000):
@@ -371,7 +371,7 @@ def test_without_whitening_parameters_may_have_any_size(unit, rng):
 
 @pytest.mark.parametrize(("start", "bound"), [(None, 4 * 2.38 / np.sqrt(2)), (3.0, 4 * 2.38 / np.sqrt(2)), (9.0, 9.0)])
 def test_chains_and_particles_have_one_bound(start, bound, rng):
-    config = ka.Config(scale=start, subsample_size=50)
+    config = ka.Config(scale=start, num_basis=50)
     state = ka.init(np.zeros(2), 0.0, config)
     accepted = ka.Info(True, 1.0, 1.0, state.position, 0.0)
     for _ in range(300):
@@ -380,7 +380,7 @@ def test_chains_and_particles_have_one_bound(start, bound, rng):
     moves = Kameleon(config, learning_rate=1.0)
     positions = rng.normal(size=(60, 2))
     particles = Evaluated(positions, np.zeros(60), np.zeros(60))
-    learnt = moves.fit(rng, particles, particles, 1.0, None)
+    learned = moves.fit(rng, particles, particles, 1.0, None)
     for _ in range(8):
-        learnt = moves.adapt(learnt, moves.propose(rng, positions, learnt), np.ones(60))
-    assert moves.scale_of(learnt) == pytest.approx(bound)
+        learned = moves.adapt(learned, moves.propose(rng, positions, learned), np.ones(60))
+    assert moves.scale_of(learned) == pytest.approx(bound)

@@ -34,7 +34,7 @@ def surrogate_share(state):
 
 
 def misled(rng, estimator):
-    """A state whose surrogate was learnt from another distribution: wrong place, wrong scale, no bend."""
+    """A state whose surrogate was learned from another distribution: wrong place, wrong scale, no bend."""
     config = kh.Config(estimator)
     state = kh.init(np.zeros(2), 0.0, config)
     points = rng.normal(size=(80, 2)) * [6.0, 4.0] + [2.0, 1.0]
@@ -191,8 +191,8 @@ def test_a_survey_evaluates_and_never_moves(rng):
     assert not info.accepted
     assert later.position is state.position
     assert len(later.survey) == len(places) - 1
-    learnt = kh.learn_from(later, info, config)
-    np.testing.assert_array_equal(learnt.evaluated.buffer[learnt.evaluated.count - 1], [*places[0], 1e6])
+    learned = kh.learn_from(later, info, config)
+    np.testing.assert_array_equal(learned.evaluated.buffer[learned.evaluated.count - 1], [*places[0], 1e6])
 
 
 def test_surrogate_moves_are_nearly_independent_draws_on_a_banana(rng):
@@ -211,7 +211,7 @@ def worst_p_value_of_chain(target, draws):
 
 @pytest.mark.parametrize("name", ["lite", "finite", "nystrom"])
 def test_score_matching_surrogates_move(name, rng):
-    estimator = {"lite": S.Lite(max_points=300), "finite": S.Finite(), "nystrom": S.Nystrom(num_basis=20)}[name]
+    estimator = {"lite": S.Lite(num_basis=300), "finite": S.Finite(), "nystrom": S.Nystrom(num_basis=20)}[name]
     draws, state, _ = run(rng, lambda x: -0.5 * x @ x, np.ones(3), kh.Config(estimator), tune=600)
     assert state.choice.shares[2:].sum() > 0.2
     assert smallest_bulk_ess(draws[None]) > 150
@@ -266,7 +266,7 @@ def test_a_start_far_out(rng):
     assert state.fit is not None
 
 
-def test_the_way_in_does_not_spoil_what_is_learnt(rng):
+def test_the_way_in_does_not_spoil_what_is_learned(rng):
     """A regression with flat priors from zero, fifty standard deviations off: means, spreads and quantiles."""
     target = linear_regression(8)
     draws, _, _ = run(rng, target.log_density, np.zeros(8), tune=900, draws=2000)
@@ -295,7 +295,7 @@ def test_the_share_of_surrogate_moves_is_what_they_are_worth(measure, share, rng
     ("measure", "share"), [(0.04, 0.0), (0.2, 0.2), (0.3, 0.9)], ids=["worse", "not clearly better", "much"]
 )
 def test_a_surrogate_of_scores_has_to_be_better_to_be_trusted(measure, share, rng):
-    assert_share_after_tuning(S.Lite(max_points=100), measure, share, rng)
+    assert_share_after_tuning(S.Lite(num_basis=100), measure, share, rng)
 
 
 def assert_share_after_tuning(estimator, measure, share, rng):
@@ -356,7 +356,7 @@ def test_independent_draws_have_a_measure_of_one(rng):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "log_density", "num_dims", "chains"),
-    [(S.Values(), jagged, 3, 12), (S.Lite(max_points=500), correlated_gaussian().log_density, 10, 16)],
+    [(S.Values(), jagged, 3, 12), (S.Lite(num_basis=500), correlated_gaussian().log_density, 10, 16)],
     ids=["values where nothing is smooth", "scores of ten dimensions from a walk's past"],
 )
 def test_a_surrogate_that_does_not_help_costs_at_most_three_tenths(estimator, log_density, num_dims, chains):
@@ -456,7 +456,7 @@ def test_joint_shape_of_chains_on_a_line():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"estimator": "lite"}, TypeError, "pymc_kernel.scores"),
+        ({"surrogate": "lite"}, TypeError, "pymc_kernel.scores"),
         ({"exploring_share": 0.0}, ValueError, "exploring_share"),
         ({"max_steps": 0}, ValueError, "max_steps"),
         ({"target_accept": 1.0}, ValueError, "target_accept"),

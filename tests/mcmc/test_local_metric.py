@@ -28,12 +28,12 @@ def test_far_modes_have_the_shape_of_one(rng):
     modes = rng.normal(size=(1000, 3)) * [1.0, 3.0, 3.0] + 100.0 * rng.integers(2, size=(1000, 1)) * [1.0, 0.0, 0.0]
     local, covariance = shape_of(modes)
     assert covariance[0, 0] / covariance[1, 1] > 200.0
-    assert 0.1 < local[0, 0] / local[1, 1] < 0.4  # 1 / 9 and no less: neighbourhoods are round before they are small
+    assert 0.1 < local[0, 0] / local[1, 1] < 0.4  # 1 / 9 and no less: neighborhoods are round before they are small
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_parallel_lines_keep_the_last_shape_that_has_a_width(seed):
-    """Each neighbourhood lies on a line; the covariance of all points does not."""
+    """Each neighborhood lies on a line; the covariance of all points does not."""
     lines = np.repeat(np.arange(4.0), 200)
     points = np.column_stack([np.random.default_rng(seed).normal(size=800), lines]) * [0.1, 100.0]
     for turn in (np.eye(2), np.array([[1.0, 0.3], [0.7, 2.0]])):

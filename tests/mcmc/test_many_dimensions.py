@@ -1,4 +1,4 @@
-"""A quadratic that is fitted by itself where there are more coefficients than the hyperparameters are learnt from."""
+"""A quadratic that is fitted by itself where there are more coefficients than the hyperparameters are learned from."""
 
 import numpy as np
 import pytest
@@ -46,13 +46,13 @@ def test_trajectories_run_in_the_shape_of_the_quadratic(rng):
     target, points, values = evaluations(rng, 400)
     config = kh.Config(S.Values(max_iterations=5))
     state = state_of(points, values, config)
-    learnt = refit(rng, [state], config)
+    learned = refit(rng, [state], config)
     exact = np.cov(target.sample(rng, 100_000).T)
-    np.testing.assert_allclose(learnt.factor @ learnt.factor.T, exact, atol=0.02 * exact.max())
-    np.testing.assert_allclose(learnt.factor, np.tril(learnt.factor), atol=1e-12)
-    np.testing.assert_allclose(learnt.mean, PLACE, atol=0.02)
+    np.testing.assert_allclose(learned.factor @ learned.factor.T, exact, atol=0.02 * exact.max())
+    np.testing.assert_allclose(learned.factor, np.tril(learned.factor), atol=1e-12)
+    np.testing.assert_allclose(learned.mean, PLACE, atol=0.02)
     # The walk keeps to what was visited.
-    walk = kh.with_fit(state, learnt, config).walk
+    walk = kh.with_fit(state, learned, config).walk
     assert np.trace(walk.factor @ walk.factor.T) < 0.5 * np.trace(exact)
     np.testing.assert_allclose(walk.mean, points.mean(axis=0), atol=0.1)
 
@@ -61,6 +61,6 @@ def test_a_quadratic_without_a_maximum_is_no_shape(rng):
     _, points, values = evaluations(rng, 400)
     config = kh.Config(S.Values(max_iterations=5))
     saddle = values + 40.0 * (points[:, 0] - PLACE[0]) ** 2
-    learnt = refit(rng, [state_of(points, saddle, config)], config)
-    assert learnt.learned.surrogate.has_trend
-    assert learnt.factor is learnt.shape[1]
+    learned = refit(rng, [state_of(points, saddle, config)], config)
+    assert learned.learned.surrogate.has_trend
+    assert learned.factor is learned.shape[1]

@@ -59,7 +59,7 @@ def test_ceiling_is_the_acceptance_of_steps_of_length_zero(variance):
 
 @pytest.mark.parametrize("variance", [0.0, 0.3, 1.0, 1.5**2, 3.28, 9.0])
 def test_target_is_that_of_the_most_efficient_scale(variance):
-    """The published limit for many dimensions, maximised numerically: .234 without noise, .07 at 3.28."""
+    """The published limit for many dimensions, maximized numerically: .234 without noise, .07 at 3.28."""
 
     def accept(length):
         return 2.0 * stats.norm.cdf(-0.5 * math.sqrt(length**2 + 2.0 * variance))
@@ -132,16 +132,16 @@ def relative_scales(module, config, sigma, num_dims, num_chains):
 @pytest.mark.parametrize("module", WALKS.values(), ids=WALKS)
 def test_the_scale_does_not_collapse_under_noise(module):
     """The best scale depends little on the noise; a target of .234 lies above what a deviation of 1.7 allows."""
-    learnt = relative_scales(module, module.Config(), 1.7, 2, 6)
-    assert learnt.min() > 0.6
-    assert 0.9 < np.median(learnt) < 2.2
+    learned = relative_scales(module, module.Config(), 1.7, 2, 6)
+    assert learned.min() > 0.6
+    assert 0.9 < np.median(learned) < 2.2
     with_plain_target = relative_scales(module, module.Config(target_accept=0.234, noisy=False), 1.7, 2, 6)
     assert np.median(with_plain_target) < 0.6
     assert with_plain_target.min() < 0.3
 
 
 def test_walks_of_kernel_hmc_aim_lower_under_noise():
-    config = kh.Config(Values(max_points=50), noisy=True)
+    config = kh.Config(Values(num_basis=50), noisy=True)
     density = NoisyNormal(1.7, 4)
     state, _ = run(kh, config, density, 2, 4, 160)
     assert state.walk.noise.num_probes >= 2
@@ -161,12 +161,12 @@ def test_the_scale_keeps_a_floor_under_noise_alone(module):
         rng = np.random.default_rng(0)
         for _ in range(3000):
             state = am.adapt(state, rejected, config) if module is am else ka.adapt(rng, state, rejected, config, 600)
-        # What is learnt from a chain that stands still shrinks, and takes the chain's steps with it; the scale stays.
+        # What is learned from a chain that stands still shrinks, and takes the chain's steps with it; the scale stays.
         assert (math.exp(state.log_scale) == pytest.approx(0.1 * am.optimal_scale(2))) == has_floor
         assert module.is_at_floor(state, config) == has_floor
 
 
-def test_there_is_no_floor_while_the_first_covariance_is_half_of_what_is_learnt():
+def test_there_is_no_floor_while_the_first_covariance_is_half_of_what_is_learned():
     """What is left of it after 40 positions that are all the same is all that there is."""
     mean, first = np.array([1.0, -2.0]), np.diag([3.0, 0.5])
     config, known = am.Config(covariance=first @ first), noise.unmeasured(True)
@@ -180,7 +180,7 @@ def test_there_is_no_floor_while_the_first_covariance_is_half_of_what_is_learnt(
 
 
 def test_a_small_target_is_reached_in_spite_of_the_floor():
-    """As long as the first covariance is most of what is learnt, the scale has to make up for it."""
+    """As long as the first covariance is most of what is learned, the scale has to make up for it."""
     density = NoisyNormal(1.5, 0, scale=1e-5)
     state, draws = run(am, am.Config(), density, 1, 0, 1000, 2000)
     assert math.exp(state.log_scale) < 0.5 * am.Config().smallest_scale(1)

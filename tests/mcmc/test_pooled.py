@@ -15,8 +15,8 @@ def tuned(rng, rejections=0, num_draws=80):
 
 def test_a_chain_does_not_begin_with_the_rejections_of_another(rng):
     state, config = tuned(rng, rejections=351)
-    learnt = pooled.frozen([state, state], config)
-    assert kernel_hmc.relocate(learnt, np.ones(2), -1.0).rejections == 0
+    learned = pooled.frozen([state, state], config)
+    assert kernel_hmc.relocate(learned, np.ones(2), -1.0).rejections == 0
 
 
 def test_differences_of_one_place_are_small_steps(rng):

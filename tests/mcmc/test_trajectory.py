@@ -14,15 +14,15 @@ def quadratic(precisions):
 
 def slow_num_steps(starts, momenta, step_size, max_steps, expansion):
     """Expected squared jumps by the definition, one trajectory and one length at a time."""
-    centre = starts.mean(axis=0)
-    spread, spread_of_square = starts.var(axis=0), ((starts - centre) ** 2).var(axis=0)
+    center = starts.mean(axis=0)
+    spread, spread_of_square = starts.var(axis=0), ((starts - center) ** 2).var(axis=0)
     jumps = np.zeros((max_steps, 2 * starts.shape[1]))
     for start, momentum in zip(starts, momenta, strict=True):
         before = leapfrog(start, momentum, 0.0, 1, expansion)[2] - 0.5 * momentum @ momentum
         for length in range(1, max_steps + 1):
             end, last, value = leapfrog(start, momentum, step_size, length, expansion)
             accept = min(1.0, np.exp(value - 0.5 * last @ last - before))
-            of_square = (end - centre) ** 2 - (start - centre) ** 2
+            of_square = (end - center) ** 2 - (start - center) ** 2
             jump = np.concatenate([(end - start) ** 2 / spread, of_square**2 / spread_of_square])
             jumps[length - 1] += accept * jump / len(starts)
     worth = [jumps[(n + 1) // 2 - 1 : n].mean(axis=0).min() for n in range(1, max_steps + 1)]

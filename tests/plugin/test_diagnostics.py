@@ -131,7 +131,7 @@ def test_exact_draws_fit_and_others_do_not(small):
 
 def test_parts_of_the_discrepancy(small):
     model, idata = small
-    parts = pk.ksd(idata, model=model)
+    parts = pk.ksd_squared_parts(idata, model=model)
     assert parts["level"].dims == ("group",)
     assert parts["share"].ndim == 0
     total = sum(float(s.sum()) for s in parts.data_vars.values())
@@ -143,14 +143,14 @@ def test_parts_of_the_discrepancy(small):
 def test_summary_is_arviz_s_with_two_columns(small):
     model, idata = small
     ours, theirs = pk.summary(idata, model=model), az.summary(idata)
-    assert list(ours.columns) == [*theirs.columns, "ksd", "ksd_p"]
+    assert list(ours.columns) == [*theirs.columns, "ksd_share", "ksd_p"]
     assert list(ours.index) == list(theirs.index)
     assert np.array_equal(ours[theirs.columns].to_numpy(), theirs.to_numpy())
     shown, plain = repr(ours).splitlines(), repr(theirs).splitlines()
     assert shown[1].startswith(plain[1])  # its own digits
     assert len(shown[1]) - len(plain[1]) < 20  # ours are short, too
-    assert ours.loc["product[a]", ["ksd", "ksd_p"]].isna().all()
-    elementwise = ours.loc[["scale", "level[a]", "level[b]", "level[c]", "share[0]"], "ksd"]
+    assert ours.loc["product[a]", ["ksd_share", "ksd_p"]].isna().all()
+    elementwise = ours.loc[["scale", "level[a]", "level[b]", "level[c]", "share[0]"], "ksd_share"]
     assert abs(elementwise.sum() - 1.0) < 1e-10
     assert ours.attrs["ksd_p"] > 0.02
     assert ours.attrs["ksd_thin"] == 1
@@ -158,8 +158,8 @@ def test_summary_is_arviz_s_with_two_columns(small):
         idata, model=model, round_to=2, kind="diagnostics", var_names=["sc", "prod"], filter_vars="like"
     )
     assert set(rounded.index) == {"scale", "product[a]", "product[b]", "product[c]"}
-    assert rounded.loc["scale", "ksd"] == 1.0
-    assert "ksd" not in pk.summary(idata, model=model, kind="stats")
+    assert rounded.loc["scale", "ksd_share"] == 1.0
+    assert "ksd_share" not in pk.summary(idata, model=model, kind="stats")
     assert "ksd_p" in pk.summary(idata, model=model, fmt="long").index
     assert "ksd_p" in pk.summary(idata, model=model, fmt="xarray")["summary"]
 
@@ -167,7 +167,7 @@ def test_summary_is_arviz_s_with_two_columns(small):
 def test_a_single_sample_dimension(small):
     model, idata = small
     stacked = idata["posterior"].to_dataset().isel(chain=0, drop=True).rename(draw="sample")
-    parts = pk.ksd(tree(stacked), model=model, sample_dims=["sample"])
+    parts = pk.ksd_squared_parts(tree(stacked), model=model, sample_dims=["sample"])
     assert parts["level"].shape == (3,)
     assert "ksd" in pk.summary(tree(stacked), model=model, sample_dims=["sample"], kind="stats").attrs
 
@@ -206,7 +206,7 @@ def test_parameters_are_named_by_share_and_their_p_values_corrected():
     shares = [0.02, 0.1, 0.6, 0.25, 0.01, 0.02]
     report = a_report(shares, [0.001, 0.001, 0.001, 0.02, 0.3, 0.9])
     table = report.table()
-    assert list(table["ksd"]) == sorted(shares, reverse=True)
+    assert list(table["ksd_share"]) == sorted(shares, reverse=True)
     np.testing.assert_allclose(table["ksd_p_holm"], [0.006, 0.06, 0.006, 0.006, 0.9, 0.6])
     lines = findings.in_words(report, [], 0.05, 1500, "together")
     assert lines[0].startswith("The draws do not fit the model's scores (500 of 1500 draws left after thinning;")
@@ -275,24 +275,24 @@ def test_without_a_gradient_the_way_out_is_named(rng, capsys):
         pm.Potential("dark", BlackBox()(x))
     idata = az.from_dict({"posterior": {"x": rng.standard_normal((2, 300, 2))}})
     with pytest.raises(NoGradientError, match=r"dark is a black box.*score=.*mmd_test"):
-        pk.ksd(idata, model=model)
+        pk.ksd_squared_parts(idata, model=model)
     plain = az.summary(idata)
     for fmt in ("wide", "long", "xarray"):
-        with pytest.warns(UserWarning, match=r"ksd and ksd_p are NaN.*dark is a black box"):
+        with pytest.warns(UserWarning, match=r"ksd_share and ksd_p are NaN.*dark is a black box"):
             table = pk.summary(idata, model=model, fmt=fmt)
         assert np.isnan(table.attrs["ksd_p"])
         if fmt == "wide":
-            assert list(table.columns) == [*plain.columns, "ksd", "ksd_p"]
-            assert table[["ksd", "ksd_p"]].isna().all(axis=None)
+            assert list(table.columns) == [*plain.columns, "ksd_share", "ksd_p"]
+            assert table[["ksd_share", "ksd_p"]].isna().all(axis=None)
             assert np.array_equal(table[plain.columns].to_numpy(), plain.to_numpy())
     assert not pk.diagnose(idata, model=model, ess_threshold=10)
     assert "dark is a black box" in capsys.readouterr().out
     assert pk.ksd_test(idata, model=model, score=lambda draws: -draws, num_replicates=200).p_value > 0.02
     assert pk.ksd_test(idata, model=model, score=lambda draws: 0.5 - draws, num_replicates=200).p_value < 0.01
     with pytest.raises(ValueError, match="score must return"):
-        pk.ksd(idata, model=model, score=lambda draws: draws[:, 0])
+        pk.ksd_squared_parts(idata, model=model, score=lambda draws: draws[:, 0])
     with pytest.raises(NoGradientError, match="y is only estimated"):
-        pk.ksd(az.from_dict({"posterior": {"theta": rng.standard_normal((1, 50))}}), model=noisy_model())
+        pk.ksd_squared_parts(az.from_dict({"posterior": {"theta": rng.standard_normal((1, 50))}}), model=noisy_model())
 
 
 def test_thinned_tree(small):
@@ -332,10 +332,10 @@ def test_two_runs(small):
 def test_wrong_draws_are_refused(small):
     model, idata = small
     with pytest.raises(ValueError, match="no group 'prior'"):
-        pk.ksd(idata, model=model, group="prior")
+        pk.ksd_squared_parts(idata, model=model, group="prior")
     with pytest.raises(ValueError, match="no share"):
-        pk.ksd(tree(idata["posterior"].to_dataset().drop_vars("share")), model=model)
+        pk.ksd_squared_parts(tree(idata["posterior"].to_dataset().drop_vars("share")), model=model)
     with pytest.raises(ValueError, match="none of the chosen variables"):
-        pk.ksd(idata, model=model, var_names="product")
+        pk.ksd_squared_parts(idata, model=model, var_names="product")
     with pytest.raises(TypeError, match="No model on context stack"):
-        pk.ksd(idata)
+        pk.ksd_squared_parts(idata)

@@ -29,7 +29,7 @@ def test_posterior_of_a_normal_model(rounds):
     idata = pk.sample_kbr(model=normal_model(), num_simulations=1000, rounds=rounds, draws=500, **QUIET)
     theta = idata["posterior"]["theta"]
     assert theta.sizes == {"chain": 4, "draw": 500}
-    # Learnt from 1,000 simulations a round: the mean is off by about .02, the spread by a few per cent.
+    # Learned from 1,000 simulations a round: the mean is off by about .02, the spread by a few per cent.
     assert float(theta.mean()) == pytest.approx(0.8, abs=0.06)
     assert float(theta.std()) == pytest.approx(np.sqrt(0.2), rel=0.12)
     np.testing.assert_allclose(idata["posterior"]["twice"], 2 * theta)
@@ -179,7 +179,7 @@ def test_calibration_is_plotted():
         pk.plot_calibration(found, var_names=["a"])
 
 
-def test_learnt_features_find_what_matters():
+def test_learned_features_find_what_matters():
     """Twenty columns of which one matters, and not in a straight line: distances do not see it, a network does."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((2400, 20))

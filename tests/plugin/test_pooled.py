@@ -45,7 +45,7 @@ def test_posterior_of_constrained_variables():
     np.testing.assert_allclose(posterior["share"].mean(("chain", "draw")), 1 / 3, atol=5 * 0.24 / np.sqrt(1000))
     np.testing.assert_allclose(posterior["twice"], 2 * posterior["scale"])
     assert share.name in posterior
-    # Learnt once, and to be looked at: the surrogate is of the unconstrained density, five numbers here.
+    # Learned once, and to be looked at: the surrogate is of the unconstrained density, five numbers here.
     assert np.isfinite(step.surrogate.score(np.zeros((1, 5)))).all()
     assert np.unique(idata["sample_stats"]["surrogate_quality"]).size == 1
 
@@ -72,7 +72,7 @@ def counted():
     return model
 
 
-def summarised_exactly():
+def summarized_exactly():
     """Return the shares of k = 0, 1, ... and mean, spread and distribution function of x."""
     values = np.arange(40)
     weights = stats.poisson(3.0).pmf(values) * stats.norm(values, np.sqrt(2.0)).pdf(2.0)
@@ -122,7 +122,7 @@ def test_posteriors_beside_other_steps(name):
         [step_size] = np.unique(idata["sample_stats"]["step_size"])
         assert step_size != 0.25
     posterior = idata["posterior"]
-    weights, mean, sd, below = summarised_exactly()
+    weights, mean, sd, below = summarized_exactly()
     x, k = posterior["x"].values, posterior["k"].values
     errors = {m: float(array_stats.mcse(x, chain_axis=0, draw_axis=1, method=m)) for m in ("mean", "sd")}
     assert errors["mean"] < 0.05

@@ -46,7 +46,7 @@ def weighted(idata, name):
 
 
 @pytest.mark.filterwarnings("ignore:The weights have a Pareto shape")
-def test_weights_are_normalised_and_rows_agree():
+def test_weights_are_normalized_and_rows_agree():
     idata = sample(several_variables())
     group = idata["weighted_posterior"]
     np.testing.assert_allclose(np.exp(group["log_weight"]).sum("draw"), 1.0)

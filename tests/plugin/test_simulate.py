@@ -89,7 +89,7 @@ def test_draws_have_the_law_of_the_model():
         stats.kstest(prior["theta"].values[0, :, 0] - prior["theta"].values[0, :, 1], stats.norm(0, 2**0.5).cdf).pvalue
         > 1e-3
     )
-    # Neighbouring draws, in one batch and over the seam of two, are independent.
+    # Neighboring draws, in one batch and over the seam of two, are independent.
     lagged = np.corrcoef(residuals[:-6], residuals[6:])[0, 1]
     assert abs(lagged) < 4.0 / np.sqrt(len(residuals))
     assert sims["observed_data"]["y"].shape == (3, 2)
@@ -362,7 +362,7 @@ def several():
 
 
 @pytest.mark.parametrize("build", [hierarchical, correlated, mixed, walking, several])
-def test_vectorised_draws_have_the_law_of_pymc(build):
+def test_vectorized_draws_have_the_law_of_pymc(build):
     with pm.Model() as model:
         build()
     sims = pk.simulate(1000, model=model, **QUIET)

@@ -229,7 +229,7 @@ def test_synthetic_likelihood_of_normal_summaries_is_exact():
 
 
 def test_discrepancy_of_data_sets_needs_no_summary():
-    """Means and spreads are both learnt from 100 observations."""
+    """Means and spreads are both learned from 100 observations."""
     data = np.random.default_rng(0).normal(1.0, 2.0, 100)
 
     def simulator(rng, mean, spread, size):

@@ -97,7 +97,7 @@ def test_a_noisy_likelihood_gives_the_exact_posterior():
 
 def test_with_pm_sample_smc_as_well():
     with several_variables():
-        idata = pm.sample_smc(100, kernel=pk.KASMC, chains=1, random_seed=1, subsample_size=50, threshold=0.7, **QUIET)
+        idata = pm.sample_smc(100, kernel=pk.KASMC, chains=1, random_seed=1, num_basis=50, threshold=0.7, **QUIET)
     tidy = pk.smc_stats(idata)["smc_stats"]
     assert tidy.sizes["chain"] == 1
     assert tidy["inverse_temperature"].values[0, -1] == 1.0
@@ -170,7 +170,7 @@ def test_parts_of_the_density_are_those_of_the_model(make, rng):
             point[v.name] = x[start : start + size].reshape(v.type.shape)
             start += size
         assert a + b == pytest.approx(float(whole(point)), rel=1e-9)
-    assert density.is_vectorised or make is black_box_model
+    assert density.is_vectorized or make is black_box_model
 
 
 def test_batches_do_not_change_the_values(rng):

@@ -274,7 +274,7 @@ def test_adaptation_stops_with_tuning_or_vanishes():
     assert np.unique(going_on["sample_stats"]["proposal_scale"].isel(chain=0)).size == 60
 
 
-def learnt(state):
+def learned(state):
     """Everything that shapes a proposal."""
     walk = getattr(state, "walk", state)
     return pickle.dumps(
@@ -283,7 +283,7 @@ def learnt(state):
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_nothing_is_learnt_after_tuning_unless_asked_for(name):
+def test_nothing_is_learned_after_tuning_unless_asked_for(name):
     model = exact_model()
     for adaptation in ("tuning",) if name == "KernelHMC" else ("tuning", "vanishing"):
         with model:
@@ -291,9 +291,9 @@ def test_nothing_is_learnt_after_tuning_unless_asked_for(name):
         step.setup_chain(np.random.default_rng(3), 300, 300)
         last = advance(step, model.initial_point(), 300)[-1]
         step.stop_tuning()
-        before = learnt(step.transition)
+        before = learned(step.transition)
         advance(step, last, 300)
-        assert (learnt(step.transition) == before) == (adaptation == "tuning")
+        assert (learned(step.transition) == before) == (adaptation == "tuning")
 
 
 # -- in PyMC's hands ------------------------------------------------------------------------------------

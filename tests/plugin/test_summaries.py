@@ -27,7 +27,7 @@ def long_data_model(block=pk.KernelABC, **settings):
 
 def assert_right(idata):
     theta = idata["posterior"]["theta"].values.ravel()
-    # Learnt from 800 simulations, of which some twenty are near: the mean is known to a third of the spread.
+    # Learned from 800 simulations, of which some twenty are near: the mean is known to a third of the spread.
     assert theta.mean() == pytest.approx(3.02, abs=0.025)
     assert theta.std() == pytest.approx(1 / np.sqrt(200), rel=0.25)
     assert np.quantile(theta, [0.05, 0.95]) == pytest.approx([3.02 - 0.116, 3.02 + 0.116], abs=0.06)

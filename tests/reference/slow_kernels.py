@@ -45,7 +45,7 @@ def median_of_distances(points):
 
 
 def kameleon_covariance(gradient, position, points, gamma, nu):
-    """gamma^2 I + nu^2 M H M' with M = 2 [gradient(position, point)] and H the centring matrix, literally."""
+    """gamma^2 I + nu^2 M H M' with M = 2 [gradient(position, point)] and H the centering matrix, literally."""
     n = len(points)
     m = 2 * np.stack([gradient(position, p) for p in points], axis=1)
     h = np.eye(n) - np.ones((n, n)) / n

@@ -90,7 +90,7 @@ def test_system_is_the_sum_over_points_and_dimensions(estimator, sample, rng):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS[:6], ids=name)
-def test_regularised_objective_is_stationary_at_the_fit(estimator, sample, rng):
+def test_regularized_objective_is_stationary_at_the_fit(estimator, sample, rng):
     x, weights = sample
     prepared, basis = estimator.prepare(x, None, rng)
     fitted = estimator.fit(x, weights, basis=basis)
@@ -99,11 +99,11 @@ def test_regularised_objective_is_stationary_at_the_fit(estimator, sample, rng):
     curvature, slope, _ = prepared.system(x, weights / weights.sum(), basis)
     size = len(slope)
     penalty = np.eye(size) if penalty is None else penalty
-    best = np.linalg.solve(curvature + estimator.regularisation * penalty, slope)
+    best = np.linalg.solve(curvature + estimator.regularization * penalty, slope)
 
     def loss(coefficients):
         objective = prepared.assemble(coefficients, basis, base).objective(x, weights)
-        return objective + 0.5 * estimator.regularisation * coefficients @ penalty @ coefficients
+        return objective + 0.5 * estimator.regularization * coefficients @ penalty @ coefficients
 
     np.testing.assert_allclose(prepared.assemble(best, basis, base).score(x), fitted.score(x), rtol=1e-4, atol=1e-4)
     for direction in rng.normal(size=(5, size)):
@@ -120,7 +120,7 @@ def test_full_objective_is_stationary(sample, rng):
     For the direction h = k(y, .) the inner product of f and h is f(y), base measure taken off.
     """
     x, weights = sample[0][:25], sample[1][:25]
-    estimator = S.Full(K.Gaussian(2.0), regularisation=0.05, base="uniform")
+    estimator = S.Full(K.Gaussian(2.0), regularization=0.05, base="uniform")
     fitted = estimator.fit(x, weights)
     y = x[3] + 0.3
     gradient = K.Gaussian(2.0).gradient(x, y[None])[:, 0]
@@ -131,7 +131,7 @@ def test_full_objective_is_stationary(sample, rng):
 
 def test_lite_on_its_own_points_is_its_nystroem_form(sample):
     x, weights = sample
-    lite = S.Lite(K.Gaussian(1.5), penalty="rkhs", regularisation=1e-2)
+    lite = S.Lite(K.Gaussian(1.5), penalty="rkhs", regularization=1e-2)
     np.testing.assert_allclose(lite.fit(x, weights).score(x), lite.fit(x, weights, basis=x).score(x), atol=1e-8)
     # A basis of half the points is another fit.
     assert np.abs(lite.fit(x, weights).score(x) - lite.fit(x, weights, basis=x[::2]).score(x)).max() > 1e-3
@@ -156,7 +156,7 @@ def test_weights_count_like_repetitions(estimator, rng):
 def test_online_finite_equals_batch_after_1000_updates(base, rng):
     """With the base measure of the start."""
     x, weights = rng.normal(size=(1100, 4)), rng.random(1100) + 0.1
-    estimator = S.Finite(K.Gaussian(1.5), num_features=60, regularisation=0.1, base=base)
+    estimator = S.Finite(K.Gaussian(1.5), num_features=60, regularization=0.1, base=base)
     online = estimator.online(x[:100], weights[:100], rng=rng)
     for point, weight in zip(x[100:], weights[100:], strict=True):
         online.update(point, weight)
@@ -166,17 +166,17 @@ def test_online_finite_equals_batch_after_1000_updates(base, rng):
     expected = estimator.assemble(theta, online.basis, online.base)
     np.testing.assert_allclose(online.fitted().score(x), expected.score(x), atol=1e-8)
     if base == "uniform":
-        batch = replace(estimator, regularisation=0.1 * share).fit(x, weights, basis=online.basis)
+        batch = replace(estimator, regularization=0.1 * share).fit(x, weights, basis=online.basis)
         np.testing.assert_allclose(batch.score(x), expected.score(x), atol=1e-8)
 
 
 def test_finite_converges_to_the_full_solution(rng):
     """With |theta|^2 as the squared norm, features are the full estimator in a space that tends to the RKHS."""
     x = rng.normal(size=(80, 2))
-    full = S.Full(K.Gaussian(1.5), regularisation=0.01).fit(x).score(x)
+    full = S.Full(K.Gaussian(1.5), regularization=0.01).fit(x).score(x)
     errors = []
     for num_features in (30, 300, 3000):
-        finite = S.Finite(K.Gaussian(1.5), num_features=num_features, regularisation=0.01).fit(x, rng=rng)
+        finite = S.Finite(K.Gaussian(1.5), num_features=num_features, regularization=0.01).fit(x, rng=rng)
         errors.append(np.sqrt(((finite.score(x) - full) ** 2).mean()))
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 0.1
@@ -184,9 +184,9 @@ def test_finite_converges_to_the_full_solution(rng):
 
 def test_nystroem_with_all_points_nearly_is_the_full_solution(rng):
     x = rng.normal(size=(40, 2))
-    full = S.Full(K.Gaussian(1.5), regularisation=0.01).fit(x).score(x)
+    full = S.Full(K.Gaussian(1.5), regularization=0.01).fit(x).score(x)
     errors = [
-        np.abs(S.Nystrom(K.Gaussian(1.5), regularisation=0.01, num_basis=m).fit(x, rng=rng).score(x) - full).max()
+        np.abs(S.Nystrom(K.Gaussian(1.5), regularization=0.01, num_basis=m).fit(x, rng=rng).score(x) - full).max()
         for m in (2, 8, 40)
     ]
     assert errors[0] > errors[1] > errors[2]
@@ -196,7 +196,7 @@ def test_nystroem_with_all_points_nearly_is_the_full_solution(rng):
 @pytest.mark.parametrize("base", ["uniform", "gaussian"])
 def test_full_reproduces_a_gaussian_score_in_one_dimension(base, rng):
     x = rng.normal(1.0, 2.0, size=(500, 1))
-    fitted = S.Full(K.Gaussian(4.0), regularisation=1e-4, base=base).fit(x)
+    fitted = S.Full(K.Gaussian(4.0), regularization=1e-4, base=base).fit(x)
     where = np.linspace(-2.0, 4.0, 7)[:, None]
     # The sampling error of a slope from 500 points is 1 / (4 sqrt(250)) a unit of distance, 3 units here at most.
     np.testing.assert_allclose(fitted.score(where), -(where - 1.0) / 4.0, atol=0.12)
@@ -204,7 +204,7 @@ def test_full_reproduces_a_gaussian_score_in_one_dimension(base, rng):
 
 def test_gaussian_base_alone_is_the_gaussian_fit(rng):
     x = rng.normal(size=(200, 2)) @ np.array([[2.0, 0.0], [1.0, 0.5]])
-    fitted = S.Lite(K.Gaussian(1.0), regularisation=1e12).fit(x)
+    fitted = S.Lite(K.Gaussian(1.0), regularization=1e12).fit(x)
     covariance = np.cov(x.T, bias=True)
     np.testing.assert_allclose(fitted.score(x), -(x - x.mean(axis=0)) @ np.linalg.inv(covariance), atol=1e-5)
 
@@ -219,7 +219,7 @@ def test_gaussian_base_alone_is_the_gaussian_fit(rng):
 )
 def test_cross_validation_is_held_out_loss_of_separate_fits(estimator, rng):
     x = rng.normal(size=(40, 2)).cumsum(axis=0) * 0.1
-    settings = {"length_scales": [0.3, 1.0], "regularisations": [1e-2, 1.0], "num_folds": 4}
+    settings = {"length_scales": [0.3, 1.0], "regularizations": [1e-2, 1.0], "num_folds": 4}
     found = S.cross_validate(estimator, x, rng=np.random.default_rng(1), **settings)
     expected = np.zeros((2, 2))
     seed = int(np.random.default_rng(1).integers(2**63))
@@ -230,18 +230,18 @@ def test_cross_validation_is_held_out_loss_of_separate_fits(estimator, rng):
         candidate = replace(estimator, kernel=K.Gaussian(length_scale))
         candidate, basis = candidate.limited(200).prepare(x, None, np.random.default_rng(seed))
         penalty = candidate.penalty_matrix(basis)
-        for j, strength in enumerate(settings["regularisations"]):
+        for j, strength in enumerate(settings["regularizations"]):
             for fold in np.array_split(np.arange(40), 4):
                 rest = np.setdiff1d(np.arange(40), fold)
                 curvature, slope, _ = candidate.system(x[rest], np.full(30, 1 / 30), basis, base)
-                penalised = curvature + strength * (np.eye(len(slope)) if penalty is None else penalty)
-                fitted = candidate.assemble(np.linalg.solve(penalised, slope), basis, base)
+                penalized = curvature + strength * (np.eye(len(slope)) if penalty is None else penalty)
+                fitted = candidate.assemble(np.linalg.solve(penalized, slope), basis, base)
                 nothing = candidate.assemble(np.zeros(len(slope)), basis, base)
                 expected[i, j] += (fitted.objective(x[fold]) - nothing.objective(x[fold])) / 4
     np.testing.assert_allclose(found.losses, expected, rtol=1e-5, atol=1e-7)
     i, j = np.unravel_index(expected.argmin(), (2, 2))
     assert found.estimator.kernel.length_scale == settings["length_scales"][i]
-    assert found.estimator.regularisation == settings["regularisations"][j]
+    assert found.estimator.regularization == settings["regularizations"][j]
     assert found.loss == found.losses.min()
 
 
@@ -261,7 +261,7 @@ def test_cross_validation_prefers_a_kernel_that_fits(rng):
         (lambda: S.Lite("gaussian"), TypeError, "radial kernel"),
         (lambda: S.Nystrom(K.Matern32(1.0)), NotDifferentiableError, "Matern32"),
         (lambda: S.Full(K.Matern52(1.0)), NotDifferentiableError, "Matern52"),
-        (lambda: S.Lite(regularisation=0.0), ValueError, "regularisation"),
+        (lambda: S.Lite(regularization=0.0), ValueError, "regularization"),
         (lambda: S.Lite(penalty="l1"), ValueError, "penalty"),
         (lambda: S.Finite(num_features=0), ValueError, "num_features"),
         (lambda: S.Nystrom(num_basis=0), ValueError, "num_basis"),

@@ -127,7 +127,7 @@ def test_quadratic_targets_are_exact_and_nuisance_dimensions_cost_nothing(rng):
 
 
 @pytest.mark.parametrize("sd", [0.0, 0.3, 1.5])
-def test_noise_is_recognised(sd, rng):
+def test_noise_is_recognized(sd, rng):
     x = rng.normal(size=(400, 2))
     fitted = S.Values().fit(x, -0.5 * (x**2).sum(axis=1) + rng.normal(0, sd, 400), rng)
     # A part of the noise may pass for the model's own error at depth.
@@ -220,7 +220,7 @@ def test_energy_error_is_of_second_order(rng):
 
 def test_step_size_and_length_of_a_gaussian(rng):
     """A standard normal surrogate: a step of about one keeps the energy, a quarter turn moves furthest."""
-    zero = S.Lite(K.Gaussian(1.0), regularisation=1e12, base="uniform").fit(rng.normal(size=(20, 4))).expansion
+    zero = S.Lite(K.Gaussian(1.0), regularization=1e12, base="uniform").fit(rng.normal(size=(20, 4))).expansion
     normal = zero._replace(quadratic=-np.eye(4))
     starts, momenta = rng.normal(size=(400, 4)), rng.normal(size=(400, 4))
     step_size = trajectory.choose_step_size(starts, momenta, normal)

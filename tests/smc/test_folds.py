@@ -14,7 +14,7 @@ MOVES = {
     "walk": Walk(),
     "Kameleon": Kameleon(kameleon.Config(whiten="local")),
     "Hamiltonian": Hamiltonian(),
-    "Hamiltonian, scores": Hamiltonian(S.Lite(max_points=50)),
+    "Hamiltonian, scores": Hamiltonian(S.Lite(num_basis=50)),
 }
 
 
@@ -57,22 +57,22 @@ def test_a_fold_learns_nothing_from_its_own_particles(name, rng):
         others = particles._replace(positions=changed)
         second = folds.fit(np.random.default_rng(1), moves, others, particles, 1.0, None, edges)
         for k in range(2):
-            one, other = (shape_of(f.learnt[k]) for f in (first, second))
+            one, other = (shape_of(f.learned[k]) for f in (first, second))
             assert np.array_equal(one, other) == (k == own)
 
 
-def shape_of(learnt):
+def shape_of(learned):
     """Return the numbers that proposals of the walk or of Kameleon are drawn with."""
-    if hasattr(learnt, "local"):
-        return np.concatenate([learnt.local.learnt.factor.ravel(), learnt.local.learnt.points_t.ravel()[:20]])
-    return (learnt.walk if hasattr(learnt, "walk") else learnt).factor
+    if hasattr(learned, "local"):
+        return np.concatenate([learned.local.learned.factor.ravel(), learned.local.learned.points_t.ravel()[:20]])
+    return (learned.walk if hasattr(learned, "walk") else learned).factor
 
 
 def test_few_others_are_joined_by_all(rng):
     particles = normal_particles(rng, 100, 3)
     edges = np.array([0, 96, 100])  # the others of the first fold are four
     fitted = folds.fit(rng, Walk(), particles, particles, 1.0, None, edges)
-    covariances = [f.factor @ f.factor.T for f in fitted.learnt]
+    covariances = [f.factor @ f.factor.T for f in fitted.learned]
     np.testing.assert_allclose(covariances[0], np.cov(particles.positions.T, bias=True), rtol=1e-6)
     np.testing.assert_allclose(covariances[1], np.cov(particles.positions[:96].T, bias=True), rtol=1e-6)
 
@@ -86,7 +86,7 @@ def test_a_fold_is_moved_by_its_own_proposals(name, rng):
     for _ in range(2):
         joined = folds.propose(np.random.default_rng(2), moves, points, fitted)
         generator = np.random.default_rng(2)
-        forgetful = [f._replace(places=None) if hasattr(f, "places") else f for f in fitted.learnt]
+        forgetful = [f._replace(places=None) if hasattr(f, "places") else f for f in fitted.learned]
         parts = [
             moves.propose(generator, points[a:b], f) for a, b, f in zip([0, 40], [40, 100], forgetful, strict=True)
         ]
@@ -95,12 +95,12 @@ def test_a_fold_is_moved_by_its_own_proposals(name, rng):
             np.testing.assert_allclose(getattr(joined, field), expected, atol=1e-8)
         fitted = folds.adapt(moves, fitted, joined, np.full(100, 0.4))
         points[::3] = joined.positions[::3]
-    scales = [getattr(f, "walk", f).log_scale for f in fitted.learnt]
+    scales = [getattr(f, "walk", f).log_scale for f in fitted.learned]
     assert scales[0] == pytest.approx(scales[1])
 
 
 def test_exact_draws_keep_their_spread_when_moved_by_what_the_others_teach():
-    """50 exact draws of a normal in nine dimensions, five moves; learnt from themselves they draw together.
+    """50 exact draws of a normal in nine dimensions, five moves; learned from themselves they draw together.
 
     The change of the mean square has mean zero for exact moves, and a smaller variance than the mean square.
     """

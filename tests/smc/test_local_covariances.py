@@ -15,8 +15,8 @@ def test_many_places_are_one_place_each(kernel, away, rng):
     if isinstance(kernel, K.Linear | K.Polynomial) and away:
         pytest.skip("dot-product kernels have an origin")
     points = rng.normal(size=(300, 3)) * [1.0, 2.0, 0.5] + away
-    learnt = local_proposal.fit(points, points.mean(axis=0), np.eye(3), config, rng)
+    learned = local_proposal.fit(points, points.mean(axis=0), np.eye(3), config, rng)
     places = rng.normal(size=(290, 3)) * [1.0, 2.0, 4.0] + away
-    found = LC.local_at(places, LC.table(learnt)).local
-    expected = np.array([local_proposal.local_at(p, learnt)[1] for p in places])
+    found = LC.local_at(places, LC.table(learned)).local
+    expected = np.array([local_proposal.local_at(p, learned)[1] for p in places])
     np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)

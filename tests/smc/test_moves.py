@@ -18,7 +18,7 @@ def log_density(positions):
     return -0.5 * BANANA.level(positions)
 
 
-def learnt_from_elsewhere(moves, rng):
+def learned_from_elsewhere(moves, rng):
     """What moves learn from particles of another distribution: wrong place, wrong scale, no bend."""
     positions = rng.normal(size=(300, 2)) * [6.0, 4.0] + [2.0, 1.0]
     density = -0.5 * (((positions - [2.0, 1.0]) / [6.0, 4.0]) ** 2).sum(axis=1)
@@ -28,11 +28,11 @@ def learnt_from_elsewhere(moves, rng):
 
 def moved(moves, rng, num_points=20_000, num_moves=3, wrong=False):
     """Draw exactly from the banana, move by frozen transitions, return positions and mean acceptance."""
-    learnt = learnt_from_elsewhere(moves, rng)
+    learned = learned_from_elsewhere(moves, rng)
     points = BANANA.sample(rng, num_points)
     rates = []
     for _ in range(num_moves):
-        proposals = moves.propose(rng, points, learnt)
+        proposals = moves.propose(rng, points, learned)
         log_ratio = 0.0 if wrong else proposals.log_ratio
         probability = np.exp(np.minimum(log_density(proposals.positions) - log_density(points) + log_ratio, 0.0))
         accepted = rng.random(num_points) < probability
@@ -57,7 +57,7 @@ MOVES = {
     "Kameleon, local": M.Kameleon(kameleon.Config(whiten="local")),
     "Kameleon, raw": M.Kameleon(kameleon.Config(whiten=False, gamma=0.5)),
     "Hamiltonian": Hamiltonian(),
-    "Hamiltonian, scores": Hamiltonian(S.Lite(max_points=100)),
+    "Hamiltonian, scores": Hamiltonian(S.Lite(num_basis=100)),
 }
 
 
@@ -72,20 +72,20 @@ def test_every_move_is_invariant(moves, rng):
 def test_a_missing_ratio_is_seen(name, rng):
     moves = MOVES[name]
     if name == "Kameleon":
-        moves = M.Kameleon(kameleon.Config(Gaussian(0.5), subsample_size=50, isotropic_share=0.1))
+        moves = M.Kameleon(kameleon.Config(Gaussian(0.5), num_basis=50, isotropic_share=0.1))
     assert worst_p_value(moved(moves, rng, num_moves=10, wrong=True)[0]) < 1e-4
 
 
 def test_kameleon_for_all_particles_is_kameleon_for_each(rng):
     moves = M.Kameleon()
-    learnt = learnt_from_elsewhere(moves, rng)
-    learnt = learnt._replace(log_scale=0.3)
+    learned = learned_from_elsewhere(moves, rng)
+    learned = learned._replace(log_scale=0.3)
     points = BANANA.sample(rng, 50)
-    proposals = moves.propose(np.random.default_rng(3), points, learnt)
+    proposals = moves.propose(np.random.default_rng(3), points, learned)
     scale = np.exp(0.3)
     for x, y, ratio in zip(points, proposals.positions, proposals.log_ratio, strict=True):
         forward, backward = (
-            local_proposal.proposal_covariance(p, learnt.local.learnt, moves.config, scale) for p in (x, y)
+            local_proposal.proposal_covariance(p, learned.local.learned, moves.config, scale) for p in (x, y)
         )
         expected = stats.multivariate_normal(y, backward).logpdf(x) - stats.multivariate_normal(x, forward).logpdf(y)
         assert ratio == pytest.approx(expected, abs=1e-8)
@@ -94,27 +94,27 @@ def test_kameleon_for_all_particles_is_kameleon_for_each(rng):
 def test_kameleon_remembers_where_particles_are(rng):
     """In place, as the sampler moves them: the next proposal is that of a proposal that remembers nothing."""
     moves = M.Kameleon()
-    learnt = learnt_from_elsewhere(moves, rng)
+    learned = learned_from_elsewhere(moves, rng)
     points = BANANA.sample(rng, 300)
-    proposals = moves.propose(rng, points, learnt)
-    learnt = moves.adapt(learnt, proposals, np.full(300, 0.3))
+    proposals = moves.propose(rng, points, learned)
+    learned = moves.adapt(learned, proposals, np.full(300, 0.3))
     accepted = rng.random(300) < 0.4
     points[accepted] = proposals.positions[accepted]
     for others in (points, points[::-1].copy()):
-        remembered = moves.propose(np.random.default_rng(3), others, learnt)
-        fresh = moves.propose(np.random.default_rng(3), others, learnt._replace(places=None))
+        remembered = moves.propose(np.random.default_rng(3), others, learned)
+        fresh = moves.propose(np.random.default_rng(3), others, learned._replace(places=None))
         np.testing.assert_allclose(remembered.positions, fresh.positions, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(remembered.log_ratio, fresh.log_ratio, atol=1e-8)
 
 
 def test_draws_do_not_depend_on_the_number_of_threads(rng, monkeypatch):
     for moves in (MOVES["Kameleon"], MOVES["Hamiltonian"]):
-        learnt = learnt_from_elsewhere(moves, rng)
+        learned = learned_from_elsewhere(moves, rng)
         points = BANANA.sample(rng, 2000)
         found = []
         for threads in (1, 2, 5):
             monkeypatch.setattr("pymc_kernel.parallel.num_threads", lambda threads=threads: threads)
-            found.append(moves.propose(np.random.default_rng(5), points, learnt))
+            found.append(moves.propose(np.random.default_rng(5), points, learned))
         for other in found[1:]:
             np.testing.assert_array_equal(found[0].positions, other.positions)
             np.testing.assert_array_equal(found[0].log_ratio, other.log_ratio)
@@ -122,37 +122,37 @@ def test_draws_do_not_depend_on_the_number_of_threads(rng, monkeypatch):
 
 def test_the_scale_follows_the_mean_acceptance(rng):
     moves = M.Walk(learning_rate=1.0)
-    learnt = learnt_from_elsewhere(moves, rng)
-    proposals = moves.propose(rng, BANANA.sample(rng, 10), learnt)
-    assert moves.adapt(learnt, proposals, np.full(10, 0.734)).log_scale == pytest.approx(learnt.log_scale + 0.5)
+    learned = learned_from_elsewhere(moves, rng)
+    proposals = moves.propose(rng, BANANA.sample(rng, 10), learned)
+    assert moves.adapt(learned, proposals, np.full(10, 0.734)).log_scale == pytest.approx(learned.log_scale + 0.5)
     fixed = replace(moves, learn_scale=False)
-    assert fixed.adapt(learnt, proposals, np.full(10, 0.734)).log_scale == learnt.log_scale
+    assert fixed.adapt(learned, proposals, np.full(10, 0.734)).log_scale == learned.log_scale
 
 
 def test_a_surrogate_worse_than_the_walk_is_left_aside(rng):
     moves = Hamiltonian()
-    learnt = learnt_from_elsewhere(moves, rng)
+    learned = learned_from_elsewhere(moves, rng)
     points = BANANA.sample(rng, 200)
-    proposals = moves.propose(rng, points, learnt)
+    proposals = moves.propose(rng, points, learned)
     assert 0.02 < proposals.is_exploring.mean() < 0.3
     useless = np.where(proposals.is_exploring, 0.5, 1e-6)
-    assert moves.propose(rng, points, moves.adapt(learnt, proposals, useless)).is_exploring.all()
+    assert moves.propose(rng, points, moves.adapt(learned, proposals, useless)).is_exploring.all()
     useful = np.where(proposals.is_exploring, 0.1, 0.9)
-    assert not moves.propose(rng, points, moves.adapt(learnt, proposals, useful)).is_exploring.all()
+    assert not moves.propose(rng, points, moves.adapt(learned, proposals, useful)).is_exploring.all()
     # Fewer are accepted, but they are larger.
     proposals = proposals._replace(squared_jumps=np.where(proposals.is_exploring, 1.0, 4.0))
     rarer = np.where(proposals.is_exploring, 0.5, 0.3)
-    assert not moves.propose(rng, points, moves.adapt(learnt, proposals, rarer)).is_exploring.all()
+    assert not moves.propose(rng, points, moves.adapt(learned, proposals, rarer)).is_exploring.all()
 
 
 def test_without_a_surrogate_particles_walk(rng):
     moves = Hamiltonian()
     positions = rng.normal(size=(50, 2))
     nowhere = M.Evaluated(positions, np.full(50, -np.inf), np.zeros(50))
-    learnt = moves.fit(rng, nowhere, nowhere, 0.5, None)
-    assert learnt.fit is None
-    assert moves.propose(rng, positions, learnt).is_exploring.all()
-    assert moves.scale_of(learnt) == pytest.approx(2.38 / np.sqrt(2))
+    learned = moves.fit(rng, nowhere, nowhere, 0.5, None)
+    assert learned.fit is None
+    assert moves.propose(rng, positions, learned).is_exploring.all()
+    assert moves.scale_of(learned) == pytest.approx(2.38 / np.sqrt(2))
 
 
 def test_collapsed_particles_are_an_error(rng):

@@ -52,7 +52,7 @@ def test_evidence_and_moments(name):
 @pytest.mark.parametrize("weights", ["mixture", "own"])
 def test_every_iteration_is_unbiased_with_a_noisy_density(weights):
     """Given its proposals, the mean weight of an iteration has the evidence as its expectation; noise sd 0.5."""
-    config = P.Config(weights=weights, estimator=Finite(num_features=30, regularisation=1e-2))
+    config = P.Config(weights=weights, surrogate=Finite(num_features=30, regularization=1e-2))
     rng = np.random.default_rng(5)
 
     def normal(positions):
@@ -69,12 +69,12 @@ def test_every_iteration_is_unbiased_with_a_noisy_density(weights):
 
 
 def test_mixture_weights_equal_the_plain_formula(rng):
-    centres, points, scales = rng.normal(size=(40, 3)), rng.normal(size=(25, 3)) * 2.0, np.array([0.5, 1.3])
+    centers, points, scales = rng.normal(size=(40, 3)), rng.normal(size=(25, 3)) * 2.0, np.array([0.5, 1.3])
     out = np.empty((25, 2))
-    P._mixture_block(points, centres, scales, out, 0, 25)
+    P._mixture_block(points, centers, scales, out, 0, 25)
     for i, y in enumerate(points):
         for s, scale in enumerate(scales):
-            logs = stats.multivariate_normal(np.zeros(3), scale**2).logpdf(y - centres)
+            logs = stats.multivariate_normal(np.zeros(3), scale**2).logpdf(y - centers)
             assert out[i, s] - 1.5 * math.log(2 * math.pi) == pytest.approx(log_mean_exp(logs), abs=1e-10)
 
 
@@ -94,7 +94,7 @@ def test_weights_are_those_of_the_proposal_that_was_drawn_from(rng):
         assert log_weight == pytest.approx(-math.log(sum(parts)), abs=1e-8)
 
 
-def test_the_learnt_drift_points_to_where_the_density_is(rng):
+def test_the_learned_drift_points_to_where_the_density_is(rng):
     state, history = run(1, P.Config(), 500)
     assert 0.1 < history[-1].drift < 2.0
     places = BANANA.sample(rng, 200)
@@ -105,8 +105,8 @@ def test_the_learnt_drift_points_to_where_the_density_is(rng):
             -places[:, 2],
         ]
     )
-    learnt = state.surrogate.score(places)
-    along = (learnt * true).sum() / np.sqrt((learnt**2).sum() * (true**2).sum())
+    learned = state.surrogate.score(places)
+    along = (learned * true).sum() / np.sqrt((learned**2).sum() * (true**2).sum())
     assert along > 0.5
 
 
@@ -124,7 +124,7 @@ def test_clouds_drift_along_the_score():
     np.testing.assert_allclose(shift, wanted, atol=4 * 2.38 / math.sqrt(3 * 2000))
 
 
-def test_shares_of_scales_are_learnt():
+def test_shares_of_scales_are_learned():
     state, _ = run(2, P.Config(scales=(0.01, 0.7, 30.0)))
     assert state.shares[1] > 0.8
     assert state.shares.min() > 0.04

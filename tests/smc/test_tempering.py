@@ -68,8 +68,8 @@ def test_evidence_without_the_increment_of_a_stage_would_be_seen():
 class _Impossible(smc.Walk):
     """A walk whose proposal ratio says that no place can be left."""
 
-    def propose(self, rng, positions, learnt):
-        proposals = super().propose(rng, positions, learnt)
+    def propose(self, rng, positions, learned):
+        proposals = super().propose(rng, positions, learned)
         return proposals._replace(log_ratio=np.full(len(positions), -np.inf))
 
 
@@ -83,7 +83,7 @@ def test_moves_are_accepted_by_the_proposal_ratio():
 
 @pytest.mark.parametrize("waste_free", [True, False])
 def test_the_evidence_is_unbiased_with_a_fixed_schedule_and_a_noisy_likelihood(waste_free):
-    """Nothing is learnt, so the mean of the estimates is the evidence; noise of standard deviation 0.7 in the log."""
+    """Nothing is learned, so the mean of the estimates is the evidence; noise of standard deviation 0.7 in the log."""
     plain = smc.Walk(learn_covariance=False, learn_scale=False, scale=0.7)
     noise = np.random.default_rng(7)
 
@@ -124,7 +124,7 @@ def test_what_a_stage_reports():
     # States of one particle are next to each other, the last one last: folds are stretches of the pool.
     last = state.pool.positions.reshape(1000, -1, 3)[:, -1]
     np.testing.assert_array_equal(last, state.particles.positions)
-    assert 3 <= len(state.learnt.edges) - 1 <= 6
+    assert 3 <= len(state.learned.edges) - 1 <= 6
     assert len(run(1, smc.Walk(), waste_free=False, min_moves=40, max_moves=40)[0].pool.positions) == 1000
 
 

@@ -50,14 +50,14 @@ def test_effective_shares():
     assert W.conditional_effective_share(before, log) == pytest.approx((before @ w) ** 2 / (before @ w**2))
 
 
-def test_log_mean_exp_and_normalised():
+def test_log_mean_exp_and_normalized():
     log = np.array([-1000.0, -1001.0, -np.inf])
     assert W.log_mean_exp(log) == pytest.approx(-1000 + math.log((1 + math.exp(-1)) / 3))
-    np.testing.assert_allclose(W.normalised(log), np.array([1, math.exp(-1), 0]) / (1 + math.exp(-1)))
+    np.testing.assert_allclose(W.normalized(log), np.array([1, math.exp(-1), 0]) / (1 + math.exp(-1)))
     assert W.log_mean_exp(np.full(2, -np.inf)) == -np.inf
     for bad in (np.full(2, -np.inf), np.array([0.0, np.nan]), np.array([0.0, np.inf])):
         with pytest.raises(ValueError, match="finite weight"):
-            W.normalised(bad)
+            W.normalized(bad)
 
 
 def test_next_temperature_reaches_the_wanted_share(rng):

@@ -32,7 +32,7 @@ def test_statistics_equal_the_slow_twin(kernel, rng):
     whole = parts.sum(axis=0)
     n = len(draws)
     np.testing.assert_allclose(stein.stein_matrix(draws, scores, kernel, how="none"), whole, rtol=0, atol=1e-10)
-    shares = stein.ksd_shares(draws, scores, kernel, how="none")
+    shares = stein.ksd_squared_parts(draws, scores, kernel, how="none")
     np.testing.assert_allclose(shares, parts.sum(axis=(1, 2)) / n**2, rtol=0, atol=1e-10)
     squared = stein.ksd_squared(draws, scores, kernel, how="none")
     assert abs(squared - whole.sum() / n**2) < 1e-10
@@ -89,9 +89,9 @@ def test_whitening_makes_the_discrepancy_invariant_to_affine_maps(rng):
 
 
 def test_whitened_coordinates_keep_their_names(rng):
-    """ZCA-cor: with independent coordinates it is scaling alone; with equal correlations it favours none."""
+    """ZCA-cor: with independent coordinates it is scaling alone; with equal correlations it favors none."""
     draws = rng.standard_normal((5000, 3)) * np.array([1.0, 20.0, 0.05])
-    z, s = stein.standardise(draws, -draws)
+    z, s = stein.standardize(draws, -draws)
     np.testing.assert_allclose(z, (draws - draws.mean(0)) / draws.std(0), atol=0.2)
     np.testing.assert_allclose(np.cov(z.T, bias=True), np.eye(3), atol=1e-10)
     assert s.shape == draws.shape

@@ -70,8 +70,8 @@ def test_tails_become_those_of_a_normal_distribution(rng):
     for make, least in ((log_scale, 0.93), (log_gamma, 0.93), (cauchy, 0.5)):
         draws, scores = make(rng, 2000, 2)
         units = np.array([1e-6, 1e6])
-        straight, pulled = stein.standardise(3.0 + units * draws, scores / units)
-        plain = stein.standardise(draws, scores, "whiten")
+        straight, pulled = stein.standardize(3.0 + units * draws, scores / units)
+        plain = stein.standardize(draws, scores, "whiten")
         for i in range(2):
             assert np.corrcoef(plain[0][:, i], -plain[1][:, i])[0, 1] < 0.7 * least + 0.05
             assert np.corrcoef(straight[:, i], -pulled[:, i])[0, 1] > least

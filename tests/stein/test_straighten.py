@@ -43,7 +43,7 @@ def horseshoe(rng, n, d, lowest=-np.inf):
 
 @pytest.mark.parametrize(("n", "d"), [(1000, 10), (2000, 10), (1000, 3)])
 def test_a_cut_funnel_is_rejected(n, d):
-    """A quarter is missing. Linear standardisation does not see it: its p-values are the negative control."""
+    """A quarter is missing. Linear standardization does not see it: its p-values are the negative control."""
     straight, linear = [], []
     for seed in range(6):
         draws, scores = funnel(np.random.default_rng([seed, n, d]), n, d, lowest=-2.0)
@@ -113,7 +113,7 @@ def test_level_where_the_neck_is_long():
 
 @pytest.mark.slow
 def test_level_on_eight_schools():
-    """Exact draws of the posterior; 11 % were rejected while centres were fitted to the draws."""
+    """Exact draws of the posterior; 11 % were rejected while centers were fitted to the draws."""
     assert 0.02 <= level(lambda rng: eight_schools(rng, 250), 400) <= 0.085
 
 
@@ -150,7 +150,7 @@ def test_both_levels_of_a_two_level_funnel_are_straightened():
         assert stein.ksd_test(draws, scores, num_replicates=200, **INDEPENDENT).p_value <= 0.05
         draws, scores = horseshoe(rng, 1000, 4)
         assert stein.ksd_test(draws, scores, num_replicates=200, **INDEPENDENT).p_value > 0.02
-        straight, pulled = stein.standardise(draws, scores)
+        straight, pulled = stein.standardize(draws, scores)
         assert (np.std(pulled, axis=0) < 1.2).all()
         correlations = [np.corrcoef(straight[:, i], -pulled[:, i])[0, 1] for i in range(9)]
         assert min(correlations) > 0.9
@@ -158,12 +158,12 @@ def test_both_levels_of_a_two_level_funnel_are_straightened():
 
 
 def test_a_straight_funnel_is_a_normal_distribution(rng):
-    """The normal variables behind the funnel come back, and their scores, whatever the units and the centre."""
+    """The normal variables behind the funnel come back, and their scores, whatever the units and the center."""
     behind = rng.standard_normal((2000, 5))
     draws, scores = funnel(rng, 2000, 6, noise=behind)
     units, shift = np.array([1e-6, 1e6, 3.0, 1.0, 0.1, 1e3]), np.array([1e-5, -1e7, 10.0, 0.0, 0.0, 7.0])
     for x, s in ((draws, scores), (shift + units * draws, scores / units)):
-        straight, pulled = stein.standardise(x, s)
+        straight, pulled = stein.standardize(x, s)
         for i in range(5):
             assert np.corrcoef(straight[:, i + 1], behind[:, i])[0, 1] > 0.99
         assert (np.sqrt(np.mean((pulled + straight) ** 2, axis=0)) < 0.25).all()
@@ -175,7 +175,7 @@ def test_scores_follow_the_map(rng):
         drivers=np.array([2, 4]),
         driven=np.array([0, 3]),
         free=np.array([1, 2, 4]),
-        centre=np.array([0.3, -0.1]),
+        center=np.array([0.3, -0.1]),
         spread=np.array([1.7, 0.8]),
         log_scale=rng.standard_normal((5, 2)) * 0.5,
         constant=np.array([0.4, -1.0]),
@@ -199,7 +199,7 @@ def test_scores_follow_the_map(rng):
     np.testing.assert_array_equal(moved[:, step.free], places[:, step.free])
 
 
-def test_centres_follow_the_other_coordinates(rng):
+def test_centers_follow_the_other_coordinates(rng):
     """Effects around a mean that is itself unknown: mu, log tau, theta_i ~ N(mu, tau^2)."""
     mu, log_tau, behind = rng.standard_normal(1500), 1.5 * rng.standard_normal(1500), rng.standard_normal((1500, 4))
     off = np.exp(log_tau)[:, None] * behind
@@ -211,7 +211,7 @@ def test_centres_follow_the_other_coordinates(rng):
     step = fit_step(draws, scores, drives, np.array([0, 1]))
     np.testing.assert_allclose(step.slopes[0], 1.0, atol=0.02)
     assert np.sqrt(np.mean((take_step(step, draws, scores)[1][:, 0] + mu) ** 2)) < 0.15
-    straight, pulled = stein.standardise(draws, scores)
+    straight, pulled = stein.standardize(draws, scores)
     np.testing.assert_allclose(np.linalg.eigvalsh(np.cov(pulled.T)), 1.0, atol=0.35)
     assert [np.corrcoef(straight[:, i], -pulled[:, i])[0, 1] > 0.95 for i in range(6)] == [True] * 6
 
@@ -266,4 +266,4 @@ def test_odd_numbers_are_survived(rng):
         (draws, np.zeros_like(scores)),
     ]
     for x, s in cases:
-        assert all(np.isfinite(a).all() for a in stein.standardise(x, s))
+        assert all(np.isfinite(a).all() for a in stein.standardize(x, s))

@@ -23,7 +23,7 @@ def test_thinning_equals_the_slow_twin(kernel, threads, rng, monkeypatch):
 
 def test_thinned_draws_fit_better_than_evenly_spaced_ones(rng):
     draws = np.concatenate([rng.standard_normal((200, 2)) + 6.0, autoregressive(rng, 0.9, 800, 2)])  # burn-in first
-    z, s = stein.standardise(draws, -draws)
+    z, s = stein.standardize(draws, -draws)
     chosen = stein.stein_thin(draws, -draws, 40)
     even = np.linspace(0, 999, 40).astype(int)
     ours, theirs = (stein.ksd_squared(z[i], s[i], how="none") for i in (chosen, even))

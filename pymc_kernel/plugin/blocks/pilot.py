@@ -13,19 +13,19 @@ from pytensor.graph.traversal import ancestors
 from pymc_kernel.likelihood_free import TooManyFailures, choose_bandwidth, explore, simulate_repeatedly
 from pymc_kernel.plugin.model.priors import with_finite_columns
 
-__all__ = ["learnt_bandwidth"]
+__all__ = ["learned_bandwidth"]
 
 _QUICK = "FAST_COMPILE"
 _LEAST_PILOT = 200  # simulations; fewer tell nothing of the place of a posterior
 _WIDE = 0.75  # relative bandwidth above which posterior spreads are more than a quarter too wide
 _HIDDEN = 3.0  # ratio above which the spread of the summaries tells what their mean does not
 _OFFSET = 3.0  # root mean square distance, in standard deviations, of data that the model does not produce
-_LEAST_CENTRES = 5  # positions with replicates
+_LEAST_CENTERS = 5  # positions with replicates
 _OF_REPLICATES = 0.4  # share of the pilot simulations
 
 
-def learnt_bandwidth(function, params, shape, target, num_pilot, log_variance, random_seed):
-    """Return the factor of a bandwidth learnt near the posterior, and where chains may begin: name -> (n, ...).
+def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, random_seed):
+    """Return the factor of a bandwidth learned near the posterior, and where chains may begin: name -> (n, ...).
 
     Parameters
     ----------
@@ -60,32 +60,32 @@ def learnt_bandwidth(function, params, shape, target, num_pilot, log_variance, r
         prior = parameters.prior(num_pilot, rng)
     except NotImplementedError as error:
         raise ValueError(f"{name!r} needs epsilon: a prior cannot be drawn from ({error}).") from error
-    num_replicates = min(max(100, 10 * count), int(_OF_REPLICATES * num_pilot) // _LEAST_CENTRES)
+    num_replicates = min(max(100, 10 * count), int(_OF_REPLICATES * num_pilot) // _LEAST_CENTERS)
     try:
         pilot = explore(prior, simulate, target, num_pilot, num_replicates, rng)
     except TooManyFailures as error:
         raise ValueError(f"{error} of {name!r}: give epsilon, or repair the simulator.") from error
-    found = choose_bandwidth(pilot, target, count, log_variance)
-    _warn_of_bandwidth(name, found, count)
-    return found.factor, parameters.by_name(pilot.centres)
+    choice = choose_bandwidth(pilot, target, count, log_variance)
+    _warn_of_bandwidth(name, choice, count)
+    return choice.factor, parameters.by_name(pilot.centers)
 
 
-def _warn_of_bandwidth(name, found, count):
-    if found.offset > _OFFSET:
+def _warn_of_bandwidth(name, choice, count):
+    if choice.offset > _OFFSET:
         warnings.warn(
-            f"the observed summaries of {name!r} are {found.offset:.1f} standard deviations off from all that pilot "
+            f"the observed summaries of {name!r} are {choice.offset:.1f} standard deviations off from all that pilot "
             "simulations came near to: check the model, or its prior, or raise num_pilot.",
             stacklevel=4,
         )
-    if found.relative > _WIDE:
+    if choice.relative > _WIDE:
         warnings.warn(
-            f"the bandwidth of {name!r} is {found.relative:.2g} times the spread of its summaries at the posterior, "
-            f"which makes posterior spreads some {100 * (np.hypot(1.0, found.relative) - 1.0):.0f} % too wide: "
-            f"num_simulations={count} allow no less. About {found.recommended} would allow one of half that spread, "
+            f"the bandwidth of {name!r} is {choice.relative:.2g} times the spread of its summaries at the posterior, "
+            f"which makes posterior spreads some {100 * (np.hypot(1.0, choice.relative) - 1.0):.0f} % too wide: "
+            f"num_simulations={count} allow no less. About {choice.recommended} would allow one of half that spread, "
             "12 % too wide; fewer summaries help too.",
             stacklevel=4,
         )
-    if found.hidden > _HIDDEN:
+    if choice.hidden > _HIDDEN:
         warnings.warn(
             f"the parameters change the spread of the summaries of {name!r}, not their mean alone, and the kernel, "
             "wide where the mean does not move, hardly sees that: the posterior will be too wide. Add summaries that "

@@ -13,7 +13,7 @@ from pymc_kernel.likelihood_free import (
 
 __all__ = ["SimulatedLikelihood"]
 
-_CALLS_BEFORE_WARNING = 100
+_CALLS_BEFORE_WARNING = 100  # of the simulator: a share of failures is known to 5 % by then
 
 
 class SimulatedLikelihood:
@@ -61,12 +61,12 @@ class SimulatedLikelihood:
     def __call__(self, rng, *inputs):
         """Return the log of an estimate of the likelihood; the last input is the data."""
         *params, observed = inputs
-        found = self._simulations(rng, params, observed.shape)
+        run = self._simulations(rng, params, observed.shape)
         self._calls += self.num_simulations
-        self._failures += found.failed
-        self.failed_share = found.failed / self.num_simulations
-        self._warn(found.first_error)
-        return self._estimate(found.summaries, self._seen(observed), self.num_simulations)
+        self._failures += run.failed
+        self.failed_share = run.failed / self.num_simulations
+        self._warn(run.first_error)
+        return self._estimate(run.summaries, self._seen(observed), self.num_simulations)
 
     @property
     def starts(self) -> dict[str, np.ndarray]:
@@ -81,7 +81,7 @@ class SimulatedLikelihood:
         """Return the summary of the data, worked out where they are others than last time."""
         data, summary = self._observed
         if data is None or not np.array_equal(data, observed):
-            summary = self.summarised(observed)
+            summary = self.summarized(observed)
             self._observed = observed.copy(), summary
         return summary
 
@@ -100,7 +100,7 @@ class SimulatedLikelihood:
             return np.asarray(self.simulator(rng, *params, (1, *shape)), dtype=float)[0]
         return np.asarray(self.simulator(rng, *params, shape), dtype=float)
 
-    def summarised(self, data) -> np.ndarray:
+    def summarized(self, data) -> np.ndarray:
         """Return the summary of a data set, the data themselves without one."""
         return np.asarray(data if self.summary is None else self.summary(data), dtype=float)
 

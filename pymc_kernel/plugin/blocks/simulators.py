@@ -24,7 +24,7 @@ from pymc_kernel.likelihood_free import (
 )
 from pymc_kernel.linalg import definite_cholesky
 from pymc_kernel.plugin.blocks.likelihoods import EstimatedLikelihood
-from pymc_kernel.plugin.blocks.pilot import learnt_bandwidth
+from pymc_kernel.plugin.blocks.pilot import learned_bandwidth
 from pymc_kernel.plugin.blocks.simulated import SimulatedLikelihood
 
 __all__ = ["KernelABC", "MMDLikelihood", "SyntheticLikelihood"]
@@ -36,8 +36,8 @@ def _predictive(function):
     def draw(rng, *params, size):
         if failures_are_raised():
             return function.one_data_set(rng, params, size)
-        found = simulate_repeatedly(lambda: function.one_data_set(rng, params, size), None, 1)
-        return found.summaries[0] if found.summaries else np.full(size, np.nan)
+        run = simulate_repeatedly(lambda: function.one_data_set(rng, params, size), None, 1)
+        return run.summaries[0] if run.summaries else np.full(size, np.nan)
 
     return draw
 
@@ -89,7 +89,7 @@ def KernelABC(
     observed : array_like
     epsilon : float or array_like (q,) or (q, q), optional
         Standard deviation of the kernel in units of the summaries, one for all or one each; or a covariance matrix. By
-        default it is learnt from pilot simulations near the posterior; see Notes.
+        default it is learned from pilot simulations near the posterior; see Notes.
     summary : callable, optional
         Data set -> vector; the data, flattened, by default.
     num_simulations : int
@@ -140,9 +140,9 @@ def KernelABC(
     ...     y = pk.KernelABC("y", simulator, rate, observed=np.ones(20), summary=np.mean, epsilon=0.05)
     """
     function = SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures, vectorized)
-    target = np.ravel(function.summarised(_values(observed)))
+    target = np.ravel(function.summarized(_values(observed)))
     if epsilon is None:
-        factor, starts = learnt_bandwidth(
+        factor, starts = learned_bandwidth(
             function, params, _values(observed).shape, target, num_pilot, log_variance, random_seed
         )
     else:
@@ -150,8 +150,8 @@ def KernelABC(
     scales = factor if factor.ndim == 1 else np.diag(factor)
     log_peak = float(-np.log(scales).sum() - 0.5 * len(target) * np.log(2.0 * np.pi))
 
-    def estimate(summaries, seen, count):
-        return log_kernel_abc(_as_rows(summaries, seen.size), np.ravel(seen), factor, count)
+    def estimate(summaries, observed_summaries, count):
+        return log_kernel_abc(_as_rows(summaries, observed_summaries.size), np.ravel(observed_summaries), factor, count)
 
     function.estimate_by(estimate, log_peak, starts)
     variable = _block(function, params, observed, kwargs)
@@ -222,19 +222,19 @@ def SyntheticLikelihood(
         raise ValueError(f"shrinkage of {name!r} must be in [0, 1), got {shrinkage!r}.")
     if unbiased and shrinkage > 0.0:
         raise ValueError(f"{name!r}: the unbiased estimate cannot be shrunk; set unbiased=False.")
-    width = np.ravel(function.summarised(_values(observed))).size
+    width = np.ravel(function.summarized(_values(observed))).size
     if num_simulations <= width + 3 and shrinkage == 0.0:
         raise ValueError(
             f"{name!r} has {width} summaries and needs more than {width + 3} simulations, got {num_simulations}; or "
             "set unbiased=False and a shrinkage."
         )
 
-    def estimate(summaries, seen, count):
-        simulated = _as_rows(summaries, seen.size)
+    def estimate(summaries, observed_summaries, count):
+        simulated = _as_rows(summaries, observed_summaries.size)
         log_success = np.log(max(len(simulated), 1) / count)
         if unbiased:
-            return log_normal_unbiased(simulated, np.ravel(seen)) + log_success
-        return log_synthetic(simulated, np.ravel(seen), shrinkage) + log_success
+            return log_normal_unbiased(simulated, np.ravel(observed_summaries)) + log_success
+        return log_synthetic(simulated, np.ravel(observed_summaries), shrinkage) + log_success
 
     function.estimate_by(estimate)
     return _block(function, params, observed, kwargs)
@@ -291,8 +291,8 @@ def MMDLikelihood(
 
     function = SimulatedLikelihood(name, simulator, embedded, num_simulations, max_failures, vectorized)
 
-    def estimate(summaries, seen, count):
-        return log_mmd_abc(summaries, seen, epsilon, count)
+    def estimate(summaries, observed_summaries, count):
+        return log_mmd_abc(summaries, observed_summaries, epsilon, count)
 
     function.estimate_by(estimate)
     variable = _block(function, params, observed, kwargs)

@@ -20,7 +20,7 @@ from pymc_kernel.plugin.model.forward import ForwardGraph
 
 __all__ = ["array_fingerprint", "model_fingerprint"]
 
-_LENGTH = 16
+_LENGTH = 16  # hexadecimal digits: 64 bits tell models apart, and are read at a glance
 
 
 def model_fingerprint(graph: ForwardGraph) -> dict[str, str]:

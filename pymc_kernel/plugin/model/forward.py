@@ -1,7 +1,7 @@
 """Compiled draws of a model forwards: of the prior, and of the data given parameters, for a batch of draws.
 
 PyMC's own forward sampling runs in one process, draw by draw, and the first error of a simulator ends it. Here a batch
-is one vectorised call wherever the model allows it; a simulator in Python is called draw by draw, each with a seed of
+is one vectorized call wherever the model allows it; a simulator in Python is called draw by draw, each with a seed of
 its own, so that what comes of one does not depend on how another ended.
 """
 
@@ -212,8 +212,8 @@ def _are_plain(outputs):
 
 def _sources(inputs, outputs):
     """Return the generators that ``outputs`` draw from, given ``inputs``."""
-    found = graph_inputs(outputs, blockers=inputs)
-    return [v for v in found if isinstance(v.type, RandomGeneratorType)]
+    inputs_left = graph_inputs(outputs, blockers=inputs)
+    return [v for v in inputs_left if isinstance(v.type, RandomGeneratorType)]
 
 
 def _words(entropy, batch, stream, count):

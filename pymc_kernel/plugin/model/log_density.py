@@ -98,9 +98,9 @@ class LogDensity:
     def estimates(self, position: np.ndarray, times: int) -> np.ndarray:
         """Return independent estimates at one position."""
         kept, self._kept = self._kept, None
-        found = np.array([self(position) for _ in range(times)])
+        estimates = np.array([self(position) for _ in range(times)])
         self._kept = kept
-        return found
+        return estimates
 
     def settle(self, accepted: bool) -> None:
         """Take the noise of the last evaluation for that of the current point, where it was ``accepted``."""

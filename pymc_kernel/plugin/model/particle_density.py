@@ -37,15 +37,15 @@ class ParticleDensity:
 
     Attributes
     ----------
-    is_vectorised : bool
+    is_vectorized : bool
         Whether one call of a compiled function serves all particles; otherwise they are looped over.
     estimated : list of str
         Names of the terms that are random.
     """
 
-    def __init__(self, function, is_vectorised, batch, estimated, keys):
+    def __init__(self, function, is_vectorized, batch, estimated, keys):
         self._function = function
-        self.is_vectorised = is_vectorised
+        self.is_vectorized = is_vectorized
         self._batch = batch
         self.estimated = estimated
         self._keys = keys
@@ -79,7 +79,7 @@ class ParticleDensity:
             parts = [self._block(b, n) for b, n in zip(blocks, noises, strict=True)]
         else:
             tasks = [
-                self.executor.submit(_remote_block, self._payload, self.is_vectorised, self._keys, b, n)
+                self.executor.submit(_remote_block, self._payload, self.is_vectorized, self._keys, b, n)
                 for b, n in zip(blocks, noises, strict=True)
             ]
             parts = [t.result() for t in tasks]
@@ -89,7 +89,7 @@ class ParticleDensity:
         return prior, likelihood
 
     def _block(self, positions, noise):
-        return _evaluated_block(self._function, self.is_vectorised, self._keys, positions, noise)
+        return _evaluated_block(self._function, self.is_vectorized, self._keys, positions, noise)
 
     @cached_property
     def _payload(self):
@@ -102,22 +102,22 @@ class ParticleDensity:
         return state
 
 
-def _remote_block(payload, is_vectorised, keys, positions, noise):
+def _remote_block(payload, is_vectorized, keys, positions, noise):
     """Evaluate in a worker, which keeps the last function that it was sent."""
     known = hash(payload)
     with _ONE_AT_A_TIME:
         if known not in _REMOTE:
             _REMOTE.clear()
             _REMOTE[known] = cloudpickle.loads(payload)
-        return _evaluated_block(_REMOTE[known], is_vectorised, keys, positions, noise)
+        return _evaluated_block(_REMOTE[known], is_vectorized, keys, positions, noise)
 
 
-def _evaluated_block(function, is_vectorised, keys, positions, noise):
+def _evaluated_block(function, is_vectorized, keys, positions, noise):
     if noise is not None:
         install_noise(keys, noise)
         for variable in [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]:
             variable.set_value(noise.spawn(1)[0], borrow=True)
-    if is_vectorised:
+    if is_vectorized:
         prior, likelihood = function(np.ascontiguousarray(positions))
         n = len(positions)
         return np.array(np.broadcast_to(prior, n)), np.array(np.broadcast_to(likelihood, n))
@@ -128,8 +128,8 @@ def _evaluated_block(function, is_vectorised, keys, positions, noise):
 def compile_particle_density(model: pm.Model, kernel_name: str, compile_kwargs: dict | None = None) -> ParticleDensity:
     """Return the log prior and log likelihood of ``model`` for many particles, (n, d) on the unconstrained scale.
 
-    One vectorised graph evaluates all particles in batches; models with an estimated term, or with an operator that
-    cannot be vectorised, are looped over.
+    One vectorized graph evaluates all particles in batches; models with an estimated term, or with an operator that
+    cannot be vectorized, are looped over.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def compile_particle_density(model: pm.Model, kernel_name: str, compile_kwargs: 
                 function(np.stack([example, example]))
                 batch = _batch_size(outputs, point)
             return ParticleDensity(function, True, batch, names, keys)
-        except Exception:  # an operator without a vectorised form may fail in many ways; the loop says what is wrong
+        except Exception:  # an operator without a vectorized form may fail in many ways; the loop says what is wrong
             pass
     shared = make_shared_replacements(point, model.value_vars, model)
     joined, vector = join_nonshared_inputs(point=point, outputs=outputs, inputs=model.value_vars, shared_inputs=shared)

@@ -41,8 +41,8 @@ def prior_positions(model: pm.Model, size: int, rng: np.random.Generator) -> np.
             drawn = pm.draw(prior_expression(model), draws=size, random_seed=rng)
     except NotImplementedError as error:
         raise ValueError(f"the prior cannot be drawn from ({error}); give proper priors, or start=.") from error
-    found = {model.rvs_to_values[rv]: values for rv, values in zip(model.free_RVs, drawn, strict=True)}
-    positions = np.concatenate([np.reshape(found[v], (size, -1)) for v in model.value_vars], axis=1).astype(float)
+    by_variable = {model.rvs_to_values[rv]: values for rv, values in zip(model.free_RVs, drawn, strict=True)}
+    positions = np.concatenate([np.reshape(by_variable[v], (size, -1)) for v in model.value_vars], axis=1).astype(float)
     return with_finite_columns(positions, rng)
 
 
@@ -79,7 +79,7 @@ def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
         try:
             blocks = [positions[a : a + DRAWS_AT_A_TIME] for a in range(0, len(positions), DRAWS_AT_A_TIME)]
             return np.concatenate([np.broadcast_to(all_at_once()(block)[0], len(block)) for block in blocks])
-        except Exception:  # an operator without a vectorised form may fail in many ways; the loop says what is wrong
+        except Exception:  # an operator without a vectorized form may fail in many ways; the loop says what is wrong
             function = one_by_one()
             columns = {v.name: c for v, c in zip(model.value_vars, split_positions(model, positions), strict=True)}
             return np.array([float(function({n: c[i] for n, c in columns.items()})) for i in range(len(positions))])

@@ -26,7 +26,7 @@ def compile_scores(model: pm.Model):
     """Return a function from draws of all value variables, a list of (n, ...), to scores (n, d).
 
     The scores are those of the continuous value variables, one after the other; ``d`` counts these alone. One call
-    evaluates 512 draws at a time in one vectorised graph.
+    evaluates 512 draws at a time in one vectorized graph.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def compile_scores(model: pm.Model):
 
     Notes
     -----
-    Vectorised over draws, PyTensor's own interpreter is as fast as compiled code, which takes ten times longer to
+    Vectorized over draws, PyTensor's own interpreter is as fast as compiled code, which takes ten times longer to
     compile than all else here; so nothing is compiled. Its quick mode leaves the numerically stable forms of some
     functions out: should a score not be finite, all is evaluated again with them, some ten times slower.
     """
@@ -67,13 +67,13 @@ def compile_scores(model: pm.Model):
             batch = [np.ascontiguousarray(v[start : start + DRAWS_AT_A_TIME]) for v in values]
             shapes = [v.shape for v, wanted in zip(batch, is_continuous, strict=True) if wanted]
             # A gradient that does not depend on the draws has no dimension of draws.
-            found = [np.broadcast_to(f, shape) for f, shape in zip(function(*batch), shapes, strict=True)]
-            slopes.append(np.concatenate([f.reshape(len(f), -1) for f in found], axis=1))
+            evaluated = [np.broadcast_to(f, shape) for f, shape in zip(function(*batch), shapes, strict=True)]
+            slopes.append(np.concatenate([f.reshape(len(f), -1) for f in evaluated], axis=1))
         return np.concatenate(slopes)
 
     def scores(values):
-        found = evaluate(quick, values)
-        return found if np.isfinite(found).all() else evaluate(compiled(_STABLE), values)
+        evaluated = evaluate(quick, values)
+        return evaluated if np.isfinite(evaluated).all() else evaluate(compiled(_STABLE), values)
 
     return scores
 

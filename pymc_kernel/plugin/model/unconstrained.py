@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 QUICK = "FAST_COMPILE"  # mode of graphs that are called a few times, on many draws at once
-DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorised graph
+DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorized graph
 
 
 def split_positions(model: pm.Model, positions: np.ndarray) -> list[np.ndarray]:
@@ -48,14 +48,14 @@ def constrained_draws(model: pm.Model, positions: np.ndarray) -> dict[str, np.nd
         function = pymc_compile(
             list(many.values()), vectorize_graph(outputs, many), on_unused_input="ignore", mode=QUICK
         )
-    found = [[] for _ in outputs]
+    columns = [[] for _ in outputs]
     for start in range(0, len(positions), DRAWS_AT_A_TIME):
         batch = split_positions(model, positions[start : start + DRAWS_AT_A_TIME])
-        for values, variable, out in zip(found, outputs, function(*batch), strict=True):
+        for values, variable, out in zip(columns, outputs, function(*batch), strict=True):
             # A deterministic that does not depend on the draws has no dimension of draws.
             core = np.shape(out)[np.ndim(out) - variable.ndim :]
             values.append(np.broadcast_to(out, (len(batch[0]), *core)))
-    return {v.name: np.concatenate(values) for v, values in zip(outputs, found, strict=True)}
+    return {v.name: np.concatenate(values) for v, values in zip(outputs, columns, strict=True)}
 
 
 def unconstrained_draws(posterior: xr.Dataset, model: pm.Model | None = None) -> np.ndarray:

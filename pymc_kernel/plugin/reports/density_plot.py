@@ -94,11 +94,11 @@ def plot_density(
         raise ValueError(f"no continuous variable to draw; {', '.join(without)} have no density.")
     whole = as_chains_and_draws(tree[group].to_dataset(), dims)
     settings = _Settings(probability, max_draws, num_points)
-    found = {
+    by_name = {
         name: _curves(whole[name], coords, None if model is None else elementwise_transform(model, name), settings)
         for name in asked.data_vars
     }
-    curves, kept = (xr.Dataset({name: pair[i] for name, pair in found.items()}) for i in (0, 1))
+    curves, kept = (xr.Dataset({name: pair[i] for name, pair in by_name.items()}) for i in (0, 1))
     return _drawn(curves, kept if rug else None, probability, backend)
 
 
@@ -158,7 +158,7 @@ def _curves(whole, coords, transform: ElementwiseTransform | None, settings):
             heights, at = one.heights(places[:, one.column], settings.probability), there[:, one.column]
             mapped = np.vstack([at, heights]) if transform is None else _mapped(places[:, one.column], heights, at, own)
             curves[i] = mapped
-    return _labelled(curves, numbers, "curve", "point"), _labelled(kept, numbers, "kept")
+    return _labeled(curves, numbers, "curve", "point"), _labeled(kept, numbers, "kept")
 
 
 def _mapped(places, heights, there, draws):
@@ -175,7 +175,7 @@ def _mapped(places, heights, there, draws):
     return np.vstack([0.5 * (edges[1:] + edges[:-1]), averages])
 
 
-def _labelled(values, like, *further):
+def _labeled(values, like, *further):
     """Return values (like.size, ...) as a DataArray with the dimensions of ``like`` and further ones."""
     return xr.DataArray(values.reshape(*like.shape, *values.shape[1:]), like.coords, [*like.dims, *further])
 

@@ -23,7 +23,7 @@ from pymc_kernel.plugin.reports.model_draws import choose, document_arguments, l
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.stein.draws import as_chains, choose_thinning
 
-__all__ = ["KSDReport", "diagnose", "ksd", "ksd_test", "summary"]
+__all__ = ["KSDReport", "diagnose", "ksd_squared_parts", "ksd_test", "summary"]
 
 _KINDS_WITH_DIAGNOSTICS = ("all", "diagnostics", "all_median", "diagnostics_median")
 _ATTRIBUTES = ("ksd", "ksd_null_low", "ksd_null_high", "ksd_p", "ksd_thin", "ksd_flip_probability")
@@ -31,7 +31,7 @@ _LEVEL = 0.05  # at which two tests by a surrogate must agree
 
 
 @document_arguments
-def ksd(
+def ksd_squared_parts(
     data: Any,
     *,
     model: pm.Model | None = None,
@@ -49,7 +49,7 @@ def ksd(
     ----------
     {arguments}
     kernel : radial kernel of ``pymc_kernel.kernels``, optional
-        In standardised coordinates; the inverse multiquadric by default.
+        In standardized coordinates; the inverse multiquadric by default.
 
     Returns
     -------
@@ -57,8 +57,8 @@ def ksd(
         Parts of the square; their sum is ``attrs["ksd"] ** 2``. For a p-value see :func:`ksd_test`.
     """
     part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
-    parts = stein.ksd_shares(part.draws, part.scores, kernel, weights=part.weights)
-    out = part.labelled(parts)
+    parts = stein.ksd_squared_parts(part.draws, part.scores, kernel, weights=part.weights)
+    out = part.labeled(parts)
     out.attrs["ksd"] = float(np.sqrt(parts.sum()))
     out.attrs |= {} if part.learned is None else part.learned.attributes()
     return out
@@ -88,7 +88,7 @@ def ksd_test(
     ----------
     {arguments}
     kernel : radial kernel of ``pymc_kernel.kernels``, optional
-        In standardised coordinates; the inverse multiquadric by default.
+        In standardized coordinates; the inverse multiquadric by default.
     num_replicates : int
         Of the wild bootstrap.
     thin : int or "auto"
@@ -153,13 +153,13 @@ def _test(part, kernel, num_replicates, thin, flip_probability, max_draws, rando
             if (plain.p_value < _LEVEL) != (test.p_value < _LEVEL):
                 unjudged = "what its error makes of the test is more than the test tells of the draws"
         test = replace(test, thin=part.every * test.thin)
-    shares = part.labelled(test.shares)
-    p_values = part.labelled(test.share_p_values)
+    shares = part.labeled(test.shares)
+    p_values = part.labeled(test.share_p_values)
     for name, columns in part.positions.items():
         if not isinstance(columns, xr.DataArray):
             p_values[name] = min(1.0, len(columns) * test.share_p_values[columns].min())
     p_values = p_values * np.nan if unjudged else p_values
-    null = part.labelled(test.share_null**2, "replicate")
+    null = part.labeled(test.share_null**2, "replicate")
     return KSDReport(test, shares, p_values, null, tuple(part.conditional_on), part.learned, unjudged)
 
 
@@ -186,12 +186,12 @@ def summary(
 ) -> pd.DataFrame | xr.Dataset:
     """Return ``az.summary`` with two more columns, which say whether the draws fit the model's posterior.
 
-    ``ksd`` is the parameter's share of the squared kernel Stein discrepancy, one in all; ``ksd_p`` the p-value of its
-    own test. The joint result is in ``attrs``: ``ksd``, ``ksd_null_low``, ``ksd_null_high`` (5 % and 95 % of what draws
-    from the model would have), ``ksd_p``, ``ksd_thin`` and ``ksd_flip_probability``. Deterministic and discrete
-    variables have no score, and NaN here; so has everything, with a warning that says why, where the model has no
-    gradient; ``score="surrogate"`` is the way out, and adds ``ksd_verdict``, ``ksd_score_error`` and others to
-    ``attrs``. A large p-value says nothing of a mode that no draw is in, nor of the weights of separated modes.
+    ``ksd_share`` is the parameter's share of the squared kernel Stein discrepancy, one in all; ``ksd_p`` the p-value
+    of its own test. The joint result is in ``attrs``: ``ksd``, ``ksd_null_low``, ``ksd_null_high`` (5 % and 95 % of
+    what draws from the model would have), ``ksd_p``, ``ksd_thin`` and ``ksd_flip_probability``. Deterministic and
+    discrete variables have no score, and NaN here; so has everything, with a warning that says why, where the model
+    has no gradient; ``score="surrogate"`` is the way out, and adds ``ksd_verdict``, ``ksd_score_error`` and others
+    to ``attrs``. A large p-value says nothing of a mode that no draw is in, nor of the weights of separated modes.
 
     Parameters
     ----------
@@ -215,7 +215,7 @@ def summary(
     try:
         part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     except NoGradientError as error:
-        warnings.warn(f"ksd and ksd_p are NaN, for want of scores: {error}", stacklevel=2)
+        warnings.warn(f"ksd_share and ksd_p are NaN, for want of scores: {error}", stacklevel=2)
     else:
         report = _test(part, None, num_replicates, "auto", "auto", max_draws, random_seed)
         shares, p_values, test = report.shares, report.p_values, report.test
@@ -225,13 +225,13 @@ def summary(
         if report.unjudged:
             shares, values = shares * np.nan, [np.nan] * len(_ATTRIBUTES)
             warnings.warn(
-                f"ksd and ksd_p are NaN, since the surrogate cannot judge the draws: {report.unjudged}. {ADVICE}",
+                f"ksd_share and ksd_p are NaN, since the surrogate cannot judge the draws: {report.unjudged}. {ADVICE}",
                 stacklevel=2,
             )
     if kind in _KINDS_WITH_DIAGNOSTICS:
         like = asked.isel(dict.fromkeys(sample_dims, 0), drop=True)
         both = [_like(like, part) for part in (shares, p_values)]
-        table = _with_rows(table, xr.concat(both, xr.DataArray(["ksd", "ksd_p"], dims="summary")), fmt, round_to)
+        table = _with_rows(table, xr.concat(both, xr.DataArray(["ksd_share", "ksd_p"], dims="summary")), fmt, round_to)
     table.attrs |= dict(zip(_ATTRIBUTES, values, strict=True)) | more
     return table
 
@@ -249,7 +249,7 @@ def _like(dataset, values):
 
 
 def _with_rows(table, added, fmt, round_to):
-    """Return the summary with the rows (or columns) ``ksd`` and ``ksd_p``, in the format that it has."""
+    """Return the summary with the rows (or columns) ``ksd_share`` and ``ksd_p``, in the format that it has."""
     if isinstance(round_to, int):
         added = added.round(round_to)
     if fmt == "xarray":
@@ -260,7 +260,7 @@ def _with_rows(table, added, fmt, round_to):
         return pd.concat([pd.DataFrame(table), frame])
     frame = dataset_to_dataframe(added, sample_dims=["summary"]).T
     shown = {}
-    for column, digits in (("ksd", 2), ("ksd_p", 3)):
+    for column, digits in (("ksd_share", 2), ("ksd_p", 3)):
         table[column] = frame[column].to_numpy()
         shown[column] = {row: "" if np.isnan(x) else f"{x:.{digits}f}" for row, x in frame[column].items()}
     if getattr(table, "_fmt_map", None) is not None:  # how ArviZ shows its own columns

@@ -81,8 +81,8 @@ def in_words(report, modes: list[str], level: float, num_in_all: int, chains: st
 
 def _largest_shares(report):
     table = report.table()
-    named = table[table["ksd"] >= min(_SMALL_SHARE, table["ksd"].iloc[0])][:_NAMED]
-    parts = [f"{name} ({100.0 * row.ksd:.0f} %, p = {row.ksd_p_holm:.2g})" for name, row in named.iterrows()]
+    named = table[table["ksd_share"] >= min(_SMALL_SHARE, table["ksd_share"].iloc[0])][:_NAMED]
+    parts = [f"{name} ({100.0 * row.ksd_share:.0f} %, p = {row.ksd_p_holm:.2g})" for name, row in named.iterrows()]
     corrected = f"; p-values are corrected for {len(table)} parameters (Holm)" if len(table) > 1 else ""
     return f"Most of it comes from {', '.join(parts)}{corrected}."
 
@@ -106,11 +106,11 @@ def separated(part) -> list[str]:
     flags = np.array([_has_valley(column) for column in flat.T])
     names = []
     for name, columns in part.positions.items():
-        labelled = flags[columns.values if isinstance(columns, xr.DataArray) else columns]
-        if labelled.ndim == 0 or not isinstance(columns, xr.DataArray):
-            names += [name] if labelled.any() else []
+        labeled = flags[columns.values if isinstance(columns, xr.DataArray) else columns]
+        if labeled.ndim == 0 or not isinstance(columns, xr.DataArray):
+            names += [name] if labeled.any() else []
         else:
-            names += [f"{name}[{', '.join(map(str, i))}]" for i in np.argwhere(labelled)]
+            names += [f"{name}[{', '.join(map(str, i))}]" for i in np.argwhere(labeled)]
     return names
 
 

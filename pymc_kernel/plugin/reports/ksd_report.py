@@ -65,10 +65,10 @@ class KSDReport:
         ``ksd_p_holm`` are p-values corrected for the number of parameters: the smallest is below 5 % in 5 % of all
         tables of right draws.
         """
-        stacked = xr.concat([self.shares, self.p_values], dim=xr.DataArray(["ksd", "ksd_p"], dims="summary"))
+        stacked = xr.concat([self.shares, self.p_values], dim=xr.DataArray(["ksd_share", "ksd_p"], dims="summary"))
         frame = dataset_to_dataframe(stacked, sample_dims=["summary"]).T
         frame["ksd_p_holm"] = stein.holm(frame["ksd_p"].to_numpy())
-        return frame.sort_values("ksd", ascending=False, kind="stable")
+        return frame.sort_values("ksd_share", ascending=False, kind="stable")
 
     def __str__(self):
         test = self.test

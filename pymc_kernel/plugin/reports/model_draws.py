@@ -43,7 +43,7 @@ class ModelDraws:
         self.learned: LearnedScores | None = learned  # what is known of that surrogate
         self.every: int = every  # one in so many draws of the data is here
 
-    def labelled(self, values: np.ndarray, last: str | None = None) -> xr.Dataset:
+    def labeled(self, values: np.ndarray, last: str | None = None) -> xr.Dataset:
         """Return one number a column as a Dataset; a variable whose transform changes its shape has the sum.
 
         ``values`` (d,), or (d, n) with ``last`` the name of its second dimension.

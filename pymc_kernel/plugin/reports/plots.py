@@ -18,8 +18,8 @@ from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, grid_arg
 
 __all__ = ["plot_calibration", "plot_score", "plot_smc"]
 
-_QUANTILES = (0.005, 0.995)
-_PIXELS = 150
+_QUANTILES = (0.005, 0.995)  # of the draws, between which the plane is drawn
+_PIXELS = 150  # a side: sharp at the default size of the figure
 
 
 def plot_score(
@@ -30,7 +30,7 @@ def plot_score(
     num_arrows: int = 18,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a learnt log density and its score over draws, two coordinates of the unconstrained space at a time.
+    """Draw a learned log density and its score over draws, two coordinates of the unconstrained space at a time.
 
     Parameters
     ----------
@@ -137,16 +137,16 @@ def plot_smc(
     if group is None:
         raise ValueError("no group smc_stats or pmc_stats: make it by pk.smc_stats(idata) after pm.sample_smc.")
     along, panels = groups[group]
-    told = data[group].to_dataset()
-    known = [name for name in told.data_vars if told[name].dims == ("chain", along)]
+    stats = data[group].to_dataset()
+    known = [name for name in stats.data_vars if stats[name].dims == ("chain", along)]
     chosen = [name for name in panels if name in known] if var_names is None else list(np.atleast_1d(var_names))
     unknown = [name for name in chosen if name not in known]
     if unknown:
         raise ValueError(f"{group} has no {', '.join(unknown)} by {along}; it has {', '.join(known)}.")
-    count = np.broadcast_to(told[along].values.astype(float), told[chosen[0]].shape)
+    count = np.broadcast_to(stats[along].values.astype(float), stats[chosen[0]].shape)
     lines = xr.Dataset(
-        {name: (("plot_axis", "chain", along), [count, told[name].values]) for name in chosen},
-        {"plot_axis": ["x", "y"], "chain": told["chain"].values},
+        {name: (("plot_axis", "chain", along), [count, stats[name].values]) for name in chosen},
+        {"plot_axis": ["x", "y"], "chain": stats["chain"].values},
     )
     collection = azp.PlotCollection.wrap(
         lines.isel(plot_axis=0, drop=True),

@@ -45,29 +45,29 @@ def provenance(data: Any) -> dict[str, Any]:
             "pk.KAMH or pk.AdaptiveMetropolis, and for pk.sample_khmc."
         )
     moved = stats["moved"].values
-    told = {"evaluations": int(stats["evaluations"].sum()), "moved": float(moved.mean()), "surrogate_share": 0.0}
+    facts = {"evaluations": int(stats["evaluations"].sum()), "moved": float(moved.mean()), "surrogate_share": 0.0}
     if "move" in stats:
         kinds = stats["move"].values
         names, counts = np.unique(kinds, return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        told["move_names"] = [str(names[i]) for i in order]
-        told["move_shares"] = [float(counts[i] / kinds.size) for i in order]
-        told["move_moved"] = [float(moved[kinds == names[i]].mean()) for i in order]
-        told["surrogate_share"] = float(np.isin(kinds, [NAMES[k] for k in ALONG_SURROGATE]).mean())
-        told["surrogate_error"] = float(np.median(stats["surrogate_quality"].values[..., -1]))
+        facts["move_names"] = [str(names[i]) for i in order]
+        facts["move_shares"] = [float(counts[i] / kinds.size) for i in order]
+        facts["move_moved"] = [float(moved[kinds == names[i]].mean()) for i in order]
+        facts["surrogate_share"] = float(np.isin(kinds, [NAMES[k] for k in ALONG_SURROGATE]).mean())
+        facts["surrogate_error"] = float(np.median(stats["surrogate_quality"].values[..., -1]))
     for name in stats.data_vars:
         if name.startswith(_FAILED) or name == "log_estimate_variance":
             values = stats[name].values
             known = values[~np.isnan(values)]
-            told[name] = float(known.mean()) if known.size else np.nan
+            facts[name] = float(known.mean()) if known.size else np.nan
     if "constant_data" in data.children:
         blocks = [name.removeprefix(_FAILED) for name in stats.data_vars if name.startswith(_FAILED)]
         for block in blocks:
             for ending in _CONSTANTS:
                 if f"{block}{ending}" in data["constant_data"]:
                     value = data["constant_data"][f"{block}{ending}"].values
-                    told[f"{ending[1:]}_{block}"] = value.item() if value.size == 1 else _spreads(value)
-    return told
+                    facts[f"{ending[1:]}_{block}"] = value.item() if value.size == 1 else _spreads(value)
+    return facts
 
 
 def _spreads(epsilon):

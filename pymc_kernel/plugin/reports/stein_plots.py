@@ -26,7 +26,7 @@ _BAND_NAME = "draws from the model (90 %)"
 _BAND_COLOR = "C0"
 _OWN_COLOR = "C1"
 _ROW_HEIGHT = 24.0  # dots
-_MOST_ROWS = 40
+_MOST_ROWS = 40  # that one can read on one page
 _GAP = 0.6  # rows between the joint result and the parameters'
 _RELATIVE = "KSD / its median under the model"
 
@@ -163,7 +163,7 @@ def plot_ksd_evolution(
         As in :func:`plot_ksd`.
     random_seed : int, optional
     **arguments
-        ``model``, ``var_names``, ``filter_vars``, ``group``, ``coords``, ``sample_dims``, ``score`` as in ``pk.ksd``.
+        ``model``, ``var_names``, ``filter_vars``, ``group``, ``coords``, ``sample_dims``, ``score``: of ``pk.ksd_test``
 
     Returns
     -------
@@ -173,7 +173,7 @@ def plot_ksd_evolution(
 
     Notes
     -----
-    All sizes are standardised alike, by the mean and covariance of all draws. The band and its median are those of the
+    All sizes are standardized alike, by the mean and covariance of all draws. The band and its median are those of the
     middle chain: a chain that is somewhere else would bring its own, wider band.
     """
     sizes, own, null = _evolution(
@@ -213,7 +213,7 @@ def _evolution(part, num_sizes, num_replicates, max_draws, seed):
     thin = choose_thinning(chains.draws, chains.lengths)
     if max_draws is not None:
         thin = max(thin, -(-min(chains.lengths) // max_draws))
-    draws, scores = stein.standardise(chains.draws, chains.scores)
+    draws, scores = stein.standardize(chains.draws, chains.scores)
     chains = thin_chains(chains._replace(draws=draws, scores=scores), thin)
     weights = None if part.weights is None else part.weights[:, ::thin].ravel()
     length = min(chains.lengths)

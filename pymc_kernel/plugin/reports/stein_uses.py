@@ -40,7 +40,7 @@ def stein_thin(
 ) -> xr.DataTree:
     """Return a DataTree with the few draws that together fit the model's posterior best.
 
-    Greedy minimisation of the kernel Stein discrepancy: burn-in is left out, repetition and bias are corrected for.
+    Greedy minimization of the kernel Stein discrepancy: burn-in is left out, repetition and bias are corrected for.
 
     Parameters
     ----------
@@ -128,13 +128,13 @@ def expectation(
         values = one.transpose("chain", "draw", ...)
         columns.append(values.values.reshape(values.sizes["chain"] * values.sizes["draw"], -1).astype(float))
         layout.append((name, values.isel(chain=0, draw=0, drop=True)))
-    found = stein.controlled_expectation(
+    result = stein.controlled_expectation(
         np.concatenate(columns, axis=1), part.draws, part.scores, kernel, num_basis=num_basis, weights=part.weights
     )
     out, start = {}, 0
     for name, like in layout:
         stop = start + like.size
-        parts = [a[start:stop].reshape(like.shape) for a in (found.value, found.mean, found.variance_ratio)]
+        parts = [a[start:stop].reshape(like.shape) for a in (result.value, result.mean, result.variance_ratio)]
         arrays = [like.astype(float).copy(data=p) for p in parts]
         out[name] = xr.concat(arrays, xr.DataArray(["value", "mean", "variance_ratio"], dims="estimate"))
         start = stop

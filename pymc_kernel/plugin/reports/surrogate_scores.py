@@ -25,11 +25,11 @@ ADVICE = (
 )
 _MOST_EVALUATIONS = 1000  # of the model, where the run holds no log densities
 _MOST_DRAWS = 4000  # that a surrogate is fitted to; more of them add nothing but time
-_FEWEST_DRAWS = 50
+_FEWEST_DRAWS = 50  # for four folds of a fit
 _LOG_DENSITIES = ("log_density", "lp")  # in sample_stats: of our steps, of NUTS
 _NUM_COMPARED = 8  # draws at which a log density of the run is compared with the model's
 _SAME = 0.01  # in units of the log density, beyond rounding
-_LEAST_OVERLAP = 0.95
+_LEAST_OVERLAP = 0.95  # of surrogate and posterior, as an effective share of the weights
 _LARGEST_ERROR = 0.2  # of the score; with these two, checks agreed with those by gradients, see the benchmark
 _LARGEST_NOISY_ERROR = 0.1  # weights put less of it right under noise: right draws were rejected too often above
 _FEWEST_EFFECTIVE = 100.0  # draws that the weights are worth
@@ -160,19 +160,19 @@ def learn_scores(
         )
     folds = chain_folds(chains, len(used) // chains)
     try:
-        found = held_out_scores(used, values.values, folds, noisy=values.noisy)
+        judged = held_out_scores(used, values.values, folds, noisy=values.noisy)
     except ValueError as error:
         raise NoGradientError(f"no score could be learned from {len(used)} draws: {error}") from error
-    told = LearnedScores(
-        num_values=found.num_values,
+    record = LearnedScores(
+        num_values=judged.num_values,
         num_evaluations=values.num_evaluations,
-        log_density_error=found.log_density_error,
-        score_error=found.score_error,
-        overlap=found.overlap,
-        effective_draws=found.effective_share * len(used),
+        log_density_error=judged.log_density_error,
+        score_error=judged.score_error,
+        overlap=judged.overlap,
+        effective_draws=judged.effective_share * len(used),
         noisy=values.noisy,
     )
-    return every, found, told
+    return every, judged, record
 
 
 def _evaluator(model):

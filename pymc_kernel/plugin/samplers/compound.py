@@ -15,13 +15,13 @@ __all__ = ["TunedSteps", "begin_tuning", "end_tuning", "hold", "move_others", "s
 
 
 class TunedSteps(CompoundStep):
-    """Steps that have been tuned, for ``pm.sample(tune=0)``: every chain begins with what they have learnt.
+    """Steps that have been tuned, for ``pm.sample(tune=0)``: every chain begins with what they have learned.
 
     PyMC resets the tuning of a step where a chain begins, and ends it before the first draw; here neither happens.
     """
 
     def reset_tuning(self) -> None:
-        """Keep what was learnt."""
+        """Keep what was learned."""
 
     def stop_tuning(self) -> None:
         """Do nothing: tuning has ended, and to end it twice would cut the histories of some steps twice."""
@@ -80,11 +80,11 @@ def begin_tuning(others: Sequence[BlockedStep], rng: np.random.Generator, num_dr
 
 
 def end_tuning(others: Sequence[BlockedStep]) -> None:
-    """End the tuning of steps; those of this package hand what they learnt to every chain."""
+    """End the tuning of steps; those of this package hand what they learned to every chain."""
     for other in others:
         other.stop_tuning()
         if isinstance(other, TransitionStep):
-            other.learnt = other.transition
+            other.learned = other.transition
 
 
 def hold(step: KernelHMC, point: dict) -> bool:

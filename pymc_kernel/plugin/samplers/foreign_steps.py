@@ -39,7 +39,7 @@ def warn_of_foreign_step(name: str) -> None:
     """Warn if a step that draws estimates anew is being made, on a density with the estimated term ``name``.
 
     Steps build the density when they are made, in the main process: there a warning is seen, whatever ``cores`` is.
-    Sequential Monte Carlo, optimisers and a user's own ``compile_logp`` are no steps and hear nothing.
+    Sequential Monte Carlo, optimizers and a user's own ``compile_logp`` are no steps and hear nothing.
     """
     callers = list(_callers())
     steps = [

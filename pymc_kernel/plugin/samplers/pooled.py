@@ -24,7 +24,7 @@ from pymc_kernel.plugin.samplers.step_methods import KernelHMC
 
 __all__ = ["sample_khmc"]
 
-_START_TRIALS = 20
+_START_TRIALS = 20  # jittered initial points of which one must have a finite density
 
 
 def sample_khmc(
@@ -51,7 +51,7 @@ def sample_khmc(
         For each chain; one evaluation of the likelihood each, at most, and a second one where other steps move.
     chains : int
     step : KernelHMC or list of steps, optional
-        With settings of its own; afterwards it has the learnt surrogate, ``step.surrogate``. All continuous variables
+        With settings of its own; afterwards it has the learned surrogate, ``step.surrogate``. All continuous variables
         by default. As in ``pm.sample``, other steps may be given beside it, and PyMC finds steps for variables that
         none of them has, discrete ones for example. What these tune they tune on all chains, too.
     random_seed : None, int, sequence of int or numpy.random.Generator
@@ -107,7 +107,7 @@ def sample_khmc(
         seeds = [int(s) for s in rng.integers(2**30, size=chains)]
         began, before = time.perf_counter(), step.density.evaluations
         points = _starts(model, step, initvals, chains, tune, rng)
-        step.learnt, points = _tune_together(step, others, points, tune, rng, progressbar)
+        step.learned, points = _tune_together(step, others, points, tune, rng, progressbar)
         took = {
             "tuning_steps": tune,
             "tuning_time": time.perf_counter() - began,
@@ -127,7 +127,7 @@ def sample_khmc(
     for name in {"posterior", "sample_stats"} & set(groups):
         groups[name].attrs |= took
     if "sample_stats" in groups:
-        groups["sample_stats"].attrs |= provenance(idata) | {"surrogate": type(step.config.estimator).__name__}
+        groups["sample_stats"].attrs |= provenance(idata) | {"surrogate": type(step.config.surrogate).__name__}
     return idata
 
 
@@ -219,7 +219,7 @@ class _Chain(NamedTuple):
 
 
 def _tune_together(step, others, points, tune, rng, progressbar):
-    """Return what is learnt, and the points that the chains have got to."""
+    """Return what is learned, and the points that the chains have got to."""
     chains = []
     for generator, point in zip(rng.spawn(len(points)), points, strict=True):
         step.density.seed(generator)

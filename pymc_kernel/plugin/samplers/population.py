@@ -18,10 +18,10 @@ from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import prior_positions
 from pymc_kernel.plugin.model.scores import compile_scores
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions
-from pymc_kernel.plugin.weights import pareto_shape
+from pymc_kernel.plugin.weights import reported_shape
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
-from pymc_kernel.smc.weights import log_mean_exp, normalised, resample
+from pymc_kernel.smc.weights import log_mean_exp, normalized, resample
 
 __all__ = ["sample_pmc"]
 
@@ -35,7 +35,7 @@ def sample_pmc(
     chains: int = 2,
     drift: str = "kernel",
     drift_size: float = 0.3,
-    estimator: Finite | None = None,
+    surrogate: Finite | None = None,
     weights: str = "mixture",
     start: np.ndarray | None = None,
     random_seed: RandomSeed = None,
@@ -45,7 +45,7 @@ def sample_pmc(
 ) -> xr.DataTree:
     """Return posterior draws by population Monte Carlo: weighted ones, equally weighted ones, and the evidence.
 
-    Every iteration draws around the particles of the last, with a drift along a score that is learnt from all draws so
+    Every iteration draws around the particles of the last, with a drift along a score that is learned from all draws so
     far, and weights what it drew (kernel gradient importance sampling, KGRIS; Strathmann 2018, section 5.2.2). There is
     no chain that has to mix and no gradient of the model; noisy likelihoods are welcome.
 
@@ -57,11 +57,11 @@ def sample_pmc(
     chains : int
         Independent repetitions, one after the other: the spread of their evidence shows the error.
     drift : {"kernel", "gradient", "none"}
-        Along the learnt score, along the model's own (GRIS), or none: adaptive population Monte Carlo.
+        Along the learned score, along the model's own (GRIS), or none: adaptive population Monte Carlo.
     drift_size : float
         In (0, 1).
-    estimator : pymc_kernel.scores.Finite, optional
-        Of the learnt score.
+    surrogate : pymc_kernel.scores.Finite, optional
+        The estimator of the score; with 200 random features by default.
     weights : {"mixture", "own"}
         Weigh a draw by the mixture over all particles, O(draws^2 d) an iteration and steadier, or by its own particle.
     start : ndarray (draws, d), optional
@@ -76,7 +76,7 @@ def sample_pmc(
     -------
     DataTree
         ``posterior``: ``draws`` equally weighted draws a chain, resampled. ``weighted_posterior``: all draws with
-        ``log_weight``, normalised. ``pmc_stats``: effective share, evidence and drift of each iteration, and for each
+        ``log_weight``, normalized. ``pmc_stats``: effective share, evidence and drift of each iteration, and for each
         chain ``log_evidence``, ``ess`` and the Pareto shape ``pareto_k`` of the weights. ``observed_data`` and
         ``constant_data``.
 
@@ -94,7 +94,7 @@ def sample_pmc(
 
     Notes
     -----
-    The evidence is that of the last half of the iterations, whose proposals have been learnt. An interrupt ends with
+    The evidence is that of the last half of the iterations, whose proposals have been learned. An interrupt ends with
     what is there.
 
     Examples
@@ -113,7 +113,7 @@ def sample_pmc(
     model = pm.modelcontext(model)
     density = compile_particle_density(model, "sample_pmc", compile_kwargs)
     along = _model_scores(model) if drift == "gradient" else drift
-    settings = {} if estimator is None else {"estimator": estimator}
+    settings = {} if surrogate is None else {"surrogate": surrogate}
     config = population.Config(drift=along, drift_size=drift_size, weights=weights, **settings)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     results = []
@@ -136,7 +136,7 @@ def _model_scores(model):
     except NoGradientError as error:
         raise NoGradientError(
             'drift="gradient" follows the gradient of the model, and this model has no gradient that can be computed: '
-            'take drift="kernel", whose score is learnt from the draws.'
+            'take drift="kernel", whose score is learned from the draws.'
         ) from error
     return lambda positions: scores(split_positions(model, positions))
 
@@ -167,7 +167,7 @@ def _one_chain(model, density, config, draws, iterations, start, rng, progress, 
         for _ in range(iterations):
             state, info = population.step(rng, state, lambda x: sum(density(x)), config)
             if not history:
-                # The first particles belong to no learnt proposal; with a given start they have no true weight at all.
+                # The first particles belong to no learned proposal; with a given start they have no true weight at all.
                 state = population.forget(rng, state, draws, config)
             history.append(info)
             progress.update(task, advance=1, description=f"ESS {100 * info.effective_share:.0f} %")
@@ -184,7 +184,7 @@ def _tree(model, results, draws):
     drawn = constrained_draws(model, np.concatenate([state.positions[-kept:] for state, _, _ in results]))
     for c, (state, _, rng) in enumerate(results):
         log_weights = state.log_weights[-kept:]
-        shares = normalised(log_weights)
+        shares = normalized(log_weights)
         values = {name: v[c * kept : (c + 1) * kept] for name, v in drawn.items()}
         with np.errstate(divide="ignore"):
             weighted.append(values | {"log_weight": np.log(shares)})
@@ -192,7 +192,7 @@ def _tree(model, results, draws):
         posterior.append({name: v[chosen] for name, v in values.items()})
         per_chain["log_evidence"].append(log_mean_exp(log_weights))
         per_chain["ess"].append(1.0 / (shares**2).sum())
-        per_chain["pareto_k"].append(pareto_shape(log_weights))
+        per_chain["pareto_k"].append(reported_shape(log_weights))
     groups = {"posterior": _stacked(posterior), "weighted_posterior": _stacked(weighted)}
     tree = from_dict(groups, coords=coords, dims=dims)
     stats = {
@@ -202,8 +202,8 @@ def _tree(model, results, draws):
     stats[statistics.LOG_EVIDENCE_OF_ITERATION] = stats.pop("log_evidence")
     stats |= {name: ("chain", np.array(values)) for name, values in per_chain.items()}
     chains = np.arange(len(results))
-    told = xr.Dataset(stats, coords={"chain": chains, statistics.ITERATION: np.arange(done)}, attrs={"draws": draws})
-    largest = float(told["pareto_k"].max())
+    dataset = xr.Dataset(stats, coords={"chain": chains, statistics.ITERATION: np.arange(done)}, attrs={"draws": draws})
+    largest = float(dataset["pareto_k"].max())
     if not largest <= _UNRELIABLE:
         warnings.warn(
             f"The weights have a Pareto shape of {largest:.2f}, above {_UNRELIABLE}: a few draws carry them, and "
@@ -215,7 +215,7 @@ def _tree(model, results, draws):
     extra = {"observed_data": more["observed_data"].to_dataset()} if observed else {}
     everything = {name: node.to_dataset() for name, node in tree.children.items()}
     extra |= constant_groups(model, coords, dims)
-    return xr.DataTree.from_dict({**everything, statistics.PMC_GROUP: told, **extra})
+    return xr.DataTree.from_dict({**everything, statistics.PMC_GROUP: dataset, **extra})
 
 
 def _stacked(chains):

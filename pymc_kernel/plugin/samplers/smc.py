@@ -14,6 +14,7 @@ from pymc_kernel.plugin.samplers.smc_kernels import EPSILON, KernelHMCSMC, Parti
 __all__ = ["sample_smc", "smc_stats"]
 
 _HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # no arguments of a user
+# Share of distinct particles below which a stage says so: their spread is that of some twenty in 1,000.
 _FEW_DISTINCT = 0.02
 _STILL_CORRELATED = 0.7  # largest correlation of particles with where they began a stage that needs no warning
 
@@ -63,9 +64,9 @@ def smc_stats(idata: xr.DataTree) -> xr.DataTree:
     idata : DataTree
         From ``pm.sample_smc`` with a kernel of this package, or of PyMC's.
     """
-    told = idata["sample_stats"]
+    stats = idata["sample_stats"]
     chains = idata["posterior"].sizes["chain"]
-    columns = {name: _per_chain(told[name].values, chains) for name in told.data_vars}
+    columns = {name: _per_chain(stats[name].values, chains) for name in stats.data_vars}
     stages = max(len(one) for one in columns["beta"])
     data = {}
     for name, column in columns.items():
@@ -78,7 +79,7 @@ def smc_stats(idata: xr.DataTree) -> xr.DataTree:
     data[statistics.LOG_EVIDENCE] = ("chain", evidence[np.arange(chains), last])
     data["num_stages"] = ("chain", np.array(last) + 1)
     coords = {"chain": idata["posterior"]["chain"].values, statistics.STAGE: np.arange(stages)}
-    settings = {name: value for name, value in told.attrs.items() if value is not None}
+    settings = {name: value for name, value in stats.attrs.items() if value is not None}
     for name in [n for n in settings if n.startswith(EPSILON)]:
         final = np.atleast_1d(settings.pop(name))
         widths = final / np.sqrt(data[statistics.INVERSE_TEMPERATURE][1][:, :, None])

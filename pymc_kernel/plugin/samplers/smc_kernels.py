@@ -35,7 +35,7 @@ EPSILON = "epsilon_"  # before the name of a block, what its bandwidths are call
 class ParticleKernel(SMC_KERNEL):
     """What all kernels share; a subclass builds its ``moves``.
 
-    PyMC's own evaluation, one particle and one function at a time, is replaced by one vectorised call.
+    PyMC's own evaluation, one particle and one function at a time, is replaced by one vectorized call.
     """
 
     stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
@@ -186,7 +186,7 @@ class ASMC(ParticleKernel):
     Parameters
     ----------
     scale : float, optional
-        nu at the start; 2.38 / sqrt(d) by default, then learnt from the mean acceptance.
+        nu at the start; 2.38 / sqrt(d) by default, then learned from the mean acceptance.
     target_accept : float
     learning_rate : float, optional
         Of the Robbins-Monro steps on log nu, one for each move of all particles; t^-1/2 by default.
@@ -216,12 +216,12 @@ class KASMC(ParticleKernel):
     ----------
     proposal_kernel : pymc_kernel.kernels.Kernel, optional
         Gaussian with the median heuristic by default.
-    subsample_size : int
+    num_basis : int
         m, the particles that shape the proposals. A pass over n particles costs O(n m d^2), on all cores.
     isotropic_share, gamma, scale, target_accept
         As of :class:`KAMH`.
     whiten : bool or str
-        ``"local"``: the kernel acts in coordinates in which the particles' neighbourhoods have unit covariance on the
+        ``"local"``: the kernel acts in coordinates in which the particles' neighborhoods have unit covariance on the
         average, so that steps are thin where a ridge is thin, however bent or far apart its parts are. True for unit
         covariance of all particles, False for the coordinates as they are.
     learning_rate : float, optional
@@ -242,7 +242,7 @@ class KASMC(ParticleKernel):
         self,
         *args: Any,
         proposal_kernel: Kernel | None = None,
-        subsample_size: int = 1000,
+        num_basis: int = 1000,
         isotropic_share: float = 0.5,
         gamma: float | None = None,
         scale: float | None = None,
@@ -253,7 +253,7 @@ class KASMC(ParticleKernel):
     ) -> None:
         config = kameleon.Config(
             kernel=Gaussian("median") if proposal_kernel is None else proposal_kernel,
-            subsample_size=subsample_size,
+            num_basis=num_basis,
             isotropic_share=isotropic_share,
             gamma=gamma,
             scale=scale,
@@ -264,7 +264,7 @@ class KASMC(ParticleKernel):
 
 
 class KernelHMCSMC(ParticleKernel):
-    """Hamiltonian moves along a learnt surrogate for ``pm.sample_smc``: the fewest evaluations of the likelihood.
+    """Hamiltonian moves along a learned surrogate for ``pm.sample_smc``: the fewest evaluations of the likelihood.
 
     The surrogate is fitted anew at each temperature to everything evaluated so far, prior and likelihood apart; a move
     is a chain of trajectories on it and costs one evaluation.

@@ -11,7 +11,7 @@ from pytensor.compile.mode import Mode
 
 from pymc_kernel.mcmc.unvisited import Places, other_hills
 from pymc_kernel.plugin.model.priors import prior_expression
-from pymc_kernel.smc.weights import normalised
+from pymc_kernel.smc.weights import normalized
 
 __all__ = ["NUM_CANDIDATES", "PriorDraws", "prior_draws"]
 
@@ -84,7 +84,7 @@ class PriorDraws:
         places = Places(candidates, levels)
         if not np.isfinite(log_likelihoods).any():
             return self.default, places
-        start = candidates[rng.choice(len(candidates), p=normalised(log_likelihoods))]
+        start = candidates[rng.choice(len(candidates), p=normalized(log_likelihoods))]
         tops = other_hills(places, level, self.scales, budget, rng)
         return start, Places(np.vstack([candidates, tops.positions]), np.append(levels, tops.log_densities))
 

@@ -26,7 +26,7 @@ _LEAST_TUNING = 100  # draws of kernel HMC: with fewer there is one fit to a han
 _SHARED_PARAMETERS = """
     adaptation : {"tuning", "vanishing"}
         Whether learning ends with the tuning phase, after which the chain is an ordinary Metropolis-Hastings
-        chain (default), or goes on with ever smaller steps. With ``tune=0`` and the default nothing is learnt.
+        chain (default), or goes on with ever smaller steps. With ``tune=0`` and the default nothing is learned.
     model, rng, initial_point, compile_kwargs, blocked
         As in every step of PyMC; ``pm.sample`` fills in what it needs. One block by default.
 """
@@ -49,13 +49,13 @@ _SHARED_NOTES = """
     ``log_estimate_variance`` (measured while tuning). ``pk.provenance`` sums them up.
     A chain that is stuck after tuning is reported once, with the variance of the log estimate if the density
     is estimated; so is one whose scale noise has driven to its floor (a tenth of 2.38 / sqrt(d), in units of the
-    learnt covariance), one that cannot reach the ``target_accept`` given under the noise measured, and one that has
+    learned covariance), one that cannot reach the ``target_accept`` given under the noise measured, and one that has
     moved less than twelve times for each parameter.
 """
 
 
 class AdaptiveMetropolis(RandomWalkStep):
-    """Random-walk Metropolis with a learnt covariance and a learnt scale.
+    """Random-walk Metropolis with a learned covariance and a learned scale.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class KAMH(RandomWalkStep):
         All continuous free variables of the model by default; ``pm.sample`` finds steps for discrete ones.
     kernel : pymc_kernel.kernels.Kernel, optional
         Any differentiable kernel; ``Gaussian("median")`` by default.
-    subsample_size : int
+    num_basis : int
         How many points of the chain's past shape the proposal; a draw costs O(n d^2).
     isotropic_share : float
         Share of the isotropic part in the variance of the proposal, in (0, 1). Far from the past of the chain
@@ -129,14 +129,14 @@ class KAMH(RandomWalkStep):
         A fixed standard deviation of the isotropic part instead, in whitened units: the thesis's form. It
         needs to fit the target; chains have been seen to linger in the tails where it does not.
     scale : float, optional
-        Of the proposal at the start, in units of the spread that is learnt; 2.38 / sqrt(d) by default.
+        Of the proposal at the start, in units of the spread that is learned; 2.38 / sqrt(d) by default.
     learn_scale : bool
         Whether the scale is driven to ``target_accept``.
     target_accept : float or "auto"
         Acceptance rate that the scale is driven to. "auto" is .234, and for an estimated likelihood the rate that is
         best under its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
     whiten : bool or str
-        Whether the kernel acts in coordinates of unit covariance; ``"local"`` for those in which the neighbourhoods of
+        Whether the kernel acts in coordinates of unit covariance; ``"local"`` for those in which the neighborhoods of
         the chain's past have it, on the average: for thin, bent or scattered posteriors, at 0.1 s for each subsample.
     {parameters}
 
@@ -144,7 +144,7 @@ class KAMH(RandomWalkStep):
     -----
     {notes}
     Source: Sejdinovic et al. (2014); Strathmann (2018), chapter 3. The proposal is not symmetric, and its full
-    density ratio is used. Memory: ten times ``subsample_size`` positions, however long the chain.
+    density ratio is used. Memory: ten times ``num_basis`` positions, however long the chain.
 
     Examples
     --------
@@ -162,7 +162,7 @@ class KAMH(RandomWalkStep):
         vars: Variables = None,
         *,
         kernel: Kernel | None = None,
-        subsample_size: int = 1000,
+        num_basis: int = 1000,
         isotropic_share: float = 0.5,
         gamma: float | None = None,
         scale: float | None = None,
@@ -178,7 +178,7 @@ class KAMH(RandomWalkStep):
     ) -> None:
         config = kameleon.Config(
             kernel=Gaussian("median") if kernel is None else kernel,
-            subsample_size=subsample_size,
+            num_basis=num_basis,
             isotropic_share=isotropic_share,
             gamma=gamma,
             scale=scale,
@@ -196,21 +196,21 @@ class KAMH(RandomWalkStep):
 _ESTIMATORS = {
     "auto": scores.Values,
     "values": scores.Values,
-    "lite": lambda: scores.Lite(max_points=500),
+    "lite": lambda: scores.Lite(num_basis=500),
     "finite": scores.Finite,
     "nystrom": lambda: scores.Nystrom(num_basis=50),
 }
 
 
 class KernelHMC(TransitionStep):
-    """Gradient-free Hamiltonian Monte Carlo along a surrogate of the log density, learnt while the chain tunes.
+    """Gradient-free Hamiltonian Monte Carlo along a surrogate of the log density, learned while the chain tunes.
 
     Parameters
     ----------
     vars : list of variables, optional
         All continuous free variables of the model by default; ``pm.sample`` finds steps for discrete ones.
     surrogate : {{"auto", "values", "lite", "finite", "nystrom"}} or an estimator of ``pymc_kernel.scores``
-        What is learnt. "values" is kernel regression on the log density at every proposal, rejected ones
+        What is learned. "values" is kernel regression on the log density at every proposal, rejected ones
         included; the others match scores at the visited points. "auto" is "values", which is far ahead in the
         benchmarks but for heavy tails, where the two families are alike.
     exploring_share : float
@@ -286,7 +286,7 @@ class KernelHMC(TransitionStep):
     @property
     def surrogate(self):
         """The fitted surrogate of the log density on the unconstrained scale, None before there is one."""
-        state = self.learnt if self.transition is None else self.transition
+        state = self.learned if self.transition is None else self.transition
         return None if state is None or state.fit is None else state.fit.learned.surrogate
 
     @staticmethod
@@ -305,7 +305,7 @@ class KernelHMC(TransitionStep):
         return measured_variance(state.walk.noise) if noise_sd is None else noise_sd**2
 
     def _untaught(self, state) -> str:
-        if self.learnt is not None or (state.fit is not None and self.num_tune >= _LEAST_TUNING):
+        if self.learned is not None or (state.fit is not None and self.num_tune >= _LEAST_TUNING):
             return ""
         return (
             f"KernelHMC: {self.num_tune} tuning draws were too few to learn a surrogate that its moves can trust. Tune "

@@ -26,6 +26,7 @@ __all__ = ["RandomWalkStep", "TransitionState", "TransitionStep", "measured_vari
 
 _NUM_VISITED = 500  # draws kept to see at the end whether a known place was left out
 _SEARCH_SHARE = 0.1  # of the tuning draws, in evaluations: to look for modes that the prior's draws point to
+_NO_FIT = "Its proposals do not fit the place where it is: tune longer, or reparametrize."
 _TUNE_PER_CANDIDATE = 10  # tuning draws for each candidate of a start, so that these cost a tenth at the most
 
 
@@ -84,7 +85,7 @@ class TransitionStep(ArrayStepShared):
         if empty:
             raise ValueError(f"{type(self).__name__} got variables without entries: {', '.join(empty)}.")
         self.tried = None  # by ``sample_khmc``: Places of its search for a start
-        self.learnt = None  # by ``sample_khmc``: a state of a transition with whose adaptation every chain starts
+        self.learned = None  # by ``sample_khmc``: a state of a transition with whose adaptation every chain starts
         self.prior = prior_draws(model, value_vars, initial_point)
         config = replace(config, noisy=bool(self.density.estimated))
         if self.prior is not None and config.learns_covariance and config.covariance is None:
@@ -118,7 +119,7 @@ class TransitionStep(ArrayStepShared):
         self.density.seed(self.rng)
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Start a chain afresh: nothing learnt from another one, noise drawn from this chain's generator."""
+        """Start a chain afresh: nothing learned from another one, noise drawn from this chain's generator."""
         super().setup_chain(rng, tune, draws)
         self._start(int(tune), int(draws))
         self.tune = tune > 0
@@ -186,11 +187,7 @@ class TransitionStep(ArrayStepShared):
             return state
         who = f"{type(self).__name__} for {', '.join(self.var_names)}"
         if state is not None and self.density.estimated:
-            raise NoisyBlockError(
-                f"{who}: another step moved the chain, but the density is only estimated (by "
-                f"{', '.join(self.density.estimated)}). The estimate that was accepted belongs to the old place, and "
-                "drawing one anew would change the posterior: give pm.sample this step alone."
-            )
+            raise _moved_by_another(who, self.density.estimated)
         log_density = self.density(position)
         self.density.settle(True)
         if state is None:
@@ -199,13 +196,10 @@ class TransitionStep(ArrayStepShared):
                 return self._begin(position, log_density)
             except NonFiniteStartError as error:
                 cause = self.density.error
-                told = "" if cause is None else f" The model raised {type(cause).__name__}: {cause}"
-                raise NonFiniteStartError(f"{who}: {error}{told}") from cause
+                why = "" if cause is None else f" The model raised {type(cause).__name__}: {cause}"
+                raise NonFiniteStartError(f"{who}: {error}{why}") from cause
         if not math.isfinite(log_density):
-            raise NonFiniteStartError(
-                f"{who}: after another step moved the chain, the log density is {log_density}. That step does not see "
-                "the same density: give all steps of the compound the same model."
-            )
+            raise _lost_density(who, log_density)
         return self._transition_module.relocate(state, position, log_density)
 
     def _better_start(self, position, log_density):
@@ -248,8 +242,8 @@ class TransitionStep(ArrayStepShared):
         return self.prior.choose(self.density, rng, budget)
 
     def _begin(self, position, log_density):
-        if self.learnt is not None:
-            return self._transition_module.relocate(self.learnt, position, log_density)
+        if self.learned is not None:
+            return self._transition_module.relocate(self.learned, position, log_density)
         return self._transition_module.init(position, log_density, self.config)
 
     def _adapt(self, state, info):
@@ -270,11 +264,8 @@ class TransitionStep(ArrayStepShared):
         if not trouble:
             return None
         self.warned = True
-        message = f"{type(self).__name__}: {trouble}"
-        if self.density.estimated:
-            message += noise_report(self.density, state)
-        else:
-            message += "Its proposals do not fit the place where it is: tune longer, or reparametrize."
+        why = noise_report(self.density, state) if self.density.estimated else _NO_FIT
+        message = f"{type(self).__name__}: {trouble}{why}"
         return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=self.draw)
 
     @property
@@ -282,7 +273,7 @@ class TransitionStep(ArrayStepShared):
         return self.draw == self.num_tune + self.num_draws
 
     def _untaught(self, state) -> str:
-        """Return what to say of a chain that has not learnt what it is for, or nothing."""
+        """Return what to say of a chain that has not learned what it is for, or nothing."""
         return ""
 
     def _missed(self) -> str:
@@ -311,6 +302,21 @@ class TransitionStep(ArrayStepShared):
         return Competence.COMPATIBLE if has_grad else Competence.PREFERRED
 
 
+def _moved_by_another(who, estimated) -> NoisyBlockError:
+    return NoisyBlockError(
+        f"{who}: another step moved the chain, but the density is only estimated (by {', '.join(estimated)}). The "
+        "estimate that was accepted belongs to the old place, and drawing one anew would change the posterior: give "
+        "pm.sample this step alone."
+    )
+
+
+def _lost_density(who, log_density) -> NonFiniteStartError:
+    return NonFiniteStartError(
+        f"{who}: after another step moved the chain, the log density is {log_density}. That step does not see the same "
+        "density: give all steps of the compound the same model."
+    )
+
+
 def measured_variance(known: noise.Noise) -> float:
     """Return the variance of log-normal noise that lets as few steps through as were measured; NaN where none were."""
     return noise.variance_of(known.ceiling) if known.is_noisy and known.num_probes else math.nan
@@ -322,7 +328,7 @@ def _continuous(model) -> list:
 
 
 class RandomWalkStep(TransitionStep):
-    """What steps share whose one scale is learnt from the acceptance rate."""
+    """What steps share whose one scale is learned from the acceptance rate."""
 
     def _begin(self, position, log_density):
         return self._settled_unless_learning(super()._begin(position, log_density))
@@ -339,9 +345,9 @@ class RandomWalkStep(TransitionStep):
         return state._replace(noise=noise.settled(state.noise))
 
     def _trouble(self, state) -> str:
-        found = super()._trouble(state)
-        if found or not self.density.estimated:
-            return found
+        trouble = super()._trouble(state)
+        if trouble or not self.density.estimated:
+            return trouble
         if self._is_last_draw and self.moves < noise.MOVES_PER_DIMENSION * state.position.size:
             return (
                 f"a chain has moved {self.moves} times in {self.num_draws} draws, which is too little to show the "

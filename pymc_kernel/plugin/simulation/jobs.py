@@ -130,11 +130,11 @@ def run(keeper, job, parameters, executor, retries, max_in_flight, progressbar):
         try:
             for index, result, error in batches:
                 if error is None:
-                    arrays, told = result
+                    arrays, message = result
                 else:
-                    arrays, told = {STATUS: np.full(sizes[index], Status.LOST)}, f"{type(error).__name__}: {error}"
+                    arrays, message = {STATUS: np.full(sizes[index], Status.LOST)}, f"{type(error).__name__}: {error}"
                 keeper.write(index, arrays, is_complete=error is None)
-                first_error = first_error or told
+                first_error = first_error or message
                 failed += int(np.count_nonzero(arrays[STATUS]))
                 simulated += sizes[index]
                 seconds = progress.tasks[0].elapsed or 1e-9

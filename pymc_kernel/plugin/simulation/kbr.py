@@ -17,8 +17,8 @@ from pymc_kernel.plugin.model.priors import prior_density
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,
     check_whole,
-    learnt_from,
-    learnt_groups,
+    learned_from,
+    learned_groups,
     simulated_again,
     simulated_from_prior,
     simulated_pairs,
@@ -26,7 +26,7 @@ from pymc_kernel.plugin.simulation.pairs import (
 )
 from pymc_kernel.plugin.simulation.trust import findings, typicality, warn_of_findings
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
-from pymc_kernel.plugin.weights import pareto_shape
+from pymc_kernel.plugin.weights import reported_shape
 
 __all__ = ["sample_kbr"]
 
@@ -55,7 +55,7 @@ def sample_kbr(
     """Draw from the posterior of a model by kernel Bayes' rule, from simulations of prior and data alone.
 
     The likelihood is never evaluated: the model, or ``simulations``, is asked for draws of the parameters and of the
-    observed variables, and the posterior for the data is learnt from them. Observed variables may be any that PyMC can
+    observed variables, and the posterior for the data is learned from them. Observed variables may be any that PyMC can
     draw, ``pm.Simulator`` included.
 
     Parameters
@@ -147,14 +147,14 @@ def sample_kbr(
     check_whole(draws=draws, chains=chains, num_simulations=num_simulations, rounds=rounds)
     rule = KernelBayesRule(scales=_SCALES) if rule is None else _checked_rule(rule)
     rng = np.random.default_rng(random_seed)
-    latent, seen, observed, simulations = learnt_from(
+    latent, summaries, observed, simulations = learned_from(
         simulations, num_simulations, summary, model, "sample_kbr", rng, executor, progressbar
     )
     numbers, proposals, weights = [len(latent)], [], None
     # The density of the prior is asked for before any later round is simulated, so that one without it ends here.
     log_prior_of = prior_density(model) if rounds > 1 else None
     log_prior = None if log_prior_of is None else log_prior_of(latent)
-    fitted = _fitted(rule, latent, seen, None, rng)
+    fitted = _fitted(rule, latent, summaries, None, rng)
     near = posterior_near(fitted, observed, rng)
     for _ in range(1, rounds):
         if near.is_global:
@@ -166,13 +166,13 @@ def sample_kbr(
             proposed = proposals[-1].sample(num_simulations, rng)
             again = simulated_again(proposed, model, rng, executor, progressbar)
         new_latent, new_seen = simulated_pairs(again, model, summary)
-        latent, seen = np.concatenate([latent, new_latent]), np.concatenate([seen, new_seen])
+        latent, summaries = np.concatenate([latent, new_latent]), np.concatenate([summaries, new_seen])
         log_prior = np.concatenate([log_prior, log_prior_of(new_latent)])
         weights = prior_ratio(latent, log_prior, proposals, numbers)
-        fitted = _fitted(rule, latent, seen, weights, rng)
+        fitted = _fitted(rule, latent, summaries, weights, rng)
         near = posterior_near(fitted, observed, rng)
     replicates = near.replicates(rng, max(chains, NUM_REPLICATES))
-    groups = learnt_groups(model, _draws(near, replicates, chains, draws, rng), (chains, draws), simulations)
+    groups = learned_groups(model, _draws(near, replicates, chains, draws, rng), (chains, draws), simulations)
     groups["kernel_weights"] = _kernel_weights(fitted, observed)
     groups["sample_stats"] = _stats(near, replicates, fitted, observed, rounds, rng)
     tree = xr.DataTree.from_dict(groups)
@@ -187,11 +187,11 @@ def _checked_rule(rule):
     return rule
 
 
-def _fitted(rule, latent, seen, weights, rng):
+def _fitted(rule, latent, summaries, weights, rng):
     with warnings.catch_warnings():
         # Counted in the statistics, and said once below.
         warnings.filterwarnings("ignore", message=r".* pairs have NaN")
-        return rule.fit(latent, seen, weights=weights, rng=rng)
+        return rule.fit(latent, summaries, weights=weights, rng=rng)
 
 
 def _draws(near, replicates, chains, draws, rng):
@@ -216,12 +216,12 @@ def _stats(near, replicates, fitted, observed, rounds, rng):
     coverage = check.held_out.coverage(_CHECKED)
     failed = fitted.pairs.num_dropped
     warn_of_failed_pairs(failed, failed + len(fitted.latent), stacklevel=4)
-    found = findings(typical, effective, error.max(), _held_out_findings(check, off, gain, gain_error))
+    problems = findings(typical, effective, error.max(), _held_out_findings(check, off, gain, gain_error))
     advice = (
         f"Take more simulations, or rounds={rounds + 1}; if the data are nothing like what the model simulates, check "
         "its prior."
     )
-    warn_of_findings(found, advice, stacklevel=4)
+    warn_of_findings(problems, advice, stacklevel=4)
     share = fitted.weighting.ratio / fitted.weighting.ratio.sum()
     return xr.Dataset(
         {
@@ -261,4 +261,4 @@ def _ratio_shape(share):
     """Return the Pareto shape of the ratio's tail; 0 where a hundredth of it is at its bound, so that it has none."""
     if (share > 0.99 * share.max()).mean() > 0.01:
         return 0.0
-    return pareto_shape(np.log(np.maximum(share, np.finfo(float).tiny)))
+    return reported_shape(np.log(np.maximum(share, np.finfo(float).tiny)))

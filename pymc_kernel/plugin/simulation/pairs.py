@@ -24,8 +24,8 @@ __all__ = [
     "Pairs",
     "Summary",
     "check_whole",
-    "learnt_from",
-    "learnt_groups",
+    "learned_from",
+    "learned_groups",
     "simulated_again",
     "simulated_from_prior",
     "simulated_pairs",
@@ -48,14 +48,14 @@ class Pairs(NamedTuple):
 
     latent: np.ndarray
     """Parameters (n, d) on the unconstrained scale."""
-    seen: np.ndarray
+    summaries: np.ndarray
     """Summaries (n, q) of the data simulated from them; NaN where that failed."""
     observed: np.ndarray
     """Summaries (q,) of the data."""
     simulations: xr.DataTree
 
 
-def learnt_from(simulations, num_simulations, summary, model, who, rng, executor, progressbar) -> Pairs:
+def learned_from(simulations, num_simulations, summary, model, who, rng, executor, progressbar) -> Pairs:
     """Return the pairs of stored simulations, or of new ones, after all checks that need none."""
     _check_simulations(simulations, who)
     _check_model(model, who)
@@ -81,7 +81,7 @@ def _check_simulations(simulations, who: str) -> None:
 
 
 def _check_model(model: pm.Model, who: str) -> None:
-    """Raise an error for a model that cannot be learnt from pairs."""
+    """Raise an error for a model that cannot be learned from pairs."""
     if not model.observed_RVs:
         raise ValueError("the model has no observed variable: give the data to one with observed=.")
     if not model.free_RVs:
@@ -98,7 +98,7 @@ def _summary_functions(model: pm.Model, summary: Summary | None) -> dict[str, Ca
     if callable(summary):
         if len(names) > 1:
             raise ValueError(
-                f"the model observes {', '.join(names)}, and one function cannot summarise them all: give a dictionary "
+                f"the model observes {', '.join(names)}, and one function cannot summarize them all: give a dictionary "
                 f"from names to functions of that variable's array, as in summary={{{names[0]!r}: np.mean}}."
             )
         given = {names[0]: summary}
@@ -179,11 +179,11 @@ def _summaries(draws: dict[str, np.ndarray], functions: dict[str, Callable]) -> 
     flat = {name: np.reshape(values, (len(values), -1)).astype(float) for name, values in draws.items()}
     is_whole = np.all([np.isfinite(values).all(axis=1) for values in flat.values()], axis=0)
     for name, function in functions.items():
-        flat[name] = _each_summarised(name, function, draws[name], is_whole)
+        flat[name] = _each_summarized(name, function, draws[name], is_whole)
     return np.concatenate(list(flat.values()), axis=1)
 
 
-def _each_summarised(name, function, data_sets, is_whole):
+def _each_summarized(name, function, data_sets, is_whole):
     """Return the summaries (n, q) of one variable's data sets, NaN where ``is_whole`` is not."""
     summaries = [np.ravel(np.asarray(function(data), dtype=float)) for data in data_sets[is_whole]]
     if len({len(one) for one in summaries}) > 1:
@@ -204,7 +204,7 @@ def warn_of_failed_pairs(failed: int, total: int, stacklevel: int = 2) -> None:
         )
 
 
-def learnt_groups(
+def learned_groups(
     model: pm.Model, positions: np.ndarray, shape: tuple[int, int], simulations: xr.DataTree
 ) -> dict[str, xr.Dataset]:
     """Return the groups ``posterior``, from unconstrained positions (chains * draws, d), data and simulations."""

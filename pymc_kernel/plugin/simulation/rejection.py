@@ -16,7 +16,7 @@ from pymc_kernel.embeddings.local_check import local_errors, misfit, moves_from
 from pymc_kernel.likelihood_free.held_out import Answer, HeldOutAnswers, Plan, answer, held_out_answers, preferred
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.simulation.pairs import Summary, check_whole, learnt_from, learnt_groups, warn_of_failed_pairs
+from pymc_kernel.plugin.simulation.pairs import Summary, check_whole, learned_from, learned_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.simulation.trust import findings, typicality, warn_of_findings
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 
@@ -114,22 +114,27 @@ def sample_abc(
         raise ValueError(f"quantile must be in (0, 1], got {quantile!r}.")
     check_whole(draws=draws, chains=chains, num_simulations=num_simulations)
     rng = np.random.default_rng(random_seed)
-    latent, seen, observed, simulations = learnt_from(
+    latent, summaries, observed, simulations = learned_from(
         simulations, num_simulations, summary, model, "sample_abc", rng, executor, progressbar
     )
-    is_whole = np.isfinite(seen).all(axis=1) & np.isfinite(latent).all(axis=1)
+    is_whole = np.isfinite(summaries).all(axis=1) & np.isfinite(latent).all(axis=1)
     total, failed = len(latent), int((~is_whole).sum())
     if total - failed < 2:
         raise ValueError(f"{failed} of {total} simulations failed: there is nothing to accept.")
     warn_of_failed_pairs(failed, total, stacklevel=3)
-    latent, seen = latent[is_whole], seen[is_whole]
-    _, spread = robust_scales(seen)
-    scaled, place = seen / spread, observed / spread
-    found = _answered(latent, scaled, place, _plans(quantile, adjust, *scaled.shape), max(NUM_REPLICATES, chains), rng)
-    told = _stats(latent, seen, observed, found, rng)
-    groups = learnt_groups(model, *_draws(found, chains, draws, rng), simulations)
+    latent, summaries = latent[is_whole], summaries[is_whole]
+    _, spread = robust_scales(summaries)
+    scaled, place = summaries / spread, observed / spread
+    answer = _answered(latent, scaled, place, _plans(quantile, adjust, *scaled.shape), max(NUM_REPLICATES, chains), rng)
+    stats = _stats(latent, summaries, observed, answer, rng)
+    groups = learned_groups(model, *_draws(answer, chains, draws, rng), simulations)
     groups["sample_stats"] = xr.Dataset(
-        {"accept": len(found.posterior.index) / total, "num_simulations": total, statistics.NUM_FAILED: failed, **told}
+        {
+            "accept": len(answer.posterior.index) / total,
+            "num_simulations": total,
+            statistics.NUM_FAILED: failed,
+            **stats,
+        }
     )
     return xr.DataTree.from_dict(groups)
 
@@ -165,24 +170,24 @@ def _answered(latent, scaled, place, plans, num_replicates, rng):
     return _Answered(posterior, plan, replicates, moments, cases, held_out, moves)
 
 
-def _draws(found, chains, draws, rng):
+def _draws(answer, chains, draws, rng):
     """Return draws (chains * draws, d), each chain of a replicate unless there is one alone, and their shape."""
-    used = [found.posterior]
+    used = [answer.posterior]
     if chains > 1:
-        used = [found.replicates[i] for i in representative(np.concatenate(found.moments, axis=1), chains, rng)]
-    count = draws or len(found.posterior.index)
+        used = [answer.replicates[i] for i in representative(np.concatenate(answer.moments, axis=1), chains, rng)]
+    count = draws or len(answer.posterior.index)
     return np.concatenate([one.points[resample(one.weights, count, rng)] for one in used]), (chains, count)
 
 
-def _stats(latent, seen, observed, found, rng):
+def _stats(latent, summaries, observed, answer, rng):
     """Return the statistics of an answer; warn of all that speaks against it."""
-    _, spread = robust_scales(seen)
-    scaled, place, error = seen / spread, observed / spread, found.learning_error
-    off = local_errors(found.held_out.ranks, found.moves, np.full(len(found.cases), 1 / len(found.cases)))
-    typical = typicality(seen, observed, rng)
-    effective = 1.0 / (found.posterior.weights**2).sum()
-    unused = _unused_information(latent, seen, found.cases, found.held_out, rng)
-    change = _change_with_distance(latent, scaled, place, found.plan, found.posterior)
+    _, spread = robust_scales(summaries)
+    scaled, place, error = summaries / spread, observed / spread, answer.learning_error
+    off = local_errors(answer.held_out.ranks, answer.moves, np.full(len(answer.cases), 1 / len(answer.cases)))
+    typical = typicality(summaries, observed, rng)
+    effective = 1.0 / (answer.posterior.weights**2).sum()
+    unused = _unused_information(latent, summaries, answer.cases, answer.held_out, rng)
+    change = _change_with_distance(latent, scaled, place, answer.plan, answer.posterior)
     moves_on = (change > np.maximum(_SMALL_CHANGE, _CLEARLY * error)).any()
     reach = _nearest_distance(scaled, place)
     expected = misfit(off)
@@ -196,34 +201,34 @@ def _stats(latent, seen, observed, found, rng):
     ]
     warn_of_findings(findings(typical, effective, float(error.max()), others), _ADVICE, stacklevel=4)
     return {
-        "epsilon": found.posterior.epsilon,
+        "epsilon": answer.posterior.epsilon,
         "nearest_distance": reach,
-        "num_accepted": len(found.posterior.index),
+        "num_accepted": len(answer.posterior.index),
         statistics.TYPICALITY: typical,
         statistics.NUM_EFFECTIVE: effective,
         statistics.LEARNING_ERROR: float(error.max()),
-        statistics.SPREAD_LEARNING_ERROR: float(found.moments[1].std(axis=0, ddof=1).max()),
+        statistics.SPREAD_LEARNING_ERROR: float(answer.moments[1].std(axis=0, ddof=1).max()),
         "acceptance_shift": float(change.max()),
         statistics.HELD_OUT_SHIFT: ("unconstrained", off.shift),
         statistics.HELD_OUT_SPREAD: ("unconstrained", off.spread),
-        statistics.NUM_HELD_OUT: len(found.cases),
+        statistics.NUM_HELD_OUT: len(answer.cases),
     }
 
 
 def _distant(reach, shift):
     """Return what to say of the distance of the nearest simulations, where an error of size ``shift`` shows."""
-    found = []
+    problems = []
     if reach > _HARDLY_NEAR and shift > _SMALL_CHANGE:
-        found.append(
+        problems.append(
             f"held-out simulations put a parameter {shift:.2f} posterior standard deviations off, and the nearest "
             f"hundredth of the simulations reaches {reach:.2f} times as far as half of them"
         )
     if reach > _AS_FAR_AS_ALL:
-        found.append(
+        problems.append(
             f"the nearest hundredth of the simulations reaches {reach:.2f} times as far as half of them: among so many "
             "summaries nearness means little"
         )
-    return found
+    return problems
 
 
 def _plans(quantile, adjust, num_simulations, width):
@@ -265,13 +270,13 @@ def _moves(latent, scaled, place, cases):
     return moves @ slopes
 
 
-def _unused_information(latent, seen, cases, held_out, rng):
+def _unused_information(latent, summaries, cases, held_out, rng):
     """Return in words by how much a kernel regression predicts the parameters of cases better; empty if not clearly."""
     others = rng.permutation(np.setdiff1d(np.arange(len(latent)), cases))[: _MOST_LEARNED - len(cases)]
     used = np.concatenate([cases, others])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        rule = KernelBayesRule(num_basis=_RANK).fit(latent[used], seen[used], rng=rng)
+        rule = KernelBayesRule(num_basis=_RANK).fit(latent[used], summaries[used], rng=rng)
     residuals = rule.regression.fit.residuals()[: len(cases)]
     gain = held_out.errors**2 - residuals**2
     clear = gain.mean(axis=0) > _CLEARLY * gain.std(axis=0) / np.sqrt(len(cases))

@@ -267,11 +267,11 @@ def _groups(keeper, specs, coords):
         group, _, variable = name.partition("/")
         groups.setdefault(group, {})[variable] = (("chain", "draw", *spec.dims), keeper.arrays[name])
     index = {"chain": np.arange(1), "draw": np.arange(keeper.draws)}
-    found = {}
+    datasets = {}
     for group, variables in groups.items():
         used = {d for dims, _ in variables.values() for d in dims}
-        found[group] = xr.Dataset(variables, coords=index | {d: v for d, v in coords.items() if d in used})
-    return found
+        datasets[group] = xr.Dataset(variables, coords=index | {d: v for d, v in coords.items() if d in used})
+    return datasets
 
 
 def _groups_on_disk(store, specs):
@@ -284,10 +284,10 @@ def _groups_on_disk(store, specs):
 def _warn_of_failures(counts, max_failures, first_error):
     failed, total = sum(counts.values()) - counts["succeeded"], sum(counts.values())
     if total and failed > max_failures * total:
-        told = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n and name != "succeeded")
+        reasons = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n and name != "succeeded")
         first = f" The first error of this run: {first_error}" if first_error else ""
         warnings.warn(
-            f"{failed} of {total} simulations ({100 * failed / total:.0f} %) failed: {told}. Their data are NaN."
+            f"{failed} of {total} simulations ({100 * failed / total:.0f} %) failed: {reasons}. Their data are NaN."
             f"{first}",
             stacklevel=4,
         )

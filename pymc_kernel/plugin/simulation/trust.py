@@ -30,26 +30,28 @@ def findings(typical: float, effective: float, learning_error: float, others: li
     others : list of str
         What else was found; empty words are left out.
     """
-    found = []
+    problems = []
     if typical < _OUTSIDE:
-        found.append(
+        problems.append(
             f"only {100 * typical:.1f} % of the simulations lie in places as empty as that of the observation, "
             "which is at the edge of what the model simulates, or outside"
         )
     if effective < _FEW:
-        found.append(f"the draws come from an effective number of {effective:.0f} simulations")
+        problems.append(f"the draws come from an effective number of {effective:.0f} simulations")
     if learning_error > _LARGE_ERROR:
-        found.append(
+        problems.append(
             f"its means differ by {learning_error:.2f} posterior standard deviations between fits to resampled "
             "simulations"
         )
-    return found + [words for words in others if words]
+    return problems + [words for words in others if words]
 
 
-def warn_of_findings(found: list[str], advice: str, stacklevel: int) -> None:
+def warn_of_findings(problems: list[str], advice: str, stacklevel: int) -> None:
     """Give one warning of all that was found, if anything was."""
-    if found:
-        warnings.warn(f"this posterior should not be trusted: {'; '.join(found)}. {advice}", stacklevel=stacklevel + 1)
+    if problems:
+        warnings.warn(
+            f"this posterior should not be trusted: {'; '.join(problems)}. {advice}", stacklevel=stacklevel + 1
+        )
 
 
 @one_blas_thread
