@@ -4,6 +4,10 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
+# Bytecode is kept at the first import, also where the surroundings forbid it: each of the dozen processes that the
+# tests start would compile all that it imports anew, for some ten seconds.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-slow mutations bench format clean
 
 # Without bytecode of what is never imported: making it all would be a third of the time.

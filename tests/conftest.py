@@ -1,4 +1,5 @@
 import os
+import sys
 
 # PyTensor's fast-math rounds the last bit of a log density otherwise in the process that filled its disk cache than
 # in one that reads it, and many tests compare draws bit for bit. Without a C++ compiler it folds constants by NumPy:
@@ -48,6 +49,18 @@ def quick_models():
 
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         yield
+
+
+def pytensor_mode():
+    return sys.modules["pytensor"].config.mode if "pytensor" in sys.modules else None
+
+
+@pytest.fixture(autouse=True)
+def no_mode_is_left_behind():
+    """Of PyTensor: all tests that follow in the process would run another code, and slower."""
+    before = pytensor_mode()
+    yield
+    assert before in (None, pytensor_mode())
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ def near_the_reference(model, truth, rng):
 
 
 @pytest.mark.parametrize("name", LOG_DENSITIES)
+@pytest.mark.usefixtures("quick_models")
 def test_log_densities_are_those_of_the_stan_programs(name, rng):
     posterior = ZOO[name]
     model = posterior.make()

@@ -26,7 +26,7 @@ def model():
 
 
 def run(store, **kwargs):
-    settings = {"draws": 400, "batch_size": 10, "random_seed": 5, "progressbar": False, "max_failures": 1.0}
+    settings = {"draws": 240, "batch_size": 10, "random_seed": 5, "progressbar": False, "max_failures": 1.0}
     return pk.simulate(store=store, model=model(), **(settings | kwargs))
 
 

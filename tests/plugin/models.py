@@ -2,12 +2,8 @@
 
 import numpy as np
 import pymc as pm
-import pytensor
 
 import pymc_kernel as pk
-
-#: A test that evaluates its models a few times only: see the fixture ``quick_models``.
-compiled_quickly = pytensor.config.change_flags(mode="FAST_COMPILE")
 
 
 def noisy_normal(rng, theta, observed, sd=1.5):

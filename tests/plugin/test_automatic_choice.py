@@ -65,6 +65,7 @@ def test_models_without_our_blocks_keep_the_steps_of_pymc():
     assert not any(pk.KernelHMC in steps for steps in with_ours)
 
 
+@pytest.mark.machine_code
 def test_plain_sampling_keeps_the_estimates_that_were_accepted():
     with noisy_model():
         idata = pm.sample(100, tune=60, chains=1, cores=1, **QUIET)

@@ -43,15 +43,17 @@ def is_exact(theta):
 
 
 def drawn(step, reuse_noise, seed=5):
-    idata = sample(wavy_model(reuse_noise), step, cores=2, draws=4000, tune=500, seed=seed)
+    idata = sample(wavy_model(reuse_noise), step, cores=1, draws=4000, tune=500, seed=seed)
     return idata["posterior"]["theta"].values
 
 
 @pytest.mark.parametrize("step", [pytest.param(pk.AdaptiveMetropolis, marks=pytest.mark.slow), pk.KAMH])
+@pytest.mark.machine_code
 def test_the_posterior_stays_exact(step):
     assert is_exact(drawn(step, 0.8))
 
 
+@pytest.mark.machine_code
 def test_the_check_sees_numbers_that_never_change(monkeypatch):
     def unchanging(density, position, start=LogDensity.__call__):
         density._reuse = dict.fromkeys(density._reuse, (1.0, 1))
@@ -61,6 +63,7 @@ def test_the_check_sees_numbers_that_never_change(monkeypatch):
     assert not is_exact(drawn(pk.AdaptiveMetropolis, 0.8))
 
 
+@pytest.mark.machine_code
 def test_the_exact_abc_posterior():
     # One observation of N(theta, 1 + 0.2^2) at 1, prior N(0, 1).
     theta = sample(abc_model(0.8), pk.AdaptiveMetropolis, cores=1, draws=3000, tune=500)["posterior"]["theta"].values

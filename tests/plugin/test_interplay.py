@@ -8,7 +8,6 @@ import pytest
 from pymc.sampling.mcmc import assign_step_methods
 
 import pymc_kernel as pk
-from tests.plugin.models import compiled_quickly
 
 pytestmark = [
     pytest.mark.usefixtures("quick_models"),
@@ -75,7 +74,7 @@ def layout(idata, without=()):
 
 @cache
 def twin():
-    with compiled_quickly, changed(line()):
+    with changed(line()):
         return layout(pm.sample(5, tune=5, step=pm.Metropolis(), **CHAINS))
 
 

@@ -40,11 +40,13 @@ def test_data_may_be_exchanged():
         assert logp({"theta": 0.0}) == pytest.approx(before + 5.0)
 
 
+@pytest.mark.machine_code
 def test_every_evaluation_is_a_new_estimate_even_with_pymc_alone():
     logp = noisy_model().compile_logp()
     assert len({float(logp({"theta": 0.3})) for _ in range(20)}) == 20
 
 
+@pytest.mark.machine_code
 def test_installed_noise_decides_the_estimate():
     model = noisy_model()
     logp = model.compile_logp()
@@ -57,6 +59,7 @@ def test_installed_noise_decides_the_estimate():
     assert values[0] == values[1] == noisy_normal(np.random.default_rng(4), 0.3, None)
 
 
+@pytest.mark.machine_code
 def test_a_forked_process_does_not_repeat_the_noise():
     logp = noisy_model().compile_logp()
     logp({"theta": 0.0})
@@ -69,6 +72,7 @@ def test_a_forked_process_does_not_repeat_the_noise():
     assert float(os.read(read, 100)) != float(logp({"theta": 0.0}))
 
 
+@pytest.mark.machine_code
 def test_bad_input_is_named():
     with pm.Model() as model:
         theta = pm.Normal("theta")
@@ -104,6 +108,7 @@ def test_missing_data_are_refused(observed):
         pk.EstimatedLikelihood("y", noisy_normal, pm.Normal("theta"), observed=observed)
 
 
+@pytest.mark.machine_code
 def test_a_function_cannot_write_to_the_position_or_the_data():
     def careless(rng, theta, observed):
         theta += 1.0
@@ -121,6 +126,7 @@ def test_a_gradient_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+@pytest.mark.machine_code
 def test_an_estimate_for_each_observation_and_predictive_draws():
     """y_i ~ N(theta, 2): the latent half of the noise is averaged over. Exact by conjugacy."""
     y = np.random.default_rng(1).normal(1.0, np.sqrt(2.0), size=6)

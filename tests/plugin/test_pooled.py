@@ -6,7 +6,7 @@ from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.errors import NonFiniteStartError
-from tests.plugin.models import compiled_quickly, exact_model, noisy_model
+from tests.plugin.models import exact_model, noisy_model
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 
@@ -23,6 +23,7 @@ def test_same_draws_for_one_and_two_cores(model):
     assert not np.array_equal(found[0][names[0]].isel(chain=0), found[0][names[0]].isel(chain=1))
 
 
+@pytest.mark.machine_code
 def test_posterior_of_constrained_variables():
     step_seen = {}
     with pm.Model(coords={"group": ["a", "b"]}):
@@ -94,8 +95,7 @@ def beside(name, draws, **kwargs):
 
 
 def test_same_draws_beside_other_steps():
-    with compiled_quickly:
-        one, two = (beside("several", 30, tune=120, cores=cores, random_seed=3) for cores in (1, 2))
+    one, two = (beside("several", 30, tune=120, cores=cores, random_seed=3) for cores in (1, 2))
     assert all(np.array_equal(one["posterior"][n], two["posterior"][n]) for n in one["posterior"].data_vars)
     told = one["sample_stats"]
     # What was tuned is kept, by all chains: of 240 draws of both, Metropolis tunes after 100 and 200.
@@ -141,7 +141,7 @@ def test_posteriors_beside_other_steps(name):
 
 
 def test_settings_and_starts_of_steps_beside_it():
-    with compiled_quickly, counted():
+    with counted():
         given = {"x": 1.5, "k": 7, "u": 0.5, "v": 0.0}
         idata = pk.sample_khmc(5, tune=50, chains=1, initvals=given, metropolis={"tune_interval": 10_000}, **QUIET)
     assert (idata["sample_stats"]["scaling"] == 1.0).all()
@@ -177,7 +177,7 @@ def test_chains_begin_where_pilot_simulations_were_near_the_data(monkeypatch):
         raise Captured([float(p["theta"]) for p in points])
 
     monkeypatch.setattr("pymc_kernel.plugin.samplers.pooled._tune_together", capture)
-    with compiled_quickly, pm.Model():
+    with pm.Model():
         theta = pm.Normal("theta", 0.0, 1000.0)
         pk.KernelABC("y", simulator, theta, observed=np.full(50, 2.0), summary=np.mean, num_pilot=1000)
         with pytest.raises(Captured) as found:

@@ -8,7 +8,7 @@ from scipy import stats
 import pymc_kernel as pk
 from pymc_kernel.plugin.model.priors import prior_positions
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions
-from tests.plugin.models import compiled_quickly, noisy_normal
+from tests.plugin.models import noisy_normal
 from tests.plugin.test_smc import TRUTH, black_box_model, conjugate_model, several_variables
 
 pytestmark = [
@@ -23,6 +23,7 @@ def sample(model, draws=400, seed=2, **kwargs):
 
 
 @pytest.mark.parametrize("drift", ["kernel", "gradient", "none"])
+@pytest.mark.machine_code
 def test_evidence_and_posterior_of_a_conjugate_model(drift):
     idata = sample(conjugate_model(), drift=drift)
     told = idata["pmc_stats"]
@@ -45,7 +46,6 @@ def weighted(idata, name):
 
 
 @pytest.mark.filterwarnings("ignore:The weights have a Pareto shape")
-@compiled_quickly
 def test_weights_are_normalized_and_rows_agree():
     idata = sample(several_variables())
     group = idata["weighted_posterior"]
@@ -73,7 +73,6 @@ def test_a_noisy_likelihood():
     np.testing.assert_array_equal(again["posterior"]["theta"], few["posterior"]["theta"])
 
 
-@compiled_quickly
 def test_a_black_box_and_a_start_of_ones_own():
     start = np.random.default_rng(0).normal(size=(400, 2))
     idata = sample(black_box_model(), start=start)
@@ -84,7 +83,6 @@ def test_a_black_box_and_a_start_of_ones_own():
 
 
 @pytest.mark.filterwarnings("ignore:The weights have a Pareto shape")
-@compiled_quickly
 def test_a_start_far_off_with_a_small_likelihood_is_left_behind():
     """Start particles have no true weight: with an evidence of exp(-400) they would outweigh all draws."""
     rng = np.random.default_rng(0)
@@ -96,7 +94,6 @@ def test_a_start_far_off_with_a_small_likelihood_is_left_behind():
     np.testing.assert_allclose(found["pmc_stats"]["log_evidence"], other["pmc_stats"]["log_evidence"].mean(), atol=0.5)
 
 
-@compiled_quickly
 def test_weights_that_a_few_draws_carry_are_reported():
     with pm.Model() as model:
         x = pm.Normal("x", 0.0, 1000.0, shape=6)
@@ -132,14 +129,12 @@ def test_an_interrupt_ends_with_what_is_there():
         ({"drift": "gradient", "model": "black box"}, ValueError, 'no gradient.*take drift="kernel"'),
     ],
 )
-@compiled_quickly
 def test_settings_are_checked(settings, error, message):
     model = black_box_model() if settings.pop("model", None) else conjugate_model()
     with pytest.raises(error, match=message):
         sample(model, **settings)
 
 
-@compiled_quickly
 def test_priors_that_cannot_be_drawn_from():
     with pm.Model() as model:
         pm.Flat("x")
@@ -147,7 +142,6 @@ def test_priors_that_cannot_be_drawn_from():
         sample(model)
 
 
-@compiled_quickly
 def test_priors_that_round_to_their_bounds():
     with pm.Model() as model:
         p = pm.Beta("p", 0.1, 0.1)

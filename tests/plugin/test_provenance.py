@@ -59,7 +59,7 @@ def test_settings_of_all_blocks_are_kept(block, arguments, told):
 @pytest.mark.parametrize("name", STEPS)
 def test_the_variance_of_the_log_estimate_is_told(name):
     """The model's noise has a standard deviation of 1.5."""
-    idata = sample(noisy_model(), STEPS[name], cores=1, draws=20, tune=1500)
+    idata = sample(noisy_model(), STEPS[name], cores=1, draws=20, tune=800)
     values = idata["sample_stats"]["log_estimate_variance"].values
     assert (values == values[:, :1]).all()  # nothing is measured after tuning
     assert pk.provenance(idata)["log_estimate_variance"] == pytest.approx(2.25, rel=0.5)

@@ -30,6 +30,7 @@ def assert_exact(draws, effective):
 
 
 @pytest.mark.parametrize("step", [pk.AdaptiveMetropolis, pk.KAMH, pk.KernelHMC])
+@pytest.mark.machine_code
 def test_posterior_is_the_exact_abc_posterior(step):
     theta = sample(abc_model(), step, cores=1, draws=2000, tune=500)["posterior"]["theta"]
     effective = float(az.ess(theta))
@@ -37,6 +38,7 @@ def test_posterior_is_the_exact_abc_posterior(step):
     assert_exact(theta, effective)
 
 
+@pytest.mark.machine_code
 def test_sequential_monte_carlo_finds_it_too():
     idata = pk.sample_smc(500, pk.KASMC, model=abc_model(), chains=2, cores=1, random_seed=3, progressbar=False)
     assert_exact(idata["posterior"]["theta"], 300.0)

@@ -77,6 +77,7 @@ def test_same_draws_for_one_and_two_cores(name, model):
 
 
 @pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.machine_code
 def test_evidence_and_posterior_of_a_conjugate_model(name):
     idata = sample(conjugate_model(), KERNELS[name], draws=1000)
     np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], TRUTH, atol=0.25)
@@ -86,6 +87,7 @@ def test_evidence_and_posterior_of_a_conjugate_model(name):
     assert float(mu.std()) == pytest.approx(sd, rel=0.1)
 
 
+@pytest.mark.machine_code
 def test_a_noisy_likelihood_gives_the_exact_posterior():
     """Prior N(0, 4^2), likelihood exp(-theta^2 / 2) times noise of sd 1.5: posterior sd 0.97, evidence 1 / sqrt(17)."""
     idata = sample(noisy_model(), pk.ASMC, draws=1000, min_moves=20, max_moves=20)

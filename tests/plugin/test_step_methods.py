@@ -28,7 +28,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:The number of samples is too sma
 
 
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("model", [exact_model, noisy_model], ids=["exact", "noisy"])
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(exact_model, id="exact", marks=pytest.mark.machine_code), pytest.param(noisy_model, id="noisy")],
+)
 def test_same_draws_for_one_and_two_cores(name, model):
     sequential = sample(model(), STEPS[name], cores=1)
     parallel = sample(model(), STEPS[name], cores=2)
@@ -43,7 +46,7 @@ def test_same_draws_for_one_and_two_cores(name, model):
 @pytest.mark.parametrize(
     ("model", "method"),
     [
-        pytest.param(exact_model, "forkserver", id="exact-forkserver"),
+        pytest.param(exact_model, "forkserver", id="exact-forkserver", marks=pytest.mark.machine_code),
         pytest.param(noisy_model, "spawn", id="noisy-spawn"),
         pytest.param(exact_model, "spawn", id="exact-spawn", marks=pytest.mark.slow),
         pytest.param(noisy_model, "forkserver", id="noisy-forkserver", marks=pytest.mark.slow),
@@ -54,6 +57,7 @@ def test_same_draws_for_every_start_method(method, model):
 
 
 @pytest.mark.parametrize("name", ["KAMH", "AdaptiveMetropolis", pytest.param("KernelHMC", marks=pytest.mark.slow)])
+@pytest.mark.machine_code
 def test_same_draws_in_a_compound_with_nuts_and_a_discrete_step(name):
     with pm.Model() as model:
         a = pm.Normal("a")
@@ -78,6 +82,7 @@ def test_an_exact_density_is_evaluated_once_a_draw():
 
 
 @pytest.mark.parametrize("name", ["KAMH", pytest.param("AdaptiveMetropolis", marks=pytest.mark.slow), "KernelHMC"])
+@pytest.mark.machine_code
 def test_constrained_and_shaped_variables(name):
     # Draws of kernel HMC are nearly independent.
     length = {"draws": 2000, "tune": 1000} if name == "KernelHMC" else {"draws": 8000, "tune": 1500}
@@ -91,11 +96,12 @@ def test_constrained_and_shaped_variables(name):
 
 
 def noisy_sd(step, draws, tune=1000):
-    idata = sample(noisy_model(), step, cores=2, draws=draws, tune=tune, chains=4)
+    idata = sample(noisy_model(), step, cores=1, draws=draws, tune=tune, chains=4)
     return idata["posterior"]["theta"].values
 
 
 @pytest.mark.parametrize("name", ["KAMH", pytest.param("AdaptiveMetropolis", marks=pytest.mark.slow), "KernelHMC"])
+@pytest.mark.machine_code
 def test_noisy_normal_has_its_exact_spread(name):
     theta = noisy_sd(STEPS[name], 3_000, tune=500) if name == "KernelHMC" else noisy_sd(STEPS[name], 5_000)
     error = float(array_stats.mcse(theta, chain_axis=0, draw_axis=1, method="sd"))
@@ -105,6 +111,7 @@ def test_noisy_normal_has_its_exact_spread(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
+@pytest.mark.machine_code
 def test_noisy_normal_has_its_exact_spread_to_two_per_cent(name):
     theta = noisy_sd(STEPS[name], 80_000)
     error = float(array_stats.mcse(theta, chain_axis=0, draw_axis=1, method="sd"))
@@ -113,6 +120,7 @@ def test_noisy_normal_has_its_exact_spread_to_two_per_cent(name):
 
 
 @pytest.mark.filterwarnings("ignore:Metropolis will sample a wrong posterior:UserWarning")
+@pytest.mark.machine_code
 def test_the_check_of_the_spread_sees_a_step_that_estimates_anew():
     """PyMC's Metropolis draws the estimate at the current point again: too wide by a third."""
     theta = noisy_sd(pm.Metropolis, 2_500)
@@ -124,6 +132,7 @@ def test_the_check_of_the_spread_sees_a_step_that_estimates_anew():
     # The noisy case is the harder one; the long tests have all six.
     [(True, "KAMH"), (True, "KernelHMC")],
 )
+@pytest.mark.machine_code
 def test_simulation_based_calibration(noisy, name):
     """A hundred replications (fifty of kernel HMC) of a conjugate model: the rank of the truth is uniform."""
     # Kernel HMC spends most of its time on fits, and mixes in few draws.
@@ -142,6 +151,7 @@ def test_simulation_based_calibration_with_1000_replications(name, noisy):
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
+@pytest.mark.machine_code
 def test_calibration_sees_a_posterior_that_is_too_narrow():
     ranks = calibration_ranks(pk.AdaptiveMetropolis, False, 100, observation_sd=0.5, num_draws=9, num_tune=200, thin=15)
     assert stats.chisquare(np.bincount(ranks, minlength=10)).pvalue < 1e-3
@@ -289,6 +299,7 @@ def test_nothing_is_learned_after_tuning_unless_asked_for(name):
 # -- in PyMC's hands ------------------------------------------------------------------------------------
 
 
+@pytest.mark.machine_code
 def test_frozen_model_initvals_blocked_and_progress_bar(capsys):
     model = exact_model()
     # Freezing turns the order of the variables round, so the draws are others; the distribution is the same.
@@ -382,6 +393,7 @@ def test_pymc_simulator_counts_as_noisy_and_is_reproducible():
 
 
 @pytest.mark.parametrize("name", ["AdaptiveMetropolis", "KernelHMC"])
+@pytest.mark.machine_code
 def test_discrete_variables_are_left_to_other_steps(name):
     """k ~ Poisson(3), x ~ N(k, 1), y ~ N(x, 1) seen at 2: exact by summing k out."""
     with pm.Model() as model:

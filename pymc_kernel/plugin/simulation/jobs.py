@@ -25,6 +25,9 @@ __all__ = ["STATUS", "Job", "Worker", "run"]
 
 STATUS = "simulation_stats/status"
 _LOCAL = threading.local()  # the sampler that this thread used last: compiled functions are not to be shared
+# PyTensor sets its mode, one for the process, while it compiles, and restores it: two threads that overlap would
+# leave the quick mode of these functions behind for every model of the session.
+_COMPILING = threading.Lock()
 
 
 class Worker:
@@ -41,12 +44,14 @@ class Worker:
                     "cannot be pickled when it is called, or use executor=None."
                 ) from error
             self.key = uuid.uuid4().hex
-            _LOCAL.key, _LOCAL.sampler = self.key, ForwardSampler(graph, compile_kwargs)
+            with _COMPILING:
+                _LOCAL.key, _LOCAL.sampler = self.key, ForwardSampler(graph, compile_kwargs)
 
     def sampler(self) -> ForwardSampler:
         """Return the compiled model of this thread."""
         if getattr(_LOCAL, "key", None) != self.key:
-            _LOCAL.sampler = ForwardSampler(*cloudpickle.loads(self.payload))
+            with _COMPILING:
+                _LOCAL.sampler = ForwardSampler(*cloudpickle.loads(self.payload))
             _LOCAL.key = self.key
         return _LOCAL.sampler
 
