@@ -62,7 +62,8 @@ PUBLISHED = {(t, budget): p for t, both in _PUBLISHED.items() for budget, p in z
 
 _OTHERS = ("rejection ABC", "SMC-ABC", "neural posterior", "best neural")
 HEADER = ("task", "simulations", "method", "accuracy", "warned", "s", *_OTHERS)
-TABLE = harness.Table("community", HEADER)
+KEYS = [(*key, method) for key in PUBLISHED for method in METHODS]
+TABLE = harness.Table("community", HEADER, KEYS)
 NOTE = (
     "Means over the published observations run so far, standard errors in brackets; how many of the posteriors "
     "came with a warning; the last four columns as published."

@@ -134,6 +134,13 @@ def _parts(path: Path, marker: str) -> tuple[str, str, str]:
     return head, *rest.split(f"<!-- /{marker} -->", 1)
 
 
+def rows_between(path: Path, marker: str) -> list[list[str]]:
+    """Return the cells of the rows of a table that stands in a file already, header and rule left out."""
+    lines = [line for line in _parts(path, marker)[1].splitlines() if line.startswith("|")]
+    # The outer bars alone are taken off: the last cells may be empty.
+    return [[cell.strip() for cell in line.strip()[1:-1].split("|")] for line in lines[2:]]
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of results in a marked place of a file.
@@ -163,9 +170,7 @@ class Table:
         return text
 
     def _merged(self, rows):
-        lines = [line for line in _parts(self.files[0], self.marker)[1].splitlines() if line.startswith("|")]
-        # The outer bars alone are taken off: the last cells may be empty.
-        old = [[cell.strip() for cell in line.strip()[1:-1].split("|")] for line in lines]
+        old = rows_between(self.files[0], self.marker)
         keys = [tuple("" if k is None else str(k) for k in key) for key in self.keys]
         known = {tuple(row[: len(keys[0])]): row for row in [*old, *rows] if len(row) == len(self.header)}
         return [known[key] for key in keys if key in known]

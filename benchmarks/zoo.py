@@ -135,24 +135,25 @@ def verdict_of(row):
 HEADER = ("model", "sampler", "seed", "outcome", "furthest off", "by (sd)", "R-hat", "said", "s")
 
 
-def table(rows):
-    """Return the text between the markers."""
-    judged = [(row, *verdict_of(row)) for row in rows]
-    count = Counter(outcome for _, outcome, *_ in judged)
-    alarms = sum(bool(said) for _, outcome, _, _, said in judged if outcome == "right")
+def table(rows, before=()):
+    """Return the text between the markers; ``before`` are cells of outcomes that stay where there is no new row."""
+    merged = {tuple(c[:3]): c for c in [*before, *(_cells(row, *verdict_of(row)) for row in rows)]}
+    order = {name: i for i, name in enumerate([*ZOO, *SAMPLERS])}
+    known = [c for c in merged.values() if c[0] in ZOO and c[1] in SAMPLERS]
+    known.sort(key=lambda c: (OUTCOMES.index(c[3]), order[c[0]], order[c[1]], c[2]))
+    count = Counter(c[3] for c in known)
+    alarms = sum(bool(c[7]) for c in known if c[3] == "right")
     note = (
-        f"{len(judged)} outcomes: {count['silent']} silent, {count['said']} said, {count['right']} right; "
+        f"{len(known)} outcomes: {count['silent']} silent, {count['said']} said, {count['right']} right; "
         f"{alarms} of the right ones said something all the same. One thread of BLAS.\n\n"
     )
-    order = {name: i for i, name in enumerate([*ZOO, *SAMPLERS])}
-    judged.sort(key=lambda j: (OUTCOMES.index(j[1]), order[j[0]["model"]], order[j[0]["sampler"]], j[0]["seed"]))
-    return note + harness.markdown_table(HEADER, [_cells(*j) for j in judged])
+    return note + harness.markdown_table(HEADER, known)
 
 
 def _cells(row, outcome, worst, error, said):
     words = "; ".join(harness.shortened(word) for word in said)
     off, rhat, seconds = f"{error:.2f}", f"{row.get('rhat', np.nan):.2f}", f"{row['seconds']:.0f}"
-    return [row["model"], row["sampler"], row["seed"], outcome, worst, off, rhat, words, seconds]
+    return [row["model"], row["sampler"], str(row["seed"]), outcome, worst, off, rhat, words, seconds]
 
 
 def told(row):
@@ -166,7 +167,7 @@ def main(models=tuple(ZOO), samplers=tuple(SAMPLERS), seeds=(1, 2), jobs=1, agai
     wanted = [(m, s, seed) for seed in seeds for s in samplers for m in models if applies(s, ZOO[m])]
     rows = ROWS.complete(run, wanted, told, again, jobs)
     known = [row for row in rows if row["model"] in ZOO and row["sampler"] in SAMPLERS]
-    harness.write_between(harness.RESULTS, "zoo", table(known))
+    harness.write_between(harness.RESULTS, "zoo", table(known, harness.rows_between(harness.RESULTS, "zoo")))
 
 
 if __name__ == "__main__":
