@@ -245,7 +245,7 @@ def fit_coefficients(design, scaled, weights):
 
 
 def coefficient_blocks(design, num_cases, num_summaries):
-    """Return an order of the first features, as many as there are cases for, and blocks of a constant and parameters."""
+    """Return an order of as many features as there are cases for, and blocks: the constant, each parameter."""
     most = min(num_cases / 2.0, _MAX_FOR_COEFFICIENTS) / max(num_summaries - 1, 1)
     single = [b for b in design.blocks if b.name.split()[0] in ("linear", "square", "bumps")]
     d = design.map.num_dims
