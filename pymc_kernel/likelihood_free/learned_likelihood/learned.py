@@ -19,6 +19,9 @@ from pymc_kernel.parallel import one_blas_thread
 __all__ = ["FittedLikelihood", "LearnedLikelihood"]
 
 _FEWEST = 20
+_MOST_FOR_PLAN = 12_000  # simulations by which choices are made; all of them teach the density itself
+_MOST_KNOTS = 120  # of all parameters together
+_MOST_ENTRIES = 15_000_000  # of the matrix of joint bumps, so that it takes some 200 MB at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,15 +171,17 @@ class LearnedLikelihood:
         transform = choose_summary_map(summaries, spread, places, parameters, rng)
         observed = transform.observed(spread, cells=False), transform.observed(summaries)
         data = Data(places(parameters), *observed, weights)
-        back = rng.permutation(len(parameters)) < len(parameters) // 5
-        learned, plan, staged = learn(places, data, back, rng, self._sizes)
+        order = rng.permutation(len(parameters))
+        back, rest = np.split(order[:_MOST_FOR_PLAN], [min(len(order), _MOST_FOR_PLAN) // 5])
+        learned, plan, staged = learn(places, data.take(rest), data.take(back), rng, self._sizes)
         held_out = check_held_out(FittedLikelihood(transform, learned), parameters[back], summaries[back], rng)
         density = learn_by_plan(places, data, plan, staged, rng, self._sizes)
         return FittedLikelihood(transform, density, num_dropped, held_out, plan)
 
     def _sizes(self, n, d):
         """Return how many bumps in each parameter, and how many in all."""
-        return min(max(n // 60, 4), self.num_knots), min(self.num_centres, 50 + n // 10)
+        num_knots = min(max(n // 60, 4), max(_MOST_KNOTS // d, 6), self.num_knots)
+        return num_knots, min(self.num_centres, 50 + n // 10, max(_MOST_ENTRIES // n, 50))
 
 
 def _usable(parameters, summaries, weights):

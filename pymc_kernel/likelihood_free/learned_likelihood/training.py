@@ -37,9 +37,8 @@ class Plan(NamedTuple):
     """Of the residuals."""
 
 
-def learn(places, data: Data, back, rng, sizes) -> tuple[ConditionalDensity, Plan, StagedFit]:
-    """Return the density learned from the cases that are not held ``back`` (n,), and what the others chose."""
-    train, held = data.take(~back), data.take(back)
+def learn(places, train: Data, held: Data, rng, sizes) -> tuple[ConditionalDensity, Plan, StagedFit]:
+    """Return the density learned from some cases, what those ``held`` back chose, and the stages of the fit."""
     staged = fit_stages(train.z, train.spread.values, train.weights, rng, sizes)
     features = staged.design.map(held.z)
 
@@ -55,7 +54,7 @@ def learn(places, data: Data, back, rng, sizes) -> tuple[ConditionalDensity, Pla
     rounds, now, residuals = _polished(Polish(staged, train), staged.weights, residuals, score, gain)
     plain = score(now, residuals)
     scores = [gain(score(now, residuals.scaled(s)), plain) - 0.5 * (np.log(s) / _SD_OF_SCALE) ** 2 for s in _SCALES]
-    scale = float(_SCALES[int(np.argmax(scores))]) if back.sum() >= _FEWEST else 1.0
+    scale = float(_SCALES[int(np.argmax(scores))]) if len(held.weights) >= _FEWEST else 1.0
     density = _density(places, staged.design, now, residuals.scaled(scale))
     return density, Plan(family, member, rounds, scale), staged
 
