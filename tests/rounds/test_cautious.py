@@ -10,7 +10,7 @@ from pymc_kernel.rounds import CautiousRounds, ParticleSampler, cautious
 from pymc_kernel.rounds.particles import Draws
 from tests.rounds.priors import NormalPrior
 
-FAST = ParticleSampler(2000)
+FAST = ParticleSampler(1000)
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,37 @@ def test_a_round_never_goes_where_few_simulations_count():
     assert later[0].power < 0.3  # a fiftieth of the prior in two dimensions holds none of a hundred simulations
     powers = [r.power for r in later]
     assert powers == sorted(powers)
+
+
+def test_far_simulations_are_kept_where_one_shape_fits_all():
+    found = CautiousRounds(300, 3, Quadratic(), FAST).run(
+        simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1)
+    )
+    assert found.rounds[1].num_near < 200
+    assert found.rounds[2].num_near == 300
+    assert found.likelihood.region is None
+
+
+def test_far_simulations_are_left_out_where_they_mislead():
+    """A quadratic fits the sine around its observation, not over three of its periods."""
+
+    def simulate(rng, parameters):
+        return rng.normal(np.column_stack([parameters, np.sin(4.0 * parameters)]), [0.15, 0.05])
+
+    prior = NormalPrior(np.zeros(1), np.ones(1))
+    observed = np.array([0.1, 0.2])
+    found = CautiousRounds(400, 4, Quadratic(), FAST).run(simulate, prior, observed, np.random.default_rng(2))
+    assert found.rounds[-1].num_near < 390
+    assert found.likelihood.region is not None
+    grid = np.linspace(-2.0, 2.0, 4001)
+    log_density = stats.norm(grid, 0.15).logpdf(0.1) + stats.norm(np.sin(4.0 * grid), 0.05).logpdf(0.2)
+    density = np.exp(log_density - 0.5 * grid**2)
+    mean = (grid * density).sum() / density.sum()
+    spread = np.sqrt(((grid - mean) ** 2 * density).sum() / density.sum())
+    draws = found.draws.positions[:, 0]
+    inside = np.abs(draws) < 0.4  # the next half period holds less than a hundredth
+    assert inside.mean() > 0.97
+    assert abs(draws[inside].mean() - mean) < 0.5 * spread
 
 
 def test_both_modes_are_kept():
@@ -154,6 +185,36 @@ def test_divergence_of_two_normals():
     found = cautious.divergence(draws_of(0.0, 1.0), density(0.0, 1.0), draws_of(0.5, 2.0), density(0.5, 2.0))
     exact = 0.5 * ((1.0 + 0.25) / 4.0 + (4.0 + 0.25) / 1.0) - 1.0
     assert found == pytest.approx(exact, rel=0.02)
+
+
+def test_the_power_is_the_largest_that_simulations_support():
+    """Draws of a normal prior, a likelihood as narrow as a tenth of it: the effective number is known."""
+    rng = np.random.default_rng(9)
+    prior = NormalPrior(np.zeros(1), np.ones(1))
+    n = 40_000
+    parameters = prior.draw(rng, n)
+
+    class Exact:
+        def log_density(self, parameters, observed):
+            return -0.5 * (parameters[:, 0] / 0.003) ** 2
+
+    likelihood = cautious.LocalLikelihood(Exact(), np.zeros(1), None)
+    state = CautiousRounds().init(prior, np.zeros(1))
+    state = state._replace(
+        parameters=parameters,
+        near=np.ones(n, dtype=bool),
+        likelihood=likelihood,
+        proposals=(cautious.Proposal(None, 0.0, 0.0, None),),
+        sizes=(n,),
+    )
+    power, effective = cautious.choose_power(state)
+    assert effective == pytest.approx(600.0, rel=1e-3)  # 1.5 %
+    a = power / 0.003**2  # weights exp(-a x^2 / 2): E[w]^2 / E[w^2] = sqrt(1 + 2 a) / (1 + a)
+    assert n * np.sqrt(1.0 + 2.0 * a) / (1.0 + a) == pytest.approx(600.0, rel=0.1)
+    # Simulations that were made near the posterior count for less, each by the density of where they were made.
+    narrow = cautious.Proposal(likelihood, 1e-4, 0.5 * np.log(1.0 / (1.0 + 1e-4 / 0.003**2)), None)
+    ratio = cautious.log_mixture_ratio(state._replace(proposals=(narrow,)), parameters)
+    assert np.exp(ratio).mean() == pytest.approx(1.0, abs=0.05)
 
 
 def test_effective_number():

@@ -1,4 +1,4 @@
-"""Which function of each parameter, and of each summary, makes the regression simple. Imports NumPy and siblings only."""
+"""Which function of a parameter, and of a summary, makes the regression simple. Imports NumPy, SciPy and siblings."""
 
 import numpy as np
 from scipy.linalg import solve_triangular

@@ -162,8 +162,10 @@ class FeatureMap:
         return gradient
 
     def whitened(self) -> tuple[np.ndarray, tuple[Block, ...]]:
-        """Return the matrix (p, p') after which bumps have the prior of a Gaussian process under unit weights, and
-        the blocks of its columns; directions that the kernel hardly has are left out.
+        """Return a matrix (p, p') and the blocks of its columns; features times it are what is regressed on.
+
+        Under unit weights bumps then have the prior of a Gaussian process; directions that the kernel hardly has are
+        left out.
         """
         parts, blocks, at = [np.eye(1)], [], 1
         for block in self.blocks:

@@ -91,8 +91,8 @@ class Polish:
         terms = log_terms(parts, self.data.observed(residuals), residuals)
         total, pulls = -self.cases @ terms.log_density, pull_back(parts, terms)
         gradient, at = np.empty(len(vector)), 0
-        features = self.design.values * -self.cases[:, None]
-        back = [features[:, : len(w)].T @ p for w, p in zip(weights.parts(), pulls.parts(), strict=True)]
+        weighted = [pull * -self.cases[:, None] for pull in pulls.parts()]
+        back = [self.design.values[:, : len(w)].T @ p for w, p in zip(weights.parts(), weighted, strict=True)]
         back = Weights(*back)
         for part, k, active, penalty, root in self.columns:
             own = getattr(weights, part)[active, k]

@@ -55,12 +55,19 @@ class Design:
             self._plain = self.gram(weights)
         return self._plain
 
-    def gram(self, weights) -> np.ndarray:
-        """Return the weighted Gram matrix (p, p)."""
-        out = np.zeros((self.values.shape[1],) * 2)
+    def gram(self, weights, columns=None) -> np.ndarray:
+        """Return the weighted Gram matrix (p, p); with zeros but for some ``columns`` where they are given."""
+        p = self.values.shape[1]
+        columns = np.arange(p) if columns is None else columns
+        total = np.zeros((len(columns),) * 2)
         for start in range(0, len(self.values), _ROWS):
-            part = self.values[start : start + _ROWS] * np.sqrt(weights[start : start + _ROWS, None])
-            out += part.T @ part
+            rows = self.values[start : start + _ROWS]
+            part = (rows if len(columns) == p else rows[:, columns]) * np.sqrt(weights[start : start + _ROWS, None])
+            total += part.T @ part
+        if len(columns) == p:
+            return total
+        out = np.zeros((p, p))
+        out[np.ix_(columns, columns)] = total
         return out
 
     def moment(self, weighted) -> np.ndarray:
@@ -107,7 +114,7 @@ def learn_metric(z, values, weights, rng, num_knots, num_centers):
         rough = Design(make_features(z[some], rng, num_knots, min(num_centers, len(some) // 10), metric), z[some])
         means, log_sd = np.zeros((2, rough.values.shape[1], values.shape[1]))
         for j in range(values.shape[1]):
-            fit, leverage = _fit_mean(rough, responses[some, j], weights[some], None)
+            fit, leverage = _fit_mean(rough, responses[some, j], weights[some], None, True)
             rest = (responses[some, j] - rough.values @ fit.weights) / np.maximum(1.0 - leverage, 0.05)
             means[:, j] = fit.weights
             log_sd[0, j] = 0.5 * np.log(np.median(rest**2) / _MEDIAN_OF_CHI + 1e-300)
@@ -169,7 +176,7 @@ def fit_moments(design, values, weights, before=None) -> Moments:
         start = before and before.mean_precisions[j]
         sd_start = before and before.log_sd_precisions[j : j + 1]
         for number in range(_REWEIGHTED + 1):
-            fit, leverage = _fit_mean(design, response, case, start)
+            fit, leverage = _fit_mean(design, response, case, start, number == 0)
             rest = (values[:, j] - design.values @ fit.weights) / np.maximum(1.0 - leverage, 0.05)
             log_sd, sd_start = fit_log_sd(design, rest[:, None], weights, sd_start)
             spread = np.exp(design.values @ log_sd[:, 0])
@@ -183,9 +190,15 @@ def fit_moments(design, values, weights, before=None) -> Moments:
     return Moments(means, log_sds, precisions, sd_precisions, leave_out)
 
 
-def _fit_mean(design, response, case, start):
+def _fit_mean(design, response, case, start, is_plain):
     """Return the fit and the leverage of each row."""
-    gram = design.gram(case)
+    out = np.zeros(0, dtype=int)
+    if start is not None:
+        out = np.concatenate(
+            [out, *(np.arange(b.start, b.stop) for b, s in zip(design.blocks, start, strict=True) if s == np.inf)]
+        )
+    columns = np.setdiff1d(np.arange(design.values.shape[1]), out)
+    gram = design.plain_gram(case) if is_plain else design.gram(case, columns)
     fit = fit_blocks(gram, design.moment(case * response), case @ response**2, len(case), design.blocks, start)
     leverage = case / fit.noise * np.square(design.values[:, fit.active] @ fit.factor.T).sum(axis=1)
     return fit, leverage
@@ -245,7 +258,7 @@ def fit_coefficients(design, scaled, weights):
 
 
 def coefficient_blocks(design, num_cases, num_summaries):
-    """Return an order of the first features, as many as there are cases for, and blocks of a constant and parameters."""
+    """Return an order of as many features as there are cases for, and blocks: the constant, each parameter."""
     most = min(num_cases / 2.0, _MAX_FOR_COEFFICIENTS) / max(num_summaries - 1, 1)
     single = [b for b in design.blocks if b.name.split()[0] in ("linear", "square", "bumps")]
     d = design.map.num_dims

@@ -34,10 +34,12 @@ class SummaryMap:
 
     Attributes
     ----------
-    constant : ndarray (q,) of float
-        The value of a column that never changed, NaN elsewhere.
+    kept : ndarray (q,) of bool
+        Which columns change.
+    constant : ndarray (q,)
+        The values of those that never did, zero elsewhere.
     whole : ndarray (k,) of bool
-        Which of the other columns are whole numbers.
+        Which of the columns that change are whole numbers.
     lowest : ndarray (k,)
         Their smallest simulated values; zero is the end of whole numbers.
     kinds : tuple of str
@@ -47,6 +49,7 @@ class SummaryMap:
         Taken off, and divided by, after the function.
     """
 
+    kept: np.ndarray
     constant: np.ndarray
     whole: np.ndarray
     lowest: np.ndarray
@@ -55,11 +58,6 @@ class SummaryMap:
     unit: np.ndarray
     center: np.ndarray
     scale: np.ndarray
-
-    @property
-    def kept(self) -> np.ndarray:
-        """Which columns change."""
-        return np.isnan(self.constant)
 
     def __call__(self, summaries: np.ndarray) -> np.ndarray:
         """Return (m, k) values of (m, q) summaries; NaN where a function is not defined."""
@@ -123,7 +121,7 @@ class SummaryMap:
         """Return the map for simulated ``summaries`` (n, q); ``kinds`` of the columns that change, else identity."""
         size = np.abs(summaries).max(axis=0)
         varies = np.ptp(summaries, axis=0) > _CONSTANT_SHARE * size
-        constant = np.where(varies, np.nan, summaries[0])
+        constant = np.where(varies, 0.0, summaries[0])
         columns = summaries[:, varies]
         whole = (columns == np.round(columns)).all(axis=0) & (np.abs(columns).max(axis=0, initial=0.0) < 2.0**50)
         kinds = ("identity",) * columns.shape[1] if kinds is None else tuple(kinds)
@@ -138,11 +136,11 @@ class SummaryMap:
             elif kind == "sqrt":
                 shift[j] = 0.5 if whole[j] else 0.0
         lowest = columns.min(axis=0, initial=np.inf)
-        plain = cls(constant, whole, lowest, kinds, shift, unit, np.zeros(k), np.ones(k))
+        plain = cls(varies, constant, whole, lowest, kinds, shift, unit, np.zeros(k), np.ones(k))
         values = plain(summaries)
         center = np.nanmedian(values, axis=0) if k else np.zeros(0)
         scale = np.array([robust_spread(v) for v in values.T])
-        return cls(constant, whole, lowest, kinds, shift, unit, center, scale)
+        return cls(varies, constant, whole, lowest, kinds, shift, unit, center, scale)
 
 
 def _apply(kind, x, shift, unit):

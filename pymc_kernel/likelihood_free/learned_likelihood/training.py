@@ -1,5 +1,6 @@
-"""The whole of a fit: stages, the distribution of residuals, the joint maximization; what helps is chosen by a held-out
-part of the simulations. Imports NumPy and siblings only.
+"""The whole of a fit: stages, the distribution of residuals, the joint maximization.
+
+What helps is chosen by a held-out part of the simulations. Imports NumPy and siblings only.
 """
 
 from dataclasses import replace
@@ -16,10 +17,12 @@ __all__ = ["Plan", "learn", "learn_by_plan"]
 
 _STEPS = 12  # of the maximization between two looks at the held-out score
 _MAX_ROUNDS = 6
-_SCALES = np.exp(np.linspace(-0.4, 0.4, 17))
+_SCALES = np.exp(np.linspace(-0.4, 0.4, 33))
+_SD_OF_SCALE = 0.05  # of the logarithm of a scale that few held-out cases alone would choose at random
 _BEYOND = 0.5  # logarithm by which a spread may leave the range that it has at the simulations
-_MOST = 3.0  # log score that one case may speak for
-_CLEARLY = 1.0  # log score by which another distribution of residuals must be better
+_MOST = 10.0  # log score that one case may speak for
+_CLEARLY = 2.5  # log score by which another distribution of residuals must be better
+_BETTER = 1.0  # and another round of maximization
 _FEWEST = 30  # held-out cases for a choice
 
 
@@ -35,9 +38,8 @@ class Plan(NamedTuple):
     """Of the residuals."""
 
 
-def learn(places, data: Data, back, rng, sizes) -> tuple[ConditionalDensity, Plan, StagedFit]:
-    """Return the density learned from the cases that are not held ``back`` (n,), and what the others chose."""
-    train, held = data.take(~back), data.take(back)
+def learn(places, train: Data, held: Data, rng, sizes) -> tuple[ConditionalDensity, Plan, StagedFit]:
+    """Return the density learned from some cases, what those ``held`` back chose, and the stages of the fit."""
     staged = fit_stages(train.z, train.spread.values, train.weights, rng, sizes)
     features = staged.design.map(held.z)
 
@@ -52,8 +54,8 @@ def learn(places, data: Data, back, rng, sizes) -> tuple[ConditionalDensity, Pla
     family, member, residuals = _chosen_residuals(staged, train.weights, score, gain, rng)
     rounds, now, residuals = _polished(Polish(staged, train), staged.weights, residuals, score, gain)
     plain = score(now, residuals)
-    scores = [gain(score(now, residuals.scaled(s)), plain) for s in _SCALES]
-    scale = float(_SCALES[int(np.argmax(scores))]) if back.sum() >= _FEWEST else 1.0
+    scores = [gain(score(now, residuals.scaled(s)), plain) - 0.5 * (np.log(s) / _SD_OF_SCALE) ** 2 for s in _SCALES]
+    scale = float(_SCALES[int(np.argmax(scores))]) if len(held.weights) >= _FEWEST else 1.0
     density = _density(places, staged.design, now, residuals.scaled(scale))
     return density, Plan(family, member, rounds, scale), staged
 
@@ -96,7 +98,7 @@ def _polished(polish, weights, residuals, score, gain):
     for number in range(1, _MAX_ROUNDS + 1):
         weights, residuals = _round(polish, weights, residuals)
         found = score(weights, residuals)
-        if gain(found, top) > 0.0:
+        if gain(found, top) > _BETTER:
             best, top = (number, weights, residuals), found
         elif number - best[0] >= 2:
             break

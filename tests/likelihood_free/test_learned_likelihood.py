@@ -1,0 +1,236 @@
+"""The learned likelihood against densities that are known: simulators whose distribution has a formula."""
+
+import numpy as np
+import pytest
+from scipy.stats import kstest, norm, poisson
+
+from pymc_kernel.likelihood_free import LearnedLikelihood
+
+
+def fresh(seed, n, d):
+    rng = np.random.default_rng(seed)
+    return rng, rng.standard_normal((n, d))
+
+
+def gap(fit, parameters, summaries, exact):
+    """Mean excess of the exact log density, an estimate of the Kullback-Leibler divergence."""
+    return np.mean(exact - fit.log_density(parameters, summaries))
+
+
+def linear(rng, theta):
+    """Correlated normal noise about a linear mean; its log density."""
+    factor = np.array([[0.3, 0.0], [0.4, 0.2]])
+    mean = theta @ np.array([[1.0, 0.5], [0.0, -1.0]]) + np.array([100.0, 0.0])
+    x = mean + rng.standard_normal((len(theta), 2)) @ factor.T
+
+    def log_density(x, mean=mean):
+        z = np.linalg.solve(factor, (x - mean).T)
+        return norm.logpdf(z).sum(axis=0) - np.log(np.diag(factor)).sum()
+
+    return x, log_density(x), mean, factor
+
+
+def spreading(rng, theta):
+    """Mean and spread both depend on the parameters; independent noise."""
+    mean = np.stack([theta[:, 0], theta[:, 1] ** 2], axis=1)
+    sd = np.stack([np.exp(theta[:, 1]), 0.3 * np.exp(0.5 * theta[:, 0])], axis=1)
+    x = mean + sd * rng.standard_normal(mean.shape)
+    return x, norm.logpdf(x, mean, sd).sum(axis=1), mean, sd
+
+
+def turning(rng, theta):
+    """A correlation that depends on a parameter."""
+    rho = np.tanh(theta[:, 1])
+    first = rng.standard_normal(len(theta))
+    second = rho * first + np.sqrt(1.0 - rho**2) * rng.standard_normal(len(theta))
+    log_density = norm.logpdf(first) + norm.logpdf(second, rho * first, np.sqrt(1.0 - rho**2))
+    return theta[:, :1] + np.stack([first, second], axis=1), log_density
+
+
+def counting(rng, theta):
+    rates = np.exp(np.stack([theta[:, 0], 1.0 + 0.5 * theta[:, 1]], axis=1))
+    x = rng.poisson(rates).astype(float)
+    return x, poisson.logpmf(x, rates).sum(axis=1), rates
+
+
+def two_scales(rng, theta):
+    """Noise of one scale for all coordinates: uncorrelated, far from independent."""
+    scale = rng.choice([1.0, 0.1], (len(theta), 1))
+    x = theta + scale * rng.standard_normal(theta.shape)
+    parts = [norm.logpdf(x, theta, s).sum(axis=1) + np.log(0.5) for s in (1.0, 0.1)]
+    return x, np.logaddexp(*parts)
+
+
+def fitted(simulate, seed=1, n=600, d=2, **settings):
+    rng, theta = fresh(seed, n, d)
+    return LearnedLikelihood(**settings).fit(theta, simulate(rng, theta)[0], rng)
+
+
+def test_linear_with_correlated_noise():
+    fit = fitted(linear, n=1000)
+    rng, theta = fresh(2, 2000, 2)
+    x, exact, mean, factor = linear(rng, theta)
+    assert abs(gap(fit, theta, x, exact)) < 0.03
+    draws = np.mean([fit.sample(theta, rng) for _ in range(50)], axis=0)
+    assert np.abs(draws - mean).max() < 0.3
+    residuals = np.vstack([fit.sample(theta, rng) - mean for _ in range(10)])
+    # Three standard errors of a variance of .2 that is learned from a thousand residuals.
+    np.testing.assert_allclose(np.cov(residuals.T), factor @ factor.T, atol=0.027)
+
+
+def test_spread_that_depends_on_the_parameters():
+    fit = fitted(spreading)
+    rng, theta = fresh(2, 2000, 2)
+    x, exact, mean, sd = spreading(rng, theta)
+    assert abs(gap(fit, theta, x, exact)) < 0.08
+    inner = np.abs(theta).max(axis=1) < 1.5
+    residuals = (np.array([fit.sample(theta[inner], rng) for _ in range(100)]) - mean[inner]) / sd[inner]
+    np.testing.assert_allclose(residuals.std(axis=0).mean(axis=0), 1.0, atol=0.1)
+
+
+def test_correlation_that_depends_on_the_parameters():
+    fit = fitted(turning, n=1000)
+    rng, theta = fresh(2, 2000, 2)
+    x, exact = turning(rng, theta)
+    assert abs(gap(fit, theta, x, exact)) < 0.08
+
+
+def test_counts_have_probabilities():
+    fit = fitted(counting)
+    rng, theta = fresh(2, 1000, 2)
+    theta = np.clip(theta, -2.0, 2.0)
+    x, exact, rates = counting(rng, theta)
+    assert gap(fit, theta, x, exact) < 0.1
+    some = theta[:5]
+    grid = np.stack(np.meshgrid(np.arange(60.0), np.arange(60.0)), axis=-1).reshape(-1, 2)
+    totals = [np.exp(fit.log_density(np.tile(t, (len(grid), 1)), grid)).sum() for t in some]
+    np.testing.assert_allclose(totals, 1.0, atol=0.02)
+    draws = np.mean([fit.sample(theta, rng) for _ in range(100)], axis=0)
+    assert np.median(np.abs(draws / rates - 1.0)) < 0.1
+    assert (fit.sample(theta, rng) % 1.0 == 0.0).all()
+    assert (fit.log_density(theta[:3], np.array([0.5, 1.0])) == -np.inf).all()
+
+
+def test_mixture_of_scales():
+    fit = fitted(two_scales, n=800)
+    rng, theta = fresh(2, 2000, 2)
+    x, exact = two_scales(rng, theta)
+    # Normal residuals, or independent mixtures, are .3 off.
+    assert abs(gap(fit, theta, x, exact)) < 0.08
+
+
+def test_ten_dimensions_linear():
+    rng, theta = fresh(1, 500, 10)
+    fit = LearnedLikelihood().fit(theta, theta + 0.3 * rng.standard_normal(theta.shape), rng)
+    rng, theta = fresh(2, 2000, 10)
+    x = theta + 0.3 * rng.standard_normal(theta.shape)
+    # Least squares with all coefficients free would be 10 * 12 / (2 * 500) = .12 off.
+    assert gap(fit, theta, x, norm.logpdf(x, theta, 0.3).sum(axis=1)) < 0.12
+
+
+@pytest.mark.parametrize("simulate", [linear, spreading, turning, counting, two_scales])
+def test_gradient_is_the_derivative(simulate):
+    fit = fitted(simulate, n=300)
+    rng, theta = fresh(3, 40, 2)
+    x = simulate(rng, theta)[0]
+    value, gradient = fit.log_density_and_gradient(theta, x)
+    np.testing.assert_array_equal(value, fit.log_density(theta, x))
+    step = 1e-5 * np.eye(2)
+    numeric = np.stack([(fit.log_density(theta + h, x) - fit.log_density(theta - h, x)) / 2e-5 for h in step], axis=1)
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-5)
+
+
+def test_one_observation_for_all_and_one_for_each():
+    fit = fitted(linear, n=200)
+    rng, theta = fresh(3, 6, 2)
+    x = linear(rng, theta)[0]
+    each = [fit.log_density(theta[i : i + 1], x[i])[0] for i in range(6)]
+    np.testing.assert_allclose(fit.log_density(theta, x), each, rtol=1e-10)
+    np.testing.assert_allclose(fit.log_density(theta, np.tile(x[0], (6, 1))), fit.log_density(theta, x[0]), rtol=1e-10)
+
+
+@pytest.mark.parametrize("unit", [1e6, 1e-6])
+def test_units_change_nothing_but_the_density_of_units(unit):
+    rng, theta = fresh(1, 300, 2)
+    x = spreading(rng, theta)[0]
+    fits = [LearnedLikelihood().fit(theta, x * u, np.random.default_rng(1)) for u in (1.0, unit)]
+    plain, scaled = (fit.log_density(theta, x * u) for fit, u in zip(fits, (1.0, unit), strict=True))
+    np.testing.assert_allclose(scaled + 2.0 * np.log(unit), plain, atol=1e-3)
+    shifted = LearnedLikelihood().fit(1e3 * theta - 5.0, x, np.random.default_rng(1))
+    np.testing.assert_allclose(shifted.log_density(1e3 * theta - 5.0, x), plain, atol=1e-3)
+
+
+def test_gross_outliers_have_a_share_of_their_own():
+    rng, theta = fresh(1, 800, 2)
+    x = theta + 0.3 * rng.standard_normal(theta.shape)
+    bad = rng.random(800) < 0.01
+    x[bad] += 300.0 * rng.standard_normal((bad.sum(), 2))
+    fit = LearnedLikelihood().fit(theta, x, rng)
+    rng, theta = fresh(2, 1000, 2)
+    x = theta + 0.3 * rng.standard_normal(theta.shape)
+    assert gap(fit, theta, x, norm.logpdf(x, theta, 0.3).sum(axis=1)) < 0.06
+
+
+def test_failed_simulations_constants_and_what_cannot_be():
+    rng, theta = fresh(1, 400, 2)
+    x = np.hstack([theta + 0.3 * rng.standard_normal(theta.shape), np.full((400, 1), 7.0)])
+    x[:30, 1] = np.nan
+    fit = LearnedLikelihood().fit(theta, x, rng)
+    assert fit.num_dropped == 30
+    value, gradient = fit.log_density_and_gradient(theta[:3], np.array([0.0, 0.0, 7.0]))
+    assert np.isfinite(value).all()
+    value, gradient = fit.log_density_and_gradient(theta[:3], np.array([0.0, 0.0, 7.1]))
+    assert (value == -np.inf).all()
+    assert (gradient == 0.0).all()
+    assert (fit.sample(theta[:5], rng)[:, 2] == 7.0).all()
+
+
+def test_weights_say_which_simulations_count():
+    rng, theta = fresh(1, 600, 1)
+    biased = rng.random(600) < 0.5
+    x = theta + 0.3 * rng.standard_normal(theta.shape) + 5.0 * biased[:, None]
+    fit = LearnedLikelihood().fit(theta, x, rng, weights=np.where(biased, 1e-3, 1.0))
+    draws = fit.sample(theta, rng) - theta
+    assert abs(np.median(draws)) < 0.1
+
+
+def test_held_out_simulations_are_covered():
+    fit = fitted(spreading, n=1000)
+    assert fit.held_out.transforms.shape == (200, 2)
+    assert kstest(fit.held_out.transforms.ravel(), "uniform").pvalue > 1e-3
+    assert kstest(fit.held_out.joint, "uniform").pvalue > 1e-3
+    assert (np.abs(fit.held_out.coverage - 0.95) < 0.06).all()
+    rng, theta = fresh(2, 2000, 2)
+    assert abs(fit.held_out.log_score - fit.log_density(theta, spreading(rng, theta)[0]).mean()) < 0.4
+
+
+def test_the_place_of_an_observation():
+    fit = fitted(linear)
+    rng = np.random.default_rng(4)
+    here = np.zeros((50, 2))
+    typical = fit.place_of(np.array([100.0, 0.0]), here, rng)
+    assert (typical.p_values > 0.3).all()
+    assert typical.joint > 0.3
+    # Each by itself is ordinary, together they are not: the noise has correlation .9.
+    apart = fit.place_of(np.array([100.4, -0.5]), here, rng)
+    assert (apart.p_values > 0.05).all()
+    assert apart.joint < 0.01
+    assert fit.place_of(np.array([105.0, 0.0]), here, rng).p_values[0] < 0.01
+
+
+def test_mistakes_are_named():
+    rng, theta = fresh(1, 100, 2)
+    x = linear(rng, theta)[0]
+    fit = LearnedLikelihood().fit(theta, x, rng)
+    with pytest.raises(ValueError, match="2 columns"):
+        fit.log_density(np.zeros((3, 3)), x[0])
+    with pytest.raises(ValueError, match="observed must have shape"):
+        fit.log_density(theta, np.zeros(3))
+    with pytest.raises(ValueError, match="at least"):
+        LearnedLikelihood().fit(theta[:5], x[:5], rng)
+    with pytest.raises(ValueError, match="summaries must have"):
+        LearnedLikelihood().fit(theta, x[:50], rng)
+    with pytest.raises(ValueError, match="weights"):
+        LearnedLikelihood().fit(theta, x, rng, weights=np.full(100, -1.0))
+    with pytest.raises(ValueError, match="num_centers"):
+        LearnedLikelihood(num_centers=0)

@@ -1,0 +1,178 @@
+"""The parts of the learned likelihood: features, evidence, the triangular map, residuals, functions of summaries."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_parameter_map, choose_summary_map
+from pymc_kernel.likelihood_free.learned_likelihood.evidence import fit_blocks
+from pymc_kernel.likelihood_free.learned_likelihood.features import Block, ParameterMap, make_features
+from pymc_kernel.likelihood_free.learned_likelihood.model import Weights, residuals_of
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Marginals
+from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap
+from pymc_kernel.likelihood_free.learned_likelihood.triangular import from_noise
+
+
+def slopes(function, points, step=1e-5):
+    """Central differences (m, d) of a function of points (m, d)."""
+    return np.stack(
+        [(function(points + h) - function(points - h)) / (2.0 * step) for h in step * np.eye(points.shape[1])], axis=1
+    )
+
+
+@pytest.mark.parametrize("num_dims", [1, 3, 8])
+def test_derivatives_of_features(num_dims):
+    rng = np.random.default_rng(1)
+    z = rng.standard_normal((60, num_dims))
+    features = make_features(z, rng, 5, 12, metric=0.5 * rng.standard_normal((num_dims, num_dims)))
+    values = features(z)
+    assert values.shape == (60, features.num_features)
+    assert features.blocks[-1].stop == features.num_features
+    assert features.has_fine == (num_dims < 7)
+    factors = rng.standard_normal(values.shape)
+    found = features.pull_back(z, values, factors)
+    np.testing.assert_allclose(found, slopes(lambda p: (features(p) * factors).sum(axis=1), z), rtol=1e-5, atol=1e-6)
+
+
+def test_whitened_bumps_have_the_kernel_as_covariance():
+    rng = np.random.default_rng(1)
+    z = rng.uniform(-1.0, 1.0, (200, 2))
+    features = make_features(z, rng, 5, 40)
+    matrix, blocks = features.whitened()
+    joint = next(b for b in blocks if b.name == "joint")
+    values = (features(z) @ matrix)[:, joint.start : joint.stop]
+    squared = ((z[:, None] - z) ** 2).sum(axis=2) / 2.0
+    np.testing.assert_allclose(values @ values.T, np.exp(-0.5 * squared), atol=0.02)
+
+
+@pytest.mark.parametrize("kind", ["identity", "exp", "expit"])
+def test_parameter_maps_are_standardized(kind):
+    x = np.random.default_rng(1).standard_normal((50, 2))
+    places = ParameterMap.of(x, (kind, "identity"))
+    np.testing.assert_allclose(places(x).mean(axis=0), 0.0, atol=1e-12)
+    np.testing.assert_allclose(places(x).std(axis=0), 1.0)
+    for i in range(2):
+        np.testing.assert_allclose(places.slope(x)[:, i], slopes(lambda p, i=i: places(p)[:, i], x)[:, i], rtol=1e-6)
+
+
+def test_evidence_leaves_out_what_has_no_effect():
+    rng = np.random.default_rng(1)
+    x = np.hstack([np.ones((400, 1)), rng.standard_normal((400, 12))])
+    y = 3.0 + x[:, 1:4] @ [1.0, -2.0, 0.5] + 0.5 * rng.standard_normal(400)
+    blocks = (Block("real", 1, 4), Block("none", 4, 9), Block("neither", 9, 13))
+    fit = fit_blocks(x.T @ x, x.T @ y, y @ y, 400, blocks)
+    assert np.isfinite(fit.precisions[0])
+    assert np.isinf(fit.precisions[1:]).all()
+    assert (fit.weights[4:] == 0.0).all()
+    assert abs(np.sqrt(fit.noise) - 0.5) < 0.05
+    part = x[:, :4]
+    penalty = np.diag([0.0, *np.full(3, fit.precisions[0] * fit.noise)])
+    np.testing.assert_allclose(fit.weights[:4], np.linalg.solve(part.T @ part + penalty, part.T @ y), rtol=1e-3)
+    covariance = fit.factor.T @ fit.factor
+    np.testing.assert_allclose(covariance, fit.noise * np.linalg.inv(part.T @ part + penalty), rtol=0.1, atol=1e-6)
+
+
+def test_the_triangular_map_and_the_way_back():
+    rng = np.random.default_rng(1)
+    shape = (20, 4)
+    parts = Weights(
+        rng.standard_normal(shape), rng.standard_normal(shape), rng.standard_normal((20, 6)), np.ones(shape)
+    )
+    noise, values = rng.standard_normal(shape), np.empty(shape)
+    from_noise(noise, *parts.parts(), values)
+    np.testing.assert_allclose(residuals_of(parts, values)[1], noise, atol=1e-10)
+    # By hand: the third residual.
+    scaled = (values - parts.means) * np.exp(-parts.log_sd)
+    third = scaled[:, 2] - parts.coefficients[:, 1] * scaled[:, 0] - parts.coefficients[:, 2] * scaled[:, 1]
+    np.testing.assert_allclose(third * np.exp(-1.0), noise[:, 2], atol=1e-10)
+
+
+def some_residuals(rng):
+    marginals = Marginals.start(np.empty((1, 2)), 3)
+    roots = np.array([[[1.0, 0.0], [0.5, 2.0]], [[0.3, 0.0], [-0.2, 0.5]]])
+    joint = Joint(np.log([0.3, 0.7]), rng.standard_normal((2, 2)), roots)
+    return [Marginals.normal(2), marginals, joint, joint.scaled(1.7), marginals.scaled(0.4)]
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_residuals_are_densities(number):
+    rng = np.random.default_rng(1)
+    residuals = some_residuals(rng)[number]
+    grid = np.linspace(-25.0, 25.0, 801)
+    points = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
+    density = np.exp(residuals.log_density_and_slope(points)[0])
+    assert abs(density.sum() * (grid[1] - grid[0]) ** 2 - 1.0) < 2e-3
+    some = 2.0 * rng.standard_normal((30, 2))
+    numeric = slopes(lambda p: residuals.log_density_and_slope(p)[0], some)
+    np.testing.assert_allclose(residuals.log_density_and_slope(some)[1], numeric, rtol=1e-5, atol=1e-6)
+    draws = residuals.sample(40_000, rng)
+    np.testing.assert_allclose(
+        np.cov(draws.T), np.cov(points.T, aweights=density / density.sum()), atol=0.03 * draws.var(axis=0).max()
+    )
+
+
+def test_probabilities_of_intervals():
+    rng = np.random.default_rng(1)
+    mixture = Marginals.start(np.empty((1, 2)), 2)
+    noise = np.array([[0.3, -1.0], [4.0, 30.0], [-60.0, 0.0]])
+    below, above = np.full(noise.shape, 0.4), np.full(noise.shape, 0.6)
+    below[0, 0] = np.inf
+    found, to_noise, to_width = mixture.log_masses(noise, below, above)
+    weights, sds = np.exp(mixture.log_weights[0]), mixture.sds[0]
+    exact = weights @ norm.cdf((0.9 - mixture.means[0]) / sds)
+    assert found[0, 0] == pytest.approx(np.log(exact), rel=1e-12)
+    tail = weights * (norm.sf((3.6 - mixture.means[0]) / sds) - norm.sf((4.6 - mixture.means[0]) / sds))
+    assert found[1, 0] == pytest.approx(np.log(tail.sum()), rel=1e-12)
+    assert np.isfinite(found).all()
+    near = rng.standard_normal((10, 2))
+    below, above = below[:1, 1:] + 0.0 * near, above[:1, 1:] + 0.0 * near
+
+    def mass(shift, widen):
+        return mixture.log_masses(near + shift, below * np.exp(-widen), above * np.exp(-widen))[0]
+
+    _, to_noise, to_width = mixture.log_masses(near, below, above)
+    np.testing.assert_allclose(to_noise, (mass(1e-6, 0.0) - mass(-1e-6, 0.0)) / 2e-6, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(to_width, (mass(0.0, 1e-6) - mass(0.0, -1e-6)) / 2e-6, rtol=1e-5, atol=1e-7)
+
+
+def test_a_crescent_is_learned_by_a_joint_mixture():
+    rng = np.random.default_rng(1)
+
+    def crescent(n):
+        angle = rng.uniform(-np.pi / 2, np.pi / 2, n)
+        radius = 1.0 + 0.1 * rng.standard_normal(n)
+        return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+
+    train, new = crescent(800), crescent(2000)
+    learned = Joint.of_places(train, np.ones(800), 10, rng).fitted(train, np.ones(800))
+    radius = np.hypot(*new.T)
+    exact = norm.logpdf(radius, 1.0, 0.1) - np.log(np.pi * radius)
+    assert (exact - learned.log_density_and_slope(new)[0]).mean() < 0.2
+
+
+@pytest.mark.parametrize("kind", ["identity", "log", "log_shifted", "sqrt", "asinh"])
+def test_functions_of_summaries_and_their_inverses(kind):
+    rng = np.random.default_rng(1)
+    x = rng.lognormal(size=(100, 2))
+    x[:, 1] = 3.0
+    transform = SummaryMap.of(x, (kind,))
+    values = transform(x)
+    assert values.shape == (100, 1)
+    np.testing.assert_allclose(transform.inverse(values), x, rtol=1e-10)
+    numeric = (transform(x + 1e-6) - transform(x - 1e-6)) / 2e-6
+    np.testing.assert_allclose(transform.log_slope(x), np.log(numeric), rtol=1e-4, atol=1e-4)
+
+
+def test_the_function_that_makes_things_simple_is_found():
+    rng = np.random.default_rng(1)
+    theta = rng.uniform(-4.0, 4.0, (600, 2))
+    shown = np.stack([np.exp(0.5 * theta[:, 0]), 1.0 / (1.0 + np.exp(-theta[:, 1]))], axis=1)
+    x = np.exp(theta[:, :1] + 0.3 * rng.standard_normal((600, 1)))
+    plain = shown + 0.01 * rng.standard_normal(shown.shape)
+    places = choose_parameter_map(theta, plain, rng)
+    assert places.kinds[1] == "expit"
+    same = ParameterMap.of(theta, ("identity", "identity"))
+    assert choose_summary_map(x, x, same, theta, rng).kinds == ("log",)
+    normal = theta[:, :1] + 0.3 * rng.standard_normal((600, 1))
+    assert choose_summary_map(normal, normal, same, theta, rng).kinds == ("identity",)
+    assert choose_parameter_map(theta, normal, rng).kinds == ("identity", "identity")
