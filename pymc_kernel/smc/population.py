@@ -125,7 +125,7 @@ def init(rng: np.random.Generator, positions: np.ndarray, log_weights: np.ndarra
     if log_weights.shape != (n,):
         raise ValueError(f"log_weights must have shape ({n},), got {log_weights.shape}.")
     shares = np.full(len(config.scales), 1.0 / len(config.scales))
-    particles = positions[resample(rng, _flattened(log_weights, n), n, config.resampling)]
+    particles = positions[resample(rng, _tempered(log_weights, n), n, config.resampling)]
     return State(positions, log_weights, particles, shares, None, 0)
 
 
@@ -135,7 +135,7 @@ def forget(rng: np.random.Generator, state: State, size: int, config: Config) ->
     positions, log_weights = state.positions[size:], state.log_weights[size:]
     if not (log_weights > -np.inf).any():
         raise ValueError("the density is zero at all draws around the start: begin nearer to where it is not.")
-    chosen = resample(rng, _flattened(log_weights, len(state.particles)), len(state.particles), config.resampling)
+    chosen = resample(rng, _tempered(log_weights, len(state.particles)), len(state.particles), config.resampling)
     return state._replace(positions=positions, log_weights=log_weights, particles=positions[chosen])
 
 
@@ -168,7 +168,7 @@ def step(
         (n, d) -> (n,), estimated or exact: an unbiased estimate leaves evidence and expectations consistent.
     """
     n, d = state.particles.shape
-    weights = _flattened(state.log_weights, n)
+    weights = _tempered(state.log_weights, n)
     factor = _shape(state.positions, weights)
     surrogate = _learned(rng, state, weights, factor, config)
     unit = 2.38 / math.sqrt(d)
@@ -212,11 +212,11 @@ def step(
     positions = np.concatenate([state.positions, positions])
     log_weights = np.concatenate([state.log_weights, log_weights])
     # Ancestors come from all draws so far, which have weights for the same target.
-    chosen = resample(rng, _flattened(log_weights, n), n, config.resampling)
+    chosen = resample(rng, _tempered(log_weights, n), n, config.resampling)
     return State(positions, log_weights, positions[chosen], shares, surrogate, state.iteration + 1), info
 
 
-def _flattened(log_weights, num_particles):
+def _tempered(log_weights, num_particles):
     """Return the weights that learning and resampling go by: to a power at which enough draws count.
 
     At first nearly all weight may be on one draw. The power is the largest, at most one, with an effective size of a
