@@ -13,7 +13,7 @@ __all__ = ["Likelihood", "Propagation", "Sites", "empty_sites", "propagate", "st
 
 _TOLERANCE = 1e-3  # of degrees of freedom and log evidence between sweeps
 _DAMPED_AFTER = 15  # sweeps; then half steps
-_MAX_REPAIRED_SHARE = 0.05  # of the sites in the last sweep, without a warning
+_MAX_REPAIRED_SHARE = 0.05  # of the sites in the last sweep, above which a warning is given
 
 
 class Sites(NamedTuple):

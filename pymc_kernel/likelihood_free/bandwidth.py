@@ -17,15 +17,15 @@ __all__ = ["Bandwidth", "Pilot", "TooManyFailures", "choose_bandwidth", "explore
 
 _HUGE = 1e100  # summaries whose squares overflow are as good as infinite
 _SHARES = (0.2, 0.1, 0.1, 0.1, 0.1)  # of the pilot simulations: at the prior, then in rounds; the rest are replicates
-_NEAREST = 0.2  # share of the simulations so far that the next round is learned from
-_ENLARGED = 1.0  # variance added to a round's proposals, as a share of their own: a posterior is missed less easily
-_NO_SPREAD = 1e-10  # of summaries in units of their spread: what rounding leaves of constants
+_NEAREST = 0.2  # nearest share of the simulations so far, from which the next round is learned
+_ENLARGED = 1.0  # variance added to a round's proposals, as a share of theirs: so that the posterior is not missed
+_NO_SPREAD = 1e-10  # spread of summaries, relative, that is rounding of constants
 _MAX_SCORE = 4.0  # residuals are clipped there, in standard deviations
 _NARROWEST = 0.3  # spreads of the posterior are then 4 % too wide at most: less would cost noise for nothing
 _WIDEST = 10.0  # in units of the summaries' spread: the likelihood is flat there
 _UNINFORMATIVE = 3.0  # costs 0.5 % of relative variance a direction, and still rejects what lies ten deviations off
-_RUNS = 5  # as many separate runs of simulations at least give a variance
-_IDEAL = 0.5  # spreads 12 % too wide: what a warning recommends
+_MIN_RUNS = 5  # separate runs of simulations, at least, for a variance
+_RECOMMENDED_WIDTH = 0.5  # spreads 12 % too wide: what a warning recommends
 
 
 class TooManyFailures(ValueError):
@@ -252,7 +252,7 @@ def _log_kernels(offsets, informative, relative):
 def _log_variance(offsets, informative, relative, num_simulations):
     """Return the variance of the log of the mean kernel over ``num_simulations``, from all runs of so many."""
     logs = _log_kernels(offsets, informative, relative)
-    count = min(num_simulations, max(1, len(logs) // _RUNS))
+    count = min(num_simulations, max(1, len(logs) // _MIN_RUNS))
     runs = sliding_window_view(np.concatenate([logs, logs[: count - 1]]), count)
     # Where there are fewer replicates than that, the variance goes on falling as one over the number.
     return float(logsumexp(runs, axis=1).var()) * count / num_simulations
@@ -277,9 +277,9 @@ def _hidden_information(offsets, informative):
 
 def _recommended(offsets, informative, log_variance):
     """Return how many simulations bring the variance down to ``log_variance`` at the ideal bandwidth."""
-    count, most = 1, min(len(u) for u in offsets) // _RUNS
+    count, most = 1, min(len(u) for u in offsets) // _MIN_RUNS
     while True:
-        variance = float(np.median([_log_variance(u, informative, _IDEAL, count) for u in offsets]))
+        variance = float(np.median([_log_variance(u, informative, _RECOMMENDED_WIDTH, count) for u in offsets]))
         if variance <= log_variance or 2 * count > most:
             # Beyond what was simulated the variance falls as one over the number.
             return max(count, math.ceil(count * variance / log_variance))

@@ -13,7 +13,7 @@ from pymc_kernel.parallel import one_blas_thread
 __all__ = ["ADJUSTMENTS", "Answer", "HeldOutAnswers", "Plan", "answer", "held_out_answers", "preferred"]
 
 ADJUSTMENTS = {"none": None, "linear": regression_adjusted, "scaled": scale_adjusted}
-_CLEARLY = 2.0  # standard errors by which a plan must be better than those before it
+_CLEAR_DIFFERENCE = 2.0  # standard errors by which a plan must be better than those before it
 
 
 class Plan(NamedTuple):
@@ -103,7 +103,7 @@ def preferred(scores: list[np.ndarray]) -> int:
     taken = 0
     for number in np.argsort([s.mean() for s in scores], kind="stable")[:1]:
         gain = scores[taken] - scores[number]
-        if gain.mean() > _CLEARLY * gain.std() / np.sqrt(len(gain)):
+        if gain.mean() > _CLEAR_DIFFERENCE * gain.std() / np.sqrt(len(gain)):
             taken = int(number)
     return taken
 

@@ -10,8 +10,8 @@ from pymc_kernel.parallel import one_blas_thread
 __all__ = ["Accepted", "regression_adjusted", "rejection", "scale_adjusted"]
 
 _SMALL_SQUARE = 1e-4  # of the mean squared residual, added to all before their logarithm
-_ROUNDING = 1e-12  # of the largest singular value: directions that are not there
-_MOST_LOG_RATIO = 2.0  # that a residual's spread is changed by
+_ROUNDING = 1e-12  # of the largest singular value: smaller ones are rounding
+_MOST_LOG_RATIO = 2.0  # by which a residual's spread may be changed
 
 
 class Accepted(NamedTuple):

@@ -32,7 +32,7 @@ __all__ = ["sample_kbr"]
 
 _SCALES = (0.5, 1.0, 2.0)  # of the median distance
 _LARGE_GAIN = 0.05  # nats by the last doubling of the simulations; a mean off by a third of a spread costs as much
-_CLEARLY = 2.5  # standard errors by which this gain must exceed zero
+_CLEAR_DIFFERENCE = 2.5  # standard errors by which this gain must exceed zero
 _CHECKED = 0.95  # probability of the intervals whose coverage is a statistic
 
 
@@ -249,7 +249,7 @@ def _stats(near, replicates, fitted, observed, rounds, rng):
 def _held_out_findings(check, off, gain, gain_error):
     """Return the problems that held-out simulations near the observation show, in words."""
     wrong, expected = miscalibration(check.held_out), misfit(off)
-    learning = gain > _LARGE_GAIN and gain > _CLEARLY * gain_error
+    learning = gain > _LARGE_GAIN and gain > _CLEAR_DIFFERENCE * gain_error
     return [
         f"of held-out simulations near the observation, {wrong}" if wrong else "",
         f"by held-out simulations near the observation, {expected}" if expected else "",

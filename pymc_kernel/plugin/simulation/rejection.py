@@ -31,7 +31,7 @@ _SMALL_GAIN = 0.1  # of the squared error: a smaller gain of that regression nee
 _SMALL_CHANGE = 0.3  # posterior standard deviations that the mean may change with the accepted share
 _AS_FAR_AS_ALL = 0.7  # of the median distance; of evenly spread summaries it is that far in eleven dimensions
 _HARDLY_NEAR = 0.4  # of the median distance: above it an error of held-out cases counts even if it is not significant
-_CLEARLY = 3.0  # standard errors by which a gain or a change must exceed zero
+_CLEAR_DIFFERENCE = 3.0  # standard errors by which a gain or a change must exceed zero
 _ADVICE = (
     "Take more simulations or better summaries, or sample_kbr; if the model simulates nothing like the data, "
     "check its prior."
@@ -191,7 +191,7 @@ def _stats(latent, summaries, observed, answer, rng):
     effective = 1.0 / (answer.posterior.weights**2).sum()
     unused = _unused_information(latent, summaries, answer.cases, answer.held_out, rng)
     change = _change_with_distance(latent, scaled, place, answer.plan, answer.posterior)
-    is_sensitive = (change > np.maximum(_SMALL_CHANGE, _CLEARLY * error)).any()
+    is_sensitive = (change > np.maximum(_SMALL_CHANGE, _CLEAR_DIFFERENCE * error)).any()
     reach = _nearest_distance(scaled, place)
     expected = misfit(off)
     others = [
@@ -282,7 +282,7 @@ def _unused_information(latent, summaries, cases, held_out, rng):
         rule = KernelBayesRule(num_basis=_RANK).fit(latent[used], summaries[used], rng=rng)
     residuals = rule.regression.fit.residuals()[: len(cases)]
     gain = held_out.errors**2 - residuals**2
-    clear = gain.mean(axis=0) > _CLEARLY * gain.std(axis=0) / np.sqrt(len(cases))
+    clear = gain.mean(axis=0) > _CLEAR_DIFFERENCE * gain.std(axis=0) / np.sqrt(len(cases))
     share = gain.mean(axis=0) / np.maximum((held_out.errors**2).mean(axis=0), np.finfo(float).tiny)
     if not (clear & (share > _SMALL_GAIN)).any():
         return ""

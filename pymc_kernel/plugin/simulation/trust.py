@@ -41,7 +41,8 @@ def findings(typical: float, effective: float, learning_error: float, others: li
         problems.append(f"the draws come from an effective number of {effective:.0f} simulations")
     if learning_error > _LARGE_ERROR:
         problems.append(
-            f"its means differ by {learning_error:.2f} posterior standard deviations between fits to resampled simulations"
+            f"its means differ by {learning_error:.2f} posterior standard deviations between fits to resampled "
+            "simulations"
         )
     return problems + [words for words in others if words]
 
