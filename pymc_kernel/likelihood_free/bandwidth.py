@@ -46,7 +46,7 @@ class Pilot(NamedTuple):
 
 
 class Bandwidth(NamedTuple):
-    """A bandwidth, and what is known of it."""
+    """A bandwidth and its accuracy."""
 
     factor: np.ndarray
     """(q, q), lower Cholesky factor of the kernel's covariance."""
@@ -59,8 +59,8 @@ class Bandwidth(NamedTuple):
     offset: float
     """How far the observed summaries are from simulated ones, root mean square in standard deviations of these."""
     hidden: float
-    """How much more the spread of the summaries varies over the posterior than it could if it were learned from, as a
-    ratio of standard deviations; one or less where it is."""
+    """How much the spread of the summaries varies over the posterior, relative to the variation that would remain if the
+    posterior used it, as a ratio of standard deviations; above one where information is lost."""
 
 
 def explore(
@@ -121,7 +121,7 @@ def explore(
 
 
 def _near_observation(positions, summaries, observed, recent):
-    """Return positions (k, d) moved to where a regression of the nearest simulations has them at the observation."""
+    """Return positions (k, d) moved to the observation by a regression of the nearest simulations."""
     scale = _spreads(summaries[-recent:])
     scaled, target = summaries / scale, observed / scale
     nearest = rejection(scaled, target, _NEAREST)
@@ -175,8 +175,8 @@ def choose_bandwidth(pilot: Pilot, observed: np.ndarray, num_simulations: int, l
     Notes
     -----
     With W the covariance of a simulation's summaries at the posterior, the kernel has covariance c^2 W along those
-    combinations of summaries whose mean moves with the parameters, and 9 W along all others: these tell nothing of the
-    parameters, and a narrow kernel there only makes the estimate noisy. For normal summaries the spread of the
+    combinations of summaries whose mean moves with the parameters, and 9 W along all others: these have no information
+    on the parameters, and a narrow kernel there only makes the estimate noisy. For normal summaries the spread of the
     posterior is then sqrt(1 + c^2) times that given the summaries.
     """
     root = _noise_factor(pilot)
@@ -212,7 +212,7 @@ def _noise_factor(pilot):
     residuals = [s - np.median(s, axis=0) for s in pilot.replicates]
     spread = _spreads(np.concatenate(residuals))
     scores = [np.clip(r / spread, -_MAX_SCORE, _MAX_SCORE) for r in residuals]
-    # Means, not medians, are taken off last: what skewed summaries have in common would look like a correlation.
+    # Means, not medians, are subtracted last: skewed summaries would otherwise seem correlated.
     scores = np.concatenate([s - s.mean(axis=0) for s in scores])
     covariance = scores.T @ scores / len(scores)
     # As for any covariance of many summaries from few simulations: correlations are shrunk.

@@ -1,6 +1,7 @@
-"""Rejection ABC asked about simulations whose parameters are known: what to accept, and how good the answer is.
+"""Rejection ABC checked on simulations, whose parameters are known: the share to accept, and the posterior's accuracy.
 
-Simulations near the observation take its place in turn, each left out of its own answer. Imports NumPy and siblings.
+Simulations near the observation are treated as the observation in turn, each left out of its own posterior. Imports
+NumPy and siblings.
 """
 
 from typing import NamedTuple
@@ -17,7 +18,7 @@ _CLEAR_DIFFERENCE = 2.0  # standard errors by which a plan must be better than t
 
 
 class Plan(NamedTuple):
-    """What is accepted, and how it is moved to the observation."""
+    """The accepted share, and its adjustment to the observation."""
 
     quantile: float
     adjustment: str
@@ -37,7 +38,7 @@ class Answer(NamedTuple):
 
 
 class HeldOutAnswers(NamedTuple):
-    """What one plan says of simulations that it is asked about."""
+    """Posteriors of held-out simulations by one plan."""
 
     scores: np.ndarray
     """(m,), continuous ranked probability scores, summed over parameters in their spreads; smaller is better."""
@@ -72,7 +73,7 @@ def answer(latent, summaries, observed, plan: Plan, factors=None) -> Answer:
 
 @one_blas_thread
 def held_out_answers(latent, summaries, cases, plans: list[Plan]) -> list[HeldOutAnswers]:
-    """Return for each plan what it says of the simulations ``cases`` (m,), each from all the others.
+    """Return for each plan its posteriors of the simulations ``cases`` (m,), each from all the others.
 
     Notes
     -----

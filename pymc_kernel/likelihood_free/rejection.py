@@ -62,7 +62,7 @@ def _checked(summaries, observed):
 def regression_adjusted(
     latent: np.ndarray, summaries: np.ndarray, observed: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
-    """Return parameters (k, d) moved to where a local linear regression has them at the observed summaries.
+    """Return parameters (k, d) moved to the observed summaries by a local linear regression.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def regression_adjusted(
 
 @one_blas_thread
 def scale_adjusted(latent: np.ndarray, summaries: np.ndarray, observed: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return parameters (k, d) moved to the observed summaries, with residuals of the spread that they have there.
+    """Return parameters (k, d) moved to the observed summaries, with residuals scaled to the spread there.
 
     Arguments as for :func:`regression_adjusted`.
 
