@@ -59,7 +59,7 @@ class Bandwidth(NamedTuple):
     offset: float
     """How far the observed summaries are from simulated ones, root mean square in standard deviations of these."""
     hidden: float
-    """How much the spread of the summaries varies over the posterior, relative to the variation that would remain if the
+    """How much the spread of the summaries varies over the posterior, relative to what would remain if the
     posterior used it, as a ratio of standard deviations; above one where information is lost."""
 
 
