@@ -1,4 +1,4 @@
-"""What can go wrong, as types, and how it is said. Imports nothing from the package.
+"""The package's error types, and warnings at the caller's line. Imports nothing from the package.
 
 Every type is also a built-in one (``ValueError`` or ``RuntimeError``), so that code which does not know
 the package can still catch it.
@@ -29,7 +29,7 @@ class PymcKernelError(Exception):
 
 
 class NoGradientError(PymcKernelError, ValueError):
-    """Scores were asked of a model whose log density has no gradient, or is only estimated."""
+    """Scores were requested for a model whose log density has no gradient, or is only estimated."""
 
 
 class NonFiniteStartError(PymcKernelError, ValueError):
@@ -45,4 +45,4 @@ class NoisyBlockError(PymcKernelError, ValueError):
 
 
 class NotDifferentiableError(PymcKernelError, ValueError):
-    """A derivative was asked of a kernel that has none at zero distance."""
+    """A derivative was requested of a kernel that has none at zero distance."""

@@ -26,7 +26,7 @@ __all__ = [
     "solve_lower",
 ]
 
-_ROUNDING = 1e-13  # of a diagonal entry: what is left below it has no digit right
+_ROUNDING = 1e-13  # of a diagonal entry: smaller remainders have no correct digit
 _PIVOT_ROUNDING = 8.0 * np.finfo(float).eps  # of the diagonal and for each row: the error of a pivot
 _SINGULAR = 1e-12  # reciprocal condition number; sums over ten thousand draws round to about as much
 _BLOCK = 64  # pivots at a time, so that most work is matrix products
@@ -78,9 +78,9 @@ def mean_and_factor(points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
 def definite_cholesky(matrix: np.ndarray, smallest: float = _SINGULAR) -> np.ndarray | None:
     """Return the lower Cholesky factor of ``matrix`` (d, d), None where that is not positive definite beyond rounding.
 
-    Of a singular matrix the last pivot is rounding, of either sign: whether LAPACK comes to an end hangs on the
-    processor and may decide nothing. Here the estimated reciprocal condition number does, with the rows and columns
-    scaled to a diagonal near one, so that units do not matter. O(d^3).
+    The last pivot of a singular matrix is rounding, of either sign, so whether LAPACK succeeds depends on the processor
+    and must decide nothing. Here the estimated reciprocal condition number decides, with rows and columns scaled to a
+    diagonal near one, so that units do not matter. O(d^3).
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def definite_cholesky(matrix: np.ndarray, smallest: float = _SINGULAR) -> np.nda
 
 
 def jittered_cholesky(matrix: np.ndarray) -> np.ndarray:
-    """Return the lower Cholesky factor of ``matrix`` (n, n), plus as small a multiple of the identity as it takes.
+    """Return the lower Cholesky factor of ``matrix`` (n, n), plus the smallest multiple of the identity that is needed.
 
     None where the reciprocal condition number is beyond rounding, 8 sqrt(n) times the machine's precision; else 1e-14,
     1e-13, ..., 0.1 times the mean of the diagonal. The upper triangle is zero.

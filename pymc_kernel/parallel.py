@@ -30,7 +30,7 @@ def _blas_libraries() -> tuple[list, list]:
 
     The search takes a millisecond, setting their threads some microseconds.
     """
-    import scipy.linalg  # noqa: F401 (it brings a BLAS of its own, which has to be there to be found)
+    import scipy.linalg  # noqa: F401 (it has its own BLAS, which is found only once loaded)
 
     libraries = ThreadpoolController().select(user_api="blas").lib_controllers
     own = [getattr(library, "threading_layer", None) == "openmp" for library in libraries]

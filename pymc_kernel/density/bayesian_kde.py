@@ -63,7 +63,7 @@ class BayesianKDE:
         if self.prior_shape is not None and not (np.isfinite(self.prior_shape) and self.prior_shape > 0):
             raise ValueError(f"prior_shape must be a positive number, got {self.prior_shape!r}.")
         if self.prior_shape is not None and self.structure == "auto":
-            raise ValueError('prior_shape means another thing for each structure: name one instead of "auto".')
+            raise ValueError('prior_shape has a different meaning for each structure: name one instead of "auto".')
         if not (isinstance(self.max_sweeps, int | np.integer) and self.max_sweeps >= 1):
             raise ValueError(f"max_sweeps must be a whole number >= 1, got {self.max_sweeps!r}.")
 

@@ -18,7 +18,7 @@ __all__ = ["FittedKDE"]
 
 @dataclass(frozen=True, eq=False)
 class FittedKDE:
-    """What ``BayesianKDE().fit(x)`` has learned.
+    """The result of ``BayesianKDE().fit(x)``.
 
     Attributes
     ----------
@@ -114,7 +114,8 @@ class FittedKDE:
     def interval(self, x, probability: float = 0.9, *, size: int = 200, rng=None) -> np.ndarray:
         """Return the band of the density at ``x`` (m, d) under the posterior of the bandwidth, shape (2, m).
 
-        Quantiles over ``size`` draws of the precision. It says how sure the bandwidth is, not how sure the density is.
+        Quantiles over ``size`` draws of the precision. It shows the uncertainty of the bandwidth, not that of the
+        density.
         """
         if not 0.0 < probability < 1.0:
             raise ValueError(f"probability must lie between 0 and 1, got {probability!r}.")

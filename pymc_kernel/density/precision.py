@@ -30,7 +30,7 @@ class WishartPosterior(NamedTuple):
         return root @ root.transpose(0, 2, 1)
 
     def concentration(self) -> float:
-        """Return the degrees of freedom, which grow with what is known."""
+        """Return the degrees of freedom, which grow with the data."""
         return self.dof
 
     def log_constant(self) -> float:
@@ -56,7 +56,7 @@ class GammaPosterior(NamedTuple):
         return drawn[:, :, None] * np.eye(len(self.groups))
 
     def concentration(self) -> float:
-        """Return the sum of the shapes, which grow with what is known."""
+        """Return the sum of the shapes, which grow with the data."""
         return float(self.shape.sum())
 
     def log_constant(self) -> float:

@@ -1,4 +1,4 @@
-"""Expectation propagation until it stands still: sites, sweeps, evidence. Imports NumPy and siblings."""
+"""Expectation propagation until convergence: sites, sweeps, evidence. Imports NumPy and siblings."""
 
 import math
 from typing import NamedTuple
@@ -13,7 +13,7 @@ __all__ = ["Likelihood", "Propagation", "Sites", "empty_sites", "propagate", "st
 
 _TOLERANCE = 1e-3  # of degrees of freedom and log evidence between sweeps
 _DAMPED_AFTER = 15  # sweeps; then half steps
-_MAX_REPAIRED_SHARE = 0.05  # of the sites in the last sweep, without a warning
+_MAX_REPAIRED_SHARE = 0.05  # of the sites in the last sweep, above which a warning is given
 
 
 class Sites(NamedTuple):
@@ -43,7 +43,7 @@ class Likelihood(NamedTuple):
 
 
 class Propagation(NamedTuple):
-    """Where expectation propagation ended."""
+    """The result of expectation propagation."""
 
     posterior: WishartPosterior | GammaPosterior
     sites: Sites
@@ -54,7 +54,7 @@ class Propagation(NamedTuple):
     converged: bool
 
     def warn(self, structure: str) -> None:
-        """Warn where the posterior cannot be relied on."""
+        """Warn where the posterior is unreliable."""
         if not self.converged:
             warn_caller(
                 f"expectation propagation has not converged in {self.num_sweeps} sweeps: the posterior of the "
@@ -97,7 +97,7 @@ def start_at_rule_of_thumb(prior, x: np.ndarray) -> tuple[WishartPosterior | Gam
 def propagate(
     prior, posterior, sites: Sites, likelihood: Likelihood, max_sweeps: int, fixed_log: float = 0.0
 ) -> Propagation:
-    """Return the posterior after sweeps until its degrees of freedom and the log evidence stand still.
+    """Return the posterior after sweeps until its degrees of freedom and the log evidence converge.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Regression adjustment of residuals of which neighbors may disagree on the slope, and their scatter.
+"""Regression adjustment of residuals by local slopes, and the scatter of residuals around each.
 
 Compiled loops over pairs of residuals. Imports NumPy, Numba, ``linalg`` and siblings.
 """
@@ -15,20 +15,20 @@ MOST_DIMENSIONS = 20  # of moves, that slopes are learned for
 
 _SHARE = 0.3  # of the residuals, that a slope is learned from
 _FEWEST = 5  # residuals that a slope can be learned from
-_ROUNDS = 3  # as it is better known which residuals are near once they are moved
+_ROUNDS = 3  # iterations: which residuals are near is known better once they are moved
 _RIDGE = 1e-6  # of the mean square of a move
 _MAX_SCALED_RESIDUAL = 10.0  # robust z-scores beyond this count as that far for the slopes
 
 
 def adjusted(residuals: np.ndarray, moves: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the residuals (k, p) as they would be at the query, which their points are ``moves`` (k, q) away from.
+    """Return the residuals (k, p) moved to the query, from which their points are ``moves`` (k, q) away.
 
-    Each is moved by a slope of its own: the regression of residuals on moves among the third of the residuals nearest
-    to it (Epanechnikov's weights), leaning to that of all of them the more, the fewer residuals there are for the q
-    dimensions of a move. Where a posterior has branches that go different ways with the data, as the two of a square
-    root do, each branch goes its own way, and a neighborhood can be many times as wide as the branches are. With one
-    slope for all it is the adjustment of Beaumont, Zhang and Balding (2002). As it is better known which residuals are
-    near once they are moved, this is done three times over.
+    Each is moved by its own slope: the regression of residuals on moves among the nearest third of the residuals
+    (Epanechnikov's weights), shrunk towards that of all residuals, the more so the fewer there are for the q dimensions
+    of a move. Where a posterior has branches that depend differently on the data, as the two of a square root, each
+    branch gets its own slopes, and a neighborhood can be many times as wide as the branches. With one slope for all it
+    is the adjustment of Beaumont, Zhang and Balding (2002). It is done three times, since near residuals are known
+    better once all are moved.
 
     Moves of more than twenty dimensions are too many to learn slopes for: residuals stay as they are.
 

@@ -27,7 +27,7 @@ __all__ = ["NORMALIZATIONS", "KernelBayesRule"]
 
 NORMALIZATIONS = ("prior", "sum", "none")
 _CRITERIA = {"latent": "evidence", "embedding": "leave-one-out"}
-_RATIO_CAUTION = 2.0  # standard errors: a ratio too smooth costs a posterior little, a noisy one effective points
+_RATIO_CAUTION = 2.0  # standard errors: too smooth a ratio costs little, a noisy one costs effective points
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class KernelBayesRule:
     ----------
     observed_kernel : kernel, optional
         On the observations. By default Gaussian at the median distance plus linear, on coordinates in units of their
-        spread (from quartiles) around their mean, and clipped ten spreads off. ``Product`` joins several variables,
+        spread (from quartiles) around their mean, and clipped at ten spreads. ``Product`` joins several variables,
         ``Linear`` is the trace kernel for flattened matrices, ``FeatureKernel`` takes learned features.
     scales : sequence of float
         Factors of the median distance tried for the default ``observed_kernel``; the criterion of the regularization
@@ -55,11 +55,11 @@ class KernelBayesRule:
         has the one on the latents.
     regularization : float or {"latent", "embedding"}
         lambda of Xu et al., or what it is chosen for: means of the latents, by the evidence of a Gaussian process, or
-        their features, by leaving one out, which asks for less smoothing and serves expectations of other functions
-        better. Draws and intervals do well with the first.
+        their features, by leaving one out, which chooses less smoothing and suits expectations of other functions
+        better. For draws and intervals take the first.
     normalize : {"prior", "sum", "none"}
-        The weights of a ridge regression sum to less than one. "prior" gives what is missing to the prior, so that an
-        observation that says nothing leaves the prior as it is; "sum" divides by the sum; "none" is the papers' form.
+        The weights of a ridge regression sum to less than one. "prior" gives the missing weight to the prior, so that
+        an uninformative observation leaves the prior unchanged; "sum" divides by the sum; "none" is the papers' form.
     num_basis, tolerance
         Of the low-rank factors, see :func:`~pymc_kernel.embeddings.gram.factorize`.
 

@@ -1,4 +1,4 @@
-"""Whether the posteriors of a fitted rule cover the truth as often as they say. Imports NumPy and siblings."""
+"""Whether posteriors of a fitted rule cover the truth at their nominal levels. Imports NumPy and siblings."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ _MAX_LATENTS = 8  # that a printed calibration shows
 
 
 class Calibration(NamedTuple):
-    """How often truths lie where posteriors say; for a right rule ranks are uniform, and coverage is the level."""
+    """Ranks and coverage of truths in posteriors; for a right rule ranks are uniform, and coverage is the level."""
 
     ranks: np.ndarray
     """Share (m, p) of each marginal posterior below the truth: simulation-based calibration (Talts et al. 2018)."""
@@ -60,15 +60,15 @@ def _shares(shares):
 def calibrate(
     rule, latent=None, observed=None, *, num_draws: int = 200, num_cases: int = 1000, rng=None
 ) -> Calibration:
-    """Return how often truths fall where a rule's posteriors say, for pairs that it was not fitted to.
+    """Return the calibration of a rule's posteriors, by pairs that it was not fitted to.
 
     Parameters
     ----------
     rule : FittedRule
     latent, observed : array_like (m, p), (m, q), optional
-        Pairs with latents from the prior. Without them the training pairs are used, in five folds of which each is held
-        out in turn and the regression fitted to all else, with the kernel, the regularization and the settings of the
-        whole fit.
+        Pairs with latents from the prior. Without them the training pairs are used, in five folds: each is held out in
+        turn and the regression fitted to the others, with the kernel, the regularization and the settings of the whole
+        fit.
     num_draws : int
         From each posterior.
     num_cases : int
@@ -113,14 +113,14 @@ def calibration_of(draws: np.ndarray, truths: np.ndarray, rng: np.random.Generat
     """Return the calibration of posterior ``draws`` (m, s, p) for ``truths`` (m, p) that made the observations."""
     m, s, p = draws.shape
     below, tied = ((compare(draws, truths[:, None])).sum(axis=1) for compare in (np.less, np.equal))
-    # References from the truths of others: somewhere in the prior, whatever its shape.
+    # Reference points are the truths of other cases: draws from the prior, whatever its shape.
     spread = scales_of(truths)[1]
     references = truths[(np.arange(m) + rng.integers(1, max(m, 2), size=m)) % m]
     references = references + 0.1 * spread * rng.standard_normal((m, p))
     away = (((truths - references) / spread) ** 2).sum(axis=1)
     nearer = ((((draws - references[:, None]) / spread) ** 2).sum(axis=2) < away[:, None]).sum(axis=1)
-    # Where in its gap between two draws the truth lies is drawn: ranks are uniform, and never exactly zero or one, of
-    # which tests of uniformity take a single one as proof.
+    # The position of the truth in its gap between two draws is drawn at random: ranks are uniform, and never exactly
+    # zero or one, a single one of which would make a test of uniformity reject.
     ranks = (below + rng.random((m, p)) * (tied + 1)) / (s + 1)
     regions = (nearer + rng.random(m)) / (s + 1)
     depth = np.abs(2.0 * ranks - 1.0)  # the smallest central interval that holds the truth

@@ -1,8 +1,8 @@
 """Choice of neighborhoods and smoothing by cross-validation. Imports NumPy and siblings.
 
-What predicts a case does not depend on its parameter: means, residuals and places come from a fit without the case's
-fold. Leave-one-out means do not do: among tied observations they are a linear function of the case's own parameter.
-What all training points decide together, the kernel, its regularization and who is near, is not chosen anew.
+The prediction of a case does not depend on its parameter: means, residuals and coordinates come from a fit without the
+case's fold. Leave-one-out means would not be enough: among tied observations they are a linear function of the case's
+own parameter. Choices made by all training points (the kernel, its regularization, the neighbors) are not repeated.
 """
 
 from collections.abc import Callable
@@ -44,9 +44,9 @@ __all__ = [
 NUM_FOLDS = 5  # a fifth held out costs little accuracy; the fits are five
 SHARES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)  # of the training points; 1 is global
 _STAGES = (25, 50, 100, 200)  # cases after which settings that are clearly behind are left out
-_CLEARLY = 2.0  # standard errors of the mean excess score, and
+_CLEAR_DIFFERENCE = 2.0  # standard errors of the mean excess score that count as clearly behind
 _UNSEEN_EXCESS = 5.0  # excess log score that one unseen case could add
-_OUTSIDE_WEIGHT = 0.01  # of a wide normal distribution in the score, so that no single case decides
+_OUTSIDE_WEIGHT = 0.01  # weight of a wide normal distribution in the score, so that no single case decides
 _OUTSIDE_WIDTH = 3.0  # its spread, in those of all residuals
 
 
@@ -92,8 +92,8 @@ class Choice(NamedTuple):
     ----------
     settings : Settings
     scores : dict
-        Settings -> minus the mean log density of held-out cases, up to a constant; smaller is better. Of settings that
-        were left out early it is that of the best plus how far they were behind.
+        Settings -> minus the mean log density of held-out cases, up to a constant; smaller is better. For settings that
+        were dropped early, that of the best plus their mean excess until then.
     """
 
     settings: Settings
@@ -171,8 +171,8 @@ class CrossFit:
     def choose(self, cases: np.ndarray, *, equal: bool = False, shares: tuple = SHARES) -> Choice:
         """Choose settings by the log score of predictions of held-out cases.
 
-        Of those whose score is within a standard error of the best, the one with the largest share is taken. Scores
-        are a race (Maron and Moore 1994): fewer cases for settings that fall clearly behind.
+        Of those whose score is within a standard error of the best, the one with the largest share is taken. Settings
+        race (Maron and Moore 1994): those that are clearly behind get no further cases.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class CrossFit:
         return mixture, fold.errors[case]
 
     def held_out(self, settings: Settings, cases: np.ndarray) -> HeldOut:
-        """Return what fits without them say of cases."""
+        """Return predictions of cases by fits without them."""
         losses, ranks = [], []
         for case in cases:
             mixture, error = self.prediction(settings, case)
@@ -261,7 +261,7 @@ def race(candidates, cases, weights, losses_of):
                 kept[i].append(losses)
         columns = [np.array(kept[i]) for i in running]
         owners = np.repeat(running, [c.shape[1] for c in columns])
-        is_close = close_to_best(np.hstack(columns), weights[:stop], _CLEARLY, _UNSEEN_EXCESS)
+        is_close = close_to_best(np.hstack(columns), weights[:stop], _CLEAR_DIFFERENCE, _UNSEEN_EXCESS)
         running = np.unique(owners[is_close]).tolist()
     return [np.array(rows) for rows in kept]
 
@@ -269,7 +269,7 @@ def race(candidates, cases, weights, losses_of):
 def close_to_best(losses, weights, errors, unseen=1e-9):
     """Return which columns of losses (cases, columns) are on average near the best.
 
-    That is within so many standard errors, and the harm that one more case could do to the best.
+    Near is within ``errors`` standard errors, plus what one ``unseen`` case could add to the mean excess.
     """
     weights = weights / weights.sum()
     excess = losses - losses[:, [(weights @ losses).argmin()]]
@@ -281,7 +281,7 @@ def close_to_best(losses, weights, errors, unseen=1e-9):
 def largest_share_of_best(settings, losses, weights):
     """Return the settings of the largest share among those within a standard error of the best, and all mean losses.
 
-    Settings that were left out early are scored by how far they were behind on the cases that they had.
+    Settings that were dropped early are scored by their mean excess on the cases until then.
     """
     most = max(map(len, losses))
     finalists = [i for i, rows in enumerate(losses) if len(rows) == most]

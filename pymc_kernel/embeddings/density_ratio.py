@@ -34,7 +34,7 @@ class DensityRatio:
     relative : float
         0 for the ratio p / q (Kanamori, Suzuki and Sugiyama 2012). With 0 < relative < 1 that of p to the mixture
         relative p + (1 - relative) q (Yamada et al. 2011), which never exceeds 1 / relative and is the safer choice
-        where q has next to no mass at places where p has some.
+        where q has almost no mass in regions where p has some.
     regularization : float, optional
         eta of the papers; by default chosen by the leave-one-out loss, in closed form.
     caution : float
@@ -137,7 +137,7 @@ class DensityRatio:
             if alone:
                 at = (at - weights * own) / (1.0 - weights)
             return 0.5 * shares * np.maximum(0.0, out) ** 2, weights * np.maximum(0.0, at)
-        # A point of the numerator stands in A, with share a w, and in h, with w: it leaves both.
+        # A point of the numerator is part of A, with share a w, and of h, with w: it is removed from both.
         below = path.projected[: len(path.projected) - len(weights)]
         leverage = shares[0] * (full @ (below**2).T)
         out = ((full * turned) @ below.T) / np.maximum(1.0 - leverage, 1e-10)

@@ -8,8 +8,8 @@ from pymc_kernel.embeddings.gram import factorize
 __all__ = ["herd", "nearest_probability", "resample", "signed_quantiles"]
 
 _NUM_BASIS = 500  # of the factor of the Gram matrix
-_SEED = 0  # of its points: the answer is a function of the weights alone
-_STEPS = 500  # at most; the gap falls as 1 / steps, and the tolerance ends nearly all runs before
+_SEED = 0  # of its points: the result is a function of the weights alone
+_STEPS = 500  # at most; the duality gap falls as 1 / steps, and nearly all runs reach the tolerance before
 _TOLERANCE = 1e-6  # of the gap, in units of the mean diagonal of the Gram matrix
 
 
@@ -61,7 +61,7 @@ def nearest_probability(kernel, points: np.ndarray, weights: np.ndarray, ridge: 
     for _ in range(_STEPS):
         difference = ahead - signed
         gradient = (difference @ features) @ features.T + ridge * difference
-        # The gap bounds how far the value is from the smallest.
+        # The duality gap bounds the distance from the minimum.
         gap = np.einsum("mi,mi->m", gradient, ahead) - gradient.min(axis=1)
         if (gap < _TOLERANCE).all():
             break
@@ -83,7 +83,7 @@ def _to_simplex(rows: np.ndarray) -> np.ndarray:
 
 
 def herd(kernel, candidates: np.ndarray, embedding: np.ndarray, size: int) -> np.ndarray:
-    """Return indices (size,) of ``candidates`` (k, d), the next always where the embedding is most underserved.
+    """Return indices (size,) of ``candidates`` (k, d), each where the embedding most exceeds that of the earlier ones.
 
     ``embedding`` (k,) is the kernel mean at the candidates.
     """

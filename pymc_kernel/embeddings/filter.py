@@ -30,7 +30,7 @@ _MAX_VALIDATION = 200  # steps, a third of the sequence at most
 
 
 class FilterSettings(NamedTuple):
-    """The numbers of a filter."""
+    """The tuning parameters of a filter."""
 
     state_scale: Any  # of the default kernels, in median distances
     observed_scale: Any
@@ -44,7 +44,7 @@ _ORIGINAL_REGULARIZATIONS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 
 
 class FilterState(NamedTuple):
-    """What a filter carries from one observation to the next."""
+    """The state of a filter between two observations."""
 
     weights: np.ndarray  # (T,) of the training states, given all observations so far; they sum to one
     predicted: np.ndarray  # (r,) mean features of the next state
@@ -74,10 +74,10 @@ class KernelBayesFilter:
 
     Notes
     -----
-    Numbers that are not given are chosen on a grid by filtering the last 200 steps (at most a third) of the training
-    sequence with what was learned from those before. A step costs O(T r^2), r the rank, and O(T r) memory in all.
+    Settings that are not given are chosen on a grid, by filtering the last 200 steps (at most a third) of the training
+    sequence after learning from the earlier ones. A step costs O(T r^2), r the rank, and O(T r) memory in all.
 
-    Weights are divided by their sum after every step. Without that, they would shrink by the regularization at each.
+    Weights are divided by their sum after every step; otherwise the regularization would shrink them at each step.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class KernelBayesFilter:
         check_positive(**self.given()._asdict())
 
     def given(self) -> FilterSettings:
-        """Return the numbers that are given, None for those that are to be chosen."""
+        """Return the given settings, None for those that are to be chosen."""
         scales = [k if k is None or np.isscalar(k) else 1.0 for k in (self.state_kernel, self.observed_kernel)]
         return FilterSettings(*scales, self.regularization, self.ratio_regularization)
 
@@ -114,7 +114,7 @@ class KernelBayesFilter:
     def fit(self, states, observations, *, rng=None) -> "FittedFilter":
         """Return the filter learned from a sequence of ``states`` (T, p) and ``observations`` (T, q), in order of time.
 
-        ``rng`` is a seed or a numpy.random.Generator; copies of it draw the basis points of all that is tried.
+        ``rng`` is a seed or a numpy.random.Generator; copies of it draw the basis points for all candidates.
         """
         states, observations = as_sample(states, "states"), as_sample(observations, "observations")
         check_pairs(states=states, observations=observations)
@@ -144,7 +144,7 @@ class KernelBayesFilter:
                 errors[settings] = ((fitted.filter(observations[cut:]).mean() - states[cut:]) ** 2).mean(axis=0)
             return (errors[settings] / spread).sum()
 
-        # Scales, strengths, scales again: the full product costs three times as much and finds next to nothing better.
+        # Scales, strengths, scales again: the full product costs three times as much and is hardly better.
         best = FilterSettings(*(values[len(values) // 2] for values in grid))
         for names in (("state_scale", "observed_scale"), ("regularization", "ratio_regularization")) * 2:
             values = itertools.product(*(getattr(grid, name) for name in names))
@@ -174,7 +174,7 @@ class KernelBayesFilter:
 
 @dataclass(frozen=True, eq=False)
 class Dynamics:
-    """What follows from a distribution of states, in features.
+    """The learned dynamics: ratio and next state for any distribution of states, in features.
 
     Attributes
     ----------
@@ -244,7 +244,7 @@ class Update:
             total = candidate.sum()
             if total > 0.0:
                 return candidate / total
-            # The observation is unlike any other that this prediction expects: it stands, without an update.
+            # The observation is unlike all that the prediction expects: the prediction is kept without an update.
         return np.full(size, 1.0 / size)
 
 
@@ -330,11 +330,11 @@ class FittedFilter:
     def smooth(self, filtered: KernelMean, observations) -> KernelMean:
         """Return the distributions of the states given all observations: fixed-interval smoothing.
 
-        A second filter learns the training sequence backwards in time and runs backwards over the ``observations``
-        (S, q) that ``filtered`` came from. At each time the ratios of both predictions of the state, from what came
-        before and from what came after, are multiplied: that is the prior which the observation of that time updates.
-        It takes the training sequence to be stationary, and the first state to be distributed as its states are.
-        O(T r^2) a step.
+        A second filter learns the training sequence backwards in time and runs backwards over the ``observations`` (S,
+        q) that ``filtered`` came from. At each time the ratios of both predictions of the state, from what came before
+        and from what came after, are multiplied: the product is the prior for the observation of that time. This
+        assumes that the training sequence is stationary, and that the first state has its distribution. O(T r^2) a
+        step.
         """
         queries = self.factor(as_sample(observations, "observations"))
         weights = np.atleast_2d(filtered.weights)

@@ -26,7 +26,7 @@ _LENGTHS_DISAGREE = 0.2  # of the length of an interval
 
 @dataclass(frozen=True, eq=False)
 class FittedRule:
-    """What a kernel Bayes' rule has learned; each observation costs one product with an n x r matrix.
+    """A fitted kernel Bayes' rule; each observation costs one product with an n x r matrix.
 
     Attributes
     ----------
@@ -75,8 +75,8 @@ class FittedRule:
     def condition(self, observed) -> KernelMean:
         """Return the posterior embedding for ``observed`` (q,) or the embeddings for (m, q), at once.
 
-        Its points are the training latents, followed by the sample of the prior where that takes what is missing of the
-        weights (``normalize="prior"``).
+        Its points are the training latents, followed by the sample of the prior where the prior gets the missing weight
+        (``normalize="prior"``).
         """
         rows = self.features.as_rows(observed)
         embedding = self._condition(rows, self.regularization)
@@ -138,7 +138,7 @@ class FittedRule:
     @cached_property
     @one_blas_thread
     def choice(self) -> Choice:
-        """Neighborhoods and smoothing of the residuals, chosen for observations from everywhere."""
+        """Neighborhoods and smoothing of the residuals, chosen for all observations together."""
         rng = copy.deepcopy(self.rng)
         return self.regression.cross_fit(rng).choose(self.regression.typical_cases(rng), equal=True)
 
@@ -151,7 +151,7 @@ class FittedRule:
         """Return a rule with the same settings, fitted to the training points ``inside`` (indices) alone."""
         known = self.regression.residual_weights[inside]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # said at the first fit
+            warnings.simplefilter("ignore", UserWarning)  # warnings were given at the first fit
             return self.settings.fit(self.latent[inside], self.observed[inside], weights=known, rng=rng)
 
     @one_blas_thread
@@ -161,7 +161,7 @@ class FittedRule:
         fit, predictive = self.regression.predictive(self.choice.settings)
         places = self.regression.places(self.choice.settings.metric, features, scaled)
         scale = self.regression.scale
-        # Residuals from everywhere are the same for all.
+        # Without neighborhoods all observations share the residuals.
         same = predictive.at(places[0]) if self.choice.settings.share == 1.0 else None
         return [
             (same or predictive.at(place)).mapped(scale, mean)
@@ -183,8 +183,8 @@ class FittedRule:
         probability : float
         check : bool
             Compare with the intervals of the nearest probability vector in the RKHS, and warn where their lengths
-            differ by more than a fifth: then one of the two ways from signed weights to a distribution is wrong.
-            Costs a quadratic program for each observation.
+            differ by more than a fifth: then one of the two approximations by a distribution is wrong. Costs a
+            quadratic program for each observation.
         """
         if not 0.0 < probability < 1.0:
             raise ValueError(f"probability must be in (0, 1), got {probability!r}.")
@@ -199,7 +199,7 @@ class FittedRule:
     def _compare(self, intervals, rows, probability):
         """Warn where the embedding's own intervals, from the nearest non-negative weights, have other lengths."""
         targets = regression_targets("embedding", self.settings, self.latent, self.latent_kernel, self.weighting)
-        # The embedding asks for less smoothing than the means do.
+        # The embedding needs less smoothing than the means.
         regularization, _ = choose_regularization(self.path, targets, "leave-one-out")
         other = self._condition(rows, regularization).nonnegative().interval(probability)
         apart = float(np.exp(np.max(np.abs(np.log(np.ptp(other, axis=2) / np.ptp(intervals, axis=2))))))
@@ -210,7 +210,7 @@ class FittedRule:
             )
 
     def calibration(self, latent=None, observed=None, **options) -> Calibration:
-        """Return how often truths fall where the posteriors say: :func:`~pymc_kernel.embeddings.calibrate`."""
+        """Return the calibration of the posteriors: :func:`~pymc_kernel.embeddings.calibrate`."""
         return calibrate(self, latent, observed, **options)
 
 

@@ -57,7 +57,7 @@ def factorize(kernel, points: np.ndarray, num_basis: int, tolerance: float, rng:
     points : ndarray (n, d)
     num_basis : int
         Most features. Where the tolerance would need more, the factor is Nystroem's with this many points, drawn at
-        random: greedy pivots end in the outskirts.
+        random: greedy pivots would be outlying points.
     tolerance : float
         Largest trace of what is left out, as a share of the trace of the Gram matrix.
     rng : numpy.random.Generator
@@ -73,7 +73,7 @@ def factorize(kernel, points: np.ndarray, num_basis: int, tolerance: float, rng:
     diagonal = kernel.diagonal(points)
     trace = diagonal.sum()
     if not trace > 0.0:
-        raise ValueError("the kernel is zero at all points, so they cannot be told apart; take another kernel.")
+        raise ValueError("the kernel is zero at all points, so it cannot distinguish them; take another kernel.")
     # A remainder of at most this on each entry of the diagonal keeps its sum below the share of the trace.
     level = tolerance * trace / n
     factor, pivots = pivoted_cholesky(diagonal, lambda chosen: kernel(points, points[chosen]), num_basis, level)

@@ -1,4 +1,4 @@
-"""What users give: checks, scales and default kernels. Imports NumPy and ``kernels``."""
+"""Users' inputs: checks, scales and default kernels. Imports NumPy and ``kernels``."""
 
 from collections.abc import Sequence
 
@@ -86,14 +86,14 @@ def scales_of(points: np.ndarray, weights: np.ndarray | None = None) -> tuple[np
     """Return weighted means (d,) and standard deviations (d,) of ``points``; 1 in place of 0."""
     mean = np.average(points, axis=0, weights=weights)
     scale = np.sqrt(np.average((points - mean) ** 2, axis=0, weights=weights))
-    # A constant column comes out with rounding errors for a spread.
+    # The computed spread of a constant column is rounding.
     return mean, np.where(scale > _ROUNDING * np.abs(points).max(axis=0), scale, 1.0)
 
 
 def robust_scales(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return medians (d,) and spreads (d,) from the quartiles, the standard deviation where these coincide.
 
-    One simulation with extreme values must not shrink all others to a point.
+    Robust: one simulation with extreme values must not shrink all others to a point.
     """
     low, middle, high = np.quantile(points, [0.25, 0.5, 0.75], axis=0)
     spread = (high - low) / _QUARTILE_DISTANCE
@@ -128,7 +128,7 @@ def latent_kernel(kernel, points: np.ndarray, rng: np.random.Generator):
 def default_observed_kernel(points: np.ndarray, rng: np.random.Generator, factor: float = 1.0) -> Sum:
     """Return Gaussian, at ``factor`` times the median distance, plus linear; each one on average at centered points.
 
-    The linear part carries what a Gaussian kernel forgets far from the data: posterior means that go on rising.
+    The linear part is for posterior means that go on rising far from the data, where a Gaussian kernel is zero.
     """
     _, scale = robust_scales(points)
     return Sum([Gaussian(factor * median_scales(points, rng)), Linear(scale * np.sqrt(points.shape[1]))])

@@ -1,4 +1,4 @@
-"""Kernel means: weighted points that stand for a distribution. Imports NumPy, ``kernels`` and siblings."""
+"""Kernel means: weighted points that represent a distribution. Imports NumPy, ``kernels`` and siblings."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class KernelMean:
     ----------
     points : array_like (n, d)
     weights : array_like (n,) or (m, n), optional
-        May be negative, as those of kernel Bayes' rule are; equal by default. Rows stand for different distributions:
+        May be negative, as those of kernel Bayes' rule are; equal by default. Rows represent different distributions:
         all results then have a first axis of length m.
     kernel : kernel, optional
         By default Gaussian at the median distance of the points.
@@ -194,7 +194,7 @@ class KernelMean:
             new = pull @ self.points / pull.sum()
             new_height = self.kernel(new[None], self.points)[0] @ weights
             if not new_height >= height:
-                break  # negative weights can make the step overshoot; the best place so far stays
+                break  # negative weights can make the step overshoot; the best point so far is kept
             moved = np.max(np.abs(new - here) / scale)
             here, height = new, new_height
             if moved < _PREIMAGE_TOLERANCE:
@@ -205,7 +205,7 @@ class KernelMean:
     def density(self, grid, length_scale=None) -> np.ndarray:
         """Return a density at ``grid`` (k, d) for plots, shape (k,) or (m, k), not negative.
 
-        The non-negative weights, smoothed by a Gaussian of the rule-of-thumb width unless ``length_scale`` says so.
+        The non-negative weights, smoothed by a Gaussian of the rule-of-thumb width unless ``length_scale`` is given.
         """
         grid = as_sample(grid, "grid")
 

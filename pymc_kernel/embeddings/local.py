@@ -1,8 +1,8 @@
 """The posterior for one observation: rules fitted anew to ever fewer training points around it.
 
-To keep the training points whose observations are near to the one in question leaves the posterior as it is, since it
-conditions on the observation; what is left is a simpler problem for the same number of features. Held-out cases near
-the observation decide how near, and check the answer. Imports NumPy and siblings.
+Using only training points whose observations are near the given one does not change the posterior, since it conditions
+on the observation; the regression becomes a simpler problem for the same number of features. Held-out cases near the
+observation choose the size of the neighborhood, and check the posterior. Imports NumPy and siblings.
 """
 
 from collections.abc import Callable
@@ -30,18 +30,23 @@ __all__ = [
 ]
 
 _SHARES = (1.0, 0.3, 0.09, 0.03, 0.01)  # of the training points, that a rule is fitted to
-_NEIGHBORHOODS = (1.0, 0.3, 0.1, 0.03)  # shares of those; smaller ones are left to the rules of fewer points
+_NEIGHBORHOODS = (
+    1.0,
+    0.3,
+    0.1,
+    0.03,
+)  # shares of a rule's points; smaller ones come with rules of fewer points
 _MIN_POINTS = 250  # effective number of training points of a rule
 NUM_REPLICATES = 16  # fits to resampled training points, for the error of learning
-_NUM_CHOICES = 1000  # of replicates for the chains, of which the most representative is taken
+_NUM_CHOICES = 1000  # random choices of replicates for the chains, of which the most representative is taken
 _CHECKED = (0.5, 0.95)  # probabilities of intervals whose coverage is checked
 _ERRORS = 4.0  # standard errors that a coverage may be off
-_NUM_CASES = 150  # held-out cases near the observation, that decide
-_NUM_CHECKED = 300  # that check the answer
+_NUM_CASES = 150  # held-out cases near the observation, by which a rule is chosen
+_NUM_CHECKED = 300  # held-out cases that check the posterior
 
 
 class Check(NamedTuple):
-    """What held-out cases around an observation say of the answer for it.
+    """A check of the posterior for an observation, by held-out cases around it.
 
     Attributes
     ----------
@@ -58,11 +63,11 @@ class Check(NamedTuple):
     half: HeldOut
 
     def local_errors(self) -> LocalErrors:
-        """Return how far off the posterior is expected to be at the observation."""
+        """Return the expected errors of the posterior at the observation."""
         return local_errors(self.held_out.ranks, self.moves, self.held_out.weights)
 
     def doubling_gain(self) -> tuple[float, float]:
-        """Return what twice the training points added to the mean log density of the cases, and its error."""
+        """Return the gain in mean log density of the cases by doubling the training points, and its standard error."""
         weights, gains = self.held_out.weights, self.half.losses - self.held_out.losses
         mean = weights @ gains
         return float(mean), float(np.sqrt(weights**2 @ (gains - mean) ** 2))
@@ -134,7 +139,7 @@ class LocalPosterior:
 
     @property
     def is_global(self) -> bool:
-        """Whether all training points and residuals from everywhere predict best: nearness gains nothing."""
+        """Whether all training points and all residuals predict best, so that neighborhoods gain nothing."""
         return self.best is self._candidates[0] and self.best.settings.share == 1.0
 
     def mixture(self) -> Mixture:
@@ -142,9 +147,9 @@ class LocalPosterior:
         return self.best.mixture()
 
     def replicate(self, rng: np.random.Generator) -> Mixture:
-        """Return the posterior as it might be from other simulations: a Bayesian bootstrap (Rubin 1981).
+        """Return a replicate of the posterior, as from other simulations: a Bayesian bootstrap (Rubin 1981).
 
-        Cases get random weights, which may prefer another candidate, and so do the training points of its fit.
+        Cases get random weights, which may choose another candidate, and so do the training points of its fit.
         """
         weights = self._weights * rng.standard_exponential(len(self._weights))
         candidate = self._candidates[int(np.argmin(self._losses @ weights))]
@@ -152,7 +157,7 @@ class LocalPosterior:
 
     @one_blas_thread
     def replicates(self, rng: np.random.Generator, count: int = NUM_REPLICATES) -> list[Mixture]:
-        """Return so many replicates of the posterior."""
+        """Return ``count`` replicates of the posterior."""
         return [self.replicate(rng) for _ in range(count)]
 
     def learning_error(self, replicates: list[Mixture]) -> tuple[np.ndarray, np.ndarray]:
@@ -166,7 +171,7 @@ class LocalPosterior:
 
 
 def representative(moments: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the numbers (count,) of replicates that lie as all do: chains as far apart as the error of learning is.
+    """Return indices (count,) of replicates that vary as all do: the chains then differ by the error of learning.
 
     The spread between four replicates at random is a third to twice that between all, and R-hat and Monte Carlo errors
     with it. Of many random choices the one with the most similar means and variances of ``moments`` (k, m) is taken.
@@ -232,7 +237,7 @@ def posterior_near(rule: FittedRule, observed: np.ndarray, rng: np.random.Genera
 
 
 def miscalibration(held_out: HeldOut) -> str:
-    """Return in words how coverage of held-out cases is off by more than four standard errors; empty if it is not."""
+    """Return a text on coverage of held-out cases that is off by more than four standard errors; empty if none is."""
     for probability in _CHECKED:
         coverage = held_out.coverage(probability)
         error = np.sqrt(probability * (1.0 - probability) / held_out.effective_number)

@@ -1,8 +1,8 @@
-"""How far off a posterior is at the observation itself, from held-out cases around it. Imports NumPy and SciPy.
+"""Errors of a posterior at the observation itself, estimated from held-out cases around it. Imports NumPy and SciPy.
 
 The ranks of held-out cases' parameters in their posteriors are uniform where posteriors are right, and their normal
-scores standard normal. A posterior that falls behind towards the edge of the simulations is right on average over its
-neighbors all the same: a regression on where the cases lie says what is to be expected at the observation.
+scores standard normal. A posterior whose errors grow towards the edge of the simulations may still be right on average
+over its neighbors: a regression on the positions of the cases estimates the error at the observation.
 """
 
 from typing import NamedTuple
@@ -13,17 +13,17 @@ from scipy.stats import norm
 
 __all__ = ["LocalErrors", "local_errors", "misfit", "moves_from"]
 
-_MAX_SCORE = 4.0  # normal scores beyond are as good as certain misses, and would decide alone
+_MAX_SCORE = 4.0  # normal scores are clipped there: larger ones are certain misses, and a single one would decide
 _MEAN_ROOT = 2.0**0.25 * gamma(0.75) / np.sqrt(np.pi)  # of the absolute value of a standard normal variable
-_CASES_A_SLOPE = 15  # at least: more slopes would cost more than they explain
-_FALSE_ALARMS = 0.01  # of right posteriors
+_CASES_A_SLOPE = 15  # cases for each slope, at least: more slopes would add more noise than they explain
+_FALSE_ALARMS = 0.01  # share of right posteriors that are reported
 _ROUNDING = 1e-9  # of the largest coordinates: places that differ by less are tied
 _SMALL_SHIFT = 0.25  # posterior standard deviations that need no warning
-_SMALL_STRETCH = 0.3  # parts of the spread that need none
+_SMALL_STRETCH = 0.3  # relative error of the spread that needs no warning
 
 
 class LocalErrors(NamedTuple):
-    """What is expected at the observation, with standard errors; arrays (p,)."""
+    """The errors expected at the observation, with standard errors; arrays (p,)."""
 
     shift: np.ndarray
     """How far true parameters lie above the posterior's middle, in posterior standard deviations."""
@@ -66,7 +66,7 @@ def moves_from(place: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 
 def misfit(errors: LocalErrors) -> str:
-    """Return in words what is wrong; empty where it may be chance, as it is in 99 of 100 right posteriors."""
+    """Return a text on significant errors; empty otherwise, as for 99 of 100 right posteriors."""
     bound = norm.isf(0.5 * _FALSE_ALARMS / (2.0 * len(errors.shift)))
     words = []
     shift = _worst(errors.shift, bound * errors.shift_error, _SMALL_SHIFT)
@@ -79,7 +79,7 @@ def misfit(errors: LocalErrors) -> str:
 
 
 def _worst(errors, bounds, small):
-    """Return the surest of the errors (p,) that are beyond their bounds and not small; zero where there are none."""
+    """Return the most significant of the errors (p,) that are not small; zero where there are none."""
     is_off = np.abs(errors) > np.maximum(bounds, small)
     errors, bounds = errors[is_off], bounds[is_off]
     return errors[np.argmin(bounds / np.abs(errors))] if errors.size else 0.0

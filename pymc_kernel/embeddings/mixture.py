@@ -1,4 +1,4 @@
-"""Mixtures of normal distributions that posteriors come as. Imports NumPy, SciPy and siblings."""
+"""Mixtures of normal distributions, the form of posteriors. Imports NumPy, SciPy and siblings."""
 
 from typing import NamedTuple
 

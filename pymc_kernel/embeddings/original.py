@@ -48,16 +48,16 @@ class OriginalBayesRule:
     Parameters
     ----------
     form : {"normalized", "literal", "threshold"}
-        "literal" is figure 1 as it is printed: prior weights sum to n, and delta means what theirs does. "normalized":
-        they sum to one, so that delta does not depend on n: delta_figure = n^2 delta. "threshold": they are cut at
-        zero, with the plain regularization (Song, Zhu and Ren 2016); it is ``KernelBayesRule`` with a KuLSIF ratio at a
+        "literal" is figure 1 as printed: prior weights sum to n, and delta is that of the paper. "normalized": they sum
+        to one, so that delta does not depend on n: delta_figure = n^2 delta. "threshold": they are cut at zero, with
+        the plain regularization (Song, Zhu and Ren 2016); it is ``KernelBayesRule`` with a KuLSIF ratio at a
         regularization that you name.
     observed_kernel, latent_kernel, normalize, num_basis, tolerance
         As of :class:`~pymc_kernel.embeddings.KernelBayesRule`.
     regularization : float or {"latent", "embedding", "marginal"}
-        delta, or what it is chosen for, by five-fold cross-validation: means of the latents, or their features, or
-        (the paper's criterion) that posteriors averaged over held-out observations are the held-out marginal, which
-        does not notice a rule that overfits. For "threshold" lambda, or one of the first two.
+        delta, or what it is chosen for, by five-fold cross-validation: means of the latents, or their features, or (the
+        paper's criterion) that posteriors averaged over held-out observations are the held-out marginal, which does not
+        detect overfitting. For "threshold" lambda, or one of the first two.
     ratio_regularization : float, optional
         epsilon; by default chosen by the leave-one-out loss of the ratio. A matrix that cannot be inverted gets a
         stronger one, tenfold each time, and a warning. "threshold" needs a number.

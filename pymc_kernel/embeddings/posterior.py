@@ -15,13 +15,13 @@ from pymc_kernel.embeddings.ridge import RidgeFit, RidgePath
 
 __all__ = ["Regression"]
 
-_HALF_OF_FOLDS = (1, 2)  # of the four that a fold is predicted from, counted from it
+_HALF_OF_FOLDS = (1, 2)  # the two of the other four folds, counted from a fold, that half fits use
 _NUM_CASES = 200  # held-out cases that settings are chosen by
 
 
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """Ridge regression of parameters on features of observations, and what its residuals need.
+    """Ridge regression of parameters on features of observations, with the data for its residuals.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Regression:
         return self.residual_weights / self.residual_weights.sum()
 
     def places(self, metric: str, features: np.ndarray, observed: np.ndarray) -> np.ndarray:
-        """Return where observations stand, (m, k): features (m, r) and scaled observations (m, q) of them."""
+        """Return the coordinates (m, k) of observations with features (m, r) and scaled values (m, q)."""
         return place_values(observed, self.fit.means(features) / self.scale, self.spread)[metric]
 
     def predictive(self, settings: Settings, factors: np.ndarray | None = None) -> tuple[RidgeFit, Predictive]:
@@ -107,7 +107,7 @@ class Regression:
         )
 
     def typical_cases(self, rng: np.random.Generator) -> np.ndarray:
-        """Return indices of training points from everywhere, drawn by their weights."""
+        """Return indices of training points, drawn by their weights."""
         shares = self.shares
         alive = np.flatnonzero(shares)
         return rng.choice(alive, size=min(_NUM_CASES, len(alive)), replace=False, p=shares[alive])

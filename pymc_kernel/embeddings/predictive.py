@@ -1,4 +1,4 @@
-"""Posteriors around a regression: its residuals, from everywhere or from nearby. Imports NumPy and siblings."""
+"""Posteriors around a regression, by all of its residuals or by nearby ones. Imports NumPy and siblings."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,7 +41,7 @@ class Settings(NamedTuple):
     share: float = 1.0
     """Of the training points in a neighborhood; 1 for all of them."""
     along: str = "overall"
-    """Smoothing along the covariance of all residuals, along that of each one's own neighbors, or so once moved."""
+    """Smoothing along the covariance of all residuals, of each one's neighbors, or the latter once moved."""
     bandwidth: float = 1.0
 
 
@@ -51,10 +51,9 @@ class Predictive:
 
     With a neighborhood it is regression-adjusted rejection (Beaumont, Zhang and Balding 2002) around a kernel
     regression; with all points, residuals are taken to have the same distribution everywhere. Residuals are smoothed:
-    by a normal distribution along their covariance, drawn together by as much, which keeps mean and covariance (West
-    1993); or, for posteriors with modes or thin shapes, by one along the covariance of the neighbors of each. For
-    posteriors whose modes go different ways with x, residuals are first moved to x, each by the slope of its own
-    neighbors.
+    by a normal distribution along their covariance, and shrunk so that mean and covariance are kept (West 1993); or,
+    for posteriors with modes or thin shapes, by one along the covariance of the neighbors of each. For posteriors whose
+    modes depend differently on x, residuals are first moved to x, each by the slope of its own neighbors.
 
     Attributes
     ----------
@@ -63,8 +62,7 @@ class Predictive:
     weights : ndarray (n,)
         Of the training points, not negative.
     places : ndarray (n, k)
-        Where each training point stands, in the coordinates in which nearness is measured: the same for tied
-        observations.
+        Coordinates of the training points in which nearness is measured: equal for tied observations.
     settings : Settings
     """
 
@@ -104,7 +102,7 @@ def squared_distances(places: np.ndarray, place: np.ndarray) -> np.ndarray:
 
 
 def ways(share: float, num_points: int, width: int) -> list[str]:
-    """Return along what the residuals of a neighborhood may be smoothed: their own neighbors where they are few."""
+    """Return the kinds of smoothing for a neighborhood: along residuals' own neighbors, too, if it is small."""
     count = share * num_points
     if count > _MAX_OWN:
         return ["overall"]
@@ -147,7 +145,7 @@ def chosen_residuals(residuals, places, place, weights, along):
     chosen, weights = residuals[inside], weights[inside] / weights[inside].sum()
     if along != "moved":
         return chosen, weights
-    # Slopes are not known beyond the points that they are learned from.
+    # Slopes do not extrapolate beyond the points that they are learned from.
     around = places[inside]
     return adjusted(chosen, around - np.clip(place, around.min(axis=0), around.max(axis=0)), weights), weights
 
@@ -173,7 +171,7 @@ def covariance(residuals, weights, mean=0.0):
 
 
 def _moments(residuals, weights, overall):
-    """Return mean, Cholesky factor of the covariance and effective number of residuals; few lean on all of them."""
+    """Return mean, Cholesky factor of the covariance, shrunk to that of all where few, and the effective number."""
     mean, p = weights @ residuals, residuals.shape[1]
     effective = 1.0 / (weights**2).sum()
     lean = p / (p + effective)
@@ -182,7 +180,7 @@ def _moments(residuals, weights, overall):
 
 
 def _shrinkage(bandwidth, effective, p):
-    """Return the width of the smoothing and how far residuals are drawn together for it, in their spreads."""
+    """Return the width of the smoothing in spreads of the residuals, and the factor that shrinks these for it."""
     width = min(bandwidth * (4.0 / (effective * (p + 2.0))) ** (1.0 / (p + 4.0)), _WIDEST)
     return width, np.sqrt(1.0 - width**2)
 

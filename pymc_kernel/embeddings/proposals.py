@@ -1,4 +1,4 @@
-"""Where later rounds simulate, with densities that are known. Imports NumPy and siblings."""
+"""Proposals of parameters for later rounds, with known densities. Imports NumPy and siblings."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ _WIDENING = 2.0  # its covariance, in that of the posterior: weights of a poster
 
 
 class Proposal(NamedTuple):
-    """A posterior so far, and a wider normal distribution around it in case it is off."""
+    """The posterior so far mixed with a wider normal distribution around it, in case it is wrong."""
 
     posterior: Mixture
     wide: Mixture

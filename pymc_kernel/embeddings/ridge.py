@@ -8,7 +8,7 @@ from scipy.linalg import eigh
 
 __all__ = ["RidgeFit", "RidgePath", "choose_regularization"]
 
-# Of the largest eigenvalue; from there on the constant prediction is all that is left.
+# Of the largest eigenvalue; beyond the grid the prediction is nearly constant.
 _GRID = 10.0 ** np.arange(-7.0, 1.1, 0.25)
 
 
@@ -95,7 +95,7 @@ class RidgeFit:
     regularization : float
     targets : ndarray (n, p)
     fallback : ndarray (p,)
-        What means fall back to where the features say nothing.
+        Means where the features are zero, far from the training points.
     """
 
     path: RidgePath

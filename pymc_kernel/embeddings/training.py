@@ -1,4 +1,4 @@
-"""What kernel Bayes' rules learn from: pairs, a sample of the prior, features of observations. Imports siblings."""
+"""The data of kernel Bayes' rules: pairs, a sample of the prior, features of observations. Imports siblings."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _LARGEST = 1e100  # numbers whose squares overflow are as good as infinite
-_MAX_SCALED_DISTANCE = 10.0  # robust z-scores beyond which the default kernel takes observations for the same
+_MAX_SCALED_DISTANCE = 10.0  # robust z-scores at which observations are clipped for the default kernel
 _MAX_SHIFT = 0.5  # of the weighted training latents' mean, in standard deviations of the prior
 _MIN_TOTAL = 1e-3  # of the training weights, as a share of what they should sum to
 _SEED = 0  # of Nystroem's points for the latents' features: targets are a function of the data alone
@@ -61,7 +61,7 @@ class Prior(NamedTuple):
 
 
 class Weighting(NamedTuple):
-    """How the training points carry the prior."""
+    """The weights by which the training points represent the prior."""
 
     ratio: np.ndarray  # (n,) weights of the training points
     residual_weights: np.ndarray | None  # (n,) of their residuals; None where weights may be negative
@@ -131,7 +131,7 @@ def positive_part(weights: np.ndarray) -> np.ndarray | None:
 
 
 class Coordinates(NamedTuple):
-    """Robust scales of the training observations, and where a kernel looks at observations."""
+    """Robust scales of the training observations, and the coordinates for the kernel."""
 
     middle: np.ndarray  # (q,)
     spread: np.ndarray  # (q,)
@@ -146,7 +146,7 @@ class Coordinates(NamedTuple):
         unmoved, infinite = np.zeros(len(middle)), np.full(len(middle), np.inf)
         if not clip:
             return cls(middle, spread, -infinite, infinite, unmoved)
-        # A simulation with extreme values would carry all of a linear kernel's trace, and leave no rank to the others.
+        # A simulation with extreme values would dominate a linear kernel's trace, and leave no rank to the others.
         reach = _MAX_SCALED_DISTANCE * spread
         clipped = cls(middle, spread, middle - reach, middle + reach, unmoved)
         return clipped._replace(location=scales_of(clipped.placed(observed), positive_part(ratio))[0])
@@ -207,7 +207,7 @@ def observed_features(kernel, coordinates: Coordinates, observed, settings, rng)
 
 
 def regression_targets(kind: str, settings, latent: np.ndarray, latent_kernel, weighting: Weighting) -> np.ndarray:
-    """Return what is predicted, around what predictions fall back to.
+    """Return the targets of the regression, centered at the value that predictions fall back to.
 
     Parameters
     ----------

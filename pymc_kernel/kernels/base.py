@@ -1,4 +1,4 @@
-"""What every kernel can do, derived once from its scalar profile.
+"""Values and derivatives of all kernels, derived once from their scalar profiles.
 
 Imports NumPy and the lower files of ``kernels`` only. Notation: X is (n, d), Y is (m, d); radial kernels
 are phi(s), s = sum_i (x_i - y_i)^2 / l_i^2; dot-product kernels are psi(t), t = sum_i x_i y_i / l_i^2.
@@ -80,7 +80,7 @@ class Kernel:
             )
         object.__setattr__(self, "length_scale", scale.item() if scale.ndim == 0 else scale)
 
-    # -- what a family states ---------------------------------------------------------------------
+    # -- what a family defines ---------------------------------------------------------------------
 
     @property
     def shape_parameters(self) -> tuple[float, float]:
@@ -201,7 +201,7 @@ class RadialKernel(Kernel):
         x, y = self._pair(x, y)
         inverse = self.inverse_length_scale(x.shape[1])
         first = self.profile_matrix(x, y, 1)
-        # In this order: the square of a small length scale may not be a number any more, the gradient is.
+        # In this order: the square of a small length scale may underflow, where the gradient does not.
         return 2.0 * (first[:, :, None] * ((x[:, None, :] - y[None, :, :]) * inverse)) * inverse
 
     @one_blas_thread
@@ -239,7 +239,7 @@ class RadialKernel(Kernel):
         inverse = self.inverse_length_scale(x.shape[1])
         out = self.profile_matrix(x, y, 2)
         # |u|^2 is a squared distance with length scale l^2, so the same compiled row serves; in units of the shortest
-        # length scale, and cut where it is no number any more: the profile is zero there.
+        # length scale, and cut where it overflows: the profile is zero there.
         squared, largest = np.empty_like(out), inverse.max()
         y_t = np.ascontiguousarray(y.T)
         for i in range(x.shape[0]):

@@ -1,6 +1,6 @@
 """Kernels made of kernels: sums, products over several variables, and kernels of given features.
 
-They have values only, which is what kernel means need; derivatives stay with the families. Imports NumPy and
+They have values only, which is all that kernel means need; only the families have derivatives. Imports NumPy and
 ``kernels.base``.
 """
 
@@ -62,7 +62,7 @@ class Product:
     ----------
     kernels : sequence of kernels
     columns : sequence of slice or of sequences of int
-        Which columns of the points each of them looks at.
+        The columns of the points that each kernel uses.
 
     Notes
     -----

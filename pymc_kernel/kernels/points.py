@@ -1,4 +1,4 @@
-"""The check of arrays and numbers that users give. Imports NumPy only."""
+"""Checks of users' arrays and numbers. Imports NumPy only."""
 
 from numbers import Real
 

@@ -43,7 +43,7 @@ _LOG2_E = 1.4426950408889634  # 1 / log 2
 _LN2_HIGH = 0.693147180369123816490
 _LN2_LOW = 1.90821492927058770002e-10  # the rest of log 2
 _SMALLEST = -708.0  # whose exponential is a normal number; below, it counts as zero
-_FARTHEST = 1000.0  # scaled distance from where on exp(-r) is zero in floating point, and r exp(-r) with it
+_FARTHEST = 1000.0  # scaled distance beyond which exp(-r) and r exp(-r) are zero in floating point
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

@@ -17,15 +17,15 @@ __all__ = ["Bandwidth", "Pilot", "TooManyFailures", "choose_bandwidth", "explore
 
 _HUGE = 1e100  # summaries whose squares overflow are as good as infinite
 _SHARES = (0.2, 0.1, 0.1, 0.1, 0.1)  # of the pilot simulations: at the prior, then in rounds; the rest are replicates
-_NEAREST = 0.2  # share of the simulations so far that the next round is learned from
-_ENLARGED = 1.0  # variance added to a round's proposals, as a share of their own: a posterior is missed less easily
-_NO_SPREAD = 1e-10  # of summaries in units of their spread: what rounding leaves of constants
+_NEAREST = 0.2  # nearest share of the simulations so far, from which the next round is learned
+_ENLARGED = 1.0  # variance added to a round's proposals, as a share of theirs: so that the posterior is not missed
+_NO_SPREAD = 1e-10  # spread of summaries, relative, that is rounding of constants
 _MAX_SCORE = 4.0  # residuals are clipped there, in standard deviations
 _NARROWEST = 0.3  # spreads of the posterior are then 4 % too wide at most: less would cost noise for nothing
 _WIDEST = 10.0  # in units of the summaries' spread: the likelihood is flat there
 _UNINFORMATIVE = 3.0  # costs 0.5 % of relative variance a direction, and still rejects what lies ten deviations off
-_RUNS = 5  # as many separate runs of simulations at least give a variance
-_IDEAL = 0.5  # spreads 12 % too wide: what a warning recommends
+_MIN_RUNS = 5  # separate runs of simulations, at least, for a variance
+_RECOMMENDED_WIDTH = 0.5  # spreads 12 % too wide: what a warning recommends
 
 
 class TooManyFailures(ValueError):
@@ -46,7 +46,7 @@ class Pilot(NamedTuple):
 
 
 class Bandwidth(NamedTuple):
-    """A bandwidth, and what is known of it."""
+    """A bandwidth and its accuracy."""
 
     factor: np.ndarray
     """(q, q), lower Cholesky factor of the kernel's covariance."""
@@ -59,8 +59,8 @@ class Bandwidth(NamedTuple):
     offset: float
     """How far the observed summaries are from simulated ones, root mean square in standard deviations of these."""
     hidden: float
-    """How much more the spread of the summaries varies over the posterior than it could if it were learned from, as a
-    ratio of standard deviations; one or less where it is."""
+    """How much the spread of the summaries varies over the posterior, relative to what would remain if the
+    posterior used it, as a ratio of standard deviations; above one where information is lost."""
 
 
 def explore(
@@ -121,7 +121,7 @@ def explore(
 
 
 def _near_observation(positions, summaries, observed, recent):
-    """Return positions (k, d) moved to where a regression of the nearest simulations has them at the observation."""
+    """Return positions (k, d) moved to the observation by a regression of the nearest simulations."""
     scale = _spreads(summaries[-recent:])
     scaled, target = summaries / scale, observed / scale
     nearest = rejection(scaled, target, _NEAREST)
@@ -175,8 +175,8 @@ def choose_bandwidth(pilot: Pilot, observed: np.ndarray, num_simulations: int, l
     Notes
     -----
     With W the covariance of a simulation's summaries at the posterior, the kernel has covariance c^2 W along those
-    combinations of summaries whose mean moves with the parameters, and 9 W along all others: these tell nothing of the
-    parameters, and a narrow kernel there only makes the estimate noisy. For normal summaries the spread of the
+    combinations of summaries whose mean moves with the parameters, and 9 W along all others: these have no information
+    on the parameters, and a narrow kernel there only makes the estimate noisy. For normal summaries the spread of the
     posterior is then sqrt(1 + c^2) times that given the summaries.
     """
     root = _noise_factor(pilot)
@@ -212,7 +212,7 @@ def _noise_factor(pilot):
     residuals = [s - np.median(s, axis=0) for s in pilot.replicates]
     spread = _spreads(np.concatenate(residuals))
     scores = [np.clip(r / spread, -_MAX_SCORE, _MAX_SCORE) for r in residuals]
-    # Means, not medians, are taken off last: what skewed summaries have in common would look like a correlation.
+    # Means, not medians, are subtracted last: skewed summaries would otherwise seem correlated.
     scores = np.concatenate([s - s.mean(axis=0) for s in scores])
     covariance = scores.T @ scores / len(scores)
     # As for any covariance of many summaries from few simulations: correlations are shrunk.
@@ -252,7 +252,7 @@ def _log_kernels(offsets, informative, relative):
 def _log_variance(offsets, informative, relative, num_simulations):
     """Return the variance of the log of the mean kernel over ``num_simulations``, from all runs of so many."""
     logs = _log_kernels(offsets, informative, relative)
-    count = min(num_simulations, max(1, len(logs) // _RUNS))
+    count = min(num_simulations, max(1, len(logs) // _MIN_RUNS))
     runs = sliding_window_view(np.concatenate([logs, logs[: count - 1]]), count)
     # Where there are fewer replicates than that, the variance goes on falling as one over the number.
     return float(logsumexp(runs, axis=1).var()) * count / num_simulations
@@ -277,9 +277,9 @@ def _hidden_information(offsets, informative):
 
 def _recommended(offsets, informative, log_variance):
     """Return how many simulations bring the variance down to ``log_variance`` at the ideal bandwidth."""
-    count, most = 1, min(len(u) for u in offsets) // _RUNS
+    count, most = 1, min(len(u) for u in offsets) // _MIN_RUNS
     while True:
-        variance = float(np.median([_log_variance(u, informative, _IDEAL, count) for u in offsets]))
+        variance = float(np.median([_log_variance(u, informative, _RECOMMENDED_WIDTH, count) for u in offsets]))
         if variance <= log_variance or 2 * count > most:
             # Beyond what was simulated the variance falls as one over the number.
             return max(count, math.ceil(count * variance / log_variance))

@@ -24,7 +24,7 @@ class WorkersLost(RuntimeError):
 
 
 class Batch(NamedTuple):
-    """What came of one batch."""
+    """The result of one batch."""
 
     index: int
     result: object
@@ -51,13 +51,14 @@ def run_batches(
     arguments : callable
         Called for a batch when its turn comes, so that no more than ``max_in_flight`` arguments and results exist.
     executor : concurrent.futures.Executor, int or None
-        None: here, one after the other. A number: as many processes of its own, which are replaced when one dies.
+        None: in this process, one after the other. A number: as many worker processes, which are replaced when one
+        dies.
     retries : int
         A batch that raises an error, or whose process dies, is tried as many times again.
     max_in_flight : int, optional
-        Batches handed out and not yet yielded; by default twice the workers, and 64 where their number is unknown.
+        Batches submitted and not yet yielded; by default twice the workers, and 64 where their number is unknown.
     prepare : callable, optional
-        Called in each process of its own when that starts.
+        Called in each worker process when it starts.
 
     Raises
     ------
@@ -66,8 +67,9 @@ def run_batches(
 
     Notes
     -----
-    When a process dies all batches in flight are lost and each is suspect, so they run alone until the guilty one is
-    found. Interruption (closing the generator) cancels what has not begun and ends processes of its own.
+    When a process dies all batches in flight are lost and each is suspect, so each then runs alone, until the one that
+    kills its process is found. Interruption (closing the generator) cancels what has not begun and ends processes of
+    its own.
     """
     if not (isinstance(retries, int) and retries >= 0):
         raise ValueError(f"retries must be a whole number >= 0, got {retries!r}.")

@@ -96,7 +96,7 @@ def log_synthetic(simulated: np.ndarray, observed: np.ndarray, shrinkage: float 
 
     Notes
     -----
-    Biased, even in its exponential, by a term of order 1 / m: :func:`log_normal_unbiased` is the way out. Zero
+    Biased, even in its exponential, by a term of order 1 / m: use :func:`log_normal_unbiased` instead. Zero
     (log -inf) where the covariance is singular up to rounding: summaries that depend on each other linearly, or too few
     simulations.
     """

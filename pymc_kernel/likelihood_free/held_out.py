@@ -1,6 +1,7 @@
-"""Rejection ABC asked about simulations whose parameters are known: what to accept, and how good the answer is.
+"""Rejection ABC checked on simulations, whose parameters are known: the share to accept, and the posterior's accuracy.
 
-Simulations near the observation take its place in turn, each left out of its own answer. Imports NumPy and siblings.
+Simulations near the observation are treated as the observation in turn, each left out of its own posterior. Imports
+NumPy and siblings.
 """
 
 from typing import NamedTuple
@@ -13,11 +14,11 @@ from pymc_kernel.parallel import one_blas_thread
 __all__ = ["ADJUSTMENTS", "Answer", "HeldOutAnswers", "Plan", "answer", "held_out_answers", "preferred"]
 
 ADJUSTMENTS = {"none": None, "linear": regression_adjusted, "scaled": scale_adjusted}
-_CLEARLY = 2.0  # standard errors by which a plan must be better than those before it
+_CLEAR_DIFFERENCE = 2.0  # standard errors by which a plan must be better than those before it
 
 
 class Plan(NamedTuple):
-    """What is accepted, and how it is moved to the observation."""
+    """The accepted share, and its adjustment to the observation."""
 
     quantile: float
     adjustment: str
@@ -37,7 +38,7 @@ class Answer(NamedTuple):
 
 
 class HeldOutAnswers(NamedTuple):
-    """What one plan says of simulations that it is asked about."""
+    """Posteriors of held-out simulations by one plan."""
 
     scores: np.ndarray
     """(m,), continuous ranked probability scores, summed over parameters in their spreads; smaller is better."""
@@ -72,7 +73,7 @@ def answer(latent, summaries, observed, plan: Plan, factors=None) -> Answer:
 
 @one_blas_thread
 def held_out_answers(latent, summaries, cases, plans: list[Plan]) -> list[HeldOutAnswers]:
-    """Return for each plan what it says of the simulations ``cases`` (m,), each from all the others.
+    """Return for each plan its posteriors of the simulations ``cases`` (m,), each from all the others.
 
     Notes
     -----
@@ -103,7 +104,7 @@ def preferred(scores: list[np.ndarray]) -> int:
     taken = 0
     for number in np.argsort([s.mean() for s in scores], kind="stable")[:1]:
         gain = scores[taken] - scores[number]
-        if gain.mean() > _CLEARLY * gain.std() / np.sqrt(len(gain)):
+        if gain.mean() > _CLEAR_DIFFERENCE * gain.std() / np.sqrt(len(gain)):
             taken = int(number)
     return taken
 

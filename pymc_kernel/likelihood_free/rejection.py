@@ -10,8 +10,8 @@ from pymc_kernel.parallel import one_blas_thread
 __all__ = ["Accepted", "regression_adjusted", "rejection", "scale_adjusted"]
 
 _SMALL_SQUARE = 1e-4  # of the mean squared residual, added to all before their logarithm
-_ROUNDING = 1e-12  # of the largest singular value: directions that are not there
-_MOST_LOG_RATIO = 2.0  # that a residual's spread is changed by
+_ROUNDING = 1e-12  # of the largest singular value: smaller ones are rounding
+_MOST_LOG_RATIO = 2.0  # by which a residual's spread may be changed
 
 
 class Accepted(NamedTuple):
@@ -62,7 +62,7 @@ def _checked(summaries, observed):
 def regression_adjusted(
     latent: np.ndarray, summaries: np.ndarray, observed: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
-    """Return parameters (k, d) moved to where a local linear regression has them at the observed summaries.
+    """Return parameters (k, d) moved to the observed summaries by a local linear regression.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def regression_adjusted(
 
 @one_blas_thread
 def scale_adjusted(latent: np.ndarray, summaries: np.ndarray, observed: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return parameters (k, d) moved to the observed summaries, with residuals of the spread that they have there.
+    """Return parameters (k, d) moved to the observed summaries, with residuals scaled to the spread there.
 
     Arguments as for :func:`regression_adjusted`.
 

@@ -24,7 +24,7 @@ _RAISING = ContextVar("raising", default=False)
 
 
 class Status(IntEnum):
-    """What became of one simulation."""
+    """The outcome of one simulation."""
 
     NOT_RUN = -1
     SUCCEEDED = 0
@@ -38,7 +38,7 @@ class Status(IntEnum):
 
 
 class Simulations(NamedTuple):
-    """What came of a number of calls of a simulator."""
+    """The results of several calls of a simulator."""
 
     summaries: list[np.ndarray]
     """Of the calls that succeeded."""

@@ -1,4 +1,4 @@
-"""Where simulations are kept: in memory, or in a zarr store that a killed run goes on with.
+"""Stores of simulations: in memory, or a zarr store from which a killed run resumes.
 
 Imports NumPy, and zarr (version 3 format) where a store is opened.
 """

@@ -16,8 +16,8 @@ def time_limit(seconds: float | None) -> AbstractContextManager[None]:
     """Raise :class:`TimedOut` inside of the ``with`` block once it has run for ``seconds``; None for no limit.
 
     In the main thread a signal does it, which also ends a sleep or a wait; in other threads, and on Windows, an
-    exception that comes at the next step of Python code. Compiled code that never comes back to Python ends by itself
-    or not at all: let such a simulator run a process of its own, with a limit of its own.
+    exception that comes at the next step of Python code. Compiled code that never returns to Python cannot be stopped:
+    let such a simulator run its own process, with its own limit.
     """
     if seconds is None:
         return nullcontext()
@@ -62,5 +62,5 @@ def _watchdog(seconds):
         timer.cancel()
         with lock:
             is_over = True
-            # An exception that was set but has not come yet would strike the caller's code.
+            # An exception that was set but not yet raised would be raised in the caller's code.
             ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)

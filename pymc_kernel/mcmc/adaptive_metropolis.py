@@ -37,10 +37,10 @@ __all__ = [
     "step",
 ]
 
-# Under noise the best scale is that without it to within a tenth. What shapes that are far from Gaussian ask for has
-# been a third of it at the least; a scale of a tenth needs a hundred times as many draws.
+# Noise changes the best scale by a tenth at most, and targets far from Gaussian have needed no less than a third of it.
+# A tenth of it needs a hundred times as many draws.
 _SMALLEST_SCALE = 0.1
-_ASYMMETRY = 1e-5  # of a covariance that is given, in the units of its standard deviations
+_ASYMMETRY = 1e-5  # of a given covariance, in units of its standard deviations
 
 
 def optimal_scale(num_dims: int) -> float:
@@ -57,7 +57,7 @@ def smallest_scale(num_dims: int, start: float | None = None) -> float:
 
 
 def checked_covariance(covariance) -> np.ndarray:
-    """Return the covariance of a proposal, (d, d), or raise what is wrong with it."""
+    """Return the covariance of a proposal, (d, d); raises ``ValueError`` for an invalid one."""
     covariance = np.atleast_2d(np.array(as_numbers(covariance, "covariance")))
     if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
         raise ValueError(f"covariance must be square, got shape {covariance.shape}.")
@@ -85,8 +85,9 @@ class Config:
         Acceptance rate that the learned scale is driven to, in (0, 1). "auto" is .234, and where the log density is
         noisy the rate that is best under the noise measured, see ``noise``.
     noisy : bool, optional
-        Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the
-        scale is learned, and the scale keeps a floor. None finds out, by one evaluation after 0, 1, 10, 100, ... draws.
+        Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the scale
+        is learned, and the scale keeps a floor. With None this is tested, by one evaluation after 0, 1, 10, 100, ...
+        draws.
     """
 
     covariance: np.ndarray | None = None
@@ -105,12 +106,12 @@ class Config:
 
     @property
     def learns_covariance(self) -> bool:
-        """Whether another first covariance is only another start of the learning."""
+        """Whether the covariance is learned, so that ``covariance`` is only its start."""
         return self.learn_covariance and self.scale is None
 
     def smallest_scale(self, num_dims: int) -> float:
         """Return the floor of the scale under noise; 0 where there is none."""
-        # Along a covariance that is given and not learned the best scale may be any.
+        # With a given covariance that is not learned, the best scale can have any size.
         return smallest_scale(num_dims, self.scale) if self.learn_scale and self.learn_covariance else 0.0
 
 
@@ -151,11 +152,10 @@ def propose(position, factor, scale, noise):
 def learn_shape(mean, factor, position, iteration):
     """Return the running mean and covariance factor after one more position; O(d^2).
 
-    The gain 3 / t weights position s in proportion to s^2, so the way from the start to the bulk is forgotten
-    at a cubic rate while more than half of the sample still counts. The offset keeps the first few
-    positions, which span no more than a line, from collapsing the covariance. Gains 1, 2 and 5 over t and
-    offsets d to 10 d were measured on Gaussians, bananas and the flower; this one learns Gaussians fastest
-    and is no worse elsewhere.
+    The gain 3 / t weights position s in proportion to s^2, so the burn-in is forgotten at a cubic rate while more than
+    half of the sample still counts. The offset keeps the first few positions, which span no more than a line, from
+    collapsing the covariance. Gains 1, 2 and 5 over t and offsets d to 10 d were compared on Gaussians, bananas and the
+    flower; this gain learns Gaussians fastest and is no worse elsewhere.
     """
     d = position.shape[0]
     gain = 3.0 / (iteration + 3.0 + 5.0 * d)
@@ -194,7 +194,7 @@ def init(position, log_density: float, config: Config) -> State:
 
 
 def relocate(state: State, position, log_density: float) -> State:
-    """Return the state moved to ``position`` with its log density, all that was learned kept."""
+    """Return the state moved to ``position`` with its log density; everything learned is kept."""
     position, log_density = checked_start(position, log_density, state.position.size)
     return state._replace(position=position, log_density=log_density)
 
@@ -233,9 +233,9 @@ def step(
 def scale_floor(config, known: noise.Noise, factor: np.ndarray, iteration: int) -> float:
     """Return the floor of the scale along a learned covariance, 0 where there is none.
 
-    There is none without noise, where short steps are accepted. And there is none while the covariance that learning
-    began with is still a good part of what is learned in some direction: that part says nothing of the target, and a
-    target far smaller than it needs a small scale.
+    There is none without noise, where short steps are accepted. And there is none while in some direction a good part
+    of the learned covariance is still the initial one: that is not a property of the target, and a target that is far
+    smaller needs a small scale.
     """
     if not known.is_noisy:
         return 0.0

@@ -1,11 +1,11 @@
-"""The way from a poor start to the bulk, before anything is learned about the bulk itself.
+"""Burn-in: the way from a poor start to the bulk, before anything is learned about the bulk itself.
 
-A covariance of the places visited is of no use while the chain is on its way: it is long in the direction in which the
-chain travels, so that the scale, which the narrow directions bound, falls to nothing. What evolution strategies do gets
-there: the scale follows the acceptance rate at a speed that does not vanish, 2 / (2 + d), and the covariance follows
-the steps that were accepted, not the places (Igel, Suttorp and Hansen 2006, the (1 + 1) strategy; Hansen's path). The
-distance to a mode then falls by a constant factor every few d evaluations. When the log density has stopped rising,
-learning begins, from here.
+The covariance of the visited positions is useless during burn-in: it is long in the direction in which the chain
+travels, so that the scale, which is bounded by the narrow directions, falls to nothing. An evolution strategy works:
+the scale follows the acceptance rate at a speed that does not vanish, 2 / (2 + d), and the covariance follows the
+accepted steps, not the positions (Igel, Suttorp and Hansen 2006, the (1 + 1) strategy; Hansen's path). The distance to
+a mode then falls by a constant factor every few d evaluations. When the log density has stopped rising, learning
+begins, from here.
 
 Imports NumPy, Numba and the lower floors only.
 """
@@ -26,7 +26,7 @@ _REFERENCE_SHARE = 1.0 / 3.0  # of the draws, the latest: their median log densi
 
 
 class Arrival(NamedTuple):
-    """What the walk towards the bulk has learned, besides the factor and the scale of the walk itself."""
+    """What is learned during burn-in, besides the factor and the scale of the walk itself."""
 
     path: np.ndarray  # (d,), accepted steps in units of the scale, fading
     levels: tuple[float, ...]  # log densities of the latest draws
@@ -34,7 +34,7 @@ class Arrival(NamedTuple):
 
 
 def depart(num_dims: int) -> Arrival:
-    """Return what is known at the start: nothing."""
+    """Return the burn-in state at the start of a chain."""
     return Arrival(np.zeros(num_dims), (), 0)
 
 
@@ -66,29 +66,29 @@ def learn_step(
     accept_error
         Acceptance probability less its target.
     noisy
-        Whether the log density is estimated. A chain that holds on to a large estimate rejects whatever the scale is:
-        only an exact one may make the scale follow at a constant speed.
+        Whether the log density is estimated. A chain that is stuck on a large estimate rejects at any scale: so the
+        scale follows at a constant speed only where the log density is exact.
     """
     path = arrival.path
     if moved is not None:
         factor, path = _follow(factor, path, moved / math.exp(log_scale))
-    # In many dimensions the first scale may be far too large; it comes down as fast as in the bulk.
+    # In many dimensions the first scale may be far too large; it falls as fast as in the bulk.
     rate = max(robbins_monro_rate(arrival.num_moves), 0.0 if noisy else 1.0 / (1.0 + 0.5 * path.size))
     return arrival._replace(path=path, num_moves=arrival.num_moves + 1), factor, log_scale + rate * accept_error
 
 
 def remember(arrival: Arrival, level: float) -> Arrival:
-    """Return what is known after a draw with the log density ``level``."""
+    """Return the burn-in state after a draw with the log density ``level``."""
     return arrival._replace(levels=(*arrival.levels[1 - 2 * _half(arrival.path.size) :], level))
 
 
 def _half(num_dims):
-    """Return a number of draws in which a chain on its way gets half as near, and a chain in the bulk forgets."""
+    """Return the number of draws that halve the distance to the bulk, and in which a chain in the bulk forgets."""
     return 20 + 3 * num_dims
 
 
 def longest(num_dims: int) -> int:
-    """Return the number of draws after which learning begins anyway."""
+    """Return the number of draws after which burn-in ends in any case."""
     return 100 + 50 * num_dims
 
 
@@ -107,7 +107,7 @@ def has_arrived(arrival: Arrival) -> bool:
 
 
 def bulk(places: History, levels: History, fraction: float = 1.0) -> np.ndarray:
-    """Return the places (n, d) from when on the chain was as high as it now is; at most the latest ``fraction``.
+    """Return the positions (n, d) since the chain first was as high as it now is; at most the latest ``fraction``.
 
     The first draw that reaches the median log density of the latest third begins them: in a chain that has forgotten
     its start that is one of the first few, in one that still rises the last sixth is left.

@@ -1,12 +1,12 @@
-"""Whether a surrogate covers the density: what a chain that moves along it is bound to miss.
+"""Whether a surrogate covers the density, or chains that move along it will miss a part.
 
-A surrogate that is far too low somewhere hardly ever proposes to go there, and holds the chain fast once it is there.
-The draws then look well mixed, each chain like the next, and lack a part of the posterior: the neck of a funnel, heavy
-tails. The chain of moves along a surrogate s works like importance sampling from s with the weights w = pi / s: the
-mean time that it stays at x is in proportion to w(x) where that is large. So the weights at the places visited tell,
-though the missing part itself has never been visited: they rise towards it. They are judged as importance weights are,
-by the shape of their upper tail (Vehtari et al. 2024), and by how far the largest lies above a typical one: where
-none is several times a typical weight, nothing follows from their shape.
+Where a surrogate is far too low its moves hardly ever go, and a chain that gets there is stuck. The draws then look
+well mixed, with all chains alike, but lack a part of the posterior: the neck of a funnel, heavy tails. The chain of
+moves along a surrogate s works like importance sampling from s with the weights w = pi / s: the mean time that it stays
+at x is in proportion to w(x) where that is large. So the weights at the draws reveal a missing part that was never
+visited: they rise towards it. They are judged like importance weights, by the shape of their upper tail (Vehtari et al.
+2024), and by the ratio of the largest to a typical one: where no weight is several times the typical one, nothing
+follows from the shape.
 
 Imports NumPy only.
 """
@@ -19,8 +19,8 @@ import numpy as np
 __all__ = ["Coverage", "coverage_of", "is_missing_mass", "pareto_shape"]
 
 _LARGEST_SHAPE = 0.7  # above which the error of importance sampling is not to be relied on (Vehtari et al. 2024)
-# Excess of the largest log weight over a typical one that is worth a word. In surrogates of smooth posteriors whose
-# chains were right it was 1.1 at the most, with funnels, bends and heavy tails from 1.5 up to 20.
+# Excess of the largest log weight over a typical one, above which a warning is possible. In surrogates of smooth
+# posteriors whose chains were right it was 1.1 at the most, with funnels, bends and heavy tails from 1.5 up to 20.
 _LARGEST_EXCESS = 1.5
 _FEWEST_WEIGHTS = 100  # for a fit of their tail: it takes a fifth of them
 
@@ -33,10 +33,10 @@ class Coverage(NamedTuple):
 
 
 def coverage_of(log_weights: np.ndarray) -> Coverage:
-    """Return what the weights at the places visited, one for each draw (n,), say.
+    """Return the coverage from the log weights at the draws (n,).
 
-    The shape is the larger of those of all draws and of the distinct places: a single long stay at the top makes a tail
-    of equal weights, which has no shape.
+    The shape is the larger of those of all draws and of the distinct positions: a single long stay at the largest
+    weight makes a tail of equal weights, which has no shape.
     """
     finite = log_weights[np.isfinite(log_weights)]
     if finite.size < _FEWEST_WEIGHTS:
@@ -67,7 +67,7 @@ def pareto_shape(log_weights: np.ndarray) -> float:
         return math.nan
     ordered = np.sort(log_weights) - log_weights.max()
     excesses = np.exp(ordered[-num_tail:]) - math.exp(ordered[-num_tail - 1])
-    # Many draws at one place have equal weights: only what lies above the threshold is the tail.
+    # Many draws at one position have equal weights: only what lies above the threshold is the tail.
     excesses = excesses[excesses > 1e-12]
     if excesses.size < 5 or np.ptp(excesses) == 0.0:
         return math.nan

@@ -21,7 +21,7 @@ class History(NamedTuple):
 
 
 def empty_history(capacity: int, num_dims: int) -> History:
-    """Return a record with nothing in it; memory is capacity x d numbers, whatever comes."""
+    """Return an empty record; memory is capacity x d numbers, however many positions follow."""
     return History(np.empty((capacity, num_dims)), 0, 1, 0)
 
 

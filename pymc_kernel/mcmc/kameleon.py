@@ -1,12 +1,12 @@
 """Kernel adaptive Metropolis-Hastings (MCMC Kameleon) on arrays.
 
-Strathmann 2018, chapter 3 (Sejdinovic et al. 2014): the proposal at x is N(x, gamma^2 I + nu^2 M H M') with
-M = 2 [grad k(x, X_1), ..., grad k(x, X_n)] over a subsample X of the chain's history and H the centering
-matrix. The covariance is another one at every x, so the full Metropolis-Hastings ratio is needed.
+Strathmann 2018, chapter 3 (Sejdinovic et al. 2014): the proposal at x is N(x, gamma^2 I + nu^2 M H M') with M = 2 [grad
+k(x, X_1), ..., grad k(x, X_n)] over a subsample X of the chain's history and H the centering matrix. The covariance
+differs at every x, so the full Metropolis-Hastings ratio is needed.
 
 Three departures from the text, none of which touches exactness:
 
-- All happens in coordinates z = W^-1 (x - mean) in which the history has unit covariance (``whiten=True``),
+- The kernel acts in coordinates z = W^-1 (x - mean) in which the history has unit covariance (``whiten=True``),
   so that one length scale and one gamma mean the same in every direction.
 - M H M' is divided by its mean trace over the subsample, times d, and the scale counts in units of the subsample's
   spread. This only renames nu, and lets nu keep its meaning (about 2.38 / sqrt(d)) when subsample, bandwidth and units
@@ -47,12 +47,12 @@ __all__ = [
     "with_fit",
 ]
 
-# The first fit needs enough positions to span the space; the last one leaves time for the scale to settle.
+# The first fit needs enough positions to span the space; after the last one the scale needs time to settle.
 _FIRST_FIT_DRAWS = 100
 _LAST_FIT_SHARE = 0.8
 # Refreshing with probability rate / t gives about rate x log(T) refreshes in T draws.
 _REFRESH_RATE = 10.0
-# Positions of the first third of the record are taken for the way in and not learned from.
+# The first third of the record counts as burn-in and is not learned from.
 _RECENT_FRACTION = 2.0 / 3.0
 _HISTORY_PER_POINT = 10  # positions remembered for each point of the subsample
 _LARGEST_SCALE = 4.0  # in units of 2.38 / sqrt(d)
@@ -70,9 +70,9 @@ class Config:
     num_basis : int
         n, the number of points of the history that shape the proposal. A draw costs O(n d^2).
     isotropic_share : float
-        Share of the isotropic part in the proposal's mean variance, in (0, 1): with s the scale,
-        gamma^2 = share s^2 and nu^2 = (1 - share) s^2. Far from the subsample the isotropic part is all that is
-        left, so it has to be a step that gets somewhere.
+        Share of the isotropic part in the proposal's mean variance, in (0, 1): with s the scale, gamma^2 = share s^2
+        and nu^2 = (1 - share) s^2. Far from the subsample the proposal is the isotropic part alone, so its steps must
+        not be too short.
     gamma : float, optional
         A fixed standard deviation of the isotropic part instead, in the kernel's coordinates, with nu = s, as
         in the thesis.
@@ -88,8 +88,9 @@ class Config:
         Whether the kernel acts in coordinates in which the history has unit covariance; ``"local"`` for ones in which
         its neighborhoods have it, on the average, see ``local_metric``.
     noisy : bool, optional
-        Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the
-        scale is learned, and the scale keeps a floor. None finds out, by one evaluation after 0, 1, 10, 100, ... draws.
+        Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the scale
+        is learned, and the scale keeps a floor. With None this is tested, by one evaluation after 0, 1, 10, 100, ...
+        draws.
     covariance : ndarray (d, d), optional
         Of the proposal until there is a history; the identity by default.
     """
@@ -131,9 +132,9 @@ class Config:
     def largest_scale(self, num_dims: int) -> float:
         """Return the bound of s while it is learned: four times 2.38 / sqrt(d), or ``scale`` if that is larger.
 
-        The local covariance has the trace of the learned one on the average, so a scale far above the Gaussian optimum
-        is no scale that suits the bulk: it is a chain that lingers where the local covariance is next to nothing,
-        accepts every small step, and would be stuck as soon as it came back.
+        The local covariance has on average the trace of the learned one, so a scale far above the Gaussian optimum does
+        not suit the bulk: the chain then lingers where the local covariance is nearly zero, accepts every small step,
+        and would be stuck as soon as it came back.
         """
         return max(_LARGEST_SCALE * walk.optimal_scale(num_dims), self.scale or 0.0)
 
@@ -189,7 +190,7 @@ def init(position, log_density: float, config: Config) -> State:
 
 
 def relocate(state: State, position, log_density: float) -> State:
-    """Return the state moved to ``position`` with its log density, all that was learned kept."""
+    """Return the state moved to ``position`` with its log density; everything learned is kept."""
     position, log_density = checked_start(position, log_density, state.position.size)
     same_place = np.array_equal(position, state.position)
     state = state._replace(position=position, log_density=log_density)
@@ -197,7 +198,7 @@ def relocate(state: State, position, log_density: float) -> State:
 
 
 def with_fit(state: State, learned: Fit) -> State:
-    """Return the state with another proposal, whose local covariance is worked out at its position."""
+    """Return the state with another proposal and its local covariance at the position."""
     whitened, local = local_at(state.position, learned)
     return state._replace(fit=learned, whitened=whitened, local=local)
 
@@ -263,8 +264,8 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
 def _shape(state):
     """Return mean and factor of the coordinates for the next fit.
 
-    A chain under noise stays where it is for dozens of draws, and the running moments of the walk, which count the
-    latest draws most, then rest on a handful of places; all of the recent history counts alike instead.
+    A chain under noise stays in place for dozens of draws, and the running moments of the walk, which weight the latest
+    draws most, then rest on a few positions; instead all of the recent history has equal weights.
     """
     places = recent(state.history, _RECENT_FRACTION)
     d = places.shape[1]
@@ -288,8 +289,7 @@ def is_at_floor(state: State, config: Config) -> bool:
 def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
     """Return the state with a proposal learned from a fresh random subsample of the history.
 
-    Where the history holds too few distinct positions to show a shape (2 d + 3), or the fit fails, what was
-    learned before stays.
+    Where the history holds too few distinct positions (below 2 d + 3), or the fit fails, the earlier proposal is kept.
     """
     candidates = recent(state.history, _RECENT_FRACTION)
     if candidates.shape[0] > config.num_basis:

@@ -6,17 +6,17 @@ leapfrog trajectories along it, and accepts with the true, or estimated and kept
 - The surrogate is by default a regression on log-density values, which learns from rejected proposals too.
 - Besides single trajectories there are chains of them: k Hamiltonian transitions on the surrogate alone are one
   proposal, accepted with pi(y) s(x) / (pi(x) s(y)), s the surrogate's density (Liu 2001, section 9.4.3). Where the
-  surrogate is good, draws are nearly independent, for one evaluation each. Some of these chains run on the
-  surrogate to the power 1/2: while tuning they evaluate the density in its tails, where the surrogate has to know
-  it too, lest the chain should later stick where the surrogate is too low.
-- A share of the moves are random-walk moves (adaptive Metropolis, and differences of visited points), so that a
-  bad surrogate costs efficiency and neither correctness nor irreducibility.
-- Until the log density has stopped rising nothing is learned about the posterior: the way to it has a walk of its own,
-  see ``burn_in``, and is forgotten.
+  surrogate is good, draws are nearly independent, for one evaluation each. Some of these chains run on the tempered
+  surrogate, to the power 1/2: while tuning they evaluate the density in its tails, so that the surrogate is learned
+  there, too; where it is too low, the chain would later get stuck.
+- A share of the moves are random-walk moves (adaptive Metropolis, and differences of visited points), so that a bad
+surrogate costs efficiency, but neither correctness nor irreducibility.
+- Until the log density has stopped rising nothing is learned about the posterior: burn-in has its own random walk, see
+``burn_in``, and is forgotten.
 - Each kind of move is measured while tuning, and the shares follow from that. After tuning all is frozen.
 - Whether the surrogate covers the density is judged from the draws after tuning, see ``coverage``.
-- In many dimensions trajectories run in the shape of the surrogate's quadratic part, where there are enough values to
-  fit one, and not in that of the few places visited.
+- In many dimensions the mass matrix comes from the surrogate's quadratic part, where there are enough values to fit
+one, and not from the few positions visited.
 
 Imports NumPy, Numba and the lower floors only.
 """
@@ -62,7 +62,7 @@ _LAST_FIT_SHARE = 0.9  # of tuning; what is left measures the moves of the last 
 _LONGEST_BURN_IN = 0.5  # of tuning
 _LEAST_LEARNED = 2  # draws in the bulk, for each dimension, before the first fit
 _FIRST_DIFFERENCES = 50  # draws in the bulk, and one for each dimension, before differences are tried
-_LEAST_IN_BULK = 0.5  # of the draws since the burn-in, below which the chain counts as still on its way
+_LEAST_IN_BULK = 0.5  # of the draws since the burn-in: with fewer in the bulk, burn-in is not over
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Config:
     target_accept : float or "auto"
         Of the random walk, as of ``adaptive_metropolis``.
     noisy : bool
-        Whether the log density is estimated: the surrogate then has to look for the size of the noise, and the random
-        walk measures it by one more evaluation in ten of its moves while the chain tunes.
+        Whether the log density is estimated: the surrogate then has to learn the size of the noise, and the random walk
+        measures it by one more evaluation in ten of its moves while the chain tunes.
     covariance : ndarray (d, d), optional
         Of the random walk's proposal at the start; the identity by default.
     """
@@ -107,19 +107,19 @@ class State(NamedTuple):
     position: np.ndarray  # (d,)
     log_density: float
     walk: walk.State
-    evaluated: History  # (n, d + 1) proposals with a finite log density, and that
+    evaluated: History  # (n, d + 1) proposals and their log densities, where finite
     visited: History  # since the burn-in
     levels: History  # (n, 1) log densities there
-    arrival: burn_in.Arrival | None  # while the chain is on its way to the bulk; None after that
-    archive: np.ndarray | None  # (n, d) points for difference moves; those visited where it is None
+    arrival: burn_in.Arrival | None  # during burn-in; None after it
+    archive: np.ndarray | None  # (n, d) points for difference moves; None for the visited ones
     survey: np.ndarray  # (k, d) places to evaluate while tuning, the most urgent first
     fit: Fit | None
     choice: Choice  # between the kinds of moves
     iteration: int  # of the adaptation
-    num_learned: int  # draws that the shape of the walk is learned from: those since the burn-in
+    num_learned: int  # draws that the walk's covariance is learned from: those since the burn-in
     num_fits: int
     rejections: int  # in a row, up to now
-    excesses: History | None  # (n, 1) log density less the surrogate at the draws after tuning, None while it lasts
+    excesses: History | None  # (n, 1) log density minus surrogate at the draws after tuning, None while tuning
 
 
 class Info(NamedTuple):
@@ -162,7 +162,7 @@ def init(position, log_density: float, config: Config) -> State:
 
 
 def relocate(state: State, position, log_density: float) -> State:
-    """Return the state moved to ``position`` with its log density, all that was learned kept."""
+    """Return the state moved to ``position`` with its log density; everything learned is kept."""
     position, log_density = checked_start(position, log_density, state.position.size)
     excesses = None if state.excesses is None else empty_history(_NUM_EXCESSES, 1)
     return state._replace(position=position, log_density=log_density, excesses=excesses)
@@ -203,17 +203,17 @@ def step(
     if np.array_equal(proposal, state.position):
         # The surrogate's own chain has not moved: there is nothing to evaluate.
         info = Info(False, 1.0, scale, proposal, state.log_density, move, 0.0, num_steps)
-        return _recorded(state._replace(rejections=state.rejections + 1)), info
+        return _record_excess(state._replace(rejections=state.rejections + 1)), info
     proposed = log_density(proposal) if np.isfinite(proposal).all() else -math.inf
     gain = proposed - state.log_density + log_ratio
     accepted, probability = metropolis_accept(rng, gain)
     info = Info(accepted, probability, scale, proposal, proposed, move, -gain, num_steps)
     if accepted:
-        return _recorded(state._replace(position=proposal, log_density=proposed, rejections=0)), info
-    return _recorded(state._replace(rejections=state.rejections + 1)), info
+        return _record_excess(state._replace(position=proposal, log_density=proposed, rejections=0)), info
+    return _record_excess(state._replace(rejections=state.rejections + 1)), info
 
 
-def _recorded(state):
+def _record_excess(state):
     """Return the state with one more draw in the record that :func:`coverage` judges."""
     if state.excesses is None or state.fit is None:
         return state
@@ -236,7 +236,7 @@ def coverage(state: State) -> Coverage | None:
 
 
 def refit_is_due(num_dims: int, iteration: int, num_tune: int) -> bool:
-    """Return whether a surrogate is to be learned after draw ``iteration``, from 0, of a tuning phase.
+    """Return whether a surrogate is to be fitted after draw ``iteration``, from 0, of a tuning phase.
 
     The first after 100 + 10 d draws (or three tenths of tuning), then whenever the chain is 15 % longer, so that
     the known region grows quickly; the last after nine tenths.
@@ -263,7 +263,7 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     due = refit_is_due(state.position.size, state.iteration, num_tune)
     state = learn_from(state, info, config)
     if state.arrival is not None and state.iteration >= _LONGEST_BURN_IN * num_tune:
-        state = _arrived(state)
+        state = _end_burn_in(state)
     if due and state.arrival is None and state.num_learned >= _LEAST_LEARNED * state.position.size:
         fit = refit(rng, [state], config)
         if fit is not None:
@@ -272,17 +272,17 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
 
 
 def learn_from(state: State, info: Info, config: Config) -> State:
-    """Return the state with walk, histories and measures moved on by one draw; O(d^2)."""
+    """Return the state with walk, histories and measures updated by one draw; O(d^2)."""
     evaluated = state.evaluated
     if math.isfinite(info.proposal_log_density):
         evaluated = append(evaluated, np.append(info.proposal, info.proposal_log_density))
     choice = moves.measured(state.choice, info.move, _squared_jumps(state, info))
     state = state._replace(evaluated=evaluated, choice=choice, iteration=state.iteration + 1)
-    return _learn_shape(state, info, config) if state.arrival is None else _approach(state, info, config)
+    return _learn_shape(state, info, config) if state.arrival is None else _burn_in_draw(state, info, config)
 
 
 def _learn_shape(state, info, config):
-    """Return the state with the walk and the places visited moved on by one draw in the bulk."""
+    """Return the state with the walk and the visited positions updated by one draw in the bulk."""
     past = state.walk
     mean, factor = walk.learn_shape(past.mean, past.factor, state.position, state.num_learned)
     log_scale, walks = past.log_scale, past.iteration
@@ -302,8 +302,8 @@ def _learn_shape(state, info, config):
     )
 
 
-def _approach(state, info, config):
-    """Return the state one draw nearer to the bulk, or there."""
+def _burn_in_draw(state, info, config):
+    """Return the state after one more draw of the burn-in, which may end it."""
     past = state.walk
     arrival = burn_in.remember(state.arrival, state.log_density)
     factor, log_scale = past.factor, past.log_scale
@@ -318,14 +318,14 @@ def _approach(state, info, config):
         arrival=arrival,
     )
     is_late = state.iteration >= burn_in.longest(state.position.size)
-    return _arrived(state) if is_late or burn_in.has_arrived(arrival) else state
+    return _end_burn_in(state) if is_late or burn_in.has_arrived(arrival) else state
 
 
-def _arrived(state):
-    """Return the state in which learning begins: the burn-in is forgotten, but for the size of its last steps."""
+def _end_burn_in(state):
+    """Return the state after burn-in, which is forgotten except for the size of its last steps."""
     d = state.position.size
     past = state.walk
-    # The factor is that of the posterior from now on, of which the best steps are a known multiple.
+    # From now on the factor is that of the posterior's covariance, of which the best steps are a known multiple.
     size = math.exp(past.log_scale) / walk.optimal_scale(d)
     shape = past._replace(
         mean=state.position, factor=size * past.factor, log_scale=math.log(walk.optimal_scale(d)), iteration=0
@@ -340,7 +340,7 @@ def _arrived(state):
 
 
 def _squared_jumps(state, info):
-    """Return what the last draw tells of its kind of move. The state is the one after it, before it is remembered."""
+    """Return the jumps of the last draw, for its kind of move; the draw is not yet in the state's histories."""
     mean, factor = state.walk.mean, state.walk.factor
     if not info.accept_prob > 0.0 or not state.visited.count:
         return np.zeros(2 * state.position.size)
@@ -354,17 +354,17 @@ def with_fit(state: State, fit: Fit, config: Config, places: np.ndarray | None =
     Parameters
     ----------
     places : ndarray (k, d), optional
-        To evaluate for the sake of the next surrogate, see :func:`places_to_survey`.
+        Points to evaluate for the next surrogate, see :func:`places_to_survey`.
     """
     survey = np.empty((0, state.position.size)) if places is None else places
-    # A chain that is still on its way, while others that it learns with have arrived, keeps its walk.
+    # A chain in burn-in keeps its walk, even where chains that it learns with have reached the bulk.
     shape = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
     choice = moves.with_surrogate(state.choice, config.surrogate.learns_from, config.exploring_share, len(survey) > 0)
     return state._replace(fit=fit, choice=choice, num_fits=state.num_fits + 1, survey=survey, walk=shape)
 
 
 def finish(state: State, config: Config) -> State:
-    """Return the state with the moves for after tuning, and without what only learning needs."""
+    """Return the state for sampling after tuning, without what only learning needs."""
     d = state.position.size
     settled = state.walk._replace(noise=noise.settled(state.walk.noise))
     excesses = None if config.noisy else empty_history(_NUM_EXCESSES, 1)

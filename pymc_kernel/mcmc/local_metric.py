@@ -1,9 +1,9 @@
 """The shape of the neighborhoods of a sample, averaged: coordinates for proposals that are to be local.
 
-The covariance of a curved or many-moded sample says how far its parts are from one another, and a walk that is
-isotropic after whitening by it is far too wide across a thin, bent ridge. The covariance of nearest neighbors around
-their own mean, averaged over the sample, is that of the ridge. For a normal sample both are the same but for a factor,
-which is taken out. Imports NumPy and SciPy only.
+The covariance of a curved or multimodal sample measures the distances between its parts, and a walk that is isotropic
+after whitening by it is far too wide across a thin, bent ridge. The covariance of nearest neighbors around their own
+mean, averaged over the sample, has the ridge's width. For a normal sample both are the same up to a factor, which is
+removed. Imports NumPy and SciPy only.
 """
 
 import numpy as np
@@ -14,8 +14,8 @@ from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["local_factor"]
 
-_SHARE = 0.03  # of the points are the neighbors of one
-_ROUNDS = 6  # of neighbors in the metric of the last round; the metric has settled by then
+_SHARE = 0.03  # share of the points that are neighbors of one
+_ROUNDS = 6  # iterations, each with neighbors in the metric of the one before; the metric has then converged
 _ROWS = 256  # of the matrix of distances at a time: 256 x 1,000 numbers fit a cache
 
 
@@ -23,8 +23,8 @@ _ROWS = 256  # of the matrix of distances at a time: 256 x 1,000 numbers fit a c
 def local_factor(points: np.ndarray, factor: np.ndarray) -> np.ndarray:
     """Return the lower factor (d, d) of the mean covariance of neighborhoods, A, scaled to trace(A^-1 F F') = d.
 
-    Neighbors are the nearest 3 % (2 d at least), six times over in the coordinates found last, the first time in those
-    of ``factor``. O(n^2 d) time; 256 n numbers of memory.
+    Neighbors are the nearest 3 % (2 d at least), in six iterations: first in the coordinates of ``factor``, then in
+    those of the metric found last. O(n^2 d) time; 256 n numbers of memory.
 
     Parameters
     ----------

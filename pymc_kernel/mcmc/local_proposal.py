@@ -1,4 +1,4 @@
-"""The proposal of kernel adaptive Metropolis-Hastings: a normal distribution with another covariance at every place.
+"""The proposal of kernel adaptive Metropolis-Hastings: normal, with a covariance that depends on the position.
 
 With z = W^-1 (x - mean) it is gamma^2 I + nu^2 c M H M' for M = 2 [grad k(z, Z_1), ..., grad k(z, Z_n)], H the
 centering matrix and c such that the mean trace over the points Z is d. Imports NumPy, Numba and the lower floors only.
@@ -41,9 +41,8 @@ class Fit(NamedTuple):
 def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b, normalizer):
     """Return normalizer x M H M' at z, shape (d, d); O(n d^2) time, (d + 1) n numbers of memory.
 
-    Radial: a column of M is 4 phi'(s) (z - Z_i) / l^2. Dot product: 2 psi'(t) Z_i / l^2.
-    The mean column is taken off before the products: with M M' - n m m' instead, nearly parallel columns would
-    lose all digits.
+    Radial: a column of M is 4 phi'(s) (z - Z_i) / l^2. Dot product: 2 psi'(t) Z_i / l^2. The mean column is subtracted
+    before the products: with M M' - n m m' instead, nearly parallel columns would lose all digits.
     """
     d, n = points_t.shape
     slope = np.empty(n)
@@ -166,8 +165,8 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: n
 
     Notes
     -----
-    The points are the draws of a chain, many of them repeated: as a sample of the target they count with their
-    multiplicity, for the median heuristic once each.
+    The points are the draws of a chain, many of them repeated: repeated points count repeatedly as a sample of the
+    target, but once for the median heuristic.
     """
     points = np.asarray(points, dtype=float)
     n, d = points.shape
@@ -194,8 +193,8 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: n
     )
     where = rng.choice(n, size=min(n, _TRACE_POINTS), replace=False)
     trace = np.mean([np.trace(local_at(points[i], learned)[1]) for i in where])
-    # A kernel narrower than the gaps between points sees nothing at the points themselves, and a huge bump just
-    # beside each. So the trace counts for no less than the bump of a single point.
+    # With a kernel narrower than the gaps between points the gradients are nearly zero at the points and huge just
+    # beside them. So the trace is at least that of the gradient's peak near a single point.
     size = max(trace, _largest_bump(kernel, d))
     return learned._replace(normalizer=d / size if size > 0 else 1.0)
 

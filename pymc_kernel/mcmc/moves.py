@@ -1,9 +1,9 @@
-"""Which moves kernel HMC makes: their kinds, what they are measured by, and the share that each kind gets.
+"""The moves of kernel HMC: their kinds, how they are measured, and the share that each kind gets.
 
 Moves are measured by the normalized expected squared jumping distance: acceptance probability times squared jumps of
 the whitened coordinates z and of their squares, over twice their variances. For a stationary chain it is one minus the
-autocorrelation, so that independent draws have a measure of one; the smallest over coordinates and squares counts.
-With the acceptance probability in place of what happened, a few dozen moves of a kind tell what it is worth.
+autocorrelation, so that independent draws have a measure of one; the smallest over coordinates and squares counts. It
+uses acceptance probabilities, not outcomes, so that a few dozen moves of a kind are enough to measure it.
 
 Imports NumPy and the lower floors only.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.mcmc import adaptive_metropolis as walk
-from pymc_kernel.mcmc.surrogate_fit import FLATTENED, Fit, from_unit, to_unit
+from pymc_kernel.mcmc.surrogate_fit import INVERSE_TEMPERATURE, Fit, from_unit, to_unit
 from pymc_kernel.mcmc.trajectory import leapfrog, surrogate_chain, vary_step_size
 
 __all__ = [
@@ -42,7 +42,7 @@ __all__ = [
 class Move(NamedTuple):
     """A kind of move."""
 
-    place: int  # in arrays of an entry a kind
+    place: int  # index in arrays with an entry for each kind
     name: str
     num_trajectories: int = 0  # along the surrogate; of several, the surrogate alone decides which are accepted
     length: float = 1.0  # of a trajectory, in units of the longest
@@ -57,31 +57,31 @@ MOVES = (
     Move(3, "trajectory", 1),
     Move(4, "4 trajectories", 4),
     Move(5, "16 trajectories", 16),
-    Move(6, "8 trajectories on the flattened surrogate", 8, 1.0, FLATTENED),
+    Move(6, "8 trajectories on the tempered surrogate", 8, 1.0, INVERSE_TEMPERATURE),
     Move(7, "survey"),
 )
 NAMES = tuple(move.name for move in MOVES)
 WALK, DIFFERENCE, SHORT, LONG, FOUR, SIXTEEN, HOT, SURVEY = MOVES
 ALONG_SURROGATE = [m.place for m in MOVES if m.num_trajectories]
-# Where they cannot be told apart: four trajectories are safe and cheap.
+# Preferred first, among kinds whose measures do not differ: four trajectories are safe and cheap.
 _PREFERRED = [m.place for m in (FOUR, SIXTEEN, LONG, SHORT, HOT)]
 
 _FULL_DIFFERENCE_SHARE = 0.1  # of differences, taken at their full length: from mode to mode
 _NOISE_OF_DIFFERENCES = 1e-3  # in units of the walk's factor, so that a difference can reach any place
 _DIFFERENCE_SHARE = 0.3  # of the exploring moves
-_LEAST_DIFFERENCE_SHARE = 0.1  # of the exploring moves, where a single chain has but its own past to take them from
+_LEAST_DIFFERENCE_SHARE = 0.1  # of the exploring moves, where a single chain takes them from its own past
 _SURVEY_SHARE = 0.15  # of all moves while tuning, once there is a surrogate from values
 _MEMORY = 150.0  # moves of a kind that its measure is averaged over
 _MEMORY_OF_OLD_FIT = 20.0  # of these, at most, from before the last fit
-_FEWEST_TRIED = 5  # moves of each kind along the surrogate, before it is said to be worse than exploring
-_NEARLY_BEST = 0.8  # what a few dozen moves cannot tell apart
+_FEWEST_TRIED = 5  # moves of each kind along the surrogate before it can be judged worse than exploring
+_NEARLY_BEST = 0.8  # share of the best measure that a few dozen moves cannot distinguish from it
 # A surrogate's share is small unless its moves are measured this many times better than exploring. A regression on
-# values has seen the density beyond the places visited; a score learned from draws knows nothing of what lies beyond.
+# values knows the density beyond the visited positions, at rejected proposals; a score learned from draws does not.
 _CLEARLY_BETTER = {"values": 2.0, "draws": 5.0}
-_NEARLY_INDEPENDENT = 0.5  # measure from which on scores learned from draws are trusted anyway
-_SMALL_SHARE = 0.2  # leaves the random walk eight moves in ten, and so at least that much of its own efficiency
+_NEARLY_INDEPENDENT = 0.5  # measure above which scores learned from draws are trusted in any case
+_SMALL_SHARE = 0.2  # leaves the random walk eight moves in ten, and so at least 80 % of its own efficiency
 _USELESS_SHARE = 0.15  # of the surrogate moves while tuning, to see whether a later surrogate is better
-_SAFE_SHARE = 0.05  # of the surrogate moves after tuning, each for single trajectories and the flattened surrogate
+_SAFE_SHARE = 0.05  # of the surrogate moves after tuning, each for single trajectories and the tempered surrogate
 
 
 class Choice(NamedTuple):
@@ -97,7 +97,7 @@ class Choice(NamedTuple):
         return self.jumps.min(axis=1)
 
 
-# -- what they propose ---------------------------------------------------------------------------------
+# -- proposals ---------------------------------------------------------------------------------
 
 
 def difference(rng: np.random.Generator, position: np.ndarray, places: np.ndarray, factor) -> tuple[np.ndarray, float]:
@@ -106,7 +106,7 @@ def difference(rng: np.random.Generator, position: np.ndarray, places: np.ndarra
     Differential evolution on the chain's own past (ter Braak and Vrugt 2008).
     """
     d = position.size
-    # Of a chain that never moved one place may be all there is.
+    # A chain that never moved has only one position.
     first, second = rng.choice(len(places), 2, replace=len(places) < 2)
     scale = 1.0 if rng.random() < _FULL_DIFFERENCE_SHARE else walk.optimal_scale(2 * d)
     end = position + scale * (places[first] - places[second])
@@ -119,7 +119,7 @@ def along_surrogate(
     """Return a place, the number of leapfrog steps, and the log ratio of the surrogate or of the kinetic energies."""
     here = to_unit(fit.factor, fit.mean, position)
     longest = max(1, int(move.length * fit.num_steps))
-    # Lengths between a half and all of the longest: no trajectory can come round to where it started every time.
+    # Random lengths, from half the longest on: otherwise periodic trajectories might return to their start every time.
     lengths = rng.integers((longest + 1) // 2, longest + 1, size=move.num_trajectories)
     momenta = rng.standard_normal((lengths.size, position.size))
     step_sizes = vary_step_size(rng, fit.step_size, lengths.size) / math.sqrt(move.inverse_temperature)
@@ -130,7 +130,7 @@ def along_surrogate(
             log_ratio = 0.5 * (momenta[0] @ momenta[0] - momentum @ momentum)
     else:
         uniforms = rng.random(lengths.size)
-        expansion = fit.expansion if move.inverse_temperature == 1.0 else fit.flattened
+        expansion = fit.expansion if move.inverse_temperature == 1.0 else fit.tempered
         there, end, begin, _ = surrogate_chain(here, momenta, uniforms, lengths, step_sizes, expansion)
         log_ratio = begin - end
         if np.array_equal(there, here):
@@ -138,7 +138,7 @@ def along_surrogate(
     return from_unit(fit.factor, fit.mean, there), num_steps, float(log_ratio)
 
 
-# -- which of them is next -------------------------------------------------------------------------------
+# -- shares -------------------------------------------------------------------------------
 
 
 def exploring(difference_share: float) -> np.ndarray:
@@ -155,12 +155,12 @@ def first(num_dims: int) -> Choice:
 
 
 def with_difference(choice: Choice) -> Choice:
-    """Return the choice between walk and differences, once enough places have been visited for these."""
+    """Return the choice between walk and differences, once enough positions have been visited for differences."""
     return choice._replace(shares=exploring(_DIFFERENCE_SHARE))
 
 
 def squared_jumps(before: np.ndarray, after: np.ndarray, accept_prob: float) -> np.ndarray:
-    """Return what one move adds to the average, (2 d,), from whitened places (d,) before it and proposed by it."""
+    """Return the normalized squared jumps (2 d,) of one move, from whitened positions (d,) before it and proposed."""
     return accept_prob * np.concatenate([(after - before) ** 2 / 2.0, (after**2 - before**2) ** 2 / 4.0])
 
 
@@ -186,7 +186,7 @@ def with_surrogate(choice: Choice, learns_from: str, exploring_share: float, has
     counts[ALONG_SURROGATE] = np.minimum(counts[ALONG_SURROGATE], _MEMORY_OF_OLD_FIT)
     best, walking = choice.worth[ALONG_SURROGATE].max(), _worth_of_exploring(choice)
     share = 1.0 - exploring_share
-    # A surrogate that has been tried and is worse than exploring gets a smaller part of the next stretch.
+    # A surrogate that was tried and is worse than exploring gets a smaller share until the next fit.
     if counts[ALONG_SURROGATE].min() >= _FEWEST_TRIED and best < walking:
         share = _USELESS_SHARE
     elif learns_from == "draws" and not _is_clearly_better(best, walking, learns_from):
@@ -202,17 +202,17 @@ def with_surrogate(choice: Choice, learns_from: str, exploring_share: float, has
 def after_tuning(choice: Choice, learns_from: str, exploring_share: float, is_useful: bool, is_settled: bool) -> Choice:
     """Return the choice for after tuning.
 
-    One kind of move along the surrogate, as good as the best as far as the measures can tell, gets what exploring and
-    the two safe kinds (single trajectories, chains on the flattened surrogate) leave. A surrogate that is not clearly
-    better than exploring gets two moves in ten, one that is worse gets none.
+    One kind of move along the surrogate, whose measure is as good as the best up to noise, gets the share that
+    exploring and the two safe kinds (single trajectories, chains on the tempered surrogate) leave. A surrogate that is
+    not clearly better than exploring gets two moves in ten, one that is worse gets none.
 
     Parameters
     ----------
     is_useful : bool
         Whether there is a surrogate.
     is_settled : bool
-        Whether the chain is in the bulk. While the log density still rises, large jumps are the way in, and say nothing
-        of how the chain will mix.
+        Whether the chain is in the bulk. While the log density still rises, large jumps are burn-in and do not show how
+        the chain will mix.
     """
     worth, walking = choice.worth, _worth_of_exploring(choice)
     best = worth[ALONG_SURROGATE].max()
@@ -224,7 +224,7 @@ def after_tuning(choice: Choice, learns_from: str, exploring_share: float, is_us
     shares = (1.0 - share) * exploring(_LEAST_DIFFERENCE_SHARE if is_alone else _DIFFERENCE_SHARE)
     if share > 0.0:
         main = next(k for k in _PREFERRED if worth[k] >= _NEARLY_BEST * best)
-        # A chain on the surrogate sticks where the surrogate is too low; these two find the way out.
+        # A chain on the surrogate gets stuck where the surrogate is too low; these two kinds of moves get away.
         shares[[LONG.place, HOT.place]] += _SAFE_SHARE * share
         shares[main] += (1.0 - 2.0 * _SAFE_SHARE) * share
     return choice._replace(shares=shares)

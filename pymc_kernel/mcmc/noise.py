@@ -1,11 +1,11 @@
-"""How much acceptance the noise of an estimated log density leaves, and what a random walk should then aim at.
+"""The acceptance rate that noise of an estimated log density allows, and the target rate of a random walk under it.
 
 A pseudo-marginal chain keeps the estimate that it accepted. With an estimate of log-normal noise of variance v, even a
 step of length zero is then accepted with probability 2 Phi(-sqrt(v / 2)) only: the *ceiling*, .29 at v = 1.5^2. A walk
 whose scale is driven to an acceptance rate next to or above the ceiling shrinks to nothing. So the ceiling is measured
 while the chain adapts: now and then the density is estimated once more at the current point, as it would be for a
-proposal, and the chance that this estimate would be accepted is averaged. Nothing is assumed about the noise for that;
-estimates of zero and random numbers that are used again are part of it. The chain is not changed by it.
+proposal, and the chance that this estimate would be accepted is averaged. This assumes nothing about the noise, and
+includes estimates of zero and reused random numbers. It does not change the chain.
 
 Imports the standard library only.
 """
@@ -36,20 +36,20 @@ PLAIN_TARGET = 0.234
 #: to a fifth, in each dimension.
 MOVES_PER_DIMENSION = 12
 _INTERVAL = 10  # draws between two probes while adapting: a tenth more evaluations
-_LATE_SHARE = 0.01  # of the draws so far is the interval later on, where adaptation never ends
-# Until probes tell, the ceiling of a standard deviation of 1.5 is assumed, with the weight of five of them: a target
-# that is too low for a while costs little, one that is too high lets the scale collapse in the first hundred draws.
+_LATE_SHARE = 0.01  # interval between probes as a share of the draws so far, where adaptation never ends
+# Before the first probes, the ceiling of a standard deviation of 1.5 is assumed, with the weight of five probes: a
+# target rate that is too low for a while costs little, one too high lets the scale collapse in the first hundred draws.
 _PRIOR_CEILING, _PRIOR_WEIGHT = 0.29, 5
-_LOWEST_CEILING = 1e-3  # of an acceptance rate: no walk is planned by less
-_FEWEST_PROBES = 10  # of which anything is said to the user
-_ROUNDING = 1e-9  # differences of a log density, relative to its size, that are no noise
+_LOWEST_CEILING = 1e-3  # smallest acceptance rate that a ceiling may have
+_FEWEST_PROBES = 10  # before anything is reported to the user
+_ROUNDING = 1e-9  # differences of a log density, relative to its size, that count as rounding
 # A target above this share of the ceiling is reached by short steps alone: on a Gaussian, under noise of a standard
 # deviation of 1.5, with .44 of the best scale at this share and with .3 at .9.
 _REACHABLE_SHARE = 0.8
 
 
 class Noise(NamedTuple):
-    """What a chain knows of the noise of its log density."""
+    """What a chain has learned about the noise of its log density."""
 
     is_noisy: bool | None  # None: not known
     ceiling: float  # acceptance rate of steps of length zero
@@ -66,13 +66,13 @@ def check_target(target_accept) -> None:
 
 
 def unmeasured(is_noisy: bool | None, is_wanted: bool = True) -> Noise:
-    """Return what is known before the first probe.
+    """Return the state before the first probe.
 
     Parameters
     ----------
     is_noisy
-        Whether the log density is an estimate; None where that has to be found out, which costs an evaluation after 0,
-        1, 10, 100, ... iterations. An exact density is never probed.
+        Whether the log density is an estimate; None where that has to be tested, by an evaluation after 0, 1, 10, 100,
+        ... iterations. An exact density is never probed.
     is_wanted
         Whether anything depends on the noise.
     """
@@ -82,7 +82,7 @@ def unmeasured(is_noisy: bool | None, is_wanted: bool = True) -> Noise:
 
 
 def probe(known: Noise, iteration: int, kept: float, again: float) -> Noise:
-    """Return what is known after one more estimate at the current point.
+    """Return the state after one more estimate at the current point.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def probe(known: Noise, iteration: int, kept: float, again: float) -> Noise:
         known = unmeasured(True)
     difference = again - kept
     accepted = 0.0 if math.isnan(difference) else math.exp(min(difference, 0.0))
-    # Gain 2 / n weights probe n in proportion to n: noise on the way from a far start is forgotten.
+    # Gain 2 / n weights probe n in proportion to n: noise during burn-in is forgotten.
     gain = 2.0 / (known.num_probes + 2 + _PRIOR_WEIGHT)
     ceiling = known.ceiling + gain * (accepted - known.ceiling)
     following = iteration + max(_INTERVAL, int(_LATE_SHARE * iteration))
@@ -105,7 +105,7 @@ def probe(known: Noise, iteration: int, kept: float, again: float) -> Noise:
 
 
 def settled(known: Noise) -> Noise:
-    """Return what is known, with no more probes to come: for the end of the adaptation."""
+    """Return the state with no more probes to come: for the end of the adaptation."""
     return known._replace(next_probe=math.inf)
 
 
@@ -136,7 +136,7 @@ def optimal_target(ceiling: float) -> float:
 
 
 def target_of(target_accept: float | str, known: Noise | None = None) -> float:
-    """Return the number that the acceptance rate is driven to now; without noise where that is not ``known``."""
+    """Return the acceptance rate to aim at now; that without noise where noise is not ``known``."""
     if target_accept != "auto":
         return target_accept
     return known.target if known is not None and known.is_noisy else PLAIN_TARGET

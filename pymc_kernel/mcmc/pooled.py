@@ -1,8 +1,8 @@
 """Kernel HMC chains that learn one surrogate together while they tune.
 
-Chains that start far apart see more of a hard target than one of them would: each learns from what all have
-evaluated. Between two fits they run apart, so the result does not depend on how they are scheduled. After tuning
-everything they share is frozen, and every chain is a Markov chain of its own that leaves the target invariant.
+Chains that start far apart explore more of a hard target than a single one: each learns from the evaluations of all.
+Between two fits they run separately, so the result does not depend on how they are scheduled. After tuning everything
+they share is frozen, and every chain is a Markov chain of its own that leaves the target invariant.
 
 Imports NumPy and the lower floors only.
 """
@@ -27,7 +27,7 @@ def stretches(num_dims: int, num_tune: int) -> list[int]:
 
 
 def run(rng: np.random.Generator, state: State, log_density: Callable, config: Config, num_draws: int) -> State:
-    """Return the state of one chain after a stretch; what it sees is remembered."""
+    """Return the state of one chain after a stretch; its draws and evaluations are remembered."""
     for _ in range(num_draws):
         state, info = kernel_hmc.step(rng, state, log_density, config)
         state = kernel_hmc.learn_from(state, info, config)
@@ -51,7 +51,7 @@ def fit_together(rng: np.random.Generator, states: Sequence[State], config: Conf
 
 @one_blas_thread
 def frozen(states: Sequence[State], config: Config) -> State:
-    """Return what every chain samples with after tuning; ``kernel_hmc.relocate`` puts it where each chain is."""
+    """Return the state that every chain samples with after tuning; ``kernel_hmc.relocate`` moves it to each chain."""
     states = [s for s in states if s.arrival is None] or states
     mean, factor = joint_shape(states)
     log_scale = float(np.mean([s.walk.log_scale for s in states]))

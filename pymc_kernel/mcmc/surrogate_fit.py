@@ -1,4 +1,4 @@
-"""How a surrogate is learned from chains or particles, and how to move along it.
+"""Fits of a surrogate to chains or particles, with the trajectories to move along it.
 
 Imports NumPy and the lower floors only.
 """
@@ -20,7 +20,7 @@ from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_vari
 from pymc_kernel.scores.validation import cross_validate
 
 __all__ = [
-    "FLATTENED",
+    "INVERSE_TEMPERATURE",
     "Evaluations",
     "Fit",
     "Learned",
@@ -36,19 +36,19 @@ __all__ = [
     "tuned",
 ]
 
-FLATTENED = 0.5  # inverse temperature of the flattened surrogate
+INVERSE_TEMPERATURE = 0.5  # inverse temperature of the tempered surrogate
 _TRIALS = 100  # starts of the trajectories that choose step size and length
 _VALIDATION = 1000  # draws that cross-validation looks at
 _LARGEST_SURVEY = 60  # places a chain and fit
-_NEW_SEARCH_EVERY = 3  # fits; in between the search for settings goes on from the last ones
-_ENOUGH_FOR_SHAPE = 10  # places for each dimension, from which on their own covariance is taken
+_NEW_SEARCH_EVERY = 3  # fits; those in between search for settings from the last ones only
+_ENOUGH_FOR_SHAPE = 10  # positions for each dimension, from which on their own covariance is used
 _RIDGE = 1e-9  # of each variance
 
 
 class Evaluations(NamedTuple):
-    """What a surrogate can be learned from."""
+    """The data that a surrogate can be learned from."""
 
-    draws: np.ndarray  # (n, d), typical places: estimators that match scores learn from them
+    draws: np.ndarray  # (n, d), from the bulk: estimators that match scores learn from them
     places: np.ndarray  # (m, d), wherever the density has been evaluated: regression on values learns from them
     values: np.ndarray  # (m,), log densities there
     is_noisy: bool  # whether they are estimates
@@ -68,7 +68,7 @@ class Fit(NamedTuple):
     mean: np.ndarray  # (d,)
     factor: np.ndarray  # (d, d), lower: x = mean + factor q, and momenta of q have unit variance
     expansion: Expansion  # in q
-    flattened: Expansion  # to the power FLATTENED
+    tempered: Expansion  # the surrogate to the power INVERSE_TEMPERATURE
     step_size: float
     num_steps: int  # longest
     learned: Learned
@@ -114,18 +114,18 @@ def learn(
     previous: Learned | None = None,
     search: bool = True,
 ) -> Learned | None:
-    """Return a surrogate of what has been evaluated, or None where the fit fails.
+    """Return a surrogate fitted to the evaluations or draws, or None where the fit fails.
 
     Parameters
     ----------
     estimator
-        One of ``pymc_kernel.scores``, which says by ``learns_from`` whether that is values or draws.
+        One of ``pymc_kernel.scores``; its ``learns_from`` is "values" or "draws".
     shape : ndarray (d,), (d, d)
         Mean and lower factor of the covariance of the draws: the coordinates that the estimator works in.
     previous : Learned, optional
         From which the settings are taken over.
     search : bool
-        Whether settings are looked for all over; else from the previous ones on, if there are any.
+        Whether the search for settings is a full one; otherwise it starts from the previous ones, if there are any.
     """
     mean, factor = shape
     try:
@@ -157,9 +157,9 @@ def _fit_scores(rng, estimator, whitened, mean, factor):
 
 
 def refined_shape(shape, learned: Learned) -> tuple[np.ndarray, np.ndarray]:
-    """Return the shape that trajectories run in: that of the surrogate's quadratic part, where it was fitted by itself.
+    """Return the mean and factor for trajectories: those of the surrogate's quadratic part, where it was fitted first.
 
-    In many dimensions the covariance of the places visited is a poor one for as long as a chain tunes.
+    In many dimensions the covariance of the visited positions is poor while a chain tunes.
     """
     if not getattr(learned.surrogate, "has_trend", False):
         return shape
@@ -187,7 +187,7 @@ def tuned(
     Parameters
     ----------
     draws : ndarray (n, d)
-        Typical places: step size and length are chosen by trajectories from some of them.
+        Draws from the bulk: step size and length are chosen by trajectories from some of them.
     """
     mean, factor = shape
     expansion = change_variables(learned.surrogate.expansion, factor, mean)
@@ -196,10 +196,12 @@ def tuned(
     momenta = rng.standard_normal(starts.shape)
     step_size = choose_step_size(starts, momenta, expansion)
     num_steps = choose_num_steps(starts, momenta, step_size, max_steps, expansion)
-    return Fit(mean, factor, expansion, scaled_expansion(expansion, FLATTENED), step_size, num_steps, learned, shape)
+    return Fit(
+        mean, factor, expansion, scaled_expansion(expansion, INVERSE_TEMPERATURE), step_size, num_steps, learned, shape
+    )
 
 
-# -- of chains -------------------------------------------------------------------------------------------
+# -- chains -------------------------------------------------------------------------------------------
 
 
 @one_blas_thread
@@ -223,14 +225,14 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> Fit | None:
 
 
 def bulk_of(states: Sequence, fraction: float = 2.0 / 3.0) -> np.ndarray:
-    """Return the places (n, d) that the chains have visited since they were in the bulk, see ``burn_in.bulk``."""
+    """Return the positions (n, d) visited by the chains since they were in the bulk, see ``burn_in.bulk``."""
     return np.concatenate([burn_in.bulk(s.visited, s.levels, fraction) for s in states])
 
 
 def _recent_shape(states):
-    """Return mean and factor of the chains since they were in the bulk, or those of the walks with too few places.
+    """Return mean and factor of the chains since they were in the bulk, or of the walks where positions are too few.
 
-    The way in from a far start would otherwise be part of the shape for as long as the chain tunes.
+    Otherwise the burn-in from a far start would count while the chain tunes.
     """
     places = bulk_of(states, 1.0)
     d = places.shape[1]
@@ -256,7 +258,7 @@ def joint_shape(states: Sequence) -> tuple[np.ndarray, np.ndarray]:
 
 @one_blas_thread
 def places_to_survey(rng: np.random.Generator, states: Sequence, fit: Fit) -> list[np.ndarray]:
-    """Return for each chain the places it should evaluate before the next fit; none for a surrogate of scores."""
+    """Return for each chain the points to evaluate before the next fit; none for surrogates learned from draws."""
     if fit.learned.estimator.learns_from != "values":
         return [np.empty((0, s.position.size)) for s in states]
     places = survey(rng, whiten(bulk_of(states), fit.mean, fit.factor), fit, _LARGEST_SURVEY * len(states))

@@ -1,8 +1,8 @@
-"""Where a tuning chain should evaluate the density next, for the surrogate's sake.
+"""Space-filling design: points where a tuning chain should evaluate the density to improve the surrogate.
 
-A surrogate from values is exact where the chain has been and guesses beyond. Chains on flattened surrogates walk out
-into its tails at no cost; those of their ends where the regression's own uncertainty is largest are worth an
-evaluation, one after the other. Nothing of the kind is done after tuning.
+A surrogate from values interpolates where the chain has been and extrapolates beyond. Chains on the tempered surrogate
+reach its tails at no cost; of their end points those with the largest posterior variance of the regression are
+evaluated, one after the other. After tuning no such points are evaluated.
 
 Imports NumPy and the lower floors only.
 """
@@ -17,11 +17,11 @@ from pymc_kernel.scores.expansion import scaled_expansion
 
 __all__ = ["survey"]
 
-# Of the trajectories that look for places: somewhat and much wider than the posterior.
+# Of the trajectories that search for points: somewhat and much wider than the posterior.
 _INVERSE_TEMPERATURES = (0.5, 0.25)
-_NUM_CANDIDATES = 150  # places of which those least certain are evaluated; each costs trajectories on the surrogate
+_NUM_CANDIDATES = 150  # points of which the least certain are evaluated; each costs trajectories on the surrogate
 _CHAIN_LENGTH = 8  # trajectories that lead to a candidate
-_WORTHWHILE = 1e-3  # variance of the log density that is not worth an evaluation
+_SMALL_VARIANCE = 1e-3  # variance of the log density that is not worth an evaluation
 
 
 def survey(rng: np.random.Generator, starts: np.ndarray, fit, num_points: int) -> np.ndarray:
@@ -53,5 +53,5 @@ def survey(rng: np.random.Generator, starts: np.ndarray, fit, num_points: int) -
     candidates = fit.mean + np.array(ends) @ fit.factor.T
     candidates = candidates[np.isfinite(candidates).all(axis=1)]
     covariance = fit.learned.surrogate.covariance(candidates)
-    _, chosen = pivoted_cholesky(np.diag(covariance).copy(), lambda p: covariance[:, p], num_points, _WORTHWHILE)
+    _, chosen = pivoted_cholesky(np.diag(covariance).copy(), lambda p: covariance[:, p], num_points, _SMALL_VARIANCE)
     return candidates[chosen]

@@ -9,17 +9,17 @@ from pymc_kernel.scores.expansion import Expansion, rows_value_and_score, value_
 
 __all__ = ["choose_num_steps", "choose_step_size", "leapfrog", "surrogate_chain"]
 
-# Of the step size, drawn anew for each trajectory: small steps get out of where large ones fail.
-_FACTORS = np.array([1.0, 1.0, 0.5, 0.25])
-_TRIAL_STEPS = 10  # of a trial: the energy error of a stable step is the same after any number of them
+# Of the step size, drawn anew for each trajectory: small steps still move where large ones are rejected.
+_STEP_FACTORS = np.array([1.0, 1.0, 0.5, 0.25])
+_TRIAL_STEPS = 10  # leapfrog steps of a trial: the energy error hardly grows with their number while they are stable
 _ENERGY_ACCEPT = 0.9  # wanted mean of min(1, exp(-energy error)) of the trials
-_GOOD_ENOUGH = 0.9  # of the largest expected squared jump
-_LOST = -20.0  # energy gain from which on a trajectory is not followed: it would be accepted once in e^20 times
+_SHARE_OF_BEST_JUMP = 0.9  # of the largest expected squared jump
+_MIN_ENERGY_GAIN = -20.0  # energy gain below which a trajectory is given up: it would be accepted once in e^20 times
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def surrogate_chain(position, momenta, uniforms, lengths, step_sizes, expansion):
-    """Return where a Hamiltonian chain on the surrogate alone has got to, and the surrogate's values there and before.
+    """Return the end of a Hamiltonian chain on the surrogate alone, and the surrogate's values there and at the start.
 
     Each transition accepts by the surrogate's energy, so the whole is reversible with respect to exp(surrogate):
     as a proposal for another density it needs the ratio of surrogate values only (Liu 2001, section 9.4.3).
@@ -28,7 +28,7 @@ def surrogate_chain(position, momenta, uniforms, lengths, step_sizes, expansion)
     ----------
     momenta : ndarray (k, d)
     uniforms : ndarray (k,)
-        Where one is negative its transition accepts whatever it finds.
+        Where one is negative its transition always accepts.
     lengths, step_sizes : ndarray (k,)
         Leapfrog steps of each transition and their sizes.
 
@@ -80,12 +80,12 @@ def leapfrog(position, momentum, step_size, num_steps, expansion):
 
 
 def _energy_gains(starts, momenta, step_size, num_steps, expansion):
-    """Yield after each leapfrog step of all trajectories at once where they are (n, d), and their energy gains (n,)."""
+    """Yield after each leapfrog step of all trajectories their positions (n, d) and energy gains (n,)."""
     q, p = starts.copy(), momenta.copy()
     values, scores = np.empty(len(q)), np.empty_like(q)
     rows_value_and_score(q, expansion, 0, len(q), values, scores)
     before = values - 0.5 * (p**2).sum(axis=1)
-    # Beyond the limit of stability trajectories go to infinity, and say so by their energy.
+    # Beyond the limit of stability trajectories go to infinity, which their energy shows.
     with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(num_steps):
             p += 0.5 * step_size * scores
@@ -108,7 +108,7 @@ def _jumps(starts, momenta, step_size, max_steps, expansion, center, spread, spr
     squares = (starts - center) ** 2
     alive = np.ones(n, dtype=bool)
     for step, (q, gains) in enumerate(_energy_gains(starts, momenta, step_size, max_steps, expansion)):
-        alive &= gains > _LOST
+        alive &= gains > _MIN_ENERGY_GAIN
         if not alive.any():
             break
         accept = np.exp(np.minimum(gains[alive], 0.0)) / n
@@ -121,9 +121,9 @@ def vary_step_size(rng: np.random.Generator, step_size: float, size: int) -> np.
     """Return step sizes, half of them as given and the others a half and a quarter of it, at random.
 
     In the tails a target can be stiffer than where the step size was chosen; beyond the limit of stability every
-    trajectory is rejected, and a chain would stay there for good.
+    trajectory is rejected, and the chain would never leave.
     """
-    return step_size * _FACTORS[rng.integers(len(_FACTORS), size=size)]
+    return step_size * _STEP_FACTORS[rng.integers(len(_STEP_FACTORS), size=size)]
 
 
 def choose_step_size(starts: np.ndarray, momenta: np.ndarray, expansion: Expansion, guess: float = 0.3) -> float:
@@ -153,8 +153,8 @@ def choose_num_steps(
 ) -> int:
     """Return the length of trajectories that moves the slowest direction most, on the surrogate.
 
-    Squared jumps of every coordinate and of its square are taken relative to their variances over ``starts``,
-    and the smallest counts: the sum would be content with the directions that mix anyway.
+    Squared jumps of every coordinate and of its square are taken relative to their variances over ``starts``, and the
+    smallest counts: a sum would be dominated by directions that mix anyway.
     """
     center = starts.mean(axis=0)
     square = (starts - center) ** 2
@@ -170,4 +170,4 @@ def choose_num_steps(
     best = jumps.max()
     if not best > 0.0:
         return 1
-    return int(np.argmax(jumps >= _GOOD_ENOUGH * best)) + 1
+    return int(np.argmax(jumps >= _SHARE_OF_BEST_JUMP * best)) + 1

@@ -1,12 +1,12 @@
-"""Whether a chain has left out what is as likely as where it has been.
+"""Whether a chain has missed a mode: points as likely as its draws that it never came near.
 
-Of a chain that covers its target, the draws lie around every point whose log density is no lower than theirs. Where the
-density was evaluated before the chain began, at draws from the prior say, it is known at points that the chain did not
-choose: one that is as high as the draws and far from all of them belongs to a mode that the chain has not seen. R-hat
-does not show that where all chains are in one mode.
+If a chain covers its target, there are draws near every point whose log density is no lower than theirs. Points that
+were evaluated before the chain began, at draws from the prior for example, were not chosen by the chain: one that is as
+high as the draws and far from all of them belongs to a mode that the chain has not visited. R-hat does not show that
+where all chains are in one mode.
 
-A few such points seldom lie in a narrow mode, but one on its slope will do: from every hill other than the highest a
-short climb is made.
+A few such points seldom lie in a narrow mode, but one on its slope is enough: a short climb is made from every hill
+other than the highest.
 
 Imports NumPy only.
 """
@@ -19,15 +19,15 @@ import numpy as np
 
 __all__ = ["Places", "missed", "other_hills"]
 
-_LEVEL = 0.01  # quantile of the draws' log densities: a point above it is in the region of 99 % of the probability
+_LOW_QUANTILE = 0.01  # quantile of the draws' log densities: points above it are in the highest-density region of 99 %
 # Two independent draws of a normal distribution are sqrt(2 d) standard deviations apart, give or take one, and a point
 # of that region lies as far from an average draw. The nearest of hundreds is nearer by far.
-_MARGIN = 3.0
-_LEAST_DRAWS = 100  # whose quantile and spread mean something
+_DISTANCE_MARGIN = 3.0
+_LEAST_DRAWS = 100  # for a meaningful quantile and spread
 _FIRST_STRIDE = 0.3  # of the climbs, in units of the scales
 # Factors of the stride: it keeps its length where one step in five goes up (Rechenberg's rule).
-_LONGER, _SHORTER = 1.5, 1.5**-0.25
-_CLIMB = 30  # evaluations for each dimension and climb
+_STRIDE_GROWTH, _STRIDE_DECAY = 1.5, 1.5**-0.25
+_CLIMB_EVALUATIONS = 30  # evaluations for each dimension and climb
 
 
 class Places(NamedTuple):
@@ -57,14 +57,14 @@ def other_hills(
     log_density
         Of a position (d,).
     scales : ndarray (d,)
-        Of the target, roughly: the climbs begin with steps of a third of them.
+        Rough spreads of the target: the climbs begin with steps of a third of them.
     budget : int
-        Evaluations at most. No climb begins that it does not suffice for.
+        Largest number of evaluations. No climb begins that would exceed it.
     """
     order = np.argsort(-np.where(np.isfinite(places.log_densities), places.log_densities, -np.inf))
     order = [i for i in order if np.isfinite(places.log_densities[i])]
     hills, tops, levels = order[:1], [], []
-    length = _CLIMB * places.positions.shape[1]
+    length = _CLIMB_EVALUATIONS * places.positions.shape[1]
     for i in order[1:]:
         if budget < length + len(hills):
             break
@@ -93,9 +93,9 @@ def _climb(position, level, log_density, scales, num_steps, rng):
         height = log_density(proposal)
         if height > level:
             position, level = proposal, height
-            stride *= _LONGER
+            stride *= _STRIDE_GROWTH
         else:
-            stride *= _SHORTER
+            stride *= _STRIDE_DECAY
     return position, level
 
 
@@ -105,7 +105,7 @@ def missed(places: Places, draws: np.ndarray, log_densities: np.ndarray) -> np.n
     Parameters
     ----------
     places : Places
-        Known beforehand, not chosen by the chain.
+        Evaluated beforehand, not chosen by the chain.
     draws, log_densities
         (n, d) and (n,), of the chain, which must all be of the target; thinned ones will do. O(m n d).
     """
@@ -113,10 +113,10 @@ def missed(places: Places, draws: np.ndarray, log_densities: np.ndarray) -> np.n
         return None
     spreads = draws.std(axis=0)
     if not (spreads > 0.0).all():
-        return None  # it has not moved, or hardly; that is said elsewhere
-    is_likely = places.log_densities >= np.quantile(log_densities, _LEVEL)
+        return None  # the chain has hardly moved; other warnings report that
+    is_likely = places.log_densities >= np.quantile(log_densities, _LOW_QUANTILE)
     positions, levels = places.positions[is_likely], places.log_densities[is_likely]
     differences = (positions[:, None] - draws) / spreads
     nearest = np.sqrt(np.einsum("mnd,mnd->mn", differences, differences).min(axis=1, initial=np.inf))
-    is_far = nearest > math.sqrt(2.0 * draws.shape[1]) + _MARGIN
+    is_far = nearest > math.sqrt(2.0 * draws.shape[1]) + _DISTANCE_MARGIN
     return positions[is_far][np.argmax(levels[is_far])] if is_far.any() else None

@@ -1,4 +1,4 @@
-"""Arguments that many functions have in common, or hand on: their types, and checks before the work begins."""
+"""Arguments that many functions share, or pass on: their types, and checks before the work begins."""
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -9,10 +9,10 @@ from pytensor.graph.basic import Variable
 __all__ = ["RandomSeed", "Variables", "check_keywords", "keywords_of"]
 
 type RandomSeed = int | Sequence[int] | np.ndarray | np.random.Generator | None
-"""Of whatever a generator is made, by ``numpy.random.default_rng``."""
+"""Whatever ``numpy.random.default_rng`` makes a generator from."""
 
 type Variables = Variable | Sequence[Variable] | None
-"""Of a model, random or value variables; None for all that suit."""
+"""Random or value variables of a model; None for all that the step can sample."""
 
 
 def keywords_of(function: Callable) -> set[str]:

@@ -1,4 +1,4 @@
-"""Names of statistics that are written in one place and read, or written again, in another."""
+"""Names of statistics that several modules read or write."""
 
 # Groups of a DataTree, and what their statistics run along.
 SMC_GROUP, STAGE = "smc_stats", "stage"

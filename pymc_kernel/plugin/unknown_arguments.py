@@ -1,4 +1,4 @@
-"""What is said of arguments that a function does not have."""
+"""Error messages for arguments that a function does not have."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -11,7 +11,7 @@ _ALIKE = 0.5  # of difflib's ratio: ``seed`` is like ``random_seed``
 
 
 def explain_arguments[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """Say what to do where an argument's name is not known, or one too many has no name; for long keyword lists.
+    """Make errors for unknown keywords, or too many positional arguments, say what to do; for long keyword lists.
 
     Warnings of ``function`` need one more for their ``stacklevel``.
     """

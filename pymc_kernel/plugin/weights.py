@@ -1,4 +1,4 @@
-"""What is said of weights to a user."""
+"""The tail shape of importance weights, as reported to users."""
 
 import numpy as np
 

@@ -22,7 +22,7 @@ class BaseMeasure(NamedTuple):
 def base_measure(name: str, x: np.ndarray, weights: np.ndarray) -> BaseMeasure:
     """Return q0: "uniform" (one everywhere) or "gaussian" (with mean and covariance of the weighted points).
 
-    A Gaussian one gives the surrogate tails, where no point says anything, and makes Gaussian targets easy.
+    A Gaussian one gives the surrogate tails where there are no points, and makes Gaussian targets easy.
     """
     d = x.shape[1]
     if name == "uniform":

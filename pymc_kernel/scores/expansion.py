@@ -1,4 +1,4 @@
-"""What every surrogate of this package becomes once it is fitted: a kernel expansion plus a quadratic.
+"""The fitted form of every surrogate of this package: a kernel expansion plus a quadratic.
 
     f(x) = sum_j a_j phi(s_j) + sum_j phi'(s_j) v_j . (u - U_j) + g . z + z' Q z / 2,
     z = x - center,  u = T z,  s_j = |u - U_j|^2        (radial)
@@ -37,7 +37,7 @@ _RADIAL, _COSINE = 0, 1
 
 
 def within_range(method):
-    """Return a method that raises a ``ValueError`` where its result is not numbers, in place of NumPy's warnings.
+    """Return a method that raises ``ValueError`` where its result is not finite, in place of NumPy's warnings.
 
     A fitted surrogate must be finite throughout; values of one may be infinite, but not NaN.
     """
@@ -62,7 +62,7 @@ def within_range(method):
 
 
 def checked_weights(weights, size: int) -> np.ndarray:
-    """Return weights (size,) that sum to one, equal ones for None; errors say what is wrong with them."""
+    """Return weights (size,) that sum to one, equal ones for None; raises ``ValueError`` for invalid ones."""
     if weights is None:
         return np.full(size, 1.0 / size)
     weights = as_numbers(weights, "weights")

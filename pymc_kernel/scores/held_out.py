@@ -1,4 +1,4 @@
-"""Scores at draws by surrogates that have not seen them, and how far these are off. Imports NumPy and lower files only.
+"""Scores at draws by surrogates fitted to other draws, and their errors. Imports NumPy and lower files only.
 
 Each part of the draws has the scores of a surrogate q that was fitted to log densities of the other parts. At the draws
 themselves the log density of the target p is known as well, so the error of q is, up to a constant, and q / p may
@@ -15,10 +15,10 @@ from pymc_kernel.scores.values import Values
 __all__ = ["HeldOutScores", "chain_folds", "held_out_scores"]
 
 _NUM_FOLDS = 4  # a quarter held out; the fits are four
-_BLOCKS = 5  # of each chain and fold: neighbors in a chain are alike, and shall be in one fold
-_QUANTILE = 0.95  # of the errors of the log density: that of a single draw far out may be huge, and means nothing
-_LARGEST_WEIGHT = 4.0  # times the median one: a single draw that q is far too high at shall not outweigh all others
-_LARGEST_NOISY_WEIGHT = 30.0  # noise spreads weights; a lower bound would keep them from putting q right
+_BLOCKS = 5  # of each chain and fold: neighbors in a chain are alike, and should be in one fold
+_QUANTILE = 0.95  # of the errors of the log density: a single draw far out may have a huge one without harm
+_LARGEST_WEIGHT = 4.0  # times the median one: a single draw at which q is far too high must not outweigh all others
+_LARGEST_NOISY_WEIGHT = 30.0  # noise spreads weights; with a lower bound they could not correct the error of q
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,17 +31,16 @@ class HeldOutScores:
     weights : ndarray (n,)
         q / p, with mean one; none is larger than four times the median, or thirty times where values are noisy.
     log_density_error : float
-        95 of 100 draws have a smaller one, of surrogates that have not seen them; in units of the log density. Noise of
-        the values is in it.
+        95 of 100 held-out draws have a smaller error, in units of the log density; includes the noise of the values.
     score_error : float
-        Root mean square of what two surrogates differ by, one of which has not seen the draw, over that of the scores
-        themselves; draws count by their weight, coordinates in units of their standard deviation.
+        Root mean square difference of the scores of two surrogates, one of which was fitted without the draw, over the
+        root mean square of the scores; draws are weighted, coordinates in units of their standard deviation.
     overlap : float
-        One minus the total variation distance of q and p, as the draws tell it: one where all weights are equal.
+        One minus the total variation distance of q and p, estimated from the weights: one where all are equal.
     effective_share : float
-        Of the draws, that equal weights would be worth as much with.
+        Effective sample size of the weighted draws, as a share of their number.
     num_values : int
-        Different places that the surrogates were fitted to in all.
+        Distinct points that the surrogates were fitted to, in all.
     """
 
     scores: np.ndarray
@@ -105,7 +104,7 @@ def held_out_scores(points, values, folds, estimator: Values | None = None, *, n
         fits[k] = estimator.fit(places[is_training], known[is_training], rng, noisy=noisy)
         scores[~is_training] = fits[k].score(places[~is_training])
         errors[~is_training] = fits[k].log_density(places[~is_training]) - known[~is_training]
-        errors[~is_training] -= np.median(errors[~is_training])  # the constant of a surrogate means nothing
+        errors[~is_training] -= np.median(errors[~is_training])  # the constant of a surrogate is arbitrary
     names = list(fits)
     for k, other in zip(names, [*names[1:], *names[:1]], strict=True):
         others[fold == k] = fits[other].score(places[fold == k])

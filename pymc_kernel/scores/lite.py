@@ -25,7 +25,7 @@ __all__ = ["Lite", "check_strength", "checked_kernel", "checked_sample", "regula
 
 
 def checked_sample(x, weights) -> tuple[np.ndarray, np.ndarray]:
-    """Return points (n, d) and weights (n,) that sum to one; errors say what is wrong with them."""
+    """Return points (n, d) and weights (n,) that sum to one; raises ``ValueError`` for invalid ones."""
     x = as_points(x, "x")
     check_magnitude(x, "x")
     return x, checked_weights(weights, len(x))

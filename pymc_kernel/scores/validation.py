@@ -22,14 +22,14 @@ _REGULARIZATIONS = tuple(10.0 ** np.arange(-7, 2))
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """What cross-validation found.
+    """The result of cross-validation.
 
     Attributes
     ----------
     estimator
         The given one with the best length scale and regularization.
     loss : float
-        Its mean loss on points that the fit had not seen, up to a constant of the sample.
+        Its mean loss on held-out points, up to a constant of the sample.
     losses : ndarray (length scales, regularizations)
     length_scales, regularizations : ndarray
     """

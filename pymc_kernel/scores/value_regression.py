@@ -19,7 +19,7 @@ from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
 __all__ = ["Hyperparameters", "Posterior", "Regression", "learn_hyperparameters"]
 
 _ROUGH_ITERATIONS = 8
-_TOLERANCE = 1e-5  # of the log marginal likelihood, relative: some hundredths, where one is next to nothing
+_TOLERANCE = 1e-5  # of the log marginal likelihood, relative: some hundredths, where differences of one hardly matter
 _PRIOR_SD = 2.0  # of the log length scales
 _PRIOR_SD_NOISY = 1.0
 _COMPRESSION = 1e-3  # in units of the log density
@@ -63,7 +63,7 @@ class Hyperparameters:
 
 
 def _definite(covariance):
-    """Return the lower Cholesky factor of a covariance; it fails where that holds numbers that are none."""
+    """Return the lower Cholesky factor of a covariance; raises where entries are not finite."""
     try:
         return jittered_cholesky(covariance)
     except np.linalg.LinAlgError:
@@ -141,10 +141,9 @@ class Regression:
     def regress(self, hyper, num_basis) -> tuple[np.ndarray, np.ndarray, "Posterior"]:
         """Return the points that carry the posterior mean, their weights, and the posterior, from all values.
 
-        With the incomplete Cholesky factor F of the smooth covariance, K ~ F F', the mean at the points is F c for
-        (F' N^-1 F + I) c = F' N^-1 y, N the noise; F = K_p L^-T for the pivots' columns K_p and their own factor L,
-        so the weights of the pivots are L^-T c. Pivots are added until next to nothing of
-        the prior variance is left.
+        With the incomplete Cholesky factor F of the smooth covariance, K ~ F F', the mean at the points is F c for (F'
+        N^-1 F + I) c = F' N^-1 y, N the noise; F = K_p L^-T for the pivots' columns K_p and their own factor L, so the
+        weights of the pivots are L^-T c. Pivots are added until almost none of the prior variance is left.
         """
         noise = hyper.nugget + hyper.depth_noise * self.depth_squared
         diagonal = _smooth_diagonal(self.kernel, hyper, self.whitened)
@@ -152,7 +151,7 @@ class Regression:
         def columns(p):
             return _smooth(self.kernel, hyper, self.whitened, self.whitened[p])
 
-        # Where the density is next to nothing, more of the prior variance may be left.
+        # Where the density is nearly zero, more of the prior variance may be left.
         tolerance = _LEFT_OVER * np.exp(0.5 * np.minimum(np.sqrt(self.depth_squared), 40.0))
         factor, pivots = pivoted_cholesky(diagonal, columns, num_basis, tolerance)
         weighted = factor / noise[:, None]
@@ -272,6 +271,6 @@ def learn_hyperparameters(
 
     starts = [np.clip(s.pack(), *np.array(bounds).T) for s in starts]
     if len(starts) > 1:
-        # A few steps from each tell which valley is the deepest.
+        # A few steps from each start show which leads to the lowest minimum.
         starts = [min((climb(s, _ROUGH_ITERATIONS) for s in starts), key=lambda r: r.fun).x]
     return Hyperparameters.unpack(climb(starts[0], max_iterations).x)

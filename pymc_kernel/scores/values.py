@@ -1,8 +1,8 @@
 """A surrogate of a log density from its values: kernel regression on every point that was ever evaluated.
 
-Score matching learns from the points that a chain visited and forgets what the log density was there; every
-rejected proposal told it too. Here those numbers are regressed (a Gaussian process's posterior mean; Rasmussen
-2003 ran Hamiltonian trajectories along one). Imports NumPy, SciPy and the lower floors only.
+Score matching learns from the points that a chain visited and forgets what the log density was there; every rejected
+proposal gave its value, too. Here those numbers are regressed (a Gaussian process's posterior mean; Rasmussen 2003 ran
+Hamiltonian trajectories along one). Imports NumPy, SciPy and the lower floors only.
 """
 
 import math
@@ -23,7 +23,7 @@ from pymc_kernel.scores.value_regression import Hyperparameters, Posterior, Regr
 
 __all__ = ["FittedValues", "Hyperparameters", "Values"]
 
-_REFERENCE_QUANTILE = 0.75  # of the values: a typical one of the posterior, as the best is not
+_REFERENCE_QUANTILE = 0.75  # of the values: typical of the posterior, unlike the largest
 _FEW_ITERATIONS = 10  # from where the last search ended
 _LEAST_POINTS = 20  # beyond five a dimension: fewer do not fix the kernel's settings
 
@@ -45,20 +45,20 @@ class FittedValues(KernelExpansion):
     error: float
     posterior: Posterior = field(repr=False)
     has_trend: bool = False
-    """Whether a quadratic was fitted by itself, as is done in many dimensions once there are enough values."""
+    """Whether a quadratic was fitted first, as in many dimensions once there are enough values."""
 
     @within_range
     @one_blas_thread
     def covariance(self, x) -> np.ndarray:
-        """Return what is not known of the log density at ``x`` (n, d): its posterior covariance, (n, n).
+        """Return the posterior covariance (n, n) of the log density at ``x`` (n, d), up to the unknown constant.
 
-        Up to the constant that is not known anyway; O(n r (n + r)) for r points that carry the surrogate.
+        O(n r (n + r)) for r points that carry the surrogate.
         """
         return self.posterior.covariance(self._points(x))
 
     @property
     def noise_sd(self) -> float:
-        """The standard deviation of the noise of the values, as the fit sees it."""
+        """The estimated standard deviation of the noise of the values."""
         return math.sqrt(self.hyperparameters.nugget)
 
 
@@ -66,25 +66,25 @@ class FittedValues(KernelExpansion):
 class Values:
     """Kernel regression on log-density values: kernel = radial + quadratic polynomial, noise by depth.
 
-    The quadratic makes Gaussian targets exact. The radial part has a length scale for every whitened coordinate,
-    so that directions in which the log density is quadratic cost no points. Exact values in so many dimensions that a
+    The quadratic makes Gaussian targets exact. The radial part has a length scale for every whitened coordinate, so
+    that directions in which the log density is quadratic cost no points. Exact values in so many dimensions that a
     quadratic has more coefficients than ``learn_points`` (24 by default) are first fitted by a quadratic alone, once
-    there are as many of them, and the kernels are left with the rest. Two kinds of noise: a nugget (the
-    noise of estimated densities), and one that grows in proportion to the depth below the bulk, which says that
-    an error of one matters where the density is high and not where it is next to nothing. All is chosen by the
-    marginal likelihood with its exact gradient.
+    there are as many values as coefficients, and the kernels fit the residuals. Two kinds of noise: a nugget (the noise
+    of estimated densities), and one that grows in proportion to the depth below the bulk, since an error of one matters
+    where the density is high and not where it is nearly zero. All settings are chosen by the marginal likelihood with
+    its exact gradient.
 
     Parameters
     ----------
     kernel : RadialKernel
         Its profile; the length scale is learned.
     max_values : int
-        How many values at most the surrogate is fitted to, a random part where there are more.
+        The surrogate is fitted to at most so many values, a random subset where there are more.
     num_basis : int
-        How many of their points at most carry it. They are chosen greedily, where those before leave most of the
-        prior variance, and far fewer will do for a smooth density. O(values x points^2), memory O(values x points).
+        At most so many of their points carry it. They are chosen greedily, each where the earlier ones leave most of
+        the prior variance; for a smooth density far fewer are enough. O(values x points^2), memory O(values x points).
     learn_points : int
-        How many of them the hyperparameters are learned from, O(n^3) for each of some dozens of steps.
+        The hyperparameters are learned from so many of them, O(n^3) for each of some dozens of steps.
     window : float, optional
         Points further below the maximum are left out, but for the best 20 + 5 d; 4 d + 10 by default.
     max_iterations : int
@@ -137,7 +137,7 @@ class Values:
         start : Hyperparameters, optional
             Where the search for hyperparameters begins, besides two rough guesses.
         search : bool
-            Otherwise it goes a few iterations on from ``start`` alone.
+            Whether the search is a full one; otherwise it takes a few iterations from ``start`` alone.
         noisy : bool
             Whether the values are estimates. The nugget of exact ones is kept below 0.01.
 
@@ -155,7 +155,7 @@ class Values:
         fewest_for_trend = _num_coefficients(d) + 2 * d
         points, values = self._usable(points, values, fewest_for_trend if needs_trend else _LEAST_POINTS + 5 * d)
         check_magnitude(points, "points")
-        # Far from the mode the best points differ by more than the window; in units of it all is as it is elsewhere.
+        # Far from the mode the best points differ by more than the window; dividing by it makes this case like others.
         unit = max(1.0, float(np.ptp(values)) / self._window(d))
         values = values / unit
         rng = np.random.default_rng(0) if rng is None else rng
@@ -202,7 +202,7 @@ class Values:
         num_dims = points.shape[1]
         finite = np.isfinite(values) & np.isfinite(points).all(axis=1)
         if finite.any():
-            # On the way in from a far start the density grows fast, and few points are within the window.
+            # During burn-in from a far start the density grows fast, and few points are within the window.
             least = min(int(finite.sum()), num_wanted)
             level = np.sort(values[finite])[-least]
             finite &= values >= min(level, values[finite].max() - self._window(num_dims))
@@ -222,9 +222,9 @@ def _num_coefficients(num_dims: int) -> int:
 def _quadratic_trend(whitened, values) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return a least-squares quadratic, up to a constant: at the points (n,), its slope (d,) and curvature (d, d).
 
-    In many dimensions the values that the hyperparameters are learned from are too few to tell a quadratic from
-    anything else. With more values than coefficients in all, there is no need to guess: the trend of a Gaussian is
-    exact, and the kernels are left with what departs from it. O(n c^2) for c coefficients.
+    In many dimensions the hyperparameters are learned from too few values to identify a quadratic. With more values
+    than coefficients least squares can: for a Gaussian the trend is exact, and the kernels fit what departs from it.
+    O(n c^2) for c coefficients.
     """
     d = whitened.shape[1]
     rows, columns = np.triu_indices(d)

@@ -1,12 +1,12 @@
 """Moves of each part of the particles, learned from the other parts.
 
-A transition that is learned from the particles that it moves does not leave their distribution invariant: where they
-happen to lie too close together their covariance is small, so are the steps, and there they stay, while particles too
-far apart take long steps and spread as they should. On the average they stay too close together and the evidence comes
-out too large: by a fifth to a third for 100 particles in nine dimensions and five moves a stage, twelve times too large
-in twenty dimensions with ten moves. Conditionally on the other parts the transition is a fixed one. Descendants stay in
-the part of their ancestors, from the first stage on: what near relatives in another part teach is what the particles
-themselves would, and the evidence was still 1.6 times too large in twenty dimensions where parts were made anew.
+A transition that is learned from the particles that it moves does not leave their distribution invariant. Particles
+that happen to lie too close together have a small covariance, so their steps are short and they stay close; particles
+too far apart take long steps and mix. On average they stay too close together and the evidence comes out too large: by
+a fifth to a third for 100 particles in nine dimensions and five moves a stage, twelve times too large in twenty
+dimensions with ten moves. Given the other parts, the transition of a part is fixed. Descendants stay in the part of
+their ancestors, from the first stage on: with close relatives in other parts a part would in effect learn from itself,
+and where parts were made anew the evidence was still 1.6 times too large in twenty dimensions.
 
 Imports NumPy and the lower floors only.
 """
@@ -38,8 +38,8 @@ def split(num_particles: int, num_folds: int) -> np.ndarray:
 def descend(edges: np.ndarray, ancestors: np.ndarray, num_folds: int) -> np.ndarray:
     """Return the edges of the folds of the descendants: of each fold those of its members, as far as there are any.
 
-    A fold that has outgrown the others, so that too few would be left to learn from, is parted in the middle between
-    two families.
+    A fold that has become so large that the others are too few to learn from is split in the middle, between two
+    families.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def fit(
 ) -> Fitted:
     """Return what the moves of each fold learn from the particles of the others.
 
-    A single fold learns from itself; so does a fold whose others stand at so few places that they span no space.
+    A single fold learns from itself; so does a fold if the others have too few distinct positions to span the space.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def fit(
 def propose(
     rng: np.random.Generator, moves: Walk | Kameleon | Hamiltonian, positions: np.ndarray, fitted: Fitted
 ) -> Proposals:
-    """Return a place for every particle by the moves of its fold."""
+    """Return a proposal for every particle by the moves of its fold."""
     stretches = zip(fitted.edges[:-1], fitted.edges[1:], fitted.learned, strict=True)
     return _joined([moves.propose(rng, positions[start:stop], learned) for start, stop, learned in stretches])
 
@@ -129,7 +129,7 @@ def adapt(
 ) -> Fitted:
     """Return what was learned after a move of all particles: all folds follow the acceptance of all.
 
-    A scale is one number, and what it owes to the particles that it moves has not been found to bias the evidence.
+    The scale is one number, and learning it from the particles that it moves has not measurably biased the evidence.
     """
     learned = []
     for start, stop, one in zip(fitted.edges[:-1], fitted.edges[1:], fitted.learned, strict=True):

@@ -21,7 +21,7 @@ __all__ = ["Hamiltonian"]
 
 _TRIAL_CHAINS = 400  # particles that choose the number of trajectories
 _LONGEST_CHAIN = 32  # trajectories of a proposal
-_ENOUGH = 0.3  # correlation between both ends of a chain, on the surrogate
+_TARGET_CORRELATION = 0.3  # correlation between both ends of a chain, on the surrogate
 
 
 class HamiltonianFit(NamedTuple):
@@ -40,17 +40,16 @@ class Hamiltonian:
 
     Some Hamiltonian transitions on the surrogate alone (1 to 32, as many as decorrelate the particles there) are one
     proposal, accepted with the ratio of the tempered density to the surrogate (Liu 2001, section 9.4.3): one evaluation
-    a move. The surrogate learns from every particle
-    ever evaluated, the rejected ones too: prior and likelihood are kept apart, so that what was seen at one temperature
-    tells the tempered density at every other.
+    a move. The surrogate learns from all evaluations, rejected proposals included: prior and likelihood are kept
+    separately, so that an evaluation at one temperature gives the tempered density at every other.
 
     Parameters
     ----------
     surrogate
         Of ``pymc_kernel.scores``: ``Values``, or one that matches scores, which learns from the particles alone.
     exploring_share : float
-        Share of random-walk moves, in (0, 1]. Where the surrogate moves particles less than the walk does, it is
-        left aside until the next fit.
+        Share of random-walk moves, in (0, 1]. Where the surrogate moves particles less than the walk does, it is not
+        used until the next fit.
     max_steps : int
         Longest trajectory in leapfrog steps.
     noisy : bool
@@ -102,7 +101,7 @@ class Hamiltonian:
         return HamiltonianFit(shape, fit, followed, chain_length, np.full(2, np.nan))
 
     def propose(self, rng, positions: np.ndarray, learned: HamiltonianFit) -> Proposals:
-        """Return a place for every particle by the surrogate, or by the walk for a random part of them."""
+        """Return a proposal for every particle by the surrogate, or by the walk for a random part of them."""
         walked = self.walk.propose(rng, positions, learned.walk)
         fit = learned.fit
         if fit is None:
@@ -157,7 +156,7 @@ def _choose_chain_length(rng, starts, fit):
         randomness = _chain_randomness(rng, len(starts), length - done, d, fit)
         here = np.array([surrogate_chain(x, *r, fit.expansion)[0] for x, *r in zip(here, *randomness, strict=True)])
         done = length
-        if length >= _LONGEST_CHAIN or largest_correlation(before, _with_squares(here)) <= _ENOUGH:
+        if length >= _LONGEST_CHAIN or largest_correlation(before, _with_squares(here)) <= _TARGET_CORRELATION:
             return length
         length *= 2
 

@@ -4,8 +4,9 @@ With y the place, Y_j the basis points and a_j the slope of the kernel between t
 the columns of M are a_j (y - Y_j) for a radial kernel and a_j Y_j for a dot-product kernel, so that M H M' is a
 combination of sum a_j, sum a_j Y_j, sum a_j^2, sum a_j^2 Y_j and sum a_j^2 Y_j Y_j': for a block of places two matrix
 products, of the slopes and of their squares with one table of the points. ``kameleon._local_covariance`` is the same
-for one place without a table, and takes the mean column off first, which this cannot: digits are lost where the columns
-are nearly parallel, far outside of the points, where the local covariance is next to nothing beside the isotropic part.
+for one position without a table, and subtracts the mean column first, which is impossible here: digits are lost where
+the columns are nearly parallel, far outside the points, but there the local covariance is negligible beside the
+isotropic part.
 
 Imports NumPy, Numba and the lower floors only.
 """
@@ -27,7 +28,7 @@ _ROWS = 128  # of a matrix product; fixed, so that results do not depend on the 
 
 
 class Table(NamedTuple):
-    """The basis points of a proposal made ready."""
+    """The basis points of a proposal, prepared for matrix products."""
 
     learned: local_proposal.Fit
     center: np.ndarray  # (d,), mean of the basis points
@@ -38,7 +39,7 @@ class Table(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Places with what a proposal from them needs."""
+    """Positions with what a proposal from them needs."""
 
     positions: np.ndarray  # (n, d)
     whitened: np.ndarray  # (n, d)
@@ -72,7 +73,7 @@ def local_at(positions: np.ndarray, known: Table) -> Places:
 
 
 def propose(places: Places, known: Table, gamma: float, nu: float, noise: np.ndarray) -> tuple[Places, np.ndarray]:
-    """Return a place for every particle and log q(x | x') - log q(x' | x).
+    """Return a proposal x' for every particle x, and log q(x | x') - log q(x' | x).
 
     The whitening is linear with a constant Jacobian, which cancels in the ratio.
     """

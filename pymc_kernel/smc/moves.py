@@ -1,8 +1,8 @@
 """Metropolis-Hastings proposals for all particles at once, learned from the particles.
 
 Each is a frozen description with three methods: ``fit`` learns from particles and from all that has been evaluated,
-``propose`` gives a place and a log proposal ratio for every particle in one compiled pass, ``adapt`` follows the
-acceptance. What is learned is an immutable value that the caller carries along.
+``propose`` returns a position and a log proposal ratio for every particle in one compiled pass, ``adapt`` follows the
+acceptance rate. What is learned is an immutable value that the caller keeps.
 
 Imports NumPy, SciPy, Numba and the lower floors only.
 """
@@ -23,15 +23,12 @@ from pymc_kernel.smc.local_covariances import Places, Table, local_at, propose, 
 
 __all__ = ["Evaluated", "Kameleon", "Proposals", "Shape", "Walk", "covariance_factor", "largest_correlation"]
 
-_TRIAL_CHAINS = 400  # on the surrogate, by which the length of chains is chosen: correlations are known to .05
-_LONGEST_CHAIN = 32  # trajectories of a proposal
-_ENOUGH = 0.3  # correlation between both ends of a chain, on the surrogate
 _RIDGE = 1e-9  # of the variances: a covariance of few particles has a factor
 _SHAPE_POINTS = 500  # whose neighborhoods are averaged, at a cost that grows by their square
 
 
 class Evaluated(NamedTuple):
-    """Places with both parts of their log density; the tempered one is ``log_prior + beta * log_likelihood``."""
+    """Positions with both parts of their log density; the tempered one is ``log_prior + beta * log_likelihood``."""
 
     positions: np.ndarray  # (n, d)
     log_prior: np.ndarray  # (n,)
@@ -42,7 +39,7 @@ class Evaluated(NamedTuple):
         return Evaluated(self.positions[rows], self.log_prior[rows], self.log_likelihood[rows])
 
     def log_density(self, inverse_temperature: float) -> np.ndarray:
-        """Return the tempered log density (n,), -inf where either part is not a number above that."""
+        """Return the tempered log density (n,), -inf where either part is -inf or NaN."""
         possible = self.log_likelihood > -np.inf
         with np.errstate(invalid="ignore"):
             total = self.log_prior + np.where(
@@ -52,7 +49,7 @@ class Evaluated(NamedTuple):
 
 
 class Proposals(NamedTuple):
-    """A place for every particle."""
+    """A proposed position for every particle."""
 
     positions: np.ndarray  # (n, d)
     log_ratio: np.ndarray  # (n,), log q(x | y) - log q(y | x)
@@ -171,7 +168,9 @@ class KameleonFit(NamedTuple):
     local: Table
     log_scale: float
     num_adapted: int
-    places: tuple[Places, Places] | None = None  # before the last move and proposed by it: particles are in one of them
+    places: tuple[Places, Places] | None = (
+        None  # before the last move and proposed by it: each particle is at one of the two
+    )
 
 
 @dataclass(frozen=True)
@@ -202,7 +201,7 @@ class Kameleon:
         mean, factor = covariance_factor(particles.positions)
         config = self.config
         if config.whiten == "local":
-            # Neighbors are a share of the points, so that some show the same shape as all, for less.
+            # Neighbors are a share of the points, so a subset has the same average shape as all, at a lower cost.
             config = replace(config, whiten=True)
             factor = local_factor(positions[:: -(-len(positions) // _SHAPE_POINTS)], factor)
         local = table(local_proposal.fit(positions, mean, factor, config, rng))
@@ -212,7 +211,7 @@ class Kameleon:
         return KameleonFit(local, learned.log_scale, learned.num_adapted)
 
     def propose(self, rng, positions: np.ndarray, learned: KameleonFit) -> Proposals:
-        """Return a place for every particle, and the log ratio of the two local normal densities."""
+        """Return a proposal for every particle, with the log ratio of the two local normal densities."""
         gamma, nu = self.config.widths(math.exp(learned.log_scale) * learned.local.learned.unit)
         before = _where(positions, learned)
         proposed, log_ratio = propose(before, learned.local, gamma, nu, rng.standard_normal(positions.shape))
@@ -235,7 +234,7 @@ class Kameleon:
 
 
 def _where(positions, learned):
-    """Return the places of the particles, worked out only where they are in neither place of the last move."""
+    """Return local covariances at the particles, computed only where the last move did not already compute them."""
     if learned.places is None or len(positions) != len(learned.places[0].positions):
         return local_at(positions, learned.local)
     before, proposed = learned.places

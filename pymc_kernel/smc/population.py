@@ -6,11 +6,11 @@ chain and no temperature: draws are independent given the past, each with a weig
 evidence. Departures from the thesis:
 
 - Each draw comes from a mixture of scales whose shares follow the weight that each scale has earned (D-kernel
-  population Monte Carlo, Douc et al. 2007), in place of one scale to be tuned.
-- Weights are by default those of the whole mixture over particles, which vary less than those by a draw's own
-  particle at O(n^2 d) for n particles, and few draws have huge weights.
-- Covariance, score and ancestors are learned from weights to a power, below one until the clouds are where the target
-  is (Koblents and Miguez 2015).
+  population Monte Carlo, Douc et al. 2007), in place of a single, tuned scale.
+- Weights are by default those of the whole mixture over particles, which cost O(n^2 d) for n particles, vary less than
+those by a draw's own particle, and are seldom huge.
+- Covariance, score and ancestors are learned from weights to a power, below one until the proposals have reached the
+target (Koblents and Miguez 2015).
 - The drift is scaled: N(x + delta Sigma grad f(x), nu^2 Sigma), so that delta means the same in every direction.
 
 Imports NumPy, Numba and the lower floors only.
@@ -44,8 +44,8 @@ __all__ = ["Config", "Info", "State", "forget", "init", "step", "weighted_draws"
 _SCALES = (0.35, 0.7, 1.0, 1.4)  # of the proposals, in units of 2.38 / sqrt(d): narrow ones lose tails, wide ones draws
 _SAFE_SHARE = 0.05  # of every scale
 _LARGEST_LEARNED_SHARE = 0.9  # of the draws with a weight above zero
-_LEARNED_SHARE = 0.25  # of the particles: the effective size that learning goes by
-_LARGEST_DRIFT = 2.0  # in units of the cloud's own standard deviations
+_LEARNED_SHARE = 0.25  # of the particles: the effective sample size of the tempered weights for learning
+_LARGEST_DRIFT = 2.0  # in standard deviations of the proposal
 _RIDGE = 1e-9  # of the variances: a covariance of few particles has a factor
 
 
@@ -57,7 +57,7 @@ class Config:
     ----------
     drift : {"kernel", "none"} or callable
         Along the score of a kernel exponential family with random features, learned from all weighted draws so far;
-        none; or scores of one's own, (n, d) -> (n, d).
+        none; or a function that returns scores, (n, d) -> (n, d).
     drift_size : float
         delta, in (0, 1): at 1 a Gaussian target's particles would all drift to its mode.
     surrogate : Finite
@@ -125,7 +125,7 @@ def init(rng: np.random.Generator, positions: np.ndarray, log_weights: np.ndarra
     if log_weights.shape != (n,):
         raise ValueError(f"log_weights must have shape ({n},), got {log_weights.shape}.")
     shares = np.full(len(config.scales), 1.0 / len(config.scales))
-    particles = positions[resample(rng, _flattened(log_weights, n), n, config.resampling)]
+    particles = positions[resample(rng, _tempered(log_weights, n), n, config.resampling)]
     return State(positions, log_weights, particles, shares, None, 0)
 
 
@@ -134,8 +134,8 @@ def forget(rng: np.random.Generator, state: State, size: int, config: Config) ->
     """Return the state without its first ``size`` draws, with particles resampled from the others."""
     positions, log_weights = state.positions[size:], state.log_weights[size:]
     if not (log_weights > -np.inf).any():
-        raise ValueError("the density is zero at all draws around the start: begin nearer to where it is not.")
-    chosen = resample(rng, _flattened(log_weights, len(state.particles)), len(state.particles), config.resampling)
+        raise ValueError("the density is zero at all draws around the start: begin nearer to the posterior.")
+    chosen = resample(rng, _tempered(log_weights, len(state.particles)), len(state.particles), config.resampling)
     return state._replace(positions=positions, log_weights=log_weights, particles=positions[chosen])
 
 
@@ -168,7 +168,7 @@ def step(
         (n, d) -> (n,), estimated or exact: an unbiased estimate leaves evidence and expectations consistent.
     """
     n, d = state.particles.shape
-    weights = _flattened(state.log_weights, n)
+    weights = _tempered(state.log_weights, n)
     factor = _shape(state.positions, weights)
     surrogate = _learned(rng, state, weights, factor, config)
     unit = 2.38 / math.sqrt(d)
@@ -212,12 +212,12 @@ def step(
     positions = np.concatenate([state.positions, positions])
     log_weights = np.concatenate([state.log_weights, log_weights])
     # Ancestors come from all draws so far, which have weights for the same target.
-    chosen = resample(rng, _flattened(log_weights, n), n, config.resampling)
+    chosen = resample(rng, _tempered(log_weights, n), n, config.resampling)
     return State(positions, log_weights, positions[chosen], shares, surrogate, state.iteration + 1), info
 
 
-def _flattened(log_weights, num_particles):
-    """Return the weights that learning and resampling go by: to a power at which enough draws count.
+def _tempered(log_weights, num_particles):
+    """Return tempered weights for learning and resampling: to a power at which enough draws count.
 
     At first nearly all weight may be on one draw. The power is the largest, at most one, with an effective size of a
     quarter of the particles (nonlinear importance sampling, Koblents and Miguez 2015); estimates use the true weights.
@@ -245,7 +245,7 @@ def _learned(rng, state, weights, factor, config):
 
 
 class _Whitened:
-    """A surrogate in whitened coordinates, with scores of the original ones."""
+    """A surrogate in whitened coordinates that returns scores in the original ones."""
 
     def __init__(self, fitted, mean, factor):
         self.fitted, self.mean, self.factor = fitted, mean, factor
@@ -257,7 +257,7 @@ class _Whitened:
 
 
 def _drift(particles, surrogate, factor, config):
-    """Return delta Sigma grad f at the particles, cut where it is longer than the cloud is wide."""
+    """Return delta Sigma grad f at the particles, cut where it is longer than the proposal is wide."""
     if config.drift == "none" or (config.drift == "kernel" and surrogate is None):
         return np.zeros_like(particles)
     score = np.asarray(config.drift(particles) if callable(config.drift) else surrogate.score(particles))

@@ -1,11 +1,11 @@
 """Sequential Monte Carlo from a prior to a posterior through powers of the likelihood, on arrays.
 
-Del Moral, Doucet and Jasra (2006); adaptive temperatures by bisection on the effective sample size. States that a
-particle passes through while it is moved are kept and weighted too, once they are as far from where it began as the
-last one (after the waste-free SMC of Dau and Chopin 2022): they have cost an evaluation each, and the evidence and the
-choice of ancestors are better for them. Earlier ones are not: copies of one ancestor that are still together made
-both worse. Moves are learned from other particles than those that they move, see ``folds``. Imports NumPy and the lower
-floors only.
+Del Moral, Doucet and Jasra (2006); adaptive temperatures by bisection on the effective sample size. Intermediate states
+of a particle's moves are kept and weighted, too, once they are as uncorrelated with its first state as the last one
+(after the waste-free SMC of Dau and Chopin 2022): each has cost an evaluation, and they improve the evidence and the
+choice of ancestors. Earlier states are dropped: copies of one ancestor that are still close together made both worse.
+Moves are learned from particles other than those that they move, see ``folds``. Imports NumPy and the lower floors
+only.
 """
 
 import math
@@ -31,8 +31,8 @@ from pymc_kernel.smc.weights import (
 __all__ = ["Config", "Info", "State", "choose_temperature", "init", "rejuvenate", "sample", "step"]
 
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-_NUM_EVALUATED = 20_000  # places remembered for surrogates
-_FEWEST_AT_MOST = 20  # moves a stage, in few dimensions
+_NUM_EVALUATED = 20_000  # positions remembered for surrogates
+_FEWEST_AT_MOST = 20  # default of ``max_moves`` in few dimensions
 # Moves a stage and dimension. One move of a random walk at its best scale leaves a correlation of 1 - .66 / d (Roberts,
 # Gelman and Gilks 1997), so that three a dimension leave a seventh.
 _MOVES_A_DIMENSION = 3
@@ -54,7 +54,8 @@ class Config:
     max_moves : int, optional
         At most; by default three a dimension, and no less than twenty or than ``min_moves``.
     correlation : float
-        Between the places before and after, the largest over coordinates, at which particles have moved enough.
+        Moves of a stage end when the correlation of positions before and after, the largest over coordinates, is below
+        this.
     waste_free : bool
         Whether states before the last take part in weights, evidence and resampling, where they are no more
         correlated with the first than the last is, or than ``correlation``.
@@ -110,7 +111,7 @@ class State(NamedTuple):
     pool: Evaluated  # (n k, ...), k states of each, one particle after the other, see ``Config.waste_free``
     inverse_temperature: float
     log_evidence: float  # of the tempered density so far
-    evaluated: Evaluated  # the latest places evaluated, for surrogates
+    evaluated: Evaluated  # the latest evaluations, for surrogates
     learned: folds.Fitted | None  # by the moves
     stage: int
 
@@ -164,10 +165,10 @@ def _move(rng, particles, families, evaluate, inverse_temperature, state, config
     Returns
     -------
     particles, pool, evaluated : Evaluated
-        The particles after the last move; the pool, see ``Config.waste_free``; the latest places evaluated.
+        The particles after the last move; the pool, see ``Config.waste_free``; the latest evaluations.
     learned
         What the moves have learned.
-    told : tuple
+    statistics : tuple
         Acceptance, that of surrogate moves, correlation, number of moves.
     """
     moves = config.moves
@@ -243,7 +244,7 @@ def rejuvenate(
     families = ancestors // (weights.size // n)  # ancestors are in order, so families are next to each other
     particles, pool, evaluated, learned, measures = _move(rng, start, families, evaluate, target, state, config)
     share = 1.0 / (weights.size * float((weights**2).sum()))
-    # Places, not indices: a particle that has not moved stands in the pool several times.
+    # Positions, not indices: a particle that has not moved is in the pool several times.
     distinct = np.unique(start.positions[:, 0]).size / n
     info = Info(target, gained, share, distinct, *measures, config.moves.scale_of(learned.learned[0]), measures[-1] * n)
     evidence = state.log_evidence + gained

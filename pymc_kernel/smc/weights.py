@@ -20,9 +20,9 @@ __all__ = [
 
 RESAMPLING = ("systematic", "stratified", "residual", "multinomial")
 _BISECTIONS = 60  # of a temperature in (0, 1]: beyond the last bit of a number
-_SLACK = 1e-6  # rounding, in what a user's weights sum to
-_NEARLY = 0.9  # of the wanted share: a last stage for next to nothing is left out
-_SMALLEST_STEP = 1e-12  # relative to what is left of the way
+_SUM_TOLERANCE = 1e-6  # tolerance for rounding in the sum of a user's weights
+_LAST_STAGE_SHARE = 0.9  # of the wanted share: a last stage with hardly any change of temperature is left out
+_SMALLEST_STEP = 1e-12  # of an inverse temperature, relative to its distance from one
 
 
 def _checked(logs, name) -> np.ndarray:
@@ -40,7 +40,7 @@ def _checked_weights(weights, size=None) -> np.ndarray:
     weights = as_numbers(weights, "weights")
     if weights.ndim != 1 or weights.size == 0 or size not in (None, weights.size):
         raise ValueError(f"weights must be a vector with one entry for each particle, got shape {weights.shape}.")
-    if not ((weights >= 0.0).all() and abs(weights.sum() - 1.0) < _SLACK):
+    if not ((weights >= 0.0).all() and abs(weights.sum() - 1.0) < _SUM_TOLERANCE):
         raise ValueError("weights must be finite, not negative, and sum to one.")
     return weights
 
@@ -146,7 +146,7 @@ def next_temperature(
         inside = weights[alive] / weights[alive].sum()
         share = lambda step: conditional_effective_share(inside, step * living)  # noqa: E731
     low, high = 0.0, 1.0 - inverse_temperature
-    if share(high) >= _NEARLY * wanted_share:
+    if share(high) >= _LAST_STAGE_SHARE * wanted_share:
         return 1.0
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)

@@ -1,11 +1,12 @@
-"""Kernel Stein discrepancies: do these draws fit the distribution whose scores they come with? On arrays.
+"""Kernel Stein discrepancies, on arrays: whether draws fit the distribution whose scores are given.
 
-Floor: above ``kernels``, beside ``scores``; knows nothing of models. Draws are (n, d) or (chain, draw, d), scores are
+Layer: above ``kernels``, beside ``scores``; independent of models. Draws are (n, d) or (chain, draw, d), scores are
 gradients of the log density there, of the same shape.
 
-What a discrepancy cannot see: wrong weights of well separated modes, since scores do not depend on them; a mode that no
-draw is in. It depends on the coordinates (standardized from the draws by default) and loses power as the dimension
-grows; a Gaussian kernel more so than the default, and that one does not control convergence beyond two dimensions.
+A discrepancy cannot detect wrong weights of well separated modes, since scores do not depend on them, nor a mode
+without any draw. It depends on the coordinates (standardized by the draws by default) and loses power as the dimension
+grows; with a Gaussian kernel more than with the default one. A Gaussian kernel does not control convergence beyond two
+dimensions.
 """
 
 from pymc_kernel.stein.aggregated import AggregatedKSDTest, ksd_test_aggregated

@@ -17,7 +17,7 @@ _POWERS = np.arange(-4.0, 3.0)  # of two, times the median distance
 
 @dataclass(frozen=True)
 class AggregatedKSDTest:
-    """What an aggregated test found.
+    """The result of an aggregated test.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ def ksd_test_aggregated(
     how: str = "straighten",
     rng: np.random.Generator | None = None,
 ) -> AggregatedKSDTest:
-    """Test draws with a kernel at several length scales; the smallest p-value, corrected for there being several.
+    """Test draws with a kernel at several length scales by the smallest p-value, corrected for their number.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ class ControlledExpectation:
     mean : ndarray (p,)
         Plain means of the draws, for comparison.
     variance_ratio : ndarray (p,)
-        Variance of what the control leaves, out of sample, over that of the values: small where control helps.
+        Variance of the held-out residuals of the control over that of the values: small where the control helps.
     ridge : ndarray (p,)
         Chosen regularization, in units of the mean diagonal of the kernel.
     """
@@ -68,8 +68,8 @@ def controlled_expectation(
 
     Notes
     -----
-    Each held-out block is corrected by a regression that has not seen it: no bias from fitting.
-    O(n m^2) time and O(n m) memory for m basis points.
+    Each held-out block is corrected by a regression on the other blocks: no bias from fitting. O(n m^2) time and O(n m)
+    memory for m basis points.
 
     References
     ----------
@@ -102,7 +102,7 @@ def controlled_expectation(
         fits = _ridge_path(full[~held], gram, scaled[~held], scale)
         for r, weights in enumerate(fits):
             left[r, held] = scaled[held] - full[held] @ weights
-    # The mean of what is left is the estimate; its variance is what control is for.
+    # The mean of the residuals is the estimate; the control is to reduce their variance.
     errors = np.stack([part.var(axis=0) for part in left])
     best = errors.argmin(axis=0)
     columns = np.arange(values.shape[1])
@@ -136,7 +136,8 @@ def _ridge_path(features, gram, values, scale):
     target = features.T @ (values - values.mean(axis=0)) / n
     fits = []
     for ridge in _RIDGES:
-        # |values - constant - features w|^2 / n + ridge scale w' gram w / m; the jitter keeps the factor alive.
+        # |values - constant - features w|^2 / n + ridge scale w' gram w / m; the jitter keeps the matrix positive
+        # definite.
         matrix = normal + ridge * scale * gram
         matrix[np.diag_indices_from(matrix)] += 1e-10 * np.trace(matrix) / len(matrix)
         fits.append(cho_solve(cho_factor(matrix), target))

@@ -1,4 +1,4 @@
-"""Kernel Stein discrepancies of draws from the distribution whose scores they come with.
+"""Kernel Stein discrepancies of draws from the distribution whose scores are given.
 
 Imports NumPy and the lower floors only.
 """
@@ -83,9 +83,9 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
 def ksd_squared_parts(draws, scores, kernel=None, *, how: str = "straighten", weights=None) -> np.ndarray:
     """Return what each coordinate contributes to the squared discrepancy (V-statistic), shape (d,).
 
-    The Stein operator acts on one coordinate at a time; each part is a squared discrepancy of its own, not
-    negative, and their sum is ``ksd_squared``. A part sees whether its coordinate's conditional distribution,
-    given the others, is right. Draws may have weights (n,) or (chain, draw), as in :func:`ksd_test`.
+    The Stein operator acts on one coordinate at a time; each part is a squared discrepancy of its own, not negative,
+    and their sum is ``ksd_squared``. A part measures whether its coordinate's conditional distribution, given the
+    others, is right. Draws may have weights (n,) or (chain, draw), as in :func:`ksd_test`.
     """
     chains = as_chains(draws, scores)
     stein, _ = prepared(chains.draws, chains.scores, kernel, how)

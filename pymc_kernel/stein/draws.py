@@ -67,14 +67,14 @@ def as_chains(draws, scores) -> Chains:
         bad = int((~np.isfinite(values)).any(axis=1).sum())
         if bad:
             raise ValueError(
-                f"{bad} of {len(values)} {name} are not finite: such draws lie outside of the model's support, or the "
+                f"{bad} of {len(values)} {name} are not finite: such draws lie outside the model's support, or the "
                 "gradient is not defined there. Find out why before you drop them."
             )
     return joined
 
 
 def checked_weights(weights, lengths: tuple[int, ...]) -> np.ndarray:
-    """Return weights (n,) with mean one, chains one after the other; errors say what is wrong with them."""
+    """Return weights (n,) with mean one, chains one after the other; raises ``ValueError`` for invalid ones."""
     parts = [np.ravel(part) for part in weights] if isinstance(weights, list | tuple) else [np.ravel(weights)]
     flat = np.concatenate(parts).astype(float)
     if flat.size != sum(lengths):
@@ -167,7 +167,7 @@ def choose_thinning(draws: np.ndarray, lengths: tuple[int, ...], largest: float 
     while lag < limit and correlation(lag) >= largest:
         step = lag
         lag = min(2 * lag, limit)
-    # The correlation falls below somewhere in (step, lag]; by bisection, as if it only fell.
+    # The correlation falls below ``largest`` somewhere in (step, lag]; bisection, as if it were monotone.
     while lag - step > 1:
         middle = (lag + step) // 2
         if correlation(middle) >= largest:

@@ -20,7 +20,7 @@ _RIDGE = 1e-2  # added to the standard deviation in the power criterion
 
 @dataclass(frozen=True)
 class FSSDTest:
-    """What the finite set test found.
+    """The result of the finite set test.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class FSSDTest:
         Unbiased estimate on the draws that the locations were not chosen with; may be negative.
     p_value : float
     locations : ndarray (J, d)
-        Where draws and target were looked at, in the coordinates of the draws.
+        Where draws and target were compared, in the coordinates of the draws.
     length_scale : float
         Of the Gaussian kernel, in standardized coordinates.
     null : ndarray
@@ -122,7 +122,7 @@ def fssd_test(
 
 
 def _back(places, draws, points):
-    """Return standardized places in the coordinates of the draws: the map between them is affine."""
+    """Return standardized locations in the coordinates of the draws: the map between them is affine."""
     if draws is points:
         return places
     design = np.column_stack([points, np.ones(len(points))])

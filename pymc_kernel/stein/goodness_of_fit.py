@@ -1,4 +1,4 @@
-"""Tests of draws against the distribution whose scores they come with, for chains and for independent draws.
+"""Tests of draws against the distribution whose scores are given, for chains and for independent draws.
 
 Imports NumPy, SciPy and the lower floors only.
 """
@@ -35,7 +35,7 @@ _NO_CORRELATION = 0.1  # lag-one autocorrelation of draws that count as independ
 
 @dataclass(frozen=True)
 class KSDTest:
-    """What a test of draws found.
+    """The result of a test of draws.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ def _gamma_null(stein: tiles.Stein):
     variance = 2.0 * (squares - (diagonal**2).sum())
     if not variance > 0.0:
         raise ValueError(
-            "the kernel says nothing of pairs of draws, so that the Gamma null has no spread: take a larger "
+            "the kernel is zero for all pairs of draws, so that the Gamma null has no spread: take a larger "
             'length_scale, more draws, or null="bootstrap".'
         )
     return stats.gamma(trace**2 / variance, scale=variance / trace)
@@ -222,7 +222,7 @@ def ksd_test(
     weights=None,
     rng: np.random.Generator | None = None,
 ) -> KSDTest:
-    """Test whether draws come from the distribution whose scores they come with.
+    """Test whether draws come from the distribution whose scores are given.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ def ksd_test(
     num_replicates : int
         Of the wild bootstrap; the p-value is a multiple of one over one more.
     thin : int or "auto"
-        Every how many draws are kept. "auto": so that no coordinate's autocorrelation is one half or more.
+        One in ``thin`` draws is kept. "auto": so that no coordinate's autocorrelation is one half or more.
     flip_probability : float in (0, 0.5] or "auto"
         Of the bootstrap's signs. One half is for independent draws; dependent ones need less, "auto" takes 0.1.
     null : {"bootstrap", "gamma"}
@@ -243,8 +243,8 @@ def ksd_test(
     how : {"straighten", "whiten", "scale", "none"}
         Coordinates, see :func:`standardize`.
     weights : array_like (n,) or (chain, draw), optional
-        Where the scores are those of another density q than that of the target p: q / p at the draws, up to a
-        constant. Then the draws are tested against p whatever q is, but the further off it is, the less is seen.
+        Where the scores are those of another density q than that of the target p: q / p at the draws, up to a constant.
+        Then the draws are tested against p whatever q is, with less power the further q is from p.
     rng : numpy.random.Generator, optional
         For the signs; seed 0 by default, so that the same draws have the same p-value.
 
@@ -254,9 +254,9 @@ def ksd_test(
 
     Notes
     -----
-    O(n^2 (d + R)) time, no array larger than n x R bytes. A chain that has not found a mode, or has its weight wrong,
-    is not seen: scores do not depend on the weights of separated modes. At large n every small bias is seen: compare
-    the size of ``ksd`` with ``null_quantiles``.
+    O(n^2 (d + R)) time, no array larger than n x R bytes. The test does not detect that a chain has missed a mode, or
+    has its weight wrong: scores do not depend on the weights of separated modes. At large n it detects every small
+    bias: compare the size of ``ksd`` with ``null_quantiles``.
 
     References
     ----------

@@ -1,7 +1,7 @@
 """Coordinates whose margins are nearly normal, so that one length scale suits middle and tails. Imports NumPy only.
 
 In the long tail of a skew distribution, as that of the logarithm of a scale, scores are small and draws far apart in
-units of the length scale, so that a discrepancy hardly sees what is wrong there. Each coordinate may be stretched by
+units of the length scale, so that a discrepancy hardly detects errors there. Each coordinate may be stretched by
 
     T(u) = (exp(a w) - exp(-b w)) / (a + b),   w = asinh(u),   u = (x - center) / spread,
 
@@ -32,8 +32,8 @@ def normal_margins(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, n
     -----
     The powers with the smallest E[s'^2] var(x') are taken: for exact draws it is at least one, and one for a normal
     distribution alone (Cauchy and Schwarz, since E[s' x'] is minus one). Where that is far from minus one, the bound
-    means nothing, and the coordinate stays as it is; its scores are rejected anyhow. Units do not matter. Draws and
-    scores come back as they are where no coordinate gains enough, as for normal draws. O(n d) time.
+    does not hold, and the coordinate is not changed; the test rejects its scores in any case. Units do not matter.
+    Draws and scores are returned unchanged where no coordinate gains enough, as for normal draws. O(n d) time.
     """
     if len(draws) < _FEWEST_DRAWS:
         return draws, scores

@@ -1,10 +1,10 @@
 """Coordinates in which a funnel is straight, so that one length scale suits all of it. Imports NumPy only.
 
 In a funnel the scale of some coordinates depends on another, as that of effects on the logarithm of their standard
-deviation. Scores then have tails so heavy that a discrepancy sees nothing but the funnel's neck, and any weight that
-tames them there blinds it elsewhere. Divided by their conditional scale, the coordinates are as easy as a normal
-distribution's. Any fixed smooth map keeps a Stein kernel valid, and this one depends on a few fitted numbers only, as
-whitening does, so that tests keep their level.
+deviation. Scores then have tails so heavy that a discrepancy measures the funnel's neck alone, and any weight that
+tames them there removes its power elsewhere. Divided by their conditional scale, the coordinates are as easy as a
+normal distribution's. Any fixed smooth map keeps a Stein kernel valid, and this one depends on a few fitted numbers
+only, as whitening does, so that tests keep their level.
 
 A step divides some coordinates, the "driven" ones, by a scale that depends on others, their "drivers":
 
@@ -24,7 +24,7 @@ import numpy as np
 
 __all__ = ["straighten"]
 
-_FEWEST_DRAWS = 50  # below, nothing can be said of a scale
+_FEWEST_DRAWS = 50  # with fewer, scales cannot be estimated
 _MAX_ROUNDS = 10  # a coordinate may have several drivers, and drivers may be driven themselves
 _EVIDENCE = 20.0  # twice the log-likelihood ratio; with 4 log d for all pairs, a false alarm in exp(10) of normal draws
 _SMALLEST_SHARE = (
@@ -56,10 +56,10 @@ def straighten(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.nd
 
     Notes
     -----
-    Greedy. A step is taken only where it lowers 1/2 log det E[s s'] + E log det dx'/dx, which by Stam's inequality
-    is smallest where x' is normal, by more than chance explains, and 1/2 log det cov(x') - E log det dx'/dx, too, so
-    that draws and scores agree: scores at the wrong places must not bend the map. Else draws and scores come back as
-    they are, as they do for normal draws. O(n d^2) time a step.
+    Greedy. A step is taken only where it lowers 1/2 log det E[s s'] + E log det dx'/dx, which by Stam's inequality is
+    smallest where x' is normal, by more than chance explains, and 1/2 log det cov(x') - E log det dx'/dx, too, so that
+    draws and scores agree: scores of the wrong draws must not bend the map. Otherwise draws and scores are returned
+    unchanged, as for normal draws. O(n d^2) time a step.
     """
     n, d = draws.shape
     if d == 1 or n < max(_FEWEST_DRAWS, 2 * d + 1):
@@ -82,10 +82,10 @@ def straighten(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.nd
         if not added.any():
             if not drives.any():
                 break
-            # This level is done; its drivers may be driven themselves, which is another one.
+            # This level is finished; its drivers may be driven themselves, at the next level.
             base, offset, drives = (draws, scores), value - _log_information(scores), added
             continue
-        # All scales and centers anew, together: what a scale depends on besides its first driver was noise to its fit.
+        # All scales and centers are fitted again, together: drivers beside the first one were noise in earlier fits.
         drives |= added
         for centered in (False, True):
             trial = _try_step(*base, drives, np.flatnonzero(~drives.any(axis=0)) if centered else free[:0])
@@ -95,7 +95,7 @@ def straighten(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 class Tried(NamedTuple):
-    """What a step leads to."""
+    """The result of a step."""
 
     driven: np.ndarray
     draws: np.ndarray
@@ -148,7 +148,7 @@ def choose_drivers(draws: np.ndarray, scores: np.ndarray, drives: np.ndarray | N
     bent = np.sqrt(1.0 + linear**2)
     bent -= bent.mean(axis=0)
     bent -= linear * (linear * bent).mean(axis=0)
-    bent /= np.maximum(bent.std(axis=0), np.finfo(float).tiny)  # two values only: there is nothing to bend
+    bent /= np.maximum(bent.std(axis=0), np.finfo(float).tiny)  # two values only: no scale to fit
     sizes = _log_squares(scores)
     sizes -= sizes.mean(axis=0)
     variance = np.maximum((sizes**2).mean(axis=0), np.finfo(float).tiny)
@@ -169,7 +169,7 @@ def choose_drivers(draws: np.ndarray, scores: np.ndarray, drives: np.ndarray | N
 
 
 def fit_step(draws: np.ndarray, scores: np.ndarray, drives: np.ndarray, free: np.ndarray) -> Step:
-    """Return the step that makes scales the same at all places of their drivers.
+    """Return the step that makes scales the same at all values of their drivers.
 
     Scales by regression of log squared scores, repeated on what is left of them; centers so that the scores of the
     coordinates that are left alone are small, constant where ``free`` is empty. ``drives`` (d, d) says which coordinate

@@ -27,7 +27,7 @@ def _advance(last, points, scores, packed, inverse, uniform, family, a, b, start
             tiles.add_row(
                 points[last], scores[last], packed[t], inverse, uniform, trace, family, a, b, sums, scaled, row
             )
-        # Counting runs in vector registers, looking for the place does not.
+        # A sum over entries is vectorized; a search for the minimum is not.
         smaller = 0
         for j in range(tiles.TILE):
             smaller += row[j] < smallest

@@ -44,13 +44,13 @@ _2, _3, _4, _5, _6, _7 = (np.uintp(k * TILE) for k in range(2, 8))
 
 
 class Stein(NamedTuple):
-    """Draws and scores made ready: :func:`prepare`."""
+    """Draws and scores prepared for the compiled functions, by :func:`prepare`."""
 
     points: np.ndarray  # (n, d), over the length scale
     scores: np.ndarray  # (n, d), times the length scale where it is a single one
     packed: np.ndarray  # (tiles, 2 d TILE)
     inverse: np.ndarray  # (d,) of the length scales; ones where it is a single one
-    factor: float  # the compiled functions' results are to be multiplied by this
+    factor: float  # factor for the results of the compiled functions
     family: int
     a: float
     b: float

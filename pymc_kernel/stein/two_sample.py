@@ -18,7 +18,7 @@ _LARGEST_CORRELATION = 0.25  # after thinning; less than for a discrepancy, whos
 
 @dataclass(frozen=True)
 class MMDTest:
-    """What a two-sample test found.
+    """The result of a two-sample test.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ def mmd_test(
     Parameters
     ----------
     first, second : array_like (n, d) or (chain, draw, d)
-        For instance those of an approximate method, and of a long run that is trusted.
+        For instance draws of an approximate method, and of a long run that is trusted.
     kernel
         As in :func:`mmd_squared`.
     num_replicates, thin, flip_probability, rng

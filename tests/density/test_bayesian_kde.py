@@ -308,7 +308,7 @@ def test_bad_data_are_refused(data, message):
         ({"structure": "round"}, "structure must be"),
         ({"structure": "full", "prior_shape": 0.0}, "prior_shape must be"),
         ({"max_sweeps": 0}, "max_sweeps must be"),
-        ({"prior_shape": 2.0}, "another thing for each structure"),
+        ({"prior_shape": 2.0}, "a different meaning for each structure"),
     ],
 )
 def test_settings_are_checked(settings, message):

@@ -52,9 +52,9 @@ def tuned(spread, rng, config):
     points = rng.standard_normal((200, 2))
     surrogate = Values().fit(points, -0.5 * (points**2).sum(axis=1) / spread**2, rng, noisy=False)
     expansion, unit = surrogate.expansion, np.eye(2)
-    flattened = scaled_expansion(expansion, 0.5)
+    tempered = scaled_expansion(expansion, 0.5)
     learned = Learned(surrogate, Values(), 0.0)
-    fit = Fit(np.zeros(2), unit, expansion, flattened, 0.5 * spread, 5, learned, (np.zeros(2), unit))
+    fit = Fit(np.zeros(2), unit, expansion, tempered, 0.5 * spread, 5, learned, (np.zeros(2), unit))
     state = kh.init(np.zeros(2), 0.0, config)._replace(fit=fit, arrival=None)
     jumps = np.zeros_like(state.choice.jumps)
     jumps[FOUR.place] = 1.0

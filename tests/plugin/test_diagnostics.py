@@ -178,7 +178,7 @@ def test_diagnose_says_it_in_words(small, capsys):
     said = capsys.readouterr().out
     assert "R-hat" in said
     assert "no misfit detected (600 of 600 draws left after thinning;" in said
-    assert "cannot tell of a mode that no draw is in" in said
+    assert "do not reveal a mode without any draw" in said
     assert "The draws fit" not in said
     moved = idata.copy(deep=True)
     moved["posterior"]["level"] = moved["posterior"]["level"] + np.array([0.0, 1.5, 0.0])

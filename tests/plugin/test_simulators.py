@@ -184,7 +184,7 @@ def test_a_bandwidth_that_is_wide_is_said():
 def test_data_that_the_model_cannot_produce_are_said():
     with pm.Model():
         theta = pm.Normal("theta", 0, 3)
-        with pytest.warns(UserWarning, match=r"summaries of 'y' are .* standard deviations off"):
+        with pytest.warns(UserWarning, match=r"summaries of 'y' are .* standard deviations from"):
             # Two copies of a number that differ, and noise that is small beside that.
             pk.KernelABC("y", normal_simulator, theta, observed=np.array([-50.0, 50.0]), num_pilot=1000)
 

@@ -84,7 +84,7 @@ def test_weights_are_those_of_the_proposal_that_was_drawn_from(rng):
     settled, _ = run(3, config)
     state, _ = P.step(rng, settled, lambda x: np.zeros(len(x)), config)
     new, logs = state.positions[-300:], state.log_weights[-300:]
-    factor = P._shape(settled.positions, P._flattened(settled.log_weights, 300))
+    factor = P._shape(settled.positions, P._tempered(settled.log_weights, 300))
     scales = 2.38 / math.sqrt(3) * np.array(config.scales)
     for y, log_weight in zip(new[:20], logs[:20], strict=True):
         parts = [
@@ -116,7 +116,7 @@ def test_clouds_drift_along_the_score():
     config = P.Config(drift=lambda x: np.tile(towards, (len(x), 1)), drift_size=0.5)
     settled, _ = run(3, config, num_particles=2000, iterations=6)
     state, _ = P.step(np.random.default_rng(1), settled, log_density, config)
-    factor = P._shape(settled.positions, P._flattened(settled.log_weights, 2000))
+    factor = P._shape(settled.positions, P._tempered(settled.log_weights, 2000))
     shift = np.linalg.solve(factor, (state.positions[-2000:] - settled.particles).mean(axis=0))
     wanted = 0.5 * towards @ factor
     assert np.linalg.norm(wanted) > 0.1
@@ -141,11 +141,11 @@ def test_impossible_draws_have_no_weight():
 
 def test_learning_goes_by_enough_draws_where_most_have_no_weight(rng):
     logs = np.where(rng.random(2000) < 0.95, -np.inf, 30.0 * rng.standard_normal(2000))
-    weights = P._flattened(logs, 100)
+    weights = P._tempered(logs, 100)
     assert 1.0 / (weights**2).sum() == pytest.approx(25.0, rel=0.15)
     few = np.full(2000, -np.inf)
     few[:20] = 50.0 * rng.standard_normal(20)
-    assert 1.0 / (P._flattened(few, 1000) ** 2).sum() > 14
+    assert 1.0 / (P._tempered(few, 1000) ** 2).sum() > 14
 
 
 @pytest.mark.parametrize(

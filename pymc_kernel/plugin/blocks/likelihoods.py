@@ -65,7 +65,7 @@ def _noise(key: str) -> np.random.Generator:
 
 
 class EstimatedLogLikelihoodOp(Op):
-    """Log of an unbiased likelihood estimate, as an operator on (parameters..., observed)."""
+    """The log of an unbiased likelihood estimate, as an operator on (parameters..., observed)."""
 
     def __init__(
         self, name: str, fn: Callable, reuse_noise: float = 0.0, num_streams: int = 1, pointwise: bool = False
@@ -98,7 +98,7 @@ class EstimatedLogLikelihoodOp(Op):
         return [input_shapes[-1] if self.pointwise else ()]
 
     def perform(self, node, inputs, output_storage):
-        """Call the user's function with the generator of the moment."""
+        """Call the user's function with the generator installed now."""
         # Views that cannot be written to: some of the arrays are the chain's own position.
         returned = self.fn(_noise(self.key), *[_read_only(i) for i in inputs])
         value = np.asarray(np.nan if returned is None else returned, dtype=float)
@@ -130,7 +130,7 @@ def _read_only(value) -> np.ndarray:
 
 @cache
 def _teach_numba() -> None:
-    """Tell PyTensor's Numba backend to call the operator in object mode without its advice against it.
+    """Make PyTensor's Numba backend call the operator in object mode, without the warning about it.
 
     Object mode is what a user's Python function needs. Done when the first operator is made or unpickled:
     the backend takes half a second to import.
@@ -232,11 +232,11 @@ def EstimatedLikelihood(
 ) -> TensorVariable:
     """Add a likelihood that is known only through unbiased estimates to the model in context.
 
-    Pseudo-marginal sampling (Beaumont 2003; Andrieu and Roberts 2009): if exp of what ``fn`` returns has the
-    likelihood as its expectation, up to a constant factor, the steps of this package sample the exact
-    posterior, however noisy the estimate is. They keep the estimate that was accepted, and plain ``pm.sample()`` takes
-    :class:`KernelHMC` for such a model. PyMC's Metropolis, DEMetropolis(Z) and Slice draw it anew and sample something
-    else; a warning says so when one is made.
+    Pseudo-marginal sampling (Beaumont 2003; Andrieu and Roberts 2009): if exp of what ``fn`` returns has the likelihood
+    as its expectation, up to a constant factor, the steps of this package sample the exact posterior, however noisy the
+    estimate is. They keep the estimate that was accepted, and plain ``pm.sample()`` takes :class:`KernelHMC` for such a
+    model. PyMC's Metropolis, DEMetropolis(Z) and Slice draw a new estimate at the current point and sample a wrong
+    posterior; a warning says so when one of them is made.
 
     Parameters
     ----------
@@ -261,9 +261,9 @@ def EstimatedLikelihood(
     reuse_noise : float
         Common random numbers, in [0, 1): the probability with which a proposal is evaluated with the random numbers of
         the current point, which are then part of the chain's state; the posterior stays exact. The blocks of simulators
-        decide it for each simulation by itself, so that most of the numbers are old and some are new: that lowers the
-        noise of the acceptance ratio, where data simulated with the same numbers change little with the parameters.
-        The steps of this package heed it (not ``sample_khmc``, nor sequential Monte Carlo).
+        decide for each simulation separately, so most random numbers are kept and some are new. This lowers the noise
+        of the acceptance ratio where data simulated with the same numbers change little with the parameters. The steps
+        of this package do this; ``sample_khmc`` and sequential Monte Carlo ignore it.
     **kwargs
         Further arguments of ``pymc.CustomDist``, such as ``dims``.
 
@@ -278,11 +278,10 @@ def EstimatedLikelihood(
     estimate between 1 and 1.7 spends a fixed computing budget best (Doucet et al. 2015); far above, chains
     get stuck, which the steps report. All free variables of the model must be sampled in one block.
 
-    ``pm.sample_smc`` keeps accepted estimates and is right too, but with PyMC's own kernels
-    the noise does not follow ``random_seed``; with ours it does. Log likelihoods computed afterwards
-    (``pm.compute_log_likelihood``) are fresh estimates, not those that were accepted; these stand in
-    ``sample_stats["log_density"]``, with the prior.
-    Missing data are not imputed.
+    ``pm.sample_smc`` keeps accepted estimates, so its posterior is right too, but with PyMC's own kernels the noise
+    does not follow ``random_seed``; with those of this package it does. Log likelihoods computed afterwards
+    (``pm.compute_log_likelihood``) are fresh estimates; the accepted ones, with the prior added, are in
+    ``sample_stats["log_density"]``. Missing data are not imputed.
 
     Examples
     --------

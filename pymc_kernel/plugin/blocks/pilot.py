@@ -16,16 +16,16 @@ from pymc_kernel.plugin.model.priors import with_finite_columns
 __all__ = ["learned_bandwidth"]
 
 _QUICK = "FAST_COMPILE"
-_LEAST_PILOT = 200  # simulations; fewer tell nothing of the place of a posterior
+_LEAST_PILOT = 200  # simulations; fewer do not locate a posterior
 _WIDE = 0.75  # relative bandwidth above which posterior spreads are more than a quarter too wide
-_HIDDEN = 3.0  # ratio above which the spread of the summaries tells what their mean does not
-_OFFSET = 3.0  # root mean square distance, in standard deviations, of data that the model does not produce
+_HIDDEN = 3.0  # ratio above which the spread of the summaries has information that their mean has not
+_OFFSET = 3.0  # standard deviations (root mean square) from which on the model does not produce the data
 _LEAST_CENTERS = 5  # positions with replicates
 _OF_REPLICATES = 0.4  # share of the pilot simulations
 
 
 def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, random_seed):
-    """Return the factor of a bandwidth learned near the posterior, and where chains may begin: name -> (n, ...).
+    """Return the factor of a bandwidth learned near the posterior, and starting values of chains: name -> (n, ...).
 
     Parameters
     ----------
@@ -73,8 +73,8 @@ def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, 
 def _warn_of_bandwidth(name, choice, count):
     if choice.offset > _OFFSET:
         warnings.warn(
-            f"the observed summaries of {name!r} are {choice.offset:.1f} standard deviations off from all that pilot "
-            "simulations came near to: check the model, or its prior, or raise num_pilot.",
+            f"the observed summaries of {name!r} are {choice.offset:.1f} standard deviations from everything that the "
+            "pilot simulations reached: check the model, or its prior, or raise num_pilot.",
             stacklevel=4,
         )
     if choice.relative > _WIDE:

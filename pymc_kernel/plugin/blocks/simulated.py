@@ -1,4 +1,4 @@
-"""The function behind a block that is simulated."""
+"""The function that estimates the likelihood of a simulator block."""
 
 import math
 import warnings
@@ -13,11 +13,11 @@ from pymc_kernel.likelihood_free import (
 
 __all__ = ["SimulatedLikelihood"]
 
-_CALLS_BEFORE_WARNING = 100  # of the simulator: a share of failures is known to 5 % by then
+_CALLS_BEFORE_WARNING = 100  # of the simulator: enough to know the share of failures to 5 %
 
 
 class SimulatedLikelihood:
-    """The function behind a block: simulates, counts failures, and estimates from what succeeded."""
+    """Estimates a likelihood: simulates, counts failures, and uses the simulations that succeeded."""
 
     def __init__(self, name, simulator, summary, num_simulations, max_failures, vectorized):
         for what, function in (("simulator", simulator), ("summary", summary)):
@@ -40,7 +40,7 @@ class SimulatedLikelihood:
         self._estimate, self._starts, self._log_peak = None, {}, None
 
     def estimate_by(self, estimate, log_peak: float | None = None, starts: dict | None = None) -> None:
-        """Say how summaries become the log of an estimate.
+        """Set the function that estimates the log likelihood from summaries.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class SimulatedLikelihood:
         return None if self._log_peak is None else math.exp(log_estimate - self._log_peak)
 
     def _seen(self, observed):
-        """Return the summary of the data, worked out where they are others than last time."""
+        """Return the summary of the data, computed again only where the data have changed."""
         data, summary = self._observed
         if data is None or not np.array_equal(data, observed):
             summary = self.summarized(observed)
@@ -95,7 +95,7 @@ class SimulatedLikelihood:
         )
 
     def one_data_set(self, rng, params, shape):
-        """Return what the simulator makes of one call, failures raised."""
+        """Return one simulated data set; failures are raised."""
         if self.vectorized:
             return np.asarray(self.simulator(rng, *params, (1, *shape)), dtype=float)[0]
         return np.asarray(self.simulator(rng, *params, shape), dtype=float)

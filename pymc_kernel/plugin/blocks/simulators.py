@@ -1,7 +1,7 @@
 """Model blocks for simulators: approximate Bayesian computation with kernels, and synthetic likelihoods.
 
-What they estimate is computed in ``likelihood_free``; here a simulator becomes an observed variable that every step of
-this package samples as a noisy likelihood, and that PyMC can draw for predictive checks.
+The estimates are computed in ``likelihood_free``; here a simulator becomes an observed variable, with a noisy
+likelihood that every step of this package can sample, and which PyMC can draw for predictive checks.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def KernelABC(
 ) -> TensorVariable:
     """Add data that can only be simulated, compared through summaries under a Gaussian kernel.
 
-    The posterior is that of summaries seen with normal noise of standard deviation ``epsilon``. The kernel is
+    The posterior is that of summaries observed with normal noise of standard deviation ``epsilon``. The kernel is
     averaged over the simulations as a probability, which estimates that likelihood without bias, so the steps of this
     package and the kernels of ``pm.sample_smc`` sample exactly this posterior for any ``num_simulations``.
 
@@ -95,10 +95,10 @@ def KernelABC(
     num_simulations : int
         For each evaluation.
     num_pilot : int
-        Simulations that find the bandwidth where ``epsilon`` is not given, when the model is made: as many as 300
-        evaluations of the default ``num_simulations`` take.
+        Simulations that choose the bandwidth when the model is made, where ``epsilon`` is not given; the default costs
+        as much as 300 evaluations with the default ``num_simulations``.
     log_variance : float
-        Variance of the log estimate at the posterior that such a bandwidth may cause: 1 to 3 suits chains.
+        Variance of the log estimate near the posterior that the chosen bandwidth may cause: 1 to 3 suits chains.
     random_seed : int
         Of the pilot simulations.
     max_failures : float
@@ -117,18 +117,17 @@ def KernelABC(
 
     Notes
     -----
-    Without ``epsilon``, rounds of regression-adjusted rejection go from the prior to where simulations resemble the
-    data. The spread of the summaries there is the measure: along the combinations of summaries that move with the
-    parameters the kernel is as narrow as ``num_simulations`` and ``log_variance`` allow, down to .3 of that spread, at
-    which posterior spreads are 4 % too wide and hardly change any more; along all others it is three times as wide as
-    the spread. A warning says so where the kernel is wider than .75, how many simulations would mend it, and where
-    the model does not come near the data. Chains begin at one of the pilot simulations where the estimate is higher
-    there than at the initial point. A bandwidth fits one data set and prior: make the model anew for others.
+    Without ``epsilon``, rounds of regression-adjusted rejection move from the prior to parameters whose simulations
+    resemble the data. The bandwidth is chosen relative to the spread of the summaries there. Along combinations of
+    summaries that depend on the parameters it is as narrow as ``num_simulations`` and ``log_variance`` allow, down to
+    .3 of that spread, where posterior spreads are 4 % too wide; along all others it is three times the spread. A
+    warning is given where the bandwidth exceeds .75 of the spread, with the number of simulations that would be enough,
+    and where the model cannot produce the data. Chains begin at a pilot simulation if the estimate is higher there than
+    at the initial point. The bandwidth fits one data set and prior: make the model again for others.
 
-    The bandwidth stands in ``constant_data`` of a result as ``<name>_epsilon``, in the form in which ``epsilon=``
-    takes it; ``sample_stats["accepted_share_<name>"]`` is the share of the simulations that a kernel with a maximum of
-    one accepts, of the estimate that each draw was accepted with. ``<name>_num_simulations`` stands in
-    ``constant_data``, too.
+    ``constant_data`` of a result holds the bandwidth as ``<name>_epsilon``, in the form that ``epsilon=`` takes, and
+    ``<name>_num_simulations``. ``sample_stats["accepted_share_<name>"]`` is, for the accepted estimate of each draw,
+    the share of its simulations that a kernel scaled to a maximum of one accepts.
 
     Examples
     --------
@@ -192,7 +191,7 @@ def SyntheticLikelihood(
     vectorized: bool = False,
     **kwargs: Any,
 ) -> TensorVariable:
-    """Add data that can only be simulated, their summaries taken for normal (Wood 2010).
+    """Add data that can only be simulated, with summaries assumed normal (Wood 2010).
 
     Mean and covariance come from ``num_simulations`` data sets at each evaluation.
 
@@ -201,7 +200,7 @@ def SyntheticLikelihood(
     name, simulator, *params, observed, summary, max_failures, vectorized, **kwargs
         As in :func:`KernelABC`.
     num_simulations : int
-        More than the number of summaries plus three; some ten times that keeps chains from sticking.
+        More than the number of summaries plus three; about ten times as many keep chains from getting stuck.
     unbiased : bool
         The unbiased estimate of a normal density (Price et al. 2018): for normal summaries the posterior does not
         depend on ``num_simulations``. Without, and with ``shrinkage``, the plug-in estimate, which is biased.
@@ -214,7 +213,7 @@ def SyntheticLikelihood(
 
     Notes
     -----
-    Summaries far from normal make the posterior wrong without a sign of it in the chains: look at simulated summaries
+    Summaries far from normal make the posterior wrong, and chains do not show it: look at simulated summaries
     (``pm.sample_prior_predictive``), and take :func:`KernelABC` where they are skewed or have several modes.
     """
     function = SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures, vectorized)

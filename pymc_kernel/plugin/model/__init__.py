@@ -1,1 +1,1 @@
-"""What a model is turned into: functions to call, draws, scores."""
+"""A PyMC model as functions on arrays: log density, forward draws, scores."""

@@ -59,7 +59,7 @@ def array_fingerprint(arrays: list[np.ndarray]) -> str:
 
 
 def _add(digest, value, seen):
-    """Add ``value`` to a hash by what it holds, not by where it is."""
+    """Add ``value`` to a hash by its content, not by its address."""
     if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
         digest.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
     elif isinstance(value, str | bytes | bool | int | float | complex | None | slice):
@@ -110,11 +110,11 @@ def _function_parts(function):
 
 
 def _names(code):
-    """Return the names that code refers to, that of functions inside it too."""
+    """Return the names that code refers to, nested functions included."""
     inner = [_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
     return sorted(set(code.co_names).union(*inner))
 
 
 def _code_parts(code):
-    # Not its name or line: a function that has moved is still the same.
+    # Without its name and line numbers: a function that was moved in its file is still the same.
     yield from (code.co_code, code.co_consts, code.co_names, code.co_varnames)

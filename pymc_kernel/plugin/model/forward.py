@@ -1,8 +1,8 @@
 """Compiled draws of a model forwards: of the prior, and of the data given parameters, for a batch of draws.
 
 PyMC's own forward sampling runs in one process, draw by draw, and the first error of a simulator ends it. Here a batch
-is one vectorized call wherever the model allows it; a simulator in Python is called draw by draw, each with a seed of
-its own, so that what comes of one does not depend on how another ended.
+is one vectorized call wherever the model allows it; a simulator in Python is called draw by draw, each with its own
+seed, so that the result of one does not depend on whether another failed.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,8 +28,8 @@ __all__ = ["ForwardGraph", "ForwardSampler", "can_be_drawn", "forward_graph"]
 
 # Compiles in milliseconds in every worker. The calls of a Python simulator outweigh the rest.
 _QUICK = Mode(linker="py", optimizer=RewriteDatabaseQuery(include=["fast_compile"], exclude=["BlasOpt"]))
-_FEWEST_AT_ONCE = 2  # draws of a batch: of one, distributions drawn by SciPy lose all but a number
-_WORDS = 4  # of 64 bits for the state of a generator
+_FEWEST_AT_ONCE = 2  # draws in a batch, at least: for one alone, distributions drawn by SciPy return a mere number
+_WORDS = 4  # of 64 bits that set the state of a generator
 _PRIOR, _DATA = 0, 1  # streams of a batch
 
 
@@ -52,7 +52,7 @@ def forward_graph(model: pm.Model) -> ForwardGraph:
 def can_be_drawn(variable: Variable) -> bool:
     """Return whether a variable can be drawn, without drawing it: a ``CustomDist`` may have no ``random``."""
     function = getattr(type(variable.owner.op), "_random_fn", None)
-    # What PyMC puts in place of a function that is missing; there is no other mark of it.
+    # PyMC puts this function where ``random`` is missing; nothing else marks such a variable.
     return "default_not_implemented" not in getattr(function, "__qualname__", "")
 
 
@@ -93,11 +93,11 @@ class ForwardSampler:
         return function
 
     def _vectorized_prior(self, free):
-        """Return a function of the number of draws, None where the model has variables that refuse."""
+        """Return a function of the number of draws, None where a variable of the model cannot be batched."""
         if not _are_plain(free):
             return None
         count = pt.lscalar("count")
-        # What depends on something batched is batched: so one parameter of each variable at the root of the graph.
+        # Whatever depends on a batched variable is batched, too: one parameter of each root variable is enough.
         replace = {}
         for variable in ancestors(free):
             if _is_random(variable) and not any(_is_random(v) for v in ancestors(variable.owner.inputs)):
@@ -119,7 +119,7 @@ class ForwardSampler:
         return function if all(vary) else None
 
     def _batched(self, free, outputs):
-        """Return a function of batches, None where the graph refuses, and which outputs then depend on them."""
+        """Return a function of batches, None where there is none, and which outputs depend on the batch."""
         many = {v: TensorType(v.dtype, (None, *v.type.shape))() for v in free}
         try:
             batched = vectorize_graph(outputs, many)
@@ -129,7 +129,7 @@ class ForwardSampler:
         return function, [b.ndim > o.ndim for b, o in zip(batched, outputs, strict=True)]
 
     def _simulator_calls(self, graph):
-        """Return what is needed to call the simulators without PyTensor in between, None where that cannot be."""
+        """Return what is needed to call the simulators without PyTensor, None where that is impossible."""
         calls = []
         for variable in graph.observed:
             op, node = variable.owner.op, variable.owner
@@ -149,7 +149,7 @@ class ForwardSampler:
     def prior(self, entropy: int, batch: int, size: int, batch_size: int) -> list[np.ndarray]:
         """Return draws of the free variables, each (size, ...).
 
-        The first of a batch are the same whatever its ``size`` up to ``batch_size``.
+        The first draws of a batch do not depend on ``size``, as long as that is at most ``batch_size``.
         """
         _install(self._prior_sources, _words(entropy, batch, _PRIOR, len(self._prior_sources)).tolist())
         if self._prior is not None:
@@ -163,7 +163,7 @@ class ForwardSampler:
         return _stacked([self._one_derived(*row) for row in _rows(free)])
 
     def data(self, free: list[np.ndarray], entropy: int, batch: int) -> list[np.ndarray]:
-        """Return the data of a whole batch, where that ``is_vectorized``."""
+        """Return the data of a whole batch; only where ``is_vectorized`` is true."""
         _install(self._data_sources, _words(entropy, batch, _DATA, len(self._data_sources)).tolist())
         rows = len(free[0])
         if rows >= _FEWEST_AT_ONCE:
@@ -171,7 +171,7 @@ class ForwardSampler:
         return [values[:rows] for values in self._data(*(np.repeat(v, _FEWEST_AT_ONCE, axis=0) for v in free))]
 
     def each_data(self, free: list[np.ndarray], entropy: int, batch: int) -> Iterator[Callable]:
-        """Yield, draw by draw, a function that simulates its data, the same ones each time it is called."""
+        """Yield for each draw a function that simulates its data, with the same random numbers at every call."""
         words = _words(entropy, batch, _DATA, len(free[0]) * len(self._data_sources))
         words = words.reshape(len(free[0]), len(self._data_sources), _WORDS).tolist()
         if self._calls is None:

@@ -41,7 +41,7 @@ class LogDensity:
     failure_names : tuple of str
         Of the statistics in :meth:`failures`.
     error : ArithmeticError or None
-        The last that a call raised; the density is zero there.
+        The last error that the model raised in a call; the density counts as zero there.
     starts : ndarray (n, d)
         Positions near the posterior, where a block made pilot simulations; NaN in the other coordinates.
     """
@@ -75,16 +75,16 @@ class LogDensity:
         try:
             return float(self._function(position))
         except ArithmeticError as error:
-            # A black box in pure Python overflows, or divides by what has underflowed to zero, where a proposal is far
-            # out. That is no reason to end a chain; NumPy would have given an infinity or NaN.
+            # At a far proposal a black box in pure Python may overflow, or divide by a number that has underflowed to
+            # zero. That is no reason to end a chain; NumPy would have returned an infinity or NaN.
             self.error = error
             return -math.inf
 
     def _install_reused(self):
-        """Give the terms that asked for it seeds of which some are those of the current point.
+        """Seed the terms that reuse noise; some of the seeds are those of the current point.
 
-        The seeds are part of the chain's state, each with a uniform distribution of its own. To keep one or to draw it
-        anew, whatever the position, is a symmetric proposal, so the posterior of the position stays as it is.
+        The seeds are part of the chain's state, each with a uniform distribution of its own. To keep a seed or to draw
+        a new one, regardless of the position, is a symmetric proposal, so the posterior of the position is unchanged.
         """
         self._tried = {}
         for key, (probability, count) in self._reuse.items():
@@ -103,7 +103,7 @@ class LogDensity:
         return estimates
 
     def settle(self, accepted: bool) -> None:
-        """Take the noise of the last evaluation for that of the current point, where it was ``accepted``."""
+        """Make the noise of the last evaluation that of the current point, if the proposal was ``accepted``."""
         if accepted:
             self._kept = self._tried
             self.shares = {name: last_accepted_share(key) for key, name in self._share_names.items()}

@@ -27,7 +27,7 @@ from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, QUICK
 __all__ = ["ParticleDensity", "compile_particle_density", "vectorized"]
 
 _LARGEST_BATCH = 2**24  # numbers in the largest array that a batch of particles needs
-_SHARES = 16  # blocks that an executor gets at once
+_SHARES = 16  # blocks of particles that an executor gets at once
 _REMOTE = {}  # the function that a worker was last sent, by the hash of its pickle
 _ONE_AT_A_TIME = threading.Lock()  # threads of one process share the function and the source of its noise
 
@@ -59,7 +59,7 @@ class ParticleDensity:
     def __call__(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log prior (n,) and log likelihood (n,) at positions (n, d).
 
-        NaN is returned as -inf, and so is the density of places that are not finite, which is not evaluated.
+        NaN is returned as -inf. Positions that are not finite get -inf without an evaluation.
         """
         finite = np.isfinite(positions).all(axis=1)
         if finite.all():
@@ -151,7 +151,7 @@ def compile_particle_density(model: pm.Model, kernel_name: str, compile_kwargs: 
     if not names:
         try:
             with warnings.catch_warnings():
-                # What PyTensor says of the speed of single operators does not matter to a user who gave none.
+                # PyTensor's warnings on the speed of single operators do not matter to a user who chose none.
                 warnings.simplefilter("ignore")
                 function = vectorized(model, outputs, point, kwargs)
                 function(np.stack([example, example]))
@@ -170,7 +170,7 @@ def compile_particle_density(model: pm.Model, kernel_name: str, compile_kwargs: 
 def vectorized(model: pm.Model, outputs: Sequence, point: dict, kwargs: dict) -> Callable:
     """Return a compiled function of positions (n, d) that gives the ``outputs`` of the model at each."""
     shapes = [np.shape(point[value.name]) for value in model.value_vars]
-    # With all shapes known, none has to be asked for again: code that does takes seconds to compile.
+    # With all shapes known, the graph need not compute them: code that does takes seconds to compile.
     many = pt.tensor("particles", dtype="float64", shape=(None, sum(int(np.prod(shape)) for shape in shapes)))
     parts, start = {}, 0
     for value, shape in zip(model.value_vars, shapes, strict=True):

@@ -36,8 +36,8 @@ def compile_scores(model: pm.Model):
     Notes
     -----
     Vectorized over draws, PyTensor's own interpreter is as fast as compiled code, which takes ten times longer to
-    compile than all else here; so nothing is compiled. Its quick mode leaves the numerically stable forms of some
-    functions out: should a score not be finite, all is evaluated again with them, some ten times slower.
+    compile than all else here; so nothing is compiled. Its quick mode leaves out the numerically stable forms of some
+    functions: where a score is not finite, all scores are evaluated again with these forms, some ten times slower.
     """
     variables = model.continuous_value_vars
     if not variables:

@@ -1,4 +1,4 @@
-"""Draws of a model there and back between its own scale and the unconstrained one."""
+"""Draws of a model mapped to the unconstrained scale, and back."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -73,7 +73,7 @@ def unconstrained_draws(posterior: xr.Dataset, model: pm.Model | None = None) ->
     Raises
     ------
     ValueError
-        Where a free variable is missing from the draws, or has another shape than the model says.
+        Where a free variable is missing from the draws, or has another shape there than in the model.
     """
     model = pm.modelcontext(model)
     values = value_draws(posterior, model)
@@ -107,8 +107,8 @@ def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:
     for rv in one:
         draws = posterior[rv.name].transpose("chain", "draw", ...).values
         if draws.shape[2:] != tuple(shapes[rv.name]):
-            said = tuple(int(s) for s in shapes[rv.name])
-            raise ValueError(f"the draws of {rv.name} have shape {draws.shape[2:]}, the model says {said}.")
+            expected = tuple(int(s) for s in shapes[rv.name])
+            raise ValueError(f"the draws of {rv.name} have shape {draws.shape[2:]}, but the model has {expected}.")
         arrays.append(np.ascontiguousarray(draws, dtype=rv.dtype).reshape(-1, *draws.shape[2:]))
     return dict(zip(model.value_vars, function(*arrays), strict=True))
 

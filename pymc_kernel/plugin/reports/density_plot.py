@@ -1,4 +1,4 @@
-"""Densities of parameters, estimated where the model samples them and mapped back."""
+"""Densities of parameters, estimated on the unconstrained scale and mapped back."""
 
 import warnings
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from pymc_kernel.stein.draws import choose_thinning
 __all__ = ["plot_density"]
 
 _LEAST_DISTINCT = 0.5  # of the draws; with fewer, a variable is discrete, or has an atom
-_SPARE = 0.05  # of the range of the draws: how far beyond them a mapped curve may go
+_SPARE = 0.05  # of the range of the draws: how far beyond the draws a mapped curve may extend
 _COLOR = "C0"
 _SEED = 0  # of the noise on ties and of the draws of the band: one picture for the same draws
 
@@ -48,7 +48,7 @@ def plot_density(
     rug: bool = False,
     backend: str | None = None,
 ) -> azp.PlotCollection:
-    """Draw the density of each parameter by a Bayesian bandwidth, with the band of what the bandwidth may be.
+    """Draw the density of each parameter by a Bayesian bandwidth, with a band for the uncertainty of the bandwidth.
 
     Parameters
     ----------
@@ -56,8 +56,8 @@ def plot_density(
     var_names, filter_vars, group, coords, sample_dims
         What is drawn, as in ArviZ.
     model : pymc.Model, optional
-        The model that was sampled; the one in context, if there is one, by default. It says where parameters are
-        bounded.
+        The model that was sampled; the one in context, if there is one, by default. From it the bounds of parameters
+        are known.
     probability : float
         Of the band, over the posterior of the bandwidth.
     max_draws : int
@@ -76,12 +76,12 @@ def plot_density(
 
     Notes
     -----
-    Densities are those of ``pk.density.BayesianKDE``. With a model they are estimated on the scale where it is sampled,
-    on which there are no bounds, and mapped back by the Jacobian, averaged over the width of a point. What the model
-    does not transform number by number (deterministic variables, simplices, or all, without a model) is estimated as
-    it is, and drawn between the smallest and the largest draw, so that no bound is crossed; near a bound these curves
-    are too low. Discrete variables are left out; a parameter that is constant, or has fewer than half of its draws at
-    places of their own, gets an empty panel.
+    Densities are those of ``pk.density.BayesianKDE``. With a model they are estimated on the unconstrained scale, and
+    mapped back by the Jacobian, averaged over the width of a point of the curve. Variables without an elementwise
+    transform (deterministic variables, simplices; all of them without a model) are estimated on their own scale, and
+    drawn between the smallest and the largest draw, so that no bound is crossed; near a bound these curves are too low.
+    Discrete variables are left out; a parameter that is constant, or of whose draws fewer than half are distinct, gets
+    an empty panel.
     """
     if not 0.0 < probability < 1.0:
         raise ValueError(f"probability must lie between 0 and 1, got {probability!r}.")
@@ -190,7 +190,7 @@ class _Element:
         self.fit = _fitted(draws.ravel()[self.kept])
 
     def places(self, num_points, *, within_draws):
-        """Return where the curve is drawn: between the draws, or beyond them as far as the estimate reaches."""
+        """Return the points of the curve: within the range of the draws, or beyond it as far as the estimate goes."""
         if self.fit is None:
             return np.zeros(num_points)
         margin = 0.0 if within_draws else 3.0 * np.sqrt(self.fit.bandwidth[0, 0])
@@ -203,7 +203,7 @@ class _Element:
 
 
 def _thinned(draws, max_draws):
-    """Return the indices, chain after chain, of draws (chain, draw) that are as good as independent."""
+    """Return the indices, chain after chain, of draws (chain, draw) that are nearly independent."""
     chains = draws.shape[0]
     thin = choose_thinning(draws.reshape(-1, 1), (draws.shape[1],) * chains) if np.ptp(draws) > 0 else 1
     kept = np.arange(draws.size).reshape(draws.shape)[:, ::thin].ravel()

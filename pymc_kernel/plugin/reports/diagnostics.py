@@ -92,12 +92,12 @@ def ksd_test(
     num_replicates : int
         Of the wild bootstrap.
     thin : int or "auto"
-        Every how many draws of a chain are used. "auto": so that no autocorrelation is one half or more, and no more
-        than ``max_draws`` are left.
+        One in ``thin`` draws of each chain is used. "auto": so that no autocorrelation is one half or more, and at most
+        ``max_draws`` are left.
     flip_probability : float in (0, 0.5] or "auto"
         Of the bootstrap's signs: one half for independent draws, 0.1 for others.
     max_draws : int, optional
-        Bounds the work, which grows with the square. None for all.
+        Limits the time, which grows with its square. None for all draws.
     random_seed : int, optional
         Of the bootstrap.
 
@@ -108,23 +108,23 @@ def ksd_test(
     Raises
     ------
     NoGradientError
-        Where the model has no gradient or is only estimated; the text names the variable and the ways out. With
-        ``score="surrogate"`` where nothing can be learned either.
+        Where the model has no gradient or is only estimated; the text names the variable and what to do. With
+        ``score="surrogate"`` where no score can be learned either.
 
     Notes
     -----
-    What is measured: whether scores of the model average to what they must under its posterior, against smooth
-    functions of the place on the scale of a standard deviation. Draws are whitened, those of a funnel straightened
-    before, and long tails of single coordinates shortened after; a discrepancy depends on the coordinates. It cannot
-    see a wrong weight of separated modes, nor a mode that no draw is in: keep R-hat beside it. Of 30 coordinates it may
-    miss a spread that is wrong in one: look at ``p_values`` too. With many draws any small bias has a small p-value:
-    look at the size, too.
+    The test compares averages of the model's scores, weighted by smooth functions of the parameters, with their values
+    under the posterior; the functions vary on the scale of a standard deviation. The discrepancy depends on the
+    coordinates: draws from a funnel are straightened, all are whitened, then long tails of single coordinates are
+    shortened. The test cannot detect wrong weights of separated modes, nor a mode without any draw: use R-hat as well.
+    With 30 coordinates it may miss a wrong spread in one of them: look at ``p_values``, too. With many draws any small
+    bias has a small p-value: look at the size of the discrepancy, too.
 
     With ``score="surrogate"`` the scores are those of a kernel regression q on the log densities of other draws, and
-    draws count by q over the posterior, so that an error of q does not pass for one of the draws (Fisher and Oates
-    2023). Where q is too far off, or a test without these weights comes to another verdict, the report says that the
-    draws cannot be judged. Of an estimated likelihood the noise is averaged out, but few
-    draws or much noise hide the score, and then it says so.
+    draws are weighted by q over the posterior, so that an error of q is not mistaken for an error of the draws (Fisher
+    and Oates 2023). Where q is too inaccurate, or a test without these weights comes to another verdict, the report
+    says that the draws cannot be judged. The noise of an estimated likelihood is averaged out; with few draws or much
+    noise no score can be learned, and the report says that, too.
     """
     part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     return _test(part, kernel, num_replicates, thin, flip_probability, max_draws, random_seed)
@@ -151,7 +151,7 @@ def _test(part, kernel, num_replicates, thin, flip_probability, max_draws, rando
         if not unjudged:
             plain = tested(None, False)
             if (plain.p_value < _LEVEL) != (test.p_value < _LEVEL):
-                unjudged = "what its error makes of the test is more than the test tells of the draws"
+                unjudged = "its error changes the verdict of the test"
         test = replace(test, thin=part.every * test.thin)
     shares = part.labeled(test.shares)
     p_values = part.labeled(test.share_p_values)
@@ -184,14 +184,15 @@ def summary(
     max_draws: int | None = 2000,
     random_seed: RandomSeed = None,
 ) -> pd.DataFrame | xr.Dataset:
-    """Return ``az.summary`` with two more columns, which say whether the draws fit the model's posterior.
+    """Return ``az.summary`` with two more columns: whether the draws fit the model's posterior.
 
-    ``ksd_share`` is the parameter's share of the squared kernel Stein discrepancy, one in all; ``ksd_p`` the p-value
-    of its own test. The joint result is in ``attrs``: ``ksd``, ``ksd_null_low``, ``ksd_null_high`` (5 % and 95 % of
-    what draws from the model would have), ``ksd_p``, ``ksd_thin`` and ``ksd_flip_probability``. Deterministic and
-    discrete variables have no score, and NaN here; so has everything, with a warning that says why, where the model
-    has no gradient; ``score="surrogate"`` is the way out, and adds ``ksd_verdict``, ``ksd_score_error`` and others
-    to ``attrs``. A large p-value says nothing of a mode that no draw is in, nor of the weights of separated modes.
+    ``ksd_share`` is the parameter's share of the squared kernel Stein discrepancy, one in all; ``ksd_p`` the p-value of
+    its own test. The joint result is in ``attrs``: ``ksd``, ``ksd_null_low``, ``ksd_null_high`` (5 % and 95 % of what
+    draws from the model would have), ``ksd_p``, ``ksd_thin`` and ``ksd_flip_probability``. Deterministic and discrete
+    variables have no score, so both columns are NaN for them. They are NaN for all variables, with a warning that gives
+    the reason, where the model has no gradient; then take ``score="surrogate"``, which adds ``ksd_verdict``,
+    ``ksd_score_error`` and others to ``attrs``. A large p-value does not rule out a mode without any draw, nor wrong
+    weights of separated modes.
 
     Parameters
     ----------
@@ -215,7 +216,7 @@ def summary(
     try:
         part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     except NoGradientError as error:
-        warnings.warn(f"ksd_share and ksd_p are NaN, for want of scores: {error}", stacklevel=2)
+        warnings.warn(f"ksd_share and ksd_p are NaN, because there are no scores: {error}", stacklevel=2)
     else:
         report = _test(part, None, num_replicates, "auto", "auto", max_draws, random_seed)
         shares, p_values, test = report.shares, report.p_values, report.test
@@ -285,7 +286,7 @@ def diagnose(
     random_seed: RandomSeed = None,
     **arviz_arguments: Any,
 ) -> bool | tuple[bool, dict[str, Any]]:
-    """Print what ArviZ's checks and the kernel Stein discrepancy say of the draws, in words, and what to do.
+    """Print the results of ArviZ's checks and of the kernel Stein discrepancy in words, and what to do.
 
     Parameters are named by their share of the discrepancy, with p-values corrected for their number (Holm).
 

@@ -9,12 +9,12 @@ from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 __all__ = ["chains_of", "in_words", "separated"]
 
 _NAMED = 5  # parameters
-_SMALL_SHARE = 0.05  # of the discrepancy: parameters with less are not named
-_FEW_DRAWS = 200  # left after thinning, of which only a gross misfit is seen
-_VALLEY = 0.2  # of a density estimate, over the lower of the peaks beside it: below, the modes are separated
+_SMALL_SHARE = 0.05  # of the squared discrepancy: parameters with less are not named
+_FEW_DRAWS = 200  # left after thinning: with fewer only a gross misfit is detected
+_VALLEY = 0.2  # ratio of a density estimate to the lower peak beside it: where it is lower, modes are separated
 _SMALL_MODE = 0.02  # share of the draws
 _MISFIT_ADVICE = {
-    "apart": "R-hat is high, too: the chains have not met, so take longer ones before you look for another cause.",
+    "apart": "R-hat is high, too: the chains do not agree, so take longer ones before you look for another cause.",
     "one": (
         "One chain has no R-hat: run several; if these are draws of an approximation, as from pm.fit, sample the model "
         "instead."
@@ -58,7 +58,7 @@ def in_words(report, modes: list[str], level: float, num_in_all: int, chains: st
     else:
         lines = [
             f"Scores: no misfit detected ({left}; {size}).",
-            "Scores cannot tell of a mode that no draw is in: start chains far apart.",
+            "Scores do not reveal a mode without any draw: start chains far apart.",
             *_alone(report, level),
         ]
     if test.num_draws < _FEW_DRAWS and not report.unjudged:

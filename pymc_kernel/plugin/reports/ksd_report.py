@@ -1,4 +1,4 @@
-"""What a Stein test says of draws, with the names of their parameters."""
+"""The result of a Stein test of draws, with the names of their parameters."""
 
 from dataclasses import dataclass
 
@@ -29,8 +29,8 @@ class KSDReport:
     conditional_on : tuple of str
         Discrete variables, whose distribution is not tested.
     learned : LearnedScores or None
-        What is known of the scores, where they are a surrogate's: ``num_values``, ``log_density_error``,
-        ``score_error`` and more.
+        Accuracy of the scores, where they are a surrogate's: ``num_values``, ``log_density_error``, ``score_error`` and
+        more.
     unjudged : str
         Why the draws cannot be judged by that surrogate; empty where they can. The p-values are NaN then.
     """
@@ -62,8 +62,8 @@ class KSDReport:
     def table(self):
         """Return shares and p-values as a data frame, a row each parameter, the largest share first.
 
-        ``ksd_p_holm`` are p-values corrected for the number of parameters: the smallest is below 5 % in 5 % of all
-        tables of right draws.
+        ``ksd_p_holm`` are p-values corrected for the number of parameters: if the draws are right, the smallest is
+        below 5 % in at most 5 % of tables.
         """
         stacked = xr.concat([self.shares, self.p_values], dim=xr.DataArray(["ksd_share", "ksd_p"], dims="summary"))
         frame = dataset_to_dataframe(stacked, sample_dims=["summary"]).T

@@ -24,10 +24,10 @@ _ARGUMENTS = """data : DataTree or convertible
         distribution of the others.
     score : callable or "surrogate", optional
         From unconstrained draws of the continuous variables (n, d) to gradients of the log density there (n, d), where
-        the model has none, or another distribution than the model's is to be tested. "surrogate" learns one from the
-        log densities of the draws, for black boxes and estimated likelihoods: those that the run has in
-        ``sample_stats`` (``log_density`` of this package's steps, ``lp`` of NUTS), otherwise the model's at 1,000 draws
-        at most; the result says how far it is off at draws that it has not seen. Fewer draws cost fewer evaluations."""
+        the model has none, or where a distribution other than the model's is to be tested. "surrogate" learns one from
+        the log densities of the draws, for black boxes and estimated likelihoods: those in ``sample_stats``
+        (``log_density`` of this package's steps, ``lp`` of NUTS), otherwise the model's at 1,000 draws at most; the
+        result reports its error at held-out draws. Fewer draws cost fewer evaluations."""
 
 
 class ModelDraws:
@@ -37,11 +37,11 @@ class ModelDraws:
         self.draws = draws  # (chain, draw, d), unconstrained
         self.scores = scores  # (chain, draw, d)
         self.positions = positions  # {variable: DataArray of column numbers, or array where the shapes differ}
-        self.dataset = dataset  # what was asked for, deterministic variables included
+        self.dataset = dataset  # the chosen variables, deterministic ones included
         self.conditional_on = conditional_on  # names of discrete variables
         self.weights: np.ndarray | None = weights  # (chain, draw), of draws with the scores of a surrogate
-        self.learned: LearnedScores | None = learned  # what is known of that surrogate
-        self.every: int = every  # one in so many draws of the data is here
+        self.learned: LearnedScores | None = learned  # accuracy of that surrogate
+        self.every: int = every  # one in ``every`` draws of the data is used
 
     def labeled(self, values: np.ndarray, last: str | None = None) -> xr.Dataset:
         """Return one number a column as a Dataset; a variable whose transform changes its shape has the sum.

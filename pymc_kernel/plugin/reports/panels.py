@@ -1,4 +1,4 @@
-"""What all pictures share: sizes, legends and names, on each of ArviZ's backends."""
+"""Sizes, legends and names that all plots share, on each of ArviZ's backends."""
 
 from importlib import import_module
 
@@ -29,7 +29,7 @@ _LEGENDS = {
     },
     "none": {},
 }
-# Bokeh has none for a figure: among several panels it stands in the first, for all to stay of one size.
+# Bokeh has no legend for a whole figure: it goes into the first panel, so that all panels have the same size.
 _BOKEH_WITHIN = {
     "side": "center",
     "legend_target": (0, 0),
@@ -58,7 +58,7 @@ def backend_of(collection):
 
 
 def figure_arguments(height: float, backend: str | None) -> dict:
-    """Return the arguments of a figure as wide as a page, in dots, as only matplotlib takes inches without a word."""
+    """Return the arguments of a figure as wide as a page, in dots: backends other than matplotlib warn of inches."""
     arguments = {"figsize": (WIDTH, height), "figsize_units": "dots"}
     if (backend or rcParams["plot.backend"]) == "matplotlib":
         from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -90,7 +90,7 @@ def check_panels(num_panels: int) -> None:
 
 
 def add_legend(collection, entries: dict[str, dict]) -> None:
-    """Say above all panels what is what: name -> properties of its line."""
+    """Add a legend above all panels; ``entries`` are name -> properties of its line."""
     place = _LEGENDS[collection.backend]
     if collection.backend == "matplotlib":
         place = place | {"ncols": min(len(entries), _MOST_IN_A_LINE)}
@@ -104,7 +104,7 @@ def add_legend(collection, entries: dict[str, dict]) -> None:
 
 
 def scalars(dataset) -> dict:
-    """Return the places of a dataset's scalars, flat name -> (variable, selection), in order."""
+    """Return a dataset's scalars in order, flat name -> (variable, selection)."""
     labeller = BaseLabeller()
     return {
         labeller.make_label_flat(name, chosen, places): (name, chosen)

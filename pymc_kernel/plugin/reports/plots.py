@@ -1,4 +1,4 @@
-"""Pictures of surrogates, of Monte Carlo by stages and of calibration. What they show is computed elsewhere."""
+"""Plots of surrogates, of sequential Monte Carlo and of calibration; other modules compute what is plotted."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +35,7 @@ def plot_score(
     Parameters
     ----------
     surrogate
-        A fitted model of ``pymc_kernel.scores``: ``step.surrogate`` after ``sample_khmc``, or one of your own.
+        A fitted model of ``pymc_kernel.scores``: ``step.surrogate`` after ``sample_khmc``, or one that you fitted.
     draws : array_like (..., d)
         On the unconstrained scale: ``pk.unconstrained_draws(idata["posterior"].to_dataset(), model)``.
     dims : pair of int
@@ -67,7 +67,7 @@ def plot_score(
     score = surrogate.score(places)
     across, up, pixels = _plane(middle, dims, ranges, _PIXELS)
     level = surrogate.log_density(pixels).reshape(_PIXELS, _PIXELS)
-    # In units of the picture, and by the root of the length: scores in the tails would hide all others.
+    # In units of the plot, with the square root of the length: scores in the tails would hide all others.
     arrows = score[:, list(dims)] * np.ptp(ranges, axis=1)
     length = np.linalg.norm(arrows, axis=1, keepdims=True)
     arrows = arrows / np.sqrt(np.maximum(length, 1e-300)) * np.ptp(ranges, axis=1)

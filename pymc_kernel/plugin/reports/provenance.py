@@ -1,4 +1,4 @@
-"""How draws were made: what the statistics of a run come to, as numbers and names that can be saved with it."""
+"""How draws were made: a summary of a run's statistics, as numbers and names that can be saved with it."""
 
 from typing import Any
 
@@ -26,11 +26,12 @@ def provenance(data: Any) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``evaluations`` of the log density in all; ``moved``, the share of proposals that were accepted; ``move_names``,
-        ``move_shares`` and ``move_moved``, the share of each kind of move and how many of these were accepted;
-        ``surrogate_share``, the share of moves along a surrogate, and ``surrogate_error`` (``surrogate_quality`` at the
-        end of chains, the median); with an estimated likelihood ``log_estimate_variance`` at the posterior,
-        ``failed_share_<name>``, ``num_simulations_<name>`` and ``epsilon_<name>``, as far as there are such.
+        ``evaluations``, the total number of evaluations of the log density; ``moved``, the share of proposals that were
+        accepted; ``move_names``, ``move_shares`` and ``move_moved``, the share of each kind of move and how many of
+        these were accepted; ``surrogate_share``, the share of moves along a surrogate, and ``surrogate_error``
+        (``surrogate_quality`` at the end of chains, the median); with an estimated likelihood ``log_estimate_variance``
+        at the posterior, and, where they exist, ``failed_share_<name>``, ``num_simulations_<name>`` and
+        ``epsilon_<name>``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Pictures of the kernel Stein discrepancy and of the draws that thinning by it chooses."""
+"""Plots of the kernel Stein discrepancy and of the draws that Stein thinning chooses."""
 
 import warnings
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _BAND_NAME = "draws from the model (90 %)"
 _BAND_COLOR = "C0"
 _OWN_COLOR = "C1"
 _ROW_HEIGHT = 24.0  # dots
-_MOST_ROWS = 40  # that one can read on one page
+_MOST_ROWS = 40  # that are legible on one page
 _GAP = 0.6  # rows between the joint result and the parameters'
 _RELATIVE = "KSD / its median under the model"
 
@@ -38,7 +38,7 @@ def plot_ksd(
     plot_collection: azp.PlotCollection | None = None,
     **arguments: Any,
 ) -> azp.PlotCollection:
-    """Draw the kernel Stein discrepancy beside what draws from the model would have, a row for each parameter.
+    """Draw the kernel Stein discrepancy beside its null distribution, a row for each parameter.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class _Rows(NamedTuple):
     own: xr.Dataset
     band: xr.Dataset  # with the dimension quantile
     p_values: xr.Dataset
-    y: xr.Dataset  # heights of the rows; NaN, as all else, for those that are left out
+    y: xr.Dataset  # heights of the rows; NaN for rows that are left out, as are all their numbers
     heights: dict[str, float]  # by the names that stand there
 
 
@@ -173,8 +173,8 @@ def plot_ksd_evolution(
 
     Notes
     -----
-    All sizes are standardized alike, by the mean and covariance of all draws. The band and its median are those of the
-    middle chain: a chain that is somewhere else would bring its own, wider band.
+    All sizes are standardized alike, by the mean and covariance of all draws. The band and its median
+    are medians over those of the chains: the band of a chain that has not converged would be wider.
     """
     sizes, own, null = _evolution(
         read_draws(data, **arguments), num_sizes, num_replicates, max_draws, 0 if random_seed is None else random_seed
@@ -252,10 +252,10 @@ def plot_stein_thin(
     num_points : int
         Draws to choose.
     var_names, coords
-        What is drawn, and looked at by the choice.
+        Variables that are drawn, and by which draws are chosen.
     max_parameters : int
-        Panels grow with its square. Of more parameters the first are drawn, with a warning that names them; the choice
-        looks at all.
+        The number of panels grows with its square. Where there are more parameters, only the first are drawn, with a
+        warning that names them; the choice of draws uses all.
     backend
         As in :func:`plot_ksd`.
     **arguments

@@ -40,12 +40,12 @@ def stein_thin(
 ) -> xr.DataTree:
     """Return a DataTree with the few draws that together fit the model's posterior best.
 
-    Greedy minimization of the kernel Stein discrepancy: burn-in is left out, repetition and bias are corrected for.
+    Greedy minimization of the kernel Stein discrepancy: leaves out burn-in, and corrects for repeated draws and bias.
 
     Parameters
     ----------
     {arguments}
-        The choice looks at these variables; the result has all of them.
+        The draws are chosen by these variables; the result has all variables.
     num_points : int
         Draws to choose; one may be chosen more than once.
     kernel : radial kernel of ``pymc_kernel.kernels``, optional
@@ -117,8 +117,8 @@ def expectation(
     -------
     xarray.Dataset
         With the dimension ``estimate``: "value", "mean" (of the draws, for comparison) and "variance_ratio", the
-        variance that the control leaves over that of the draws. Best in few dimensions and for smooth functions.
-        A surrogate's error does not bias them, it leaves more variance.
+        variance that the control leaves over that of the draws. Best in few dimensions and for smooth functions. An
+        error of a surrogate does not bias the values, but reduces less of the variance.
     """
     part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     dataset = as_chains_and_draws(part.dataset, list_sample_dims(sample_dims)).isel(draw=slice(None, None, part.every))
@@ -156,7 +156,7 @@ def mmd_test(
     thin: int | str = "auto",
     random_seed: RandomSeed = None,
 ) -> stein.MMDTest:
-    """Test whether two runs have the same distribution: the way out for models that have no score.
+    """Test whether two runs have the same distribution; for models that have no score.
 
     Parameters
     ----------

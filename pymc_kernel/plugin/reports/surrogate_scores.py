@@ -1,6 +1,6 @@
-"""Scores of a model that has no gradient, from the log densities that its run already has, or that the model gives.
+"""Scores of a model that has no gradient, learned from the log densities of its run, or of the model.
 
-A surrogate is fitted to log densities at the draws, and judged at draws that it has not seen; the mathematics is in
+A surrogate is fitted to log densities at the draws, and judged at held-out draws; the mathematics is in
 ``scores/held_out.py``.
 """
 
@@ -28,31 +28,31 @@ _MOST_DRAWS = 4000  # that a surrogate is fitted to; more of them add nothing bu
 _FEWEST_DRAWS = 50  # for four folds of a fit
 _LOG_DENSITIES = ("log_density", "lp")  # in sample_stats: of our steps, of NUTS
 _NUM_COMPARED = 8  # draws at which a log density of the run is compared with the model's
-_SAME = 0.01  # in units of the log density, beyond rounding
+_LOG_DENSITY_TOLERANCE = 0.01  # difference of log densities that is more than rounding
 _LEAST_OVERLAP = 0.95  # of surrogate and posterior, as an effective share of the weights
-_LARGEST_ERROR = 0.2  # of the score; with these two, checks agreed with those by gradients, see the benchmark
-_LARGEST_NOISY_ERROR = 0.1  # weights put less of it right under noise: right draws were rejected too often above
-_FEWEST_EFFECTIVE = 100.0  # draws that the weights are worth
+_LARGEST_ERROR = 0.2  # of the score; with both bounds, verdicts agreed with those by gradients, see the benchmark
+_LARGEST_NOISY_ERROR = 0.1  # noisy weights correct less of the error: above, right draws were rejected too often
+_MIN_EFFECTIVE_DRAWS = 100.0  # effective number of weighted draws
 
 
 @dataclass(frozen=True)
 class LearnedScores:
-    """What is known of the scores of a surrogate.
+    """How accurate the scores of a surrogate are.
 
     Attributes
     ----------
     num_values : int
         Different draws whose log density the surrogate was fitted to.
     num_evaluations : int
-        Of the model, made for it; the other values are those of the run.
+        Evaluations of the model made for the fit; the other values were in the run.
     log_density_error : float
-        95 of 100 draws that a surrogate has not seen have a smaller error, in units of the log density.
+        95 of 100 held-out draws have a smaller error, in units of the log density.
     score_error : float
-        Of draws that it has not seen, over the size of the scores (root mean squares).
+        Error at held-out draws over the size of the scores (root mean squares).
     overlap : float
         Of the surrogate with the posterior: one where they are the same.
     effective_draws : float
-        That the draws used are worth, weighted by surrogate over posterior.
+        Effective sample size of the draws, weighted by surrogate over posterior.
     noisy : bool
         Whether log densities are estimates; their noise is in ``log_density_error`` and ``overlap`` then.
     """
@@ -67,22 +67,22 @@ class LearnedScores:
 
     @property
     def trouble(self) -> str:
-        """What keeps a check by this surrogate from being trusted, in words; empty where nothing does."""
+        """Why a check by this surrogate cannot be trusted, in words; empty where it can."""
         if self.score_error > (_LARGEST_NOISY_ERROR if self.noisy else _LARGEST_ERROR):
             return f"its scores are off by {_percent(self.score_error)} at draws that it has not seen"
         if not self.noisy and self.overlap < _LEAST_OVERLAP:
             return f"it shares only {_percent(self.overlap)} of its mass with the posterior"
-        if self.noisy and self.effective_draws < _FEWEST_EFFECTIVE:
+        if self.noisy and self.effective_draws < _MIN_EFFECTIVE_DRAWS:
             return f"the noise of the estimates leaves {self.effective_draws:.0f} effective draws to judge by"
         return ""
 
     def __str__(self):
         source = f"{self.num_evaluations} evaluations of the model" if self.num_evaluations else "those of the run"
-        said = f"scores of a surrogate, learned from {self.num_values} log densities ({source}); held-out error "
-        said += f"{_percent(self.score_error)} of the score"
+        text = f"scores of a surrogate, learned from {self.num_values} log densities ({source}); held-out error "
+        text += f"{_percent(self.score_error)} of the score"
         if self.noisy:
-            return said + f"; with the noise of the estimates, worth {self.effective_draws:.0f} draws"
-        return said + f", below {self.log_density_error:.2g} in the log density for 95 % of the draws"
+            return text + f"; with the noise of the estimates, worth {self.effective_draws:.0f} draws"
+        return text + f", below {self.log_density_error:.2g} in the log density for 95 % of the draws"
 
     def attributes(self, prefix: str = "") -> dict[str, float]:
         """Return numbers for the attributes of a result."""
@@ -108,7 +108,7 @@ class _LogDensities(NamedTuple):
 def learn_scores(
     model: pm.Model, positions: np.ndarray, stats: xr.Dataset | None
 ) -> tuple[int, HeldOutScores, LearnedScores]:
-    """Return every how many draws are used, their held-out scores, and what is known of them.
+    """Return the thinning interval, the held-out scores of the thinned draws, and their accuracy.
 
     Parameters
     ----------
@@ -148,14 +148,14 @@ def learn_scores(
     every = -(-chains * draws // (_MOST_EVALUATIONS if known is None else _MOST_DRAWS))
     used = positions[:, ::every].reshape(-1, positions.shape[-1])
     if known is None:
-        places, number = np.unique(used, axis=0, return_inverse=True)
-        values = _LogDensities(evaluate(places)[number.ravel()], len(places), False)
+        distinct, index = np.unique(used, axis=0, return_inverse=True)
+        values = _LogDensities(evaluate(distinct)[index.ravel()], len(distinct), False)
     else:
         values = known._replace(values=known.values.reshape(chains, draws)[:, ::every].ravel())
     outside = int((~np.isfinite(values.values)).sum())
     if outside:
         raise NoGradientError(
-            f"the log density is not finite at {outside} of {len(used)} draws: they lie outside of the model's "
+            f"the log density is not finite at {outside} of {len(used)} draws: they lie outside the model's "
             "support, or come from another model."
         )
     folds = chain_folds(chains, len(used) // chains)
@@ -208,9 +208,9 @@ def _of_the_run(stats, positions, evaluate, noisy):
         values = values.ravel().astype(float)
         if noisy:
             return _LogDensities(values, 0, True)
-        # In a compound other steps move in between; draws may have been changed, or the model.
+        # Other steps of a compound may have moved afterwards, or the draws or the model may have been changed.
         rows = np.unique(np.linspace(0, len(flat) - 1, _NUM_COMPARED).astype(int))
         there = evaluate(flat[rows])
-        if np.ptp(values[rows] - there) <= _SAME + 1e-9 * np.abs(there).max():
+        if np.ptp(values[rows] - there) <= _LOG_DENSITY_TOLERANCE + 1e-9 * np.abs(there).max():
             return _LogDensities(values, 0, False)
     return None

@@ -1,4 +1,4 @@
-"""What to say of a chain of an estimated likelihood that is stuck, and of one that has missed a mode."""
+"""Warnings about a chain that is stuck on an estimated likelihood, and about one that has missed a mode."""
 
 import math
 from collections.abc import Sequence
@@ -7,19 +7,19 @@ import numpy as np
 
 from pymc_kernel.mcmc import unvisited
 
-__all__ = ["missed_place", "noise_report"]
+__all__ = ["missed_point_warning", "noise_report"]
 
-_NOISE_REPLICATES = 20  # estimates that show the noise where a chain is stuck
-_NAMED = 4  # coordinates of a place that a message shows
+_NOISE_REPLICATES = 20  # new estimates that measure the noise where a chain is stuck
+_NAMED = 4  # coordinates of a position that a message shows
 
 
-def missed_place(known: unvisited.Places, visited: Sequence, variables: Sequence) -> str:
-    """Return what to say of a place that is as likely as where the chain has been, and that it never came near.
+def missed_point_warning(known: unvisited.Places, visited: Sequence, variables: Sequence) -> str:
+    """Return a warning about a point as likely as the chain's draws that the chain never came near; or nothing.
 
     Parameters
     ----------
     known
-        Places where the density was evaluated to find a start.
+        Points where the density was evaluated in the search for a start.
     visited
         Positions (d,) and log densities of some draws.
     variables
@@ -31,8 +31,8 @@ def missed_place(known: unvisited.Places, visited: Sequence, variables: Sequence
         return ""
     return (
         f"a chain never came near {_named(variables, place)} (on the unconstrained scale), which the search for a "
-        "start found to be as likely as where the chain has been: it is too short, or the posterior has a mode that it "
-        "does not show. Take more draws, or pk.sample_smc, which weighs modes."
+        "start found to be as likely as where the chain has been: the chain is too short, or its draws "
+        "miss a mode of the posterior. Take more draws, or pk.sample_smc, which weighs modes."
     )
 
 
@@ -45,7 +45,7 @@ def _named(variables, position):
 
 
 def noise_report(density, state) -> str:
-    """Return what new estimates of the density, at the state of a chain that is stuck, say of the noise."""
+    """Return a report on the noise, from new estimates of the density where a chain is stuck."""
     estimates = density.estimates(state.position, _NOISE_REPLICATES)
     finite = estimates[np.isfinite(estimates)]
     zeros = estimates.size - finite.size
@@ -55,7 +55,7 @@ def noise_report(density, state) -> str:
     variance = float(finite.var(ddof=1))
     text += f"the log estimate has a variance of {variance:.2g}"
     text += f", and {zeros} of {estimates.size} new estimates are zero" if zeros else ""
-    text += f"; it holds on to an estimate {state.log_density - finite.mean():+.2g} from their mean. "
+    text += f"; the chain holds an estimate that differs from their mean by {state.log_density - finite.mean():+.2g}. "
     if variance > 1.0 or state.log_density - finite.mean() > 2.0 * math.sqrt(variance):
         times = max(2, math.ceil(variance))
         return text + f"About {times} times as many replicates per estimate would keep chains from getting stuck."

@@ -1,4 +1,4 @@
-"""Steps beside one that chains learn together: for the variables that it leaves out, as in a compound of PyMC's."""
+"""Steps for the variables that kernel HMC leaves out while its chains learn together, as in PyMC's compounds."""
 
 from collections.abc import Sequence
 
@@ -17,14 +17,14 @@ __all__ = ["TunedSteps", "begin_tuning", "end_tuning", "hold", "move_others", "s
 class TunedSteps(CompoundStep):
     """Steps that have been tuned, for ``pm.sample(tune=0)``: every chain begins with what they have learned.
 
-    PyMC resets the tuning of a step where a chain begins, and ends it before the first draw; here neither happens.
+    PyMC resets the tuning of a step when a chain begins, and ends tuning before the first draw; here it does neither.
     """
 
     def reset_tuning(self) -> None:
         """Keep what was learned."""
 
     def stop_tuning(self) -> None:
-        """Do nothing: tuning has ended, and to end it twice would cut the histories of some steps twice."""
+        """Do nothing: tuning has ended, and ending it again would shorten the histories of some steps again."""
 
 
 def split_steps(
@@ -37,7 +37,7 @@ def split_steps(
     model : pymc.Model
     step : None, a step or a list of steps
     kwargs : dict
-        Settings of steps that PyMC chooses, by their names; these are taken out.
+        Settings of steps that PyMC chooses, by the names of the steps; they are removed from it.
     compile_kwargs : dict, optional
     """
     given = [KernelHMC(model=model, compile_kwargs=compile_kwargs)] if step is None else step
@@ -54,14 +54,14 @@ def split_steps(
         names = ", ".join(type(s).__name__ for s in given)
         raise TypeError(
             f"sample_khmc needs exactly one pk.KernelHMC among its steps, got {names or 'none'}. Other steps are for "
-            "variables beside it, as in step=[pk.KernelHMC([theta]), pm.Metropolis([k])]; without kernel HMC take "
+            "other variables, as in step=[pk.KernelHMC([theta]), pm.Metropolis([k])]; without kernel HMC take "
             "pm.sample(step=...)."
         )
     of_a_population = [type(s).__name__ for s in given if isinstance(s, PopulationArrayStepShared)]
     if of_a_population:
         raise TypeError(
-            f"{of_a_population[0]} needs all chains at the same time, and sample_khmc runs them apart: take another "
-            "step, such as pm.DEMetropolisZ."
+            f"{of_a_population[0]} needs all chains at the same time, but sample_khmc runs them separately: take "
+            "another step, such as pm.DEMetropolisZ."
         )
     _, chosen = assign_step_methods(model, given)
     settings = {cls.name: kwargs.pop(cls.name) for cls in chosen if cls.name in kwargs}
@@ -80,7 +80,7 @@ def begin_tuning(others: Sequence[BlockedStep], rng: np.random.Generator, num_dr
 
 
 def end_tuning(others: Sequence[BlockedStep]) -> None:
-    """End the tuning of steps; those of this package hand what they learned to every chain."""
+    """End the tuning of steps; steps of this package pass what they learned to every chain."""
     for other in others:
         other.stop_tuning()
         if isinstance(other, TransitionStep):
@@ -88,7 +88,7 @@ def end_tuning(others: Sequence[BlockedStep]) -> None:
 
 
 def hold(step: KernelHMC, point: dict) -> bool:
-    """Make ``step`` see the other variables at ``point``; return whether that changes them."""
+    """Set the other variables that ``step`` depends on to ``point``; return whether that changes them."""
     changed = False
     for name, shared in step.shared.items():
         value = np.asarray(point[name])

@@ -1,7 +1,7 @@
-"""Whose step it is: PyMC's own steps must not sample a likelihood that is only estimated.
+"""Warnings for steps of others: PyMC's own steps must not sample a likelihood that is only estimated.
 
-A step that evaluates such a likelihood anew at the current point targets a different distribution. PyMC tells a
-competence neither the model nor a likelihood who builds on it; both are read from the functions that are being called.
+A step that evaluates such a likelihood anew at the current point targets a different distribution. PyMC passes neither
+the model to ``competence`` nor the step to a likelihood; both are read from the call stack.
 """
 
 import sys
@@ -39,7 +39,7 @@ def warn_of_foreign_step(name: str) -> None:
     """Warn if a step that draws estimates anew is being made, on a density with the estimated term ``name``.
 
     Steps build the density when they are made, in the main process: there a warning is seen, whatever ``cores`` is.
-    Sequential Monte Carlo, optimizers and a user's own ``compile_logp`` are no steps and hear nothing.
+    Sequential Monte Carlo, optimizers and a user's own ``compile_logp`` are no steps and get no warning.
     """
     callers = list(_callers())
     steps = [

@@ -41,9 +41,9 @@ def sample_khmc(
 ) -> xr.DataTree:
     """Return draws by gradient-free HMC, with one surrogate that all chains learn together while they tune.
 
-    Chains that start far apart see more of a hard posterior than one of them would, so each gets a better
-    surrogate for the same number of evaluations. After tuning all that is shared is frozen, and the chains are
-    independent and exact; R-hat and effective sizes mean what they always do.
+    Chains that start far apart explore more of a hard posterior than a single one, so each gets a better surrogate for
+    the same number of evaluations. After tuning everything shared is frozen, and the chains are independent and exact;
+    R-hat and effective sample sizes have their usual meaning.
 
     Parameters
     ----------
@@ -53,13 +53,13 @@ def sample_khmc(
     step : KernelHMC or list of steps, optional
         With settings of its own; afterwards it has the learned surrogate, ``step.surrogate``. All continuous variables
         by default. As in ``pm.sample``, other steps may be given beside it, and PyMC finds steps for variables that
-        none of them has, discrete ones for example. What these tune they tune on all chains, too.
+        none of them has, discrete ones for example. These steps are tuned on all chains, too.
     random_seed : None, int, sequence of int or numpy.random.Generator
         The same seed gives the same draws for any number of ``cores``.
     initvals : dict or list of dict, optional
-        As in ``pm.sample``. Without, each chain starts at one of twenty draws from the prior, by their likelihood;
-        where some are given, or the prior cannot be drawn from, what is not given starts at PyMC's initial point,
-        jittered by at most one on the unconstrained scale.
+        As in ``pm.sample``. By default each chain starts at one of twenty draws from the prior, chosen by their
+        likelihood. Where values of some variables are given, or the prior cannot be drawn from, the other variables
+        start at PyMC's initial point, jittered by at most one on the unconstrained scale.
     progressbar : bool
     model : pymc.Model, optional
         The model in context by default.
@@ -69,10 +69,10 @@ def sample_khmc(
     Returns
     -------
     DataTree
-        As from ``pm.sample``; the tuning draws are not in it. Attributes of ``posterior`` and ``sample_stats`` tell
-        what tuning took: ``tuning_steps`` (for each chain), ``tuning_time`` in seconds, and ``tuning_evaluations`` of
-        the log density, by all chains. Those of ``sample_stats`` also hold what ``pk.provenance`` tells, and the name
-        of the surrogate's estimator.
+        As from ``pm.sample``; the tuning draws are not in it. Attributes of ``posterior`` and ``sample_stats`` hold the
+        cost of tuning: ``tuning_steps`` (for each chain), ``tuning_time`` in seconds, and ``tuning_evaluations`` of the
+        log density, by all chains. Those of ``sample_stats`` also hold what ``pk.provenance`` returns, and the name of
+        the surrogate's estimator.
 
     Raises
     ------
@@ -85,9 +85,9 @@ def sample_khmc(
 
     Notes
     -----
-    Tuning runs in this process, whatever ``cores`` is: for likelihoods that take long it may take longer than
-    tuning apart, ``pm.sample(step=pk.KernelHMC())``. An interrupt while sampling ends with what is there, as in
-    ``pm.sample``; while tuning there is nothing yet.
+    Tuning runs in this process, whatever ``cores`` is: for slow likelihoods it may take longer than chains that tune in
+    parallel, each by itself: ``pm.sample(step=pk.KernelHMC())``. An interrupt while sampling returns the draws so far,
+    as in ``pm.sample``; while tuning there are none yet.
 
     Examples
     --------
@@ -132,10 +132,10 @@ def sample_khmc(
 
 
 def _check_for_sample(kwargs, model):
-    """Raise for what ``pm.sample`` would refuse, or not heed, after all the work of tuning."""
+    """Raise, before the work of tuning, for arguments that ``pm.sample`` would refuse or ignore after it."""
     advice = (
-        "Beside its own it takes the arguments of pm.sample; and settings of the steps that PyMC chooses for variables "
-        "beside its own, by the names of these steps, as in metropolis={...}."
+        "It also takes the arguments of pm.sample, and settings of the steps that PyMC chooses for the other "
+        "variables, by the names of these steps, as in metropolis={...}."
     )
     check_keywords("sample_khmc", kwargs, keywords_of(pm.sample) - {"kwargs"}, advice)
     sampler = kwargs.get("nuts_sampler")
@@ -147,7 +147,7 @@ def _check_for_sample(kwargs, model):
     if not kwargs.get("discard_tuned_samples", True):
         raise ValueError(
             "sample_khmc keeps no tuning draws: leave discard_tuned_samples out, or take "
-            "pm.sample(step=pk.KernelHMC(), discard_tuned_samples=False), whose chains tune apart."
+            "pm.sample(step=pk.KernelHMC(), discard_tuned_samples=False), whose chains tune separately."
         )
     known = [v.name for v in model.unobserved_RVs]
     missing = [name for name in kwargs.get("var_names") or () if name not in known]
@@ -158,8 +158,8 @@ def _check_for_sample(kwargs, model):
 def _starts(model, step, initvals, chains, tune, rng) -> list[dict]:
     """Return a point of the value variables for each chain at which the density is finite.
 
-    A place that a block's pilot simulations found; or the initial point or a draw from the prior, by their likelihood.
-    Where values are given, or the prior cannot be drawn from, PyMC's initial point jittered.
+    It is a position from a block's pilot simulations; or the initial point or a draw from the prior, chosen by their
+    likelihood; or, where values are given or the prior cannot be drawn from, PyMC's initial point, jittered.
     """
     given = [initvals] * chains if initvals is None or isinstance(initvals, Mapping) else list(initvals)
     if len(given) != chains:
@@ -213,13 +213,13 @@ class _Chain(NamedTuple):
 
     rng: np.random.Generator
     point: dict[str, np.ndarray]
-    """All value variables; those of the pooled step are up to date between stretches."""
+    """All value variables; those of kernel HMC are up to date only between stretches of tuning."""
     state: kernel_hmc.State
     noise: Any
 
 
 def _tune_together(step, others, points, tune, rng, progressbar):
-    """Return what is learned, and the points that the chains have got to."""
+    """Return the learned state, and the points at which the chains are after tuning."""
     chains = []
     for generator, point in zip(rng.spawn(len(points)), points, strict=True):
         step.density.seed(generator)
@@ -236,7 +236,7 @@ def _tune_together(step, others, points, tune, rng, progressbar):
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    # How many threads BLAS has depends on the machine's load, and sums depend on it.
+    # The number of BLAS threads would depend on the machine's load, and rounding depends on that number.
     with one_blas_thread, Progress(*columns, disable=not progressbar) as progress:
         task = progress.add_task("Tuning chains together", total=tune * len(chains))
         for index, num_draws in enumerate(plan):
@@ -253,7 +253,7 @@ def _tune_together(step, others, points, tune, rng, progressbar):
 
 
 def _stretch(chain, step, others, num_draws) -> _Chain:
-    """Return a chain after some draws of the pooled step, and between any two of these one of each other step."""
+    """Return a chain after some draws of kernel HMC, each of them after one draw of every other step."""
     state, point = chain.state, chain.point
     hold(step, point)
     if not others:
@@ -268,7 +268,7 @@ def _stretch(chain, step, others, num_draws) -> _Chain:
 
 
 def _finite(step, position):
-    """Return the log density, estimated again where it was not finite; the start was seen to have some."""
+    """Return the log density, estimated again while it is not finite: at this start it was finite before."""
     for _ in range(_START_TRIALS):
         value = step.density(position)
         if math.isfinite(value):

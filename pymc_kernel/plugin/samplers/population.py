@@ -1,4 +1,4 @@
-"""Population Monte Carlo of a ``pm.Model``: the handing over between PyMC and ``pymc_kernel.smc.population``."""
+"""Population Monte Carlo of a ``pm.Model``: the adapter between PyMC and ``pymc_kernel.smc.population``."""
 
 import warnings
 
@@ -46,8 +46,8 @@ def sample_pmc(
     """Return posterior draws by population Monte Carlo: weighted ones, equally weighted ones, and the evidence.
 
     Every iteration draws around the particles of the last, with a drift along a score that is learned from all draws so
-    far, and weights what it drew (kernel gradient importance sampling, KGRIS; Strathmann 2018, section 5.2.2). There is
-    no chain that has to mix and no gradient of the model; noisy likelihoods are welcome.
+    far, and weights the new draws (kernel gradient importance sampling, KGRIS; Strathmann 2018, section 5.2.2). It
+    needs no chain that mixes and no gradient of the model; likelihoods may be noisy.
 
     Parameters
     ----------
@@ -63,7 +63,8 @@ def sample_pmc(
     surrogate : pymc_kernel.scores.Finite, optional
         The estimator of the score; with 200 random features by default.
     weights : {"mixture", "own"}
-        Weigh a draw by the mixture over all particles, O(draws^2 d) an iteration and steadier, or by its own particle.
+        Weight a draw by the mixture over all particles, less variable at O(draws^2 d) an iteration, or by its own
+        particle alone.
     start : ndarray (draws, d), optional
         Particles on the unconstrained scale to begin around, with equal weights, in place of draws from the prior.
     random_seed : None, int, sequence of int or numpy.random.Generator
@@ -94,8 +95,8 @@ def sample_pmc(
 
     Notes
     -----
-    The evidence is that of the last half of the iterations, whose proposals have been learned. An interrupt ends with
-    what is there.
+    The evidence is that of the last half of the iterations, whose proposals have been learned. An interrupt returns the
+    iterations so far.
 
     Examples
     --------
@@ -135,7 +136,7 @@ def _model_scores(model):
         scores = compile_scores(model)
     except NoGradientError as error:
         raise NoGradientError(
-            'drift="gradient" follows the gradient of the model, and this model has no gradient that can be computed: '
+            'drift="gradient" needs the gradient of the model, and this model has none: '
             'take drift="kernel", whose score is learned from the draws.'
         ) from error
     return lambda positions: scores(split_positions(model, positions))

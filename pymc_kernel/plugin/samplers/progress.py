@@ -1,4 +1,4 @@
-"""What PyMC's progress bar shows of our steps."""
+"""Columns of PyMC's progress bar for the steps of this package."""
 
 from collections.abc import Callable
 from typing import Any

@@ -13,10 +13,10 @@ from pymc_kernel.plugin.samplers.smc_kernels import EPSILON, KernelHMCSMC, Parti
 
 __all__ = ["sample_smc", "smc_stats"]
 
-_HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # no arguments of a user
-# Share of distinct particles below which a stage says so: their spread is that of some twenty in 1,000.
+_HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # not arguments of the user
+# Share of distinct particles below which a warning is given: of 1,000 particles twenty would be distinct.
 _FEW_DISTINCT = 0.02
-_STILL_CORRELATED = 0.7  # largest correlation of particles with where they began a stage that needs no warning
+_STILL_CORRELATED = 0.7  # with the positions at the start of a stage; above, a warning is given
 
 
 def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) -> xr.DataTree:
@@ -108,7 +108,7 @@ def _warn(tidy):
     correlation = tidy.get(statistics.CORRELATION)
     if correlation is not None and float(correlation.max()) > _STILL_CORRELATED:
         warnings.warn(
-            f"At one stage the particles were still correlated with where they began ({float(correlation.max()):.2f}) "
-            "after the largest number of moves: raise max_moves, or take KernelHMCSMC.",
+            "At one stage the particles were still correlated with their positions at its start "
+            f"({float(correlation.max()):.2f}) after max_moves moves: raise max_moves, or take KernelHMCSMC.",
             stacklevel=3,
         )

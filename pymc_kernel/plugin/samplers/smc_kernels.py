@@ -1,4 +1,4 @@
-"""Kernels for ``pm.sample_smc``: nothing here but the handing over between PyMC and ``pymc_kernel.smc``."""
+"""Kernels for ``pm.sample_smc``: adapters between PyMC and ``pymc_kernel.smc``."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,7 @@ _STATS = {
     "evaluations": "num_evaluations",
     statistics.LOG_EVIDENCE_INCREMENT: "log_evidence_increment",
 }
-EPSILON = "epsilon_"  # before the name of a block, what its bandwidths are called
+EPSILON = "epsilon_"  # prefix to the name of a block, for its bandwidths
 
 
 class ParticleKernel(SMC_KERNEL):
@@ -58,7 +58,7 @@ class ParticleKernel(SMC_KERNEL):
             waste_free=waste_free,
         )
         model = pm.modelcontext(kwargs.get("model"))
-        # Before anything is compiled twice: what cannot be sampled is refused here.
+        # A model that cannot be sampled is refused here, before PyMC compiles it, too.
         self.evaluate = compile_particle_density(model, type(self).__name__, compile_kwargs)
         self.evaluate.executor = executor
         if self.evaluate.estimated and isinstance(moves, Hamiltonian):
@@ -113,7 +113,7 @@ class ParticleKernel(SMC_KERNEL):
         return np.concatenate(columns, axis=1)
 
     def _hand_over(self):
-        """Show PyMC the particles."""
+        """Set the attributes of the particles that PyMC reads."""
         self.tempered_posterior, self.prior_logp, self.likelihood_logp = self._state.particles
         self.tempered_posterior_logp = self._state.particles.log_density(self.beta)
 
@@ -125,7 +125,7 @@ class ParticleKernel(SMC_KERNEL):
         self.log_marginal_likelihood += gained
 
     def resample(self):
-        """Leave resampling to :meth:`mutate`: ancestors come from all states of the last stage."""
+        """Do nothing: :meth:`mutate` resamples, with ancestors from all states of the last stage."""
 
     def mutate(self):
         """Resample and move the particles."""
@@ -180,8 +180,8 @@ class RWSMC(ParticleKernel):
 class ASMC(ParticleKernel):
     """Random-walk moves along the covariance of the particles for ``pm.sample_smc`` (Fearnhead and Taylor 2013).
 
-    Each quarter of the particles moves along the covariance of the others: along its own it would draw together, and
-    the evidence of few particles would be too large.
+    Each quarter of the particles moves along the covariance of the others: along its own covariance it would contract,
+    and with few particles the evidence would be too large.
 
     Parameters
     ----------
@@ -209,8 +209,9 @@ class ASMC(ParticleKernel):
 class KASMC(ParticleKernel):
     """Kernel adaptive moves for ``pm.sample_smc``: the local covariance of Kameleon at every particle.
 
-    Strathmann 2018, section 5.2.1. Adaptation never has to stop: each stage learns from the particles of the last, for
-    each quarter of them from the others, without which the evidence of few particles would be too large.
+    Strathmann 2018, section 5.2.1. Adaptation never has to stop: each stage learns from the particles of the last one.
+    Each quarter of the particles is moved by what the others teach; otherwise, with few particles, the evidence would
+    be too large.
 
     Parameters
     ----------
@@ -221,8 +222,8 @@ class KASMC(ParticleKernel):
     isotropic_share, gamma, scale, target_accept
         As of :class:`KAMH`.
     whiten : bool or str
-        ``"local"``: the kernel acts in coordinates in which the particles' neighborhoods have unit covariance on the
-        average, so that steps are thin where a ridge is thin, however bent or far apart its parts are. True for unit
+        ``"local"``: the kernel acts in coordinates in which neighborhoods of particles have unit covariance on average,
+        so that steps across a thin ridge are short even if the ridge is bent or has several parts. True for unit
         covariance of all particles, False for the coordinates as they are.
     learning_rate : float, optional
         As of :class:`ASMC`.
@@ -266,8 +267,8 @@ class KASMC(ParticleKernel):
 class KernelHMCSMC(ParticleKernel):
     """Hamiltonian moves along a learned surrogate for ``pm.sample_smc``: the fewest evaluations of the likelihood.
 
-    The surrogate is fitted anew at each temperature to everything evaluated so far, prior and likelihood apart; a move
-    is a chain of trajectories on it and costs one evaluation.
+    The surrogate is fitted anew at each temperature to all evaluations so far, of prior and likelihood separately; a
+    move is a chain of trajectories on it and costs one evaluation.
 
     Parameters
     ----------
@@ -286,22 +287,21 @@ class KernelHMCSMC(ParticleKernel):
         Moves of every particle at a temperature, one evaluation each: at least, and at most; at most three a dimension
         by default, and no less than twenty.
     correlation : float
-        The moves of a stage end when no coordinate is more correlated than this with where it began.
+        The moves of a stage end when no coordinate has a larger correlation with its value at the start of the stage.
     waste_free : bool
-        Whether states before a stage's last take part in weights and evidence, where they are as far from the
-        first as the last: it costs nothing (after Dau and Chopin 2022).
+        Whether intermediate states of a stage take part in weights and evidence, once they are as uncorrelated with the
+        first state as the last one is; costs nothing (after Dau and Chopin 2022).
     executor : concurrent.futures.Executor, optional
-        Processes that evaluate batches of particles, for dear likelihoods (threads would take turns). It is used with
-        ``cores=1``; chains in processes of their own evaluate there.
+        Processes that evaluate batches of particles, for expensive likelihoods (threads would take turns). Used with
+        ``cores=1`` only: chains in separate processes evaluate there.
     kwargs
         From ``pm.sample_smc``.
 
     Notes
     -----
-    A likelihood known through unbiased estimates keeps the estimate of every particle, and the evidence stays
-    unbiased up to the adaptation, which measures as nothing (``benchmarks.evidence_bias``). Surrogates
-    take seconds a stage: for likelihoods of microseconds take
-    :class:`KASMC` or :class:`ASMC`.
+    With an estimated likelihood the estimate of every particle is kept, and the evidence stays unbiased but for the
+    adaptation, whose bias was too small to measure (``benchmarks.evidence_bias``). Surrogates take seconds a stage: for
+    likelihoods of microseconds take :class:`KASMC` or :class:`ASMC`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Where chains begin: draws from the prior that the likelihood favors, and the prior's scales."""
+"""Starts of chains: draws from the prior chosen by their likelihood, and the prior's scales."""
 
 import math
 import warnings
@@ -17,7 +17,7 @@ __all__ = ["NUM_CANDIDATES", "PriorDraws", "prior_draws"]
 
 NUM_CANDIDATES = 20  # evaluations a chain; 2 % of PyMC's 1,000 tuning draws
 _POOL_SIZE = 200  # draws of the prior; its quantiles are known to 5 % of its spread
-_SEED = 0  # of the pool: which of its draws a chain tries is up to the chain's own generator
+_SEED = 0  # of the pool; each chain tries draws from it that its own generator chooses
 _UNOPTIMIZED = Mode(linker="vm", optimizer=None)  # the graph is called 200 times: rewriting it would take longer
 _NORMAL_QUANTILES = (0.15865525, 0.84134475)  # one standard deviation on either side
 
@@ -29,7 +29,7 @@ class PriorDraws:
     Attributes
     ----------
     positions : ndarray (n, d)
-        Coordinates for which the model has an initial value hold that.
+        Where the model has an initial value for a coordinate, it replaces the draw.
     log_densities : ndarray (n,)
         Of the prior of all variables, from which these draws are.
     default : ndarray (d,)
@@ -45,7 +45,7 @@ class PriorDraws:
 
     @property
     def scales(self) -> np.ndarray:
-        """Half the distance between the quantiles that lie two standard deviations apart in a normal prior, (d,).
+        """Half the distance between the 16 % and 84 % quantiles of the prior, its standard deviation if normal, (d,).
 
         One where that is zero. Prior standard deviations need not exist.
         """
@@ -56,24 +56,24 @@ class PriorDraws:
     def choose(
         self, log_density: Callable[[np.ndarray], float], rng: np.random.Generator, budget: int = 0
     ) -> tuple[np.ndarray, Places]:
-        """Return where a chain may begin, (d,), and all places seen: the initial point and twenty draws from the prior.
+        """Return a start, (d,), and all points evaluated: the initial point and twenty draws from the prior.
 
-        The probabilities are in proportion to the likelihood. So a chain keeps the initial point where that is far
-        better than the draws; and where the posterior has modes that the prior sees, chains begin in different ones,
-        which R-hat shows if they stay there. A draw at which the likelihood fails counts as one at which it is zero.
+        The start is one of these, with probability in proportion to the likelihood. So a chain keeps the initial point
+        where that is far better than the draws; and where draws from the prior fall into several modes, chains begin in
+        different ones, and R-hat shows it if they stay there. Where the likelihood fails it counts as zero.
 
         Parameters
         ----------
         log_density
             Of the posterior at a position (d,); called twenty-one times.
         budget : int
-            Further calls, to look for other modes on whose slopes a draw lies; those are places, but no starts.
+            Further calls, to climb towards other modes from the draws; chains do not start at the points found by that.
         """
 
         def level(position):
             try:
                 return log_density(position)
-            except Exception:  # of a simulator that was never meant for such a place; the chain need not go there
+            except Exception:  # errors of a simulator far from the posterior; the chain need not go there
                 return -math.inf
 
         chosen = rng.choice(len(self.positions), min(NUM_CANDIDATES, len(self.positions)), replace=False)
@@ -103,7 +103,7 @@ def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> P
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what compilers say of a quick compilation
+            warnings.simplefilter("ignore")  # warnings of compilers about the quick mode
             draws = pm.draw(prior_expression(model), draws=_POOL_SIZE, random_seed=_SEED, mode=_UNOPTIMIZED)
             log_prior = model.compile_fn(
                 model.logp(vars=model.free_RVs), inputs=model.value_vars, on_unused_input="ignore", mode=_UNOPTIMIZED
@@ -116,7 +116,8 @@ def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> P
     with np.errstate(all="ignore"):
         log_densities = [log_prior({n: columns[n][i] for n in point}) for i in range(_POOL_SIZE)]
         positions = _joined({name: columns[name] for name in names}, _POOL_SIZE)
-        # A draw that rounding has put at a bound has no place, nor one whose entries are not in the order asked for.
+        # Draws that rounding has put at a bound, or that violate an ordering, are not finite on the unconstrained
+        # scale.
         kept = np.isfinite(positions).all(axis=1) & np.isfinite(log_densities)
         if not kept.any():
             return None

@@ -1,4 +1,4 @@
-"""The samplers as PyMC step methods: nothing here but the handing over between PyMC and ``mcmc``."""
+"""The samplers as PyMC step methods: adapters between PyMC and ``mcmc``."""
 
 import math
 from typing import Any
@@ -21,7 +21,7 @@ from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, Transiti
 
 __all__ = ["KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_models", "register_step_methods"]
 
-_LEAST_TUNING = 100  # draws of kernel HMC: with fewer there is one fit to a handful of places, or none
+_LEAST_TUNING = 100  # tuning draws of kernel HMC: with fewer there is one fit to a few points, or none
 
 _SHARED_PARAMETERS = """
     adaptation : {"tuning", "vanishing"}
@@ -36,21 +36,21 @@ _SHARED_NOTES = """
     point where the chain is, to measure the noise. For an estimated likelihood the estimate that was accepted is
     kept, so the posterior is exact; all free variables must then be in the one block.
 
-    A chain that tunes for 200 draws or more begins at PyMC's initial point or at one of twenty draws from the prior, in
-    proportion to their likelihood, and the first proposals have the prior's scales; ``initvals`` and priors that cannot
-    be drawn from, as ``pm.Flat``, keep PyMC's start. Another tenth of the tuning draws may be spent on looking for
-    modes that these draws point to. A chain that in the end has come near none of the places that are as likely as
-    where it was says so.
+    A chain that tunes for 200 draws or more begins at PyMC's initial point or at one of twenty draws from the prior,
+    with probability in proportion to their likelihood, and the first proposals have the prior's scales. With
+    ``initvals``, and with priors that cannot be drawn from, as ``pm.Flat``, chains begin as PyMC's do. Another tenth of
+    the tuning draws may be spent on climbs from these draws towards other modes. A warning at the end of a chain names
+    a point as likely as its draws that it never came near.
 
-    Statistics of each draw, in ``sample_stats``: ``accept`` (acceptance probability), ``moved`` (1 if the
-    proposal was accepted), ``proposal_scale``, ``log_density`` (at the draw; an estimated one as accepted),
-    ``stuck_for`` (rejections in a row up to this draw), ``evaluations`` (of the log density, normally 1). With an
-    estimated likelihood ``y`` also ``failed_share_y`` (of the simulations for the proposal, or of its estimates) and
-    ``log_estimate_variance`` (measured while tuning). ``pk.provenance`` sums them up.
-    A chain that is stuck after tuning is reported once, with the variance of the log estimate if the density
-    is estimated; so is one whose scale noise has driven to its floor (a tenth of 2.38 / sqrt(d), in units of the
-    learned covariance), one that cannot reach the ``target_accept`` given under the noise measured, and one that has
-    moved less than twelve times for each parameter.
+    Statistics of each draw, in ``sample_stats``: ``accept`` (acceptance probability), ``moved`` (1 if the proposal was
+    accepted), ``proposal_scale``, ``log_density`` (at the draw; an estimated one as accepted), ``stuck_for``
+    (rejections in a row up to this draw), ``evaluations`` (of the log density, normally 1). With an estimated
+    likelihood ``y`` also ``failed_share_y`` (of the simulations for the proposal, or of its estimates) and
+    ``log_estimate_variance`` (measured while tuning). ``pk.provenance`` sums them up. A chain that is stuck after
+    tuning is reported once, with the variance of the log estimate if the density is estimated. With an estimated
+    density three more kinds of chains are reported: those whose scale the noise has driven to its floor (a tenth of
+    2.38 / sqrt(d), in units of the learned covariance), those that cannot reach the given ``target_accept`` under the
+    measured noise, and those that have moved less than twelve times for each parameter.
 """
 
 
@@ -123,21 +123,22 @@ class KAMH(RandomWalkStep):
     num_basis : int
         How many points of the chain's past shape the proposal; a draw costs O(n d^2).
     isotropic_share : float
-        Share of the isotropic part in the variance of the proposal, in (0, 1). Far from the past of the chain
-        it is all that is left.
+        Share of the isotropic part in the variance of the proposal, in (0, 1). Far from the chain's past the proposal
+        is this part alone.
     gamma : float, optional
-        A fixed standard deviation of the isotropic part instead, in whitened units: the thesis's form. It
-        needs to fit the target; chains have been seen to linger in the tails where it does not.
+        A fixed standard deviation of the isotropic part instead, in whitened units: the thesis's form. It has to fit
+        the target: with a wrong one, chains have lingered in the tails.
     scale : float, optional
-        Of the proposal at the start, in units of the spread that is learned; 2.38 / sqrt(d) by default.
+        Of the proposal at the start, in units of the learned spread; 2.38 / sqrt(d) by default.
     learn_scale : bool
         Whether the scale is driven to ``target_accept``.
     target_accept : float or "auto"
         Acceptance rate that the scale is driven to. "auto" is .234, and for an estimated likelihood the rate that is
         best under its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
     whiten : bool or str
-        Whether the kernel acts in coordinates of unit covariance; ``"local"`` for those in which the neighborhoods of
-        the chain's past have it, on the average: for thin, bent or scattered posteriors, at 0.1 s for each subsample.
+        Whether the kernel acts in coordinates in which the chain's past has unit covariance; ``"local"`` for
+        coordinates in which its neighborhoods have unit covariance on average: for thin, bent or scattered posteriors,
+        at 0.1 s for each subsample.
     {parameters}
 
     Notes
@@ -210,9 +211,9 @@ class KernelHMC(TransitionStep):
     vars : list of variables, optional
         All continuous free variables of the model by default; ``pm.sample`` finds steps for discrete ones.
     surrogate : {{"auto", "values", "lite", "finite", "nystrom"}} or an estimator of ``pymc_kernel.scores``
-        What is learned. "values" is kernel regression on the log density at every proposal, rejected ones
-        included; the others match scores at the visited points. "auto" is "values", which is far ahead in the
-        benchmarks but for heavy tails, where the two families are alike.
+        What is learned. "values" is kernel regression on the log density at every proposal, rejected ones included; the
+        others match scores at the visited points. "auto" is "values", which is far better in the benchmarks, except for
+        heavy tails, where both are alike.
     exploring_share : float
         Share of random-walk moves after tuning, in (0, 1]. Where the surrogate does not help it becomes 1 by
         itself.
@@ -230,16 +231,17 @@ class KernelHMC(TransitionStep):
     ``num_steps`` (leapfrog steps), ``energy_error`` (minus the log of the acceptance ratio), ``surrogate_quality``
     (leave-one-out error of the values in units of the log density, or the held-out score-matching loss).
 
-    A surrogate move is one trajectory, or several in a row that the surrogate alone accepts or rejects, taken as
-    one proposal. Every kind of move is measured during tuning and the best is kept; then all is frozen. Learning
-    takes some seconds a chain (O(n^3) for at most 1,000 points, twenty times), so it pays where an evaluation costs
-    more than about a millisecond. With ``cores=1`` the surrogate of the last chain is afterwards in ``step.surrogate``;
-    one of any run is ``pk.scores.Values().fit(draws, log_density)``, on draws in the unconstrained space and
-    ``sample_stats["log_density"]``.
+    A surrogate move is one trajectory, or several in a row, each accepted or rejected by the surrogate alone, whose end
+    is one proposal. Every kind of move is measured during tuning and the best is kept; then everything is frozen.
+    Learning takes some seconds a chain (O(n^3) for at most 1,000 points, twenty times), so it pays where an evaluation
+    costs more than about a millisecond. With ``cores=1`` the surrogate of the last chain is afterwards in
+    ``step.surrogate``; from any run one can be fitted by ``pk.scores.Values().fit(draws, log_density)``, to
+    unconstrained draws and ``sample_stats["log_density"]``.
 
-    A surrogate that is far too low somewhere, as in the neck of a funnel, never leads there, and chains look well mixed
-    without it. At the last draw of a chain the ratios of the density to the surrogate are judged as importance weights
-    are, by the Pareto shape of their tail, and a warning says where a part of the posterior is likely to be missing.
+    Where a surrogate is far too low, as in the neck of a funnel, its moves never go, and chains look well mixed without
+    that region. At the last draw of a chain the ratios of the density to the surrogate are judged like importance
+    weights, by the Pareto shape of their tail, and a warning is given if a part of the posterior is likely to be
+    missing.
 
     Source: Strathmann et al. (2015); Strathmann (2018), chapter 4; Rasmussen (2003) for values; Liu (2001), section
     9.4.3, for chains on a surrogate.
@@ -291,48 +293,48 @@ class KernelHMC(TransitionStep):
 
     @staticmethod
     def competence(var, has_grad):
-        """Return that nothing suits a model with a block of ours better; all other models are left to PyMC.
+        """Return ``IDEAL`` for models with an estimated likelihood of this package; all others are left to PyMC.
 
-        Discrete variables of such a model are taken too: the constructor says what to do with them.
+        Discrete variables of such a model are claimed, too: the constructor's error says what to do with them.
         """
         model = model_in_question()
         is_estimated = model is not None and any(block_of(rv) is not None for rv in model.observed_RVs)
         return Competence.IDEAL if is_estimated else Competence.INCOMPATIBLE
 
     def _log_estimate_variance(self, state):
-        # A regression on all values sees more of their noise than the random walk's few probes do.
+        # A regression on all values measures the noise better than the random walk's few probes.
         noise_sd = None if state.fit is None else getattr(state.fit.learned.surrogate, "noise_sd", None)
         return measured_variance(state.walk.noise) if noise_sd is None else noise_sd**2
 
-    def _untaught(self, state) -> str:
+    def _learning_warning(self, state) -> str:
         if self.learned is not None or (state.fit is not None and self.num_tune >= _LEAST_TUNING):
             return ""
         return (
             f"KernelHMC: {self.num_tune} tuning draws were too few to learn a surrogate that its moves can trust. Tune "
-            "for 500 draws or more, or take pk.sample_khmc, whose chains learn from each other's."
+            "for 500 draws or more, or take pk.sample_khmc, whose chains learn one surrogate together."
         )
 
     def _adapt(self, state, info):
         return kernel_hmc.adapt(self.rng, state, info, self.config, self.num_tune)
 
     def stop_tuning(self):
-        """End the learning, even where fewer draws were tuned for than had been announced."""
+        """End the learning, even where there were fewer tuning draws than announced."""
         state = self.transition
         if self.tune and state is not None and state.iteration < self.num_tune:
             self.transition = kernel_hmc.finish(state._replace(iteration=self.num_tune), self.config)
         return super().stop_tuning()
 
-    def _trouble(self, state) -> str:
-        found = super()._trouble(state)
-        if found or not self._is_last_draw:
-            return found
+    def _movement_warning(self, state) -> str:
+        problem = super()._movement_warning(state)
+        if problem or not self._is_last_draw:
+            return problem
         coverage = kernel_hmc.coverage(state)
         if coverage is None or not is_missing_mass(coverage):
             return ""
         return (
-            f"a chain has met places where the density is {math.exp(min(coverage.excess, 20.0)):.2g} times as high, "
-            f"against its surrogate, as elsewhere, and the tail of these ratios (Pareto shape {coverage.shape:.2g}) "
-            "tells of more: draws from a part of the posterior are likely to be missing. "
+            "draws from a part of the posterior are likely to be missing: the ratio of the density to the chain's "
+            f"surrogate is up to {math.exp(min(coverage.excess, 20.0)):.2g} times its median, and the tail of these "
+            f"ratios is heavy (Pareto shape {coverage.shape:.2g}). "
         )
 
     def _stats(self, state, info):

@@ -1,4 +1,4 @@
-"""A transition of ``mcmc`` as a step of PyMC: the density, the start, the state, the statistics, the warnings."""
+"""A transition of ``mcmc`` as a PyMC step: its density, start, state, statistics and warnings."""
 
 import math
 from dataclasses import replace
@@ -18,38 +18,38 @@ from pymc.vartypes import continuous_types
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc import noise, unvisited
 from pymc_kernel.plugin.model.log_density import compile_log_density
-from pymc_kernel.plugin.samplers.chain_warnings import missed_place, noise_report
+from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report
 from pymc_kernel.plugin.samplers.progress import STUCK_AFTER, progress_columns, progress_updates
 from pymc_kernel.plugin.samplers.starts import NUM_CANDIDATES, prior_draws
 
 __all__ = ["RandomWalkStep", "TransitionState", "TransitionStep", "measured_variance"]
 
-_NUM_VISITED = 500  # draws kept to see at the end whether a known place was left out
-_SEARCH_SHARE = 0.1  # of the tuning draws, in evaluations: to look for modes that the prior's draws point to
-_NO_FIT = "Its proposals do not fit the place where it is: tune longer, or reparametrize."
+_NUM_VISITED = 500  # draws kept, to find at the end whether the chain missed a likely point
+_SEARCH_SHARE = 0.1  # evaluations for climbs from the prior's draws towards modes, as a share of the tuning draws
+_NO_FIT = "The proposals do not fit the posterior there: tune longer, or reparametrize."
 _TUNE_PER_CANDIDATE = 10  # tuning draws for each candidate of a start, so that these cost a tenth at the most
 
 
 @dataclass_state
 class TransitionState(StepMethodState):
-    """All of a step that changes while it runs; PyMC saves, resets and restores a step through it."""
+    """Everything in a step that changes while it runs; PyMC saves, resets and restores a step through it."""
 
     tune: bool
     num_tune: int
     num_draws: int  # announced, after tuning
     transition: Any  # the State of the transition, None before the first draw
     returned: Any  # bytes of the position last handed to PyMC
-    surroundings: Any  # bytes of the other variables at that moment
+    surroundings: Any  # bytes of the other variables when it was returned
     noise: Any  # generators of an estimated density
     warned: bool
     draw: int  # draws of the chain so far, tuning included
     moves: int  # proposals accepted after tuning
-    known: Any  # Places where the density was evaluated to find a start
+    known: Any  # Places: points evaluated in the search for a start
     visited: list  # (position, log density) of some draws after tuning
 
 
 class TransitionStep(ArrayStepShared):
-    """A transition of ``pymc_kernel.mcmc`` as a step: reads the density, keeps the state, reports.
+    """A transition of ``pymc_kernel.mcmc`` as a step: evaluates the density, keeps the state, reports statistics.
 
     Subclasses name the module of the transition and build its configuration.
     """
@@ -84,8 +84,8 @@ class TransitionStep(ArrayStepShared):
         empty = [v.name for v in value_vars if np.size(initial_point[v.name]) == 0]
         if empty:
             raise ValueError(f"{type(self).__name__} got variables without entries: {', '.join(empty)}.")
-        self.tried = None  # by ``sample_khmc``: Places of its search for a start
-        self.learned = None  # by ``sample_khmc``: a state of a transition with whose adaptation every chain starts
+        self.tried = None  # set by ``sample_khmc``: Places, the points evaluated in its search for starts
+        self.learned = None  # set by ``sample_khmc``: the state whose adaptation every chain starts with
         self.prior = prior_draws(model, value_vars, initial_point)
         config = replace(config, noisy=bool(self.density.estimated))
         if self.prior is not None and config.learns_covariance and config.covariance is None:
@@ -119,7 +119,7 @@ class TransitionStep(ArrayStepShared):
         self.density.seed(self.rng)
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
-        """Start a chain afresh: nothing learned from another one, noise drawn from this chain's generator."""
+        """Start a new chain: forget what was learned, draw noise from this chain's generator."""
         super().setup_chain(rng, tune, draws)
         self._start(int(tune), int(draws))
         self.tune = tune > 0
@@ -136,7 +136,7 @@ class TransitionStep(ArrayStepShared):
     # -- one draw -----------------------------------------------------------------------------------
 
     def step(self, point):
-        """Return the next point; the other variables are remembered, to know when they have moved."""
+        """Return the next point; the other variables are remembered, to notice when they have changed."""
         self._now = tuple(point[name].tobytes() for name in self.shared)
         return super().step(point)
 
@@ -180,10 +180,10 @@ class TransitionStep(ArrayStepShared):
         return measured_variance(state.noise)
 
     def _current(self, position: np.ndarray):
-        """Return the state at ``position``, evaluating the density only where the stored value is not its value."""
+        """Return the state at ``position``; the density is evaluated only where the stored value is not valid there."""
         state = self.transition
-        same_place = self.returned == position.tobytes()
-        if state is not None and same_place and self.surroundings == self._now:
+        is_unmoved = self.returned == position.tobytes()
+        if state is not None and is_unmoved and self.surroundings == self._now:
             return state
         who = f"{type(self).__name__} for {', '.join(self.var_names)}"
         if state is not None and self.density.estimated:
@@ -203,9 +203,9 @@ class TransitionStep(ArrayStepShared):
         return self._transition_module.relocate(state, position, log_density)
 
     def _better_start(self, position, log_density):
-        """Return the point to begin at: the one given, or where that is PyMC's initial point a likely one of the prior.
+        """Return the start: the given position or, if that is PyMC's initial point, a likely draw from the prior.
 
-        Or one of a block's pilot simulations, if that is more likely than the one given.
+        Blocks with pilot simulations: the position of one of these, if it is more likely than the given one.
         """
         if not self.tune:
             return position, log_density
@@ -219,7 +219,7 @@ class TransitionStep(ArrayStepShared):
         return start, there
 
     def pilot_start(self, position: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return one of the places (d,) that a block's pilot simulations found; ``position`` where they say nothing."""
+        """Return a position (d,) from a block's pilot simulations; ``position`` for coordinates not in the block."""
         start = rng.choice(self.density.starts)
         return np.where(np.isnan(start), position, start)
 
@@ -228,7 +228,7 @@ class TransitionStep(ArrayStepShared):
         if not is_default or self.num_tune < _TUNE_PER_CANDIDATE * NUM_CANDIDATES:
             return position, log_density
         start, self.known = self.drawn_start(self.num_tune, self.rng)
-        # Estimated once more: the best of many estimates is too large, and would hold the chain.
+        # Estimated once more: the best of many estimates is too large, and the chain would get stuck on it.
         for _ in range(NUM_CANDIDATES if self.density.estimated else 1):
             there = self.density(start)
             if math.isfinite(there):
@@ -237,7 +237,7 @@ class TransitionStep(ArrayStepShared):
         return position, log_density
 
     def drawn_start(self, num_tune: int, rng: np.random.Generator) -> tuple[np.ndarray, unvisited.Places]:
-        """Return a likely position (d,) of those drawn from the prior, and all that were tried; there must be some."""
+        """Return a likely position (d,) among draws from the prior, which must exist, and all points evaluated."""
         budget = 0 if self.density.estimated else int(_SEARCH_SHARE * num_tune)
         return self.prior.choose(self.density, rng, budget)
 
@@ -250,41 +250,41 @@ class TransitionStep(ArrayStepShared):
         raise NotImplementedError
 
     def _warning(self, state) -> SamplerWarning | None:
-        """Return a warning, once a chain, when it has rejected for too long or is bound to creep after tuning."""
+        """Return a warning, at most once a chain and once more at its last draw, or None."""
         if self.tune:
             return None
-        if self._is_last_draw and (missed := self._missed()):
-            return SamplerWarning(WarningType.CONVERGENCE, missed, "warn", step=self.draw)
+        if self._is_last_draw and (message := self._coverage_warning()):
+            return SamplerWarning(WarningType.CONVERGENCE, message, "warn", step=self.draw)
         if self.warned:
             return None
-        if untaught := self._untaught(state):
+        if message := self._learning_warning(state):
             self.warned = True
-            return SamplerWarning(WarningType.BAD_ACCEPTANCE, untaught, "warn", step=self.draw)
-        trouble = self._trouble(state)
-        if not trouble:
+            return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=self.draw)
+        problem = self._movement_warning(state)
+        if not problem:
             return None
         self.warned = True
         why = noise_report(self.density, state) if self.density.estimated else _NO_FIT
-        message = f"{type(self).__name__}: {trouble}{why}"
+        message = f"{type(self).__name__}: {problem}{why}"
         return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=self.draw)
 
     @property
     def _is_last_draw(self) -> bool:
         return self.draw == self.num_tune + self.num_draws
 
-    def _untaught(self, state) -> str:
-        """Return what to say of a chain that has not learned what it is for, or nothing."""
+    def _learning_warning(self, state) -> str:
+        """Return a warning about a chain that could not learn its proposal, or nothing."""
         return ""
 
-    def _missed(self) -> str:
-        """Return what to say of a place that the chain should have come to and has not, or nothing."""
+    def _coverage_warning(self) -> str:
+        """Return a warning about a likely point that the chain never came near, or nothing."""
         if self.known is None or self.shared or not self.visited:
-            return ""  # where other steps move, the density at a place is another one by now
-        place = missed_place(self.known, self.visited, self.vars)
+            return ""  # where other steps move, too, the density at these points has changed
+        place = missed_point_warning(self.known, self.visited, self.vars)
         return f"{type(self).__name__}: {place}" if place else ""
 
-    def _trouble(self, state) -> str:
-        """Return what is wrong with a chain after tuning, or nothing."""
+    def _movement_warning(self, state) -> str:
+        """Return a warning about a chain that moves badly after tuning, or nothing."""
         if state.rejections >= STUCK_AFTER:
             return f"a chain has rejected {state.rejections} proposals in a row. "
         return ""
@@ -296,7 +296,7 @@ class TransitionStep(ArrayStepShared):
 
     @staticmethod
     def competence(var, has_grad):
-        """Return how well the step suits a variable: preferred where there is no gradient, never for discrete ones."""
+        """Return ``PREFERRED`` for variables without a gradient, ``INCOMPATIBLE`` for discrete ones."""
         if var.dtype not in continuous_types:
             return Competence.INCOMPATIBLE
         return Competence.COMPATIBLE if has_grad else Competence.PREFERRED
@@ -305,8 +305,8 @@ class TransitionStep(ArrayStepShared):
 def _moved_by_another(who, estimated) -> NoisyBlockError:
     return NoisyBlockError(
         f"{who}: another step moved the chain, but the density is only estimated (by {', '.join(estimated)}). The "
-        "estimate that was accepted belongs to the old place, and drawing one anew would change the posterior: give "
-        "pm.sample this step alone."
+        "accepted estimate belongs to the old position, and a new one would change the posterior: give pm.sample this "
+        "step alone."
     )
 
 
@@ -318,7 +318,7 @@ def _lost_density(who, log_density) -> NonFiniteStartError:
 
 
 def measured_variance(known: noise.Noise) -> float:
-    """Return the variance of log-normal noise that lets as few steps through as were measured; NaN where none were."""
+    """Return the variance of log-normal noise with the measured ceiling of the acceptance rate; NaN without probes."""
     return noise.variance_of(known.ceiling) if known.is_noisy and known.num_probes else math.nan
 
 
@@ -328,7 +328,7 @@ def _continuous(model) -> list:
 
 
 class RandomWalkStep(TransitionStep):
-    """What steps share whose one scale is learned from the acceptance rate."""
+    """A step whose scale is learned from the acceptance rate."""
 
     def _begin(self, position, log_density):
         return self._settled_unless_learning(super()._begin(position, log_density))
@@ -344,10 +344,10 @@ class RandomWalkStep(TransitionStep):
             return state
         return state._replace(noise=noise.settled(state.noise))
 
-    def _trouble(self, state) -> str:
-        trouble = super()._trouble(state)
-        if trouble or not self.density.estimated:
-            return trouble
+    def _movement_warning(self, state) -> str:
+        problem = super()._movement_warning(state)
+        if problem or not self.density.estimated:
+            return problem
         if self._is_last_draw and self.moves < noise.MOVES_PER_DIMENSION * state.position.size:
             return (
                 f"a chain has moved {self.moves} times in {self.num_draws} draws, which is too little to show the "
@@ -358,9 +358,9 @@ class RandomWalkStep(TransitionStep):
         ceiling = f"noise lets no more than {state.noise.ceiling:.2g} of all steps through, however short. "
         if noise.is_out_of_reach(self.config.target_accept, state.noise):
             return (
-                f"the target acceptance of {self.config.target_accept:g} cannot be reached by steps that get anywhere: "
-                f'{ceiling}Leave target_accept at "auto". '
+                f"the target acceptance of {self.config.target_accept:g} cannot be reached but by steps too short to "
+                f'explore: {ceiling}Leave target_accept at "auto". '
             )
         if self._transition_module.is_at_floor(state, self.config):
-            return f"the scale of the proposals has shrunk to its floor, so the chain creeps: {ceiling}"
+            return f"the scale of the proposals has shrunk to its floor, so the chain moves slowly: {ceiling}"
         return ""

@@ -18,7 +18,7 @@ from pymc_kernel.parallel import one_blas_thread
 __all__ = ["FittedFeatures", "LearnedFeatures"]
 
 _DECAY_FIRST, _DECAY_SECOND, _TINY = 0.9, 0.999, 1e-8  # of Adam's moments
-# Matrix products of a batch are all the work there is: nothing to gain from minutes of compilation.
+# Nearly all time goes into matrix products of batches: nothing to gain from minutes of compilation.
 _MODE = Mode(linker="py", optimizer="fast_compile")
 _PATIENCE = 20  # epochs without a better validation loss
 

@@ -1,4 +1,4 @@
-"""Batches of simulations of a model: what a worker is given and does, and the run over all of them."""
+"""Batches of simulations of a model: what a worker receives and does, and the run over all batches."""
 
 import hashlib
 import threading
@@ -24,14 +24,14 @@ from pymc_kernel.plugin.model.forward import ForwardSampler
 __all__ = ["STATUS", "Job", "Worker", "run"]
 
 STATUS = "simulation_stats/status"
-_LOCAL = threading.local()  # the sampler that this thread used last: compiled functions are not to be shared
+_LOCAL = threading.local()  # the sampler that this thread used last: compiled functions must not be shared
 # PyTensor sets its mode, one for the process, while it compiles, and restores it: two threads that overlap would
 # leave the quick mode of these functions behind for every model of the session.
 _COMPILING = threading.Lock()
 
 
 class Worker:
-    """The model as a worker gets it: pickled once, compiled once in each thread that asks."""
+    """The model for workers: pickled once, compiled once in each thread that uses it."""
 
     def __init__(self, graph, compile_kwargs, executor):
         try:
@@ -77,7 +77,7 @@ def simulate_batch(job, index, size, parameters):
         try:
             data = sampler.data(free, job.entropy, index)
         except Exception:
-            pass  # draw by draw, it is seen which of them it is
+            pass  # below, draw by draw, it is found which draws fail
         else:
             is_finite = [np.isfinite(values).reshape(size, -1).all(axis=1) for values in data]
             status = np.where(np.all(is_finite, axis=0), Status.SUCCEEDED, Status.NOT_FINITE)

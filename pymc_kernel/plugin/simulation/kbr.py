@@ -31,8 +31,8 @@ from pymc_kernel.plugin.weights import reported_shape
 __all__ = ["sample_kbr"]
 
 _SCALES = (0.5, 1.0, 2.0)  # of the median distance
-_LARGE_GAIN = 0.05  # nats by the last doubling of the simulations; a mean that is a third of a spread off costs as much
-_CLEARLY = 2.5  # standard errors that this gain must be large by
+_LARGE_GAIN = 0.05  # nats by the last doubling of the simulations; a mean off by a third of a spread costs as much
+_CLEAR_DIFFERENCE = 2.5  # standard errors by which this gain must exceed zero
 _CHECKED = 0.95  # probability of the intervals whose coverage is a statistic
 
 
@@ -52,11 +52,11 @@ def sample_kbr(
     random_seed: RandomSeed = None,
     progressbar: bool = True,
 ) -> xr.DataTree | tuple[xr.DataTree, FittedRule]:
-    """Draw from the posterior of a model by kernel Bayes' rule, from simulations of prior and data alone.
+    """Draw from the posterior of a model by kernel Bayes' rule, using only simulations of prior and data.
 
-    The likelihood is never evaluated: the model, or ``simulations``, is asked for draws of the parameters and of the
-    observed variables, and the posterior for the data is learned from them. Observed variables may be any that PyMC can
-    draw, ``pm.Simulator`` included.
+    The likelihood is never evaluated: the posterior for the data is learned from draws of the parameters and of the
+    observed variables, from the model or in ``simulations``. Observed variables may be any that PyMC can draw,
+    ``pm.Simulator`` included.
 
     Parameters
     ----------
@@ -74,14 +74,15 @@ def sample_kbr(
     summary : callable or dict, optional
         A function of the observed variable's array that returns a vector, as in :func:`KernelABC`; where the model has
         several observed variables, a dictionary from their names to such functions. A variable without one keeps the
-        summary of its block (:func:`KernelABC` and its kin), or else all its data, flattened: good for up to some
+        summary of its block (:func:`KernelABC` and the like), or else all its data, flattened, which suits up to some
         dozens of numbers.
     rule : KernelBayesRule, optional
         With settings of your own.
     return_rule : bool
-        Return the rule fitted to all simulations too, which answers for other observations.
+        Return the rule fitted to all simulations, too, which has posteriors for other observations.
     executor : concurrent.futures.Executor or int, optional
-        For the simulations, as in :func:`simulate`, whose store and limits long runs want: hand over what it returns.
+        For the simulations, as in :func:`simulate`. For long runs call :func:`simulate` with a store and limits, and
+        pass its result as ``simulations``.
     model : pymc.Model, optional
         The model in context by default.
     random_seed : int or numpy.random.Generator, optional
@@ -101,37 +102,37 @@ def sample_kbr(
 
     Notes
     -----
-    Sample statistics: ``typicality``, the share of simulations that lie in places at least as empty as the
-    observation's; ``num_effective``, the effective number of simulations that the draws come from; ``learning_error``,
+    Sample statistics: ``typicality``, the share of simulations in regions at least as sparse as that of the
+    observation; ``num_effective``, the effective number of simulations that the draws come from; ``learning_error``,
     the largest standard deviation of a posterior mean between fits to resampled simulations, in posterior standard
     deviations, and ``spread_learning_error`` that of the spreads, in parts of them; ``held_out_shift`` and
-    ``held_out_spread``, how many posterior standard deviations means are expected to be off at the observation, and the
-    true spread in units of the posterior's, by a regression of the normal scores of held-out simulations on where they
-    lie; ``doubling_gain`` and its error, what twice as many simulations added to the mean log density of held-out
-    parameters: what is still to be learned; ``held_out_coverage``, the share of held-out simulations near the
-    observation whose parameters lie in their 95 % intervals, and their effective number ``num_held_out``;
-    ``num_failed``, simulations with NaN or infinite numbers; ``num_local``, simulations that the rule was fitted to in
-    the end; ``ratio_effective`` and ``ratio_pareto_k``, effective share and Pareto shape of the ratio of prior to
-    simulated parameters; ``regularization``, ``share`` (of the simulations in a neighborhood, 1 for all), ``rank``.
+    ``held_out_spread``, the expected error of means at the observation in posterior standard deviations, and the true
+    spread over that of the posterior, by a regression of the normal scores of held-out simulations on their position;
+    ``doubling_gain`` and its error, what the last doubling of the simulations added to the mean log density of held-out
+    parameters: large where more simulations would help; ``held_out_coverage``, the share of held-out simulations near
+    the observation whose parameters lie in their 95 % intervals, and their effective number ``num_held_out``;
+    ``num_failed``, simulations with NaN or infinite numbers; ``num_local``, simulations in the final fit;
+    ``ratio_effective`` and ``ratio_pareto_k``, effective share and Pareto shape of the ratio of prior to simulated
+    parameters; ``regularization``, ``share`` (of the simulations in a neighborhood, 1 for all), ``rank``.
 
-    Draws are the posterior mean by kernel regression plus smoothed residuals of simulations, from everywhere or from
-    nearby, where each may be moved to the data along its own branch of the posterior. Regressions are fitted to all
-    simulations and to ever fewer of them around the observation. Held-out simulations near the observation decide
-    between all of these by their log score, and check the answer. Draws live on the unconstrained scale, so none
-    leaves the prior's support.
+    Draws are the posterior mean by kernel regression plus smoothed residuals, of all simulations or of those near the
+    observation, each of which may be moved to the data along its own branch of the posterior. Regressions are fitted to
+    all simulations and to ever fewer of them around the observation. The log score of held-out simulations near the
+    observation decides between these variants; the same simulations check the posterior. Draws are made on the
+    unconstrained scale, so none leaves the prior's support.
 
-    Each chain comes from a fit to simulations with random weights (a Bayesian bootstrap), of sixteen the ones that vary
-    as all of them do, so R-hat and the Monte Carlo errors of ``az.summary`` know how well the posterior was learned;
-    effective sizes count draws, not simulations. With ``chains=1`` it is the fit to all simulations as they are.
+    Each chain comes from a fit to simulations with random weights (a Bayesian bootstrap); of sixteen such fits the
+    chains use those that vary as all sixteen do. So R-hat and the Monte Carlo errors of ``az.summary`` include the
+    error of learning; effective sample sizes count draws, not simulations. With ``chains=1`` the fit has equal weights.
 
     Later rounds simulate from the posterior so far, and from a wider normal distribution around it. The ratio of the
-    prior's density to that of all rounds' proposals is known, and never larger than the number of rounds. Where
-    residuals from everywhere predict best, as in a linear model with normal noise, to be near the observation gains
-    nothing: then the next round simulates from the prior again.
+    prior's density to that of the proposals of all rounds is known, and never larger than the number of rounds. Where
+    residuals of all simulations predict best, as in a linear model with normal noise, simulations near the observation
+    gain nothing: then the next round simulates from the prior again.
 
-    One warning says all that speaks against the posterior: an observation outside of what was simulated, few
-    simulations behind the draws, a large error of learning, held-out simulations near the observation that are
-    predicted wrongly, or by far better with twice the simulations.
+    One warning lists all that speaks against the posterior: an observation outside the simulated range, few simulations
+    behind the draws, a large error of learning, held-out simulations near the observation that are predicted wrongly,
+    or much better with twice the simulations.
 
     Examples
     --------
@@ -151,7 +152,7 @@ def sample_kbr(
         simulations, num_simulations, summary, model, "sample_kbr", rng, executor, progressbar
     )
     numbers, proposals, weights = [len(latent)], [], None
-    # The density of the prior is asked for before any later round is simulated, so that one without it ends here.
+    # Compiled before later rounds are simulated, so that a prior without a density raises here.
     log_prior_of = prior_density(model) if rounds > 1 else None
     log_prior = None if log_prior_of is None else log_prior_of(latent)
     fitted = _fitted(rule, latent, summaries, None, rng)
@@ -189,13 +190,13 @@ def _checked_rule(rule):
 
 def _fitted(rule, latent, summaries, weights, rng):
     with warnings.catch_warnings():
-        # Counted in the statistics, and said once below.
+        # Counted in the statistics, and reported once below.
         warnings.filterwarnings("ignore", message=r".* pairs have NaN")
         return rule.fit(latent, summaries, weights=weights, rng=rng)
 
 
 def _draws(near, replicates, chains, draws, rng):
-    """Return draws (chains * draws, d), each chain of a fit of its own, so that R-hat sees the error of learning."""
+    """Return draws (chains * draws, d), each chain from its own fit, so that R-hat includes the error of learning."""
     if chains == 1:
         return near.mixture().sample(draws, rng)
     chosen = representative(np.concatenate(moments_of(replicates), axis=1), chains, rng)
@@ -218,8 +219,7 @@ def _stats(near, replicates, fitted, observed, rounds, rng):
     warn_of_failed_pairs(failed, failed + len(fitted.latent), stacklevel=4)
     problems = findings(typical, effective, error.max(), _held_out_findings(check, off, gain, gain_error))
     advice = (
-        f"Take more simulations, or rounds={rounds + 1}; if the data are nothing like what the model simulates, check "
-        "its prior."
+        f"Take more simulations, or rounds={rounds + 1}; if the model simulates nothing like the data, check its prior."
     )
     warn_of_findings(problems, advice, stacklevel=4)
     share = fitted.weighting.ratio / fitted.weighting.ratio.sum()
@@ -247,9 +247,9 @@ def _stats(near, replicates, fitted, observed, rounds, rng):
 
 
 def _held_out_findings(check, off, gain, gain_error):
-    """Return what held-out simulations near the observation say against the answer, in words."""
+    """Return the problems that held-out simulations near the observation show, in words."""
     wrong, expected = miscalibration(check.held_out), misfit(off)
-    learning = gain > _LARGE_GAIN and gain > _CLEARLY * gain_error
+    learning = gain > _LARGE_GAIN and gain > _CLEAR_DIFFERENCE * gain_error
     return [
         f"of held-out simulations near the observation, {wrong}" if wrong else "",
         f"by held-out simulations near the observation, {expected}" if expected else "",
@@ -258,7 +258,7 @@ def _held_out_findings(check, off, gain, gain_error):
 
 
 def _ratio_shape(share):
-    """Return the Pareto shape of the ratio's tail; 0 where a hundredth of it is at its bound, so that it has none."""
+    """Return the Pareto shape of the ratio's tail; 0 where a hundredth of the ratios are at their bound: no tail."""
     if (share > 0.99 * share.max()).mean() > 0.01:
         return 0.0
     return reported_shape(np.log(np.maximum(share, np.finfo(float).tiny)))

@@ -1,4 +1,4 @@
-"""Pairs of parameters and data, simulated from a model: what methods learn from that never evaluate a likelihood."""
+"""Pairs of parameters and data simulated from a model, for methods that never evaluate a likelihood."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ def check_whole(**numbers) -> None:
 
 
 class Pairs(NamedTuple):
-    """What a method learns from, and what it is asked about."""
+    """Simulated pairs that a method learns from, and the observation whose posterior is wanted."""
 
     latent: np.ndarray
     """Parameters (n, d) on the unconstrained scale."""
@@ -58,7 +58,7 @@ class Pairs(NamedTuple):
 
 
 def learned_from(simulations, num_simulations, summary, model, who, rng, executor, progressbar) -> Pairs:
-    """Return the pairs of stored simulations, or of new ones, after all checks that need none."""
+    """Return the pairs of stored simulations, or of new ones; what can be checked without them is checked first."""
     _check_simulations(simulations, who)
     _check_model(model, who)
     observed = _observed_summaries(model, summary)
@@ -76,16 +76,16 @@ def observed_for(model: pm.Model, summary: Summary | None, who: str) -> np.ndarr
 
 
 def _check_simulations(simulations, who: str) -> None:
-    """Raise an error for simulations that are none, such as the number of those that are wanted."""
+    """Raise an error for ``simulations`` of a wrong type, such as a number of simulations."""
     if isinstance(simulations, int | float | np.number):
         raise TypeError(
-            f"the first argument of {who} are simulations that are there, got {simulations!r}. For {simulations} new "
+            f"the first argument of {who} must be existing simulations, got {simulations!r}. For {simulations} new "
             f"ones say num_simulations={simulations}; for {simulations} draws, draws={simulations}."
         )
     if simulations is not None and not isinstance(simulations, xr.DataTree):
         raise TypeError(
             f"simulations must be the DataTree that pk.simulate or pm.sample_prior_predictive returns, got "
-            f"{type(simulations).__name__}; without it {who} makes num_simulations of its own."
+            f"{type(simulations).__name__}; without it {who} simulates num_simulations itself."
         )
 
 
@@ -152,13 +152,13 @@ def simulated_again(
 
 def _simulated(draws, given, model, rng, executor, progressbar, store=None):
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Potentials")  # said by the caller
+        warnings.filterwarnings("ignore", message="Potentials")  # the caller warns of them
         return simulate(
             draws,
             given=given,
             executor=executor,
             store=store,
-            max_failures=1.0,  # the caller counts the failures and says it once
+            max_failures=1.0,  # the caller counts the failures and warns once
             model=model,
             random_seed=int(rng.integers(2**31)),
             progressbar=progressbar,

@@ -1,4 +1,4 @@
-"""Rejection ABC for PyMC models: the baseline that every other likelihood-free method has to beat."""
+"""Rejection ABC for PyMC models: the baseline for all other likelihood-free methods."""
 
 import warnings
 from concurrent.futures import Executor
@@ -22,18 +22,18 @@ from pymc_kernel.plugin.unknown_arguments import explain_arguments
 
 __all__ = ["sample_abc"]
 
-_FIRST_QUANTILE = 0.01  # accepted, unless more are clearly better,
+_FIRST_QUANTILE = 0.01  # of the simulations is accepted, unless a larger share is clearly better,
 _FEWEST, _FEWEST_A_SUMMARY = 50, 4  # but at least so many simulations, and so many for each slope
-_TIMES = (1.0, 3.0, 10.0)  # as many that are tried
+_MULTIPLES = (1.0, 3.0, 10.0)  # multiples of the smallest acceptance that are compared
 _NUM_CASES = 150  # held-out simulations near the observation, that decide and check
 _MOST_LEARNED, _RANK = 2000, 200  # simulations and features of the kernel regression that is compared with
-_SMALL_GAIN = 0.1  # of the squared error, by which it must be better
-_SMALL_CHANGE = 0.3  # posterior standard deviations that the answer may depend on how much is accepted
+_SMALL_GAIN = 0.1  # of the squared error: a smaller gain of that regression needs no warning
+_SMALL_CHANGE = 0.3  # posterior standard deviations that the mean may change with the accepted share
 _AS_FAR_AS_ALL = 0.7  # of the median distance; of evenly spread summaries it is that far in eleven dimensions
-_HARDLY_NEAR = 0.4  # of the median distance: above it an error that held-out cases suggest counts even if not clear
-_CLEARLY = 3.0  # standard errors by which either must be larger
+_HARDLY_NEAR = 0.4  # of the median distance: above it an error of held-out cases counts even if it is not significant
+_CLEAR_DIFFERENCE = 3.0  # standard errors by which a gain or a change must exceed zero
 _ADVICE = (
-    "Take more simulations or better summaries, or sample_kbr; if the data are nothing like what the model simulates, "
+    "Take more simulations or better summaries, or sample_kbr; if the model simulates nothing like the data, "
     "check its prior."
 )
 
@@ -68,14 +68,15 @@ def sample_abc(
         In each chain; as many as are accepted by default. Accepted simulations are resampled by their weights.
     chains : int
         Each from accepted simulations with random weights (a Bayesian bootstrap), as in :func:`sample_kbr`, so that
-        R-hat and the Monte Carlo errors of ``az.summary`` know how few they are. One is of their own weights.
+        R-hat and the Monte Carlo errors of ``az.summary`` reflect their number. A single chain has their own weights.
     quantile : float, optional
         Share of the simulations that is accepted, in (0, 1]. By default a hundredth, but at least fifty simulations and
-        four for each summary; or three or ten times as many, where held-out simulations near the data ask for it.
+        four for each summary; or three or ten times as many, where that predicts held-out simulations near the data
+        better.
     adjust : bool
-        Move accepted parameters to where a local linear regression on the summaries has them at the data (Beaumont,
-        Zhang and Balding 2002), on the unconstrained scale; nearer ones count for more. Their spread is that at the
-        data, too (Blum and Francois 2010), unless held-out simulations are predicted better without.
+        Move accepted parameters to the data by a local linear regression on the summaries (Beaumont, Zhang and Balding
+        2002), on the unconstrained scale, with larger weights for nearer simulations. Their spread is adjusted, too
+        (Blum and Francois 2010), unless held-out simulations are predicted better without.
     num_simulations : int
     summary : callable or dict, optional
         As in :func:`sample_kbr`. Summaries are divided by their spread over the simulations.
@@ -87,17 +88,17 @@ def sample_abc(
     xarray.DataTree
         ``posterior``, ``prior``, ``prior_predictive``, ``observed_data``, and ``sample_stats``: ``accept`` (share),
         ``epsilon`` (largest accepted distance, in spreads), ``nearest_distance`` (how far the nearest hundredth
-        reaches, in units of the median distance), ``num_simulations``, ``num_accepted``, ``num_failed``, and what
-        :func:`sample_kbr` says of its answers: ``typicality``, ``num_effective``, ``learning_error``,
-        ``spread_learning_error``, ``acceptance_shift`` (how far means move where three times as many are accepted, in
-        posterior standard deviations), ``held_out_shift``, ``held_out_spread``, ``num_held_out``.
+        reaches, in units of the median distance), ``num_simulations``, ``num_accepted``, ``num_failed``, and, as in
+        :func:`sample_kbr`, ``typicality``, ``num_effective``, ``learning_error``, ``spread_learning_error``,
+        ``acceptance_shift`` (how far means move where three times as many are accepted, in posterior standard
+        deviations), ``held_out_shift``, ``held_out_spread``, ``num_held_out``.
 
     Notes
     -----
-    The 150 simulations nearest to the data take their place in turn, each left out of its own answer: they decide what
-    is accepted and how it is adjusted, by the continuous ranked probability score, and how far off the answer is to be
-    expected at the data. A kernel regression says whether the data tell more than distances between them show. One
-    warning says all that speaks against the posterior.
+    The 150 simulations nearest to the data are treated as data in turn, each held out of its own posterior. They decide
+    the accepted share and the adjustment, by the continuous ranked probability score, and give the error to be expected
+    at the data. A kernel regression finds whether the summaries have more information than their distances use. One
+    warning lists all that speaks against the posterior.
 
     Examples
     --------
@@ -125,7 +126,9 @@ def sample_abc(
     latent, summaries = latent[is_whole], summaries[is_whole]
     _, spread = robust_scales(summaries)
     scaled, place = summaries / spread, observed / spread
-    answer = _answered(latent, scaled, place, _plans(quantile, adjust, *scaled.shape), max(NUM_REPLICATES, chains), rng)
+    answer = _best_answer(
+        latent, scaled, place, _plans(quantile, adjust, *scaled.shape), max(NUM_REPLICATES, chains), rng
+    )
     stats = _stats(latent, summaries, observed, answer, rng)
     groups = learned_groups(model, *_draws(answer, chains, draws, rng), simulations)
     groups["sample_stats"] = xr.Dataset(
@@ -139,8 +142,8 @@ def sample_abc(
     return xr.DataTree.from_dict(groups)
 
 
-class _Answered(NamedTuple):
-    """An answer, and what held-out simulations near the data and a bootstrap say of it."""
+class _CheckedAnswer(NamedTuple):
+    """A posterior, with a bootstrap and the posteriors of held-out simulations near the data."""
 
     posterior: Answer
     plan: Plan
@@ -148,7 +151,7 @@ class _Answered(NamedTuple):
     moments: np.ndarray  # (2, replicates, d): means and log standard deviations
     cases: np.ndarray  # (m,), indices of the held-out simulations
     held_out: HeldOutAnswers
-    moves: np.ndarray  # (m, k), of the cases from the observation
+    moves: np.ndarray  # (m, k), differences of the held-out simulations from the observation
 
     @property
     def learning_error(self) -> np.ndarray:
@@ -156,8 +159,8 @@ class _Answered(NamedTuple):
         return self.moments[0].std(axis=0, ddof=1) / np.exp(_moments(self.posterior)[1])
 
 
-def _answered(latent, scaled, place, plans, num_replicates, rng):
-    """Return the answer by the plan that predicts simulations near the data best."""
+def _best_answer(latent, scaled, place, plans, num_replicates, rng):
+    """Return the posterior by the plan that predicts held-out simulations near the data best."""
     cases = answer(latent, scaled, place, Plan(min(1.0, _NUM_CASES / len(latent)), "none")).index
     checked = held_out_answers(latent, scaled, cases, plans)
     number = preferred([c.scores for c in checked])
@@ -167,11 +170,11 @@ def _answered(latent, scaled, place, plans, num_replicates, rng):
     replicates = [answer(latent, scaled, place, plan, one) for one in weights]
     moments = np.swapaxes([_moments(one) for one in replicates], 0, 1)
     moves = _moves(latent, scaled, place, cases)
-    return _Answered(posterior, plan, replicates, moments, cases, held_out, moves)
+    return _CheckedAnswer(posterior, plan, replicates, moments, cases, held_out, moves)
 
 
 def _draws(answer, chains, draws, rng):
-    """Return draws (chains * draws, d), each chain of a replicate unless there is one alone, and their shape."""
+    """Return draws (chains * draws, d), of one replicate for each chain if there are several, and their shape."""
     used = [answer.posterior]
     if chains > 1:
         used = [answer.replicates[i] for i in representative(np.concatenate(answer.moments, axis=1), chains, rng)]
@@ -180,7 +183,7 @@ def _draws(answer, chains, draws, rng):
 
 
 def _stats(latent, summaries, observed, answer, rng):
-    """Return the statistics of an answer; warn of all that speaks against it."""
+    """Return the statistics of a posterior; warn of all that speaks against it."""
     _, spread = robust_scales(summaries)
     scaled, place, error = summaries / spread, observed / spread, answer.learning_error
     off = local_errors(answer.held_out.ranks, answer.moves, np.full(len(answer.cases), 1 / len(answer.cases)))
@@ -188,16 +191,16 @@ def _stats(latent, summaries, observed, answer, rng):
     effective = 1.0 / (answer.posterior.weights**2).sum()
     unused = _unused_information(latent, summaries, answer.cases, answer.held_out, rng)
     change = _change_with_distance(latent, scaled, place, answer.plan, answer.posterior)
-    moves_on = (change > np.maximum(_SMALL_CHANGE, _CLEARLY * error)).any()
+    is_sensitive = (change > np.maximum(_SMALL_CHANGE, _CLEAR_DIFFERENCE * error)).any()
     reach = _nearest_distance(scaled, place)
     expected = misfit(off)
     others = [
         f"by held-out simulations near the observation, {expected}" if expected else "",
         f"its mean moves by {change.max():.2f} posterior standard deviations where three times as many are accepted"
-        if moves_on
+        if is_sensitive
         else "",
         unused,
-        *_distant(reach, 0.0 if expected else float(np.abs(off.shift).max())),
+        *_distance_warnings(reach, 0.0 if expected else float(np.abs(off.shift).max())),
     ]
     warn_of_findings(findings(typical, effective, float(error.max()), others), _ADVICE, stacklevel=4)
     return {
@@ -215,27 +218,27 @@ def _stats(latent, summaries, observed, answer, rng):
     }
 
 
-def _distant(reach, shift):
-    """Return what to say of the distance of the nearest simulations, where an error of size ``shift`` shows."""
+def _distance_warnings(reach, shift):
+    """Return warnings about the distance of the nearest simulations, given the expected error ``shift``."""
     problems = []
     if reach > _HARDLY_NEAR and shift > _SMALL_CHANGE:
         problems.append(
-            f"held-out simulations put a parameter {shift:.2f} posterior standard deviations off, and the nearest "
+            f"by held-out simulations a mean is {shift:.2f} posterior standard deviations off, and the nearest "
             f"hundredth of the simulations reaches {reach:.2f} times as far as half of them"
         )
     if reach > _AS_FAR_AS_ALL:
         problems.append(
-            f"the nearest hundredth of the simulations reaches {reach:.2f} times as far as half of them: among so many "
+            f"the nearest hundredth of the simulations reaches {reach:.2f} times as far as half of them: with so many "
             "summaries nearness means little"
         )
     return problems
 
 
 def _plans(quantile, adjust, num_simulations, width):
-    """Return what may be accepted, and how it may be adjusted; the first unless another one is clearly better."""
+    """Return plans of acceptance and adjustment; the first is taken unless another one is clearly better."""
     if quantile is None:
         fewest = max(_FIRST_QUANTILE * num_simulations, _FEWEST_A_SUMMARY * (width + 1) if adjust else 0, _FEWEST)
-        quantiles = sorted({min(1.0, times * fewest / num_simulations) for times in _TIMES})
+        quantiles = sorted({min(1.0, times * fewest / num_simulations) for times in _MULTIPLES})
     else:
         quantiles = [quantile]
     return [Plan(q, adjustment) for q in quantiles for adjustment in (("scaled", "linear") if adjust else ("none",))]
@@ -279,7 +282,7 @@ def _unused_information(latent, summaries, cases, held_out, rng):
         rule = KernelBayesRule(num_basis=_RANK).fit(latent[used], summaries[used], rng=rng)
     residuals = rule.regression.fit.residuals()[: len(cases)]
     gain = held_out.errors**2 - residuals**2
-    clear = gain.mean(axis=0) > _CLEARLY * gain.std(axis=0) / np.sqrt(len(cases))
+    clear = gain.mean(axis=0) > _CLEAR_DIFFERENCE * gain.std(axis=0) / np.sqrt(len(cases))
     share = gain.mean(axis=0) / np.maximum((held_out.errors**2).mean(axis=0), np.finfo(float).tiny)
     if not (clear & (share > _SMALL_GAIN)).any():
         return ""

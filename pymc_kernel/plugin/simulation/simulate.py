@@ -1,4 +1,4 @@
-"""Simulations of a model at scale: in batches, over any executor, into a store that a killed run goes on with."""
+"""Simulations of a model at scale: in batches, on any executor, into a store from which a killed run resumes."""
 
 import warnings
 from concurrent.futures import Executor
@@ -31,7 +31,7 @@ __all__ = [
     "warn_of_potentials",
 ]
 
-_PROBE = 0  # the seed of the draw that tells the shapes
+_PROBE = 0  # the seed of the draw from which shapes are taken
 
 
 def simulate(
@@ -50,7 +50,7 @@ def simulate(
     random_seed: RandomSeed = None,
     progressbar: bool = True,
 ) -> xr.DataTree:
-    """Draw parameters from the prior and data from the simulator, in parallel, resumable, the same whoever does it.
+    """Draw parameters from the prior and data from the simulator: in parallel, resumable, reproducible.
 
     Parameters
     ----------
@@ -63,11 +63,11 @@ def simulate(
         None: in this process. A number: as many worker processes, replaced when they die. Or any executor, of threads
         or processes, Dask's ``client.get_executor()``, MPI's.
     store : str or path, optional
-        Directory of a zarr store (extra ``store``). Each batch is kept there as it finishes. Where there is a store
-        already, the run goes on with it; more draws than it holds extend it.
+        Directory of a zarr store (extra ``store``). Each batch is kept there as it finishes. An existing store is
+        resumed, and extended if more draws are asked for than it holds.
     batch_size : int, optional
         Draws for each task and chunk of the store; by default a hundredth of the draws, 1000 at most. A batch should
-        last a second or more. Part of what the draws depend on, as the seed is.
+        last a second or more. The draws depend on it, as on the seed.
     timeout : float, optional
         Seconds for one draw. A simulator in compiled code that never returns to Python cannot be stopped.
     retries : int
@@ -75,37 +75,36 @@ def simulate(
     max_failures : float
         Share of failed draws above which a warning is given.
     max_in_flight : int, optional
-        Batches handed out at once: twice the workers by default. Bounds the memory, where there is a store.
+        Batches submitted at a time: twice the workers by default. With a store, this bounds the memory.
     compile_kwargs : dict, optional
         For the model's functions. By default they run in Python, which compiles at once and suits a simulator that is
         a Python function; ``{"mode": "NUMBA"}`` for much arithmetic in the model itself.
     model : pymc.Model, optional
         The model in context by default.
     random_seed : int or numpy.random.Generator, optional
-        Where there is a store already, its own by default.
+        By default that of the store, if it exists.
     progressbar : bool
 
     Returns
     -------
     xarray.DataTree
         ``prior`` (free variables, and deterministics that do not depend on data), ``prior_predictive`` (as floats; NaN
-        where a simulation failed), ``observed_data``, and ``simulation_stats`` with a ``status`` for each draw:
-        0 succeeded, 1 raised an error, 2 not finite, 3 timed out, 4 lost with its worker. Attributes count them and
-        tell the first error. With a store, arrays are read from it when they are used. :func:`sample_kbr` takes it.
+        where a simulation failed), ``observed_data``, and ``simulation_stats`` with a ``status`` for each draw: 0
+        succeeded, 1 raised an error, 2 not finite, 3 timed out, 4 lost with its worker. Attributes hold the counts and
+        the first error. With a store, arrays are read from it when they are used. :func:`sample_kbr` takes the result.
 
     Raises
     ------
     ValueError
-        For a store made by another model, seed or batch size, saying which.
+        For a store made with another model, seed or batch size; the text says what differs.
 
     Notes
     -----
-    Each batch has a seed of its own, and in it each draw: results are bit for bit the same for any executor, any order
-    and any number of restarts. Interrupted, it returns what is finished.
+    Each batch, and each draw in a batch, has its own seed: results are bit for bit the same for any executor, any order
+    and any number of restarts. An interrupt returns the finished batches.
 
-    The store knows a model by its graph, its constants and the code of its simulators, not by what a simulator reads
-    from files or other modules. Draws that failed are kept as failed; batches that were lost are tried again by the
-    next run.
+    The store recognizes a model by its graph, its constants and the code of its simulators, not by what a simulator
+    reads from files or other modules. Failed draws stay failed; lost batches are tried again by the next run.
 
     Workers are sent the model's graph once a batch, and compile it once.
 
@@ -168,13 +167,13 @@ def _check(model, draws, executor, batch_size, timeout, retries, max_failures, m
 
 
 def refuse_parts_of_the_data(model: pm.Model) -> None:
-    """Raise ``ValueError`` where a model observes a random part of its data, or counts them more than once."""
+    """Raise ``ValueError`` where a model observes a random part of its data, or multiplies their likelihood."""
     for rv in model.observed_RVs:
         drawn = [v for v in ancestors([model.rvs_to_values[rv]]) if v.owner and isinstance(v.owner.op, RandomVariable)]
         if drawn or isinstance(rv.owner.op, MinibatchRandomVariable):
             raise ValueError(
-                f"{rv.name!r} has a total_size, or is a pm.Minibatch: a part of the data whose likelihood is to be "
-                "multiplied, which no simulation of that part can show. Observe all the data, without total_size."
+                f"{rv.name!r} has a total_size, or is a pm.Minibatch: the likelihood of a part of the data is "
+                "scaled to all of them, which simulations cannot imitate. Observe all the data, without total_size."
             )
 
 
@@ -226,7 +225,7 @@ def _entropy(random_seed):
 
 
 def _specs(model, graph, sampler, parameters, dims):
-    """Return what is kept: shapes by one draw of the prior, which costs no simulation."""
+    """Return the arrays of the store, with shapes from one draw of the prior, which costs no simulation."""
     one = sampler.prior(_PROBE, 0, 1, 1) if parameters is None else [values[:1] for values in parameters]
     specs = {}
     for variable, values in zip([*graph.free, *graph.derived], [*one, *sampler.derived(one)], strict=True):
