@@ -32,7 +32,13 @@ def _abc(model, budget, draws, seed):
     return pk.sample_abc(simulations, model=model, random_seed=seed, **settings)
 
 
+def _learned_likelihood(model, budget, draws, seed):
+    settings = {"chains": CHAINS, "num_simulations": budget, "progressbar": False}
+    return pk.sample_likelihood_free(draws // CHAINS, model=model, random_seed=seed, **settings)
+
+
 METHODS = {
+    "pk.sample_likelihood_free": _learned_likelihood,
     "pk.sample_kbr": lambda *task: _kbr(*task, rounds=1),
     "pk.sample_kbr, rounds=2": lambda *task: _kbr(*task, rounds=2),
     "pk.sample_abc": _abc,

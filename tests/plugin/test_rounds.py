@@ -29,7 +29,7 @@ def model_of_waiting(observed, spoilt=False):
 
 
 def sample(model, **settings):
-    settings = {"summary": np.mean, "num_simulations": 200, "rounds": 2, "random_seed": 1} | settings
+    settings = {"summary": np.mean, "num_simulations": 400, "rounds": 2, "random_seed": 1} | settings
     return pk.sample_likelihood_free(500, model=model, progressbar=False, **settings)
 
 
@@ -48,17 +48,17 @@ def test_posterior_of_a_positive_parameter():
     np.testing.assert_allclose(rate.mean(), exact.mean(), atol=0.25 * exact.std())
     np.testing.assert_allclose(rate.std(), exact.std(), rtol=0.2)
     np.testing.assert_allclose(idata["posterior"]["mean time"], 1.0 / rate)
-    assert idata["prior"].sizes["draw"] == idata["prior_predictive"].sizes["draw"] == 200
+    assert idata["prior"].sizes["draw"] == idata["prior_predictive"].sizes["draw"] == 400
     assert isinstance(learned, FittedLikelihood)
     said = idata["sample_stats"]
-    np.testing.assert_array_equal(said["round_simulations"], [100, 100])
+    np.testing.assert_array_equal(said["round_simulations"], [200, 200])
     assert said["power"].values[0] == 0.0 < said["power"].values[1] <= 1.0
     assert 0.05 < said["place"] < 1.0
     assert 0.9 < said["held_out_coverage"] <= 1.0
     assert np.isnan(said["change"].values[0])
     # The second round simulates nearer to the posterior than the first.
     logs = np.log(idata["prior"]["rate"].values[0])
-    assert logs[100:].std() < 0.8 * logs[:100].std()
+    assert logs[200:].std() < 0.8 * logs[:200].std()
 
 
 def test_a_run_goes_on_with_its_store(tmp_path):
