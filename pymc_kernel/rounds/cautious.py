@@ -38,7 +38,7 @@ _BISECTIONS = 40
 
 
 class Region(NamedTuple):
-    """Where a likelihood was learned; beyond it a normal tail takes over."""
+    """Where a round simulated; beyond it a normal tail takes over."""
 
     mixture: NormalMixture
     cut: float
@@ -50,7 +50,7 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LocalLikelihood:
-    """A learned log likelihood of the observation, penalized outside of the region that it was learned in.
+    """A learned log likelihood of the observation, penalized outside of the region that was simulated last.
 
     Attributes
     ----------
@@ -231,7 +231,7 @@ class CautiousRounds:
         if is_last and (whole & ~near).any():
             newest = np.arange(len(near)) >= len(near) - len(new_parameters)
             if self._far_ones_help(rng, parameters, summaries, whole, near, newest):
-                near, region = whole, None
+                near = whole  # the region stays: a fit to few simulations far out says nothing of places beyond it
         fit = self.estimator.fit(parameters[near], summaries[near], rng)
         likelihood = LocalLikelihood(fit, state.observed, region)
         sampler = replace(self.sampler, num_particles=min(self.sampler.num_particles, _NUM_PROPOSED))

@@ -1,7 +1,7 @@
 """Estimates of likelihoods, summaries, bandwidths and batches on every kind of array."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pymc_kernel import likelihood_free as lf
@@ -10,7 +10,7 @@ from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
 
 NAMES = (
     "simulated", "observed", "factor", "epsilon", "num_simulations", "shrinkage", "summaries", "quantile", "latent",
-    "weights", "points", "values", "prior", "log_variance", "retries",
+    "weights", "points", "values", "prior", "log_variance", "retries", "parameters",
 )  # fmt: skip
 
 
@@ -86,6 +86,21 @@ def test_bandwidths(data, d, rng, scale, share):
         number = data.draw(st.sampled_from([1, 10]))
         found = kept(lambda: lf.choose_bandwidth(pilot, np.asarray(observed, dtype=float), number, 1.0), NAMES)
         assert found is None or np.isfinite(found.factor).all()
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), d=st.integers(1, 3), q=st.integers(1, 3), n=st.sampled_from([5, 30, 60]), rng=seeds())
+def test_learned_likelihoods(data, d, q, n, rng):
+    parameters, summaries = data.draw(arrays((n, d))), data.draw(arrays((n, q)))
+    weights = data.draw(st.sampled_from([None, np.ones(n), rng.random(n), np.zeros(n), np.full(n, -1.0)]))
+    found = kept(lambda: lf.LearnedLikelihood().fit(parameters, summaries, rng, weights=weights), NAMES)
+    if found is None:
+        return
+    some, observed = np.asarray(parameters, dtype=float)[:4], np.asarray(summaries, dtype=float)[-1]
+    kept(lambda: found.log_density_and_gradient(some, observed), NAMES)
+    draws = kept(lambda: found.sample(some, rng), NAMES)
+    kept(lambda: found.log_density(some, draws), NAMES)
+    kept(lambda: found.place_of(observed, some, rng), NAMES)
 
 
 @given(data=st.data(), times=st.integers(0, 4))

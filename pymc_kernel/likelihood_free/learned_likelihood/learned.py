@@ -185,6 +185,8 @@ class LearnedLikelihood:
         rng = np.random.default_rng(0) if rng is None else rng
         parameters, summaries, weights, num_dropped = _usable(parameters, summaries, weights)
         rough = SummaryMap.of(summaries)
+        if not rough.kept.any():
+            raise ValueError("summaries have the same values in all simulations, so that nothing can be learned.")
         places = choose_parameter_map(parameters, rough(summaries), rng)
         spread = _dequantized(summaries, rough, rng)
         transform = choose_summary_map(summaries, spread, places, parameters, rng)
