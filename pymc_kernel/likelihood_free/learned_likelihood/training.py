@@ -83,7 +83,13 @@ def _density(places, design, weights, residuals) -> ConditionalDensity:
     spreads = np.hstack([parts.log_sd, parts.log_rest])
     # A polynomial in a log spread runs away where nothing was simulated.
     limits = np.stack([spreads.min(axis=0) - _BEYOND, spreads.max(axis=0) + _BEYOND])
-    return ConditionalDensity(places, design.map, design.raw(weights), residuals, limits)
+    raw = design.raw(weights)
+    used = (np.hstack([raw.means, raw.log_sd, raw.log_rest]) != 0.0).any(axis=1)
+    used[: len(raw.coefficients)] |= (raw.coefficients != 0.0).any(axis=1)
+    features, index = design.map.reduced(used)
+    coefficients = raw.coefficients[index[index < len(raw.coefficients)]]
+    raw = Weights(raw.means[index], raw.log_sd[index], coefficients, raw.log_rest[index])
+    return ConditionalDensity(places, features, raw, residuals, limits)
 
 
 def _round(polish, weights: Weights, residuals: Residuals):
