@@ -161,6 +161,14 @@ def test_failed_simulations_are_left_out_and_counted():
     assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.8, abs=0.2)
 
 
+def test_a_simulator_that_always_fails_is_said():
+    def broken(rng, theta, size):
+        raise RuntimeError("no solver")
+
+    with pytest.raises(ValueError, match="all 40 simulations failed; the first error: RuntimeError: no solver"):
+        pk.sample_likelihood_free(num_simulations=40, rounds=1, model=conjugate_model(simulate=broken), **QUIET)
+
+
 def test_data_that_no_simulation_is_like_are_said():
     with pytest.warns(UserWarning, match="should not be trusted: the data are in a place"):
         pk.sample_likelihood_free(num_simulations=200, rounds=1, model=conjugate_model(30.0), **QUIET)

@@ -163,7 +163,7 @@ class FeatureMap:
 
     def reduced(self, used: np.ndarray) -> tuple["FeatureMap", np.ndarray]:
         """Return a map without features that nothing uses, as far as they go together, and which (p',) are left."""
-        d, (rows, columns), c = self.num_dims, self.pairs, len(self.centres)
+        d, (rows, columns), c = self.num_dims, self.pairs, len(self.centers)
         bumps = np.arange(2 * d + 1, 2 * d + 1 + self.knots.size)
         products = np.arange(len(rows)) + 2 * d + 1 + self.knots.size
         joint = np.arange(c) + 2 * d + 1 + self.knots.size + len(rows)
@@ -172,10 +172,10 @@ class FeatureMap:
         bumps = bumps if used[bumps].any() else bumps[:0]
         kept = used[products]
         knots = self.knots if bumps.size else self.knots[:, :0]
-        centres = self.centres if joint.size else self.centres[:0]
+        centers = self.centers if joint.size else self.centers[:0]
         blocks = tuple(b for b in self.blocks if b.name != "fine" or fine.size)
         index = np.concatenate([np.arange(2 * d + 1), bumps, products[kept], joint, fine])
-        return replace(self, pairs=(rows[kept], columns[kept]), knots=knots, centres=centres, blocks=blocks), index
+        return replace(self, pairs=(rows[kept], columns[kept]), knots=knots, centers=centers, blocks=blocks), index
 
     def whitened(self) -> tuple[np.ndarray, tuple[Block, ...]]:
         """Return a matrix (p, p') and the blocks of its columns; features times it are what is regressed on.

@@ -197,6 +197,7 @@ class _Run:
                 tree = self._simulated(parameters, len(simulations), rng, progressbar)
                 latent, summaries = simulated_pairs(tree, self.model, self.summary)
                 is_interrupted = len(latent) < len(parameters)
+                _refuse_useless(tree, summaries)
                 with _shown(f"Round {len(simulations) + 1}: learning from {len(latent)} simulations", progressbar):
                     state = self.config.update(rng, proposed, latent if is_interrupted else parameters, summaries)
                 simulations.append(tree)
@@ -209,6 +210,14 @@ class _Run:
     def _simulated(self, parameters, number, rng, progressbar):
         store = None if self.store is None else self.store / f"round_{number}"
         return simulated_again(parameters, self.model, rng, self.executor, progressbar, store)
+
+
+def _refuse_useless(tree: xr.DataTree, summaries: np.ndarray) -> None:
+    """Raise ``ValueError`` where every simulation of a round failed."""
+    if not np.isfinite(summaries).all(axis=1).any():
+        first = tree["simulation_stats"].attrs["first_error"]
+        said = f"the first error: {first}" if first else "their data have NaN or infinite numbers"
+        raise ValueError(f"all {len(summaries)} simulations failed; {said}. Try the simulator with pk.simulate(10).")
 
 
 def _shown(words: str, progressbar: bool):
