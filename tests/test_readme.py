@@ -63,6 +63,15 @@ def test_outbreak_agrees_with_the_forward_algorithm(tmp_path, monkeypatch):
     assert float(rate.std()) == pytest.approx(0.199, rel=0.35)
 
 
+def test_queue_agrees_with_many_more_simulations(tmp_path, monkeypatch):
+    # Kernel Bayes' rule with 10,000 simulations and 800 of this method: 1.0 and .755, with spreads of .10 and .075.
+    posterior = run("def queue(", tmp_path, monkeypatch)["till"]["posterior"]
+    assert float(posterior["gap"].mean()) == pytest.approx(1.0, abs=0.05)
+    assert float(posterior["service"].mean()) == pytest.approx(0.755, abs=0.03)
+    assert float(posterior["gap"].std()) == pytest.approx(0.105, rel=0.3)
+    assert float(posterior["service"].std()) == pytest.approx(0.075, rel=0.3)
+
+
 @pytest.mark.filterwarnings("ignore:.*of 5000 simulations:UserWarning")  # its simulator fails now and then
 def test_waiting_times_agree_with_a_grid(tmp_path, monkeypatch):
     names = run("KernelABC(", tmp_path, monkeypatch)
