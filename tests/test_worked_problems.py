@@ -18,11 +18,14 @@ from pymc_kernel.likelihood_free import log_normal_unbiased
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Numba will use object mode"),
     pytest.mark.filterwarnings("ignore:invalid value encountered in scalar divide:RuntimeWarning"),  # ArviZ, one value
 ]
 
 QUIET = {"random_seed": 1, "progressbar": False, "cores": 2}
+LEARNED = {"random_seed": 1, "progressbar": False}
 QUANTILES = (0.05, 0.5, 0.95)
 
 
@@ -192,40 +195,45 @@ def g_and_k(rng, a, b, g, k, size):
     return a + b * (1.0 + 0.8 * np.tanh(0.5 * g * z)) * (1.0 + z**2) ** k * z
 
 
-def octiles(data):
-    """Return location, scale, skewness and kurtosis by octiles, for data in the last dimension."""
-    e = np.quantile(data, np.arange(1, 8) / 8.0, axis=-1)
-    scale = e[5] - e[1]
-    return np.stack([e[3], scale, (e[5] + e[1] - 2.0 * e[3]) / scale, (e[6] - e[4] + e[2] - e[0]) / scale], axis=-1)
+def log_density_of_octiles(observed, places, count):
+    """Return log densities (m,) of seven octiles at parameters (m, 4), by the theory of order statistics."""
+    levels = np.arange(1, 8) / 8.0
+    z = stats.norm.ppf(levels)
+    a, b, g, k = places.T[:, :, None]
+
+    def quantiles(z):
+        return a + b * (1.0 + 0.8 * np.tanh(0.5 * g * z)) * (1.0 + z**2) ** k * z
+
+    slope = (quantiles(z + 1e-4) - quantiles(z - 1e-4)) / 2e-4 / stats.norm.pdf(z)
+    root = np.linalg.cholesky((np.minimum.outer(levels, levels) - np.outer(levels, levels)) / count)
+    noise = np.linalg.solve(root, ((observed - quantiles(z)) / slope).T)
+    return -0.5 * (noise**2).sum(axis=0) - np.log(slope).sum(axis=1)
 
 
-@pytest.mark.xfail(
-    reason="chains stick in the tail of the skewness: an effective size of 94 of 16,000 draws", strict=False
-)
 def test_g_and_k(rng):
-    """The posterior of approximate Bayesian computation itself, by importance sampling with other simulations."""
+    """Skewness and kurtosis from octiles: 3,000 simulations, where the density of the octiles is known."""
     # Of fewer data the skewness has no upper bound but that of the prior, far out where no importance sampler looks.
     data = g_and_k(np.random.default_rng(1), 3.0, 1.0, 2.0, 0.5, 1000)
     with pm.Model():
         parameters = [pm.Uniform(name, 0, 10) for name in "abgk"]
-        pk.KernelABC("y", g_and_k, *parameters, observed=data, summary=octiles)
-        idata = pk.sample_khmc(4000, **QUIET)
-    posterior = np.stack([idata["posterior"][name].values for name in "abgk"], axis=-1)
-    covariance = idata["constant_data"]["y_epsilon"].values
-    kernel = stats.multivariate_normal(octiles(data), covariance)
+        pm.Simulator("y", g_and_k, *parameters, observed=data)
+        idata = pk.sample_likelihood_free(
+            num_simulations=3000, summary=lambda y: np.quantile(y, np.arange(1, 8) / 8.0), **LEARNED
+        )
+    posterior = np.stack([idata["posterior"][name].values.ravel() for name in "abgk"], axis=-1)
+    seen = np.quantile(data, np.arange(1, 8) / 8.0)
 
-    def log_estimates(places):
+    def log_density(places):
         inside = ((places > 0.0) & (places < 10.0)).all(axis=1)
-        a, b, g, k = np.clip(places, 0.0, 10.0).T[:, :, None]
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(inside, kernel.logpdf(octiles(g_and_k(rng, a, b, g, k, (len(places), 1000)))), -np.inf)
+            return np.where(inside, log_density_of_octiles(seen, np.clip(places, 1e-6, 10.0), data.size), -np.inf)
 
-    flat = posterior.reshape(-1, 4)
-    draws, weights = importance_draws(log_estimates, (flat.mean(axis=0), 2.0 * np.cov(flat.T)), rng, 80_000)
-    size = 1.0 / (weights**2).sum()
-    assert size > 500
+    start = posterior.mean(axis=0), 2.0 * np.cov(posterior.T)
+    draws, weights = importance_draws(log_density, start, rng, 40_000)
     for i in range(4):
-        assert_agrees(posterior[..., i], summary(draws[:, i], weights), size)
+        exact = summary(draws[:, i], weights)
+        off = (summary(posterior[:, i]) - exact) / exact[1]
+        assert (np.abs(off) < [0.25, 0.25, 0.4, 0.3, 0.5]).all(), (i, off)
 
 
 def ricker(rng, log_r, sigma, phi, size):

@@ -106,14 +106,12 @@ class TransitionStep(ArrayStepShared):
 
     def _start(self, num_tune: int, num_draws: int) -> None:
         self.tune = True
-        self.num_tune = num_tune
-        self.num_draws = num_draws
+        self.num_tune, self.num_draws = num_tune, num_draws
         self.transition = None
         self.returned = None
         self.surroundings = None
         self.warned = False
-        self.draw = 0
-        self.moves = 0
+        self.draw = self.moves = 0
         self.known = self.tried
         self.visited = []
         self.density.seed(self.rng)
