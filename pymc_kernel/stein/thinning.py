@@ -16,16 +16,16 @@ _THREADED = 200_000  # entries of the draws, above which a step is shared betwee
 
 
 @numba.njit(**tiles.COMPILED)
-def _advance(last, points, scores, packed, inverse, uniform, family, a, b, start, stop, objective):
+def _advance(last, points, scores, packed, inverse, family, b, uniform, root, start, stop, objective):
     """Add h(x_last, .) to the objective (tiles, TILE) of some tiles; return where it is smallest, and how small."""
     trace = (inverse**2).sum()
-    sums, scaled = np.empty(3 * tiles.TILE), np.empty(tiles.TILE)
+    sums, profiles = np.empty((4, 1, tiles.TILE)), np.empty((4, tiles.TILE))
     best, smallest = -1, np.inf
     for t in range(start, stop):
         row = objective[t]
         if last >= 0:
             tiles.add_row(
-                points[last], scores[last], packed[t], inverse, uniform, trace, family, a, b, sums, scaled, row
+                last, points, scores, packed[t], inverse, uniform, root, family, b, trace, sums, profiles, row
             )
         # Counting runs in vector registers, looking for the place does not.
         smaller = 0
@@ -75,7 +75,6 @@ def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "white
     objective = np.full(num_tiles * tiles.TILE, np.inf)
     objective[:n] = tiles.diagonal(stein).sum(axis=1) / (2.0 * stein.factor)
     objective = objective.reshape(num_tiles, tiles.TILE)
-    uniform = stein.uniform
     threads = num_threads() if n * stein.points.shape[1] > _THREADED else 1
     edges = [num_tiles * t // threads for t in range(threads + 1)]
     chosen = np.empty(int(num_points), dtype=np.int64)
@@ -84,7 +83,7 @@ def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "white
         for m in range(len(chosen)):
 
             def advance(start, stop, last=last):
-                return _advance(last, *stein[:4], uniform, *stein[5:], start, stop, objective)
+                return _advance(last, *stein[:4], *stein[5:], start, stop, objective)
 
             if threads == 1:
                 last, _ = advance(0, num_tiles)

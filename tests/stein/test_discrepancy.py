@@ -4,7 +4,8 @@ import pytest
 from pymc_kernel import kernels as K
 from pymc_kernel import stein
 from pymc_kernel.stein import tiles
-from pymc_kernel.stein.goodness_of_fit import coordinate_forms, quadratic_forms, sign_processes
+from pymc_kernel.stein.forms import coordinate_forms, coordinate_sums, quadratic_forms
+from pymc_kernel.stein.goodness_of_fit import sign_processes
 from tests.reference.slow_stein import stein_kernels
 
 SCALES = np.array([0.5, 1.0, 1.5, 2.0, 0.7])
@@ -66,7 +67,7 @@ def test_bootstrap_forms_equal_those_of_the_matrix(kernel, rng):
     assert abs(total / matrix.sum() - 1.0) < 1e-10
     totals, parts = coordinate_forms(prepared, signs)
     np.testing.assert_allclose(parts.sum(axis=0), expected, rtol=1e-10)
-    np.testing.assert_allclose(totals, tiles.coordinate_sums(prepared), rtol=1e-10)
+    np.testing.assert_allclose(totals, coordinate_sums(prepared), rtol=1e-10)
 
 
 def test_expectation_of_the_stein_kernel_is_zero_by_quadrature():
