@@ -87,10 +87,10 @@ def exp_in_place(values):
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def log_in_place(values):
-    """Overwrite ``values`` (n,), normal numbers above zero, by their logarithms, to a few units in the last place of one.
+    """Overwrite ``values`` (n,), normal numbers above zero, by their logarithms.
 
-    x = 2^k m with m between 1/sqrt(2) and sqrt(2), log m = 2 atanh((m - 1) / (m + 1)) by its series to degree 21: as
-    quick as :func:`exp_in_place`.
+    log(2^k m) = k log 2 + log m with m between sqrt(1/2) and sqrt(2), log m = 2 atanh((m - 1) / (m + 1)) by its series
+    to degree 21, right but for the last digit; as quick as :func:`exp_in_place`.
     """
     n = values.shape[0]
     bits = values.view(np.int64)

@@ -28,6 +28,7 @@ __all__ = [
     "fill_scaled_sums_of_row",
     "fill_sums",
     "fill_sums_of_row",
+    "fill_with_root",
 ]
 
 TILE = 64  # columns, whose coordinates stay in the first cache up to 30 of them; a multiple of every panel's width
@@ -40,8 +41,8 @@ _DOUBLE, _INT, _INDEX = ir.DoubleType(), ir.IntType(64), ir.IntType(32)
 def _lanes_and_vectors(num_rows, num_sums):
     """Return how many numbers a register holds, and how many registers wide a panel is.
 
-    All sums must find room in the registers, of which there are 32, or 16 where vectors of eight are not known. A single
-    row has room for wider panels, which share what is loaded of the row.
+    All sums must find room in the registers, of which there are 32, or 16 where a register holds four numbers. A
+    single row has room for wider panels, which share what is loaded of the row.
     """
     features = binding.get_host_cpu_features()
     lanes = 8 if features.get("avx512f") else 4 if features.get("avx") else 2
@@ -77,8 +78,8 @@ class _Vectors:
     def inverse_root(self, z):
         """Return z^-1/2, right but for the last digit: in single precision first, then by one step of third order.
 
-        With e = 1 - z r^2 it is r (1 - e)^-1/2 = r (1 + e / 2 + 3 e^2 / 8 + ...), and e is 1e-7. A root and a division in
-        double precision take longer than all else of a pair of few coordinates.
+        With e = 1 - z r^2 it is r (1 - e)^-1/2 = r (1 + e / 2 + 3 e^2 / 8 + ...), and e is 1e-7. A root and a division
+        in double precision take longer than all else of a pair of few coordinates.
         """
         builder = self.builder
         root = self._call(f"sqrt.v{self.lanes}f32", builder.fptrunc(z, self.single))
@@ -185,15 +186,13 @@ def _add_with_root(num_rows):
 
     def add(typing, first, stop, points, scores, tile, trace, total):
         def instructions(context, builder, signature, values):
-            first, stop, points, scores, tile, trace, total = values
-            points, scores, tile, total = (
-                _Array(context, builder, signature.args[k], values[k]) for k in (2, 3, 4, 6)
-            )
+            first, stop = values[:2]
+            points, scores, tile, total = (_Array(context, builder, signature.args[k], values[k]) for k in (2, 3, 4, 6))
             inside = [builder.icmp_signed("<", builder.add(first, ir.Constant(_INT, r)), stop) for r in range(num_rows)]
 
             def finish(v, column, r, sums):
+                kernel = _kernel_with_root(v, values[5], *sums)
                 place = total.at(column)
-                kernel = _kernel_with_root(v, trace, *sums)
                 v.store(builder.fadd(v.load(place), builder.select(inside[r], kernel, v.constant(0.0))), place)
 
             _loops(builder, num_rows, first, points, scores, tile, None, finish)
@@ -202,6 +201,22 @@ def _add_with_root(num_rows):
         return types.void(types.int64, types.int64, points, scores, tile, types.float64, total), instructions
 
     return intrinsic(add)
+
+
+@intrinsic
+def fill_with_root(typing, first, points, scores, tile, trace, out):
+    """Write the Stein kernel of the profile (1 + s)^-1/2, of GROUP rows from ``first`` on, to ``out`` (GROUP, TILE)."""
+
+    def instructions(context, builder, signature, values):
+        points, scores, tile, out = (_Array(context, builder, signature.args[k], values[k]) for k in (1, 2, 3, 5))
+
+        def finish(v, column, r, sums):
+            v.store(_kernel_with_root(v, values[4], *sums), out.at(column, r * TILE))
+
+        _loops(builder, GROUP, values[0], points, scores, tile, None, finish)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, points, scores, tile, types.float64, out), instructions
 
 
 #: ``fill_sums(first, points, scores, tile, inverse, out)`` writes the sums of GROUP rows from ``first`` on with TILE

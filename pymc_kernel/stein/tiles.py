@@ -25,18 +25,31 @@ from pymc_kernel.stein.registers import (
     GROUP,
     LARGEST_SQUARE,
     TILE,
-    add_row_with_root,
     add_with_root,
     fill_scaled_sums,
     fill_scaled_sums_of_row,
     fill_sums,
     fill_sums_of_row,
+    fill_with_root,
 )
 
-__all__ = ["COMPILED", "TILE", "Stein", "add_row", "diagonal", "fill", "fill_coordinates", "prepare", "row_sums"]
+__all__ = [
+    "COMPILED",
+    "TILE",
+    "Stein",
+    "add_row",
+    "diagonal",
+    "fill",
+    "fill_coordinates_here",
+    "fill_here",
+    "from_both_ends",
+    "prepare",
+    "row_sums",
+]
 
 # Without the sums being reordered, so that they are the same on every machine.
 COMPILED = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+_COLUMNS = 32 * TILE  # of a block of rows whose sum is taken: 1 MB
 _CACHE_LINE = 64  # bytes; vectors that begin elsewhere are read twice as slowly
 
 
@@ -66,7 +79,7 @@ def prepare(points: np.ndarray, scores: np.ndarray, kernel: RadialKernel) -> Ste
         raise TypeError(f"a Stein kernel needs a radial kernel of pymc_kernel.kernels, got {type(kernel).__name__}.")
     if kernel.smoothness < 1:
         raise TypeError(f"{type(kernel).__name__} has a kink at zero distance; a Stein kernel needs a smoother one.")
-    n, d = points.shape
+    d = points.shape[1]
     a, b = kernel.shape_parameters
     inverse = kernel.inverse_length_scale(d)
     if kernel.family == POWER:
@@ -112,82 +125,37 @@ def _combine(family, b, trace, uniform, sums, profiles, out):
 
 
 @numba.njit(**COMPILED)
-def _fill_group(first, points, scores, tile, inverse, uniform, family, b, trace, sums, profiles, out):
-    """Write h of GROUP rows from ``first`` on and the columns of one tile to ``out`` (GROUP, TILE)."""
+def add_row(row, points, scores, tile, inverse, family, b, uniform, sums, profiles, out):
+    """Add h of one row and the columns of one tile to ``out`` (TILE,).
+
+    ``sums`` (4, 1, TILE) and ``profiles`` (4, TILE) are room to work in.
+    """
     if uniform:
-        fill_sums(first, points, scores, tile, inverse, sums)
+        fill_sums_of_row(row, points, scores, tile, inverse, sums)
     else:
-        fill_scaled_sums(first, points, scores, tile, inverse, sums)
-    _combine(family, b, trace, uniform, sums, profiles, out)
-
-
-@numba.njit(**COMPILED)
-def add_row(row, points, scores, tile, inverse, uniform, root, family, b, trace, sums, profiles, out):
-    """Add h of one row and the columns of one tile to ``out`` (TILE,); ``sums`` (4, 1, TILE), ``profiles`` (4, TILE)."""
-    if root:
-        add_row_with_root(row, row + 1, points, scores, tile, trace, out)
-    else:
-        if uniform:
-            fill_sums_of_row(row, points, scores, tile, inverse, sums)
-        else:
-            fill_scaled_sums_of_row(row, points, scores, tile, inverse, sums)
-        _combine(family, b, trace, uniform, sums, profiles, profiles[3:])
-        for j in range(TILE):
-            out[j] += profiles[3, j]
+        fill_scaled_sums_of_row(row, points, scores, tile, inverse, sums)
+    _combine(family, b, (inverse**2).sum(), uniform, sums, profiles, profiles[3])
+    for j in range(TILE):
+        out[j] += profiles[3, j]
 
 
 # -- many rows ------------------------------------------------------------------------------------------
 
 
 @numba.njit(**COMPILED)
-def _tile_of(turn, num_tiles):
-    """Return which tile of rows is next: from both ends in turn, so that equal numbers of them are equal work."""
-    return turn // 2 if turn % 2 == 0 else num_tiles - 1 - turn // 2
-
-
-@numba.njit(**COMPILED)
-def _sum_pairs(points, scores, packed, inverse, family, b, uniform, root, start, stop, out):
-    """Write, for each tile of rows, the sum of h over its rows and all columns from its tile on, mirrored ones too."""
-    n, num_tiles = points.shape[0], packed.shape[0]
-    trace = (inverse**2).sum()
-    sums, profiles = np.empty((4, GROUP, TILE)), np.empty((3, GROUP * TILE))
-    group, total = np.empty((GROUP, TILE)), np.empty(TILE)
-    for turn in range(start, stop):
-        rows = _tile_of(turn, num_tiles)
-        last = min(n, (rows + 1) * TILE)
-        out[rows] = 0.0
-        for columns in range(rows, num_tiles):
-            total[:] = 0.0
-            tile = packed[columns]
-            for i in range(rows * TILE, last, GROUP):
-                if root:
-                    add_with_root(i, last, points, scores, tile, trace, total)
-                else:
-                    _fill_group(i, points, scores, tile, inverse, uniform, family, b, trace, sums, profiles, group)
-                    for r in range(min(GROUP, last - i)):
-                        for j in range(TILE):
-                            total[j] += group[r, j]
-            width = min(TILE, n - columns * TILE)
-            out[rows] += (1.0 if rows == columns else 2.0) * total[:width].sum()
-
-
-def row_sums(stein: Stein) -> np.ndarray:
-    """Return sums of the Stein kernel, one for each tile of rows; all pairs are in their total.
-
-    O(n^2 d) time on all cores, by symmetry half of it, O(n d) memory. The same for any number of cores.
-    """
-    out = np.empty(len(stein.packed))
-
-    def block(start, stop):
-        _sum_pairs(*stein[:4], *stein[5:], start, stop, out)
-
-    over_row_blocks(block, len(out), len(stein.points) * TILE / 2 * stein.points.shape[1])
-    return stein.factor * out
-
-
-@numba.njit(**COMPILED)
-def _fill(rows, row_scores, packed, inverse, factor, family, b, uniform, root, first, start, stop, out):
+def _fill_with_root(rows, row_scores, packed, factor, first, start, stop, out):
     """Write h of the groups of rows ``start`` to ``stop`` and the columns of the tiles from ``first`` on."""
+    group = np.empty((GROUP, TILE))
+    num_rows, width = out.shape
+    for i in range(start * GROUP, min(stop * GROUP, num_rows), GROUP):
+        for done in range(0, width, TILE):
+            fill_with_root(i, rows, row_scores, packed[first + done // TILE], float(rows.shape[1]), group)
+            _copy_group(factor, group, out[i : i + GROUP, done : done + TILE])
+
+
+@numba.njit(**COMPILED)
+def _fill_family(rows, row_scores, packed, inverse, factor, family, b, uniform, first, start, stop, out):
+    """As :func:`_fill_with_root` for other profiles and several length scales."""
     sums, profiles = np.empty((4, GROUP, TILE)), np.empty((3, GROUP * TILE))
     group = np.empty((GROUP, TILE))
     trace = (inverse**2).sum()
@@ -195,34 +163,109 @@ def _fill(rows, row_scores, packed, inverse, factor, family, b, uniform, root, f
     for i in range(start * GROUP, min(stop * GROUP, num_rows), GROUP):
         for done in range(0, width, TILE):
             tile = packed[first + done // TILE]
-            if root:
-                group[:] = 0.0
-                for r in range(min(GROUP, num_rows - i)):
-                    add_row_with_root(i + r, i + r + 1, rows, row_scores, tile, trace, group[r])
+            if uniform:
+                fill_sums(i, rows, row_scores, tile, inverse, sums)
             else:
-                _fill_group(i, rows, row_scores, tile, inverse, uniform, family, b, trace, sums, profiles, group)
-            for r in range(min(GROUP, num_rows - i)):
-                for j in range(min(TILE, width - done)):
-                    out[i + r, done + j] = factor * group[r, j]
+                fill_scaled_sums(i, rows, row_scores, tile, inverse, sums)
+            _combine(family, b, trace, uniform, sums, profiles, group)
+            _copy_group(factor, group, out[i : i + GROUP, done : done + TILE])
+
+
+@numba.njit(**COMPILED)
+def _copy_group(factor, group, out):
+    for r in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            out[r, j] = factor * group[r, j]
+
+
+def fill_here(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> None:
+    """As :func:`fill`, in this thread alone."""
+    points, scores = stein.points[rows], stein.scores[rows]
+    _fill_groups(stein, points, scores, first_tile, 0, -(-len(points) // GROUP), out)
+
+
+def _fill_groups(stein, points, scores, first_tile, start, stop, out):
+    if stein.root:
+        _fill_with_root(points, scores, stein.packed, stein.factor, first_tile, start, stop, out)
+    else:
+        _fill_family(points, scores, *stein[2:8], first_tile, start, stop, out)
 
 
 def fill(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> np.ndarray:
-    """Write the Stein kernel of some rows and the columns from ``first_tile * TILE`` on into ``out``."""
+    """Write the Stein kernel of some rows and the columns from ``first_tile * TILE`` on into ``out``; on all cores."""
     points, scores = stein.points[rows], stein.scores[rows]
 
     def block(start, stop):
-        _fill(points, scores, *stein[2:], first_tile, start, stop, out)
+        _fill_groups(stein, points, scores, first_tile, start, stop, out)
 
     over_row_blocks(block, -(-len(points) // GROUP), GROUP * out.shape[1] * points.shape[1])
     return out
 
 
+def from_both_ends(turn: int, count: int) -> int:
+    """Return which of ``count`` blocks of rows is next, where only pairs above the diagonal count.
+
+    From both ends in turn, so that equal numbers of blocks are equal work.
+    """
+    return turn // 2 if turn % 2 == 0 else count - 1 - turn // 2
+
+
 @numba.njit(**COMPILED)
-def _fill_coordinates(rows, row_scores, packed, inverse, factor, family, b, first, start, stop, out):
+def _sum_with_root(points, scores, packed, rows):
+    """Return the sum of h over a tile of rows and all columns from its tile on, mirrored ones too."""
+    n, num_tiles = points.shape[0], packed.shape[0]
+    total, result = np.empty(TILE), 0.0
+    last = min(n, (rows + 1) * TILE)
+    for columns in range(rows, num_tiles):
+        total[:] = 0.0
+        for i in range(rows * TILE, last, GROUP):
+            add_with_root(i, last, points, scores, packed[columns], float(points.shape[1]), total)
+        width = min(TILE, n - columns * TILE)
+        result += (1.0 if rows == columns else 2.0) * total[:width].sum()
+    return result
+
+
+def _sum_family(stein, rows, buffer):
+    """As :func:`_sum_with_root` for other profiles; ``buffer`` (TILE, columns) for a part of the rows' kernel."""
+    n = len(stein.points)
+    start, stop = rows * TILE, min(n, (rows + 1) * TILE)
+    result = 0.0
+    for first in range(start, n, buffer.shape[1]):
+        part = buffer[: stop - start, : n - first]
+        fill_here(stein, slice(start, stop), first // TILE, part)
+        result += 2.0 * part.sum()
+        if first == start:
+            result -= part[:, :TILE].sum()
+    return result
+
+
+def row_sums(stein: Stein) -> np.ndarray:
+    """Return sums of the Stein kernel, one for each tile of rows; all pairs are in their total.
+
+    O(n^2 d) time on all cores, by symmetry half of it, O(n d) memory. The same for any number of cores.
+    """
+    num_tiles = len(stein.packed)
+    out = np.empty(num_tiles)
+
+    def block(start, stop):
+        buffer = None if stein.root else np.empty((TILE, _COLUMNS))
+        for turn in range(start, stop):
+            rows = from_both_ends(turn, num_tiles)
+            if stein.root:
+                out[rows] = stein.factor * _sum_with_root(*stein[:3], rows)
+            else:
+                out[rows] = _sum_family(stein, rows, buffer)
+
+    over_row_blocks(block, num_tiles, len(stein.points) * TILE / 2 * stein.points.shape[1])
+    return out
+
+
+@numba.njit(**COMPILED)
+def _fill_coordinates(rows, row_scores, packed, inverse, factor, family, b, first, out):
     """As :func:`_fill` for each coordinate by itself, out (d, rows, columns)."""
     d, num_rows, width = out.shape
     sums, profiles = np.empty((4, GROUP, TILE)), np.empty((3, GROUP * TILE))
-    for i in range(start * GROUP, min(stop * GROUP, num_rows), GROUP):
+    for i in range(0, num_rows, GROUP):
         for done in range(0, width, TILE):
             tile = packed[first + done // TILE]
             fill_sums(i, rows, row_scores, tile, inverse, sums)
@@ -246,15 +289,9 @@ def _fill_coordinate(point, score, inv, factor, k, tile, value, slope, curvature
         out[j] = factor * (score * b * value[j] + along - 4.0 * curvature[j] * v * v)
 
 
-def fill_coordinates(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> np.ndarray:
-    """As :func:`fill`, each coordinate's part by itself: ``out`` (d, rows, columns)."""
-    points, scores = stein.points[rows], stein.scores[rows]
-
-    def block(start, stop):
-        _fill_coordinates(points, scores, *stein[2:7], first_tile, start, stop, out)
-
-    over_row_blocks(block, -(-len(points) // GROUP), GROUP * out.shape[2] * points.shape[1] * 2)
-    return out
+def fill_coordinates_here(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> None:
+    """As :func:`fill_here`, each coordinate's part by itself: ``out`` (d, rows, columns)."""
+    _fill_coordinates(stein.points[rows], stein.scores[rows], *stein[2:7], first_tile, out)
 
 
 def diagonal(stein: Stein) -> np.ndarray:
