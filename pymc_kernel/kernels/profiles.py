@@ -131,12 +131,16 @@ def fill_value_slope_and_curvature(family, b, argument, value, slope, curvature)
             slope[i] = -0.5 * value[i]
             curvature[i] = 0.25 * value[i]
     elif family == POWER:
-        for i in range(n):
-            value[i] = 1.0 + argument[i]
-        log_in_place(value)
-        for i in range(n):
-            value[i] *= -b
-        exp_in_place(value)
+        if b == 0.5:
+            for i in range(n):
+                value[i] = 1.0 / np.sqrt(1.0 + argument[i])
+        else:
+            for i in range(n):
+                value[i] = 1.0 + argument[i]
+            log_in_place(value)
+            for i in range(n):
+                value[i] *= -b
+            exp_in_place(value)
         for i in range(n):
             inverse = 1.0 / (1.0 + argument[i])
             slope[i] = -b * value[i] * inverse

@@ -27,7 +27,7 @@ def quadratic_forms(stein: tiles.Stein, signs: np.ndarray) -> tuple[float, np.nd
     total, forms = np.zeros(num_blocks), np.zeros((num_blocks, num_signs))
 
     def blocks(start, stop):
-        buffer = np.empty((_ROWS, _COLUMNS))
+        buffer = np.empty(_ROWS * _COLUMNS)
         for turn in range(start, stop):
             b = tiles.from_both_ends(turn, num_blocks)
             rows = slice(b * _ROWS, min((b + 1) * _ROWS, n))
@@ -35,7 +35,7 @@ def quadratic_forms(stein: tiles.Stein, signs: np.ndarray) -> tuple[float, np.nd
             product = np.zeros((height, num_signs))
             for first in range(rows.start, n, _COLUMNS):
                 columns = slice(first, min(first + _COLUMNS, n))
-                part = buffer[:height, : columns.stop - first]
+                part = buffer[: height * (columns.stop - first)].reshape(height, -1)
                 tiles.fill_here(stein, rows, first // tiles.TILE, part)
                 if first == rows.start:
                     part[:, :height] *= 0.5  # the diagonal block: both halves are there

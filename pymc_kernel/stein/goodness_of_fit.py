@@ -27,6 +27,9 @@ from pymc_kernel.stein.forms import coordinate_forms, coordinate_sums, quadratic
 __all__ = ["KSDTest", "holm", "ksd_test", "sign_processes"]
 
 _ROWS = 512  # of a block of the kernel
+# Of products of coordinates' kernels with signs, a tenth of a second: above, replicates are in single precision. A
+# thousand of them tell a quantile to some percent, and six digits are more than enough.
+_SINGLE_ABOVE = 4e9
 _INDEPENDENT = 0.5  # probability that the sign of the wild bootstrap flips from one draw to the next: independent signs
 _CORRELATED = 0.1  # the same for chains (Chwialkowski et al. 2014): signs that hold for ten draws
 _NO_CORRELATION = 0.1  # lag-one autocorrelation of draws that count as independent, beyond its standard error
@@ -267,11 +270,11 @@ def _gamma_test(stein):
 def _bootstrap_test(stein, signs, weights, coordinates):
     part_forms, share_p_values = None, None
     if coordinates:
-        # Single precision is enough for replicates: a thousand of them tell quantiles to a few percent.
+        dtype = np.float32 if stein.points.size * signs.size > _SINGLE_ABOVE else float
         if weights is None:
-            parts, part_forms = coordinate_forms(stein, signs, np.float32)
+            parts, part_forms = coordinate_forms(stein, signs, dtype)
         else:
-            parts, part_forms = weighted_forms(stein, weights, signs, np.float32)
+            parts, part_forms = weighted_forms(stein, weights, signs, dtype)
         total, forms = parts.sum(), part_forms.sum(axis=0)
         share_p_values = _p_values(parts[:, None], part_forms)
     else:

@@ -19,7 +19,7 @@ import numba
 import numpy as np
 
 from pymc_kernel.kernels.base import RadialKernel
-from pymc_kernel.kernels.profiles import POWER, fill_profile, fill_value_slope_and_curvature
+from pymc_kernel.kernels.profiles import POWER, fill_value_slope_and_curvature
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.stein.registers import (
     GROUP,
@@ -150,7 +150,8 @@ def _fill_with_root(rows, row_scores, packed, factor, first, start, stop, out):
     for i in range(start * GROUP, min(stop * GROUP, num_rows), GROUP):
         for done in range(0, width, TILE):
             fill_with_root(i, rows, row_scores, packed[first + done // TILE], float(rows.shape[1]), group)
-            _copy_group(factor, group, out[i : i + GROUP, done : done + TILE])
+            for r in range(min(GROUP, num_rows - i)):
+                _copy_row(factor, group[r], out[i + r, done : done + TILE])
 
 
 @numba.njit(**COMPILED)
@@ -168,14 +169,14 @@ def _fill_family(rows, row_scores, packed, inverse, factor, family, b, uniform, 
             else:
                 fill_scaled_sums(i, rows, row_scores, tile, inverse, sums)
             _combine(family, b, trace, uniform, sums, profiles, group)
-            _copy_group(factor, group, out[i : i + GROUP, done : done + TILE])
+            for r in range(min(GROUP, num_rows - i)):
+                _copy_row(factor, group[r], out[i + r, done : done + TILE])
 
 
 @numba.njit(**COMPILED)
-def _copy_group(factor, group, out):
-    for r in range(out.shape[0]):
-        for j in range(out.shape[1]):
-            out[r, j] = factor * group[r, j]
+def _copy_row(factor, row, out):
+    for j in range(out.size):
+        out[j] = factor * row[j]
 
 
 def fill_here(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> None:
@@ -226,12 +227,13 @@ def _sum_with_root(points, scores, packed, rows):
 
 
 def _sum_family(stein, rows, buffer):
-    """As :func:`_sum_with_root` for other profiles; ``buffer`` (TILE, columns) for a part of the rows' kernel."""
+    """As :func:`_sum_with_root` for other profiles; ``buffer`` has room for a part of the rows' kernel."""
     n = len(stein.points)
     start, stop = rows * TILE, min(n, (rows + 1) * TILE)
     result = 0.0
-    for first in range(start, n, buffer.shape[1]):
-        part = buffer[: stop - start, : n - first]
+    for first in range(start, n, _COLUMNS):
+        width = min(_COLUMNS, n - first)
+        part = buffer[: (stop - start) * width].reshape(stop - start, width)
         fill_here(stein, slice(start, stop), first // TILE, part)
         result += 2.0 * part.sum()
         if first == start:
@@ -248,7 +250,7 @@ def row_sums(stein: Stein) -> np.ndarray:
     out = np.empty(num_tiles)
 
     def block(start, stop):
-        buffer = None if stein.root else np.empty((TILE, _COLUMNS))
+        buffer = None if stein.root else np.empty(TILE * _COLUMNS)
         for turn in range(start, stop):
             rows = from_both_ends(turn, num_tiles)
             if stein.root:
@@ -262,7 +264,7 @@ def row_sums(stein: Stein) -> np.ndarray:
 
 @numba.njit(**COMPILED)
 def _fill_coordinates(rows, row_scores, packed, inverse, factor, family, b, first, out):
-    """As :func:`_fill` for each coordinate by itself, out (d, rows, columns)."""
+    """As :func:`_fill_family` for each coordinate by itself, out (d, rows, columns)."""
     d, num_rows, width = out.shape
     sums, profiles = np.empty((4, GROUP, TILE)), np.empty((3, GROUP * TILE))
     for i in range(0, num_rows, GROUP):
@@ -271,7 +273,10 @@ def _fill_coordinates(rows, row_scores, packed, inverse, factor, family, b, firs
             fill_sums(i, rows, row_scores, tile, inverse, sums)
             fill_value_slope_and_curvature(family, b, sums[0].ravel(), profiles[0], profiles[1], profiles[2])
             for r in range(min(GROUP, num_rows - i)):
-                value, slope, curvature = profiles[:, r * TILE : (r + 1) * TILE]
+                # One at a time: of all together Numba would not know that their numbers are next to each other.
+                value = profiles[0, r * TILE : (r + 1) * TILE]
+                slope = profiles[1, r * TILE : (r + 1) * TILE]
+                curvature = profiles[2, r * TILE : (r + 1) * TILE]
                 for k in range(d):
                     part = out[k, i + r, done : done + TILE]
                     x, a, inv = rows[i + r, k], row_scores[i + r, k], inverse[k]
@@ -296,7 +301,6 @@ def fill_coordinates_here(stein: Stein, rows: slice, first_tile: int, out: np.nd
 
 def diagonal(stein: Stein) -> np.ndarray:
     """Return each coordinate's part of h(x_i, x_i), shape (n, d): a^2 phi(0) - 2 phi'(0) / l^2."""
-    value, slope = np.zeros(1), np.zeros(1)
-    fill_profile(stein.family, 1.0, stein.b, 0, value, value)
-    fill_profile(stein.family, 1.0, stein.b, 1, slope, slope)
+    value, slope, curvature = np.empty(1), np.empty(1), np.empty(1)
+    fill_value_slope_and_curvature(stein.family, stein.b, np.zeros(1), value, slope, curvature)
     return stein.factor * (stein.scores**2 * value[0] - 2.0 * slope[0] * stein.inverse**2)
