@@ -13,8 +13,9 @@ Imports the standard library, Numba, and llvmlite, which Numba is built on.
 
 from itertools import chain, product
 
-from llvmlite import binding, ir
-from numba.core import cgutils, types
+from llvmlite import ir
+from numba.core import cgutils, config, types
+from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
@@ -44,8 +45,9 @@ def _lanes_and_vectors(num_rows, num_sums):
     All sums must find room in the registers, of which there are 32, or 16 where a register holds four numbers. A
     single row has room for wider panels, which share what is loaded of the row.
     """
-    features = binding.get_host_cpu_features()
-    lanes = 8 if features.get("avx512f") else 4 if features.get("avx") else 2
+    features = get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+    features = features.split(",")
+    lanes = 8 if "+avx512f" in features else 4 if "+avx" in features else 2
     if num_rows == 1:
         return lanes, 4
     return lanes, 1 if lanes == 4 or num_sums > 3 else 2
