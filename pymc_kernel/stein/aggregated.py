@@ -8,7 +8,8 @@ from pymc_kernel.kernels import InverseMultiquadric
 from pymc_kernel.kernels.bandwidth import median_distance
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
-from pymc_kernel.stein.goodness_of_fit import check_settings, prepare_chains, quadratic_forms, sign_processes
+from pymc_kernel.stein.forms import quadratic_forms
+from pymc_kernel.stein.goodness_of_fit import check_settings, prepare_chains, sign_processes
 
 __all__ = ["AggregatedKSDTest", "ksd_test_aggregated"]
 

@@ -10,6 +10,7 @@ from pymc_kernel.kernels.base import RadialKernel
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.draws import as_chains, checked_weights, standardize
+from pymc_kernel.stein.forms import coordinate_sums
 
 __all__ = ["default_kernel", "ksd_squared", "ksd_squared_parts", "stein_matrix"]
 
@@ -90,19 +91,8 @@ def ksd_squared_parts(draws, scores, kernel=None, *, how: str = "straighten", we
     chains = as_chains(draws, scores)
     stein, _ = prepared(chains.draws, chains.scores, kernel, how)
     if weights is not None:
-        return weighted_coordinate_sums(stein, checked_weights(weights, chains.lengths)) / len(chains.draws) ** 2
-    return tiles.coordinate_sums(stein) / len(chains.draws) ** 2
-
-
-def weighted_coordinate_sums(stein: tiles.Stein, weights: np.ndarray) -> np.ndarray:
-    """Return w' H_i w for weights (n,) and the part of the Stein kernel of each coordinate, (d,); O(n^2 d) time."""
-    n, d = stein.points.shape
-    total = np.zeros(d)
-    for start in range(0, n, tiles.TILE):
-        rows = slice(start, min(start + tiles.TILE, n))
-        part = tiles.fill_coordinates(stein, rows, 0, np.empty((d, rows.stop - start, n)))
-        total += (part @ weights) @ weights[rows]
-    return total
+        weights = checked_weights(weights, chains.lengths)
+    return coordinate_sums(stein, weights) / len(chains.draws) ** 2
 
 
 @one_blas_thread

@@ -22,12 +22,14 @@ from pymc_kernel.stein.draws import (
     standardize,
     thin_chains,
 )
+from pymc_kernel.stein.forms import coordinate_forms, coordinate_sums, quadratic_forms, weighted_forms
 
-__all__ = ["KSDTest", "holm", "ksd_test", "quadratic_forms", "sign_processes"]
+__all__ = ["KSDTest", "holm", "ksd_test", "sign_processes"]
 
-_ROWS = 4 * tiles.TILE  # of a block of the kernel
-_COLUMNS = 16 * tiles.TILE  # of the same block: 8 MB
-_COORDINATE_ENTRIES = 4_000_000  # of a block of all coordinates' kernels
+_ROWS = 512  # of a block of the kernel
+# Of products of coordinates' kernels with signs, a tenth of a second: above, replicates are in single precision. A
+# thousand of them tell a quantile to some percent, and six digits are more than enough.
+_SINGLE_ABOVE = 4e9
 _INDEPENDENT = 0.5  # probability that the sign of the wild bootstrap flips from one draw to the next: independent signs
 _CORRELATED = 0.1  # the same for chains (Chwialkowski et al. 2014): signs that hold for ten draws
 _NO_CORRELATION = 0.1  # lag-one autocorrelation of draws that count as independent, beyond its standard error
@@ -100,52 +102,6 @@ def sign_processes(
     return out
 
 
-def quadratic_forms(stein: tiles.Stein, signs: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the sum of the Stein kernel over all pairs, and w' H w for each column w of ``signs`` (n, R).
-
-    One pass over the kernel, in blocks of 512 by 2048, above the diagonal only; O(n^2 (d + R)) time, and a copy of
-    the signs of one block of columns in memory.
-    """
-    n = len(signs)
-    total, forms = 0.0, np.zeros(signs.shape[1])
-    block = np.empty((_ROWS, _COLUMNS))
-    for start in range(0, n, _ROWS):
-        rows = slice(start, min(start + _ROWS, n))
-        height = rows.stop - start
-        left = signs[rows].astype(float)
-        product = np.zeros_like(left)
-        for first in range(start, n, _COLUMNS):
-            stop = min(first + _COLUMNS, n)
-            part = block[:height, : stop - first]
-            tiles.fill(stein, rows, first // tiles.TILE, part)
-            if first == start:
-                part[:, :height] *= 0.5  # the diagonal block: both halves are there
-            total += 2.0 * part.sum()
-            product += part @ signs[first:stop].astype(float)
-        forms += 2.0 * (left * product).sum(axis=0)
-    return total, forms
-
-
-def coordinate_forms(stein: tiles.Stein, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As :func:`quadratic_forms` for each coordinate's part of the kernel: shapes (d,) and (d, R)."""
-    n, d = stein.points.shape
-    total, forms = np.zeros(d), np.zeros((d, signs.shape[1]))
-    columns = tiles.TILE * max(1, _COORDINATE_ENTRIES // (d * tiles.TILE * tiles.TILE))
-    for start in range(0, n, tiles.TILE):
-        rows = slice(start, min(start + tiles.TILE, n))
-        height = rows.stop - start
-        left = signs[rows].astype(float)
-        for first in range(start, n, columns):
-            stop = min(first + columns, n)
-            part = tiles.fill_coordinates(stein, rows, first // tiles.TILE, np.empty((d, height, stop - first)))
-            if first == start:
-                part[:, :, :height] *= 0.5
-            total += 2.0 * part.sum(axis=(1, 2))
-            product = part.reshape(-1, stop - first) @ signs[first:stop].astype(float)
-            forms += 2.0 * (left * product.reshape(d, height, -1)).sum(axis=1)
-    return total, forms
-
-
 def _gamma_null(stein: tiles.Stein):
     """Return the Gamma distribution with mean and variance of the sum over pairs under independent signs.
 
@@ -167,13 +123,6 @@ def _gamma_null(stein: tiles.Stein):
             'length_scale, more draws, or null="bootstrap".'
         )
     return stats.gamma(trace**2 / variance, scale=variance / trace)
-
-
-def weighted_forms(stein: tiles.Stein, weights: np.ndarray, signs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As :func:`coordinate_forms` for draws with weights (n,): w' H_i w without signs, and with them."""
-    columns = np.column_stack([weights, weights[:, None] * signs])
-    _, forms = coordinate_forms(stein, columns)
-    return forms[:, 0], forms[:, 1:]
 
 
 def check_settings(num_replicates, thin, flip_probability) -> None:
@@ -313,7 +262,7 @@ class _Sums(NamedTuple):
 
 
 def _gamma_test(stein):
-    distribution, parts = _gamma_null(stein), tiles.coordinate_sums(stein)
+    distribution, parts = _gamma_null(stein), coordinate_sums(stein)
     total = parts.sum()
     return _Sums(total, parts, float(distribution.sf(total)), distribution.ppf([0.05, 0.95]), np.empty(0))
 
@@ -321,12 +270,16 @@ def _gamma_test(stein):
 def _bootstrap_test(stein, signs, weights, coordinates):
     part_forms, share_p_values = None, None
     if coordinates:
-        parts, part_forms = coordinate_forms(stein, signs) if weights is None else weighted_forms(stein, weights, signs)
+        dtype = np.float32 if stein.points.size * signs.size > _SINGLE_ABOVE else float
+        if weights is None:
+            parts, part_forms = coordinate_forms(stein, signs, dtype)
+        else:
+            parts, part_forms = weighted_forms(stein, weights, signs, dtype)
         total, forms = parts.sum(), part_forms.sum(axis=0)
         share_p_values = _p_values(parts[:, None], part_forms)
     else:
         total, forms = quadratic_forms(stein, signs)
-        parts = tiles.coordinate_sums(stein)
+        parts = coordinate_sums(stein)
     p_value = float(_p_values(np.array([[total]]), forms[None])[0])
     quantiles = np.quantile(np.maximum(forms, 0.0), [0.05, 0.95])
     return _Sums(total, parts, p_value, quantiles, forms, part_forms, share_p_values)

@@ -9,6 +9,7 @@ from pymc_kernel.parallel import num_threads, one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
 from pymc_kernel.stein.draws import as_chains
+from pymc_kernel.stein.registers import add_row_with_root
 
 __all__ = ["stein_thin"]
 
@@ -16,26 +17,45 @@ _THREADED = 200_000  # entries of the draws, above which a step is shared betwee
 
 
 @numba.njit(**tiles.COMPILED)
-def _advance(last, points, scores, packed, inverse, uniform, family, a, b, start, stop, objective):
+def _advance_with_root(last, points, scores, packed, start, stop, objective):
     """Add h(x_last, .) to the objective (tiles, TILE) of some tiles; return where it is smallest, and how small."""
-    trace = (inverse**2).sum()
-    sums, scaled = np.empty(3 * tiles.TILE), np.empty(tiles.TILE)
     best, smallest = -1, np.inf
     for t in range(start, stop):
-        row = objective[t]
         if last >= 0:
-            tiles.add_row(
-                points[last], scores[last], packed[t], inverse, uniform, trace, family, a, b, sums, scaled, row
-            )
-        # A sum over entries is vectorized; a search for the minimum is not.
-        smaller = 0
-        for j in range(tiles.TILE):
-            smaller += row[j] < smallest
-        if smaller > 0:
-            for j in range(tiles.TILE):
-                if row[j] < smallest:
-                    smallest, best = row[j], t * tiles.TILE + j
+            add_row_with_root(last, last + 1, points, scores, packed[t], float(points.shape[1]), objective[t])
+        j = _below(objective[t], smallest)
+        if j >= 0:
+            best, smallest = t * tiles.TILE + j, objective[t, j]
     return best, smallest
+
+
+@numba.njit(**tiles.COMPILED)
+def _advance_family(last, points, scores, packed, inverse, family, b, uniform, start, stop, objective):
+    """As :func:`_advance_with_root` for other kernels."""
+    sums, profiles = np.empty((4, 1, tiles.TILE)), np.empty((4, tiles.TILE))
+    best, smallest = -1, np.inf
+    for t in range(start, stop):
+        if last >= 0:
+            tiles.add_row(last, points, scores, packed[t], inverse, family, b, uniform, sums, profiles, objective[t])
+        j = _below(objective[t], smallest)
+        if j >= 0:
+            best, smallest = t * tiles.TILE + j, objective[t, j]
+    return best, smallest
+
+
+@numba.njit(**tiles.COMPILED)
+def _below(row, smallest):
+    """Return the place of the first of the smallest numbers of a row, -1 where none is below ``smallest``."""
+    # Counting runs in vector registers, looking for the place does not.
+    smaller = 0
+    for j in range(row.size):
+        smaller += row[j] < smallest
+    best = -1
+    if smaller > 0:
+        for j in range(row.size):
+            if row[j] < smallest:
+                smallest, best = row[j], j
+    return best
 
 
 @one_blas_thread
@@ -75,7 +95,6 @@ def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "white
     objective = np.full(num_tiles * tiles.TILE, np.inf)
     objective[:n] = tiles.diagonal(stein).sum(axis=1) / (2.0 * stein.factor)
     objective = objective.reshape(num_tiles, tiles.TILE)
-    uniform = stein.uniform
     threads = num_threads() if n * stein.points.shape[1] > _THREADED else 1
     edges = [num_tiles * t // threads for t in range(threads + 1)]
     chosen = np.empty(int(num_points), dtype=np.int64)
@@ -84,7 +103,9 @@ def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "white
         for m in range(len(chosen)):
 
             def advance(start, stop, last=last):
-                return _advance(last, *stein[:4], uniform, *stein[5:], start, stop, objective)
+                if stein.root:
+                    return _advance_with_root(last, *stein[:3], start, stop, objective)
+                return _advance_family(last, *stein[:4], *stein[5:8], start, stop, objective)
 
             if threads == 1:
                 last, _ = advance(0, num_tiles)

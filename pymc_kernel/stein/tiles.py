@@ -7,10 +7,10 @@ over coordinates of
 
 which is (a_i + d/dx_i)(b_i + d/dy_i) applied to k. With one length scale for all coordinates, the points are divided
 and the scores multiplied by it beforehand, so that three sums over coordinates are all there is: of u_i^2,
-(b_i - a_i) u_i and a_i b_i. Columns are stored a tile after the other, coordinates as rows of a tile, point and score
-in turn: the offsets in the inner loop are then constants, which lets the compiler put it into vector registers.
+(b_i - a_i) u_i and a_i b_i; ``registers.py`` makes them. Columns are stored a tile after the other, coordinates as rows
+of a tile, point and score in turn.
 
-Imports NumPy, Numba, ``kernels`` and ``parallel`` only.
+Imports NumPy, Numba, ``kernels``, ``parallel`` and ``registers`` only.
 """
 
 from typing import NamedTuple
@@ -19,28 +19,38 @@ import numba
 import numpy as np
 
 from pymc_kernel.kernels.base import RadialKernel
-from pymc_kernel.kernels.profiles import GAUSSIAN, POWER, fill_profile
+from pymc_kernel.kernels.profiles import POWER, fill_value_slope_and_curvature
 from pymc_kernel.parallel import over_row_blocks
+from pymc_kernel.stein.registers import (
+    GROUP,
+    LARGEST_SQUARE,
+    TILE,
+    add_with_root,
+    fill_scaled_sums,
+    fill_scaled_sums_of_row,
+    fill_sums,
+    fill_sums_of_row,
+    fill_with_root,
+)
 
 __all__ = [
     "COMPILED",
     "TILE",
     "Stein",
     "add_row",
-    "coordinate_sums",
     "diagonal",
     "fill",
-    "fill_coordinates",
+    "fill_coordinates_here",
+    "fill_here",
+    "from_both_ends",
     "prepare",
     "row_sums",
 ]
 
-TILE = 128  # rows and columns of a block, whose coordinates and sums stay in the first cache
-
 # Without the sums being reordered, so that they are the same on every machine.
 COMPILED = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
-_1 = np.uintp(TILE)
-_2, _3, _4, _5, _6, _7 = (np.uintp(k * TILE) for k in range(2, 8))
+_COLUMNS = 32 * TILE  # of a block of rows whose sum is taken: 1 MB
+_CACHE_LINE = 64  # bytes; vectors that begin elsewhere are read twice as slowly
 
 
 class Stein(NamedTuple):
@@ -52,13 +62,9 @@ class Stein(NamedTuple):
     inverse: np.ndarray  # (d,) of the length scales; ones where it is a single one
     factor: float  # factor for the results of the compiled functions
     family: int
-    a: float
-    b: float
-
-    @property
-    def uniform(self) -> bool:
-        """Whether there is a single length scale, which the quick loops are for."""
-        return bool(np.all(self.inverse == 1.0))
+    b: float  # shape parameter of the family
+    uniform: bool  # whether there is a single length scale
+    root: bool  # whether the profile is (1 + s)^-1/2, which has functions of its own
 
 
 def prepare(points: np.ndarray, scores: np.ndarray, kernel: RadialKernel) -> Stein:
@@ -73,154 +79,166 @@ def prepare(points: np.ndarray, scores: np.ndarray, kernel: RadialKernel) -> Ste
         raise TypeError(f"a Stein kernel needs a radial kernel of pymc_kernel.kernels, got {type(kernel).__name__}.")
     if kernel.smoothness < 1:
         raise TypeError(f"{type(kernel).__name__} has a kink at zero distance; a Stein kernel needs a smoother one.")
-    n, d = points.shape
+    d = points.shape[1]
+    a, b = kernel.shape_parameters
     inverse = kernel.inverse_length_scale(d)
+    if kernel.family == POWER:
+        inverse = inverse / np.sqrt(a)  # (1 + s / a)^-b is (1 + s)^-b of another length scale
     points = np.ascontiguousarray(points * inverse)
-    factor = 1.0
-    if np.all(inverse == inverse[0]):
+    factor, uniform = 1.0, bool(np.all(inverse == inverse[0]))
+    if uniform:
         factor = float(inverse[0] ** 2)
         scores = scores / inverse
         inverse = np.ones(d)
     scores = np.ascontiguousarray(scores, dtype=float)
+    near = 4.0 * (points**2).sum(axis=1).max() < LARGEST_SQUARE
+    root = bool(uniform and kernel.family == POWER and b == 0.5 and near)
+    return Stein(points, scores, _packed(points, scores), inverse, factor, kernel.family, b, uniform, root)
+
+
+def _packed(points, scores):
+    n, d = points.shape
     num_tiles = -(-n // TILE)
-    both = np.zeros((num_tiles * TILE, d, 2))
-    both[:n, :, 0], both[:n, :, 1] = points, scores
-    packed = np.ascontiguousarray(both.reshape(num_tiles, TILE, 2 * d).transpose(0, 2, 1)).reshape(num_tiles, -1)
-    return Stein(points, scores, packed, inverse, factor, kernel.family, *kernel.shape_parameters)
+    room = np.zeros(num_tiles * TILE * 2 * d + _CACHE_LINE // 8)
+    room = room[-room.ctypes.data % _CACHE_LINE // 8 :][: num_tiles * TILE * 2 * d]
+    packed = room.reshape(num_tiles, d, 2, TILE)
+    for k, values in enumerate((points, scores)):
+        full = n // TILE
+        packed[:full, :, k] = values[: full * TILE].reshape(full, TILE, d).transpose(0, 2, 1)
+        packed[full:, :, k, : n - full * TILE] = values[full * TILE :].T
+    return packed.reshape(num_tiles, 2 * d * TILE)
 
 
-# -- one row against one tile ---------------------------------------------------------------------------
-
-
-@numba.njit(**COMPILED)
-def _accumulate(point, score, tile, sums):
-    """Write sums of u^2, (b - a) u and a b over the coordinates, unit length scales, into ``sums`` (3 TILE,)."""
-    d = point.size
-    for i in range(3 * TILE):
-        sums[i] = 0.0
-    k = 0
-    while k + 4 <= d:
-        base = np.uintp(2 * k * TILE)
-        x0, x1, x2, x3 = point[k], point[k + 1], point[k + 2], point[k + 3]
-        a0, a1, a2, a3 = score[k], score[k + 1], score[k + 2], score[k + 3]
-        for i in range(TILE):
-            # Unsigned indices: signed ones would be tested for being negative, and the loop not be vectorized.
-            j = np.uintp(i)
-            u, b = x0 - tile[base + j], tile[base + _1 + j]
-            s, c, p = u * u, (b - a0) * u, a0 * b
-            u, b = x1 - tile[base + _2 + j], tile[base + _3 + j]
-            s, c, p = s + u * u, c + (b - a1) * u, p + a1 * b
-            u, b = x2 - tile[base + _4 + j], tile[base + _5 + j]
-            s, c, p = s + u * u, c + (b - a2) * u, p + a2 * b
-            u, b = x3 - tile[base + _6 + j], tile[base + _7 + j]
-            s, c, p = s + u * u, c + (b - a3) * u, p + a3 * b
-            sums[j] += s
-            sums[_1 + j] += c
-            sums[_2 + j] += p
-        k += 4
-    while k < d:
-        base = np.uintp(2 * k * TILE)
-        x0, a0 = point[k], score[k]
-        for i in range(TILE):
-            j = np.uintp(i)
-            u, b = x0 - tile[base + j], tile[base + _1 + j]
-            sums[j] += u * u
-            sums[_1 + j] += (b - a0) * u
-            sums[_2 + j] += a0 * b
-        k += 1
+# -- a few rows against one tile ------------------------------------------------------------------------
 
 
 @numba.njit(**COMPILED)
-def _accumulate_scaled(point, score, tile, inverse, sums, scaled):
-    """As :func:`_accumulate` with length scales; sums of u^2 / l^2 go into ``scaled`` (TILE,)."""
-    for i in range(3 * TILE):
-        sums[i] = 0.0
-    scaled[:] = 0.0
-    for k in range(point.size):
-        base = np.uintp(2 * k * TILE)
-        x0, a0, inv = point[k], score[k], inverse[k]
-        for i in range(TILE):
-            j = np.uintp(i)
-            u, b = x0 - tile[base + j], tile[base + _1 + j]
-            sums[j] += u * u
-            sums[_1 + j] += (b - a0) * u * inv
-            sums[_2 + j] += a0 * b
-            scaled[j] += (u * inv) * (u * inv)
+def _combine(family, b, trace, uniform, sums, profiles, out):
+    """Write h to ``out`` (rows, TILE) from the sums over coordinates (4, rows, TILE)."""
+    square, across, product = sums[0].ravel(), sums[1].ravel(), sums[2].ravel()
+    scaled = square if uniform else sums[3].ravel()
+    value, slope, curvature = profiles[0], profiles[1], profiles[2]
+    fill_value_slope_and_curvature(family, b, square, value, slope, curvature)
+    flat = out.ravel()
+    for j in range(flat.size):
+        flat[j] = value[j] * product[j] + 2.0 * slope[j] * (across[j] - trace) - 4.0 * curvature[j] * scaled[j]
 
 
 @numba.njit(**COMPILED)
-def _combine_root(a, trace, sums, out):
-    """Add h to ``out`` (TILE,) from the sums over coordinates, for the profile (1 + s / a)^-1/2 and uniform scales."""
-    inv = 1.0 / a
-    for i in range(TILE):
-        j = np.uintp(i)
-        value = 1.0 / np.sqrt(1.0 + sums[j] * inv)
-        square = value * value * inv
-        slope = -0.5 * value * square
-        out[j] += value * sums[_2 + j] + 2.0 * slope * (sums[_1 + j] - trace) + 6.0 * slope * square * sums[j]
+def add_row(row, points, scores, tile, inverse, family, b, uniform, sums, profiles, out):
+    """Add h of one row and the columns of one tile to ``out`` (TILE,).
 
-
-@numba.njit(**COMPILED)
-def _combine(family, a, b, trace, sums, scaled, out):
-    """Add h to ``out`` (TILE,) from the sums over coordinates; ``scaled`` may be ``sums`` itself."""
-    value, slope, curvature = np.empty(TILE), np.empty(TILE), np.empty(TILE)
-    _fill_profiles(family, a, b, sums[:TILE], value, slope, curvature)
-    for i in range(TILE):
-        j = np.uintp(i)
-        out[j] += value[j] * sums[_2 + j] + 2.0 * slope[j] * (sums[_1 + j] - trace) - 4.0 * curvature[j] * scaled[j]
-
-
-@numba.njit(**COMPILED)
-def _fill_profiles(family, a, b, argument, value, slope, curvature):
-    fill_profile(family, a, b, np.int64(0), argument, value)
-    if family == GAUSSIAN:
-        for j in range(argument.size):
-            slope[j] = -0.5 * value[j]
-            curvature[j] = 0.25 * value[j]
-    else:
-        fill_profile(family, a, b, np.int64(1), argument, slope)
-        fill_profile(family, a, b, np.int64(2), argument, curvature)
-
-
-@numba.njit(**COMPILED)
-def add_row(point, score, tile, inverse, uniform, trace, family, a, b, sums, scaled, out):
-    """Add h(x, y_j) for the columns of one tile to ``out`` (TILE,)."""
+    ``sums`` (4, 1, TILE) and ``profiles`` (4, TILE) are room to work in.
+    """
     if uniform:
-        _accumulate(point, score, tile, sums)
-        if family == POWER and b == 0.5:
-            _combine_root(a, trace, sums, out)
-        else:
-            _combine(family, a, b, trace, sums, sums, out)
+        fill_sums_of_row(row, points, scores, tile, inverse, sums)
     else:
-        _accumulate_scaled(point, score, tile, inverse, sums, scaled)
-        _combine(family, a, b, trace, sums, scaled, out)
+        fill_scaled_sums_of_row(row, points, scores, tile, inverse, sums)
+    _combine(family, b, (inverse**2).sum(), uniform, sums, profiles, profiles[3])
+    for j in range(TILE):
+        out[j] += profiles[3, j]
 
 
 # -- many rows ------------------------------------------------------------------------------------------
 
 
 @numba.njit(**COMPILED)
-def _tile_of(turn, num_tiles):
-    """Return which tile of rows is next: from both ends in turn, so that equal numbers of them are equal work."""
-    return turn // 2 if turn % 2 == 0 else num_tiles - 1 - turn // 2
+def _fill_with_root(rows, row_scores, packed, factor, first, start, stop, out):
+    """Write h of the groups of rows ``start`` to ``stop`` and the columns of the tiles from ``first`` on."""
+    group = np.empty((GROUP, TILE))
+    num_rows, width = out.shape
+    for i in range(start * GROUP, min(stop * GROUP, num_rows), GROUP):
+        for done in range(0, width, TILE):
+            fill_with_root(i, rows, row_scores, packed[first + done // TILE], float(rows.shape[1]), group)
+            for r in range(min(GROUP, num_rows - i)):
+                _copy_row(factor, group[r], out[i + r, done : done + TILE])
 
 
 @numba.njit(**COMPILED)
-def _sum_pairs(points, scores, packed, inverse, uniform, family, a, b, start, stop, out):
-    """Write, for each tile of rows, the sum of h over its rows and all columns from its tile on, mirrored ones too."""
-    n, num_tiles = points.shape[0], packed.shape[0]
+def _fill_family(rows, row_scores, packed, inverse, factor, family, b, uniform, first, start, stop, out):
+    """As :func:`_fill_with_root` for other profiles and several length scales."""
+    sums, profiles = np.empty((4, GROUP, TILE)), np.empty((3, GROUP * TILE))
+    group = np.empty((GROUP, TILE))
     trace = (inverse**2).sum()
-    sums, scaled, total = np.empty(3 * TILE), np.empty(TILE), np.empty(TILE)
-    for turn in range(start, stop):
-        rows = _tile_of(turn, num_tiles)
-        out[rows] = 0.0
-        for columns in range(rows, num_tiles):
-            total[:] = 0.0
-            tile = packed[columns]
-            for i in range(rows * TILE, min(n, (rows + 1) * TILE)):
-                add_row(points[i], scores[i], tile, inverse, uniform, trace, family, a, b, sums, scaled, total)
-            width = min(TILE, n - columns * TILE)
-            out[rows] += (1.0 if rows == columns else 2.0) * total[:width].sum()
+    num_rows, width = out.shape
+    for i in range(start * GROUP, min(stop * GROUP, num_rows), GROUP):
+        for done in range(0, width, TILE):
+            tile = packed[first + done // TILE]
+            if uniform:
+                fill_sums(i, rows, row_scores, tile, inverse, sums)
+            else:
+                fill_scaled_sums(i, rows, row_scores, tile, inverse, sums)
+            _combine(family, b, trace, uniform, sums, profiles, group)
+            for r in range(min(GROUP, num_rows - i)):
+                _copy_row(factor, group[r], out[i + r, done : done + TILE])
+
+
+@numba.njit(**COMPILED)
+def _copy_row(factor, row, out):
+    for j in range(out.size):
+        out[j] = factor * row[j]
+
+
+def fill_here(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> None:
+    """As :func:`fill`, in this thread alone."""
+    points, scores = stein.points[rows], stein.scores[rows]
+    _fill_groups(stein, points, scores, first_tile, 0, -(-len(points) // GROUP), out)
+
+
+def _fill_groups(stein, points, scores, first_tile, start, stop, out):
+    if stein.root:
+        _fill_with_root(points, scores, stein.packed, stein.factor, first_tile, start, stop, out)
+    else:
+        _fill_family(points, scores, *stein[2:8], first_tile, start, stop, out)
+
+
+def fill(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> np.ndarray:
+    """Write the Stein kernel of some rows and the columns from ``first_tile * TILE`` on into ``out``; on all cores."""
+    points, scores = stein.points[rows], stein.scores[rows]
+
+    def block(start, stop):
+        _fill_groups(stein, points, scores, first_tile, start, stop, out)
+
+    over_row_blocks(block, -(-len(points) // GROUP), GROUP * out.shape[1] * points.shape[1])
+    return out
+
+
+def from_both_ends(turn: int, count: int) -> int:
+    """Return which of ``count`` blocks of rows is next, where only pairs above the diagonal count.
+
+    From both ends in turn, so that equal numbers of blocks are equal work.
+    """
+    return turn // 2 if turn % 2 == 0 else count - 1 - turn // 2
+
+
+@numba.njit(**COMPILED)
+def _sum_with_root(points, scores, packed, rows):
+    """Return the sum of h over a tile of rows and all columns from its tile on, mirrored ones too."""
+    n, num_tiles = points.shape[0], packed.shape[0]
+    total, result = np.empty(TILE), 0.0
+    last = min(n, (rows + 1) * TILE)
+    for columns in range(rows, num_tiles):
+        total[:] = 0.0
+        for i in range(rows * TILE, last, GROUP):
+            add_with_root(i, last, points, scores, packed[columns], float(points.shape[1]), total)
+        width = min(TILE, n - columns * TILE)
+        result += (1.0 if rows == columns else 2.0) * total[:width].sum()
+    return result
+
+
+def _sum_family(stein, rows, buffer):
+    """As :func:`_sum_with_root` for other profiles; ``buffer`` has room for a part of the rows' kernel."""
+    n = len(stein.points)
+    start, stop = rows * TILE, min(n, (rows + 1) * TILE)
+    result = 0.0
+    for first in range(start, n, _COLUMNS):
+        width = min(_COLUMNS, n - first)
+        part = buffer[: (stop - start) * width].reshape(stop - start, width)
+        fill_here(stein, slice(start, stop), first // TILE, part)
+        result += 2.0 * part.sum()
+        if first == start:
+            result -= part[:, :TILE].sum()
+    return result
 
 
 def row_sums(stein: Stein) -> np.ndarray:
@@ -228,129 +246,61 @@ def row_sums(stein: Stein) -> np.ndarray:
 
     O(n^2 d) time on all cores, by symmetry half of it, O(n d) memory. The same for any number of cores.
     """
-    out = np.empty(len(stein.packed))
+    num_tiles = len(stein.packed)
+    out = np.empty(num_tiles)
 
     def block(start, stop):
-        _sum_pairs(*stein[:4], stein.uniform, *stein[5:], start, stop, out)
+        buffer = None if stein.root else np.empty(TILE * _COLUMNS)
+        for turn in range(start, stop):
+            rows = from_both_ends(turn, num_tiles)
+            if stein.root:
+                out[rows] = stein.factor * _sum_with_root(*stein[:3], rows)
+            else:
+                out[rows] = _sum_family(stein, rows, buffer)
 
-    over_row_blocks(block, len(out), len(stein.points) * TILE / 2 * stein.points.shape[1])
-    return stein.factor * out
+    over_row_blocks(block, num_tiles, len(stein.points) * TILE / 2 * stein.points.shape[1])
+    return out
 
 
 @numba.njit(**COMPILED)
-def _sum_coordinates(points, scores, packed, inverse, family, a, b, start, stop, out):
-    """As :func:`_sum_pairs`, each coordinate by itself: out (tiles, d)."""
-    n, d = points.shape
-    num_tiles = packed.shape[0]
-    sums = np.empty(3 * TILE)
-    value, slope, curvature = np.empty(TILE), np.empty(TILE), np.empty(TILE)
-    totals = np.empty((d, TILE))
-    for turn in range(start, stop):
-        rows = _tile_of(turn, num_tiles)
-        out[rows] = 0.0
-        for columns in range(rows, num_tiles):
-            totals[:] = 0.0
-            tile = packed[columns]
-            for i in range(rows * TILE, min(n, (rows + 1) * TILE)):
-                _accumulate(points[i], scores[i], tile, sums)
-                _fill_profiles(family, a, b, sums[:TILE], value, slope, curvature)
+def _fill_coordinates(rows, row_scores, packed, inverse, factor, family, b, first, out):
+    """As :func:`_fill_family` for each coordinate by itself, out (d, rows, columns)."""
+    d, num_rows, width = out.shape
+    sums, profiles = np.empty((4, GROUP, TILE)), np.empty((3, GROUP * TILE))
+    for i in range(0, num_rows, GROUP):
+        for done in range(0, width, TILE):
+            tile = packed[first + done // TILE]
+            fill_sums(i, rows, row_scores, tile, inverse, sums)
+            fill_value_slope_and_curvature(family, b, sums[0].ravel(), profiles[0], profiles[1], profiles[2])
+            for r in range(min(GROUP, num_rows - i)):
+                # One at a time: of all together Numba would not know that their numbers are next to each other.
+                value = profiles[0, r * TILE : (r + 1) * TILE]
+                slope = profiles[1, r * TILE : (r + 1) * TILE]
+                curvature = profiles[2, r * TILE : (r + 1) * TILE]
                 for k in range(d):
-                    _add_coordinate(points[i, k], scores[i, k], inverse[k], k, tile, value, slope, curvature, totals[k])
-            width = min(TILE, n - columns * TILE)
-            for k in range(d):
-                out[rows, k] += (1.0 if rows == columns else 2.0) * totals[k, :width].sum()
+                    part = out[k, i + r, done : done + TILE]
+                    x, a, inv = rows[i + r, k], row_scores[i + r, k], inverse[k]
+                    _fill_coordinate(x, a, inv, factor, k, tile, value, slope, curvature, part)
 
 
 @numba.njit(**COMPILED)
-def _add_coordinate(point, score, inv, k, tile, value, slope, curvature, out):
-    """Add h_k to ``out`` (TILE,), from the profiles at the squared distances."""
-    base = np.uintp(2 * k * TILE)
-    for i in range(TILE):
-        j = np.uintp(i)
-        u, b = point - tile[base + j], tile[base + _1 + j]
-        v = u * inv
-        out[j] += score * b * value[j] + 2.0 * slope[j] * ((b - score) * v - inv * inv) - 4.0 * curvature[j] * v * v
+def _fill_coordinate(point, score, inv, factor, k, tile, value, slope, curvature, out):
+    """Write h_k to ``out``, from the profiles at the squared distances."""
+    start = 2 * k * TILE
+    points, scores = tile[start : start + TILE], tile[start + TILE : start + 2 * TILE]
+    for j in range(out.size):
+        v, b = (point - points[j]) * inv, scores[j]
+        along = 2.0 * slope[j] * ((b - score) * v - inv * inv)
+        out[j] = factor * (score * b * value[j] + along - 4.0 * curvature[j] * v * v)
 
 
-def coordinate_sums(stein: Stein) -> np.ndarray:
-    """Return the sum over all pairs of each coordinate's part of the Stein kernel, (d,); twice :func:`row_sums`."""
-    out = np.empty((len(stein.packed), stein.points.shape[1]))
-
-    def block(start, stop):
-        _sum_coordinates(*stein[:4], *stein[5:], start, stop, out)
-
-    over_row_blocks(block, len(out), len(stein.points) * TILE / 2 * stein.points.shape[1])
-    return stein.factor * out.sum(axis=0)
-
-
-@numba.njit(**COMPILED)
-def _fill(rows, row_scores, packed, inverse, uniform, factor, family, a, b, first, start, stop, out):
-    """Write h of rows ``start`` to ``stop`` and the columns of the tiles from ``first`` on."""
-    sums, scaled, total = np.empty(3 * TILE), np.empty(TILE), np.empty(TILE)
-    trace = (inverse**2).sum()
-    width = out.shape[1]
-    for i in range(start, stop):
-        done = 0
-        columns = first
-        while done < width:
-            total[:] = 0.0
-            add_row(rows[i], row_scores[i], packed[columns], inverse, uniform, trace, family, a, b, sums, scaled, total)
-            for j in range(min(TILE, width - done)):
-                out[i, done + j] = factor * total[j]
-            done += TILE
-            columns += 1
-
-
-def fill(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> np.ndarray:
-    """Write the Stein kernel of some rows and the columns from ``first_tile * TILE`` on into ``out``."""
-    points, scores, uniform = stein.points[rows], stein.scores[rows], stein.uniform
-
-    def block(start, stop):
-        _fill(
-            points, scores, stein.packed, stein.inverse, uniform, stein.factor, *stein[5:], first_tile, start, stop, out
-        )
-
-    over_row_blocks(block, len(points), out.shape[1] * points.shape[1])
-    return out
-
-
-@numba.njit(**COMPILED)
-def _fill_coordinates(rows, row_scores, packed, inverse, factor, family, a, b, first, start, stop, out):
-    d, _, width = out.shape
-    sums, total = np.empty(3 * TILE), np.empty(TILE)
-    value, slope, curvature = np.empty(TILE), np.empty(TILE), np.empty(TILE)
-    for i in range(start, stop):
-        done = 0
-        columns = first
-        while done < width:
-            tile = packed[columns]
-            _accumulate(rows[i], row_scores[i], tile, sums)
-            _fill_profiles(family, a, b, sums[:TILE], value, slope, curvature)
-            for k in range(d):
-                total[:] = 0.0
-                _add_coordinate(rows[i, k], row_scores[i, k], inverse[k], k, tile, value, slope, curvature, total)
-                for j in range(min(TILE, width - done)):
-                    out[k, i, done + j] = factor * total[j]
-            done += TILE
-            columns += 1
-
-
-def fill_coordinates(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> np.ndarray:
-    """As :func:`fill`, each coordinate's part by itself: ``out`` (d, rows, columns)."""
-    points, scores = stein.points[rows], stein.scores[rows]
-
-    def block(start, stop):
-        _fill_coordinates(
-            points, scores, stein.packed, stein.inverse, stein.factor, *stein[5:], first_tile, start, stop, out
-        )
-
-    over_row_blocks(block, len(points), out.shape[2] * points.shape[1] * 2)
-    return out
+def fill_coordinates_here(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> None:
+    """As :func:`fill_here`, each coordinate's part by itself: ``out`` (d, rows, columns)."""
+    _fill_coordinates(stein.points[rows], stein.scores[rows], *stein[2:7], first_tile, out)
 
 
 def diagonal(stein: Stein) -> np.ndarray:
     """Return each coordinate's part of h(x_i, x_i), shape (n, d): a^2 phi(0) - 2 phi'(0) / l^2."""
-    value, slope = np.zeros(1), np.zeros(1)
-    fill_profile(stein.family, stein.a, stein.b, 0, value, value)
-    fill_profile(stein.family, stein.a, stein.b, 1, slope, slope)
+    value, slope, curvature = np.empty(1), np.empty(1), np.empty(1)
+    fill_value_slope_and_curvature(stein.family, stein.b, np.zeros(1), value, slope, curvature)
     return stein.factor * (stein.scores**2 * value[0] - 2.0 * slope[0] * stein.inverse**2)

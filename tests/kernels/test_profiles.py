@@ -33,3 +33,23 @@ def test_value_and_slope_at_once_are_those_apart(kernel, rng):
     for order, found in ((0, value), (1, slope)):
         profiles.fill_profile(kernel.family, a, b, order, argument, expected)
         np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+def test_logarithm_to_the_last_places(rng):
+    x = np.concatenate([10.0 ** rng.uniform(-300, 300, 2000), 1.0 + 10.0 ** rng.uniform(-16, 0, 2000), [1.0, 0.5**0.5]])
+    out = x.copy()
+    profiles.log_in_place(out)
+    np.testing.assert_allclose(out, np.log(x), rtol=5e-16, atol=1e-30)
+
+
+@pytest.mark.parametrize(
+    "kernel", [*RADIAL[:-1], K.InverseMultiquadric(beta=0.8)], ids=lambda k: f"{type(k).__name__} {k.shape_parameters}"
+)
+def test_value_slope_and_curvature_at_once_are_those_apart(kernel, rng):
+    argument = np.append(rng.gamma(1.0, 3.0, size=39) + 1e-3, 0.0)
+    _, b = kernel.shape_parameters
+    found, expected = np.empty((3, 40)), np.empty(40)
+    profiles.fill_value_slope_and_curvature(kernel.family, b, argument, *found)
+    for order in range(3):
+        profiles.fill_profile(kernel.family, 1.0, b, order, argument, expected)
+        np.testing.assert_allclose(found[order], expected, rtol=1e-13)

@@ -234,3 +234,13 @@ def test_mistakes_are_named():
         LearnedLikelihood().fit(theta, x, rng, weights=np.full(100, -1.0))
     with pytest.raises(ValueError, match="num_centers"):
         LearnedLikelihood(num_centers=0)
+
+
+def test_far_from_all_simulations_there_is_no_nan():
+    rng = np.random.default_rng(2)
+    parameters = rng.normal(size=(200, 2))
+    learned = LearnedLikelihood().fit(parameters, parameters**2 + 0.1 * rng.normal(size=(200, 2)), rng)
+    far = np.array([[1e4, 0.0], [1e60, -1e60], [1e160, 1e200], [-1e307, 1e307]])
+    density, slope = learned.log_density_and_gradient(far, np.array([0.3, 0.1]))
+    assert (density < -100.0).all()
+    assert np.isfinite(slope).all()

@@ -1,10 +1,12 @@
+import numba
 import numpy as np
 import pytest
 
 from pymc_kernel import kernels as K
-from pymc_kernel import stein
-from pymc_kernel.stein import tiles
-from pymc_kernel.stein.goodness_of_fit import coordinate_forms, quadratic_forms, sign_processes
+from pymc_kernel import parallel, stein
+from pymc_kernel.stein import registers, tiles
+from pymc_kernel.stein.forms import coordinate_forms, coordinate_sums, quadratic_forms
+from pymc_kernel.stein.goodness_of_fit import sign_processes
 from tests.reference.slow_stein import stein_kernels
 
 SCALES = np.array([0.5, 1.0, 1.5, 2.0, 0.7])
@@ -41,7 +43,7 @@ def test_statistics_equal_the_slow_twin(kernel, rng):
     assert abs(stein.ksd_squared(draws, scores, kernel, statistic="U", how="none") - unbiased) < 1e-10
 
 
-@pytest.mark.parametrize("n", [2, 127, 128, 129, 400])
+@pytest.mark.parametrize("n", [2, 63, 64, 65, 127, 400])
 @pytest.mark.parametrize("d", [1, 3, 4, 9])
 def test_every_size_of_tile_and_chunk(n, d, rng):
     draws, scores = case(rng, n, d)
@@ -66,7 +68,71 @@ def test_bootstrap_forms_equal_those_of_the_matrix(kernel, rng):
     assert abs(total / matrix.sum() - 1.0) < 1e-10
     totals, parts = coordinate_forms(prepared, signs)
     np.testing.assert_allclose(parts.sum(axis=0), expected, rtol=1e-10)
-    np.testing.assert_allclose(totals, tiles.coordinate_sums(prepared), rtol=1e-10)
+    np.testing.assert_allclose(totals, coordinate_sums(prepared), rtol=1e-10)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e25])
+def test_forms_in_single_precision_are_those_in_double_precision_to_six_digits(size, rng):
+    """Also with scores whose squares are beyond single precision."""
+    draws, scores = case(rng, 300, 3)
+    prepared = tiles.prepare(draws, size * scores, stein.default_kernel())
+    signs = sign_processes(rng, (300,), 50, 0.3)
+    totals, forms = coordinate_forms(prepared, signs)
+    single_totals, single = coordinate_forms(prepared, signs, np.float32)
+    assert (single_totals == totals).all()
+    sizes = forms + tiles.diagonal(prepared).sum(axis=0)[:, None]  # the latter is the mean of forms
+    assert (np.abs(single - forms) < 1e-6 * sizes).all()
+    assert not (single == forms).all()
+
+
+def test_far_draws_have_the_kernel_of_the_definition(rng):
+    """Distances from 1e-8 to 1e25, each entry by itself: squares are beyond single precision."""
+    draws = np.concatenate([rng.standard_normal((9, 2)), 10.0 ** rng.uniform(-8, 25, (30, 2))])
+    for largest in (1e17, 1e30):  # the first has the root in single precision, the second has not
+        few = draws[np.abs(draws).max(axis=1) < largest]
+        scores = rng.standard_normal(few.shape)
+        matrix = stein.stein_matrix(few, scores, how="none")
+        u = few[:, None] - few
+        z = 1.0 + (u**2).sum(axis=2)
+        value, slope, curvature = z**-0.5, -0.5 * z**-1.5, 0.75 * z**-2.5
+        across = ((scores - scores[:, None]) * u).sum(axis=2) - 2.0
+        expected = value * (scores @ scores.T) + 2.0 * slope * across - 4.0 * curvature * (z - 1.0)
+        np.testing.assert_allclose(matrix, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", [K.InverseMultiquadric(1.0), K.Gaussian(2.0)])
+def test_sums_are_the_same_bits_for_any_number_of_threads(kernel, rng, monkeypatch):
+    draws, scores = case(rng, 1500, 3)
+    prepared = tiles.prepare(draws, scores, kernel)
+    signs = sign_processes(rng, (1500,), 5, 0.3)
+    sums = []
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(parallel, "num_threads", lambda threads=threads: threads)
+        with parallel.one_blas_thread:  # as in every public function
+            forms = *quadratic_forms(prepared, signs), *coordinate_forms(prepared, signs)
+        sums.append([tiles.row_sums(prepared), *forms])
+    for one in sums[1:]:
+        for first, other in zip(sums[0], one, strict=True):
+            np.testing.assert_array_equal(first, other)
+
+
+@pytest.mark.parametrize("lanes", [(2, 2), (4, 1), (8, 2)])
+def test_sums_are_the_same_bits_for_any_width_of_the_registers(lanes, rng, monkeypatch):
+    """Wider vectors than the processor has are taken in parts."""
+    draws, scores = case(rng, 130, 5)
+    prepared = tiles.prepare(draws, scores, stein.default_kernel())
+    monkeypatch.setattr(registers, "_lanes_and_vectors", lambda num_rows, num_sums: lanes)
+    add = registers._add_with_root(registers.GROUP)
+
+    @numba.njit
+    def added(points, scores, tile):
+        total = np.zeros(registers.TILE)
+        add(4, 7, points, scores, tile, 5.0, total)
+        return total
+
+    matrix = tiles.fill(prepared, slice(4, 7), 0, np.empty((3, 130)))
+    expected = matrix[0] + matrix[1] + matrix[2]
+    np.testing.assert_array_equal(added(*prepared[:2], prepared.packed[0]), expected[: registers.TILE])
 
 
 def test_expectation_of_the_stein_kernel_is_zero_by_quadrature():

@@ -118,9 +118,10 @@ class FittedLikelihood:
         outside |= ~np.isfinite(values.values).all(axis=1)
         values = Observed(*[np.where(outside[:, None], 0.0, part) for part in values])
         values = Observed(*[np.broadcast_to(part, (len(parameters), part.shape[1])) for part in values])
-        found = self.density.log_density(parameters, values, gradient)
-        density, slope = found if gradient else (found, np.zeros(parameters.shape))
-        outside = np.broadcast_to(outside, density.shape)
+        with np.errstate(over="ignore", invalid="ignore"):  # samplers ask beyond the largest numbers, too
+            result = self.density.log_density(parameters, values, gradient)
+        density, slope = result if gradient else (result, np.zeros(parameters.shape))
+        outside = np.broadcast_to(outside, density.shape) | ~np.isfinite(density) | ~np.isfinite(slope).all(axis=1)
         return np.where(outside, -np.inf, density), np.where(outside[:, None], 0.0, slope)
 
 

@@ -12,6 +12,7 @@ from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.blocks.likelihoods import (
     estimated_terms,
 )
+from pymc_kernel.plugin.model.compiled_once import compiled_once
 from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, QUICK, batched
 
 __all__ = ["compile_scores"]
@@ -22,6 +23,7 @@ _STABLE = Mode(
 _GRADIENT_ERRORS = (NotImplementedError, TypeError, AttributeError, ValueError)  # what an Op without a gradient raises
 
 
+@compiled_once
 def compile_scores(model: pm.Model):
     """Return a function from draws of all value variables, a list of (n, ...), to scores (n, d).
 

@@ -1,0 +1,39 @@
+"""Compile for a model once, where the same model is asked about again."""
+
+import functools
+import threading
+from collections.abc import Callable
+
+import pymc as pm
+
+__all__ = ["compiled_once"]
+
+
+def compiled_once[Compiled](compile_for: Callable[[pm.Model], Compiled]) -> Callable[[pm.Model], Compiled]:
+    """Keep what a function of a model returned for the last model, for as long as that model has the same parts.
+
+    Of a report there is often another one on the same model, and compiling is half of its time. Variables of a model
+    do not change, but it can be given more of them, or other transforms. Data may change: compiled functions read
+    ``pm.Data`` when they are called. Each thread has its own, since compiled functions work in room of their own.
+    """
+    last = threading.local()
+
+    @functools.wraps(compile_for)
+    def compiled(model):
+        parts = _parts(model)
+        before = getattr(last, "parts", ())
+        if len(parts) != len(before) or any(a is not b for a, b in zip(parts, before, strict=True)):
+            last.parts = ()
+            last.compiled = compile_for(model)
+            last.parts = parts  # they are kept, so that no other object gets the identity of one of them
+        return last.compiled
+
+    return compiled
+
+
+def _parts(model):
+    """Return what the log density of a model is made of."""
+    variables = model.basic_RVs
+    values = [model.rvs_to_values[v] for v in variables]
+    transforms = [model.rvs_to_transforms[v] for v in variables]
+    return [model, *model.value_vars, *variables, *values, *transforms, *model.potentials]

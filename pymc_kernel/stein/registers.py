@@ -1,0 +1,236 @@
+"""Sums over coordinates for a few rows and a tile of columns, in the processor's vector registers.
+
+Of a group of rows and a panel of columns all sums stay in registers until the last coordinate is added, so that what is
+loaded of a column serves the whole group, and no sum goes through memory: as in a product of matrices. A compiler does
+not make this from loops over pairs; these load and store every sum for every few coordinates, and take twice as long.
+
+The number of coordinates is not known to the compiler: the same machine code serves all. Sums are in the order of the
+coordinates, and the rest in the standard's arithmetic, whatever the width of the registers: the same numbers come out
+on every machine that has fused multiply-add.
+
+Imports the standard library, Numba, and llvmlite, which Numba is built on.
+"""
+
+from itertools import chain, product
+
+from llvmlite import ir
+from numba.core import cgutils, config, types
+from numba.core.codegen import get_host_cpu_features
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
+
+__all__ = [
+    "GROUP",
+    "LARGEST_SQUARE",
+    "TILE",
+    "add_row_with_root",
+    "add_with_root",
+    "fill_scaled_sums",
+    "fill_scaled_sums_of_row",
+    "fill_sums",
+    "fill_sums_of_row",
+    "fill_with_root",
+]
+
+TILE = 64  # columns, whose coordinates stay in the first cache up to 30 of them; a multiple of every panel's width
+GROUP = 4  # rows that share what is loaded of a panel
+LARGEST_SQUARE = 1e36  # of a distance, for which the root may begin in single precision
+
+_DOUBLE, _INT, _INDEX = ir.DoubleType(), ir.IntType(64), ir.IntType(32)
+
+
+def _lanes_and_vectors(num_rows, num_sums):
+    """Return how many numbers a register holds, and how many registers wide a panel is.
+
+    All sums must find room in the registers, of which there are 32, or 16 where a register holds four numbers. A
+    single row has room for wider panels, which share what is loaded of the row.
+    """
+    features = get_host_cpu_features() if config.CPU_FEATURES is None else config.CPU_FEATURES
+    features = features.split(",")
+    lanes = 8 if "+avx512f" in features else 4 if "+avx" in features else 2
+    if num_rows == 1:
+        return lanes, 4
+    return lanes, 1 if lanes == 4 or num_sums > 3 else 2
+
+
+class _Vectors:
+    """Arithmetic of vectors of ``lanes`` numbers, as instructions of the compiler."""
+
+    def __init__(self, builder, lanes):
+        self.builder, self.lanes = builder, lanes
+        self.type, self.single = ir.VectorType(_DOUBLE, lanes), ir.VectorType(ir.FloatType(), lanes)
+
+    def constant(self, number):
+        return ir.Constant(self.type, [number] * self.lanes)
+
+    def everywhere(self, number):
+        """Return a vector with the same number, which is known when it runs, in all places."""
+        first = self.builder.insert_element(ir.Constant(self.type, ir.Undefined), number, ir.Constant(_INDEX, 0))
+        return self.builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(_INDEX, self.lanes), None))
+
+    def load(self, pointer):
+        return self.builder.load(self.builder.bitcast(pointer, self.type.as_pointer()), align=8)
+
+    def store(self, vector, pointer):
+        self.builder.store(vector, self.builder.bitcast(pointer, self.type.as_pointer()), align=8)
+
+    def multiply_add(self, a, b, c):
+        return self._call(f"fmuladd.v{self.lanes}f64", a, b, c)
+
+    def inverse_root(self, z):
+        """Return z^-1/2, right but for the last digit: in single precision first, then by one step of third order.
+
+        With e = 1 - z r^2 it is r (1 - e)^-1/2 = r (1 + e / 2 + 3 e^2 / 8 + ...), and e is 1e-7. A root and a division
+        in double precision take longer than all else of a pair of few coordinates.
+        """
+        builder = self.builder
+        root = self._call(f"sqrt.v{self.lanes}f32", builder.fptrunc(z, self.single))
+        r = builder.fpext(builder.fdiv(ir.Constant(self.single, [1.0] * self.lanes), root), self.type)
+        e = self.multiply_add(builder.fneg(z), builder.fmul(r, r), self.constant(1.0))
+        series = self.multiply_add(e, self.constant(0.375), self.constant(0.5))
+        return self.multiply_add(builder.fmul(e, r), series, r)
+
+    def _call(self, name, *arguments):
+        signature = ir.FunctionType(arguments[0].type, [argument.type for argument in arguments])
+        function = cgutils.get_or_insert_function(self.builder.module, signature, f"llvm.{name}")
+        return self.builder.call(function, arguments)
+
+
+class _Array:
+    """An array of doubles, its shape and where its numbers are."""
+
+    def __init__(self, context, builder, type_, value):
+        array = make_array(type_)(context, builder, value)
+        self.shape = cgutils.unpack_tuple(builder, array.shape, type_.ndim)
+        self._builder, self._data = builder, array.data
+
+    def at(self, *terms):
+        """Return the pointer to the number whose place is the sum of ``terms``."""
+        place = ir.Constant(_INT, 0)
+        for term in terms:
+            place = self._builder.add(place, ir.Constant(_INT, term) if isinstance(term, int) else term)
+        return self._builder.gep(self._data, [place])
+
+
+def _loops(builder, num_rows, first, points, scores, tile, inverse, finish):
+    """Write the instructions of both loops, over panels and over coordinates.
+
+    ``finish(v, column, r, c, sums)`` is called for each row r and vector c of a panel that begins at ``column``. The
+    sums are of u^2, (b - a) u v and a b, with u = x - y and v the inverse length scale, and of (u v)^2 where there are
+    length scales. Rows are those from ``first`` on; where there are none any more, the last one.
+    """
+    num_sums = 3 if inverse is None else 4
+    lanes, vectors = _lanes_and_vectors(num_rows, num_sums)
+    v, width = _Vectors(builder, lanes), lanes * vectors
+    num_points, d = points.shape
+    last = builder.sub(num_points, ir.Constant(_INT, 1))
+    rows = [builder.add(first, ir.Constant(_INT, r)) for r in range(num_rows)]
+    rows = [builder.mul(builder.select(builder.icmp_signed("<", row, last), row, last), d) for row in rows]
+    places = list(product(range(num_rows), range(vectors)))
+    sums = {place: [cgutils.alloca_once(builder, v.type) for _ in range(num_sums)] for place in places}
+    with cgutils.for_range(builder, ir.Constant(_INT, TILE // width)) as panels:
+        column = builder.mul(panels.index, ir.Constant(_INT, width))
+        for total in chain.from_iterable(sums.values()):
+            builder.store(v.constant(0.0), total)
+        with cgutils.for_range(builder, d) as coordinates:
+            k = coordinates.index
+            start = builder.add(column, builder.mul(k, ir.Constant(_INT, 2 * TILE)))
+            y = [v.load(tile.at(start, c * lanes)) for c in range(vectors)]
+            b = [v.load(tile.at(start, TILE + c * lanes)) for c in range(vectors)]
+            scale = None if inverse is None else v.everywhere(builder.load(inverse.at(k)))
+            for r, c in places:
+                x = v.everywhere(builder.load(points.at(rows[r], k)))
+                a = v.everywhere(builder.load(scores.at(rows[r], k)))
+                u, difference = builder.fsub(x, y[c]), builder.fsub(b[c], a)
+                scaled = u if scale is None else builder.fmul(u, scale)
+                factors = (u, u), (difference, scaled), (a, b[c]), (scaled, scaled)
+                for total, (left, right) in zip(sums[r, c], factors, strict=False):
+                    builder.store(v.multiply_add(left, right, builder.load(total)), total)
+        for r, c in places:
+            finish(v, builder.add(column, ir.Constant(_INT, c * lanes)), r, [builder.load(t) for t in sums[r, c]])
+
+
+def _kernel_with_root(v, trace, square, across, product):
+    """Return the Stein kernel of the profile (1 + s)^-1/2 from sums over coordinates.
+
+    With q = 1 / (1 + s) it is q^1/2 (sum a b - q (sum (b - a) u - trace + 3 (1 - q))).
+    """
+    builder = v.builder
+    value = v.inverse_root(builder.fadd(square, v.constant(1.0)))
+    power = builder.fmul(value, value)
+    across = builder.fadd(across, v.everywhere(builder.fsub(ir.Constant(_DOUBLE, 3.0), trace)))
+    slope = v.multiply_add(power, v.constant(-3.0), across)
+    return builder.fmul(value, v.multiply_add(builder.fneg(power), slope, product))
+
+
+def _fill_sums(num_rows, with_scales):
+    """Return the function that writes sums of ``num_rows`` rows, compiled where it is called."""
+
+    def fill(typing, first, points, scores, tile, inverse, out):
+        def instructions(context, builder, signature, values):
+            arrays = [_Array(context, builder, *one) for one in zip(signature.args[1:], values[1:], strict=True)]
+            points, scores, tile, inverse, out = arrays
+
+            def finish(v, column, r, sums):
+                for s, total in enumerate(sums):
+                    v.store(total, out.at(column, (s * num_rows + r) * TILE))
+
+            _loops(builder, num_rows, values[0], points, scores, tile, inverse if with_scales else None, finish)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, points, scores, tile, inverse, out), instructions
+
+    return intrinsic(fill)
+
+
+def _add_with_root(num_rows):
+    """Return the function that adds the kernel of up to ``num_rows`` rows, compiled where it is called."""
+
+    def add(typing, first, stop, points, scores, tile, trace, total):
+        def instructions(context, builder, signature, values):
+            first, stop = values[:2]
+            points, scores, tile, total = (_Array(context, builder, signature.args[k], values[k]) for k in (2, 3, 4, 6))
+            inside = [builder.icmp_signed("<", builder.add(first, ir.Constant(_INT, r)), stop) for r in range(num_rows)]
+
+            def finish(v, column, r, sums):
+                kernel = _kernel_with_root(v, values[5], *sums)
+                place = total.at(column)
+                v.store(builder.fadd(v.load(place), builder.select(inside[r], kernel, v.constant(0.0))), place)
+
+            _loops(builder, num_rows, first, points, scores, tile, None, finish)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, points, scores, tile, types.float64, total), instructions
+
+    return intrinsic(add)
+
+
+@intrinsic
+def fill_with_root(typing, first, points, scores, tile, trace, out):
+    """Write the Stein kernel of the profile (1 + s)^-1/2, of GROUP rows from ``first`` on, to ``out`` (GROUP, TILE)."""
+
+    def instructions(context, builder, signature, values):
+        points, scores, tile, out = (_Array(context, builder, signature.args[k], values[k]) for k in (1, 2, 3, 5))
+
+        def finish(v, column, r, sums):
+            v.store(_kernel_with_root(v, values[4], *sums), out.at(column, r * TILE))
+
+        _loops(builder, GROUP, values[0], points, scores, tile, None, finish)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, points, scores, tile, types.float64, out), instructions
+
+
+#: ``fill_sums(first, points, scores, tile, inverse, out)`` writes the sums of GROUP rows from ``first`` on with TILE
+#: columns: of u^2, (b - a) u and a b, ``out`` (4, GROUP, TILE). There is no length scale, and ``inverse`` not used.
+fill_sums = _fill_sums(GROUP, False)
+#: As :data:`fill_sums` with inverse length scales (d,): of u^2, (b - a) u v, a b and (u v)^2.
+fill_scaled_sums = _fill_sums(GROUP, True)
+#: As :data:`fill_sums` and :data:`fill_scaled_sums` for a single row, ``out`` (4, 1, TILE).
+fill_sums_of_row = _fill_sums(1, False)
+fill_scaled_sums_of_row = _fill_sums(1, True)
+#: ``add_with_root(first, stop, points, scores, tile, trace, total)`` adds the Stein kernel of the profile (1 + s)^-1/2
+#: to ``total`` (TILE,), for GROUP rows from ``first`` on, but only those before ``stop``.
+add_with_root = _add_with_root(GROUP)
+#: As :data:`add_with_root` for a single row.
+add_row_with_root = _add_with_root(1)
