@@ -47,8 +47,6 @@ _LN2_LOW = 1.90821492927058770002e-10  # the rest of log 2
 _SMALLEST = -708.0  # whose exponential is a normal number; below, it counts as zero
 # Bits of sqrt(1 / 2): a mantissa is taken between it and its double.
 _ROOT_HALF_BITS = np.float64(np.sqrt(0.5)).view(np.int64)
-    np.int64
-)  # bits of sqrt(1 / 2), between which and its double a mantissa is taken
 _FARTHEST = 1000.0  # scaled distance beyond which exp(-r) and r exp(-r) are zero in floating point
 
 
