@@ -1,24 +1,17 @@
-import warnings
-
 import numpy as np
 import pytest
 from scipy import stats
 from scipy.special import ndtri
 
-from pymc_kernel.embeddings import ConditionalMean, DensityRatio, KernelBayesRule, KernelMean, OriginalBayesRule
+from pymc_kernel.embeddings import ConditionalMean, DensityRatio, KernelBayesRule, OriginalBayesRule
 from pymc_kernel.embeddings.gram import factorize
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.ridge import RidgePath
-from pymc_kernel.kernels import FeatureKernel, Gaussian, Linear, Product, Sum, random_fourier_features
+from pymc_kernel.kernels import Gaussian, Linear, Sum
+from tests.embeddings.pairs import pairs
 from tests.reference import slow_embeddings as slow
 
 EXACT = {"num_basis": 10_000, "tolerance": 1e-13}
-
-
-def pairs(n=120, d=2, noise=0.3, seed=0):
-    rng = np.random.default_rng(seed)
-    latent = rng.standard_normal((n, d))
-    return latent, 1.0 + latent + noise * rng.standard_normal((n, d)), np.sqrt(0.5) * rng.standard_normal((n, d))
 
 
 def named_ratio(regularization, basis=()):
@@ -280,136 +273,3 @@ def test_interval_warns_where_ways_disagree():
     rule = KernelBayesRule(latent_kernel=Gaussian(30.0)).fit(z, x)
     with pytest.warns(UserWarning, match="differ up to"):
         rule.interval(x[:1], check=True)
-
-
-# -- kernels of several variables -------------------------------------------------------------------------------
-
-
-def test_products_sums_and_features():
-    z, x, _ = pairs(150)
-    other = np.random.default_rng(4).standard_normal((150, 1))
-    joint = np.concatenate([x, other], axis=1)
-    product = Product([Gaussian(1.0), Gaussian(2.0)], [slice(0, 2), [2]])
-    np.testing.assert_allclose(product(joint), Gaussian(1.0)(x) * Gaussian(2.0)(other), rtol=1e-12)
-    np.testing.assert_allclose(product.diagonal(joint), 1.0)
-    total = Sum([Gaussian(1.0), Linear(2.0)], [2.0, 0.5])
-    np.testing.assert_allclose(total(x), 2.0 * Gaussian(1.0)(x) + 0.5 * (x @ x.T) / 4.0, rtol=1e-10)
-    np.testing.assert_allclose(np.diag(total(x)), total.diagonal(x), rtol=1e-10)
-    features = FeatureKernel(random_fourier_features(Gaussian(1.5), 2000, 2, np.random.default_rng(0)))
-    exact = KernelBayesRule(observed_kernel=Gaussian(1.5), regularization=0.01).fit(z, x).mean(x[:20])
-    near = KernelBayesRule(observed_kernel=features, regularization=0.01).fit(z, x).mean(x[:20])
-    assert np.abs(near - exact).max() < 0.1
-    resolved = Product([Gaussian("median"), Gaussian("median")], [slice(0, 2), [2]]).resolve(joint)
-    assert resolved.kernels[0].length_scale != resolved.kernels[1].length_scale
-    for wrong in (lambda: Product([Gaussian()], []), lambda: Sum([]), lambda: Sum([Gaussian()], [-1.0])):
-        with pytest.raises(ValueError, match=r"at least one|one set"):
-            wrong()
-
-
-def test_trace_kernel_on_matrices():
-    rng = np.random.default_rng(0)
-    matrices = rng.standard_normal((5, 3, 3))
-    expected = np.einsum("aij,bij->ab", matrices, matrices)
-    np.testing.assert_allclose(Linear()(matrices.reshape(5, 9)), expected, rtol=1e-12)
-
-
-# -- sum and chain rule --------------------------------------------------------------------------------------------
-
-
-def test_sum_and_chain_rule_against_the_marginal():
-    rng = np.random.default_rng(0)
-    inputs = rng.uniform(-2, 2, (800, 1))
-    outputs = np.sin(inputs) + 0.2 * rng.standard_normal(inputs.shape)
-    embedded = KernelMean(0.5 + 0.3 * rng.standard_normal((800, 1)))
-    conditional = ConditionalMean().fit(inputs, outputs, rng=0)
-    truth = KernelMean(np.sin(embedded.points) + 0.2 * rng.standard_normal(embedded.points.shape))
-    found = conditional.sum_rule(embedded)
-    assert found.mmd(truth) < 0.05 < 0.2 < KernelMean(outputs).mmd(truth)
-    joint = conditional.chain_rule(embedded)
-    product = float(joint.expectation(lambda p: p[:, 0] * p[:, 1]))
-    assert product == pytest.approx(float((embedded.points * truth.points).mean()), abs=0.03)
-
-
-# -- what users get wrong ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda z, x: OriginalBayesRule("best"), "form must be one of"),
-        (lambda z, x: OriginalBayesRule("threshold"), "needs ratio_regularization"),
-        (lambda z, x: KernelBayesRule(regularization=-1.0), "positive"),
-        (lambda z, x: KernelBayesRule(regularization="marginal"), "one of 'latent', 'embedding'"),
-        (lambda z, x: OriginalBayesRule("threshold", regularization="marginal", ratio_regularization=1.0), "one of"),
-        (lambda z, x: KernelBayesRule().fit(z, x[:-1]), "must be pairs"),
-        (lambda z, x: KernelBayesRule().fit(z[:1], x[:1]), "at least two"),
-        (lambda z, x: KernelBayesRule().fit(z, x, z[:, :1]), "they must agree"),
-        (lambda z, x: KernelBayesRule().fit(z, x).mean(x[:, :1]), "columns"),
-        (lambda z, x: KernelBayesRule().fit(z, x).mean([np.nan, 0.0]), "NaN"),
-        (lambda z, x: KernelBayesRule().fit(z, x, z, -np.ones(len(z))), "positive number"),
-        (lambda z, x: KernelBayesRule(normalize="sum").fit(z, x).sample(x, 5, np.random.default_rng(0)), "fall back"),
-        (lambda z, x: OriginalBayesRule().fit(z, x).interval(x), "residuals"),
-        (lambda z, x: KernelBayesRule(observed_kernel=Linear()).fit(z, 0.0 * x), "zero at all points"),
-        (lambda z, x: DensityRatio(relative=1.0), "relative must be"),
-        (lambda z, x: KernelMean(z, np.ones(3)), "one per point"),
-        (lambda z, x: KernelMean(z).quantile(2.0), "probabilities"),
-        (lambda z, x: ConditionalMean().fit(z, x[:3]), "must be pairs"),
-    ],
-)
-def test_mistakes_are_named(call, message):
-    z, x, _ = pairs(20)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="all columns are constant")
-        with pytest.raises(ValueError, match=message):
-            call(z, x)
-
-
-def test_failed_simulations_and_constant_columns_are_said():
-    z, x, _ = pairs(100)
-    x = np.concatenate([x, np.full((100, 1), 7.0)], axis=1)
-    x[:10, 0] = np.nan
-    with pytest.warns(UserWarning, match="pairs|constant") as said:
-        rule = KernelBayesRule().fit(z, x)
-    texts = " ".join(str(w.message) for w in said)
-    assert "10 of 100" in texts
-    assert "columns [2] are constant" in texts
-    assert rule.pairs.num_dropped == 10
-    assert np.isfinite(rule.mean(x[20:30])).all()
-
-
-def test_singular_gram_matrix_is_said():
-    """Features that repeat themselves; a factor of a proper kernel has full rank by its making."""
-    z, x, _ = pairs(50)
-    twice = FeatureKernel(lambda points: np.concatenate([points, points, np.ones((len(points), 1))], axis=1))
-    with pytest.warns(UserWarning, match="raised"):
-        rule = OriginalBayesRule(ratio_regularization=1e-18, latent_kernel=twice).fit(z, x)
-    assert rule.weighting.regularization > 1e-18
-    assert np.isfinite(rule.mean(x[:2])).all()
-
-
-def test_one_simulation_gone_wild_changes_little():
-    z, x, _ = pairs(1000)
-    y = x[:50] + 0.05
-    z, x, y = z[:500], x[:500], y[:20]
-    clean = KernelBayesRule().fit(z, x, rng=0)
-    x[7] = 1e6
-    wild = KernelBayesRule().fit(z, x, rng=0)
-    assert np.abs(wild.mean(y) - clean.mean(y)).max() < 0.15
-    np.testing.assert_allclose(np.ptp(wild.interval(y), axis=2), np.ptp(clean.interval(y), axis=2), rtol=0.15)
-
-
-def test_a_prior_out_of_reach_is_said():
-    z, x, u = pairs(300)
-    with pytest.warns(UserWarning, match="do not cover it"):
-        KernelBayesRule().fit(z, x, 4.0 + 0.5 * u)
-    for rule in (KernelBayesRule(), OriginalBayesRule("threshold", ratio_regularization=0.1), OriginalBayesRule()):
-        with pytest.raises(ValueError, match="zero at every training point"):
-            rule.fit(z, x, 400.0 + u)
-
-
-def test_duplicates_change_nothing_but_the_count():
-    z, x, _ = pairs(80)
-    common = {"observed_kernel": Gaussian(1.0), "regularization": 0.01}
-    once = KernelBayesRule(**common).fit(z, x)
-    twice = KernelBayesRule(**common).fit(np.repeat(z, 2, axis=0), np.repeat(x, 2, axis=0))
-    np.testing.assert_allclose(once.mean(x[:5]), twice.mean(x[:5]), atol=1e-3)

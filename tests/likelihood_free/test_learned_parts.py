@@ -176,3 +176,15 @@ def test_the_function_that_makes_things_simple_is_found():
     normal = theta[:, :1] + 0.3 * rng.standard_normal((600, 1))
     assert choose_summary_map(normal, normal, same, theta, rng).kinds == ("identity",)
     assert choose_parameter_map(theta, normal, rng).kinds == ("identity", "identity")
+
+
+def test_residuals_however_far_have_finite_densities():
+    """Chains ask for densities far from all simulations."""
+    rng = np.random.default_rng(1)
+    noise = np.array([[1e200, -1e300], [0.0, 1e160], [0.3, 0.1]])
+    two = Marginals(np.log(np.full((2, 2), 0.5)), rng.normal(size=(2, 2)), np.full((2, 2), 0.7))
+    for residuals in (Marginals.normal(2), two):
+        density, slope = residuals.log_density_and_slope(noise)
+        assert np.isfinite(density).all()
+        assert (density[:2] < -1e100).all()
+        assert np.isfinite(slope).all()

@@ -1,51 +1,17 @@
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from benchmarks.measures import smallest_bulk_ess
-from benchmarks.targets import banana, correlated_gaussian, linear_regression
+from benchmarks.targets import banana
 from pymc_kernel import scores as S
-from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc import moves, pooled, surrogate_fit, trajectory
-from pymc_kernel.mcmc.history import append
+from tests.mcmc.kernel_hmc_chains import misled, only, run, worst_p_value_of_chain
 
 KINDS = [name for name in moves.NAMES if name != "survey"]
-
-
-def only(state, name):
-    """Return the state with one kind of move."""
-    return state._replace(choice=state.choice._replace(shares=(np.array(moves.NAMES) == name).astype(float)))
-
-
-def worth(state, **measures):
-    """Return the state in which kinds of moves have been measured so, the others zero."""
-    jumps = np.zeros_like(state.choice.jumps)
-    for move, measure in measures.items():
-        jumps[getattr(moves, move.upper()).place] = measure
-    return state._replace(choice=state.choice._replace(jumps=jumps))
-
-
-def surrogate_share(state):
-    return state.choice.shares[moves.ALONG_SURROGATE].sum()
-
-
-def misled(rng, estimator):
-    """A state whose surrogate was learned from another distribution: wrong place, wrong scale, no bend."""
-    config = kh.Config(estimator)
-    state = kh.init(np.zeros(2), 0.0, config)
-    points = rng.normal(size=(80, 2)) * [6.0, 4.0] + [2.0, 1.0]
-    evaluated, visited, levels = state.evaluated, state.visited, state.levels
-    for x in points:
-        value = -0.5 * (((x - [2.0, 1.0]) / [6.0, 4.0]) ** 2).sum() + 0.3 * np.sin(x[0])
-        evaluated, visited = append(evaluated, np.append(x, value)), append(visited, x)
-        levels = append(levels, np.array([value]))
-    walk = state.walk._replace(mean=points.mean(axis=0), factor=np.linalg.cholesky(np.cov(points.T)))
-    state = state._replace(evaluated=evaluated, visited=visited, levels=levels, walk=walk, arrival=None)
-    return state._replace(fit=surrogate_fit.refit(rng, [state], config)), config
 
 
 def moved(rng, target, kind, estimator, num_points, num_steps=5):
@@ -122,28 +88,6 @@ def test_invariance_test_sees_a_missing_ratio(kind, rng, monkeypatch):
 # -- tuning ---------------------------------------------------------------------------------------------
 
 
-def run(rng, log_density, start, config=None, tune=800, draws=2000):
-    """Return draws after tuning, the last state, and the number of evaluations."""
-    config = kh.Config() if config is None else config
-    calls = 0
-
-    def counted(x):
-        nonlocal calls
-        calls += 1
-        return log_density(x)
-
-    state = kh.init(np.asarray(start, dtype=float), counted(np.asarray(start, dtype=float)), config)
-    out = np.empty((draws, len(start)))
-    for t in range(tune + draws):
-        before = calls
-        state, info = kh.step(rng, state, counted, config)
-        assert calls - before <= 1
-        state = kh.adapt(rng, state, info, config, tune)
-        if t >= tune:
-            out[t - tune] = state.position
-    return out, state, calls
-
-
 def test_fits_become_rarer_and_end_before_tuning_does():
     due = [t + 1 for t in range(3000) if kh.refit_is_due(8, t, 2000)]
     assert due[0] == 180
@@ -204,11 +148,6 @@ def test_surrogate_moves_are_nearly_independent_draws_on_a_banana(rng):
     assert state.fit.learned.quality < 1.0
 
 
-def worst_p_value_of_chain(target, draws):
-    """KS of the level, chi-square with d degrees, for draws thinned to near independence."""
-    return stats.kstest(target.level(draws[::10]), stats.chi2(draws.shape[1]).cdf).pvalue
-
-
 @pytest.mark.parametrize("name", ["lite", "finite", "nystrom"])
 def test_score_matching_surrogates_move(name, rng):
     estimator = {"lite": S.Lite(num_basis=300), "finite": S.Finite(), "nystrom": S.Nystrom(num_basis=20)}[name]
@@ -216,252 +155,3 @@ def test_score_matching_surrogates_move(name, rng):
     assert state.choice.shares[2:].sum() > 0.2
     assert smallest_bulk_ess(draws[None]) > 150
     np.testing.assert_allclose(draws.std(axis=0), 1.0, atol=0.25)
-
-
-# -- when things are difficult ----------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_heavy_tails(rng):
-    """Student t with 3 degrees of freedom, 5-d: the tenth quantiles of radius are right."""
-
-    def log_density(x):
-        return -0.5 * (3 + 5) * math.log1p(x @ x / 3)
-
-    chains = np.stack([run(rng, log_density, rng.normal(size=5), tune=1000, draws=2500)[0] for _ in range(2)])
-    radius = (chains**2).sum(axis=2) / 5
-    size = smallest_bulk_ess(chains)
-    assert size > 100
-    shares = [(radius < stats.f(5, 3).ppf(p)).mean() for p in (0.1, 0.5, 0.9)]
-    np.testing.assert_allclose(shares, [0.1, 0.5, 0.9], atol=5 * 0.5 / math.sqrt(size))
-
-
-def test_two_modes(rng):
-    """Modes four standard deviations apart, weights 0.3 and 0.7."""
-
-    def log_density(x):
-        return np.logaddexp(math.log(0.3) - 0.5 * ((x + 2) ** 2).sum(), math.log(0.7) - 0.5 * ((x - 2) ** 2).sum())
-
-    draws, _, _ = run(rng, log_density, [2.0, 2.0], tune=1500, draws=6000)
-    assert (draws[:, 0] > 0).mean() == pytest.approx(0.7, abs=0.1)
-
-
-def test_a_box(rng):
-    """Uniform where the density is not zero: minus infinity at a third of the proposals."""
-
-    def log_density(x):
-        return 0.0 if (np.abs(x) < 1).all() else -math.inf
-
-    draws, _, _ = run(rng, log_density, np.zeros(3), tune=800, draws=5000)
-    assert (np.abs(draws) < 1).all()
-    size = smallest_bulk_ess(draws[None])
-    assert size > 100
-    np.testing.assert_allclose((draws < 0.5).mean(axis=0), 0.75, atol=5 * 0.45 / math.sqrt(size))
-
-
-def test_a_start_far_out(rng):
-    draws, state, _ = run(rng, lambda x: -0.5 * x @ x, np.full(4, 300.0), tune=1000, draws=3000)
-    assert smallest_bulk_ess(draws[None]) > 300
-    np.testing.assert_allclose(draws.std(axis=0), 1.0, atol=0.2)
-    assert state.fit is not None
-
-
-def test_the_way_in_does_not_spoil_what_is_learned(rng):
-    """A regression with flat priors from zero, fifty standard deviations off: means, spreads and quantiles."""
-    target = linear_regression(8)
-    draws, _, _ = run(rng, target.log_density, np.zeros(8), tune=900, draws=2000)
-    exact = target.sample(rng, 50_000)
-    spread = exact.std(axis=0)
-    assert smallest_bulk_ess(draws[None]) > 400
-    np.testing.assert_allclose((draws.mean(axis=0) - exact.mean(axis=0)) / spread, 0.0, atol=0.2)
-    np.testing.assert_allclose(draws.std(axis=0) / spread, 1.0, atol=0.15)
-    np.testing.assert_allclose((draws < np.quantile(exact, 0.05, axis=0)).mean(axis=0), 0.05, atol=0.04)
-    np.testing.assert_allclose((draws > np.quantile(exact, 0.95, axis=0)).mean(axis=0), 0.05, atol=0.04)
-
-
-def jagged(x):
-    """A normal distribution under a pattern far finer than any surrogate could learn from some hundred points."""
-    return -0.5 * x @ x + 2.0 * np.sin(40.0 * x).sum()
-
-
-@pytest.mark.parametrize(
-    ("measure", "share"), [(0.0, 0.0), (0.04, 0.0), (0.07, 0.2), (0.2, 0.9)], ids=["nothing", "worse", "little", "much"]
-)
-def test_the_share_of_surrogate_moves_is_what_they_are_worth(measure, share, rng):
-    assert_share_after_tuning(S.Values(), measure, share, rng)
-
-
-@pytest.mark.parametrize(
-    ("measure", "share"), [(0.04, 0.0), (0.2, 0.2), (0.3, 0.9)], ids=["worse", "not clearly better", "much"]
-)
-def test_a_surrogate_of_scores_has_to_be_better_to_be_trusted(measure, share, rng):
-    assert_share_after_tuning(S.Lite(num_basis=100), measure, share, rng)
-
-
-def assert_share_after_tuning(estimator, measure, share, rng):
-    state, config = misled(rng, estimator)
-    state = kh.finish(worth(state, walk=0.05, difference=0.01, four=measure), config)
-    assert surrogate_share(state) == pytest.approx(share)
-    assert state.choice.shares.sum() == pytest.approx(1.0)
-
-
-def test_a_chain_whose_log_density_still_rises_does_not_trust_its_surrogate(rng):
-    state, config = misled(rng, S.Values())
-    rising = state.levels.buffer.copy()
-    rising[:80, 0] = np.arange(80.0)
-    state = worth(state, walk=0.05, four=0.5)
-    assert surrogate_share(kh.finish(state, config)) == pytest.approx(0.9)
-    state = state._replace(levels=state.levels._replace(buffer=rising))
-    assert surrogate_share(kh.finish(state, config)) == pytest.approx(0.2)
-
-
-def test_a_dropped_surrogate_leaves_the_walk_nine_moves_in_ten(rng):
-    state, config = misled(rng, S.Values())
-    without = state._replace(fit=None, choice=moves.with_difference(state.choice))
-    states = [kh.finish(worth(s, walk=0.05, difference=0.01), config) for s in (state, without)]
-    np.testing.assert_allclose([s.choice.shares[0] for s in states], 0.9)
-    # Differences that are worth more keep their part.
-    better = kh.finish(worth(state, walk=0.05, difference=0.06), config)
-    assert better.choice.shares[0] == pytest.approx(0.7)
-
-
-def test_the_walk_keeps_its_step_when_learning_begins():
-    factor, config = np.array([[3.0, 0.0], [1.0, 0.5]]), kh.Config()
-    state = kh.init(np.zeros(2), 0.0, config)
-    walk = state.walk._replace(factor=factor, log_scale=-2.0)
-    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, moves.DIFFERENCE, 0.0, 0)
-    after = kh.learn_from(state._replace(walk=walk, iteration=1000), info, config)
-    assert after.arrival is None
-    assert math.exp(after.walk.log_scale) == pytest.approx(am.optimal_scale(2))
-    np.testing.assert_allclose(am.optimal_scale(2) * after.walk.factor, math.exp(-2.0) * factor)
-
-
-def test_independent_draws_have_a_measure_of_one(rng):
-    """Of places and of their squares, whatever the mean and the covariance; a move that is never accepted has none."""
-    mean, factor = np.array([3.0, -1.0]), np.array([[2.0, 0.0], [1.0, 0.5]])
-    state = kh.init(mean, 0.0, kh.Config())
-    state = state._replace(walk=state.walk._replace(mean=mean, factor=factor), arrival=None)
-    total = np.zeros(4)
-    for _ in range(4000):
-        before, proposal = mean + rng.standard_normal((2, 2)) @ factor.T
-        visited = state.visited._replace(buffer=before[None], count=1)
-        info = kh.Info(True, 0.5, 1.0, proposal, 0.0, moves.LONG, 0.0, 1)
-        after = kh.learn_from(state._replace(visited=visited), info, kh.Config())
-        total += after.choice.jumps[moves.LONG.place] / 4000
-        never = kh.learn_from(state._replace(visited=visited), info._replace(accept_prob=0.0), kh.Config())
-        assert not never.choice.jumps.any()
-    np.testing.assert_allclose(total, 0.5, atol=0.07)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("estimator", "log_density", "num_dims", "chains"),
-    [(S.Values(), jagged, 3, 12), (S.Lite(num_basis=500), correlated_gaussian().log_density, 10, 16)],
-    ids=["values where nothing is smooth", "scores of ten dimensions from a walk's past"],
-)
-def test_a_surrogate_that_does_not_help_costs_at_most_three_tenths(estimator, log_density, num_dims, chains):
-    ours, walks = [], []
-    for seed in range(chains):
-        rng = np.random.default_rng(seed)
-        ours.append(run(rng, log_density, np.zeros(num_dims), kh.Config(estimator), tune=2000, draws=8000)[0])
-        config = am.Config()
-        state = am.init(np.zeros(num_dims), log_density(np.zeros(num_dims)), config)
-        draws = np.empty((8000, num_dims))
-        for t in range(10_000):
-            state, info = am.step(rng, state, log_density, config)
-            if t < 2000:
-                state = am.adapt(state, info, config)
-            else:
-                draws[t - 2000] = state.position
-        walks.append(draws)
-    assert smallest_bulk_ess(np.stack(ours)) > 0.7 * smallest_bulk_ess(np.stack(walks))
-
-
-@pytest.mark.parametrize("tune", [0, 1, 5])
-def test_tuning_too_short_to_learn_from(tune, rng):
-    draws, state, _ = run(rng, lambda x: -0.5 * x @ x, np.ones(2), tune=tune, draws=300)
-    assert state.choice.shares[:2].sum() > 0.1
-    assert 0.3 < draws.std() < 3.0
-
-
-def test_a_fit_that_fails_keeps_the_old_one(rng):
-    state, config = misled(rng, S.Values())
-    one = {name: getattr(state, name)._replace(count=1) for name in ("evaluated", "visited", "levels")}
-    empty = state._replace(**one)
-    assert surrogate_fit.refit(rng, [empty], config) is None
-
-
-# -- several chains -----------------------------------------------------------------------------------------
-
-
-def test_chains_that_learn_together_share_one_surrogate(rng):
-    target = banana(0.1, 25.0, num_dims=3)
-    config = kh.Config()
-    starts = target.sample(rng, 3)
-    states = [kh.init(x, target.log_density(x), config) for x in starts]
-    plan = pooled.stretches(3, 400)
-    for index, length in enumerate(plan):
-        states = [pooled.run(rng, s, target.log_density, config, length) for s in states]
-        if index < len(plan) - 1:
-            states = pooled.fit_together(rng, states, config)
-    assert all(s.fit is states[0].fit for s in states)
-    assert sum(s.evaluated.count for s in states) > 1000
-    template = pooled.frozen(states, config)
-    assert template.evaluated.count == 0
-    assert template.choice.shares.sum() == pytest.approx(1.0)
-    draws = []
-    for s in states:
-        here = kh.relocate(template, s.position, s.log_density)
-        for _ in range(1000):
-            here, _ = kh.step(rng, here, target.log_density, config)
-            draws.append(here.position)
-    assert worst_p_value_of_chain(target, np.array(draws)) > 1e-4
-
-
-def test_measures_of_chains_are_averaged_by_their_moves():
-    first = moves.first(2)
-    choices = [
-        first._replace(counts=np.full_like(first.counts, n), jumps=np.full_like(first.jumps, m))
-        for n, m in ((10.0, 1.0), (30.0, 3.0))
-    ]
-    both = moves.averaged(choices)
-    np.testing.assert_allclose(both.jumps, 2.5)
-    np.testing.assert_allclose(both.counts, 30.0)
-    np.testing.assert_array_equal(moves.averaged([first, first]).jumps, 0.0)
-
-
-def test_joint_shape_is_that_of_all_points(rng):
-    config = kh.Config()
-    groups = [rng.normal(size=(50, 2)) + m for m in ([0.0, 0.0], [5.0, 1.0])]
-    states = []
-    for points in groups:
-        state = kh.init(points[0], 0.0, config)
-        factor = np.linalg.cholesky(np.cov(points.T, bias=True))
-        states.append(state._replace(walk=state.walk._replace(mean=points.mean(axis=0), factor=factor)))
-    mean, factor = surrogate_fit.joint_shape(states)
-    both = np.concatenate(groups)
-    np.testing.assert_allclose(mean, both.mean(axis=0))
-    np.testing.assert_allclose(factor @ factor.T, np.cov(both.T, bias=True))
-
-
-def test_joint_shape_of_chains_on_a_line():
-    """The covariance is singular in floating point: whether it factors may hang on no processor."""
-    state = kh.init(np.zeros(2), 0.0, kh.Config())
-    line = state._replace(walk=state.walk._replace(factor=np.array([[1e-6, 0.0], [1.0, 1e-9]])))
-    _, factor = surrogate_fit.joint_shape([line, line])
-    np.testing.assert_allclose(factor @ factor.T, [[1e-12, 1e-6], [1e-6, 1.0]], rtol=1e-8)
-    assert (np.diag(factor) > 0.0).all()
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"surrogate": "lite"}, TypeError, "pymc_kernel.scores"),
-        ({"exploring_share": 0.0}, ValueError, "exploring_share"),
-        ({"max_steps": 0}, ValueError, "max_steps"),
-        ({"target_accept": 1.0}, ValueError, "target_accept"),
-    ],
-)
-def test_bad_settings_are_named(change, error, message):
-    with pytest.raises(error, match=message):
-        replace(kh.Config(), **change)

@@ -52,3 +52,11 @@ def same_draws(one, other):
         for group in ("posterior", "warmup_posterior")
         for name in one["posterior"].data_vars
     )
+
+
+def advance(step, point, num_draws):
+    points = []
+    for _ in range(num_draws):
+        point, _ = step.step(point)
+        points.append({k: np.copy(v) for k, v in point.items()})
+    return points

@@ -18,6 +18,7 @@ _GAIN = 1e-4  # mean log density below which iterations end
 _PRIOR_COUNT = 2.0  # cases that the prior of a component's covariance counts for
 _PRIOR_VARIANCE = 0.1  # relative to the variance of a share of the residuals
 _SCALES = 4.0  # ratio of standard deviations of neighbors where mixtures start as mixtures of scales
+_FARTHEST = 1e100  # standard deviations: farther off, squares are no floating-point numbers any more
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +30,13 @@ class Marginals:
     sds: np.ndarray
 
     def _parts(self, noise):
-        away = (noise[:, :, None] - self.means) / self.sds
+        away = np.clip((noise[:, :, None] - self.means) / self.sds, -_FARTHEST, _FARTHEST)
         return away, self.log_weights - 0.5 * away**2 - np.log(self.sds) - 0.5 * _LOG_2_PI
 
     def log_density_and_slope(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (m,) of residuals (m, q), and their derivatives (m, q)."""
         if self.sds.shape[1] == 1:
-            away = (noise - self.means[:, 0]) / self.sds[:, 0]
+            away = np.clip((noise - self.means[:, 0]) / self.sds[:, 0], -_FARTHEST, _FARTHEST)
             density = -0.5 * (away**2).sum(axis=1) - np.log(self.sds).sum() - 0.5 * self.sds.size * _LOG_2_PI
             return density, -away / self.sds[:, 0]
         density, slope = self._columns(noise)
@@ -205,7 +206,9 @@ def _squared(points, centers):
 
 def _log_sum(parts, axis):
     largest = parts.max(axis=axis, keepdims=True)
-    return np.log(np.exp(parts - largest).sum(axis=axis)) + largest.squeeze(axis)
+    largest = np.where(np.isfinite(largest), largest, 0.0)  # where all are zero, their sum is
+    with np.errstate(divide="ignore"):
+        return np.log(np.exp(parts - largest).sum(axis=axis)) + largest.squeeze(axis)
 
 
 def _maximized(noise, shares) -> Joint:

@@ -1,0 +1,67 @@
+"""Chains of kernel HMC that several tests run."""
+
+import numpy as np
+from scipy import stats
+
+from pymc_kernel.mcmc import kernel_hmc as kh
+from pymc_kernel.mcmc import moves, surrogate_fit
+from pymc_kernel.mcmc.history import append
+
+
+def only(state, name):
+    """Return the state with one kind of move."""
+    return state._replace(choice=state.choice._replace(shares=(np.array(moves.NAMES) == name).astype(float)))
+
+
+def worth(state, **measures):
+    """Return the state in which kinds of moves have been measured so, the others zero."""
+    jumps = np.zeros_like(state.choice.jumps)
+    for move, measure in measures.items():
+        jumps[getattr(moves, move.upper()).place] = measure
+    return state._replace(choice=state.choice._replace(jumps=jumps))
+
+
+def surrogate_share(state):
+    return state.choice.shares[moves.ALONG_SURROGATE].sum()
+
+
+def misled(rng, estimator):
+    """A state whose surrogate was learned from another distribution: wrong place, wrong scale, no bend."""
+    config = kh.Config(estimator)
+    state = kh.init(np.zeros(2), 0.0, config)
+    points = rng.normal(size=(80, 2)) * [6.0, 4.0] + [2.0, 1.0]
+    evaluated, visited, levels = state.evaluated, state.visited, state.levels
+    for x in points:
+        value = -0.5 * (((x - [2.0, 1.0]) / [6.0, 4.0]) ** 2).sum() + 0.3 * np.sin(x[0])
+        evaluated, visited = append(evaluated, np.append(x, value)), append(visited, x)
+        levels = append(levels, np.array([value]))
+    walk = state.walk._replace(mean=points.mean(axis=0), factor=np.linalg.cholesky(np.cov(points.T)))
+    state = state._replace(evaluated=evaluated, visited=visited, levels=levels, walk=walk, arrival=None)
+    return state._replace(fit=surrogate_fit.refit(rng, [state], config)), config
+
+
+def run(rng, log_density, start, config=None, tune=800, draws=2000):
+    """Return draws after tuning, the last state, and the number of evaluations."""
+    config = kh.Config() if config is None else config
+    calls = 0
+
+    def counted(x):
+        nonlocal calls
+        calls += 1
+        return log_density(x)
+
+    state = kh.init(np.asarray(start, dtype=float), counted(np.asarray(start, dtype=float)), config)
+    out = np.empty((draws, len(start)))
+    for t in range(tune + draws):
+        before = calls
+        state, info = kh.step(rng, state, counted, config)
+        assert calls - before <= 1
+        state = kh.adapt(rng, state, info, config, tune)
+        if t >= tune:
+            out[t - tune] = state.position
+    return out, state, calls
+
+
+def worst_p_value_of_chain(target, draws):
+    """KS of the level, chi-square with d degrees, for draws thinned to near independence."""
+    return stats.kstest(target.level(draws[::10]), stats.chi2(draws.shape[1]).cdf).pvalue

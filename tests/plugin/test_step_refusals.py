@@ -1,0 +1,369 @@
+"""What steps refuse or warn of, and how they say it."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import xarray as xr
+from pymc.blocking import DictToArrayBijection
+from pytensor.compile.builders import OpFromGraph
+from scipy import stats
+
+import pymc_kernel as pk
+from benchmarks import noisy_walks
+from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
+from pymc_kernel.mcmc.moves import NAMES
+from pymc_kernel.plugin.blocks import likelihoods
+from tests.plugin.models import STEPS, advance, exact_model, noisy_model, noisy_normal, same_draws, sample
+
+# -- what is refused, and how ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_noisy_density_in_parts_is_refused(name):
+    with pm.Model():
+        theta = pm.Normal("theta")
+        phi = pm.Normal("phi")
+        pk.EstimatedLikelihood("y", noisy_normal, theta + phi, observed=np.zeros(1))
+        with pytest.raises(NoisyBlockError, match=r"\(by y\).*not given: phi"):
+            STEPS[name]([theta])
+        with pytest.raises(NoisyBlockError, match="not given: phi"):
+            STEPS[name](blocked=False)
+
+
+@pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+def test_pymc_simulator_counts_as_noisy_and_is_reproducible():
+    def simulate(rng, theta, size):
+        return rng.normal(theta, 1.0, size=size)
+
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        phi = pm.Normal("phi")
+        pm.Simulator("s", simulate, theta + phi, epsilon=1.0, observed=np.zeros(5))
+        with pytest.raises(NoisyBlockError, match="not given: phi"):
+            pk.KAMH([theta])
+    sequential = sample(model, pk.AdaptiveMetropolis, cores=1)
+    assert same_draws(sequential, sample(model, pk.AdaptiveMetropolis, cores=2))
+
+
+@pytest.mark.parametrize("name", ["AdaptiveMetropolis", "KernelHMC"])
+@pytest.mark.machine_code
+def test_discrete_variables_are_left_to_other_steps(name):
+    """k ~ Poisson(3), x ~ N(k, 1), y ~ N(x, 1) seen at 2: exact by summing k out."""
+    with pm.Model() as model:
+        k = pm.Poisson("k", 3.0)
+        x = pm.Normal("x", k, 1.0)
+        pm.Normal("y", x, 1.0, observed=2.0)
+        step = STEPS[name]()
+        with pytest.raises(TypeError, match="k is discrete"):
+            STEPS[name]([x, k])
+    assert [v.name for v in step.vars] == ["x"]
+    idata = sample(model, STEPS[name], cores=1, draws=3000, tune=300)
+    values = np.arange(40)
+    weights = stats.poisson(3.0).pmf(values) * stats.norm(values, np.sqrt(2.0)).pdf(2.0)
+    exact = (weights * (values + 2.0) / 2.0).sum() / weights.sum()
+    assert float(idata["posterior"]["x"].mean()) == pytest.approx(exact, abs=0.15)
+    assert (idata["posterior"]["k"] == idata["posterior"]["k"].round()).all()
+
+
+def test_moves_are_named_and_survive_a_file(tmp_path):
+    idata = sample(exact_model(), pk.KernelHMC, cores=1, draws=50, tune=150, chains=1)
+    idata.to_netcdf(tmp_path / "draws.nc", engine="h5netcdf")
+    with xr.open_datatree(tmp_path / "draws.nc", engine="h5netcdf") as again:
+        moves = again["sample_stats"]["move"].values.astype(str)
+    assert set(np.unique(moves)) <= set(NAMES)
+    np.testing.assert_array_equal(moves, idata["sample_stats"]["move"].values)
+
+
+def test_a_model_of_discrete_variables_alone_is_refused():
+    with pm.Model():
+        pm.Poisson("k", 3.0)
+        with pytest.raises(ValueError, match="KAMH samples continuous variables"):
+            pk.KAMH()
+
+
+def test_too_little_tuning_is_said(caplog):
+    for tune, said in ((0, True), (30, True), (300, False)):
+        caplog.clear()
+        sample(exact_model(), pk.KernelHMC, cores=1, draws=20, tune=tune, chains=1)
+        assert (f"{tune} tuning draws were too few" in caplog.text) is said
+
+
+def test_bad_settings_are_refused_before_any_work():
+    with exact_model():
+        with pytest.raises(ValueError, match="adaptation"):
+            pk.KAMH(adaptation="never")
+        with pytest.raises(ValueError, match="6 dimensions"):
+            pk.AdaptiveMetropolis(covariance=np.eye(2))
+        with pytest.raises(ValueError, match="6 dimensions"):
+            pk.KAMH(kernel=pk.kernels.Gaussian([1.0, 2.0]))
+
+
+def test_a_start_without_density_is_a_clear_error():
+    with pm.Model() as model:
+        pm.Normal("x")
+        pm.Potential("never", pm.math.log(model["x"] * 0.0))
+        step = pk.KAMH()
+    step.setup_chain(np.random.default_rng(0), 10, 10)
+    with pytest.raises(NonFiniteStartError, match="KAMH for x: the log density at the starting position"):
+        step.step(model.initial_point())
+
+
+def holes(rng, theta, observed):
+    """Zero estimates, NaN and infinity turn up at random."""
+    return [-np.inf, np.nan, np.inf, -0.5 * float(theta) ** 2][rng.integers(4)]
+
+
+def test_zero_nan_and_infinite_estimates_reject():
+    with pm.Model() as model:
+        theta = pm.Flat("theta")
+        pk.EstimatedLikelihood("y", holes, theta, observed=np.zeros(1))
+        step = pk.AdaptiveMetropolis()
+    step.setup_chain(np.random.default_rng(8), 200, 200)
+    point = model.initial_point()
+    step.density.seed(np.random.default_rng(0))
+    while not np.isfinite(step.density(np.zeros(1))):
+        pass
+    step.transition = step._transition_module.init(np.zeros(1), 0.0, step.config)
+    step.returned, step.surroundings = np.zeros(1).tobytes(), ()
+    for _ in range(400):
+        point, [info] = step.step(point)
+        assert np.isfinite(info["log_density"])
+    assert info["proposal_scale"] > 0
+
+
+def test_a_stuck_chain_is_reported_with_the_noise_of_the_estimate(caplog):
+    def very_noisy(rng, theta, observed):
+        return noisy_normal(rng, theta, observed, sd=6.0)
+
+    with pm.Model() as model:
+        theta = pm.Flat("theta", initval=0.1)
+        pk.EstimatedLikelihood("y", very_noisy, theta, observed=np.zeros(1))
+    idata = sample(model, pk.AdaptiveMetropolis, cores=2, draws=1000, chains=2)
+    assert int(idata["sample_stats"]["stuck_for"].max()) >= 200
+    [message, *_] = [r.message for r in caplog.records if "rejected 200" in r.message]
+    assert "variance of" in message
+    assert "times as many replicates" in message
+    # Looking at the noise is counted, and happens once a chain.
+    extra = (idata["sample_stats"]["evaluations"] - 1).sum("draw").values
+    assert set(extra) <= {0, 20}
+
+
+def noisy_pair(rng, theta, observed):
+    """Log of an unbiased estimate of exp(-|theta|^2 / 2); the log-normal noise lets .23 of all steps through."""
+    return float(-0.5 * theta @ theta - 0.5 * 1.7**2 + 1.7 * rng.standard_normal())
+
+
+def two_noisy_parameters():
+    with pm.Model() as model:
+        theta = pm.Flat("theta", shape=2, initval=np.zeros(2))
+        pk.EstimatedLikelihood("y", noisy_pair, theta, observed=np.zeros(1))
+    return model
+
+
+@pytest.mark.parametrize("name", ["KAMH", "AdaptiveMetropolis"])
+def test_noise_is_measured_while_tuning_and_scales_do_not_collapse(name):
+    idata = sample(two_noisy_parameters(), STEPS[name], cores=1, tune=800, draws=200, chains=3)
+    tuning, drawing = idata["warmup_sample_stats"]["evaluations"], idata["sample_stats"]["evaluations"]
+    # The very first draw has one evaluation more, at the start.
+    np.testing.assert_array_equal(tuning.sum("draw"), 800 + 80 + 1)
+    assert set(np.unique(drawing)) <= {1, 21}  # 21: a stuck chain looks at the noise
+    scales = idata["sample_stats"]["proposal_scale"].values[:, -1] / (2.38 / np.sqrt(2))
+    assert scales.min() > 0.5
+    assert scales.max() < 4.0
+
+
+def test_numbers_used_again_leave_a_higher_ceiling():
+    """What counts is the noise of the acceptance ratio, not that of the estimate."""
+    with pm.Model() as model:
+        theta = pm.Flat("theta", shape=2, initval=np.zeros(2))
+        pk.EstimatedLikelihood("y", noisy_pair, theta, observed=np.zeros(1), reuse_noise=0.9)
+        step = pk.AdaptiveMetropolis()
+    step.setup_chain(np.random.default_rng(1), 400, 0)
+    advance(step, model.initial_point(), 400)
+    assert step.transition.noise.num_probes == 40
+    # Nine in ten probes are the estimate that the chain holds, one in ten is accepted with .23.
+    assert step.transition.noise.ceiling == pytest.approx(0.92, abs=0.1)
+
+
+def test_a_target_that_noise_puts_out_of_reach_is_reported(caplog):
+    sample(two_noisy_parameters(), lambda: pk.AdaptiveMetropolis(target_accept=0.234), cores=1, tune=400, chains=1)
+    [message] = [r.message for r in caplog.records if "cannot be reached" in r.message]
+    assert 'Leave target_accept at "auto"' in message
+    assert "variance of" in message
+
+
+@pytest.mark.parametrize("name", ["KAMH", "AdaptiveMetropolis"])
+def test_a_scale_at_its_floor_is_reported(name, caplog):
+    model = two_noisy_parameters()
+    with model:
+        step = STEPS[name]()
+    step.setup_chain(np.random.default_rng(1), 300, 10)
+    advance(step, model.initial_point(), 300)
+    step.stop_tuning()
+    floor = np.log(step.config.smallest_scale(2))
+    step.transition = step.transition._replace(log_scale=floor, rejections=0)
+    point = {"theta": step.transition.position}
+    _, [statistics] = step.step(point)
+    assert "floor" in statistics["warning"].message
+
+
+@pytest.mark.parametrize("num_draws", [100, 1000])
+def test_a_chain_that_hardly_moved_says_so_at_its_end(num_draws):
+    model = two_noisy_parameters()
+    with model:
+        step = pk.AdaptiveMetropolis()
+    step.setup_chain(np.random.default_rng(1), 300, num_draws)
+    point = advance(step, model.initial_point(), 300)[-1]
+    step.stop_tuning()
+    said = []
+    for _ in range(num_draws):
+        before = point["theta"]
+        point, [statistics] = step.step(point)
+        said.append((statistics["warning"], not np.array_equal(before, point["theta"])))
+    warnings, moved = zip(*said, strict=True)
+    assert step.moves == sum(moved)
+    assert not any(warnings[:-1])
+    assert (sum(moved) < 24) == (num_draws == 100) == (warnings[-1] is not None)
+    if num_draws == 100:
+        assert f"moved {sum(moved)} times in 100 draws" in warnings[-1].message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", noisy_walks.WAYS)
+@pytest.mark.parametrize("name", noisy_walks.STEPS)
+def test_no_walk_under_noise_is_narrow_in_silence(name, way):
+    """A part of the table of ``benchmarks.noisy_walks``."""
+    for sigma, num_dims in ((1.5, 5), (1.7, 1), (1.7, 2)):
+        chains = noisy_walks.WAYS[way](name, sigma, num_dims, 32, 2)
+        assert noisy_walks.counted(chains).silent == 0
+
+
+def test_the_check_of_narrow_walks_sees_a_target_above_what_noise_allows():
+    chains = noisy_walks.on_arrays("AdaptiveMetropolis", 1.7, 2, 12, 1, 0.234)
+    assert noisy_walks.counted(chains).narrow >= 1
+
+
+def test_a_stuck_chain_with_an_exact_density_is_reported(caplog):
+    with pm.Model() as model:
+        pm.Normal("x")
+    sample(model, lambda: pk.AdaptiveMetropolis(scale=1e4, learn_scale=False), cores=1, draws=800, chains=1)
+    assert any("do not fit" in r.message for r in caplog.records)
+
+
+def test_points_in_shared_memory_are_not_kept():
+    model = exact_model()
+    with model:
+        step = pk.AdaptiveMetropolis()
+    step.setup_chain(np.random.default_rng(1), 50, 50)
+    point = model.initial_point()
+    q = DictToArrayBijection.map({v: point[v] for v in step.var_names})
+    new, _ = step.step(point)
+    kept = step.transition.position.copy()
+    for value in new.values():
+        value[...] = 99.0
+    q.data[:] = 99.0
+    np.testing.assert_array_equal(step.transition.position, kept)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_one_buffer_for_all_points_gives_the_same_draws(name):
+    """PyMC's worker processes write every point into the same shared memory."""
+    model = exact_model()
+    with model:
+        step = STEPS[name]()
+    start = model.initial_point()
+    step.setup_chain(np.random.default_rng(3), 300, 100)
+    expected = advance(step, start, 400)
+    step.setup_chain(np.random.default_rng(3), 300, 100)
+    shared = {k: np.array(v) for k, v in start.items()}
+    for wanted in expected:
+        new, _ = step.step(dict(shared))
+        for key, value in new.items():
+            shared[key][...] = value
+            np.testing.assert_array_equal(shared[key], wanted[key])
+
+
+def test_a_second_step_on_a_noisy_block_is_refused():
+    """Each alone is right; together neither knows which estimate was accepted last."""
+    model = noisy_model()
+    with model:
+        one, other = pk.AdaptiveMetropolis(), pk.AdaptiveMetropolis()
+    point = model.initial_point()
+    for step in (one, other):
+        step.setup_chain(np.random.default_rng(1), 100, 0)
+
+    def take_turns(point):
+        for _ in range(100):
+            point, _ = one.step(point)
+            point, _ = other.step(point)
+
+    with pytest.raises(NoisyBlockError, match="AdaptiveMetropolis for theta: another step moved the chain"):
+        take_turns(point)
+
+
+def test_minibatches_are_refused():
+    with pm.Model():
+        theta = pm.Normal("theta")
+        batch = pm.Minibatch(np.arange(100.0), batch_size=10)
+        pm.Normal("y", theta, observed=batch, total_size=100)
+        with pytest.raises(ValueError, match="Minibatch does"):
+            pk.KAMH()
+
+
+def test_an_estimate_inside_a_nested_graph_is_found():
+    with pm.Model():
+        theta = pm.Normal("theta")
+        phi = pm.Normal("phi")
+        op = likelihoods.EstimatedLogLikelihoodOp("inner", noisy_normal)
+        value = pt.dscalar()
+        nested = OpFromGraph([value], [op(value, pt.zeros(1))])
+        pm.Potential("p", nested(theta + phi))
+        with pytest.raises(NoisyBlockError, match="by inner"):
+            pk.KAMH([theta])
+
+
+def test_a_compound_whose_steps_see_different_densities_is_named():
+    model = exact_model()
+    with model:
+        step = pk.KAMH([model["z"]])
+    step.setup_chain(np.random.default_rng(3), 10, 10)
+    [point] = advance(step, model.initial_point(), 1)
+    point["x"] = np.full((2, 2), np.nan)
+    with pytest.raises(NonFiniteStartError, match="KAMH for z: after another step moved the chain"):
+        step.step(point)
+
+
+def test_variables_without_entries_are_named():
+    with pm.Model():
+        pm.Normal("none", shape=0)
+        with pytest.raises(ValueError, match="without entries: none"):
+            pk.KAMH()
+
+
+@pytest.mark.parametrize("tune", [0, 1, 5, 12, 30])
+@pytest.mark.parametrize("adaptation", ["tuning", "vanishing"])
+def test_short_tuning_learns_no_shape_from_a_handful_of_points(tune, adaptation):
+    model = exact_model()
+    with model:
+        step = pk.KAMH(adaptation=adaptation)
+    step.setup_chain(np.random.default_rng(3), tune, 30)
+    advance(step, model.initial_point(), 30)
+    assert step.transition.fit is None
+
+
+def test_kernel_hmc_ends_its_learning_when_it_is_told_to():
+    """A loop that counts evaluations may stop tuning a draw early: no survey moves are left after that."""
+    model = exact_model()
+    with model:
+        step = pk.KernelHMC()
+    step.setup_chain(np.random.default_rng(3), 400, 30)
+    point = advance(step, model.initial_point(), 390)[-1]
+    assert step.transition.choice.shares[-1] > 0.0
+    step.stop_tuning()
+    assert step.transition.choice.shares[-1] == 0.0
+    shares = step.transition.choice.shares
+    advance(step, point, 20)
+    assert step.transition.choice.shares is shares
