@@ -176,13 +176,17 @@ def picture(exact, learned):
     """Draw the subjects' posteriors, exact and learned."""
     figure, axes = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
     for i, (axis, name) in enumerate(zip(axes, NAMES, strict=True)):
-        for idata, shift, color, label in ((exact, -0.15, "C0", "exact, all trials"), (learned, 0.15, "C1", "learned")):
+        for idata, shift, color, label in (
+            (exact, -0.15, "C0", "exact, all trials"),
+            (learned, 0.15, "C1", "learned, by eight summaries"),
+        ):
             draws = idata["posterior"]["subject_parameters"].values[..., i].reshape(-1, NUM_SUBJECTS)
             low, middle, high = np.quantile(draws, [0.05, 0.5, 0.95], axis=0)
             at = np.arange(NUM_SUBJECTS) + shift
             axis.errorbar(middle, at, xerr=[middle - low, high - middle], fmt=".", color=color, label=label)
-        axis.set(xlabel=name, ylabel="subject" if i == 0 else "")
-    axes[0].legend()
+        axis.set(xlabel=name, ylabel="subjects" if i == 0 else "", yticks=[])
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2)
     figure.savefig(HERE / "figures" / "reaction_times.png", dpi=100)
     plt.close(figure)
 
