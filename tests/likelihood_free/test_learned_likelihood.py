@@ -234,3 +234,10 @@ def test_mistakes_are_named():
         LearnedLikelihood().fit(theta, x, rng, weights=np.full(100, -1.0))
     with pytest.raises(ValueError, match="num_centers"):
         LearnedLikelihood(num_centers=0)
+
+
+def test_a_seed_is_as_good_as_a_generator():
+    theta = np.random.default_rng(1).normal(size=(60, 1))
+    fits = [LearnedLikelihood().fit(theta, 2.0 * theta + theta**2, rng) for rng in (3, np.random.default_rng(3))]
+    values = [fit.log_density(theta, [0.5]) for fit in fits]
+    np.testing.assert_array_equal(*values)

@@ -166,7 +166,8 @@ def test_failed_simulations_are_left_out_and_counted():
     def failing(rng, theta, size):
         return np.full(size, np.nan) if rng.random() < 0.2 else rng.normal(theta, NOISE, size)
 
-    with pytest.warns(UserWarning, match=r"of 200 simulations .* NaN or infinite numbers and are left out"):
+    left_out = r"of 200 simulations .* NaN or infinite numbers and are left out\. The posterior does not know"
+    with pytest.warns(UserWarning, match=left_out):
         idata = pk.sample_likelihood_free(
             num_simulations=200, rounds=1, model=conjugate_model(simulate=failing), **QUIET
         )
