@@ -26,7 +26,7 @@ def run(word, tmp_path, monkeypatch):
 
 
 def test_every_example_is_run_below():
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 6
 
 
 def test_noisy_likelihood_agrees_with_quadrature(tmp_path, monkeypatch):

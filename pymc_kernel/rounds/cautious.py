@@ -26,6 +26,7 @@ __all__ = ["CautiousRounds", "LocalLikelihood", "Posterior", "Round", "State"]
 
 Simulate = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 _MAX_ROUNDS = 5
+_FEWEST_A_ROUND = 20  # simulations, where the number of rounds is not given: fewer are not learned from
 _MAX_POWER = 1.0
 _EFFECTIVE_SHARE = 0.015  # of the simulations so far that must still count in the next round
 _EFFECTIVE_A_DIMENSION, _EFFECTIVE_AT_LEAST = 5, 10
@@ -272,7 +273,7 @@ class CautiousRounds:
         left = self.num_simulations - done
         if self.rounds is None and number and has_settled(state.rounds[-1]):
             return left
-        most = _MAX_ROUNDS if self.rounds is None else self.rounds
+        most = min(_MAX_ROUNDS, self.num_simulations // _FEWEST_A_ROUND) if self.rounds is None else self.rounds
         return left // max(most - number, 1)
 
     def _far_ones_help(self, rng, parameters, summaries, whole, near, newest) -> bool:
@@ -295,10 +296,13 @@ class CautiousRounds:
     @staticmethod
     def _check_enough(near, num_dims):
         if near.sum() < 2 * (num_dims + 2):
-            raise ValueError(
-                f"only {near.sum()} simulations can be learned from, of {num_dims} parameters: most have NaN or "
-                "infinite numbers. Take more simulations, or a prior under which the simulator works."
+            advice = (
+                "take more, or fewer rounds."
+                if near.all()
+                else "most have NaN or infinite numbers. Take more simulations, or a prior under which the simulator "
+                "works."
             )
+            raise ValueError(f"only {near.sum()} simulations can be learned from, of {num_dims} parameters: {advice}")
 
 
 def has_settled(last: Round) -> bool:

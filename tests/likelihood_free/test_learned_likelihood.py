@@ -244,3 +244,10 @@ def test_far_from_all_simulations_there_is_no_nan():
     density, slope = learned.log_density_and_gradient(far, np.array([0.3, 0.1]))
     assert (density < -100.0).all()
     assert np.isfinite(slope).all()
+
+
+def test_a_seed_is_as_good_as_a_generator():
+    theta = np.random.default_rng(1).normal(size=(60, 1))
+    fits = [LearnedLikelihood().fit(theta, 2.0 * theta + theta**2, rng) for rng in (3, np.random.default_rng(3))]
+    values = [fit.log_density(theta, [0.5]) for fit in fits]
+    np.testing.assert_array_equal(*values)

@@ -261,3 +261,22 @@ def test_summaries_of_another_shape_are_refused():
         rounds.update(rng, state, parameters, np.zeros((20, 3)))
     with pytest.raises(ValueError, match="observed must be"):
         rounds.init(PRIOR, np.array([np.nan]))
+
+
+@pytest.mark.parametrize(("number", "sizes"), [(30, [30]), (70, [23, 23, 24]), (100, [20] * 5)])
+def test_few_simulations_make_fewer_rounds(number, sizes):
+    """Rounds of fewer simulations than are learned from would end in an error."""
+    rounds = CautiousRounds(num_simulations=number)
+    state, found = rounds.init(NormalPrior(np.zeros(1), np.ones(1)), np.zeros(1)), []
+    while sum(found) < number:
+        found.append(rounds._next_size(state))
+        unsettled = SimpleNamespace(power=0.5, change=1.0)
+        state = state._replace(sizes=tuple(found), rounds=(unsettled,) * len(found))
+    assert found == sizes
+
+
+def test_too_many_rounds_are_not_called_failures(rng):
+    rounds = CautiousRounds(num_simulations=10, rounds=5, sampler=FAST)
+    state, parameters = rounds.propose(rng, rounds.init(NormalPrior(np.zeros(1), np.ones(1)), np.zeros(1)))
+    with pytest.raises(ValueError, match=r"only 2 simulations can be learned from.*fewer rounds"):
+        rounds.update(rng, state, parameters, parameters)

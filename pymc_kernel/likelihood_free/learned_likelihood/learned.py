@@ -173,7 +173,7 @@ class LearnedLikelihood:
         parameters : array_like (n, d)
         summaries : array_like (n, q)
             Row i was simulated at row i of ``parameters``. Rows with NaN or infinite numbers are left out and counted.
-        rng : numpy.random.Generator, optional
+        rng : numpy.random.Generator or int, optional
             Draws which simulations are kept back, and centers of bumps.
         weights : array_like (n,), optional
             Of the simulations, not negative; equal by default.
@@ -183,7 +183,7 @@ class LearnedLikelihood:
         ValueError
             For shapes that do not fit, or fewer than 20 simulations that did not fail.
         """
-        rng = np.random.default_rng(0) if rng is None else rng
+        rng = np.random.default_rng(0 if rng is None else rng)
         parameters, summaries, weights, num_dropped = _usable(parameters, summaries, weights)
         rough = SummaryMap.of(summaries)
         if not rough.kept.any():

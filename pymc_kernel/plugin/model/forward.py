@@ -15,7 +15,7 @@ import pytensor.tensor as pt
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.pytensorf import compile as pymc_compile
 from pytensor.compile.mode import Mode
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.traversal import ancestors, graph_inputs
@@ -89,6 +89,7 @@ class ForwardSampler:
 
     def _compile(self, inputs, outputs):
         function = pymc_compile(inputs, outputs, **self._kwargs)
+        _own_constants(function)
         function.trust_input = True
         return function
 
@@ -219,6 +220,17 @@ def _sources(inputs, outputs):
 def _words(entropy, batch, stream, count):
     sequence = np.random.SeedSequence(entropy, spawn_key=(batch, stream))
     return sequence.generate_state(count * _WORDS, np.uint64).reshape(count, _WORDS)
+
+
+def _own_constants(function) -> None:
+    """Give a compiled function copies of constants that are views of others.
+
+    PyTensor locks the data of a constant when a later graph compares it. A folded constant that is a view of it says
+    that it can be written to, which SciPy's samplers (HalfNormal, Gumbel) believe, and then they fail.
+    """
+    for variable, storage in function.vm.storage_map.items():
+        if isinstance(variable, Constant) and isinstance(storage[0], np.ndarray) and storage[0].base is not None:
+            storage[0] = storage[0].copy()
 
 
 def _install(sources, words):

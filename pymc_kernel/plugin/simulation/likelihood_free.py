@@ -35,6 +35,10 @@ _CHANCE = 3.0  # binomial standard errors
 _STILL_MOVING = 1.0  # nats between the last two posteriors: a mean that moved by a standard deviation costs as much
 _LARGE_ERROR = 0.3  # posterior standard deviations of learning error, above which a warning is due
 _FEWEST_PARTICLES = 2000  # of a chain, so that modes keep their weights
+_UNKNOWN_FAILURES = (
+    " The posterior does not know that they fail: where some parameters fail more often than others, it gives those "
+    "too much probability."
+)
 _REMEMBERED = 0.5  # correlation of particles with where they were before their last moves
 
 
@@ -116,6 +120,10 @@ def sample_likelihood_free(
     A likelihood does not depend on where simulations were made, so rounds need no correction. They are cautious: where
     a round simulates, an effective number of 5 d + 10 of the simulations before it, and 1.5 % of them, must count.
     Interrupted, it returns the posterior by the rounds that are finished.
+
+    Failed simulations are left out: the likelihood is that of data which did come out. Where some parameters fail
+    more often than others the posterior gives them too much probability; have the simulator return a number that says
+    so instead of NaN, or let the prior exclude them.
 
     One warning says all that speaks against the posterior: data in an unlikely place, held-out simulations outside of
     their regions, a large error of learning, a posterior that the last round still moved, a likelihood that was not yet
@@ -288,7 +296,7 @@ def _stats(state: State, posterior: list[Draws]) -> dict:
 def _warn(rounds: tuple[Round, ...], stats: dict) -> None:
     """Warn once of all that speaks against the posterior."""
     last = rounds[-1]
-    warn_of_failed_pairs(stats[statistics.NUM_FAILED], stats["num_simulations"], stacklevel=4)
+    warn_of_failed_pairs(stats[statistics.NUM_FAILED], stats["num_simulations"], 4, _UNKNOWN_FAILURES)
     slack = _CHANCE * np.sqrt(0.95 * 0.05 / max(last.num_near // 5, 1))  # a fifth is held out
     coverage, error = last.held_out_coverage, stats[statistics.LEARNING_ERROR]
     found = {

@@ -206,12 +206,12 @@ def _each_summarized(name, function, data_sets, is_whole):
     return rows
 
 
-def warn_of_failed_pairs(failed: int, total: int, stacklevel: int = 2) -> None:
-    """Warn of simulations that are left out."""
+def warn_of_failed_pairs(failed: int, total: int, stacklevel: int = 2, consequence: str = "") -> None:
+    """Warn of simulations that are left out, and of what follows for the method that leaves them out."""
     if failed:
         warnings.warn(
             f"{failed} of {total} simulations ({100 * failed / total:.0f} %) gave NaN or infinite numbers and are left "
-            "out.",
+            f"out.{consequence}",
             stacklevel=stacklevel + 1,
         )
 
