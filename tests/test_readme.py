@@ -38,8 +38,6 @@ def test_noisy_likelihood_agrees_with_quadrature(tmp_path, monkeypatch):
     assert float(posterior["spread"].mean()) == pytest.approx(spread, abs=4 * 0.35 / 300**0.5)
 
 
-# PyMC's variational fit takes longer to compile to machine code than to run without.
-@pytest.mark.usefixtures("quick_models")
 def test_the_check_of_a_fit_finds_what_is_wrong(tmp_path, monkeypatch):
     names = run("ksd_test(", tmp_path, monkeypatch)
     table = names["pk"].summary(names["fit"], model=names["model"], round_to="none")
