@@ -21,21 +21,22 @@ from pymc_kernel.likelihood_free.learned_likelihood import FittedLikelihood, Lea
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
 from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
+from pymc_kernel.smc.weights import effective_share
 
 __all__ = ["CautiousRounds", "LocalLikelihood", "Posterior", "Round", "State"]
 
 Simulate = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 _MAX_ROUNDS = 5
 _FEWEST_A_ROUND = 20  # simulations, where the number of rounds is not given: fewer are not learned from
-_MAX_POWER = 1.0
+_MAX_POWER = 1.0  # of the likelihood: its own posterior
 _EFFECTIVE_SHARE = 0.015  # of the simulations so far that must still count in the next round
-_EFFECTIVE_A_DIMENSION, _EFFECTIVE_AT_LEAST = 5, 10
+_EFFECTIVE_A_DIMENSION, _EFFECTIVE_AT_LEAST = 5, 10  # the same as a number, where there are few
 _OUTSIDE = 0.002  # of a round's own draws that lie outside of its region
 _NUM_PROPOSED = 2000  # particles of a proposal
 _SETTLED = 0.1  # nats of symmetric divergence between successive posteriors: a third of a standard deviation
-_LARGEST_LOG_RATIO = 50.0
+_LARGEST_LOG_RATIO = 50.0  # nats that a single draw can say for either of two posteriors
 _LARGEST_GAIN = 10.0  # nats that one held-out simulation can say for either of two fits
-_BISECTIONS = 40
+_BISECTIONS = 40  # of a power in (0, 1]: to 1e-12
 
 
 class Region(NamedTuple):
@@ -72,6 +73,11 @@ class LocalLikelihood:
             values = values + self.region.log_penalty(parameters)
         return np.where(np.isnan(values) | (values == np.inf), -np.inf, values)
 
+    def replicates(self) -> list["LocalLikelihood"]:
+        """Return what the likelihood might as well be; none where the fit does not say."""
+        known = len(getattr(self.fit, "replicates", ()))
+        return [replace(self, fit=self.fit.replicate(i)) for i in range(known)]
+
 
 class Proposal(NamedTuple):
     """The prior times a likelihood to a power; the prior itself, where there is no likelihood."""
@@ -105,8 +111,8 @@ class Round(NamedTuple):
     """Probability of summaries less likely than the observation, in the posterior predictive distribution."""
     held_out_coverage: float
     """Share of held-out simulations in the region that should hold 95 % of them."""
-    max_correlation: float
-    """Of the particles before and after their last moves."""
+    correlation: float
+    """The largest of the particles before and after their last moves."""
 
 
 class State(NamedTuple):
@@ -346,10 +352,7 @@ def log_mixture_ratio(state: State, parameters: np.ndarray) -> np.ndarray:
 def effective_number(log_weights: np.ndarray) -> float:
     """Return (sum w)^2 / sum w^2; 0 where all weights are."""
     finite = log_weights[np.isfinite(log_weights)]
-    if not len(finite):
-        return 0.0
-    weights = np.exp(finite - finite.max())
-    return float(weights.sum() ** 2 / (weights**2).sum())
+    return finite.size * effective_share(finite) if finite.size else 0.0
 
 
 def divergence(before: Draws, likelihood_before, after: Draws, likelihood_after) -> float:

@@ -1,19 +1,19 @@
 """A learned likelihood as a part of a PyMC model, with gradients."""
 
-import warnings
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.tensor import TensorLike, TensorVariable
 
 from pymc_kernel.likelihood_free import FittedLikelihood
+from pymc_kernel.plugin.blocks.likelihoods import has_missing_entries, predictive
+from pymc_kernel.plugin.blocks.object_mode import allow_object_mode
 
 __all__ = ["LearnedLikelihood"]
 
@@ -29,11 +29,11 @@ class LearnedLogLikelihoodOp(Op):
     def __init__(self, learned: FittedLikelihood, with_gradient: bool = False):
         self.learned = learned
         self.with_gradient = with_gradient
-        _teach_numba()
+        allow_object_mode(type(self))
 
     def __setstate__(self, state):
         self.__dict__.update(state)
-        _teach_numba()
+        allow_object_mode(type(self))
 
     def make_node(self, parameters, observed):
         """Return the application; leading dimensions of both inputs are the same."""
@@ -72,18 +72,6 @@ class LearnedLogLikelihoodOp(Op):
     def connection_pattern(self, node):
         """Return that densities depend on the parameters; gradients by the data are not offered."""
         return [[True] * len(node.outputs), [False] * len(node.outputs)]
-
-
-@cache
-def _teach_numba() -> None:
-    """Tell PyTensor's Numba backend to call the operator in object mode without its advice against it."""
-    from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
-
-    @numba_funcify.register(LearnedLogLikelihoodOp)
-    def learned_in_numba(op, node, **kwargs):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Numba will use object mode")
-            return generate_fallback_impl(op, node, **kwargs)
 
 
 def LearnedLikelihood(
@@ -159,10 +147,12 @@ def LearnedLikelihood(
         many = [pt.broadcast_to(v, (*shape, v.shape[-1])) for v in (parameters, value)]
         return LearnedLogLikelihoodOp(learned)(*many)
 
+    own_draw = None if random is None else predictive(name, random)
+
     def draw(parameters, observed, rng=None, size=None):
-        if random is not None:
+        if own_draw is not None:
             parts = np.moveaxis(parameters, -1, 0) if len(params) > 1 else [parameters]
-            return _checked_draw(name, random(rng, *parts, size=observed.shape), observed.shape)
+            return own_draw(*parts, observed, rng=rng, size=size)
         rows = np.broadcast_to(parameters, (*observed.shape[:-1], parameters.shape[-1]))
         return learned.sample(rows.reshape(-1, rows.shape[-1]), rng).reshape(observed.shape)
 
@@ -197,8 +187,7 @@ def _stacked(name: str, params: Sequence[TensorLike], wanted: int) -> TensorVari
 
 def _checked_data(name: str, observed: TensorLike, wanted: int) -> TensorVariable:
     """Return the data as a tensor (..., q) of floats."""
-    values = None if isinstance(observed, Variable) else np.asarray(observed)
-    if values is not None and (isinstance(observed, np.ma.MaskedArray) or np.isnan(values.astype(float)).any()):
+    if has_missing_entries(observed):
         raise ValueError(
             f"observed of LearnedLikelihood {name!r} has missing entries: leave those rows out, or learn a likelihood "
             "of summaries that need no missing entry."
@@ -210,13 +199,3 @@ def _checked_data(name: str, observed: TensorLike, wanted: int) -> TensorVariabl
             f"simulations had that it was learned from, got shape {data.type.shape}."
         )
     return data
-
-
-def _checked_draw(name: str, drawn: Any, shape: tuple[int, ...]) -> np.ndarray:
-    drawn = np.asarray(drawn, dtype=float)
-    if drawn.shape != shape:
-        raise ValueError(
-            f"the function that draws {name!r} returned shape {drawn.shape} for size={shape}; it must return summaries "
-            "of that shape."
-        )
-    return drawn

@@ -9,9 +9,7 @@ processes.
 import math
 import os
 import uuid
-import warnings
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor import TensorLike, TensorVariable
 from pytensor.tensor.random.op import RandomVariable
 
+from pymc_kernel.plugin.blocks.object_mode import allow_object_mode
 from pymc_kernel.plugin.samplers.foreign_steps import warn_of_foreign_step
 
 __all__ = [
@@ -33,9 +32,11 @@ __all__ = [
     "block_of",
     "estimated_terms",
     "failed_shares",
+    "has_missing_entries",
     "install_noise",
     "last_accepted_share",
     "last_failed_share",
+    "predictive",
     "reused_noise",
     "starting_positions",
 ]
@@ -77,11 +78,11 @@ class EstimatedLogLikelihoodOp(Op):
         self.num_streams = num_streams
         self.key = uuid.uuid4().hex
         self.accepts_share = callable(getattr(fn, "accepted_share", None)) and fn.accepted_share(0.0) is not None
-        _teach_numba()
+        allow_object_mode(type(self))
 
     def __setstate__(self, state):
         self.__dict__.update(state)
-        _teach_numba()
+        allow_object_mode(type(self))
 
     def make_node(self, *inputs):
         """Return the application; the output is one float, or one for each entry of the data."""
@@ -126,22 +127,6 @@ def _read_only(value) -> np.ndarray:
     view = np.asarray(value).view()
     view.flags.writeable = False
     return view
-
-
-@cache
-def _teach_numba() -> None:
-    """Make PyTensor's Numba backend call the operator in object mode, without the warning about it.
-
-    Object mode is what a user's Python function needs. Done when the first operator is made or unpickled:
-    the backend takes half a second to import.
-    """
-    from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
-
-    @numba_funcify.register(EstimatedLogLikelihoodOp)
-    def estimated_in_numba(op, node, **kwargs):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Numba will use object mode")
-            return generate_fallback_impl(op, node, **kwargs)
 
 
 def estimated_terms(graph: Variable) -> tuple[list[str], tuple[str, ...]]:
@@ -301,7 +286,7 @@ def EstimatedLikelihood(
         raise ValueError(
             "EstimatedLikelihood needs at least one parameter: EstimatedLikelihood(name, fn, theta, observed=y)."
         )
-    if isinstance(observed, np.ma.MaskedArray) or _has_nan(observed):
+    if has_missing_entries(observed):
         raise ValueError(
             f"observed of EstimatedLikelihood {name!r} has missing entries, which cannot be imputed through a "
             "likelihood that is only estimated. Leave them out, or fill them and pass their mask as a parameter to fn."
@@ -311,7 +296,7 @@ def EstimatedLikelihood(
     params = [pt.as_tensor_variable(p) for p in params]
     data = pt.as_tensor_variable(observed)
     op = EstimatedLogLikelihoodOp(name, fn, reuse_noise, getattr(fn, "num_streams", 1), pointwise)
-    kwargs["random"] = _no_predictive(name) if random is None else _predictive(name, random)
+    kwargs["random"] = _no_predictive(name) if random is None else predictive(name, random)
 
     def log_estimate(value, *inputs):
         warn_of_foreign_step(name)
@@ -330,7 +315,7 @@ def EstimatedLikelihood(
     return variable
 
 
-def _predictive(name, random):
+def predictive(name: str, random: Callable) -> Callable:
     """Return a function of the parameters and the data that draws a data set, as ``pm.CustomDist`` calls it."""
 
     def draw(*inputs, rng=None, size=None):
@@ -371,8 +356,11 @@ def block_of(variable: Variable) -> EstimatedLogLikelihoodOp | None:
     return getattr(type(variable.owner.op), "estimated_likelihood", None)
 
 
-def _has_nan(observed) -> bool:
+def has_missing_entries(observed: TensorLike) -> bool:
+    """Return whether data are masked or have NaN; of graphs that cannot be known."""
     if isinstance(observed, Variable):
         return False
     values = np.asarray(observed)
-    return np.issubdtype(values.dtype, np.floating) and bool(np.isnan(values).any())
+    return isinstance(observed, np.ma.MaskedArray) or (
+        np.issubdtype(values.dtype, np.floating) and bool(np.isnan(values).any())
+    )

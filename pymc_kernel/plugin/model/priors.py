@@ -10,10 +10,11 @@ import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_expression
 from pymc.logprob.basic import transformed_conditional_logp
 
+from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler
 from pymc_kernel.plugin.model.particle_density import vectorized
 from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, split_positions
 
-__all__ = ["prior_density", "prior_expression", "prior_positions", "with_finite_columns"]
+__all__ = ["ModelPrior", "prior_density", "prior_expression", "prior_positions", "with_finite_columns"]
 
 
 def prior_expression(model: pm.Model) -> list:
@@ -41,6 +42,11 @@ def prior_positions(model: pm.Model, size: int, rng: np.random.Generator) -> np.
             drawn = pm.draw(prior_expression(model), draws=size, random_seed=rng)
     except NotImplementedError as error:
         raise ValueError(f"the prior cannot be drawn from ({error}); give proper priors, or start=.") from error
+    return _as_positions(model, drawn, size, rng)
+
+
+def _as_positions(model, drawn, size, rng):
+    """Return positions (size, d) of draws of the free variables on the unconstrained scale, (size, ...) each."""
     by_variable = {model.rvs_to_values[rv]: values for rv, values in zip(model.free_RVs, drawn, strict=True)}
     positions = np.concatenate([np.reshape(by_variable[v], (size, -1)) for v in model.value_vars], axis=1).astype(float)
     return with_finite_columns(positions, rng)
@@ -85,6 +91,23 @@ def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
             return np.array([float(function({n: c[i] for n, c in columns.items()})) for i in range(len(positions))])
 
     return densities
+
+
+class ModelPrior:
+    """The prior of a model on the unconstrained scale, each of its functions compiled once."""
+
+    def __init__(self, model: pm.Model):
+        self._model = model
+        try:
+            self._sampler = ForwardSampler(ForwardGraph(prior_expression(model), [], []))
+        except (NotImplementedError, IndexError) as error:  # pm.Flat has no parameters to repeat
+            raise ValueError(f"the prior cannot be drawn from ({error}); give proper priors.") from error
+        self.log_density = prior_density(model)
+
+    def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """Return draws (size, d)."""
+        drawn = self._sampler.prior(int(rng.integers(2**63)), 0, size, size)
+        return _as_positions(self._model, drawn, size, rng)
 
 
 def with_finite_columns(positions: np.ndarray, rng: np.random.Generator) -> np.ndarray:

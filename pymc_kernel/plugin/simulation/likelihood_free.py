@@ -12,8 +12,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler
-from pymc_kernel.plugin.model.priors import prior_density, prior_expression, with_finite_columns
+from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,
     check_whole,
@@ -23,9 +22,11 @@ from pymc_kernel.plugin.simulation.pairs import (
     simulated_pairs,
     warn_of_failed_pairs,
 )
-from pymc_kernel.plugin.simulation.trust import warn_of_findings
+from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
+from pymc_kernel.plugin.simulation.trust import LARGE_ERROR, warn_of_findings
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 from pymc_kernel.rounds import CautiousRounds, Draws, LocalLikelihood, ParticleSampler, Round, State
+from pymc_kernel.smc.weights import normalized
 
 __all__ = ["sample_likelihood_free"]
 
@@ -33,7 +34,6 @@ _UNLIKELY = 0.01  # probability of summaries less likely than the data's, below 
 _COVERAGE = (0.9, 0.99)  # of held-out simulations, in regions of 95 %: outside, and by chance hardly so, it is said
 _CHANCE = 3.0  # binomial standard errors
 _STILL_MOVING = 1.0  # nats between the last two posteriors: a mean that moved by a standard deviation costs as much
-_LARGE_ERROR = 0.3  # posterior standard deviations of learning error, above which a warning is due
 _FEWEST_PARTICLES = 2000  # of a chain, so that modes keep their weights
 _UNKNOWN_FAILURES = (
     " The posterior does not know that they fail: where some parameters fail more often than others, it gives those "
@@ -148,10 +148,11 @@ def sample_likelihood_free(
     if store is not None and random_seed is None:
         raise ValueError("store needs random_seed: a run that goes on must propose the same parameters again.")
     observed = observed_for(model, summary, "sample_likelihood_free")
+    warn_of_potentials(model, "the posterior will be that of the model without them", stacklevel=3)
     rng = np.random.default_rng(random_seed)
     settings = {} if estimator is None else {"estimator": estimator}
     config = CautiousRounds(num_simulations, rounds, **settings)
-    run = _Run(config, _ModelPrior(model), model, summary, executor, None if store is None else Path(store))
+    run = _Run(config, ModelPrior(model), model, summary, executor, None if store is None else Path(store))
     state, simulations = run(rng, observed, progressbar)
     with _shown("Drawing from the posterior", progressbar):
         posterior = _posterior(rng, config.sampler, state, chains, draws)
@@ -165,31 +166,12 @@ def sample_likelihood_free(
     return (tree, state.likelihood) if return_likelihood else tree
 
 
-class _ModelPrior:
-    """The prior of a model on the unconstrained scale, each of its functions compiled once."""
-
-    def __init__(self, model: pm.Model):
-        self._model = model
-        try:
-            self._sampler = ForwardSampler(ForwardGraph(prior_expression(model), [], []))
-        except (NotImplementedError, IndexError) as error:  # pm.Flat has no parameters to repeat
-            raise ValueError(f"the prior cannot be drawn from ({error}); give proper priors.") from error
-        self.log_density = prior_density(model)
-
-    def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
-        """Return draws (size, d)."""
-        drawn = self._sampler.prior(int(rng.integers(2**63)), 0, size, size)
-        by_variable = {self._model.rvs_to_values[rv]: v for rv, v in zip(self._model.free_RVs, drawn, strict=True)}
-        columns = [np.reshape(by_variable[v], (size, -1)) for v in self._model.value_vars]
-        return with_finite_columns(np.concatenate(columns, axis=1).astype(float), rng)
-
-
 @dataclass
 class _Run:
     """Rounds on a model: proposes, simulates, learns."""
 
     config: CautiousRounds
-    prior: _ModelPrior
+    prior: ModelPrior
     model: pm.Model
     summary: Summary | None
     executor: Executor | int | None
@@ -248,32 +230,25 @@ def _joined(simulations):
 
 def _round_stats(rounds):
     columns = {name: ("round", np.array([getattr(r, name) for r in rounds])) for name in rounds[0]._fields}
-    columns["correlation"] = columns.pop("max_correlation")
     return xr.Dataset(columns, coords={"round": np.arange(len(rounds))})
 
 
 def _posterior(rng, sampler: ParticleSampler, state: State, chains: int, draws: int) -> list[Draws]:
     """Return draws for each chain, of likelihoods that differ as much as what was learned is unsure; or of the best."""
     sampler = replace(sampler, num_particles=max(draws, _FEWEST_PARTICLES))
-    known = len(getattr(state.likelihood.fit, "replicates", ()))
-    likelihoods = [state.likelihood]
-    if chains > 1 and known:
-        fits = [state.likelihood.fit.replicate(i % known) for i in range(chains)]
-        likelihoods = [replace(state.likelihood, fit=fit) for fit in fits]
+    likelihoods = (state.likelihood.replicates() if chains > 1 else []) or [state.likelihood]
     return [sampler.sample(rng, state.prior, likelihoods[i % len(likelihoods)]) for i in range(chains)]
 
 
 def _learning_error(state: State) -> float:
     """Return the largest standard deviation of a posterior mean between replicates, in posterior ones."""
-    positions, fit = state.draws.positions, state.likelihood.fit
-    known = len(getattr(fit, "replicates", ()))
-    if known < 2:
+    positions, replicates = state.draws.positions, state.likelihood.replicates()
+    if len(replicates) < 2:
         return np.nan
     means = []
-    for i in range(known):
-        values = replace(state.likelihood, fit=fit.replicate(i))(positions) - state.draws.log_likelihood
-        weights = np.exp(np.where(np.isfinite(values), values, -np.inf) - values[np.isfinite(values)].max())
-        means.append(weights @ positions / weights.sum())
+    for likelihood in replicates:
+        ratio = likelihood(positions) - state.draws.log_likelihood
+        means.append(normalized(np.where(np.isfinite(ratio), ratio, -np.inf)) @ positions)
     return float((np.std(means, axis=0, ddof=1) / positions.std(axis=0)).max())
 
 
@@ -307,7 +282,7 @@ def _warn(rounds: tuple[Round, ...], stats: dict) -> None:
             not _COVERAGE[0] - slack < coverage < _COVERAGE[1] + slack
         ),
         f"by the simulations that there are, its means are known to {error:.2f} posterior standard deviations": (
-            error > _LARGE_ERROR
+            error > LARGE_ERROR
         ),
         f"the last round still moved it by {last.change:.2g} nats": last.change > _STILL_MOVING,
         f"the last round simulated where the likelihood has the power {last.power:.2g} only": 0.0 < last.power < 1.0,

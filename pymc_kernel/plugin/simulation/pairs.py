@@ -60,8 +60,7 @@ class Pairs(NamedTuple):
 def learned_from(simulations, num_simulations, summary, model, who, rng, executor, progressbar) -> Pairs:
     """Return the pairs of stored simulations, or of new ones; what can be checked without them is checked first."""
     _check_simulations(simulations, who)
-    _check_model(model, who)
-    observed = _observed_summaries(model, summary)
+    observed = observed_for(model, summary, who)
     if simulations is None:
         warn_of_potentials(model, "the posterior will be that of the model without them", stacklevel=4)
         simulations = _simulated(num_simulations, None, model, rng, executor, progressbar)
@@ -71,7 +70,6 @@ def learned_from(simulations, num_simulations, summary, model, who, rng, executo
 def observed_for(model: pm.Model, summary: Summary | None, who: str) -> np.ndarray:
     """Return the summaries (q,) of the data, after the checks of a model that is to be simulated."""
     _check_model(model, who)
-    warn_of_potentials(model, "the posterior will be that of the model without them", stacklevel=4)
     return _observed_summaries(model, summary)
 
 

@@ -8,13 +8,13 @@ from scipy.spatial import KDTree
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["findings", "typicality", "warn_of_findings"]
+__all__ = ["LARGE_ERROR", "findings", "typicality", "warn_of_findings"]
 
 _OUTSIDE = 0.01  # smallest share of simulations in sparser regions than the observation that needs no warning
 _TYPICAL_POINTS, _NEIGHBORS = 2000, 10
 _MAX_SCALED_DISTANCE = 10.0  # robust z-scores of simulations are clipped there; the observation's at ten times that
 _FEW_EFFECTIVE = 30  # effective number of simulations, below which a warning is given
-_LARGE_ERROR = 0.3  # learning error in posterior standard deviations, above which a warning is given
+LARGE_ERROR = 0.3  # learning error in posterior standard deviations, above which a warning is given
 
 
 def findings(typical: float, effective: float, learning_error: float, others: list[str]) -> list[str]:
@@ -39,7 +39,7 @@ def findings(typical: float, effective: float, learning_error: float, others: li
         )
     if effective < _FEW_EFFECTIVE:
         problems.append(f"the draws come from an effective number of {effective:.0f} simulations")
-    if learning_error > _LARGE_ERROR:
+    if learning_error > LARGE_ERROR:
         problems.append(
             f"its means differ by {learning_error:.2f} posterior standard deviations between fits to resampled "
             "simulations"
