@@ -18,10 +18,15 @@ import numpy as np
 __all__ = [
     "GAUSSIAN",
     "LAPLACE",
+    "LN2_HIGH",
+    "LN2_LOW",
+    "LOG2_E",
     "MATERN32",
     "MATERN52",
     "POLYNOMIAL",
     "POWER",
+    "ROUNDER",
+    "SMALLEST_EXPONENT",
     "exp_in_place",
     "fill_profile",
     "fill_value_and_slope",
@@ -39,12 +44,12 @@ POLYNOMIAL = 5  # (a + t)^b with b a whole number: linear (b = 1) and polynomial
 
 
 # Adding 1.5 * 2^52 rounds a number of moderate size to the nearest whole one and leaves that in the last bits.
-_ROUNDER = 6755399441055744.0
-_LOG2_E = 1.4426950408889634  # 1 / log 2
+ROUNDER = 6755399441055744.0
+LOG2_E = 1.4426950408889634  # 1 / log 2
 # Log 2 in two parts, the first with zeros at its end: their multiples by whole numbers are exact.
-_LN2_HIGH = 0.693147180369123816490
-_LN2_LOW = 1.90821492927058770002e-10  # the rest of log 2
-_SMALLEST = -708.0  # whose exponential is a normal number; below, it counts as zero
+LN2_HIGH = 0.693147180369123816490
+LN2_LOW = 1.90821492927058770002e-10  # the rest of log 2
+SMALLEST_EXPONENT = -708.0  # whose exponential is a normal number; below, it counts as zero
 # Bits of sqrt(1 / 2): a mantissa is taken between it and its double.
 _ROOT_HALF_BITS = np.float64(np.sqrt(0.5)).view(np.int64)
 _FARTHEST = 1000.0  # scaled distance beyond which exp(-r) and r exp(-r) are zero in floating point
@@ -61,11 +66,11 @@ def exp_in_place(values):
     n = values.shape[0]
     rounded = np.empty(n)
     for i in range(n):
-        x = max(values[i], _SMALLEST)
-        shifted = x * _LOG2_E + _ROUNDER
+        x = max(values[i], SMALLEST_EXPONENT)
+        shifted = x * LOG2_E + ROUNDER
         rounded[i] = shifted
-        k = shifted - _ROUNDER
-        r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+        k = shifted - ROUNDER
+        r = (x - k * LN2_HIGH) - k * LN2_LOW
         p = 1.0 / 479001600.0
         p = p * r + 1.0 / 39916800.0
         p = p * r + 1.0 / 3628800.0
@@ -77,7 +82,7 @@ def exp_in_place(values):
         p = p * r + 1.0 / 24.0
         p = p * r + 1.0 / 6.0
         p = p * r + 0.5
-        values[i] = (p * r + 1.0) * r + 1.0 if values[i] >= _SMALLEST else 0.0
+        values[i] = (p * r + 1.0) * r + 1.0 if values[i] >= SMALLEST_EXPONENT else 0.0
     # 2^k has k + 1023 as its exponent, the top bits but one.
     bits = rounded.view(np.int64)
     for i in range(n):
@@ -114,7 +119,7 @@ def log_in_place(values):
         p = p * s + 1.0 / 7.0
         p = p * s + 0.2
         p = p * s + 1.0 / 3.0
-        values[i] = powers[i] * _LN2_HIGH + (powers[i] * _LN2_LOW + 2.0 * (f + f * s * p))
+        values[i] = powers[i] * LN2_HIGH + (powers[i] * LN2_LOW + 2.0 * (f + f * s * p))
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

@@ -16,9 +16,10 @@ import numpy as np
 
 from pymc_kernel.kernels.base import as_points
 from pymc_kernel.kernels.points import as_numbers
-from pymc_kernel.kernels.profiles import fill_profile, fill_value_and_slope, radial_row
+from pymc_kernel.kernels.profiles import GAUSSIAN, fill_profile, fill_value_and_slope, radial_row
 from pymc_kernel.linalg import dot_product
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
+from pymc_kernel.scores.registers import LANES, gaussian_value_and_gradient
 
 __all__ = [
     "Expansion",
@@ -175,31 +176,50 @@ def scaled_expansion(expansion: Expansion, factor: float) -> Expansion:
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def _matrix_vector(matrix, vector, out):
-    for i in range(matrix.shape[0]):
-        value = 0.0
-        for k in range(matrix.shape[1]):
-            value += matrix[i, k] * vector[k]
-        out[i] = value
+    # Four rows at a time, each a sum of its own, keep the processor busy.
+    n, d = matrix.shape
+    for i in range(0, n - n % 4, 4):
+        a = b = c = e = 0.0
+        for k in range(d):
+            x = vector[k]
+            a += matrix[i, k] * x
+            b += matrix[i + 1, k] * x
+            c += matrix[i + 2, k] * x
+            e += matrix[i + 3, k] * x
+        out[i], out[i + 1], out[i + 2], out[i + 3] = a, b, c, e
+    for i in range(n - n % 4, n):
+        a = 0.0
+        for k in range(d):
+            a += matrix[i, k] * vector[k]
+        out[i] = a
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _add_transposed(matrix, vector, out):
+    for k in range(matrix.shape[0]):
+        x = vector[k]
+        for i in range(matrix.shape[1]):
+            out[i] += matrix[k, i] * x
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def value_and_score(x, e, score):
     """Write the gradient of the expansion ``e`` at ``x`` (d,) into ``score`` (d,) and return its value.
 
-    O(m p + d p + d^2) time, a few vectors of length m of memory.
+    O(m p + d p + d^2) time, a few vectors of length m of memory; none of them for Gaussian kernels.
     """
     d = x.shape[0]
     m = e.coefficients.shape[0]
-    z = np.empty(d)
+    p = e.transform.shape[0]
+    room = np.empty(d + p)
+    z, u = room[:d], room[d:]
     for i in range(d):
         z[i] = x[i] - e.center[i]
+        score[i] = e.linear[i]
+    _add_transposed(e.quadratic, z, score)  # which is symmetric
     value = 0.0
     for i in range(d):
-        score[i] = e.linear[i]
-        for k in range(d):
-            score[i] += e.quadratic[i, k] * z[k]
         value += 0.5 * z[i] * (score[i] + e.linear[i])
-    u = np.empty(e.transform.shape[0])
     _matrix_vector(e.transform, z, u)
     if e.kind == _COSINE:
         for j in range(m):
@@ -209,14 +229,18 @@ def value_and_score(x, e, score):
             for i in range(d):
                 score[i] += slope * e.transform[j, i]
         return value
-    p = u.shape[0]
+    if e.family == GAUSSIAN and e.directions_t.shape[1] == 0 and m >= LANES:
+        sums = np.empty(p + p * LANES)
+        value += gaussian_value_and_gradient(u, e.points_t, e.coefficients, sums[p:], sums[:p])
+        _add_transposed(e.transform, sums[:p], score)
+        return value
+    gradient = np.zeros(p)
     squared = np.empty(m)
     slope = np.empty(m)
     values = np.empty(m)
     work = np.empty(m // 8)
     radial_row(u, e.points_t, np.ones(p), squared)
     fill_value_and_slope(e.family, e.shape_a, e.shape_b, squared, values, slope)
-    gradient = np.zeros(p)
     value += dot_product(e.coefficients, values, work)
     if e.directions_t.shape[1] == 0:
         for j in range(m):
@@ -239,9 +263,7 @@ def value_and_score(x, e, score):
         total += slope[j]
     for i in range(p):
         gradient[i] += 2.0 * (u[i] * total - dot_product(slope, e.points_t[i], work))
-    for i in range(d):
-        for k in range(p):
-            score[i] += e.transform[k, i] * gradient[k]
+    _add_transposed(e.transform, gradient, score)
     return value
 
 

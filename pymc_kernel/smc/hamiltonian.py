@@ -4,6 +4,7 @@ Imports NumPy, SciPy, Numba and the lower floors only.
 """
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numba
@@ -20,8 +21,10 @@ from pymc_kernel.smc.moves import Proposals, Shape, Walk, largest_correlation
 __all__ = ["Hamiltonian"]
 
 _TRIAL_CHAINS = 400  # particles that choose the number of trajectories
-_LONGEST_CHAIN = 32  # trajectories of a proposal
-_TARGET_CORRELATION = 0.3  # correlation between both ends of a chain, on the surrogate
+_CHAIN_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # trajectories of a proposal
+# Of both ends of a chain, on the surrogate: two moves leave less than the 0.2 that ends the moves of a stage, so that
+# all states but the first take part in weights and evidence.
+_TARGET_CORRELATION = 0.4
 
 
 class HamiltonianFit(NamedTuple):
@@ -147,18 +150,15 @@ def _chain_randomness(rng, size, length, num_dims, fit):
 
 
 def _choose_chain_length(rng, starts, fit):
-    """Return how many trajectories decorrelate the particles on the surrogate alone: 1, 2, 4, ..., 32."""
+    """Return how many trajectories decorrelate the particles on the surrogate alone."""
     d = starts.shape[1]
     before, here = _with_squares(starts), starts
-    length = 1
-    done = 0
-    while True:
+    for done, length in pairwise((0, *_CHAIN_LENGTHS)):
         randomness = _chain_randomness(rng, len(starts), length - done, d, fit)
         here = np.array([surrogate_chain(x, *r, fit.expansion)[0] for x, *r in zip(here, *randomness, strict=True)])
-        done = length
-        if length >= _LONGEST_CHAIN or largest_correlation(before, _with_squares(here)) <= _TARGET_CORRELATION:
-            return length
-        length *= 2
+        if largest_correlation(before, _with_squares(here)) <= _TARGET_CORRELATION:
+            break
+    return length
 
 
 def _with_squares(positions):

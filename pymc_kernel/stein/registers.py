@@ -8,7 +8,7 @@ The number of coordinates is not known to the compiler: the same machine code se
 coordinates, and the rest in the standard's arithmetic, whatever the width of the registers: the same numbers come out
 on every machine that has fused multiply-add.
 
-Imports the standard library, Numba, and llvmlite, which Numba is built on.
+Imports the standard library, Numba, llvmlite, which Numba is built on, and ``kernels``.
 """
 
 from itertools import chain, product
@@ -17,7 +17,8 @@ from llvmlite import ir
 from numba.core import cgutils, config, types
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
-from numba.np.arrayobj import make_array
+
+from pymc_kernel.kernels.registers import DOUBLE, INT, Array, Vectors
 
 __all__ = [
     "GROUP",
@@ -36,8 +37,6 @@ TILE = 64  # columns, whose coordinates stay in the first cache up to 30 of them
 GROUP = 4  # rows that share what is loaded of a panel
 LARGEST_SQUARE = 1e36  # of a distance, for which the root may begin in single precision
 
-_DOUBLE, _INT, _INDEX = ir.DoubleType(), ir.IntType(64), ir.IntType(32)
-
 
 def _lanes_and_vectors(num_rows, num_sums):
     """Return how many numbers a register holds, and how many registers wide a panel is.
@@ -53,65 +52,6 @@ def _lanes_and_vectors(num_rows, num_sums):
     return lanes, 1 if lanes == 4 or num_sums > 3 else 2
 
 
-class _Vectors:
-    """Arithmetic of vectors of ``lanes`` numbers, as instructions of the compiler."""
-
-    def __init__(self, builder, lanes):
-        self.builder, self.lanes = builder, lanes
-        self.type, self.single = ir.VectorType(_DOUBLE, lanes), ir.VectorType(ir.FloatType(), lanes)
-
-    def constant(self, number):
-        return ir.Constant(self.type, [number] * self.lanes)
-
-    def everywhere(self, number):
-        """Return a vector with the same number, which is known when it runs, in all places."""
-        first = self.builder.insert_element(ir.Constant(self.type, ir.Undefined), number, ir.Constant(_INDEX, 0))
-        return self.builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(_INDEX, self.lanes), None))
-
-    def load(self, pointer):
-        return self.builder.load(self.builder.bitcast(pointer, self.type.as_pointer()), align=8)
-
-    def store(self, vector, pointer):
-        self.builder.store(vector, self.builder.bitcast(pointer, self.type.as_pointer()), align=8)
-
-    def multiply_add(self, a, b, c):
-        return self._call(f"fmuladd.v{self.lanes}f64", a, b, c)
-
-    def inverse_root(self, z):
-        """Return z^-1/2, right but for the last digit: in single precision first, then by one step of third order.
-
-        With e = 1 - z r^2 it is r (1 - e)^-1/2 = r (1 + e / 2 + 3 e^2 / 8 + ...), and e is 1e-7. A root and a division
-        in double precision take longer than all else of a pair of few coordinates.
-        """
-        builder = self.builder
-        root = self._call(f"sqrt.v{self.lanes}f32", builder.fptrunc(z, self.single))
-        r = builder.fpext(builder.fdiv(ir.Constant(self.single, [1.0] * self.lanes), root), self.type)
-        e = self.multiply_add(builder.fneg(z), builder.fmul(r, r), self.constant(1.0))
-        series = self.multiply_add(e, self.constant(0.375), self.constant(0.5))
-        return self.multiply_add(builder.fmul(e, r), series, r)
-
-    def _call(self, name, *arguments):
-        signature = ir.FunctionType(arguments[0].type, [argument.type for argument in arguments])
-        function = cgutils.get_or_insert_function(self.builder.module, signature, f"llvm.{name}")
-        return self.builder.call(function, arguments)
-
-
-class _Array:
-    """An array of doubles, its shape and where its numbers are."""
-
-    def __init__(self, context, builder, type_, value):
-        array = make_array(type_)(context, builder, value)
-        self.shape = cgutils.unpack_tuple(builder, array.shape, type_.ndim)
-        self._builder, self._data = builder, array.data
-
-    def at(self, *terms):
-        """Return the pointer to the number whose place is the sum of ``terms``."""
-        place = ir.Constant(_INT, 0)
-        for term in terms:
-            place = self._builder.add(place, ir.Constant(_INT, term) if isinstance(term, int) else term)
-        return self._builder.gep(self._data, [place])
-
-
 def _loops(builder, num_rows, first, points, scores, tile, inverse, finish):
     """Write the instructions of both loops, over panels and over coordinates.
 
@@ -121,20 +61,20 @@ def _loops(builder, num_rows, first, points, scores, tile, inverse, finish):
     """
     num_sums = 3 if inverse is None else 4
     lanes, vectors = _lanes_and_vectors(num_rows, num_sums)
-    v, width = _Vectors(builder, lanes), lanes * vectors
+    v, width = Vectors(builder, lanes), lanes * vectors
     num_points, d = points.shape
-    last = builder.sub(num_points, ir.Constant(_INT, 1))
-    rows = [builder.add(first, ir.Constant(_INT, r)) for r in range(num_rows)]
+    last = builder.sub(num_points, ir.Constant(INT, 1))
+    rows = [builder.add(first, ir.Constant(INT, r)) for r in range(num_rows)]
     rows = [builder.mul(builder.select(builder.icmp_signed("<", row, last), row, last), d) for row in rows]
     places = list(product(range(num_rows), range(vectors)))
     sums = {place: [cgutils.alloca_once(builder, v.type) for _ in range(num_sums)] for place in places}
-    with cgutils.for_range(builder, ir.Constant(_INT, TILE // width)) as panels:
-        column = builder.mul(panels.index, ir.Constant(_INT, width))
+    with cgutils.for_range(builder, ir.Constant(INT, TILE // width)) as panels:
+        column = builder.mul(panels.index, ir.Constant(INT, width))
         for total in chain.from_iterable(sums.values()):
             builder.store(v.constant(0.0), total)
         with cgutils.for_range(builder, d) as coordinates:
             k = coordinates.index
-            start = builder.add(column, builder.mul(k, ir.Constant(_INT, 2 * TILE)))
+            start = builder.add(column, builder.mul(k, ir.Constant(INT, 2 * TILE)))
             y = [v.load(tile.at(start, c * lanes)) for c in range(vectors)]
             b = [v.load(tile.at(start, TILE + c * lanes)) for c in range(vectors)]
             scale = None if inverse is None else v.everywhere(builder.load(inverse.at(k)))
@@ -147,7 +87,7 @@ def _loops(builder, num_rows, first, points, scores, tile, inverse, finish):
                 for total, (left, right) in zip(sums[r, c], factors, strict=False):
                     builder.store(v.multiply_add(left, right, builder.load(total)), total)
         for r, c in places:
-            finish(v, builder.add(column, ir.Constant(_INT, c * lanes)), r, [builder.load(t) for t in sums[r, c]])
+            finish(v, builder.add(column, ir.Constant(INT, c * lanes)), r, [builder.load(t) for t in sums[r, c]])
 
 
 def _kernel_with_root(v, trace, square, across, product):
@@ -158,7 +98,7 @@ def _kernel_with_root(v, trace, square, across, product):
     builder = v.builder
     value = v.inverse_root(builder.fadd(square, v.constant(1.0)))
     power = builder.fmul(value, value)
-    across = builder.fadd(across, v.everywhere(builder.fsub(ir.Constant(_DOUBLE, 3.0), trace)))
+    across = builder.fadd(across, v.everywhere(builder.fsub(ir.Constant(DOUBLE, 3.0), trace)))
     slope = v.multiply_add(power, v.constant(-3.0), across)
     return builder.fmul(value, v.multiply_add(builder.fneg(power), slope, product))
 
@@ -168,7 +108,7 @@ def _fill_sums(num_rows, with_scales):
 
     def fill(typing, first, points, scores, tile, inverse, out):
         def instructions(context, builder, signature, values):
-            arrays = [_Array(context, builder, *one) for one in zip(signature.args[1:], values[1:], strict=True)]
+            arrays = [Array(context, builder, *one) for one in zip(signature.args[1:], values[1:], strict=True)]
             points, scores, tile, inverse, out = arrays
 
             def finish(v, column, r, sums):
@@ -189,8 +129,8 @@ def _add_with_root(num_rows):
     def add(typing, first, stop, points, scores, tile, trace, total):
         def instructions(context, builder, signature, values):
             first, stop = values[:2]
-            points, scores, tile, total = (_Array(context, builder, signature.args[k], values[k]) for k in (2, 3, 4, 6))
-            inside = [builder.icmp_signed("<", builder.add(first, ir.Constant(_INT, r)), stop) for r in range(num_rows)]
+            points, scores, tile, total = (Array(context, builder, signature.args[k], values[k]) for k in (2, 3, 4, 6))
+            inside = [builder.icmp_signed("<", builder.add(first, ir.Constant(INT, r)), stop) for r in range(num_rows)]
 
             def finish(v, column, r, sums):
                 kernel = _kernel_with_root(v, values[5], *sums)
@@ -210,7 +150,7 @@ def fill_with_root(typing, first, points, scores, tile, trace, out):
     """Write the Stein kernel of the profile (1 + s)^-1/2, of GROUP rows from ``first`` on, to ``out`` (GROUP, TILE)."""
 
     def instructions(context, builder, signature, values):
-        points, scores, tile, out = (_Array(context, builder, signature.args[k], values[k]) for k in (1, 2, 3, 5))
+        points, scores, tile, out = (Array(context, builder, signature.args[k], values[k]) for k in (1, 2, 3, 5))
 
         def finish(v, column, r, sums):
             v.store(_kernel_with_root(v, values[4], *sums), out.at(column, r * TILE))

@@ -31,3 +31,15 @@ def derivatives(functions, x, h=1e-4):
         gradients[:, :, i] = (plus - minus) / (2 * h)
         laplacians += (plus - 2 * here + minus) / h**2
     return gradients, laplacians
+
+
+def value_and_gradient(x, e):
+    """Value and gradient of a radial Gaussian expansion ``e`` without directions at ``x`` (d,), a point at a time."""
+    z = x - e.center
+    u = e.transform @ z
+    value, gradient = e.linear @ z + 0.5 * z @ e.quadratic @ z, e.linear + e.quadratic @ z
+    for point, coefficient in zip(e.points_t.T, e.coefficients, strict=True):
+        kernel = coefficient * np.exp(-0.5 * ((u - point) ** 2).sum())
+        value += kernel
+        gradient = gradient - kernel * (e.transform.T @ (u - point))
+    return value, gradient

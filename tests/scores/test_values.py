@@ -7,7 +7,8 @@ from pymc_kernel import scores as S
 from pymc_kernel.mcmc import trajectory
 from pymc_kernel.scores import value_regression
 from pymc_kernel.scores import values as values_module
-from pymc_kernel.scores.expansion import change_variables, scaled_expansion, value_and_score
+from pymc_kernel.scores.expansion import change_variables, radial_expansion, scaled_expansion, value_and_score
+from tests.reference import slow_scores
 
 
 def wavy(x):
@@ -178,6 +179,23 @@ def test_change_of_variables(expansion, rng):
         differences.append(value_and_score(mean + factor @ q, expansion, old) - value_and_score(q, moved, new))
         np.testing.assert_allclose(new, factor.T @ old, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(differences, differences[0], rtol=1e-9)
+
+
+# Below a vector, a vector, with points that the last one shares, panels of four vectors with and without a rest.
+@pytest.mark.parametrize("num_points", [1, 7, 8, 9, 15, 31, 32, 33, 64, 75])
+@pytest.mark.parametrize("num_dims", [1, 3, 9])
+@pytest.mark.parametrize("far", [0.0, 60.0])
+def test_values_and_scores_equal_the_slow_twin(num_points, num_dims, far, rng):
+    points = rng.normal(size=(num_points, num_dims))
+    turn, bend = rng.normal(size=(2, num_dims, num_dims))
+    expansion = radial_expansion(
+        K.Gaussian(1.7), points, rng.normal(size=num_points), transform=turn, center=rng.normal(size=num_dims),
+        linear=rng.normal(size=num_dims), quadratic=-bend @ bend.T,
+    )  # fmt: skip
+    x, score = points[0] + far + rng.normal(size=num_dims), np.empty(num_dims)
+    value, gradient = slow_scores.value_and_gradient(x, expansion)
+    assert value_and_score(x, expansion, score) == pytest.approx(value, rel=1e-12, abs=1e-12)
+    np.testing.assert_allclose(score, gradient, rtol=1e-11, atol=1e-11 * np.abs(gradient).max())
 
 
 def test_scaling(expansion, rng):
