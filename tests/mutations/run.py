@@ -92,7 +92,7 @@ def one(copy: Path, mutation: Mutation, warm: Path) -> str:
     original, times = path.read_text(), path.stat()
     path.write_text(mutated(original, mutation))
     # Machine code of other files may have this file's inlined, and Numba does not look there: all is compiled anew.
-    is_compiled = "@numba.njit" in original or "import intrinsic" in original
+    is_compiled = "@numba.njit" in original or "from llvmlite" in original
     try:
         return outcome(copy, mutation.tests, cold if is_compiled else warm)
     finally:
