@@ -13,7 +13,7 @@ from scipy.linalg.lapack import dpotrf, dpotri, dpstrf
 from scipy.optimize import minimize
 
 from pymc_kernel.kernels import RadialKernel
-from pymc_kernel.kernels.profiles import fill_profile
+from pymc_kernel.kernels.profiles import fill_profile, fill_value_and_slope
 from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
 
 __all__ = ["Hyperparameters", "Posterior", "Regression", "learn_hyperparameters"]
@@ -102,8 +102,17 @@ class Regression:
         fill_profile(self.kernel.family, a, b, order, squared.ravel(), out)
         return out.reshape(squared.shape)
 
+    def _value_and_slope(self, squared):
+        a, b = self.kernel.shape_parameters
+        value, slope = np.empty((2, squared.size))
+        fill_value_and_slope(self.kernel.family, a, b, squared.ravel(), value, slope)
+        return value.reshape(squared.shape), slope.reshape(squared.shape)
+
     def _covariance(self, hyper, squared):
-        covariance = hyper.radial * self._profile(squared, 0)
+        return self._covariance_of(hyper, self._profile(squared, 0))
+
+    def _covariance_of(self, hyper, profile):
+        covariance = hyper.radial * profile
         covariance += hyper.quadratic * self.polynomial
         covariance[np.diag_indices_from(covariance)] += hyper.nugget + hyper.depth_noise * self.depth_squared
         return covariance
@@ -116,27 +125,31 @@ class Regression:
         """
         hyper = Hyperparameters.unpack(logs)
         scaled = self.whitened * hyper.inverse_length_scale
-        squared = _squared_distances(scaled)
-        covariance = self._covariance(hyper, squared)
-        factor, info = dpotrf(covariance, lower=1)
+        value, slope = self._value_and_slope(_squared_distances(scaled))
+        covariance = self._covariance_of(hyper, value)
+        # All matrices are symmetric and have their rows one after the other; LAPACK takes rows for columns, and its
+        # lower triangle is the upper one.
+        factor, info = dpotrf(covariance.T, lower=1, overwrite_a=1)
         if info != 0:
             return 1e12, np.zeros_like(logs)
         log_det = 2.0 * np.log(np.diag(factor)).sum()
-        inverse, _ = dpotri(factor, lower=1)  # zero above the diagonal, as the factor is
-        inverse = inverse + inverse.T
+        inverse, _ = dpotri(factor, lower=1, overwrite_c=1)  # zero above the diagonal, as the factor is
+        inverse = inverse.T + inverse
         inverse[np.diag_indices_from(inverse)] *= 0.5
         weights = inverse @ self.values
-        value = 0.5 * self.values @ weights + 0.5 * log_det
-        gain = 0.5 * (inverse - np.outer(weights, weights))
-        by_distance = gain * self._profile(squared, 1)
-        by_distance *= hyper.radial
-        spread = (scaled**2 * by_distance.sum(axis=1)[:, None]).sum(axis=0) - (scaled * (by_distance @ scaled)).sum(0)
-        radial = hyper.radial * (gain * self._profile(squared, 0)).sum()
-        quadratic = hyper.quadratic * (gain * self.polynomial).sum()
+        negative = 0.5 * self.values @ weights + 0.5 * log_det
+        gain = np.outer(-0.5 * weights, weights)
+        inverse *= 0.5
+        gain += inverse
+        slope *= gain
+        slope *= hyper.radial
+        spread = (scaled**2 * slope.sum(axis=1)[:, None]).sum(axis=0) - (scaled * (slope @ scaled)).sum(axis=0)
+        radial = hyper.radial * np.vdot(gain, value)
+        quadratic = hyper.quadratic * np.vdot(gain, self.polynomial)
         diagonal = np.diag(gain)
         nugget = hyper.nugget * diagonal.sum()
         depth = hyper.depth_noise * (diagonal @ self.depth_squared)
-        return value, np.concatenate([4.0 * spread, [radial, quadratic, nugget, depth]])
+        return negative, np.concatenate([4.0 * spread, [radial, quadratic, nugget, depth]])
 
     def regress(self, hyper, num_basis) -> tuple[np.ndarray, np.ndarray, "Posterior"]:
         """Return the points that carry the posterior mean, their weights, and the posterior, from all values.
@@ -154,11 +167,12 @@ class Regression:
         # Where the density is nearly zero, more of the prior variance may be left.
         tolerance = _LEFT_OVER * np.exp(0.5 * np.minimum(np.sqrt(self.depth_squared), 40.0))
         factor, pivots = pivoted_cholesky(diagonal, columns, num_basis, tolerance)
-        weighted = factor / noise[:, None]
-        normal = weighted.T @ factor
+        # F' N^-1 F as the product of one matrix with itself: half the work.
+        scaled = factor / np.sqrt(noise)[:, None]
+        normal = scaled.T @ scaled
         normal[np.diag_indices_from(normal)] += 1.0
         normal = _definite(normal)
-        inner = cho_solve((normal, True), weighted.T @ self.values)
+        inner = cho_solve((normal, True), scaled.T @ (self.values / np.sqrt(noise)))
         own = factor[pivots]
         posterior = Posterior(self.kernel, hyper, self.whitened[pivots], own, normal)
         return pivots, solve_triangular(own, inner, lower=True, trans=1), posterior
