@@ -40,6 +40,7 @@ from .plugin.samplers.step_methods import KAMH as KAMH
 from .plugin.samplers.step_methods import AdaptiveMetropolis as AdaptiveMetropolis
 from .plugin.samplers.step_methods import KernelHMC as KernelHMC
 from .plugin.samplers.step_methods import register_step_methods as register_step_methods
+from .plugin.samplers.surrogate import sample_surrogate as sample_surrogate
 from .plugin.simulation.features import LearnedFeatures as LearnedFeatures
 from .plugin.simulation.kbr import sample_kbr as sample_kbr
 from .plugin.simulation.likelihood_free import sample_likelihood_free as sample_likelihood_free

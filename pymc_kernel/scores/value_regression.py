@@ -75,11 +75,12 @@ def _definite(covariance):
 class Regression:
     """Whitened points with centered values: marginal likelihood, weights and residuals for given hyperparameters."""
 
-    def __init__(self, whitened, values, depth, kernel):
+    def __init__(self, whitened, values, depth, kernel, own_noise=None):
         self.whitened = whitened
         self.values = values
         self.depth_squared = depth**2
         self.kernel = kernel
+        self.own_noise = np.zeros(values.size) if own_noise is None else own_noise  # variances that are known
         self.num_dims = whitened.shape[1]
 
     @cached_property
@@ -89,7 +90,8 @@ class Regression:
 
     def take(self, rows):
         """Return the part with these rows."""
-        return Regression(self.whitened[rows], self.values[rows], np.sqrt(self.depth_squared[rows]), self.kernel)
+        depth = np.sqrt(self.depth_squared[rows])
+        return Regression(self.whitened[rows], self.values[rows], depth, self.kernel, self.own_noise[rows])
 
     def median_distance(self) -> float:
         """Return the median distance of two points."""
@@ -114,8 +116,11 @@ class Regression:
     def _covariance_of(self, hyper, profile):
         covariance = hyper.radial * profile
         covariance += hyper.quadratic * self.polynomial
-        covariance[np.diag_indices_from(covariance)] += hyper.nugget + hyper.depth_noise * self.depth_squared
+        covariance[np.diag_indices_from(covariance)] += self._noise(hyper)
         return covariance
+
+    def _noise(self, hyper):
+        return hyper.nugget + hyper.depth_noise * self.depth_squared + self.own_noise
 
     def negative_log_marginal(self, logs):
         """Return the negative log marginal likelihood and its gradient by the logarithms; O(n^3).
@@ -158,7 +163,7 @@ class Regression:
         N^-1 F + I) c = F' N^-1 y, N the noise; F = K_p L^-T for the pivots' columns K_p and their own factor L, so the
         weights of the pivots are L^-T c. Pivots are added until almost none of the prior variance is left.
         """
-        noise = hyper.nugget + hyper.depth_noise * self.depth_squared
+        noise = self._noise(hyper)
         diagonal = _smooth_diagonal(self.kernel, hyper, self.whitened)
 
         def columns(p):

@@ -122,6 +122,8 @@ class Values:
         start=None,
         search=True,
         noisy=True,
+        known=None,
+        noise=None,
     ) -> FittedValues:
         """Return the surrogate learned from log-density values.
 
@@ -140,6 +142,12 @@ class Values:
             Whether the search is a full one; otherwise it takes a few iterations from ``start`` alone.
         noisy : bool
             Whether the values are estimates. The nugget of exact ones is kept below 0.01.
+        known : array_like (n,), optional
+            A part of the log density that need not be learned, the prior's say: ``values`` are the rest, and so is the
+            surrogate. By the sum it is judged which points lie deep below the bulk.
+        noise : array_like (n,), optional
+            Standard deviations of values that are known to be rough, zero elsewhere. Hyperparameters are learned from
+            the others.
 
         Raises
         ------
@@ -153,15 +161,16 @@ class Values:
         # With more coefficients than the hyperparameters are learned from, a quadratic is fitted by itself.
         needs_trend = not noisy and _num_coefficients(d) > self.learn_points
         fewest_for_trend = _num_coefficients(d) + 2 * d
-        points, values = self._usable(points, values, fewest_for_trend if needs_trend else _LEAST_POINTS + 5 * d)
-        check_magnitude(points, "points")
-        # Far from the mode the best points differ by more than the window; dividing by it makes this case like others.
-        unit = max(1.0, float(np.ptp(values)) / self._window(d))
-        values = values / unit
+        total = values + _one_each(known, "known", n)
+        kept = self._usable(points, total, fewest_for_trend if needs_trend else _LEAST_POINTS + 5 * d)
         rng = np.random.default_rng(0) if rng is None else rng
-        if values.size > self.max_values:
-            kept = rng.choice(values.size, self.max_values, replace=False)
-            points, values = points[kept], values[kept]
+        # Far from the mode the best points differ by more than the window; dividing by it makes this case like others.
+        unit = max(1.0, float(np.ptp(total[kept])) / self._window(d))
+        if kept.size > self.max_values:
+            kept = kept[rng.choice(kept.size, self.max_values, replace=False)]
+        points, values, total = points[kept], values[kept] / unit, total[kept] / unit
+        own_noise = (_one_each(noise, "noise", n)[kept] / unit) ** 2
+        check_magnitude(points, "points")
         if mean is None or factor is None:
             mean, factor = points.mean(axis=0), _whitening(points)
         whitened = whiten(points, mean, factor)
@@ -170,8 +179,10 @@ class Values:
         no_trend = np.zeros(values.size), np.zeros(d), np.zeros((d, d))
         trend = _quadratic_trend(whitened, values) if has_trend else no_trend
         departures = values - reference - trend[0]
-        data = Regression(whitened, departures, np.maximum(reference - values, 0.0), self.kernel)
-        small = data.take(rng.choice(values.size, min(values.size, self.learn_points), replace=False))
+        depth = np.maximum(np.quantile(total, _REFERENCE_QUANTILE) - total, 0.0)
+        data = Regression(whitened, departures, depth, self.kernel, own_noise)
+        exact = np.flatnonzero(own_noise == 0.0)
+        small = data.take(exact[rng.choice(exact.size, min(exact.size, self.learn_points), replace=False)])
         limit = self.max_iterations if search or start is None else _FEW_ITERATIONS
         hyper = learn_hyperparameters(small, start, search, limit, noisy)
         pivots, weights, posterior = data.regress(hyper, self.num_basis)
@@ -211,7 +222,17 @@ class Values:
                 f"only {finite.sum()} of {values.size} points have a finite log density; at least "
                 f"{num_dims + 3} are needed in {num_dims} dimensions."
             )
-        return points[finite], values[finite]
+        return np.flatnonzero(finite)
+
+
+def _one_each(values, name, size):
+    """Return numbers (size,), zeros for None."""
+    if values is None:
+        return np.zeros(size)
+    values = as_numbers(values, name)
+    if values.shape != (size,):
+        raise ValueError(f"{name} must have shape ({size},), one per point, got {values.shape}.")
+    return values
 
 
 def _num_coefficients(num_dims: int) -> int:

@@ -22,6 +22,7 @@ _NUM_CANDIDATES = 8  # others among which the nearest is taken for a close pair
 _ANY, _CLOSE, _WHOLE, _ANEW = 0, 1, 2, 3
 _TURNS = (_ANEW, _ANY, _CLOSE, _ANEW, _ANY, _CLOSE, _ANEW, _WHOLE)
 _JITTER = 1e-3  # of a difference, so that finitely many of them reach every place
+_LARGEST_LOG_SCALE = 50.0  # of steps on a target without an end, so that factors stay finite
 _SPREAD_OF_SCALES = 0.3  # standard deviation of the log of a step's scale: short steps where the target is narrow
 
 
@@ -97,6 +98,7 @@ class Differences:
         scales, counts = list(learned.log_scales), list(learned.num_adapted)
         rate = 2.0 * (1.0 + counts[kind]) ** -0.5
         scales[kind] += rate * (float(accept_prob.mean()) - self.target_accept)
+        scales[kind] = min(scales[kind], _LARGEST_LOG_SCALE)
         counts[kind] += 1
         return learned._replace(log_scales=tuple(scales), num_adapted=tuple(counts))
 

@@ -88,6 +88,11 @@ class ParticleDensity:
         likelihood[np.isnan(likelihood)] = -np.inf
         return prior, likelihood
 
+    def at_one(self, position: np.ndarray, noise: np.random.Generator | None) -> tuple[float, float]:
+        """Return log prior and log likelihood at a position (d,), of an estimate with this source of noise."""
+        prior, likelihood = self._block(position[None], noise if self.estimated else None)
+        return float(prior[0]), float(likelihood[0])
+
     def _block(self, positions, noise):
         return _evaluated_block(self._function, self.is_vectorized, self._keys, positions, noise)
 
@@ -125,11 +130,13 @@ def _evaluated_block(function, is_vectorized, keys, positions, noise):
     return rows[:, 0].copy(), rows[:, 1].copy()
 
 
-def compile_particle_density(model: pm.Model, kernel_name: str, compile_kwargs: dict | None = None) -> ParticleDensity:
+def compile_particle_density(
+    model: pm.Model, kernel_name: str, compile_kwargs: dict | None = None, vectorize: bool = True
+) -> ParticleDensity:
     """Return the log prior and log likelihood of ``model`` for many particles, (n, d) on the unconstrained scale.
 
     One vectorized graph evaluates all particles in batches; models with an estimated term, or with an operator that
-    cannot be vectorized, are looped over.
+    cannot be vectorized, are looped over; so are all with ``vectorize=False``, which makes no evaluation here.
 
     Raises
     ------
@@ -148,7 +155,7 @@ def compile_particle_density(model: pm.Model, kernel_name: str, compile_kwargs: 
     point = model.initial_point(random_seed=0)
     kwargs = {"on_unused_input": "ignore", **(compile_kwargs or {})}
     example = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars])
-    if not names:
+    if vectorize and not names:
         try:
             with warnings.catch_warnings():
                 # PyTensor's warnings on the speed of single operators do not matter to a user who chose none.

@@ -1,0 +1,443 @@
+"""A posterior from few evaluations of a costly likelihood: a surrogate that says where to evaluate next.
+
+Kernel regression on all values so far (``scores.Values``) is the surrogate; the prior is known and is not learned. Half
+of each batch are draws from the surrogate's posterior, which find what it has too high and measure its error; the other
+half are places where it is least certain. While the bulk is still searched for, it is flattened to a power that the
+values can bear, and the other places are those where the log density may be highest. No place is far from good ones.
+
+``init -> propose -> update -> propose -> ...``: given settings, state and generator the next state is determined, and
+the caller evaluates. Imports NumPy, SciPy and the lower floors only.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtr
+
+from pymc_kernel.kernels.points import as_numbers, as_points
+from pymc_kernel.linalg import mean_and_factor
+from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
+from pymc_kernel.scores.values import FittedValues, Hyperparameters, Values
+from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
+from pymc_kernel.smc.weights import normalized
+
+__all__ = ["ActiveLearning", "Batch", "Distance", "LogPosterior", "State"]
+
+_FRESH_SHARE = 0.5  # of a batch that are draws from the surrogate's posterior
+_FRESH_SHARE_CLIMBING = 0.25  # the same while the bulk is searched for
+_CLIMBING = 0.1  # share of particles above the best value so far, from which on the bulk counts as not found
+_CANDIDATES = 300  # particles among which the other places of a batch are chosen
+_SPANS = 20.0  # spreads of the best values, that are learned without a log scale
+_FAR_NOISE = 0.3  # standard deviation of a value below the window, in units of its distance from there
+_FAILED_DEPTH = 3.0  # spans below the best, where a place without density is put
+_PENALTY = 8.0  # a whitened unit beyond the region costs four nats, two cost sixteen
+_LARGEST_RADIUS = 8.0  # of the region, in units of sqrt(d) whitened ones
+_GROW, _SHRINK, _SETTLE = 1.5, 1.5, 1.2  # factors of the radius: few batches reach the bulk, none leaps over it
+_AT_EDGE, _WITHIN = 0.05, 0.01  # shares of particles at the region's edge, from which it grows, below which it shrinks
+_ACCURATE = 2.0  # nats of error of the flattened surrogate with which the region may grow; with three times it shrinks
+_MAD_TO_SD = 1.4826  # of a normal distribution
+_NEW_SEARCH = 1.25  # growth of the number of values after which all hyperparameters are searched for again
+_FEWEST_FRESH = 20  # draws that the distance is measured by, or two a dimension
+_ROWS = 2000  # points at a time, which bounds the memory of distances
+_PASSES = 3  # of a fit, each with the deep places that the one before has too high
+_RIDGE = 1e-4  # squared nats of noise of exact values, when places are chosen
+
+
+class Region(NamedTuple):
+    """Where the surrogate is believed: within a radius of good points, in whitened units."""
+
+    inverse: np.ndarray  # (d, d), of the whitening factor
+    points: np.ndarray  # (k, d), whitened
+    radius: float
+
+    def distance(self, positions: np.ndarray) -> np.ndarray:
+        """Return the distance (m,) to the nearest good point."""
+        whitened = positions @ self.inverse.T
+        squares = (self.points**2).sum(axis=1)
+        nearest = np.empty(len(positions))
+        for a in range(0, len(positions), _ROWS):
+            part = whitened[a : a + _ROWS]
+            squared = (part**2).sum(axis=1)[:, None] + squares - 2.0 * part @ self.points.T
+            nearest[a : a + _ROWS] = squared.min(axis=1)
+        return np.sqrt(np.maximum(nearest, 0.0))
+
+
+@dataclass(frozen=True, eq=False)
+class LogPosterior:
+    """The learned log posterior density: the prior's, plus a surrogate of the log likelihood, within a region.
+
+    Attributes
+    ----------
+    fit : FittedValues
+        Of the log likelihood in units of ``unit`` nats.
+    unit, offset : float
+    prior : Prior
+    region : Region
+    power : float
+        Of prior and likelihood together; below one until the bulk is found.
+    """
+
+    fit: FittedValues
+    unit: float
+    offset: float
+    prior: Prior
+    region: Region
+    power: float
+
+    def log_likelihood(self, positions: np.ndarray) -> np.ndarray:
+        """Return the surrogate (m,) at positions (m, d)."""
+        return self.unit * self.fit.log_density(positions) + self.offset
+
+    def log_density(self, positions: np.ndarray) -> np.ndarray:
+        """Return log prior plus surrogate (m,), without power or region."""
+        return self.prior.log_density(positions) + self.log_likelihood(positions)
+
+    def covariance(self, positions: np.ndarray) -> np.ndarray:
+        """Return the posterior covariance (m, m) of the surrogate, in squared nats."""
+        return self.unit**2 * self.fit.covariance(positions)
+
+    def __call__(self, positions: np.ndarray) -> np.ndarray:
+        """Return the log density (m,) that particles follow; -inf where it is no number."""
+        out = np.full(len(positions), -np.inf)
+        beyond = np.full(len(positions), np.inf)
+        finite = np.isfinite(positions).all(axis=1)
+        with np.errstate(all="ignore"):
+            beyond[finite] = np.maximum(self.region.distance(positions[finite]) - self.region.radius, 0.0)
+            near = beyond <= 10.0 * self.region.radius  # further out surrogates may overflow
+            if near.any():
+                out[near] = self.power * self.log_density(positions[near]) - 0.5 * _PENALTY * beyond[near] ** 2
+        return np.where(np.isfinite(out), out, -np.inf)
+
+
+class Batch(NamedTuple):
+    """What a batch of evaluations reports."""
+
+    num_evaluations: int
+    """So far."""
+    power: float
+    """Of the posterior that its fresh draws came from."""
+    is_climbing: bool
+    """Whether the bulk was still searched for."""
+    best: float
+    """Largest log density so far."""
+    error: float
+    """Of the surrogate at the new places before they were learned: standard deviation in nats, by the median."""
+    log_ratios: np.ndarray
+    """Of true over predicted density at its fresh draws."""
+
+
+class Distance(NamedTuple):
+    """How far the surrogate's posterior is from the true one, as its fresh draws say."""
+
+    total_variation: float
+    """Of the joint distributions, in [0, 1]; NaN where too few draws were evaluated."""
+    error: float
+    """Standard error of it; NaN of noisy values."""
+    effective_share: float
+    """Of importance weights from the surrogate's posterior to the true one."""
+    num_draws: int
+
+
+class State(NamedTuple):
+    """What is carried from batch to batch."""
+
+    prior: Prior
+    positions: np.ndarray
+    """(n, d), all that were evaluated."""
+    log_prior: np.ndarray
+    log_likelihood: np.ndarray
+    """(n,), -inf where there is none."""
+    proposed: np.ndarray
+    """(b, d), to be evaluated next."""
+    num_fresh: int
+    """Of these, that are draws from the surrogate's posterior."""
+    is_climbing: bool
+    learned: LogPosterior | None
+    particles: np.ndarray | None
+    """(m, d), of the learned posterior at its power."""
+    hyperparameters: Hyperparameters | None
+    searched_at: int
+    """Number of values when all hyperparameters were last searched for."""
+    radius: float
+    """Of the region, in units of sqrt(d)."""
+    batches: tuple[Batch, ...]
+
+    @property
+    def log_density(self) -> np.ndarray:
+        """The log posterior density (n,), up to its constant."""
+        return self.log_prior + self.log_likelihood
+
+
+class _MixturePrior(NamedTuple):
+    """A mixture of normals as where particles begin."""
+
+    mixture: NormalMixture
+
+    def draw(self, rng, size):
+        return self.mixture.sample(rng, size)
+
+    def log_density(self, positions):
+        return self.mixture.log_density(positions)
+
+
+@dataclass(frozen=True)
+class ActiveLearning:
+    """Settings.
+
+    Parameters
+    ----------
+    batch_size : int, optional
+        Evaluations of a batch; by default one a dimension, at least four.
+    noisy : bool
+        Whether log likelihoods are estimates.
+    estimator : Values
+        Of the log likelihood.
+    sampler : ParticleSampler
+        Of the learned posterior between batches.
+    """
+
+    batch_size: int | None = None
+    noisy: bool = False
+    estimator: Values = field(default_factory=lambda: Values(window=np.inf))
+    sampler: ParticleSampler = field(
+        default_factory=lambda: ParticleSampler(1000, moves=8, max_moves=40, correlation=0.2)
+    )
+
+    def __post_init__(self):
+        size = self.batch_size
+        if not (size is None or (isinstance(size, int | np.integer) and size >= 1)):
+            raise ValueError(f"batch_size must be a whole number >= 1, got {size!r}.")
+
+    def init(self, prior: Prior, start) -> State:
+        """Return the state before the first evaluation; ``start`` (n, d) is evaluated first."""
+        start = as_points(start)
+        none = np.empty(0)
+        return State(
+            prior, np.empty((0, start.shape[1])), none, none, start, 0, True, None, None, None, 0, 1.0, ()
+        )  # fmt: skip
+
+    @one_blas_thread
+    def update(self, rng: np.random.Generator, state: State, log_likelihood) -> State:
+        """Return the state with the values (b,) at the proposed places learned; NaN and infinities mean no density.
+
+        With fewer proposed than were asked for, the first ones are those that were evaluated.
+        """
+        values = as_numbers(log_likelihood, "log_likelihood")
+        if values.ndim != 1 or values.size > len(state.proposed):
+            raise ValueError(f"log_likelihood must have at most {len(state.proposed)} entries, got {values.shape}.")
+        new = state.proposed[: values.size]
+        values = np.where(np.isfinite(values), values, -np.inf)
+        log_prior = state.prior.log_density(new)
+        radius, ratios, error = state.radius, np.empty(0), np.nan
+        if state.learned is not None:
+            ratios = values - state.learned.log_likelihood(new)
+            error = _error(ratios if state.is_climbing else ratios[: state.num_fresh])
+            ratios = ratios[: state.num_fresh]
+            radius = self._next_radius(state, error)
+        state = state._replace(
+            positions=np.concatenate([state.positions, new]),
+            log_prior=np.concatenate([state.log_prior, np.where(np.isfinite(log_prior), log_prior, -np.inf)]),
+            log_likelihood=np.concatenate([state.log_likelihood, values]),
+            radius=radius,
+        )
+        power = np.nan if state.learned is None else state.learned.power
+        best = float(state.log_density.max())
+        batch = Batch(len(state.positions), power, state.is_climbing, best, error, ratios)
+        return self._learned(rng, state._replace(batches=(*state.batches, batch)))
+
+    @one_blas_thread
+    def propose(self, rng: np.random.Generator, state: State, is_last: bool = False) -> State:
+        """Return the state with the places (b, d) to evaluate next; the last ones are all fresh draws."""
+        d = state.positions.shape[1]
+        size = max(4, d) if self.batch_size is None else int(self.batch_size)
+        if state.learned is None:  # too few values to learn from
+            return state._replace(proposed=state.prior.draw(rng, size), num_fresh=0, is_climbing=True)
+        learned, particles = state.learned, state.particles
+        values = learned(particles[:_CANDIDATES]) / learned.power
+        is_climbing = learned.power < 1.0 or float(np.mean(values > state.log_density.max())) > _CLIMBING
+        share = 1.0 if is_last else (_FRESH_SHARE_CLIMBING if is_climbing else _FRESH_SHARE)
+        num_fresh = min(max(1, round(share * size)), size)
+        candidates = particles[num_fresh : num_fresh + _CANDIDATES]
+        fresh = particles[:num_fresh]
+        chosen = self._uncertain(learned, fresh, candidates, size - num_fresh, is_climbing)
+        return state._replace(
+            proposed=np.concatenate([fresh, candidates[chosen]]), num_fresh=num_fresh, is_climbing=is_climbing
+        )
+
+    @one_blas_thread
+    def sample(self, rng: np.random.Generator, state: State, size: int) -> Draws:
+        """Return draws from the learned posterior; their ``log_likelihood`` is the log ratio to where they began."""
+        if state.learned is None:
+            raise ValueError(
+                f"only {int(np.isfinite(state.log_density).sum())} of {len(state.positions)} evaluations have a finite "
+                "log density, too few to learn from: give start= near the data."
+            )
+        sampler = ParticleSampler(max(size, self.sampler.num_particles))
+        return self._drawn(rng, replace(state.learned, power=1.0), state.particles, sampler)
+
+    def distance(self, state: State) -> Distance:
+        """Return the distance between the learned and the true posterior, from the latest fresh draws.
+
+        The draws are judged by the surrogate that proposed them, before it learned from them, so the last one is better
+        than this says. Ratios of noisy values hold their noise, too: its variance is taken off that of the ratios.
+        """
+        wanted, ratios = max(_FEWEST_FRESH, 2 * state.positions.shape[1]), np.empty(0)
+        for batch in reversed(state.batches):
+            if ratios.size >= wanted or not batch.power >= 1.0:
+                break
+            ratios = np.concatenate([ratios, batch.log_ratios])
+        finite = ratios[np.isfinite(ratios)]
+        if ratios.size < wanted // 2 or finite.size < 2:
+            return Distance(np.nan, np.nan, np.nan, ratios.size)
+        if self.noisy:
+            noise = state.learned.unit * state.learned.fit.noise_sd
+            # Twice the standard error of a variance, so that chance does not hide an error.
+            excess = float(np.var(finite)) - noise**2 * (1.0 - 2.0 * np.sqrt(2.0 / finite.size))
+            spread = np.sqrt(max(excess, 0.0))
+            return Distance(float(2.0 * ndtr(0.5 * spread) - 1.0), np.nan, float(np.exp(-(spread**2))), ratios.size)
+        weights = normalized(ratios) * ratios.size
+        parts = 0.5 * np.abs(weights - 1.0)
+        share = 1.0 / float((weights**2).mean())
+        return Distance(float(parts.mean()), float(parts.std() / np.sqrt(ratios.size)), share, ratios.size)
+
+    def _learned(self, rng, state):
+        """Return the state with a surrogate of all values, and particles of it."""
+        values, noise, unit, power, is_good = _bounded(state.log_density, state.positions.shape[1], self.noisy)
+        if np.isfinite(state.log_density).sum() < state.positions.shape[1] + 3:
+            return state
+        count, d = state.positions.shape
+        near = state.positions[is_good]
+        base = near if state.particles is None else np.concatenate([state.particles, near])
+        coordinates = mean_and_factor(base)
+        if coordinates is None:
+            return state
+        mean, factor = coordinates
+        is_searched = state.hyperparameters is None or count >= _NEW_SEARCH * state.searched_at
+        known = np.where(np.isfinite(state.log_prior), state.log_prior, 0.0)
+        is_used, start, search = noise == 0.0, state.hyperparameters, is_searched
+        for _ in range(_PASSES):
+            fit = self.estimator.fit(
+                state.positions[is_used],
+                (values - known)[is_used] / unit,
+                rng,
+                mean=mean,
+                factor=factor,
+                start=start,
+                search=search,
+                noisy=self.noisy,
+                known=known[is_used] / unit,
+                noise=noise[is_used] / unit,
+            )
+            start, search = fit.hyperparameters, False
+            is_high = self._too_high(fit, unit, state.positions, values, known, noise, is_used)
+            if not is_high.any():
+                break
+            is_used = is_used | is_high
+        inverse = np.linalg.inv(factor)
+        region = Region(inverse, state.positions[noise == 0.0] @ inverse.T, float(np.sqrt(d) * state.radius))
+        learned = LogPosterior(fit, unit, 0.0, state.prior, region, power)
+        learned = replace(learned, offset=_offset(learned, state, is_good))
+        draws = self._drawn(rng, learned, base, self.sampler)
+        return state._replace(
+            learned=learned,
+            particles=draws.positions,
+            hyperparameters=fit.hyperparameters,
+            searched_at=count if is_searched else state.searched_at,
+        )
+
+    @staticmethod
+    def _too_high(fit, unit, positions, values, known, noise, is_used):
+        """Return which deep places (n,) that were not used have a surrogate above the values of those that were.
+
+        How deep a place is tells a smooth surrogate little; where it is deep by itself it had better not be told.
+        """
+        deep = np.flatnonzero(~is_used)
+        out = np.zeros(len(values), dtype=bool)
+        if deep.size:
+            exact = noise == 0.0
+            at = np.concatenate([np.flatnonzero(exact), deep])
+            predicted = unit * fit.log_density(positions[at]) + known[at]
+            level = predicted[: exact.sum()] - values[exact]  # the constant, as good values have it
+            lowest = values[exact].min() + np.median(level)
+            out[deep] = predicted[exact.sum() :] > lowest
+        return out
+
+    @staticmethod
+    def _drawn(rng, learned, base, sampler):
+        """Return draws of a learned posterior, from a mixture of normals fitted to ``base`` by way of powers."""
+        begin = _MixturePrior(fit_mixture(rng, base))
+        return sampler.sample(rng, begin, lambda x: learned(x) - begin.log_density(x))
+
+    def _uncertain(self, learned, fresh, candidates, count, is_climbing):
+        """Return candidates, each where the surrogate is least certain given those before, or may be highest."""
+        if count == 0 or len(candidates) == 0:
+            return np.empty(0, dtype=int)
+        together = np.concatenate([fresh, candidates])
+        covariance = learned.covariance(together)
+        noise = _RIDGE + ((learned.unit * learned.fit.noise_sd) ** 2 if self.noisy else 0.0)
+        for i in range(len(fresh)):
+            covariance = _given(covariance, i, noise)
+        heights = learned(candidates) / learned.power if is_climbing else None
+        chosen = []
+        for _ in range(min(count, len(candidates))):
+            variance = np.maximum(np.diag(covariance)[len(fresh) :], 0.0)
+            worth = variance if heights is None else heights + np.sqrt(variance)
+            worth = worth.copy()
+            worth[chosen] = -np.inf
+            chosen.append(int(np.argmax(worth)))
+            covariance = _given(covariance, len(fresh) + chosen[-1], noise)
+        return np.array(chosen)
+
+    @staticmethod
+    def _next_radius(state, error):
+        """Return the radius of the next region: larger where particles press against it and it was predicted well."""
+        region, tolerance = state.learned.region, _ACCURATE / state.learned.power
+        at_edge = float(np.mean(region.distance(state.particles) > 0.97 * region.radius))
+        if error < tolerance and at_edge > _AT_EDGE:
+            return min(_GROW * state.radius, _LARGEST_RADIUS)
+        if error > 3.0 * tolerance:
+            return max(state.radius / _SHRINK, 1.0)
+        return max(state.radius / _SETTLE, 1.0) if at_edge < _WITHIN else state.radius
+
+
+def _error(log_ratios):
+    """Return the standard deviation of normal errors with this median size; places without density are infinite."""
+    sizes = np.where(np.isfinite(log_ratios), np.abs(log_ratios), np.inf)
+    return _MAD_TO_SD * float(np.median(sizes)) if sizes.size else np.nan
+
+
+def _given(covariance, index, noise):
+    """Return the covariance after a value with this noise has been seen at an index."""
+    column = covariance[:, index]
+    return covariance - np.outer(column, column / (covariance[index, index] + noise))
+
+
+def _bounded(log_density, num_dims, noisy):
+    """Return log densities whose range can be learned, their known noise, the unit, the power, and what is good.
+
+    What lies deeper below the best than the window (or than as many values as a quadratic needs) is put on a log scale
+    with a noise to match: the surrogate need only know that it is low there, and must know that.
+    """
+    finite = np.isfinite(log_density)
+    ordered = np.sort(log_density[finite])[::-1]
+    if ordered.size == 0:
+        return log_density, np.zeros(log_density.size), 1.0, 1.0, finite
+    window = 4.0 * num_dims + 10.0
+    fewest = int(0.75 * (num_dims + 1) * (num_dims + 2)) + 2 * num_dims + 10
+    few = min(2 * num_dims + 6, max(num_dims + 2, ordered.size // 2), ordered.size)
+    spread = ordered[0] - ordered[few - 1]
+    span = max(min(ordered[0] - ordered[min(fewest, ordered.size) - 1], _SPANS * spread), window)
+    depth = np.where(finite, ordered[0] - np.where(finite, log_density, 0.0), _FAILED_DEPTH * span)
+    beyond = span * np.log1p(np.maximum(depth - span, 0.0) / span)
+    bearable = 2.0 * num_dims + 6.0 + (6.0 if noisy else 0.0)
+    power = min(1.0, bearable / max(spread, 1e-300))
+    is_good = depth <= max((num_dims + 5.0) / power, spread)
+    return ordered[0] - np.minimum(depth, span) - beyond, _FAR_NOISE * beyond, span / window, power, is_good
+
+
+def _offset(learned, state, is_good):
+    """Return the constant of the log likelihood that the surrogate leaves out, from good points."""
+    good = is_good & np.isfinite(state.log_density)
+    return float(np.median(state.log_likelihood[good] - learned.log_likelihood(state.positions[good])))

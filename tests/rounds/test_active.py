@@ -1,0 +1,156 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from pymc_kernel.rounds import ActiveLearning
+from pymc_kernel.rounds.active import _bounded
+from tests.rounds.priors import NormalPrior
+
+PRIOR = NormalPrior(np.zeros(2), np.full(2, 3.0))
+
+
+def learned(log_likelihood, prior, num_evaluations, seed=0, noise=0.0, config=None):
+    rng, own = np.random.default_rng(seed), np.random.default_rng(seed + 1)
+    config = ActiveLearning(noisy=noise > 0.0) if config is None else config
+    d = len(prior.mean)
+    state = config.init(prior, prior.draw(rng, 2 * d + 6))
+    while True:
+        places = state.proposed[: num_evaluations - len(state.positions)]
+        values = log_likelihood(places) + noise * own.standard_normal(len(places))
+        state = config.update(rng, state, values)
+        left = num_evaluations - len(state.positions)
+        if left <= 0:
+            return config, config.propose(rng, state), rng
+        state = config.propose(rng, state, is_last=left <= max(4, d))
+
+
+def banana(x):
+    """A normal variable and one around its square, on scales of a thousand and a thousandth."""
+    return stats.norm(x[:, 0], 1.0).logpdf(0.5) + stats.norm(x[:, 1] - x[:, 0] ** 2, 0.5).logpdf(0.0)
+
+
+def moments_on_grid(log_density, low, high, size=600):
+    axes = [np.linspace(a, b, size) for a, b in zip(low, high, strict=True)]
+    x = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+    values = log_density(x)
+    weights = np.exp(values - values.max())
+    cell = np.prod([axis[1] - axis[0] for axis in axes])
+    evidence = np.log(weights.sum() * cell) + values.max()
+    weights /= weights.sum()
+    mean = weights @ x
+    return mean, np.sqrt(weights @ (x - mean) ** 2), evidence, x, weights
+
+
+def test_a_bent_posterior_from_eighty_evaluations():
+    config, state, rng = learned(banana, PRIOR, 80)
+    draws = config.sample(rng, state, 4000)
+    mean, spread, evidence, x, weights = moments_on_grid(lambda z: banana(z) + PRIOR.log_density(z), (-4, -4), (4, 10))
+    found = draws.positions
+    np.testing.assert_allclose((found.mean(axis=0) - mean) / spread, 0.0, atol=0.08)
+    np.testing.assert_allclose(found.std(axis=0) / spread, 1.0, atol=0.08)
+    for j in range(2):
+        order = np.argsort(x[:, j])
+        exact = np.interp([0.05, 0.95], np.cumsum(weights[order]), x[order, j])
+        np.testing.assert_allclose((np.quantile(found[:, j], [0.05, 0.95]) - exact) / spread[j], 0.0, atol=0.12)
+    assert abs(draws.log_evidence - evidence) < 0.1
+    distance = config.distance(state)
+    assert distance.total_variation < 0.15
+    assert not state.is_climbing
+
+
+def test_odd_scales_change_nothing():
+    scale = np.array([1e-4, 1e5])
+    prior = NormalPrior(PRIOR.mean, PRIOR.spread * scale)
+    config, state, rng = learned(lambda x: banana(x / scale), prior, 80)
+    draws = config.sample(rng, state, 4000).positions / scale
+    mean, spread, *_ = moments_on_grid(lambda z: banana(z) + PRIOR.log_density(z), (-4, -4), (4, 10))
+    np.testing.assert_allclose((draws.mean(axis=0) - mean) / spread, 0.0, atol=0.1)
+    np.testing.assert_allclose(draws.std(axis=0) / spread, 1.0, atol=0.1)
+
+
+def test_a_narrow_posterior_far_from_the_prior_draws_is_found():
+    center, width = np.array([4.0, -5.0, 3.0]), np.array([0.01, 0.02, 0.05])
+    prior = NormalPrior(np.zeros(3), np.full(3, 3.0))
+    config, state, rng = learned(lambda x: stats.norm(x, width).logpdf(center).sum(axis=1), prior, 120)
+    draws = config.sample(rng, state, 2000)
+    np.testing.assert_allclose((draws.positions.mean(axis=0) - center) / width, 0.0, atol=0.1)
+    np.testing.assert_allclose(draws.positions.std(axis=0) / width, 1.0, atol=0.08)
+    exact = stats.norm(0.0, np.sqrt(9.0 + width**2)).logpdf(center).sum()
+    assert abs(draws.log_evidence - exact) < 0.1
+
+
+def test_noise_is_averaged_over():
+    config, state, rng = learned(lambda x: stats.norm(x, 0.5).logpdf([1.0, -1.0]).sum(axis=1), PRIOR, 240, noise=1.0)
+    precision = 1.0 / 9.0 + 4.0
+    draws = config.sample(rng, state, 4000).positions
+    np.testing.assert_allclose((draws.mean(axis=0) - 4.0 * np.array([1.0, -1.0]) / precision) * 2.0, 0.0, atol=0.3)
+    np.testing.assert_allclose(draws.std(axis=0) * np.sqrt(precision), 1.0, atol=0.25)
+    assert config.distance(state).total_variation < 0.5
+
+
+def test_places_without_density_are_avoided_and_a_wall_is_said():
+    """Half a normal distribution: a smooth surrogate cannot follow the wall, and its fresh draws say so."""
+
+    def half(x):
+        values = stats.norm(x, 1.0).logpdf(0.0).sum(axis=1)
+        values[x[:, 0] < 0.0] = -np.inf
+        values[x[:, 0] < -1.0] = np.nan
+        return values
+
+    config, state, rng = learned(half, PRIOR, 120)
+    draws = config.sample(rng, state, 4000).positions
+    assert np.mean(draws[:, 0] < -1.0) < 0.12
+    assert np.mean(draws[:, 0] > 1.0) > 0.1
+    assert config.distance(state).total_variation > 0.2
+
+
+def test_the_distance_knows_of_a_wrong_surrogate():
+    """A surrogate that never hears of a steep wall is as far from the posterior as the wall cuts off."""
+    config, state, rng = learned(banana, PRIOR, 80)
+    assert config.distance(state).total_variation < 0.2
+    state = config.propose(rng, state, is_last=True)
+    walled = banana(state.proposed) - 5.0 * (state.proposed[:, 0] > np.median(state.proposed[:, 0]))
+    assert (
+        config.distance(config.update(rng, state, walled)).total_variation
+        > 1.5 * config.distance(state).total_variation
+    )
+    ratios = np.log(np.array([1.0, 1.0, 1.0, 1e-12] * 10))
+    batch = state.batches[-1]._replace(log_ratios=ratios, power=1.0)
+    found = config.distance(state._replace(batches=(batch,)))
+    np.testing.assert_allclose(found.total_variation, 0.25)
+    np.testing.assert_allclose(found.effective_share, 0.75)
+
+
+def test_deep_values_are_on_a_log_scale_with_noise():
+    values = np.concatenate([-0.5 * np.linspace(0.0, 3.0, 40) ** 2, [-1e3, -1e9, -np.inf]])
+    bounded, noise, unit, power, is_good = _bounded(values, 2, False)
+    np.testing.assert_array_equal(bounded[:40], values[:40])
+    assert (noise[:40] == 0.0).all()
+    assert (noise[40:] > 0.0).all()
+    assert (np.diff(bounded[39:42]) < 0.0).all()
+    assert np.isfinite(bounded).all()
+    assert (unit, power) == (1.0, 1.0)
+    assert is_good[:40].all()
+    assert not is_good[40:].any()
+
+
+def test_a_state_is_a_function_of_the_generator():
+    first, second = (learned(banana, PRIOR, 40, seed=3)[1] for _ in range(2))
+    np.testing.assert_array_equal(first.positions, second.positions)
+    np.testing.assert_array_equal(first.proposed, second.proposed)
+
+
+def test_what_cannot_be_learned_is_said():
+    config = ActiveLearning(5)
+    rng = np.random.default_rng(0)
+    state = config.init(PRIOR, PRIOR.draw(rng, 8))
+    assert state.proposed.shape == (8, 2)
+    state = config.update(rng, state, np.full(8, np.nan))
+    state = config.propose(rng, state)
+    assert state.proposed.shape == (5, 2)  # draws of the prior again
+    with pytest.raises(ValueError, match="0 of 8 evaluations"):
+        config.sample(rng, state, 10)
+    with pytest.raises(ValueError, match="at most 5 entries"):
+        config.update(rng, state, np.zeros(6))
+    with pytest.raises(ValueError, match="batch_size"):
+        ActiveLearning(0)
