@@ -45,6 +45,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.history_size
 	$(RUN) -m benchmarks.hypothetical_acceptance
 	$(RUN) -m benchmarks.score_convergence
+	$(RUN) -m benchmarks.scaling
 	$(RUN) -m benchmarks.stein
 	$(RUN) -m benchmarks.stein_power
 	$(RUN) -m benchmarks.approximate_mcmc

@@ -15,6 +15,8 @@ MOST_DIMENSIONS = 20  # of moves, that slopes are learned for
 
 _SHARE = 0.3  # of the residuals, that a slope is learned from
 _FEWEST = 5  # residuals that a slope can be learned from
+_HALVINGS = 40  # of a range in the search for an order statistic; by then what is left in it is tied, or nearly
+_FEW_LEFT = 8  # numbers that are sorted instead
 _ROUNDS = 3  # iterations: which residuals are near is known better once they are moved
 _RIDGE = 1e-6  # of the mean square of a move
 _MAX_SCALED_RESIDUAL = 10.0  # robust z-scores beyond this count as that far for the slopes
@@ -56,11 +58,14 @@ def adjusted(residuals: np.ndarray, moves: np.ndarray, weights: np.ndarray) -> n
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _add_moments(moves, residuals, weights, factor, spread, cross):
-    """Add ``factor`` times the covariances of moves and of moves with residuals to ``spread`` and ``cross``."""
-    (k, q), p = moves.shape, residuals.shape[1]
+def _add_moments(moves, residuals, weights, rows, factor, spread, cross):
+    """Add ``factor`` times the covariances of moves and of moves with residuals to ``spread`` and ``cross``.
+
+    ``rows`` are those with weight.
+    """
+    q, p = moves.shape[1], residuals.shape[1]
     move, residual, mass = np.zeros(q), np.zeros(p), 0.0
-    for j in range(k):
+    for j in rows:
         mass += weights[j]
         for a in range(q):
             move[a] += weights[j] * moves[j, a]
@@ -70,54 +75,64 @@ def _add_moments(moves, residuals, weights, factor, spread, cross):
         move[a] /= mass
     for b in range(p):
         residual[b] /= mass
-    for j in range(k):
-        if weights[j] > 0.0:
-            share = factor * weights[j] / mass
-            for a in range(q):
-                step = share * (moves[j, a] - move[a])
-                for c in range(a + 1):
-                    spread[a, c] += step * (moves[j, c] - move[c])
-                for b in range(p):
-                    cross[a, b] += step * (residuals[j, b] - residual[b])
+    for j in rows:
+        share = factor * weights[j] / mass
+        for a in range(q):
+            step = share * (moves[j, a] - move[a])
+            for c in range(a + 1):
+                spread[a, c] += step * (moves[j, c] - move[c])
+            for b in range(p):
+                cross[a, b] += step * (residuals[j, b] - residual[b])
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _squared_distances(points, i, out):
-    for j in range(len(points)):
-        total = 0.0
-        for b in range(points.shape[1]):
-            total += (points[i, b] - points[j, b]) ** 2
-        out[j] = total
+def _squared_distances(points_t, i, out):
+    """Write the squared distances of column ``i`` of ``points_t`` (p, k) from all columns to ``out`` (k,)."""
+    for j in range(len(out)):
+        out[j] = 0.0
+    for b in range(len(points_t)):
+        x = points_t[b, i]
+        for j in range(len(out)):
+            out[j] += (x - points_t[b, j]) ** 2
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
 def order_statistic(values, rank, work):
-    """Return the number that ``rank`` of ``values`` (k,) are not above, by quickselect; ``work`` (k,) is overwritten.
+    """Return the number that ``rank`` of ``values`` (k,) are not above; ``work`` (k,) is overwritten.
 
-    NumPy's function takes Numba several seconds to compile, this one a tenth of one.
+    Halving the range and counting, in vector registers, leaves a few numbers, which are sorted. Values must be finite.
     """
+    low, high = values[0], values[0]
     for j in range(len(values)):
-        work[j] = values[j]
-    low, high = 0, len(values) - 1
-    while low < high:
-        pivot = work[(low + high) // 2]
-        left, right = low, high
-        while left <= right:
-            while work[left] < pivot:
-                left += 1
-            while pivot < work[right]:
-                right -= 1
-            if left <= right:
-                work[left], work[right] = work[right], work[left]
-                left, right = left + 1, right - 1
-        # All up to ``right`` are at most the pivot, all from ``left`` on at least; what is between equals it.
-        if rank <= right:
-            high = right
-        elif rank >= left:
-            low = left
-        else:
+        low, high = min(low, values[j]), max(high, values[j])
+    # Up to ``low`` there are ``below`` numbers, not more than the rank; up to ``high`` more than it.
+    below, above = 0, len(values)
+    for j in range(len(values)):
+        below += values[j] <= low
+    if below > rank:
+        return low
+    for _ in range(_HALVINGS):
+        if above - below <= _FEW_LEFT:
             break
-    return work[rank]
+        middle = low + 0.5 * (high - low)
+        count = 0
+        for j in range(len(values)):
+            count += values[j] <= middle
+        if count > rank:
+            high, above = middle, count
+        else:
+            low, below = middle, count
+    size = 0
+    for j in range(len(values)):
+        x = values[j]
+        if low < x <= high:
+            place = size
+            while place > 0 and work[place - 1] > x:
+                work[place] = work[place - 1]
+                place -= 1
+            work[place] = x
+            size += 1
+    return work[rank - below]
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -125,24 +140,28 @@ def _move(scaled, residuals, moves, clipped, weights, count, lean, out):
     """Fill ``out`` (k, p) with residuals moved by slopes of their neighbors' among the ``scaled`` ones."""
     (k, q), p = moves.shape, residuals.shape[1]
     all_spread, all_cross = np.zeros((q, q)), np.zeros((q, p))
-    _add_moments(moves, clipped, weights, lean, all_spread, all_cross)
+    rows, scaled_t = np.flatnonzero(weights), scaled.T.copy()
+    _add_moments(moves, clipped, weights, rows, lean, all_spread, all_cross)
     for a in range(q):
         all_spread[a, a] += _RIDGE
     squared, near, along, work = np.empty(k), np.empty(k), np.empty(q), np.empty(k)
-    spread, cross = np.empty((q, q)), np.empty((q, p))
+    spread, cross, rows_near = np.empty((q, q)), np.empty((q, p)), np.empty(k, dtype=np.int64)
     for i in range(k):
-        _squared_distances(scaled, i, squared)
+        _squared_distances(scaled_t, i, squared)
         radius = order_statistic(squared, count, work)
+        number = 0
         for j in range(k):
             # Residuals that are all the same have no radius, and all of them are near.
             share = 1.0 - squared[j] / radius if radius > 0.0 else 1.0
             near[j] = weights[j] * max(0.0, share)
+            rows_near[number] = j
+            number += near[j] > 0.0
         for a in range(q):
             for c in range(q):
                 spread[a, c] = all_spread[a, c]
             for b in range(p):
                 cross[a, b] = all_cross[a, b]
-        _add_moments(moves, clipped, near, 1.0 - lean, spread, cross)
+        _add_moments(moves, clipped, near, rows_near[:number], 1.0 - lean, spread, cross)
         cholesky_in_place(spread)  # it has the ridge
         solve_lower(spread, moves[i], along)
         for a in range(q - 1, -1, -1):
@@ -173,12 +192,12 @@ def neighbor_scatter(points, units, count):
     """
     k, p = points.shape
     out = np.zeros((k, p, p))
-    scaled, squared, work = np.empty((k, p)), np.empty(k), np.empty(k)
+    scaled_t, squared, work = np.empty((p, k)), np.empty(k), np.empty(k)
     for i in range(k):
         for a in range(p):
-            scaled[i, a] = points[i, a] / units[a]
+            scaled_t[a, i] = points[i, a] / units[a]
     for i in range(k):
-        _squared_distances(scaled, i, squared)
+        _squared_distances(scaled_t, i, squared)
         radius = order_statistic(squared, count, work)
         number = -1  # without itself
         for j in range(k):

@@ -13,16 +13,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kernel.embeddings.losses import losses_overall, losses_own
 from pymc_kernel.embeddings.mixture import Mixture, log_normals
 from pymc_kernel.embeddings.predictive import (
     BANDWIDTHS,
+    WIDEST,
     Settings,
     chosen_residuals,
     covariance,
     is_large_enough,
     near,
+    own_factors,
     residual_mixture,
-    smoothed,
     squared_distances,
     ways,
 )
@@ -233,12 +235,19 @@ def candidate_losses(fold: Fold, candidates, case):
         key = (metric, along, weights.tobytes())
         if key not in known:
             residuals, weights = chosen_residuals(fold.residuals, places, places[case], weights, along)
-            mixtures = smoothed(residuals, weights, fold.overall, along, BANDWIDTHS[along])
-            known[key] = np.array(
-                [_loss(fold.errors[case], weights, centers, factors, outside) for centers, factors in mixtures]
-            )
+            truth = fold.errors[case]
+            known[key] = _losses(truth, residuals, weights, fold.overall, along, outside)
         out.append(known[key])
     return out
+
+
+def _losses(truth, residuals, weights, overall, along, outside):
+    """Return minus the log densities at ``truth``, an array over the bandwidths."""
+    residuals, bandwidths = np.ascontiguousarray(residuals), np.array(BANDWIDTHS[along])
+    if along == "overall":
+        return losses_overall(residuals, weights, overall, truth, bandwidths, WIDEST, outside, _OUTSIDE_WEIGHT)
+    factors = np.ascontiguousarray(own_factors(residuals, weights, overall))
+    return losses_own(residuals, weights, factors, truth, bandwidths, outside, _OUTSIDE_WEIGHT)
 
 
 def _loss(truth, weights, centers, factors, outside):

@@ -11,6 +11,7 @@ from pymc_kernel.embeddings.mixture import Mixture
 
 __all__ = [
     "BANDWIDTHS",
+    "WIDEST",
     "Predictive",
     "Settings",
     "chosen_residuals",
@@ -30,7 +31,7 @@ BANDWIDTHS = {"overall": (1.0, 0.5, 0.25), "own": (1.0, 0.7), "moved": (1.0, 0.7
 _MIN_NEIGHBORS = 25  # points in a neighborhood
 _MAX_OWN = 250  # points up to which residuals are smoothed along their own neighbors: time and memory O(k^2)
 _ROUNDING = 1e-9  # of the coordinates: places that differ by less are tied
-_WIDEST = 0.95  # of the residuals' spread, for the normal distribution that they are smoothed by
+WIDEST = 0.95  # of the residuals' spread, for the normal distribution that they are smoothed by
 
 
 class Settings(NamedTuple):
@@ -181,7 +182,7 @@ def _moments(residuals, weights, overall):
 
 def _shrinkage(bandwidth, effective, p):
     """Return the width of the smoothing in spreads of the residuals, and the factor that shrinks these for it."""
-    width = min(bandwidth * (4.0 / (effective * (p + 2.0))) ** (1.0 / (p + 4.0)), _WIDEST)
+    width = min(bandwidth * (4.0 / (effective * (p + 2.0))) ** (1.0 / (p + 4.0)), WIDEST)
     return width, np.sqrt(1.0 - width**2)
 
 

@@ -13,7 +13,8 @@ leapfrog trajectories along it, and accepts with the true, or estimated and kept
 surrogate costs efficiency, but neither correctness nor irreducibility.
 - Until the log density has stopped rising nothing is learned about the posterior: burn-in has its own random walk, see
 ``burn_in``, and is forgotten.
-- Each kind of move is measured while tuning, and the shares follow from that. After tuning all is frozen.
+- Each kind of move is measured while tuning, and the shares follow from that, and among nearly equal ones from a count
+of their work. After tuning all is frozen.
 - Whether the surrogate covers the density is judged from the draws after tuning, see ``coverage``.
 - In many dimensions the mass matrix comes from the surrogate's quadratic part, where there are enough values to fit
 one, and not from the few positions visited.
@@ -373,4 +374,4 @@ def finish(state: State, config: Config) -> State:
         return state  # too short for differences even
     in_bulk = len(burn_in.bulk(state.visited, state.levels)) >= _LEAST_IN_BULK * state.visited.count
     learns_from, share = config.surrogate.learns_from, config.exploring_share
-    return state._replace(choice=moves.after_tuning(state.choice, learns_from, share, state.fit is not None, in_bulk))
+    return state._replace(choice=moves.after_tuning(state.choice, learns_from, share, state.fit, in_bulk))

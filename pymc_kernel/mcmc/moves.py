@@ -29,6 +29,7 @@ __all__ = [
     "after_tuning",
     "along_surrogate",
     "averaged",
+    "costs",
     "difference",
     "exploring",
     "first",
@@ -63,8 +64,10 @@ MOVES = (
 NAMES = tuple(move.name for move in MOVES)
 WALK, DIFFERENCE, SHORT, LONG, FOUR, SIXTEEN, HOT, SURVEY = MOVES
 ALONG_SURROGATE = [m.place for m in MOVES if m.num_trajectories]
-# Preferred first, among kinds whose measures do not differ: four trajectories are safe and cheap.
-_PREFERRED = [m.place for m in (FOUR, SIXTEEN, LONG, SHORT, HOT)]
+# Of one core: nothing is timed, because what the clock says would change the draws.
+_EVALUATION = 100.0  # microseconds, of a quick likelihood with PyMC around it
+_STEP, _STEP_SQUARE = 0.1, 0.6e-3  # microseconds of a leapfrog step, and for each entry of a matrix (d, d)
+_STEP_POINT, _STEP_COORDINATE = 0.7e-3, 0.12e-3  # and for each point of the surrogate, and each of its coordinates
 
 _FULL_DIFFERENCE_SHARE = 0.1  # of differences, taken at their full length: from mode to mode
 _NOISE_OF_DIFFERENCES = 1e-3  # in units of the walk's factor, so that a difference can reach any place
@@ -199,31 +202,42 @@ def with_surrogate(choice: Choice, learns_from: str, exploring_share: float, has
     return choice._replace(shares=shares, counts=counts)
 
 
-def after_tuning(choice: Choice, learns_from: str, exploring_share: float, is_useful: bool, is_settled: bool) -> Choice:
+def costs(fit: Fit) -> np.ndarray:
+    """Return the microseconds (kinds,) of a move of each kind by a count of its work, with a quick likelihood."""
+    m, d = fit.expansion.coefficients.size, fit.mean.size
+    step = _STEP + _STEP_SQUARE * d**2 + m * (_STEP_POINT + _STEP_COORDINATE * d)
+    lengths = [0.75 * max(1, int(move.length * fit.num_steps)) for move in MOVES]  # between half and all of them
+    return _EVALUATION + step * np.array([n * move.num_trajectories for n, move in zip(lengths, MOVES, strict=True)])
+
+
+def after_tuning(choice: Choice, learns_from: str, exploring_share: float, fit: Fit | None, is_settled: bool) -> Choice:
     """Return the choice for after tuning.
 
-    One kind of move along the surrogate, whose measure is as good as the best up to noise, gets the share that
-    exploring and the two safe kinds (single trajectories, chains on the tempered surrogate) leave. A surrogate that is
+    Of the kinds of moves along the surrogate whose measures are as good as the best up to noise, the one that is worth
+    most for its cost gets the share that exploring and the two safe kinds (single trajectories, chains on the tempered
+    surrogate) leave. A surrogate that is
     not clearly better than exploring gets two moves in ten, one that is worse gets none.
 
     Parameters
     ----------
-    is_useful : bool
-        Whether there is a surrogate.
+    fit : Fit or None
+        The surrogate, if there is one.
     is_settled : bool
         Whether the chain is in the bulk. While the log density still rises, large jumps are burn-in and do not show how
         the chain will mix.
     """
     worth, walking = choice.worth, _worth_of_exploring(choice)
     best = worth[ALONG_SURROGATE].max()
-    share = 1.0 - exploring_share if is_useful and best >= walking and best > 0.0 else 0.0
+    share = 1.0 - exploring_share if fit is not None and best >= walking and best > 0.0 else 0.0
     if not (is_settled and _is_clearly_better(best, walking, learns_from)):
         share = min(share, _SMALL_SHARE)
     # Alone with the walk, differences of visited points get no more than they are worth.
     is_alone = share == 0.0 and worth[DIFFERENCE.place] < worth[WALK.place]
     shares = (1.0 - share) * exploring(_LEAST_DIFFERENCE_SHARE if is_alone else _DIFFERENCE_SHARE)
     if share > 0.0:
-        main = next(k for k in _PREFERRED if worth[k] >= _NEARLY_BEST * best)
+        cost = costs(fit)
+        close = [k for k in ALONG_SURROGATE if worth[k] >= _NEARLY_BEST * best]
+        main = max(close, key=lambda k: worth[k] / cost[k])
         # A chain on the surrogate gets stuck where the surrogate is too low; these two kinds of moves get away.
         shares[[LONG.place, HOT.place]] += _SAFE_SHARE * share
         shares[main] += (1.0 - 2.0 * _SAFE_SHARE) * share

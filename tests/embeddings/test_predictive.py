@@ -13,6 +13,7 @@ from pymc_kernel.embeddings.predictive import (
     covariance,
     near,
     own_factors,
+    residual_mixture,
     squared_distances,
 )
 
@@ -225,3 +226,29 @@ def test_ties_are_ties_whatever_their_means_are_rounded_to(rng):
 def test_neighbors_that_are_all_as_far_off_are_not_everybody():
     squared = np.r_[np.full(40, 1.0), np.full(60, 9.0)]
     np.testing.assert_array_equal(near(np.ones(100), squared, 0.3), squared < 2.0)
+
+
+@pytest.mark.parametrize("num_columns", [1, 3])
+@pytest.mark.parametrize("is_tied", [False, True], ids=["distinct", "tied"])
+def test_losses_equal_those_of_the_mixtures_that_answers_come_from(num_columns, is_tied, rng):
+    """The choice is by compiled loops, the answer by matrices: the same densities for every kind of settings."""
+    n = 300
+    observed = rng.standard_normal((n, 2))
+    observed = np.round(observed) if is_tied else observed
+    residuals = rng.standard_normal((n, num_columns)) * np.exp(observed[:, :1]) + 0.3 * observed[:, 1:]
+    weights = rng.uniform(0.5, 1.5, n)
+    weights[:40] = 0.0
+    residuals[3] += 30.0  # a case far outside
+    fold = Fold(weights, residuals, residuals + 0.1, {"observed": observed})
+    candidates = [Settings("observed", share, along) for share in (1.0, 0.3, 0.1) for along in BANDWIDTHS]
+    candidates = [c for c in candidates if c.share < 1.0 or c.along != "moved"]
+    for case in (0, 3, 7):
+        outside = fold.log_density_outside(case)
+        found = candidate_losses(fold, candidates, case)
+        for settings, losses in zip(candidates, found, strict=True):
+            for bandwidth, loss in zip(BANDWIDTHS[settings.along], losses, strict=True):
+                one = residual_mixture(
+                    residuals, weights, observed, observed[case], settings._replace(bandwidth=bandwidth), fold.overall
+                )
+                (inner,) = one.log_density(fold.errors[case][None]) + 0.5 * num_columns * np.log(2.0 * np.pi)
+                assert loss == pytest.approx(-np.logaddexp(np.log(0.99) + inner, outside), abs=1e-10)

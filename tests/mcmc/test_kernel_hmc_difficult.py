@@ -262,3 +262,29 @@ def test_joint_shape_of_chains_on_a_line():
 def test_bad_settings_are_named(change, error, message):
     with pytest.raises(error, match=message):
         replace(kh.Config(), **change)
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "sixteen", "chosen"),
+    [(1, 0.55, moves.SIXTEEN), (60, 0.55, moves.FOUR), (60, 0.7, moves.SIXTEEN)],
+    ids=["cheap", "dear", "much better"],
+)
+def test_of_moves_that_are_worth_as_much_the_one_with_less_work_is_taken(num_steps, sixteen, chosen, rng):
+    """A choice by counted work: what is clearly better per evaluation is taken whatever it costs."""
+    state, config = misled(rng, S.Values())
+    state = worth(state._replace(fit=state.fit._replace(num_steps=num_steps)), walk=0.05, four=0.5)
+    jumps = state.choice.jumps.copy()
+    jumps[moves.SIXTEEN.place] = sixteen
+    shares = kh.finish(state._replace(choice=state.choice._replace(jumps=jumps)), config).choice.shares
+    assert np.argmax(shares) == chosen.place
+
+
+def test_the_count_of_work_grows_with_steps_points_and_trajectories(rng):
+    fit = misled(rng, S.Values())[0].fit
+    costs, longer = moves.costs(fit._replace(num_steps=20)), moves.costs(fit._replace(num_steps=40))
+    assert costs[moves.WALK.place] == costs[moves.SURVEY.place] == longer[moves.WALK.place]
+    steps, long_steps = costs - costs[0], longer - costs[0]
+    np.testing.assert_allclose(long_steps, 2.0 * steps)
+    assert steps[moves.SIXTEEN.place] == pytest.approx(4.0 * steps[moves.FOUR.place])
+    wide = fit.expansion._replace(coefficients=np.zeros(10_000))
+    assert moves.costs(fit._replace(expansion=wide))[moves.LONG.place] > 10.0 * steps[moves.LONG.place]
