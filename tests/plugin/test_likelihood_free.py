@@ -166,7 +166,7 @@ def test_failed_simulations_are_left_out_and_counted():
     def failing(rng, theta, size):
         return np.full(size, np.nan) if rng.random() < 0.2 else rng.normal(theta, NOISE, size)
 
-    left_out = r"of 200 simulations .* NaN or infinite numbers and are left out\. The posterior does not know"
+    left_out = r"of 200 simulations .* NaN or infinite numbers and are left out\. Since the data were observed"
     with pytest.warns(UserWarning, match=left_out):
         idata = pk.sample_likelihood_free(
             num_simulations=200, rounds=1, model=conjugate_model(simulate=failing), **QUIET
