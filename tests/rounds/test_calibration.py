@@ -10,7 +10,8 @@ from scipy.special import expit
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.rounds import CautiousRounds, LocalLikelihood, ParticleSampler
 from pymc_kernel.rounds.calibration import Fold, ranks_of, simulated_ranks, summarized_ranks
-from pymc_kernel.rounds.checks import choose_match
+from pymc_kernel.rounds.checks import checked, choose_match
+from pymc_kernel.rounds.particles import Draws
 from tests.rounds.priors import NormalPrior, UniformPrior
 
 NOISE = np.array([0.3, 500.0])
@@ -75,6 +76,54 @@ def test_rank_of_a_place_by_hand():
     weights = np.array([[0.1, 0.2, 0.4, 0.3]])
     found = ranks_of(np.array([[1.5]]), places, weights, np.random.default_rng(1))
     assert found[0, 0] == pytest.approx(0.3 + 0.3 * np.random.default_rng(1).random(1)[0])
+
+
+def test_each_case_counts_once_among_the_places(rng):
+    """Three simulations: ranks lie between what is below a place and that with the place's own weight."""
+
+    class Wide:
+        def log_density(self, parameters, observed):
+            return -0.1 * ((parameters - observed) ** 2).sum(axis=1)
+
+        log_densities = Normal.log_densities
+
+    parameters, summaries = np.array([[0.0], [1.0], [3.0]]), np.array([[0.5], [2.0], [-1.0]])
+    likelihood = np.exp(-0.1 * (parameters[:, 0] - summaries) ** 2)
+    weights = likelihood / likelihood.sum(axis=1, keepdims=True)
+    below = np.array([0.0, weights[1, 0], weights[2, :2].sum()])
+    own = np.diagonal(weights)
+    smallest, largest = np.ones(3), np.zeros(3)
+    for _ in range(200):
+        ranks, counts = simulated_ranks(parameters, summaries, np.zeros(1), [Fold(np.arange(3), Wide())], rng)
+        assert (counts == 1.0).all()
+        ranks = np.sort(ranks[:, 0])  # in the order of the parameters here, save for the chance within a weight
+        smallest, largest = np.minimum(smallest, ranks), np.maximum(largest, ranks)
+    np.testing.assert_allclose(smallest[0], 0.0, atol=0.02)
+    np.testing.assert_allclose(largest[2], below[2] + own[2], atol=0.02)
+    np.testing.assert_allclose(smallest[2], below[2], atol=0.02)
+    np.testing.assert_allclose(largest[0], own[0], atol=0.02)
+
+
+def test_errors_by_the_jackknife_over_folds(rng):
+    """Each of two folds moves a normal posterior by a tenth of its standard deviation, in opposite directions."""
+
+    @dataclass(frozen=True)
+    class Tilted:
+        slope: float
+
+        def log_density(self, parameters, observed):
+            return self.slope * (parameters[:, 0] - 500.0) / 100.0 * np.ones(len(parameters))
+
+        log_densities = Normal.log_densities
+
+    draws = Draws(rng.normal(500.0, 100.0, (40_000, 1)), np.zeros(40_000), 0.0, 0.0, 0.0, 0, ())
+    parameters, summaries = rng.normal(500.0, 100.0, (40, 1)), np.zeros((40, 1))
+    folds = [Fold(np.arange(20), Tilted(0.1)), Fold(np.arange(20, 40), Tilted(-0.1))]
+    likelihood = LocalLikelihood(Tilted(0.0), np.zeros(1), None)
+    found = checked(likelihood, folds, parameters, summaries, np.zeros(40), draws, rng)
+    assert found.mean_error[0] == pytest.approx(0.1, rel=0.05)
+    assert found.quantile_error[0] == pytest.approx(0.1, rel=0.1)
+    assert found.outside == 0.0
 
 
 def test_no_case_is_no_opinion():
