@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numba
 import numpy as np
 from scipy.linalg import solve_triangular
-from scipy.linalg.lapack import dpocon, dpotrf
+from scipy.linalg.lapack import dpocon, dpotrf, dtrtrs
 
 __all__ = [
     "cholesky_in_place",
@@ -24,6 +24,7 @@ __all__ = [
     "mean_and_factor",
     "pivoted_cholesky",
     "solve_lower",
+    "triangular_solution",
 ]
 
 _ROUNDING = 1e-13  # of a diagonal entry: smaller remainders have no correct digit
@@ -211,6 +212,22 @@ def cholesky_update_upper(factor, vectors):
                 old = row[i]
                 row[i] = inverse * old + slope * tail[i]
                 tail[i] = inverse * tail[i] - slope * old
+
+
+def triangular_solution(factor: np.ndarray, right: np.ndarray, transposed: bool = False) -> np.ndarray:
+    """Return the solution of ``factor @ x = right``, or of ``factor.T @ x = right``, for a lower triangular factor.
+
+    By LAPACK, without the checks of ``scipy.linalg.solve_triangular``, which take longer than a small system does.
+    """
+    if not right.size:
+        return right.copy()
+    if factor.flags.f_contiguous:
+        solution, failed = dtrtrs(factor, right, lower=1, trans=int(transposed))
+    else:
+        solution, failed = dtrtrs(factor.T, right, lower=0, trans=int(not transposed))
+    if failed:
+        raise np.linalg.LinAlgError("a triangular factor has a zero on its diagonal.")
+    return solution
 
 
 def pivoted_cholesky(

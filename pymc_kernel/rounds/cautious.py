@@ -17,13 +17,14 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.kernels.points import as_numbers, as_points
-from pymc_kernel.likelihood_free.learned_likelihood import FittedLikelihood, LearnedLikelihood
+from pymc_kernel.likelihood_free.learned_likelihood import LearnedLikelihood
 from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.rounds.checks import Checks, Fold, checked, choose_match
+from pymc_kernel.rounds.local_likelihood import LocalLikelihood, Region, region_of
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
-from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
 from pymc_kernel.smc.weights import effective_share
 
-__all__ = ["CautiousRounds", "LocalLikelihood", "Posterior", "Round", "State"]
+__all__ = ["CautiousRounds", "Posterior", "Round", "State"]
 
 Simulate = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 _MAX_ROUNDS = 5
@@ -31,52 +32,11 @@ _FEWEST_A_ROUND = 20  # simulations, where the number of rounds is not given: fe
 _MAX_POWER = 1.0  # of the likelihood: its own posterior
 _EFFECTIVE_SHARE = 0.015  # of the simulations so far that must still count in the next round
 _EFFECTIVE_A_DIMENSION, _EFFECTIVE_AT_LEAST = 5, 10  # the same as a number, where there are few
-_OUTSIDE = 0.002  # of a round's own draws that lie outside of its region
 _NUM_PROPOSED = 2000  # particles of a proposal
 _SETTLED = 0.1  # nats of symmetric divergence between successive posteriors: a third of a standard deviation
 _LARGEST_LOG_RATIO = 50.0  # nats that a single draw can say for either of two posteriors
 _LARGEST_GAIN = 10.0  # nats that one held-out simulation can say for either of two fits
 _BISECTIONS = 40  # of a power in (0, 1]: to 1e-12
-
-
-class Region(NamedTuple):
-    """Where a round simulated; beyond it a normal tail takes over."""
-
-    mixture: NormalMixture
-    cut: float
-
-    def log_penalty(self, parameters: np.ndarray) -> np.ndarray:
-        """Return (m,), zero inside of the region and falling outside."""
-        return np.minimum(self.mixture.log_density(parameters) - self.cut, 0.0)
-
-
-@dataclass(frozen=True, eq=False)
-class LocalLikelihood:
-    """A learned log likelihood of the observation, penalized outside of the region that was simulated last.
-
-    Attributes
-    ----------
-    fit : FittedLikelihood
-    observed : ndarray (q,)
-    region : Region or None
-        None: everywhere.
-    """
-
-    fit: FittedLikelihood
-    observed: np.ndarray
-    region: Region | None
-
-    def __call__(self, parameters: np.ndarray) -> np.ndarray:
-        """Return log likelihoods (m,) at parameters (m, d)."""
-        values = self.fit.log_density(parameters, self.observed)
-        if self.region is not None:
-            values = values + self.region.log_penalty(parameters)
-        return np.where(np.isnan(values) | (values == np.inf), -np.inf, values)
-
-    def replicates(self) -> list["LocalLikelihood"]:
-        """Return what the likelihood might as well be; none where the fit does not say."""
-        known = len(getattr(self.fit, "replicates", ()))
-        return [replace(self, fit=self.fit.replicate(i)) for i in range(known)]
 
 
 class Proposal(NamedTuple):
@@ -136,6 +96,8 @@ class State(NamedTuple):
     effective: float
     """Of the proposal that is being simulated."""
     rounds: tuple[Round, ...]
+    checks: Checks | None
+    """Of the last round's likelihood; None before, and where the estimator has no folds."""
     is_finished: bool
 
 
@@ -174,6 +136,9 @@ class CautiousRounds:
             value = getattr(self, name)
             if not ((name == "rounds" and value is None) or (isinstance(value, int | np.integer) and value >= 1)):
                 raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+        if isinstance(self.estimator, type):
+            name = self.estimator.__name__
+            raise TypeError(f"estimator must be an object with settings, such as {name}(), got the class {name}.")
         if not callable(getattr(self.estimator, "fit", None)):
             raise TypeError(f"estimator must have a method fit, got {type(self.estimator).__name__}.")
         if self.num_simulations < (self.rounds or 1):
@@ -185,7 +150,7 @@ class CautiousRounds:
         if observed.ndim != 1 or not np.isfinite(observed).all():
             raise ValueError("observed must be a vector of finite numbers.")
         nothing = np.empty((0, 0))
-        return State(prior, observed, nothing, nothing, np.empty(0, bool), (), (), None, None, np.nan, (), False)
+        return State(prior, observed, nothing, nothing, np.empty(0, bool), (), (), None, None, np.nan, (), None, False)
 
     @one_blas_thread
     def propose(self, rng: np.random.Generator, state: State) -> tuple[State, np.ndarray]:
@@ -232,15 +197,22 @@ class CautiousRounds:
         summaries = new_summaries if first else np.concatenate([state.summaries, new_summaries])
         whole = np.isfinite(summaries).all(axis=1)
         region = state.proposals[-1].region
-        near = whole.copy() if region is None else whole & (region.log_penalty(parameters) >= 0.0)
+        inside = np.ones(len(whole), dtype=bool) if region is None else region.log_penalty(parameters) >= 0.0
+        near = whole & inside
         self._check_enough(near, parameters.shape[1])
         is_last = len(parameters) >= self.num_simulations
         if is_last and (whole & ~near).any():
             newest = np.arange(len(near)) >= len(near) - len(new_parameters)
             if self._far_ones_help(rng, parameters, summaries, whole, near, newest):
-                near = whole  # the region stays: a fit to few simulations far out says nothing of places beyond it
+                # The region stays: a fit to few simulations far out says nothing of places beyond it.
+                near, inside = whole, np.ones(len(whole), dtype=bool)
         fit = self.estimator.fit(parameters[near], summaries[near], rng)
-        likelihood = LocalLikelihood(fit, state.observed, region)
+        success = self._chance(parameters, whole, rng)
+        likelihood, folds = LocalLikelihood(fit, state.observed, region, success), []
+        if is_last and hasattr(self.estimator, "fit_folds"):
+            folds = [Fold(*fold) for fold in self.estimator.fit_folds(fit, parameters[near], summaries[near], rng)]
+            given = parameters[inside], summaries[inside], near[inside]
+            likelihood, folds = choose_match(likelihood, folds, *given, self._chance, rng)
         sampler = replace(self.sampler, num_particles=min(self.sampler.num_particles, _NUM_PROPOSED))
         draws = sampler.sample(rng, state.prior, likelihood)
         change = np.nan if state.draws is None else divergence(state.draws, state.likelihood, draws, likelihood)
@@ -256,8 +228,12 @@ class CautiousRounds:
             draws.correlation,
         )
         state = state._replace(parameters=parameters, summaries=summaries, near=near, likelihood=likelihood)
-        state = state._replace(draws=draws, rounds=(*state.rounds, report))
-        return state._replace(is_finished=is_last)
+        state = state._replace(draws=draws, rounds=(*state.rounds, report), is_finished=is_last)
+        if not folds:
+            return state
+        log_weights = -log_mixture_ratio(state, parameters[near])
+        checks = checked(likelihood, folds, parameters[near], summaries[near], log_weights, draws, rng)
+        return state._replace(checks=checks)
 
     @one_blas_thread
     def posterior(self, rng: np.random.Generator, state: State) -> Posterior:
@@ -272,6 +248,11 @@ class CautiousRounds:
             state, parameters = self.propose(rng, state)
             state = self.update(rng, state, parameters, simulate(rng, parameters))
         return self.posterior(rng, state)
+
+    def _chance(self, parameters, happened, rng, offset=None):
+        """Return the probability of an event as a function of the parameters; None where it is certain."""
+        learner = self.estimator if hasattr(self.estimator, "fit_chance") else LearnedLikelihood()
+        return learner.fit_chance(parameters, happened, rng, offset=offset)
 
     def _next_size(self, state):
         """Return how many simulations the next round has."""
@@ -314,12 +295,6 @@ class CautiousRounds:
 def has_settled(last: Round) -> bool:
     """Return whether a further round would hardly change the posterior."""
     return last.power >= _MAX_POWER and last.change < _SETTLED
-
-
-def region_of(rng: np.random.Generator, positions: np.ndarray) -> Region:
-    """Return the region that holds nearly all of a distribution with these draws (n, d)."""
-    mixture = fit_mixture(rng, positions)
-    return Region(mixture, float(np.quantile(mixture.log_density(positions), _OUTSIDE)))
 
 
 def choose_power(state: State) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """A mixture of normals fitted to particles, as a distribution to propose from. Imports NumPy, SciPy, Numba."""
 
 import math
+import warnings
 from typing import NamedTuple
 
 import numba
@@ -88,9 +89,12 @@ def fit_mixture(rng: np.random.Generator, positions: np.ndarray) -> NormalMixtur
     overall = np.atleast_2d(np.cov(scaled.T)) + 1e-9 * np.eye(d)
     numbers = d + d * (d + 1) / 2
     count = int(np.clip(len(some) / (_POINTS_A_NUMBER * numbers), 1, _MAX_COMPONENTS))
+    count = min(count, len(np.unique(scaled[:, 0])))  # particles that never moved may be few places
     labels = np.zeros(len(some), dtype=int)
     if count > 1:
-        labels = kmeans2(scaled, count, iter=8, minit="++", missing="warn", rng=rng)[1]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="One of the clusters is empty")  # then there are fewer
+            labels = kmeans2(scaled, count, iter=8, minit="++", missing="warn", rng=rng)[1]
     means, covariances, weights = [np.zeros(d)], [_WIDE * overall], [_WIDE_SHARE]
     within = _within(scaled, labels, overall)
     for label in np.unique(labels):

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 import pymc_kernel as pk
+from pymc_kernel.plugin.blocks.learned import LearnedLogLikelihoodOp
 
 SPREAD = np.array([0.5, 0.8])
 pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
@@ -51,6 +52,17 @@ def test_density_and_gradient_are_those_of_what_was_learned(learned):
     own, own_slope = learned.log_density_and_gradient(place[None], observed)
     assert value == pytest.approx(stats.norm.logpdf(place).sum() + own[0])
     np.testing.assert_allclose(slope, own_slope[0] - place)
+
+
+def operators(function):
+    nodes = function.maker.fgraph.toposort()
+    return [node.op.with_gradient for node in nodes if isinstance(node.op, LearnedLogLikelihoodOp)]
+
+
+def test_density_and_gradient_are_evaluated_in_one_pass(learned):
+    model = one_group(learned, np.array([0.2, 0.3]))
+    assert operators(model.logp_dlogp_function(ravel_inputs=True)._pytensor_function) == [True]
+    assert operators(model.compile_logp(point_fn=False)) == [False]
 
 
 def test_gradient_by_finite_differences_in_a_hierarchy(learned, groups):

@@ -6,10 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pymc as pm
 import pytest
+from pymc.exceptions import ImputationWarning
 from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.simulation import likelihood_free
+from pymc_kernel.rounds import Checks
+from pymc_kernel.rounds.calibration import Calibration
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning"),
@@ -166,12 +169,13 @@ def test_failed_simulations_are_left_out_and_counted():
     def failing(rng, theta, size):
         return np.full(size, np.nan) if rng.random() < 0.2 else rng.normal(theta, NOISE, size)
 
-    left_out = r"of 200 simulations .* NaN or infinite numbers and are left out\. The posterior does not know"
+    left_out = r"of 200 simulations .* NaN or infinite numbers and are left out\. Since the data were observed"
     with pytest.warns(UserWarning, match=left_out):
         idata = pk.sample_likelihood_free(
             num_simulations=200, rounds=1, model=conjugate_model(simulate=failing), **QUIET
         )
     assert 20 <= int(idata["sample_stats"]["num_failed"]) <= 60
+    assert np.isfinite(idata["sample_stats"]["held_out_spread"])
     assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.8, abs=0.2)
 
 
@@ -181,6 +185,35 @@ def test_a_simulator_that_always_fails_is_said():
 
     with pytest.raises(ValueError, match="all 40 simulations failed; the first error: RuntimeError: no solver"):
         pk.sample_likelihood_free(num_simulations=40, rounds=1, model=conjugate_model(simulate=broken), **QUIET)
+
+
+def test_a_posterior_that_is_too_narrow_is_said_with_the_figure():
+    """A value and its square: the learned density takes them for two."""
+    words = r"of simulations that resemble the data, .* of theta .*|differ, in posterior standard deviations of theta"
+    with pytest.warns(UserWarning, match=words):
+        idata = pk.sample_likelihood_free(
+            num_simulations=300, rounds=1, summary=lambda y: [y[0], y[0] ** 2], model=conjugate_model(), **QUIET
+        )
+    stats_of = idata["sample_stats"]
+    assert float(stats_of["held_out_spread"]) > 1.0
+    assert 20 < float(stats_of["num_held_out"]) <= 300
+
+
+def test_what_folds_say_in_words():
+    calibration = Calibration(400.0, np.array([0.02, -0.4]), np.array([1.6, 1.01]))
+    checks = Checks(calibration, np.array([0.1, 0.35]), np.array([0.2, 0.5]), 0.1, False)
+    said = likelihood_free._words_of(checks, ["a", "b (entry 0)"])
+    assert said == [
+        "10 % of it lie where the last round did not simulate",
+        "fits without a fifth of the simulations differ, in posterior standard deviations of b (entry 0), by 0.35 for "
+        "the mean and 0.50 for the quantiles",
+        "of simulations that resemble the data, posteriors of a are too narrow: true values spread 1.60 times as far "
+        "as they say",
+        "of simulations that resemble the data, true values of b (entry 0) lie 0.40 posterior standard deviations "
+        "below the means that are learned for them",
+    ]
+    fine = Checks(Calibration(400.0, np.full(2, 0.1), np.ones(2)), np.zeros(2), np.full(2, 0.2), 0.01, False)
+    assert likelihood_free._words_of(fine, ["a", "b"]) == []
 
 
 def test_data_that_no_simulation_is_like_are_said():
@@ -195,6 +228,7 @@ def test_data_that_no_simulation_is_like_are_said():
         ({"rounds": 2.5}, ValueError, "rounds must be a whole number"),
         ({"num_simulations": 3, "rounds": 5}, ValueError, "too few for 5 rounds"),
         ({"estimator": "best"}, TypeError, "estimator must have a method fit"),
+        ({"estimator": pk.likelihood_free.LearnedLikelihood}, TypeError, r"such as LearnedLikelihood\(\)"),
         ({"simulations": 5}, TypeError, "no argument 'simulations'"),
         ({"summary": 3}, TypeError, "summary must be a function"),
     ],
@@ -213,6 +247,12 @@ def test_models_that_cannot_be_learned_are_refused():
         pm.Normal("y", n, 1.0, observed=1.0)
     with pytest.raises(ValueError, match="n: sample_likelihood_free draws continuous parameters only"):
         pk.sample_likelihood_free(model=discrete)
+    for data, match in (([np.nan], "all data are missing"), ([1.0, np.nan], "y_unobserved: missing data of a simul")):
+        with pm.Model() as missing, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ImputationWarning)
+            pm.Simulator("y", simulator, pm.Normal("theta", 0.0, 1.0), observed=data)
+        with pytest.raises(ValueError, match=match):
+            pk.sample_likelihood_free(model=missing)
     with pm.Model() as flat:
         x = pm.Flat("x")
         pm.Normal("y", x, 1.0, observed=1.0)

@@ -4,7 +4,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import lapack, solve_triangular
+from scipy.linalg import lapack
+
+from pymc_kernel.linalg import triangular_solution
 
 __all__ = ["BlockFit", "fit_blocks"]
 
@@ -132,5 +134,5 @@ def _gain(precision, weights, factor):
         variance = float(factor[:, 0] @ factor[:, 0])
         return 0.5 * (weights[0] ** 2 / variance + math.log(variance * precision))
     root = np.linalg.cholesky(factor.T @ factor)
-    fit = solve_triangular(root, weights, lower=True, check_finite=False)
+    fit = triangular_solution(root, weights)
     return 0.5 * fit @ fit + np.log(np.diag(root)).sum() + 0.5 * k * math.log(precision)

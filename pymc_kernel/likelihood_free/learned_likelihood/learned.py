@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
+from pymc_kernel.likelihood_free.learned_likelihood.chance import Chance, learn_chance
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_parameter_map, choose_summary_map
 from pymc_kernel.likelihood_free.learned_likelihood.diagnostics import HeldOut, Place, check_held_out, place_among
 from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity
@@ -39,9 +40,10 @@ class FittedLikelihood:
     density : ConditionalDensity
         Of the transformed summaries.
     num_dropped : int
-        Simulations left out since they failed: rows with NaN or infinite numbers. The density is that of summaries
-        of simulations that do not fail. Where failing depends on the parameters, the posterior still lacks the
-        probability of not failing as a factor.
+        Simulations that failed: rows with NaN or infinite numbers.
+    success : Chance or None
+        The probability of not failing, given the parameters; a factor of the density, since the data were observed.
+        None where nothing failed.
     held_out : HeldOut or None
         How simulations that were kept back lie in what was learned from the others.
     plan : Plan or None
@@ -56,6 +58,7 @@ class FittedLikelihood:
     held_out: HeldOut | None = None
     plan: Plan | None = None
     replicates: tuple[ConditionalDensity, ...] = ()
+    success: Chance | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -69,7 +72,8 @@ class FittedLikelihood:
 
     def replicate(self, number: int) -> "FittedLikelihood":
         """Return one of the ``replicates`` in place of the estimate."""
-        return replace(self, density=self.replicates[number], replicates=())
+        success = None if self.success is None else self.success.replicate(number)
+        return replace(self, density=self.replicates[number], replicates=(), success=success)
 
     @one_blas_thread
     def log_density(self, parameters, observed) -> np.ndarray:
@@ -82,8 +86,19 @@ class FittedLikelihood:
         return self._evaluate(parameters, observed, True)
 
     @one_blas_thread
+    def log_densities(self, parameters, observed) -> np.ndarray:
+        """Return log densities (k, m) of each row of ``observed`` (k, q) at each of the parameters (m, d)."""
+        parameters, rows = self._parameters(parameters), self._rows(observed, None)
+        values, outside = self._observed(rows)
+        with np.errstate(over="ignore", invalid="ignore"):
+            density = self.density.log_densities(parameters, values)
+        if self.success is not None:
+            density = density + self.success.log_probability(parameters)
+        return np.where(outside[:, None] | ~np.isfinite(density), -np.inf, density)
+
+    @one_blas_thread
     def sample(self, parameters, rng: np.random.Generator) -> np.ndarray:
-        """Return summaries (m, q), one draw for each of the parameters (m, d)."""
+        """Return summaries (m, q), one draw for each of the parameters (m, d), of simulations that do not fail."""
         return self.summaries.inverse(self.density.sample(self._parameters(parameters), rng))
 
     @one_blas_thread
@@ -105,24 +120,38 @@ class FittedLikelihood:
         return parameters
 
     def _evaluate(self, parameters, observed, gradient):
-        parameters, observed = self._parameters(parameters), as_numbers(observed, "observed")
-        q = len(self.summaries.kept)
-        if observed.shape not in ((q,), (len(parameters), q)):
-            raise ValueError(f"observed must have shape ({q},) or ({len(parameters)}, {q}), got {observed.shape}.")
+        parameters = self._parameters(parameters)
+        values, outside = self._observed(self._rows(observed, len(parameters)))
+        values = Observed(*[np.broadcast_to(part, (len(parameters), part.shape[1])) for part in values])
+        with np.errstate(over="ignore", invalid="ignore"):  # samplers ask beyond the largest numbers, too
+            result = self.density.log_density(parameters, values, gradient)
+        density, slope = result if gradient else (result, np.zeros(parameters.shape))
+        if self.success is not None and gradient:
+            terms = self.success.log_probability_and_gradient(parameters)
+            density, slope = density + terms[0], slope + terms[1]
+        elif self.success is not None:
+            density = density + self.success.log_probability(parameters)
+        outside = np.broadcast_to(outside, density.shape) | ~np.isfinite(density) | ~np.isfinite(slope).all(axis=1)
+        return np.where(outside, -np.inf, density), np.where(outside[:, None], 0.0, slope)
+
+    def _rows(self, observed, number):
+        """Return checked summaries (k, q): one row, or a ``number`` of them, or any where it is None."""
+        observed, q = as_numbers(observed, "observed"), self.num_summaries
         rows = np.atleast_2d(observed)
+        if rows.ndim != 2 or rows.shape[1] != q or not (number is None or observed.shape in ((q,), (number, q))):
+            wanted = f"(k, {q})" if number is None else f"({q},) or ({number}, {q})"
+            raise ValueError(f"observed must have shape {wanted}, got {observed.shape}.")
+        return rows
+
+    def _observed(self, rows):
+        """Return transformed summaries of rows (k, q), and which of them (k,) cannot be."""
         constant = self.summaries.constant[~self.summaries.kept]
         whole = np.flatnonzero(self.summaries.kept)[self.summaries.whole]
         outside = (rows[:, ~self.summaries.kept] != constant).any(axis=1)
         outside |= (rows[:, whole] != np.round(rows[:, whole])).any(axis=1)
         values = self.summaries.observed(rows)
         outside |= ~np.isfinite(values.values).all(axis=1)
-        values = Observed(*[np.where(outside[:, None], 0.0, part) for part in values])
-        values = Observed(*[np.broadcast_to(part, (len(parameters), part.shape[1])) for part in values])
-        with np.errstate(over="ignore", invalid="ignore"):  # samplers ask beyond the largest numbers, too
-            result = self.density.log_density(parameters, values, gradient)
-        density, slope = result if gradient else (result, np.zeros(parameters.shape))
-        outside = np.broadcast_to(outside, density.shape) | ~np.isfinite(density) | ~np.isfinite(slope).all(axis=1)
-        return np.where(outside, -np.inf, density), np.where(outside[:, None], 0.0, slope)
+        return Observed(*[np.where(outside[:, None], 0.0, part) for part in values]), outside
 
 
 @dataclass(frozen=True)
@@ -181,24 +210,54 @@ class LearnedLikelihood:
         Raises
         ------
         ValueError
-            For shapes that do not fit, or fewer than 20 simulations that did not fail.
+            For shapes that do not fit, or fewer than 20 simulations, at different parameters, that did not fail.
         """
         rng = np.random.default_rng(0 if rng is None else rng)
-        parameters, summaries, weights, num_dropped = _usable(parameters, summaries, weights)
+        parameters, summaries, weights = _checked(parameters, summaries, weights)
+        places_of_all, whole, weights_of_all = parameters, np.isfinite(summaries).all(axis=1), weights
+        parameters, summaries, weights = _usable(parameters, summaries, weights, whole)
         rough = SummaryMap.of(summaries)
         if not rough.kept.any():
             raise ValueError("summaries have the same values in all simulations, so that nothing can be learned.")
         places = choose_parameter_map(parameters, rough(summaries), rng)
         spread = _dequantized(summaries, rough, rng)
         transform = choose_summary_map(summaries, spread, places, parameters, rng)
-        observed = transform.observed(spread, cells=False), transform.observed(summaries)
-        data = Data(places(parameters), *observed, weights)
+        data = _data(transform, places, parameters, summaries, weights, rng, spread)
         order = rng.permutation(len(parameters))
         back, rest = np.split(order[:_MOST_FOR_PLAN], [min(len(order), _MOST_FOR_PLAN) // 5])
-        learned, plan, staged = learn(places, data.take(rest), data.take(back), rng, self._sizes)
+        learned, plan = learn(places, data.take(rest), data.take(back), rng, self._sizes)
         held_out = check_held_out(FittedLikelihood(transform, learned), parameters[back], summaries[back], rng)
-        density, replicates = learn_by_plan(places, data, plan, staged, rng, self._sizes, self.num_replicates)
-        return FittedLikelihood(transform, density, num_dropped, held_out, plan, replicates)
+        density, replicates = learn_by_plan(places, data, plan, plan.stages, rng, self._sizes, self.num_replicates)
+        success, num_dropped = None, int((~whole).sum())
+        if num_dropped:
+            used = weights_of_all > 0.0
+            success = self.fit_chance(places_of_all[used], whole[used], rng, weights=weights_of_all[used])
+        return FittedLikelihood(transform, density, num_dropped, held_out, plan, replicates, success)
+
+    def fit_chance(self, parameters, happened, rng, *, weights=None, offset=None) -> Chance | None:
+        """Return the probability of an event (n,) given parameters (n, d); None where it is certain or never was.
+
+        With ``offset`` (n,), logits that are known already, what is returned corrects them.
+        """
+        happened = np.asarray(happened, dtype=bool)
+        if happened.all() or not happened.any():
+            return None
+        return learn_chance(parameters, happened, rng, self._sizes, self.num_replicates, weights, offset)
+
+    @one_blas_thread
+    def fit_folds(self, fit: FittedLikelihood, parameters, summaries, rng, num_folds: int = 5):
+        """Yield pairs of rows (k,) and the density learned from all others, by the choices that ``fit`` made.
+
+        Every row is in one of the folds. Failed simulations must have been left out.
+        """
+        parameters, summaries, weights = _checked(parameters, summaries, None)
+        data = _data(fit.summaries, fit.density.parameters, parameters, summaries, weights, rng)
+        for rows in np.array_split(rng.permutation(len(parameters)), num_folds):
+            rest = np.setdiff1d(np.arange(len(parameters)), rows)
+            density, _ = learn_by_plan(
+                fit.density.parameters, data.take(rest), fit.plan, fit.plan.stages, rng, self._sizes, 0
+            )
+            yield rows, FittedLikelihood(fit.summaries, density)
 
     def _sizes(self, n, d):
         """Return how many bumps in each parameter, and how many in all."""
@@ -206,8 +265,14 @@ class LearnedLikelihood:
         return num_knots, min(self.num_centers, 50 + n // 10, max(_MOST_ENTRIES // n, 50))
 
 
-def _usable(parameters, summaries, weights):
-    """Return checked arrays without failed simulations, weights of mean one, and how many failed."""
+def _data(transform, places, parameters, summaries, weights, rng, spread=None) -> Data:
+    """Return what is learned from; ``spread`` are the summaries with whole numbers spread over their intervals."""
+    spread = _dequantized(summaries, transform, rng) if spread is None else spread
+    return Data(places(parameters), transform.observed(spread, cells=False), transform.observed(summaries), weights)
+
+
+def _checked(parameters, summaries, weights):
+    """Return arrays of shapes that fit."""
     parameters = as_points(parameters, "parameters")
     summaries = as_points(summaries, "summaries", finite=False)
     n = len(parameters)
@@ -216,16 +281,27 @@ def _usable(parameters, summaries, weights):
     weights = np.ones(n) if weights is None else as_numbers(weights, "weights")
     if weights.shape != (n,) or not (np.isfinite(weights) & (weights >= 0.0)).all():
         raise ValueError(f"weights must have shape ({n},) and be finite and not negative.")
-    whole = np.isfinite(summaries).all(axis=1)
+    return parameters, summaries, weights
+
+
+def _usable(parameters, summaries, weights, whole):
+    """Return arrays without failed simulations, and weights of mean one."""
     used = whole & (weights > 0.0)
     if used.sum() < _FEWEST:
         raise ValueError(
-            f"only {used.sum()} of {n} simulations have finite summaries and a weight; at least {_FEWEST} are needed."
+            f"only {used.sum()} of {len(used)} simulations have finite summaries and a weight; at least {_FEWEST} are "
+            "needed."
         )
     parameters, summaries, weights = parameters[used], summaries[used], weights[used]
+    distinct = len(np.unique(parameters, axis=0))
+    if distinct < _FEWEST:
+        raise ValueError(
+            f"the {len(parameters)} simulations were made at {distinct} different parameters; at least {_FEWEST} are "
+            "needed to learn how summaries depend on them."
+        )
     check_magnitude(parameters, "parameters")
     check_magnitude(summaries, "summaries")
-    return parameters, summaries, weights / weights.mean(), int((~whole).sum())
+    return parameters, summaries, weights / weights.mean()
 
 
 def _dequantized(summaries, transform: SummaryMap, rng):

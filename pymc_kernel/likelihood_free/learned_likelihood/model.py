@@ -91,6 +91,17 @@ class ConditionalDensity:
         back = self.features.pull_back(z, features, self.weights.pulled(_inside(pull_back(parts, terms), inside)))
         return terms.log_density, back * self.parameters.slope(parameters)
 
+    def log_densities(self, parameters, observed: Observed) -> np.ndarray:
+        """Return log densities (k, m) of each of k rows of summaries at each of the ``parameters`` (m, d)."""
+        out = np.empty((len(observed.values), len(parameters)))
+        for start in range(0, len(parameters), _ROWS):
+            entries, _ = self.entries(self.features(self.parameters(parameters[start : start + _ROWS])))
+            size = entries.means.shape
+            for k in range(len(out)):
+                row = Observed(*[np.broadcast_to(part[k], size) for part in observed])
+                out[k, start : start + _ROWS] = log_terms(entries, row, self.residuals).log_density
+        return out
+
     def sample(self, parameters, rng) -> np.ndarray:
         """Return one draw of the values (m, q) for each of the parameters (m, d)."""
         out = np.empty((len(parameters), self.num_summaries))

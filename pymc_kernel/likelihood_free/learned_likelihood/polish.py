@@ -3,13 +3,14 @@
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg import cholesky
 from scipy.optimize import minimize
 
 from pymc_kernel.likelihood_free.learned_likelihood.model import Weights, log_terms, pull_back, residuals_of
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint
 from pymc_kernel.likelihood_free.learned_likelihood.stages import StagedFit
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
+from pymc_kernel.linalg import triangular_solution
 
 __all__ = ["Data", "Polish"]
 
@@ -80,7 +81,7 @@ class Polish:
         out, at = Weights(*[np.zeros_like(p) for p in self.weights.parts()]), 0
         for part, k, active, _, root in self.columns:
             piece = vector[at : at + len(active)]
-            getattr(out, part)[active, k] = solve_triangular(root, piece, lower=True, trans="T", check_finite=False)
+            getattr(out, part)[active, k] = triangular_solution(root, piece, transposed=True)
             at += len(active)
         return out
 
@@ -98,7 +99,7 @@ class Polish:
             own = getattr(weights, part)[active, k]
             total += 0.5 * penalty @ own**2
             raw = getattr(back, part)[active, k] + penalty * own
-            gradient[at : at + len(active)] = solve_triangular(root, raw, lower=True, check_finite=False)
+            gradient[at : at + len(active)] = triangular_solution(root, raw)
             at += len(active)
         if not np.isfinite(total) or not np.isfinite(gradient).all():
             return 1e300, np.zeros_like(gradient)

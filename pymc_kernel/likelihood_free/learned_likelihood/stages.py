@@ -13,7 +13,7 @@ from pymc_kernel.likelihood_free.learned_likelihood.features import Block, Featu
 from pymc_kernel.likelihood_free.learned_likelihood.model import Weights
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import winsorized
 
-__all__ = ["Design", "StagedFit", "fit_stages"]
+__all__ = ["Design", "StageChoices", "StagedFit", "fit_stages"]
 
 _REGULAR = 4.0  # standard deviations from which on the weight of a residual falls
 _LOG_CHI = -1.2704  # mean of the log of a chi-square variable of one degree
@@ -75,6 +75,16 @@ class Design:
         return self.values.T @ weighted
 
 
+class StageChoices(NamedTuple):
+    """What a fit to other cases of the same simulator starts with: a metric, and which blocks are in use."""
+
+    metric: np.ndarray
+    num_blocks: int
+    mean_precisions: np.ndarray
+    log_sd_precisions: np.ndarray
+    log_rest_precisions: np.ndarray
+
+
 @dataclass
 class StagedFit:
     """What the stages found: weights of whitened features, and the prior precisions of their blocks."""
@@ -89,8 +99,13 @@ class StagedFit:
     noise: np.ndarray
     """(n, q), residuals with means that were learned without them."""
 
+    def choices(self) -> StageChoices:
+        """Return where a fit to other cases starts."""
+        precisions = self.mean_precisions, self.log_sd_precisions, self.log_rest_precisions
+        return StageChoices(self.design.map.metric, len(self.design.blocks), *precisions)
 
-def fit_stages(z, values, weights, rng, sizes, before: StagedFit | None = None) -> StagedFit:
+
+def fit_stages(z, values, weights, rng, sizes, before: StageChoices | None = None) -> StagedFit:
     """Return the fit to standardized parameters ``z`` (n, d) and values (n, q) with case weights (n,) of mean one.
 
     What a fit to other cases of the same simulator found ``before`` is where this one starts: the metric, and which
@@ -98,9 +113,9 @@ def fit_stages(z, values, weights, rng, sizes, before: StagedFit | None = None) 
     """
     n, d = z.shape
     num_knots, num_centers = sizes(n, d)
-    metric = before.design.map.metric if before else learn_metric(z, values, weights, rng, num_knots, num_centers)
+    metric = before.metric if before else learn_metric(z, values, weights, rng, num_knots, num_centers)
     design = Design(make_features(z, rng, num_knots, num_centers, metric), z)
-    if before and len(before.design.blocks) != len(design.blocks):
+    if before and before.num_blocks != len(design.blocks):
         before = None
     moments = fit_moments(design, values, weights, before)
     return finish_stages(design, moments, weights, before)

@@ -11,7 +11,7 @@ import numpy as np
 from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity, Weights, log_terms
 from pymc_kernel.likelihood_free.learned_likelihood.polish import Data, Polish
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Residuals, candidates
-from pymc_kernel.likelihood_free.learned_likelihood.stages import StagedFit, fit_stages
+from pymc_kernel.likelihood_free.learned_likelihood.stages import StageChoices, fit_stages
 
 __all__ = ["Plan", "learn", "learn_by_plan"]
 
@@ -36,10 +36,12 @@ class Plan(NamedTuple):
     """Of joint maximization."""
     scale: float
     """Of the residuals."""
+    stages: StageChoices
+    """Where stages start that are fitted to other cases of the same simulator."""
 
 
-def learn(places, train: Data, held: Data, rng, sizes) -> tuple[ConditionalDensity, Plan, StagedFit]:
-    """Return the density learned from some cases, what those ``held`` back chose, and the stages of the fit."""
+def learn(places, train: Data, held: Data, rng, sizes) -> tuple[ConditionalDensity, Plan]:
+    """Return the density learned from some cases, and what those ``held`` back chose."""
     staged = fit_stages(train.z, train.spread.values, train.weights, rng, sizes)
     features = staged.design.map(held.z)
 
@@ -57,10 +59,10 @@ def learn(places, train: Data, held: Data, rng, sizes) -> tuple[ConditionalDensi
     scores = [gain(score(now, residuals.scaled(s)), plain) - 0.5 * (np.log(s) / _SD_OF_SCALE) ** 2 for s in _SCALES]
     scale = float(_SCALES[int(np.argmax(scores))]) if len(held.weights) >= _FEWEST else 1.0
     density = _density(places, staged.design, now, residuals.scaled(scale))
-    return density, Plan(family, member, rounds, scale), staged
+    return density, Plan(family, member, rounds, scale, staged.choices())
 
 
-def learn_by_plan(places, data: Data, plan: Plan, before: StagedFit, rng, sizes, num_replicates: int):
+def learn_by_plan(places, data: Data, plan: Plan, before: StageChoices, rng, sizes, num_replicates: int):
     """Return the density learned from all cases, and draws of what it might as well have been.
 
     These have weights from a normal approximation of their posterior distribution.
@@ -71,10 +73,12 @@ def learn_by_plan(places, data: Data, plan: Plan, before: StagedFit, rng, sizes,
     for _ in range(plan.rounds):
         now, residuals = _round(polish, now, residuals)
     residuals = residuals.scaled(plan.scale)
+    density = _density(places, staged.design, now, residuals)
+    if not num_replicates:
+        return density, ()
     curved = Polish(replace(staged, weights=now), data)
     center = curved.pack(now)
     drawn = [curved.unpack(center + rng.standard_normal(center.shape)) for _ in range(num_replicates)]
-    density = _density(places, staged.design, now, residuals)
     return density, tuple(_density(places, staged.design, weights, residuals) for weights in drawn)
 
 

@@ -9,7 +9,9 @@ import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor import TensorLike, TensorVariable
+from pytensor.tensor.rewriting.basic import register_canonicalize
 
 from pymc_kernel.likelihood_free import FittedLikelihood
 from pymc_kernel.plugin.blocks.likelihoods import has_missing_entries, predictive
@@ -72,6 +74,19 @@ class LearnedLogLikelihoodOp(Op):
     def connection_pattern(self, node):
         """Return that densities depend on the parameters; gradients by the data are not offered."""
         return [[True] * len(node.outputs), [False] * len(node.outputs)]
+
+
+@register_canonicalize
+@node_rewriter([LearnedLogLikelihoodOp])
+def density_beside_its_gradient(fgraph, node):
+    """Take log densities from where their gradients are evaluated, too: NUTS asks for both at each step."""
+    if node.op.with_gradient:
+        return None
+    for client, _ in fgraph.clients[node.inputs[0]]:
+        is_gradient = isinstance(client.op, LearnedLogLikelihoodOp) and client.op.with_gradient
+        if is_gradient and client.op.learned is node.op.learned and client.inputs == node.inputs:
+            return [client.outputs[0]]
+    return None
 
 
 def LearnedLikelihood(

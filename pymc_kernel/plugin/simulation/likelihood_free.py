@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from scipy.special import ndtri
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.plugin import statistics
@@ -25,7 +26,7 @@ from pymc_kernel.plugin.simulation.pairs import (
 from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
 from pymc_kernel.plugin.simulation.trust import LARGE_ERROR, warn_of_findings
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
-from pymc_kernel.rounds import CautiousRounds, Draws, LocalLikelihood, ParticleSampler, Round, State
+from pymc_kernel.rounds import CautiousRounds, Checks, Draws, LocalLikelihood, ParticleSampler, State
 from pymc_kernel.smc.weights import normalized
 
 __all__ = ["sample_likelihood_free"]
@@ -35,10 +36,13 @@ _COVERAGE = (0.9, 0.99)  # of held-out simulations, in regions of 95 %: outside,
 _CHANCE = 3.0  # binomial standard errors
 _STILL_MOVING = 1.0  # nats between the last two posteriors: a mean that moved by a standard deviation costs as much
 _FEWEST_PARTICLES = 2000  # of a chain, so that modes keep their weights
-_UNKNOWN_FAILURES = (
-    " The posterior does not know that they fail: where some parameters fail more often than others, it gives those "
-    "too much probability."
+_CHANCE_OF_SUCCESS = (
+    " Since the data were observed, their likelihood has the probability of not failing as a factor, which was learned "
+    "from how many fail where."
 )
+_FALSE_ALARMS = 0.01  # share of right posteriors of which calibration makes a warning, at most
+_LEAST_SHIFT, _LEAST_SPREAD = 0.1, 1.1  # standard deviations, and their ratio: what is nearer to right is not said
+_MOST_OUTSIDE = 0.02  # of the posterior: a round simulates where all but .2 % of it were thought to be
 _REMEMBERED = 0.5  # correlation of particles with where they were before their last moves
 
 
@@ -121,13 +125,22 @@ def sample_likelihood_free(
     a round simulates, an effective number of 5 d + 10 of the simulations before it, and 1.5 % of them, must count.
     Interrupted, it returns the posterior by the rounds that are finished.
 
-    Failed simulations are left out: the likelihood is that of data which did come out. Where some parameters fail
-    more often than others the posterior gives them too much probability; have the simulator return a number that says
-    so instead of NaN, or let the prior exclude them.
+    The data were observed, so the simulator that made them did not fail: where some simulations fail, the probability
+    of that, given the parameters, is learned by a logistic regression on the same features, and the likelihood has the
+    probability of not failing as a factor. Where the data are whole numbers that many simulations share (all failures,
+    no event at all, rounded numbers), the learned probability of just these data is corrected likewise.
+
+    At the end the simulations are left out by fifths. ``fold_mean_error`` and ``fold_quantile_error`` say how much
+    means and 5 % and 95 % quantiles depend on which simulations there are (jackknife, in posterior standard
+    deviations; the largest). ``held_out_shift`` and ``held_out_spread`` are of simulations that resemble the data, an
+    effective ``num_held_out`` of them: how many posterior standard deviations their true parameters lie above the
+    learned mean, and how many times as far as their posteriors say they spread (simulation-based calibration, of the
+    data sets whose likelihood is like the observation's; the parameter that is worst). ``outside`` is the share of the
+    posterior outside of where the last round simulated.
 
     One warning says all that speaks against the posterior: data in an unlikely place, held-out simulations outside of
-    their regions, a large error of learning, a posterior that the last round still moved, a likelihood that was not yet
-    used in full.
+    their regions, a large error of learning, posteriors of simulations like the data that are shifted, too narrow or
+    too wide, a posterior that the last round still moved, a likelihood that was not yet used in full.
 
     Memory grows with the simulations; a fit costs O(n p^2) for p some hundred features, seconds at n = 10,000.
 
@@ -161,7 +174,7 @@ def sample_likelihood_free(
     groups["round_stats"] = _round_stats(state.rounds)
     stats = _stats(state, posterior)
     groups["sample_stats"] = xr.Dataset(stats)
-    _warn(state.rounds, stats)
+    _warn(state, stats, model)
     tree = xr.DataTree.from_dict(groups)
     return (tree, state.likelihood) if return_likelihood else tree
 
@@ -253,8 +266,19 @@ def _learning_error(state: State) -> float:
 
 
 def _stats(state: State, posterior: list[Draws]) -> dict:
-    last = state.rounds[-1]
-    return {
+    last, checks = state.rounds[-1], {}
+    if state.checks is not None:
+        calibration = state.checks.calibration
+        furthest = np.argmax(np.abs(np.log(calibration.spread)))
+        checks = {
+            statistics.NUM_HELD_OUT: calibration.num_cases,
+            statistics.HELD_OUT_SHIFT: calibration.shift[np.argmax(np.abs(calibration.shift))],
+            statistics.HELD_OUT_SPREAD: calibration.spread[furthest],
+            "fold_mean_error": state.checks.mean_error.max(),
+            "fold_quantile_error": state.checks.quantile_error.max(),
+            "outside": state.checks.outside,
+        }
+    return checks | {
         "num_simulations": len(state.parameters),
         statistics.NUM_FAILED: sum(r.num_failed for r in state.rounds),
         "num_rounds": len(state.rounds),
@@ -268,10 +292,10 @@ def _stats(state: State, posterior: list[Draws]) -> dict:
     }
 
 
-def _warn(rounds: tuple[Round, ...], stats: dict) -> None:
+def _warn(state: State, stats: dict, model: pm.Model) -> None:
     """Warn once of all that speaks against the posterior."""
-    last = rounds[-1]
-    warn_of_failed_pairs(stats[statistics.NUM_FAILED], stats["num_simulations"], 4, _UNKNOWN_FAILURES)
+    last = state.rounds[-1]
+    warn_of_failed_pairs(stats[statistics.NUM_FAILED], stats["num_simulations"], 4, _CHANCE_OF_SUCCESS)
     slack = _CHANCE * np.sqrt(0.95 * 0.05 / max(last.num_near // 5, 1))  # a fifth is held out
     coverage, error = last.held_out_coverage, stats[statistics.LEARNING_ERROR]
     found = {
@@ -294,4 +318,42 @@ def _warn(rounds: tuple[Round, ...], stats: dict) -> None:
         "Take more simulations; summaries that vary smoothly with the parameters; or sample_kbr. If the data are "
         "nothing like what the model simulates, check its prior."
     )
-    warn_of_findings([words for words, holds in found.items() if holds], advice, stacklevel=4)
+    words = [words for words, holds in found.items() if holds]
+    words += [] if state.checks is None else _words_of(state.checks, _entry_names(model))
+    warn_of_findings(words, advice, stacklevel=4)
+
+
+def _words_of(checks: Checks, names: list[str]) -> list[str]:
+    """Return what fits to parts of the simulations say against a posterior."""
+    found, calibration = [], checks.calibration
+    if checks.outside > _MOST_OUTSIDE:
+        found.append(f"{100 * checks.outside:.0f} % of it lie where the last round did not simulate")
+    bound = -ndtri(0.25 * _FALSE_ALARMS / len(names))  # two signs each of shift and spread of each parameter
+    moved = [f"{m:.2f} for the mean and {q:.2f} for the quantiles" for m, q in zip(*checks[1:3], strict=True)]
+    for name, words, mean, quantile in zip(names, moved, checks.mean_error, checks.quantile_error, strict=True):
+        if max(mean, quantile) > LARGE_ERROR:
+            found.append(
+                f"fits without a fifth of the simulations differ, in posterior standard deviations of {name}, by "
+                f"{words}"
+            )
+    for name, shift, spread in zip(names, calibration.shift, calibration.spread, strict=True):
+        if abs(shift) > max(_LEAST_SHIFT, bound * calibration.shift_error):
+            found.append(
+                f"of simulations that resemble the data, true values of {name} lie {abs(shift):.2f} posterior standard "
+                f"deviations {'above' if shift > 0.0 else 'below'} the means that are learned for them"
+            )
+        if abs(np.log(spread)) > max(np.log(_LEAST_SPREAD), bound * calibration.log_spread_error):
+            found.append(
+                f"of simulations that resemble the data, posteriors of {name} are too "
+                f"{'narrow' if spread > 1.0 else 'wide'}: true values spread {spread:.2f} times as far as they say"
+            )
+    return found
+
+
+def _entry_names(model: pm.Model) -> list[str]:
+    """Return a name for each coordinate of the unconstrained scale."""
+    point, names = model.initial_point(random_seed=0), []
+    for value in model.value_vars:
+        name, size = model.values_to_rvs[value].name, np.size(point[value.name])
+        names += [f"{name} (entry {i})" for i in range(size)] if np.ndim(point[value.name]) else [name]
+    return names

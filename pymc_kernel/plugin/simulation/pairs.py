@@ -10,6 +10,8 @@ import pymc as pm
 import xarray as xr
 from arviz import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
+from pymc.distributions.simulator import SimulatorRV
+from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.plugin.blocks.likelihoods import block_of
 from pymc_kernel.plugin.model.groups import constant_groups, observed_group
@@ -94,9 +96,24 @@ def _check_model(model: pm.Model, who: str) -> None:
     if not model.free_RVs:
         raise ValueError("the model has no free variable: there is nothing to infer.")
     refuse_parts_of_the_data(model)
+    _refuse_imputation(model, who)
     discrete = [rv.name for rv in model.free_RVs if np.issubdtype(rv.dtype, np.integer) or rv.dtype == "bool"]
     if discrete:
         raise ValueError(f"{', '.join(discrete)}: {who} draws continuous parameters only; let the simulator draw them.")
+
+
+def _refuse_imputation(model: pm.Model, who: str) -> None:
+    """Raise ``ValueError`` for missing data of which nothing is left, or that would need the density of a simulator."""
+    empty = [name for name, values in observed_values(model).items() if not np.size(values)]
+    if empty:
+        raise ValueError(f"{', '.join(empty)}: all data are missing (NaN or masked): {who} has nothing to learn from.")
+    for rv in model.free_RVs:
+        graph = ancestors([rv])
+        if any(node.owner is not None and isinstance(node.owner.op, SimulatorRV) for node in graph):
+            raise ValueError(
+                f"{rv.name}: missing data of a simulator cannot be imputed, since it has no density. Leave missing "
+                "entries out of observed, and have the simulator return those that are there."
+            )
 
 
 def _summary_functions(model: pm.Model, summary: Summary | None) -> dict[str, Callable]:

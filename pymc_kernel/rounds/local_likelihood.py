@@ -1,0 +1,86 @@
+"""The likelihood that simulations have taught, where they were made. Imports NumPy and lower floors only."""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_kernel.likelihood_free.learned_likelihood import Chance, FittedLikelihood
+from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
+
+__all__ = ["LocalLikelihood", "Region", "as_logit", "region_of"]
+
+_LARGEST_LOGIT = 12.0  # of a probability by a learned density, that a correction can still mend
+
+_OUTSIDE = 0.002  # of a round's own draws that lie outside of its region
+
+
+class Region(NamedTuple):
+    """Where a round simulated; beyond it a normal tail takes over."""
+
+    mixture: NormalMixture
+    cut: float
+
+    def log_penalty(self, parameters: np.ndarray) -> np.ndarray:
+        """Return (m,), zero inside of the region and falling outside."""
+        return np.minimum(self.mixture.log_density(parameters) - self.cut, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalLikelihood:
+    """A learned log likelihood of the observation, penalized outside of the region that was simulated last.
+
+    Attributes
+    ----------
+    fit : FittedLikelihood
+    observed : ndarray (q,)
+    region : Region or None
+        None: everywhere.
+    success : Chance or None
+        That a simulation does not fail, since the data were observed; None: always.
+    match : Chance or None
+        That a simulation gives just these data, as a correction of the learned one's logit: where they are whole
+        numbers that many simulations share, it needs no assumption on their distribution.
+    """
+
+    fit: FittedLikelihood
+    observed: np.ndarray
+    region: Region | None
+    success: Chance | None = None
+    match: Chance | None = None
+
+    def __call__(self, parameters: np.ndarray) -> np.ndarray:
+        """Return log likelihoods (m,) at parameters (m, d)."""
+        values = self.fit.log_density(parameters, self.observed)
+        if self.success is not None:
+            values = values + self.success.log_probability(parameters)
+        if self.match is not None:
+            values = self.match.log_probability(parameters, as_logit(values))
+        if self.region is not None:
+            values = values + self.region.log_penalty(parameters)
+        return np.where(np.isnan(values) | (values == np.inf), -np.inf, values)
+
+    def replicates(self) -> list["LocalLikelihood"]:
+        """Return what the likelihood might as well be; none where the fit does not say."""
+        known = len(getattr(self.fit, "replicates", ()))
+        return [
+            replace(
+                self,
+                fit=self.fit.replicate(i),
+                success=None if self.success is None else self.success.replicate(i),
+                match=None if self.match is None else self.match.replicate(i),
+            )
+            for i in range(known)
+        ]
+
+
+def as_logit(log_probability) -> np.ndarray:
+    """Return logits of log probabilities, cut off where the data could never correct them."""
+    values = np.minimum(np.nan_to_num(log_probability, nan=-np.inf), -1e-12)
+    return np.clip(values - np.log(-np.expm1(values)), -_LARGEST_LOGIT, _LARGEST_LOGIT)
+
+
+def region_of(rng: np.random.Generator, positions: np.ndarray) -> Region:
+    """Return the region that holds nearly all of a distribution with these draws (n, d)."""
+    mixture = fit_mixture(rng, positions)
+    return Region(mixture, float(np.quantile(mixture.log_density(positions), _OUTSIDE)))

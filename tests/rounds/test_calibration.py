@@ -1,0 +1,230 @@
+"""Ranks of true parameters among posteriors of simulations like the data: right, shifted, narrow."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import expit
+
+from pymc_kernel.likelihood_free import LearnedLikelihood
+from pymc_kernel.rounds import CautiousRounds, LocalLikelihood, ParticleSampler
+from pymc_kernel.rounds.calibration import Fold, ranks_of, simulated_ranks, summarized_ranks
+from pymc_kernel.rounds.checks import checked, choose_match
+from pymc_kernel.rounds.particles import Draws
+from tests.rounds.priors import NormalPrior, UniformPrior
+
+NOISE = np.array([0.3, 500.0])
+UNIT = np.array([1.0, 1e3])
+OBSERVED = np.array([0.4, -300.0])
+
+
+@dataclass(frozen=True)
+class Normal:
+    """The likelihood of two normal means, or a wrong one."""
+
+    narrow: float = 1.0
+    shift: float = 0.0
+
+    def log_density(self, parameters, observed):
+        return stats.norm(parameters + self.shift * NOISE, self.narrow * NOISE).logpdf(observed).sum(axis=1)
+
+    def log_densities(self, parameters, rows):
+        return np.stack([self.log_density(parameters, row) for row in rows])
+
+
+def calibrated(fit, n=700, log_weights=None, rows=None, seed=1):
+    rng = np.random.default_rng(seed)
+    parameters = rng.standard_normal((n, 2)) * UNIT
+    summaries = rng.normal(parameters, NOISE)
+    folds = [Fold(part, fit) for part in np.array_split(np.arange(n) if rows is None else rows, 5)]
+    weights = None if log_weights is None else log_weights(parameters)
+    return summarized_ranks(*simulated_ranks(parameters, summaries, OBSERVED, folds, rng, weights))
+
+
+def test_ranks_of_a_right_likelihood_are_uniform():
+    found = calibrated(Normal())
+    assert 60 < found.num_cases < 700
+    assert (np.abs(found.shift) < 3.0 * found.shift_error).all()
+    assert (np.abs(np.log(found.spread)) < 3.0 * found.log_spread_error).all()
+
+
+def test_a_shifted_and_a_narrow_likelihood_are_measured():
+    # Of a flat prior the posterior of the mean is shifted by minus one noise, which is about a posterior spread.
+    shifted = calibrated(Normal(shift=-0.6))
+    np.testing.assert_allclose(shifted.shift, -0.6, atol=0.2)
+    narrow = calibrated(Normal(narrow=0.5))
+    assert (narrow.spread > 1.5).all()  # twice, less what a case itself counts among few places
+    wide = calibrated(Normal(narrow=2.0))
+    assert 0.45 < wide.spread[0] < 0.7
+
+
+def test_weights_put_another_prior_in_place_of_where_was_simulated():
+    """Weights are those of a prior that is shifted: ranks stay uniform, and the effective number falls."""
+
+    def log_weights(parameters):
+        return 0.7 * parameters[:, 0]
+
+    found, plain = calibrated(Normal(), log_weights=log_weights), calibrated(Normal())
+    assert (np.abs(found.shift) < 3.2 * found.shift_error).all()
+    assert (np.abs(np.log(found.spread)) < 3.2 * found.log_spread_error).all()
+    assert found.num_cases < 0.95 * plain.num_cases
+
+
+def test_rank_of_a_place_by_hand():
+    places = np.array([[0.0], [1.0], [2.0]])
+    weights = np.array([[0.1, 0.2, 0.4, 0.3]])
+    found = ranks_of(np.array([[1.5]]), places, weights, np.random.default_rng(1))
+    assert found[0, 0] == pytest.approx(0.3 + 0.3 * np.random.default_rng(1).random(1)[0])
+
+
+def test_each_case_counts_once_among_the_places(rng):
+    """Three simulations: ranks lie between what is below a place and that with the place's own weight."""
+
+    class Wide:
+        def log_density(self, parameters, observed):
+            return -0.1 * ((parameters - observed) ** 2).sum(axis=1)
+
+        log_densities = Normal.log_densities
+
+    parameters, summaries = np.array([[0.0], [1.0], [3.0]]), np.array([[0.5], [2.0], [-1.0]])
+    likelihood = np.exp(-0.1 * (parameters[:, 0] - summaries) ** 2)
+    weights = likelihood / likelihood.sum(axis=1, keepdims=True)
+    below = np.array([0.0, weights[1, 0], weights[2, :2].sum()])
+    own = np.diagonal(weights)
+    smallest, largest = np.ones(3), np.zeros(3)
+    for _ in range(200):
+        ranks, counts = simulated_ranks(parameters, summaries, np.zeros(1), [Fold(np.arange(3), Wide())], rng)
+        assert (counts == 1.0).all()
+        ranks = np.sort(ranks[:, 0])  # in the order of the parameters here, save for the chance within a weight
+        smallest, largest = np.minimum(smallest, ranks), np.maximum(largest, ranks)
+    np.testing.assert_allclose(smallest[0], 0.0, atol=0.02)
+    np.testing.assert_allclose(largest[2], below[2] + own[2], atol=0.02)
+    np.testing.assert_allclose(smallest[2], below[2], atol=0.02)
+    np.testing.assert_allclose(largest[0], own[0], atol=0.02)
+
+
+def test_errors_by_the_jackknife_over_folds(rng):
+    """Each of two folds moves a normal posterior by a tenth of its standard deviation, in opposite directions."""
+
+    @dataclass(frozen=True)
+    class Tilted:
+        slope: float
+
+        def log_density(self, parameters, observed):
+            return self.slope * (parameters[:, 0] - 500.0) / 100.0 * np.ones(len(parameters))
+
+        log_densities = Normal.log_densities
+
+    draws = Draws(rng.normal(500.0, 100.0, (40_000, 1)), np.zeros(40_000), 0.0, 0.0, 0.0, 0, ())
+    parameters, summaries = rng.normal(500.0, 100.0, (40, 1)), np.zeros((40, 1))
+    folds = [Fold(np.arange(20), Tilted(0.1)), Fold(np.arange(20, 40), Tilted(-0.1))]
+    likelihood = LocalLikelihood(Tilted(0.0), np.zeros(1), None)
+    found = checked(likelihood, folds, parameters, summaries, np.zeros(40), draws, rng)
+    assert found.mean_error[0] == pytest.approx(0.1, rel=0.05)
+    assert found.quantile_error[0] == pytest.approx(0.1, rel=0.1)
+    assert found.outside == 0.0
+
+
+def test_no_case_is_no_opinion():
+    found = summarized_ranks(np.empty((0, 2)), np.empty(0))
+    assert found.num_cases == 0
+    assert np.isnan(found.shift).all()
+
+
+def rounds_of(simulate, prior, observed, seed, number=300, **settings):
+    config = CautiousRounds(number, sampler=ParticleSampler(1000), **settings)
+    return config.run(simulate, prior, np.array(observed), np.random.default_rng(seed))
+
+
+def test_a_summary_that_is_the_square_of_another_is_said():
+    """The learned density does not know that the two cannot differ: its posterior is much too narrow."""
+
+    def simulate(rng, parameters):
+        values = rng.normal(parameters, 0.5)
+        return np.hstack([values, values**2])
+
+    prior = NormalPrior(np.zeros(1), np.ones(1))
+    found = rounds_of(simulate, prior, [1.0, 1.0], 1, rounds=1).state.checks.calibration
+    assert max(abs(found.shift[0]) / found.shift_error, np.log(found.spread[0]) / found.log_spread_error) > 4.0
+    right = rounds_of(lambda rng, p: rng.normal(p, 0.5), prior, [1.0], 1, 200, rounds=1).state.checks
+    assert right.calibration.spread[0] == pytest.approx(1.0, abs=0.15)
+    assert abs(right.calibration.shift[0]) < 0.2
+    assert right.mean_error[0] < right.quantile_error[0] < 0.2
+    assert right.outside < 0.02
+
+
+def test_rounded_data_have_the_probability_of_a_match():
+    """Noise is a tenth of the rounding, so that a density of the rounded numbers is a poor likelihood."""
+    prior = NormalPrior(np.zeros(1), np.array([2.0]))
+    found = rounds_of(lambda rng, p: np.round(rng.normal(p, 0.1)), prior, [2.0], 3, number=400)
+    assert found.state.checks.is_match
+    grid = np.linspace(0.5, 3.5, 3001)
+    density = stats.norm(0, 2).pdf(grid) * (stats.norm(grid, 0.1).cdf(2.5) - stats.norm(grid, 0.1).cdf(1.5))
+    density /= density.sum()
+    mean = density @ grid
+    spread = np.sqrt(density @ (grid - mean) ** 2)
+    draws = found.draws.positions[:, 0]
+    assert abs(draws.mean() - mean) < 0.15 * spread
+    assert draws.std() == pytest.approx(spread, rel=0.15)  # 1.3 to 1.9 by the density alone
+    for level in (0.05, 0.95):
+        exact = np.interp(level, density.cumsum(), grid)
+        assert abs(np.quantile(draws, level) - exact) < 0.25 * spread
+
+
+def test_a_match_corrects_a_density_that_is_wrong(rng):
+    """Twenty of twenty, with a density that says a third of the logit: held-out simulations choose the correction."""
+
+    class Wrong:
+        def log_density(self, parameters, observed):
+            return 7.0 * np.log(expit(parameters[:, 0]))
+
+    parameters = rng.uniform(1.0, 6.0, (800, 1))
+    summaries = rng.binomial(20, expit(parameters)).astype(float)
+    folds = [Fold(rows, Wrong()) for rows in np.array_split(np.arange(800), 4)]
+    likelihood = LocalLikelihood(Wrong(), np.array([20.0]), None)
+    learn = LearnedLikelihood(num_replicates=3).fit_chance
+    given = parameters, summaries, np.ones(800, dtype=bool)
+    found, parts = choose_match(likelihood, folds, *given, learn, rng)
+    places = np.array([[2.5], [3.5], [5.0]])
+    exact = 20.0 * np.log(expit(places[:, 0]))
+    np.testing.assert_allclose(found(places), exact, atol=0.3)  # the density is .4 off
+    assert (summaries[np.concatenate([part.rows for part in parts])] == 20.0).all()
+    # Data that nothing matches are left to the density.
+    other = replace(likelihood, observed=np.array([3.5]))
+    assert choose_match(other, folds, *given, learn, rng)[0].match is None
+
+
+def test_failures_that_depend_on_the_parameters_are_part_of_the_likelihood():
+    def simulate(rng, parameters):
+        summaries = rng.normal(parameters, 0.5)
+        summaries[rng.random(len(parameters)) > expit(-3.0 * parameters[:, 0])] = np.nan
+        return summaries
+
+    prior = NormalPrior(np.zeros(1), np.ones(1))
+    found = rounds_of(simulate, prior, [1.0], 2, number=500)
+    grid = np.linspace(-3.0, 3.0, 3001)
+    density = stats.norm.pdf(grid) * stats.norm(grid, 0.5).pdf(1.0) * expit(-3.0 * grid)
+    density /= density.sum()
+    mean = density @ grid
+    spread = np.sqrt(density @ (grid - mean) ** 2)
+    draws = found.draws.positions[:, 0]
+    assert abs(draws.mean() - mean) < 0.3 * spread  # .8 to 1.1 without the probability of success
+    assert draws.std() == pytest.approx(spread, rel=0.25)
+    assert found.rounds[-1].num_failed > 0
+
+
+def test_an_estimator_without_folds_has_no_checks():
+    class Plain:
+        def fit(self, parameters, summaries, rng):
+            return LearnedLikelihood().fit(parameters, summaries, rng)
+
+    found = rounds_of(
+        lambda rng, p: rng.normal(p, 0.5), UniformPrior(1), [1.0], 1, number=60, rounds=1, estimator=Plain()
+    )
+    assert found.state.checks is None
+
+
+def test_a_class_in_place_of_settings_is_named():
+    with pytest.raises(TypeError, match=r"such as LearnedLikelihood\(\), got the class LearnedLikelihood"):
+        CautiousRounds(estimator=LearnedLikelihood)
