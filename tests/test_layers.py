@@ -21,8 +21,8 @@ MAY_IMPORT = {
     "likelihood_free": {"parallel", "linalg", "kernels"},
     "mcmc": {"errors", "parallel", "linalg", "kernels", "scores"},
     "smc": {"errors", "parallel", "linalg", "kernels", "scores", "mcmc"},
-    # Rounds of simulations: a learned likelihood (likelihood_free) and particles that draw from it (smc).
-    "rounds": {"errors", "parallel", "linalg", "kernels", "likelihood_free", "smc"},
+    # Rounds: a learned likelihood (likelihood_free) or a surrogate (scores), and particles that draw from it (smc).
+    "rounds": {"errors", "parallel", "linalg", "kernels", "scores", "likelihood_free", "smc"},
     "plugin": {
         "errors",
         "parallel",

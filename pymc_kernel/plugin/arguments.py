@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from pytensor.graph.basic import Variable
 
-__all__ = ["RandomSeed", "Variables", "check_keywords", "keywords_of"]
+__all__ = ["RandomSeed", "Variables", "check_keywords", "check_whole", "keywords_of"]
 
 type RandomSeed = int | Sequence[int] | np.ndarray | np.random.Generator | None
 """Whatever ``numpy.random.default_rng`` makes a generator from."""
@@ -35,3 +35,10 @@ def check_keywords(who: str, given: Iterable[str], known: set[str], advice: str)
     unknown = sorted(set(given) - known)
     if unknown:
         raise TypeError(f"{who}() got an unexpected keyword argument {', '.join(map(repr, unknown))}. {advice}")
+
+
+def check_whole(**numbers) -> None:
+    """Raise where one of the named numbers is neither None nor a whole number of one or more."""
+    for name, value in numbers.items():
+        if value is not None and not (isinstance(value, int | np.integer) and value >= 1):
+            raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")

@@ -248,8 +248,8 @@ class ActiveLearning:
         return self._learned(rng, state._replace(batches=(*state.batches, batch)))
 
     @one_blas_thread
-    def propose(self, rng: np.random.Generator, state: State, is_last: bool = False) -> State:
-        """Return the state with the places (b, d) to evaluate next; the last ones are all fresh draws."""
+    def propose(self, rng: np.random.Generator, state: State) -> State:
+        """Return the state with the places (b, d) to evaluate next, fresh draws of the learned posterior first."""
         d = state.positions.shape[1]
         size = max(4, d) if self.batch_size is None else int(self.batch_size)
         if state.learned is None:  # too few values to learn from
@@ -257,7 +257,7 @@ class ActiveLearning:
         learned, particles = state.learned, state.particles
         values = learned(particles[:_CANDIDATES]) / learned.power
         is_climbing = learned.power < 1.0 or float(np.mean(values > state.log_density.max())) > _CLIMBING
-        share = 1.0 if is_last else (_FRESH_SHARE_CLIMBING if is_climbing else _FRESH_SHARE)
+        share = _FRESH_SHARE_CLIMBING if is_climbing else _FRESH_SHARE
         num_fresh = min(max(1, round(share * size)), size)
         candidates = particles[num_fresh : num_fresh + _CANDIDATES]
         fresh = particles[:num_fresh]

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from pymc_kernel.plugin.simulation.trust import findings, typicality, warn_of_findings
+from pymc_kernel.plugin.findings import warn_of_findings
+from pymc_kernel.plugin.simulation.trust import findings, typicality
 
 
 def test_typicality_of_what_the_model_simulates_is_uniform(rng):

@@ -18,10 +18,9 @@ def learned(log_likelihood, prior, num_evaluations, seed=0, noise=0.0, config=No
         places = state.proposed[: num_evaluations - len(state.positions)]
         values = log_likelihood(places) + noise * own.standard_normal(len(places))
         state = config.update(rng, state, values)
-        left = num_evaluations - len(state.positions)
-        if left <= 0:
-            return config, config.propose(rng, state), rng
-        state = config.propose(rng, state, is_last=left <= max(4, d))
+        state = config.propose(rng, state)
+        if len(state.positions) >= num_evaluations:
+            return config, state, rng
 
 
 def banana(x):
@@ -108,7 +107,7 @@ def test_the_distance_knows_of_a_wrong_surrogate():
     """A surrogate that never hears of a steep wall is as far from the posterior as the wall cuts off."""
     config, state, rng = learned(banana, PRIOR, 80)
     assert config.distance(state).total_variation < 0.2
-    state = config.propose(rng, state, is_last=True)
+    state = config.propose(rng, state)
     walled = banana(state.proposed) - 5.0 * (state.proposed[:, 0] > np.median(state.proposed[:, 0]))
     assert (
         config.distance(config.update(rng, state, walled)).total_variation

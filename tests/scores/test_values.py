@@ -246,3 +246,24 @@ def test_step_size_and_length_of_a_gaussian(rng):
     num_steps = trajectory.choose_num_steps(starts, momenta, 0.1, 60, normal)
     # Lengths between a half of L and L are used, and 90 % of the best will do.
     assert 0.5 * np.pi / 2 < 0.1 * num_steps < 1.5 * np.pi
+
+
+def test_a_known_part_and_rough_values_are_not_learned():
+    """What is left after a known part is learned; values of which the noise is known pull the less."""
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((60, 2))
+    rest, known = np.sin(points[:, 0]), -0.5 * 1e3 * points[:, 1] ** 2
+    fit = S.Values(window=np.inf).fit(points, rest, known=known, noisy=False)
+    ahead = rng.standard_normal((20, 2))
+    error = fit.log_density(ahead) - np.sin(ahead[:, 0])
+    assert np.std(error) < 0.02
+    assert fit.hyperparameters.depth_noise * 1e6 < 1e3
+    wrong, noise = np.where(np.arange(60) < 10, rest + 30.0, rest), np.where(np.arange(60) < 10, 1e3, 0.0)
+    rough = S.Values(window=np.inf).fit(points, wrong, noise=noise, noisy=False)
+    error = rough.log_density(ahead) - np.sin(ahead[:, 0])
+    assert np.std(error) < 0.05
+    deep = S.Values(window=20.0).fit(points, rest, known=known, noisy=False)
+    near = points[np.argsort(-known)[:30]]
+    assert np.std(deep.log_density(near) - np.sin(near[:, 0])) < 0.02
+    with pytest.raises(ValueError, match="known must have shape"):
+        S.Values().fit(points, rest, known=known[1:])

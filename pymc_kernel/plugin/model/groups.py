@@ -6,7 +6,7 @@ import xarray as xr
 from arviz_base import from_dict
 from pymc.backends.arviz import find_constants
 
-__all__ = ["constant_groups", "observed_group"]
+__all__ = ["constant_groups", "observed_group", "observed_values"]
 
 
 def constant_groups(model: pm.Model, coords: dict, dims: dict) -> dict[str, xr.Dataset]:
@@ -22,3 +22,9 @@ def observed_group(data: dict[str, np.ndarray], coords: dict, dims: dict) -> xr.
     """Return the group ``observed_data``."""
     tree = from_dict({"observed_data": data}, coords=coords, dims=dims, sample_dims=[])
     return tree["observed_data"].to_dataset()
+
+
+def observed_values(model: pm.Model, dtype: type | None = float) -> dict[str, np.ndarray]:
+    """Return the data of a model, name -> array."""
+    data = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
+    return {name: np.asarray(v.data if hasattr(v, "data") else v.eval(), dtype=dtype) for name, v in data.items()}

@@ -13,16 +13,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pymc_kernel.likelihood_free import Status
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.arguments import RandomSeed
+from pymc_kernel.plugin.arguments import RandomSeed, check_whole
+from pymc_kernel.plugin.findings import warn_of_findings
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
-from pymc_kernel.plugin.model.groups import constant_groups, observed_group
+from pymc_kernel.plugin.model.groups import constant_groups, observed_group, observed_values
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior, prior_density
 from pymc_kernel.plugin.model.unconstrained import constrained_draws
-from pymc_kernel.plugin.simulation.pairs import check_whole
-from pymc_kernel.plugin.simulation.simulate import observed_values
-from pymc_kernel.plugin.simulation.trust import warn_of_findings
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
 from pymc_kernel.rounds.active import State
@@ -240,11 +238,9 @@ def _run(
                 known = not (state.is_climbing or np.isnan(distance.total_variation))
                 progress.update(task, description=f"Distance {distance.total_variation:.2f}" if known else "Searching")
                 within = within + 1 if known and distance.total_variation < tolerance else 0
-                left = most - len(state.positions)
-                if left <= 0 or within >= _STAYS:
-                    return config.propose(rng, state)  # says whether the last surrogate still climbs
-                size = max(4, start.shape[1]) if config.batch_size is None else config.batch_size
-                state = config.propose(rng, state, is_last=left <= size)
+                state = config.propose(rng, state)  # says whether the last surrogate still climbs, too
+                if len(state.positions) >= most or within >= _STAYS:
+                    return state
         except KeyboardInterrupt:
             if state.learned is None:
                 raise

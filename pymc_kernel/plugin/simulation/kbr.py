@@ -12,11 +12,11 @@ from pymc_kernel.embeddings.local import NUM_REPLICATES, miscalibration, moments
 from pymc_kernel.embeddings.local_check import misfit
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.arguments import RandomSeed
+from pymc_kernel.plugin.arguments import RandomSeed, check_whole
+from pymc_kernel.plugin.findings import warn_of_findings
 from pymc_kernel.plugin.model.priors import prior_density
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,
-    check_whole,
     learned_from,
     learned_groups,
     simulated_again,
@@ -24,7 +24,7 @@ from pymc_kernel.plugin.simulation.pairs import (
     simulated_pairs,
     warn_of_failed_pairs,
 )
-from pymc_kernel.plugin.simulation.trust import findings, typicality, warn_of_findings
+from pymc_kernel.plugin.simulation.trust import findings, typicality
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 from pymc_kernel.plugin.weights import reported_shape
 

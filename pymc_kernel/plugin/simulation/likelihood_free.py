@@ -12,11 +12,11 @@ from scipy.special import ndtri
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.arguments import RandomSeed
+from pymc_kernel.plugin.arguments import RandomSeed, check_whole
+from pymc_kernel.plugin.findings import warn_of_findings
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,
-    check_whole,
     learned_groups,
     observed_for,
     simulated_again,
@@ -24,7 +24,7 @@ from pymc_kernel.plugin.simulation.pairs import (
     warn_of_failed_pairs,
 )
 from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
-from pymc_kernel.plugin.simulation.trust import LARGE_ERROR, warn_of_findings
+from pymc_kernel.plugin.simulation.trust import LARGE_ERROR
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 from pymc_kernel.rounds import CautiousRounds, Checks, Draws, LocalLikelihood, ParticleSampler, State
 from pymc_kernel.smc.weights import normalized

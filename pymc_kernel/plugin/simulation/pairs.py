@@ -14,10 +14,9 @@ from pymc.distributions.simulator import SimulatorRV
 from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.plugin.blocks.likelihoods import block_of
-from pymc_kernel.plugin.model.groups import constant_groups, observed_group
+from pymc_kernel.plugin.model.groups import constant_groups, observed_group, observed_values
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, unconstrained_draws
 from pymc_kernel.plugin.simulation.simulate import (
-    observed_values,
     refuse_parts_of_the_data,
     simulate,
     warn_of_potentials,
@@ -26,7 +25,6 @@ from pymc_kernel.plugin.simulation.simulate import (
 __all__ = [
     "Pairs",
     "Summary",
-    "check_whole",
     "learned_from",
     "learned_groups",
     "observed_for",
@@ -38,13 +36,6 @@ __all__ = [
 
 Summary = Callable[[np.ndarray], np.ndarray] | Mapping[str, Callable[[np.ndarray], np.ndarray]]
 """Summaries of data sets: a function of the observed variable's array, or one for each observed variable by name."""
-
-
-def check_whole(**numbers) -> None:
-    """Raise where one of the named numbers is neither None nor a whole number of one or more."""
-    for name, value in numbers.items():
-        if value is not None and not (isinstance(value, int | np.integer) and value >= 1):
-            raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
 
 
 class Pairs(NamedTuple):

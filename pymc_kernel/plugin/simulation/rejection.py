@@ -15,9 +15,10 @@ from pymc_kernel.embeddings.local import NUM_REPLICATES, representative
 from pymc_kernel.embeddings.local_check import local_errors, misfit, moves_from
 from pymc_kernel.likelihood_free.held_out import Answer, HeldOutAnswers, Plan, answer, held_out_answers, preferred
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.simulation.pairs import Summary, check_whole, learned_from, learned_groups, warn_of_failed_pairs
-from pymc_kernel.plugin.simulation.trust import findings, typicality, warn_of_findings
+from pymc_kernel.plugin.arguments import RandomSeed, check_whole
+from pymc_kernel.plugin.findings import warn_of_findings
+from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
+from pymc_kernel.plugin.simulation.trust import findings, typicality
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 
 __all__ = ["sample_abc"]

@@ -21,11 +21,10 @@ from pymc_kernel.likelihood_free import (
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.model.forward import can_be_drawn, forward_graph
-from pymc_kernel.plugin.model.groups import constant_groups, observed_group
+from pymc_kernel.plugin.model.groups import constant_groups, observed_group, observed_values
 from pymc_kernel.plugin.simulation.jobs import STATUS, Job, Worker, run
 
 __all__ = [
-    "observed_values",
     "refuse_parts_of_the_data",
     "simulate",
     "warn_of_potentials",
@@ -182,12 +181,6 @@ def warn_of_potentials(model: pm.Model, consequence: str, stacklevel: int) -> No
     if model.potentials:
         names = ", ".join(p.name for p in model.potentials)
         warnings.warn(f"Potentials ({names}) cannot be simulated: {consequence}.", stacklevel=stacklevel + 1)
-
-
-def observed_values(model: pm.Model, dtype: type | None = float) -> dict[str, np.ndarray]:
-    """Return the data of a model, name -> array."""
-    data = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs}
-    return {name: np.asarray(v.data if hasattr(v, "data") else v.eval(), dtype=dtype) for name, v in data.items()}
 
 
 def _given_values(given, graph):

@@ -1,14 +1,12 @@
 """Reasons to distrust a posterior that was learned from simulations, in words."""
 
-import warnings
-
 import numpy as np
 from scipy.spatial import KDTree
 
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["LARGE_ERROR", "findings", "typicality", "warn_of_findings"]
+__all__ = ["LARGE_ERROR", "findings", "typicality"]
 
 _OUTSIDE = 0.01  # smallest share of simulations in sparser regions than the observation that needs no warning
 _TYPICAL_POINTS, _NEIGHBORS = 2000, 10
@@ -45,14 +43,6 @@ def findings(typical: float, effective: float, learning_error: float, others: li
             "simulations"
         )
     return problems + [words for words in others if words]
-
-
-def warn_of_findings(problems: list[str], advice: str, stacklevel: int) -> None:
-    """Give one warning of all problems, if there are any."""
-    if problems:
-        warnings.warn(
-            f"this posterior should not be trusted: {'; '.join(problems)}. {advice}", stacklevel=stacklevel + 1
-        )
 
 
 @one_blas_thread

@@ -1,0 +1,172 @@
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+
+import pymc_kernel as pk
+
+pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
+QUICK = {"random_seed": 1, "progressbar": False}
+
+
+class Costly(Op):
+    """A log likelihood of two numbers without a gradient, which counts its calls."""
+
+    calls = 0
+
+    def make_node(self, x):
+        return Apply(self, [pt.as_tensor_variable(x)], [pt.dscalar()])
+
+    def perform(self, node, inputs, outputs):
+        Costly.calls += 1
+        (x,) = inputs
+        if x[1] > 50.0:
+            raise RuntimeError("the solver diverged")
+        outputs[0][0] = np.asarray(-0.5 * ((x[0] - 1.0) / 0.1) ** 2 - 0.5 * ((np.log(x[1]) - 2.0) / 0.2) ** 2)
+
+
+def model_of(op=None):
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 2)
+        b = pm.LogNormal("b", 0, 2)
+        pm.Potential("y", (Costly() if op is None else op)(pt.stack([a, b])))
+    return model
+
+
+def exact():
+    """Means and standard deviations of a and log b: normal priors times normal likelihoods."""
+    precision = np.array([0.25 + 100.0, 0.25 + 25.0])
+    return np.array([100.0, 50.0]) / precision, precision**-0.5
+
+
+@pytest.fixture(scope="module")
+def found():
+    Costly.calls = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message="Numba will use object mode")
+        idata = pk.sample_surrogate(evaluations=70, tolerance=0.0, model=model_of(), **QUICK)
+    return idata, Costly.calls
+
+
+def test_posterior_of_a_black_box_with_a_positive_parameter(found):
+    idata, calls = found
+    assert calls == 70
+    mean, spread = exact()
+    draws = np.stack([idata["posterior"]["a"].values, np.log(idata["posterior"]["b"].values)], axis=-1).reshape(-1, 2)
+    np.testing.assert_allclose((draws.mean(axis=0) - mean) / spread, 0.0, atol=0.08)
+    np.testing.assert_allclose(draws.std(axis=0) / spread, 1.0, atol=0.06)
+    quantiles = (np.quantile(draws, [0.05, 0.95], axis=0) - mean) / spread
+    np.testing.assert_allclose(quantiles, np.array([[-1.645], [1.645]]) * np.ones(2), atol=0.12)
+    stats = idata["sample_stats"]
+    assert stats["distance"] < 0.1
+    assert stats["num_evaluations"] == 70
+    assert not stats["is_climbing"]
+    # Normal integrals: of N(0, 4) and, on the log scale, of N(0, 4) again.
+    parts = [np.log(np.sqrt(v / (4.0 + v))) - 0.5 * m**2 / (4.0 + v) for m, v in ((1.0, 0.01), (2.0, 0.04))]
+    np.testing.assert_allclose(stats["log_evidence"], sum(parts), atol=0.1)
+
+
+def test_every_evaluation_is_there(found):
+    points = found[0]["evaluations"]
+    assert points.sizes["evaluation"] == 70
+    np.testing.assert_allclose(points["b"], np.exp(points["position"][:, 1]))
+    inside = points["status"].values == 0
+    wanted = [
+        Costly().perform(None, [np.array(p)], [o := [None]]) or float(o[0])
+        for p in zip(points["a"].values[inside], points["b"].values[inside], strict=True)
+    ]
+    np.testing.assert_allclose(points["log_likelihood"].values[inside], wanted)
+
+
+def test_it_stops_when_the_distance_stays_small():
+    with model_of():
+        idata, learned = pk.sample_surrogate(50, chains=1, evaluations=400, return_surrogate=True, **QUICK)
+    assert idata["sample_stats"]["num_evaluations"] < 150
+    position = idata["evaluations"]["position"].values[:1]
+    exact_value = idata["evaluations"]["log_likelihood"].values[0]
+    assert learned.log_likelihood(position).shape == (1,)
+    assert np.isfinite(exact_value)
+
+
+def test_any_executor_gives_the_same_bits_and_a_store_goes_on(tmp_path):
+    pytest.importorskip("zarr")
+    settings = {"evaluations": 30, "draws": 20, "chains": 1, "tolerance": 0.0, **QUICK}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # so few evaluations are not trusted
+        with model_of():
+            here = pk.sample_surrogate(**settings)
+            with ThreadPoolExecutor(3) as pool:
+                there = pk.sample_surrogate(executor=pool, store=tmp_path / "s", **settings)
+            Costly.calls = 0
+            again = pk.sample_surrogate(store=tmp_path / "s", **settings)
+            assert Costly.calls == 0
+            longer = pk.sample_surrogate(store=tmp_path / "s", **{**settings, "evaluations": 36})
+            assert Costly.calls == 6
+            with pytest.raises(ValueError, match="seed"):
+                pk.sample_surrogate(store=tmp_path / "s", **{**settings, "random_seed": 2})
+    for other in (there, again):
+        np.testing.assert_array_equal(here["evaluations"]["position"], other["evaluations"]["position"])
+        np.testing.assert_array_equal(here["posterior"]["a"], other["posterior"]["a"])
+    np.testing.assert_array_equal(here["evaluations"]["position"], longer["evaluations"]["position"][:30])
+
+
+def test_an_estimated_likelihood():
+    def estimate(rng, theta, observed):
+        return -0.5 * ((theta - observed) / 0.5) ** 2 + rng.normal(0.0, 0.5)
+
+    with pm.Model():
+        theta = pm.Normal("theta", 0, 2)
+        pk.EstimatedLikelihood("y", estimate, theta, observed=1.0)
+        idata = pk.sample_surrogate(evaluations=100, **QUICK)
+    precision = 0.25 + 4.0
+    draws = idata["posterior"]["theta"].values.ravel()
+    assert abs(draws.mean() - 4.0 / precision) * np.sqrt(precision) < 0.3
+    assert 0.75 < draws.std() * np.sqrt(precision) < 1.35
+
+
+def test_what_cannot_be_trusted_is_said():
+    def wall(x):
+        return pt.switch(x[0] > 0.3, 0.0, -np.inf) + 0.0 * x[1]
+
+    with pytest.warns(UserWarning, match="should not be trusted"):
+        pk.sample_surrogate(50, chains=1, evaluations=50, model=model_of(wall), **QUICK)
+
+
+def test_errors_come_before_long_work():
+    with model_of():
+        for wrong, words in (
+            ({"evaluations": 5}, "at least 10"),
+            ({"tolerance": -1.0}, "tolerance"),
+            ({"start": np.zeros((3, 5))}, r"shape \(n, 2\)"),
+            ({"store": "x", "random_seed": None}, "random_seed"),
+            ({"batch_size": 0}, "batch_size"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                pk.sample_surrogate(**{**QUICK, **wrong})
+        with pytest.raises(TypeError, match="executor"):
+            pk.sample_surrogate(executor="dask", **QUICK)
+    with pm.Model():
+        pm.Poisson("k", 3.0)
+        with pytest.raises(TypeError, match="discrete"):
+            pk.sample_surrogate(**QUICK)
+
+    def never(x):
+        return pt.switch(x[0] > 1e9, 0.0, -np.inf)
+
+    with pytest.raises(ValueError, match="nothing can be learned"):
+        pk.sample_surrogate(evaluations=20, model=model_of(never), **QUICK)
+
+
+def test_priors_without_draws_begin_around_the_initial_point():
+    with pm.Model():
+        x = pm.Flat("x", initval=3.0)
+        pm.Normal("y", x, 0.5, observed=4.0)
+        idata = pk.sample_surrogate(evaluations=30, **QUICK)
+    assert abs(float(idata["posterior"]["x"].mean()) - 4.0) < 0.05
+    assert abs(float(idata["posterior"]["x"].std()) - 0.5) < 0.04
