@@ -26,7 +26,7 @@ def run(word, tmp_path, monkeypatch):
 
 
 def test_every_example_is_run_below():
-    assert len(EXAMPLES) == 6
+    assert len(EXAMPLES) == 7
 
 
 def test_noisy_likelihood_agrees_with_quadrature(tmp_path, monkeypatch):
@@ -46,6 +46,39 @@ def test_the_check_of_a_fit_finds_what_is_wrong(tmp_path, monkeypatch):
     # log(tau) is long.
     assert set(table["ksd_share"].nlargest(2).index) == {"mu", "tau"}
     assert table.attrs["ksd_p"] < 0.01
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")
+def test_the_drug_agrees_with_a_grid(tmp_path, monkeypatch):
+    names = run("sample_surrogate(", tmp_path, monkeypatch)
+    # Runge and Kutta's method for all places of a grid on the log scale at once.
+    axes = [np.linspace(-1.2, 0.6, 36), np.linspace(-0.2, 2.8, 40), np.linspace(-0.2, 4.4, 40)]
+    log_absorbed, log_fastest, log_half = (a.ravel() for a in np.meshgrid(*axes, indexing="ij"))
+    absorbed, fastest, half = np.exp(log_absorbed), np.exp(log_fastest), np.exp(log_half)
+
+    def rate(time, level):
+        return 10.0 * absorbed * np.exp(-absorbed * time) - fastest * level / (half + level)
+
+    level, step, misfit = np.zeros(absorbed.size), 1.0 / 16.0, 0.0
+    for i in range(288):
+        time = step * i
+        k1 = rate(time, level)
+        k2 = rate(time + step / 2, level + step / 2 * k1)
+        k3 = rate(time + step / 2, level + step / 2 * k2)
+        k4 = rate(time + step, level + step * k3)
+        level = np.maximum(level + step / 6 * (k1 + 2 * k2 + 2 * k3 + k4), 1e-12)
+        for j in np.flatnonzero(names["hours"] == time + step):
+            misfit = misfit + ((np.log(np.maximum(level, 1e-6)) - np.log(names["measured"][j])) / 0.15) ** 2
+    log_density = -0.5 * (misfit + log_absorbed**2 + log_fastest**2 + log_half**2)
+    weights = np.exp(log_density - log_density.max())
+    weights /= weights.sum()
+    posterior = names["drug"]["posterior"]
+    for name, grid in (("absorbed", log_absorbed), ("fastest", log_fastest), ("half", log_half)):
+        mean = weights @ grid
+        spread = np.sqrt(weights @ (grid - mean) ** 2)
+        draws = np.log(posterior[name].values)
+        assert draws.mean() == pytest.approx(mean, abs=0.1 * spread)
+        assert draws.std() == pytest.approx(spread, rel=0.1)
 
 
 def test_evidence_of_the_ring(tmp_path, monkeypatch):

@@ -39,7 +39,8 @@ _AT_EDGE, _WITHIN = 0.05, 0.01  # shares of particles at the region's edge, from
 _ACCURATE = 2.0  # nats of error of the flattened surrogate with which the region may grow; with three times it shrinks
 _MAD_TO_SD = 1.4826  # of a normal distribution
 _NEW_SEARCH = 1.25  # growth of the number of values after which all hyperparameters are searched for again
-_FEWEST_FRESH = 20  # draws that the distance is measured by, or two a dimension
+_FEWEST_FRESH = 30  # draws that the distance is measured by, or three a dimension
+_LEAST_FRESH = 8  # draws with which a distance is said at all
 _ROWS = 2000  # points at a time, which bounds the memory of distances
 _PASSES = 3  # of a fit, each with the deep places that the one before has too high
 _RIDGE = 1e-4  # squared nats of noise of exact values, when places are chosen
@@ -77,6 +78,9 @@ class LogPosterior:
     region : Region
     power : float
         Of prior and likelihood together; below one until the bulk is found.
+    is_careful : bool
+        Whether half of the surrogate's variance is taken off. For a log density with normal errors that is its harmonic
+        mean: draws keep away from where nobody looked, and where it is known nothing changes.
     """
 
     fit: FittedValues
@@ -85,6 +89,7 @@ class LogPosterior:
     prior: Prior
     region: Region
     power: float
+    is_careful: bool = False
 
     def log_likelihood(self, positions: np.ndarray) -> np.ndarray:
         """Return the surrogate (m,) at positions (m, d)."""
@@ -98,6 +103,10 @@ class LogPosterior:
         """Return the posterior covariance (m, m) of the surrogate, in squared nats."""
         return self.unit**2 * self.fit.covariance(positions)
 
+    def _variance(self, positions):
+        starts = range(0, len(positions), _ROWS)
+        return np.concatenate([self.fit.variance(positions[a : a + _ROWS]) for a in starts])
+
     def __call__(self, positions: np.ndarray) -> np.ndarray:
         """Return the log density (m,) that particles follow; -inf where it is no number."""
         out = np.full(len(positions), -np.inf)
@@ -108,6 +117,8 @@ class LogPosterior:
             near = beyond <= 10.0 * self.region.radius  # further out surrogates may overflow
             if near.any():
                 out[near] = self.power * self.log_density(positions[near]) - 0.5 * _PENALTY * beyond[near] ** 2
+                if self.is_careful:
+                    out[near] -= 0.5 * self.unit**2 * self._variance(positions[near])
         return np.where(np.isfinite(out), out, -np.inf)
 
 
@@ -275,7 +286,7 @@ class ActiveLearning:
                 "log density, too few to learn from: give start= near the data."
             )
         sampler = ParticleSampler(max(size, self.sampler.num_particles))
-        return self._drawn(rng, replace(state.learned, power=1.0), state.particles, sampler)
+        return self._drawn(rng, replace(state.learned, power=1.0, is_careful=True), state.particles, sampler)
 
     def distance(self, state: State) -> Distance:
         """Return the distance between the learned and the true posterior, from the latest fresh draws.
@@ -283,13 +294,13 @@ class ActiveLearning:
         The draws are judged by the surrogate that proposed them, before it learned from them, so the last one is better
         than this says. Ratios of noisy values hold their noise, too: its variance is taken off that of the ratios.
         """
-        wanted, ratios = max(_FEWEST_FRESH, 2 * state.positions.shape[1]), np.empty(0)
+        wanted, ratios = max(_FEWEST_FRESH, 3 * state.positions.shape[1]), np.empty(0)
         for batch in reversed(state.batches):
             if ratios.size >= wanted or not batch.power >= 1.0:
                 break
             ratios = np.concatenate([ratios, batch.log_ratios])
         finite = ratios[np.isfinite(ratios)]
-        if ratios.size < wanted // 2 or finite.size < 2:
+        if ratios.size < _LEAST_FRESH or finite.size < 2:
             return Distance(np.nan, np.nan, np.nan, ratios.size)
         if self.noisy:
             noise = state.learned.unit * state.learned.fit.noise_sd

@@ -228,12 +228,21 @@ class Posterior:
 
     def covariance(self, x) -> np.ndarray:
         """Return the posterior covariance (n, n) of the smooth part at ``x`` (n, d)."""
+        whitened, cross, known = self._parts(x)
+        smooth = _smooth(self.kernel, self.hyper, whitened, whitened)
+        return self.unit**2 * (smooth - cross.T @ cross + known.T @ known)
+
+    def variance(self, x) -> np.ndarray:
+        """Return the diagonal (n,) of the covariance; O(n r^2)."""
+        whitened, cross, known = self._parts(x)
+        smooth = _smooth_diagonal(self.kernel, self.hyper, whitened)
+        return self.unit**2 * np.maximum(smooth - (cross**2).sum(axis=0) + (known**2).sum(axis=0), 0.0)
+
+    def _parts(self, x):
         whitened = (x - self.mean) @ self.inverse.T
         cross = _smooth(self.kernel, self.hyper, self.pivots, whitened)
         cross = solve_triangular(self.own, cross, lower=True, overwrite_b=True)
-        known = solve_triangular(self.normal, cross, lower=True)
-        smooth = _smooth(self.kernel, self.hyper, whitened, whitened)
-        return self.unit**2 * (smooth - cross.T @ cross + known.T @ known)
+        return whitened, cross, solve_triangular(self.normal, cross, lower=True)
 
 
 def _smooth(kernel, hyper, one, other):

@@ -56,6 +56,12 @@ class FittedValues(KernelExpansion):
         """
         return self.posterior.covariance(self._points(x))
 
+    @within_range
+    @one_blas_thread
+    def variance(self, x) -> np.ndarray:
+        """Return the posterior variance (n,) of the log density at ``x`` (n, d); O(n r^2)."""
+        return self.posterior.variance(self._points(x))
+
     @property
     def noise_sd(self) -> float:
         """The estimated standard deviation of the noise of the values."""
