@@ -128,6 +128,7 @@ def test_deep_values_are_on_a_log_scale_with_noise():
     assert (noise[40:] > 0.0).all()
     assert (np.diff(bounded[39:42]) < 0.0).all()
     assert np.isfinite(bounded).all()
+    np.testing.assert_allclose(bounded[40], -18.0 - 18.0 * np.log1p(982.0 / 18.0))  # a window of 4 d + 10
     assert (unit, power) == (1.0, 1.0)
     assert is_good[:40].all()
     assert not is_good[40:].any()
