@@ -210,6 +210,8 @@ def log_density_of_octiles(observed, places, count):
     return -0.5 * (noise**2).sum(axis=0) - np.log(slope).sum(axis=1)
 
 
+# Fits without a fifth of the simulations differ by half a standard deviation in the quantiles of k: that may be said.
+@pytest.mark.filterwarnings("ignore:this posterior should not be trusted")
 def test_g_and_k(rng):
     """Skewness and kurtosis from octiles: 3,000 simulations, where the density of the octiles is known."""
     # Of fewer data the skewness has no upper bound but that of the prior, far out where no importance sampler looks.

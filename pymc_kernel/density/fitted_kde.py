@@ -11,9 +11,12 @@ from pymc_kernel.density.mixtures import normal_mixture, student_mixture
 from pymc_kernel.density.precision import GammaPosterior, WishartPosterior
 from pymc_kernel.density.sites import Likelihood, Propagation, empty_sites, propagate
 from pymc_kernel.kernels.base import as_points
+from pymc_kernel.linalg import definite_cholesky
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["FittedKDE"]
+
+_LOG_OF_ZERO = -800.0  # whose exponential is zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +72,7 @@ class FittedKDE:
         First the sites of the earlier points take in the new centers, then the new points get sites of their own,
         O((n + m) m d^2) a sweep. The spread of the posterior is a little too small for it. The prior and the structure
         stay those of the first fit. ``rng`` draws the noise that breaks ties, as in :meth:`BayesianKDE.fit
-        <pymc_kernel.density.BayesianKDE.fit>`.
+        <pymc_kernel.density.BayesianKDE.fit>`. Data so far from the first that no posterior fits both raise ValueError.
         """
         new = checked_data(x, least=1)
         if new.shape[1] != self.centers.shape[1]:
@@ -86,6 +89,7 @@ class FittedKDE:
         second = propagate(
             self.prior, first.posterior, empty_sites(self.prior, m), likelihood, self.max_sweeps, fixed_log
         )
+        _check_proper(second.posterior)
         second.warn(self.structure)
         propagation = second._replace(sites=first.sites.joined(second.sites))
         evidences = {self.structure: propagation.log_evidence}
@@ -121,6 +125,8 @@ class FittedKDE:
             raise ValueError(f"probability must lie between 0 and 1, got {probability!r}.")
         x = self._as_places(x)
         levels = [normal_mixture(x, self.centers, precision) for precision in self.sample_precision(size, rng)]
+        # Quantiles between two places without density are not to be the difference of infinities.
+        levels = np.maximum(levels, _LOG_OF_ZERO)
         return np.exp(np.quantile(levels, [0.5 - 0.5 * probability, 0.5 + 0.5 * probability], axis=0))
 
     @one_blas_thread
@@ -149,3 +155,13 @@ class FittedKDE:
         if x.shape[1] != self.centers.shape[1]:
             raise ValueError(f"x has {x.shape[1]} dimensions, the data {self.centers.shape[1]}.")
         return np.ascontiguousarray(x)
+
+
+def _check_proper(posterior) -> None:
+    """Raise ``ValueError`` where the posterior of the precision is no distribution."""
+    with np.errstate(all="ignore"):
+        precision = posterior.mean()
+    if not (
+        np.isfinite(precision).all() and posterior.concentration() > 0.0 and definite_cholesky(precision) is not None
+    ):
+        raise ValueError("x lies so far from the first data that no bandwidth fits both: fit all data anew.")

@@ -63,6 +63,7 @@ _LAST_FIT_SHARE = 0.9  # of tuning; what is left measures the moves of the last 
 _LONGEST_BURN_IN = 0.5  # of tuning
 _LEAST_LEARNED = 2  # draws in the bulk, for each dimension, before the first fit
 _FIRST_DIFFERENCES = 50  # draws in the bulk, and one for each dimension, before differences are tried
+_WARY = 10  # draws for each dimension, that the first shape of the walk counts for besides those of the walk itself
 _LEAST_IN_BULK = 0.5  # of the draws since the burn-in: with fewer in the bulk, burn-in is not over
 
 
@@ -285,7 +286,9 @@ def learn_from(state: State, info: Info, config: Config) -> State:
 def _learn_shape(state, info, config):
     """Return the state with the walk and the visited positions updated by one draw in the bulk."""
     past = state.walk
-    mean, factor = walk.learn_shape(past.mean, past.factor, state.position, state.num_learned)
+    # A surrogate learned from draws alone never looks where the walk has not been: the walk must not grow narrow early.
+    offset = _WARY * state.position.size if config.surrogate.learns_from == "draws" else 0
+    mean, factor = walk.learn_shape(past.mean, past.factor, state.position, state.num_learned + offset)
     log_scale, walks = past.log_scale, past.iteration
     if info.move is WALK:
         floor = walk.scale_floor(walk.Config(), past.noise, past.factor, state.num_learned)

@@ -177,7 +177,7 @@ def fit_step(draws: np.ndarray, scores: np.ndarray, drives: np.ndarray, free: np
     """
     drivers, driven = np.flatnonzero(drives.any(axis=1)), np.flatnonzero(drives.any(axis=0))
     center, spread = _robust(draws[:, drivers])
-    basis, bend = _basis((draws[:, drivers] - center) / spread)
+    basis, _ = _basis((draws[:, drivers] - center) / spread)
     log_scale = np.zeros((basis.shape[1], len(driven)))
     for k, i in enumerate(driven):
         own = np.flatnonzero(drives[drivers, i])
@@ -185,29 +185,32 @@ def fit_step(draws: np.ndarray, scores: np.ndarray, drives: np.ndarray, free: np
         log_scale[rows, k] = _fit_log_scale(basis[:, rows], scores[:, i])
     usable = np.abs(basis @ log_scale).max(axis=0) < _MAX_LOG_SCALE
     driven, log_scale = driven[usable], log_scale[:, usable]
-    growth = (log_scale[1 : 1 + len(drivers)] + bend[:, :, None] * log_scale[1 + len(drivers) :]) / spread[:, None]
-    constant, slopes = _fit_centers(draws, scores, growth, drivers, driven, free)
+    constant, slopes = _fit_centers(draws, scores, basis @ log_scale, drivers, driven, free)
     return Step(drivers, driven, free, center, spread, log_scale, constant, slopes)
 
 
-def _fit_centers(draws, scores, growth, drivers, driven, free):
-    """Return constants and slopes of the centers m_i, from the derivatives ``growth`` (n, m, k) of the log scales.
+def _fit_centers(draws, scores, log_scales, drivers, driven, free):
+    """Return constants and slopes of the centers m_i, given the log scales (n, k) of the coordinates driven.
 
-    Least squares of the scores that take_step gives to the free coordinates, and then to the drivers. Where a scale
-    goes to zero, the scores are so large that they fix the centers as closely as is needed. (Least squares of the draws
-    themselves, under these scales, would fit the few draws there, and a test of the same draws reject too often.)
+    Slopes by least squares of the scores that the free coordinates are left with. Constants from what draws and scores
+    say together: of a normal distribution with scale e^g, x + e^(2 g) s is its center, at every draw. So the draws in
+    the neck, which alone fix the centers as closely as is needed there, are not fitted: least squares of the draws, or
+    of the scores that the drivers are left with, make the scores of as many draws nearly zero as there are centers, and
+    a test of the same draws rejects too often.
     """
     slopes = np.zeros((len(free), len(driven)))
     others = np.flatnonzero(~np.isin(free, drivers))
     slopes[others] = -_least_squares(scores[:, driven], scores[:, free[others]]).T
     off = draws[:, driven] - draws[:, free] @ slopes
-    middle = off.mean(axis=0)
-    columns = growth * scores[:, None, driven]
-    target = scores[:, drivers] + (columns * (off - middle)[:, None] + growth).sum(axis=2)
-    size = np.sqrt((target**2).mean(axis=0))
-    size[size == 0.0] = 1.0
-    rows = (columns / size[:, None]).reshape(-1, len(driven))
-    return middle + _least_squares(rows, (target / size).reshape(-1, 1))[:, 0], slopes
+    lowest = log_scales.min(axis=0)
+    weights = np.exp(2.0 * (lowest - log_scales))
+    weights /= weights.sum(axis=0)
+    pulled = np.exp(2.0 * log_scales) * scores[:, driven]
+    middle, mean = (weights * off).sum(axis=0), (weights * pulled).sum(axis=0)
+    variance = (weights * (pulled - mean) ** 2).sum(axis=0)
+    # The scale is known up to a factor.
+    factor = -(weights * (off - middle) * (pulled - mean)).sum(axis=0) / np.where(variance > 0.0, variance, 1.0)
+    return middle + factor * mean, slopes
 
 
 def _least_squares(columns, targets):

@@ -117,10 +117,12 @@ def test_same_draws_beside_other_steps_for_every_start_method(method):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS_BESIDE)
 def test_posteriors_beside_other_steps(name):
-    idata = beside(name, 8000, tune=500, cores=2, random_seed=4)
+    idata = beside(name, 20_000, tune=500, cores=2, random_seed=4)
     if name == "NUTS":
-        [step_size] = np.unique(idata["sample_stats"]["step_size"])
-        assert step_size != 0.25
+        # Kernel HMC has one, too: the same for all chains, since what was tuned is kept.
+        step_sizes = idata["sample_stats"]["step_size"].values
+        assert (step_sizes == step_sizes[0, 0]).all()
+        assert 0.25 not in step_sizes[0, 0]
     posterior = idata["posterior"]
     weights, mean, sd, below = summarized_exactly()
     x, k = posterior["x"].values, posterior["k"].values

@@ -64,7 +64,7 @@ def test_a_noisy_likelihood():
     with pm.Model() as model:
         theta = pm.Normal("theta", 0.0, 4.0)
         pk.EstimatedLikelihood("y", noisy_normal, theta, observed=np.zeros(1))
-    idata = sample(model, draws=1000)
+    idata = sample(model, draws=600)
     assert float(idata["posterior"]["theta"].std()) == pytest.approx(math.sqrt(16 / 17), rel=0.12)
     assert float(np.exp(idata["pmc_stats"]["log_evidence"]).mean()) == pytest.approx(1 / math.sqrt(17), rel=0.25)
     first, second = idata["posterior"]["theta"].values

@@ -156,12 +156,13 @@ def test_threads_compile_one_after_the_other(monkeypatch):
     assert most == [1, 1]
 
 
-def test_dask_gives_the_same_bits():
+@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_dask_gives_the_same_bits(processes):
     distributed = pytest.importorskip("distributed")
     settings = {"draws": 40, "batch_size": 5, "model": killed_run.model(), "max_failures": 1.0} | QUIET
     alone = pk.simulate(**settings)
     with (
-        distributed.LocalCluster(1, threads_per_worker=2, dashboard_address=None) as cluster,
+        distributed.LocalCluster(1, processes=processes, threads_per_worker=2, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
         assert same(alone, pk.simulate(executor=client.get_executor(), **settings))
@@ -185,7 +186,7 @@ def test_a_killed_client_goes_on_to_the_same_arrays(tmp_path):
     assert before < 24
     resumed = killed_run.run(path)
     assert marks(path) == 24
-    undisturbed = killed_run.run(tmp_path / "other.zarr", executor=2)
+    undisturbed = killed_run.run(tmp_path / "other.zarr")
     assert same(resumed, undisturbed)
     assert (resumed["simulation_stats"]["status"] == Status.RAISED).any()
     # The store is read by xarray alone, too.

@@ -62,7 +62,10 @@ def same(one, other):
 
 
 # The noisy case is the harder one; a kernel that learns a surrogate takes its time.
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("RWSMC", marks=pytest.mark.slow), pytest.param("ASMC", marks=pytest.mark.slow), *list(KERNELS)[2:]],
+)
 @pytest.mark.parametrize(
     "model",
     [pytest.param(several_variables, id="exact", marks=pytest.mark.slow), pytest.param(noisy_model, id="noisy")],

@@ -40,7 +40,7 @@ def test_same_draws_for_one_and_two_cores(name, model):
     ("model", "method"),
     [
         pytest.param(exact_model, "forkserver", id="exact-forkserver", marks=pytest.mark.machine_code),
-        pytest.param(noisy_model, "spawn", id="noisy-spawn"),
+        pytest.param(noisy_model, "spawn", id="noisy-spawn", marks=pytest.mark.slow),
         pytest.param(exact_model, "spawn", id="exact-spawn", marks=pytest.mark.slow),
         pytest.param(noisy_model, "forkserver", id="noisy-forkserver", marks=pytest.mark.slow),
     ],
@@ -130,7 +130,7 @@ def test_simulation_based_calibration(noisy, name):
     """A hundred replications (fifty of kernel HMC) of a conjugate model: the rank of the truth is uniform."""
     # Kernel HMC spends most of its time on fits, and mixes in few draws.
     kernel = {"replications": 50, "num_tune": 120, "num_draws": 4, "thin": 15}
-    settings = kernel if name == "KernelHMC" else {"replications": 100, "num_tune": 200, "num_draws": 9, "thin": 30}
+    settings = kernel if name == "KernelHMC" else {"replications": 100, "num_tune": 150, "num_draws": 9, "thin": 20}
     counts = np.bincount(calibration_ranks(STEPS[name], noisy, **settings), minlength=settings["num_draws"] + 1)
     assert stats.chisquare(counts).pvalue > 1e-3
 

@@ -79,7 +79,13 @@ def test_a_narrow_posterior_far_from_the_prior_draws_is_found():
 
 
 def test_noise_is_averaged_over():
-    config, state, rng = learned(lambda x: stats.norm(x, 0.5).logpdf([1.0, -1.0]).sum(axis=1), PRIOR, 240, noise=1.0)
+    config, state, rng = learned(
+        lambda x: stats.norm(x, 0.5).logpdf([1.0, -1.0]).sum(axis=1),
+        PRIOR,
+        240,
+        noise=1.0,
+        config=ActiveLearning(12, noisy=True),
+    )
     precision = 1.0 / 9.0 + 4.0
     draws = config.sample(rng, state, 4000).positions
     np.testing.assert_allclose((draws.mean(axis=0) - 4.0 * np.array([1.0, -1.0]) / precision) * 2.0, 0.0, atol=0.3)
