@@ -5,7 +5,7 @@ import math
 import numba
 import numpy as np
 
-from pymc_kernel.scores.expansion import Expansion, rows_value_and_score, value_and_score
+from pymc_kernel.scores.expansion import Expansion, compiled_form, rows_value_and_score, value_and_score_of_form
 
 __all__ = ["choose_num_steps", "choose_step_size", "leapfrog", "surrogate_chain"]
 
@@ -17,8 +17,7 @@ _SHARE_OF_BEST_JUMP = 0.9  # of the largest expected squared jump
 _MIN_ENERGY_GAIN = -20.0  # energy gain below which a trajectory is given up: it would be accepted once in e^20 times
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def surrogate_chain(position, momenta, uniforms, lengths, step_sizes, expansion):
+def surrogate_chain(position, momenta, uniforms, lengths, step_sizes, expansion: Expansion):
     """Return the end of a Hamiltonian chain on the surrogate alone, and the surrogate's values there and at the start.
 
     Each transition accepts by the surrogate's energy, so the whole is reversible with respect to exp(surrogate):
@@ -41,13 +40,22 @@ def surrogate_chain(position, momenta, uniforms, lengths, step_sizes, expansion)
 
     Notes
     -----
-    The potential is minus the surrogate. Unit mass; O(m d) for each step. One loop, not a function for a trajectory:
-    the compiler would optimize the surrogate's formula again for every function that it is called through.
+    The potential is minus the surrogate. Unit mass; O(m d) for each step.
+    """
+    return chain_of_form(position, momenta, uniforms, lengths, step_sizes, compiled_form(expansion))
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def chain_of_form(position, momenta, uniforms, lengths, step_sizes, expansion):
+    """Return what :func:`surrogate_chain` does, along what :func:`~pymc_kernel.scores.compiled_form` returned.
+
+    One loop, not a function for a trajectory: the compiler would optimize the surrogate's formula again for every
+    function that it is called through.
     """
     d = position.shape[0]
     here, slope_here = position.copy(), np.empty(d)
     q, p, score = np.empty(d), np.empty(d), np.empty(d)
-    first = value_and_score(here, expansion, slope_here)
+    first = value_and_score_of_form(here, expansion, slope_here)
     value = first
     for t in range(lengths.shape[0]):
         step_size, new_value, gain = step_sizes[t], value, 0.0
@@ -58,7 +66,7 @@ def surrogate_chain(position, momenta, uniforms, lengths, step_sizes, expansion)
             for i in range(d):
                 p[i] += 0.5 * step_size * score[i]
                 q[i] += step_size * p[i]
-            new_value = value_and_score(q, expansion, score)
+            new_value = value_and_score_of_form(q, expansion, score)
             for i in range(d):
                 p[i] += 0.5 * step_size * score[i]
         gain += new_value - value

@@ -13,8 +13,9 @@ from scipy.linalg import solve_triangular
 
 from pymc_kernel.linalg import solve_lower, whiten
 from pymc_kernel.mcmc.surrogate_fit import Evaluations, Fit, Learned, check_surrogate_moves, learn, tuned
-from pymc_kernel.mcmc.trajectory import surrogate_chain, vary_step_size
+from pymc_kernel.mcmc.trajectory import chain_of_form, surrogate_chain, vary_step_size
 from pymc_kernel.parallel import over_row_blocks
+from pymc_kernel.scores.expansion import compiled_form
 from pymc_kernel.scores.values import Values
 from pymc_kernel.smc.moves import Proposals, Shape, Walk, largest_correlation
 
@@ -116,7 +117,7 @@ class Hamiltonian:
         k = len(movers)
         randomness = _chain_randomness(rng, k, learned.chain_length, d, fit)
         proposed, log_ratio = walked.positions, walked.log_ratio
-        expansion = fit.expansion
+        expansion = compiled_form(fit.expansion)
 
         def block(start, stop):
             _chains_block(
@@ -173,7 +174,7 @@ def _chains_block(
     for j in range(start, stop):
         i = movers[j]
         solve_lower(factor, positions[i] - mean, here)
-        there, end, begin, _ = surrogate_chain(here, momenta[j], uniforms[j], lengths[j], sizes[j], expansion)
+        there, end, begin, _ = chain_of_form(here, momenta[j], uniforms[j], lengths[j], sizes[j], expansion)
         for a in range(here.shape[0]):
             x = mean[a]
             for b in range(a + 1):

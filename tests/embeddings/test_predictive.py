@@ -12,7 +12,7 @@ from pymc_kernel.embeddings.predictive import (
     Settings,
     covariance,
     near,
-    own_factors,
+    own_covariances,
     residual_mixture,
     squared_distances,
 )
@@ -52,7 +52,8 @@ def test_the_score_is_that_of_a_smoothed_prediction_from_the_others(along, rng):
             centers = mean + np.sqrt(1.0 - width**2) * (others - mean)
             covariances = np.broadcast_to(width**2 * shrunk, (59, 2, 2))
         else:
-            factors = bandwidth * own_factors(others, np.full(59, 1.0 / 59.0), overall)
+            own = own_covariances(others, np.full(59, 1.0 / 59.0), overall)
+            factors = bandwidth * np.linalg.cholesky(np.moveaxis(own, 2, 0))
             centers, covariances = others, factors @ factors.transpose(0, 2, 1)
         inner = np.mean(
             [stats.multivariate_normal(c, v).pdf(residuals[7]) for c, v in zip(centers, covariances, strict=True)]
@@ -164,7 +165,7 @@ def test_settings_that_are_clearly_behind_get_no_further_cases():
         return [np.full(2, 5.0 * (i == 2) + noise[i, case]) for i in indices]
 
     found = race(candidates, np.arange(200), np.ones(200), losses_of)
-    assert asked.tolist() == [200, 200, 25]
+    assert asked.tolist() == [200, 200, 12]
     assert [len(f) for f in found] == asked.tolist()
 
 

@@ -1,12 +1,16 @@
-"""Residuals from means, log spreads and coefficients on the summaries before, and the way back. Compiled."""
+"""Residuals from means, log spreads and coefficients on the summaries before, and the way back. Compiled.
 
-import numba as nb
+All arrays have rows one after the other, so that each function is compiled once; and when it is first called, not for
+all who import it.
+"""
+
+import numba
 import numpy as np
 
 __all__ = ["backward", "forward", "from_noise"]
 
 
-@nb.njit("void(f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1])", cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True)
 def forward(values, means, log_sd, coefficients, log_rest, scaled, noise):
     """Fill ``scaled`` = (values - means) / sd and ``noise`` = (scaled_j - sum_k a_jk scaled_k) / rest_j; all (m, q).
 
@@ -26,12 +30,7 @@ def forward(values, means, log_sd, coefficients, log_rest, scaled, noise):
             noise[i, j] = rest * np.exp(-log_rest[i, j])
 
 
-@nb.njit(
-    "void(f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1],"
-    " f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1])",
-    cache=True,
-    nogil=True,
-)
+@numba.njit(cache=True, nogil=True)
 def backward(
     scaled, noise, log_sd, coefficients, log_rest, slope, widths, to_means, to_log_sd, to_coefficients, to_log_rest
 ):
@@ -55,17 +54,12 @@ def backward(
             to_means[i, j] = -pull[j] * np.exp(-log_sd[i, j])
 
 
-@nb.njit("void(f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1])", cache=True, nogil=True)
 def from_noise(noise, means, log_sd, coefficients, log_rest, values):
     """Fill ``values`` (m, q) that ``forward`` takes to ``noise``."""
-    m, q = noise.shape
-    scaled = np.empty(q)
-    for i in range(m):
-        at = 0
-        for j in range(q):
-            scaled[j] = noise[i, j] * np.exp(log_rest[i, j])
-            if coefficients.shape[1]:
-                for k in range(j):
-                    scaled[j] += coefficients[i, at] * scaled[k]
-                    at += 1
-            values[i, j] = means[i, j] + scaled[j] * np.exp(log_sd[i, j])
+    scaled, at = noise * np.exp(log_rest), 0
+    if coefficients.shape[1]:
+        for j in range(noise.shape[1]):
+            for k in range(j):
+                scaled[:, j] += coefficients[:, at] * scaled[:, k]
+                at += 1
+    values[:] = means + scaled * np.exp(log_sd)

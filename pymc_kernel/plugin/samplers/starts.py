@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pymc as pm
 from pytensor.compile.mode import Mode
+from pytensor.link.vm import VMLinker
 
 from pymc_kernel.mcmc.unvisited import Places, other_hills
 from pymc_kernel.plugin.model.priors import prior_expression
@@ -18,7 +19,8 @@ __all__ = ["NUM_CANDIDATES", "PriorDraws", "prior_draws"]
 NUM_CANDIDATES = 20  # evaluations a chain; 2 % of PyMC's 1,000 tuning draws
 _POOL_SIZE = 200  # draws of the prior; its quantiles are known to 5 % of its spread
 _SEED = 0  # of the pool; each chain tries draws from it that its own generator chooses
-_UNOPTIMIZED = Mode(linker="vm", optimizer=None)  # the graph is called 200 times: rewriting it would take longer
+# The graph is called 200 times: rewriting it would take longer, and C libraries for all its operations longer still.
+_UNOPTIMIZED = Mode(linker=VMLinker(use_cloop=False, c_thunks=False), optimizer=None)
 _NORMAL_QUANTILES = (0.15865525, 0.84134475)  # one standard deviation on either side
 
 
