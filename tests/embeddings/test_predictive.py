@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_kernel.embeddings.choice import CrossFit, Fold, candidate_losses, close_to_best, largest_share_of_best, race
+from pymc_kernel.embeddings.choice import (
+    CrossFit,
+    Fold,
+    candidate_losses,
+    close_to_best,
+    largest_share_of_best,
+    may_be_chosen,
+    race,
+)
 from pymc_kernel.embeddings.posterior import Regression
 from pymc_kernel.embeddings.predictive import (
     BANDWIDTHS,
@@ -167,6 +175,17 @@ def test_settings_that_are_clearly_behind_get_no_further_cases():
     found = race(candidates, np.arange(200), np.ones(200), losses_of)
     assert asked.tolist() == [200, 200, 12]
     assert [len(f) for f in found] == asked.tolist()
+
+
+def test_settings_behind_a_larger_share_get_no_further_cases(rng):
+    """A tenth behind with next to no error: not clearly behind, but never to be taken in place of the larger share."""
+    shares = np.array([1.0, 0.3, 0.3, 0.1])
+    losses = rng.standard_normal(200)[:, None] + [0.0, 0.1, -0.1, -0.05] + 1e-3 * rng.standard_normal((200, 4))
+    assert close_to_best(losses, np.ones(200), 2.0, 50.0).all()
+    # The last is ahead of the first, but behind one that is larger, too.
+    assert may_be_chosen(losses, np.ones(200), shares).tolist() == [True, False, True, False]
+    # After ten cases one unseen case could turn all of it round.
+    assert may_be_chosen(losses[:9], np.ones(9), shares).all()
 
 
 def test_settings_left_out_early_are_scored_by_how_far_they_were_behind(rng):
