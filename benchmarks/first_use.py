@@ -17,6 +17,8 @@ import threading
 import time
 from pathlib import Path
 
+from numba.core import event
+
 from benchmarks import harness
 
 HEADER = ("example", "cold, s", "warm, s", "overhead, s", "compiled by us", "s", "by PyTensor", "s")
@@ -33,18 +35,19 @@ EXAMPLES = {
 }
 
 
-class _Compilations:
+class _Compilations(event.Listener):
     """A listener to Numba's events; writes a line for each function that was compiled."""
 
     def __init__(self, log: Path):
         self._log, self._here = log, threading.local()
 
-    def notify(self, event):
-        """See ``numba.core.event.Listener``."""
-        started = self._here.__dict__.setdefault("started", [])
-        if event.is_start:
-            started.append([time.thread_time(), 0.0])
-            return
+    def on_start(self, event):
+        """Begin to count."""
+        self._here.__dict__.setdefault("started", []).append([time.thread_time(), 0.0])
+
+    def on_end(self, event):
+        """Write the row of a function, its time without that of the functions it had to wait for."""
+        started = self._here.started
         begin, inside = started.pop()
         seconds = time.thread_time() - begin
         if started:
@@ -68,8 +71,6 @@ def _is_pytensors():
 
 def watched(word: str, log: str) -> None:
     """Run the example that says ``word`` and write to ``log`` what is compiled, and at last the seconds in all."""
-    from numba.core import event
-
     event.register("numba:compile", _Compilations(Path(log)))
     (example,) = [e for e in re.findall(r"```python\n(.*?)```", harness.README.read_text(), flags=re.S) if word in e]
     exec(compile(example, "README.md", "exec"), {"__name__": "example"})
@@ -89,7 +90,7 @@ def _run(word, caches: Path):
         call = f"from benchmarks.first_use import watched; watched({word!r}, {str(log)!r})"
         subprocess.run(
             [sys.executable, "-c", call], cwd=folder, env=surroundings | settings | one_thread, check=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
         )  # fmt: skip
         rows = [json.loads(line) for line in log.read_text().splitlines()]
     return rows[:-1], rows[-1]["all"]

@@ -1,10 +1,8 @@
-"""Residuals from means, log spreads and coefficients on the summaries before, and the way back.
+"""Residuals from means, log spreads and coefficients on the summaries before, and the way back. Imports NumPy.
 
-Only sums along rows of triangles are compiled. All arrays have rows one after the other, so that each function is
-compiled once, and when it is first called, not for all who import it.
+Loops over rows of the triangle alone: as quick as machine code, which would take a second to compile.
 """
 
-import numba
 import numpy as np
 
 __all__ = ["backward", "forward", "from_noise"]
@@ -18,20 +16,18 @@ def forward(values, means, log_sd, coefficients, log_rest, scaled, noise):
     np.subtract(values, means, out=scaled)
     scaled *= np.exp(-log_sd)
     noise[:] = scaled
-    if coefficients.shape[1]:
-        _subtract_earlier(scaled, coefficients, noise)
+    for j, row in _rows(coefficients):
+        noise[:, j] -= np.einsum("ik,ik->i", coefficients[:, row], scaled[:, :j])
     noise *= np.exp(-log_rest)
 
 
-@numba.njit(cache=True, nogil=True)
-def _subtract_earlier(scaled, coefficients, noise):
-    m, q = scaled.shape
-    for i in range(m):
-        at = 0
-        for j in range(q):
-            for k in range(j):
-                noise[i, j] -= coefficients[i, at] * scaled[i, k]
-                at += 1
+def _rows(coefficients):
+    """Return the places of the rows of a triangle: number j of a summary that has others before it, and a slice."""
+    rows, stop, j = [], 0, 1
+    while stop < coefficients.shape[1]:
+        rows.append((j, slice(stop, stop + j)))
+        stop, j = stop + j, j + 1
+    return rows
 
 
 def backward(
@@ -41,30 +37,16 @@ def backward(
     np.subtract(widths, slope * noise, out=to_log_rest)
     own = slope * np.exp(-log_rest)
     pull = own.copy()
-    if coefficients.shape[1]:
-        _pull_earlier(own, scaled, coefficients, pull, to_coefficients)
+    for j, row in _rows(coefficients):
+        pull[:, :j] -= own[:, j, None] * coefficients[:, row]
+        np.multiply(-own[:, j, None], scaled[:, :j], out=to_coefficients[:, row])
     np.subtract(widths, pull * scaled, out=to_log_sd)
     np.multiply(-pull, np.exp(-log_sd), out=to_means)
 
 
-@numba.njit(cache=True, nogil=True)
-def _pull_earlier(own, scaled, coefficients, pull, to_coefficients):
-    m, q = scaled.shape
-    for i in range(m):
-        at = coefficients.shape[1]
-        for j in range(q - 1, -1, -1):
-            at -= j
-            for k in range(j):
-                pull[i, k] -= own[i, j] * coefficients[i, at + k]
-                to_coefficients[i, at + k] = -own[i, j] * scaled[i, k]
-
-
 def from_noise(noise, means, log_sd, coefficients, log_rest, values):
     """Fill ``values`` (m, q) that ``forward`` takes to ``noise``."""
-    scaled, at = noise * np.exp(log_rest), 0
-    if coefficients.shape[1]:
-        for j in range(noise.shape[1]):
-            for k in range(j):
-                scaled[:, j] += coefficients[:, at] * scaled[:, k]
-                at += 1
+    scaled = noise * np.exp(log_rest)
+    for j, row in _rows(coefficients):
+        scaled[:, j] += np.einsum("ik,ik->i", coefficients[:, row], scaled[:, :j])
     values[:] = means + scaled * np.exp(log_sd)
