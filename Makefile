@@ -47,6 +47,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.hypothetical_acceptance
 	$(RUN) -m benchmarks.score_convergence
 	$(RUN) -m benchmarks.scaling
+	$(RUN) -m benchmarks.first_use
 	$(RUN) -m benchmarks.stein
 	$(RUN) -m benchmarks.stein_power
 	$(RUN) -m benchmarks.approximate_mcmc

@@ -119,3 +119,11 @@ def test_private_names_stay_in_their_module(path):
         if isinstance(node, ast.ImportFrom) and node.module.startswith("pymc_kernel"):
             private = [alias.name for alias in node.names if alias.name.startswith("_")]
             assert not private, f"{path.name} imports {', '.join(private)} of {node.module}"
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_nothing_is_compiled_by_an_import(path):
+    """Decorators of Numba with a signature compile where they stand: seconds for all who import the module."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("njit", "jit"):
+            assert not node.args, f"line {node.lineno}"

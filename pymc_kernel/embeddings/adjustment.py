@@ -1,15 +1,15 @@
 """Regression adjustment of residuals by local slopes, and the scatter of residuals around each.
 
-Compiled loops over pairs of residuals. Imports NumPy, Numba, ``linalg`` and siblings.
+What is near is found by compiled loops over pairs; sums over what is near are one matrix product for all residuals, and
+their small systems of equations are solved side by side in vector registers. Imports NumPy, Numba and siblings.
 """
 
 import numba
 import numpy as np
 
 from pymc_kernel.embeddings.inputs import robust_scales
-from pymc_kernel.linalg import cholesky_in_place, solve_lower
 
-__all__ = ["MOST_DIMENSIONS", "adjusted", "neighbor_scatter", "order_statistic"]
+__all__ = ["MOST_DIMENSIONS", "adjusted", "forward_substituted", "neighbor_scatter", "order_statistic"]
 
 MOST_DIMENSIONS = 20  # of moves, that slopes are learned for
 
@@ -36,64 +36,98 @@ def adjusted(residuals: np.ndarray, moves: np.ndarray, weights: np.ndarray) -> n
 
     Notes
     -----
-    Time O(k^2 (p + q) q), memory O(k (p + q)).
+    Time O(k^2 (p + q) q), memory O(k^2 + k (p + q) q).
     """
     (k, q), p = moves.shape, residuals.shape[1]
-    if q > MOST_DIMENSIONS or k <= _FEWEST:
+    if q > MOST_DIMENSIONS or k <= _FEWEST or q == 0:
         return residuals
     count = max(round(_SHARE * k), _FEWEST)
     weights = weights / weights.sum()
     middle, scale = robust_scales(residuals)
     # In units of their root mean squares, so that the ridge keeps all systems solvable, whatever is rounded or tied.
     units = np.sqrt(weights @ moves**2)
-    moves = moves / np.where(units > 0.0, units, 1.0)
+    moves_t = np.ascontiguousarray((moves / np.where(units > 0.0, units, 1.0)).T)
     bound = _MAX_SCALED_RESIDUAL * scale
-    clipped = np.clip(residuals, middle - bound, middle + bound)
-    places = np.ascontiguousarray(residuals)
+    clipped_t = np.clip(residuals, middle - bound, middle + bound).T
+    # Sums of products lose the digits that both factors have in common, so both are taken from their means.
+    moves_apart, errors_apart = moves_t - (moves_t @ weights)[:, None], clipped_t - (clipped_t @ weights)[:, None]
+    rows, columns = np.tril_indices(q)
+    squares_of_moves = moves_apart[rows] * moves_apart[columns]
+    across = (moves_apart[:, None, :] * errors_apart[None, :, :]).reshape(-1, k)
+    terms = np.concatenate([np.ones((1, k)), moves_apart, errors_apart, squares_of_moves, across]) * weights
+    num_first = 1 + q + p
+    whole = terms[num_first:].sum(axis=1)[:, None]
+    whole[: len(rows)][rows == columns] += _RIDGE * (q + count) / q  # of which the share below is taken
+    lean = q / (q + count)
+    scaled_t, places = np.ascontiguousarray((residuals / scale).T), residuals
+    matrices, right = np.empty((q, q, k)), np.empty((q, 1 + p, k))
     for _ in range(_ROUNDS):
-        moved = np.empty((k, p))
-        _move(places / scale, residuals, moves, clipped, weights, count, q / (q + count), moved)
-        places = moved
+        squares, radii = _near(scaled_t, count)
+        # Residuals that are all the same have no radius, and all of them are near.
+        squares *= (-1.0 / np.where(radii > 0.0, radii, np.inf))[:, None]
+        squares += 1.0
+        sums = terms @ np.maximum(squares, 0.0, out=squares).T
+        sums /= np.maximum(sums[0], np.finfo(float).tiny)
+        mean_move, mean_error, moments = sums[1 : 1 + q], sums[1 + q : num_first], sums[num_first:]
+        moments[: len(rows)] -= mean_move[rows] * mean_move[columns]
+        moments[len(rows) :] -= (mean_move[:, None, :] * mean_error[None, :, :]).reshape(-1, k)
+        moments *= 1.0 - lean
+        moments += lean * whole
+        # With the lower factor L of the moments of moves M = L L', slopes times a move m are (L^-1 C)' L^-1 m.
+        matrices[rows, columns], right[:, 0] = moments[: len(rows)], moves_t
+        right[:, 1:] = moments[len(rows) :].reshape(q, p, k)
+        forward_substituted(matrices, right)
+        places = residuals - np.einsum("ak,abk->kb", right[:, 0], right[:, 1:])
+        scaled_t = np.ascontiguousarray((places / scale).T)
     return places
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _add_moments(moves, residuals, weights, rows, factor, spread, cross):
-    """Add ``factor`` times the covariances of moves and of moves with residuals to ``spread`` and ``cross``.
+def forward_substituted(matrices, right):
+    """Overwrite ``matrices`` (q, q, k), lower triangles, by Cholesky factors L, and ``right`` R (q, c, k) by L^-1 R.
 
-    ``rows`` are those with weight.
+    All k systems side by side, so that the inner loops run in vector registers.
     """
-    q, p = moves.shape[1], residuals.shape[1]
-    move, residual, mass = np.zeros(q), np.zeros(p), 0.0
-    for j in rows:
-        mass += weights[j]
-        for a in range(q):
-            move[a] += weights[j] * moves[j, a]
-        for b in range(p):
-            residual[b] += weights[j] * residuals[j, b]
+    q, c, k = right.shape
     for a in range(q):
-        move[a] /= mass
-    for b in range(p):
-        residual[b] /= mass
-    for j in rows:
-        share = factor * weights[j] / mass
-        for a in range(q):
-            step = share * (moves[j, a] - move[a])
-            for c in range(a + 1):
-                spread[a, c] += step * (moves[j, c] - move[c])
-            for b in range(p):
-                cross[a, b] += step * (residuals[j, b] - residual[b])
+        pivots = matrices[a, a]
+        for i in range(k):
+            pivots[i] = np.sqrt(pivots[i])
+        for column in range(c):
+            for i in range(k):
+                right[a, column, i] /= pivots[i]
+        for b in range(a + 1, q):
+            row = matrices[b, a]
+            for i in range(k):
+                row[i] /= pivots[i]
+            for e in range(a + 1, b + 1):
+                for i in range(k):
+                    matrices[b, e, i] -= row[i] * matrices[e, a, i]
+            for column in range(c):
+                for i in range(k):
+                    right[b, column, i] -= row[i] * right[a, column, i]
+
+
+def _near(points_t, count):
+    """Return squared distances (k, k) of columns of ``points_t`` (p, k), and what ``count`` of each are not above."""
+    k = points_t.shape[1]
+    squares, radii = np.empty((k, k)), np.empty(k)
+    _fill_near(points_t, count, np.empty(k), squares, radii)
+    return squares, radii
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _squared_distances(points_t, i, out):
-    """Write the squared distances of column ``i`` of ``points_t`` (p, k) from all columns to ``out`` (k,)."""
-    for j in range(len(out)):
-        out[j] = 0.0
-    for b in range(len(points_t)):
-        x = points_t[b, i]
-        for j in range(len(out)):
-            out[j] += (x - points_t[b, j]) ** 2
+def _fill_near(points_t, count, work, squares, radii):
+    p, k = points_t.shape
+    for i in range(k):
+        row = squares[i]
+        for j in range(k):
+            row[j] = (points_t[0, i] - points_t[0, j]) ** 2
+        for b in range(1, p):
+            x = points_t[b, i]
+            for j in range(k):
+                row[j] += (x - points_t[b, j]) ** 2
+        radii[i] = order_statistic(row, count, work)
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -135,48 +169,8 @@ def order_statistic(values, rank, work):
     return work[rank - below]
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _move(scaled, residuals, moves, clipped, weights, count, lean, out):
-    """Fill ``out`` (k, p) with residuals moved by slopes of their neighbors' among the ``scaled`` ones."""
-    (k, q), p = moves.shape, residuals.shape[1]
-    all_spread, all_cross = np.zeros((q, q)), np.zeros((q, p))
-    rows, scaled_t = np.flatnonzero(weights), scaled.T.copy()
-    _add_moments(moves, clipped, weights, rows, lean, all_spread, all_cross)
-    for a in range(q):
-        all_spread[a, a] += _RIDGE
-    squared, near, along, work = np.empty(k), np.empty(k), np.empty(q), np.empty(k)
-    spread, cross, rows_near = np.empty((q, q)), np.empty((q, p)), np.empty(k, dtype=np.int64)
-    for i in range(k):
-        _squared_distances(scaled_t, i, squared)
-        radius = order_statistic(squared, count, work)
-        number = 0
-        for j in range(k):
-            # Residuals that are all the same have no radius, and all of them are near.
-            share = 1.0 - squared[j] / radius if radius > 0.0 else 1.0
-            near[j] = weights[j] * max(0.0, share)
-            rows_near[number] = j
-            number += near[j] > 0.0
-        for a in range(q):
-            for c in range(q):
-                spread[a, c] = all_spread[a, c]
-            for b in range(p):
-                cross[a, b] = all_cross[a, b]
-        _add_moments(moves, clipped, near, rows_near[:number], 1.0 - lean, spread, cross)
-        cholesky_in_place(spread)  # it has the ridge
-        solve_lower(spread, moves[i], along)
-        for a in range(q - 1, -1, -1):
-            for c in range(a + 1, q):
-                along[a] -= spread[c, a] * along[c]
-            along[a] /= spread[a, a]
-        for b in range(p):
-            out[i, b] = residuals[i, b]
-            for a in range(q):
-                out[i, b] -= along[a] * cross[a, b]
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def neighbor_scatter(points, units, count):
-    """Return the mean squares (k, p, p) of the differences of each point from its ``count`` nearest ones.
+def neighbor_scatter(points: np.ndarray, units: np.ndarray, count: int) -> np.ndarray:
+    """Return the mean squares (p, p, k) of the differences of each point from its ``count`` nearest ones.
 
     Parameters
     ----------
@@ -188,26 +182,15 @@ def neighbor_scatter(points, units, count):
 
     Notes
     -----
-    Time O(k^2 p + k count p^2). Ties with the farthest of them count as near, too.
+    Time O(k^2 p^2), memory O(k^2 + k p^2). Ties with the farthest of them count as near, too.
     """
     k, p = points.shape
-    out = np.zeros((k, p, p))
-    scaled_t, squared, work = np.empty((p, k)), np.empty(k), np.empty(k)
-    for i in range(k):
-        for a in range(p):
-            scaled_t[a, i] = points[i, a] / units[a]
-    for i in range(k):
-        _squared_distances(scaled_t, i, squared)
-        radius = order_statistic(squared, count, work)
-        number = -1  # without itself
-        for j in range(k):
-            if squared[j] <= radius:
-                number += 1
-                for a in range(p):
-                    step = points[j, a] - points[i, a]
-                    for b in range(p):
-                        out[i, a, b] += step * (points[j, b] - points[i, b])
-        for a in range(p):
-            for b in range(p):
-                out[i, a, b] /= number
-    return out
+    squares, radii = _near(np.ascontiguousarray((points / units).T), count)
+    is_near = (squares <= radii[:, None]).astype(float)
+    centered_t = (points - points.mean(axis=0)).T
+    products = (centered_t[:, None, :] * centered_t[None, :, :]).reshape(-1, k)
+    sums = np.concatenate([np.ones((1, k)), centered_t, products]) @ is_near.T
+    # sum_j (x_j - x_i) (x_j - x_i)' = sum_j x_j x_j' - x_i (sum_j x_j)' - (sum_j x_j) x_i' + n x_i x_i'
+    across = centered_t[:, None, :] * sums[1 : 1 + p]
+    scatter = sums[1 + p :].reshape(p, p, k) - across - across.transpose(1, 0, 2) + sums[0] * products.reshape(p, p, k)
+    return scatter / (sums[0] - 1.0)  # without itself

@@ -11,7 +11,7 @@ import numpy as np
 from pymc_kernel.embeddings.choice import NUM_FOLDS, CrossFit, Fold, place_values
 from pymc_kernel.embeddings.mixture import Mixture
 from pymc_kernel.embeddings.predictive import Predictive, Settings, covariance
-from pymc_kernel.embeddings.ridge import RidgeFit, RidgePath
+from pymc_kernel.embeddings.ridge import RidgeFit
 
 __all__ = ["Regression"]
 
@@ -56,7 +56,7 @@ class Regression:
         weights = self.weights if factors is None else self.weights * factors
         weights = weights / weights.mean()
         fallback = weights @ self.latent / weights.sum() if self.prior_mean is None else self.prior_mean
-        return RidgeFit(RidgePath.of(self.features, weights), self.regularization, self.latent, fallback)
+        return RidgeFit(self.features, weights, self.latent, self.regularization, fallback)
 
     @cached_property
     def fit(self) -> RidgeFit:

@@ -18,7 +18,7 @@ __all__ = [
     "covariance",
     "is_large_enough",
     "near",
-    "own_factors",
+    "own_covariances",
     "residual_mixture",
     "smoothed",
     "squared_distances",
@@ -159,7 +159,7 @@ def smoothed(residuals, weights, overall, along, bandwidths):
             width, pull = _shrinkage(bandwidth, effective, len(mean))
             yield mean + pull * (residuals - mean), width * factor[None]
     else:
-        own = own_factors(residuals, weights, overall)
+        own = np.linalg.cholesky(np.moveaxis(own_covariances(residuals, weights, overall), 2, 0))
         for bandwidth in bandwidths:
             yield residuals, bandwidth * own
 
@@ -186,13 +186,13 @@ def _shrinkage(bandwidth, effective, p):
     return width, np.sqrt(1.0 - width**2)
 
 
-def own_factors(residuals, weights, overall):
-    """Return the Cholesky factors (k, p, p) of the scatter of each residual's nearest neighbors around it."""
+def own_covariances(residuals, weights, overall):
+    """Return the scatter (p, p, k) of each residual's nearest neighbors around it, shrunk to that of all."""
     k, p = residuals.shape
     if k < 3:
-        return np.broadcast_to(np.linalg.cholesky(overall), (k, p, p))
+        return np.repeat(overall[:, :, None], k, axis=2)
     count = min(3 * p + 3, k - 1)
-    own = neighbor_scatter(np.ascontiguousarray(residuals), np.sqrt(np.diag(overall)), count)
+    own = neighbor_scatter(residuals, np.sqrt(np.diag(overall)), count)
     lean = p / (p + count)
-    pooled = np.einsum("k,kij->ij", weights, own)
-    return np.linalg.cholesky((1.0 - lean) * own + lean * pooled + 1e-6 * np.diag(np.diag(overall)))
+    pooled = own @ weights + (1e-6 / lean) * np.diag(np.diag(overall))
+    return (1.0 - lean) * own + lean * pooled[:, :, None]

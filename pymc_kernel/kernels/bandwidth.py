@@ -1,27 +1,11 @@
-"""Bandwidths from data. Imports NumPy, Numba and ``kernels.points``."""
+"""Bandwidths from data. Imports NumPy, SciPy and ``kernels.points``."""
 
-import numba
 import numpy as np
+from scipy.spatial.distance import pdist
 
 from pymc_kernel.kernels.points import as_numbers
 
 __all__ = ["median_distance"]
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _pairwise_distances(points):
-    n, d = points.shape
-    out = np.empty(n * (n - 1) // 2)
-    position = 0
-    for i in range(n):
-        for j in range(i):
-            total = 0.0
-            for k in range(d):
-                difference = points[i, k] - points[j, k]
-                total += difference * difference
-            out[position] = np.sqrt(total)
-            position += 1
-    return out
 
 
 def median_distance(points, rng: np.random.Generator | None = None, max_points: int = 1000) -> float:
@@ -63,7 +47,7 @@ def median_distance(points, rng: np.random.Generator | None = None, max_points: 
                 "pass rng=numpy.random.default_rng(seed), or raise max_points."
             )
         points = points[rng.choice(points.shape[0], size=max_points, replace=False)]
-    distances = _pairwise_distances(np.require(points, requirements=["C", "W"]))
+    distances = pdist(points)
     if not np.isfinite(distances).all():
         raise ValueError("points must be finite; remove rows with NaN or infinite values.")
     median = float(np.median(distances))

@@ -13,7 +13,7 @@ import numpy as np
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels.bandwidth import median_distance
 from pymc_kernel.kernels.points import as_numbers, as_points
-from pymc_kernel.kernels.profiles import fill_profile, radial_row
+from pymc_kernel.kernels.profiles import GAUSSIAN, exp_in_place, fill_profile, radial_row, write_profile
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
 __all__ = ["DotProductKernel", "Kernel", "RadialKernel", "as_points"]
@@ -45,9 +45,16 @@ def _radial_block(points, others_t, inverse_length_scale, family, a, b, order, s
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")
-def _profile_block(values, family, a, b, order, start, stop):
+def _gaussian_block(points, others_t, inverse_length_scale, factor, start, stop, out):
     for i in range(start, stop):
-        fill_profile(family, a, b, order, values[i], values[i])
+        row = out[i]
+        radial_row(points[i], others_t, inverse_length_scale, row)
+        for j in range(len(row)):
+            row[j] *= -0.5
+        exp_in_place(row)
+        if factor != 1.0:
+            for j in range(len(row)):
+                row[j] *= factor
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +274,10 @@ class RadialKernel(Kernel):
         out = np.empty((x.shape[0], y.shape[0]))
 
         def fill(start, stop):
-            _radial_block(x, y_t, inverse, self.family, a, b, order, start, stop, out)
+            if self.family == GAUSSIAN:
+                _gaussian_block(x, y_t, inverse, (-0.5) ** order, start, stop, out)
+            else:
+                _radial_block(x, y_t, inverse, self.family, a, b, order, start, stop, out)
 
         over_row_blocks(fill, x.shape[0], y.shape[0] * (x.shape[1] + 10))
         return out
@@ -283,7 +293,7 @@ class DotProductKernel(Kernel):
         a, b = self.shape_parameters
         with np.errstate(over="ignore"):
             values = ((x * self.inverse_length_scale(x.shape[1])) ** 2).sum(axis=1)
-        fill_profile(self.family, a, b, 0, values, values)
+            write_profile(self.family, a, b, 0, values, values)
         return _within_range(values)
 
     def gradient(self, x, y=None) -> np.ndarray:
@@ -341,5 +351,5 @@ class DotProductKernel(Kernel):
         inverse = self.inverse_length_scale(x.shape[1])
         with np.errstate(over="ignore", invalid="ignore"):
             out = (x * inverse) @ (y * inverse).T
-        _profile_block(out, self.family, a, b, order, 0, out.shape[0])
+            write_profile(self.family, a, b, order, out.ravel(), out.ravel())
         return _within_range(out)

@@ -13,7 +13,6 @@ Imports NumPy, Numba and the lower floors only.
 import math
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from pymc_kernel.linalg import cholesky_update
@@ -38,7 +37,6 @@ def depart(num_dims: int) -> Arrival:
     return Arrival(np.zeros(num_dims), (), 0)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
 def _follow(factor, path, step):
     """Return factor and path after an accepted ``step`` (in units of the scale); O(d^2).
 

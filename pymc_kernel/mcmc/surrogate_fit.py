@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from pymc_kernel.linalg import definite_cholesky, lower_times, mean_and_factor, solve_lower, whiten
@@ -75,16 +74,14 @@ class Fit(NamedTuple):
     shape: tuple[np.ndarray, np.ndarray]  # mean (d,) and lower factor (d, d) of the covariance of the draws
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def to_unit(factor, mean, position):
+def to_unit(factor: np.ndarray, mean: np.ndarray, position: np.ndarray) -> np.ndarray:
     """Return factor^-1 (position - mean)."""
-    out = np.empty_like(position)
-    solve_lower(factor, position - mean, out)
+    out = position - mean
+    solve_lower(factor, out, out)
     return out
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def from_unit(factor, mean, whitened):
+def from_unit(factor: np.ndarray, mean: np.ndarray, whitened: np.ndarray) -> np.ndarray:
     """Return mean + factor whitened; no BLAS, whose threads would change the last bit from a hundred dimensions on."""
     out = np.empty_like(whitened)
     lower_times(factor, whitened, out)

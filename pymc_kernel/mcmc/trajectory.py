@@ -5,9 +5,10 @@ import math
 import numba
 import numpy as np
 
-from pymc_kernel.scores.expansion import Expansion, rows_value_and_score, value_and_score
+from pymc_kernel.parallel import over_row_blocks
+from pymc_kernel.scores.expansion import Expansion, compiled_form, rows_value_and_score, value_and_score_of_form
 
-__all__ = ["choose_num_steps", "choose_step_size", "leapfrog", "surrogate_chain"]
+__all__ = ["choose_num_steps", "choose_step_size", "leapfrog", "surrogate_chain", "surrogate_chains"]
 
 # Of the step size, drawn anew for each trajectory: small steps still move where large ones are rejected.
 _STEP_FACTORS = np.array([1.0, 1.0, 0.5, 0.25])
@@ -17,8 +18,7 @@ _SHARE_OF_BEST_JUMP = 0.9  # of the largest expected squared jump
 _MIN_ENERGY_GAIN = -20.0  # energy gain below which a trajectory is given up: it would be accepted once in e^20 times
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def surrogate_chain(position, momenta, uniforms, lengths, step_sizes, expansion):
+def surrogate_chain(position, momenta, uniforms, lengths, step_sizes, expansion: Expansion):
     """Return the end of a Hamiltonian chain on the surrogate alone, and the surrogate's values there and at the start.
 
     Each transition accepts by the surrogate's energy, so the whole is reversible with respect to exp(surrogate):
@@ -41,34 +41,72 @@ def surrogate_chain(position, momenta, uniforms, lengths, step_sizes, expansion)
 
     Notes
     -----
-    The potential is minus the surrogate. Unit mass; O(m d) for each step. One loop, not a function for a trajectory:
-    the compiler would optimize the surrogate's formula again for every function that it is called through.
+    The potential is minus the surrogate. Unit mass; O(m d) for each step.
     """
-    d = position.shape[0]
-    here, slope_here = position.copy(), np.empty(d)
-    q, p, score = np.empty(d), np.empty(d), np.empty(d)
-    first = value_and_score(here, expansion, slope_here)
-    value = first
-    for t in range(lengths.shape[0]):
-        step_size, new_value, gain = step_sizes[t], value, 0.0
+    ends, values, firsts, last = surrogate_chains(
+        position[None], momenta[None], uniforms[None], lengths[None], step_sizes[None], expansion
+    )
+    return ends[0], float(values[0]), float(firsts[0]), last[0]
+
+
+def surrogate_chains(positions, momenta, uniforms, lengths, step_sizes, expansion: Expansion, work_per_chain=0.0):
+    """Return what :func:`surrogate_chain` does for many chains at once: (n, d), (n,), (n,), (n, d).
+
+    Parameters
+    ----------
+    positions, momenta : ndarray (n, d), (n, k, d)
+    uniforms, lengths, step_sizes : ndarray (n, k)
+    expansion
+    work_per_chain : float
+        Rough number of inner operations, by which chains are spread over threads; zero for this thread alone.
+    """
+    n, form = len(positions), compiled_form(expansion)
+    ends, last = np.empty(positions.shape), np.empty(positions.shape)
+    values, firsts = np.empty(n), np.empty(n)
+
+    def block(start, stop):
+        _chains(positions, momenta, uniforms, lengths, step_sizes, form, start, stop, ends, values, firsts, last)
+
+    if work_per_chain > 0.0:
+        over_row_blocks(block, n, work_per_chain)
+    else:
+        block(0, n)
+    return ends, values, firsts, last
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _chains(positions, momenta, uniforms, lengths, step_sizes, form, start, stop, ends, values, firsts, last):
+    # One loop for all: the compiler optimizes the surrogate's formula again for every function that it is called
+    # through, which takes most of a second.
+    d = positions.shape[1]
+    slope_here, q, score = np.empty(d), np.empty(d), np.empty(d)
+    for j in range(start, stop):
+        here, p = ends[j], last[j]
         for i in range(d):
-            q[i], p[i], score[i] = here[i], momenta[t, i], slope_here[i]
-            gain += 0.5 * p[i] * p[i]
-        for _ in range(lengths[t]):
+            here[i] = positions[j, i]
+            p[i] = 0.0
+        value = value_and_score_of_form(here, form, slope_here)
+        firsts[j] = value
+        for t in range(lengths.shape[1]):
+            step_size, new_value, gain = step_sizes[j, t], value, 0.0
             for i in range(d):
-                p[i] += 0.5 * step_size * score[i]
-                q[i] += step_size * p[i]
-            new_value = value_and_score(q, expansion, score)
+                q[i], p[i], score[i] = here[i], momenta[j, t, i], slope_here[i]
+                gain += 0.5 * p[i] * p[i]
+            for _ in range(lengths[j, t]):
+                for i in range(d):
+                    p[i] += 0.5 * step_size * score[i]
+                    q[i] += step_size * p[i]
+                new_value = value_and_score_of_form(q, form, score)
+                for i in range(d):
+                    p[i] += 0.5 * step_size * score[i]
+            gain += new_value - value
             for i in range(d):
-                p[i] += 0.5 * step_size * score[i]
-        gain += new_value - value
-        for i in range(d):
-            gain -= 0.5 * p[i] * p[i]
-        if uniforms[t] < 0.0 or uniforms[t] < math.exp(min(gain, 0.0)):
-            value = new_value
-            for i in range(d):
-                here[i], slope_here[i] = q[i], score[i]
-    return here, value, first, p
+                gain -= 0.5 * p[i] * p[i]
+            if uniforms[j, t] < 0.0 or uniforms[j, t] < math.exp(min(gain, 0.0)):
+                value = new_value
+                for i in range(d):
+                    here[i], slope_here[i] = q[i], score[i]
+        values[j] = value
 
 
 def leapfrog(position, momentum, step_size, num_steps, expansion):

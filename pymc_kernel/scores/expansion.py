@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
+from numba.extending import overload
 
 from pymc_kernel.kernels.base import as_points
 from pymc_kernel.kernels.points import as_numbers
@@ -23,18 +24,22 @@ from pymc_kernel.scores.registers import LANES, gaussian_value_and_gradient
 
 __all__ = [
     "Expansion",
+    "GaussianSum",
     "KernelExpansion",
     "change_variables",
     "checked_weights",
+    "compiled_form",
     "cosine_expansion",
     "radial_expansion",
     "rows_value_and_score",
     "scaled_expansion",
     "value_and_score",
+    "value_and_score_of_form",
     "within_range",
 ]
 
 _RADIAL, _COSINE = 0, 1
+_COMPILED = {"nogil": True, "error_model": "numpy"}
 
 
 def within_range(method):
@@ -90,6 +95,33 @@ class Expansion(NamedTuple):
     phases: np.ndarray  # (m,), p; for radial ones (0,)
     linear: np.ndarray  # (d,), g
     quadratic: np.ndarray  # (d, d), Q
+
+
+class GaussianSum(NamedTuple):
+    """What compiled code takes of a Gaussian expansion without directions, which is nearly all that is ever fitted.
+
+    Code for all forms takes five times as long to compile; see :func:`compiled_form`.
+    """
+
+    center: np.ndarray  # (d,)
+    transform: np.ndarray  # (p, d)
+    points_t: np.ndarray  # (p, m), m at least LANES
+    coefficients: np.ndarray  # (m,)
+    linear: np.ndarray  # (d,)
+    quadratic: np.ndarray  # (d, d)
+
+
+def compiled_form(expansion: Expansion) -> Expansion | GaussianSum:
+    """Return what compiled code takes: it is compiled for the type, so Gaussian expansions get the short one."""
+    e = expansion
+    if e.kind != _RADIAL or e.family != GAUSSIAN or e.directions_t.shape[1] > 0:
+        return e
+    points_t, coefficients = e.points_t, e.coefficients
+    missing = LANES - coefficients.size
+    if missing > 0:
+        points_t = np.hstack([points_t, np.zeros((points_t.shape[0], missing))])
+        coefficients = np.append(coefficients, np.zeros(missing))
+    return GaussianSum(e.center, e.transform, points_t, coefficients, e.linear, e.quadratic)
 
 
 def radial_expansion(
@@ -202,17 +234,37 @@ def _add_transposed(matrix, vector, out):
             out[i] += matrix[k, i] * x
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def value_and_score(x, e, score):
-    """Write the gradient of the expansion ``e`` at ``x`` (d,) into ``score`` (d,) and return its value.
+def _gaussian_value_and_score(x, e, score):
+    """See :func:`value_and_score`."""
+    p, d = e.transform.shape
+    room = np.empty(d + 2 * p + p * LANES)
+    z, u, gradient = room[:d], room[d : d + p], room[d + p : d + 2 * p]
+    for i in range(d):
+        z[i] = x[i] - e.center[i]
+        score[i] = e.linear[i]
+    for k in range(d):
+        for i in range(d):
+            score[i] += e.quadratic[k, i] * z[k]
+    value = 0.0
+    for i in range(d):
+        value += 0.5 * z[i] * (score[i] + e.linear[i])
+    for i in range(p):
+        u[i] = 0.0
+        for k in range(d):
+            u[i] += e.transform[i, k] * z[k]
+    value += gaussian_value_and_gradient(u, e.points_t, e.coefficients, room[d + 2 * p :], gradient)
+    for k in range(p):
+        for i in range(d):
+            score[i] += e.transform[k, i] * gradient[k]
+    return value
 
-    O(m p + d p + d^2) time, a few vectors of length m of memory; none of them for Gaussian kernels.
-    """
+
+def _any_value_and_score(x, e, score):
+    """See :func:`value_and_score`. A few vectors of length m of memory."""
     d = x.shape[0]
     m = e.coefficients.shape[0]
     p = e.transform.shape[0]
-    room = np.empty(d + p)
-    z, u = room[:d], room[d:]
+    z, u = np.empty(d), np.empty(p)
     for i in range(d):
         z[i] = x[i] - e.center[i]
         score[i] = e.linear[i]
@@ -228,11 +280,6 @@ def value_and_score(x, e, score):
             slope = -e.coefficients[j] * np.sin(angle)
             for i in range(d):
                 score[i] += slope * e.transform[j, i]
-        return value
-    if e.family == GAUSSIAN and e.directions_t.shape[1] == 0 and m >= LANES:
-        sums = np.empty(p + p * LANES)
-        value += gaussian_value_and_gradient(u, e.points_t, e.coefficients, sums[p:], sums[:p])
-        _add_transposed(e.transform, sums[:p], score)
         return value
     gradient = np.zeros(p)
     squared = np.empty(m)
@@ -267,11 +314,34 @@ def value_and_score(x, e, score):
     return value
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def rows_value_and_score(x, e, start, stop, values, scores):
-    """Write the values (n,) and gradients (n, d) of the expansion ``e`` at rows of ``x`` (n, d)."""
+def value_and_score_of_form(x, e, score):
+    """Write the gradient of what :func:`compiled_form` returned at ``x`` (d,) into ``score`` (d,); return its value.
+
+    For compiled code alone. O(m p + d p + d^2) time.
+    """
+
+
+@overload(value_and_score_of_form, jit_options=_COMPILED)
+def _value_and_score_of_form(x, e, score):
+    return _gaussian_value_and_score if e.instance_class is GaussianSum else _any_value_and_score
+
+
+@numba.njit(cache=True, **_COMPILED)
+def _rows_value_and_score(x, e, start, stop, values, scores):
     for i in range(start, stop):
-        values[i] = value_and_score(x[i], e, scores[i])
+        values[i] = value_and_score_of_form(x[i], e, scores[i])
+
+
+def rows_value_and_score(x, expansion: Expansion, start: int, stop: int, values, scores) -> None:
+    """Write the values (n,) and gradients (n, d) of the expansion at rows of ``x`` (n, d)."""
+    _rows_value_and_score(x, compiled_form(expansion), start, stop, values, scores)
+
+
+def value_and_score(x, expansion: Expansion, score) -> float:
+    """Write the gradient of the expansion at ``x`` (d,) into ``score`` (d,) and return its value."""
+    value = np.empty(1)
+    _rows_value_and_score(x[None], compiled_form(expansion), 0, 1, value, score[None])
+    return float(value[0])
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy")

@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from pymc_kernel.linalg import solve_lower, whiten
+from pymc_kernel.linalg import whiten
 from pymc_kernel.mcmc.surrogate_fit import Evaluations, Fit, Learned, check_surrogate_moves, learn, tuned
-from pymc_kernel.mcmc.trajectory import surrogate_chain, vary_step_size
-from pymc_kernel.parallel import over_row_blocks
+from pymc_kernel.mcmc.trajectory import surrogate_chains, vary_step_size
 from pymc_kernel.scores.values import Values
 from pymc_kernel.smc.moves import Proposals, Shape, Walk, largest_correlation
 
@@ -117,13 +115,11 @@ class Hamiltonian:
         randomness = _chain_randomness(rng, k, learned.chain_length, d, fit)
         proposed, log_ratio = walked.positions, walked.log_ratio
         expansion = fit.expansion
-
-        def block(start, stop):
-            _chains_block(
-                positions, movers, fit.mean, fit.factor, expansion, *randomness, proposed, log_ratio, start, stop
-            )
-
-        over_row_blocks(block, k, 2.0 * learned.chain_length * fit.num_steps * expansion.coefficients.size * d)
+        here = _whitened(positions[movers], fit.mean, fit.factor)
+        work = 2.0 * learned.chain_length * fit.num_steps * expansion.coefficients.size * d
+        there, end, begin, _ = surrogate_chains(here, *randomness, expansion, work)
+        with np.errstate(over="ignore", invalid="ignore"):  # trajectories that diverged
+            proposed[movers], log_ratio[movers] = _placed(there, fit.mean, fit.factor), begin - end
         jumps = (solve_triangular(fit.factor, (proposed - positions).T, lower=True) ** 2).sum(axis=0)
         return Proposals(proposed, log_ratio, is_exploring, np.where(np.isfinite(jumps), jumps, 0.0))
 
@@ -155,7 +151,7 @@ def _choose_chain_length(rng, starts, fit):
     before, here = _with_squares(starts), starts
     for done, length in pairwise((0, *_CHAIN_LENGTHS)):
         randomness = _chain_randomness(rng, len(starts), length - done, d, fit)
-        here = np.array([surrogate_chain(x, *r, fit.expansion)[0] for x, *r in zip(here, *randomness, strict=True)])
+        here = surrogate_chains(here, *randomness, fit.expansion)[0]
         if largest_correlation(before, _with_squares(here)) <= _TARGET_CORRELATION:
             break
     return length
@@ -165,18 +161,20 @@ def _with_squares(positions):
     return np.hstack([positions, positions**2])
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _chains_block(
-    positions, movers, mean, factor, expansion, momenta, uniforms, lengths, sizes, proposed, log_ratio, start, stop
-):
-    here = np.empty(positions.shape[1])
-    for j in range(start, stop):
-        i = movers[j]
-        solve_lower(factor, positions[i] - mean, here)
-        there, end, begin, _ = surrogate_chain(here, momenta[j], uniforms[j], lengths[j], sizes[j], expansion)
-        for a in range(here.shape[0]):
-            x = mean[a]
-            for b in range(a + 1):
-                x += factor[a, b] * there[b]
-            proposed[i, a] = x
-        log_ratio[i] = begin - end
+def _whitened(positions, mean, factor):
+    """Return factor^-1 (x - mean) for the rows of ``positions``, as :func:`~pymc_kernel.linalg.solve_lower` does."""
+    out = positions - mean
+    for a in range(out.shape[1]):
+        for b in range(a):
+            out[:, a] -= factor[a, b] * out[:, b]
+        out[:, a] /= factor[a, a]
+    return out
+
+
+def _placed(whitened, mean, factor):
+    """Return mean + factor q for the rows q of ``whitened``; no BLAS, whose kernels round by the number of rows."""
+    out = np.repeat(mean[None], len(whitened), axis=0)
+    for a in range(out.shape[1]):
+        for b in range(a + 1):
+            out[:, a] += factor[a, b] * whitened[:, b]
+    return out

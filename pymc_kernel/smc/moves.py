@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from pymc_kernel.kernels.points import is_number
@@ -249,22 +248,12 @@ def _where(positions, learned):
     return Places(*chosen)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def largest_correlation(before, after):
-    """Return the largest absolute correlation of a column before and after; 0 for constant columns."""
-    n, d = before.shape
-    sums = np.zeros((5, d))
-    for i in range(n):
-        for j in range(d):
-            x, y = before[i, j] - before[0, j], after[i, j] - after[0, j]
-            sums[0, j] += x
-            sums[1, j] += y
-            sums[2, j] += x * x
-            sums[3, j] += y * y
-            sums[4, j] += x * y
-    largest = 0.0
-    for j in range(d):
-        product = (sums[2, j] - sums[0, j] ** 2 / n) * (sums[3, j] - sums[1, j] ** 2 / n)
-        if product > 0.0:
-            largest = max(largest, abs(sums[4, j] - sums[0, j] * sums[1, j] / n) / math.sqrt(product))
-    return largest
+def largest_correlation(before: np.ndarray, after: np.ndarray) -> float:
+    """Return the largest absolute correlation of a column of (n, d) arrays before and after; 0 for constant columns."""
+    before, after = before - before[0], after - after[0]
+    sums, n = np.stack([before.sum(axis=0), after.sum(axis=0)]), len(before)
+    squares = np.stack([np.einsum("ij,ij->j", side, side) for side in (before, after)]) - sums**2 / n
+    products = np.einsum("ij,ij->j", before, after) - sums.prod(axis=0) / n
+    varies = (squares > 0.0).all(axis=0)
+    correlations = np.abs(products[varies]) / np.sqrt(squares[:, varies].prod(axis=0))
+    return float(correlations.max(initial=0.0))

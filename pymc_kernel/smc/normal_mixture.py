@@ -4,7 +4,6 @@ import math
 import warnings
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from scipy.cluster.vq import kmeans2
 
@@ -41,37 +40,20 @@ class NormalMixture(NamedTuple):
         noise = rng.standard_normal((size, self.means.shape[1]))
         return self.means[chosen] + np.einsum("nij,nj->ni", self.factors[chosen], noise)
 
+    @one_blas_thread
     def log_density(self, positions: np.ndarray) -> np.ndarray:
         """Return log densities (n,)."""
-        out = np.empty(len(positions))
-        _log_density(np.ascontiguousarray(positions), self.means, self.inverses, self._log_constants(), out)
-        return out
+        logs, constants = np.empty((len(self.means), len(positions))), self._log_constants()
+        for row, mean, inverse, constant in zip(logs, self.means, self.inverses, constants, strict=True):
+            whitened = np.tril(inverse) @ (positions - mean).T
+            row[:] = constant - 0.5 * np.einsum("ij,ij->j", whitened, whitened)
+        largest = logs.max(axis=0)
+        return largest + np.log(np.exp(logs - largest).sum(axis=0))
 
     def _log_constants(self):
         d = self.means.shape[1]
         log_determinants = np.log(np.diagonal(self.inverses, axis1=1, axis2=2)).sum(axis=1)
         return self.log_weights + log_determinants - 0.5 * d * math.log(2.0 * math.pi)
-
-
-@numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=False)
-def _log_density(positions, means, inverses, log_constants, out):
-    k, d = means.shape
-    terms = np.empty(k)
-    for i in range(positions.shape[0]):
-        largest = -np.inf
-        for c in range(k):
-            total = 0.0
-            for a in range(d):
-                z = 0.0
-                for b in range(a + 1):
-                    z += inverses[c, a, b] * (positions[i, b] - means[c, b])
-                total += z * z
-            terms[c] = log_constants[c] - 0.5 * total
-            largest = max(largest, terms[c])
-        total = 0.0
-        for c in range(k):
-            total += math.exp(terms[c] - largest)
-        out[i] = largest + math.log(total)
 
 
 @one_blas_thread

@@ -2,7 +2,6 @@
 
 import math
 
-import numba
 import numpy as np
 
 from pymc_kernel.kernels.points import as_numbers
@@ -154,21 +153,6 @@ def next_temperature(
     return inverse_temperature + max(low, _SMALLEST_STEP * (1.0 - inverse_temperature))
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
-def _inverse_distribution(weights, points, out):
-    """Write the indices at which the cumulated weights first reach the increasing ``points`` in [0, 1)."""
-    last = 0
-    for i in range(weights.shape[0]):
-        if weights[i] > 0.0:
-            last = i
-    index, total = 0, weights[0]
-    for k in range(points.shape[0]):
-        while total <= points[k] and index < last:
-            index += 1
-            total += weights[index]
-        out[k] = index
-
-
 def resample(rng: np.random.Generator, weights: np.ndarray, size: int, method: str = "systematic") -> np.ndarray:
     """Return ``size`` indices drawn by weight, in increasing order; each scheme is unbiased. O(n + size).
 
@@ -182,7 +166,6 @@ def resample(rng: np.random.Generator, weights: np.ndarray, size: int, method: s
     weights = _checked_weights(weights)
     if not (isinstance(size, int | np.integer) and size >= 0):
         raise ValueError(f"size must be a whole number >= 0, got {size!r}.")
-    out = np.empty(size, dtype=np.int64)
     if method == "systematic":
         points = (np.arange(size) + rng.random()) / size
     elif method == "stratified":
@@ -199,5 +182,6 @@ def resample(rng: np.random.Generator, weights: np.ndarray, size: int, method: s
         return np.sort(np.concatenate([kept, resample(rng, left / left.sum(), rest, "multinomial")]))
     else:
         raise ValueError(f"method must be one of {', '.join(RESAMPLING)}, got {method!r}.")
-    _inverse_distribution(weights, points, out)
-    return out
+    # Indices at which the cumulated weights first exceed the points; where rounding keeps their sum below a point, the
+    # last one with weight.
+    return np.minimum(np.searchsorted(np.cumsum(weights), points, side="right"), np.flatnonzero(weights)[-1])

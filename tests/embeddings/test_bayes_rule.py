@@ -6,7 +6,7 @@ from scipy.special import ndtri
 from pymc_kernel.embeddings import ConditionalMean, DensityRatio, KernelBayesRule, OriginalBayesRule
 from pymc_kernel.embeddings.gram import factorize
 from pymc_kernel.embeddings.inputs import robust_scales
-from pymc_kernel.embeddings.ridge import RidgePath
+from pymc_kernel.embeddings.ridge import RidgeFit, RidgePath
 from pymc_kernel.kernels import Gaussian, Linear, Sum
 from tests.embeddings.pairs import pairs
 from tests.reference import slow_embeddings as slow
@@ -273,3 +273,17 @@ def test_interval_warns_where_ways_disagree():
     rule = KernelBayesRule(latent_kernel=Gaussian(30.0)).fit(z, x)
     with pytest.warns(UserWarning, match="differ up to"):
         rule.interval(x[:1], check=True)
+
+
+def test_a_fit_by_its_factor_is_that_of_the_path(rng):
+    """Means and leave-one-out residuals at one regularization, with points of weight zero left out."""
+    features, targets = rng.normal(size=(60, 12)), rng.normal(size=(60, 2))
+    weights = rng.gamma(1.0, size=60) * (np.arange(60) % 5 > 0)
+    weights /= weights.mean()
+    path, fallback = RidgePath.of(features, weights), np.array([0.3, -2.0])
+    fit = RidgeFit(features, weights, targets, 0.05, fallback)
+    expected = path.leave_one_out(targets - fallback, 0.05)
+    np.testing.assert_allclose(fit.residuals(), expected, atol=1e-10)
+    others = rng.normal(size=(7, 12))
+    by_points = fallback + path.coefficients(others, 0.05) @ (targets - fallback)
+    np.testing.assert_allclose(fit.means(others), by_points, atol=1e-10)

@@ -53,3 +53,20 @@ def test_value_slope_and_curvature_at_once_are_those_apart(kernel, rng):
     for order in range(3):
         profiles.fill_profile(kernel.family, 1.0, b, order, argument, expected)
         np.testing.assert_allclose(found[order], expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("kernel", [*RADIAL, K.Linear(), K.Polynomial(degree=3)], ids=repr)
+def test_profiles_written_from_python_are_those_of_compiled_code(kernel, order, rng):
+    argument = rng.gamma(1.0, 3.0, size=40) + 1e-3
+    a, b = kernel.shape_parameters
+    found, expected = np.empty(40), np.empty(40)
+    profiles.write_profile(kernel.family, a, b, order, argument, found)
+    profiles.fill_profile(kernel.family, a, b, np.int64(order), argument, expected)
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+    slope = np.empty(40)
+    if kernel.family != profiles.POLYNOMIAL and order < 2:
+        profiles.write_value_and_slope(
+            kernel.family, a, b, argument, *((found, slope) if order == 0 else (slope, found))
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-13)

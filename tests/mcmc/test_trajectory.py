@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pymc_kernel.mcmc.trajectory import choose_num_steps, leapfrog
+from pymc_kernel.mcmc.trajectory import choose_num_steps, leapfrog, surrogate_chain, surrogate_chains
 from pymc_kernel.scores import Values
 
 
@@ -45,3 +45,18 @@ def test_the_length_is_that_of_the_largest_expected_jump(seed, is_square_alike):
         starts = rng.standard_normal((num_starts, 2))
     arguments = starts * scales, rng.standard_normal((num_starts, 2)), 0.36, 30, quadratic(scales**-2)
     assert choose_num_steps(*arguments) == slow_num_steps(*arguments)
+
+
+@pytest.mark.parametrize("work", [0.0, 1e6])
+def test_many_chains_at_once_are_those_one_by_one(work, rng):
+    """Bit for bit, in one thread or several."""
+    x = rng.normal(size=(60, 3))
+    expansion = Values().fit(x, np.sin(x).sum(axis=1) - 0.5 * (x**2).sum(axis=1), rng, noisy=False).expansion
+    momenta, uniforms = rng.standard_normal((20, 4, 3)), rng.random((20, 4))
+    lengths, sizes = rng.integers(1, 9, (20, 4)), rng.uniform(0.1, 1.5, (20, 4))
+    together = surrogate_chains(x[:20], momenta, uniforms, lengths, sizes, expansion, work)
+    for i in range(20):
+        alone = surrogate_chain(x[i], momenta[i], uniforms[i], lengths[i], sizes[i], expansion)
+        for many, one in zip(together, alone, strict=True):
+            np.testing.assert_array_equal(many[i], one)
+    assert (np.abs(together[0] - x[:20]).sum(axis=1) > 0.0).sum() > 5

@@ -1,71 +1,52 @@
-"""Residuals from means, log spreads and coefficients on the summaries before, and the way back. Compiled."""
+"""Residuals from means, log spreads and coefficients on the summaries before, and the way back. Imports NumPy.
 
-import numba as nb
+Loops over rows of the triangle alone: as quick as machine code, which would take a second to compile.
+"""
+
 import numpy as np
 
 __all__ = ["backward", "forward", "from_noise"]
 
 
-@nb.njit("void(f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1])", cache=True, nogil=True)
 def forward(values, means, log_sd, coefficients, log_rest, scaled, noise):
     """Fill ``scaled`` = (values - means) / sd and ``noise`` = (scaled_j - sum_k a_jk scaled_k) / rest_j; all (m, q).
 
     ``coefficients`` (m, q (q - 1) / 2) has the rows of a lower triangle one after another.
     """
-    m, q = values.shape
-    for i in range(m):
-        for j in range(q):
-            scaled[i, j] = (values[i, j] - means[i, j]) * np.exp(-log_sd[i, j])
-        at = 0
-        for j in range(q):
-            rest = scaled[i, j]
-            if coefficients.shape[1]:
-                for k in range(j):
-                    rest -= coefficients[i, at] * scaled[i, k]
-                    at += 1
-            noise[i, j] = rest * np.exp(-log_rest[i, j])
+    np.subtract(values, means, out=scaled)
+    scaled *= np.exp(-log_sd)
+    noise[:] = scaled
+    for j, row in _rows(coefficients):
+        noise[:, j] -= np.einsum("ik,ik->i", coefficients[:, row], scaled[:, :j])
+    noise *= np.exp(-log_rest)
 
 
-@nb.njit(
-    "void(f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1],"
-    " f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1])",
-    cache=True,
-    nogil=True,
-)
+def _rows(coefficients):
+    """Return the places of the rows of a triangle: number j of a summary that has others before it, and a slice."""
+    rows, stop, j = [], 0, 1
+    while stop < coefficients.shape[1]:
+        rows.append((j, slice(stop, stop + j)))
+        stop, j = stop + j, j + 1
+    return rows
+
+
 def backward(
     scaled, noise, log_sd, coefficients, log_rest, slope, widths, to_means, to_log_sd, to_coefficients, to_log_rest
 ):
     """Fill derivatives of a log density, given its ``slope`` (m, q) by the noise and ``widths`` by log spreads."""
-    m, q = scaled.shape
-    pull = np.empty(q)
-    for i in range(m):
-        for j in range(q):
-            to_log_rest[i, j] = widths[i, j] - slope[i, j] * noise[i, j]
-            pull[j] = slope[i, j] * np.exp(-log_rest[i, j])
-        at = coefficients.shape[1]
-        for j in range(q - 1, -1, -1):
-            own = slope[i, j] * np.exp(-log_rest[i, j])
-            if coefficients.shape[1]:
-                at -= j
-                for k in range(j):
-                    pull[k] -= own * coefficients[i, at + k]
-                    to_coefficients[i, at + k] = -own * scaled[i, k]
-        for j in range(q):
-            to_log_sd[i, j] = widths[i, j] - pull[j] * scaled[i, j]
-            to_means[i, j] = -pull[j] * np.exp(-log_sd[i, j])
+    np.subtract(widths, slope * noise, out=to_log_rest)
+    own = slope * np.exp(-log_rest)
+    pull = own.copy()
+    for j, row in _rows(coefficients):
+        pull[:, :j] -= own[:, j, None] * coefficients[:, row]
+        np.multiply(-own[:, j, None], scaled[:, :j], out=to_coefficients[:, row])
+    np.subtract(widths, pull * scaled, out=to_log_sd)
+    np.multiply(-pull, np.exp(-log_sd), out=to_means)
 
 
-@nb.njit("void(f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1], f8[:,::1])", cache=True, nogil=True)
 def from_noise(noise, means, log_sd, coefficients, log_rest, values):
     """Fill ``values`` (m, q) that ``forward`` takes to ``noise``."""
-    m, q = noise.shape
-    scaled = np.empty(q)
-    for i in range(m):
-        at = 0
-        for j in range(q):
-            scaled[j] = noise[i, j] * np.exp(log_rest[i, j])
-            if coefficients.shape[1]:
-                for k in range(j):
-                    scaled[j] += coefficients[i, at] * scaled[k]
-                    at += 1
-            values[i, j] = means[i, j] + scaled[j] * np.exp(log_sd[i, j])
+    scaled = noise * np.exp(log_rest)
+    for j, row in _rows(coefficients):
+        scaled[:, j] += np.einsum("ik,ik->i", coefficients[:, row], scaled[:, :j])
+    values[:] = means + scaled * np.exp(log_sd)

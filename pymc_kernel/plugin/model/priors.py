@@ -12,7 +12,7 @@ from pymc.logprob.basic import transformed_conditional_logp
 
 from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler
 from pymc_kernel.plugin.model.particle_density import vectorized
-from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, split_positions
+from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, STABLE, split_positions
 
 __all__ = ["ModelPrior", "prior_density", "prior_expression", "prior_positions", "with_finite_columns"]
 
@@ -75,7 +75,8 @@ def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
     def all_at_once():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what PyTensor says of the speed of single operators
-            return vectorized(model, [log_prior], model.initial_point(random_seed=0), {"on_unused_input": "ignore"})
+            options = {"on_unused_input": "ignore", "mode": STABLE}  # on hundreds of draws as fast as machine code
+            return vectorized(model, [log_prior], model.initial_point(random_seed=0), options)
 
     @cache
     def one_by_one():

@@ -3,23 +3,18 @@
 import numpy as np
 import pymc as pm
 from pymc.pytensorf import compile as pymc_compile
-from pytensor.compile.mode import Mode
 from pytensor.gradient import grad
 from pytensor.graph.replace import vectorize_graph
-from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.blocks.likelihoods import (
     estimated_terms,
 )
 from pymc_kernel.plugin.model.compiled_once import compiled_once
-from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, QUICK, batched
+from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, QUICK, STABLE, batched
 
 __all__ = ["compile_scores"]
 
-_STABLE = Mode(
-    linker="py", optimizer=RewriteDatabaseQuery(include=["fast_run"], exclude=["fusion", "inplace", "BlasOpt"])
-)
 _GRADIENT_ERRORS = (NotImplementedError, TypeError, AttributeError, ValueError)  # what an Op without a gradient raises
 
 
@@ -75,7 +70,7 @@ def compile_scores(model: pm.Model):
 
     def scores(values):
         evaluated = evaluate(quick, values)
-        return evaluated if np.isfinite(evaluated).all() else evaluate(compiled(_STABLE), values)
+        return evaluated if np.isfinite(evaluated).all() else evaluate(compiled(STABLE), values)
 
     return scores
 

@@ -7,13 +7,16 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from pymc.pytensorf import compile as pymc_compile
+from pytensor.compile.mode import Mode
 from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor import tensor
 
 __all__ = [
     "DRAWS_AT_A_TIME",
     "QUICK",
+    "STABLE",
     "ElementwiseTransform",
     "batched",
     "constrained_draws",
@@ -24,6 +27,10 @@ __all__ = [
 ]
 
 QUICK = "FAST_COMPILE"  # mode of graphs that are called a few times, on many draws at once
+# The same with the numerically stable forms of functions, which the quick mode leaves out.
+STABLE = Mode(
+    linker="py", optimizer=RewriteDatabaseQuery(include=["fast_run"], exclude=["fusion", "inplace", "BlasOpt"])
+)
 DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorized graph
 
 

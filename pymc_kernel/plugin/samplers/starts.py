@@ -8,17 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 import pymc as pm
 from pytensor.compile.mode import Mode
+from pytensor.link.vm import VMLinker
 
 from pymc_kernel.mcmc.unvisited import Places, other_hills
 from pymc_kernel.plugin.model.priors import prior_expression
 from pymc_kernel.smc.weights import normalized
 
-__all__ = ["NUM_CANDIDATES", "PriorDraws", "prior_draws"]
+__all__ = ["NUM_CANDIDATES", "UNOPTIMIZED", "PriorDraws", "prior_draws"]
 
 NUM_CANDIDATES = 20  # evaluations a chain; 2 % of PyMC's 1,000 tuning draws
 _POOL_SIZE = 200  # draws of the prior; its quantiles are known to 5 % of its spread
 _SEED = 0  # of the pool; each chain tries draws from it that its own generator chooses
-_UNOPTIMIZED = Mode(linker="vm", optimizer=None)  # the graph is called 200 times: rewriting it would take longer
+# The graph is called 200 times: rewriting it would take longer, and C libraries for all its operations longer still.
+UNOPTIMIZED = Mode(linker=VMLinker(use_cloop=False, c_thunks=False), optimizer=None)
 _NORMAL_QUANTILES = (0.15865525, 0.84134475)  # one standard deviation on either side
 
 
@@ -104,9 +106,9 @@ def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> P
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings of compilers about the quick mode
-            draws = pm.draw(prior_expression(model), draws=_POOL_SIZE, random_seed=_SEED, mode=_UNOPTIMIZED)
+            draws = pm.draw(prior_expression(model), draws=_POOL_SIZE, random_seed=_SEED, mode=UNOPTIMIZED)
             log_prior = model.compile_fn(
-                model.logp(vars=model.free_RVs), inputs=model.value_vars, on_unused_input="ignore", mode=_UNOPTIMIZED
+                model.logp(vars=model.free_RVs), inputs=model.value_vars, on_unused_input="ignore", mode=UNOPTIMIZED
             )
     except NotImplementedError:
         return None
