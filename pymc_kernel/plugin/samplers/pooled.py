@@ -102,6 +102,10 @@ def sample_khmc(
     model = pm.modelcontext(model)
     with model:
         step, others = split_steps(model, step, kwargs, kwargs.get("compile_kwargs"))
+        if step.given is not None:
+            raise ValueError(
+                "sample_khmc learns a surrogate of its own; for a given one take pm.sample(step=, tune=0)."
+            )
         _check_for_sample(kwargs, model)
         rng = np.random.default_rng(random_seed)
         seeds = [int(s) for s in rng.integers(2**30, size=chains)]
