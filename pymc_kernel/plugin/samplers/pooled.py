@@ -85,9 +85,9 @@ def sample_khmc(
 
     Notes
     -----
-    Tuning runs in this process, whatever ``cores`` is: for slow likelihoods it may take longer than chains that tune in
-    parallel, each by itself: ``pm.sample(step=pk.KernelHMC())``. An interrupt while sampling returns the draws so far,
-    as in ``pm.sample``; while tuning there are none yet.
+    Tuning runs in this process, whatever ``cores`` is. Where an evaluation takes a second or more, take
+    ``pk.sample_surrogate(exact=True)``: it learns from fewer evaluations, on any executor, and draws as exactly. An
+    interrupt while sampling returns the draws so far, as in ``pm.sample``; while tuning there are none yet.
 
     Examples
     --------
