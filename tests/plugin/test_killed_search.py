@@ -79,7 +79,7 @@ def test_runs_killed_at_random_moments_go_on_to_the_same_evaluations(tmp_path):
         process = None
         while process is None or process.exitcode != 0:
             process = started(path, 2 if stores % 2 else None)
-            process.join(rng.uniform(0.0, 1.0) * longest)
+            process.join(rng.uniform(0.0, 0.7) * longest)
             if process.exitcode is None:
                 process.kill()
                 process.join()
