@@ -40,6 +40,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.thesis_protocol
 	$(RUN) -m benchmarks.scores
 	$(RUN) -m benchmarks.few_evaluations
+	$(RUN) -m benchmarks.workers
 	$(RUN) -m benchmarks.gradient_free
 	$(RUN) -m benchmarks.more_targets
 	$(RUN) -m benchmarks.glass_chains

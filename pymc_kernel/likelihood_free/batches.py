@@ -16,7 +16,7 @@ from concurrent.futures import (
 )
 from typing import NamedTuple
 
-__all__ = ["Batch", "WorkersLost", "run_batches"]
+__all__ = ["Batch", "WorkersLost", "run_batches", "start_worker"]
 
 
 class WorkersLost(RuntimeError):
@@ -93,14 +93,15 @@ def _here(task, indices, arguments, retries):
 
 
 def _on_own_processes(task, indices, arguments, processes, retries, window, prepare):
-    pool = _Pool(lambda: ProcessPoolExecutor(processes, initializer=_start_worker, initargs=(prepare,)), is_own=True)
+    pool = _Pool(lambda: ProcessPoolExecutor(processes, initializer=start_worker, initargs=(prepare,)), is_own=True)
     try:
         yield from _over(pool, task, indices, arguments, retries, window or 2 * processes)
     finally:
         pool.close()
 
 
-def _start_worker(prepare):
+def start_worker(prepare: Callable[[], object] | None) -> None:
+    """Let this worker process leave interrupts to its parent and end with it; then prepare."""
     # The user's interrupt is for the parent, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, daemon=True).start()

@@ -107,13 +107,18 @@ def open_store(
     if path.exists() and any(path.iterdir()):
         return _reopened(zarr, path, specs, coords, draws, batch_size, identity)
     batch_size = batch_size or default_batch_size(draws)
-    group = zarr.open_group(path, mode="w", zarr_format=3)
+    # It gets its name once it is whole, so that a run that is killed here can begin again.
+    making = path.with_name(f"{path.name}.making")
+    group = zarr.open_group(making, mode="w", zarr_format=3)
     for name, spec in specs.items():
         _make_array(group, name, spec, draws, batch_size)
     group.create_array("done", shape=(-(-draws // batch_size),), chunks=(1,), dtype="u1", dimension_names=("batch",))
     _write_coords(group, specs, coords, draws)
-    # The last to be written: a store without it was never finished being made.
     group.attrs["pymc_kernel"] = {"format": _FORMAT, "batch_size": batch_size, "identity": whole}
+    if path.exists():
+        path.rmdir()
+    making.rename(path)
+    group = zarr.open_group(path, mode="r+", zarr_format=3)
     return DiskStore(group, specs, draws, batch_size), whole
 
 
@@ -177,9 +182,9 @@ def _extend(group, specs, coords, before, draws, batch_size):
     done.resize((-(-draws // batch_size),))
     if before % batch_size:
         done[before // batch_size] = 0
-    for name, spec in specs.items():
-        group[name].resize((1, draws, *spec.shape))
     _write_coords(group, specs, coords, draws)
+    for name, spec in reversed(specs.items()):  # the first one, by which the size is known, last
+        group[name].resize((1, draws, *spec.shape))
 
 
 def _short(value):

@@ -42,16 +42,20 @@ from pymc_kernel.scores.values import Values
 __all__ = [
     "Config",
     "Info",
+    "Proposal",
     "State",
     "adapt",
     "coverage",
+    "decide",
     "finish",
     "init",
     "learn_from",
+    "propose",
     "refit_is_due",
     "relocate",
     "step",
     "with_fit",
+    "with_given",
 ]
 
 _NUM_EVALUATED = 20_000  # evaluations remembered while tuning
@@ -124,6 +128,18 @@ class State(NamedTuple):
     excesses: History | None  # (n, 1) log density minus surrogate at the draws after tuning, None while tuning
 
 
+class Proposal(NamedTuple):
+    """Where a chain may go next."""
+
+    position: np.ndarray  # (d,)
+    move: Move
+    scale: float  # of the random walk, or the step size
+    num_steps: int  # leapfrog steps
+    log_ratio: float  # that the log acceptance ratio has besides that of the target
+    has_moved: bool
+    is_to_evaluate: bool  # whether the target's log density is needed there
+
+
 class Info(NamedTuple):
     """What a draw reports."""
 
@@ -182,36 +198,49 @@ def step(
     the walk and the difference are symmetric, a trajectory is reversible and preserves volume, a chain of
     trajectories is reversible with respect to the surrogate.
     """
+    state, proposal = propose(rng, state)
+    if proposal.move is WALK and state.walk.iteration >= state.walk.noise.next_probe:
+        here = state.walk._replace(position=state.position, log_density=state.log_density)
+        state = state._replace(walk=walk.probed(here, log_density))
+    return decide(rng, state, proposal, log_density(proposal.position) if proposal.is_to_evaluate else math.nan)
+
+
+def propose(rng: np.random.Generator, state: State) -> tuple[State, Proposal]:
+    """Return the state without what the proposal has used up, and the proposal; nothing is evaluated."""
     move = moves.MOVES[int(np.searchsorted(np.cumsum(state.choice.shares)[:-1], rng.random(), side="right"))]
     if move is SURVEY and not len(state.survey):
         move = WALK
     num_steps, log_ratio = 0, 0.0
     if move is WALK:
-        if state.walk.iteration >= state.walk.noise.next_probe:
-            here = state.walk._replace(position=state.position, log_density=state.log_density)
-            state = state._replace(walk=walk.probed(here, log_density))
         scale = math.exp(state.walk.log_scale)
-        proposal = walk.propose(state.position, state.walk.factor, scale, rng.standard_normal(state.position.size))
+        place = walk.propose(state.position, state.walk.factor, scale, rng.standard_normal(state.position.size))
     elif move is DIFFERENCE:
         places = state.visited.buffer[: state.visited.count] if state.archive is None else state.archive
-        proposal, scale = moves.difference(rng, state.position, places, state.walk.factor)
+        place, scale = moves.difference(rng, state.position, places, state.walk.factor)
     elif move is SURVEY:
         # Evaluated to learn from, never moved to.
-        proposal, scale, log_ratio = state.survey[0], math.nan, -math.inf
+        place, scale, log_ratio = state.survey[0], math.nan, -math.inf
         state = state._replace(survey=state.survey[1:])
     else:
         scale = state.fit.step_size
-        proposal, num_steps, log_ratio = moves.along_surrogate(rng, state.position, state.fit, move)
-    if np.array_equal(proposal, state.position):
-        # The surrogate's own chain has not moved: there is nothing to evaluate.
-        info = Info(False, 1.0, scale, proposal, state.log_density, move, 0.0, num_steps)
+        place, num_steps, log_ratio = moves.along_surrogate(rng, state.position, state.fit, move)
+    has_moved = not np.array_equal(place, state.position)  # the surrogate's own chain may stay where it was
+    is_to_evaluate = has_moved and bool(np.isfinite(place).all())
+    return state, Proposal(place, move, scale, num_steps, log_ratio, has_moved, is_to_evaluate)
+
+
+def decide(rng: np.random.Generator, state: State, proposal: Proposal, log_density: float) -> tuple[State, Info]:
+    """Return the next state and what happened, given the log density at a proposal that was to be evaluated."""
+    place, move, scale, num_steps, log_ratio = proposal[:5]
+    if not proposal.has_moved:
+        info = Info(False, 1.0, scale, place, state.log_density, move, 0.0, num_steps)
         return _record_excess(state._replace(rejections=state.rejections + 1)), info
-    proposed = log_density(proposal) if np.isfinite(proposal).all() else -math.inf
+    proposed = log_density if proposal.is_to_evaluate else -math.inf
     gain = proposed - state.log_density + log_ratio
     accepted, probability = metropolis_accept(rng, gain)
-    info = Info(accepted, probability, scale, proposal, proposed, move, -gain, num_steps)
+    info = Info(accepted, probability, scale, place, proposed, move, -gain, num_steps)
     if accepted:
-        return _record_excess(state._replace(position=proposal, log_density=proposed, rejections=0)), info
+        return _record_excess(state._replace(position=place, log_density=proposed, rejections=0)), info
     return _record_excess(state._replace(rejections=state.rejections + 1)), info
 
 
@@ -367,14 +396,38 @@ def with_fit(state: State, fit: Fit, config: Config, places: np.ndarray | None =
     return state._replace(fit=fit, choice=choice, num_fits=state.num_fits + 1, survey=survey, walk=shape)
 
 
+def with_given(position, log_density: float, fit: Fit, archive: np.ndarray, config: Config) -> State:
+    """Return the state of a chain that has nothing to learn, since its surrogate is given.
+
+    Parameters
+    ----------
+    position, log_density
+        Where the chain is.
+    fit : Fit
+        The surrogate, see :func:`pymc_kernel.mcmc.surrogate_fit.emulated`.
+    archive : ndarray (n, d)
+        Draws from the surrogate, for difference moves.
+    """
+    first = init(position, log_density, config)
+    log_scale = math.log(walk.optimal_scale(first.position.size))
+    shape = first.walk._replace(mean=fit.shape[0], factor=fit.shape[1], log_scale=log_scale)
+    choice = first.choice._replace(shares=moves.given(config.exploring_share))
+    return _settled(first._replace(walk=shape, fit=fit, archive=archive, choice=choice, arrival=None), config)
+
+
 def finish(state: State, config: Config) -> State:
     """Return the state for sampling after tuning, without what only learning needs."""
-    d = state.position.size
-    settled = state.walk._replace(noise=noise.settled(state.walk.noise))
-    excesses = None if config.noisy else empty_history(_NUM_EXCESSES, 1)
-    state = state._replace(evaluated=empty_history(0, d + 1), survey=np.empty((0, d)), walk=settled, excesses=excesses)
+    state = _settled(state, config)
     if state.fit is None and not state.choice.shares[DIFFERENCE.place]:
         return state  # too short for differences even
     in_bulk = len(burn_in.bulk(state.visited, state.levels)) >= _LEAST_IN_BULK * state.visited.count
     learns_from, share = config.surrogate.learns_from, config.exploring_share
     return state._replace(choice=moves.after_tuning(state.choice, learns_from, share, state.fit, in_bulk))
+
+
+def _settled(state, config):
+    """Return the state without what is learned from, with room for the record of excesses."""
+    d = state.position.size
+    settled = state.walk._replace(noise=noise.settled(state.walk.noise))
+    excesses = None if config.noisy else empty_history(_NUM_EXCESSES, 1)
+    return state._replace(evaluated=empty_history(0, d + 1), survey=np.empty((0, d)), walk=settled, excesses=excesses)

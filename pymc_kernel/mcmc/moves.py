@@ -33,6 +33,7 @@ __all__ = [
     "difference",
     "exploring",
     "first",
+    "given",
     "measured",
     "squared_jumps",
     "with_difference",
@@ -155,6 +156,15 @@ def first(num_dims: int) -> Choice:
     """Return the choice before anything is known: the walk."""
     kinds = len(MOVES)
     return Choice(exploring(0.0), np.zeros((kinds, 2 * num_dims)), np.zeros(kinds))
+
+
+def given(exploring_share: float) -> np.ndarray:
+    """Return the shares of kinds along a surrogate that is good from the start, where evaluations are costly."""
+    share = 1.0 - exploring_share
+    shares = exploring_share * exploring(_DIFFERENCE_SHARE)
+    shares[[LONG.place, HOT.place]] = _SAFE_SHARE * share
+    shares[SIXTEEN.place] = (1.0 - 2.0 * _SAFE_SHARE) * share
+    return shares
 
 
 def with_difference(choice: Choice) -> Choice:

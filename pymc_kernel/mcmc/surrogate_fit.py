@@ -4,7 +4,7 @@ Imports NumPy and the lower floors only.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import NamedTuple
 
@@ -12,11 +12,13 @@ import numpy as np
 
 from pymc_kernel.linalg import definite_cholesky, lower_times, mean_and_factor, solve_lower, whiten
 from pymc_kernel.mcmc import burn_in
+from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.mcmc.survey import survey
 from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables, scaled_expansion
 from pymc_kernel.scores.validation import cross_validate
+from pymc_kernel.scores.values import Values
 
 __all__ = [
     "INVERSE_TEMPERATURE",
@@ -25,6 +27,7 @@ __all__ = [
     "Learned",
     "bulk_of",
     "check_surrogate_moves",
+    "emulated",
     "from_unit",
     "joint_shape",
     "learn",
@@ -41,6 +44,7 @@ _VALIDATION = 1000  # draws that cross-validation looks at
 _LARGEST_SURVEY = 60  # places a chain and fit
 _NEW_SEARCH_EVERY = 3  # fits; those in between search for settings from the last ones only
 _ENOUGH_FOR_SHAPE = 10  # positions for each dimension, from which on their own covariance is used
+_EMULATED = 1000  # draws of a known log density at which a surrogate emulates it
 _RIDGE = 1e-9  # of each variance
 
 
@@ -219,6 +223,32 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> Fit | None:
     if learned is None:
         return None
     return tuned(rng, learned, refined_shape(shape, learned), draws, config.max_steps)._replace(shape=shape)
+
+
+@one_blas_thread
+def emulated(
+    rng: np.random.Generator, log_density: Callable[[np.ndarray], np.ndarray], draws: np.ndarray, max_steps: int
+) -> Fit:
+    """Return a surrogate of a cheap log density, in the form that trajectories follow, with their step size and length.
+
+    It is learned from values at the draws, and around them by differences of draws, so that it is right in the tails.
+
+    Parameters
+    ----------
+    log_density : callable
+        Takes positions (n, d), returns (n,), -inf where there is none.
+    draws : ndarray (n, d)
+        From that density.
+    """
+    shape = mean_and_factor(draws)
+    if shape is None:
+        raise ValueError(f"the {len(draws)} draws of the surrogate lie in a plane: give as many draws as 10 d or more.")
+    near = draws[rng.choice(len(draws), min(len(draws), _EMULATED), replace=False)]
+    one, first, second = draws[rng.integers(len(draws), size=(3, len(near) // 2))]
+    places = np.concatenate([near, one + optimal_scale(2 * draws.shape[1]) * (first - second)])
+    emulated_at = log_density(places)
+    surrogate = Values().fit(places, emulated_at, rng, mean=shape[0], factor=shape[1], noisy=False)
+    return tuned(rng, Learned(surrogate, Values(), surrogate.error), shape, draws, max_steps)._replace(shape=shape)
 
 
 def bulk_of(states: Sequence, fraction: float = 2.0 / 3.0) -> np.ndarray:

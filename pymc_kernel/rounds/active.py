@@ -103,6 +103,13 @@ class LogPosterior:
         """Return the posterior covariance (m, m) of the surrogate, in squared nats."""
         return self.unit**2 * self.fit.covariance(positions)
 
+    def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """Return draws (size, d) of the density that particles follow, by particles from around the good points."""
+        good = self.region.points @ np.linalg.inv(self.region.inverse).T
+        begin = _MixturePrior(fit_mixture(rng, good))
+        sampler = ParticleSampler(max(size, 1000))
+        return sampler.sample(rng, begin, lambda x: self(x) - begin.log_density(x)).positions[:size]
+
     def _variance(self, positions):
         starts = range(0, len(positions), _ROWS)
         return np.concatenate([self.fit.variance(positions[a : a + _ROWS]) for a in starts])

@@ -7,7 +7,15 @@ from concurrent.futures import ProcessPoolExecutor
 import cloudpickle
 import numpy as np
 
-from pymc_kernel.likelihood_free import ArraySpec, Status, WorkersLost, open_store, run_batches, simulate_once
+from pymc_kernel.likelihood_free import (
+    ArraySpec,
+    Status,
+    WorkersLost,
+    open_store,
+    run_batches,
+    simulate_once,
+    start_worker,
+)
 from pymc_kernel.parallel import leave_one_thread
 from pymc_kernel.plugin.model.particle_density import ParticleDensity
 
@@ -46,12 +54,14 @@ class Evaluations:
             f"{_GROUP}/status": ArraySpec((), "int8", (), int(Status.NOT_RUN)),
         }
         self._keeper, _ = open_store(store, specs, {}, most, 1, identity, {})
-        self._processes = int(executor) if isinstance(executor, int | np.integer) else 0
-        self._executor = self._new_pool() if self._processes else executor
         self._payload = self._key = None
         if executor is not None:
             self._payload = self._pickled()
             self._key = hashlib.sha256(self._payload).hexdigest()
+        self._processes = int(executor) if isinstance(executor, int | np.integer) else 0
+        if self._processes:
+            _LOCAL.key, _LOCAL.density = self._key, density  # processes forked from this thread need not compile
+        self._executor = self._new_pool() if self._processes else executor
         self.first_error = None
 
     def __call__(self, first: int, positions: np.ndarray, progress) -> np.ndarray:
@@ -127,7 +137,7 @@ class Evaluations:
         return self._keeper.arrays[f"{_GROUP}/{name}"]
 
     def _new_pool(self):
-        return ProcessPoolExecutor(self._processes, initializer=leave_one_thread)
+        return ProcessPoolExecutor(self._processes, initializer=start_worker, initargs=(leave_one_thread,))
 
     def _pickled(self):
         try:

@@ -14,7 +14,15 @@ from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler
 from pymc_kernel.plugin.model.particle_density import vectorized
 from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, STABLE, split_positions
 
-__all__ = ["ModelPrior", "prior_density", "prior_expression", "prior_positions", "with_finite_columns"]
+__all__ = [
+    "ModelPrior",
+    "initial_position",
+    "prior_density",
+    "prior_expression",
+    "prior_or_start",
+    "prior_positions",
+    "with_finite_columns",
+]
 
 
 def prior_expression(model: pm.Model) -> list:
@@ -109,6 +117,31 @@ class ModelPrior:
         """Return draws (size, d)."""
         drawn = self._sampler.prior(int(rng.integers(2**63)), 0, size, size)
         return _as_positions(self._model, drawn, size, rng)
+
+
+class _JitteredStart:
+    """A prior that has no draws: places around the model's initial point, as PyMC begins its chains."""
+
+    def __init__(self, model):
+        self._center = initial_position(model)
+        self.log_density = prior_density(model)
+
+    def draw(self, rng, size):
+        return self._center + rng.uniform(-1.0, 1.0, (size, self._center.size))
+
+
+def prior_or_start(model: pm.Model) -> ModelPrior | _JitteredStart:
+    """Return the prior; where it cannot be drawn from, its draws are places around the model's initial point."""
+    try:
+        return ModelPrior(model)
+    except ValueError:  # pm.Flat and its like
+        return _JitteredStart(model)
+
+
+def initial_position(model: pm.Model) -> np.ndarray:
+    """Return the model's initial point on the unconstrained scale, (d,)."""
+    point = model.initial_point(random_seed=0)
+    return np.concatenate([np.ravel(point[v.name]).astype(float) for v in model.value_vars])
 
 
 def with_finite_columns(positions: np.ndarray, rng: np.random.Generator) -> np.ndarray:

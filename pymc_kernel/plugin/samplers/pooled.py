@@ -85,9 +85,9 @@ def sample_khmc(
 
     Notes
     -----
-    Tuning runs in this process, whatever ``cores`` is: for slow likelihoods it may take longer than chains that tune in
-    parallel, each by itself: ``pm.sample(step=pk.KernelHMC())``. An interrupt while sampling returns the draws so far,
-    as in ``pm.sample``; while tuning there are none yet.
+    Tuning runs in this process, whatever ``cores`` is. Where an evaluation takes a second or more, take
+    ``pk.sample_surrogate(exact=True)``: it learns from fewer evaluations, on any executor, and draws as exactly. An
+    interrupt while sampling returns the draws so far, as in ``pm.sample``; while tuning there are none yet.
 
     Examples
     --------
@@ -102,6 +102,10 @@ def sample_khmc(
     model = pm.modelcontext(model)
     with model:
         step, others = split_steps(model, step, kwargs, kwargs.get("compile_kwargs"))
+        if step.given is not None:
+            raise ValueError(
+                "sample_khmc learns a surrogate of its own; for a given one take pm.sample(step=, tune=0)."
+            )
         _check_for_sample(kwargs, model)
         rng = np.random.default_rng(random_seed)
         seeds = [int(s) for s in rng.integers(2**30, size=chains)]

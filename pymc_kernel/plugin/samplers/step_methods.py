@@ -6,8 +6,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pymc as pm
+import xarray as xr
+from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.compound import Competence
+from pymc.util import get_value_vars_from_user_vars
 
 from pymc_kernel import scores
 from pymc_kernel.kernels import Gaussian, Kernel
@@ -17,10 +20,13 @@ from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.blocks.likelihoods import block_of
 from pymc_kernel.plugin.samplers.foreign_steps import model_in_question
+from pymc_kernel.plugin.samplers.given_surrogate import given_surrogate, transition_state
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep, measured_variance
+from pymc_kernel.rounds import LogPosterior
 
 __all__ = ["KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_models", "register_step_methods"]
 
+_STARTS_TRIED = 20  # draws of a given surrogate, of which one must have a finite density
 _LEAST_TUNING = 100  # tuning draws of kernel HMC: with fewer there is one fit to a few points, or none
 
 _SHARED_PARAMETERS = """
@@ -210,10 +216,11 @@ class KernelHMC(TransitionStep):
     ----------
     vars : list of variables, optional
         All continuous free variables of the model by default; ``pm.sample`` finds steps for discrete ones.
-    surrogate : {{"auto", "values", "lite", "finite", "nystrom"}} or an estimator of ``pymc_kernel.scores``
+    surrogate : {{"auto", "values", "lite", "finite", "nystrom"}}, an estimator of ``pymc_kernel.scores``, or a result
         What is learned. "values" is kernel regression on the log density at every proposal, rejected ones included; the
         others match scores at the visited points. "auto" is "values", which is far better in the benchmarks, except for
-        heavy tails, where both are alike.
+        heavy tails, where both are alike. A result of :func:`sample_surrogate` (its DataTree, or the learned log
+        posterior) is followed as it is: take ``tune=0``, see Notes.
     exploring_share : float
         Share of random-walk moves after tuning, in (0, 1]. Where the surrogate does not help it becomes 1 by
         itself.
@@ -237,6 +244,12 @@ class KernelHMC(TransitionStep):
     costs more than about a millisecond. With ``cores=1`` the surrogate of the last chain is afterwards in
     ``step.surrogate``; from any run one can be fitted by ``pk.scores.Values().fit(draws, log_density)``, to
     unconstrained draws and ``sample_stats["log_density"]``.
+
+    With a result of :func:`sample_surrogate` nothing is tuned: all chains begin at draws of that surrogate (but where
+    ``initvals`` say otherwise), propose the ends of many trajectories along it, and accept by the true density. Where
+    its distance is small, draws are nearly independent, for one evaluation each; where it is large, few are accepted.
+    The surrogate is learned again from the stored evaluations, so a saved result will do, for a model with the same
+    variables; with other data or another prior the draws are still right. All free variables must be in the block.
 
     Where a surrogate is far too low, as in the neck of a funnel, its moves never go, and chains look well mixed without
     that region. At the last draw of a chain the ratios of the density to the surrogate are judged like importance
@@ -278,12 +291,22 @@ class KernelHMC(TransitionStep):
         compile_kwargs: dict | None = None,
         blocked: bool = True,
     ) -> None:
+        source = surrogate if isinstance(surrogate, xr.DataTree | LogPosterior) else None
+        if source is not None:
+            model = pm.modelcontext(model)
+            vars, surrogate = _all_variables(vars, model), "values"
         if isinstance(surrogate, str):
             if surrogate not in _ESTIMATORS:
                 raise ValueError(f"surrogate must be one of {', '.join(_ESTIMATORS)}, got {surrogate!r}.")
             surrogate = _ESTIMATORS[surrogate]()
         config = kernel_hmc.Config(surrogate, exploring_share, max_steps, target_accept)
         super().__init__(vars, config, "tuning", model, rng, initial_point, compile_kwargs, blocked)
+        self.given = None
+        if source is not None:
+            initial_point = model.initial_point() if initial_point is None else initial_point
+            self._default = np.concatenate([np.ravel(initial_point[name]) for name in self.var_names]).astype(float)
+            self.given = given_surrogate(source, model, self.config.noisy)
+            self.learned = transition_state(self.given, self.config)
 
     @property
     def surrogate(self):
@@ -301,6 +324,17 @@ class KernelHMC(TransitionStep):
         is_estimated = model is not None and any(block_of(rv) is not None for rv in model.observed_RVs)
         return Competence.IDEAL if is_estimated else Competence.INCOMPATIBLE
 
+    def _better_start(self, position, log_density):
+        """Return a draw of the given surrogate as the start, unless the user has given one."""
+        if self.given is None or not np.array_equal(position, self._default):
+            return super()._better_start(position, log_density)
+        for start in self.rng.permutation(self.given.draws)[:_STARTS_TRIED]:
+            there = self.density(start)
+            if math.isfinite(there):
+                self.density.settle(True)
+                return start, there
+        return position, log_density
+
     def _log_estimate_variance(self, state):
         # A regression on all values measures the noise better than the random walk's few probes.
         noise_sd = None if state.fit is None else getattr(state.fit.learned.surrogate, "noise_sd", None)
@@ -314,13 +348,24 @@ class KernelHMC(TransitionStep):
             "for 500 draws or more, or take pk.sample_khmc, whose chains learn one surrogate together."
         )
 
+    def _warning(self, state):
+        if self.given is not None and self.num_tune and self.draw == self.num_tune + 1:
+            message = (
+                f"KernelHMC: its surrogate is given, so that {self.num_tune} tuning draws had nothing to tune: "
+                "pm.sample(tune=0) saves their evaluations."
+            )
+            return SamplerWarning(WarningType.BAD_PARAMS, message, "warn", step=self.draw)
+        return super()._warning(state)
+
     def _adapt(self, state, info):
+        if self.given is not None:
+            return state
         return kernel_hmc.adapt(self.rng, state, info, self.config, self.num_tune)
 
     def stop_tuning(self):
         """End the learning, even where there were fewer tuning draws than announced."""
         state = self.transition
-        if self.tune and state is not None and state.iteration < self.num_tune:
+        if self.tune and self.given is None and state is not None and state.iteration < self.num_tune:
             self.transition = kernel_hmc.finish(state._replace(iteration=self.num_tune), self.config)
         return super().stop_tuning()
 
@@ -344,6 +389,13 @@ class KernelHMC(TransitionStep):
             "energy_error": info.energy_error,
             "surrogate_quality": math.nan if state.fit is None else state.fit.learned.quality,
         }
+
+
+def _all_variables(vars, model):
+    """Return None, which stands for all variables of the model, where ``vars`` are all of them; raise otherwise."""
+    if vars is not None and set(get_value_vars_from_user_vars(vars, model)) != set(model.value_vars):
+        raise ValueError("a given surrogate is that of all free variables, so leave vars out.")
+    return None
 
 
 for _step in (AdaptiveMetropolis, KAMH, KernelHMC):

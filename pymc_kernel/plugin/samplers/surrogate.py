@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,12 @@ import pymc as pm
 import xarray as xr
 from arviz import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
+from pymc.stats.convergence import log_warnings, run_convergence_checks
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.likelihood_free import Status
+from pymc_kernel.mcmc import kernel_hmc
+from pymc_kernel.mcmc.coverage import is_missing_mass
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.findings import warn_of_findings
@@ -19,8 +24,12 @@ from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import constant_groups, observed_group, observed_values
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
-from pymc_kernel.plugin.model.priors import ModelPrior, prior_density
+from pymc_kernel.plugin.model.priors import initial_position, prior_or_start
 from pymc_kernel.plugin.model.unconstrained import constrained_draws
+from pymc_kernel.plugin.reports.provenance import provenance
+from pymc_kernel.plugin.samplers.exact import STARTS_TRIED, ExactDraws, Trace, run_exact
+from pymc_kernel.plugin.samplers.given_surrogate import FREE_VARIABLES, RADIUS, GivenSurrogate, transition_state
+from pymc_kernel.plugin.samplers.progress import STUCK_AFTER
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
 from pymc_kernel.rounds.active import State
@@ -45,6 +54,7 @@ def sample_surrogate(
     executor: Executor | int | None = None,
     store: str | Path | None = None,
     timeout: float | None = None,
+    exact: bool = False,
     return_surrogate: bool = False,
     model: pm.Model | None = None,
     random_seed: RandomSeed = None,
@@ -55,16 +65,18 @@ def sample_surrogate(
 
     Kernel regression on all values so far is a surrogate of the log likelihood; the prior is known. Each batch goes
     half to draws from the surrogate's posterior and half to where it is least certain. The result are draws from the
-    last surrogate, with a statement of how far they are from the posterior. For likelihoods that take a second or
-    more, in up to a dozen dimensions; with cheaper ones use :class:`KernelHMC`, which is exact.
+    last surrogate, with a statement of how far they are from the posterior; or, on request, of exact chains that move
+    along the surrogate. For likelihoods that take a second or more, in up to a dozen dimensions; with cheaper ones use
+    :class:`KernelHMC`.
 
     Parameters
     ----------
     draws, chains : int
         Draws from the surrogate, in ``chains`` chains for ArviZ's sake; they are independent particles and cost no
-        evaluation.
+        evaluation. With ``exact`` they are Markov chains, and a draw costs one evaluation.
     evaluations : int
-        Of the likelihood, at most. About 50 (d + 2) for d parameters, three times as many where it is noisy.
+        Of the likelihood, at most, besides those of exact draws. About 50 (d + 2) for d parameters, three times as many
+        where it is noisy.
     batch_size : int, optional
         Evaluations that are proposed together; by default one a parameter, at least four. Take twice the workers.
     tolerance : float
@@ -79,6 +91,9 @@ def sample_surrogate(
         them, and a longer one extends it. Needs ``random_seed``.
     timeout : float, optional
         Seconds for one evaluation, which then counts as one without density.
+    exact : bool
+        Whether the draws are corrected: each chain moves along the surrogate, as :class:`KernelHMC` does, and its
+        proposals are accepted by the likelihood itself. ``chains`` workers are busy then.
     return_surrogate : bool
         Return the learned log posterior, too: a function of positions (n, d) on the unconstrained scale.
     model : pymc.Model, optional
@@ -93,7 +108,8 @@ def sample_surrogate(
     xarray.DataTree, or with ``return_surrogate`` a tuple of it and a function
         ``posterior``; ``sample_stats``; ``batch_stats``; ``evaluations`` (all places, on the model's scale and as
         ``position`` on the unconstrained one, with ``log_prior``, ``log_likelihood`` and ``status``);
-        ``observed_data``, ``constant_data``. Statistics: see Notes.
+        ``observed_data``, ``constant_data``. Statistics: see Notes. With ``exact`` the surrogate's own draws are in
+        ``surrogate_posterior``.
 
     Raises
     ------
@@ -107,7 +123,8 @@ def sample_surrogate(
     -----
     UserWarning
         Where the distance is above 0.2 or unknown, where the bulk of the posterior was still searched for, and where
-        half of the evaluations failed.
+        half of the evaluations failed. Exact draws have the checks of ``pm.sample`` and of :class:`KernelHMC`, and not
+        that of the distance.
 
     Notes
     -----
@@ -123,6 +140,13 @@ def sample_surrogate(
     Values that fail count as places without density. Estimated likelihoods (:func:`EstimatedLikelihood`) are learned
     with their noise, each estimate with a seed of its own: the same seed and batch size give the same evaluations, bit
     for bit, for any executor and any number of workers. Interrupted, it returns draws by the batches that are finished.
+
+    Exact draws: ``sample_stats`` has the statistics of :class:`KernelHMC` for each, and the summary of
+    :func:`provenance` as attributes. With a distance of .05 nine of ten proposals along the surrogate are accepted, and
+    draws are nearly independent; with a distance of .3 some half of them. An estimated likelihood is kept where it is
+    accepted (pseudo-marginal), so that draws have the exact spread; noise of standard deviation 1 takes acceptance to a
+    half, of 2 to a sixth. All chains are evaluated together, each time the slowest is waited for. From a stored result
+    exact draws come later, too: ``pm.sample(tune=0, step=pk.KernelHMC(surrogate=idata))``.
 
     A batch costs O(n r^2) for n values and r <= 1000 of them that carry the surrogate: at n = 500 in eight dimensions
     all batches together take some ten seconds. Memory O(n r).
@@ -154,7 +178,7 @@ def sample_surrogate(
     entropy = int(np.random.default_rng(random_seed).integers(2**63))
     rng = np.random.default_rng(entropy)
     density = compile_particle_density(model, "sample_surrogate", compile_kwargs, vectorize=False)
-    prior = _prior(model)
+    prior = prior_or_start(model)
     start = _start(model, prior, start, rng)
     fewest = max(len(start), 2 * start.shape[1] + 6)
     if evaluations < fewest:
@@ -166,43 +190,31 @@ def sample_surrogate(
     path = None if store is None else Path(store)
     evaluate = Evaluations(density, evaluations, entropy, executor, path, timeout, identity, start.shape[1])
     config = ActiveLearning(batch_size, noisy=bool(density.estimated))
-    try:
-        state = _run(config, rng, prior, start, evaluate, evaluations, tolerance, progressbar)
-    finally:
-        evaluate.close()
+    with closing(evaluate):
+        state, is_whole = _run(config, rng, prior, start, evaluate, evaluations, tolerance, progressbar)
     _refuse_useless(state, evaluate.first_error)
     found = [config.sample(rng, state, draws) for _ in range(chains)]
-    tree = _tree(model, config, state, found, (chains, draws), evaluate.status(len(state.positions)))
-    _warn(state, tree["sample_stats"], evaluate.first_error)
+    status = evaluate.status(len(state.positions))
+    if exact and is_whole:
+        most = chains * (draws + STARTS_TRIED)
+        own = None if path is None else path / f"exact_{len(status)}_{chains}"
+        settings = executor, own, timeout, identity, start.shape[1]
+        with closing(Evaluations(density, most, int(rng.integers(2**63)), *settings)) as evaluate_exactly:
+            drawn = _exact(rng, state, found, evaluate_exactly, (chains, draws), config.noisy, progressbar)
+        first_error = evaluate.first_error or evaluate_exactly.first_error
+        status = np.concatenate([status, evaluate_exactly.status(len(drawn.trace.positions))])
+    else:
+        drawn, first_error = None, evaluate.first_error
+    tree = _tree(model, config, state, found, (chains, draws), status, drawn)
+    _warn(state, tree, drawn, first_error)
+    if drawn is not None:
+        log_warnings(run_convergence_checks(tree, model))
     return (tree, state.learned) if return_surrogate else tree
-
-
-class _JitteredStart:
-    """A prior that has no draws: places around the model's initial point, as PyMC begins its chains."""
-
-    def __init__(self, model):
-        self._center = _initial_position(model)
-        self.log_density = prior_density(model)
-
-    def draw(self, rng, size):
-        return self._center + rng.uniform(-1.0, 1.0, (size, self._center.size))
-
-
-def _prior(model):
-    try:
-        return ModelPrior(model)
-    except ValueError:  # pm.Flat and its like
-        return _JitteredStart(model)
-
-
-def _initial_position(model):
-    point = model.initial_point(random_seed=0)
-    return np.concatenate([np.ravel(point[v.name]).astype(float) for v in model.value_vars])
 
 
 def _start(model, prior, start, rng):
     """Return the first places (n, d) to be evaluated."""
-    initial = _initial_position(model)
+    initial = initial_position(model)
     if start is None:
         return np.concatenate([initial[None], prior.draw(rng, 2 * initial.size + 5)])
     start = np.array(start, dtype=float)
@@ -216,17 +228,10 @@ def _start(model, prior, start, rng):
 
 def _run(
     config: ActiveLearning, rng, prior, start, evaluate: Callable, most: int, tolerance: float, progressbar: bool
-) -> State:
-    """Return the state after the last batch; interrupted, after the last that is whole."""
+) -> tuple[State, bool]:
+    """Return the state after the last batch, and whether it was not interrupted."""
     state, within = config.init(prior, start), 0
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, disable=not progressbar) as progress:
+    with Progress(*_columns(), disable=not progressbar) as progress:
         task = progress.add_task("Searching", total=most)
         try:
             while True:
@@ -240,11 +245,33 @@ def _run(
                 within = within + 1 if known and distance.total_variation < tolerance else 0
                 state = config.propose(rng, state)  # says whether the last surrogate still climbs, too
                 if len(state.positions) >= most or within >= _STAYS:
-                    return state
+                    return state, True
         except KeyboardInterrupt:
             if state.learned is None:
                 raise
-            return state
+            return state, False
+
+
+def _columns():
+    return (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+
+
+def _exact(rng, state, found, evaluate, shape, noisy, progressbar) -> ExactDraws:
+    """Return exact draws of chains along the last surrogate."""
+    own = np.concatenate([part.positions for part in found])
+    learned = replace(state.learned, power=1.0, is_careful=True)
+    config = kernel_hmc.Config(noisy=noisy)
+    first = transition_state(GivenSurrogate(learned, own), config)
+    trace = Trace(lambda number, places: evaluate(number, places, lambda: None), state.prior.log_density, own.shape[1])
+    with Progress(*_columns(), disable=not progressbar) as progress:
+        task = progress.add_task("Exact draws", total=shape[0] * shape[1])
+        return run_exact(rng, first, own, trace, shape, lambda count: progress.advance(task, count))
 
 
 def _refuse_useless(state: State, first_error: str | None) -> None:
@@ -256,18 +283,28 @@ def _refuse_useless(state: State, first_error: str | None) -> None:
         )
 
 
-def _tree(model, config, state, found, shape, status):
+def _tree(model, config, state, found, shape, status, drawn):
     coords, dims = coords_and_dims_for_inferencedata(model)
-    positions = np.concatenate([part.positions[: shape[1]] for part in found])
-    values = {name: v.reshape(*shape, *v.shape[1:]) for name, v in constrained_draws(model, positions).items()}
+
+    def group(positions):
+        values = constrained_draws(model, positions.reshape(-1, positions.shape[-1]))
+        values = {name: v.reshape(*positions.shape[:2], *v.shape[1:]) for name, v in values.items()}
+        return from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset()
+
+    surrogate_draws = group(np.stack([part.positions[: shape[1]] for part in found]))
+    positions, log_prior, log_likelihood = state.positions, state.log_prior, state.log_likelihood
+    if drawn is not None:
+        positions = np.concatenate([positions, drawn.trace.positions])
+        log_prior = np.concatenate([log_prior, drawn.trace.log_prior])
+        log_likelihood = np.concatenate([log_likelihood, drawn.trace.log_likelihood])
     distance = config.distance(state)
     stats = {
         "distance": distance.total_variation,
         "distance_error": distance.error,
         statistics.EFFECTIVE_SHARE: distance.effective_share,
         "num_fresh_draws": distance.num_draws,
-        "num_evaluations": len(state.positions),
-        statistics.NUM_FAILED: int((~np.isfinite(state.log_likelihood)).sum()),
+        "num_evaluations": len(positions),
+        statistics.NUM_FAILED: int((~np.isfinite(log_likelihood)).sum()),
         "is_climbing": state.is_climbing,
         statistics.CORRELATION: max(part.correlation for part in found),
         statistics.LOG_EVIDENCE: ("chain", [part.log_evidence for part in found]),
@@ -276,27 +313,38 @@ def _tree(model, config, state, found, shape, status):
         name: ("batch", np.array([getattr(b, name) for b in state.batches]))
         for name in ("num_evaluations", "power", "is_climbing", "best", "error")
     }
-    return xr.DataTree.from_dict(
+    stats = xr.Dataset(stats, coords={"chain": np.arange(shape[0])})
+    if drawn is not None:
+        each = {name: (("chain", "draw"), v) for name, v in drawn.statistics.items()}
+        stats = stats.assign(each).assign_coords(draw=np.arange(drawn.positions.shape[1]))
+    evaluated = _evaluated(model, (positions, log_prior, log_likelihood, status), coords, dims)
+    evaluated.attrs |= {FREE_VARIABLES: [v.name for v in model.free_RVs], RADIUS: state.radius}
+    tree = xr.DataTree.from_dict(
         {
-            "posterior": from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset(),
-            "sample_stats": xr.Dataset(stats, coords={"chain": np.arange(shape[0])}),
+            "posterior": surrogate_draws if drawn is None else group(drawn.positions),
+            "sample_stats": stats,
+            **({} if drawn is None else {"surrogate_posterior": surrogate_draws}),
             "batch_stats": xr.Dataset(batches, coords={"batch": np.arange(len(state.batches))}),
-            "evaluations": _evaluated(model, state, status, coords, dims),
+            "evaluations": evaluated,
             "observed_data": observed_group(observed_values(model, None), coords, dims),
             **constant_groups(model, coords, dims),
         }
     )
+    if drawn is not None:
+        tree["sample_stats"].attrs |= provenance(tree)
+    return tree
 
 
-def _evaluated(model, state, status, coords, dims):
+def _evaluated(model, columns, coords, dims):
     """Return all places with their values."""
-    values = {name: v[None] for name, v in constrained_draws(model, state.positions).items()}
+    positions, log_prior, log_likelihood, status = columns
+    values = {name: v[None] for name, v in constrained_draws(model, positions).items()}
     points = from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset()
     points = points.isel(chain=0, drop=True).rename(draw="evaluation")
     more = {
-        "position": (("evaluation", "coordinate"), state.positions),
-        "log_prior": ("evaluation", state.log_prior),
-        "log_likelihood": ("evaluation", state.log_likelihood),
+        "position": (("evaluation", "coordinate"), positions),
+        "log_prior": ("evaluation", log_prior),
+        "log_likelihood": ("evaluation", log_likelihood),
         "status": ("evaluation", status),
     }
     dataset = points.assign(more)
@@ -307,19 +355,32 @@ def _evaluated(model, state, status, coords, dims):
     return dataset
 
 
-def _warn(state: State, stats, first_error: str | None) -> None:
+def _warn(state: State, tree: xr.DataTree, drawn: ExactDraws | None, first_error: str | None) -> None:
     """Warn once of all that speaks against the draws."""
-    distance = float(stats["distance"])
-    failed = int(stats[statistics.NUM_FAILED]) / len(state.positions)
+    stats = tree["sample_stats"]
+    failed = int(stats[statistics.NUM_FAILED]) / int(stats["num_evaluations"])
     first = f" (the first error: {first_error})" if first_error else ""
     found = {
         "the bulk of the posterior was still searched for": bool(stats["is_climbing"]),
-        "too few of its draws were evaluated to say how far it is from the posterior": bool(np.isnan(distance)),
-        f"it is a total variation distance of {distance:.2f} from the posterior": distance > _LARGE_DISTANCE,
         f"{100 * failed:.0f} % of the evaluations have no density{first}": failed > _FEW_SUCCEED,
-        "particles have not forgotten where they were, so weights of modes may be wrong": (
-            float(stats[statistics.CORRELATION]) > _REMEMBERED
-        ),
     }
+    if drawn is None:
+        found |= _of_surrogate_draws(float(stats["distance"]), float(stats[statistics.CORRELATION]))
+    else:
+        found |= {
+            "draws from a part of it are likely to be missing, where the surrogate is far too low": any(
+                c is not None and is_missing_mass(c) for c in drawn.coverage
+            ),
+            f"a chain has rejected {STUCK_AFTER} proposals in a row, at an estimate that is too high or where the "
+            "surrogate is far too low": int(drawn.statistics["stuck_for"].max()) >= STUCK_AFTER,
+        }
     advice = "Take more evaluations, or start= near the posterior."
     warn_of_findings([words for words, holds in found.items() if holds], advice, stacklevel=4)
+
+
+def _of_surrogate_draws(distance, correlation):
+    return {
+        "too few of its draws were evaluated to say how far it is from the posterior": bool(np.isnan(distance)),
+        f"it is a total variation distance of {distance:.2f} from the posterior": distance > _LARGE_DISTANCE,
+        "particles have not forgotten where they were, so weights of modes may be wrong": correlation > _REMEMBERED,
+    }

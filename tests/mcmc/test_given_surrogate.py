@@ -1,0 +1,82 @@
+"""Kernel HMC along a surrogate that is given: nothing is learned, and the target stays invariant whatever it is."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pymc_kernel.mcmc import kernel_hmc as kh
+from pymc_kernel.mcmc import moves
+from pymc_kernel.mcmc.surrogate_fit import emulated
+
+
+def target(x):
+    """A normal distribution of spreads 1 and 2, log density (...,) at (..., 2)."""
+    return -0.5 * (x[..., 0] ** 2 + (x[..., 1] / 2.0) ** 2)
+
+
+def wrong(x):
+    """A surrogate of it in another place, of another width, with a bend."""
+    return -0.5 * ((x[..., 0] - 0.5) ** 2 / 0.7 + (x[..., 1] / 2.3) ** 2) + 0.3 * np.sin(x[..., 0] + x[..., 1])
+
+
+@pytest.fixture(scope="module")
+def given():
+    rng = np.random.default_rng(0)
+    draws = rng.normal(size=(600, 2)) * [0.84, 2.3] + [0.5, 0.0]
+    config = kh.Config()
+    fit = emulated(rng, wrong, draws, config.max_steps)
+    return kh.with_given(draws[0], 0.0, fit, draws, config), config
+
+
+def test_it_emulates_a_log_density_where_its_draws_are(given):
+    x = np.random.default_rng(1).normal(size=(300, 2)) * [0.84, 2.3] + [0.5, 0.0]
+    errors = given[0].fit.learned.surrogate.log_density(x) - wrong(x)
+    assert errors.std() < 0.01
+
+
+@pytest.mark.parametrize("kind", ["16 trajectories", "8 trajectories on the tempered surrogate", "all"])
+def test_one_draw_leaves_the_target_invariant(given, kind):
+    state, config = given
+    if kind != "all":
+        state = state._replace(choice=state.choice._replace(shares=(np.array(moves.NAMES) == kind).astype(float)))
+    rng = np.random.default_rng(2)
+    starts = rng.normal(size=(3000, 2)) * [1.0, 2.0]
+    ends, accepted = np.empty_like(starts), 0
+    for i, x in enumerate(starts):
+        after, info = kh.step(rng, kh.relocate(state, x, target(x)), target, config)
+        ends[i], accepted = after.position, accepted + info.accepted
+    assert accepted > 0.3 * len(starts)
+    for column, spread in zip(ends.T, (1.0, 2.0), strict=True):
+        assert stats.kstest(column / spread, "norm").pvalue > 1e-3
+
+
+def test_a_chain_along_a_wrong_surrogate_has_the_right_spread(given):
+    state, config = given
+    assert state.choice.shares.sum() == pytest.approx(1.0)
+    assert state.choice.shares[moves.SIXTEEN.place] > 0.7
+    rng = np.random.default_rng(3)
+    state = kh.relocate(state, np.zeros(2), target(np.zeros(2)))
+    draws = np.empty((1500, 2))
+    for t in range(len(draws)):
+        state, _ = kh.step(rng, state, target, config)
+        draws[t] = state.position
+    np.testing.assert_allclose(draws.std(axis=0), [1.0, 2.0], rtol=0.1)
+    np.testing.assert_allclose(draws.mean(axis=0), 0.0, atol=0.3)
+    assert kh.coverage(state) is not None
+
+
+def test_a_step_is_a_proposal_and_a_decision(given):
+    state, config = given
+    state = kh.relocate(state, np.zeros(2), target(np.zeros(2)))
+    one, two = np.random.default_rng(4), np.random.default_rng(4)
+    for _ in range(50):
+        expected, info = kh.step(one, state, target, config)
+        state, proposal = kh.propose(two, state)
+        state, same = kh.decide(two, state, proposal, target(proposal.position))
+        np.testing.assert_array_equal(state.position, expected.position)
+        assert (info.accepted, info.move) == (same.accepted, same.move)
+
+
+def test_draws_in_a_plane_are_an_error():
+    with pytest.raises(ValueError, match="plane"):
+        emulated(np.random.default_rng(0), wrong, np.ones((50, 2)), 10)
