@@ -1,7 +1,7 @@
 """Make a page of each tutorial: its text, its code, and what the code prints and draws when it is run.
 
 ``python -m docs.tutorial_pages`` runs each script of ``tutorials/`` with ``--quick``, cell by cell, in a folder of its
-own under ``docs/tutorials``, and writes ``docs/tutorials/NAME.rst``. A page whose script and package are the same is kept.
+own under ``docs/tutorials``, and writes ``docs/tutorials/NAME.rst``. It is kept while script and package are the same.
 """
 
 import argparse

@@ -60,7 +60,7 @@ print("people ill, as reported on fourteen days:", reported)
 # do it on a grid of both parameters.
 
 # %%
-rates, shares = np.linspace(0.5, 1.1, 49), np.linspace(0.3, 0.56, 53)
+rates, shares = np.linspace(0.4, 1.1, 57), np.linspace(0.3, 0.56, 53)
 states = np.arange(FIRST, PEOPLE + 1)
 seen = binom.pmf(reported[:, None, None], states[:, None], shares)  # (day, state, share)
 log_posterior = np.empty((rates.size, shares.size))
@@ -127,9 +127,11 @@ for name in ("learning_error", "held_out_coverage", "typicality"):
 
 # %% [markdown]
 # `typicality` says how usual the observation is among the simulations, `learning_error` how well the posterior means
-# are known, in posterior standard deviations. A fitted rule answers for any other epidemic in no time. So it can be
-# asked for many whose parameters are known: if the rule is right, the ranks of these are uniform, and the curves stay
-# in the grey region.
+# are known, in posterior standard deviations.
+#
+# A fitted rule answers for any other epidemic in no time. So it can be asked for many whose parameters are known: if
+# the rule is right, their ranks among the posterior draws are uniform. The curves show how far they are from that, and
+# p says how probable so much is by chance; the third panel asks the same of joint regions.
 
 # %%
 picture = pk.plot_calibration(rule, var_names=["rate", "share"], random_seed=1, backend="matplotlib")

@@ -1,11 +1,15 @@
 """Percent scripts become pages: text, code, what it prints and draws."""
 
+import os
+import re
+import subprocess
+import sys
 import warnings
 
 import pytest
 
 from docs import tutorial_pages
-from docs.tutorial_pages import ORDER, SCRIPTS, cells_of, code_to_rst, inline_to_rst, markdown_to_rst, page_of
+from docs.tutorial_pages import ORDER, ROOT, SCRIPTS, cells_of, code_to_rst, inline_to_rst, markdown_to_rst, page_of
 
 SCRIPT = """# %% [markdown]
 # # A title
@@ -105,3 +109,16 @@ def test_tutorials_read_from_top_to_bottom(name):
     assert sum(kind == "markdown" for kind, _ in cells) >= 5
     for _, code in cells:
         compile(code, name, "exec") if _ == "code" else markdown_to_rst(code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ORDER)
+def test_tutorials_run(name, tmp_path):
+    command = [sys.executable, str(SCRIPTS / f"{name}.py"), "--quick"]
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = os.environ | {"MPLBACKEND": "agg", "PYTHONPATH": paths}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pictures = set(re.findall(r'savefig\("(\w+\.png)"', (SCRIPTS / f"{name}.py").read_text()))
+    assert pictures
+    assert {path.name for path in tmp_path.glob("*.png")} == pictures
