@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "tutorials"
 PAGES = ROOT / "docs" / "tutorials"
 ORDER = ("hares_and_lynx", "noisy_likelihood", "epidemic", "approximate_draws", "several_modes", "at_scale")
+_WIDTH = 100  # of printed sentences, in characters
 _UNDERLINES = {1: "=", 2: "-", 3: "~"}
 # What the surroundings say of themselves, and not of the answer.
 _NOT_SHOWN = ("Numba will use object mode", "multi-threaded, use of fork", "object mode")
@@ -91,11 +93,20 @@ def _indented(text: str) -> str:
     return "\n".join("   " + line if line.strip() else "" for line in text.splitlines())
 
 
+def _sentences_wrapped(printed: str) -> str:
+    """Return what was printed, long lines of words (warnings, findings) broken; columns of tables are left alone."""
+    lines = []
+    for line in printed.rstrip().splitlines():
+        is_text = len(line) > _WIDTH and "  " not in line.strip().replace(".  ", ". ")
+        lines += textwrap.wrap(line, _WIDTH, subsequent_indent="  ") if is_text else [line]
+    return "\n".join(lines)
+
+
 def code_to_rst(code: str, printed: str, pictures: list[str]) -> str:
     """Return a cell of code with what it printed and the pictures that it drew."""
     blocks = [".. code-block:: python\n\n" + _indented(code)]
     if printed.strip():
-        blocks.append(".. code-block:: none\n   :class: output\n\n" + _indented(printed.rstrip()))
+        blocks.append(".. code-block:: none\n   :class: output\n\n" + _indented(_sentences_wrapped(printed)))
     blocks += [f".. image:: {picture}\n   :alt: {Path(picture).stem.replace('_', ' ')}" for picture in pictures]
     return "\n\n".join(blocks)
 

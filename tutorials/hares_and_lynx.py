@@ -1,18 +1,19 @@
 # %% [markdown]
 # # A black box: hares and lynx
 #
-# For twenty years a trading company counted the pelts of hares and of lynx. Lotka and Volterra's equations say how
-# hunters and hunted follow each other:
+# For twenty years a trading company counted the pelts of hares and of lynx. Lotka and Volterra's
+# equations say how hunters and hunted follow each other:
 #
 #     hares' = (a - b lynx) hares
 #     lynx'  = (-c + d hares) lynx
 #
-# A program solves them, and gives no gradient. So NUTS cannot be used, and random walks hardly move: eight parameters
-# hang together. Here we sample the posterior with `pk.sample_khmc()`, and compare it with reference draws that others
-# made with a gradient ([posteriordb](https://github.com/stan-dev/posteriordb), `hudson_lynx_hare-lotka_volterra`).
+# A program solves them, and gives no gradient. So NUTS cannot be used, and random walks hardly
+# move: eight parameters hang together. Here we sample the posterior with `pk.sample_khmc()`, and
+# compare it with reference draws that others made with a gradient
+# ([posteriordb](https://github.com/stan-dev/posteriordb), `hudson_lynx_hare-lotka_volterra`).
 #
-# What you learn: how a black box enters a model, what to look at after sampling, and what a check says of a model
-# without a gradient.
+# What you learn: how a black box enters a model, what to look at after sampling, and what a check
+# says of a model without a gradient.
 
 # %%
 import json
@@ -34,8 +35,8 @@ QUICK = "--quick" in sys.argv
 # %% [markdown]
 # ## The data
 #
-# They are kept in this repository, with means, standard deviations and quantiles of posteriordb's 10,000 reference
-# draws (BSD 3-clause license).
+# They are kept in this repository, with means, standard deviations and quantiles of posteriordb's
+# 10,000 reference draws (BSD 3-clause license).
 
 # %%
 root = Path(__file__).resolve().parent.parent
@@ -48,9 +49,10 @@ pelts = np.vstack([data["y_init"], data["y"]])  # thousands of hares, of lynx
 # %% [markdown]
 # ## The black box
 #
-# Here it is a Runge-Kutta method of fourth order, compiled by Numba, on the logarithms of both numbers. Any function of
-# arrays would do: a solver of SciPy, or a program that is started and read. `wrap_py` makes it an operator that PyMC
-# can use in a model. Numbers are kept below exp(50), so that wild proposals give a low density and not an error.
+# Here it is a Runge-Kutta method of fourth order, compiled by Numba, on the logarithms of both
+# numbers. Any function of arrays would do: a solver of SciPy, or a program that is started and
+# read. `wrap_py` makes it an operator that PyMC can use in a model. Numbers are kept below exp(50),
+# so that wild proposals give a low density and not an error.
 
 
 # %%
@@ -85,8 +87,8 @@ def log_numbers(rates, start):
 # %% [markdown]
 # ## The model
 #
-# It is posteriordb's. Rates are near one and near .05, numbers at the start near ten thousand, and what is counted is
-# off by a factor whose logarithm has the standard deviation sigma.
+# It is posteriordb's. Rates are near one and near .05, numbers at the start near ten thousand, and
+# what is counted is off by a factor whose logarithm has the standard deviation sigma.
 
 # %%
 with pm.Model() as model:
@@ -99,21 +101,26 @@ with pm.Model() as model:
 # %% [markdown]
 # ## Sampling
 #
-# `pk.sample_khmc()` learns a surrogate of the log density from all chains while they tune, then moves along it. Chains
-# begin at draws from the prior, and most of what they see at first is far from the posterior, so tuning takes two
-# thousand draws; with one thousand a warning says that a part of the posterior may be missing. Each draw costs one
-# solution of the equations.
+# `pk.sample_khmc()` learns a surrogate of the log density from all chains while they tune, then
+# moves along it. Chains begin at draws from the prior, and most of what they see at first is far
+# from the posterior, so tuning takes two thousand draws; with one thousand a warning says that a
+# part of the posterior may be missing. Each draw costs one solution of the equations.
 
 # %%
 with model:
     idata = pk.sample_khmc(
-        draws=1000 if QUICK else 4000, tune=2000 if QUICK else 4000, chains=4, random_seed=2, progressbar=False
+        draws=1000 if QUICK else 4000,
+        tune=2000 if QUICK else 4000,
+        chains=4,
+        random_seed=2,
+        progressbar=False,
     )
 print(az.summary(idata, kind="diagnostics"))
 
 # %% [markdown]
-# R-hat is one, and the effective sizes are near the number of draws. `pk.provenance` says how the draws were made: how
-# many evaluations after tuning, and how many of the proposals along the surrogate were accepted.
+# R-hat is one, and the effective sizes are near the number of draws. `pk.provenance` says how the
+# draws were made: how many evaluations after tuning, and how many of the proposals along the
+# surrogate were accepted.
 
 # %%
 made = pk.provenance(idata)
@@ -123,8 +130,9 @@ print("evaluations while tuning:", idata["sample_stats"].attrs["tuning_evaluatio
 # %% [markdown]
 # ## Against the reference
 #
-# Differences of means in reference standard deviations, and the ratio of standard deviations. With two thousand
-# effective draws a mean is known to within .05 of them, a standard deviation to within 4 %.
+# Differences of means in reference standard deviations, and the ratio of standard deviations. With
+# two thousand effective draws a mean is known to within .05 of them, a standard deviation to within
+# 4 %.
 
 # %%
 columns = ["mean", "sd", "5 %", "25 %", "50 %", "75 %", "95 %"]
@@ -136,19 +144,35 @@ for name in stored["reference"]:
     print(f"{name:10s} mean off by {off:+.2f} sd, sd ratio {draws.std() / reference['sd']:.2f}")
 
 # %% [markdown]
-# In the picture a bar is the middle 90 % of the draws, with a line at their median; dotted lines are the ends and the
-# median of the reference. All are in units of the reference, so that parameters of different sizes share an axis.
+# In the picture a bar is the middle 90 % of the draws, with a line at their median; dotted lines
+# are the ends and the median of the reference. All are in units of the reference, so that
+# parameters of different sizes share an axis.
 
 # %%
 figure, axis = plt.subplots(figsize=(8, 3.6), layout="constrained")
 labels = ["hares: births", "hares: deaths by a lynx", "lynx: deaths", "lynx: births by a hare"]
-labels += ["hares at the start", "lynx at the start", "hares: error of a count", "lynx: error of a count"]
+labels += [
+    "hares at the start",
+    "lynx at the start",
+    "hares: error of a count",
+    "lynx: error of a count",
+]
 for row, name in enumerate(stored["reference"]):
     variable, index = name.rstrip("]").split("[")
     reference = dict(zip(columns, stored["reference"][name], strict=True))
-    draws = (idata["posterior"][variable].values[..., int(index) - 1].ravel() - reference["mean"]) / reference["sd"]
+    draws = (
+        idata["posterior"][variable].values[..., int(index) - 1].ravel() - reference["mean"]
+    ) / reference["sd"]
     low, middle, high = np.quantile(draws, [0.05, 0.5, 0.95])
-    axis.barh(row, high - low, left=low, height=0.6, color="C0", alpha=0.6, label="sample_khmc" if row == 0 else None)
+    axis.barh(
+        row,
+        high - low,
+        left=low,
+        height=0.6,
+        color="C0",
+        alpha=0.6,
+        label="sample_khmc" if row == 0 else None,
+    )
     axis.plot([middle] * 2, [row - 0.3, row + 0.3], color="C0", linewidth=2)
     for quantile in ("5 %", "50 %", "95 %"):
         at = (reference[quantile] - reference["mean"]) / reference["sd"]
@@ -188,9 +212,10 @@ figure.savefig("hares_and_lynx_series.png", dpi=100)
 # %% [markdown]
 # ## Can the draws be trusted?
 #
-# The chains agree, but that is not all that can be asked. `pk.ksd_test` compares draws with the model's gradient, and
-# this model has none. With `score="surrogate"` the gradient is learned from the log densities of the draws themselves,
-# and the report says whether that was good enough to judge by.
+# The chains agree, but that is not all that can be asked. `pk.ksd_test` compares draws with the
+# model's gradient, and this model has none. With `score="surrogate"` the gradient is learned from
+# the log densities of the draws themselves, and the report says whether that was good enough to
+# judge by.
 
 # %%
 report = pk.ksd_test(idata, model=model, score="surrogate", random_seed=1)
@@ -199,7 +224,8 @@ print(report)
 # %% [markdown]
 # ## When not
 #
-# A solver that takes a second would need an hour for these draws: see [at scale](../docs/methods/sample_surrogate.rst).
-# A solver of microseconds, as this one, is fast enough for a random walk, too; but four random walks of twice as many
-# draws have not found the posterior (`python -m benchmarks.zoo`: R-hat 1.7 and more). And if you can write the
-# equations with a gradient, NUTS needs no surrogate.
+# A solver that takes a second would need an hour for these draws: see [at
+# scale](../docs/methods/sample_surrogate.rst). A solver of microseconds, as this one, is fast
+# enough for a random walk, too; but four random walks of twice as many draws have not found the
+# posterior (`python -m benchmarks.zoo`: R-hat 1.7 and more). And if you can write the equations
+# with a gradient, NUTS needs no surrogate.

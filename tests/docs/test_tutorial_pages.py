@@ -69,6 +69,13 @@ def test_code_shows_what_it_printed_and_drew():
     )
 
 
+def test_long_sentences_that_are_printed_are_broken_and_tables_are_not():
+    sentence, row = "word " * 40, "1.0   2.0   " * 15
+    lines = code_to_rst("f()", f"{sentence}\n{row}\n", []).splitlines()
+    assert "   " + row.rstrip() in lines
+    assert max(len(line) for line in lines if "word" in line) <= 103
+
+
 def test_a_page_has_output_pictures_and_warnings(tmp_path, monkeypatch):
     script = tmp_path / "short.py"
     script.write_text(
