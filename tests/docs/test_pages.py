@@ -60,6 +60,13 @@ def test_named_scripts_exist(path):
     assert stem.with_suffix(".py").exists() or stem.with_suffix(".md").exists()
 
 
+def test_tables_that_pages_show_are_in_the_results():
+    results = (DOCS.parent / "benchmarks" / "RESULTS.md").read_text()
+    names = re.findall(r"^\.\. measured:: (\S+)$", (DOCS / "measured.rst").read_text(), flags=re.M)
+    assert names
+    assert all(f"<!-- {name} -->" in results and f"<!-- /{name} -->" in results for name in names)
+
+
 def run_examples(page):
     names = {}
     for block in re.findall(r"\.\. code-block:: python\n\n((?:   .*\n|\n)+)", page.read_text()):

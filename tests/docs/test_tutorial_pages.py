@@ -81,6 +81,7 @@ def test_a_page_has_output_pictures_and_warnings(tmp_path, monkeypatch):
     script.write_text(
         SCRIPT + "\n# %%\nimport warnings\nfrom pathlib import Path\nPath('dot.png').write_bytes(b'')\n"
         "warnings.warn('mind this')\nwarnings.warn('Numba will use object mode')\n"
+        "import logging\nlogging.getLogger('pymc.step').warning('a chain is stuck')\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["pytest"])
@@ -90,6 +91,7 @@ def test_a_page_has_output_pictures_and_warnings(tmp_path, monkeypatch):
     assert "   3 ['--quick']" in page
     assert ".. image:: out/dot.png" in page
     assert "   UserWarning: mind this" in page
+    assert "   a chain is stuck" in page
     assert "object mode\n\n.." not in page
     assert page.count("object mode") == 1  # in the code, not in what it printed
     assert warnings.filters == filters
