@@ -3,12 +3,13 @@ PYTHON ?= $(shell command -v python$(shell cat .python-version) || command -v py
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
+READY_DOCS := $(VENV)/.ready-docs
 
 # Bytecode is kept at the first import, also where the surroundings forbid it: each of the dozen processes that the
 # tests start would compile all that it imports anew, for some ten seconds.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow mutations bench format clean
+.PHONY: demo docs test test-slow mutations bench format clean
 
 # Without bytecode of what is never imported: making it all would be a third of the time.
 $(READY): pyproject.toml
@@ -18,8 +19,19 @@ $(READY): pyproject.toml
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e '.[case-studies,test]'
 	@touch $@
 
+$(READY_DOCS): $(READY)
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e '.[docs]'
+	@touch $@
+
 demo: $(READY)
 	$(RUN) -m case_studies.glass
+
+# The tutorials are run for their pages; one that has not changed since keeps its page. Warnings are errors. Links into the
+# documentation of PyMC, ArviZ, PyTensor and NumPy need the network: make docs INTERSPHINX=1.
+docs: $(READY_DOCS)
+	$(RUN) -m docs.tutorial_pages
+	INTERSPHINX=$(INTERSPHINX) $(RUN) -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "The pages begin at docs/_build/html/index.html"
 
 test: $(READY)
 	$(RUN) -m ruff check .
@@ -72,4 +84,4 @@ format: $(READY)
 	$(RUN) -m ruff format .
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build docs/_build docs/api/generated docs/tutorials *.egg-info .pytest_cache .ruff_cache

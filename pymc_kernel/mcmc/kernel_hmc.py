@@ -10,14 +10,14 @@ leapfrog trajectories along it, and accepts with the true, or estimated and kept
   surrogate, to the power 1/2: while tuning they evaluate the density in its tails, so that the surrogate is learned
   there, too; where it is too low, the chain would later get stuck.
 - A share of the moves are random-walk moves (adaptive Metropolis, and differences of visited points), so that a bad
-surrogate costs efficiency, but neither correctness nor irreducibility.
+  surrogate costs efficiency, but neither correctness nor irreducibility.
 - Until the log density has stopped rising nothing is learned about the posterior: burn-in has its own random walk, see
-``burn_in``, and is forgotten.
+  ``burn_in``, and is forgotten.
 - Each kind of move is measured while tuning, and the shares follow from that, and among nearly equal ones from a count
-of their work. After tuning all is frozen.
+  of their work. After tuning all is frozen.
 - Whether the surrogate covers the density is judged from the draws after tuning, see ``coverage``.
 - In many dimensions the mass matrix comes from the surrogate's quadratic part, where there are enough values to fit
-one, and not from the few positions visited.
+  one, and not from the few positions visited.
 
 Imports NumPy, Numba and the lower floors only.
 """

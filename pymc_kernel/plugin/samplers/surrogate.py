@@ -134,7 +134,7 @@ def sample_surrogate(
     distributions are smaller. It knows of the region that was seen: like a chain, one search can miss a mode that is
     far away. Another ``random_seed`` begins elsewhere; where the evidence of two runs differs, trust neither.
 
-    ``log_evidence`` of each chain is the surrogate's. ``batch_stats``: number of ``evaluations`` so far, ``power`` of
+    ``log_evidence`` of each chain is the surrogate's. ``batch_stats``: ``num_evaluations`` so far, ``power`` of
     the posterior that was sampled, ``is_climbing``, ``best`` log density and ``error`` (nats) of predictions.
 
     Values that fail count as places without density. Estimated likelihoods (:func:`EstimatedLikelihood`) are learned

@@ -1,0 +1,89 @@
+"""The documentation's pages: every public name is in the reference, every example runs, every tutorial has a page."""
+
+import importlib
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import pymc_kernel as pk
+from docs.tutorial_pages import ORDER
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+ARRAY_MODULES = ("density", "embeddings", "kernels", "likelihood_free", "mcmc", "rounds", "scores", "smc", "stein")
+PAGES = [
+    p
+    for p in sorted(DOCS.rglob("*.rst"))
+    if not {"_templates", "generated", "tutorials", "_build"} & set(p.relative_to(DOCS).parts)
+]
+QUICK = ("extending", "density", "surrogates")  # pages whose examples need no sampler
+
+
+def listed_names(page):
+    """Return the names in the lists of a page of the reference."""
+    text = (DOCS / "api" / page).read_text()
+    blocks = re.findall(r"\.\. autosummary::\n(?:   :.*\n)*\n((?:   \w+\n)+)", text)
+    return [name for block in blocks for name in block.split()] + re.findall(r"\.\. autodata:: (\w+)", text)
+
+
+def test_public_names_are_in_the_reference():
+    modules = {name for name in pk.__all__ if name in ARRAY_MODULES}
+    assert sorted(listed_names("index.rst")) == sorted(set(pk.__all__) - modules)
+
+
+@pytest.mark.parametrize("module", ARRAY_MODULES)
+def test_names_of_modules_are_in_the_reference(module):
+    names = importlib.import_module(f"pymc_kernel.{module}").__all__
+    assert sorted(listed_names(f"{module}.rst")) == sorted(names)
+
+
+def test_each_tutorial_has_a_script_and_a_place():
+    scripts = {p.stem for p in (DOCS.parent / "tutorials").glob("*.py")} - {"__init__"}
+    assert scripts == set(ORDER)
+    assert re.findall(r"^   tutorials/(\w+)$", (DOCS / "tutorials.rst").read_text(), flags=re.M) == list(ORDER)
+
+
+def test_each_page_is_in_a_list():
+    linked = {DOCS / "index.rst"}
+    for page in PAGES:
+        for entries in re.findall(r"\.\. toctree::\n(?:   :.*\n)*\n((?:   .+\n)+)", page.read_text()):
+            linked |= {page.parent / f"{entry}.rst" for entry in re.findall(r"([\w/]+)>?$", entries, flags=re.M)}
+    assert set(PAGES) <= linked
+
+
+@pytest.mark.parametrize(
+    "path", sorted({m for p in PAGES for m in re.findall(r"(?:benchmarks|case_studies)[./]\w+", p.read_text())})
+)
+def test_named_scripts_exist(path):
+    stem = DOCS.parent / path.replace(".", "/")
+    assert stem.with_suffix(".py").exists() or stem.with_suffix(".md").exists()
+
+
+def test_tables_that_pages_show_are_in_the_results():
+    results = (DOCS.parent / "benchmarks" / "RESULTS.md").read_text()
+    names = re.findall(r"^\.\. measured:: (\S+)$", (DOCS / "measured.rst").read_text(), flags=re.M)
+    assert names
+    assert all(f"<!-- {name} -->" in results and f"<!-- /{name} -->" in results for name in names)
+
+
+def run_examples(page):
+    names = {}
+    for block in re.findall(r"\.\. code-block:: python\n\n((?:   .*\n|\n)+)", page.read_text()):
+        exec(compile(textwrap.dedent(block), str(page), "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(p, marks=() if p.stem in QUICK else pytest.mark.slow, id=p.stem)
+        for p in PAGES
+        if "code-block:: python" in p.read_text()
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")
+@pytest.mark.filterwarnings("ignore:.*of 5000 simulations:UserWarning")  # its simulator fails now and then
+def test_examples_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_examples(page)

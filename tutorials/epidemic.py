@@ -1,0 +1,228 @@
+# %% [markdown]
+# # A simulator with summaries: an epidemic
+#
+# In a village of 400 people five fall ill, then others. Who is infected infects others, at an
+# unknown rate; only a part of the infected is reported each day, and how large a part is unknown,
+# too. To simulate this takes five lines. The likelihood of the reported numbers is a sum over all
+# the ways in which the infection may have gone.
+#
+# Three methods find the posterior from simulations alone: `pk.KernelABC`, which compares summaries
+# under a kernel; `pk.sample_kbr`, kernel Bayes' rule, which learns the parameters as a function of
+# the data; and `pk.sample_likelihood_free`, which learns the likelihood of summaries. This epidemic
+# is small enough for an exact answer, so we can see what each loses.
+#
+# What you learn: how a simulator enters a model, which method asks for how many simulations, and
+# what they say of themselves.
+
+# %%
+import sys
+
+import arviz as az
+import matplotlib.pyplot as plt
+import numpy as np
+import pymc as pm
+from scipy.stats import beta, binom, gaussian_kde, lognorm
+
+import pymc_kernel as pk
+
+QUICK = "--quick" in sys.argv
+SETTINGS = {"random_seed": 1, "progressbar": False}
+PEOPLE, FIRST, DAYS = 400, 5, 14
+
+# %% [markdown]
+# ## The simulator
+#
+# It takes a generator, the parameters and the shape of what it must return: `(14,)` for one
+# epidemic, `(n, 14)` for n of them at once, which is far faster than n calls.
+
+
+# %%
+def epidemic(rng, rate, share, size):
+    infected = np.full(size[:-1], FIRST)
+    days = []
+    for _ in range(size[-1]):
+        infected = infected + rng.binomial(PEOPLE - infected, -np.expm1(-rate * infected / PEOPLE))
+        days.append(rng.binomial(infected, share))
+    return np.stack(days, axis=-1)
+
+
+def priors():
+    return pm.LogNormal("rate", 0, 0.5), pm.Beta("share", 4, 4)
+
+
+reported = epidemic(np.random.default_rng(3), rate=0.8, share=0.4, size=(DAYS,))
+print("people ill, as reported on fourteen days:", reported)
+
+
+# %% [markdown]
+# ## The exact posterior
+#
+# The number of infected people is a hidden Markov chain with 396 states, so the forward algorithm
+# adds up all ways. We do it on a grid of both parameters.
+
+# %%
+rates, shares = np.linspace(0.4, 1.1, 57), np.linspace(0.3, 0.56, 53)
+states = np.arange(FIRST, PEOPLE + 1)
+seen = binom.pmf(reported[:, None, None], states[:, None], shares)  # (day, state, share)
+log_posterior = np.empty((rates.size, shares.size))
+for i, rate in enumerate(rates):
+    new = states - states[:, None]
+    move = binom.pmf(
+        new, PEOPLE - states[:, None], -np.expm1(-rate * states[:, None] / PEOPLE)
+    )  # (from, to)
+    ways = np.zeros((states.size, shares.size))
+    ways[0] = 1.0
+    for emission in seen:
+        ways = (move.T @ ways) * emission
+    log_posterior[i] = (
+        np.log(ways.sum(axis=0)) + lognorm.logpdf(rate, 0.5) + beta.logpdf(shares, 4, 4)
+    )
+exact = np.exp(log_posterior - log_posterior.max())
+exact /= exact.sum()
+moments = {}
+for name, axis_values, marginal in (
+    ("rate", rates, exact.sum(axis=1)),
+    ("share", shares, exact.sum(axis=0)),
+):
+    mean = marginal @ axis_values
+    moments[name] = mean, np.sqrt(marginal @ (axis_values - mean) ** 2)
+    print(f"{name}: mean {mean:.3f}, standard deviation {moments[name][1]:.3f}")
+
+# %% [markdown]
+# ## Summaries
+#
+# Fourteen numbers are few for some methods and many for others. Five sums say nearly as much: of
+# the first days, of the days of growth, and of the end. The square root makes the noise of counts
+# even.
+
+
+# %%
+def summaries(days):
+    parts = [
+        days[..., first:last].sum(axis=-1)
+        for first, last in ((0, 4), (4, 7), (7, 9), (9, 11), (11, 14))
+    ]
+    return np.sqrt(np.stack(parts, axis=-1))
+
+
+# %% [markdown]
+# ## KernelABC: compare simulations at every draw
+#
+# The block compares the summaries of simulations with the observed ones under a Gaussian kernel.
+# That is a noisy likelihood, and the chain is exact for it. The bandwidth is learned from pilot
+# simulations near the posterior. Every evaluation asks for fifty simulations, which is one call of
+# the simulator.
+
+# %%
+with pm.Model():
+    rate, share = priors()
+    settings = {"summary": summaries, "vectorized": True, "num_simulations": 50}
+    pk.KernelABC("reported", epidemic, rate, share, observed=reported, **settings)
+    abc = pk.sample_khmc(
+        1000 if QUICK else 4000, tune=1000 if QUICK else 2000, chains=4, **SETTINGS
+    )
+print(az.summary(abc))
+print("bandwidth:", np.round(np.sqrt(np.diag(abc["constant_data"]["reported_epsilon"].values)), 2))
+
+# %% [markdown]
+# ## Kernel Bayes' rule: learn the parameters from the data
+#
+# Now some thousand simulations are made once, half from the prior, half near a first answer
+# (`rounds=2`). A kernel regression of the parameters on the fourteen raw counts is fitted; held-out
+# simulations near the observation choose its settings and check the answer.
+
+# %%
+with pm.Model() as model:
+    rate, share = priors()
+    pm.Simulator("reported", epidemic, rate, share, observed=reported)
+    rule_draws, rule = pk.sample_kbr(
+        num_simulations=4000 if QUICK else 10_000, rounds=2, return_rule=True, **SETTINGS
+    )
+print(az.summary(rule_draws))
+for name in ("learning_error", "held_out_coverage", "typicality"):
+    print(name, round(float(rule_draws["sample_stats"][name].mean()), 3))
+
+# %% [markdown]
+# `typicality` says how usual the observation is among the simulations, `learning_error` how well
+# the posterior means are known, in posterior standard deviations.
+#
+# A fitted rule answers for any other epidemic in no time. So it can be asked for many whose
+# parameters are known: if the rule is right, their ranks among the posterior draws are uniform. The
+# curves show how far they are from that, and p says how probable so much is by chance; the third
+# panel asks the same of joint regions.
+
+# %%
+picture = pk.plot_calibration(
+    rule, var_names=["rate", "share"], random_seed=1, backend="matplotlib"
+)
+picture.savefig("calibration_of_the_rule.png", dpi=100)
+
+# %% [markdown]
+# ## A learned likelihood: the fewest simulations
+#
+# `pk.sample_likelihood_free` learns how the five summaries depend on the parameters, as smooth
+# functions, and simulates in rounds, each where the posterior of the last one is.
+
+# %%
+with model:
+    learned = pk.sample_likelihood_free(num_simulations=1000, summary=summaries, **SETTINGS)
+print(az.summary(learned))
+print(learned["round_stats"].to_dataset()[["num_simulations", "power", "change"]].to_pandas())
+
+# %% [markdown]
+# ## All of them beside the exact posterior
+#
+# *off* is the difference of the means in exact standard deviations, *width* the ratio of standard
+# deviations. A kernel has a width of its own, so `KernelABC` is wider than the truth; summaries
+# lose a little, too.
+
+# %%
+abc_simulations = (
+    50 * int(abc["sample_stats"].attrs["tuning_evaluations"] + pk.provenance(abc)["evaluations"])
+    + 3000
+)
+results = {
+    "KernelABC": (abc, abc_simulations),
+    "kernel Bayes' rule": (rule_draws, 4000 if QUICK else 10_000),
+    "learned likelihood": (learned, 1000),
+}
+for label, (idata, num_simulations) in results.items():
+    line = f"{label:20s} {num_simulations:7,d} simulations"
+    for name, (mean, sd) in moments.items():
+        draws = idata["posterior"][name].values
+        line += f"   {name}: off {(draws.mean() - mean) / sd:+.2f}, width {draws.std() / sd:.2f}"
+    print(line)
+
+# %%
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+titles = {"rate": "rate of infection, a day", "share": "share that is reported"}
+for axis, (name, grid, marginal) in zip(
+    axes, (("rate", rates, exact.sum(axis=1)), ("share", shares, exact.sum(axis=0))), strict=True
+):
+    axis.fill_between(grid, marginal / (grid[1] - grid[0]), color="0.85", label="exact")
+    for (label, (idata, _)), style in zip(results.items(), ("-", "--", ":"), strict=True):
+        axis.plot(
+            grid,
+            gaussian_kde(idata["posterior"][name].values.ravel())(grid),
+            style,
+            linewidth=2,
+            label=label,
+        )
+    axis.set(xlabel=titles[name], yticks=[], ylim=(0, None))
+handles, labels = axes[0].get_legend_handles_labels()
+figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
+figure.savefig("epidemic_posteriors.png", dpi=100)
+
+# %% [markdown]
+# ## Which one?
+#
+# - Simulations are dear, and a few summaries are known: the learned likelihood.
+# - Data are raw, or many observations must be answered: kernel Bayes' rule.
+# - Simulations are cheap, and the posterior of the summaries is wanted up to a kernel of known
+#   width: `pk.KernelABC`.
+#
+# ## When not
+#
+# This epidemic has a likelihood, so in earnest one would take it: an exact method needs no
+# summaries. If it is too dear to add up all ways, a particle filter estimates it without bias
+# ([noisy likelihoods](../docs/methods/estimated_likelihood.rst)).

@@ -1,0 +1,231 @@
+# %% [markdown]
+# # A black box: hares and lynx
+#
+# For twenty years a trading company counted the pelts of hares and of lynx. Lotka and Volterra's
+# equations say how hunters and hunted follow each other:
+#
+#     hares' = (a - b lynx) hares
+#     lynx'  = (-c + d hares) lynx
+#
+# A program solves them, and gives no gradient. So NUTS cannot be used, and random walks hardly
+# move: eight parameters hang together. Here we sample the posterior with `pk.sample_khmc()`, and
+# compare it with reference draws that others made with a gradient
+# ([posteriordb](https://github.com/stan-dev/posteriordb), `hudson_lynx_hare-lotka_volterra`).
+#
+# What you learn: how a black box enters a model, what to look at after sampling, and what a check
+# says of a model without a gradient.
+
+# %%
+import json
+import sys
+from pathlib import Path
+
+import arviz as az
+import matplotlib.pyplot as plt
+import numba
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.compile.ops import wrap_py
+
+import pymc_kernel as pk
+
+QUICK = "--quick" in sys.argv
+
+# %% [markdown]
+# ## The data
+#
+# They are kept in this repository, with means, standard deviations and quantiles of posteriordb's
+# 10,000 reference draws (BSD 3-clause license).
+
+# %%
+root = Path(__file__).resolve().parent.parent
+stored = json.loads((root / "benchmarks/posteriors/zoo_reference.json").read_text())
+stored = stored["posteriors"]["hudson_lynx_hare-lotka_volterra"]
+data = {name: np.array(values, dtype=float) for name, values in stored["data"].items()}
+years = np.concatenate([[0.0], data["ts"]])
+pelts = np.vstack([data["y_init"], data["y"]])  # thousands of hares, of lynx
+
+# %% [markdown]
+# ## The black box
+#
+# Here it is a Runge-Kutta method of fourth order, compiled by Numba, on the logarithms of both
+# numbers. Any function of arrays would do: a solver of SciPy, or a program that is started and
+# read. `wrap_py` makes it an operator that PyMC can use in a model. Numbers are kept below exp(50),
+# so that wild proposals give a low density and not an error.
+
+
+# %%
+@numba.njit
+def slopes(logs, a, b, c, d):
+    hares, lynx = np.exp(np.minimum(logs, 50.0))
+    return np.array([a - b * lynx, -c + d * hares])
+
+
+@numba.njit
+def solve(rates, start, num_years, steps_a_year=40):
+    a, b, c, d = rates
+    h = 1.0 / steps_a_year
+    logs = np.log(start)
+    solution = np.empty((num_years, 2))
+    for year in range(num_years):
+        for _ in range(steps_a_year):
+            k1 = slopes(logs, a, b, c, d)
+            k2 = slopes(logs + 0.5 * h * k1, a, b, c, d)
+            k3 = slopes(logs + 0.5 * h * k2, a, b, c, d)
+            k4 = slopes(logs + h * k3, a, b, c, d)
+            logs = logs + h / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
+        solution[year] = logs
+    return solution
+
+
+@wrap_py([pt.dvector, pt.dvector], [pt.dmatrix])
+def log_numbers(rates, start):
+    return solve(rates, start, data["ts"].size)
+
+
+# %% [markdown]
+# ## The model
+#
+# It is posteriordb's. Rates are near one and near .05, numbers at the start near ten thousand, and
+# what is counted is off by a factor whose logarithm has the standard deviation sigma.
+
+# %%
+with pm.Model() as model:
+    theta = pm.TruncatedNormal("theta", [1, 0.05, 1, 0.05], [0.5, 0.05, 0.5, 0.05], lower=0)
+    z_init = pm.LogNormal("z_init", np.log(10), 1, shape=2)
+    sigma = pm.LogNormal("sigma", -1, 1, shape=2)
+    pm.LogNormal("first", pt.log(z_init), sigma, observed=data["y_init"])
+    pm.LogNormal("later", log_numbers(theta, z_init), sigma, observed=data["y"])
+
+# %% [markdown]
+# ## Sampling
+#
+# `pk.sample_khmc()` learns a surrogate of the log density from all chains while they tune, then
+# moves along it. Chains begin at draws from the prior, and most of what they see at first is far
+# from the posterior, so tuning takes two thousand draws; with one thousand a warning says that a
+# part of the posterior may be missing. Each draw costs one solution of the equations.
+
+# %%
+with model:
+    idata = pk.sample_khmc(
+        draws=1000 if QUICK else 4000,
+        tune=2000 if QUICK else 4000,
+        chains=4,
+        random_seed=2,
+        progressbar=False,
+    )
+print(az.summary(idata, kind="diagnostics"))
+
+# %% [markdown]
+# R-hat is one, and the effective sizes are near the number of draws. `pk.provenance` says how the
+# draws were made: how many evaluations after tuning, and how many of the proposals along the
+# surrogate were accepted.
+
+# %%
+made = pk.provenance(idata)
+print({key: made[key] for key in ("evaluations", "moved", "surrogate_share")})
+print("evaluations while tuning:", idata["sample_stats"].attrs["tuning_evaluations"])
+
+# %% [markdown]
+# ## Against the reference
+#
+# Differences of means in reference standard deviations, and the ratio of standard deviations. With
+# two thousand effective draws a mean is known to within .05 of them, a standard deviation to within
+# 4 %.
+
+# %%
+columns = ["mean", "sd", "5 %", "25 %", "50 %", "75 %", "95 %"]
+for name in stored["reference"]:
+    variable, index = name.rstrip("]").split("[")
+    draws = idata["posterior"][variable].values[..., int(index) - 1].ravel()
+    reference = dict(zip(columns, stored["reference"][name], strict=True))
+    off = (draws.mean() - reference["mean"]) / reference["sd"]
+    print(f"{name:10s} mean off by {off:+.2f} sd, sd ratio {draws.std() / reference['sd']:.2f}")
+
+# %% [markdown]
+# In the picture a bar is the middle 90 % of the draws, with a line at their median; dotted lines
+# are the ends and the median of the reference. All are in units of the reference, so that
+# parameters of different sizes share an axis.
+
+# %%
+figure, axis = plt.subplots(figsize=(8, 3.6), layout="constrained")
+labels = ["hares: births", "hares: deaths by a lynx", "lynx: deaths", "lynx: births by a hare"]
+labels += [
+    "hares at the start",
+    "lynx at the start",
+    "hares: error of a count",
+    "lynx: error of a count",
+]
+for row, name in enumerate(stored["reference"]):
+    variable, index = name.rstrip("]").split("[")
+    reference = dict(zip(columns, stored["reference"][name], strict=True))
+    draws = (
+        idata["posterior"][variable].values[..., int(index) - 1].ravel() - reference["mean"]
+    ) / reference["sd"]
+    low, middle, high = np.quantile(draws, [0.05, 0.5, 0.95])
+    axis.barh(
+        row,
+        high - low,
+        left=low,
+        height=0.6,
+        color="C0",
+        alpha=0.6,
+        label="sample_khmc" if row == 0 else None,
+    )
+    axis.plot([middle] * 2, [row - 0.3, row + 0.3], color="C0", linewidth=2)
+    for quantile in ("5 %", "50 %", "95 %"):
+        at = (reference[quantile] - reference["mean"]) / reference["sd"]
+        axis.plot([at] * 2, [row - 0.42, row + 0.42], color="black", linewidth=1.2, linestyle=":")
+axis.plot([], [], color="black", linestyle=":", label="posteriordb's reference")
+axis.set(
+    yticks=range(8),
+    yticklabels=labels,
+    xlim=(-2.2, 2.2),
+    xlabel="distance from the reference mean, in standard deviations",
+)
+axis.invert_yaxis()
+figure.legend(loc="outside upper center", ncols=2, frameon=False)
+figure.savefig("hares_and_lynx_reference.png", dpi=100)
+
+# %% [markdown]
+# ## What the posterior says
+#
+# Each line is one solution of the equations at a draw.
+
+# %%
+rng = np.random.default_rng(1)
+stacked = idata["posterior"].to_dataset().stack(sample=("chain", "draw"))
+figure, axis = plt.subplots(figsize=(8, 3.6), layout="constrained")
+for sample in rng.choice(stacked.sizes["sample"], 40, replace=False):
+    draw = stacked.isel(sample=sample)
+    path = np.exp(solve(draw["theta"].values, draw["z_init"].values, data["ts"].size))
+    path = np.vstack([draw["z_init"].values, path])
+    for k, color in enumerate(("C0", "C1")):
+        axis.plot(1900 + years, path[:, k], color=color, alpha=0.15, linewidth=1)
+for k, (animal, color, marker) in enumerate((("hares", "C0", "o"), ("lynx", "C1", "s"))):
+    axis.plot(1900 + years, pelts[:, k], marker, color=color, markeredgecolor="black", label=animal)
+axis.set(xlabel="year", ylabel="pelts, thousands", xticks=range(1900, 1921, 5))
+axis.legend(frameon=False)
+figure.savefig("hares_and_lynx_series.png", dpi=100)
+
+# %% [markdown]
+# ## Can the draws be trusted?
+#
+# The chains agree, but that is not all that can be asked. `pk.ksd_test` compares draws with the
+# model's gradient, and this model has none. With `score="surrogate"` the gradient is learned from
+# the log densities of the draws themselves, and the report says whether that was good enough to
+# judge by.
+
+# %%
+report = pk.ksd_test(idata, model=model, score="surrogate", random_seed=1)
+print(report)
+
+# %% [markdown]
+# ## When not
+#
+# A solver that takes a second would need an hour for these draws: see [at
+# scale](../docs/methods/sample_surrogate.rst). A solver of microseconds, as this one, is fast
+# enough for a random walk, too; but four random walks of twice as many draws have not found the
+# posterior (`python -m benchmarks.zoo`: R-hat 1.7 and more). And if you can write the equations
+# with a gradient, NUTS needs no surrogate.
