@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_parameter_map, choose_summary_map
 from pymc_kernel.likelihood_free.learned_likelihood.evidence import fit_blocks
 from pymc_kernel.likelihood_free.learned_likelihood.features import Block, ParameterMap, make_features
@@ -188,3 +189,15 @@ def test_residuals_however_far_have_finite_densities():
         assert np.isfinite(density).all()
         assert (density[:2] < -1e100).all()
         assert np.isfinite(slope).all()
+
+
+def test_fractions_with_zeros_are_not_rooted():
+    """The slope of a square root is infinite at zero, and so would be the density of a zero."""
+    rng = np.random.default_rng(1)
+    parameters = rng.normal(size=(400, 1))
+    summaries = np.sqrt(rng.poisson(np.exp(parameters)).astype(float))
+    assert (summaries == 0.0).sum() > 50
+    fit = LearnedLikelihood().fit(parameters, summaries, 2)
+    assert fit.summaries.kinds != ("sqrt",)
+    # The zeros are a narrow component of the residuals.
+    assert fit.log_density(parameters, np.zeros(1)).max() < 10.0

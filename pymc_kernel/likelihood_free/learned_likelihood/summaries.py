@@ -167,7 +167,9 @@ def candidate_kinds(x, whole: bool) -> list[str]:
     """Return the functions that are defined for all values of a column."""
     kinds, lowest = ["identity", "asinh"], x.min()
     if lowest >= 0.0 and (x > 0.0).any():
-        kinds += ["sqrt", "log_shifted"]
+        kinds.append("log_shifted")
+        if lowest > 0.0 or whole:  # at zero a square root has an infinite slope; of whole numbers it is shifted
+            kinds.append("sqrt")
         if lowest > 0.0 and not whole:
             kinds.append("log")
     return kinds

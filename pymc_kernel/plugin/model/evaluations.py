@@ -18,6 +18,7 @@ from pymc_kernel.likelihood_free import (
 )
 from pymc_kernel.parallel import leave_one_thread
 from pymc_kernel.plugin.model.particle_density import ParticleDensity
+from pymc_kernel.plugin.model.pickling import pickled
 
 __all__ = ["Evaluations"]
 
@@ -141,7 +142,7 @@ class Evaluations:
 
     def _pickled(self):
         try:
-            return cloudpickle.dumps(self.density)
+            return pickled(self.density)
         except Exception as error:
             raise TypeError(
                 f"the model cannot be sent to workers: {error}. Let its likelihood open what cannot be pickled when it "

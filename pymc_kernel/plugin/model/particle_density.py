@@ -22,6 +22,7 @@ from pymc_kernel.plugin.blocks.likelihoods import (
     estimated_terms,
     install_noise,
 )
+from pymc_kernel.plugin.model.pickling import pickled
 from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, QUICK
 
 __all__ = ["ParticleDensity", "compile_particle_density", "vectorized"]
@@ -99,7 +100,7 @@ class ParticleDensity:
     @cached_property
     def _payload(self):
         """The function as workers get it."""
-        return cloudpickle.dumps(self._function)
+        return pickled(self._function)
 
     def __getstate__(self):
         state = {**self.__dict__, "executor": None}

@@ -20,6 +20,7 @@ from pymc_kernel.likelihood_free import (
 )
 from pymc_kernel.parallel import leave_one_thread
 from pymc_kernel.plugin.model.forward import ForwardSampler
+from pymc_kernel.plugin.model.pickling import pickled
 
 __all__ = ["STATUS", "Job", "Worker", "run"]
 
@@ -35,7 +36,7 @@ class Worker:
 
     def __init__(self, graph, compile_kwargs, executor):
         try:
-            self.payload = cloudpickle.dumps((graph, compile_kwargs))
+            self.payload = pickled((graph, compile_kwargs))
             self.key = hashlib.sha256(self.payload).hexdigest()
         except Exception as error:
             if executor is not None:
