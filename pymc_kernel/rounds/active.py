@@ -43,6 +43,8 @@ _FEWEST_FRESH = 30  # draws that the distance is measured by, or three a dimensi
 _LEAST_FRESH = 8  # draws with which a distance is said at all
 _ROWS = 2000  # points at a time, which bounds the memory of distances
 _PASSES = 3  # of a fit, each with the deep places that the one before has too high
+_SETTLED = 3  # batches in a row, after which the bulk counts as found
+_RIVAL_BATCHES = 20  # of a second search, at most
 _RIDGE = 1e-4  # squared nats of noise of exact values, when places are chosen
 
 
@@ -77,7 +79,7 @@ class LogPosterior:
     prior : Prior
     region : Region
     power : float
-        Of prior and likelihood together; below one until the bulk is found.
+        Of the likelihood; below one until the bulk is found.
     is_careful : bool
         Whether half of the surrogate's variance is taken off. For a log density with normal errors that is its harmonic
         mean: draws keep away from where nobody looked, and where it is known nothing changes.
@@ -103,6 +105,11 @@ class LogPosterior:
         """Return the posterior covariance (m, m) of the surrogate, in squared nats."""
         return self.unit**2 * self.fit.covariance(positions)
 
+    def height(self, positions: np.ndarray) -> np.ndarray:
+        """Return the log density (m,) without power, less the penalty beyond the region."""
+        beyond = np.maximum(self.region.distance(positions) - self.region.radius, 0.0)
+        return self.log_density(positions) - 0.5 * _PENALTY * beyond**2
+
     def _variance(self, positions):
         starts = range(0, len(positions), _ROWS)
         return np.concatenate([self.fit.variance(positions[a : a + _ROWS]) for a in starts])
@@ -116,7 +123,8 @@ class LogPosterior:
             beyond[finite] = np.maximum(self.region.distance(positions[finite]) - self.region.radius, 0.0)
             near = beyond <= 10.0 * self.region.radius  # further out surrogates may overflow
             if near.any():
-                out[near] = self.power * self.log_density(positions[near]) - 0.5 * _PENALTY * beyond[near] ** 2
+                out[near] = self.prior.log_density(positions[near]) + self.power * self.log_likelihood(positions[near])
+                out[near] -= 0.5 * _PENALTY * beyond[near] ** 2
                 if self.is_careful:
                     out[near] -= 0.5 * self.unit**2 * self._variance(positions[near])
         return np.where(np.isfinite(out), out, -np.inf)
@@ -137,6 +145,10 @@ class Batch(NamedTuple):
     """Of the surrogate at the new places before they were learned: standard deviation in nats, by the median."""
     log_ratios: np.ndarray
     """Of true over predicted density at its fresh draws."""
+    fresh: np.ndarray
+    """(k, d), these draws."""
+    is_elsewhere: bool = False
+    """Whether it was proposed by a second search."""
 
 
 class Distance(NamedTuple):
@@ -174,6 +186,14 @@ class State(NamedTuple):
     radius: float
     """Of the region, in units of sqrt(d)."""
     batches: tuple[Batch, ...]
+    num_start: int
+    """Of the evaluations, the first ones, that were given."""
+    rival: "State | None" = None
+    """A second search, from other starting points, that learns from its own values alone."""
+    is_rivals_turn: bool = False
+    """Whether it proposed the next places."""
+    next_rival: int = 0
+    """Number of evaluations from which on another one may begin."""
 
     @property
     def log_density(self) -> np.ndarray:
@@ -226,7 +246,7 @@ class ActiveLearning:
         start = as_points(start)
         none = np.empty(0)
         return State(
-            prior, np.empty((0, start.shape[1])), none, none, start, 0, True, None, None, None, 0, 1.0, ()
+            prior, np.empty((0, start.shape[1])), none, none, start, 0, True, None, None, None, 0, 1.0, (), len(start)
         )  # fmt: skip
 
     @one_blas_thread
@@ -242,7 +262,10 @@ class ActiveLearning:
         values = np.where(np.isfinite(values), values, -np.inf)
         log_prior = state.prior.log_density(new)
         radius, ratios, error = state.radius, np.empty(0), np.nan
-        if state.learned is not None:
+        rival = state.rival
+        if state.is_rivals_turn:
+            rival = self.update(rng, rival, values)
+        elif state.learned is not None:
             ratios = values - state.learned.log_likelihood(new)
             error = _error(ratios if state.is_climbing else ratios[: state.num_fresh])
             ratios = ratios[: state.num_fresh]
@@ -252,21 +275,57 @@ class ActiveLearning:
             log_prior=np.concatenate([state.log_prior, np.where(np.isfinite(log_prior), log_prior, -np.inf)]),
             log_likelihood=np.concatenate([state.log_likelihood, values]),
             radius=radius,
+            rival=rival,
         )
         power = np.nan if state.learned is None else state.learned.power
         best = float(state.log_density.max())
-        batch = Batch(len(state.positions), power, state.is_climbing, best, error, ratios)
+        fresh, elsewhere = new[: ratios.size], state.is_rivals_turn
+        batch = Batch(len(state.positions), power, state.is_climbing, best, error, ratios, fresh, elsewhere)
         return self._learned(rng, state._replace(batches=(*state.batches, batch)))
 
     @one_blas_thread
     def propose(self, rng: np.random.Generator, state: State) -> State:
-        """Return the state with the places (b, d) to evaluate next, fresh draws of the learned posterior first."""
+        """Return the state with the places (b, d) to evaluate next, fresh draws of the learned posterior first.
+
+        Once the bulk is found, every other batch is a second search's, until that one has found its own.
+        """
+        state = self._with_rival(rng, self._proposed(rng, state))
+        if state.rival is None or state.is_rivals_turn:
+            return state._replace(is_rivals_turn=False)
+        rival = state.rival if state.rival.learned is None else self._proposed(rng, state.rival)
+        return state._replace(proposed=rival.proposed, num_fresh=0, is_rivals_turn=True, rival=rival)
+
+    def _with_rival(self, rng, state):
+        """Return the state with a second search begun, where it is time for one, or ended, where it has ended."""
+        rival = state.rival
+        if rival is not None:
+            if _is_same(state.learned, state.particles, rival) or _is_settled(rival) or len(rival.batches) > _RIVAL_BATCHES:
+                import os
+                if os.environ.get("X_TALK"): print("   rival ends", len(rival.positions)-state.num_start//2, "best", rival.log_density.max()-state.log_density.max(), _is_same(state.learned, state.particles, rival),  _is_settled(rival))
+                return state._replace(rival=None, next_rival=2 * len(state.positions))
+            return state
+        if not _is_settled(state) or len(state.positions) < state.next_rival:
+            return state
+        design = state.positions[: state.num_start]
+        scale = design.std(axis=0)
+        distance = (((design - state.particles.mean(axis=0)) / np.where(scale > 0.0, scale, 1.0)) ** 2).sum(axis=1)
+        far = np.sort(np.argsort(distance)[state.num_start // 2 :])
+        rival = self.init(state.prior, state.prior.draw(rng, max(4, design.shape[1])))
+        rival = rival._replace(
+            positions=design[far], log_prior=state.log_prior[far], log_likelihood=state.log_likelihood[far]
+        )
+        import os
+        if os.environ.get("X_TALK"): print("   rival begins")
+        return state._replace(rival=rival)
+
+    def _proposed(self, rng, state):
+        """Return the state with the places that it proposes by itself."""
         d = state.positions.shape[1]
         size = max(4, d) if self.batch_size is None else int(self.batch_size)
         if state.learned is None:  # too few values to learn from
             return state._replace(proposed=state.prior.draw(rng, size), num_fresh=0, is_climbing=True)
         learned, particles = state.learned, state.particles
-        values = learned(particles[:_CANDIDATES]) / learned.power
+        values = learned.height(particles[:_CANDIDATES])
         is_climbing = learned.power < 1.0 or float(np.mean(values > state.log_density.max())) > _CLIMBING
         share = _FRESH_SHARE_CLIMBING if is_climbing else _FRESH_SHARE
         num_fresh = min(max(1, round(share * size)), size)
@@ -296,6 +355,8 @@ class ActiveLearning:
         """
         wanted, ratios = max(_FEWEST_FRESH, 3 * state.positions.shape[1]), np.empty(0)
         for batch in reversed(state.batches):
+            if batch.is_elsewhere:
+                continue
             if ratios.size >= wanted or not batch.power >= 1.0:
                 break
             ratios = np.concatenate([ratios, batch.log_ratios])
@@ -390,7 +451,7 @@ class ActiveLearning:
         noise = _RIDGE + ((learned.unit * learned.fit.noise_sd) ** 2 if self.noisy else 0.0)
         for i in range(len(fresh)):
             covariance = _given(covariance, i, noise)
-        heights = learned(candidates) / learned.power if is_climbing else None
+        heights = learned.height(candidates) if is_climbing else None
         chosen = []
         for _ in range(min(count, len(candidates))):
             variance = np.maximum(np.diag(covariance)[len(fresh) :], 0.0)
@@ -411,6 +472,22 @@ class ActiveLearning:
         if error > 3.0 * tolerance:
             return max(state.radius / _SHRINK, 1.0)
         return max(state.radius / _SETTLE, 1.0) if at_edge < _WITHIN else state.radius
+
+
+def _is_settled(state):
+    """Whether the last batches were draws from a bulk that is roughly known."""
+    own = [batch for batch in state.batches if not batch.is_elsewhere][-_SETTLED:]
+    return len(own) == _SETTLED and all(
+        batch.power >= 1.0 and not batch.is_climbing and batch.error < _ACCURATE for batch in own
+    )
+
+
+def _is_same(learned, particles, rival):
+    """Whether most particles of another search lie in the bulk, by the surrogate that knows all values."""
+    if rival.learned is None:
+        return False
+    lowest = np.quantile(learned.height(particles), 0.01)
+    return float(np.median(learned.height(rival.particles))) > lowest
 
 
 def _error(log_ratios):
