@@ -114,7 +114,8 @@ def test_the_distance_knows_of_a_wrong_surrogate():
         > 1.5 * config.distance(state).total_variation
     )
     ratios = np.log(np.array([1.0, 1.0, 1.0, 1e-12] * 10))
-    batch = state.batches[-1]._replace(log_ratios=ratios, power=1.0)
+    draws = np.random.default_rng(0).standard_normal((40, 2))
+    batch = state.batches[-1]._replace(log_ratios=ratios, caution=np.zeros(40), fresh=draws, power=1.0)
     found = config.distance(state._replace(batches=(batch,)))
     np.testing.assert_allclose(found.total_variation, 0.25)
     np.testing.assert_allclose(found.effective_share, 0.75)
