@@ -36,7 +36,7 @@ _LARGEST_RADIUS = 8.0  # of the region, in units of sqrt(d) whitened ones
 _GROW, _SHRINK, _SETTLE = 1.5, 1.5, 1.2  # factors of the radius: few batches reach the bulk, none leaps over it
 _AT_EDGE, _WITHIN = 0.05, 0.01  # shares of particles at the region's edge, from which it grows, below which it shrinks
 _ACCURATE = 2.0  # nats of error of the flattened surrogate with which the region may grow; with three times it shrinks
-_LEAKY = 20.0  # nats of the same, with which its particles say nothing of where the bulk is
+_LEAKY, _LEAKING = 20.0, 2  # nats of the same in so many batches, with which particles say nothing of the bulk
 _MAD_TO_SD = 1.4826  # of a normal distribution
 _NEW_SEARCH = 1.25  # growth of the number of values after which all hyperparameters are searched for again
 _FEWEST_FRESH = 30  # draws that the distance is measured by, or three a dimension
@@ -313,7 +313,8 @@ class ActiveLearning:
         count, d = state.positions.shape
         near = state.positions[is_good]
         # Particles that leaked to where the values are far lower would widen the coordinates, and with them the region.
-        is_leaky = not state.batches[-1].error * state.batches[-1].power <= _LEAKY
+        own = [batch for batch in state.batches if not batch.is_elsewhere][-_LEAKING:]
+        is_leaky = len(own) == _LEAKING and all(batch.power >= 1.0 and batch.error > _LEAKY for batch in own)
         base = near if state.particles is None or is_leaky else np.concatenate([state.particles, near])
         coordinates = mean_and_factor(base)
         if coordinates is None:

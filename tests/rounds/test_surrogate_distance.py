@@ -59,6 +59,18 @@ def test_few_draws_make_the_marginal_distance_larger_not_smaller():
     assert all(f.marginal <= f.total_variation for f in found)
 
 
+def test_mass_that_was_found_since_is_missing():
+    ratios, draws, particles = shifted(40, [0.1, 0.0])
+    none = np.zeros(40)
+    before = distance_of(ratios, none, draws, particles, 0.0, none)
+    assert before.total_variation < 0.1
+    found = distance_of(ratios, none, draws, particles, 0.0, np.full(40, np.log(0.25)))
+    assert 0.65 < found.total_variation < 0.75
+    assert found.marginal == found.total_variation
+    lost = distance_of(ratios, none, draws, particles, 0.0, np.full(40, np.log(1.5)))
+    np.testing.assert_allclose(lost.total_variation, before.total_variation)
+
+
 def test_noise_of_the_values_is_no_error():
     ratios, draws, particles = shifted(400, [0.5, 0.0])
     noisy = ratios + np.random.default_rng(2).normal(0.0, 2.0, 400)

@@ -27,7 +27,7 @@ from pymc_kernel.rounds.active import State
 
 __all__ = ["sample_surrogate"]
 
-_LARGE_DISTANCE = 0.5  # total variation between joint distributions, from which on a warning is due
+_LARGE_DISTANCE = 0.4  # total variation between joint distributions, from which on a warning is due
 _LARGE_MARGINAL_DISTANCE = 0.2  # the same between marginal distributions, mean over the parameters
 _STAYS = 3  # batches in a row within the tolerance, after which it stops
 _FEW_SUCCEED = 0.5  # share of evaluations with a density, below which a warning is due
@@ -107,7 +107,7 @@ def sample_surrogate(
     Warns
     -----
     UserWarning
-        Where the marginal distance is above 0.2, the joint one above 0.5 or unknown, where the bulk of the posterior
+        Where the marginal distance is above 0.2, the joint one above 0.4 or unknown, where the bulk of the posterior
         was still searched for, and where half of the evaluations failed.
 
     Notes
