@@ -303,7 +303,9 @@ class ActiveLearning:
         parts = (np.concatenate([getattr(b, name) for b in batches]) for name in ("log_ratios", "caution", "fresh"))
         noise = state.learned.unit * state.learned.fit.noise_sd if self.noisy else 0.0
         before = np.concatenate([np.full(len(b.fresh), b.log_evidence) for b in batches])
-        return distance_of(*parts, state.particles, noise, before - state.log_evidence)
+        # Mass where the latest surrogate is unsure is none that was found.
+        kept = np.exp(-state.learned.caution(state.particles[:_CANDIDATES])).mean()
+        return distance_of(*parts, state.particles, noise, before - state.log_evidence - np.log(max(kept, 1e-300)))
 
     def _learned(self, rng, state):
         """Return the state with a surrogate of all values, and particles of it."""

@@ -18,6 +18,7 @@ __all__ = ["Distance", "distance_of", "unknown_distance"]
 _LEAST_DRAWS = 8  # with which a distance is said at all
 _LEAST_DENSITY = 0.01  # of the cautious density relative to the surrogate, with which a weight is divided
 _EVIDENCE_ERROR = 0.07  # nats, of the log evidence by a thousand particles
+_LARGEST_LOG_WEIGHT = 100.0  # which exponentials can bear
 _DEGREES = (1, 2, 3)  # of polynomials in the rank of a coordinate: shifts, widths, skewness
 _MEAN_OF_ABSOLUTE = np.sqrt(2.0 / np.pi)  # of a standard normal variable
 
@@ -89,13 +90,10 @@ def distance_of(log_ratios, caution, draws, particles, noise: float, log_shares=
 
 
 def _missing_mass(log_weights):
-    """Return the mass of the density in the numerator that draws from the other know nothing of, less its error.
-
-    Medians, since the mean of a few weights is that of the largest.
-    """
-    logs = log_weights[np.isfinite(log_weights)]
-    error = np.std(logs) / np.sqrt(logs.size) + _EVIDENCE_ERROR
-    return float(-np.expm1(min(np.median(logs) + 2.0 * error, 0.0)))
+    """Return the mass of the density in the numerator that draws from the other know nothing of, less its error."""
+    weights = np.exp(np.minimum(log_weights, _LARGEST_LOG_WEIGHT))
+    error = weights.std() / np.sqrt(weights.size) / max(weights.mean(), 1e-300) + _EVIDENCE_ERROR
+    return max(1.0 - float(weights.mean() * np.exp(min(2.0 * error, _LARGEST_LOG_WEIGHT))), 0.0)
 
 
 def _polynomials(draws, particles):
