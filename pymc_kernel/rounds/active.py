@@ -13,15 +13,14 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
 
 from pymc_kernel.kernels.points import as_numbers, as_points
 from pymc_kernel.linalg import mean_and_factor
 from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.rounds.learned_posterior import LogPosterior, Region, drawn_from
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
-from pymc_kernel.scores.values import FittedValues, Hyperparameters, Values
-from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
-from pymc_kernel.smc.weights import normalized
+from pymc_kernel.rounds.surrogate_distance import Distance, distance_of, unknown_distance
+from pymc_kernel.scores.values import Hyperparameters, Values
 
 __all__ = ["ActiveLearning", "Batch", "Distance", "LogPosterior", "State"]
 
@@ -32,101 +31,21 @@ _CANDIDATES = 300  # particles among which the other places of a batch are chose
 _SPANS = 20.0  # spreads of the best values, that are learned without a log scale
 _FAR_NOISE = 0.3  # standard deviation of a value below the window, in units of its distance from there
 _FAILED_DEPTH = 3.0  # spans below the best, where a place without density is put
-_PENALTY = 8.0  # a whitened unit beyond the region costs four nats, two cost sixteen
 _LARGEST_RADIUS = 8.0  # of the region, in units of sqrt(d) whitened ones
 _GROW, _SHRINK, _SETTLE = 1.5, 1.5, 1.2  # factors of the radius: few batches reach the bulk, none leaps over it
 _AT_EDGE, _WITHIN = 0.05, 0.01  # shares of particles at the region's edge, from which it grows, below which it shrinks
 _ACCURATE = 2.0  # nats of error of the flattened surrogate with which the region may grow; with three times it shrinks
+_LEAKY, _LEAKING = 20.0, 2  # nats of the same in so many batches, with which particles say nothing of the bulk
 _MAD_TO_SD = 1.4826  # of a normal distribution
 _NEW_SEARCH = 1.25  # growth of the number of values after which all hyperparameters are searched for again
 _FEWEST_FRESH = 30  # draws that the distance is measured by, or three a dimension
-_LEAST_FRESH = 8  # draws with which a distance is said at all
-_ROWS = 2000  # points at a time, which bounds the memory of distances
 _PASSES = 3  # of a fit, each with the deep places that the one before has too high
+_LOWEST_OF_BULK = 0.01  # quantile of the surrogate at its particles
+_FEWEST_OUTSIDE = 0.1  # share of the particles of a second search, below which it has come to the same bulk
+_SETTLED = 3  # batches in a row, after which the bulk counts as found
+_RIVAL_BATCHES = 20  # of a second search, at most
+_NEXT_RIVAL = 2  # times as many evaluations as at the end of one second search, the next one may begin
 _RIDGE = 1e-4  # squared nats of noise of exact values, when places are chosen
-
-
-class Region(NamedTuple):
-    """Where the surrogate is believed: within a radius of good points, in whitened units."""
-
-    inverse: np.ndarray  # (d, d), of the whitening factor
-    points: np.ndarray  # (k, d), whitened
-    radius: float
-
-    def distance(self, positions: np.ndarray) -> np.ndarray:
-        """Return the distance (m,) to the nearest good point."""
-        whitened = positions @ self.inverse.T
-        squares = (self.points**2).sum(axis=1)
-        nearest = np.empty(len(positions))
-        for a in range(0, len(positions), _ROWS):
-            part = whitened[a : a + _ROWS]
-            squared = (part**2).sum(axis=1)[:, None] + squares - 2.0 * part @ self.points.T
-            nearest[a : a + _ROWS] = squared.min(axis=1)
-        return np.sqrt(np.maximum(nearest, 0.0))
-
-
-@dataclass(frozen=True, eq=False)
-class LogPosterior:
-    """The learned log posterior density: the prior's, plus a surrogate of the log likelihood, within a region.
-
-    Attributes
-    ----------
-    fit : FittedValues
-        Of the log likelihood in units of ``unit`` nats.
-    unit, offset : float
-    prior : Prior
-    region : Region
-    power : float
-        Of prior and likelihood together; below one until the bulk is found.
-    is_careful : bool
-        Whether half of the surrogate's variance is taken off. For a log density with normal errors that is its harmonic
-        mean: draws keep away from where nobody looked, and where it is known nothing changes.
-    """
-
-    fit: FittedValues
-    unit: float
-    offset: float
-    prior: Prior
-    region: Region
-    power: float
-    is_careful: bool = False
-
-    def log_likelihood(self, positions: np.ndarray) -> np.ndarray:
-        """Return the surrogate (m,) at positions (m, d)."""
-        return self.unit * self.fit.log_density(positions) + self.offset
-
-    def log_density(self, positions: np.ndarray) -> np.ndarray:
-        """Return log prior plus surrogate (m,), without power or region."""
-        return self.prior.log_density(positions) + self.log_likelihood(positions)
-
-    def covariance(self, positions: np.ndarray) -> np.ndarray:
-        """Return the posterior covariance (m, m) of the surrogate, in squared nats."""
-        return self.unit**2 * self.fit.covariance(positions)
-
-    def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
-        """Return draws (size, d) of the density that particles follow, by particles from around the good points."""
-        good = self.region.points @ np.linalg.inv(self.region.inverse).T
-        begin = _MixturePrior(fit_mixture(rng, good))
-        sampler = ParticleSampler(max(size, 1000))
-        return sampler.sample(rng, begin, lambda x: self(x) - begin.log_density(x)).positions[:size]
-
-    def _variance(self, positions):
-        starts = range(0, len(positions), _ROWS)
-        return np.concatenate([self.fit.variance(positions[a : a + _ROWS]) for a in starts])
-
-    def __call__(self, positions: np.ndarray) -> np.ndarray:
-        """Return the log density (m,) that particles follow; -inf where it is no number."""
-        out = np.full(len(positions), -np.inf)
-        beyond = np.full(len(positions), np.inf)
-        finite = np.isfinite(positions).all(axis=1)
-        with np.errstate(all="ignore"):
-            beyond[finite] = np.maximum(self.region.distance(positions[finite]) - self.region.radius, 0.0)
-            near = beyond <= 10.0 * self.region.radius  # further out surrogates may overflow
-            if near.any():
-                out[near] = self.power * self.log_density(positions[near]) - 0.5 * _PENALTY * beyond[near] ** 2
-                if self.is_careful:
-                    out[near] -= 0.5 * self.unit**2 * self._variance(positions[near])
-        return np.where(np.isfinite(out), out, -np.inf)
 
 
 class Batch(NamedTuple):
@@ -144,18 +63,14 @@ class Batch(NamedTuple):
     """Of the surrogate at the new places before they were learned: standard deviation in nats, by the median."""
     log_ratios: np.ndarray
     """Of true over predicted density at its fresh draws."""
-
-
-class Distance(NamedTuple):
-    """How far the surrogate's posterior is from the true one, as its fresh draws say."""
-
-    total_variation: float
-    """Of the joint distributions, in [0, 1]; NaN where too few draws were evaluated."""
-    error: float
-    """Standard error of it; NaN of noisy values."""
-    effective_share: float
-    """Of importance weights from the surrogate's posterior to the true one."""
-    num_draws: int
+    caution: np.ndarray
+    """(k,), what caution took off the log density there."""
+    fresh: np.ndarray
+    """(k, d), these draws."""
+    log_evidence: float
+    """Of the surrogate that its fresh draws came from."""
+    is_elsewhere: bool = False
+    """Whether it was proposed by a second search."""
 
 
 class State(NamedTuple):
@@ -175,29 +90,27 @@ class State(NamedTuple):
     learned: LogPosterior | None
     particles: np.ndarray | None
     """(m, d), of the learned posterior at its power."""
+    log_evidence: float
+    """Of the learned posterior at its power."""
     hyperparameters: Hyperparameters | None
     searched_at: int
     """Number of values when all hyperparameters were last searched for."""
     radius: float
     """Of the region, in units of sqrt(d)."""
     batches: tuple[Batch, ...]
+    num_start: int
+    """Of the evaluations, the first ones, that were given."""
+    rival: "State | None" = None
+    """A second search, from other starting points, that learns from its own values alone."""
+    is_rivals_turn: bool = False
+    """Whether it proposed the next places."""
+    next_rival: int = 0
+    """Number of evaluations from which on another one may begin."""
 
     @property
     def log_density(self) -> np.ndarray:
         """The log posterior density (n,), up to its constant."""
         return self.log_prior + self.log_likelihood
-
-
-class _MixturePrior(NamedTuple):
-    """A mixture of normals as where particles begin."""
-
-    mixture: NormalMixture
-
-    def draw(self, rng, size):
-        return self.mixture.sample(rng, size)
-
-    def log_density(self, positions):
-        return self.mixture.log_density(positions)
 
 
 @dataclass(frozen=True)
@@ -233,8 +146,22 @@ class ActiveLearning:
         start = as_points(start)
         none = np.empty(0)
         return State(
-            prior, np.empty((0, start.shape[1])), none, none, start, 0, True, None, None, None, 0, 1.0, ()
-        )  # fmt: skip
+            prior=prior,
+            positions=np.empty((0, start.shape[1])),
+            log_prior=none,
+            log_likelihood=none,
+            proposed=start,
+            num_fresh=0,
+            is_climbing=True,
+            learned=None,
+            particles=None,
+            log_evidence=np.nan,
+            hyperparameters=None,
+            searched_at=0,
+            radius=1.0,
+            batches=(),
+            num_start=len(start),
+        )
 
     @one_blas_thread
     def update(self, rng: np.random.Generator, state: State, log_likelihood) -> State:
@@ -248,32 +175,83 @@ class ActiveLearning:
         new = state.proposed[: values.size]
         values = np.where(np.isfinite(values), values, -np.inf)
         log_prior = state.prior.log_density(new)
-        radius, ratios, error = state.radius, np.empty(0), np.nan
-        if state.learned is not None:
+        radius, ratios, caution, error = state.radius, np.empty(0), np.empty(0), np.nan
+        fresh, rival = new[:0], state.rival
+        if state.is_rivals_turn:
+            rival = self.update(rng, rival, values)
+        elif state.learned is not None:
             ratios = values - state.learned.log_likelihood(new)
             error = _error(ratios if state.is_climbing else ratios[: state.num_fresh])
-            ratios = ratios[: state.num_fresh]
+            ratios, fresh = ratios[: state.num_fresh], new[: state.num_fresh]
+            caution = state.learned.caution(fresh)
             radius = self._next_radius(state, error)
         state = state._replace(
             positions=np.concatenate([state.positions, new]),
             log_prior=np.concatenate([state.log_prior, np.where(np.isfinite(log_prior), log_prior, -np.inf)]),
             log_likelihood=np.concatenate([state.log_likelihood, values]),
             radius=radius,
+            rival=rival,
         )
         power = np.nan if state.learned is None else state.learned.power
         best = float(state.log_density.max())
-        batch = Batch(len(state.positions), power, state.is_climbing, best, error, ratios)
+        batch = Batch(
+            len(state.positions),
+            power,
+            state.is_climbing,
+            best,
+            error,
+            ratios,
+            caution,
+            fresh,
+            state.log_evidence,
+            state.is_rivals_turn,
+        )
         return self._learned(rng, state._replace(batches=(*state.batches, batch)))
 
     @one_blas_thread
     def propose(self, rng: np.random.Generator, state: State) -> State:
-        """Return the state with the places (b, d) to evaluate next, fresh draws of the learned posterior first."""
+        """Return the state with the places (b, d) to evaluate next, fresh draws of the learned posterior first.
+
+        Once the bulk is found, every other batch is a second search's, until that one has found its own.
+        """
+        state = self._with_rival(rng, self._proposed(rng, state))
+        if state.rival is None or state.is_rivals_turn:
+            return state._replace(is_rivals_turn=False)
+        rival = self._proposed(rng, state.rival) if state.rival.batches else state.rival
+        return state._replace(proposed=rival.proposed, num_fresh=0, is_rivals_turn=True, rival=rival)
+
+    def _with_rival(self, rng, state):
+        """Return the state with a second search begun, where it is time for one, or ended, where it has ended."""
+        rival = state.rival
+        if rival is not None:
+            if self._is_settled(rival) or len(rival.batches) >= _RIVAL_BATCHES:
+                return state._replace(rival=None, next_rival=_NEXT_RIVAL * len(state.positions))
+            if rival.learned is None:
+                return state
+            is_outside = _is_outside(state.learned, state.particles, rival.particles)
+            if is_outside.mean() < _FEWEST_OUTSIDE:
+                return state._replace(rival=None, next_rival=_NEXT_RIVAL * len(state.positions))
+            return state._replace(rival=rival._replace(particles=rival.particles[is_outside]))
+        if not self._is_settled(state) or len(state.positions) < state.next_rival:
+            return state
+        design = state.positions[: state.num_start]
+        scale = design.std(axis=0)
+        distance = (((design - state.particles.mean(axis=0)) / np.where(scale > 0.0, scale, 1.0)) ** 2).sum(axis=1)
+        far = np.sort(np.argsort(distance)[state.num_start // 2 :])
+        rival = self.init(state.prior, state.prior.draw(rng, max(4, design.shape[1])))
+        rival = rival._replace(
+            positions=design[far], log_prior=state.log_prior[far], log_likelihood=state.log_likelihood[far]
+        )
+        return state._replace(rival=rival)
+
+    def _proposed(self, rng, state):
+        """Return the state with the places that it proposes by itself."""
         d = state.positions.shape[1]
         size = max(4, d) if self.batch_size is None else int(self.batch_size)
         if state.learned is None:  # too few values to learn from
             return state._replace(proposed=state.prior.draw(rng, size), num_fresh=0, is_climbing=True)
         learned, particles = state.learned, state.particles
-        values = learned(particles[:_CANDIDATES]) / learned.power
+        values = learned.height(particles[:_CANDIDATES])
         is_climbing = learned.power < 1.0 or float(np.mean(values > state.log_density.max())) > _CLIMBING
         share = _FRESH_SHARE_CLIMBING if is_climbing else _FRESH_SHARE
         num_fresh = min(max(1, round(share * size)), size)
@@ -293,7 +271,7 @@ class ActiveLearning:
                 "log density, too few to learn from: give start= near the data."
             )
         sampler = ParticleSampler(max(size, self.sampler.num_particles))
-        return self._drawn(rng, replace(state.learned, power=1.0, is_careful=True), state.particles, sampler)
+        return drawn_from(rng, replace(state.learned, power=1.0, is_careful=True), state.particles, sampler)
 
     def distance(self, state: State) -> Distance:
         """Return the distance between the learned and the true posterior, from the latest fresh draws.
@@ -301,24 +279,20 @@ class ActiveLearning:
         The draws are judged by the surrogate that proposed them, before it learned from them, so the last one is better
         than this says. Ratios of noisy values hold their noise, too: its variance is taken off that of the ratios.
         """
-        wanted, ratios = max(_FEWEST_FRESH, 3 * state.positions.shape[1]), np.empty(0)
-        for batch in reversed(state.batches):
-            if ratios.size >= wanted or not batch.power >= 1.0:
+        d, batches = state.positions.shape[1], []
+        wanted = max(_FEWEST_FRESH, 3 * d)
+        for batch in reversed([batch for batch in state.batches if not batch.is_elsewhere]):
+            if sum(len(b.fresh) for b in batches) >= wanted or not batch.power >= 1.0:
                 break
-            ratios = np.concatenate([ratios, batch.log_ratios])
-        finite = ratios[np.isfinite(ratios)]
-        if ratios.size < _LEAST_FRESH or finite.size < 2:
-            return Distance(np.nan, np.nan, np.nan, ratios.size)
-        if self.noisy:
-            noise = state.learned.unit * state.learned.fit.noise_sd
-            # Twice the standard error of a variance, so that chance does not hide an error.
-            excess = float(np.var(finite)) - noise**2 * (1.0 - 2.0 * np.sqrt(2.0 / finite.size))
-            spread = np.sqrt(max(excess, 0.0))
-            return Distance(float(2.0 * ndtr(0.5 * spread) - 1.0), np.nan, float(np.exp(-(spread**2))), ratios.size)
-        weights = normalized(ratios) * ratios.size
-        parts = 0.5 * np.abs(weights - 1.0)
-        share = 1.0 / float((weights**2).mean())
-        return Distance(float(parts.mean()), float(parts.std() / np.sqrt(ratios.size)), share, ratios.size)
+            batches.append(batch)
+        if not batches:
+            return unknown_distance()
+        parts = (np.concatenate([getattr(b, name) for b in batches]) for name in ("log_ratios", "caution", "fresh"))
+        noise = state.learned.unit * state.learned.fit.noise_sd if self.noisy else 0.0
+        before = np.concatenate([np.full(len(b.fresh), b.log_evidence) for b in batches])
+        # Mass where the latest surrogate is unsure is none that was found.
+        kept = np.exp(-state.learned.caution(state.particles[:_CANDIDATES])).mean()
+        return distance_of(*parts, state.particles, noise, before - state.log_evidence - np.log(max(kept, 1e-300)))
 
     def _learned(self, rng, state):
         """Return the state with a surrogate of all values, and particles of it."""
@@ -327,7 +301,10 @@ class ActiveLearning:
             return state
         count, d = state.positions.shape
         near = state.positions[is_good]
-        base = near if state.particles is None else np.concatenate([state.particles, near])
+        # Particles that leaked to where the values are far lower would widen the coordinates, and with them the region.
+        own = [batch for batch in state.batches if not batch.is_elsewhere][-_LEAKING:]
+        is_leaky = len(own) == _LEAKING and all(batch.power >= 1.0 and batch.error > _LEAKY for batch in own)
+        base = near if state.particles is None or is_leaky else np.concatenate([state.particles, near])
         coordinates = mean_and_factor(base)
         if coordinates is None:
             return state
@@ -357,10 +334,11 @@ class ActiveLearning:
         region = Region(inverse, state.positions[noise == 0.0] @ inverse.T, float(np.sqrt(d) * state.radius))
         learned = LogPosterior(fit, unit, 0.0, state.prior, region, power)
         learned = replace(learned, offset=_offset(learned, state, is_good))
-        draws = self._drawn(rng, learned, base, self.sampler)
+        draws = drawn_from(rng, learned, base, self.sampler)
         return state._replace(
             learned=learned,
             particles=draws.positions,
+            log_evidence=draws.log_evidence,
             hyperparameters=fit.hyperparameters,
             searched_at=count if is_searched else state.searched_at,
         )
@@ -382,12 +360,6 @@ class ActiveLearning:
             out[deep] = predicted[exact.sum() :] > lowest
         return out
 
-    @staticmethod
-    def _drawn(rng, learned, base, sampler):
-        """Return draws of a learned posterior, from a mixture of normals fitted to ``base`` by way of powers."""
-        begin = _MixturePrior(fit_mixture(rng, base))
-        return sampler.sample(rng, begin, lambda x: learned(x) - begin.log_density(x))
-
     def _uncertain(self, learned, fresh, candidates, count, is_climbing):
         """Return candidates, each where the surrogate is least certain given those before, or may be highest."""
         if count == 0 or len(candidates) == 0:
@@ -397,7 +369,7 @@ class ActiveLearning:
         noise = _RIDGE + ((learned.unit * learned.fit.noise_sd) ** 2 if self.noisy else 0.0)
         for i in range(len(fresh)):
             covariance = _given(covariance, i, noise)
-        heights = learned(candidates) / learned.power if is_climbing else None
+        heights = learned.height(candidates) if is_climbing else None
         chosen = []
         for _ in range(min(count, len(candidates))):
             variance = np.maximum(np.diag(covariance)[len(fresh) :], 0.0)
@@ -407,6 +379,14 @@ class ActiveLearning:
             chosen.append(int(np.argmax(worth)))
             covariance = _given(covariance, len(fresh) + chosen[-1], noise)
         return np.array(chosen)
+
+    def _is_settled(self, state):
+        """Return whether the last batches were draws from a bulk that is roughly known."""
+        own = [batch for batch in state.batches if not batch.is_elsewhere][-_SETTLED:]
+        if len(own) < _SETTLED or state.learned is None:
+            return False
+        tolerance = _ACCURATE + (state.learned.unit * state.learned.fit.noise_sd if self.noisy else 0.0)
+        return all(b.power >= 1.0 and not b.is_climbing and b.error < tolerance for b in own)
 
     @staticmethod
     def _next_radius(state, error):
@@ -418,6 +398,11 @@ class ActiveLearning:
         if error > 3.0 * tolerance:
             return max(state.radius / _SHRINK, 1.0)
         return max(state.radius / _SETTLE, 1.0) if at_edge < _WITHIN else state.radius
+
+
+def _is_outside(learned, particles, others):
+    """Return which particles (m,) of another search lie below the bulk, by the surrogate that knows all values."""
+    return learned.height(others) < np.quantile(learned.height(particles), _LOWEST_OF_BULK)
 
 
 def _error(log_ratios):

@@ -65,6 +65,7 @@ def test_posterior_of_a_black_box_with_a_positive_parameter(found):
     np.testing.assert_allclose(quantiles, np.array([[-1.645], [1.645]]) * np.ones(2), atol=0.12)
     stats = idata["sample_stats"]
     assert stats["distance"] < 0.1
+    assert 0.0 < stats["marginal_distance"] <= stats["distance"]
     assert stats["num_evaluations"] == 70
     assert not stats["is_climbing"]
     # Normal integrals: of N(0, 4) and, on the log scale, of N(0, 4) again.

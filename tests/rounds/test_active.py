@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -93,6 +95,34 @@ def test_noise_is_averaged_over():
     assert config.distance(state).total_variation < 0.5
 
 
+def test_a_second_search_finds_the_mode_that_the_first_one_left():
+    """Two modes of half the mass each, seventeen standard deviations apart: the first search climbs one of them."""
+
+    def two(x):
+        return np.logaddexp(*(stats.norm(x, 0.5).logpdf(center).sum(axis=1) for center in (3.0, -3.0)))
+
+    config, state, rng = learned(two, PRIOR, 72, seed=1)
+    above = np.mean(config.sample(rng, state, 2000).positions.sum(axis=1) > 0.0)
+    assert abs(above - 0.5) < 0.1
+    elsewhere = [batch.is_elsewhere for batch in state.batches]
+    assert 1 <= sum(elsewhere) <= len(elsewhere) / 2
+    assert all(batch.log_ratios.size == 0 for batch in state.batches if batch.is_elsewhere)
+
+
+def test_a_power_flattens_the_likelihood_and_not_the_prior():
+    _, state, _ = learned(banana, PRIOR, 30)
+    flat, x = replace(state.learned, power=0.25), state.positions[np.argsort(-state.log_density)[:5]]
+    np.testing.assert_allclose(flat(x), PRIOR.log_density(x) + 0.25 * flat.log_likelihood(x))
+    np.testing.assert_allclose(flat.height(x), flat.log_density(x))
+    np.testing.assert_allclose(flat.height(x + 1e3), flat.log_density(x + 1e3) - 4.0 * _beyond(flat, x + 1e3) ** 2)
+    np.testing.assert_allclose(replace(flat, is_careful=True)(x), flat(x) - flat.caution(x))
+    np.testing.assert_allclose(flat.caution(x), 0.5 * np.diag(flat.covariance(x)), rtol=1e-6, atol=1e-9)
+
+
+def _beyond(learned_posterior, x):
+    return learned_posterior.region.distance(x) - learned_posterior.region.radius
+
+
 def test_places_without_density_are_avoided_and_a_wall_is_said():
     """Half a normal distribution: a smooth surrogate cannot follow the wall, and its fresh draws say so."""
 
@@ -102,7 +132,7 @@ def test_places_without_density_are_avoided_and_a_wall_is_said():
         values[x[:, 0] < -1.0] = np.nan
         return values
 
-    config, state, rng = learned(half, PRIOR, 120)
+    config, state, rng = learned(half, PRIOR, 120, seed=2)
     draws = config.sample(rng, state, 4000).positions
     assert np.mean(draws[:, 0] < -1.0) < 0.12
     assert np.mean(draws[:, 0] > 1.0) > 0.1
@@ -114,13 +144,16 @@ def test_the_distance_knows_of_a_wrong_surrogate():
     config, state, rng = learned(banana, PRIOR, 80)
     assert config.distance(state).total_variation < 0.2
     state = config.propose(rng, state)
-    walled = banana(state.proposed) - 5.0 * (state.proposed[:, 0] > np.median(state.proposed[:, 0]))
+    while state.is_rivals_turn:  # the second search proposes no draws of the first one's surrogate
+        state = config.propose(rng, config.update(rng, state, banana(state.proposed)))
+    walled = banana(state.proposed) - 5.0 * (np.arange(len(state.proposed)) % 2)  # half of the fresh draws, too
     assert (
         config.distance(config.update(rng, state, walled)).total_variation
         > 1.5 * config.distance(state).total_variation
     )
     ratios = np.log(np.array([1.0, 1.0, 1.0, 1e-12] * 10))
-    batch = state.batches[-1]._replace(log_ratios=ratios, power=1.0)
+    draws = np.random.default_rng(0).standard_normal((40, 2))
+    batch = state.batches[-1]._replace(log_ratios=ratios, caution=np.zeros(40), fresh=draws, power=1.0)
     found = config.distance(state._replace(batches=(batch,)))
     np.testing.assert_allclose(found.total_variation, 0.25)
     np.testing.assert_allclose(found.effective_share, 0.75)

@@ -36,7 +36,8 @@ from pymc_kernel.rounds.active import State
 
 __all__ = ["sample_surrogate"]
 
-_LARGE_DISTANCE = 0.2  # total variation from which on a warning is due
+_LARGE_DISTANCE = 0.4  # total variation between joint distributions, from which on a warning is due
+_LARGE_MARGINAL_DISTANCE = 0.2  # the same between marginal distributions, mean over the parameters
 _STAYS = 3  # batches in a row within the tolerance, after which it stops
 _FEW_SUCCEED = 0.5  # share of evaluations with a density, below which a warning is due
 _REMEMBERED = 0.5  # correlation of particles with where they were before their last moves
@@ -122,17 +123,19 @@ def sample_surrogate(
     Warns
     -----
     UserWarning
-        Where the distance is above 0.2 or unknown, where the bulk of the posterior was still searched for, and where
-        half of the evaluations failed. Exact draws have the checks of ``pm.sample`` and of :class:`KernelHMC`, and not
-        that of the distance.
+        Where the marginal distance is above 0.2, the joint one above 0.4 or unknown, where the bulk of the posterior
+        was still searched for, and where half of the evaluations failed. Exact draws have the checks of ``pm.sample``
+        and of :class:`KernelHMC`, and not those of the distances.
 
     Notes
     -----
     ``distance`` is the total variation distance between the joint distributions of the draws and the posterior,
     estimated from the true and predicted values at the latest draws that were evaluated, before they were learned;
     ``distance_error`` is its standard error, ``effective_share`` that of importance weights. Distances of marginal
-    distributions are smaller. It knows of the region that was seen: like a chain, one search can miss a mode that is
-    far away. Another ``random_seed`` begins elsewhere; where the evidence of two runs differs, trust neither.
+    distributions are smaller: ``marginal_distance``, mean over the parameters, is rather too large than too small by
+    chance. Both know of the region that was seen. Once the bulk is found, a second search from other starting points
+    makes every other batch, until it arrives there too or settles elsewhere; both can miss a mode that is far away.
+    Another ``random_seed`` begins elsewhere; where the evidence of two runs differs, trust neither.
 
     ``log_evidence`` of each chain is the surrogate's. ``batch_stats``: ``num_evaluations`` so far, ``power`` of
     the posterior that was sampled, ``is_climbing``, ``best`` log density and ``error`` (nats) of predictions.
@@ -301,6 +304,7 @@ def _tree(model, config, state, found, shape, status, drawn):
     stats = {
         "distance": distance.total_variation,
         "distance_error": distance.error,
+        "marginal_distance": distance.marginal,
         statistics.EFFECTIVE_SHARE: distance.effective_share,
         "num_fresh_draws": distance.num_draws,
         "num_evaluations": len(positions),
@@ -365,7 +369,7 @@ def _warn(state: State, tree: xr.DataTree, drawn: ExactDraws | None, first_error
         f"{100 * failed:.0f} % of the evaluations have no density{first}": failed > _FEW_SUCCEED,
     }
     if drawn is None:
-        found |= _of_surrogate_draws(float(stats["distance"]), float(stats[statistics.CORRELATION]))
+        found |= _of_surrogate_draws(stats)
     else:
         found |= {
             "draws from a part of it are likely to be missing, where the surrogate is far too low": any(
@@ -378,9 +382,14 @@ def _warn(state: State, tree: xr.DataTree, drawn: ExactDraws | None, first_error
     warn_of_findings([words for words, holds in found.items() if holds], advice, stacklevel=4)
 
 
-def _of_surrogate_draws(distance, correlation):
+def _of_surrogate_draws(stats):
+    distance, marginal = float(stats["distance"]), float(stats["marginal_distance"])
     return {
         "too few of its draws were evaluated to say how far it is from the posterior": bool(np.isnan(distance)),
-        f"it is a total variation distance of {distance:.2f} from the posterior": distance > _LARGE_DISTANCE,
-        "particles have not forgotten where they were, so weights of modes may be wrong": correlation > _REMEMBERED,
+        f"it is a total variation distance of {distance:.2f} from the posterior, {marginal:.2f} in its margins": (
+            distance > _LARGE_DISTANCE or marginal > _LARGE_MARGINAL_DISTANCE
+        ),
+        "particles have not forgotten where they were, so weights of modes may be wrong": (
+            float(stats[statistics.CORRELATION]) > _REMEMBERED
+        ),
     }

@@ -1,0 +1,111 @@
+"""How far draws of a surrogate are from the posterior, by true and predicted values at some of its draws.
+
+Draws x from a surrogate q were evaluated before q learned from them. With weights w = p / q of the true density and
+c of the cautious one that is returned, each with mean one, the total variation distance is half the mean of |w - c|;
+that of the marginal distributions of a coordinate is half the mean of |E(w - c | x_j)|, with the conditional mean by
+regression on a few orthonormal polynomials. Imports NumPy and SciPy only.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import eval_legendre, ndtr
+
+from pymc_kernel.smc.weights import normalized
+
+__all__ = ["Distance", "distance_of", "unknown_distance"]
+
+_LEAST_DRAWS = 8  # with which a distance is said at all
+_LEAST_DENSITY = 0.01  # of the cautious density relative to the surrogate, with which a weight is divided
+_EVIDENCE_ERROR = 0.07  # nats, of the log evidence by a thousand particles
+_LARGEST_LOG_WEIGHT = 100.0  # which exponentials can bear
+_DEGREES = (1, 2, 3)  # of polynomials in the rank of a coordinate: shifts, widths, skewness
+_MEAN_OF_ABSOLUTE = np.sqrt(2.0 / np.pi)  # of a standard normal variable
+
+
+class Distance(NamedTuple):
+    """How far the surrogate's posterior is from the true one, as its fresh draws say."""
+
+    total_variation: float
+    """Of the joint distributions, in [0, 1]; NaN where too few draws were evaluated."""
+    error: float
+    """Standard error of it; NaN of noisy values."""
+    marginal: float
+    """Total variation distance of marginal distributions, mean over the coordinates; the chance of few draws makes it
+    larger, not smaller."""
+    effective_share: float
+    """Of importance weights from the surrogate's posterior to the true one."""
+    num_draws: int
+
+
+def unknown_distance(num_draws: int = 0) -> Distance:
+    """Return the distance where too few draws were evaluated."""
+    return Distance(np.nan, np.nan, np.nan, np.nan, num_draws)
+
+
+def distance_of(log_ratios, caution, draws, particles, noise: float, log_shares=None) -> Distance:
+    """Return the distance of a surrogate's posterior.
+
+    Parameters
+    ----------
+    log_ratios : ndarray (n,)
+        Of true over predicted density at draws of the surrogate, up to a constant; -inf where there is no density.
+    caution : ndarray (n,)
+        What was taken off the predicted log density before it was sampled for the user.
+    draws : ndarray (n, d)
+    particles : ndarray (m, d)
+        More draws of the surrogate, which ranks are taken among.
+    noise : float
+        Standard deviation of the values, zero of exact ones.
+    log_shares : ndarray (n,), optional
+        Log evidence of the surrogate that a draw came from, less that of the latest one. Where the latter found a
+        mode that the draws know nothing of, the true density has less than its whole mass where they are.
+    """
+    n = log_ratios.size
+    finite = np.isfinite(log_ratios)
+    if n < _LEAST_DRAWS or finite.sum() < 2:
+        return unknown_distance(n)
+    polynomials = _polynomials(draws, particles)  # (k, n, d)
+    if noise > 0.0:
+        departures = (log_ratios + caution)[finite]
+        departures = departures - departures.mean()
+        squares = _squares(departures, polynomials[:, finite])
+        # Twice the standard error of what noise adds, so that chance does not hide an error.
+        excess = float(np.var(departures)) - noise**2 * (1.0 - 2.0 * np.sqrt(2.0 / departures.size))
+        spread = np.sqrt(max(excess, 0.0))
+        by_noise = len(polynomials) * noise**2 / departures.size
+        by_noise *= 1.0 - min(2.0 * np.sqrt(2.0 / (len(polynomials) * draws.shape[1])), 1.0)
+        marginal = 0.5 * _MEAN_OF_ABSOLUTE * np.sqrt(max(squares - by_noise, 0.0))
+        total = float(2.0 * ndtr(0.5 * spread) - 1.0)
+        return Distance(total, np.nan, min(float(marginal), total), float(np.exp(-(spread**2))), n)
+    weights, cautious = normalized(log_ratios) * n, normalized(-caution) * n
+    parts = 0.5 * np.abs(weights - cautious)
+    total = float(parts.mean())
+    marginal = 0.5 * _MEAN_OF_ABSOLUTE * np.sqrt(_squares(weights - cautious, polynomials))
+    if log_shares is not None:
+        missing = _missing_mass(log_ratios + log_shares)
+        total, marginal = max(total, missing), max(marginal, missing)
+    share = float(weights.mean() ** 2 / (weights**2 / np.maximum(cautious, _LEAST_DENSITY)).mean())
+    return Distance(total, float(parts.std() / np.sqrt(n)), min(float(marginal), total), share, n)
+
+
+def _missing_mass(log_weights):
+    """Return the mass of the density in the numerator that draws from the other know nothing of, less its error."""
+    weights = np.exp(np.minimum(log_weights, _LARGEST_LOG_WEIGHT))
+    error = weights.std() / np.sqrt(weights.size) / max(weights.mean(), 1e-300) + _EVIDENCE_ERROR
+    return max(1.0 - float(weights.mean() * np.exp(min(2.0 * error, _LARGEST_LOG_WEIGHT))), 0.0)
+
+
+def _polynomials(draws, particles):
+    """Return orthonormal polynomials (k, n, d) of the ranks of draws among particles, one coordinate each."""
+    ranks = np.column_stack(
+        [np.searchsorted(np.sort(p), x) for x, p in zip(draws.T, particles.T, strict=True)]
+    )  # fmt: skip
+    uniform = (2.0 * ranks + 1.0) / (len(particles) + 1.0) - 1.0
+    return np.stack([np.sqrt(2.0 * k + 1.0) * eval_legendre(k, uniform) for k in _DEGREES])
+
+
+def _squares(departures, polynomials):
+    """Return the squared norm of the conditional means of departures (n,) given a coordinate, mean over coordinates."""
+    coefficients = np.einsum("n,knd->kd", departures, polynomials) / departures.size
+    return float((coefficients**2).sum(axis=0).mean())
