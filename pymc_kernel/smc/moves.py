@@ -250,10 +250,17 @@ def _where(positions, learned):
 
 def largest_correlation(before: np.ndarray, after: np.ndarray) -> float:
     """Return the largest absolute correlation of a column of (n, d) arrays before and after; 0 for constant columns."""
-    before, after = before - before[0], after - after[0]
+    before, after = _in_unit_range(before), _in_unit_range(after)
     sums, n = np.stack([before.sum(axis=0), after.sum(axis=0)]), len(before)
     squares = np.stack([np.einsum("ij,ij->j", side, side) for side in (before, after)]) - sums**2 / n
     products = np.einsum("ij,ij->j", before, after) - sums.prod(axis=0) / n
     varies = (squares > 0.0).all(axis=0)
     correlations = np.abs(products[varies]) / np.sqrt(squares[:, varies].prod(axis=0))
     return float(correlations.max(initial=0.0))
+
+
+def _in_unit_range(values):
+    """Return columns of (n, d) from their first values, in units of the largest: squares keep their digits."""
+    apart = values - values[0]
+    largest = np.abs(apart).max(axis=0)
+    return apart / np.where(largest > 0.0, largest, 1.0)
