@@ -4,9 +4,11 @@ import math
 import warnings
 from typing import NamedTuple
 
+import numba
 import numpy as np
 from scipy.cluster.vq import kmeans2
 
+from pymc_kernel.kernels.profiles import exp_in_place
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["NormalMixture", "fit_mixture"]
@@ -16,6 +18,7 @@ _POINTS_A_NUMBER = 6.0  # points for each number of a component's mean and covar
 _MAX_COMPONENTS = 32
 _RIDGE = 1e-4  # of the smallest within-component variance, relative to the mean one of its direction
 _INFLATION = 1.3  # of each covariance: tails that are too light keep particles where they are
+_BLOCK = 256  # points whose log densities are computed together
 _WIDE_SHARE, _WIDE = 0.05, 4.0  # weight of one normal for all, and the inflation of its covariance
 
 
@@ -40,20 +43,53 @@ class NormalMixture(NamedTuple):
         noise = rng.standard_normal((size, self.means.shape[1]))
         return self.means[chosen] + np.einsum("nij,nj->ni", self.factors[chosen], noise)
 
-    @one_blas_thread
     def log_density(self, positions: np.ndarray) -> np.ndarray:
         """Return log densities (n,)."""
-        logs, constants = np.empty((len(self.means), len(positions))), self._log_constants()
-        for row, mean, inverse, constant in zip(logs, self.means, self.inverses, constants, strict=True):
-            whitened = np.tril(inverse) @ (positions - mean).T
-            row[:] = constant - 0.5 * np.einsum("ij,ij->j", whitened, whitened)
-        largest = logs.max(axis=0)
-        return largest + np.log(np.exp(logs - largest).sum(axis=0))
+        out = np.empty(len(positions))
+        columns = np.ascontiguousarray(positions.T, dtype=float)
+        _fill_log_density(columns, self.means, self.inverses, self._log_constants(), out)
+        return out
 
     def _log_constants(self):
         d = self.means.shape[1]
         log_determinants = np.log(np.diagonal(self.inverses, axis1=1, axis2=2)).sum(axis=1)
         return self.log_weights + log_determinants - 0.5 * d * math.log(2.0 * math.pi)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _fill_log_density(columns, means, inverses, constants, out):
+    """Write log densities at points, the columns (d, n), block by block, so that all stays in the fast memory."""
+    (d, n), k = columns.shape, len(means)
+    logs, distance, largest = np.empty((k, _BLOCK)), np.empty(_BLOCK), np.empty(_BLOCK)
+    for start in range(0, n, _BLOCK):
+        size = min(_BLOCK, n - start)
+        for j in range(k):
+            row = logs[j]
+            for i in range(size):
+                row[i] = constants[j]
+            for a in range(d):
+                for i in range(size):
+                    distance[i] = 0.0
+                for b in range(a + 1):
+                    coefficient, mean, column = inverses[j, a, b], means[j, b], columns[b, start : start + size]
+                    for i in range(size):
+                        distance[i] += coefficient * (column[i] - mean)
+                for i in range(size):
+                    row[i] -= 0.5 * distance[i] * distance[i]
+            for i in range(size):
+                largest[i] = row[i] if j == 0 else max(row[i], largest[i])
+        totals = distance
+        for i in range(size):
+            totals[i] = 0.0
+        for j in range(k):
+            row = logs[j, :size]
+            for i in range(size):
+                row[i] -= largest[i]
+            exp_in_place(row)
+            for i in range(size):
+                totals[i] += row[i]
+        for i in range(size):
+            out[start + i] = largest[i] + math.log(totals[i])
 
 
 @one_blas_thread

@@ -10,7 +10,7 @@ MIXTURE = NormalMixture.of(MEANS, COVARIANCES, np.array([0.3, 0.7]))
 
 
 def test_density_is_that_of_scipy(rng):
-    points = MIXTURE.sample(rng, 50)
+    points = MIXTURE.sample(rng, 600)  # more than one block
     first, second = (stats.multivariate_normal(*moments) for moments in zip(MEANS, COVARIANCES, strict=True))
     exact = np.log(0.3 * first.pdf(points) + 0.7 * second.pdf(points))
     np.testing.assert_allclose(MIXTURE.log_density(points), exact, rtol=1e-10)
