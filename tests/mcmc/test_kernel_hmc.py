@@ -73,7 +73,14 @@ def test_every_estimator_is_invariant(estimator, rng):
     assert worst_p_value(target, points) > 1e-4
 
 
-@pytest.mark.parametrize("kind", ["trajectory", "4 trajectories", "8 trajectories on the tempered surrogate"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("trajectory", marks=pytest.mark.slow),
+        "4 trajectories",
+        pytest.param("8 trajectories on the tempered surrogate", marks=pytest.mark.slow),
+    ],
+)
 def test_invariance_test_sees_a_missing_ratio(kind, rng, monkeypatch):
     along = moves.along_surrogate
 

@@ -29,7 +29,14 @@ def assert_exact(draws, effective):
     assert float(draws.std()) == pytest.approx(SPREAD, rel=3.5 / np.sqrt(2.0 * effective))
 
 
-@pytest.mark.parametrize("step", [pk.AdaptiveMetropolis, pk.KAMH, pk.KernelHMC])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(pk.AdaptiveMetropolis, marks=pytest.mark.slow),
+        pytest.param(pk.KAMH, marks=pytest.mark.slow),
+        pk.KernelHMC,
+    ],
+)
 @pytest.mark.machine_code
 def test_posterior_is_the_exact_abc_posterior(step):
     theta = sample(abc_model(), step, cores=1, draws=2000, tune=500)["posterior"]["theta"]

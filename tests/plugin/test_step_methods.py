@@ -17,14 +17,21 @@ from tests.plugin.models import STEPS, advance, exact_model, noisy_model, same_d
 pytestmark = pytest.mark.filterwarnings("ignore:The number of samples is too small")
 
 
+# Machine code takes seconds to make: of the quick tests one has it.
+MODELS_AND_STEPS = [
+    *(pytest.param(noisy_model, name, id=f"noisy-{name}") for name in STEPS),
+    pytest.param(exact_model, "KernelHMC", id="exact-KernelHMC", marks=pytest.mark.machine_code),
+    *(
+        pytest.param(exact_model, name, id=f"exact-{name}", marks=[pytest.mark.machine_code, pytest.mark.slow])
+        for name in ("KAMH", "AdaptiveMetropolis")
+    ),
+]
+
+
 # -- the contract: same seed, same draws ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize(
-    "model",
-    [pytest.param(exact_model, id="exact", marks=pytest.mark.machine_code), pytest.param(noisy_model, id="noisy")],
-)
+@pytest.mark.parametrize(("model", "name"), MODELS_AND_STEPS)
 def test_same_draws_for_one_and_two_cores(name, model):
     sequential = sample(model(), STEPS[name], cores=1)
     parallel = sample(model(), STEPS[name], cores=2)
@@ -49,7 +56,9 @@ def test_same_draws_for_every_start_method(method, model):
     assert same_draws(sample(model(), pk.KAMH, cores=1), sample(model(), pk.KAMH, cores=2, mp_ctx=method))
 
 
-@pytest.mark.parametrize("name", ["KAMH", "AdaptiveMetropolis", pytest.param("KernelHMC", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["KAMH", *(pytest.param(name, marks=pytest.mark.slow) for name in ("AdaptiveMetropolis", "KernelHMC"))]
+)
 @pytest.mark.machine_code
 def test_same_draws_in_a_compound_with_nuts_and_a_discrete_step(name):
     with pm.Model() as model:
@@ -74,7 +83,9 @@ def test_an_exact_density_is_evaluated_once_a_draw():
 # -- right posteriors ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["KAMH", pytest.param("AdaptiveMetropolis", marks=pytest.mark.slow), "KernelHMC"])
+@pytest.mark.parametrize(
+    "name", ["KernelHMC", *(pytest.param(name, marks=pytest.mark.slow) for name in ("AdaptiveMetropolis", "KAMH"))]
+)
 @pytest.mark.machine_code
 def test_constrained_and_shaped_variables(name):
     # Draws of kernel HMC are nearly independent.
@@ -123,7 +134,7 @@ def test_the_check_of_the_spread_sees_a_step_that_estimates_anew():
 @pytest.mark.parametrize(
     ("noisy", "name"),
     # The noisy case is the harder one; the long tests have all six.
-    [(True, "KAMH"), (True, "KernelHMC")],
+    [(True, "KAMH"), pytest.param(True, "KernelHMC", marks=pytest.mark.slow)],
 )
 @pytest.mark.machine_code
 def test_simulation_based_calibration(noisy, name):
@@ -184,8 +195,7 @@ def calibration_ranks(make_step, noisy, replications, observation_sd=1.0, num_dr
 # -- state ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("model", [exact_model, noisy_model], ids=["exact", "noisy"])
+@pytest.mark.parametrize(("model", "name"), MODELS_AND_STEPS)
 def test_an_interrupted_chain_goes_on_with_the_same_draws(name, model):
     model = model()
     with model:

@@ -35,7 +35,7 @@ def test_level_for_independent_draws(null):
     assert 0.01 <= rejections(300, independent, null=null, flip_probability=0.5, thin=1) <= 0.095
 
 
-@pytest.mark.parametrize("correlation", [0.5, 0.9])
+@pytest.mark.parametrize("correlation", [pytest.param(0.5, marks=pytest.mark.slow), 0.9])
 def test_level_for_correlated_draws(correlation):
     """At least one of 100: a test at 3 %, the least that is allowed, has none in one of 20 such samples."""
     assert 0.01 <= rejections(100, lambda rng: autoregressive(rng, correlation, 1000, 2)) <= 0.13

@@ -128,7 +128,7 @@ def test_two_sample_statistics_equal_the_definition(rng):
     assert abs(stein.mmd_test(first, second, kernel, thin=1).mmd ** 2 - biased) < 1e-10
 
 
-@pytest.mark.parametrize(("correlation", "n"), [(0.0, 300), (0.9, 2000)])
+@pytest.mark.parametrize(("correlation", "n"), [(0.0, 300), pytest.param(0.9, 2000, marks=pytest.mark.slow)])
 def test_two_sample_level_and_power(correlation, n):
     rng = np.random.default_rng(9)
     level, power = [], []
