@@ -36,7 +36,9 @@ def near_the_reference(model, truth, rng):
     return point
 
 
-@pytest.mark.parametrize("name", LOG_DENSITIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "bball_drive_event_0" else n for n in LOG_DENSITIES]
+)
 @pytest.mark.usefixtures("quick_models")
 def test_log_densities_are_those_of_the_stan_programs(name, rng):
     posterior = ZOO[name]

@@ -91,6 +91,7 @@ def test_diagonal_in_two_dimensions_against_a_grid(rng):
     assert fit.log_evidence == pytest.approx(evidence, abs=0.2)
 
 
+@pytest.mark.slow
 def test_full_in_two_dimensions_against_importance_sampling():
     """Draws of the approximate posterior, weighted by the exact one: the weights' mean is the evidence over its own.
 

@@ -92,6 +92,7 @@ def test_a_good_surrogate_gives_nearly_independent_draws():
     check_answers(idata["posterior"])
 
 
+@pytest.mark.slow
 def test_any_executor_gives_the_same_bits_and_a_store_goes_on(tmp_path):
     pytest.importorskip("zarr")
     settings = {"evaluations": 26, "chains": 3, "tolerance": 0.0, "exact": True, "model": model_of()}

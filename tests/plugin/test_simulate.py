@@ -172,6 +172,7 @@ def marks(path):
     return len(list((path / "done").rglob("c/*"))) if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_a_killed_client_goes_on_to_the_same_arrays(tmp_path):
     path, root = tmp_path / "sims.zarr", Path(__file__).parents[2]
     process = subprocess.Popen([sys.executable, "-m", "tests.plugin.killed_run", str(path)], cwd=root)

@@ -131,6 +131,7 @@ def test_places_without_density_are_avoided_and_a_wall_is_said():
     assert config.distance(state).total_variation > 0.2
 
 
+@pytest.mark.slow
 def test_the_distance_knows_of_a_wrong_surrogate():
     """A surrogate that never hears of a steep wall is as far from the posterior as the wall cuts off."""
     config, state, rng = learned(banana, PRIOR, 80)
@@ -166,6 +167,7 @@ def test_deep_values_are_on_a_log_scale_with_noise():
     assert not is_good[40:].any()
 
 
+@pytest.mark.slow
 def test_a_state_is_a_function_of_the_generator():
     first, second = (learned(banana, PRIOR, 40, seed=3)[1] for _ in range(2))
     np.testing.assert_array_equal(first.positions, second.positions)

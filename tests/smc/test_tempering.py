@@ -99,6 +99,7 @@ def test_the_evidence_is_unbiased_with_a_fixed_schedule_and_a_noisy_likelihood(w
     assert abs(ratios.mean() * math.exp(0.7**2 / 2) - 1.0) > 4 * ratios.std() / math.sqrt(300)
 
 
+@pytest.mark.slow
 def test_states_between_make_the_evidence_better():
     long = {"min_moves": 40, "max_moves": 40, "schedule": (0.02, 0.1, 0.4, 1.0)}
 
