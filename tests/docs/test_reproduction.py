@@ -13,7 +13,7 @@ from benchmarks import harness
 ROOT = Path(__file__).parent.parent.parent
 TEXT = (ROOT / "REPRODUCTION.md").read_text()
 RESULTS = harness.RESULTS.read_text()
-VERDICTS = ("same", "better", "worse", "partly", "other protocol", "not run", "cannot be had", "on the covariance")
+VERDICTS = ("same", "better", "worse", "partly", "other protocol", "not run", "cannot be had")
 FIGURES = {  # figures and tables that report results, by a word of the heading of their source
     "thesis": "3.4 3.5 3.6 3.7 4.2 4.3 4.4 4.5 4.6 5.2 5.3 5.4 5.5 5.6 6.2 6.3 8.1 8.2 8.3 8.4 8.5 8.6 8.7 8.8 8.9",
     "JMLR": "1 2 3 4",
