@@ -45,11 +45,15 @@ def test_each_page_is_in_a_list():
 
 
 @pytest.mark.parametrize(
-    "path", sorted({m for p in PAGES for m in re.findall(r"(?:benchmarks|case_studies)[./]\w+", p.read_text())})
+    "path",
+    sorted({m for p in PAGES for m in re.findall(r"(?:benchmarks|case_studies)[./][\w/]+(?:\.png)?", p.read_text())}),
 )
-def test_named_scripts_exist(path):
-    stem = DOCS.parent / path.replace(".", "/")
-    assert stem.with_suffix(".py").exists() or stem.with_suffix(".md").exists()
+def test_named_scripts_and_pictures_exist(path):
+    if path.endswith(".png"):
+        assert (DOCS.parent / path).exists()
+    else:
+        stem = DOCS.parent / path.replace(".", "/")
+        assert stem.with_suffix(".py").exists() or stem.with_suffix(".md").exists()
 
 
 def test_tables_that_pages_show_are_in_the_results():
