@@ -61,6 +61,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.few_evaluations
 	$(RUN) -m benchmarks.workers
 	$(RUN) -m benchmarks.gradient_free
+	$(RUN) -m benchmarks.same_budget
 	$(RUN) -m benchmarks.more_targets
 	$(RUN) -m benchmarks.glass_chains
 	$(RUN) -m benchmarks.glass_convergence

@@ -1,4 +1,4 @@
-"""First use of README's examples: what is compiled, by whom and how long, with empty caches and with full ones.
+"""First use of the examples of the methods' pages: what is compiled, by whom and how long, with empty and full caches.
 
 Each example runs twice, each time in a process of its own and with caches of Numba and PyTensor that are empty the
 first time. Seconds are of processor time in user mode, of all processes together. Compiling is counted by Numba's own
@@ -8,7 +8,6 @@ is ours. The rest of the overhead is PyTensor's, too: rewriting graphs for the f
 
 import json
 import os
-import re
 import resource
 import subprocess
 import sys
@@ -20,18 +19,19 @@ from pathlib import Path
 from numba.core import event
 
 from benchmarks import harness
+from docs.page_examples import DOCS, examples_of
 
 HEADER = ("example", "cold, s", "warm, s", "overhead, s", "compiled by us", "s", "by PyTensor", "s")
 TABLE = harness.Table("first-use", HEADER)
-# Words that one example alone has, with the name of its row.
+# Pages with one example each, by the name of its row.
 EXAMPLES = {
-    "noisy": "EstimatedLikelihood(",
-    "check": "ksd_test(",
-    "costly": "sample_surrogate(",
-    "ring": "sample_smc(",
-    "outbreak": "def outbreak(",
-    "queue": "def queue(",
-    "stored": "KernelABC(",
+    "noisy": "estimated_likelihood",
+    "check": "checks",
+    "costly": "sample_surrogate",
+    "ring": "smc",
+    "outbreak": "kernel_bayes_rule",
+    "queue": "learned_likelihood",
+    "stored": "simulate",
 }
 
 
@@ -69,17 +69,17 @@ def _is_pytensors():
     return True
 
 
-def watched(word: str, log: str) -> None:
-    """Run the example that says ``word`` and write to ``log`` what is compiled, and at last the seconds in all."""
+def watched(page: str, log: str) -> None:
+    """Run the example of a method's page and write to ``log`` what is compiled, and at last the seconds in all."""
     event.register("numba:compile", _Compilations(Path(log)))
-    (example,) = [e for e in re.findall(r"```python\n(.*?)```", harness.README.read_text(), flags=re.S) if word in e]
-    exec(compile(example, "README.md", "exec"), {"__name__": "example"})
+    (example,) = examples_of(DOCS / "methods" / f"{page}.rst")
+    exec(compile(example, page, "exec"), {"__name__": "example"})
     seconds = sum(resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     with Path(log).open("a") as file:
         file.write(json.dumps({"all": seconds}) + "\n")
 
 
-def _run(word, caches: Path):
+def _run(page, caches: Path):
     """Return the rows of what was compiled, and the seconds in all, of an example with these caches."""
     flags = ",".join(filter(None, [os.environ.get("PYTENSOR_FLAGS"), f"base_compiledir={caches / 'pytensor'}"]))
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -87,7 +87,7 @@ def _run(word, caches: Path):
     surroundings = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        call = f"from benchmarks.first_use import watched; watched({word!r}, {str(log)!r})"
+        call = f"from benchmarks.first_use import watched; watched({page!r}, {str(log)!r})"
         subprocess.run(
             [sys.executable, "-c", call], cwd=folder, env=surroundings | settings | one_thread, check=True,
             stdout=subprocess.DEVNULL,

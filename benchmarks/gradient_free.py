@@ -14,8 +14,8 @@ and the norm of the error of the mean (in units of the standard deviation, per p
 
 "Counting tuning" divides the effective size by all evaluations. ``pk.sample_khmc`` tunes its four chains together.
 
-The table is written to RESULTS.md beside this file and to the README. Seeds are fixed: rows of steps and targets that
-are not run stay as they were.
+The table is written to RESULTS.md beside this file. Seeds are fixed: rows of steps and targets that are not run stay
+as they were. ``benchmarks.same_budget`` draws README's picture of one repetition.
 """
 
 import time
@@ -68,7 +68,7 @@ TARGETS = {
 _WORTH = ("ESS / 1000", "counting tuning", "error-implied / 1000")
 HEADER = ("target", "step", *_WORTH, "error of mean (sd)", "R-hat", "ESS / s")
 KEYS = [(target, step) for target in TARGETS for step in STEPS]
-TABLE = harness.Table("gradient-free", HEADER, KEYS, (harness.RESULTS, harness.README))
+TABLE = harness.Table("gradient-free", HEADER, KEYS)
 
 
 def run_chain(step, density, point, rng):

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 
 ROOT = Path(__file__).parent.parent
 HERE = ROOT / "benchmarks"
-BUILD, FIGURES, RESULTS, README = ROOT / "build", HERE / "figures", HERE / "RESULTS.md", ROOT / "README.md"
+BUILD, FIGURES, RESULTS = ROOT / "build", HERE / "figures", HERE / "RESULTS.md"
 
 
 # -- options -------------------------------------------------------------------------------------------

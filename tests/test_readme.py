@@ -1,19 +1,20 @@
-"""The README's code runs as written, and what it says is right."""
+"""The README is short, its code runs as written, and what it says is right."""
 
-import math
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks import harness
+from docs.page_examples import DOCS, PAGES, README, examples_of
 from tests.reference.hospitals import posterior_means
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-
-
-EXAMPLES = re.findall(r"```python\n(.*?)```", README, flags=re.S)
+TEXT = README.read_text()
+PROSE = re.sub(r"```.*?```", "", TEXT, flags=re.S)
+EXAMPLES = examples_of(README)
+LINKS = re.findall(r"\]\(([^)]+)\)", re.sub(r"\s+", " ", TEXT))
 
 
 def run(word, tmp_path, monkeypatch):
@@ -23,10 +24,6 @@ def run(word, tmp_path, monkeypatch):
     names = {}
     exec(compile(block, "README.md", "exec"), names)
     return names
-
-
-def test_every_example_is_run_below():
-    assert len(EXAMPLES) == 7
 
 
 def test_noisy_likelihood_agrees_with_quadrature(tmp_path, monkeypatch):
@@ -48,72 +45,101 @@ def test_the_check_of_a_fit_finds_what_is_wrong(tmp_path, monkeypatch):
     assert table.attrs["ksd_p"] < 0.01
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode")
-def test_the_drug_agrees_with_a_grid(tmp_path, monkeypatch):
-    names = run("sample_surrogate(", tmp_path, monkeypatch)
-    # Runge and Kutta's method for all places of a grid on the log scale at once.
-    axes = [np.linspace(-1.2, 0.6, 36), np.linspace(-0.2, 2.8, 40), np.linspace(-0.2, 4.4, 40)]
-    log_absorbed, log_fastest, log_half = (a.ravel() for a in np.meshgrid(*axes, indexing="ij"))
-    absorbed, fastest, half = np.exp(log_absorbed), np.exp(log_fastest), np.exp(log_half)
-
-    def rate(time, level):
-        return 10.0 * absorbed * np.exp(-absorbed * time) - fastest * level / (half + level)
-
-    level, step, misfit = np.zeros(absorbed.size), 1.0 / 16.0, 0.0
-    for i in range(288):
-        time = step * i
-        k1 = rate(time, level)
-        k2 = rate(time + step / 2, level + step / 2 * k1)
-        k3 = rate(time + step / 2, level + step / 2 * k2)
-        k4 = rate(time + step, level + step * k3)
-        level = np.maximum(level + step / 6 * (k1 + 2 * k2 + 2 * k3 + k4), 1e-12)
-        for j in np.flatnonzero(names["hours"] == time + step):
-            misfit = misfit + ((np.log(np.maximum(level, 1e-6)) - np.log(names["measured"][j])) / 0.15) ** 2
-    log_density = -0.5 * (misfit + log_absorbed**2 + log_fastest**2 + log_half**2)
-    weights = np.exp(log_density - log_density.max())
-    weights /= weights.sum()
-    posterior = names["drug"]["posterior"]
-    for name, grid in (("absorbed", log_absorbed), ("fastest", log_fastest), ("half", log_half)):
-        mean = weights @ grid
-        spread = np.sqrt(weights @ (grid - mean) ** 2)
-        draws = np.log(posterior[name].values)
-        assert draws.mean() == pytest.approx(mean, abs=0.1 * spread)
-        assert draws.std() == pytest.approx(spread, rel=0.1)
+def test_every_example_is_run_above():
+    assert len(EXAMPLES) == 2
 
 
-def test_evidence_of_the_ring(tmp_path, monkeypatch):
-    # Exponential distribution of the squared distance with mean 50, and noise that is small beside it.
-    evidence = run("sample_smc(", tmp_path, monkeypatch)["ring"]["smc_stats"]["log_evidence"].values
-    assert evidence == pytest.approx(-math.log(50) - 9 / 50, abs=0.2)
+def test_examples_are_those_of_the_documentation():
+    """The pages' own test leaves out what is run here."""
+    on_pages = {example for page in PAGES for example in examples_of(page)}
+    assert set(EXAMPLES) <= on_pages
 
 
-def test_outbreak_agrees_with_the_forward_algorithm(tmp_path, monkeypatch):
-    # By the forward algorithm on a grid of rates the posterior has mean 1.256 and standard deviation 0.199.
-    rate = run("def outbreak(", tmp_path, monkeypatch)["outbreaks"]["posterior"]["rate"]
-    assert float(rate.mean()) == pytest.approx(1.256, abs=0.1)
-    assert float(rate.std()) == pytest.approx(0.199, rel=0.35)
+def test_commands_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"make ([a-z-]+)", TEXT)
+    assert "demo" in targets
+    assert all(f"\n{target}:" in makefile for target in targets)
 
 
-def test_queue_agrees_with_many_more_simulations(tmp_path, monkeypatch):
-    # Kernel Bayes' rule with 10,000 simulations and 800 of this method: 1.0 and .755, with spreads of .10 and .075.
-    posterior = run("def queue(", tmp_path, monkeypatch)["till"]["posterior"]
-    assert float(posterior["gap"].mean()) == pytest.approx(1.0, abs=0.05)
-    assert float(posterior["service"].mean()) == pytest.approx(0.755, abs=0.03)
-    assert float(posterior["gap"].std()) == pytest.approx(0.105, rel=0.3)
-    assert float(posterior["service"].std()) == pytest.approx(0.075, rel=0.3)
+def test_it_is_one_page():
+    words = [word for word in PROSE.split() if re.search(r"\w", word)]
+    assert len(words) <= 1000
 
 
-@pytest.mark.filterwarnings("ignore:.*of 5000 simulations:UserWarning")  # its simulator fails now and then
-def test_waiting_times_agree_with_a_grid(tmp_path, monkeypatch):
-    names = run("KernelABC(", tmp_path, monkeypatch)
-    # Twenty waiting times with mean 1/2: the log-normal prior times rate^20 exp(-10 rate).
-    grid = np.linspace(0.05, 8.0, 4000)
-    density = grid**19 * np.exp(-10.0 * grid - 0.5 * np.log(grid) ** 2)
-    exact = (grid * density).sum() / density.sum()
-    assert float(names["waiting"]["posterior"]["rate"].mean()) == pytest.approx(exact, rel=0.04)
-    assert names["sims"]["simulation_stats"].attrs["raised"] == pytest.approx(1000, abs=130)
+def anchor_of(heading):
+    """Return the name that GitHub gives to a heading: lower case, no signs, hyphens for spaces."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def test_paths_exist():
-    for path in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / path).exists(), path
+def section_of(path, anchor):
+    """Return the text of a file below the heading with this anchor, to the next heading."""
+    sections = re.split(r"^#+ (.+)\n", path.read_text(), flags=re.M)
+    return dict(zip(map(anchor_of, sections[1::2]), sections[2::2], strict=True))[anchor]
+
+
+@pytest.mark.parametrize("link", sorted({link for link in LINKS if ":" not in link}))
+def test_links_lead_somewhere(link):
+    path, _, anchor = link.partition("#")
+    assert (ROOT / path).exists()
+    assert not anchor or section_of(ROOT / path, anchor)
+
+
+HEADLINES = re.findall(r"^- (.+?\(\[table\].+?)(?=\n- |\n\n)", TEXT, flags=re.S | re.M)
+
+
+def numbers_in(text):
+    return [number.replace(",", "") for number in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?", text)]
+
+
+@pytest.mark.parametrize("line", HEADLINES)
+def test_headline_numbers_are_those_of_their_table(line):
+    said, link = re.sub(r"\s+", " ", line).split("([table](")
+    command = re.search(r"`python -m ([\w.]+)`", link)[1]
+    assert (ROOT / (command.replace(".", "/") + ".py")).exists()
+    path, _, anchor = link.split(")")[0].partition("#")
+    assert anchor.endswith(anchor_of(f"python -m {command}"))
+    section = section_of(ROOT / path, anchor)
+    measured = np.array([float(number) for number in numbers_in(section)])
+    for number in numbers_in(said):
+        if int(float(number)) in (1000, 10000):  # a unit, or the size of a run, written in the table as it is here
+            assert number in section
+            continue
+        half_a_digit = 0.5 * 10.0 ** -len(number.partition(".")[2])
+        assert np.abs(measured - float(number)).min() <= half_a_digit, number
+
+
+def test_five_headlines():
+    assert len(HEADLINES) == 5
+
+
+def test_gradient_free_headline():
+    rows = harness.rows_between(harness.RESULTS, "gradient-free")
+    ess = {row[1]: float(row[2]) for row in rows if row[0] == "B(0.1, 100)"}
+    assert f"{ess['pk.KernelHMC']:.0f} effective draws" in TEXT
+    best = max(value for step, value in ess.items() if step.startswith("pm."))
+    assert f"PyMC's best step {best:.2f}" in TEXT
+
+
+def test_headline_of_simulators():
+    rows = harness.rows_between(harness.RESULTS, "community")
+    ours = {row[0]: float(row[3].split()[0]) for row in rows if row[2] == "pk.sample_likelihood_free"}
+    closer = {
+        size: sum(ours[task] < best for task, best in {r[0]: float(r[-1]) for r in rows if r[1] == size}.items())
+        for size in ("1000", "10000")
+    }
+    assert closer == {"1000": 8, "10000": 7}
+    assert "on all eight tasks" in TEXT
+    assert "on seven" in TEXT
+
+
+def test_the_picture_says_what_the_table_says():
+    """Of what is written into the picture, which is made anew by hand: the numbers of its titles are in the text."""
+    from benchmarks import same_budget
+
+    assert same_budget.effective_draws("pk.KernelHMC") == "243"
+    assert {same_budget.effective_draws(step) for step in same_budget.STEPS} == {"243", "0.3"}
+
+
+def test_documentation_begins_with_the_same_example():
+    assert examples_of(DOCS / "index.rst") == EXAMPLES[:1]

@@ -1,0 +1,22 @@
+"""The examples of the pages and of the README, as they stand there."""
+
+import re
+import textwrap
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+README = DOCS.parent / "README.md"
+PAGES = [
+    page
+    for page in sorted(DOCS.rglob("*.rst"))
+    if not {"_templates", "generated", "tutorials", "_build"} & set(page.relative_to(DOCS).parts)
+]
+
+
+def examples_of(page: Path) -> list[str]:
+    """Return the blocks of Python code of a page, reStructuredText or Markdown, from top to bottom."""
+    text = page.read_text()
+    if page.suffix == ".md":
+        return re.findall(r"```python\n(.*?)```", text, flags=re.S)
+    blocks = re.findall(r"\.\. code-block:: python\n\n((?:   .*\n|\n)+)", text)
+    return [textwrap.dedent(block).strip("\n") + "\n" for block in blocks]

@@ -1,0 +1,118 @@
+"""The examples of the documentation's pages run as written, and what they find is right."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from docs.page_examples import PAGES, README, examples_of
+
+# What some pages find is checked here, other pages only have to run.
+CHECKS: dict[str, Callable] = {}
+# Pages whose examples take three seconds at most; those of all others are run among the long tests.
+QUICK = ("extending", "density", "surrogates", "smc", "kernel_bayes_rule", "simulate")
+# What README has as well is run, and checked, by the tests of README.
+ALREADY_RUN = examples_of(README)
+
+
+def check_of(page):
+    def register(function):
+        CHECKS[page] = function
+        return function
+
+    return register
+
+
+@check_of("sample_surrogate")
+def drug_agrees_with_a_grid(names):
+    # Runge and Kutta's method for all places of a grid on the log scale at once. Only the ratio of half and fastest is
+    # known well, so it is one of the axes. On a grid twice as fine the means are the same to .002 standard deviations.
+    axes = [np.linspace(-1.0, 0.3, 16), np.linspace(0.0, 2.8, 21), np.linspace(0.4, 1.9, 21)]
+    log_absorbed, log_fastest, log_ratio = (a.ravel() for a in np.meshgrid(*axes, indexing="ij"))
+    log_half = log_fastest + log_ratio
+    absorbed, fastest, half = np.exp(log_absorbed), np.exp(log_fastest), np.exp(log_half)
+
+    def rate(time, level):
+        return 10.0 * absorbed * np.exp(-absorbed * time) - fastest * level / (half + level)
+
+    level, step, misfit = np.zeros(absorbed.size), 1.0 / 16.0, 0.0
+    for i in range(288):
+        time = step * i
+        k1 = rate(time, level)
+        k2 = rate(time + step / 2, level + step / 2 * k1)
+        k3 = rate(time + step / 2, level + step / 2 * k2)
+        k4 = rate(time + step, level + step * k3)
+        level = np.maximum(level + step / 6 * (k1 + 2 * k2 + 2 * k3 + k4), 1e-12)
+        for j in np.flatnonzero(names["hours"] == time + step):
+            misfit = misfit + ((np.log(np.maximum(level, 1e-6)) - np.log(names["measured"][j])) / 0.15) ** 2
+    log_density = -0.5 * (misfit + log_absorbed**2 + log_fastest**2 + log_half**2)
+    weights = np.exp(log_density - log_density.max())
+    weights /= weights.sum()
+    draws = {name: np.log(values.values) for name, values in names["drug"]["posterior"].items()}
+    draws["ratio"] = draws["half"] - draws["fastest"]
+    exact = {"absorbed": log_absorbed, "fastest": log_fastest, "half": log_half, "ratio": log_ratio}
+    for name, grid in exact.items():
+        mean = weights @ grid
+        spread = np.sqrt(weights @ (grid - mean) ** 2)
+        assert draws[name].mean() == pytest.approx(mean, abs=0.1 * spread)
+        assert draws[name].std() == pytest.approx(spread, rel=0.1)
+
+
+@check_of("smc")
+def evidence_of_the_ring(names):
+    # Exponential distribution of the squared distance with mean 50, and noise that is small beside it.
+    evidence = names["ring"]["smc_stats"]["log_evidence"].values
+    assert evidence == pytest.approx(-math.log(50) - 9 / 50, abs=0.2)
+
+
+@check_of("kernel_bayes_rule")
+def outbreak_agrees_with_the_forward_algorithm(names):
+    # By the forward algorithm on a grid of rates the posterior has mean 1.256 and standard deviation 0.199.
+    rate = names["outbreaks"]["posterior"]["rate"]
+    assert float(rate.mean()) == pytest.approx(1.256, abs=0.1)
+    assert float(rate.std()) == pytest.approx(0.199, rel=0.35)
+
+
+@check_of("learned_likelihood")
+def queue_agrees_with_many_more_simulations(names):
+    # Kernel Bayes' rule with 10,000 simulations and 800 of this method: 1.0 and .755, with spreads of .10 and .075.
+    posterior = names["till"]["posterior"]
+    assert float(posterior["gap"].mean()) == pytest.approx(1.0, abs=0.05)
+    assert float(posterior["service"].mean()) == pytest.approx(0.755, abs=0.03)
+    assert float(posterior["gap"].std()) == pytest.approx(0.105, rel=0.3)
+    assert float(posterior["service"].std()) == pytest.approx(0.075, rel=0.3)
+
+
+@check_of("simulate")
+def waiting_times_agree_with_a_grid(names):
+    # Twenty waiting times with mean 1/2: the log-normal prior times rate^20 exp(-10 rate).
+    grid = np.linspace(0.05, 8.0, 4000)
+    density = grid**19 * np.exp(-10.0 * grid - 0.5 * np.log(grid) ** 2)
+    exact = (grid * density).sum() / density.sum()
+    assert float(names["waiting"]["posterior"]["rate"].mean()) == pytest.approx(exact, rel=0.04)
+    assert names["sims"]["simulation_stats"].attrs["raised"] == pytest.approx(1000, abs=130)
+
+
+def test_each_check_has_its_page():
+    stems = [page.stem for page in PAGES if examples_of(page)]
+    assert all(stems.count(name) == 1 for name in (*CHECKS, *QUICK))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=() if page.stem in QUICK else pytest.mark.slow, id=page.stem)
+        for page in PAGES
+        if set(examples_of(page)) - set(ALREADY_RUN)
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")
+@pytest.mark.filterwarnings("ignore:.*of 5000 simulations:UserWarning")  # its simulator fails now and then
+def test_examples_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for example in examples_of(page):
+        exec(compile(example, str(page), "exec"), names)
+    assert names
+    CHECKS.get(page.stem, bool)(names)
