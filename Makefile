@@ -63,6 +63,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.gradient_free
 	$(RUN) -m benchmarks.more_targets
 	$(RUN) -m benchmarks.glass_chains
+	$(RUN) -m benchmarks.glass_convergence
 	$(RUN) -m benchmarks.history_size
 	$(RUN) -m benchmarks.hypothetical_acceptance
 	$(RUN) -m benchmarks.score_convergence
@@ -79,6 +80,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.stochastic_volatility
 	$(RUN) -m benchmarks.bandwidth
 	$(RUN) -m benchmarks.kbr_gaussian
+	$(RUN) -m benchmarks.kbr_sources
 	$(RUN) -m benchmarks.kbr_filter
 	$(RUN) -m benchmarks.embeddings
 	$(RUN) -m benchmarks.simulations

@@ -16,7 +16,7 @@ KERNEL = K.Gaussian(1.0)
 TEST, MANY = 500, 50_000
 SETTINGS = {  # estimator, data, features
     ("full", f"{n:,}", ""): (n, S.Full(KERNEL, regularization=1e-3 / np.sqrt(n), base="uniform"))
-    for n in (50, 100, 200, 500, 1000)
+    for n in (50, 100, 200, 500, 1000, 5000)
 } | {
     ("finite", f"{MANY:,}", m): (MANY, S.Finite(KERNEL, num_features=m, regularization=1e-5, base="uniform"))
     for m in (5, 10, 20, 50, 100, 500)
@@ -38,8 +38,12 @@ def cells(p_values):
     return f"{np.median(p_values):.2f}", f"{np.mean(np.array(p_values) < 0.05):.2f}"
 
 
-def main(repetitions=50, jobs=2):
-    TABLE.fill(p_value, cells, repetitions, f"{repetitions} repetitions.", jobs=jobs)
+SIZES = (50, 100, 200, 500, 1000, 5000, MANY)
+
+
+def main(repetitions=20, estimators=("full", "finite"), sizes=SIZES, jobs=2):
+    keys = [key for key, (n, _) in SETTINGS.items() if key[0] in estimators and n in sizes]
+    TABLE.fill(p_value, cells, repetitions, f"{repetitions} repetitions.", keys, jobs)
 
 
 if __name__ == "__main__":

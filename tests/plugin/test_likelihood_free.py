@@ -219,7 +219,7 @@ def test_what_folds_say_in_words():
 
 def test_data_that_no_simulation_is_like_are_said():
     with pytest.warns(UserWarning, match="should not be trusted: the data are in a place"):
-        pk.sample_likelihood_free(num_simulations=100, rounds=1, chains=1, model=conjugate_model(30.0), **QUIET)
+        pk.sample_likelihood_free(num_simulations=100, rounds=1, chains=1, model=conjugate_model(12.0), **QUIET)
 
 
 @pytest.mark.parametrize(
