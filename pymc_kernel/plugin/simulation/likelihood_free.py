@@ -141,7 +141,8 @@ def sample_likelihood_free(
 
     One warning says all that speaks against the posterior: data in an unlikely place, held-out simulations outside of
     their regions, a large error of learning, posteriors of simulations like the data that are shifted, too narrow or
-    too wide, a posterior that the last round still moved, a likelihood that was not yet used in full.
+    too wide, or whose 5 % and 95 % quantiles have another share of the true parameters beyond them, a posterior that
+    the last round still moved, a likelihood that was not yet used in full.
 
     Memory grows with the simulations; a fit costs O(n p^2) for p some hundred features, seconds at n = 10,000.
 
