@@ -208,18 +208,6 @@ def test_a_summary_that_is_the_square_of_another_is_said():
     assert right.outside < 0.02
 
 
-def test_a_posterior_with_an_edge():
-    """A time since an unknown start: the start is before the data, by an exponential time."""
-    prior = NormalPrior(np.zeros(1), np.array([3.0]))
-    found = rounds_of(lambda rng, p: p + rng.exponential(0.3, p.shape), prior, [2.0], 1, number=600, rounds=3)
-    draws = found.draws.positions[:, 0]
-    exact = stats.expon(scale=0.3)  # the prior is flat there
-    assert draws.mean() == pytest.approx(2.0 - 0.3, abs=0.2 * 0.3)
-    assert draws.std() == pytest.approx(0.3, rel=0.25)
-    for level in (0.05, 0.95):
-        assert abs(np.quantile(draws, level) - (2.0 - exact.ppf(1.0 - level))) < 0.35 * 0.3
-
-
 def test_rounded_data_have_the_probability_of_a_match():
     """Noise is a tenth of the rounding, so that a density of the rounded numbers is a poor likelihood."""
     prior = NormalPrior(np.zeros(1), np.array([2.0]))
