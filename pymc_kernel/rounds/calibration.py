@@ -13,13 +13,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import bdtr, bdtrc, ndtri
 
-__all__ = ["Calibration", "Fold", "ranks_of", "simulated_ranks", "summarized_ranks"]
+__all__ = ["TAIL", "Calibration", "Fold", "ranks_of", "simulated_ranks", "summarized_ranks"]
 
 _MAX_PLACES, _MAX_CASES = 500, 1000
 _ALIKE = 0.5  # overlap of two likelihoods, from which on data resemble each other: normal ones 2.4 spreads apart
 _FEWEST, _LEAST_ALIKE = 50, 0.05  # cases that are taken where fewer are alike, and what they must be
+TAIL = 0.05  # probability on either side beyond which ranks are counted
 
 
 class Fold(NamedTuple):
@@ -39,6 +40,8 @@ class Calibration(NamedTuple):
     """(d,), mean: how many posterior standard deviations true parameters lie above the learned mean."""
     spread: np.ndarray
     """(d,), root mean square about it: by how much the learned posterior is too narrow."""
+    tails: np.ndarray
+    """(2, d), shares of true parameters below the learned 5 % quantile, and above the 95 % quantile."""
 
     @property
     def shift_error(self) -> float:
@@ -49,6 +52,14 @@ class Calibration(NamedTuple):
     def log_spread_error(self) -> float:
         """Standard error of logarithms of the spreads, where all is right."""
         return 1.0 / np.sqrt(2.0 * max(self.num_cases, 1))
+
+    @property
+    def tail_chance(self) -> np.ndarray:
+        """Probabilities (2, d) of shares as far from 5 % as the ``tails``, on their side of it, where all is right."""
+        number = int(self.num_cases)
+        found = np.floor(np.nan_to_num(self.tails, nan=TAIL) * number)
+        fewer, more = bdtr(np.minimum(found + 1.0, number), number, TAIL), bdtrc(found - 1.0, number, TAIL)
+        return np.where(self.tails < TAIL, fewer, np.where(found > 0.0, more, 1.0))
 
 
 def simulated_ranks(parameters, summaries, observed, folds: Iterable[Fold], rng, log_weights=None):
@@ -115,8 +126,10 @@ def summarized_ranks(ranks: np.ndarray, weights: np.ndarray) -> Calibration:
     ranks, weights = ranks[usable], weights[usable]
     k, d = ranks.shape
     if k < 2:
-        return Calibration(k, np.full(d, np.nan), np.full(d, np.nan))
+        return Calibration(k, *np.full((2, d), np.nan), np.full((2, d), np.nan))
     size = weights.sum() ** 2 / (weights**2).sum()
     scores = ndtri(np.clip(ranks, 0.1 / k, 1.0 - 0.1 / k))
     shift = weights @ scores / weights.sum()
-    return Calibration(size, shift, np.sqrt(weights @ (scores - shift) ** 2 / weights.sum()))
+    spread = np.sqrt(weights @ (scores - shift) ** 2 / weights.sum())
+    tails = np.stack([weights @ (ranks < TAIL), weights @ (ranks > 1.0 - TAIL)]) / weights.sum()
+    return Calibration(size, shift, spread, tails)

@@ -113,7 +113,10 @@ def checked(likelihood: LocalLikelihood, folds, parameters, summaries, log_weigh
     for fold in folds:
         part = fold.fit.likelihood if likelihood.match else replace(likelihood, fit=fold.fit)
         ratio = part(draws.positions) - draws.log_likelihood
-        found.append(_statistics(draws.positions, normalized(np.where(np.isfinite(ratio), ratio, -np.inf))))
+        if np.isfinite(ratio).any():  # the data may be impossible, as far as some of the simulations say
+            found.append(_statistics(draws.positions, normalized(np.where(np.isfinite(ratio), ratio, -np.inf))))
+    if len(found) < 2:
+        found = np.full((2, 3, draws.positions.shape[1]), np.nan)
     errors = np.std(found, axis=0) * np.sqrt(len(folds) - 1.0) / draws.positions.std(axis=0)
     region = likelihood.region
     outside = 0.0 if region is None else float((region.log_penalty(draws.positions) < 0.0).mean())

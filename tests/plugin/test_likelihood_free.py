@@ -201,7 +201,8 @@ def test_a_posterior_that_is_too_narrow_is_said_with_the_figure():
 
 
 def test_what_folds_say_in_words():
-    calibration = Calibration(400.0, np.array([0.02, -0.4]), np.array([1.6, 1.01]))
+    tails = np.array([[0.12, 0.05], [0.05, 0.015]])
+    calibration = Calibration(400.0, np.array([0.02, -0.4]), np.array([1.6, 1.01]), tails)
     checks = Checks(calibration, np.array([0.1, 0.35]), np.array([0.2, 0.5]), 0.1, False)
     said = likelihood_free._words_of(checks, ["a", "b (entry 0)"])
     assert said == [
@@ -212,8 +213,13 @@ def test_what_folds_say_in_words():
         "as they say",
         "of simulations that resemble the data, true values of b (entry 0) lie 0.40 posterior standard deviations "
         "below the means that are learned for them",
+        "of simulations that resemble the data, 12.0 % of the true values of a, not 5 %, lie below the 5 % quantile "
+        "that is learned for them",
+        "of simulations that resemble the data, 1.5 % of the true values of b (entry 0), not 5 %, lie above the 95 % "
+        "quantile that is learned for them",
     ]
-    fine = Checks(Calibration(400.0, np.full(2, 0.1), np.ones(2)), np.zeros(2), np.full(2, 0.2), 0.01, False)
+    right = Calibration(400.0, np.full(2, 0.1), np.ones(2), np.array([[0.04, 0.07], [0.035, 0.06]]))
+    fine = Checks(right, np.zeros(2), np.full(2, 0.2), 0.01, False)
     assert likelihood_free._words_of(fine, ["a", "b"]) == []
 
 

@@ -59,6 +59,46 @@ def test_a_shifted_and_a_narrow_likelihood_are_measured():
     assert 0.45 < wide.spread[0] < 0.7
 
 
+def test_chance_of_tails_by_the_binomial():
+    ranks = np.full((200, 2), 0.5)
+    ranks[:21, 0], ranks[:3, 1], ranks[3:13, 1] = 0.01, 0.99, 0.02
+    found = summarized_ranks(ranks, np.full(200, 7.0))
+    np.testing.assert_allclose(found.tails, [[0.105, 0.05], [0.0, 0.015]])
+    count = stats.binom(200, 0.05)
+    assert found.tail_chance[0, 0] == pytest.approx(count.sf(20))  # as many, or more
+    assert found.tail_chance[1, 0] == pytest.approx(count.cdf(1))
+    assert found.tail_chance[1, 1] == pytest.approx(count.cdf(4))
+    assert 0.3 < found.tail_chance[0, 1] < 0.7
+    weighted = summarized_ranks(ranks, np.where(np.arange(200) < 21, 2.0, 1.0))
+    assert weighted.tails[0, 0] == pytest.approx(42.0 / 221.0)
+
+
+def test_tails_are_counted_where_mean_and_spread_are_right():
+    """A posterior that ends at an edge, learned as a normal one with its mean and its spread."""
+
+    @dataclass(frozen=True)
+    class Edge:
+        is_right: bool
+
+        def log_density(self, parameters, observed):
+            away = observed - parameters
+            right = np.where(away > 0.0, -away / 0.3, -np.inf).sum(axis=1)
+            return right if self.is_right else stats.norm(0.3, 0.3).logpdf(away).sum(axis=1)
+
+        log_densities = Normal.log_densities
+
+    rng = np.random.default_rng(4)
+    parameters = rng.standard_normal((1500, 1))
+    summaries = parameters + rng.exponential(0.3, (1500, 1))
+    found = []
+    for is_right in (True, False):
+        folds = [Fold(rows, Edge(is_right)) for rows in np.array_split(np.arange(1500), 5)]
+        found.append(summarized_ranks(*simulated_ranks(parameters, summaries, np.array([0.3]), folds, rng)))
+    assert found[0].tail_chance.min() > 0.01
+    assert found[1].tail_chance.min() < 1e-4
+    assert np.log(found[1].spread[0]) < 4.0 * found[1].log_spread_error
+
+
 def test_weights_put_another_prior_in_place_of_where_was_simulated():
     """Weights are those of a prior that is shifted: ranks stay uniform, and the effective number falls."""
 
@@ -124,6 +164,20 @@ def test_errors_by_the_jackknife_over_folds(rng):
     assert found.mean_error[0] == pytest.approx(0.1, rel=0.05)
     assert found.quantile_error[0] == pytest.approx(0.1, rel=0.1)
     assert found.outside == 0.0
+
+
+def test_folds_for_which_the_data_are_impossible_have_no_say(rng):
+    class Impossible(Normal):
+        def log_density(self, parameters, observed):
+            return np.full(len(parameters), -np.inf)
+
+    draws = Draws(rng.standard_normal((100, 2)), np.zeros(100), 0.0, 0.0, 0.0, 0, ())
+    parameters, summaries = rng.standard_normal((40, 2)), np.zeros((40, 2))
+    for fits, is_known in ((Normal(), Normal(), Impossible()), True), ((Normal(), Impossible()), False):
+        folds = [Fold(rows, fit) for rows, fit in zip(np.array_split(np.arange(40), len(fits)), fits, strict=True)]
+        likelihood = LocalLikelihood(Normal(), np.zeros(2), None)
+        found = checked(likelihood, folds, parameters, summaries, np.zeros(40), draws, rng)
+        assert np.isfinite(found.mean_error).all() == is_known
 
 
 def test_no_case_is_no_opinion():

@@ -18,6 +18,8 @@ _GAIN = 1e-4  # mean log density below which iterations end
 _PRIOR_COUNT = 2.0  # cases that the prior of a component's covariance counts for
 _PRIOR_VARIANCE = 0.1  # relative to the variance of a share of the residuals
 _SCALES = 4.0  # ratio of standard deviations of neighbors where mixtures start as mixtures of scales
+_NARROWEST = 1e-3  # standard deviation of a component at the start, relative to that of all
+_FEWEST_IN_TAIL = 5  # cases that an outermost component starts with
 _FARTHEST = 1e100  # standard deviations: farther off, squares are no floating-point numbers any more
 
 
@@ -126,6 +128,21 @@ class Marginals:
         tile = np.ones((q, 1))
         return cls(tile * -np.log(number) * np.ones(number), tile * means, tile * sds)
 
+    @classmethod
+    def of_quantiles(cls, noise, number: int) -> "Marginals":
+        """Return an even number of components, each of the cases between two quantiles, whose levels halve outward.
+
+        The outermost two have the cases of two thin tails, so that a distribution that ends at an edge, or has long
+        tails, is one that steps from here can reach.
+        """
+        levels = 0.5 ** np.arange(1, number // 2 + 1)
+        edges = np.round(len(noise) * np.concatenate([[0.0], levels[::-1], 1.0 - levels[1:], [1.0]])).astype(int)
+        groups = [np.split(column, edges[1:-1]) for column in np.sort(noise, axis=0).T]
+        means = np.array([[group.mean() for group in column] for column in groups])
+        sds = np.array([[group.std() for group in column] for column in groups])
+        log_weights = np.tile(np.log(np.diff(edges) / len(noise)), (len(groups), 1))
+        return cls(log_weights, means, np.maximum(sds, _NARROWEST * noise.std(axis=0)[:, None] + 1e-300))
+
 
 @dataclass(frozen=True, eq=False)
 class Joint:
@@ -231,6 +248,8 @@ def candidates(noise, weights, rng):
     yield [lambda: Marginals.normal(q).fitted(noise, weights, 1)]
     sizes = (2, 3, 5)
     yield [lambda k=k: Marginals.start(noise, k).fitted(noise, weights) for k in sizes]
+    sizes = [k for k in (4, 6, 8, 10) if n * 0.5 ** (k // 2) >= _FEWEST_IN_TAIL]
+    yield [lambda k=k: Marginals.of_quantiles(noise, k).fitted(noise, weights) for k in sizes]
     if q > 1:
         most = n / (2.0 * q * (q + 3))
         yield [lambda k=k: Joint.of_scales(noise, k).fitted(noise, weights) for k in (2, 3) if k <= most]

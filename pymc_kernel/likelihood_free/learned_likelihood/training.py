@@ -68,7 +68,8 @@ def learn_by_plan(places, data: Data, plan: Plan, before: StageChoices, rng, siz
     These have weights from a normal approximation of their posterior distribution.
     """
     staged = fit_stages(data.z, data.spread.values, data.weights, rng, sizes, before)
-    residuals, now = list(candidates(staged.noise, data.weights, rng))[plan.family][plan.member](), staged.weights
+    members, now = list(candidates(staged.noise, data.weights, rng))[plan.family], staged.weights
+    residuals = members[min(plan.member, len(members) - 1)]()  # of fewer cases there may be fewer candidates
     polish = Polish(staged, data) if plan.rounds else None
     for _ in range(plan.rounds):
         now, residuals = _round(polish, now, residuals)

@@ -26,7 +26,7 @@ from pymc_kernel.plugin.simulation.pairs import (
 from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
 from pymc_kernel.plugin.simulation.trust import LARGE_ERROR
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
-from pymc_kernel.rounds import CautiousRounds, Checks, Draws, LocalLikelihood, ParticleSampler, State
+from pymc_kernel.rounds import Calibration, CautiousRounds, Checks, Draws, LocalLikelihood, ParticleSampler, State
 from pymc_kernel.smc.weights import normalized
 
 __all__ = ["sample_likelihood_free"]
@@ -42,6 +42,7 @@ _CHANCE_OF_SUCCESS = (
 )
 _FALSE_ALARMS = 0.01  # share of right posteriors of which calibration makes a warning, at most
 _LEAST_SHIFT, _LEAST_SPREAD = 0.1, 1.1  # standard deviations, and their ratio: what is nearer to right is not said
+_TAILS = (0.03, 0.08)  # share beyond a 5 % quantile that is a quarter of a standard deviation off, either way
 _MOST_OUTSIDE = 0.02  # of the posterior: a round simulates where all but .2 % of it were thought to be
 _REMEMBERED = 0.5  # correlation of particles with where they were before their last moves
 
@@ -140,7 +141,8 @@ def sample_likelihood_free(
 
     One warning says all that speaks against the posterior: data in an unlikely place, held-out simulations outside of
     their regions, a large error of learning, posteriors of simulations like the data that are shifted, too narrow or
-    too wide, a posterior that the last round still moved, a likelihood that was not yet used in full.
+    too wide, or whose 5 % and 95 % quantiles have another share of the true parameters beyond them, a posterior that
+    the last round still moved, a likelihood that was not yet used in full.
 
     Memory grows with the simulations; a fit costs O(n p^2) for p some hundred features, seconds at n = 10,000.
 
@@ -328,7 +330,8 @@ def _words_of(checks: Checks, names: list[str]) -> list[str]:
     found, calibration = [], checks.calibration
     if checks.outside > _MOST_OUTSIDE:
         found.append(f"{100 * checks.outside:.0f} % of it lie where the last round did not simulate")
-    bound = -ndtri(0.25 * _FALSE_ALARMS / len(names))  # two signs each of shift and spread of each parameter
+    chance = 0.125 * _FALSE_ALARMS / len(names)  # two signs each of shift, spread and two tails of each parameter
+    bound = -ndtri(chance)
     moved = [f"{m:.2f} for the mean and {q:.2f} for the quantiles" for m, q in zip(*checks[1:3], strict=True)]
     for name, words, mean, quantile in zip(names, moved, checks.mean_error, checks.quantile_error, strict=True):
         if max(mean, quantile) > LARGE_ERROR:
@@ -347,6 +350,21 @@ def _words_of(checks: Checks, names: list[str]) -> list[str]:
                 f"of simulations that resemble the data, posteriors of {name} are too "
                 f"{'narrow' if spread > 1.0 else 'wide'}: true values spread {spread:.2f} times as far as they say"
             )
+    return found + _words_of_tails(calibration, names, chance)
+
+
+def _words_of_tails(calibration: Calibration, names: list[str], chance: float) -> list[str]:
+    """Return what is said of quantiles, where nothing but those is wrong: of an edge, of long tails."""
+    found = []
+    for side, level, shares, chances in zip(
+        ("below", "above"), ("5 %", "95 %"), calibration.tails, calibration.tail_chance, strict=True
+    ):
+        for name, share, probability in zip(names, shares, chances, strict=True):
+            if probability < chance and not _TAILS[0] < share < _TAILS[1]:
+                found.append(
+                    f"of simulations that resemble the data, {100 * share:.1f} % of the true values of {name}, not 5 "
+                    f"%, lie {side} the {level} quantile that is learned for them"
+                )
     return found
 
 
