@@ -14,6 +14,8 @@ from pymc_kernel.parallel import over_row_blocks
 
 __all__ = ["normal_mixture", "student_mixture"]
 
+_SQUARES = 1e150  # beyond, squares overflow, and log(1 + z^2) is 2 log(z) to the last digit
+
 
 def normal_mixture(x: np.ndarray, centers: np.ndarray, precision: np.ndarray) -> np.ndarray:
     """Return the log of the mean normal density around the centers (n, d), at ``x`` (m, d); shape (m,)."""
@@ -42,8 +44,12 @@ def student_mixture(x: np.ndarray, centers: np.ndarray, posterior) -> np.ndarray
     constant = (gammaln(shape + 0.5) - gammaln(shape) - 0.5 * np.log(2.0 * math.pi * rate)).sum()
     block = max(1, 2**22 // (len(centers) * d))
     for start in range(0, len(x), block):
-        squared = (x[start : start + block, None] - centers) ** 2 / (2.0 * rate)
-        logs = -((shape + 0.5) * np.log1p(squared)).sum(axis=2)
+        distances = np.abs(x[start : start + block, None] - centers) / np.sqrt(2.0 * rate)
+        with np.errstate(divide="ignore"):  # log(1 + z^2), also where the square overflows
+            terms = np.where(
+                distances < _SQUARES, np.log1p(np.minimum(distances, _SQUARES) ** 2), 2.0 * np.log(distances)
+            )
+        logs = -((shape + 0.5) * terms).sum(axis=2)
         out[start : start + block] = logsumexp(logs, axis=1) - math.log(len(centers))
     return constant + out
 
@@ -70,9 +76,29 @@ def _kernel_rows(x, centers, power, out, start, stop):
             squared = 0.0
             for k in range(d):
                 squared += (x[i, k] - centers[r, k]) ** 2
-            logs[r] = -0.5 * squared if power == 0.0 else -0.5 * power * math.log(1.0 + squared)
+            if power == 0.0:
+                logs[r] = -0.5 * squared
+            elif squared < np.inf:
+                logs[r] = -0.5 * power * math.log(1.0 + squared)
+            else:
+                logs[r] = -power * _log_norm(x[i], centers[r])
             largest = max(largest, logs[r])
+        if largest == -np.inf:  # farther off than floating-point numbers reach
+            out[i] = largest
+            continue
         total = 0.0
         for r in range(n):
             total += math.exp(logs[r] - largest)
         out[i] = largest + math.log(total / n)
+
+
+@numba.njit(cache=True, nogil=True, error_model="numpy")
+def _log_norm(one, other):
+    """Return the log of a distance whose square overflows."""
+    farthest = 0.0
+    for k in range(len(one)):
+        farthest = max(farthest, abs(one[k] - other[k]))
+    total = 0.0
+    for k in range(len(one)):
+        total += ((one[k] - other[k]) / farthest) ** 2
+    return math.log(farthest) + 0.5 * math.log(total)

@@ -133,6 +133,17 @@ def test_units_do_not_matter(structure, rng):
     assert other.log_evidence == pytest.approx(one.log_evidence - 120 * math.log(1e3), abs=1e-2)
 
 
+@pytest.mark.filterwarnings("ignore:.*sites could not be updated")
+@pytest.mark.parametrize(("structure", "d"), [("diagonal", 1), ("diagonal", 2), ("isotropic", 2), ("full", 2)])
+def test_densities_so_far_off_that_squares_overflow(structure, d):
+    fit = BayesianKDE(structure, max_sweeps=20).fit(1e-150 * np.random.default_rng(1).standard_normal((12, d)))
+    places = np.array([[1e-20], [1.0], [1e20]]) * np.ones(d)  # the last two have squares beyond all numbers
+    falls = np.diff(fit.log_density(places, averaged=True))
+    assert falls[0] < 0.0
+    assert falls[1] == pytest.approx(falls[0], rel=1e-9)  # Student's tails: a power of the distance
+    assert fit.log_density(places)[-1] == -np.inf
+
+
 # -- structure ----------------------------------------------------------------------------------------------
 
 
