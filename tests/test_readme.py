@@ -123,12 +123,14 @@ def test_gradient_free_headline():
 
 def test_headline_of_simulators():
     rows = harness.rows_between(harness.RESULTS, "community")
-    ours = {row[0]: float(row[3].split()[0]) for row in rows if row[2] == "pk.sample_likelihood_free"}
-    closer = {
-        size: sum(ours[task] < best for task, best in {r[0]: float(r[-1]) for r in rows if r[1] == size}.items())
-        for size in ("1000", "10000")
-    }
-    assert closer == {"1000": 8, "10000": 7}
+    ours = {row[:2]: float(row[3].split()[0]) for row in map(tuple, rows) if row[2] == "pk.sample_likelihood_free"}
+    best = {(row[0], row[1]): float(row[-1]) for row in rows}
+
+    def closer(our_size, their_size):
+        return sum(ours[task, our_size] < best[task, their_size] for task, size in best if size == their_size)
+
+    assert closer("1000", "1000") == closer("10000", "10000") == 8
+    assert closer("1000", "10000") == 7
     assert "on all eight tasks" in TEXT
     assert "on seven" in TEXT
 
