@@ -18,7 +18,7 @@ FOLDER = ROOT / "build" / "wheel"
 # What the tests read; the package itself is not among it.
 NEEDED = ("tests", "docs", "benchmarks", "case_studies", "README.md", "Makefile", "pyproject.toml")
 EXAMPLES = ("tests/test_readme.py", "tests/docs/test_examples.py")
-TO_TEST = ("pytest", "hypothesis", "pytest-xdist", "zarr", "distributed", "h5netcdf", "h5py")
+EXTRAS = "[case-studies,test]"
 UV = (sys.executable, "-m", "uv", "--quiet")
 SHOWN = ("numba", "numpy", "scipy", "pytensor", "pymc", "arviz")
 
@@ -44,7 +44,7 @@ def environment(wheel: Path, python: str, oldest: bool) -> Path:
     frozen = subprocess.run([*UV, "pip", "freeze", "--python", interpreter], check=True, capture_output=True, text=True)
     limits = FOLDER / "limits.txt"
     limits.write_text("\n".join(line for line in frozen.stdout.splitlines() if "==" in line))
-    subprocess.run([*install, "--constraint", limits, *TO_TEST], check=True)
+    subprocess.run([*install, "--constraint", limits, f"{wheel}{EXTRAS}"], check=True)
     return interpreter
 
 
