@@ -8,7 +8,7 @@ Targets and distance are those of ``few_evaluations``, without noise. All method
 - emcee (Foreman-Mackey et al. 2013): 2 d + 2 walkers from the prior.
 - ``pm.DEMetropolisZ`` and ``pk.sample_khmc``: four chains from the prior; the latter wants 50 of tuning a chain, so it
   has no row below 400 evaluations.
-- Ours are the rows of ``few_evaluations``.
+- Ours are the rows of ``few_evaluations``; "as many" are runs of ours that end where PyVBMC ended.
 
 Saves ``benchmarks/figures/few_evaluations.png``. Needs the extra: pip install -e '.[rivals]'.
 """
@@ -30,8 +30,8 @@ CHAINS = 4
 LEAST = {"sample_khmc": 400}  # evaluations
 NAMES = tuple(name for name in few.TARGETS if few.TARGETS[name][0] is not few.of_posteriordb)
 HEADER = ["posterior", "d", "evaluations", "sample_surrogate", "sample_khmc", "DEMetropolisZ", "emcee", "PyVBMC"]
-HEADER += ["PyVBMC's evaluations", "its s", "sample_surrogate's s"]
-OURS = "sample_surrogate"
+HEADER += ["PyVBMC's evaluations", "sample_surrogate with as many", "PyVBMC's s", "sample_surrogate's s"]
+OURS, AS_MANY = "sample_surrogate", "as many"
 COLORS = {  # told apart by all kinds of eyes (Okabe and Ito)
     OURS: "#009E73",
     "sample_khmc": "#0072B2",
@@ -128,6 +128,13 @@ def measured(name, method, budget, seed):
     return key | {"evaluations": density.calls, "distance": few.distance(draws, exact), "seconds": seconds}
 
 
+def measured_as_many(name, method, budget, seed):
+    """Return the row of our own run with as many evaluations as PyVBMC took."""
+    vbmc = ROWS.kept()[name, "PyVBMC", budget, seed]
+    (found,) = few.run(name, 0.0, seed, [vbmc["evaluations"]])
+    return {"name": name, "method": method, "budget": budget, "seed": seed} | found
+
+
 ROWS = harness.Rows(
     harness.BUILD / "few_evaluations_rivals.jsonl",
     lambda row: (row["name"], row["method"], row["budget"], row["seed"]),
@@ -158,8 +165,9 @@ def cells(name, budget, found):
     rows = {method: found.get((name, method, budget), []) for method in COLORS}
     distances = [median(group, "distance") for group in rows.values()]
     vbmc = rows["PyVBMC"]
-    last = [median(vbmc, "evaluations", "{:.0f}"), median(vbmc, "seconds", "{:.0f}")]
-    return [name, d, budget * (d + 2), *distances, *last, median(rows[OURS], "seconds", "{:.0f}")]
+    as_many = median(found.get((name, AS_MANY, budget), []), "distance")
+    seconds = [median(rows[method], "seconds", "{:.0f}") for method in ("PyVBMC", OURS)]
+    return [name, d, budget * (d + 2), *distances, median(vbmc, "evaluations", "{:.0f}"), as_many, *seconds]
 
 
 def excess(row):
@@ -175,7 +183,9 @@ def draw(names, found):
     axes = figure.subplots(-(-len(names) // columns), columns, sharey=True, squeeze=False).ravel()
     for ax, name in zip(axes, names, strict=False):
         for method, color in COLORS.items():
-            groups = [found[name, method, budget] for budget in few.BUDGETS if (name, method, budget) in found]
+            keys = [(name, method, budget) for budget in few.BUDGETS]
+            keys = [(name, AS_MANY, few.BUDGETS[0]), *keys] if method == OURS else keys
+            groups = [found[key] for key in keys if key in found]
             if groups:
                 x = [np.median([row["evaluations"] for row in rows]) for rows in groups]
                 y = [np.median([row["distance"] for row in rows]) for rows in groups]
@@ -184,7 +194,7 @@ def draw(names, found):
         ax.axhline(0.02, color="0.6", lw=1, ls=":")
         ax.set(yscale="log", ylim=(0.012, 1.0), xlim=(0, 110 * (d + 2)))
         ax.set_yticks([0.02, 0.1, 0.5], ["0.02", "0.1", "0.5"])
-        ax.set_title(f"{name} ({d} parameters)" if not name[-1].isdigit() else f"{name} parameters", fontsize=10)
+        ax.set_title(f"{name.rstrip(' 0123456789')}, {d} parameters", fontsize=10)
         ax.spines[["top", "right"]].set_visible(False)
     for ax in axes[len(names) :]:
         ax.set_axis_off()
@@ -209,6 +219,8 @@ def main(names=NAMES, methods=tuple(RUNS), seeds=2, jobs=1, again=False):
         if budget * (few.target(name).num_dims + 2) >= LEAST.get(method, 0)
     ]
     ROWS.complete(measured, wanted, lambda row: f"{row['distance']:.3f} {row['evaluations']}", again, jobs)
+    ended = [(n, AS_MANY, b, s) for n, method, b, s in ROWS.kept() if method == "PyVBMC" and n in names]
+    ROWS.complete(measured_as_many, ended, lambda row: f"{row['distance']:.3f} {row['evaluations']}", again, jobs)
     found = found_rows()
     named = [n for n in NAMES if any((n, m, few.BUDGETS[0]) in found for m in RUNS)]
     table = [cells(name, budget, found) for name in named for budget in few.BUDGETS]

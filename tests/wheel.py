@@ -15,8 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "build" / "wheel"
-# What the tests read; the package itself is not among it.
-NEEDED = ("tests", "docs", "benchmarks", "case_studies", "README.md", "Makefile", "pyproject.toml")
+PACKAGE = "pymc_kernel"
 EXAMPLES = ("tests/test_readme.py", "tests/docs/test_examples.py")
 EXTRAS = "[case-studies,test]"
 UV = (sys.executable, "-m", "uv", "--quiet")
@@ -59,7 +58,8 @@ def check(interpreter: Path, *arguments: str) -> int:
     """Return pytest's exit code, of the tests in a folder without the package."""
     away = interpreter.parents[1] / "away"
     away.mkdir()
-    for name in NEEDED:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in {line.partition("/")[0] for line in listed.splitlines()} - {PACKAGE}:
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, away / name)
     surroundings = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "MPLBACKEND": "agg"}
