@@ -211,31 +211,36 @@ def distance(draws, exact):
 
 def measured(name, noise, seed):
     """Return the row of a run, judged at both budgets."""
+    d = target(name).num_dims
+    counts = [budget * (d + 2) * (3 if noise else 1) for budget in BUDGETS]
+    at = {str(budget): found for budget, found in zip(BUDGETS, run(name, noise, seed, counts), strict=True)}
+    return {"name": name, "noise": noise, "seed": seed, "d": d, "at": at}
+
+
+def run(name, noise, seed, counts):
+    """Yield what is found after each of these numbers of evaluations."""
     costly, (exact, log_evidence) = target(name), truth(name)
     d, rng, own = costly.num_dims, np.random.default_rng(seed), np.random.default_rng([seed, 1])
-    config = ActiveLearning(noisy=noise > 0.0)
+    config, seconds = ActiveLearning(noisy=noise > 0.0), 0.0
     state = config.init(costly.prior, costly.prior.draw(rng, 2 * d + 6))
-    row, seconds = {"name": name, "noise": noise, "seed": seed, "d": d, "at": {}}, 0.0
-    for budget in BUDGETS:
-        most = budget * (d + 2) * (3 if noise else 1)
+    for most in counts:
         while len(state.positions) < most:
             places = state.proposed[: most - len(state.positions)]
             values = costly.log_likelihood(places) + noise * own.standard_normal(len(places))
             state, taken = measures.timed(_next, config, rng, state, values)
             seconds += taken
         drawn = config.sample(rng, state, NUM_DRAWS)
-        found, told = distance(drawn.positions, exact), config.distance(state)
+        told = config.distance(state)
         said = told.marginal
-        row["at"][str(budget)] = {
+        yield {
             "evaluations": most,
-            "distance": found,
+            "distance": distance(drawn.positions, exact),
             "evidence": drawn.log_evidence - log_evidence,
             "said": None if np.isnan(said) else said,
             "joint": None if np.isnan(said) else told.total_variation,
             "warned": bool(state.is_climbing or not (said <= SAID and told.total_variation <= SAID_JOINT)),
             "seconds": seconds,
         }
-    return row
 
 
 def _next(config, rng, state, values):

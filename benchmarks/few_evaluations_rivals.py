@@ -1,12 +1,16 @@
-"""What others make of the same few evaluations: PyVBMC and emcee on targets of ``few_evaluations``.
+"""What others make of the same few evaluations: PyVBMC, emcee, DEMetropolisZ and ``pk.sample_khmc``.
 
-Distance: as there. All methods begin in the same normal prior and get 50 (d + 2) evaluations of log prior plus log
-likelihood, without noise. PyVBMC (variational Bayesian Monte Carlo, Acerbi 2020) has plausible bounds of one standard
-deviation of the prior around its mean, and ends by itself where it thinks that it has converged. Of emcee
-(Foreman-Mackey et al. 2013), with 2 d + 2 walkers from the prior, the second half is taken. Ours are the rows of
-``few_evaluations``.
+Targets and distance are those of ``few_evaluations``, without noise. All methods begin in the same normal prior and get
+50 (d + 2) or 100 (d + 2) evaluations of log prior plus log likelihood, burn-in or tuning included: half of each.
 
-Needs the extra: pip install -e '.[rivals]'.
+- PyVBMC (variational Bayesian Monte Carlo, Acerbi 2020) has plausible bounds of one standard deviation of the prior
+  around its mean, and ends by itself where it thinks that it has converged, so it has one budget.
+- emcee (Foreman-Mackey et al. 2013): 2 d + 2 walkers from the prior.
+- ``pm.DEMetropolisZ`` and ``pk.sample_khmc``: four chains from the prior; the latter wants 50 of tuning a chain, so it
+  has no row below 400 evaluations.
+- Ours are the rows of ``few_evaluations``; "as many" are runs of ours that end where PyVBMC ended.
+
+Saves ``benchmarks/figures/few_evaluations.png``. Needs the extra: pip install -e '.[rivals]'.
 """
 
 import logging
@@ -14,40 +18,37 @@ import time
 import warnings
 
 import numpy as np
+import pymc as pm
+from matplotlib.figure import Figure
 
+import pymc_kernel as pk
 from benchmarks import few_evaluations as few
 from benchmarks import harness
+from benchmarks.gradient_free import CountedDensity
 
-BUDGET = 50  # evaluations times d + 2
-METHODS = ("emcee", "PyVBMC")
+CHAINS = 4
+LEAST = {"sample_khmc": 400}  # evaluations
 NAMES = tuple(name for name in few.TARGETS if few.TARGETS[name][0] is not few.of_posteriordb)
-HEADER = [
-    "posterior",
-    "d",
-    "evaluations",
-    "ours",
-    *(f"{m}" for m in METHODS),
-    "evaluations of PyVBMC",
-    "its s",
-    "our s",
-]
-ROWS = harness.Rows(
-    harness.BUILD / "few_evaluations_rivals.jsonl", lambda row: (row["name"], row["method"], row["seed"])
-)
-TABLE = harness.Table("few-evaluations-rivals", HEADER)
+HEADER = ["posterior", "d", "evaluations", "sample_surrogate", "sample_khmc", "DEMetropolisZ", "emcee", "PyVBMC"]
+HEADER += ["PyVBMC's evaluations", "sample_surrogate with as many", "PyVBMC's s", "sample_surrogate's s"]
+OURS, AS_MANY = "sample_surrogate", "as many"
+COLORS = {  # told apart by all kinds of eyes (Okabe and Ito)
+    OURS: "#009E73",
+    "sample_khmc": "#0072B2",
+    "DEMetropolisZ": "#E69F00",
+    "emcee": "#CC79A7",
+    "PyVBMC": "#000000",
+}
 
 
-class Counted:
-    """The log posterior of a target at one place (d,), counted."""
+def posterior_of(costly):
+    """Return log prior plus log likelihood of a target at one place (d,)."""
 
-    def __init__(self, costly):
-        self.costly, self.count = costly, 0
-
-    def __call__(self, x):
-        """Return log prior plus log likelihood."""
-        self.count += 1
+    def log_density(x):
         row = np.atleast_2d(x)
-        return float(self.costly.prior.log_density(row)[0] + self.costly.log_likelihood(row)[0])
+        return float(costly.prior.log_density(row)[0] + costly.log_likelihood(row)[0])
+
+    return log_density
 
 
 def by_emcee(density, prior, most, seed):
@@ -56,7 +57,12 @@ def by_emcee(density, prior, most, seed):
 
     d, rng = prior.num_dims, np.random.default_rng(seed)
     walkers = 2 * d + 2
-    sampler = emcee.EnsembleSampler(walkers, d, density)
+
+    def counted(x):
+        density.calls += 1
+        return density.fn(x)
+
+    sampler = emcee.EnsembleSampler(walkers, d, counted)
     sampler.random_state = np.random.RandomState(seed).get_state()
     steps = most // walkers - 1  # the starts are evaluated, too
     sampler.run_mcmc(prior.draw(rng, walkers), steps)
@@ -69,72 +75,157 @@ def by_pyvbmc(density, prior, most, seed):
 
     np.random.seed(seed)  # noqa: NPY002 - its own generator
     d = prior.num_dims
+
+    def counted(x):
+        density.calls += 1
+        return density.fn(x)
+
     start = prior.draw(np.random.default_rng(seed), 1)
     bounds = np.full((1, d), prior.mean) + prior.spread * np.array([[-1.0], [1.0]])
     options = {"max_fun_evals": most, "display": "off"}
-    found = VBMC(density, start, None, None, bounds[:1], bounds[1:], options=options).optimize()[0]
+    found = VBMC(counted, start, None, None, bounds[:1], bounds[1:], options=options).optimize()[0]
     return found.sample(few.NUM_DRAWS)[0]
 
 
-RUNS = {"emcee": by_emcee, "PyVBMC": by_pyvbmc}
+def by_chains(sample, evaluations_a_draw):
+    """Return a method: chains of PyMC from the prior, half of them tuning."""
+
+    def run(density, prior, most, seed):
+        with pm.Model() as model:
+            pm.Potential("target", density(pm.Flat("x", shape=prior.num_dims)))
+        starts = [{"x": x} for x in prior.draw(np.random.default_rng(seed), CHAINS)]
+        half = most // (2 * CHAINS * evaluations_a_draw)
+        settings = {"chains": CHAINS, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
+        idata = sample(half, tune=half, initvals=starts, random_seed=seed, model=model, **settings)
+        return idata["posterior"]["x"].values.reshape(-1, prior.num_dims)
+
+    return run
 
 
-def measured(name, method, seed):
+def _by_differential_evolution(draws, *, model, **settings):
+    with model:
+        return pm.sample(draws, step=pm.DEMetropolisZ(), **settings)
+
+
+RUNS = {
+    "sample_khmc": by_chains(pk.sample_khmc, 1),
+    "DEMetropolisZ": by_chains(_by_differential_evolution, 2),  # it evaluates the current place again
+    "emcee": by_emcee,
+    "PyVBMC": by_pyvbmc,
+}
+
+
+def measured(name, method, budget, seed):
     """Return the row of one run."""
     costly, (exact, _) = few.target(name), few.truth(name)
-    density = Counted(costly)
+    density = CountedDensity(posterior_of(costly))
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        draws = RUNS[method](density, costly.prior, BUDGET * (costly.num_dims + 2), seed)
+        draws = RUNS[method](density, costly.prior, budget * (costly.num_dims + 2), seed)
     seconds = time.perf_counter() - began
-    return {
-        "name": name,
-        "method": method,
-        "seed": seed,
-        "d": costly.num_dims,
-        "evaluations": density.count,
-        "distance": few.distance(draws, exact),
-        "seconds": seconds,
-    }
+    key = {"name": name, "method": method, "budget": budget, "seed": seed}
+    return key | {"evaluations": density.calls, "distance": few.distance(draws, exact), "seconds": seconds}
 
 
-def main(names=NAMES, methods=METHODS, seeds=2, jobs=1, again=False):
-    """Measure what is asked for and has no row yet; write the table, our largest excess first."""
+def measured_as_many(name, method, budget, seed):
+    """Return the row of our own run with as many evaluations as PyVBMC took."""
+    vbmc = ROWS.kept()[name, "PyVBMC", budget, seed]
+    (found,) = few.run(name, 0.0, seed, [vbmc["evaluations"]])
+    return {"name": name, "method": method, "budget": budget, "seed": seed} | found
+
+
+ROWS = harness.Rows(
+    harness.BUILD / "few_evaluations_rivals.jsonl",
+    lambda row: (row["name"], row["method"], row["budget"], row["seed"]),
+)
+TABLE = harness.Table("few-evaluations-rivals", HEADER)
+
+
+def found_rows():
+    """Return (name, method, budget) -> rows with evaluations, distance and seconds; ours among them."""
+    found = {}
+    for row in few.ROWS.kept().values():
+        if row["noise"] == 0.0 and row["name"] in NAMES:
+            for budget in few.BUDGETS:
+                found.setdefault((row["name"], OURS, budget), []).append(row["at"][str(budget)])
+    for row in ROWS.kept().values():
+        found.setdefault((row["name"], row["method"], row["budget"]), []).append(row)
+    return found
+
+
+def median(rows, key, form="{:.3f}"):
+    """Return the median of a key as a text."""
+    return form.format(np.median([row[key] for row in rows])) if rows else ""
+
+
+def cells(name, budget, found):
+    """Return a row of the table."""
+    d = few.target(name).num_dims
+    rows = {method: found.get((name, method, budget), []) for method in COLORS}
+    distances = [median(group, "distance") for group in rows.values()]
+    vbmc = rows["PyVBMC"]
+    as_many = median(found.get((name, AS_MANY, budget), []), "distance")
+    seconds = [median(rows[method], "seconds", "{:.0f}") for method in ("PyVBMC", OURS)]
+    return [name, d, budget * (d + 2), *distances, median(vbmc, "evaluations", "{:.0f}"), as_many, *seconds]
+
+
+def excess(row):
+    """Return by how much the best of the others is closer than we are."""
+    others = [float(cell) for cell in row[4:8] if cell]
+    return float(row[3]) - min(others) if row[3] and others else -np.inf
+
+
+def draw(names, found):
+    """Save distances against evaluations, a panel a target."""
+    columns = 4
+    figure = Figure(figsize=(11.0, 2.3 * -(-len(names) // columns) + 0.6), layout="constrained")
+    axes = figure.subplots(-(-len(names) // columns), columns, sharey=True, squeeze=False).ravel()
+    for ax, name in zip(axes, names, strict=False):
+        for method, color in COLORS.items():
+            keys = [(name, method, budget) for budget in few.BUDGETS]
+            keys = [(name, AS_MANY, few.BUDGETS[0]), *keys] if method == OURS else keys
+            groups = [found[key] for key in keys if key in found]
+            if groups:
+                x = [np.median([row["evaluations"] for row in rows]) for rows in groups]
+                y = [np.median([row["distance"] for row in rows]) for rows in groups]
+                ax.plot(x, y, "D" if method == "PyVBMC" else "o-", color=color, label=method, ms=5)
+        d = few.target(name).num_dims
+        ax.axhline(0.02, color="0.6", lw=1, ls=":")
+        ax.set(yscale="log", ylim=(0.012, 1.0), xlim=(0, 110 * (d + 2)))
+        ax.set_yticks([0.02, 0.1, 0.5], ["0.02", "0.1", "0.5"])
+        ax.set_title(f"{name.rstrip(' 0123456789')}, {d} parameters", fontsize=10)
+        ax.spines[["top", "right"]].set_visible(False)
+    for ax in axes[len(names) :]:
+        ax.set_axis_off()
+    figure.supxlabel("evaluations of the likelihood", fontsize=11)
+    figure.supylabel("distance from the posterior\n(0.02: exact draws)", fontsize=11)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLORS), frameon=False)
+    figure.savefig(harness.FIGURES / "few_evaluations.png", dpi=110)
+
+
+def main(names=NAMES, methods=tuple(RUNS), seeds=2, jobs=1, again=False):
+    """Measure what is asked for and has no row yet; write the table, our largest excess first, and the figure."""
     logging.getLogger("VBMC").setLevel(logging.ERROR)
     for name in names:
         few.truth(name)
+    budgets = {method: few.BUDGETS[:1] if method == "PyVBMC" else few.BUDGETS for method in methods}
     wanted = [
-        (name, method, seed) for method in METHODS if method in methods for name in names for seed in range(seeds)
+        (name, method, budget, seed)
+        for method in methods
+        for name in names
+        for budget in budgets[method]
+        for seed in range(seeds)
+        if budget * (few.target(name).num_dims + 2) >= LEAST.get(method, 0)
     ]
     ROWS.complete(measured, wanted, lambda row: f"{row['distance']:.3f} {row['evaluations']}", again, jobs)
-    ours = {}
-    for row in few.ROWS.kept().values():
-        if row["noise"] == 0.0:
-            ours.setdefault(row["name"], []).append(row["at"][str(BUDGET)])
-    table = []
-    for name in NAMES:
-        rows = {
-            method: [r for r in ROWS.kept().values() if (r["name"], r["method"]) == (name, method)]
-            for method in METHODS
-        }
-        if not any(rows.values()):
-            continue
-        d = few.target(name).num_dims
-        median = {m: np.median([r["distance"] for r in found]) if found else np.nan for m, found in rows.items()}
-        own = ours.get(name, [])
-        vbmc = rows["PyVBMC"]
-        values = [np.median([a["distance"] for a in own]) if own else np.nan, *(median[m] for m in METHODS)]
-        excess = values[0] - np.nanmin(values[1:])
-        cells = [name, d, BUDGET * (d + 2), *("not run" if np.isnan(v) else f"{v:.3f}" for v in values)]
-        cells += [f"{np.median([r['evaluations'] for r in vbmc]):.0f}" if vbmc else "not run"]
-        cells += [f"{np.median([r['seconds'] for r in vbmc]):.0f}" if vbmc else "not run"]
-        cells += [f"{np.median([a['seconds'] for a in own]):.0f}" if own else "not run"]
-        table.append((-excess if np.isfinite(excess) else np.inf, cells))
-    table.sort(key=lambda pair: pair[0])
-    TABLE.write(
-        [cells for _, cells in table], below="Medians over seeds. s: the method's own time and its evaluations."
-    )
+    ended = [(n, AS_MANY, b, s) for n, method, b, s in ROWS.kept() if method == "PyVBMC" and n in names]
+    ROWS.complete(measured_as_many, ended, lambda row: f"{row['distance']:.3f} {row['evaluations']}", again, jobs)
+    found = found_rows()
+    named = [n for n in NAMES if any((n, m, few.BUDGETS[0]) in found for m in RUNS)]
+    table = [cells(name, budget, found) for name in named for budget in few.BUDGETS]
+    TABLE.write(sorted(table, key=excess, reverse=True), below="Medians over seeds. s: a method's own time.")
+    draw([n for n in named if (n, "PyVBMC", few.BUDGETS[0]) in found], found)
 
 
 if __name__ == "__main__":

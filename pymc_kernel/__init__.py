@@ -2,7 +2,7 @@
 
 import lazy_loader
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 # Names are loaded when they are first used: Numba takes longer to import than all else here together, and
 # PyTensor itself puts that off until a model is compiled. ``__init__.pyi`` says where each is.

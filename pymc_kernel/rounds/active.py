@@ -45,6 +45,8 @@ _FEWEST_OUTSIDE = 0.1  # share of the particles of a second search, below which 
 _SETTLED = 3  # batches in a row, after which the bulk counts as found
 _RIVAL_BATCHES = 20  # of a second search, at most
 _NEXT_RIVAL = 2  # times as many evaluations as at the end of one second search, the next one may begin
+_ABOVE_BEST, _ABOVE_ANY = 0.1, 0.5  # nats, a dimension and in all, that a density may have above its best value
+_TRIES, _UNSEEN = 3, 0.1  # draws are made anew where they hold so many nats of mass that the search never saw
 _RIDGE = 1e-4  # squared nats of noise of exact values, when places are chosen
 
 
@@ -271,13 +273,30 @@ class ActiveLearning:
                 "log density, too few to learn from: give start= near the data."
             )
         sampler = ParticleSampler(max(size, self.sampler.num_particles))
-        return drawn_from(rng, replace(state.learned, power=1.0, is_careful=True), state.particles, sampler)
+        ceiling = state.log_density.max() + _ABOVE_BEST * state.positions.shape[1] + _ABOVE_ANY
+        careful = replace(state.learned, power=1.0, is_careful=True, ceiling=ceiling)
+        best = None
+        for _ in range(_TRIES):
+            draws = drawn_from(rng, careful, state.particles, sampler)
+            if best is None or draws.log_evidence < best.log_evidence:
+                best = draws
+            if best.log_evidence < self._known_evidence(state) + _UNSEEN:
+                break
+        return best
 
-    def distance(self, state: State) -> Distance:
+    @staticmethod
+    def _known_evidence(state):
+        """Return the log evidence of what the search found: mass where the surrogate is unsure is none."""
+        kept = np.exp(-state.learned.caution(state.particles[:_CANDIDATES])).mean()
+        return state.log_evidence + np.log(max(kept, 1e-300))
+
+    def distance(self, state: State, log_evidence: float = -np.inf) -> Distance:
         """Return the distance between the learned and the true posterior, from the latest fresh draws.
 
         The draws are judged by the surrogate that proposed them, before it learned from them, so the last one is better
         than this says. Ratios of noisy values hold their noise, too: its variance is taken off that of the ratios.
+        ``log_evidence`` is that of what ``sample`` returned: where it is larger than what the search knew, draws hold
+        mass that no fresh draw has seen.
         """
         d, batches = state.positions.shape[1], []
         wanted = max(_FEWEST_FRESH, 3 * d)
@@ -290,9 +309,8 @@ class ActiveLearning:
         parts = (np.concatenate([getattr(b, name) for b in batches]) for name in ("log_ratios", "caution", "fresh"))
         noise = state.learned.unit * state.learned.fit.noise_sd if self.noisy else 0.0
         before = np.concatenate([np.full(len(b.fresh), b.log_evidence) for b in batches])
-        # Mass where the latest surrogate is unsure is none that was found.
-        kept = np.exp(-state.learned.caution(state.particles[:_CANDIDATES])).mean()
-        return distance_of(*parts, state.particles, noise, before - state.log_evidence - np.log(max(kept, 1e-300)))
+        after = max(self._known_evidence(state), log_evidence)
+        return distance_of(*parts, state.particles, noise, before - after)
 
     def _learned(self, rng, state):
         """Return the state with a surrogate of all values, and particles of it."""

@@ -54,6 +54,9 @@ class LogPosterior:
     is_careful : bool
         Whether half of the surrogate's variance is taken off. For a log density with normal errors that is its harmonic
         mean: draws keep away from where nobody looked, and where it is known nothing changes.
+    ceiling : float
+        The highest log density that careful draws believe in; what is predicted above it counts as much below it. In
+        the corner of a narrow valley a surrogate can be many of its own standard deviations too high.
     """
 
     fit: FittedValues
@@ -63,6 +66,7 @@ class LogPosterior:
     region: Region
     power: float
     is_careful: bool = False
+    ceiling: float = np.inf
 
     def log_likelihood(self, positions: np.ndarray) -> np.ndarray:
         """Return the surrogate (m,) at positions (m, d)."""
@@ -101,6 +105,8 @@ class LogPosterior:
             near = beyond <= 10.0 * self.region.radius  # further out surrogates may overflow
             if near.any():
                 out[near] = self.prior.log_density(positions[near]) + self.power * self.log_likelihood(positions[near])
+                if self.is_careful:
+                    out[near] = np.minimum(out[near], 2.0 * self.ceiling - out[near])
                 out[near] -= 0.5 * _PENALTY * beyond[near] ** 2
                 if self.is_careful:
                     out[near] -= self.caution(positions[near])

@@ -119,6 +119,20 @@ def test_mixture_of_scales():
     assert abs(gap(fit, theta, x, exact)) < 0.08
 
 
+def test_replicates_know_the_shape_of_noise_no_better_than_simulations_do():
+    rng, theta = fresh(4, 500, 1)
+    fit = LearnedLikelihood().fit(theta, theta + rng.standard_exponential((500, 1)), rng)
+
+    def high(density):
+        noise = density.residuals.sample(50_000, rng)[:, 0]
+        return np.mean(noise > noise.mean() + 2.0 * noise.std())
+
+    shares = [high(density) for density in fit.replicates]
+    # exp(-3) of an exponential distribution is beyond two spreads; so is a binomial share of 500 draws of it.
+    assert np.mean(shares) == pytest.approx(np.exp(-3.0), abs=0.02)
+    assert 0.3 < np.std(shares) / np.sqrt(0.05 * 0.95 / 500.0) < 2.0
+
+
 def test_ten_dimensions_linear():
     rng, theta = fresh(1, 500, 10)
     fit = LearnedLikelihood().fit(theta, theta + 0.3 * rng.standard_normal(theta.shape), rng)

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ from scipy import stats
 
 from pymc_kernel.rounds import ActiveLearning
 from pymc_kernel.rounds.active import _bounded
+from pymc_kernel.rounds.learned_posterior import LogPosterior, drawn_from
 from tests.rounds.priors import NormalPrior
 
 PRIOR = NormalPrior(np.zeros(2), np.full(2, 3.0))
@@ -113,6 +114,39 @@ def test_a_power_flattens_the_likelihood_and_not_the_prior():
 
 def _beyond(learned_posterior, x):
     return learned_posterior.region.distance(x) - learned_posterior.region.radius
+
+
+class Spiked(LogPosterior):
+    """A surrogate that is far too high in a corner where the density is nothing."""
+
+    corner = np.array([2.2, 2.8])
+
+    def log_likelihood(self, positions):
+        return super().log_likelihood(positions) + 50.0 * np.exp(
+            -0.5 * ((positions - self.corner) ** 2).sum(axis=1) / 0.25
+        )
+
+
+@pytest.fixture(scope="module")
+def after_eighty():
+    return learned(banana, PRIOR, 80)
+
+
+def test_draws_keep_out_of_a_corner_where_the_surrogate_is_above_all_values(after_eighty):
+    config, state, rng = after_eighty
+    spiked = state._replace(learned=Spiked(**{f.name: getattr(state.learned, f.name) for f in fields(LogPosterior)}))
+    free = drawn_from(rng, spiked.learned, state.particles, config.sampler)
+    assert free.log_evidence > state.log_evidence + 5.0  # unbounded, it would be all that there is
+    draws = config.sample(rng, spiked, 2000)
+    near = (((draws.positions - Spiked.corner) ** 2).sum(axis=1) < 0.25).mean()
+    assert near < 0.06
+    np.testing.assert_allclose(draws.log_evidence, state.log_evidence, atol=0.3)
+
+
+def test_mass_that_the_search_never_saw_is_said(after_eighty):
+    config, state, _ = after_eighty
+    assert config.distance(state, state.log_evidence).marginal < 0.2
+    assert config.distance(state, state.log_evidence + np.log(4.0)).marginal > 0.5
 
 
 def test_places_without_density_are_avoided_and_a_wall_is_said():

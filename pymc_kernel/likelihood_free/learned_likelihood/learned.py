@@ -78,17 +78,23 @@ class FittedLikelihood:
     @one_blas_thread
     def log_density(self, parameters, observed) -> np.ndarray:
         """Return log densities (m,) of ``observed`` (q,), or of its rows (m, q), at parameters (m, d)."""
-        return self._evaluate(parameters, observed, False)[0]
+        return self.given(observed).log_density(parameters)
 
     @one_blas_thread
     def log_density_and_gradient(self, parameters, observed) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (m,) and their gradients (m, d) by the parameters."""
-        return self._evaluate(parameters, observed, True)
+        return self.given(observed).log_density_and_gradient(parameters)
+
+    def given(self, observed) -> "LikelihoodOfData":
+        """Return the same as a function of the parameters alone, for ``observed`` (q,) or (m, q)."""
+        rows = self._rows(observed)
+        values, outside = self._observed(rows)
+        return LikelihoodOfData(self, values, outside)
 
     @one_blas_thread
     def log_densities(self, parameters, observed) -> np.ndarray:
         """Return log densities (k, m) of each row of ``observed`` (k, q) at each of the parameters (m, d)."""
-        parameters, rows = self._parameters(parameters), self._rows(observed, None)
+        parameters, rows = self._parameters(parameters), self._rows(observed)
         values, outside = self._observed(rows)
         with np.errstate(over="ignore", invalid="ignore"):
             density = self.density.log_densities(parameters, values)
@@ -119,28 +125,12 @@ class FittedLikelihood:
             raise ValueError(f"parameters must have {self.num_parameters} columns, got {parameters.shape[1]}.")
         return parameters
 
-    def _evaluate(self, parameters, observed, gradient):
-        parameters = self._parameters(parameters)
-        values, outside = self._observed(self._rows(observed, len(parameters)))
-        values = Observed(*[np.broadcast_to(part, (len(parameters), part.shape[1])) for part in values])
-        with np.errstate(over="ignore", invalid="ignore"):  # samplers ask beyond the largest numbers, too
-            result = self.density.log_density(parameters, values, gradient)
-        density, slope = result if gradient else (result, np.zeros(parameters.shape))
-        if self.success is not None and gradient:
-            terms = self.success.log_probability_and_gradient(parameters)
-            density, slope = density + terms[0], slope + terms[1]
-        elif self.success is not None:
-            density = density + self.success.log_probability(parameters)
-        outside = np.broadcast_to(outside, density.shape) | ~np.isfinite(density) | ~np.isfinite(slope).all(axis=1)
-        return np.where(outside, -np.inf, density), np.where(outside[:, None], 0.0, slope)
-
-    def _rows(self, observed, number):
-        """Return checked summaries (k, q): one row, or a ``number`` of them, or any where it is None."""
+    def _rows(self, observed):
+        """Return checked summaries (k, q)."""
         observed, q = as_numbers(observed, "observed"), self.num_summaries
         rows = np.atleast_2d(observed)
-        if rows.ndim != 2 or rows.shape[1] != q or not (number is None or observed.shape in ((q,), (number, q))):
-            wanted = f"(k, {q})" if number is None else f"({q},) or ({number}, {q})"
-            raise ValueError(f"observed must have shape {wanted}, got {observed.shape}.")
+        if rows.ndim != 2 or rows.shape[1] != q:
+            raise ValueError(f"observed must have shape ({q},) or (k, {q}), got {observed.shape}.")
         return rows
 
     def _observed(self, rows):
@@ -152,6 +142,50 @@ class FittedLikelihood:
         values = self.summaries.observed(rows)
         outside |= ~np.isfinite(values.values).all(axis=1)
         return Observed(*[np.where(outside[:, None], 0.0, part) for part in values]), outside
+
+
+@dataclass(frozen=True, eq=False)
+class LikelihoodOfData:
+    """A learned likelihood of given data: ``values`` of k rows, one or as many as parameters will have.
+
+    ``outside`` (k,) are the rows that no parameters can give.
+    """
+
+    learned: FittedLikelihood
+    values: Observed
+    outside: np.ndarray
+
+    @one_blas_thread
+    def log_density(self, parameters) -> np.ndarray:
+        """Return log densities (m,) at parameters (m, d)."""
+        return self._evaluate(parameters, False)[0]
+
+    @one_blas_thread
+    def log_density_and_gradient(self, parameters) -> tuple[np.ndarray, np.ndarray]:
+        """Return log densities (m,) and their gradients (m, d)."""
+        return self._evaluate(parameters, True)
+
+    def _evaluate(self, parameters, gradient):
+        parameters, values = self.learned._parameters(parameters), self.values
+        if len(self.outside) not in (1, len(parameters)):
+            q = self.learned.num_summaries
+            raise ValueError(
+                f"observed must have shape ({q},) or ({len(parameters)}, {q}), one row or one for each of the "
+                f"parameters, got {len(self.outside)} rows."
+            )
+        if len(self.outside) != len(parameters):
+            values = Observed(*[np.broadcast_to(part, (len(parameters), part.shape[1])) for part in values])
+        with np.errstate(over="ignore", invalid="ignore"):  # samplers ask beyond the largest numbers, too
+            result = self.learned.density.log_density(parameters, values, gradient)
+        density, slope = result if gradient else (result, np.zeros(parameters.shape))
+        success = self.learned.success
+        if success is not None and gradient:
+            terms = success.log_probability_and_gradient(parameters)
+            density, slope = density + terms[0], slope + terms[1]
+        elif success is not None:
+            density = density + success.log_probability(parameters)
+        outside = self.outside | ~np.isfinite(density) | ~np.isfinite(slope).all(axis=1)
+        return np.where(outside, -np.inf, density), np.where(outside[:, None], 0.0, slope)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A conditional density: triangular map whose entries are sums of features. Imports NumPy and siblings only."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -29,10 +30,14 @@ class Weights:
         """Return means, log spreads, coefficients, remaining log spreads."""
         return self.means, self.log_sd, self.coefficients, self.log_rest
 
+    @cached_property
+    def _joined(self):
+        return np.hstack([self.means, self.log_sd, self.log_rest])
+
     def entries(self, features: np.ndarray) -> "Weights":
         """Return means, log spreads and coefficients (m, ...) of features (m, p)."""
         q = self.means.shape[1]
-        joined = features @ np.hstack([self.means, self.log_sd, self.log_rest])
+        joined = features @ self._joined
         np.clip(joined[:, q:], -_MAX_LOG_SD, _MAX_LOG_SD, out=joined[:, q:])
         parts = [np.ascontiguousarray(joined[:, k * q : (k + 1) * q]) for k in range(3)]
         coefficients = features[:, : len(self.coefficients)] @ self.coefficients
@@ -40,10 +45,7 @@ class Weights:
 
     def pulled(self, pulls: "Weights") -> np.ndarray:
         """Return derivatives (m, p) by the features, given those by the entries."""
-        out = (
-            np.hstack([pulls.means, pulls.log_sd, pulls.log_rest])
-            @ np.hstack([self.means, self.log_sd, self.log_rest]).T
-        )
+        out = np.hstack([pulls.means, pulls.log_sd, pulls.log_rest]) @ self._joined.T
         out[:, : len(self.coefficients)] += pulls.coefficients @ self.coefficients.T
         return out
 

@@ -31,6 +31,11 @@ class Marginals:
     means: np.ndarray
     sds: np.ndarray
 
+    @property
+    def num_components(self) -> int:
+        """How many normals there are."""
+        return self.sds.shape[1]
+
     def _parts(self, noise):
         away = np.clip((noise[:, :, None] - self.means) / self.sds, -_FARTHEST, _FARTHEST)
         return away, self.log_weights - 0.5 * away**2 - np.log(self.sds) - 0.5 * _LOG_2_PI
@@ -154,6 +159,11 @@ class Joint:
     log_weights: np.ndarray
     means: np.ndarray
     roots: np.ndarray
+
+    @property
+    def num_components(self) -> int:
+        """How many normals there are."""
+        return len(self.log_weights)
 
     def _parts(self, noise):
         away = np.stack([(noise - m) @ r.T for m, r in zip(self.means, self.roots, strict=True)], axis=1)

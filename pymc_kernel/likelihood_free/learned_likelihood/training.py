@@ -23,6 +23,7 @@ _BEYOND = 0.5  # logarithm by which a spread may leave the range that it has at 
 _MOST = 10.0  # log score that one case may speak for
 _CLEARLY = 2.5  # log score by which another distribution of residuals must be better
 _BETTER = 1.0  # and another round of maximization
+_BOOTSTRAP_STEPS = 20  # of expectation and maximization, from the estimate
 _FEWEST = 30  # held-out cases for a choice
 
 
@@ -65,7 +66,8 @@ def learn(places, train: Data, held: Data, rng, sizes) -> tuple[ConditionalDensi
 def learn_by_plan(places, data: Data, plan: Plan, before: StageChoices, rng, sizes, num_replicates: int):
     """Return the density learned from all cases, and draws of what it might as well have been.
 
-    These have weights from a normal approximation of their posterior distribution.
+    These have weights from a normal approximation of their posterior distribution, and residuals by a Bayesian
+    bootstrap: where few summaries are observed, the shape of their noise is what decides, and is known no better.
     """
     staged = fit_stages(data.z, data.spread.values, data.weights, rng, sizes, before)
     members, now = list(candidates(staged.noise, data.weights, rng))[plan.family], staged.weights
@@ -73,14 +75,19 @@ def learn_by_plan(places, data: Data, plan: Plan, before: StageChoices, rng, siz
     polish = Polish(staged, data) if plan.rounds else None
     for _ in range(plan.rounds):
         now, residuals = _round(polish, now, residuals)
-    residuals = residuals.scaled(plan.scale)
-    density = _density(places, staged.design, now, residuals)
+    density = _density(places, staged.design, now, residuals.scaled(plan.scale))
     if not num_replicates:
         return density, ()
     curved = Polish(replace(staged, weights=now), data)
-    center = curved.pack(now)
-    drawn = [curved.unpack(center + rng.standard_normal(center.shape)) for _ in range(num_replicates)]
-    return density, tuple(_density(places, staged.design, weights, residuals) for weights in drawn)
+    center, noise = curved.pack(now), curved.noise(now)
+    replicates = []
+    for _ in range(num_replicates):
+        weights = curved.unpack(center + rng.standard_normal(center.shape))
+        shape = residuals
+        if residuals.num_components > 1:  # mean and spread of a normal distribution are among the weights
+            shape = residuals.fitted(noise, data.weights * rng.standard_exponential(len(noise)), _BOOTSTRAP_STEPS)
+        replicates.append(_density(places, staged.design, weights, shape.scaled(plan.scale)))
+    return density, tuple(replicates)
 
 
 def _density(places, design, weights, residuals) -> ConditionalDensity:

@@ -31,11 +31,19 @@ class LearnedLogLikelihoodOp(Op):
     def __init__(self, learned: FittedLikelihood, with_gradient: bool = False):
         self.learned = learned
         self.with_gradient = with_gradient
+        self._last = None
         allow_object_mode(type(self))
 
     def __setstate__(self, state):
         self.__dict__.update(state)
         allow_object_mode(type(self))
+
+    def _given(self, rows):
+        """Return the likelihood of the data, which a model asks for again and again: their transforms are kept."""
+        last = self._last
+        if last is None or not np.array_equal(last[0], rows, equal_nan=True):
+            last = self._last = (rows.copy(), self.learned.given(rows))
+        return last[1]
 
     def make_node(self, parameters, observed):
         """Return the application; leading dimensions of both inputs are the same."""
@@ -54,15 +62,16 @@ class LearnedLogLikelihoodOp(Op):
         parameters, observed = inputs
         places = parameters.reshape(-1, parameters.shape[-1])
         rows = observed.reshape(-1, observed.shape[-1])
-        density, gradient = np.full(len(places), -np.inf), np.zeros(places.shape)
         finite = np.isfinite(places).all(axis=1)  # PyMC asks beyond the largest number, too
-        if finite.any() and self.with_gradient:
-            density[finite], gradient[finite] = self.learned.log_density_and_gradient(places[finite], rows[finite])
-        elif finite.any():
-            density[finite] = self.learned.log_density(places[finite], rows[finite])
+        if not finite.all():
+            places = np.where(finite[:, None], places, 0.0)
+        given = self._given(rows)
         if self.with_gradient:
-            output_storage[1][0] = gradient.reshape(parameters.shape)
-        output_storage[0][0] = np.asarray(density.reshape(parameters.shape[:-1]))
+            density, gradient = given.log_density_and_gradient(places)
+            output_storage[1][0] = np.where(finite[:, None], gradient, 0.0).reshape(parameters.shape)
+        else:
+            density = given.log_density(places)
+        output_storage[0][0] = np.asarray(np.where(finite, density, -np.inf).reshape(parameters.shape[:-1]))
 
     def pullback(self, inputs, outputs, cotangents):
         """Return the pulled-back gradient for the parameters; the data have none."""

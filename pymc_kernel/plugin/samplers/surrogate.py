@@ -33,6 +33,7 @@ from pymc_kernel.plugin.samplers.progress import STUCK_AFTER
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
 from pymc_kernel.rounds.active import State
+from pymc_kernel.smc.weights import log_mean_exp
 
 __all__ = ["sample_surrogate"]
 
@@ -300,7 +301,8 @@ def _tree(model, config, state, found, shape, status, drawn):
         positions = np.concatenate([positions, drawn.trace.positions])
         log_prior = np.concatenate([log_prior, drawn.trace.log_prior])
         log_likelihood = np.concatenate([log_likelihood, drawn.trace.log_likelihood])
-    distance = config.distance(state)
+    evidence = np.array([part.log_evidence for part in found])
+    distance = config.distance(state, log_mean_exp(evidence))
     stats = {
         "distance": distance.total_variation,
         "distance_error": distance.error,
@@ -311,7 +313,7 @@ def _tree(model, config, state, found, shape, status, drawn):
         statistics.NUM_FAILED: int((~np.isfinite(log_likelihood)).sum()),
         "is_climbing": state.is_climbing,
         statistics.CORRELATION: max(part.correlation for part in found),
-        statistics.LOG_EVIDENCE: ("chain", [part.log_evidence for part in found]),
+        statistics.LOG_EVIDENCE: ("chain", evidence),
     }
     batches = {
         name: ("batch", np.array([getattr(b, name) for b in state.batches]))
