@@ -224,7 +224,7 @@ def measured(name, noise, seed):
             state, taken = measures.timed(_next, config, rng, state, values)
             seconds += taken
         drawn = config.sample(rng, state, NUM_DRAWS)
-        found, told = distance(drawn.positions, exact), config.distance(state)
+        found, told = distance(drawn.positions, exact), config.distance(state, drawn)
         said = told.marginal
         row["at"][str(budget)] = {
             "evaluations": most,
