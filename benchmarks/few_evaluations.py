@@ -230,7 +230,7 @@ def run(name, noise, seed, counts):
             state, taken = measures.timed(_next, config, rng, state, values)
             seconds += taken
         drawn = config.sample(rng, state, NUM_DRAWS)
-        told = config.distance(state)
+        told = config.distance(state, drawn)
         said = told.marginal
         yield {
             "evaluations": most,

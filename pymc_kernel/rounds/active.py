@@ -47,6 +47,7 @@ _RIVAL_BATCHES = 20  # of a second search, at most
 _NEXT_RIVAL = 2  # times as many evaluations as at the end of one second search, the next one may begin
 _ABOVE_BEST, _ABOVE_ANY = 0.1, 0.5  # nats, a dimension and in all, that a density may have above its best value
 _TRIES, _UNSEEN = 3, 0.1  # draws are made anew where they hold so many nats of mass that the search never saw
+_EVIDENCE_TOLERANCE = 0.3  # nats by which two runs of a thousand particles on one surrogate may differ
 _RIDGE = 1e-4  # squared nats of noise of exact values, when places are chosen
 
 
@@ -101,7 +102,7 @@ class State(NamedTuple):
     """Of the region, in units of sqrt(d)."""
     batches: tuple[Batch, ...]
     num_start: int
-    """Of the evaluations, the first ones, that were given."""
+    """Of the evaluations, the first ones, that are draws of the prior."""
     rival: "State | None" = None
     """A second search, from other starting points, that learns from its own values alone."""
     is_rivals_turn: bool = False
@@ -143,8 +144,12 @@ class ActiveLearning:
         if not (size is None or (isinstance(size, int | np.integer) and size >= 1)):
             raise ValueError(f"batch_size must be a whole number >= 1, got {size!r}.")
 
-    def init(self, prior: Prior, start) -> State:
-        """Return the state before the first evaluation; ``start`` (n, d) is evaluated first."""
+    def init(self, prior: Prior, start, is_from_prior: bool = True) -> State:
+        """Return the state before the first evaluation; ``start`` (n, d) is evaluated first.
+
+        A second search begins from half of it; from draws of the prior alone where ``start`` is not from there, and all
+        of it may lie near one mode.
+        """
         start = as_points(start)
         none = np.empty(0)
         return State(
@@ -162,7 +167,7 @@ class ActiveLearning:
             searched_at=0,
             radius=1.0,
             batches=(),
-            num_start=len(start),
+            num_start=len(start) if is_from_prior else 0,
         )
 
     @one_blas_thread
@@ -222,6 +227,14 @@ class ActiveLearning:
         rival = self._proposed(rng, state.rival) if state.rival.batches else state.rival
         return state._replace(proposed=rival.proposed, num_fresh=0, is_rivals_turn=True, rival=rival)
 
+    @staticmethod
+    def has_searched_twice(state: State) -> bool:
+        """Return whether a second search has ended, and no other one has begun.
+
+        Distances are measured where the first search looked: they are small from the moment that it has found one mode.
+        """
+        return state.rival is None and state.next_rival > 0
+
     def _with_rival(self, rng, state):
         """Return the state with a second search begun, where it is time for one, or ended, where it has ended."""
         rival = state.rival
@@ -236,15 +249,22 @@ class ActiveLearning:
             return state._replace(rival=rival._replace(particles=rival.particles[is_outside]))
         if not self._is_settled(state) or len(state.positions) < state.next_rival:
             return state
+        far, d = self._far_design(state), state.positions.shape[1]
+        rival = self.init(state.prior, state.prior.draw(rng, max(4, d) if far.size else 2 * d + 6))
+        rival = rival._replace(
+            positions=state.positions[far], log_prior=state.log_prior[far], log_likelihood=state.log_likelihood[far]
+        )
+        return state._replace(rival=rival)
+
+    @staticmethod
+    def _far_design(state):
+        """Return the half of the prior's draws at the start that is farther from the bulk, as indices."""
+        if state.num_start == 0:
+            return np.empty(0, dtype=int)
         design = state.positions[: state.num_start]
         scale = design.std(axis=0)
         distance = (((design - state.particles.mean(axis=0)) / np.where(scale > 0.0, scale, 1.0)) ** 2).sum(axis=1)
-        far = np.sort(np.argsort(distance)[state.num_start // 2 :])
-        rival = self.init(state.prior, state.prior.draw(rng, max(4, design.shape[1])))
-        rival = rival._replace(
-            positions=design[far], log_prior=state.log_prior[far], log_likelihood=state.log_likelihood[far]
-        )
-        return state._replace(rival=rival)
+        return np.sort(np.argsort(distance)[state.num_start // 2 :])
 
     def _proposed(self, rng, state):
         """Return the state with the places that it proposes by itself."""
@@ -265,8 +285,11 @@ class ActiveLearning:
         )
 
     @one_blas_thread
-    def sample(self, rng: np.random.Generator, state: State, size: int) -> Draws:
-        """Return draws from the learned posterior; their ``log_likelihood`` is the log ratio to where they began."""
+    def sample(self, rng: np.random.Generator, state: State, size: int, tries: int = _TRIES) -> Draws:
+        """Return draws from the learned posterior; their ``log_likelihood`` is the log ratio to where they began.
+
+        Where they hold mass that the search never saw they are made anew, in so many ``tries``.
+        """
         if state.learned is None:
             raise ValueError(
                 f"only {int(np.isfinite(state.log_density).sum())} of {len(state.positions)} evaluations have a finite "
@@ -276,27 +299,45 @@ class ActiveLearning:
         ceiling = state.log_density.max() + _ABOVE_BEST * state.positions.shape[1] + _ABOVE_ANY
         careful = replace(state.learned, power=1.0, is_careful=True, ceiling=ceiling)
         best = None
-        for _ in range(_TRIES):
+        for _ in range(tries):
             draws = drawn_from(rng, careful, state.particles, sampler)
             if best is None or draws.log_evidence < best.log_evidence:
                 best = draws
-            if best.log_evidence < self._known_evidence(state) + _UNSEEN:
+            if best.log_evidence < state.log_evidence + self._log_kept(state) + _UNSEEN:
                 break
         return best
 
-    @staticmethod
-    def _known_evidence(state):
-        """Return the log evidence of what the search found: mass where the surrogate is unsure is none."""
-        kept = np.exp(-state.learned.caution(state.particles[:_CANDIDATES])).mean()
-        return state.log_evidence + np.log(max(kept, 1e-300))
+    def unjudged_mass(self, state: State, draws: Draws) -> float:
+        """Return the share of mass that only one has: last draws, or the particles that the distance is judged by.
 
-    def distance(self, state: State, log_evidence: float = -np.inf) -> Distance:
+        Both are of the same surrogate, so their evidence differs where one of them has found a mode that the other has
+        not: perhaps a false one, where nothing was evaluated.
+        """
+        if state.learned.power < 1.0:
+            return 0.0  # the bulk is still searched for, and there is no judgment yet
+        difference = abs(draws.log_evidence - state.log_evidence - self._log_kept(state))
+        return float(1.0 - np.exp(-max(difference - _EVIDENCE_TOLERANCE, 0.0)))
+
+    def adopt(self, state: State, draws: Draws) -> State:
+        """Return the state with last draws as its particles, among which the next places are chosen.
+
+        Its kernel has put mass where there may be none, so that it is searched for again.
+        """
+        particles = draws.positions[: self.sampler.num_particles]
+        return state._replace(particles=particles, log_evidence=draws.log_evidence, hyperparameters=None, searched_at=0)
+
+    @staticmethod
+    def _log_kept(state):
+        """Return the log share of the surrogate's mass that caution leaves."""
+        return float(np.log(max(np.exp(-state.learned.caution(state.particles[:_CANDIDATES])).mean(), 1e-300)))
+
+    def distance(self, state: State, draws: Draws | None = None) -> Distance:
         """Return the distance between the learned and the true posterior, from the latest fresh draws.
+
+        With the last ``draws`` it is that of them, and at least their mass that was not judged.
 
         The draws are judged by the surrogate that proposed them, before it learned from them, so the last one is better
         than this says. Ratios of noisy values hold their noise, too: its variance is taken off that of the ratios.
-        ``log_evidence`` is that of what ``sample`` returned: where it is larger than what the search knew, draws hold
-        mass that no fresh draw has seen.
         """
         d, batches = state.positions.shape[1], []
         wanted = max(_FEWEST_FRESH, 3 * d)
@@ -309,8 +350,13 @@ class ActiveLearning:
         parts = (np.concatenate([getattr(b, name) for b in batches]) for name in ("log_ratios", "caution", "fresh"))
         noise = state.learned.unit * state.learned.fit.noise_sd if self.noisy else 0.0
         before = np.concatenate([np.full(len(b.fresh), b.log_evidence) for b in batches])
-        after = max(self._known_evidence(state), log_evidence)
-        return distance_of(*parts, state.particles, noise, before - after)
+        # Mass where the latest surrogate is unsure is none that was found.
+        found = distance_of(*parts, state.particles, noise, before - state.log_evidence - self._log_kept(state))
+        unjudged = 0.0 if draws is None else self.unjudged_mass(state, draws)
+        return found._replace(
+            total_variation=float(np.maximum(found.total_variation, unjudged)),
+            marginal=float(np.maximum(found.marginal, unjudged)),
+        )
 
     def _learned(self, rng, state):
         """Return the state with a surrogate of all values, and particles of it."""

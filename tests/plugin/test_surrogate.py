@@ -106,9 +106,9 @@ def test_any_executor_gives_the_same_bits_and_a_store_goes_on(tmp_path):
                 there = pk.sample_surrogate(executor=pool, store=tmp_path / "s", **settings)
             Costly.calls = 0
             again = pk.sample_surrogate(store=tmp_path / "s", **settings)
-            assert Costly.calls == 0
+            assert Costly.calls == 1  # the best one, to see that the likelihood is the same
             longer = pk.sample_surrogate(store=tmp_path / "s", **{**settings, "evaluations": 36})
-            assert Costly.calls == 6
+            assert Costly.calls == 1 + 1 + 6
             with pytest.raises(ValueError, match="seed"):
                 pk.sample_surrogate(store=tmp_path / "s", **{**settings, "random_seed": 2})
     for other in (there, again):

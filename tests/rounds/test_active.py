@@ -102,6 +102,32 @@ def test_a_second_search_finds_the_mode_that_the_first_one_left():
     assert all(batch.log_ratios.size == 0 for batch in state.batches if batch.is_elsewhere)
 
 
+def test_mass_that_only_the_last_draws_have_is_part_of_the_distance():
+    """The evidence of draws and of particles, which are judged, is that of one surrogate, whichever has more."""
+    config, state, rng = learned(banana, PRIOR, 60)
+    draws = config.sample(rng, state, 1000)
+    assert config.unjudged_mass(state, draws) == 0.0
+    assert config.distance(state, draws) == config.distance(state)
+    for difference in (2.3, -2.3):
+        other = draws._replace(log_evidence=draws.log_evidence + difference)
+        assert abs(config.unjudged_mass(state, other) - (1.0 - np.exp(-2.0))) < 0.02
+        assert config.distance(state, other).marginal == config.unjudged_mass(state, other)
+    adopted = config.adopt(state, other)
+    assert {tuple(x) for x in adopted.particles} <= {tuple(x) for x in draws.positions}
+
+
+def test_a_second_search_of_given_starts_begins_from_the_prior():
+    """From draws of the prior at the start it takes the farther half; given places may all lie near one mode."""
+    config, state, _ = learned(banana, PRIOR, 40)
+    state = state._replace(rival=None, is_rivals_turn=False, next_rival=0)
+    for is_from_prior, known, proposed in ((True, 5, 4), (False, 0, 10)):
+        num_start = config.init(PRIOR, state.positions[:10], is_from_prior).num_start
+        begun = config.propose(np.random.default_rng(0), state._replace(num_start=num_start))
+        assert (len(begun.rival.positions), len(begun.proposed)) == (known, proposed)
+        assert not config.has_searched_twice(begun)
+    assert config.has_searched_twice(state._replace(next_rival=80))
+
+
 def test_a_power_flattens_the_likelihood_and_not_the_prior():
     _, state, _ = learned(banana, PRIOR, 30)
     flat, x = replace(state.learned, power=0.25), state.positions[np.argsort(-state.log_density)[:5]]
@@ -144,9 +170,11 @@ def test_draws_keep_out_of_a_corner_where_the_surrogate_is_above_all_values(afte
 
 
 def test_mass_that_the_search_never_saw_is_said(after_eighty):
-    config, state, _ = after_eighty
-    assert config.distance(state, state.log_evidence).marginal < 0.2
-    assert config.distance(state, state.log_evidence + np.log(4.0)).marginal > 0.5
+    config, state, rng = after_eighty
+    draws = config.sample(rng, state, 1000)
+    assert config.distance(state, draws).marginal < 0.2
+    more = draws._replace(log_evidence=state.log_evidence + np.log(4.0))
+    assert config.distance(state, more).marginal > 0.5
 
 
 def test_places_without_density_are_avoided_and_a_wall_is_said():

@@ -24,6 +24,8 @@ __all__ = ["Evaluations"]
 
 _GROUP = "evaluations"
 _TRIES = 2  # of a place whose process died
+_COMPILE_SECONDS = 120.0  # that the first call of a worker may take beyond its time limit, for machine code
+_SAME_NATS, _SAME_SHARE = 0.01, 1e-9  # by which one likelihood differs between machines: absolute, and of its size
 _LOCAL = threading.local()  # the density that this thread used last: compiled functions must not be shared
 _COMPILING = threading.Lock()  # PyTensor's mode is one for the process
 
@@ -64,6 +66,7 @@ class Evaluations:
             _LOCAL.key, _LOCAL.density = self._key, density  # processes forked from this thread need not compile
         self._executor = self._new_pool() if self._processes else executor
         self.first_error = None
+        self._is_checked = False
 
     def __call__(self, first: int, positions: np.ndarray, progress) -> np.ndarray:
         """Return log likelihoods (n,) at positions (n, d), evaluations ``first``, ``first`` + 1, ...; NaN where failed.
@@ -73,8 +76,11 @@ class Evaluations:
         Raises
         ------
         ValueError
-            Where the store holds evaluations at other positions.
+            Where the store holds evaluations at other positions, or of another likelihood.
         """
+        if not self._is_checked:
+            self._check_stored()
+            self._is_checked = True
         left = []
         for i, position in enumerate(positions):
             if self._keeper.is_done[first + i] != 1:
@@ -93,6 +99,7 @@ class Evaluations:
             self._executor = self._new_pool()
         for i in left:
             self._keep(first + i, positions[i], np.nan, Status.LOST)
+            self.first_error = self.first_error or "its worker process died"
         return np.array(self._array("log_likelihood")[0, first : first + len(positions)])
 
     def status(self, count: int) -> np.ndarray:
@@ -104,17 +111,47 @@ class Evaluations:
         if self._processes:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
+    def _check_stored(self):
+        """Evaluate the best of the stored places once more: code that the likelihood calls has no fingerprint.
+
+        Raises
+        ------
+        ValueError
+            Where the likelihood is not what the store has there.
+        """
+        stored = np.array(self._array("log_likelihood")[0])
+        usable = np.flatnonzero((self._keeper.is_done[:] == 1) & np.isfinite(stored))
+        if usable.size == 0:
+            return
+        best = int(usable[np.argmax(stored[usable])])
+        position = np.array(self._array("position")[0, best])
+        for _, result, error in run_batches(self._task, [best], self._arguments(lambda i: position), self._executor):
+            value = result[0] if error is None else np.nan
+            if not np.isfinite(value):  # a time-out, say, which tells nothing of the likelihood
+                return
+            if abs(value - stored[best]) > _SAME_NATS + _SAME_SHARE * abs(value):
+                raise ValueError(
+                    f"the store was made with another likelihood: evaluation {best} has {stored[best]:.6g} there, and "
+                    f"{value:.6g} now. Give another path; or, where the likelihood is random, make it a "
+                    "pk.EstimatedLikelihood, whose noise has a seed."
+                )
+
+    @property
+    def _task(self):
+        return self._here if self._executor is None else evaluate_one
+
+    def _arguments(self, position_of):
+        return lambda i: (self._payload, self._key, self.entropy, i, position_of(i), self.timeout)
+
     def _evaluated(self, first, positions, left, progress):
         """Evaluate what is ``left``; return what is left then, because a process died."""
-
-        def arguments(i):
-            return self._payload, self._key, self.entropy, first + i, positions[i], self.timeout
-
-        task = self._here if self._executor is None else evaluate_one
         waiting = set(left)
-        batches = run_batches(task, left, arguments, self._executor, max_in_flight=len(left) or 1)
+        arguments = self._arguments(lambda number: positions[number - first])
+        numbers = [first + i for i in left]
+        batches = run_batches(self._task, numbers, arguments, self._executor, max_in_flight=len(left) or 1)
         try:
-            for i, result, error in batches:
+            for number, result, error in batches:
+                i = number - first
                 value, status, text = result if error is None else (np.nan, Status.LOST, f"{error!r}")
                 self.first_error = self.first_error or text
                 self._keep(first + i, positions[i], value, status)
@@ -162,6 +199,9 @@ def evaluate_one(
 
 
 def _outcome(density, entropy, index, position, timeout):
+    if timeout is not None and not density.is_compiled:
+        # The limit is the likelihood's. It must not end the compiler, whose locks would stay closed.
+        timeout = timeout + _COMPILE_SECONDS
     noise = np.random.default_rng([entropy, index]) if density.estimated else None
     status, found, error = simulate_once(lambda: [np.array(density.at_one(position, noise)[1])], timeout)
     value = float(found[0]) if found is not None else np.nan

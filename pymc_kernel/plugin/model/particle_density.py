@@ -42,6 +42,8 @@ class ParticleDensity:
         Whether one call of a compiled function serves all particles; otherwise they are looped over.
     estimated : list of str
         Names of the terms that are random.
+    is_compiled : bool
+        Whether it has been called here: machine code is made at the first call.
     """
 
     def __init__(self, function, is_vectorized, batch, estimated, keys):
@@ -51,6 +53,7 @@ class ParticleDensity:
         self.estimated = estimated
         self._keys = keys
         self.executor = None
+        self.is_compiled = False
         self.seed(np.random.default_rng())
 
     def seed(self, rng: np.random.Generator) -> None:
@@ -95,7 +98,10 @@ class ParticleDensity:
         return float(prior[0]), float(likelihood[0])
 
     def _block(self, positions, noise):
-        return _evaluated_block(self._function, self.is_vectorized, self._keys, positions, noise)
+        try:
+            return _evaluated_block(self._function, self.is_vectorized, self._keys, positions, noise)
+        finally:
+            self.is_compiled = True
 
     @cached_property
     def _payload(self):
@@ -103,7 +109,7 @@ class ParticleDensity:
         return pickled(self._function)
 
     def __getstate__(self):
-        state = {**self.__dict__, "executor": None}
+        state = {**self.__dict__, "executor": None, "is_compiled": False}
         state.pop("_payload", None)
         return state
 

@@ -33,7 +33,6 @@ from pymc_kernel.plugin.samplers.progress import STUCK_AFTER
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
 from pymc_kernel.rounds.active import State
-from pymc_kernel.smc.weights import log_mean_exp
 
 __all__ = ["sample_surrogate"]
 
@@ -82,7 +81,8 @@ def sample_surrogate(
     batch_size : int, optional
         Evaluations that are proposed together; by default one a parameter, at least four. Take twice the workers.
     tolerance : float
-        It stops early once the distance has stayed below this for three batches. Zero: never.
+        It stops early once the distance has stayed below this for three batches and a second search, from other
+        starts, has ended. Zero: never.
     start : ndarray (n, d), optional
         First places on the unconstrained scale. By default the model's initial point and 2 d + 5 draws of the prior.
     executor : concurrent.futures.Executor or int, optional
@@ -90,9 +90,11 @@ def sample_surrogate(
         ``client.get_executor()``, MPI's. The places of a batch go to whichever worker is free.
     store : str or path, optional
         Directory in which every evaluation is kept as it ends (extra ``store``); a run that was killed goes on with
-        them, and a longer one extends it. Needs ``random_seed``.
+        them, and a longer one extends it; the best one is evaluated again, to see that the likelihood is the same.
+        Needs ``random_seed``.
     timeout : float, optional
-        Seconds for one evaluation, which then counts as one without density.
+        Seconds for one evaluation, which then counts as one without density; the first one of each worker, which
+        compiles, has two minutes more. In threads only a likelihood that comes back to Python can be ended.
     exact : bool
         Whether the draws are corrected: each chain moves along the surrogate, as :class:`KernelHMC` does, and its
         proposals are accepted by the likelihood itself. ``chains`` workers are busy then.
@@ -131,12 +133,13 @@ def sample_surrogate(
     Notes
     -----
     ``distance`` is the total variation distance between the joint distributions of the draws and the posterior,
-    estimated from the true and predicted values at the latest draws that were evaluated, before they were learned;
-    ``distance_error`` is its standard error, ``effective_share`` that of importance weights. Distances of marginal
-    distributions are smaller: ``marginal_distance``, mean over the parameters, is rather too large than too small by
-    chance. Both know of the region that was seen. Once the bulk is found, a second search from other starting points
-    makes every other batch, until it arrives there too or settles elsewhere; both can miss a mode that is far away.
-    Another ``random_seed`` begins elsewhere; where the evidence of two runs differs, trust neither.
+    estimated from the true and predicted values at the latest draws that were evaluated, before they were learned, and
+    at least the mass of the returned draws that none of those stands for; ``distance_error`` is its standard error,
+    ``effective_share`` that of importance weights. Distances of marginal distributions are smaller:
+    ``marginal_distance``, mean over the parameters, is rather too large than too small by chance. Both know of the
+    region that was seen. Once the bulk is found, a second search from other starting points makes every other batch,
+    until it arrives there too or settles elsewhere; both can miss a mode that is far away. Another ``random_seed``
+    begins elsewhere; where the evidence of two runs differs, trust neither.
 
     ``log_evidence`` of each chain is the surrogate's. ``batch_stats``: ``num_evaluations`` so far, ``power`` of
     the posterior that was sampled, ``is_climbing``, ``best`` log density and ``error`` (nats) of predictions.
@@ -183,6 +186,7 @@ def sample_surrogate(
     rng = np.random.default_rng(entropy)
     density = compile_particle_density(model, "sample_surrogate", compile_kwargs, vectorize=False)
     prior = prior_or_start(model)
+    is_from_prior = start is None
     start = _start(model, prior, start, rng)
     fewest = max(len(start), 2 * start.shape[1] + 6)
     if evaluations < fewest:
@@ -195,7 +199,8 @@ def sample_surrogate(
     evaluate = Evaluations(density, evaluations, entropy, executor, path, timeout, identity, start.shape[1])
     config = ActiveLearning(batch_size, noisy=bool(density.estimated))
     with closing(evaluate):
-        state, is_whole = _run(config, rng, prior, start, evaluate, evaluations, tolerance, progressbar)
+        state = config.init(prior, start, is_from_prior)
+        state, is_whole = _run(config, rng, state, evaluate, evaluations, tolerance, progressbar)
     _refuse_useless(state, evaluate.first_error)
     found = [config.sample(rng, state, draws) for _ in range(chains)]
     status = evaluate.status(len(state.positions))
@@ -231,10 +236,10 @@ def _start(model, prior, start, rng):
 
 
 def _run(
-    config: ActiveLearning, rng, prior, start, evaluate: Callable, most: int, tolerance: float, progressbar: bool
+    config: ActiveLearning, rng, state: State, evaluate: Callable, most: int, tolerance: float, progressbar: bool
 ) -> tuple[State, bool]:
     """Return the state after the last batch, and whether it was not interrupted."""
-    state, within = config.init(prior, start), 0
+    within = 0
     with Progress(*_columns(), disable=not progressbar) as progress:
         task = progress.add_task("Searching", total=most)
         try:
@@ -248,8 +253,13 @@ def _run(
                 progress.update(task, description=f"Distance {distance.total_variation:.2f}" if known else "Searching")
                 within = within + 1 if known and distance.total_variation < tolerance else 0
                 state = config.propose(rng, state)  # says whether the last surrogate still climbs, too
-                if len(state.positions) >= most or within >= _STAYS:
+                if len(state.positions) >= most:
                     return state, True
+                if within >= _STAYS and config.has_searched_twice(state):
+                    last = config.sample(rng, state, 1, tries=1)
+                    if not config.unjudged_mass(state, last) > tolerance:
+                        return state, True
+                    state, within = config.propose(rng, config.adopt(state, last)), 0
         except KeyboardInterrupt:
             if state.learned is None:
                 raise
@@ -301,8 +311,7 @@ def _tree(model, config, state, found, shape, status, drawn):
         positions = np.concatenate([positions, drawn.trace.positions])
         log_prior = np.concatenate([log_prior, drawn.trace.log_prior])
         log_likelihood = np.concatenate([log_likelihood, drawn.trace.log_likelihood])
-    evidence = np.array([part.log_evidence for part in found])
-    distance = config.distance(state, log_mean_exp(evidence))
+    distance = max((config.distance(state, part) for part in found), key=lambda d: d.total_variation)
     stats = {
         "distance": distance.total_variation,
         "distance_error": distance.error,
@@ -313,7 +322,7 @@ def _tree(model, config, state, found, shape, status, drawn):
         statistics.NUM_FAILED: int((~np.isfinite(log_likelihood)).sum()),
         "is_climbing": state.is_climbing,
         statistics.CORRELATION: max(part.correlation for part in found),
-        statistics.LOG_EVIDENCE: ("chain", evidence),
+        statistics.LOG_EVIDENCE: ("chain", [part.log_evidence for part in found]),
     }
     batches = {
         name: ("batch", np.array([getattr(b, name) for b in state.batches]))
