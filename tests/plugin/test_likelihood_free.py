@@ -97,7 +97,7 @@ def test_posterior_of_a_positive_parameter():
         rate = pm.Gamma("rate", 2.0, 1.0)
         pm.Deterministic("mean time", 1.0 / rate)
         pm.Simulator("y", lambda rng, rate, size: rng.exponential(1.0 / rate, size), rate, observed=times)
-    settings = {"summary": np.mean, "num_simulations": 200, "rounds": 2, "model": model, **QUIET}
+    settings = {"summary": np.mean, "num_simulations": 400, "rounds": 2, "model": model, **QUIET}
     idata = pk.sample_likelihood_free(500, **settings)
     exact = stats.gamma(2.0 + 30, scale=1.0 / (1.0 + times.sum()))
     rate = idata["posterior"]["rate"].values
