@@ -290,17 +290,6 @@ def test_the_sum_stat_of_a_simulator_is_its_summary(sum_stat, summary):
     np.testing.assert_array_equal(drawn(sum_stat, None), drawn("identity", summary))
 
 
-@pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning")
-def test_a_sum_stat_that_cannot_take_the_data_says_what_to_do():
-    with pm.Model() as model:
-        rate = pm.Normal("rate")
-        table = np.ones((3, 2))
-        pm.Simulator("y", lambda rng, r, size: rng.normal(r, 1.0, size), rate, sum_stat="median", observed=table)
-    with pytest.raises(TypeError, match=r"sum_stat of 'y' does not take its data.* Give summary="):
-        pk.sample_kbr(model=model, num_simulations=50, **QUIET)
-
-
 @pytest.mark.parametrize("sample", [pk.sample_kbr, pk.sample_abc])
 def test_arguments_that_are_not_there_say_what_to_do(sample):
     with pm.Model() as model:

@@ -142,13 +142,7 @@ def _own_summary(rv) -> Callable | None:
     if not isinstance(rv.owner.op, SimulatorRV):
         return getattr(getattr(block_of(rv), "fn", None), "summary", None)
     data = rv.type()
-    try:
-        summary = rv.owner.op.sum_stat(data)
-    except TypeError as error:
-        raise TypeError(
-            f"sum_stat of {rv.name!r} does not take its data: where it is a Python function, PyMC gives it vectors of "
-            f"floats only. Give summary= in its place, a function of arrays of any kind. ({error})"
-        ) from error
+    summary = rv.owner.op.sum_stat(data)
     if summary is data:
         return None
     return pytensor.function([data], summary, mode=_INTERPRETED, allow_input_downcast=True)
