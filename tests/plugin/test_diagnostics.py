@@ -337,5 +337,30 @@ def test_wrong_draws_are_refused(small):
         pk.ksd_squared_parts(tree(idata["posterior"].to_dataset().drop_vars("share")), model=model)
     with pytest.raises(ValueError, match="none of the chosen variables"):
         pk.ksd_squared_parts(idata, model=model, var_names="product")
-    with pytest.raises(TypeError, match="No model on context stack"):
+    with pytest.raises(TypeError, match="no model in context: give model="):
         pk.ksd_squared_parts(idata)
+
+
+def test_what_is_no_tree_of_draws_says_what_to_give(capsys):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("x"), observed=1.0)
+    idata = exact_draws(model, 20)
+    approximation = pm.ADVI(model=model).approx
+    for check in (pk.diagnose, pk.ksd_test, pk.summary):
+        with pytest.raises(TypeError, match=r"is an approximation: give draws of it"):
+            check(approximation, model=model)
+        with pytest.raises(TypeError, match=r"no model in context: give model="):
+            check(idata)
+        with pytest.raises(ValueError, match=r"no group 'posterior'; .* Give the whole DataTree"):
+            check(idata["posterior"], model=model)
+    assert not capsys.readouterr().out
+
+
+def test_separated_modes_are_named_by_coordinates(capsys):
+    with pm.Model(coords={"side": ["left", "right"]}) as model:
+        pm.Normal("x", 0.0, 1.0, dims="side")
+    draws = np.random.default_rng(1).normal(0.0, 0.1, (2, 200, 2))
+    draws[:, ::2, 1] += 3.0
+    idata = az.from_dict({"posterior": {"x": draws}}, coords={"side": ["left", "right"]}, dims={"x": ["side"]})
+    pk.diagnose(idata, model=model)
+    assert "The draws of x[right] fall into separated modes" in capsys.readouterr().out

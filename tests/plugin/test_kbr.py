@@ -259,6 +259,37 @@ def test_too_few_simulations_are_said():
         pk.sample_kbr(model=normal_model(), num_simulations=25, draws=20, **QUIET)
 
 
+def test_a_warning_proposes_to_summarize_long_raw_data():
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("theta"), 1.0, observed=np.linspace(-1.0, 1.0, 30))
+    with pytest.warns(UserWarning, match=r"Take a summary= of the 30 numbers that the data are, more simulations"):
+        pk.sample_kbr(model=model, num_simulations=25, draws=20, **QUIET)
+    with pytest.warns(UserWarning, match=r"Take more simulations"):
+        pk.sample_kbr(model=model, num_simulations=25, summary=np.mean, draws=20, **QUIET)
+
+
+@pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+@pytest.mark.parametrize(
+    ("sum_stat", "summary"),
+    [
+        ("mean", np.mean),
+        (lambda y: np.quantile(y, [0.1, 0.9]), lambda y: np.quantile(y, [0.1, 0.9])),
+        ("identity", None),
+    ],
+)
+def test_the_sum_stat_of_a_simulator_is_its_summary(sum_stat, summary):
+    def drawn(own, given):
+        with pm.Model() as model:
+            rate = pm.LogNormal("rate", 0.0, 0.5)
+            times = np.linspace(0.1, 3.0, 6)
+            pm.Simulator("y", lambda rng, r, size: rng.exponential(r, size), rate, sum_stat=own, observed=times)
+        return pk.sample_kbr(model=model, num_simulations=200, summary=given, draws=20, **QUIET)["posterior"]["rate"]
+
+    np.testing.assert_array_equal(drawn(sum_stat, None), drawn("identity", summary))
+
+
 @pytest.mark.parametrize("sample", [pk.sample_kbr, pk.sample_abc])
 def test_arguments_that_are_not_there_say_what_to_do(sample):
     with pm.Model() as model:

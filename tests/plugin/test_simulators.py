@@ -285,6 +285,18 @@ def test_mistakes_are_named(block, settings, message):
         abc_model(block, **settings)
 
 
+def test_a_misspelt_argument_is_not_ignored():
+    with pytest.raises(TypeError, match=r"block 'y'.* unexpected keyword argument 'epsilonn'.* takes .*dims"):
+        abc_model(epsilonn=0.1)
+
+
+def test_a_simulator_that_never_runs_says_why():
+    with pytest.raises(
+        ValueError, match=r"repair the simulator \(it is called as simulator\(rng, .*TypeError: .*positional"
+    ):
+        abc_model(simulator=lambda rng, theta: rng.normal(theta), epsilon=None)
+
+
 def test_a_prior_that_cannot_be_drawn_needs_a_bandwidth():
     with pm.Model():
         theta = pm.Flat("theta")

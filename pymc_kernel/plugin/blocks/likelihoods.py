@@ -22,6 +22,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor import TensorLike, TensorVariable
 from pytensor.tensor.random.op import RandomVariable
 
+from pymc_kernel.plugin.arguments import check_keywords
 from pymc_kernel.plugin.blocks.object_mode import allow_object_mode
 from pymc_kernel.plugin.samplers.foreign_steps import warn_of_foreign_step
 
@@ -41,6 +42,18 @@ __all__ = [
     "starting_positions",
 ]
 
+# Arguments of ``pm.CustomDist`` that a block hands on: PyMC itself ignores in silence what it does not know.
+_FURTHER = {
+    "default_transform",
+    "dims",
+    "initval",
+    "logcdf",
+    "rng",
+    "shape",
+    "support_point",
+    "total_size",
+    "transform",
+}
 # Generators by operator; the process number tells a forked copy from the original.
 _NOISE: dict[str, tuple[int, np.random.Generator]] = {}
 # By operator, the share of the simulations of the last evaluation that a kernel accepts.
@@ -278,6 +291,9 @@ def EstimatedLikelihood(
     ...     theta = pm.Normal("theta", 0, 2)
     ...     y = pk.EstimatedLikelihood("y", log_estimate, theta, observed=np.array([0.3, 1.1, 0.8]))
     """
+    check_keywords(
+        f"The block {name!r}", kwargs, _FURTHER, f"Beside its own arguments it takes {', '.join(sorted(_FURTHER))}."
+    )
     if not callable(fn):
         raise TypeError(f"fn must be a function fn(rng, *params, observed), got {type(fn).__name__}.")
     if random is not None and not callable(random):

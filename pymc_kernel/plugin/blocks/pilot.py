@@ -46,6 +46,7 @@ def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, 
         raise ValueError(f"num_pilot of {name!r} must be a whole number >= {_LEAST_PILOT}, got {num_pilot!r}.")
     rng = np.random.default_rng(random_seed)
     parameters = _BlockParameters(params)
+    errors = []
 
     def simulate(positions):
         rows = np.full((len(positions), len(target)), np.nan)
@@ -54,6 +55,8 @@ def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, 
             once = simulate_repeatedly(lambda v=values: function.one_data_set(rng, v, shape), function.summary, 1)
             if once.summaries:
                 row[:] = np.ravel(once.summaries[0])
+            elif once.first_error is not None and not errors:
+                errors.append(once.first_error)
         return rows
 
     try:
@@ -64,7 +67,9 @@ def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, 
     try:
         pilot = explore(prior, simulate, target, num_pilot, num_replicates, rng)
     except TooManyFailures as error:
-        raise ValueError(f"{error} of {name!r}: give epsilon, or repair the simulator.") from error
+        first = f" The first error was {type(errors[0]).__name__}: {errors[0]}" if errors else ""
+        advice = "repair the simulator (it is called as simulator(rng, *params, size)), or give epsilon"
+        raise ValueError(f"of {name!r} {error}: {advice}.{first}") from (errors[0] if errors else error)
     choice = choose_bandwidth(pilot, target, count, log_variance)
     _warn_of_bandwidth(name, choice, count)
     return choice.factor, parameters.by_name(pilot.centers)

@@ -173,7 +173,7 @@ def _bandwidth_factor(name, epsilon, width):
     if epsilon.shape not in ((), (width,)) or not (np.isfinite(epsilon).all() and (epsilon > 0).all()):
         raise ValueError(
             f"epsilon of {name!r} must be a positive number, {width} of them (one for each summary) or a covariance "
-            f"matrix of that size, got shape {epsilon.shape}."
+            f"matrix of that size, got shape {epsilon.shape}: {epsilon}."
         )
     return np.broadcast_to(epsilon, (width,)).copy()
 

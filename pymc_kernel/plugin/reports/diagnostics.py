@@ -19,7 +19,14 @@ from pymc_kernel.kernels import Kernel
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.reports.findings import chains_of, in_words, separated
 from pymc_kernel.plugin.reports.ksd_report import KSDReport
-from pymc_kernel.plugin.reports.model_draws import choose, document_arguments, list_sample_dims, read_draws
+from pymc_kernel.plugin.reports.model_draws import (
+    as_tree,
+    choose,
+    document_arguments,
+    list_sample_dims,
+    model_in_context,
+    read_draws,
+)
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.stein.draws import as_chains, choose_thinning
 
@@ -207,11 +214,12 @@ def summary(
     pandas.DataFrame or xarray.Dataset
         What ``az.summary`` returns.
     """
+    model, data = model_in_context(model), as_tree(data, group)
     table = az.summary(
         data, var_names, filter_vars, group, coords, sample_dims, kind, fmt, ci_prob, ci_kind, round_to, skipna
     )
     sample_dims = list_sample_dims(sample_dims)
-    asked = choose(az.convert_to_datatree(data), var_names, filter_vars, group, coords, sample_dims)
+    asked = choose(data, var_names, filter_vars, group, coords, sample_dims)
     shares, p_values, values, more = xr.Dataset(), xr.Dataset(), [np.nan] * len(_ATTRIBUTES), {}
     try:
         part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
@@ -313,6 +321,7 @@ def diagnose(
     -----
     A model without a gradient has ArviZ's checks alone, and a line that says so, unless ``score="surrogate"`` is given.
     """
+    model, data = model_in_context(model), as_tree(data, group)
     has_errors, found = az.diagnose(
         data,
         var_names=var_names,

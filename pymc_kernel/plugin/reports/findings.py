@@ -68,8 +68,8 @@ def in_words(report, modes: list[str], level: float, num_in_all: int, chains: st
     if modes:
         lines.append(
             f"The draws of {', '.join(modes)} fall into separated modes. Scores do not depend on how much weight each "
-            "mode has, so this test cannot see a wrong one: compare chains from many starts, or use tempering "
-            "(pm.sample_smc)."
+            "mode has, so this test cannot see a wrong one: compare chains from many starts, or several runs of "
+            "pk.sample_smc."
         )
     if report.conditional_on:
         lines.append(
@@ -110,7 +110,10 @@ def separated(part) -> list[str]:
         if labeled.ndim == 0 or not isinstance(columns, xr.DataArray):
             names += [name] if labeled.any() else []
         else:
-            names += [f"{name}[{', '.join(map(str, i))}]" for i in np.argwhere(labeled)]
+            labels = [columns.coords[d].values if d in columns.coords else range(n) for d, n in columns.sizes.items()]
+            for index in np.argwhere(labeled):
+                places = (str(label[i]) for label, i in zip(labels, index, strict=True))
+                names.append(f"{name}[{', '.join(places)}]")
     return names
 
 

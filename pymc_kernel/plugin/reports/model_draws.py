@@ -13,7 +13,16 @@ from pymc_kernel.plugin.model.scores import compile_scores
 from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.reports.surrogate_scores import LearnedScores, learn_scores
 
-__all__ = ["ModelDraws", "as_chains_and_draws", "choose", "document_arguments", "list_sample_dims", "read_draws"]
+__all__ = [
+    "ModelDraws",
+    "as_chains_and_draws",
+    "as_tree",
+    "choose",
+    "document_arguments",
+    "list_sample_dims",
+    "model_in_context",
+    "read_draws",
+]
 
 _ARGUMENTS = """data : DataTree or convertible
         With the draws of all free variables of the model.
@@ -74,6 +83,30 @@ def as_chains_and_draws(dataset, sample_dims):
     raise ValueError(f"sample_dims must be one or two dimensions (chain, draw), got {sample_dims}.")
 
 
+def as_tree(data, group="posterior") -> xr.DataTree:
+    """Return draws as a DataTree with this group, or raise a ValueError that says what to give instead."""
+    if isinstance(data, pm.variational.Approximation | pm.variational.Inference):
+        raise TypeError(f"{type(data).__name__} is an approximation: give draws of it, as in pm.fit(...).sample(1000).")
+    data = az.convert_to_datatree(data)
+    if group not in data.children:
+        names = ", ".join(data.children) or f"none, only {', '.join(map(str, data.data_vars)) or 'nothing'}"
+        raise ValueError(
+            f"data has no group {group!r}; its groups are: {names}. Give the whole DataTree that the sampler returned, "
+            "not one of its groups."
+        )
+    return data
+
+
+def model_in_context(model: pm.Model | None) -> pm.Model:
+    """Return the model, or that in context, or raise a TypeError that says what to do."""
+    model = pm.Model.get_context(error_if_none=False) if model is None else model
+    if model is None:
+        raise TypeError(
+            "no model in context: give model=, the model that was sampled, or call this within `with model:`."
+        )
+    return model
+
+
 def choose(data, var_names, filter_vars, group, coords, sample_dims) -> xr.Dataset:
     """Return the chosen variables as ArviZ chooses them, with their sample dimensions."""
     chosen = extract(
@@ -92,11 +125,9 @@ def read_draws(
     data, var_names=None, filter_vars=None, group="posterior", coords=None, sample_dims=None, model=None, score=None
 ) -> ModelDraws:
     """Return draws and scores of the chosen variables; arguments as in :func:`ksd`."""
-    model = pm.modelcontext(model)
+    model = model_in_context(model)
     sample_dims = list_sample_dims(sample_dims)
-    data = az.convert_to_datatree(data)
-    if group not in data.children:
-        raise ValueError(f"data has no group {group!r}; it has {', '.join(data.children)}.")
+    data = as_tree(data, group)
     asked = choose(data, var_names, filter_vars, group, coords, sample_dims)
     posterior = as_chains_and_draws(data[group].to_dataset(), sample_dims)
     if isinstance(score, str) and score != "surrogate":

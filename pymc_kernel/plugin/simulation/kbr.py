@@ -33,6 +33,7 @@ __all__ = ["sample_kbr"]
 _SCALES = (0.5, 1.0, 2.0)  # of the median distance
 _LARGE_GAIN = 0.05  # nats by the last doubling of the simulations; a mean off by a third of a spread costs as much
 _CLEAR_DIFFERENCE = 2.5  # standard errors by which this gain must exceed zero
+_MANY_NUMBERS = 20  # of raw data, from which on a warning proposes to summarize them
 _CHECKED = 0.95  # probability of the intervals whose coverage is a statistic
 
 
@@ -74,8 +75,8 @@ def sample_kbr(
     summary : callable or dict, optional
         A function of the observed variable's array that returns a vector, as in :func:`KernelABC`; where the model has
         several observed variables, a dictionary from their names to such functions. A variable without one keeps the
-        summary of its block (:func:`KernelABC` and the like), or else all its data, flattened, which suits up to some
-        dozens of numbers.
+        summary of its block (:func:`KernelABC` and the like; ``sum_stat`` of ``pm.Simulator``), or else all its data,
+        flattened, which suits up to some dozens of numbers.
     rule : KernelBayesRule, optional
         With settings of your own.
     return_rule : bool
@@ -175,7 +176,7 @@ def sample_kbr(
     replicates = near.replicates(rng, max(chains, NUM_REPLICATES))
     groups = learned_groups(model, _draws(near, replicates, chains, draws, rng), (chains, draws), simulations)
     groups["kernel_weights"] = _kernel_weights(fitted, observed)
-    groups["sample_stats"] = _stats(near, replicates, fitted, observed, rounds, rng)
+    groups["sample_stats"] = _stats(near, replicates, fitted, observed, rounds, summary is None, rng)
     tree = xr.DataTree.from_dict(groups)
     return (tree, fitted) if return_rule else tree
 
@@ -208,7 +209,7 @@ def _kernel_weights(fitted, observed):
     return xr.Dataset({"weight": ("simulation", weights), "position": (("simulation", "unconstrained"), fitted.latent)})
 
 
-def _stats(near, replicates, fitted, observed, rounds, rng):
+def _stats(near, replicates, fitted, observed, rounds, is_raw, rng):
     typical = typicality(fitted.observed, observed, rng)
     best, (error, spread_error) = near.best, near.learning_error(replicates)
     check = best.check()
@@ -218,8 +219,11 @@ def _stats(near, replicates, fitted, observed, rounds, rng):
     failed = fitted.pairs.num_dropped
     warn_of_failed_pairs(failed, failed + len(fitted.latent), stacklevel=4)
     problems = findings(typical, effective, error.max(), _held_out_findings(check, off, gain, gain_error))
+    is_long = is_raw and np.size(observed) > _MANY_NUMBERS
+    shorter = f"a summary= of the {np.size(observed)} numbers that the data are, " if is_long else ""
     advice = (
-        f"Take more simulations, or rounds={rounds + 1}; if the model simulates nothing like the data, check its prior."
+        f"Take {shorter}more simulations, or rounds={rounds + 1}; if the model simulates nothing like the data, check "
+        "its prior."
     )
     warn_of_findings(problems, advice, stacklevel=4)
     share = fitted.weighting.ratio / fitted.weighting.ratio.sum()

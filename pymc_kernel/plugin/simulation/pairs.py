@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
+import pytensor
 import xarray as xr
 from arviz import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
@@ -33,6 +34,8 @@ __all__ = [
     "simulated_pairs",
     "warn_of_failed_pairs",
 ]
+
+_INTERPRETED = pytensor.compile.Mode(linker="py", optimizer=None)  # for one small operator, mostly a call of Python
 
 Summary = Callable[[np.ndarray], np.ndarray] | Mapping[str, Callable[[np.ndarray], np.ndarray]]
 """Summaries of data sets: a function of the observed variable's array, or one for each observed variable by name."""
@@ -130,8 +133,19 @@ def _summary_functions(model: pm.Model, summary: Summary | None) -> dict[str, Ca
     wrong = [name for name, function in given.items() if not callable(function)]
     if wrong:
         raise TypeError(f"summary of {', '.join(map(repr, wrong))} must be a function of that variable's array.")
-    of_blocks = {rv.name: getattr(getattr(block_of(rv), "fn", None), "summary", None) for rv in model.observed_RVs}
-    return {name: function for name, function in (of_blocks | given).items() if function is not None}
+    own = {rv.name: _own_summary(rv) for rv in model.observed_RVs if rv.name not in given}
+    return {name: function for name, function in (own | given).items() if function is not None}
+
+
+def _own_summary(rv) -> Callable | None:
+    """Return the summary that an observed variable was made with: that of a block, or ``sum_stat`` of pm.Simulator."""
+    if not isinstance(rv.owner.op, SimulatorRV):
+        return getattr(getattr(block_of(rv), "fn", None), "summary", None)
+    data = rv.type()
+    summary = rv.owner.op.sum_stat(data)
+    if summary is data:
+        return None
+    return pytensor.function([data], summary, mode=_INTERPRETED, allow_input_downcast=True)
 
 
 def _observed_summaries(model, summary):
