@@ -14,7 +14,6 @@ Saves ``benchmarks/figures/few_evaluations.png``. Needs the extra: pip install -
 """
 
 import logging
-import time
 import warnings
 
 import numpy as np
@@ -23,7 +22,7 @@ from matplotlib.figure import Figure
 
 import pymc_kernel as pk
 from benchmarks import few_evaluations as few
-from benchmarks import harness
+from benchmarks import harness, measures
 from benchmarks.gradient_free import CountedDensity
 
 CHAINS = 4
@@ -57,12 +56,7 @@ def by_emcee(density, prior, most, seed):
 
     d, rng = prior.num_dims, np.random.default_rng(seed)
     walkers = 2 * d + 2
-
-    def counted(x):
-        density.calls += 1
-        return density.fn(x)
-
-    sampler = emcee.EnsembleSampler(walkers, d, counted)
+    sampler = emcee.EnsembleSampler(walkers, d, density.at)
     sampler.random_state = np.random.RandomState(seed).get_state()
     steps = most // walkers - 1  # the starts are evaluated, too
     sampler.run_mcmc(prior.draw(rng, walkers), steps)
@@ -75,15 +69,10 @@ def by_pyvbmc(density, prior, most, seed):
 
     np.random.seed(seed)  # noqa: NPY002 - its own generator
     d = prior.num_dims
-
-    def counted(x):
-        density.calls += 1
-        return density.fn(x)
-
     start = prior.draw(np.random.default_rng(seed), 1)
     bounds = np.full((1, d), prior.mean) + prior.spread * np.array([[-1.0], [1.0]])
     options = {"max_fun_evals": most, "display": "off"}
-    found = VBMC(counted, start, None, None, bounds[:1], bounds[1:], options=options).optimize()[0]
+    found = VBMC(density.at, start, None, None, bounds[:1], bounds[1:], options=options).optimize()[0]
     return found.sample(few.NUM_DRAWS)[0]
 
 
@@ -119,11 +108,10 @@ def measured(name, method, budget, seed):
     """Return the row of one run."""
     costly, (exact, _) = few.target(name), few.truth(name)
     density = CountedDensity(posterior_of(costly))
-    began = time.perf_counter()
+    most = budget * (costly.num_dims + 2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        draws = RUNS[method](density, costly.prior, budget * (costly.num_dims + 2), seed)
-    seconds = time.perf_counter() - began
+        draws, seconds = measures.timed(RUNS[method], density, costly.prior, most, seed)
     key = {"name": name, "method": method, "budget": budget, "seed": seed}
     return key | {"evaluations": density.calls, "distance": few.distance(draws, exact), "seconds": seconds}
 

@@ -54,9 +54,13 @@ class CountedDensity(Op):
     def make_node(self, x):
         return Apply(self, [pt.as_tensor_variable(x)], [pt.dscalar()])
 
-    def perform(self, node, inputs, outputs):
+    def at(self, x):
+        """Return the log density at one place (d,), without a graph."""
         self.calls += 1
-        outputs[0][0] = np.asarray(self.fn(inputs[0]))
+        return self.fn(x)
+
+    def perform(self, node, inputs, outputs):
+        outputs[0][0] = np.asarray(self.at(inputs[0]))
 
 
 TARGETS = {

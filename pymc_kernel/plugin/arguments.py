@@ -26,7 +26,7 @@ def check_keywords(who: str, given: Iterable[str], known: set[str], advice: str)
     Parameters
     ----------
     who : str
-        The function that was called, for the message.
+        The function that was called, or the block that was made, for the message.
     given : iterable of str
     known : set of str
     advice : str
@@ -34,7 +34,7 @@ def check_keywords(who: str, given: Iterable[str], known: set[str], advice: str)
     """
     unknown = sorted(set(given) - known)
     if unknown:
-        raise TypeError(f"{who}() got an unexpected keyword argument {', '.join(map(repr, unknown))}. {advice}")
+        raise TypeError(f"{who} got an unexpected keyword argument {', '.join(map(repr, unknown))}. {advice}")
 
 
 def check_whole(**numbers) -> None:

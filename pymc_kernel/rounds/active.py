@@ -298,14 +298,14 @@ class ActiveLearning:
         sampler = ParticleSampler(max(size, self.sampler.num_particles))
         ceiling = state.log_density.max() + _ABOVE_BEST * state.positions.shape[1] + _ABOVE_ANY
         careful = replace(state.learned, power=1.0, is_careful=True, ceiling=ceiling)
-        best = None
-        for _ in range(tries):
-            draws = drawn_from(rng, careful, state.particles, sampler)
-            if best is None or draws.log_evidence < best.log_evidence:
-                best = draws
-            if best.log_evidence < state.log_evidence + self._log_kept(state) + _UNSEEN:
+        draws = drawn_from(rng, careful, state.particles, sampler)
+        most = self._known_evidence(state) + _UNSEEN
+        for _ in range(tries - 1):
+            if draws.log_evidence < most:
                 break
-        return best
+            again = drawn_from(rng, careful, state.particles, sampler)
+            draws = min(draws, again, key=lambda found: found.log_evidence)
+        return draws
 
     def unjudged_mass(self, state: State, draws: Draws) -> float:
         """Return the share of mass that only one has: last draws, or the particles that the distance is judged by.
@@ -315,7 +315,7 @@ class ActiveLearning:
         """
         if state.learned.power < 1.0:
             return 0.0  # the bulk is still searched for, and there is no judgment yet
-        difference = abs(draws.log_evidence - state.log_evidence - self._log_kept(state))
+        difference = abs(draws.log_evidence - self._known_evidence(state))
         return float(1.0 - np.exp(-max(difference - _EVIDENCE_TOLERANCE, 0.0)))
 
     def adopt(self, state: State, draws: Draws) -> State:
@@ -327,14 +327,15 @@ class ActiveLearning:
         return state._replace(particles=particles, log_evidence=draws.log_evidence, hyperparameters=None, searched_at=0)
 
     @staticmethod
-    def _log_kept(state):
-        """Return the log share of the surrogate's mass that caution leaves."""
-        return float(np.log(max(np.exp(-state.learned.caution(state.particles[:_CANDIDATES])).mean(), 1e-300)))
+    def _known_evidence(state):
+        """Return the log evidence of the search's particles, as far as caution leaves it."""
+        kept = np.exp(-state.learned.caution(state.particles[:_CANDIDATES])).mean()
+        return state.log_evidence + float(np.log(max(kept, 1e-300)))
 
-    def distance(self, state: State, draws: Draws | None = None) -> Distance:
+    def distance(self, state: State, *draws: Draws) -> Distance:
         """Return the distance between the learned and the true posterior, from the latest fresh draws.
 
-        With the last ``draws`` it is that of them, and at least their mass that was not judged.
+        With the last ``draws``, of one chain or several, it is at least their mass that was not judged.
 
         The draws are judged by the surrogate that proposed them, before it learned from them, so the last one is better
         than this says. Ratios of noisy values hold their noise, too: its variance is taken off that of the ratios.
@@ -351,8 +352,8 @@ class ActiveLearning:
         noise = state.learned.unit * state.learned.fit.noise_sd if self.noisy else 0.0
         before = np.concatenate([np.full(len(b.fresh), b.log_evidence) for b in batches])
         # Mass where the latest surrogate is unsure is none that was found.
-        found = distance_of(*parts, state.particles, noise, before - state.log_evidence - self._log_kept(state))
-        unjudged = 0.0 if draws is None else self.unjudged_mass(state, draws)
+        found = distance_of(*parts, state.particles, noise, before - self._known_evidence(state))
+        unjudged = max((self.unjudged_mass(state, part) for part in draws), default=0.0)
         return found._replace(
             total_variation=float(np.maximum(found.total_variation, unjudged)),
             marginal=float(np.maximum(found.marginal, unjudged)),

@@ -209,3 +209,11 @@ def test_what_does_not_fit_is_named(learned, change, error, match):
     settings = {"learned": learned, "params": [np.zeros(2)], "observed": [0.1, 0.2], **change}
     with pm.Model(), pytest.raises(error, match=match):
         pk.LearnedLikelihood("y", settings["learned"], *settings["params"], observed=settings["observed"])
+
+
+def test_a_misspelt_argument_is_not_ignored(learned):
+    with (
+        pm.Model(),
+        pytest.raises(TypeError, match=r"block 'y' got an unexpected keyword argument 'dim'.* takes .*dims"),
+    ):
+        pk.LearnedLikelihood("y", learned, np.zeros(2), observed=[0.1, 0.2], dim="group")

@@ -75,12 +75,10 @@ class FittedLikelihood:
         success = None if self.success is None else self.success.replicate(number)
         return replace(self, density=self.replicates[number], replicates=(), success=success)
 
-    @one_blas_thread
     def log_density(self, parameters, observed) -> np.ndarray:
         """Return log densities (m,) of ``observed`` (q,), or of its rows (m, q), at parameters (m, d)."""
         return self.given(observed).log_density(parameters)
 
-    @one_blas_thread
     def log_density_and_gradient(self, parameters, observed) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (m,) and their gradients (m, d) by the parameters."""
         return self.given(observed).log_density_and_gradient(parameters)

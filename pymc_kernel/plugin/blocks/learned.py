@@ -14,7 +14,7 @@ from pytensor.tensor import TensorLike, TensorVariable
 from pytensor.tensor.rewriting.basic import register_canonicalize
 
 from pymc_kernel.likelihood_free import FittedLikelihood
-from pymc_kernel.plugin.blocks.likelihoods import has_missing_entries, predictive
+from pymc_kernel.plugin.blocks.likelihoods import check_further, has_missing_entries, predictive
 from pymc_kernel.plugin.blocks.object_mode import allow_object_mode
 
 __all__ = ["LearnedLikelihood"]
@@ -158,6 +158,7 @@ def LearnedLikelihood(
     ...     effect = pm.Normal("effect", mean, 0.5, shape=3)
     ...     y = pk.LearnedLikelihood("y", learned, effect, observed=[[0.3], [1.1], [0.8]])
     """
+    check_further(name, kwargs)
     if not isinstance(learned, FittedLikelihood):
         raise TypeError(
             f"learned of LearnedLikelihood {name!r} must be a fitted one, as returned by "

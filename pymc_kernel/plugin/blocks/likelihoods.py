@@ -31,6 +31,7 @@ __all__ = [
     "EstimatedLogLikelihoodOp",
     "accepted_shares",
     "block_of",
+    "check_further",
     "estimated_terms",
     "failed_shares",
     "has_missing_entries",
@@ -291,9 +292,7 @@ def EstimatedLikelihood(
     ...     theta = pm.Normal("theta", 0, 2)
     ...     y = pk.EstimatedLikelihood("y", log_estimate, theta, observed=np.array([0.3, 1.1, 0.8]))
     """
-    check_keywords(
-        f"The block {name!r}", kwargs, _FURTHER, f"Beside its own arguments it takes {', '.join(sorted(_FURTHER))}."
-    )
+    check_further(name, kwargs)
     if not callable(fn):
         raise TypeError(f"fn must be a function fn(rng, *params, observed), got {type(fn).__name__}.")
     if random is not None and not callable(random):
@@ -329,6 +328,12 @@ def EstimatedLikelihood(
     type(variable.owner.op).estimated_likelihood = op
     _offer_step()
     return variable
+
+
+def check_further(name: str, arguments: dict) -> None:
+    """Raise ``TypeError`` where a block is given arguments that ``pm.CustomDist`` would ignore in silence."""
+    advice = f"Beside its own arguments it takes {', '.join(sorted(_FURTHER))}."
+    check_keywords(f"The block {name!r}", arguments, _FURTHER, advice)
 
 
 def predictive(name: str, random: Callable) -> Callable:

@@ -141,7 +141,7 @@ def _check_for_sample(kwargs, model):
         "It also takes the arguments of pm.sample, and settings of the steps that PyMC chooses for the other "
         "variables, by the names of these steps, as in metropolis={...}."
     )
-    check_keywords("sample_khmc", kwargs, keywords_of(pm.sample) - {"kwargs"}, advice)
+    check_keywords("sample_khmc()", kwargs, keywords_of(pm.sample) - {"kwargs"}, advice)
     sampler = kwargs.get("nuts_sampler")
     if sampler not in (None, "pymc"):
         raise ValueError(

@@ -41,7 +41,7 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
     own = set().union(*(keywords_of(c.__init__) for c in kernel.__mro__ if c is not object))
     advice = "It takes the arguments of pm.sample_smc and those of its kernel, see help(pk.KernelHMCSMC)."
     known = (keywords_of(pm.sample_smc) | own) - _HANDED_OVER
-    check_keywords("sample_smc", kwargs, known, advice)
+    check_keywords("sample_smc()", kwargs, known, advice)
     if not kwargs.get("return_inferencedata", True):
         raise ValueError(
             f"sample_smc returns a DataTree: leave return_inferencedata out, or take pm.sample_smc(kernel=pk."

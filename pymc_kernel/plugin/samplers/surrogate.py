@@ -311,7 +311,7 @@ def _tree(model, config, state, found, shape, status, drawn):
         positions = np.concatenate([positions, drawn.trace.positions])
         log_prior = np.concatenate([log_prior, drawn.trace.log_prior])
         log_likelihood = np.concatenate([log_likelihood, drawn.trace.log_likelihood])
-    distance = max((config.distance(state, part) for part in found), key=lambda d: d.total_variation)
+    distance = config.distance(state, *found)
     stats = {
         "distance": distance.total_variation,
         "distance_error": distance.error,
