@@ -4,7 +4,7 @@ Tasks, observations and reference posteriors are those of Lueckmann, Boelts, Gre
 "Benchmarking simulation-based inference" (2021); their figures stand in the table. The score is the accuracy of a
 classifier that tells draws from reference draws: 0.5 is perfect. One default for all tasks; with two rounds of kernel
 Bayes' rule half of the simulations are made in each, ``sample_likelihood_free`` chooses its rounds by itself. A row is
-kept in ``build/community.jsonl`` as it is finished, and not run again.
+kept in ``benchmarks/rows`` as it is finished, and not run again.
 """
 
 import time
@@ -18,7 +18,7 @@ from benchmarks import harness, measures
 from benchmarks.classifier import accuracy
 from benchmarks.sbibm_tasks import TASKS, make_model, observation, reference
 
-ROWS = harness.Rows(harness.BUILD / "community.jsonl", lambda row: tuple(row["key"]))
+ROWS = harness.Rows(harness.ROWS / "community.jsonl", lambda row: tuple(row["key"]))
 BUDGETS = (1_000, 10_000)
 CHAINS = 4
 

@@ -2,7 +2,7 @@
 
 Parameters come from the prior and data from the simulator at them, so intervals hold them as often as they should where
 posteriors are right. By "one fit" a likelihood is learned from draws of the prior once for all data sets of a task; by
-"pk.sample_likelihood_free" each data set has rounds of its own. A row is kept in ``build/community_coverage.jsonl`` as
+"pk.sample_likelihood_free" each data set has rounds of its own. A row is kept in ``benchmarks/rows`` as
 it is finished, and not run again.
 """
 
@@ -20,7 +20,7 @@ from benchmarks.sbibm_tasks import TASKS, make_model
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.rounds import LocalLikelihood, ParticleSampler
 
-ROWS = harness.Rows(harness.BUILD / "community_coverage.jsonl", lambda row: tuple(row["key"]))
+ROWS = harness.Rows(harness.ROWS / "community_coverage.jsonl", lambda row: tuple(row["key"]))
 METHODS = ("one fit", "pk.sample_likelihood_free")
 CHEAP = ("two_moons", "mixture", "linear", "linear, uniform prior", "logistic GLM")
 BUDGET = 1_000

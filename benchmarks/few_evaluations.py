@@ -31,7 +31,19 @@ SEEDS, NUM_DRAWS, NUM_TRUE = 5, 4000, 20_000
 SAID, BAD, GOOD = 0.2, 0.2, 0.1  # distances: warned of; a run that must warn; one that had better not
 SAID_JOINT = 0.4  # between joint distributions, that is warned of
 BUDGETS = (50, 100)  # times d + 2
-HEADER = ["posterior", "d", "evaluations", "distance", "largest", "log evidence off", "said", "silent", "wolf", "s"]
+HEADER = [
+    "posterior",
+    "d",
+    "evaluations",
+    "runs",
+    "distance",
+    "largest",
+    "log evidence off",
+    "said",
+    "silent",
+    "wolf",
+    "s",
+]
 
 
 @dataclass(frozen=True)
@@ -172,7 +184,7 @@ TARGETS = {
 }
 _NOISY = ("lumpy 2", "Rosenbrock 4", "Student 6", "logistic regression", "hares and lynx")
 KEYS = [(name, noise) for noise in (0.0, 1.0) for name in TARGETS if noise == 0.0 or name in _NOISY]
-ROWS = harness.Rows(harness.BUILD / "few_evaluations.jsonl", lambda row: (row["name"], row["noise"], row["seed"]))
+ROWS = harness.Rows(harness.ROWS / "few_evaluations.jsonl", lambda row: (row["name"], row["noise"], row["seed"]))
 TABLE = harness.Table("few-evaluations", HEADER)
 
 
@@ -257,6 +269,7 @@ def cells(name, noise, budget, rows):
         name + (", noise" if noise else ""),
         rows[0]["d"],
         at[0]["evaluations"],
+        len(rows),
         f"{np.median(distances):.3f}",
         f"{distances.max():.3f}",
         f"{np.median(np.abs([a['evidence'] for a in at])):.2f}",
@@ -269,7 +282,7 @@ def cells(name, noise, budget, rows):
 
 def main(names=tuple(TARGETS), noise=(0.0, 1.0), seeds=SEEDS, jobs=1, again=False):
     """Measure what is asked for and has no row yet; write the table, largest distances first."""
-    wanted = [(n, z, s) for n, z in KEYS if n in names and z in noise for s in range(seeds)]
+    wanted = [(n, z, s) for s in range(seeds) for n, z in KEYS if n in names and z in noise]
     for name in dict.fromkeys(n for n, _, _ in wanted):
         truth(name)
 
@@ -285,12 +298,12 @@ def main(names=tuple(TARGETS), noise=(0.0, 1.0), seeds=SEEDS, jobs=1, again=Fals
             found = [row["at"][str(budget)] for row in own]
             total["bad"] += sum(a["distance"] > BAD for a in found)
             total["good"] += sum(a["distance"] <= GOOD for a in found)
-            total["silent"] += table[-1][7]
-            total["wolf"] += table[-1][8]
-    table.sort(key=lambda cells: -float(cells[3]))
+            total["silent"] += table[-1][8]
+            total["wolf"] += table[-1][9]
+    table.sort(key=lambda cells: -float(cells[4]))
     below = (
         f"Of {total['bad']} runs above {BAD}, {total['silent']} were silent; of {total['good']} at most {GOOD}, "
-        f"{total['wolf']} cried wolf. Medians over {seeds} seeds; s: the method's own time."
+        f"{total['wolf']} cried wolf. Medians over the runs; s: the method's own time."
     )
     TABLE.write(table, below=below)
     print(below)

@@ -124,7 +124,7 @@ def measured_as_many(name, method, budget, seed):
 
 
 ROWS = harness.Rows(
-    harness.BUILD / "few_evaluations_rivals.jsonl",
+    harness.ROWS / "few_evaluations_rivals.jsonl",
     lambda row: (row["name"], row["method"], row["budget"], row["seed"]),
 )
 TABLE = harness.Table("few-evaluations-rivals", HEADER)

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 
 ROOT = Path(__file__).parent.parent
 HERE = ROOT / "benchmarks"
-BUILD, FIGURES, RESULTS = ROOT / "build", HERE / "figures", HERE / "RESULTS.md"
+BUILD, FIGURES, RESULTS, ROWS = ROOT / "build", HERE / "figures", HERE / "RESULTS.md", HERE / "rows"
 
 
 # -- options -------------------------------------------------------------------------------------------
@@ -194,7 +194,8 @@ class Table:
 class Rows:
     """Rows of a long benchmark, kept as they are finished, so that a run that was ended goes on.
 
-    ``key`` tells which task a row is of; the last row of each counts.
+    Files lie in ``benchmarks/rows``, beside the tables that are made of them. ``key`` tells which task a row is of; the
+    last row of each counts, and the others go when a run ends.
     """
 
     path: Path
@@ -215,7 +216,7 @@ class Rows:
         """Append a row in one piece, on a line of its own whatever the last run left behind."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
-            file.write("\n" + json.dumps(row))
+            file.write("\n" + json.dumps(row) + "\n")
 
     def complete(self, function, wanted, told, again=False, jobs=1, chunk=1) -> list[dict]:
         """Run the tasks that have no row, all of them ``again``, until an interrupt; return all rows that are kept.
@@ -231,7 +232,12 @@ class Rows:
                 print(f"[{i}/{len(tasks)}] {', '.join(map(str, self.key(row)))}: {told(row)}", flush=True)
         except KeyboardInterrupt:
             print("interrupted; the rows that are there are written", flush=True)
-        return list(self.kept().values())
+        rows = self.kept()
+        if rows:
+            tidy = self.path.with_suffix(".new")
+            tidy.write_text("".join(json.dumps(rows[key]) + "\n" for key in sorted(rows)))
+            tidy.replace(self.path)
+        return list(rows.values())
 
 
 # -- pictures ------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ zoo that has a gradient and exact draws: 1,000 exact draws, and 1,000 made wrong
 lowest tenth of a coordinate, with 0.8 of their spread, one mean shifted by 0.3 standard deviations). Both checks judge
 the same draws at 5 %; where the surrogate says that it cannot judge, there is nothing to compare.
 
-A row is kept in ``build/surrogate_checks/rows.jsonl`` as it is finished, and not run again unless ``--again`` is given.
+A row is kept in ``benchmarks/rows`` as it is finished, and not run again unless ``--again`` is given.
 """
 
 import logging
@@ -16,9 +16,7 @@ import pymc_kernel as pk
 from benchmarks import harness, measures, zoo_draws
 from benchmarks.posteriors.draws import EXACT_DRAWS
 
-ROWS = harness.Rows(
-    harness.BUILD / "surrogate_checks" / "rows.jsonl", lambda row: (row["model"], row["kind"], row["seed"])
-)
+ROWS = harness.Rows(harness.ROWS / "surrogate_checks.jsonl", lambda row: (row["model"], row["kind"], row["seed"]))
 KINDS = ("exact", *zoo_draws.CHANGES)
 LEVEL = 0.05
 UNJUDGED = "cannot be judged"

@@ -6,7 +6,7 @@ deviation (this alone where R-hat is above 1.05: then nobody knows the Monte Car
 Said: not right, but the sampler said so: R-hat above 1.05, or a warning of its own, which the table repeats. Silent:
 neither.
 
-Four chains everywhere, two seeds, everything else by default. A row is kept in ``build/zoo/rows.jsonl`` as it is
+Four chains everywhere, two seeds, everything else by default. A row is kept in ``benchmarks/rows`` as it is
 finished, and not run again unless ``--again`` is given; the table is judged anew from all rows that are there.
 """
 
@@ -25,7 +25,7 @@ from benchmarks import harness
 from benchmarks.posteriors import ZOO, own
 from benchmarks.posteriors.judge import judge, largest_rhat, split_names, summarized
 
-ROWS = harness.Rows(harness.BUILD / "zoo" / "rows.jsonl", lambda row: (row["model"], row["sampler"], row["seed"]))
+ROWS = harness.Rows(harness.ROWS / "zoo.jsonl", lambda row: (row["model"], row["sampler"], row["seed"]))
 CHAINS = 4
 OUTCOMES = ("silent", "said", "right")
 _QUIET = {"progressbar": False}

@@ -13,7 +13,7 @@ Silent: a mean, a standard deviation or a quantile is off by more than .3 standa
 False alarm: of sets of exact draws more are rejected than one table in a hundred would have of such a row by chance.
 Said: wrong, not rejected, but R-hat, "separated modes" or an error tells. Right: all else.
 
-A row is kept in ``build/zoo_checks/rows.jsonl`` as it is finished, and not run again unless ``--again`` is given.
+A row is kept in ``benchmarks/rows`` as it is finished, and not run again unless ``--again`` is given.
 """
 
 import logging
@@ -36,7 +36,7 @@ from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, unconstrained_draws
 
-ROWS = harness.Rows(zoo_draws.FOLDER / "rows.jsonl", lambda row: (row["model"], row["kind"], row["seed"]))
+ROWS = harness.Rows(harness.ROWS / "zoo_checks.jsonl", lambda row: (row["model"], row["kind"], row["seed"]))
 LEVEL = 0.05
 OUTCOMES = ("silent", "false alarm", "said", "right")
 _OFF = 0.3  # standard deviations: more has to be seen

@@ -104,6 +104,8 @@ def open_store(
     except ImportError:
         raise ImportError('a store needs zarr: pip install "pymc_kernel[store]".') from None
     path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"store must be a directory, or a path where nothing is yet: {path} is a file.")
     if path.exists() and any(path.iterdir()):
         return _reopened(zarr, path, specs, coords, draws, batch_size, identity)
     batch_size = batch_size or default_batch_size(draws)

@@ -2,11 +2,12 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 
 import numpy as np
 from pytensor.graph.basic import Variable
 
-__all__ = ["RandomSeed", "Variables", "check_keywords", "check_whole", "keywords_of"]
+__all__ = ["RandomSeed", "Variables", "check_executor", "check_keywords", "check_timeout", "check_whole", "keywords_of"]
 
 type RandomSeed = int | Sequence[int] | np.ndarray | np.random.Generator | None
 """Whatever ``numpy.random.default_rng`` makes a generator from."""
@@ -35,6 +36,23 @@ def check_keywords(who: str, given: Iterable[str], known: set[str], advice: str)
     unknown = sorted(set(given) - known)
     if unknown:
         raise TypeError(f"{who} got an unexpected keyword argument {', '.join(map(repr, unknown))}. {advice}")
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Raise where a time limit is neither None nor a positive number of seconds."""
+    is_number = isinstance(timeout, int | float | np.number) and not isinstance(timeout, bool)
+    if timeout is not None and not (is_number and 0.0 < timeout < np.inf):
+        raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
+
+
+def check_executor(executor: Executor | int | None) -> None:
+    """Raise where this is no executor, nor a number of processes, nor None."""
+    is_number = isinstance(executor, int | np.integer) and not isinstance(executor, bool) and executor >= 1
+    if not (executor is None or is_number or hasattr(executor, "submit")):
+        raise TypeError(
+            "executor must be None, a number of processes, or have the methods of concurrent.futures.Executor "
+            f"(for Dask: client.get_executor()); got {executor!r}."
+        )
 
 
 def check_whole(**numbers) -> None:

@@ -273,5 +273,6 @@ def test_degenerate_particles_are_reported():
     with pm.Model():
         x = pm.Normal("x", 0.0, 100.0, shape=2)
         pm.Normal("y", x, 0.01, observed=np.zeros(2))
-        with pytest.warns(UserWarning, match="still correlated|had offspring"):
+        with pytest.warns(UserWarning, match="still correlated|had offspring") as said:
             pk.sample_smc(200, pk.RWSMC, scale=1e-3, max_moves=4, schedule=(0.5, 1.0), chains=1, random_seed=1, **QUIET)
+    assert {w.filename for w in said if "At one stage" in str(w.message)} == {__file__}

@@ -1,5 +1,6 @@
+import re
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 
 import numpy as np
 import pymc as pm
@@ -9,6 +10,7 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import pymc_kernel as pk
+from pymc_kernel.likelihood_free import WorkersLost
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 QUICK = {"random_seed": 1, "progressbar": False}
@@ -147,6 +149,9 @@ def test_errors_come_before_long_work():
             ({"start": np.zeros((3, 5))}, r"shape \(n, 2\)"),
             ({"store": "x", "random_seed": None}, "random_seed"),
             ({"batch_size": 0}, "batch_size"),
+            ({"timeout": "3"}, "timeout must be a positive number of seconds"),
+            ({"timeout": 0.0}, "timeout must be a positive number of seconds"),
+            ({"tolerance": "no"}, "tolerance"),
         ):
             with pytest.raises(ValueError, match=words):
                 pk.sample_surrogate(**{**QUICK, **wrong})
@@ -156,12 +161,53 @@ def test_errors_come_before_long_work():
         pm.Poisson("k", 3.0)
         with pytest.raises(TypeError, match="discrete"):
             pk.sample_surrogate(**QUICK)
+    with pm.Model():
+        pm.Normal("y", 0.0, 1.0, observed=[0.1])
+        with pytest.raises(ValueError, match="no free variable"):
+            pk.sample_surrogate(**QUICK)
 
     def never(x):
         return pt.switch(x[0] > 1e9, 0.0, -np.inf)
 
     with pytest.raises(ValueError, match="nothing can be learned"):
         pk.sample_surrogate(evaluations=20, model=model_of(never), **QUICK)
+
+
+def test_a_store_is_a_directory(tmp_path):
+    pytest.importorskip("zarr")
+    (tmp_path / "s").write_text("a file")
+    with model_of(), pytest.raises(ValueError, match=r"must be a directory.*is a file"):
+        pk.sample_surrogate(store=tmp_path / "s", **QUICK)
+
+
+class Breaking(ThreadPoolExecutor):
+    """Threads that are gone after so many tasks."""
+
+    def __init__(self, most):
+        super().__init__(1)
+        self.left = most
+
+    def submit(self, *task):
+        """Refuse where none is left."""
+        if self.left == 0:
+            raise BrokenExecutor
+        self.left -= 1
+        return super().submit(*task)
+
+
+@pytest.mark.parametrize(
+    ("most", "exact", "words"), [(30, False, "batches that are finished"), (64, True, "exact draws")]
+)
+def test_nothing_is_lost_with_an_executor_that_breaks(most, exact, words):
+    settings = {"evaluations": 40, "tolerance": 0.0, "chains": 2, "draws": 50, "exact": exact, **QUICK}
+    with model_of(), Breaking(most) as pool, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        idata = pk.sample_surrogate(executor=pool, **settings)
+    assert [w.filename for w in said if re.search(f"executor broke.*{words}", str(w.message))] == [__file__]
+    assert idata["evaluations"].sizes["evaluation"] == (30 if most == 30 else 64)
+    assert (idata["posterior"].sizes["draw"] == 50) is (most == 30)
+    with model_of(), Breaking(3) as pool, pytest.raises(WorkersLost, match="executor broke"):
+        pk.sample_surrogate(executor=pool, **settings)
 
 
 def test_priors_without_draws_begin_around_the_initial_point():

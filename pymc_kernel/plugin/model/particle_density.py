@@ -149,7 +149,11 @@ def compile_particle_density(
     ------
     TypeError
         Where a variable is discrete.
+    ValueError
+        Where the model has no free variable.
     """
+    if not model.free_RVs:
+        raise ValueError("the model has no free variable: there is nothing to infer.")
     discrete = [v.name for v in model.value_vars if v.dtype not in continuous_types]
     if discrete:
         raise TypeError(

@@ -1,11 +1,13 @@
 """Chains along a given surrogate whose evaluations go to workers: exact draws after ``sample_surrogate``."""
 
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.coverage import Coverage
 from pymc_kernel.mcmc.kernel_hmc import State
@@ -114,9 +116,11 @@ def run_exact(
                     statistics[name][c, t] = value
             finished = t + 1
             advance(chains)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, WorkersLost) as ended:
         if not finished:
             raise
+        if isinstance(ended, WorkersLost):
+            warnings.warn(f"{ended} {finished} exact draws a chain are finished.", stacklevel=5)
     coverage = [kernel_hmc.coverage(state) for state in states]
     return ExactDraws(positions[:, :finished], {k: v[:, :finished] for k, v in statistics.items()}, coverage, trace)
 

@@ -48,7 +48,7 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
             f"{kernel.__name__}, return_inferencedata=False)."
         )
     idata = pm.sample_smc(draws, kernel=kernel, **kwargs)
-    return smc_stats(idata)
+    return _tidied(idata)
 
 
 def smc_stats(idata: xr.DataTree) -> xr.DataTree:
@@ -64,6 +64,10 @@ def smc_stats(idata: xr.DataTree) -> xr.DataTree:
     idata : DataTree
         From ``pm.sample_smc`` with a kernel of this package, or of PyMC's.
     """
+    return _tidied(idata)
+
+
+def _tidied(idata):
     stats = idata["sample_stats"]
     chains = idata["posterior"].sizes["chain"]
     columns = {name: _per_chain(stats[name].values, chains) for name in stats.data_vars}
@@ -103,12 +107,12 @@ def _warn(tidy):
         warnings.warn(
             f"At one stage only {100 * float(distinct.min()):.1f} % of the particles had offspring: the evidence is "
             "unreliable. Take more particles, or a higher threshold.",
-            stacklevel=3,
+            stacklevel=4,
         )
     correlation = tidy.get(statistics.CORRELATION)
     if correlation is not None and float(correlation.max()) > _STILL_CORRELATED:
         warnings.warn(
             "At one stage the particles were still correlated with their positions at its start "
             f"({float(correlation.max()):.2f}) after max_moves moves: raise max_moves, or take KernelHMCSMC.",
-            stacklevel=3,
+            stacklevel=4,
         )

@@ -1,5 +1,6 @@
 """Posteriors from few evaluations of a costly likelihood: the adapter between PyMC and ``rounds.active``."""
 
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import closing
@@ -14,11 +15,11 @@ from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.stats.convergence import log_warnings, run_convergence_checks
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from pymc_kernel.likelihood_free import Status
+from pymc_kernel.likelihood_free import Status, WorkersLost
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.coverage import is_missing_mass
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.arguments import RandomSeed, check_whole
+from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
 from pymc_kernel.plugin.findings import warn_of_findings
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
@@ -172,16 +173,10 @@ def sample_surrogate(
     check_whole(draws=draws, chains=chains, evaluations=evaluations, batch_size=batch_size)
     if store is not None and not isinstance(random_seed, int | np.integer):
         raise ValueError("store needs a whole number as random_seed: a run that goes on must propose the same places.")
-    for name, value, least in (("tolerance", tolerance, 0.0), ("timeout", timeout, 1e-9)):
-        if not ((name == "timeout" and value is None) or (np.isscalar(value) and least <= value < np.inf)):
-            raise ValueError(f"{name} must be a finite number, not below zero, got {value!r}.")
-    if not (
-        executor is None or hasattr(executor, "submit") or (isinstance(executor, int | np.integer) and executor > 0)
-    ):
-        raise TypeError(
-            "executor must be None, a number of processes, or have the methods of concurrent.futures.Executor "
-            f"(for Dask: client.get_executor()); got {executor!r}."
-        )  # fmt: skip
+    if not (isinstance(tolerance, int | float | np.number) and 0.0 <= tolerance < np.inf):
+        raise ValueError(f"tolerance must be a finite number, not below zero, got {tolerance!r}.")
+    check_timeout(timeout)
+    check_executor(executor)
     entropy = int(np.random.default_rng(random_seed).integers(2**63))
     rng = np.random.default_rng(entropy)
     density = compile_particle_density(model, "sample_surrogate", compile_kwargs, vectorize=False)
@@ -260,9 +255,11 @@ def _run(
                     if not config.unjudged_mass(state, last) > tolerance:
                         return state, True
                     state, within = config.propose(rng, config.adopt(state, last)), 0
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, WorkersLost) as ended:
             if state.learned is None:
                 raise
+            if isinstance(ended, WorkersLost):
+                warnings.warn(f"{ended} The draws are by the batches that are finished.", stacklevel=4)
             return state, False
 
 

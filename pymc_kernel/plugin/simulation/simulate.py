@@ -18,7 +18,7 @@ from pymc_kernel.likelihood_free import (
     Status,
     open_store,
 )
-from pymc_kernel.plugin.arguments import RandomSeed
+from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.model.forward import can_be_drawn, forward_graph
 from pymc_kernel.plugin.model.groups import constant_groups, observed_group, observed_values
@@ -142,16 +142,10 @@ def _check(model, draws, executor, batch_size, timeout, retries, max_failures, m
     for name, value, least in (*whole, ("retries", retries, 0)):
         if value is not None and not (isinstance(value, int | np.integer) and value >= least):
             raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
-    if timeout is not None and not (np.isscalar(timeout) and np.isfinite(timeout) and timeout > 0):
-        raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
+    check_timeout(timeout)
     if not 0.0 <= max_failures <= 1.0:
         raise ValueError(f"max_failures is a share and must be in [0, 1], got {max_failures!r}.")
-    is_number = isinstance(executor, int | np.integer) and not isinstance(executor, bool) and executor >= 1
-    if not (executor is None or is_number or hasattr(executor, "submit")):
-        raise TypeError(
-            "executor must be None, a number of processes, or have the methods of concurrent.futures.Executor "
-            f"(for Dask: client.get_executor()); got {executor!r}."
-        )
+    check_executor(executor)
     if not model.observed_RVs:
         raise ValueError("the model has no observed variable to simulate: give the data to one with observed=.")
     if not model.free_RVs:
