@@ -129,12 +129,12 @@ def test_blocks_take_part_in_kernel_bayes_rule():
     assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.5, abs=0.12)
 
 
-def long_model(num_observed=50, prior_spread=10.0, **kwargs):
+def long_model(num_observed=50, prior_spread=10.0, simulator=normal_simulator, **kwargs):
     """Normal data with mean 2 and a wide prior: the posterior has mean 2.00 and a spread of 1 / sqrt(n)."""
     data = np.random.default_rng(1).normal(2.0, 1.0, num_observed)
     with pm.Model() as model:
         theta = pm.Normal("theta", 0, prior_spread)
-        pk.KernelABC("y", normal_simulator, theta, observed=data + 2.0 - data.mean(), **kwargs)
+        pk.KernelABC("y", simulator, theta, observed=data + 2.0 - data.mean(), **kwargs)
     return model
 
 
@@ -309,3 +309,12 @@ def test_a_wrong_shape_is_named():
     model = abc_model(simulator=lambda rng, theta, size: np.zeros(3), epsilon=1.0, summary=np.mean)
     with pytest.raises(ValueError, match="must return a data set of that shape"):
         pm.sample_prior_predictive(2, model=model)
+
+
+def test_data_sets_of_another_size_are_said():
+    def shorter(rng, theta, size):
+        return rng.normal(theta, 1.0, size[0] - 1)
+
+    with pytest.warns(UserWarning, match=r"simulator of 'y' returned .* \(49,\) where \(50,\) was asked for") as said:
+        long_model(simulator=shorter, summary=np.mean)
+    assert len(said) == 1

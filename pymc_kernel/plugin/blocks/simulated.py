@@ -36,7 +36,7 @@ class SimulatedLikelihood:
         self._calls = self._failures = 0
         self.failed_share = math.nan  # of the simulations of the last evaluation
         self._observed = None, None  # data and their summary, which every evaluation asks for again
-        self._warned = False
+        self._warned = self._has_known_shape = False
         self._estimate, self._starts, self._log_peak = None, {}, None
 
     def estimate_by(self, estimate, log_peak: float | None = None, starts: dict | None = None) -> None:
@@ -88,17 +88,30 @@ class SimulatedLikelihood:
     def _simulations(self, rng, params, shape):
         if self.vectorized:
             size = (self.num_simulations, *shape)
-            return simulate_together(lambda: self.simulator(rng, *params, size), self.summary, self.num_simulations)
+            return simulate_together(lambda: self._simulated(rng, params, size), self.summary, self.num_simulations)
         sources = iter(rng) if isinstance(rng, list) else repeat(rng)
         return simulate_repeatedly(
-            lambda: self.simulator(next(sources), *params, shape), self.summary, self.num_simulations
+            lambda: self._simulated(next(sources), params, shape), self.summary, self.num_simulations
         )
+
+    def _simulated(self, rng, params, size):
+        """Return what the simulator returns; a summary would hide that it is of another shape than the data."""
+        data = self.simulator(rng, *params, size)
+        if not self._has_known_shape:
+            self._has_known_shape = True
+            if self.summary is not None and np.shape(data) != tuple(size):
+                warnings.warn(
+                    f"the simulator of {self.name!r} returned an array of shape {np.shape(data)} where {tuple(size)} "
+                    "was asked for: are its data sets as large as the observed one?",
+                    stacklevel=2,
+                )
+        return data
 
     def one_data_set(self, rng, params, shape):
         """Return one simulated data set; failures are raised."""
         if self.vectorized:
-            return np.asarray(self.simulator(rng, *params, (1, *shape)), dtype=float)[0]
-        return np.asarray(self.simulator(rng, *params, shape), dtype=float)
+            return np.asarray(self._simulated(rng, params, (1, *shape)), dtype=float)[0]
+        return np.asarray(self._simulated(rng, params, shape), dtype=float)
 
     def summarized(self, data) -> np.ndarray:
         """Return the summary of a data set, the data themselves without one."""
