@@ -16,7 +16,7 @@ from scipy.special import expit
 import pymc_kernel as pk
 from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
-from pymc_kernel.plugin.reports import diagnostics, findings
+from pymc_kernel.plugin.reports import diagnostics, findings, model_draws
 from pymc_kernel.plugin.reports.model_draws import read_draws
 from tests.plugin.models import noisy_model
 
@@ -364,3 +364,30 @@ def test_separated_modes_are_named_by_coordinates(capsys):
     idata = az.from_dict({"posterior": {"x": draws}}, coords={"side": ["left", "right"]}, dims={"x": ["side"]})
     pk.diagnose(idata, model=model)
     assert "The draws of x[right] fall into separated modes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_said"),
+    [([1.0, np.nan], False), ([1.1, np.nan], True), ([1.0], True), (None, False), ([1.0 + 1e-7, np.nan], False)],
+)
+def test_draws_of_other_data_are_said(changed, is_said, rng, recwarn):
+    with pm.Model() as model:
+        data = pm.Data("data", [1.0, 2.0])
+        x = pm.Normal("x")
+        pm.Normal("y", x, 1.0, observed=data)
+    groups = {"posterior": {"x": rng.normal(1.0, 0.6, (4, 50))}}
+    if changed is not None:
+        groups["observed_data"] = {"y": np.nan_to_num(changed, nan=2.0)}
+    pk.ksd_test(az.from_dict(groups), model=model, num_replicates=10)
+    said = [w for w in recwarn if "other data for y" in str(w.message)]
+    assert bool(said) is is_said
+    assert all(w.filename == __file__ for w in said)
+
+
+def test_a_random_part_of_the_data_is_not_compared(rng, recwarn):
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        pm.Normal("y", x, 1.0, observed=pm.Minibatch(np.arange(20.0), batch_size=5), total_size=20)
+    draws = az.from_dict({"posterior": {"x": rng.normal(1.0, 0.6, (4, 50))}, "observed_data": {"y": np.arange(5.0)}})
+    model_draws._warn_of_other_data(draws, model)
+    assert not recwarn

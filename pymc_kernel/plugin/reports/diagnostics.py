@@ -322,6 +322,8 @@ def diagnose(
     A model without a gradient has ArviZ's checks alone, and a line that says so, unless ``score="surrogate"`` is given.
     """
     model, data = model_in_context(model), as_tree(data, group)
+    if show_diagnostics:
+        print("The chains, by ArviZ\n")
     has_errors, found = az.diagnose(
         data,
         var_names=var_names,
@@ -333,7 +335,7 @@ def diagnose(
         return_diagnostics=True,
         **arviz_arguments,
     )
-    lines = ["Kernel Stein discrepancy"]
+    lines = ["\nThe draws against the model, by the kernel Stein discrepancy\n"]
     try:
         part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     except NoGradientError as error:

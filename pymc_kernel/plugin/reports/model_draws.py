@@ -1,6 +1,7 @@
 """Draws of a model's posterior with their scores, and what each coordinate is called."""
 
 import math
+import warnings
 from collections.abc import Callable
 
 import arviz as az
@@ -9,6 +10,7 @@ import pymc as pm
 import xarray as xr
 from arviz_base import extract, rcParams
 
+from pymc_kernel.plugin.model.groups import is_part_of_data, observed_values
 from pymc_kernel.plugin.model.scores import compile_scores
 from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.reports.surrogate_scores import LearnedScores, learn_scores
@@ -128,6 +130,7 @@ def read_draws(
     model = model_in_context(model)
     sample_dims = list_sample_dims(sample_dims)
     data = as_tree(data, group)
+    _warn_of_other_data(data, model)
     asked = choose(data, var_names, filter_vars, group, coords, sample_dims)
     posterior = as_chains_and_draws(data[group].to_dataset(), sample_dims)
     if isinstance(score, str) and score != "surrogate":
@@ -180,6 +183,28 @@ def read_draws(
     }
     draws, scores = (a[:, kept].reshape(*sizes, -1) for a in (flat, scores))
     return ModelDraws(draws, scores, positions, asked, discrete, weights, learned, every)
+
+
+def _warn_of_other_data(tree, model):
+    """Warn where draws come with other data than the model has."""
+    if "observed_data" not in tree.children:
+        return
+    stored = tree["observed_data"]
+    random = [rv for rv in model.observed_RVs if is_part_of_data(model, rv)]
+    known = observed_values(model, None, leave_out=random)
+    other = [name for name, values in known.items() if name in stored and not _are_same(stored[name].values, values)]
+    if other:
+        warnings.warn(
+            f"the draws were made with other data for {', '.join(other)} than the model has now: they are compared "
+            "with the posterior given the model's data.",
+            stacklevel=4,
+        )
+
+
+def _are_same(one, other):
+    if one.shape != other.shape or not all(np.issubdtype(x.dtype, np.number) for x in (one, other)):
+        return one.shape == other.shape
+    return np.allclose(one, other, rtol=1e-5, equal_nan=True)  # one of them may have been stored in single precision
 
 
 def document_arguments[F: Callable](function: F) -> F:

@@ -8,9 +8,6 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
-from pymc.variational.minibatch_rv import MinibatchRandomVariable
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.op import RandomVariable
 
 from pymc_kernel.likelihood_free import (
     ArraySpec,
@@ -21,7 +18,7 @@ from pymc_kernel.likelihood_free import (
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.model.forward import can_be_drawn, forward_graph
-from pymc_kernel.plugin.model.groups import constant_groups, observed_group, observed_values
+from pymc_kernel.plugin.model.groups import constant_groups, is_part_of_data, observed_group, observed_values
 from pymc_kernel.plugin.simulation.jobs import STATUS, Job, Worker, run
 
 __all__ = [
@@ -162,8 +159,7 @@ def _check(model, draws, executor, batch_size, timeout, retries, max_failures, m
 def refuse_parts_of_the_data(model: pm.Model) -> None:
     """Raise ``ValueError`` where a model observes a random part of its data, or multiplies their likelihood."""
     for rv in model.observed_RVs:
-        drawn = [v for v in ancestors([model.rvs_to_values[rv]]) if v.owner and isinstance(v.owner.op, RandomVariable)]
-        if drawn or isinstance(rv.owner.op, MinibatchRandomVariable):
+        if is_part_of_data(model, rv):
             raise ValueError(
                 f"{rv.name!r} has a total_size, or is a pm.Minibatch: the likelihood of a part of the data is "
                 "scaled to all of them, which simulations cannot imitate. Observe all the data, without total_size."
