@@ -259,14 +259,14 @@ def _next(config, rng, state, values):
     return config.propose(rng, config.update(rng, state, values))
 
 
-def cells(name, noise, budget, rows):
-    """Return the row of the table for runs at one budget."""
+def cells(rows, budget):
+    """Return the row of the table for runs on one target, at one budget."""
     at = [row["at"][str(budget)] for row in rows]
     distances = np.array([a["distance"] for a in at])
     warned = np.array([a["warned"] for a in at])
     said = np.median([1.0 if a["said"] is None else a["said"] for a in at])
     return [
-        name + (", noise" if noise else ""),
+        rows[0]["name"] + (", noise" if rows[0]["noise"] else ""),
         rows[0]["d"],
         at[0]["evaluations"],
         len(rows),
@@ -280,6 +280,23 @@ def cells(name, noise, budget, rows):
     ]
 
 
+def merged(new, before):
+    """Return all rows of the table, largest distances first, and a sentence on them; of two those of more runs."""
+    known = {}
+    for cells in (*before, *([str(cell) for cell in row] for row in new)):
+        row = dict(zip(HEADER, cells, strict=True))
+        key = row["posterior"], row["evaluations"]
+        if key not in known or int(row["runs"]) >= int(known[key]["runs"]):
+            known[key] = row
+    rows = sorted(known.values(), key=lambda row: -float(row["distance"]))
+    runs, silent, wolf = (sum(int(row[column]) for row in rows) for column in ("runs", "silent", "wolf"))
+    note = (
+        f"Medians over runs; s: the method's own time. Of {runs} results {silent} were above {BAD} in silence, and "
+        f"{wolf} cried wolf."
+    )
+    return [list(row.values()) for row in rows], note
+
+
 def main(names=tuple(TARGETS), noise=(0.0, 1.0), seeds=SEEDS, jobs=1, again=False):
     """Measure what is asked for and has no row yet; write the table, largest distances first."""
     wanted = [(n, z, s) for s in range(seeds) for n, z in KEYS if n in names and z in noise]
@@ -290,23 +307,9 @@ def main(names=tuple(TARGETS), noise=(0.0, 1.0), seeds=SEEDS, jobs=1, again=Fals
         return ", ".join(f"{k}: {a['distance']:.3f} said {a['said']}" for k, a in row["at"].items())
 
     rows = ROWS.complete(measured, wanted, told, again, jobs)
-    table, total = [], {"silent": 0, "bad": 0, "wolf": 0, "good": 0}
-    for name, z in KEYS:
-        own = [row for row in rows if (row["name"], row["noise"]) == (name, z)]
-        for budget in BUDGETS if own else ():
-            table.append(cells(name, z, budget, own))
-            found = [row["at"][str(budget)] for row in own]
-            total["bad"] += sum(a["distance"] > BAD for a in found)
-            total["good"] += sum(a["distance"] <= GOOD for a in found)
-            total["silent"] += table[-1][8]
-            total["wolf"] += table[-1][9]
-    table.sort(key=lambda cells: -float(cells[4]))
-    below = (
-        f"Of {total['bad']} runs above {BAD}, {total['silent']} were silent; of {total['good']} at most {GOOD}, "
-        f"{total['wolf']} cried wolf. Medians over the runs; s: the method's own time."
-    )
-    TABLE.write(table, below=below)
-    print(below)
+    groups = [[row for row in rows if (row["name"], row["noise"]) == key] for key in KEYS]
+    new = [cells(group, budget) for group in groups if group for budget in BUDGETS]
+    print(TABLE.write(*merged(new, harness.rows_between(harness.RESULTS, TABLE.marker))))
 
 
 if __name__ == "__main__":
