@@ -4,7 +4,7 @@ Tasks, observations and reference posteriors are those of Lueckmann, Boelts, Gre
 "Benchmarking simulation-based inference" (2021); their figures stand in the table. The score is the accuracy of a
 classifier that tells draws from reference draws: 0.5 is perfect. One default for all tasks; with two rounds of kernel
 Bayes' rule half of the simulations are made in each, ``sample_likelihood_free`` chooses its rounds by itself. A row is
-kept in ``benchmarks/rows`` as it is finished, and not run again.
+kept in ``benchmarks/rows`` as it is finished, and not run again. Saves ``benchmarks/figures/community.png``.
 """
 
 import time
@@ -12,6 +12,7 @@ import warnings
 from itertools import product
 
 import numpy as np
+from matplotlib.figure import Figure
 
 import pymc_kernel as pk
 from benchmarks import harness, measures
@@ -96,6 +97,43 @@ def cells(task, budget, method, rows):
     return [task, budget, method, score, f"{said} of {len(rows)}", f"{seconds:.0f}", *published]
 
 
+#: Column of the table, or method -> marker, color and label in the picture.
+DRAWN = {
+    "SMC-ABC": ("|", "0.55", "sequential ABC"),
+    "best neural": ("D", "#d55e00", "best of the neural networks"),
+    "pk.sample_kbr": ("^", "#56b4e9", "sample_kbr, one round"),
+    "pk.sample_likelihood_free": ("o", "#0072b2", "sample_likelihood_free"),
+}
+
+
+def draw(table):
+    """Save accuracies by task, a panel a number of simulations, from the cells of the table."""
+    rows = [dict(zip(HEADER, cells, strict=True)) for cells in table]
+    names = list(_PUBLISHED)
+    figure = Figure(figsize=(10.0, 3.8), layout="constrained")
+    axes = figure.subplots(1, len(BUDGETS), sharey=True)
+    for ax, budget in zip(axes, BUDGETS, strict=True):
+        own = [row for row in rows if row["simulations"] == str(budget)]
+        for what, (marker, color, label) in DRAWN.items():
+            if what in _OTHERS:
+                scores = {row["task"]: float(row[what]) for row in own}
+            else:
+                scores = {row["task"]: float(row["accuracy"].split()[0]) for row in own if row["method"] == what}
+            places = [names.index(name) for name in scores]
+            ax.plot(list(scores.values()), places, marker, color=color, label=label, ms=8, mew=2, ls="")
+        ax.axvline(0.5, color="0.6", lw=1, ls=":")
+        ax.set(xlim=(0.48, 1.02), title=f"{budget:,} simulations")
+        ax.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
+        ax.grid(axis="y", color="0.9")
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].invert_yaxis()
+    figure.supxlabel(
+        "accuracy of a classifier that tells draws from the reference posterior (0.5: it cannot)", fontsize=11
+    )
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(DRAWN), frameon=False)
+    figure.savefig(harness.FIGURES / "community.png", dpi=110)
+
+
 def main(observations=tuple(range(1, 8)), tasks=tuple(TASKS), methods=tuple(METHODS), budgets=BUDGETS, again=False):
     wanted = [(t, n, b, m) for n, t, b, m in product(observations, tasks, budgets, methods)]
     rows = ROWS.complete(run, wanted, lambda row: f"{row['accuracy']:.3f}, {row['seconds']:.0f} s", again)
@@ -103,6 +141,7 @@ def main(observations=tuple(range(1, 8)), tasks=tuple(TASKS), methods=tuple(METH
     for row in rows:
         groups[row["key"][0], *row["key"][2:]].append(row)
     TABLE.write([cells(*key, group) for key, group in groups.items() if group], NOTE)
+    draw(harness.rows_between(harness.RESULTS, TABLE.marker))
 
 
 if __name__ == "__main__":
