@@ -140,7 +140,11 @@ def main(observations=tuple(range(1, 8)), tasks=tuple(TASKS), methods=tuple(METH
     groups = {(*key, method): [] for key in PUBLISHED for method in METHODS}
     for row in rows:
         groups[row["key"][0], *row["key"][2:]].append(row)
-    TABLE.write([cells(*key, group) for key, group in groups.items() if group], NOTE)
+    new = [cells(*key, group) for key, group in groups.items() if group]
+    before = harness.rows_between(harness.RESULTS, TABLE.marker)
+    TABLE.write(
+        harness.with_most_runs(new, before, lambda row: tuple(row[:3]), lambda row: int(row[4].split()[-1])), NOTE
+    )
     draw(harness.rows_between(harness.RESULTS, TABLE.marker))
 
 

@@ -280,21 +280,17 @@ def cells(rows, budget):
     ]
 
 
-def merged(new, before):
-    """Return all rows of the table, largest distances first, and a sentence on them; of two those of more runs."""
-    known = {}
-    for cells in (*before, *([str(cell) for cell in row] for row in new)):
-        row = dict(zip(HEADER, cells, strict=True))
-        key = row["posterior"], row["evaluations"]
-        if key not in known or int(row["runs"]) >= int(known[key]["runs"]):
-            known[key] = row
-    rows = sorted(known.values(), key=lambda row: -float(row["distance"]))
-    runs, silent, wolf = (sum(int(row[column]) for row in rows) for column in ("runs", "silent", "wolf"))
+def written(new):
+    """Write the table, largest distances first, of two rows on one thing that of more runs; return the text."""
+    before = harness.rows_between(harness.RESULTS, TABLE.marker)
+    rows = harness.with_most_runs(new, before, key=lambda row: (row[0], row[2]), runs=lambda row: int(row[3]))
+    rows.sort(key=lambda row: -float(row[4]))
+    runs, silent, wolf = (sum(int(row[HEADER.index(name)]) for row in rows) for name in ("runs", "silent", "wolf"))
     note = (
         f"Medians over runs; s: the method's own time. Of {runs} results {silent} were above {BAD} in silence, and "
         f"{wolf} cried wolf."
     )
-    return [list(row.values()) for row in rows], note
+    return TABLE.write(rows, note)
 
 
 def main(names=tuple(TARGETS), noise=(0.0, 1.0), seeds=SEEDS, jobs=1, again=False):
@@ -309,7 +305,7 @@ def main(names=tuple(TARGETS), noise=(0.0, 1.0), seeds=SEEDS, jobs=1, again=Fals
     rows = ROWS.complete(measured, wanted, told, again, jobs)
     groups = [[row for row in rows if (row["name"], row["noise"]) == key] for key in KEYS]
     new = [cells(group, budget) for group in groups if group for budget in BUDGETS]
-    print(TABLE.write(*merged(new, harness.rows_between(harness.RESULTS, TABLE.marker))))
+    print(written(new))
 
 
 if __name__ == "__main__":

@@ -141,6 +141,16 @@ def rows_between(path: Path, marker: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip()[1:-1].split("|")] for line in lines[2:]]
 
 
+def with_most_runs(rows: Sequence[Sequence], before: Sequence[Sequence], key: Callable, runs: Callable) -> list[list]:
+    """Return the cells of rows, new ones and those ``before``; of two with the same key those of more runs."""
+    known = {}
+    for row in (*before, *rows):
+        cells = [str(cell) for cell in row]
+        if key(cells) not in known or runs(cells) >= runs(known[key(cells)]):
+            known[key(cells)] = cells
+    return list(known.values())
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of results in a marked place of a file.

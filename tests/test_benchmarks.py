@@ -122,3 +122,9 @@ def test_rows_survive_an_interrupted_run_and_are_not_run_again(tmp_path):
         {"number": 3, "run": 2},
     ]
     assert rows.complete(lambda n: {"number": n, "run": 3}, [(1,)], json.dumps, again=True)[0]["run"] == 3
+
+
+def test_of_two_rows_that_of_more_runs_stays():
+    before, new = [["a", "3", "old"], ["b", "3", "old"]], [["a", 2, "new"], ["b", 3, "new"], ["c", 1, "new"]]
+    found = harness.with_most_runs(new, before, key=lambda row: row[0], runs=lambda row: int(row[1]))
+    assert found == [["a", "3", "old"], ["b", "3", "new"], ["c", "1", "new"]]
