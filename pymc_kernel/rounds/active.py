@@ -10,36 +10,30 @@ the caller evaluates. Imports NumPy, SciPy and the lower floors only.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from pymc_kernel.kernels.points import as_numbers, as_points
-from pymc_kernel.linalg import mean_and_factor
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.rounds.learned_posterior import LogPosterior, Region, drawn_from
+from pymc_kernel.rounds.learned_posterior import drawn_from
+from pymc_kernel.rounds.learning import learned_state
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
+from pymc_kernel.rounds.search_state import Batch, State
 from pymc_kernel.rounds.surrogate_distance import Distance, distance_of, unknown_distance
-from pymc_kernel.scores.values import Hyperparameters, Values
+from pymc_kernel.scores.values import Values
 
-__all__ = ["ActiveLearning", "Batch", "Distance", "LogPosterior", "State"]
+__all__ = ["ActiveLearning"]
 
 _FRESH_SHARE = 0.5  # of a batch that are draws from the surrogate's posterior
 _FRESH_SHARE_CLIMBING = 0.25  # the same while the bulk is searched for
 _CLIMBING = 0.1  # share of particles above the best value so far, from which on the bulk counts as not found
 _CANDIDATES = 300  # particles among which the other places of a batch are chosen
-_SPANS = 20.0  # spreads of the best values, that are learned without a log scale
-_FAR_NOISE = 0.3  # standard deviation of a value below the window, in units of its distance from there
-_FAILED_DEPTH = 3.0  # spans below the best, where a place without density is put
 _LARGEST_RADIUS = 8.0  # of the region, in units of sqrt(d) whitened ones
 _GROW, _SHRINK, _SETTLE = 1.5, 1.5, 1.2  # factors of the radius: few batches reach the bulk, none leaps over it
 _AT_EDGE, _WITHIN = 0.05, 0.01  # shares of particles at the region's edge, from which it grows, below which it shrinks
 _ACCURATE = 2.0  # nats of error of the flattened surrogate with which the region may grow; with three times it shrinks
-_LEAKY, _LEAKING = 20.0, 2  # nats of the same in so many batches, with which particles say nothing of the bulk
 _MAD_TO_SD = 1.4826  # of a normal distribution
-_NEW_SEARCH = 1.25  # growth of the number of values after which all hyperparameters are searched for again
 _FEWEST_FRESH = 30  # draws that the distance is measured by, or three a dimension
-_PASSES = 3  # of a fit, each with the deep places that the one before has too high
 _LOWEST_OF_BULK = 0.01  # quantile of the surrogate at its particles
 _FEWEST_OUTSIDE = 0.1  # share of the particles of a second search, below which it has come to the same bulk
 _SETTLED = 3  # batches in a row, after which the bulk counts as found
@@ -49,71 +43,6 @@ _ABOVE_BEST, _ABOVE_ANY = 0.1, 0.5  # nats, a dimension and in all, that a densi
 _TRIES, _UNSEEN = 3, 0.1  # draws are made anew where they hold so many nats of mass that the search never saw
 _EVIDENCE_TOLERANCE = 0.3  # nats by which two runs of a thousand particles on one surrogate may differ
 _RIDGE = 1e-4  # squared nats of noise of exact values, when places are chosen
-
-
-class Batch(NamedTuple):
-    """What a batch of evaluations reports."""
-
-    num_evaluations: int
-    """So far."""
-    power: float
-    """Of the posterior that its fresh draws came from."""
-    is_climbing: bool
-    """Whether the bulk was still searched for."""
-    best: float
-    """Largest log density so far."""
-    error: float
-    """Of the surrogate at the new places before they were learned: standard deviation in nats, by the median."""
-    log_ratios: np.ndarray
-    """Of true over predicted density at its fresh draws."""
-    caution: np.ndarray
-    """(k,), what caution took off the log density there."""
-    fresh: np.ndarray
-    """(k, d), these draws."""
-    log_evidence: float
-    """Of the surrogate that its fresh draws came from."""
-    is_elsewhere: bool = False
-    """Whether it was proposed by a second search."""
-
-
-class State(NamedTuple):
-    """What is carried from batch to batch."""
-
-    prior: Prior
-    positions: np.ndarray
-    """(n, d), all that were evaluated."""
-    log_prior: np.ndarray
-    log_likelihood: np.ndarray
-    """(n,), -inf where there is none."""
-    proposed: np.ndarray
-    """(b, d), to be evaluated next."""
-    num_fresh: int
-    """Of these, that are draws from the surrogate's posterior."""
-    is_climbing: bool
-    learned: LogPosterior | None
-    particles: np.ndarray | None
-    """(m, d), of the learned posterior at its power."""
-    log_evidence: float
-    """Of the learned posterior at its power."""
-    hyperparameters: Hyperparameters | None
-    searched_at: int
-    """Number of values when all hyperparameters were last searched for."""
-    radius: float
-    """Of the region, in units of sqrt(d)."""
-    batches: tuple[Batch, ...]
-    num_start: int
-    """Of the evaluations, the first ones, that are draws of the prior."""
-    rival: "State | None" = None
-    """A second search, from other starting points, that learns from its own values alone."""
-    is_rivals_turn: bool = False
-    """Whether it proposed the next places."""
-    next_rival: int = 0
-    """Number of evaluations from which on another one may begin."""
-
-    @property
-    def log_density(self) -> np.ndarray:
-        """The log posterior density (n,), up to its constant."""
-        return self.log_prior + self.log_likelihood
 
 
 @dataclass(frozen=True)
@@ -213,7 +142,9 @@ class ActiveLearning:
             state.log_evidence,
             state.is_rivals_turn,
         )
-        return self._learned(rng, state._replace(batches=(*state.batches, batch)))
+        return learned_state(
+            rng, state._replace(batches=(*state.batches, batch)), self.estimator, self.sampler, self.noisy
+        )
 
     @one_blas_thread
     def propose(self, rng: np.random.Generator, state: State) -> State:
@@ -359,72 +290,6 @@ class ActiveLearning:
             marginal=float(np.maximum(found.marginal, unjudged)),
         )
 
-    def _learned(self, rng, state):
-        """Return the state with a surrogate of all values, and particles of it."""
-        values, noise, unit, power, is_good = _bounded(state.log_density, state.positions.shape[1], self.noisy)
-        if np.isfinite(state.log_density).sum() < state.positions.shape[1] + 3:
-            return state
-        count, d = state.positions.shape
-        near = state.positions[is_good]
-        # Particles that leaked to where the values are far lower would widen the coordinates, and with them the region.
-        own = [batch for batch in state.batches if not batch.is_elsewhere][-_LEAKING:]
-        is_leaky = len(own) == _LEAKING and all(batch.power >= 1.0 and batch.error > _LEAKY for batch in own)
-        base = near if state.particles is None or is_leaky else np.concatenate([state.particles, near])
-        coordinates = mean_and_factor(base)
-        if coordinates is None:
-            return state
-        mean, factor = coordinates
-        is_searched = state.hyperparameters is None or count >= _NEW_SEARCH * state.searched_at
-        known = np.where(np.isfinite(state.log_prior), state.log_prior, 0.0)
-        is_used, start, search = noise == 0.0, state.hyperparameters, is_searched
-        for _ in range(_PASSES):
-            fit = self.estimator.fit(
-                state.positions[is_used],
-                (values - known)[is_used] / unit,
-                rng,
-                mean=mean,
-                factor=factor,
-                start=start,
-                search=search,
-                noisy=self.noisy,
-                known=known[is_used] / unit,
-                noise=noise[is_used] / unit,
-            )
-            start, search = fit.hyperparameters, False
-            is_high = self._too_high(fit, unit, state.positions, values, known, noise, is_used)
-            if not is_high.any():
-                break
-            is_used = is_used | is_high
-        inverse = np.linalg.inv(factor)
-        region = Region(inverse, state.positions[noise == 0.0] @ inverse.T, float(np.sqrt(d) * state.radius))
-        learned = LogPosterior(fit, unit, 0.0, state.prior, region, power)
-        learned = replace(learned, offset=_offset(learned, state, is_good))
-        draws = drawn_from(rng, learned, base, self.sampler)
-        return state._replace(
-            learned=learned,
-            particles=draws.positions,
-            log_evidence=draws.log_evidence,
-            hyperparameters=fit.hyperparameters,
-            searched_at=count if is_searched else state.searched_at,
-        )
-
-    @staticmethod
-    def _too_high(fit, unit, positions, values, known, noise, is_used):
-        """Return which deep places (n,) that were not used have a surrogate above the values of those that were.
-
-        How deep a place is tells a smooth surrogate little; where it is deep by itself it had better not be told.
-        """
-        deep = np.flatnonzero(~is_used)
-        out = np.zeros(len(values), dtype=bool)
-        if deep.size:
-            exact = noise == 0.0
-            at = np.concatenate([np.flatnonzero(exact), deep])
-            predicted = unit * fit.log_density(positions[at]) + known[at]
-            level = predicted[: exact.sum()] - values[exact]  # the constant, as good values have it
-            lowest = values[exact].min() + np.median(level)
-            out[deep] = predicted[exact.sum() :] > lowest
-        return out
-
     def _uncertain(self, learned, fresh, candidates, count, is_climbing):
         """Return candidates, each where the surrogate is least certain given those before, or may be highest."""
         if count == 0 or len(candidates) == 0:
@@ -480,32 +345,3 @@ def _given(covariance, index, noise):
     """Return the covariance after a value with this noise has been seen at an index."""
     column = covariance[:, index]
     return covariance - np.outer(column, column / (covariance[index, index] + noise))
-
-
-def _bounded(log_density, num_dims, noisy):
-    """Return log densities whose range can be learned, their known noise, the unit, the power, and what is good.
-
-    What lies deeper below the best than the window (or than as many values as a quadratic needs) is put on a log scale
-    with a noise to match: the surrogate need only know that it is low there, and must know that.
-    """
-    finite = np.isfinite(log_density)
-    ordered = np.sort(log_density[finite])[::-1]
-    if ordered.size == 0:
-        return log_density, np.zeros(log_density.size), 1.0, 1.0, finite
-    window = 4.0 * num_dims + 10.0
-    fewest = int(0.75 * (num_dims + 1) * (num_dims + 2)) + 2 * num_dims + 10
-    few = min(2 * num_dims + 6, max(num_dims + 2, ordered.size // 2), ordered.size)
-    spread = ordered[0] - ordered[few - 1]
-    span = max(min(ordered[0] - ordered[min(fewest, ordered.size) - 1], _SPANS * spread), window)
-    depth = np.where(finite, ordered[0] - np.where(finite, log_density, 0.0), _FAILED_DEPTH * span)
-    beyond = span * np.log1p(np.maximum(depth - span, 0.0) / span)
-    bearable = 2.0 * num_dims + 6.0 + (6.0 if noisy else 0.0)
-    power = min(1.0, bearable / max(spread, 1e-300))
-    is_good = depth <= max((num_dims + 5.0) / power, spread)
-    return ordered[0] - np.minimum(depth, span) - beyond, _FAR_NOISE * beyond, span / window, power, is_good
-
-
-def _offset(learned, state, is_good):
-    """Return the constant of the log likelihood that the surrogate leaves out, from good points."""
-    good = is_good & np.isfinite(state.log_density)
-    return float(np.median(state.log_likelihood[good] - learned.log_likelihood(state.positions[good])))

@@ -33,7 +33,7 @@ from pymc_kernel.plugin.samplers.given_surrogate import FREE_VARIABLES, RADIUS, 
 from pymc_kernel.plugin.samplers.progress import STUCK_AFTER
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
-from pymc_kernel.rounds.active import State
+from pymc_kernel.rounds.search_state import State
 
 __all__ = ["sample_surrogate"]
 
