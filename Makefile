@@ -59,6 +59,8 @@ bench: $(READY)
 	$(RUN) -m benchmarks.thesis_protocol
 	$(RUN) -m benchmarks.scores
 	$(RUN) -m benchmarks.few_evaluations
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e '.[rivals]' && \
+		$(RUN) -m benchmarks.few_evaluations_rivals
 	$(RUN) -m benchmarks.workers
 	$(RUN) -m benchmarks.gradient_free
 	$(RUN) -m benchmarks.same_budget
@@ -86,8 +88,10 @@ bench: $(READY)
 	$(RUN) -m benchmarks.embeddings
 	$(RUN) -m benchmarks.simulations
 	$(RUN) -m benchmarks.community
+	$(RUN) -m benchmarks.community_coverage
 	$(RUN) -m case_studies.skew_normal_abc
 	$(RUN) -m case_studies.lynx
+	$(RUN) -m case_studies.reaction_times
 
 format: $(READY)
 	$(RUN) -m ruff check --fix .

@@ -211,7 +211,8 @@ def table(hamiltonian, walk):
 # %% [markdown]
 # ## The pictures
 #
-# The first has the posterior of each length scale, the second one of them draw by draw, by both samplers.
+# The first has the posterior of each length scale, the second one of them draw by draw, by both samplers, the third
+# two of them together.
 
 # %%
 BLUE, GRAY = "#0072B2", "0.45"
@@ -220,10 +221,14 @@ STYLE = {"font.size": 12, "axes.spines.top": False, "axes.spines.right": False, 
 
 
 def save_figures(hamiltonian, walk, folder):
-    """Write both pictures; returns their paths."""
+    """Write the pictures; returns their paths."""
     folder.mkdir(exist_ok=True)
     with plt.rc_context(STYLE):
-        pictures = {"glass_scales": scales_figure(hamiltonian), "glass_traces": traces_figure(hamiltonian, walk)}
+        pictures = {
+            "glass_scales": scales_figure(hamiltonian),
+            "glass_traces": traces_figure(hamiltonian, walk),
+            "glass_pair": pair_figure(hamiltonian),
+        }
     paths = [folder / f"{name}.png" for name in pictures]
     for path, figure in zip(paths, pictures.values(), strict=True):
         figure.savefig(path, dpi=110)
@@ -277,6 +282,18 @@ def traces_figure(hamiltonian, walk, measurement="K"):
     log_axis(axes[0].yaxis, [0.1, 1, 10, 100])
     figure.supylabel(f"length scale of {NAMES[measurement]}", fontsize=STYLE["font.size"])
     axes[1].set_xlabel(f"draw, of {draws.sizes['chain']} chains (a color each)")
+    return figure
+
+
+def pair_figure(idata, first="Na", second="Ca"):
+    """Return the joint posterior of two length scales; these two are of figure 3.4 of Strathmann (2018)."""
+    figure, ax = plt.subplots(figsize=(5.6, 5.2))
+    log_scales = np.log10(length_scales(idata)).stack(sample=("chain", "draw"))
+    x, y = (log_scales.sel(measurement=measurement) for measurement in (first, second))
+    ax.plot(x, y, ".", color=BLUE, alpha=0.25, ms=4, mew=0)
+    for axis in (ax.xaxis, ax.yaxis):
+        log_axis(axis, [0.1, 0.3, 1, 3, 10, 30, 100])
+    ax.set(xlabel=f"length scale of {NAMES[first]}", ylabel=f"length scale of {NAMES[second]}", aspect="equal")
     return figure
 
 

@@ -40,7 +40,7 @@ def test_length_scales_are_distances():
 def test_a_short_run_has_a_table_and_pictures(tmp_path, capsys):
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         hamiltonian, walk = glass.main(draws=20, tune=20, chains=2, cores=1, folder=tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"glass_scales.png", "glass_traces.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {"glass_scales.png", "glass_traces.png", "glass_pair.png"}
     told = capsys.readouterr().out
     assert all(name in told for name in glass.NAMES.values())
     assert "1 of 3" in told

@@ -279,7 +279,7 @@ cluster.close()
 # %% [markdown]
 # ## When not
 #
-# Sending a draw to a worker costs a millisecond or so: a simulator of microseconds is faster in one
-# process. A posterior with walls or kinks, or with modes far apart, needs more than a surrogate of
-# a few hundred values ([few evaluations](../docs/methods/sample_surrogate.rst)). And where a
-# thousand evaluations a chain can be paid for, `pk.KernelHMC` is exact.
+# Sending a draw to a worker costs a tenth of a millisecond: a simulator of microseconds is faster
+# in one process. A posterior with walls or kinks, or with modes far apart, needs more than a
+# surrogate of a few hundred values ([few evaluations](../docs/methods/sample_surrogate.rst)). And
+# where a thousand evaluations a chain can be paid for, `pk.KernelHMC` is exact.

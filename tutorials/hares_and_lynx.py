@@ -224,8 +224,8 @@ print(report)
 # %% [markdown]
 # ## When not
 #
-# A solver that takes a second would need an hour for these draws: see [at
-# scale](../docs/methods/sample_surrogate.rst). A solver of microseconds, as this one, is fast
-# enough for a random walk, too; but four random walks of twice as many draws have not found the
-# posterior (`python -m benchmarks.zoo`: R-hat 1.7 and more). And if you can write the equations
+# A solver that takes a second would need nine hours for these draws: see [few
+# evaluations](../docs/methods/sample_surrogate.rst). A solver of microseconds, as this one, is fast
+# enough for a random walk, too; but four random walks of 1,000 draws have not found the posterior
+# (`python -m benchmarks.zoo`: R-hat 1.7 and more). And if you can write the equations
 # with a gradient, NUTS needs no surrogate.

@@ -157,7 +157,7 @@ def sample_surrogate(
     exact draws come later, too: ``pm.sample(tune=0, step=pk.KernelHMC(surrogate=idata))``.
 
     A batch costs O(n r^2) for n values and r <= 1000 of them that carry the surrogate: at n = 500 in eight dimensions
-    all batches together take some ten seconds. Memory O(n r).
+    all batches together take 15 to 40 seconds. Memory O(n r).
 
     Examples
     --------
