@@ -11,11 +11,11 @@ from pymc.vartypes import continuous_types
 from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.likelihood_free import TooManyFailures, choose_bandwidth, explore, simulate_repeatedly
+from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.model.priors import with_finite_columns
 
 __all__ = ["learned_bandwidth"]
 
-_QUICK = "FAST_COMPILE"
 _LEAST_PILOT = 200  # simulations; fewer do not locate a posterior
 _WIDE = 0.75  # relative bandwidth above which posterior spreads are more than a quarter too wide
 _HIDDEN = 3.0  # ratio above which the spread of the summaries has information that their mean has not
@@ -119,7 +119,7 @@ class _BlockParameters:
             return_transformed=True,
         )
         self._function = pymc_compile(
-            self._values, model.replace_rvs_by_values(params), on_unused_input="ignore", mode=_QUICK
+            self._values, model.replace_rvs_by_values(params), on_unused_input="ignore", mode=QUICK
         )
         self._shapes = self._bounds = None
 

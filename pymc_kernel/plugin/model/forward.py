@@ -24,10 +24,12 @@ from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import TensorType
 from pytensor.tensor.type_other import NoneTypeT
 
+from pymc_kernel.plugin.model.interpreter import by_numpy
+
 __all__ = ["ForwardGraph", "ForwardSampler", "can_be_drawn", "forward_graph"]
 
 # Compiles in milliseconds in every worker. The calls of a Python simulator outweigh the rest.
-_QUICK = Mode(linker="py", optimizer=RewriteDatabaseQuery(include=["fast_compile"], exclude=["BlasOpt"]))
+_QUICK = by_numpy(Mode(linker="py", optimizer=RewriteDatabaseQuery(include=["fast_compile"], exclude=["BlasOpt"])))
 _FEWEST_AT_ONCE = 2  # draws in a batch, at least: for one alone, distributions drawn by SciPy return a mere number
 _WORDS = 4  # of 64 bits that set the state of a generator
 _PRIOR, _DATA = 0, 1  # streams of a batch

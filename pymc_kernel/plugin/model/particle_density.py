@@ -22,8 +22,9 @@ from pymc_kernel.plugin.blocks.likelihoods import (
     estimated_terms,
     install_noise,
 )
+from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.model.pickling import pickled
-from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, QUICK
+from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME
 
 __all__ = ["ParticleDensity", "compile_particle_density", "vectorized"]
 

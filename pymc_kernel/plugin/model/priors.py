@@ -11,8 +11,9 @@ from pymc.initial_point import make_initial_point_expression
 from pymc.logprob.basic import transformed_conditional_logp
 
 from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler
+from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.particle_density import vectorized
-from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, STABLE, split_positions
+from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, split_positions
 
 __all__ = [
     "ModelPrior",

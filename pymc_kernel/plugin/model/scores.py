@@ -11,7 +11,8 @@ from pymc_kernel.plugin.blocks.likelihoods import (
     estimated_terms,
 )
 from pymc_kernel.plugin.model.compiled_once import compiled_once
-from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, QUICK, STABLE, batched
+from pymc_kernel.plugin.model.interpreter import QUICK, STABLE
+from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, batched
 
 __all__ = ["compile_scores"]
 

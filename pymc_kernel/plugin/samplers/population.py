@@ -17,7 +17,7 @@ from pymc_kernel.plugin.model.groups import constant_groups
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import prior_positions
 from pymc_kernel.plugin.model.scores import compile_scores
-from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions
+from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions, value_shapes
 from pymc_kernel.plugin.weights import reported_shape
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
@@ -139,7 +139,8 @@ def _model_scores(model):
             'drift="gradient" needs the gradient of the model, and this model has none: '
             'take drift="kernel", whose score is learned from the draws.'
         ) from error
-    return lambda positions: scores(split_positions(model, positions))
+    shapes = value_shapes(model)
+    return lambda positions: scores(split_positions(model, positions, shapes))
 
 
 def _one_chain(model, density, config, draws, iterations, start, rng, progress, task):

@@ -1,0 +1,54 @@
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.tensor.elemwise import Elemwise
+
+from pymc_kernel.plugin.model import interpreter
+
+X = np.concatenate([np.random.default_rng(1).normal(0.0, 20.0, 300), [0.0, -1e300, 1e300, -1e-20, np.inf, -np.inf]])
+EXPRESSIONS = {
+    "softplus": pt.softplus,
+    "log1mexp": lambda x: pt.log1mexp(-abs(x)),
+    "trigamma": lambda x: pt.tri_gamma(pt.minimum(abs(x), 1e3) + 0.1),
+    "clip": lambda x: pt.clip(x, -1.0, 2.0),
+    "second": lambda x: pt.second(x, pt.as_tensor_variable(3.0)) + 0.0 * pt.isinf(x),
+}
+
+
+@pytest.mark.parametrize("mode", ["QUICK", "STABLE"])
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_numpy_functions_are_those_of_the_interpreter(name, mode):
+    x = pt.vector("x")
+    theirs = pytensor.function([x], EXPRESSIONS[name](x), mode="FAST_COMPILE")
+    ours = pytensor.function([x], EXPRESSIONS[name](x), mode=getattr(interpreter, mode))
+    values = np.append(X, np.nan)
+    np.testing.assert_allclose(ours(values), theirs(values), rtol=1e-14)
+    single = pt.fvector("x")
+    one = pytensor.function([single], EXPRESSIONS[name](single), mode=getattr(interpreter, mode))
+    assert one(X[:5].astype(np.float32)).dtype in (np.float32, np.float64)
+
+
+@pytest.mark.parametrize("mode", ["QUICK", "STABLE"])
+def test_no_number_is_handed_to_python_by_itself(mode):
+    """Priors with bounds, logistic regression: no operation is left without a NumPy function."""
+    with pm.Model() as model:
+        rate = pm.Uniform("rate", 0.0, 2.0)
+        share = pm.Beta("share", 2.0, 3.0, shape=3)
+        scale = pm.HalfNormal("scale")
+        cut = pm.TruncatedNormal("cut", share.sum(), scale, lower=-1.0, upper=4.0)
+        pm.Bernoulli("y", logit_p=rate * np.arange(5.0) - cut, observed=[0, 1, 0, 1, 1])
+        pm.Censored("z", pm.Exponential.dist(rate), lower=None, upper=2.0, observed=[0.1, 2.0])
+    function = model.compile_fn([model.logp(), model.dlogp()], mode=getattr(interpreter, mode))
+    nodes = function.f.maker.fgraph.apply_nodes
+    slow = {str(n.op) for n in nodes if isinstance(n.op, Elemwise) and n.op.nfunc_spec is None}
+    assert not {name for name in slow if "Cast" not in name}
+
+
+def test_functions_can_be_sent_to_workers():
+    x = pt.vector("x")
+    function = pytensor.function([x], pt.softplus(x), mode=interpreter.STABLE)
+    again = cloudpickle.loads(cloudpickle.dumps(function))
+    np.testing.assert_array_equal(again(X), function(X))
