@@ -60,6 +60,10 @@ class Vectors:
         series = self.multiply_add(e, self.constant(0.375), self.constant(0.5))
         return self.multiply_add(builder.fmul(e, r), series, r)
 
+    def root(self, z):
+        """Return z^1/2, rounded once."""
+        return self._call(f"sqrt.v{self.lanes}f64", z)
+
     def exponential(self, x):
         """Return exp(x) to one unit in the last place or two, as ``profiles.exp_in_place`` does; zero below -708."""
         builder, integers = self.builder, ir.VectorType(INT, self.lanes)

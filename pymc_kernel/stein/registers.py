@@ -21,11 +21,16 @@ from numba.extending import intrinsic
 from pymc_kernel.kernels.registers import DOUBLE, INT, Array, Vectors
 
 __all__ = [
+    "GAUSSIAN_FORM",
     "GROUP",
     "LARGEST_SQUARE",
+    "MATERN_FORM",
+    "RECIPROCAL_FORM",
     "TILE",
+    "add_by_form",
     "add_row_with_root",
     "add_with_root",
+    "fill_by_form",
     "fill_scaled_sums",
     "fill_scaled_sums_of_row",
     "fill_sums",
@@ -55,9 +60,9 @@ def _lanes_and_vectors(num_rows, num_sums):
 def _loops(builder, num_rows, first, points, scores, tile, inverse, finish):
     """Write the instructions of both loops, over panels and over coordinates.
 
-    ``finish(v, column, r, c, sums)`` is called for each row r and vector c of a panel that begins at ``column``. The
-    sums are of u^2, (b - a) u v and a b, with u = x - y and v the inverse length scale, and of (u v)^2 where there are
-    length scales. Rows are those from ``first`` on; where there are none any more, the last one.
+    ``finish(v, places)`` is called for each panel, with (column, row, sums) of each of its vectors. The sums are of
+    u^2, (b - a) u v and a b, with u = x - y and v the inverse length scale, and of (u v)^2 where there are length
+    scales. Rows are those from ``first`` on; where there are none any more, the last one.
     """
     num_sums = 3 if inverse is None else 4
     lanes, vectors = _lanes_and_vectors(num_rows, num_sums)
@@ -86,8 +91,8 @@ def _loops(builder, num_rows, first, points, scores, tile, inverse, finish):
                 factors = (u, u), (difference, scaled), (a, b[c]), (scaled, scaled)
                 for total, (left, right) in zip(sums[r, c], factors, strict=False):
                     builder.store(v.multiply_add(left, right, builder.load(total)), total)
-        for r, c in places:
-            finish(v, builder.add(column, ir.Constant(INT, c * lanes)), r, [builder.load(t) for t in sums[r, c]])
+        columns = [builder.add(column, ir.Constant(INT, c * lanes)) for c in range(vectors)]
+        finish(v, [(columns[c], r, [builder.load(total) for total in sums[r, c]]) for r, c in places])
 
 
 def _kernel_with_root(v, trace, square, across, product):
@@ -103,6 +108,58 @@ def _kernel_with_root(v, trace, square, across, product):
     return builder.fmul(value, v.multiply_add(builder.fneg(power), slope, product))
 
 
+def _gaussian_kernel(v, trace, square, across, product):
+    """Return the Stein kernel of the profile exp(-s / 2): exp(-s / 2) (sum a b - sum (b - a) u + trace - s)."""
+    builder = v.builder
+    rest = builder.fsub(builder.fadd(builder.fsub(product, across), v.everywhere(trace)), square)
+    return builder.fmul(v.exponential(builder.fmul(square, v.constant(-0.5))), rest)
+
+
+def _reciprocal_kernel(v, trace, square, across, product):
+    """Return the Stein kernel of the profile q = 1 / (1 + s).
+
+    It is q (sum a b - q (2 (sum (b - a) u - trace) + 8 (1 - q))).
+    """
+    builder = v.builder
+    q = builder.fdiv(v.constant(1.0), builder.fadd(square, v.constant(1.0)))
+    slope = v.multiply_add(builder.fsub(across, v.everywhere(trace)), v.constant(2.0), v.constant(8.0))
+    slope = v.multiply_add(q, v.constant(-8.0), slope)
+    return builder.fmul(q, v.multiply_add(builder.fneg(q), slope, product))
+
+
+def _matern_kernel(v, trace, square, across, product):
+    """Return the Stein kernel of the profile (1 + r + r^2 / 3) exp(-r), r^2 = 5 s.
+
+    It is exp(-r) ((1 + r + r^2 / 3) sum a b - 5 / 3 (1 + r) (sum (b - a) u - trace) - 25 / 3 s).
+    """
+    builder = v.builder
+    scaled = builder.fmul(square, v.constant(5.0))
+    r = v.root(scaled)
+    linear = builder.fadd(r, v.constant(1.0))
+    value = v.multiply_add(scaled, v.constant(1.0 / 3.0), linear)
+    along = builder.fmul(builder.fsub(across, v.everywhere(trace)), builder.fmul(linear, v.constant(-5.0 / 3.0)))
+    rest = v.multiply_add(value, product, v.multiply_add(square, v.constant(-25.0 / 3.0), along))
+    return builder.fmul(v.exponential(builder.fneg(r)), rest)
+
+
+#: Profiles whose Stein kernels are made where their sums are, in the registers: number -> instructions.
+GAUSSIAN_FORM, RECIPROCAL_FORM, MATERN_FORM = 1, 2, 3
+_KERNELS = {GAUSSIAN_FORM: _gaussian_kernel, RECIPROCAL_FORM: _reciprocal_kernel, MATERN_FORM: _matern_kernel}
+
+
+def _by_form(builder, form, write):
+    """Write what ``write(kernel)`` writes for the kernel whose number ``form`` has when it runs."""
+    after = builder.append_basic_block("after")
+    switch = builder.switch(form, after)
+    for number, kernel in _KERNELS.items():
+        block = builder.append_basic_block(kernel.__name__)
+        switch.add_case(ir.Constant(INT, number), block)
+        builder.position_at_end(block)
+        write(kernel)
+        builder.branch(after)
+    builder.position_at_end(after)
+
+
 def _fill_sums(num_rows, with_scales):
     """Return the function that writes sums of ``num_rows`` rows, compiled where it is called."""
 
@@ -111,9 +168,10 @@ def _fill_sums(num_rows, with_scales):
             arrays = [Array(context, builder, *one) for one in zip(signature.args[1:], values[1:], strict=True)]
             points, scores, tile, inverse, out = arrays
 
-            def finish(v, column, r, sums):
-                for s, total in enumerate(sums):
-                    v.store(total, out.at(column, (s * num_rows + r) * TILE))
+            def finish(v, places):
+                for column, r, sums in places:
+                    for s, total in enumerate(sums):
+                        v.store(total, out.at(column, (s * num_rows + r) * TILE))
 
             _loops(builder, num_rows, values[0], points, scores, tile, inverse if with_scales else None, finish)
             return context.get_dummy_value()
@@ -123,6 +181,18 @@ def _fill_sums(num_rows, with_scales):
     return intrinsic(fill)
 
 
+def _add(v, places, total, inside, kernel_of):
+    """Add the kernel of each place to the total of its columns, of rows that are inside."""
+    builder = v.builder
+    for column, r, sums in places:
+        kernel, place = kernel_of(*sums), total.at(column)
+        v.store(builder.fadd(v.load(place), builder.select(inside[r], kernel, v.constant(0.0))), place)
+
+
+def _inside(builder, first, stop, num_rows):
+    return [builder.icmp_signed("<", builder.add(first, ir.Constant(INT, r)), stop) for r in range(num_rows)]
+
+
 def _add_with_root(num_rows):
     """Return the function that adds the kernel of up to ``num_rows`` rows, compiled where it is called."""
 
@@ -130,12 +200,10 @@ def _add_with_root(num_rows):
         def instructions(context, builder, signature, values):
             first, stop = values[:2]
             points, scores, tile, total = (Array(context, builder, signature.args[k], values[k]) for k in (2, 3, 4, 6))
-            inside = [builder.icmp_signed("<", builder.add(first, ir.Constant(INT, r)), stop) for r in range(num_rows)]
+            inside = _inside(builder, first, stop, num_rows)
 
-            def finish(v, column, r, sums):
-                kernel = _kernel_with_root(v, values[5], *sums)
-                place = total.at(column)
-                v.store(builder.fadd(v.load(place), builder.select(inside[r], kernel, v.constant(0.0))), place)
+            def finish(v, places):
+                _add(v, places, total, inside, lambda *sums: _kernel_with_root(v, values[5], *sums))
 
             _loops(builder, num_rows, first, points, scores, tile, None, finish)
             return context.get_dummy_value()
@@ -152,13 +220,56 @@ def fill_with_root(typing, first, points, scores, tile, trace, out):
     def instructions(context, builder, signature, values):
         points, scores, tile, out = (Array(context, builder, signature.args[k], values[k]) for k in (1, 2, 3, 5))
 
-        def finish(v, column, r, sums):
-            v.store(_kernel_with_root(v, values[4], *sums), out.at(column, r * TILE))
+        def finish(v, places):
+            for column, r, sums in places:
+                v.store(_kernel_with_root(v, values[4], *sums), out.at(column, r * TILE))
 
         _loops(builder, GROUP, values[0], points, scores, tile, None, finish)
         return context.get_dummy_value()
 
     return types.void(types.int64, points, scores, tile, types.float64, out), instructions
+
+
+@intrinsic
+def fill_by_form(typing, form, first, points, scores, tile, trace, out):
+    """As :func:`fill_with_root` for the profile whose number ``form`` is."""
+
+    def instructions(context, builder, signature, values):
+        points, scores, tile, out = (Array(context, builder, signature.args[k], values[k]) for k in (2, 3, 4, 6))
+
+        def finish(v, places):
+            def write(kernel):
+                for column, r, sums in places:
+                    v.store(kernel(v, values[5], *sums), out.at(column, r * TILE))
+
+            _by_form(builder, values[0], write)
+
+        _loops(builder, GROUP, values[1], points, scores, tile, None, finish)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, points, scores, tile, types.float64, out), instructions
+
+
+@intrinsic
+def add_by_form(typing, form, first, stop, points, scores, tile, trace, total):
+    """As :data:`add_with_root` for the profile whose number ``form`` is."""
+
+    def instructions(context, builder, signature, values):
+        first, stop = values[1:3]
+        points, scores, tile, total = (Array(context, builder, signature.args[k], values[k]) for k in (3, 4, 5, 7))
+        inside = _inside(builder, first, stop, GROUP)
+
+        def finish(v, places):
+            def write(kernel):
+                _add(v, places, total, inside, lambda *sums: kernel(v, values[6], *sums))
+
+            _by_form(builder, values[0], write)
+
+        _loops(builder, GROUP, first, points, scores, tile, None, finish)
+        return context.get_dummy_value()
+
+    whole = types.int64
+    return types.void(whole, whole, whole, points, scores, tile, types.float64, total), instructions
 
 
 #: ``fill_sums(first, points, scores, tile, inverse, out)`` writes the sums of GROUP rows from ``first`` on with TILE

@@ -19,13 +19,18 @@ import numba
 import numpy as np
 
 from pymc_kernel.kernels.base import RadialKernel
-from pymc_kernel.kernels.profiles import POWER, fill_value_slope_and_curvature
+from pymc_kernel.kernels.profiles import GAUSSIAN, MATERN52, POWER, fill_value_slope_and_curvature
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.stein.registers import (
+    GAUSSIAN_FORM,
     GROUP,
     LARGEST_SQUARE,
+    MATERN_FORM,
+    RECIPROCAL_FORM,
     TILE,
+    add_by_form,
     add_with_root,
+    fill_by_form,
     fill_scaled_sums,
     fill_scaled_sums_of_row,
     fill_sums,
@@ -50,6 +55,7 @@ __all__ = [
 # Without the sums being reordered, so that they are the same on every machine.
 COMPILED = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 _COLUMNS = 32 * TILE  # of a block of rows whose sum is taken: 1 MB
+_FORMS = {(GAUSSIAN, None): GAUSSIAN_FORM, (POWER, 1.0): RECIPROCAL_FORM, (MATERN52, None): MATERN_FORM}
 _CACHE_LINE = 64  # bytes; vectors that begin elsewhere are read twice as slowly
 
 
@@ -65,6 +71,7 @@ class Stein(NamedTuple):
     b: float  # shape parameter of the family
     uniform: bool  # whether there is a single length scale
     root: bool  # whether the profile is (1 + s)^-1/2, which has functions of its own
+    form: int  # number of the profile, where it is one of those that are made in the registers; zero for others
 
 
 def prepare(points: np.ndarray, scores: np.ndarray, kernel: RadialKernel) -> Stein:
@@ -93,7 +100,8 @@ def prepare(points: np.ndarray, scores: np.ndarray, kernel: RadialKernel) -> Ste
     scores = np.ascontiguousarray(scores, dtype=float)
     near = 4.0 * (points**2).sum(axis=1).max() < LARGEST_SQUARE
     root = bool(uniform and kernel.family == POWER and b == 0.5 and near)
-    return Stein(points, scores, _packed(points, scores), inverse, factor, kernel.family, b, uniform, root)
+    form = _FORMS.get((kernel.family, b if kernel.family == POWER else None), 0) if uniform else 0
+    return Stein(points, scores, _packed(points, scores), inverse, factor, kernel.family, b, uniform, root, form)
 
 
 def _packed(points, scores):
@@ -155,6 +163,18 @@ def _fill_with_root(rows, row_scores, packed, factor, first, start, stop, out):
 
 
 @numba.njit(**COMPILED)
+def _fill_by_form(form, rows, row_scores, packed, factor, first, start, stop, out):
+    """As :func:`_fill_with_root` for the other profiles that are made in the registers."""
+    group = np.empty((GROUP, TILE))
+    num_rows, width = out.shape
+    for i in range(start * GROUP, min(stop * GROUP, num_rows), GROUP):
+        for done in range(0, width, TILE):
+            fill_by_form(form, i, rows, row_scores, packed[first + done // TILE], float(rows.shape[1]), group)
+            for r in range(min(GROUP, num_rows - i)):
+                _copy_row(factor, group[r], out[i + r, done : done + TILE])
+
+
+@numba.njit(**COMPILED)
 def _fill_family(rows, row_scores, packed, inverse, factor, family, b, uniform, first, start, stop, out):
     """As :func:`_fill_with_root` for other profiles and several length scales."""
     sums, profiles = np.empty((4, GROUP, TILE)), np.empty((3, GROUP * TILE))
@@ -188,6 +208,8 @@ def fill_here(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> No
 def _fill_groups(stein, points, scores, first_tile, start, stop, out):
     if stein.root:
         _fill_with_root(points, scores, stein.packed, stein.factor, first_tile, start, stop, out)
+    elif stein.form:
+        _fill_by_form(stein.form, points, scores, stein.packed, stein.factor, first_tile, start, stop, out)
     else:
         _fill_family(points, scores, *stein[2:8], first_tile, start, stop, out)
 
@@ -212,6 +234,13 @@ def from_both_ends(turn: int, count: int) -> int:
 
 
 @numba.njit(**COMPILED)
+def _share(total, n, rows, columns):
+    """Return what sums of the columns (TILE,) of one tile are of all; those beyond the diagonal stand for two tiles."""
+    width = min(TILE, n - columns * TILE)
+    return (1.0 if rows == columns else 2.0) * total[:width].sum()
+
+
+@numba.njit(**COMPILED)
 def _sum_with_root(points, scores, packed, rows):
     """Return the sum of h over a tile of rows and all columns from its tile on, mirrored ones too."""
     n, num_tiles = points.shape[0], packed.shape[0]
@@ -221,8 +250,21 @@ def _sum_with_root(points, scores, packed, rows):
         total[:] = 0.0
         for i in range(rows * TILE, last, GROUP):
             add_with_root(i, last, points, scores, packed[columns], float(points.shape[1]), total)
-        width = min(TILE, n - columns * TILE)
-        result += (1.0 if rows == columns else 2.0) * total[:width].sum()
+        result += _share(total, n, rows, columns)
+    return result
+
+
+@numba.njit(**COMPILED)
+def _sum_by_form(form, points, scores, packed, rows):
+    """As :func:`_sum_with_root` for the other profiles that are made in the registers."""
+    n, num_tiles = points.shape[0], packed.shape[0]
+    total, result = np.empty(TILE), 0.0
+    last = min(n, (rows + 1) * TILE)
+    for columns in range(rows, num_tiles):
+        total[:] = 0.0
+        for i in range(rows * TILE, last, GROUP):
+            add_by_form(form, i, last, points, scores, packed[columns], float(points.shape[1]), total)
+        result += _share(total, n, rows, columns)
     return result
 
 
@@ -250,11 +292,13 @@ def row_sums(stein: Stein) -> np.ndarray:
     out = np.empty(num_tiles)
 
     def block(start, stop):
-        buffer = None if stein.root else np.empty(TILE * _COLUMNS)
+        buffer = None if stein.root or stein.form else np.empty(TILE * _COLUMNS)
         for turn in range(start, stop):
             rows = from_both_ends(turn, num_tiles)
             if stein.root:
                 out[rows] = stein.factor * _sum_with_root(*stein[:3], rows)
+            elif stein.form:
+                out[rows] = stein.factor * _sum_by_form(stein.form, *stein[:3], rows)
             else:
                 out[rows] = _sum_family(stein, rows, buffer)
 

@@ -17,6 +17,8 @@ KERNELS = [
     K.Gaussian(1.7),
     K.Gaussian(SCALES),
     K.RationalQuadratic(1.2, alpha=0.7),
+    K.RationalQuadratic(1.2),
+    K.InverseMultiquadric(1.3, beta=1.0),
     K.Matern52(2.0),
     K.Matern32(2.0),
 ]
@@ -43,14 +45,15 @@ def test_statistics_equal_the_slow_twin(kernel, rng):
     assert abs(stein.ksd_squared(draws, scores, kernel, statistic="U", how="none") - unbiased) < 1e-10
 
 
+@pytest.mark.parametrize("kernel", [stein.default_kernel(), K.Matern52(1.5)], ids=["default", "Matern52"])
 @pytest.mark.parametrize("n", [2, 63, 64, 65, 127, 400])
 @pytest.mark.parametrize("d", [1, 3, 4, 9])
-def test_every_size_of_tile_and_chunk(n, d, rng):
+def test_every_size_of_tile_and_chunk(n, d, kernel, rng):
     draws, scores = case(rng, n, d)
-    matrix = stein.stein_matrix(draws, scores, how="none")
+    matrix = stein.stein_matrix(draws, scores, kernel, how="none")
     np.testing.assert_allclose(matrix, matrix.T, atol=1e-12)
-    assert abs(stein.ksd_squared(draws, scores, how="none") - matrix.mean()) < 1e-12
-    prepared = tiles.prepare(draws, scores, stein.default_kernel())
+    assert abs(stein.ksd_squared(draws, scores, kernel, how="none") - matrix.mean()) < 1e-12
+    prepared = tiles.prepare(draws, scores, kernel)
     np.testing.assert_allclose(tiles.diagonal(prepared).sum(axis=1), np.diag(matrix), atol=1e-12)
     assert np.linalg.eigvalsh(matrix).min() > -1e-10 * len(matrix)
 
@@ -100,7 +103,18 @@ def test_far_draws_have_the_kernel_of_the_definition(rng):
         np.testing.assert_allclose(matrix, expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("kernel", [K.InverseMultiquadric(1.0), K.Gaussian(2.0)])
+@pytest.mark.parametrize("kernel", [K.Gaussian(1.0), K.Matern52(1.0), K.RationalQuadratic(1.0)])
+def test_far_draws_have_the_kernel_of_their_profile(kernel, rng):
+    """Next to each other, and so far apart that the profile is zero, or nearly."""
+    draws = np.concatenate([rng.standard_normal((9, 2)), 10.0 ** rng.uniform(-8, 25, (30, 2))])
+    scores = rng.standard_normal(draws.shape)
+    found = stein.stein_matrix(draws, scores, kernel, how="none")
+    expected = stein_kernels(draws, scores, kernel).sum(axis=0)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", [K.InverseMultiquadric(1.0), K.Gaussian(2.0), K.RationalQuadratic(1.0, alpha=0.7)])
 def test_sums_are_the_same_bits_for_any_number_of_threads(kernel, rng, monkeypatch):
     draws, scores = case(rng, 1500, 3)
     prepared = tiles.prepare(draws, scores, kernel)
