@@ -30,6 +30,7 @@ __all__ = [
     "MATERN52",
     "POLYNOMIAL",
     "POWER",
+    "ROOT_HALF_BITS",
     "ROUNDER",
     "SMALLEST_EXPONENT",
     "exp_in_place",
@@ -58,7 +59,7 @@ LN2_HIGH = 0.693147180369123816490
 LN2_LOW = 1.90821492927058770002e-10  # the rest of log 2
 SMALLEST_EXPONENT = -708.0  # whose exponential is a normal number; below, it counts as zero
 # Bits of sqrt(1 / 2): a mantissa is taken between it and its double.
-_ROOT_HALF_BITS = int(np.float64(np.sqrt(0.5)).view(np.int64))
+ROOT_HALF_BITS = int(np.float64(np.sqrt(0.5)).view(np.int64))
 _FARTHEST = 1000.0  # scaled distance beyond which exp(-r) and r exp(-r) are zero in floating point
 
 
@@ -117,7 +118,7 @@ def log_in_place(values):
     for i in range(values.shape[0]):
         # Of x sqrt(2) the exponent is k where m is below 1, too.
         bits = _bits_of(values[i])
-        whole = (bits - _ROOT_HALF_BITS) >> 52
+        whole = (bits - ROOT_HALF_BITS) >> 52
         mantissa, k = _number_of(bits - (whole << 52)), float(whole)
         f = (mantissa - 1.0) / (mantissa + 1.0)
         s = f * f

@@ -11,12 +11,13 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.np.arrayobj import make_array
 
-from pymc_kernel.kernels.profiles import LN2_HIGH, LN2_LOW, LOG2_E, ROUNDER, SMALLEST_EXPONENT
+from pymc_kernel.kernels.profiles import LN2_HIGH, LN2_LOW, LOG2_E, ROOT_HALF_BITS, ROUNDER, SMALLEST_EXPONENT
 
 __all__ = ["DOUBLE", "INT", "Array", "Vectors"]
 
 DOUBLE, INT, _INDEX = ir.DoubleType(), ir.IntType(64), ir.IntType(32)
 _DEGREE = 12  # of the Taylor polynomial of the exponential
+_LOG_DEGREE = 21  # of the series of the logarithm
 
 
 class Vectors:
@@ -79,6 +80,23 @@ class Vectors:
         bits = builder.add(builder.bitcast(shifted, integers), ir.Constant(integers, [1023] * self.lanes))
         power = builder.bitcast(builder.shl(bits, ir.Constant(integers, [52] * self.lanes)), self.type)
         return builder.select(is_normal, builder.fmul(series, power), self.constant(0.0))
+
+    def logarithm(self, x):
+        """Return log(x) of x >= 1, right but for the last digit, as ``profiles.log_in_place`` does."""
+        builder, integers = self.builder, ir.VectorType(INT, self.lanes)
+        bits = builder.bitcast(x, integers)
+        places = ir.Constant(integers, [52] * self.lanes)
+        whole = builder.lshr(builder.sub(bits, ir.Constant(integers, [ROOT_HALF_BITS] * self.lanes)), places)
+        mantissa = builder.bitcast(builder.sub(bits, builder.shl(whole, places)), self.type)
+        k, one = builder.uitofp(whole, self.type), self.constant(1.0)
+        f = builder.fdiv(builder.fsub(mantissa, one), builder.fadd(mantissa, one))
+        s = builder.fmul(f, f)
+        series = self.constant(1.0 / _LOG_DEGREE)
+        for power in range(_LOG_DEGREE - 2, 1, -2):
+            series = self.multiply_add(series, s, self.constant(1.0 / power))
+        rest = self.multiply_add(builder.fmul(f, s), series, f)
+        rest = self.multiply_add(rest, self.constant(2.0), builder.fmul(k, self.constant(LN2_LOW)))
+        return self.multiply_add(k, self.constant(LN2_HIGH), rest)
 
     def is_from(self, first):
         """Return in which places, counted from 0, the place is ``first`` or later."""

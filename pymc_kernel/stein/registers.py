@@ -25,6 +25,7 @@ __all__ = [
     "GROUP",
     "LARGEST_SQUARE",
     "MATERN_FORM",
+    "POWER_FORM",
     "RECIPROCAL_FORM",
     "TILE",
     "add_by_form",
@@ -108,14 +109,14 @@ def _kernel_with_root(v, trace, square, across, product):
     return builder.fmul(value, v.multiply_add(builder.fneg(power), slope, product))
 
 
-def _gaussian_kernel(v, trace, square, across, product):
+def _gaussian_kernel(v, b, trace, square, across, product):
     """Return the Stein kernel of the profile exp(-s / 2): exp(-s / 2) (sum a b - sum (b - a) u + trace - s)."""
     builder = v.builder
     rest = builder.fsub(builder.fadd(builder.fsub(product, across), v.everywhere(trace)), square)
     return builder.fmul(v.exponential(builder.fmul(square, v.constant(-0.5))), rest)
 
 
-def _reciprocal_kernel(v, trace, square, across, product):
+def _reciprocal_kernel(v, b, trace, square, across, product):
     """Return the Stein kernel of the profile q = 1 / (1 + s).
 
     It is q (sum a b - q (2 (sum (b - a) u - trace) + 8 (1 - q))).
@@ -127,7 +128,7 @@ def _reciprocal_kernel(v, trace, square, across, product):
     return builder.fmul(q, v.multiply_add(builder.fneg(q), slope, product))
 
 
-def _matern_kernel(v, trace, square, across, product):
+def _matern_kernel(v, b, trace, square, across, product):
     """Return the Stein kernel of the profile (1 + r + r^2 / 3) exp(-r), r^2 = 5 s.
 
     It is exp(-r) ((1 + r + r^2 / 3) sum a b - 5 / 3 (1 + r) (sum (b - a) u - trace) - 25 / 3 s).
@@ -142,9 +143,29 @@ def _matern_kernel(v, trace, square, across, product):
     return builder.fmul(v.exponential(builder.fneg(r)), rest)
 
 
+def _power_kernel(v, b, trace, square, across, product):
+    """Return the Stein kernel of the profile q^b, q = 1 / (1 + s).
+
+    It is q^b (sum a b - q (2 b (sum (b - a) u - trace) + 4 b (b + 1) (1 - q))).
+    """
+    builder = v.builder
+    z, b = builder.fadd(square, v.constant(1.0)), v.everywhere(b)
+    q = builder.fdiv(v.constant(1.0), z)
+    value = v.exponential(builder.fneg(builder.fmul(b, v.logarithm(z))))
+    twice = builder.fadd(b, b)
+    change = builder.fmul(builder.fadd(twice, v.constant(2.0)), builder.fsub(v.constant(1.0), q))
+    slope = builder.fmul(twice, builder.fadd(builder.fsub(across, v.everywhere(trace)), change))
+    return builder.fmul(value, v.multiply_add(builder.fneg(q), slope, product))
+
+
 #: Profiles whose Stein kernels are made where their sums are, in the registers: number -> instructions.
-GAUSSIAN_FORM, RECIPROCAL_FORM, MATERN_FORM = 1, 2, 3
-_KERNELS = {GAUSSIAN_FORM: _gaussian_kernel, RECIPROCAL_FORM: _reciprocal_kernel, MATERN_FORM: _matern_kernel}
+GAUSSIAN_FORM, RECIPROCAL_FORM, MATERN_FORM, POWER_FORM = 1, 2, 3, 4
+_KERNELS = {
+    GAUSSIAN_FORM: _gaussian_kernel,
+    RECIPROCAL_FORM: _reciprocal_kernel,
+    MATERN_FORM: _matern_kernel,
+    POWER_FORM: _power_kernel,
+}
 
 
 def _by_form(builder, form, write):
@@ -231,45 +252,46 @@ def fill_with_root(typing, first, points, scores, tile, trace, out):
 
 
 @intrinsic
-def fill_by_form(typing, form, first, points, scores, tile, trace, out):
-    """As :func:`fill_with_root` for the profile whose number ``form`` is."""
+def fill_by_form(typing, form, b, first, points, scores, tile, trace, out):
+    """As :func:`fill_with_root` for the profile whose number ``form`` is; ``b`` is its power, if it is one."""
 
     def instructions(context, builder, signature, values):
-        points, scores, tile, out = (Array(context, builder, signature.args[k], values[k]) for k in (2, 3, 4, 6))
+        points, scores, tile, out = (Array(context, builder, signature.args[k], values[k]) for k in (3, 4, 5, 7))
 
         def finish(v, places):
             def write(kernel):
                 for column, r, sums in places:
-                    v.store(kernel(v, values[5], *sums), out.at(column, r * TILE))
+                    v.store(kernel(v, values[1], values[6], *sums), out.at(column, r * TILE))
 
             _by_form(builder, values[0], write)
 
-        _loops(builder, GROUP, values[1], points, scores, tile, None, finish)
+        _loops(builder, GROUP, values[2], points, scores, tile, None, finish)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64, points, scores, tile, types.float64, out), instructions
+    whole, number = types.int64, types.float64
+    return types.void(whole, number, whole, points, scores, tile, number, out), instructions
 
 
 @intrinsic
-def add_by_form(typing, form, first, stop, points, scores, tile, trace, total):
-    """As :data:`add_with_root` for the profile whose number ``form`` is."""
+def add_by_form(typing, form, b, first, stop, points, scores, tile, trace, total):
+    """As :data:`add_with_root` for the profile whose number ``form`` is; ``b`` is its power, if it is one."""
 
     def instructions(context, builder, signature, values):
-        first, stop = values[1:3]
-        points, scores, tile, total = (Array(context, builder, signature.args[k], values[k]) for k in (3, 4, 5, 7))
+        first, stop = values[2:4]
+        points, scores, tile, total = (Array(context, builder, signature.args[k], values[k]) for k in (4, 5, 6, 8))
         inside = _inside(builder, first, stop, GROUP)
 
         def finish(v, places):
             def write(kernel):
-                _add(v, places, total, inside, lambda *sums: kernel(v, values[6], *sums))
+                _add(v, places, total, inside, lambda *sums: kernel(v, values[1], values[7], *sums))
 
             _by_form(builder, values[0], write)
 
         _loops(builder, GROUP, first, points, scores, tile, None, finish)
         return context.get_dummy_value()
 
-    whole = types.int64
-    return types.void(whole, whole, whole, points, scores, tile, types.float64, total), instructions
+    whole, number = types.int64, types.float64
+    return types.void(whole, number, whole, whole, points, scores, tile, number, total), instructions
 
 
 #: ``fill_sums(first, points, scores, tile, inverse, out)`` writes the sums of GROUP rows from ``first`` on with TILE

@@ -26,6 +26,7 @@ from pymc_kernel.stein.registers import (
     GROUP,
     LARGEST_SQUARE,
     MATERN_FORM,
+    POWER_FORM,
     RECIPROCAL_FORM,
     TILE,
     add_by_form,
@@ -55,7 +56,7 @@ __all__ = [
 # Without the sums being reordered, so that they are the same on every machine.
 COMPILED = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 _COLUMNS = 32 * TILE  # of a block of rows whose sum is taken: 1 MB
-_FORMS = {(GAUSSIAN, None): GAUSSIAN_FORM, (POWER, 1.0): RECIPROCAL_FORM, (MATERN52, None): MATERN_FORM}
+_FORMS = {GAUSSIAN: GAUSSIAN_FORM, MATERN52: MATERN_FORM, POWER: POWER_FORM}
 _CACHE_LINE = 64  # bytes; vectors that begin elsewhere are read twice as slowly
 
 
@@ -100,7 +101,8 @@ def prepare(points: np.ndarray, scores: np.ndarray, kernel: RadialKernel) -> Ste
     scores = np.ascontiguousarray(scores, dtype=float)
     near = 4.0 * (points**2).sum(axis=1).max() < LARGEST_SQUARE
     root = bool(uniform and kernel.family == POWER and b == 0.5 and near)
-    form = _FORMS.get((kernel.family, b if kernel.family == POWER else None), 0) if uniform else 0
+    form = _FORMS.get(kernel.family, 0) if uniform else 0
+    form = RECIPROCAL_FORM if form == POWER_FORM and b == 1.0 else form
     return Stein(points, scores, _packed(points, scores), inverse, factor, kernel.family, b, uniform, root, form)
 
 
@@ -163,13 +165,13 @@ def _fill_with_root(rows, row_scores, packed, factor, first, start, stop, out):
 
 
 @numba.njit(**COMPILED)
-def _fill_by_form(form, rows, row_scores, packed, factor, first, start, stop, out):
+def _fill_by_form(form, b, rows, row_scores, packed, factor, first, start, stop, out):
     """As :func:`_fill_with_root` for the other profiles that are made in the registers."""
     group = np.empty((GROUP, TILE))
     num_rows, width = out.shape
     for i in range(start * GROUP, min(stop * GROUP, num_rows), GROUP):
         for done in range(0, width, TILE):
-            fill_by_form(form, i, rows, row_scores, packed[first + done // TILE], float(rows.shape[1]), group)
+            fill_by_form(form, b, i, rows, row_scores, packed[first + done // TILE], float(rows.shape[1]), group)
             for r in range(min(GROUP, num_rows - i)):
                 _copy_row(factor, group[r], out[i + r, done : done + TILE])
 
@@ -209,7 +211,7 @@ def _fill_groups(stein, points, scores, first_tile, start, stop, out):
     if stein.root:
         _fill_with_root(points, scores, stein.packed, stein.factor, first_tile, start, stop, out)
     elif stein.form:
-        _fill_by_form(stein.form, points, scores, stein.packed, stein.factor, first_tile, start, stop, out)
+        _fill_by_form(stein.form, stein.b, points, scores, stein.packed, stein.factor, first_tile, start, stop, out)
     else:
         _fill_family(points, scores, *stein[2:8], first_tile, start, stop, out)
 
@@ -255,7 +257,7 @@ def _sum_with_root(points, scores, packed, rows):
 
 
 @numba.njit(**COMPILED)
-def _sum_by_form(form, points, scores, packed, rows):
+def _sum_by_form(form, b, points, scores, packed, rows):
     """As :func:`_sum_with_root` for the other profiles that are made in the registers."""
     n, num_tiles = points.shape[0], packed.shape[0]
     total, result = np.empty(TILE), 0.0
@@ -263,7 +265,7 @@ def _sum_by_form(form, points, scores, packed, rows):
     for columns in range(rows, num_tiles):
         total[:] = 0.0
         for i in range(rows * TILE, last, GROUP):
-            add_by_form(form, i, last, points, scores, packed[columns], float(points.shape[1]), total)
+            add_by_form(form, b, i, last, points, scores, packed[columns], float(points.shape[1]), total)
         result += _share(total, n, rows, columns)
     return result
 
@@ -298,7 +300,7 @@ def row_sums(stein: Stein) -> np.ndarray:
             if stein.root:
                 out[rows] = stein.factor * _sum_with_root(*stein[:3], rows)
             elif stein.form:
-                out[rows] = stein.factor * _sum_by_form(stein.form, *stein[:3], rows)
+                out[rows] = stein.factor * _sum_by_form(stein.form, stein.b, *stein[:3], rows)
             else:
                 out[rows] = _sum_family(stein, rows, buffer)
 
