@@ -121,16 +121,18 @@ def test_any_executor_gives_the_same_bits_and_a_store_goes_on(tmp_path):
 
 def test_an_estimated_likelihood():
     def estimate(rng, theta, observed):
-        return -0.5 * ((theta - observed) / 0.5) ** 2 + rng.normal(0.0, 0.5)
+        return -0.5 * ((theta - observed) / 0.5) ** 2 + rng.normal(-0.5, 1.0)  # the mean of its exponential is one
 
     with pm.Model():
         theta = pm.Normal("theta", 0, 2)
         pk.EstimatedLikelihood("y", estimate, theta, observed=1.0)
-        idata = pk.sample_surrogate(evaluations=100, **QUICK)
+        idata = pk.sample_surrogate(evaluations=200, tolerance=0.0, **QUICK)
     precision = 0.25 + 4.0
     draws = idata["posterior"]["theta"].values.ravel()
     assert abs(draws.mean() - 4.0 / precision) * np.sqrt(precision) < 0.3
     assert 0.75 < draws.std() * np.sqrt(precision) < 1.35
+    exact = -0.5 * np.log(precision * 4.0) - 0.5 * 0.25 * 4.0 / precision
+    assert abs(float(idata["sample_stats"]["log_evidence"].mean()) - exact) < 0.25
 
 
 def test_what_cannot_be_trusted_is_said():

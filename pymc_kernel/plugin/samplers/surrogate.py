@@ -142,7 +142,8 @@ def sample_surrogate(
     until it arrives there too or settles elsewhere; both can miss a mode that is far away. Another ``random_seed``
     begins elsewhere; where the evidence of two runs differs, trust neither.
 
-    ``log_evidence`` of each chain is the surrogate's. ``batch_stats``: ``num_evaluations`` so far, ``power`` of
+    ``log_evidence`` of each chain is the surrogate's; of estimated likelihoods with half the variance of the noise, by
+    which the mean of logs of unbiased estimates is too low. ``batch_stats``: ``num_evaluations`` so far, ``power`` of
     the posterior that was sampled, ``is_climbing``, ``best`` log density and ``error`` (nats) of predictions.
 
     Values that fail count as places without density. Estimated likelihoods (:func:`EstimatedLikelihood`) are learned
@@ -319,7 +320,7 @@ def _tree(model, config, state, found, shape, status, drawn):
         statistics.NUM_FAILED: int((~np.isfinite(log_likelihood)).sum()),
         "is_climbing": state.is_climbing,
         statistics.CORRELATION: max(part.correlation for part in found),
-        statistics.LOG_EVIDENCE: ("chain", [part.log_evidence for part in found]),
+        statistics.LOG_EVIDENCE: ("chain", [part.log_evidence + _noise_bias(config, state) for part in found]),
     }
     batches = {
         name: ("batch", np.array([getattr(b, name) for b in state.batches]))
@@ -345,6 +346,12 @@ def _tree(model, config, state, found, shape, status, drawn):
     if drawn is not None:
         tree["sample_stats"].attrs |= provenance(tree)
     return tree
+
+
+def _noise_bias(config, state):
+    """Return how far the mean of logs of unbiased estimates lies below the log of their mean, were they log-normal."""
+    noise = state.learned.unit * state.learned.fit.noise_sd if config.noisy else 0.0
+    return 0.5 * float(noise) ** 2
 
 
 def _evaluated(model, columns, coords, dims):
