@@ -16,7 +16,8 @@ from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.mcmc.survey import survey
 from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables, scaled_expansion
+from pymc_kernel.scores.expansion import Expansion, change_variables, scaled_expansion
+from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.scores.validation import cross_validate
 from pymc_kernel.scores.values import Values
 

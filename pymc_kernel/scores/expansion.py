@@ -7,77 +7,33 @@
 One form for all means one compiled trajectory for all. Imports NumPy, Numba and the lower floors only.
 """
 
-import functools
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numba
 import numpy as np
 from numba.extending import overload
 
-from pymc_kernel.kernels.base import as_points
-from pymc_kernel.kernels.points import as_numbers
 from pymc_kernel.kernels.profiles import GAUSSIAN, fill_profile, fill_value_and_slope, radial_row
 from pymc_kernel.linalg import dot_product
-from pymc_kernel.parallel import one_blas_thread, over_row_blocks
+from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.registers import LANES, gaussian_value_and_gradient
 
 __all__ = [
     "Expansion",
     "GaussianSum",
-    "KernelExpansion",
     "change_variables",
-    "checked_weights",
     "compiled_form",
     "cosine_expansion",
+    "hessian_diag",
     "radial_expansion",
     "rows_value_and_score",
     "scaled_expansion",
     "value_and_score",
     "value_and_score_of_form",
-    "within_range",
 ]
 
 _RADIAL, _COSINE = 0, 1
 _COMPILED = {"nogil": True, "error_model": "numpy"}
-
-
-def within_range(method):
-    """Return a method that raises ``ValueError`` where its result is not finite, in place of NumPy's warnings.
-
-    A fitted surrogate must be finite throughout; values of one may be infinite, but not NaN.
-    """
-
-    @functools.wraps(method)
-    def checked(self, *args, **kwargs):
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            result = method(self, *args, **kwargs)
-        if isinstance(result, KernelExpansion):
-            if not all(np.isfinite(part).all() for part in result.expansion):
-                raise ValueError(
-                    f"numbers too large for floating point come up in {type(self).__name__}: rescale x, or take a "
-                    "length_scale nearer to the distances of its points, or another regularization."
-                )
-        elif np.isnan(result).any():
-            raise ValueError(
-                "the surrogate is no number at x: too large for floating point so far from what it was fitted to."
-            )
-        return result
-
-    return checked
-
-
-def checked_weights(weights, size: int) -> np.ndarray:
-    """Return weights (size,) that sum to one, equal ones for None; raises ``ValueError`` for invalid ones."""
-    if weights is None:
-        return np.full(size, 1.0 / size)
-    weights = as_numbers(weights, "weights")
-    if weights.shape != (size,):
-        raise ValueError(f"weights must have shape ({size},), one per point, got {weights.shape}.")
-    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.max() > 0):
-        raise ValueError("weights must be finite, not negative, and not all zero.")
-    weights = weights / weights.max()  # the sum of huge ones would be infinite
-    return weights / weights.sum()
 
 
 class Expansion(NamedTuple):
@@ -402,82 +358,14 @@ def _rows_hessian_diag(x, e, back_t, start, stop, out):
             out[row, i] += total
 
 
-@dataclass(frozen=True, eq=False)
-class KernelExpansion:
-    """A fitted surrogate of a log density: what every estimator of ``pymc_kernel.scores`` returns.
-
-    Attributes
-    ----------
-    expansion : Expansion
-        Its arrays, for compiled loops.
-    """
-
-    expansion: Expansion
-
-    @property
-    def num_dims(self) -> int:
-        """The dimension d of the points."""
-        return self.expansion.center.size
-
-    @within_range
-    def log_density(self, x) -> np.ndarray:
-        """Return the log density up to a constant at each row of ``x`` (n, d), shape (n,). O(n m d)."""
-        return self._values_and_scores(x)[0]
-
-    @within_range
-    def score(self, x) -> np.ndarray:
-        """Return the gradient of the log density at each row of ``x`` (n, d), shape (n, d). O(n m d)."""
-        return self._values_and_scores(x)[1]
-
-    @within_range
-    @one_blas_thread
-    def hessian_diag(self, x) -> np.ndarray:
-        """Return the second derivatives by each coordinate at each row of ``x`` (n, d), shape (n, d). O(n m d)."""
-        x = self._points(x)
-        e = self.expansion
-        back = e.transform.T @ e.points_t if e.kind == _RADIAL else np.empty((self.num_dims, 0))
-        back = np.ascontiguousarray(back)
-        out = np.empty_like(x)
-        over_row_blocks(
-            lambda start, stop: _rows_hessian_diag(x, e, back, start, stop, out),
-            x.shape[0],
-            4.0 * e.coefficients.size * x.shape[1],
-        )
-        return out
-
-    @within_range
-    def laplacian(self, x) -> np.ndarray:
-        """Return the sum of the second derivatives at each row of ``x`` (n, d), shape (n,)."""
-        return self.hessian_diag(x).sum(axis=1)
-
-    @within_range
-    def objective(self, x, weights=None) -> float:
-        """Return the empirical Hyvarinen loss, the mean over rows of laplacian + |score|^2 / 2; lower is better.
-
-        Parameters
-        ----------
-        x : array_like (n, d)
-            Draws of the target, other ones than the fit has seen where the number is to judge it.
-        weights : array_like (n,), optional
-            Non-negative; they are normalized.
-        """
-        x = self._points(x)
-        loss = self.laplacian(x) + 0.5 * (self.score(x) ** 2).sum(axis=1)
-        return float(checked_weights(weights, len(x)) @ loss)
-
-    def _points(self, x):
-        x = as_points(x, "x")
-        if x.shape[1] != self.num_dims:
-            raise ValueError(f"x has {x.shape[1]} dimensions, but the surrogate was fitted in {self.num_dims}.")
-        return x
-
-    def _values_and_scores(self, x):
-        x = self._points(x)
-        e = self.expansion
-        values, scores = np.empty(x.shape[0]), np.empty_like(x)
-        over_row_blocks(
-            lambda start, stop: rows_value_and_score(x, e, start, stop, values, scores),
-            x.shape[0],
-            3.0 * e.coefficients.size * x.shape[1],
-        )
-        return values, scores
+def hessian_diag(x: np.ndarray, expansion: Expansion) -> np.ndarray:
+    """Return the second derivatives by each coordinate at each row of ``x`` (n, d), shape (n, d); on all cores."""
+    e = expansion
+    back = e.transform.T @ e.points_t if e.kind == _RADIAL else np.empty((x.shape[1], 0))
+    back, out = np.ascontiguousarray(back), np.empty_like(x)
+    over_row_blocks(
+        lambda start, stop: _rows_hessian_diag(x, e, back, start, stop, out),
+        x.shape[0],
+        4.0 * e.coefficients.size * x.shape[1],
+    )
+    return out

@@ -13,7 +13,8 @@ from pymc_kernel.kernels.points import as_numbers
 from pymc_kernel.linalg import cholesky_update_upper, jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import BaseMeasure, base_measure
-from pymc_kernel.scores.expansion import KernelExpansion, cosine_expansion, within_range
+from pymc_kernel.scores.expansion import cosine_expansion
+from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
 from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularized_solve, resolved_kernel
 
 __all__ = ["Finite", "OnlineFinite"]

@@ -11,7 +11,8 @@ import numpy as np
 from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import base_measure
-from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, within_range
+from pymc_kernel.scores.expansion import radial_expansion
+from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
 from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularized_solve, resolved_kernel
 from pymc_kernel.scores.nystrom import derivative_gram
 

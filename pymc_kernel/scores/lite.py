@@ -19,7 +19,8 @@ from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.linalg import jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.base_measure import base_measure
-from pymc_kernel.scores.expansion import KernelExpansion, checked_weights, radial_expansion, within_range
+from pymc_kernel.scores.expansion import radial_expansion
+from pymc_kernel.scores.kernel_expansion import KernelExpansion, checked_weights, within_range
 
 __all__ = ["Lite", "check_strength", "checked_kernel", "checked_sample", "regularized_solve", "resolved_kernel"]
 

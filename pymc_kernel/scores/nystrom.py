@@ -11,7 +11,8 @@ from pymc_kernel.kernels.base import as_points
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import base_measure
-from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, within_range
+from pymc_kernel.scores.expansion import radial_expansion
+from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
 from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularized_solve, resolved_kernel
 
 __all__ = ["Nystrom"]

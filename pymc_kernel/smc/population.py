@@ -28,8 +28,8 @@ from scipy.linalg import solve_triangular
 from pymc_kernel.kernels.points import as_numbers, as_points, is_number
 from pymc_kernel.linalg import whiten
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
-from pymc_kernel.scores.expansion import KernelExpansion
 from pymc_kernel.scores.finite import Finite
+from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.smc.weights import (
     RESAMPLING,
     effective_share,

@@ -1,0 +1,122 @@
+"""A fitted surrogate of a log density, as an object: what every estimator returns. Imports NumPy and siblings only."""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from pymc_kernel.kernels.base import as_points
+from pymc_kernel.kernels.points import as_numbers
+from pymc_kernel.parallel import one_blas_thread, over_row_blocks
+from pymc_kernel.scores.expansion import Expansion, hessian_diag, rows_value_and_score
+
+__all__ = ["KernelExpansion", "checked_weights", "within_range"]
+
+
+def within_range(method):
+    """Return a method that raises ``ValueError`` where its result is not finite, in place of NumPy's warnings.
+
+    A fitted surrogate must be finite throughout; values of one may be infinite, but not NaN.
+    """
+
+    @functools.wraps(method)
+    def checked(self, *args, **kwargs):
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            result = method(self, *args, **kwargs)
+        if isinstance(result, KernelExpansion):
+            if not all(np.isfinite(part).all() for part in result.expansion):
+                raise ValueError(
+                    f"numbers too large for floating point come up in {type(self).__name__}: rescale x, or take a "
+                    "length_scale nearer to the distances of its points, or another regularization."
+                )
+        elif np.isnan(result).any():
+            raise ValueError(
+                "the surrogate is no number at x: too large for floating point so far from what it was fitted to."
+            )
+        return result
+
+    return checked
+
+
+def checked_weights(weights, size: int) -> np.ndarray:
+    """Return weights (size,) that sum to one, equal ones for None; raises ``ValueError`` for invalid ones."""
+    if weights is None:
+        return np.full(size, 1.0 / size)
+    weights = as_numbers(weights, "weights")
+    if weights.shape != (size,):
+        raise ValueError(f"weights must have shape ({size},), one per point, got {weights.shape}.")
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.max() > 0):
+        raise ValueError("weights must be finite, not negative, and not all zero.")
+    weights = weights / weights.max()  # the sum of huge ones would be infinite
+    return weights / weights.sum()
+
+
+@dataclass(frozen=True, eq=False)
+class KernelExpansion:
+    """A fitted surrogate of a log density: what every estimator of ``pymc_kernel.scores`` returns.
+
+    Attributes
+    ----------
+    expansion : Expansion
+        Its arrays, for compiled loops.
+    """
+
+    expansion: Expansion
+
+    @property
+    def num_dims(self) -> int:
+        """The dimension d of the points."""
+        return self.expansion.center.size
+
+    @within_range
+    def log_density(self, x) -> np.ndarray:
+        """Return the log density up to a constant at each row of ``x`` (n, d), shape (n,). O(n m d)."""
+        return self._values_and_scores(x)[0]
+
+    @within_range
+    def score(self, x) -> np.ndarray:
+        """Return the gradient of the log density at each row of ``x`` (n, d), shape (n, d). O(n m d)."""
+        return self._values_and_scores(x)[1]
+
+    @within_range
+    @one_blas_thread
+    def hessian_diag(self, x) -> np.ndarray:
+        """Return the second derivatives by each coordinate at each row of ``x`` (n, d), shape (n, d). O(n m d)."""
+        return hessian_diag(self._points(x), self.expansion)
+
+    @within_range
+    def laplacian(self, x) -> np.ndarray:
+        """Return the sum of the second derivatives at each row of ``x`` (n, d), shape (n,)."""
+        return self.hessian_diag(x).sum(axis=1)
+
+    @within_range
+    def objective(self, x, weights=None) -> float:
+        """Return the empirical Hyvarinen loss, the mean over rows of laplacian + |score|^2 / 2; lower is better.
+
+        Parameters
+        ----------
+        x : array_like (n, d)
+            Draws of the target, other ones than the fit has seen where the number is to judge it.
+        weights : array_like (n,), optional
+            Non-negative; they are normalized.
+        """
+        x = self._points(x)
+        loss = self.laplacian(x) + 0.5 * (self.score(x) ** 2).sum(axis=1)
+        return float(checked_weights(weights, len(x)) @ loss)
+
+    def _points(self, x):
+        x = as_points(x, "x")
+        if x.shape[1] != self.num_dims:
+            raise ValueError(f"x has {x.shape[1]} dimensions, but the surrogate was fitted in {self.num_dims}.")
+        return x
+
+    def _values_and_scores(self, x):
+        x = self._points(x)
+        e = self.expansion
+        values, scores = np.empty(x.shape[0]), np.empty_like(x)
+        over_row_blocks(
+            lambda start, stop: rows_value_and_score(x, e, start, stop, values, scores),
+            x.shape[0],
+            3.0 * e.coefficients.size * x.shape[1],
+        )
+        return values, scores
