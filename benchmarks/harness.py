@@ -148,6 +148,8 @@ def with_most_runs(rows: Sequence[Sequence], before: Sequence[Sequence], key: Ca
         cells = [str(cell) for cell in row]
         if key(cells) not in known or runs(cells) >= runs(known[key(cells)]):
             known[key(cells)] = cells
+        else:
+            print(f"kept, since it is of more runs than a new row: {' | '.join(known[key(cells)])}", flush=True)
     return list(known.values())
 
 
@@ -242,11 +244,14 @@ class Rows:
                 print(f"[{i}/{len(tasks)}] {', '.join(map(str, self.key(row)))}: {told(row)}", flush=True)
         except KeyboardInterrupt:
             print("interrupted; the rows that are there are written", flush=True)
+        size = self.path.stat().st_size if self.path.exists() else 0
         rows = self.kept()
         if rows:
             tidy = self.path.with_suffix(".new")
             tidy.write_text("".join(json.dumps(rows[key]) + "\n" for key in sorted(rows)))
-            tidy.replace(self.path)
+            if self.path.stat().st_size == size:  # otherwise another run has just added a row, and will tidy up
+                tidy.replace(self.path)
+            tidy.unlink(missing_ok=True)
         return list(rows.values())
 
 

@@ -60,6 +60,8 @@ LN2_LOW = 1.90821492927058770002e-10  # the rest of log 2
 SMALLEST_EXPONENT = -708.0  # whose exponential is a normal number; below, it counts as zero
 # Bits of sqrt(1 / 2): a mantissa is taken between it and its double.
 ROOT_HALF_BITS = int(np.float64(np.sqrt(0.5)).view(np.int64))
+# Without a word about fast mathematics a function would take over that of the caller that is compiled first.
+_COMPILED = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": False}
 _FARTHEST = 1000.0  # scaled distance beyond which exp(-r) and r exp(-r) are zero in floating point
 
 
@@ -79,7 +81,7 @@ def _number_of(typing, bits):
     return types.float64(types.int64), _same_bits
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@numba.njit(**_COMPILED)
 def exp_in_place(values):
     """Overwrite ``values`` (n,) by their exponentials, to one unit in the last place or two.
 
@@ -108,7 +110,7 @@ def exp_in_place(values):
         values[i] = ((p * r + 1.0) * r + 1.0) * power if values[i] >= SMALLEST_EXPONENT else 0.0
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@numba.njit(**_COMPILED)
 def log_in_place(values):
     """Overwrite ``values`` (n,), normal numbers above zero, by their logarithms.
 
@@ -135,7 +137,7 @@ def log_in_place(values):
         values[i] = k * LN2_HIGH + (k * LN2_LOW + 2.0 * (f + f * s * p))
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@numba.njit(**_COMPILED)
 def fill_value_slope_and_curvature(family, b, argument, value, slope, curvature):
     """Write profile and first two derivatives of a differentiable radial family at ``argument`` (n,), with a = 1.
 
@@ -184,7 +186,7 @@ def fill_value_slope_and_curvature(family, b, argument, value, slope, curvature)
                 curvature[i] = (25.0 / 12.0) * decay
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@numba.njit(**_COMPILED)
 def fill_value_and_slope(family, a, b, argument, value, slope):
     """Write profile and first derivative of a radial family at ``argument`` (n,); three different arrays.
 
@@ -207,7 +209,7 @@ def fill_value_and_slope(family, a, b, argument, value, slope):
         fill_profile(family, a, b, np.int64(1), argument, slope)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@numba.njit(**_COMPILED)
 def fill_profile(family, a, b, order, argument, out):
     """Write the ``order``-th derivative of the profile at each ``argument`` into ``out``.
 
@@ -330,7 +332,7 @@ def write_value_and_slope(family: int, a: float, b: float, argument: np.ndarray,
         fill_value_and_slope(family, a, b, argument, value, slope)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@numba.njit(**_COMPILED)
 def radial_row(point, others_t, inverse_length_scale, out):
     """Write s(x, Y_j) = sum_i ((x_i - Y_ji) / l_i)^2 for every j into ``out`` (n,).
 

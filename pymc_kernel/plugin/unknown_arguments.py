@@ -11,10 +11,7 @@ _ALIKE = 0.5  # of difflib's ratio: ``seed`` is like ``random_seed``
 
 
 def explain_arguments[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """Make errors for unknown keywords, or too many positional arguments, say what to do; for long keyword lists.
-
-    Warnings of ``function`` need one more for their ``stacklevel``.
-    """
+    """Make errors for unknown keywords, or too many positional arguments, say what to do; for long keyword lists."""
     name, known = function.__name__, signature(function).parameters
     by_place = [n for n, one in known.items() if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
 

@@ -1,3 +1,5 @@
+from itertools import count
+
 import arviz as az
 import numpy as np
 import pymc as pm
@@ -318,3 +320,14 @@ def test_data_sets_of_another_size_are_said():
     with pytest.warns(UserWarning, match=r"simulator of 'y' returned .* \(49,\) where \(50,\) was asked for") as said:
         long_model(simulator=shorter, summary=np.mean)
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("failed", [None, np.nan, np.full(3, np.nan)])
+def test_failures_and_columns_are_of_no_other_size(failed, recwarn):
+    calls = count()
+
+    def sometimes(rng, theta, size):
+        return failed if next(calls) % 10 == 0 else rng.normal(theta, 1.0, (50, 1))
+
+    long_model(simulator=sometimes, summary=np.mean)
+    assert not [w for w in recwarn if "asked for" in str(w.message)]

@@ -10,7 +10,9 @@ from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
 import pymc_kernel as pk
+from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.likelihood_free import WorkersLost
+from pymc_kernel.plugin.samplers import surrogate
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 QUICK = {"random_seed": 1, "progressbar": False}
@@ -197,19 +199,51 @@ class Breaking(ThreadPoolExecutor):
         return super().submit(*task)
 
 
-@pytest.mark.parametrize(
-    ("most", "exact", "words"), [(30, False, "batches that are finished"), (64, True, "exact draws")]
-)
-def test_nothing_is_lost_with_an_executor_that_breaks(most, exact, words):
+def surrogate_on_breaking_threads(most, exact):
+    """Return the result and what was said at the user's line, with 40 evaluations of which ``most`` are made."""
     settings = {"evaluations": 40, "tolerance": 0.0, "chains": 2, "draws": 50, "exact": exact, **QUICK}
     with model_of(), Breaking(most) as pool, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         idata = pk.sample_surrogate(executor=pool, **settings)
-    assert [w.filename for w in said if re.search(f"executor broke.*{words}", str(w.message))] == [__file__]
-    assert idata["evaluations"].sizes["evaluation"] == (30 if most == 30 else 64)
-    assert (idata["posterior"].sizes["draw"] == 50) is (most == 30)
-    with model_of(), Breaking(3) as pool, pytest.raises(WorkersLost, match="executor broke"):
-        pk.sample_surrogate(executor=pool, **settings)
+    return idata, "; ".join(str(w.message) for w in said if w.filename == __file__)
+
+
+def test_nothing_is_lost_with_an_executor_that_breaks():
+    idata, said = surrogate_on_breaking_threads(30, exact=False)
+    assert re.search("executor broke.*batches that are finished", said)
+    assert "exact" not in said
+    assert idata["evaluations"].sizes["evaluation"] == 30
+    assert idata["posterior"].sizes["draw"] == 50
+    idata, said = surrogate_on_breaking_threads(64, exact=True)
+    assert re.search("executor broke.*exact draws a chain are finished", said)
+    assert idata["evaluations"].sizes["evaluation"] == 64
+    assert idata["posterior"].sizes["draw"] < 50
+    with pytest.raises(WorkersLost, match="executor broke"):
+        surrogate_on_breaking_threads(3, exact=True)
+
+
+@pytest.mark.parametrize("most", [30, 40, 41, 43])
+def test_where_no_exact_draw_was_made_those_of_the_surrogate_are_returned(most):
+    idata, said = surrogate_on_breaking_threads(most, exact=True)
+    assert re.search("executor broke.*the draws are the surrogate's, not exact ones", said)
+    assert idata["posterior"].sizes["draw"] == 50
+    assert idata["evaluations"].sizes["evaluation"] == min(most, 40)
+    assert "surrogate_posterior" not in idata.children
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt("by the user"), NonFiniteStartError("not finite at 20 draws")])
+def test_nothing_is_lost_without_a_start_of_exact_draws(error, monkeypatch, recwarn):
+    def ends(*_):
+        raise error
+
+    monkeypatch.setattr(surrogate, "run_exact", ends)
+    with model_of():
+        idata = pk.sample_surrogate(evaluations=30, exact=True, **QUICK)
+    assert idata["evaluations"].sizes["evaluation"] == 30
+    said = "; ".join(str(w.message) for w in recwarn if w.filename == __file__)
+    assert "the draws are the surrogate's, not exact ones" in said
+    assert ("not finite" in said) is isinstance(error, NonFiniteStartError)
+    assert "by the user" not in said
 
 
 def test_priors_without_draws_begin_around_the_initial_point():

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from pymc_kernel.plugin.findings import warn_of_findings
 from pymc_kernel.plugin.simulation.trust import findings, typicality
+from pymc_kernel.plugin.warn import warn_of_findings
 
 
 def test_typicality_of_what_the_model_simulates_is_uniform(rng):
@@ -26,5 +26,5 @@ def test_every_finding_is_said_beyond_its_bound_alone():
     for said, number in zip(words, ("only 0.4 %", "number of 29", "by 0.31 posterior", "more"), strict=True):
         assert number in said
     with pytest.warns(UserWarning, match=r"should not be trusted: a; b\. Do this"):
-        warn_of_findings(["a", "b"], "Do this", 1)
-    warn_of_findings([], "Do this", 1)
+        warn_of_findings(["a", "b"], "Do this")
+    warn_of_findings([], "Do this")

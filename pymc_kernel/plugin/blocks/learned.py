@@ -137,7 +137,7 @@ def LearnedLikelihood(
     Raises
     ------
     TypeError
-        Where ``learned`` is not fitted.
+        Where ``learned`` is not fitted, and for unknown keywords.
     ValueError
         For parameters or data that do not fit to what was learned from, and for missing data.
 

@@ -1,7 +1,6 @@
 """The function that estimates the likelihood of a simulator block."""
 
 import math
-import warnings
 from itertools import repeat
 
 import numpy as np
@@ -10,6 +9,7 @@ from pymc_kernel.likelihood_free import (
     simulate_repeatedly,
     simulate_together,
 )
+from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["SimulatedLikelihood"]
 
@@ -36,7 +36,7 @@ class SimulatedLikelihood:
         self._calls = self._failures = 0
         self.failed_share = math.nan  # of the simulations of the last evaluation
         self._observed = None, None  # data and their summary, which every evaluation asks for again
-        self._warned = self._has_known_shape = False
+        self._warned = self._has_known_size = False
         self._estimate, self._starts, self._log_peak = None, {}, None
 
     def estimate_by(self, estimate, log_peak: float | None = None, starts: dict | None = None) -> None:
@@ -97,13 +97,12 @@ class SimulatedLikelihood:
     def _simulated(self, rng, params, size):
         """Return what the simulator returns; a summary would hide that it is of another shape than the data."""
         data = self.simulator(rng, *params, size)
-        if not self._has_known_shape:
-            self._has_known_shape = True
-            if self.summary is not None and np.shape(data) != tuple(size):
-                warnings.warn(
+        if not self._has_known_size and self.summary is not None and _holds_numbers(data):
+            self._has_known_size = True
+            if np.size(data) != math.prod(size):
+                warn_user(
                     f"the simulator of {self.name!r} returned an array of shape {np.shape(data)} where {tuple(size)} "
-                    "was asked for: are its data sets as large as the observed one?",
-                    stacklevel=2,
+                    "was asked for: are its data sets as large as the observed one?"
                 )
         return data
 
@@ -122,8 +121,15 @@ class SimulatedLikelihood:
         if not self._warned and self._calls >= _CALLS_BEFORE_WARNING and share > self.max_failures:
             self._warned = True
             last = f" The first error was {type(error).__name__}: {error}" if error is not None else ""
-            warnings.warn(
+            warn_user(
                 f"{100 * share:.0f} % of the first {self._calls} simulations of {self.name!r} failed (errors, NaN or "
                 f"infinite numbers); each counts as a likelihood of zero.{last}",
-                stacklevel=2,
             )
+
+
+def _holds_numbers(data):
+    """Return whether a simulator returned finite numbers, which it does not where it failed."""
+    try:
+        return bool(np.isfinite(np.asarray(data, dtype=float)).any())
+    except (TypeError, ValueError):
+        return False

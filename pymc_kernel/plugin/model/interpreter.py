@@ -12,7 +12,7 @@ from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.scalar.basic import Clip, Second
 from pytensor.scalar.math import Log1mexp, Softplus, TriGamma
 from pytensor.tensor.elemwise import Elemwise
-from scipy.special import polygamma
+from scipy.special import zeta
 
 __all__ = ["QUICK", "STABLE", "by_numpy", "clip", "log1mexp", "second", "softplus", "trigamma"]
 
@@ -32,7 +32,7 @@ def log1mexp(x):
 
 def trigamma(x):
     """Return the second derivative of the log gamma function."""
-    return polygamma(1, x)
+    return zeta(2.0, x)
 
 
 def clip(x, low, high):

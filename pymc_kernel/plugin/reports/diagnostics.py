@@ -1,7 +1,6 @@
 """Stein diagnostics of a DataTree and the model it was sampled from, beside ArviZ's; mathematics is in ``stein``."""
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,6 +27,7 @@ from pymc_kernel.plugin.reports.model_draws import (
     read_draws,
 )
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
+from pymc_kernel.plugin.warn import warn_user
 from pymc_kernel.stein.draws import as_chains, choose_thinning
 
 __all__ = ["KSDReport", "diagnose", "ksd_squared_parts", "ksd_test", "summary"]
@@ -224,7 +224,7 @@ def summary(
     try:
         part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     except NoGradientError as error:
-        warnings.warn(f"ksd_share and ksd_p are NaN, because there are no scores: {error}", stacklevel=2)
+        warn_user(f"ksd_share and ksd_p are NaN, because there are no scores: {error}")
     else:
         report = _test(part, None, num_replicates, "auto", "auto", max_draws, random_seed)
         shares, p_values, test = report.shares, report.p_values, report.test
@@ -233,9 +233,8 @@ def summary(
             more = {"ksd_verdict": report.verdict(), **report.learned.attributes("ksd_")}
         if report.unjudged:
             shares, values = shares * np.nan, [np.nan] * len(_ATTRIBUTES)
-            warnings.warn(
+            warn_user(
                 f"ksd_share and ksd_p are NaN, since the surrogate cannot judge the draws: {report.unjudged}. {ADVICE}",
-                stacklevel=2,
             )
     if kind in _KINDS_WITH_DIAGNOSTICS:
         like = asked.isel(dict.fromkeys(sample_dims, 0), drop=True)

@@ -1,7 +1,6 @@
 """Draws of a model's posterior with their scores, and what each coordinate is called."""
 
 import math
-import warnings
 from collections.abc import Callable
 
 import arviz as az
@@ -9,11 +8,13 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from arviz_base import extract, rcParams
+from pymc.backends.arviz import find_constants
 
 from pymc_kernel.plugin.model.groups import is_part_of_data, observed_values
 from pymc_kernel.plugin.model.scores import compile_scores
 from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.reports.surrogate_scores import LearnedScores, learn_scores
+from pymc_kernel.plugin.warn import warn_user
 
 __all__ = [
     "ModelDraws",
@@ -130,7 +131,8 @@ def read_draws(
     model = model_in_context(model)
     sample_dims = list_sample_dims(sample_dims)
     data = as_tree(data, group)
-    _warn_of_other_data(data, model)
+    if not callable(score):  # which may be that of another distribution
+        _warn_of_other_data(data, model)
     asked = choose(data, var_names, filter_vars, group, coords, sample_dims)
     posterior = as_chains_and_draws(data[group].to_dataset(), sample_dims)
     if isinstance(score, str) and score != "surrogate":
@@ -187,24 +189,31 @@ def read_draws(
 
 def _warn_of_other_data(tree, model):
     """Warn where draws come with other data than the model has."""
-    if "observed_data" not in tree.children:
-        return
-    stored = tree["observed_data"]
     random = [rv for rv in model.observed_RVs if is_part_of_data(model, rv)]
-    known = observed_values(model, None, leave_out=random)
-    other = [name for name, values in known.items() if name in stored and not _are_same(stored[name].values, values)]
+    groups = {"observed_data": observed_values(model, None, leave_out=random), "constant_data": find_constants(model)}
+    stored = {name: tree[name] for name in groups if name in tree.children}
+    other = [
+        name
+        for group, held in stored.items()
+        for name, values in groups[group].items()
+        if name in held and not _are_same(held[name].values, np.asarray(values))
+    ]
     if other:
-        warnings.warn(
+        warn_user(
             f"the draws were made with other data for {', '.join(other)} than the model has now: they are compared "
-            "with the posterior given the model's data.",
-            stacklevel=4,
+            "with the posterior given the model's data."
         )
 
 
 def _are_same(one, other):
-    if one.shape != other.shape or not all(np.issubdtype(x.dtype, np.number) for x in (one, other)):
-        return one.shape == other.shape
-    return np.allclose(one, other, rtol=1e-5, equal_nan=True)  # one of them may have been stored in single precision
+    """Return whether two arrays hold the same data, one of them perhaps in single precision."""
+    floating = [x.dtype for x in (one, other) if np.issubdtype(x.dtype, np.floating)]
+    if one.shape != other.shape or not floating:
+        return np.array_equal(one, other)
+    coarse = min(floating, key=lambda dtype: dtype.itemsize)
+    with np.errstate(over="ignore"):
+        one, other = one.astype(coarse), other.astype(coarse)
+    return np.allclose(one, other, rtol=4.0 * np.finfo(coarse).eps, atol=0.0, equal_nan=True)
 
 
 def document_arguments[F: Callable](function: F) -> F:

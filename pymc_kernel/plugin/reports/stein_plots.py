@@ -1,6 +1,5 @@
 """Plots of the kernel Stein discrepancy and of the draws that Stein thinning chooses."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from pymc_kernel.plugin.reports import diagnostics
 from pymc_kernel.plugin.reports.model_draws import as_chains_and_draws, choose, list_sample_dims, read_draws
 from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, backend_of, figure_arguments, scalars
 from pymc_kernel.plugin.reports.stein_uses import stein_thin
+from pymc_kernel.plugin.warn import warn_user
 from pymc_kernel.stein.draws import as_chains, choose_thinning, thin_chains
 
 __all__ = ["plot_ksd", "plot_ksd_evolution", "plot_stein_thin"]
@@ -104,10 +104,9 @@ def _rows(report):
     sizes = {label: float(own[name].sel(place)) for label, (name, place) in places.items() if name != _JOINT}
     shown = set(sorted(sizes, key=sizes.get, reverse=True)[:_MOST_ROWS])
     if len(shown) < len(sizes):
-        warnings.warn(
+        warn_user(
             f"{len(sizes)} parameters are too many for one picture: the {_MOST_ROWS} whose discrepancy is largest are "
             "shown. Choose others by var_names= and coords=.",
-            stacklevel=3,
         )
     in_order = [label for label in sizes if label in shown]
     heights = {_JOINT: len(shown) + _GAP} | {label: len(shown) - 1.0 - i for i, label in enumerate(in_order)}
@@ -276,10 +275,9 @@ def plot_stein_thin(
     points = points.drop_vars(["source_chain", "source_draw"], errors="ignore")
     names = list(scalars(draws))
     if len(names) > max_parameters:
-        warnings.warn(
+        warn_user(
             f"{len(names)} parameters make {len(names) ** 2} panels: pairs of {', '.join(names[:max_parameters])} are "
             "drawn. Choose others by var_names= and coords=, or set max_parameters=.",
-            stacklevel=2,
         )
         names = names[:max_parameters]
     if len(names) < 2:

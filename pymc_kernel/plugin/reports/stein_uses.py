@@ -1,6 +1,5 @@
 """Uses of draws and scores beyond a test: thinning, expectations, and two runs compared."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from pymc_kernel.plugin.reports.model_draws import (
     read_draws,
 )
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
+from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["expectation", "mmd_test", "stein_thin"]
 
@@ -61,7 +61,7 @@ def stein_thin(
     part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
     chosen = stein.stein_thin(part.draws, part.scores, num_points, kernel)
     if part.learned is not None and part.learned.trouble:
-        warnings.warn(f"the choice should not be trusted: {part.learned.trouble}. {ADVICE}", stacklevel=2)
+        warn_user(f"the choice should not be trusted: {part.learned.trouble}. {ADVICE}")
     chains, draws = np.divmod(chosen, part.draws.shape[1])
     sample_dims = list_sample_dims(sample_dims)
     data = az.convert_to_datatree(data)

@@ -14,6 +14,7 @@ from pymc.vartypes import continuous_types
 
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.blocks.likelihoods import estimated_terms
+from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.scores import HeldOutScores, chain_folds, held_out_scores
 
@@ -185,7 +186,7 @@ def _evaluator(model):
         return functions[mode]
 
     def evaluate(positions):
-        values = np.add(*compiled("FAST_COMPILE")(positions))
+        values = np.add(*compiled(QUICK)(positions))
         if np.isfinite(values).all():
             return values
         # The quick mode leaves stable forms of some functions out.

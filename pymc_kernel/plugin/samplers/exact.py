@@ -1,6 +1,5 @@
 """Chains along a given surrogate whose evaluations go to workers: exact draws after ``sample_surrogate``."""
 
-import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ from pymc_kernel.mcmc.coverage import Coverage
 from pymc_kernel.mcmc.kernel_hmc import State
 from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["STARTS_TRIED", "ExactDraws", "Trace", "run_exact"]
 
@@ -120,7 +120,7 @@ def run_exact(
         if not finished:
             raise
         if isinstance(ended, WorkersLost):
-            warnings.warn(f"{ended} {finished} exact draws a chain are finished.", stacklevel=5)
+            warn_user(f"{ended} {finished} exact draws a chain are finished.")
     coverage = [kernel_hmc.coverage(state) for state in states]
     return ExactDraws(positions[:, :finished], {k: v[:, :finished] for k, v in statistics.items()}, coverage, trace)
 

@@ -5,19 +5,15 @@ the model to ``competence`` nor the step to a likelihood; both are read from the
 """
 
 import sys
-import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 
 import pymc as pm
-import pytensor
 from pymc.step_methods.compound import BlockedStep
 
-__all__ = ["model_in_question", "warn_of_foreign_step"]
+from pymc_kernel.plugin.warn import warn_user
 
-# Warnings point to the first line outside of these packages.
-_INSIDE = tuple(str(Path(file).parent) for file in (pm.__file__, pytensor.__file__, Path(__file__).parent))
+__all__ = ["model_in_question", "warn_of_foreign_step"]
 
 
 def _callers() -> Iterator[FrameType]:
@@ -41,22 +37,12 @@ def warn_of_foreign_step(name: str) -> None:
     Steps build the density when they are made, in the main process: there a warning is seen, whatever ``cores`` is.
     Sequential Monte Carlo, optimizers and a user's own ``compile_logp`` are no steps and get no warning.
     """
-    callers = list(_callers())
-    steps = [
-        (depth, frame.f_locals.get("self")) for depth, frame in enumerate(callers) if frame.f_code.co_name == "__init__"
-    ]
-    for depth, step in steps:
+    for step in [frame.f_locals.get("self") for frame in _callers() if frame.f_code.co_name == "__init__"]:
         if isinstance(step, BlockedStep):
             if not getattr(step, "keeps_estimates", False):
-                outside = (i for i in range(depth, len(callers)) if not _is_inside(callers[i]))
-                warnings.warn(
+                warn_user(
                     f"{type(step).__name__} will sample a wrong posterior: the likelihood {name!r} is only estimated, "
                     "and this step draws a new estimate for the point where the chain already is. Leave step= out, and "
                     "pm.sample takes pk.KernelHMC; or give a step of this package, or use pm.sample_smc.",
-                    stacklevel=1 + next(outside, depth),
                 )
             return
-
-
-def _is_inside(frame):
-    return frame.f_code.co_filename.startswith(_INSIDE)

@@ -1,7 +1,5 @@
 """Population Monte Carlo of a ``pm.Model``: the adapter between PyMC and ``pymc_kernel.smc.population``."""
 
-import warnings
-
 import numpy as np
 import pymc as pm
 import xarray as xr
@@ -18,6 +16,7 @@ from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import prior_positions
 from pymc_kernel.plugin.model.scores import compile_scores
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions, value_shapes
+from pymc_kernel.plugin.warn import warn_user
 from pymc_kernel.plugin.weights import reported_shape
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
@@ -207,10 +206,9 @@ def _tree(model, results, draws):
     dataset = xr.Dataset(stats, coords={"chain": chains, statistics.ITERATION: np.arange(done)}, attrs={"draws": draws})
     largest = float(dataset["pareto_k"].max())
     if not largest <= _UNRELIABLE:
-        warnings.warn(
+        warn_user(
             f"The weights have a Pareto shape of {largest:.2f}, above {_UNRELIABLE}: a few draws carry them, and "
             "expectations and evidence are not to be trusted. Take more particles or iterations, or pk.sample_smc.",
-            stacklevel=3,
         )
     observed = {v.name: np.asarray(model.rvs_to_values[v].eval()) for v in model.observed_RVs}
     more = from_dict({"observed_data": observed}, coords=coords, dims=dims, sample_dims=[]) if observed else {}

@@ -1,6 +1,5 @@
 """``pm.sample_smc`` with kernels of this package, and its statistics made tidy."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import xarray as xr
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import check_keywords, keywords_of
 from pymc_kernel.plugin.samplers.smc_kernels import EPSILON, KernelHMCSMC, ParticleKernel
+from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["sample_smc", "smc_stats"]
 
@@ -104,15 +104,13 @@ def _per_chain(values, chains):
 def _warn(tidy):
     distinct = tidy.get("distinct_ancestors")
     if distinct is not None and float(distinct.min()) < _FEW_DISTINCT:
-        warnings.warn(
+        warn_user(
             f"At one stage only {100 * float(distinct.min()):.1f} % of the particles had offspring: the evidence is "
             "unreliable. Take more particles, or a higher threshold.",
-            stacklevel=4,
         )
     correlation = tidy.get(statistics.CORRELATION)
     if correlation is not None and float(correlation.max()) > _STILL_CORRELATED:
-        warnings.warn(
+        warn_user(
             "At one stage the particles were still correlated with their positions at its start "
             f"({float(correlation.max()):.2f}) after max_moves moves: raise max_moves, or take KernelHMCSMC.",
-            stacklevel=4,
         )

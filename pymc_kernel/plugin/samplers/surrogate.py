@@ -1,6 +1,5 @@
 """Posteriors from few evaluations of a costly likelihood: the adapter between PyMC and ``rounds.active``."""
 
-import warnings
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import closing
@@ -15,12 +14,12 @@ from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.stats.convergence import log_warnings, run_convergence_checks
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.likelihood_free import Status, WorkersLost
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.coverage import is_missing_mass
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
-from pymc_kernel.plugin.findings import warn_of_findings
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import constant_groups, observed_group, observed_values
@@ -32,6 +31,7 @@ from pymc_kernel.plugin.samplers.exact import STARTS_TRIED, ExactDraws, Trace, r
 from pymc_kernel.plugin.samplers.given_surrogate import FREE_VARIABLES, RADIUS, GivenSurrogate, transition_state
 from pymc_kernel.plugin.samplers.progress import STUCK_AFTER
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
+from pymc_kernel.plugin.warn import warn_of_findings, warn_user
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
 from pymc_kernel.rounds.search_state import State
 
@@ -129,7 +129,8 @@ def sample_surrogate(
     UserWarning
         Where the marginal distance is above 0.2, the joint one above 0.4 or unknown, where the bulk of the posterior
         was still searched for, and where half of the evaluations failed. Exact draws have the checks of ``pm.sample``
-        and of :class:`KernelHMC`, and not those of the distances.
+        and of :class:`KernelHMC`, and not those of the distances. Where an executor breaks, and where it ended before
+        the first exact draw: the draws are the surrogate's then.
 
     Notes
     -----
@@ -148,7 +149,8 @@ def sample_surrogate(
 
     Values that fail count as places without density. Estimated likelihoods (:func:`EstimatedLikelihood`) are learned
     with their noise, each estimate with a seed of its own: the same seed and batch size give the same evaluations, bit
-    for bit, for any executor and any number of workers. Interrupted, it returns draws by the batches that are finished.
+    for bit, for any executor and any number of workers. Interrupted, or with an executor that breaks, it returns draws
+    by the batches that are finished.
 
     Exact draws: ``sample_stats`` has the statistics of :class:`KernelHMC` for each, and the summary of
     :func:`provenance` as attributes. With a distance of .05 nine of ten proposals along the surrogate are accepted, and
@@ -200,16 +202,21 @@ def sample_surrogate(
     _refuse_useless(state, evaluate.first_error)
     found = [config.sample(rng, state, draws) for _ in range(chains)]
     status = evaluate.status(len(state.positions))
+    drawn, first_error = None, evaluate.first_error
     if exact and is_whole:
         most = chains * (draws + STARTS_TRIED)
         own = None if path is None else path / f"exact_{len(status)}_{chains}"
         settings = executor, own, timeout, identity, start.shape[1]
         with closing(Evaluations(density, most, int(rng.integers(2**63)), *settings)) as evaluate_exactly:
             drawn = _exact(rng, state, found, evaluate_exactly, (chains, draws), config.noisy, progressbar)
-        first_error = evaluate.first_error or evaluate_exactly.first_error
-        status = np.concatenate([status, evaluate_exactly.status(len(drawn.trace.positions))])
-    else:
-        drawn, first_error = None, evaluate.first_error
+        if drawn is not None:
+            first_error = first_error or evaluate_exactly.first_error
+            status = np.concatenate([status, evaluate_exactly.status(len(drawn.trace.positions))])
+    if exact and drawn is None:
+        warn_user(
+            "it ended before the first exact draw: the draws are the surrogate's, not exact ones. Exact draws come "
+            "later, too: pm.sample(tune=0, step=pk.KernelHMC(surrogate=idata)).",
+        )
     tree = _tree(model, config, state, found, (chains, draws), status, drawn)
     _warn(state, tree, drawn, first_error)
     if drawn is not None:
@@ -260,7 +267,7 @@ def _run(
             if state.learned is None:
                 raise
             if isinstance(ended, WorkersLost):
-                warnings.warn(f"{ended} The draws are by the batches that are finished.", stacklevel=4)
+                warn_user(f"{ended} The draws are by the batches that are finished.")
             return state, False
 
 
@@ -274,8 +281,8 @@ def _columns():
     )
 
 
-def _exact(rng, state, found, evaluate, shape, noisy, progressbar) -> ExactDraws:
-    """Return exact draws of chains along the last surrogate."""
+def _exact(rng, state, found, evaluate, shape, noisy, progressbar) -> ExactDraws | None:
+    """Return exact draws of chains along the last surrogate, None where it ended before the first of them."""
     own = np.concatenate([part.positions for part in found])
     learned = replace(state.learned, power=1.0, is_careful=True)
     config = kernel_hmc.Config(noisy=noisy)
@@ -283,7 +290,13 @@ def _exact(rng, state, found, evaluate, shape, noisy, progressbar) -> ExactDraws
     trace = Trace(lambda number, places: evaluate(number, places, lambda: None), state.prior.log_density, own.shape[1])
     with Progress(*_columns(), disable=not progressbar) as progress:
         task = progress.add_task("Exact draws", total=shape[0] * shape[1])
-        return run_exact(rng, first, own, trace, shape, lambda count: progress.advance(task, count))
+        try:
+            return run_exact(rng, first, own, trace, shape, lambda count: progress.advance(task, count))
+        except KeyboardInterrupt:
+            return None
+        except (WorkersLost, NonFiniteStartError) as ended:
+            warn_user(str(ended))
+            return None
 
 
 def _refuse_useless(state: State, first_error: str | None) -> None:
@@ -394,7 +407,7 @@ def _warn(state: State, tree: xr.DataTree, drawn: ExactDraws | None, first_error
             "surrogate is far too low": int(drawn.statistics["stuck_for"].max()) >= STUCK_AFTER,
         }
     advice = "Take more evaluations, or start= near the posterior."
-    warn_of_findings([words for words, holds in found.items() if holds], advice, stacklevel=4)
+    warn_of_findings([words for words, holds in found.items() if holds], advice)
 
 
 def _of_surrogate_draws(stats):

@@ -3,7 +3,6 @@
 import hashlib
 import threading
 import uuid
-import warnings
 from typing import NamedTuple
 
 import cloudpickle
@@ -21,6 +20,7 @@ from pymc_kernel.likelihood_free import (
 from pymc_kernel.parallel import leave_one_thread
 from pymc_kernel.plugin.model.forward import ForwardSampler
 from pymc_kernel.plugin.model.pickling import pickled
+from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["STATUS", "Job", "Worker", "run"]
 
@@ -141,9 +141,9 @@ def run(keeper, job, parameters, executor, retries, max_in_flight, progressbar):
                 seconds = progress.tasks[0].elapsed or 1e-9
                 progress.update(shown, advance=sizes[index], failed=failed, rate=simulated / seconds)
         except KeyboardInterrupt:
-            warnings.warn("interrupted: what is finished is returned.", stacklevel=4)
+            warn_user("interrupted: what is finished is returned.")
         except WorkersLost as error:
-            warnings.warn(f"{error} What is finished is returned.", stacklevel=4)
+            warn_user(f"{error} What is finished is returned.")
         finally:
             batches.close()
     return first_error

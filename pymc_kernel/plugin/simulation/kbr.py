@@ -13,7 +13,6 @@ from pymc_kernel.embeddings.local_check import misfit
 from pymc_kernel.embeddings.proposals import Proposal, prior_ratio
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
-from pymc_kernel.plugin.findings import warn_of_findings
 from pymc_kernel.plugin.model.priors import prior_density
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,
@@ -26,6 +25,7 @@ from pymc_kernel.plugin.simulation.pairs import (
 )
 from pymc_kernel.plugin.simulation.trust import findings, typicality
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
+from pymc_kernel.plugin.warn import warn_of_findings
 from pymc_kernel.plugin.weights import reported_shape
 
 __all__ = ["sample_kbr"]
@@ -217,7 +217,7 @@ def _stats(near, replicates, fitted, observed, rounds, is_raw, rng):
     effective = best.effective_number()
     coverage = check.held_out.coverage(_CHECKED)
     failed = fitted.pairs.num_dropped
-    warn_of_failed_pairs(failed, failed + len(fitted.latent), stacklevel=4)
+    warn_of_failed_pairs(failed, failed + len(fitted.latent))
     problems = findings(typical, effective, error.max(), _held_out_findings(check, off, gain, gain_error))
     is_long = is_raw and np.size(observed) > _MANY_NUMBERS
     shorter = f"a summary= of the {np.size(observed)} numbers that the data are, " if is_long else ""
@@ -225,7 +225,7 @@ def _stats(near, replicates, fitted, observed, rounds, is_raw, rng):
         f"Take {shorter}more simulations, or rounds={rounds + 1}; if the model simulates nothing like the data, check "
         "its prior."
     )
-    warn_of_findings(problems, advice, stacklevel=4)
+    warn_of_findings(problems, advice)
     share = fitted.weighting.ratio / fitted.weighting.ratio.sum()
     return xr.Dataset(
         {

@@ -13,7 +13,6 @@ from scipy.special import ndtri
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
-from pymc_kernel.plugin.findings import warn_of_findings
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,
@@ -26,6 +25,7 @@ from pymc_kernel.plugin.simulation.pairs import (
 from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
 from pymc_kernel.plugin.simulation.trust import LARGE_ERROR
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
+from pymc_kernel.plugin.warn import warn_of_findings
 from pymc_kernel.rounds import Calibration, CautiousRounds, Checks, Draws, LocalLikelihood, ParticleSampler, State
 from pymc_kernel.smc.weights import normalized
 
@@ -163,7 +163,7 @@ def sample_likelihood_free(
     if store is not None and random_seed is None:
         raise ValueError("store needs random_seed: a run that goes on must propose the same parameters again.")
     observed = observed_for(model, summary, "sample_likelihood_free")
-    warn_of_potentials(model, "the posterior will be that of the model without them", stacklevel=3)
+    warn_of_potentials(model, "the posterior will be that of the model without them")
     rng = np.random.default_rng(random_seed)
     settings = {} if estimator is None else {"estimator": estimator}
     config = CautiousRounds(num_simulations, rounds, **settings)
@@ -297,7 +297,7 @@ def _stats(state: State, posterior: list[Draws]) -> dict:
 def _warn(state: State, stats: dict, model: pm.Model) -> None:
     """Warn once of all that speaks against the posterior."""
     last = state.rounds[-1]
-    warn_of_failed_pairs(stats[statistics.NUM_FAILED], stats["num_simulations"], 4, _CHANCE_OF_SUCCESS)
+    warn_of_failed_pairs(stats[statistics.NUM_FAILED], stats["num_simulations"], _CHANCE_OF_SUCCESS)
     slack = _CHANCE * np.sqrt(0.95 * 0.05 / max(last.num_near // 5, 1))  # a fifth is held out
     coverage, error = last.held_out_coverage, stats[statistics.LEARNING_ERROR]
     found = {
@@ -322,7 +322,7 @@ def _warn(state: State, stats: dict, model: pm.Model) -> None:
     )
     words = [words for words, holds in found.items() if holds]
     words += [] if state.checks is None else _words_of(state.checks, _entry_names(model))
-    warn_of_findings(words, advice, stacklevel=4)
+    warn_of_findings(words, advice)
 
 
 def _words_of(checks: Checks, names: list[str]) -> list[str]:

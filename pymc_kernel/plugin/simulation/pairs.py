@@ -22,6 +22,7 @@ from pymc_kernel.plugin.simulation.simulate import (
     simulate,
     warn_of_potentials,
 )
+from pymc_kernel.plugin.warn import warn_user
 
 __all__ = [
     "Pairs",
@@ -58,7 +59,7 @@ def learned_from(simulations, num_simulations, summary, model, who, rng, executo
     _check_simulations(simulations, who)
     observed = observed_for(model, summary, who)
     if simulations is None:
-        warn_of_potentials(model, "the posterior will be that of the model without them", stacklevel=4)
+        warn_of_potentials(model, "the posterior will be that of the model without them")
         simulations = _simulated(num_simulations, None, model, rng, executor, progressbar)
     return Pairs(*simulated_pairs(simulations, model, summary), observed, simulations)
 
@@ -226,13 +227,12 @@ def _each_summarized(name, function, data_sets, is_whole):
     return rows
 
 
-def warn_of_failed_pairs(failed: int, total: int, stacklevel: int = 2, consequence: str = "") -> None:
+def warn_of_failed_pairs(failed: int, total: int, consequence: str = "") -> None:
     """Warn of simulations that are left out, and of what follows for the method that leaves them out."""
     if failed:
-        warnings.warn(
+        warn_user(
             f"{failed} of {total} simulations ({100 * failed / total:.0f} %) gave NaN or infinite numbers and are left "
             f"out.{consequence}",
-            stacklevel=stacklevel + 1,
         )
 
 

@@ -16,10 +16,10 @@ from pymc_kernel.embeddings.local_check import local_errors, misfit, moves_from
 from pymc_kernel.likelihood_free.held_out import Answer, HeldOutAnswers, Plan, answer, held_out_answers, preferred
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
-from pymc_kernel.plugin.findings import warn_of_findings
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.simulation.trust import findings, typicality
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
+from pymc_kernel.plugin.warn import warn_of_findings
 
 __all__ = ["sample_abc"]
 
@@ -123,7 +123,7 @@ def sample_abc(
     total, failed = len(latent), int((~is_whole).sum())
     if total - failed < 2:
         raise ValueError(f"{failed} of {total} simulations failed: there is nothing to accept.")
-    warn_of_failed_pairs(failed, total, stacklevel=3)
+    warn_of_failed_pairs(failed, total)
     latent, summaries = latent[is_whole], summaries[is_whole]
     _, spread = robust_scales(summaries)
     scaled, place = summaries / spread, observed / spread
@@ -203,7 +203,7 @@ def _stats(latent, summaries, observed, answer, rng):
         unused,
         *_distance_warnings(reach, 0.0 if expected else float(np.abs(off.shift).max())),
     ]
-    warn_of_findings(findings(typical, effective, float(error.max()), others), _ADVICE, stacklevel=4)
+    warn_of_findings(findings(typical, effective, float(error.max()), others), _ADVICE)
     return {
         "epsilon": answer.posterior.epsilon,
         "nearest_distance": reach,

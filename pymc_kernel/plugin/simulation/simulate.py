@@ -1,6 +1,5 @@
 """Simulations of a model at scale: in batches, on any executor, into a store from which a killed run resumes."""
 
-import warnings
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_finger
 from pymc_kernel.plugin.model.forward import can_be_drawn, forward_graph
 from pymc_kernel.plugin.model.groups import constant_groups, is_part_of_data, observed_group, observed_values
 from pymc_kernel.plugin.simulation.jobs import STATUS, Job, Worker, run
+from pymc_kernel.plugin.warn import warn_user
 
 __all__ = [
     "refuse_parts_of_the_data",
@@ -118,7 +118,7 @@ def simulate(
     """
     model = pm.modelcontext(model)
     _check(model, draws, executor, batch_size, timeout, retries, max_failures, max_in_flight)
-    warn_of_potentials(model, "the simulations are those of the model without them", stacklevel=3)
+    warn_of_potentials(model, "the simulations are those of the model without them")
     graph = forward_graph(model)
     parameters = None if given is None else _given_values(given, graph)
     draws = _number_of_draws(draws, parameters)
@@ -166,11 +166,11 @@ def refuse_parts_of_the_data(model: pm.Model) -> None:
             )
 
 
-def warn_of_potentials(model: pm.Model, consequence: str, stacklevel: int) -> None:
+def warn_of_potentials(model: pm.Model, consequence: str) -> None:
     """Warn where a model has potentials, which forward draws leave out."""
     if model.potentials:
         names = ", ".join(p.name for p in model.potentials)
-        warnings.warn(f"Potentials ({names}) cannot be simulated: {consequence}.", stacklevel=stacklevel + 1)
+        warn_user(f"Potentials ({names}) cannot be simulated: {consequence}.")
 
 
 def _given_values(given, graph):
@@ -268,8 +268,7 @@ def _warn_of_failures(counts, max_failures, first_error):
     if total and failed > max_failures * total:
         reasons = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n and name != "succeeded")
         first = f" The first error of this run: {first_error}" if first_error else ""
-        warnings.warn(
+        warn_user(
             f"{failed} of {total} simulations ({100 * failed / total:.0f} %) failed: {reasons}. Their data are NaN."
             f"{first}",
-            stacklevel=4,
         )
