@@ -16,7 +16,7 @@ from scipy.special import expit
 import pymc_kernel as pk
 from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
-from pymc_kernel.plugin.reports import diagnostics, findings, model_draws
+from pymc_kernel.plugin.reports import diagnostics, findings
 from pymc_kernel.plugin.reports.model_draws import read_draws
 from tests.plugin.models import noisy_model
 
@@ -364,52 +364,3 @@ def test_separated_modes_are_named_by_coordinates(capsys):
     idata = az.from_dict({"posterior": {"x": draws}}, coords={"side": ["left", "right"]}, dims={"x": ["side"]})
     pk.diagnose(idata, model=model)
     assert "The draws of x[right] fall into separated modes" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("stored", "known", "is_other"),
-    [
-        (np.array([1.1, 2.0]), np.array([1.1, 2.0]), False),
-        (np.array([1.1, 2.0], np.float32), np.array([1.1, 2.0]), False),
-        (np.array([1.1, np.nan]), np.array([1.1, np.nan]), False),
-        (np.array([1.1 + 1e-6, 2.0]), np.array([1.1, 2.0]), True),
-        (np.array([1e-9, 2.0]), np.array([2e-9, 2.0]), True),
-        (np.array([1.1]), np.array([1.1, 2.0]), True),
-        (np.array([10**7 + 1, 2]), np.array([10**7, 2]), True),
-        (np.array([3.0, 2.0]), np.array([3, 2]), False),
-        (np.array([True, False]), np.array([True, True]), True),
-        (np.array([[1.0], [2.0]]), np.array([1.0, 2.0]), True),
-    ],
-)
-def test_the_same_data_in_another_precision_are_no_other_data(stored, known, is_other):
-    assert model_draws._are_same(stored, known) is not is_other
-
-
-@pytest.mark.parametrize("group", ["observed_data", "constant_data"])
-def test_draws_of_other_data_are_said(group, rng, recwarn):
-    with pm.Model() as model:
-        predictors, data = pm.Data("a", [1.0, 2.0]), pm.Data("b", [1.0, 3.0])
-        x = pm.Normal("x")
-        pm.Normal("y", x * predictors, 1.0, observed=data)
-    name = "y" if group == "observed_data" else "a"
-    held = {"y": np.array([1.0, 3.0]), "a": np.array([1.0, 2.0])}
-    draws = {"posterior": {"x": rng.normal(1.0, 0.6, (4, 50))}}
-    pk.ksd_test(az.from_dict(draws | {group: {name: held[name]}}), model=model, num_replicates=10)
-    pk.ksd_test(az.from_dict(draws), model=model, num_replicates=10)
-    other = az.from_dict(draws | {group: {name: held[name] + 1.0}})
-    pk.ksd_test(other, model=model, score=lambda x: -x, num_replicates=10)  # perhaps that of another distribution
-    assert not recwarn
-    pk.ksd_test(other, model=model, num_replicates=10)
-    pk.summary(other, model=model, num_replicates=10)
-    pk.plot_ksd_evolution(other, model=model, num_replicates=10, num_sizes=2, backend="none")
-    said = [w for w in recwarn if f"other data for {name} " in str(w.message)]
-    assert [w.filename for w in said] == [__file__] * 3
-
-
-def test_a_random_part_of_the_data_is_not_compared(rng, recwarn):
-    with pm.Model() as model:
-        x = pm.Normal("x")
-        pm.Normal("y", x, 1.0, observed=pm.Minibatch(np.arange(20.0), batch_size=5), total_size=20)
-    draws = az.from_dict({"posterior": {"x": rng.normal(1.0, 0.6, (4, 50))}, "observed_data": {"y": np.arange(5.0)}})
-    model_draws._warn_of_other_data(draws, model)
-    assert not recwarn

@@ -9,27 +9,24 @@ from pathlib import Path
 import numpy as np
 import pymc as pm
 import xarray as xr
-from arviz import from_dict
-from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.stats.convergence import log_warnings, run_convergence_checks
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.errors import NonFiniteStartError
-from pymc_kernel.likelihood_free import Status, WorkersLost
+from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.coverage import is_missing_mass
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
-from pymc_kernel.plugin.model.groups import constant_groups, observed_group, observed_values
+from pymc_kernel.plugin.model.groups import observed_values
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import initial_position, prior_or_start
-from pymc_kernel.plugin.model.unconstrained import constrained_draws
-from pymc_kernel.plugin.reports.provenance import provenance
 from pymc_kernel.plugin.samplers.exact import STARTS_TRIED, ExactDraws, Trace, run_exact
-from pymc_kernel.plugin.samplers.given_surrogate import FREE_VARIABLES, RADIUS, GivenSurrogate, transition_state
+from pymc_kernel.plugin.samplers.given_surrogate import GivenSurrogate, transition_state
 from pymc_kernel.plugin.samplers.progress import STUCK_AFTER
+from pymc_kernel.plugin.samplers.surrogate_tree import tree_of
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 from pymc_kernel.plugin.warn import warn_of_findings, warn_user
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
@@ -217,7 +214,7 @@ def sample_surrogate(
             "it ended before the first exact draw: the draws are the surrogate's, not exact ones. Exact draws come "
             "later, too: pm.sample(tune=0, step=pk.KernelHMC(surrogate=idata)).",
         )
-    tree = _tree(model, config, state, found, (chains, draws), status, drawn)
+    tree = tree_of(model, config, state, found, (chains, draws), status, drawn)
     _warn(state, tree, drawn, first_error)
     if drawn is not None:
         log_warnings(run_convergence_checks(tree, model))
@@ -306,85 +303,6 @@ def _refuse_useless(state: State, first_error: str | None) -> None:
             f"only {int(np.isfinite(state.log_density).sum())} of {len(state.positions)} evaluations have a finite log "
             f"density, or all lie in one place, so nothing can be learned; {said}. Give start= near the data."
         )
-
-
-def _tree(model, config, state, found, shape, status, drawn):
-    coords, dims = coords_and_dims_for_inferencedata(model)
-
-    def group(positions):
-        values = constrained_draws(model, positions.reshape(-1, positions.shape[-1]))
-        values = {name: v.reshape(*positions.shape[:2], *v.shape[1:]) for name, v in values.items()}
-        return from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset()
-
-    surrogate_draws = group(np.stack([part.positions[: shape[1]] for part in found]))
-    positions, log_prior, log_likelihood = state.positions, state.log_prior, state.log_likelihood
-    if drawn is not None:
-        positions = np.concatenate([positions, drawn.trace.positions])
-        log_prior = np.concatenate([log_prior, drawn.trace.log_prior])
-        log_likelihood = np.concatenate([log_likelihood, drawn.trace.log_likelihood])
-    distance = config.distance(state, *found)
-    stats = {
-        "distance": distance.total_variation,
-        "distance_error": distance.error,
-        "marginal_distance": distance.marginal,
-        statistics.EFFECTIVE_SHARE: distance.effective_share,
-        "num_fresh_draws": distance.num_draws,
-        "num_evaluations": len(positions),
-        statistics.NUM_FAILED: int((~np.isfinite(log_likelihood)).sum()),
-        "is_climbing": state.is_climbing,
-        statistics.CORRELATION: max(part.correlation for part in found),
-        statistics.LOG_EVIDENCE: ("chain", [part.log_evidence + _noise_bias(config, state) for part in found]),
-    }
-    batches = {
-        name: ("batch", np.array([getattr(b, name) for b in state.batches]))
-        for name in ("num_evaluations", "power", "is_climbing", "best", "error")
-    }
-    stats = xr.Dataset(stats, coords={"chain": np.arange(shape[0])})
-    if drawn is not None:
-        each = {name: (("chain", "draw"), v) for name, v in drawn.statistics.items()}
-        stats = stats.assign(each).assign_coords(draw=np.arange(drawn.positions.shape[1]))
-    evaluated = _evaluated(model, (positions, log_prior, log_likelihood, status), coords, dims)
-    evaluated.attrs |= {FREE_VARIABLES: [v.name for v in model.free_RVs], RADIUS: state.radius}
-    tree = xr.DataTree.from_dict(
-        {
-            "posterior": surrogate_draws if drawn is None else group(drawn.positions),
-            "sample_stats": stats,
-            **({} if drawn is None else {"surrogate_posterior": surrogate_draws}),
-            "batch_stats": xr.Dataset(batches, coords={"batch": np.arange(len(state.batches))}),
-            "evaluations": evaluated,
-            "observed_data": observed_group(observed_values(model, None), coords, dims),
-            **constant_groups(model, coords, dims),
-        }
-    )
-    if drawn is not None:
-        tree["sample_stats"].attrs |= provenance(tree)
-    return tree
-
-
-def _noise_bias(config, state):
-    """Return how far the mean of logs of unbiased estimates lies below the log of their mean, were they log-normal."""
-    noise = state.learned.unit * state.learned.fit.noise_sd if config.noisy else 0.0
-    return 0.5 * float(noise) ** 2
-
-
-def _evaluated(model, columns, coords, dims):
-    """Return all places with their values."""
-    positions, log_prior, log_likelihood, status = columns
-    values = {name: v[None] for name, v in constrained_draws(model, positions).items()}
-    points = from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset()
-    points = points.isel(chain=0, drop=True).rename(draw="evaluation")
-    more = {
-        "position": (("evaluation", "coordinate"), positions),
-        "log_prior": ("evaluation", log_prior),
-        "log_likelihood": ("evaluation", log_likelihood),
-        "status": ("evaluation", status),
-    }
-    dataset = points.assign(more)
-    dataset["status"].attrs = {
-        "flag_values": [int(s) for s in Status],
-        "flag_meanings": " ".join(s.name.lower() for s in Status),
-    }
-    return dataset
 
 
 def _warn(state: State, tree: xr.DataTree, drawn: ExactDraws | None, first_error: str | None) -> None:

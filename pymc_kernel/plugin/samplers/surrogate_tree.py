@@ -1,0 +1,121 @@
+"""The result of ``sample_surrogate`` as groups of a DataTree."""
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from arviz import from_dict
+from pymc.backends.arviz import coords_and_dims_for_inferencedata
+
+from pymc_kernel.likelihood_free import Status
+from pymc_kernel.plugin import statistics
+from pymc_kernel.plugin.model.groups import constant_groups, observed_group, observed_values
+from pymc_kernel.plugin.model.unconstrained import constrained_draws
+from pymc_kernel.plugin.reports.provenance import provenance
+from pymc_kernel.plugin.samplers.exact import ExactDraws
+from pymc_kernel.plugin.samplers.given_surrogate import FREE_VARIABLES, RADIUS
+from pymc_kernel.rounds import ActiveLearning
+from pymc_kernel.rounds.particles import Draws
+from pymc_kernel.rounds.search_state import State
+
+__all__ = ["tree_of"]
+
+
+def tree_of(
+    model: pm.Model,
+    config: ActiveLearning,
+    state: State,
+    found: list[Draws],
+    shape: tuple[int, int],
+    status: np.ndarray,
+    drawn: ExactDraws | None,
+) -> xr.DataTree:
+    """Return all groups of a result.
+
+    Parameters
+    ----------
+    state : State
+        After the last batch.
+    found : list of Draws
+        Of the surrogate, for each chain.
+    shape : tuple
+        Number of chains, and draws of each.
+    status : ndarray (n,)
+        Of each evaluation, those of exact draws included.
+    drawn : ExactDraws, optional
+    """
+    coords, dims = coords_and_dims_for_inferencedata(model)
+
+    def group(positions):
+        values = constrained_draws(model, positions.reshape(-1, positions.shape[-1]))
+        values = {name: v.reshape(*positions.shape[:2], *v.shape[1:]) for name, v in values.items()}
+        return from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset()
+
+    surrogate_draws = group(np.stack([part.positions[: shape[1]] for part in found]))
+    positions, log_prior, log_likelihood = state.positions, state.log_prior, state.log_likelihood
+    if drawn is not None:
+        positions = np.concatenate([positions, drawn.trace.positions])
+        log_prior = np.concatenate([log_prior, drawn.trace.log_prior])
+        log_likelihood = np.concatenate([log_likelihood, drawn.trace.log_likelihood])
+    distance = config.distance(state, *found)
+    stats = {
+        "distance": distance.total_variation,
+        "distance_error": distance.error,
+        "marginal_distance": distance.marginal,
+        statistics.EFFECTIVE_SHARE: distance.effective_share,
+        "num_fresh_draws": distance.num_draws,
+        "num_evaluations": len(positions),
+        statistics.NUM_FAILED: int((~np.isfinite(log_likelihood)).sum()),
+        "is_climbing": state.is_climbing,
+        statistics.CORRELATION: max(part.correlation for part in found),
+        statistics.LOG_EVIDENCE: ("chain", [part.log_evidence + _noise_bias(config, state) for part in found]),
+    }
+    batches = {
+        name: ("batch", np.array([getattr(b, name) for b in state.batches]))
+        for name in ("num_evaluations", "power", "is_climbing", "best", "error")
+    }
+    stats = xr.Dataset(stats, coords={"chain": np.arange(shape[0])})
+    if drawn is not None:
+        each = {name: (("chain", "draw"), v) for name, v in drawn.statistics.items()}
+        stats = stats.assign(each).assign_coords(draw=np.arange(drawn.positions.shape[1]))
+    evaluated = _evaluated(model, (positions, log_prior, log_likelihood, status), coords, dims)
+    evaluated.attrs |= {FREE_VARIABLES: [v.name for v in model.free_RVs], RADIUS: state.radius}
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": surrogate_draws if drawn is None else group(drawn.positions),
+            "sample_stats": stats,
+            **({} if drawn is None else {"surrogate_posterior": surrogate_draws}),
+            "batch_stats": xr.Dataset(batches, coords={"batch": np.arange(len(state.batches))}),
+            "evaluations": evaluated,
+            "observed_data": observed_group(observed_values(model, None), coords, dims),
+            **constant_groups(model, coords, dims),
+        }
+    )
+    if drawn is not None:
+        tree["sample_stats"].attrs |= provenance(tree)
+    return tree
+
+
+def _noise_bias(config, state):
+    """Return how far the mean of logs of unbiased estimates lies below the log of their mean, were they log-normal."""
+    noise = state.learned.unit * state.learned.fit.noise_sd if config.noisy else 0.0
+    return 0.5 * float(noise) ** 2
+
+
+def _evaluated(model, columns, coords, dims):
+    """Return all places with their values."""
+    positions, log_prior, log_likelihood, status = columns
+    values = {name: v[None] for name, v in constrained_draws(model, positions).items()}
+    points = from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset()
+    points = points.isel(chain=0, drop=True).rename(draw="evaluation")
+    more = {
+        "position": (("evaluation", "coordinate"), positions),
+        "log_prior": ("evaluation", log_prior),
+        "log_likelihood": ("evaluation", log_likelihood),
+        "status": ("evaluation", status),
+    }
+    dataset = points.assign(more)
+    dataset["status"].attrs = {
+        "flag_values": [int(s) for s in Status],
+        "flag_meanings": " ".join(s.name.lower() for s in Status),
+    }
+    return dataset
