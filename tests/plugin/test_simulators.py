@@ -47,7 +47,6 @@ def test_posterior_is_the_exact_abc_posterior(step):
     assert_exact(theta, effective)
 
 
-@pytest.mark.machine_code
 def test_sequential_monte_carlo_finds_it_too():
     idata = pk.sample_smc(500, pk.KASMC, model=abc_model(), chains=2, cores=1, random_seed=3, progressbar=False)
     assert_exact(idata["posterior"]["theta"], 300.0)

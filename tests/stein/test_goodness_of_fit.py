@@ -29,7 +29,7 @@ def independent(rng):
     return rng.standard_normal((200, 2))
 
 
-@pytest.mark.parametrize("null", ["bootstrap", "gamma"])
+@pytest.mark.parametrize("null", ["bootstrap", pytest.param("gamma", marks=pytest.mark.slow)])
 def test_level_for_independent_draws(null):
     """300 repetitions: the standard error of 5 % is 1.3 %."""
     assert 0.01 <= rejections(300, independent, null=null, flip_probability=0.5, thin=1) <= 0.095
