@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.stats import cauchy, expon, norm, uniform
+from scipy.stats import cauchy, expon, multivariate_normal, norm, uniform
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_parameter_map, choose_summary_map
@@ -71,6 +71,22 @@ def test_evidence_leaves_out_what_has_no_effect():
     np.testing.assert_allclose(fit.weights[:4], np.linalg.solve(part.T @ part + penalty, part.T @ y), rtol=1e-3)
     covariance = fit.factor.T @ fit.factor
     np.testing.assert_allclose(covariance, fit.noise * np.linalg.inv(part.T @ part + penalty), rtol=0.1, atol=1e-6)
+
+
+def test_precisions_have_the_largest_evidence():
+    """More weights than responses: the density of these is normal; the constant has a prior that hardly counts."""
+    rng = np.random.default_rng(2)
+    x = np.hstack([np.ones((30, 1)), rng.standard_normal((30, 40))])
+    y = x @ np.concatenate([[3.0], rng.standard_normal(20), 0.3 * rng.standard_normal(20)])
+    y += 0.1 * rng.standard_normal(30)
+    fit = fit_blocks(x.T @ x, x.T @ y, y @ y, 30, (Block("one", 1, 21), Block("two", 21, 41)), noise=0.01)
+
+    def log_evidence(factors):
+        prior = np.concatenate([[1e4], np.repeat(1.0 / (fit.precisions * factors), 20)])
+        return multivariate_normal(np.zeros(30), (x * prior) @ x.T + 0.01 * np.eye(30)).logpdf(y)
+
+    for factors in ([1.3, 1.0], [1.0, 1.3], [1 / 1.3, 1.0], [1.0, 1 / 1.3]):
+        assert log_evidence(np.array(factors)) < log_evidence(np.ones(2))
 
 
 def test_the_triangular_map_and_the_way_back():

@@ -53,31 +53,54 @@ def fit_blocks(gram, moment, square, count, blocks, start=None, noise=None, iter
     fixed = noise is not None
     first = np.array([_first(gram, b, count) for b in blocks])
     precisions = first if start is None else np.where(np.isnan(start), first, start)
-    variance = noise if fixed else max(square / count, 1e-300)
+    variance, used = noise if fixed else max(square / count, 1e-300), None
     for number in range(iterations):
-        active, penalty = _in_use(precisions, blocks)
-        scaled = gram[np.ix_(active, active)] / variance
-        scaled[np.diag_indices_from(scaled)] += penalty
+        finite = np.isfinite(precisions)
+        if used is None or (finite != used.finite).any():
+            used = _in_use(gram, moment, blocks, finite)
+        penalty = np.repeat(np.append(0.0, precisions[finite]), np.append(1, used.sizes))
+        scaled = used.gram / variance
+        scaled.flat[:: len(scaled) + 1] += penalty
         factor = _inverse_factor(scaled)
-        weights = (factor @ (moment[active] / variance)) @ factor
+        weights = (factor @ (used.moment / variance)) @ factor
         before, before_variance = precisions, variance
-        precisions, known = _updated(precisions, blocks, weights, factor, number % 2 == 1)
+        precisions, known = _updated(precisions, used, weights, factor, number % 2 == 1)
         if not fixed:
             # The posterior mean solves (G / s + A) w = m / s, so that w'Gw = w'm - s w'Aw.
-            rest = square - weights @ moment[active] - variance * penalty @ weights**2
+            rest = square - weights @ used.moment - variance * penalty @ weights**2
             variance = max(rest, 1e-12 * square, 1e-300) / max(count - known, 1.0)
-        finite = np.isfinite(precisions)
-        if (finite != np.isfinite(before)).any():
+        if (np.isfinite(precisions) != finite).any():
             continue
         moved = np.abs(np.log(precisions[finite] / before[finite])).max(initial=0.0)
-        if number and max(moved, abs(np.log(variance / before_variance))) < _CHANGE:
+        if number and max(moved, abs(math.log(variance / before_variance))) < _CHANGE:
             break
     full = np.zeros(len(gram))
-    full[active] = weights
+    full[used.active] = weights
     for block, precision in zip(blocks, precisions, strict=True):
         if not np.isfinite(precision):
             full[block.start : block.stop] = 0.0
-    return BlockFit(full, precisions, variance, factor, active)
+    return BlockFit(full, precisions, variance, factor, used.active)
+
+
+class _Used(NamedTuple):
+    """The features in use: those of blocks with a finite precision, and the constant."""
+
+    finite: np.ndarray  # (b,), which blocks
+    active: np.ndarray  # (k,), which features
+    sizes: np.ndarray  # of the blocks in use
+    starts: np.ndarray  # of the blocks in use, among the features in use
+    gram: np.ndarray  # (k, k)
+    moment: np.ndarray  # (k,)
+
+
+def _in_use(gram, moment, blocks, finite):
+    chosen = [block for block, is_in in zip(blocks, finite, strict=True) if is_in]
+    active = np.concatenate([[0], *(np.arange(block.start, block.stop) for block in chosen)])
+    sizes = np.array([block.stop - block.start for block in chosen], dtype=int)
+    starts = np.cumsum(np.append(1, sizes))[:-1]
+    if len(active) == len(gram):
+        return _Used(finite, active, sizes, starts, gram, moment)
+    return _Used(finite, active, sizes, starts, gram[active[:, None], active], moment[active])
 
 
 def _inverse_factor(matrix):
@@ -92,39 +115,27 @@ def _first(gram, block, count):
     return max(np.trace(gram[block.start : block.stop, block.start : block.stop]) / count, 1e-3)
 
 
-def _in_use(precisions, blocks):
-    active, penalty = [np.array([0])], [np.array([0.0])]
-    for precision, block in zip(precisions, blocks, strict=True):
-        if np.isfinite(precision):
-            active.append(np.arange(block.start, block.stop))
-            penalty.append(np.full(block.stop - block.start, precision))
-    return np.concatenate(active), np.concatenate(penalty)
-
-
-def _updated(precisions, blocks, weights, factor, prune):
+def _updated(precisions, used, weights, factor, prune):
     """Return precisions after one update, and how many weights the data determine."""
-    precisions, at, known, gains = precisions.copy(), 1, 1.0, {}
-    diagonal = np.einsum("kj,kj->j", factor, factor)
-    for b, block in enumerate(blocks):
-        if not np.isfinite(precisions[b]):
-            continue
-        part = slice(at, at + block.stop - block.start)
-        at = part.stop
-        determined = max(part.stop - part.start - precisions[b] * diagonal[part].sum(), 0.0)
-        known += determined
-        size = max(weights[part] @ weights[part], 1e-300)
-        if determined < _LEAST_DETERMINED:
-            precisions[b] = np.inf
-            continue
-        if prune:
-            gains[b] = _gain(precisions[b], weights[part], factor[part.start :, part])
-        # MacKay's update is slow where a block goes out; a longer step in logarithms gets there in a third of them.
-        ratio = determined / size / precisions[b]
-        precisions[b] = max(precisions[b] * min(max(ratio**1.5, 1e-4), 1e4), 1e-10)
+    precisions, chosen, gains = precisions.copy(), np.flatnonzero(used.finite), {}
+    if not chosen.size:
+        return precisions, 1.0
+    now, ends = precisions[chosen], used.starts + used.sizes
+    spread = np.add.reduceat(np.einsum("kj,kj->j", factor, factor), used.starts)
+    determined = np.maximum(used.sizes - now * spread, 0.0)
+    size = np.maximum(np.add.reduceat(weights**2, used.starts), 1e-300)
+    is_left = determined >= _LEAST_DETERMINED
+    if prune:
+        for i in np.flatnonzero(is_left):
+            part = slice(used.starts[i], ends[i])
+            gains[chosen[i]] = _gain(now[i], weights[part], factor[part.start :, part])
+    # MacKay's update is slow where a block goes out; a longer step in logarithms gets there in a third of them.
+    steps = np.clip((determined / size / now) ** 1.5, 1e-4, 1e4)
+    precisions[chosen] = np.where(is_left, np.maximum(now * steps, 1e-10), np.inf)
     # Of blocks that overlap each looks useless while the others are there: only the lower half goes at a time.
     useless = sorted((gain, b) for b, gain in gains.items() if gain < _LEAST_GAIN)
     precisions[[b for _, b in useless[: (len(useless) + 1) // 2]]] = np.inf
-    return precisions, known
+    return precisions, 1.0 + determined.sum()
 
 
 def _gain(precision, weights, factor):

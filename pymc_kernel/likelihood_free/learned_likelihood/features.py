@@ -124,8 +124,11 @@ class FeatureMap:
         if r:
             bumps = out[:, at : at + d * r]
             for i in range(d):
-                bumps[:, i * r : (i + 1) * r] = (z[:, i, None] - self.knots[i]) / self.width
-            np.exp(-0.5 * bumps**2, out=bumps)
+                np.subtract(z[:, i, None], self.knots[i], out=bumps[:, i * r : (i + 1) * r])
+            bumps /= self.width
+            np.square(bumps, out=bumps)
+            bumps *= -0.5
+            np.exp(bumps, out=bumps)
             at += d * r
         rows, columns = self.pairs
         out[:, at : at + len(rows)] = z[:, rows] * z[:, columns]
@@ -198,8 +201,11 @@ class FeatureMap:
 
 
 def _gaussian(points, centers):
-    squared = (points**2).sum(axis=1)[:, None] + (centers**2).sum(axis=1) - 2.0 * (points @ centers.T)
-    return np.exp(-0.5 * np.maximum(squared, 0.0))
+    exponent = points @ centers.T
+    exponent -= 0.5 * (points**2).sum(axis=1)[:, None]
+    exponent -= 0.5 * (centers**2).sum(axis=1)
+    np.minimum(exponent, 0.0, out=exponent)
+    return np.exp(exponent, out=exponent)
 
 
 def _inverse_root(kernel):

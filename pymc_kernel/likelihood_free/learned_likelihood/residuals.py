@@ -37,8 +37,9 @@ class Marginals:
         return self.sds.shape[1]
 
     def _parts(self, noise):
-        away = np.clip((noise[:, :, None] - self.means) / self.sds, -_FARTHEST, _FARTHEST)
-        return away, self.log_weights - 0.5 * away**2 - np.log(self.sds) - 0.5 * _LOG_2_PI
+        """Return standardized residuals and log densities (k, m, q) of each component, quickest to sum over."""
+        away = np.clip((noise - _first(self.means)) / _first(self.sds), -_FARTHEST, _FARTHEST)
+        return away, _first(self.log_weights - np.log(self.sds) - 0.5 * _LOG_2_PI) - 0.5 * away**2
 
     def log_density_and_slope(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (m,) of residuals (m, q), and their derivatives (m, q)."""
@@ -59,14 +60,15 @@ class Marginals:
         Where an interval is narrow or far out its probability is density times width.
         """
         low, high = noise - below, noise + above
-        ends = [(edge[:, :, None] - self.means) / self.sds for edge in (low, high)]
+        ends = [(edge - _first(self.means)) / _first(self.sds) for edge in (low, high)]
         weights = np.exp(self.log_weights)
         # From the nearer tail, so that small differences are exact.
         upper = ends[0] > 0.0
         masses = ndtr(np.where(upper, -ends[0], ends[1])) - ndtr(np.where(upper, -ends[1], ends[0]))
-        mass = (weights * masses).sum(axis=2)
+        mass = (_first(weights) * masses).sum(axis=0)
         f_low, f_high = (
-            (weights / self.sds * np.exp(-0.5 * np.minimum(e**2, 1400.0) - 0.5 * _LOG_2_PI)).sum(axis=2) for e in ends
+            (_first(weights / self.sds) * np.exp(-0.5 * np.minimum(e**2, 1400.0) - 0.5 * _LOG_2_PI)).sum(axis=0)
+            for e in ends
         )
         wide = (mass > _SMALLEST_MASS) & (below + above > _NARROW)
         safe = np.where(wide, mass, 1.0)
@@ -80,12 +82,12 @@ class Marginals:
 
     def _columns(self, noise):
         away, parts = self._parts(noise)
-        density = _log_sum(parts, 2)
-        return density, -(np.exp(parts - density[:, :, None]) * away / self.sds).sum(axis=2)
+        density = _log_sum(parts)
+        return density, -(np.exp(parts - density) * away / _first(self.sds)).sum(axis=0)
 
     def log_densities(self, noise: np.ndarray) -> np.ndarray:
         """Return log densities (m, q), each residual by itself."""
-        return _log_sum(self._parts(noise)[1], 2)
+        return _log_sum(self._parts(noise)[1])
 
     def sample(self, number: int, rng: np.random.Generator) -> np.ndarray:
         """Return residuals (number, q)."""
@@ -104,11 +106,11 @@ class Marginals:
         current, before, total = self, -np.inf, weights.sum()
         for _ in range(iterations):
             _, parts = current._parts(noise)
-            density = _log_sum(parts, 2)
-            shares = np.exp(parts - density[:, :, None]) * weights[:, None, None]
-            counts = shares.sum(axis=0)
-            means = np.einsum("nqk,nq->qk", shares, noise) / np.maximum(counts, 1e-10)
-            squares = np.einsum("nqk,nqk->qk", shares, (noise[:, :, None] - means) ** 2)
+            density = _log_sum(parts)
+            shares = np.exp(parts - density) * weights[:, None]
+            counts = shares.sum(axis=1).T
+            means = np.einsum("knq,nq->qk", shares, noise) / np.maximum(counts, 1e-10)
+            squares = np.einsum("knq,knq->qk", shares, (noise - _first(means)) ** 2)
             prior = _PRIOR_VARIANCE / means.shape[1] ** 2
             sds = np.sqrt((squares + _PRIOR_COUNT * prior) / (counts + _PRIOR_COUNT))
             current = Marginals(np.log((counts + 1e-3) / (total + 1e-3 * counts.shape[1])), means, sds)
@@ -166,17 +168,17 @@ class Joint:
         return len(self.log_weights)
 
     def _parts(self, noise):
-        away = np.stack([(noise - m) @ r.T for m, r in zip(self.means, self.roots, strict=True)], axis=1)
+        away = np.stack([(noise - m) @ r.T for m, r in zip(self.means, self.roots, strict=True)])
         log_volume = np.log(np.diagonal(self.roots, axis1=1, axis2=2)).sum(axis=1)
         constant = self.log_weights + log_volume - 0.5 * noise.shape[1] * _LOG_2_PI
-        return away, constant - 0.5 * np.einsum("nkq,nkq->nk", away, away)
+        return away, constant[:, None] - 0.5 * np.einsum("knq,knq->kn", away, away)
 
     def log_density_and_slope(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (m,) of residuals (m, q), and their derivatives (m, q)."""
         away, parts = self._parts(noise)
-        density = _log_sum(parts, 1)
-        pulls = np.exp(parts - density[:, None])[:, :, None] * away
-        slope = -sum(pulls[:, k] @ root for k, root in enumerate(self.roots))
+        density = _log_sum(parts)
+        pulls = np.exp(parts - density)[:, :, None] * away
+        slope = -sum(pull @ root for pull, root in zip(pulls, self.roots, strict=True))
         return density, slope
 
     def sample(self, number: int, rng: np.random.Generator) -> np.ndarray:
@@ -196,8 +198,8 @@ class Joint:
         current, before, total = self, -np.inf, weights.sum()
         for _ in range(iterations):
             _, parts = current._parts(noise)
-            density = _log_sum(parts, 1)
-            current = _maximized(noise, np.exp(parts - density[:, None]) * weights[:, None])
+            density = _log_sum(parts)
+            current = _maximized(noise, (np.exp(parts - density) * weights).T)
             score = weights @ density / total
             if score - before < _GAIN:
                 break
@@ -231,11 +233,17 @@ def _squared(points, centers):
     return ((points[:, None, :] - centers) ** 2).sum(axis=2)
 
 
-def _log_sum(parts, axis):
-    largest = parts.max(axis=axis, keepdims=True)
+def _first(values):
+    """Return numbers of each column and component (q, k) with the components first: (k, 1, q)."""
+    return values.T[:, None, :]
+
+
+def _log_sum(parts):
+    """Return the logarithm of the sum over components, the first dimension, of exponentials."""
+    largest = parts.max(axis=0)
     largest = np.where(np.isfinite(largest), largest, 0.0)  # where all are zero, their sum is
     with np.errstate(divide="ignore"):
-        return np.log(np.exp(parts - largest).sum(axis=axis)) + largest.squeeze(axis)
+        return np.log(np.exp(parts - largest).sum(axis=0)) + largest
 
 
 def _maximized(noise, shares) -> Joint:
