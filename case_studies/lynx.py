@@ -191,7 +191,10 @@ def functions(catches, quick):
     def by_bayes_rule(rounds):
         return lambda: (pk.sample_kbr(num_simulations=count // rounds, rounds=rounds, **learning), count)
 
-    return exact, synthetic, tempered, rejected, by_bayes_rule(1), by_bayes_rule(2)
+    def by_likelihood():
+        return pk.sample_likelihood_free(num_simulations=count // 10, **learning), count // 10
+
+    return exact, synthetic, tempered, rejected, by_bayes_rule(1), by_bayes_rule(2), by_likelihood
 
 
 # %%
@@ -256,6 +259,7 @@ METHODS = (
     "pk.sample_abc",
     "pk.sample_kbr",
     "pk.sample_kbr, two rounds",
+    "pk.sample_likelihood_free",
 )
 SERIES = ("lynx", "simulated")
 HEADER = ("series", "method", "simulations", "s", *NAMES, "off", "width")
