@@ -69,7 +69,7 @@ TABLE = harness.Table("community", HEADER, KEYS)
 NOTE = (
     "Means over the published observations run so far, standard errors in brackets; how many of the posteriors "
     "came with a warning; the last four columns as published. Seconds are those of a clock on a busy machine, of "
-    "sample_likelihood_free with 10,000 simulations those of one processor, simulations included."
+    "sample_likelihood_free those of one processor, simulations included."
 )
 
 

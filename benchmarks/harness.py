@@ -8,6 +8,7 @@ import inspect
 import json
 import logging
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -149,7 +150,7 @@ def with_most_runs(rows: Sequence[Sequence], before: Sequence[Sequence], key: Ca
         if key(cells) not in known or runs(cells) >= runs(known[key(cells)]):
             known[key(cells)] = cells
         else:
-            print(f"kept, since it is of more runs than a new row: {' | '.join(known[key(cells)])}", flush=True)
+            print(f"kept, since it has more runs than the new row: {' | '.join(known[key(cells)])}", flush=True)
     return list(known.values())
 
 
@@ -247,7 +248,7 @@ class Rows:
         size = self.path.stat().st_size if self.path.exists() else 0
         rows = self.kept()
         if rows:
-            tidy = self.path.with_suffix(".new")
+            tidy = self.path.with_suffix(f".{os.getpid()}")  # of this run alone
             tidy.write_text("".join(json.dumps(rows[key]) + "\n" for key in sorted(rows)))
             if self.path.stat().st_size == size:  # otherwise another run has just added a row, and will tidy up
                 tidy.replace(self.path)

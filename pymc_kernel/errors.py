@@ -4,6 +4,8 @@ Every type is also a built-in one (``ValueError`` or ``RuntimeError``), so that 
 the package can still catch it.
 """
 
+import contextlib
+import functools
 import os
 import warnings
 
@@ -16,12 +18,16 @@ __all__ = [
     "warn_caller",
 ]
 
-_PACKAGE = os.path.dirname(__file__)
+# How files begin whose lines are not the caller's: the package, and what calls its functions for it.
+_NOT_THE_CALLERS = (
+    os.path.dirname(__file__) + os.sep,
+    *(module.__file__.removesuffix(".py") for module in (contextlib, functools)),
+)
 
 
-def warn_caller(message: str) -> None:
-    """Warn at the line that called into the package, however deep inside of it the reason was found."""
-    warnings.warn(message, UserWarning, skip_file_prefixes=(_PACKAGE,))
+def warn_caller(message: str, *others: str) -> None:
+    """Warn at the last line outside of the package, and of files whose names begin as one of the ``others``."""
+    warnings.warn(message, skip_file_prefixes=(*_NOT_THE_CALLERS, *others))
 
 
 class PymcKernelError(Exception):

@@ -60,7 +60,7 @@ LN2_LOW = 1.90821492927058770002e-10  # the rest of log 2
 SMALLEST_EXPONENT = -708.0  # whose exponential is a normal number; below, it counts as zero
 # Bits of sqrt(1 / 2): a mantissa is taken between it and its double.
 ROOT_HALF_BITS = int(np.float64(np.sqrt(0.5)).view(np.int64))
-# Without a word about fast mathematics a function would take over that of the caller that is compiled first.
+# fastmath is named, since Numba would take over that of whichever caller is compiled first.
 _COMPILED = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": False}
 _FARTHEST = 1000.0  # scaled distance beyond which exp(-r) and r exp(-r) are zero in floating point
 

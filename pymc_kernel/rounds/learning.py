@@ -18,8 +18,8 @@ __all__ = ["learned_state"]
 _SPANS = 20.0  # spreads of the best values, that are learned without a log scale
 _FAR_NOISE = 0.3  # standard deviation of a value below the window, in units of its distance from there
 _FAILED_DEPTH = 3.0  # spans below the best, where a place without density is put
-_LEAKY = 20.0  # nats of error of draws from the bulk,
-_LEAKING = 2  # in so many batches in a row, after which particles say nothing of the bulk
+_LEAKY = 20.0  # nats of error of a batch of draws from the bulk, above which particles may have left it
+_LEAKING = 2  # such batches in a row, after which particles say nothing of the bulk
 _NEW_SEARCH = 1.25  # growth of the number of values after which all hyperparameters are searched for again
 _PASSES = 3  # of a fit, each with the deep places that the one before has too high
 

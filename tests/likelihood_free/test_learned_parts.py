@@ -73,6 +73,15 @@ def test_evidence_leaves_out_what_has_no_effect():
     np.testing.assert_allclose(covariance, fit.noise * np.linalg.inv(part.T @ part + penalty), rtol=0.1, atol=1e-6)
 
 
+def test_a_feature_that_is_zero_is_left_out():
+    rng = np.random.default_rng(1)
+    x = np.column_stack([np.ones(20), rng.standard_normal(20), np.zeros(20)])
+    y = 5.0 * x[:, 1] + rng.standard_normal(20)
+    blocks = (Block("some", 1, 2), Block("zero", 2, 3))
+    fit = fit_blocks(x.T @ x, x.T @ y, y @ y, 20, blocks, start=np.array([np.nan, 0.7]))
+    assert np.isinf(fit.precisions).tolist() == [False, True]
+
+
 def test_precisions_have_the_largest_evidence():
     """More weights than responses: the density of these is normal; the constant has a prior that hardly counts."""
     rng = np.random.default_rng(2)

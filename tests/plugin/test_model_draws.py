@@ -22,6 +22,11 @@ pytestmark = pytest.mark.usefixtures("quick_models")
         (np.array([3.0, 2.0]), np.array([3, 2]), False),
         (np.array([True, False]), np.array([True, True]), True),
         (np.array([[1.0], [2.0]]), np.array([1.0, 2.0]), True),
+        (np.array(["mon", "tue"]), np.array([0.0, 1.0]), True),
+        (np.array(["mon", "tue"]), np.array(["mon", "tue"]), False),
+        (np.array([1.0, None, np.nan], object), np.array([1.0, None, np.nan], object), False),
+        (np.array([1, 2], "M8[D]"), np.array([1.0, 2.0]), True),
+        (np.array([1.0 + 1j]), np.array([1.0]), True),
     ],
 )
 def test_the_same_data_in_another_precision_are_no_other_data(stored, known, is_other):
@@ -56,3 +61,21 @@ def test_a_random_part_of_the_data_is_not_compared(rng, recwarn):
     draws = az.from_dict({"posterior": {"x": rng.normal(1.0, 0.6, (4, 50))}, "observed_data": {"y": np.arange(5.0)}})
     model_draws._warn_of_other_data(draws, model)
     assert not recwarn
+
+
+def test_data_that_the_posterior_does_not_depend_on_and_rounding_are_no_other_data(rng, recwarn):
+    with pm.Model() as model:
+        grid, times, raw = pm.Data("grid", [0.0, 1.0]), pm.Data("times", [1.0, 2.0]), pm.Data("raw", [10.1, 12.0])
+        x = pm.Normal("x")
+        pm.Deterministic("curve", x * grid)
+        pm.Normal("y", x * times, 1.0, observed=raw - raw.mean())
+    groups = {
+        "posterior": {"x": rng.normal(1.0, 0.6, (4, 50))},
+        "observed_data": {"y": np.array([-0.95, 0.95]) * (1.0 + 1e-12)},
+        "constant_data": {"grid": np.arange(9.0), "times": np.array([1.0, 2.0])},
+    }
+    model_draws._warn_of_other_data(az.from_dict(groups), model)
+    assert not recwarn
+    groups["observed_data"]["y"] = np.array([-0.94, 0.95])
+    with pytest.warns(UserWarning, match="other data for y than"):
+        model_draws._warn_of_other_data(az.from_dict(groups), model)

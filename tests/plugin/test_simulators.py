@@ -321,6 +321,19 @@ def test_data_sets_of_another_size_are_said():
     assert len(said) == 1
 
 
+def test_transposed_data_sets_are_said():
+    with pm.Model():
+        place = pm.Normal("place")
+        with pytest.warns(UserWarning, match=r"of shape \(50, 2\) where \(2, 50\) was asked for"):
+            pk.KernelABC(
+                "y",
+                lambda rng, place, size: rng.normal(place, 1.0, size[::-1]),
+                place,
+                observed=np.zeros((2, 50)),
+                summary=lambda data: data[0].mean(),
+            )
+
+
 @pytest.mark.parametrize("failed", [None, np.nan, np.full(3, np.nan)])
 def test_failures_and_columns_are_of_no_other_size(failed, recwarn):
     calls = count()

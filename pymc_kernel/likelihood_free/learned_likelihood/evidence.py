@@ -45,6 +45,7 @@ def fit_blocks(gram, moment, square, count, blocks, start=None, noise=None, iter
     count : float
         Number of rows.
     blocks : tuple of Block
+        In the order of the features, none of them empty.
     start : ndarray (b,), optional
         Precisions to begin with: NaN for what is not known, infinite for a block that stays out.
     noise : float, optional
@@ -130,8 +131,9 @@ def _updated(precisions, used, weights, factor, prune):
             part = slice(used.starts[i], ends[i])
             gains[chosen[i]] = _gain(now[i], weights[part], factor[part.start :, part])
     # MacKay's update is slow where a block goes out; a longer step in logarithms gets there in a third of them.
-    steps = np.clip((determined / size / now) ** 1.5, 1e-4, 1e4)
-    precisions[chosen] = np.where(is_left, np.maximum(now * steps, 1e-10), np.inf)
+    steps = np.clip((determined[is_left] / size[is_left] / now[is_left]) ** 1.5, 1e-4, 1e4)
+    precisions[chosen] = np.inf
+    precisions[chosen[is_left]] = np.maximum(now[is_left] * steps, 1e-10)
     # Of blocks that overlap each looks useless while the others are there: only the lower half goes at a time.
     useless = sorted((gain, b) for b, gain in gains.items() if gain < _LEAST_GAIN)
     precisions[[b for _, b in useless[: (len(useless) + 1) // 2]]] = np.inf

@@ -38,8 +38,8 @@ class Marginals:
 
     def _parts(self, noise):
         """Return standardized residuals and log densities (k, m, q) of each component, quickest to sum over."""
-        away = np.clip((noise - _first(self.means)) / _first(self.sds), -_FARTHEST, _FARTHEST)
-        return away, _first(self.log_weights - np.log(self.sds) - 0.5 * _LOG_2_PI) - 0.5 * away**2
+        away = np.clip((noise - _components_first(self.means)) / _components_first(self.sds), -_FARTHEST, _FARTHEST)
+        return away, _components_first(self.log_weights - np.log(self.sds) - 0.5 * _LOG_2_PI) - 0.5 * away**2
 
     def log_density_and_slope(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (m,) of residuals (m, q), and their derivatives (m, q)."""
@@ -60,14 +60,16 @@ class Marginals:
         Where an interval is narrow or far out its probability is density times width.
         """
         low, high = noise - below, noise + above
-        ends = [(edge - _first(self.means)) / _first(self.sds) for edge in (low, high)]
+        ends = [(edge - _components_first(self.means)) / _components_first(self.sds) for edge in (low, high)]
         weights = np.exp(self.log_weights)
         # From the nearer tail, so that small differences are exact.
         upper = ends[0] > 0.0
         masses = ndtr(np.where(upper, -ends[0], ends[1])) - ndtr(np.where(upper, -ends[1], ends[0]))
-        mass = (_first(weights) * masses).sum(axis=0)
+        mass = (_components_first(weights) * masses).sum(axis=0)
         f_low, f_high = (
-            (_first(weights / self.sds) * np.exp(-0.5 * np.minimum(e**2, 1400.0) - 0.5 * _LOG_2_PI)).sum(axis=0)
+            (_components_first(weights / self.sds) * np.exp(-0.5 * np.minimum(e**2, 1400.0) - 0.5 * _LOG_2_PI)).sum(
+                axis=0
+            )
             for e in ends
         )
         wide = (mass > _SMALLEST_MASS) & (below + above > _NARROW)
@@ -83,7 +85,7 @@ class Marginals:
     def _columns(self, noise):
         away, parts = self._parts(noise)
         density = _log_sum(parts)
-        return density, -(np.exp(parts - density) * away / _first(self.sds)).sum(axis=0)
+        return density, -(np.exp(parts - density) * away / _components_first(self.sds)).sum(axis=0)
 
     def log_densities(self, noise: np.ndarray) -> np.ndarray:
         """Return log densities (m, q), each residual by itself."""
@@ -110,7 +112,7 @@ class Marginals:
             shares = np.exp(parts - density) * weights[:, None]
             counts = shares.sum(axis=1).T
             means = np.einsum("knq,nq->qk", shares, noise) / np.maximum(counts, 1e-10)
-            squares = np.einsum("knq,knq->qk", shares, (noise - _first(means)) ** 2)
+            squares = np.einsum("knq,knq->qk", shares, (noise - _components_first(means)) ** 2)
             prior = _PRIOR_VARIANCE / means.shape[1] ** 2
             sds = np.sqrt((squares + _PRIOR_COUNT * prior) / (counts + _PRIOR_COUNT))
             current = Marginals(np.log((counts + 1e-3) / (total + 1e-3 * counts.shape[1])), means, sds)
@@ -233,7 +235,7 @@ def _squared(points, centers):
     return ((points[:, None, :] - centers) ** 2).sum(axis=2)
 
 
-def _first(values):
+def _components_first(values):
     """Return numbers of each column and component (q, k) with the components first: (k, 1, q)."""
     return values.T[:, None, :]
 

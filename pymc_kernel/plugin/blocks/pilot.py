@@ -80,20 +80,20 @@ def _warn_of_bandwidth(name, choice, count):
     if choice.offset > _OFFSET:
         warn_user(
             f"the observed summaries of {name!r} are {choice.offset:.1f} standard deviations from everything that the "
-            "pilot simulations reached: check the model, or its prior, or raise num_pilot.",
+            "pilot simulations reached: check the model, or its prior, or raise num_pilot."
         )
     if choice.relative > _WIDE:
         warn_user(
             f"the bandwidth of {name!r} is {choice.relative:.2g} times the spread of its summaries at the posterior, "
             f"which makes posterior spreads some {100 * (np.hypot(1.0, choice.relative) - 1.0):.0f} % too wide: "
             f"num_simulations={count} allow no less. About {choice.recommended} would allow one of half that spread, "
-            "12 % too wide; fewer summaries help too.",
+            "12 % too wide; fewer summaries help too."
         )
     if choice.hidden > _HIDDEN:
         warn_user(
             f"the parameters change the spread of the summaries of {name!r}, not their mean alone, and the kernel, "
             "wide where the mean does not move, hardly sees that: the posterior will be too wide. Add summaries that "
-            "tell it, such as a log standard deviation or quantiles of the data.",
+            "tell it, such as a log standard deviation or quantiles of the data."
         )
 
 

@@ -99,7 +99,7 @@ class SimulatedLikelihood:
         data = self.simulator(rng, *params, size)
         if not self._has_known_size and self.summary is not None and _holds_numbers(data):
             self._has_known_size = True
-            if np.size(data) != math.prod(size):
+            if _sides(np.shape(data)) != _sides(size):
                 warn_user(
                     f"the simulator of {self.name!r} returned an array of shape {np.shape(data)} where {tuple(size)} "
                     "was asked for: are its data sets as large as the observed one?"
@@ -123,8 +123,13 @@ class SimulatedLikelihood:
             last = f" The first error was {type(error).__name__}: {error}" if error is not None else ""
             warn_user(
                 f"{100 * share:.0f} % of the first {self._calls} simulations of {self.name!r} failed (errors, NaN or "
-                f"infinite numbers); each counts as a likelihood of zero.{last}",
+                f"infinite numbers); each counts as a likelihood of zero.{last}"
             )
+
+
+def _sides(shape):
+    """Return a shape without dimensions of length one: a column is as good as a row."""
+    return [n for n in shape if n != 1]
 
 
 def _holds_numbers(data):

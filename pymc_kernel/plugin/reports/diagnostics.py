@@ -234,7 +234,7 @@ def summary(
         if report.unjudged:
             shares, values = shares * np.nan, [np.nan] * len(_ATTRIBUTES)
             warn_user(
-                f"ksd_share and ksd_p are NaN, since the surrogate cannot judge the draws: {report.unjudged}. {ADVICE}",
+                f"ksd_share and ksd_p are NaN, since the surrogate cannot judge the draws: {report.unjudged}. {ADVICE}"
             )
     if kind in _KINDS_WITH_DIAGNOSTICS:
         like = asked.isel(dict.fromkeys(sample_dims, 0), drop=True)

@@ -9,6 +9,7 @@ import pymc as pm
 import xarray as xr
 from arviz_base import extract, rcParams
 from pymc.backends.arviz import find_constants
+from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.plugin.model.groups import is_part_of_data, observed_values
 from pymc_kernel.plugin.model.scores import compile_scores
@@ -189,14 +190,16 @@ def read_draws(
 
 def _warn_of_other_data(tree, model):
     """Warn where draws come with other data than the model has."""
+    computed = [v.name for v in model.observed_RVs if model.rvs_to_values[v].owner is not None]
     random = [rv for rv in model.observed_RVs if is_part_of_data(model, rv)]
-    groups = {"observed_data": observed_values(model, None, leave_out=random), "constant_data": find_constants(model)}
-    stored = {name: tree[name] for name in groups if name in tree.children}
+    groups = {"observed_data": observed_values(model, None, leave_out=random), "constant_data": _predictors(model)}
     other = [
         name
-        for group, held in stored.items()
-        for name, values in groups[group].items()
-        if name in held and not _are_same(held[name].values, np.asarray(values))
+        for group, known in groups.items()
+        for name, values in known.items()
+        if group in tree.children
+        and name in tree[group]
+        and not _are_same(tree[group][name].values, np.asarray(values), name in computed)
     ]
     if other:
         warn_user(
@@ -205,14 +208,27 @@ def _warn_of_other_data(tree, model):
         )
 
 
-def _are_same(one, other):
-    """Return whether two arrays hold the same data, one of them perhaps in single precision."""
-    floating = [x.dtype for x in (one, other) if np.issubdtype(x.dtype, np.floating)]
-    if one.shape != other.shape or not floating:
-        return np.array_equal(one, other)
+def _predictors(model):
+    """Return the data containers on which the density depends, name -> array."""
+    terms = [*model.basic_RVs, *model.potentials, *model.rvs_to_values.values()]
+    used = {variable.name for variable in ancestors(terms)}
+    return {name: values for name, values in find_constants(model).items() if name in used}
+
+
+def _are_same(one, other, is_computed=False):
+    """Return whether two arrays hold the same data, one of them perhaps in single precision.
+
+    What is computed from data, such as centered ones, may differ by the rounding of the computation.
+    """
+    floating = [x.dtype for x in (one, other) if x.dtype.kind == "f"]
+    if one.shape != other.shape or not floating or not all(x.dtype.kind in "fiub" for x in (one, other)):
+        return one.shape == other.shape and bool(np.all((one == other) | ((one != one) & (other != other))))
     coarse = min(floating, key=lambda dtype: dtype.itemsize)
     with np.errstate(over="ignore"):
         one, other = one.astype(coarse), other.astype(coarse)
+    if is_computed:
+        size = np.abs(other[np.isfinite(other)]).max(initial=0.0)
+        return np.allclose(one, other, rtol=1e-5, atol=1e-5 * size, equal_nan=True)
     return np.allclose(one, other, rtol=4.0 * np.finfo(coarse).eps, atol=0.0, equal_nan=True)
 
 

@@ -106,7 +106,7 @@ def _rows(report):
     if len(shown) < len(sizes):
         warn_user(
             f"{len(sizes)} parameters are too many for one picture: the {_MOST_ROWS} whose discrepancy is largest are "
-            "shown. Choose others by var_names= and coords=.",
+            "shown. Choose others by var_names= and coords=."
         )
     in_order = [label for label in sizes if label in shown]
     heights = {_JOINT: len(shown) + _GAP} | {label: len(shown) - 1.0 - i for i, label in enumerate(in_order)}
@@ -277,7 +277,7 @@ def plot_stein_thin(
     if len(names) > max_parameters:
         warn_user(
             f"{len(names)} parameters make {len(names) ** 2} panels: pairs of {', '.join(names[:max_parameters])} are "
-            "drawn. Choose others by var_names= and coords=, or set max_parameters=.",
+            "drawn. Choose others by var_names= and coords=, or set max_parameters=."
         )
         names = names[:max_parameters]
     if len(names) < 2:

@@ -67,8 +67,6 @@ class ExactDraws(NamedTuple):
     """Each (chains, draws), as of :class:`KernelHMC`."""
     coverage: list[Coverage | None]
     """How the surrogate covers the density, for each chain."""
-    trace: Trace
-    """All that was evaluated."""
 
 
 def run_exact(
@@ -122,7 +120,7 @@ def run_exact(
         if isinstance(ended, WorkersLost):
             warn_user(f"{ended} {finished} exact draws a chain are finished.")
     coverage = [kernel_hmc.coverage(state) for state in states]
-    return ExactDraws(positions[:, :finished], {k: v[:, :finished] for k, v in statistics.items()}, coverage, trace)
+    return ExactDraws(positions[:, :finished], {k: v[:, :finished] for k, v in statistics.items()}, coverage)
 
 
 def _begun(rngs, first, surrogate_draws, trace):

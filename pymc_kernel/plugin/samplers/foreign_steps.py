@@ -43,6 +43,6 @@ def warn_of_foreign_step(name: str) -> None:
                 warn_user(
                     f"{type(step).__name__} will sample a wrong posterior: the likelihood {name!r} is only estimated, "
                     "and this step draws a new estimate for the point where the chain already is. Leave step= out, and "
-                    "pm.sample takes pk.KernelHMC; or give a step of this package, or use pm.sample_smc.",
+                    "pm.sample takes pk.KernelHMC; or give a step of this package, or use pm.sample_smc."
                 )
             return

@@ -208,7 +208,7 @@ def _tree(model, results, draws):
     if not largest <= _UNRELIABLE:
         warn_user(
             f"The weights have a Pareto shape of {largest:.2f}, above {_UNRELIABLE}: a few draws carry them, and "
-            "expectations and evidence are not to be trusted. Take more particles or iterations, or pk.sample_smc.",
+            "expectations and evidence are not to be trusted. Take more particles or iterations, or pk.sample_smc."
         )
     observed = {v.name: np.asarray(model.rvs_to_values[v].eval()) for v in model.observed_RVs}
     more = from_dict({"observed_data": observed}, coords=coords, dims=dims, sample_dims=[]) if observed else {}

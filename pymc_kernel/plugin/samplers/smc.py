@@ -106,11 +106,11 @@ def _warn(tidy):
     if distinct is not None and float(distinct.min()) < _FEW_DISTINCT:
         warn_user(
             f"At one stage only {100 * float(distinct.min()):.1f} % of the particles had offspring: the evidence is "
-            "unreliable. Take more particles, or a higher threshold.",
+            "unreliable. Take more particles, or a higher threshold."
         )
     correlation = tidy.get(statistics.CORRELATION)
     if correlation is not None and float(correlation.max()) > _STILL_CORRELATED:
         warn_user(
             "At one stage the particles were still correlated with their positions at its start "
-            f"({float(correlation.max()):.2f}) after max_moves moves: raise max_moves, or take KernelHMCSMC.",
+            f"({float(correlation.max()):.2f}) after max_moves moves: raise max_moves, or take KernelHMCSMC."
         )

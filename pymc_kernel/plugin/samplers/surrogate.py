@@ -126,8 +126,8 @@ def sample_surrogate(
     UserWarning
         Where the marginal distance is above 0.2, the joint one above 0.4 or unknown, where the bulk of the posterior
         was still searched for, and where half of the evaluations failed. Exact draws have the checks of ``pm.sample``
-        and of :class:`KernelHMC`, and not those of the distances. Where an executor breaks, and where it ended before
-        the first exact draw: the draws are the surrogate's then.
+        and of :class:`KernelHMC`, and not those of the distances. Where an executor breaks; and where the run
+        ended before the first exact draw, which leaves the draws of the surrogate.
 
     Notes
     -----
@@ -199,22 +199,22 @@ def sample_surrogate(
     _refuse_useless(state, evaluate.first_error)
     found = [config.sample(rng, state, draws) for _ in range(chains)]
     status = evaluate.status(len(state.positions))
-    drawn, first_error = None, evaluate.first_error
+    drawn, trace, first_error = None, None, evaluate.first_error
     if exact and is_whole:
         most = chains * (draws + STARTS_TRIED)
         own = None if path is None else path / f"exact_{len(status)}_{chains}"
         settings = executor, own, timeout, identity, start.shape[1]
         with closing(Evaluations(density, most, int(rng.integers(2**63)), *settings)) as evaluate_exactly:
-            drawn = _exact(rng, state, found, evaluate_exactly, (chains, draws), config.noisy, progressbar)
-        if drawn is not None:
-            first_error = first_error or evaluate_exactly.first_error
-            status = np.concatenate([status, evaluate_exactly.status(len(drawn.trace.positions))])
+            drawn, trace = _exact(rng, state, found, evaluate_exactly, (chains, draws), config.noisy, progressbar)
+        first_error = first_error or evaluate_exactly.first_error
+        status = np.concatenate([status, evaluate_exactly.status(len(trace.positions))])
     if exact and drawn is None:
         warn_user(
-            "it ended before the first exact draw: the draws are the surrogate's, not exact ones. Exact draws come "
-            "later, too: pm.sample(tune=0, step=pk.KernelHMC(surrogate=idata)).",
+            "the run ended before the first exact draw: the draws are the surrogate's, not exact ones. Once the cause "
+            "is mended, pm.sample(tune=0, step=pk.KernelHMC(surrogate=idata)) makes exact ones."
+            + (f" The first error of an evaluation: {first_error}" if first_error else "")
         )
-    tree = tree_of(model, config, state, found, (chains, draws), status, drawn)
+    tree = tree_of(model, config, state, found, (chains, draws), status, drawn, trace)
     _warn(state, tree, drawn, first_error)
     if drawn is not None:
         log_warnings(run_convergence_checks(tree, model))
@@ -278,8 +278,8 @@ def _columns():
     )
 
 
-def _exact(rng, state, found, evaluate, shape, noisy, progressbar) -> ExactDraws | None:
-    """Return exact draws of chains along the last surrogate, None where it ended before the first of them."""
+def _exact(rng, state, found, evaluate, shape, noisy, progressbar) -> tuple[ExactDraws | None, Trace]:
+    """Return exact draws of chains along the last surrogate, None where there are none, and what was evaluated."""
     own = np.concatenate([part.positions for part in found])
     learned = replace(state.learned, power=1.0, is_careful=True)
     config = kernel_hmc.Config(noisy=noisy)
@@ -288,12 +288,12 @@ def _exact(rng, state, found, evaluate, shape, noisy, progressbar) -> ExactDraws
     with Progress(*_columns(), disable=not progressbar) as progress:
         task = progress.add_task("Exact draws", total=shape[0] * shape[1])
         try:
-            return run_exact(rng, first, own, trace, shape, lambda count: progress.advance(task, count))
+            return run_exact(rng, first, own, trace, shape, lambda count: progress.advance(task, count)), trace
         except KeyboardInterrupt:
-            return None
+            return None, trace
         except (WorkersLost, NonFiniteStartError) as ended:
             warn_user(str(ended))
-            return None
+            return None, trace
 
 
 def _refuse_useless(state: State, first_error: str | None) -> None:

@@ -11,7 +11,7 @@ from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.model.groups import constant_groups, observed_group, observed_values
 from pymc_kernel.plugin.model.unconstrained import constrained_draws
 from pymc_kernel.plugin.reports.provenance import provenance
-from pymc_kernel.plugin.samplers.exact import ExactDraws
+from pymc_kernel.plugin.samplers.exact import ExactDraws, Trace
 from pymc_kernel.plugin.samplers.given_surrogate import FREE_VARIABLES, RADIUS
 from pymc_kernel.rounds import ActiveLearning
 from pymc_kernel.rounds.particles import Draws
@@ -28,6 +28,7 @@ def tree_of(
     shape: tuple[int, int],
     status: np.ndarray,
     drawn: ExactDraws | None,
+    trace: Trace | None,
 ) -> xr.DataTree:
     """Return all groups of a result.
 
@@ -42,6 +43,8 @@ def tree_of(
     status : ndarray (n,)
         Of each evaluation, those of exact draws included.
     drawn : ExactDraws, optional
+    trace : Trace, optional
+        What was evaluated for exact draws, also where none was made.
     """
     coords, dims = coords_and_dims_for_inferencedata(model)
 
@@ -52,10 +55,10 @@ def tree_of(
 
     surrogate_draws = group(np.stack([part.positions[: shape[1]] for part in found]))
     positions, log_prior, log_likelihood = state.positions, state.log_prior, state.log_likelihood
-    if drawn is not None:
-        positions = np.concatenate([positions, drawn.trace.positions])
-        log_prior = np.concatenate([log_prior, drawn.trace.log_prior])
-        log_likelihood = np.concatenate([log_likelihood, drawn.trace.log_likelihood])
+    if trace is not None:
+        positions = np.concatenate([positions, trace.positions])
+        log_prior = np.concatenate([log_prior, trace.log_prior])
+        log_likelihood = np.concatenate([log_likelihood, trace.log_likelihood])
     distance = config.distance(state, *found)
     stats = {
         "distance": distance.total_variation,

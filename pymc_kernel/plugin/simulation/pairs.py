@@ -232,7 +232,7 @@ def warn_of_failed_pairs(failed: int, total: int, consequence: str = "") -> None
     if failed:
         warn_user(
             f"{failed} of {total} simulations ({100 * failed / total:.0f} %) gave NaN or infinite numbers and are left "
-            f"out.{consequence}",
+            f"out.{consequence}"
         )
 
 

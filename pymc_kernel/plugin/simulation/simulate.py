@@ -270,5 +270,5 @@ def _warn_of_failures(counts, max_failures, first_error):
         first = f" The first error of this run: {first_error}" if first_error else ""
         warn_user(
             f"{failed} of {total} simulations ({100 * failed / total:.0f} %) failed: {reasons}. Their data are NaN."
-            f"{first}",
+            f"{first}"
         )
