@@ -75,6 +75,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.stein
 	$(RUN) -m benchmarks.stein_power
 	$(RUN) -m benchmarks.approximate_mcmc
+	$(RUN) -m benchmarks.austerity
 	$(RUN) -m benchmarks.model_criticism
 	$(RUN) -m benchmarks.density_estimators
 	$(RUN) -m benchmarks.smc
@@ -82,6 +83,8 @@ bench: $(READY)
 	$(RUN) -m case_studies.sensors
 	$(RUN) -m benchmarks.stochastic_volatility
 	$(RUN) -m benchmarks.bandwidth
+	$(RUN) -m benchmarks.bandwidth_posterior
+	-$(RUN) -m benchmarks.bandwidth_ks
 	$(RUN) -m benchmarks.kbr_gaussian
 	$(RUN) -m benchmarks.kbr_sources
 	$(RUN) -m benchmarks.kbr_filter

@@ -1,0 +1,160 @@
+"""How near is the approximate posterior of a bandwidth to the true one?
+
+Expectation propagation against quadrature on a grid: an isotropic precision for claw data, a diagonal one for data of
+three bivariate modes, with the source's prior (Filippone and Sanguinetti 2011, section 6.1.1, figures 2, 3 and 5).
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.special import logsumexp
+
+from benchmarks import harness
+from benchmarks.bandwidth import leave_one_out
+from benchmarks.mixtures import CLAW, TRIMODAL
+from pymc_kernel.density import BayesianKDE
+
+PRIOR_SHAPE, PRIOR_RATE = 1.0, 0.01
+NUM_NODES = {1: 400, 2: 60}  # of the grid, for each precision
+WIDTH = 6.0  # standard deviations of the approximation on both sides, on the logarithmic scale
+
+
+class Case(NamedTuple):
+    """Data and the structure of their precision."""
+
+    target: object
+    n: int
+    structure: str
+
+    def data(self, seed):
+        return self.target.sample(np.random.default_rng([seed, self.n]), self.n)
+
+
+CASES = {
+    "claw, isotropic": Case(CLAW, 50, "isotropic"),
+    "claw, isotropic, 500 points": Case(CLAW, 500, "isotropic"),
+    "trimodal, diagonal": Case(TRIMODAL, 200, "diagonal"),
+}
+
+
+def approximated(case, x):
+    """Return the fit with the source's prior."""
+    return BayesianKDE(case.structure, prior_shape=PRIOR_SHAPE, prior_rate=PRIOR_RATE).fit(x)
+
+
+class Exact(NamedTuple):
+    """The posterior on a grid of precisions."""
+
+    nodes: tuple  # of ndarray (g,): precisions, one axis for each
+    weights: np.ndarray  # (g,) or (g, g): probabilities
+    log_evidence: float
+
+    def mean_and_sd(self, axis):
+        """Return the moments of one precision."""
+        marginal = self.weights.sum(axis=tuple(k for k in range(self.weights.ndim) if k != axis))
+        mean = marginal @ self.nodes[axis]
+        return mean, math.sqrt(marginal @ (self.nodes[axis] - mean) ** 2)
+
+
+def by_quadrature(x, posterior):
+    """Return the true posterior on a grid around an approximation: trapezoids on the logarithmic scale."""
+    count = len(posterior.shape)
+    spread = WIDTH / np.sqrt(posterior.shape)
+    center = np.log(posterior.shape / posterior.rate)
+    logs = [np.linspace(c - s, c + s, NUM_NODES[count]) for c, s in zip(center, spread, strict=True)]
+    grid = np.stack(np.meshgrid(*logs, indexing="ij"), axis=-1).reshape(-1, count)
+    likelihood = np.array([leave_one_out(x, np.diag(np.exp(0.5 * row[posterior.groups]))) for row in grid])
+    prior = PRIOR_SHAPE * math.log(PRIOR_RATE) - math.lgamma(PRIOR_SHAPE)
+    values = likelihood + (prior + PRIOR_SHAPE * grid - PRIOR_RATE * np.exp(grid)).sum(axis=1)  # d(precision) is in it
+    cell = sum(math.log(nodes[1] - nodes[0]) for nodes in logs)
+    total = logsumexp(values)
+    weights = np.exp(values - total).reshape([len(nodes) for nodes in logs])
+    return Exact(tuple(np.exp(nodes) for nodes in logs), weights, float(total + cell))
+
+
+HEADER = ("data", "n", "mean, ratio", "standard deviation, ratio", "log evidence, difference")
+
+
+def one_run(name, seed):
+    """Return ratios of means and standard deviations, one for each precision, and the difference of the evidence."""
+    x = CASES[name].data(seed)
+    fit = approximated(CASES[name], x)
+    exact = by_quadrature(x, fit.posterior)
+    shape, rate = fit.posterior.shape, fit.posterior.rate
+    moments = np.array([exact.mean_and_sd(k) for k in range(len(shape))])
+    return shape / rate / moments[:, 0], np.sqrt(shape) / rate / moments[:, 1], fit.log_evidence - exact.log_evidence
+
+
+def picture():
+    """Save the posteriors and the estimates of one data set of each kind, as in figures 2 and 3."""
+    figure = Figure(figsize=(9, 6.5), layout="constrained")
+    axes = figure.subplots(2, 2)
+    claw, trimodal = CASES["claw, isotropic"], CASES["trimodal, diagonal"]
+    for axis, case in zip(axes[0], (claw, trimodal), strict=True):
+        x = case.data(0)
+        fit = approximated(case, x)
+        exact = by_quadrature(x, fit.posterior)
+        draws = np.diagonal(fit.posterior.sample(np.random.default_rng(0), 4000), axis1=1, axis2=2)
+        if case is claw:
+            density = exact.weights / np.gradient(exact.nodes[0])
+            shape, rate = fit.posterior.shape[0], fit.posterior.rate[0]
+            logs = shape * math.log(rate) - math.lgamma(shape) + (shape - 1.0) * np.log(exact.nodes[0])
+            axis.plot(exact.nodes[0], density, "k", label="true posterior")
+            axis.plot(exact.nodes[0], np.exp(logs - rate * exact.nodes[0]), "C1--", label="expectation propagation")
+            axis.set(xlabel="precision of the kernel", ylabel="density", title="50 claw points")
+            axis.set_xlim(0.0, np.quantile(draws, 0.9999))
+            axis.legend()
+        else:
+            density = exact.weights / np.outer(*(np.gradient(nodes) for nodes in exact.nodes))
+            axis.scatter(*draws.T, s=2, color="C1", alpha=0.4, label="expectation propagation, draws")
+            axis.contour(*exact.nodes, density.T, colors="k", levels=6, linewidths=1)
+            axis.plot([], [], "k", label="true posterior")
+            low, high = np.quantile(draws, [0.0005, 0.9995], axis=0)
+            axis.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), title="200 points of three modes")
+            axis.set(xlabel="precision along the first axis", ylabel="along the second axis")
+            axis.legend(loc="upper right")
+    _densities(axes[1], claw, trimodal)
+    figure.savefig(harness.FIGURES / "bandwidth_posterior.png", dpi=90)
+
+
+def _densities(axes, claw, trimodal):
+    """Draw the estimates: the claw's with the band of the bandwidth, contours of the other with its data."""
+    x = claw.data(0)
+    fit = approximated(claw, x)
+    grid = np.linspace(-3.5, 3.5, 400)
+    axes[0].fill_between(grid, *fit.interval(grid, rng=0), color="C1", alpha=0.3, label="90 % band of the bandwidth")
+    axes[0].plot(grid, np.exp(fit.log_density(grid)), "C1", label="at the mean precision")
+    axes[0].plot(grid, claw_density(grid), "k:", label="truth")
+    axes[0].set(xlabel="x", ylabel="density", ylim=(0.0, 0.8))
+    axes[0].legend()
+    x = trimodal.data(0)
+    fit = approximated(trimodal, x)
+    nodes = np.linspace(-3.5, 3.5, 100)
+    places = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), axis=-1).reshape(-1, 2)
+    axes[1].contour(nodes, nodes, np.exp(fit.log_density(places)).reshape(100, 100).T, colors="C1", levels=8)
+    axes[1].plot(*x.T, "k.", markersize=3)
+    axes[1].set(xlabel="x1", ylabel="x2")
+
+
+def claw_density(grid):
+    """Return the density of the claw."""
+    sd = np.sqrt(CLAW.covariances[:, 0, 0])
+    logs = -0.5 * ((grid[:, None] - CLAW.means[:, 0]) / sd) ** 2 - np.log(sd) - 0.5 * math.log(2.0 * math.pi)
+    return np.exp(logs) @ CLAW.weights
+
+
+def main(repetitions=20, jobs=2):
+    rows = []
+    for (name,), runs in harness.grouped(one_run, [(name,) for name in CASES], repetitions, jobs):
+        columns = [np.concatenate([np.atleast_1d(run[k]) for run in runs]) for k in range(3)]
+        cells = [f"{c.mean():.3f} ± {c.std(ddof=1):.3f}" for c in columns]
+        rows.append([name, CASES[name].n, *cells])
+        print(*rows[-1], flush=True)
+    harness.Table("bandwidth-posterior", HEADER).write(rows, f"{repetitions} data sets each.")
+    picture()
+
+
+if __name__ == "__main__":
+    harness.run(main)
