@@ -67,6 +67,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.more_targets
 	$(RUN) -m benchmarks.glass_chains
 	$(RUN) -m benchmarks.glass_convergence
+	$(RUN) -m benchmarks.glass_acceptance
 	$(RUN) -m benchmarks.history_size
 	$(RUN) -m benchmarks.hypothetical_acceptance
 	$(RUN) -m benchmarks.score_convergence

@@ -39,13 +39,13 @@ def critical_values(tolerance):
 
 
 @numba.njit(cache=True)
-def is_accepted(theta, proposed, threshold, data, order, critical):
+def is_accepted(rng, theta, proposed, threshold, data, order, critical):
     """Return whether the mean log ratio over the data is above a threshold, by the test, and how many data it saw."""
     total = squares = 0.0
     n = data.size
     for batch in range(critical.size):
         for i in range(batch * BATCH, (batch + 1) * BATCH):
-            j = i + np.random.randint(n - i)  # the next one of a random order, made as far as it is needed
+            j = i + rng.integers(0, n - i)  # the next one of a random order, made as far as it is needed
             order[i], order[j] = order[j], order[i]
             x = data[order[i]]
             ratio = np.logaddexp(-((x - proposed[0]) ** 2) / 8.0, -((x - proposed[0] - proposed[1]) ** 2) / 8.0)
@@ -62,16 +62,15 @@ def is_accepted(theta, proposed, threshold, data, order, critical):
 
 
 @numba.njit(cache=True)
-def chain(seed, start, every, data, critical, out):
+def chain(rng, start, every, data, critical, out):
     """Write every ``every``-th state and return how many data were seen."""
-    np.random.seed(seed)
     theta, proposed, order, evaluations = start.copy(), np.empty(2), np.arange(data.size), 0
     for t in range(every * len(out)):
         for k in range(2):
-            proposed[k] = theta[k] + PROPOSAL_SD * np.random.randn()
+            proposed[k] = theta[k] + PROPOSAL_SD * rng.standard_normal()
         prior = (theta[0] ** 2 - proposed[0] ** 2) / 20.0 + (theta[1] ** 2 - proposed[1] ** 2) / 2.0
-        threshold = (np.log(1.0 - np.random.random()) - prior) / data.size
-        accepted, seen = is_accepted(theta, proposed, threshold, data, order, critical)
+        threshold = (np.log(1.0 - rng.random()) - prior) / data.size
+        accepted, seen = is_accepted(rng, theta, proposed, threshold, data, order, critical)
         evaluations += seen
         if accepted:
             theta[:] = proposed
@@ -84,7 +83,7 @@ def chain(seed, start, every, data, critical, out):
 def thinning(tolerance):
     """Return the smallest number of steps apart at which no coordinate's autocorrelation is one half or more."""
     draws = np.empty((PILOT, 2))
-    chain(0, MODES[0], 1, make_data(), critical_values(tolerance), draws)
+    chain(np.random.default_rng(0), MODES[0], 1, make_data(), critical_values(tolerance), draws)
     centered = draws - draws.mean(axis=0)
     for lag in range(1, MAX_THIN):
         if ((centered[lag:] * centered[:-lag]).mean(axis=0) < 0.5 * centered.var(axis=0)).all():
@@ -96,13 +95,13 @@ def one_chain(tolerance, seed):
     """Return thinning, evaluations, share of data seen, p-value and error of the quantiles of one chain."""
     tolerance = float(tolerance)
     data, critical, every = make_data(), critical_values(tolerance), thinning(tolerance)
+    rng = np.random.default_rng([seed, 19])
     burn_in, draws = np.empty((1, 2)), np.empty((NUM_DRAWS, 2))
-    chain(2 * seed + 1, MODES[seed % 2], BURN_IN, data, critical, burn_in)
-    evaluations = chain(2 * seed + 2, burn_in[-1], every, data, critical, draws)
+    chain(rng, MODES[seed % 2], BURN_IN, data, critical, burn_in)
+    evaluations = chain(rng, burn_in[-1], every, data, critical, draws)
     test = stein.ksd_test(
-        draws, all_scores(draws, data), Gaussian("median"), thin=1, flip_probability=0.1, how="scale",
-        rng=np.random.default_rng(seed),
-    )  # fmt: skip
+        draws, all_scores(draws, data), Gaussian("median"), thin=1, flip_probability=0.1, how="scale", rng=rng
+    )
     shares = measures.share_below(draws, true_quantiles())
     error = np.sqrt(((shares - measures.PROBABILITIES[:, None]) ** 2).mean())
     return every, evaluations, evaluations / (every * NUM_DRAWS * NUM_DATA), test.p_value, error

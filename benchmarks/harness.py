@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
@@ -270,3 +271,30 @@ def draw_curves(name: str, x: Sequence[float], panels: dict, share_y: bool = Fal
     if len(curves) > 1:
         axes[-1].legend(title=legend, fontsize=8)
     figure.savefig(FIGURES / f"{name}.png", dpi=80, bbox_inches="tight")
+
+
+def draw_pairs(name: str, draws: np.ndarray, names: Sequence[str], paths: Sequence[np.ndarray] = ()) -> None:
+    """Save a picture of all pairs of coordinates of draws (n, d), histograms on the diagonal; ``paths`` (steps, d)."""
+    d = len(names)
+    figure = Figure(figsize=(1.5 * d + 1, 1.5 * d + 1), layout="constrained")
+    axes = figure.subplots(d, d, sharex="col")
+    for i, row in enumerate(axes):
+        for j, place in enumerate(row):
+            place.tick_params(labelsize=7)
+            if j > i:
+                place.axis("off")
+            elif j == i:
+                place.hist(draws[:, i], bins=30, color="0.7")
+                place.set_yticks([])
+            else:
+                place.plot(draws[:, j], draws[:, i], ".", markersize=1.5, color="0.6", rasterized=True)
+                for k, path in enumerate(paths):
+                    place.plot(path[:, j], path[:, i], color=f"C{k}", linewidth=1.0)
+                    place.plot(*path[0, [j, i]], "o", markersize=3, color=f"C{k}")
+                if j > 0:
+                    place.sharey(row[0])
+                    place.tick_params(labelleft=False)
+        axes[-1, i].set_xlabel(names[i])
+        if i:
+            row[0].set_ylabel(names[i])
+    figure.savefig(FIGURES / f"{name}.png", dpi=70)

@@ -9,6 +9,7 @@ section 8.3.3). As a control of both, the same on data drawn from the fitted pro
 
 import numpy as np
 import statsmodels.datasets.sunspots
+from matplotlib.figure import Figure
 from scipy import optimize
 from scipy.linalg import cho_factor, cho_solve
 
@@ -47,15 +48,17 @@ def predict(parameters, x, y, places):
     )
 
 
+def fit(x, y):
+    """Return the parameters of the largest marginal likelihood, the level of ``y`` taken off."""
+    start = np.log([3.0, y.std(), 0.3 * y.std()])
+    bounds = [(np.log(0.3), np.log(50.0)), (None, None), (np.log(0.01 * y.std()), None)]
+    return optimize.minimize(negative_evidence, start, (x, y - y.mean()), method="L-BFGS-B", bounds=bounds).x
+
+
 def judge(x, y, rng):
     """Return the p-values of both tests for one partition."""
     held = rng.permutation(len(x)) < HELD_OUT * len(x)
-    start = np.log([3.0, y.std(), 0.3 * y.std()])
-    bounds = [(np.log(0.3), np.log(50.0)), (None, None), (np.log(0.01 * y.std()), None)]
-    level = y[~held].mean()
-    parameters = optimize.minimize(
-        negative_evidence, start, (x[~held], y[~held] - level), method="L-BFGS-B", bounds=bounds
-    ).x
+    level, parameters = y[~held].mean(), fit(x[~held], y[~held])
     mean, predictive = predict(parameters, x[~held], y[~held] - level, x[held])
     # Residuals of the joint distribution, independent and standard normal if the model is right.
     factor = np.linalg.cholesky(predictive)
@@ -81,10 +84,36 @@ def judge(x, y, rng):
     return p_stein, p_mmd, parameters
 
 
-def main(partitions=30):
-    """Run all, print and write the table."""
+def sunspots():
+    """Return years and their numbers of sunspots."""
     data = statsmodels.datasets.sunspots.load_pandas().data
-    years, numbers = data["YEAR"].to_numpy(float), data["SUNACTIVITY"].to_numpy(float)
+    return data["YEAR"].to_numpy(float), data["SUNACTIVITY"].to_numpy(float)
+
+
+def picture():
+    """Save the fitted process with what it has seen and what was held out."""
+    years, numbers = sunspots()
+    held = np.random.default_rng(3).permutation(len(years)) < HELD_OUT * len(years)
+    level, places = numbers[~held].mean(), np.linspace(years[0], years[-1], 1500)
+    parameters = fit(years[~held], numbers[~held])
+    mean, predictive = predict(parameters, years[~held], numbers[~held] - level, places)
+    width = 1.96 * np.sqrt(np.diag(predictive))
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    axis = figure.subplots()
+    axis.fill_between(places, level + mean - width, level + mean + width, alpha=0.3, label="95 % of the predictions")
+    axis.plot(places, level + mean, linewidth=1, label="Gaussian process")
+    axis.plot(years[~held], numbers[~held], "k.", markersize=3, label="fitted to")
+    axis.plot(years[held], numbers[held], "C1o", markersize=4, label="held out")
+    axis.set(xlabel="year", ylabel="sunspots")
+    axis.legend(fontsize=8, ncols=4, loc="upper left")
+    axis.set_ylim(top=1.25 * numbers.max())
+    figure.savefig(harness.FIGURES / "model_criticism.png", dpi=90)
+
+
+def main(partitions=30):
+    """Run all, print and write the table, draw the picture."""
+    picture()
+    years, numbers = sunspots()
     rng = np.random.default_rng(3)
     found = {"sunspots": [], "drawn from the fitted process": []}
     for _ in range(partitions):

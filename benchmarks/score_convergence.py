@@ -6,14 +6,13 @@ twelfth of the points. Beside them a denoising auto-encoder (Alain and Bengio 20
 falling noise. Settings are the best on a grid for each method, as in the thesis.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 
 import numpy as np
-from scipy.optimize import minimize
 
 from benchmarks import harness, measures
+from benchmarks.auto_encoder import AutoEncoder
 from benchmarks.targets import grid, ring
 from pymc_kernel import scores as S
 from pymc_kernel.kernels import Gaussian
@@ -33,53 +32,7 @@ SCALES = {"ring": (0.05, 0.1, 0.2, 0.4), "grid": (0.3, 0.6, 1.0, 1.8)}  # in uni
 REGULARIZATIONS = tuple(10.0 ** (k / 2) for k in range(-12, 3))
 NOISES = (0.02, 0.03, 0.05, 0.1, 0.2, 0.3)  # of the auto-encoder, in units of the median distance
 NUM_HIDDEN = (30, 100)
-NUM_COPIES = 4  # noisy copies of each point
 AUTO_ENCODER = "auto-encoder"
-
-
-@dataclass(frozen=True)
-class AutoEncoder:
-    """A denoising auto-encoder r(x) = A tanh(B x + b) + a; the score is (r(x) - x) / noise^2."""
-
-    noise: float
-    num_hidden: int
-
-    def fit(self, points, rng):
-        """Return the fitted encoder: noise of 100, 10 and 1 times its own, up to 1,000 steps of BFGS at each."""
-        d = points.shape[1]
-        shapes = (self.num_hidden, d), (self.num_hidden,), (d, self.num_hidden), (d,)
-        ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
-
-        def unpacked(flat):
-            return [flat[a:b].reshape(shape) for a, b, shape in zip(ends[:-1], ends[1:], shapes, strict=True)]
-
-        def loss(flat, noisy, clean):
-            inner, shift, outer, center = unpacked(flat)
-            hidden = np.tanh(noisy @ inner.T + shift)
-            error = hidden @ outer.T + center - clean
-            back = (error @ outer) * (1.0 - hidden**2)
-            slopes = back.T @ noisy, back.sum(0), error.T @ hidden, error.sum(0)
-            return 0.5 * (error**2).sum() / len(clean), np.concatenate([s.ravel() for s in slopes]) / len(clean)
-
-        flat = np.concatenate([rng.normal(size=np.prod(shape)) / np.sqrt(shape[-1]) for shape in shapes])
-        clean = np.tile(points, (NUM_COPIES, 1))
-        for factor in (100.0, 10.0, 1.0):
-            noisy = clean + factor * self.noise * rng.normal(size=clean.shape)
-            flat = minimize(loss, flat, (noisy, clean), "L-BFGS-B", jac=True, options={"maxiter": 1000}).x
-        return _Encoded(*unpacked(flat), self.noise)
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    inner: np.ndarray
-    shift: np.ndarray
-    outer: np.ndarray
-    center: np.ndarray
-    noise: float
-
-    def score(self, x):
-        """Return the scores, (n, d), at points (n, d)."""
-        return (np.tanh(x @ self.inner.T + self.shift) @ self.outer.T + self.center - x) / self.noise**2
 
 
 def error(fitted, target, test):

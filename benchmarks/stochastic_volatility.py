@@ -112,8 +112,8 @@ HEADER = ("proposal", "RMSE of the covariance", "log evidence ± sd", "ESS", "Pa
 TABLE = harness.Table("volatility", HEADER, [(name,) for name in PROPOSALS])
 
 
-def one_run(settings, name, seed, size=1):
-    """Return the weighted mean and covariance on the unconstrained scale, evidence, ESS and Pareto shape of one run."""
+def weighted_draws(settings, name, seed, size=1):
+    """Return draws on the unconstrained scale, their weights, and the evidence, ESS and Pareto shape of one run."""
     drift, weights = PROPOSALS[name]
     returns = load_returns(settings.days)
     with volatility_model(returns, settings.filter):
@@ -122,17 +122,38 @@ def one_run(settings, name, seed, size=1):
             random_seed=seed, progressbar=False,
         )  # fmt: skip
     group, told = idata["weighted_posterior"], idata["pmc_stats"]
-    share = np.exp(group["log_weight"].values[0])
     draws = np.column_stack([group[name].values[0] for name in NAMES])
     draws[:, 2:] = np.log(draws[:, 2:])
+    found = [float(told[k].values[0]) for k in ("log_evidence", "ess", "pareto_k")]
+    return draws, np.exp(group["log_weight"].values[0]), found
+
+
+def one_run(settings, name, seed, size=1):
+    """Return the weighted mean and covariance on the unconstrained scale, evidence, ESS and Pareto shape of one run."""
+    draws, share, told = weighted_draws(settings, name, seed, size)
     mean = share @ draws
     covariance = (draws - mean).T @ ((draws - mean) * share[:, None])
-    return mean, covariance, *(float(told[k].values[0]) for k in ("log_evidence", "ess", "pareto_k"))
+    return mean, covariance, *told
 
 
-def main(full=False, jobs=2):
+def picture(settings):
+    """Save all pairs of parameters of a run that is four times as large."""
+    draws, share, _ = weighted_draws(settings, list(PROPOSALS)[-1], 1000, 4)
+    kept = draws[np.random.default_rng(0).choice(len(draws), 2000, p=share / share.sum())]
+    harness.draw_pairs("volatility_pairs", kept, [*NAMES[:2], *(f"log {name}" for name in NAMES[2:])])
+
+
+def main(full=False, parts=("table", "picture"), jobs=2):
     """Run random-walk and kernel-gradient proposals, and write the table; ``full`` takes hours, else ten minutes."""
     settings = Settings(753, 1000, 400, 100, 10) if full else Settings()
+    if "picture" in parts:
+        picture(settings)
+    if "table" in parts:
+        table(settings, jobs)
+
+
+def table(settings, jobs):
+    """Write the table."""
     best = list(PROPOSALS)[-1]
     reference = harness.results(one_run, [(settings, best, 1000 + seed, 4) for seed in range(2)], jobs)
     true = np.mean([covariance for _, covariance, *_ in reference], axis=0)

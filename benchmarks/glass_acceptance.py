@@ -1,0 +1,168 @@
+"""Would the posterior of Glass accept where a learned score leads? Strathmann (2018), figure 6.3.
+
+Every estimator learns from 500 draws of a long run; its settings are the best of a grid on 1,500 others by the
+score-matching objective, chosen once. From other draws, with a standard normal momentum, trajectories of 100 steps of
+.1 are followed; at every tenth step the marginal likelihood is estimated, with more importance samples than the
+samplers take, for the probability of acceptance at that step. The last row learns from the values of the log density at
+the same 500 draws, as ``pk.KernelHMC`` does, with no settings to choose.
+"""
+
+from itertools import islice, product
+
+import numpy as np
+from scipy.stats import norm
+from threadpoolctl import threadpool_limits
+
+from benchmarks import harness, measures
+from benchmarks.auto_encoder import AutoEncoder
+from benchmarks.glass_convergence import TUNE, one_chain
+from case_studies.glass import PRIOR_SD, load_glass, make_log_estimate
+from pymc_kernel import scores as S
+from pymc_kernel.kernels import Gaussian
+from pymc_kernel.kernels.bandwidth import median_distance
+
+NUM_POINTS, NUM_HELD_OUT = 500, 1500
+NUM_STEPS, STEP_SIZE, SEEN_EVERY = 100, 0.1, 10
+NUM_SAMPLES = 1000  # of an estimate of the likelihood
+TRAJECTORIES = 20  # for each subset of the draws
+NUM_PATHS = 3  # in the picture
+SCALES = (0.5, 1.0, 2.0, 4.0)  # of the kernel, in units of the median distance
+REGULARIZATIONS = tuple(10.0 ** np.arange(-6, 2))
+NOISES = (0.1, 0.2, 0.3, 0.5, 0.8)  # of the auto-encoder, in units of the median distance
+NUM_HIDDEN = (30, 100)
+
+
+def kernel_settings(make):
+    """Return a function of the median distance: one estimator for each place of the grid."""
+    return lambda distance: [make(Gaussian(s * distance), r) for s, r in product(SCALES, REGULARIZATIONS)]
+
+
+def nystrom(num_basis):
+    return kernel_settings(lambda k, r: S.Nystrom(k, regularization=r, num_basis=num_basis, base="uniform"))
+
+
+def lite(num_basis):
+    return kernel_settings(
+        lambda k, r: S.Lite(k, regularization=r, penalty="rkhs", num_basis=num_basis, base="uniform")
+    )
+
+
+METHODS = {
+    "full": kernel_settings(lambda k, r: S.Full(k, regularization=r, base="uniform")),
+    "Nystroem, m = 500": nystrom(500),
+    "Nystroem, m = 100": nystrom(100),
+    "Nystroem, m = 20": nystrom(20),
+    "lite, m = 500": lite(500),
+    "lite, m = 100": lite(100),
+    "lite, m = 20": lite(20),
+    "auto-encoder": lambda distance: [AutoEncoder(s * distance, h) for s, h in product(NOISES, NUM_HIDDEN)],
+}
+VALUES = "from values"
+TABLE = harness.Table(
+    "glass-acceptance",
+    ("estimator", "acceptance", "over the first 10 steps", "seconds of a fit"),
+    [(name,) for name in (*METHODS, VALUES)],
+)
+
+
+def log_posterior(rng):
+    """Return a function of a place: an estimate of the log posterior."""
+    inputs, labels, _ = load_glass()
+    estimate = make_log_estimate(inputs, NUM_SAMPLES)
+    return lambda theta: estimate(rng, theta, labels) + norm.logpdf(theta, 0.0, PRIOR_SD).sum()
+
+
+def split(draws, seed):
+    """Return points to learn from, points to choose settings on, and starts of trajectories."""
+    draws = draws[np.random.default_rng([seed, 17]).permutation(len(draws))]
+    return np.split(draws[: NUM_POINTS + NUM_HELD_OUT + TRAJECTORIES], [NUM_POINTS, NUM_POINTS + NUM_HELD_OUT])
+
+
+def fitted_to(estimator, points):
+    """Return the fit, and its seconds."""
+    return measures.timed(lambda: estimator.fit(points, rng=np.random.default_rng(0)))
+
+
+def best_estimator(name, draws):
+    """Return the estimator of the smallest objective on held-out points."""
+    points, held_out, _ = split(draws, 0)
+    choices = METHODS[name](median_distance(points, np.random.default_rng(0)))
+    with threadpool_limits(1):
+        return min(choices, key=lambda estimator: fitted_to(estimator, points)[0].objective(held_out))
+
+
+def trajectories(fitted, starts, momenta):
+    """Yield positions and momenta after each leapfrog step."""
+    q, p = starts, momenta
+    slopes = fitted.score(q)
+    for _ in range(NUM_STEPS):
+        p = p + 0.5 * STEP_SIZE * slopes
+        q = q + STEP_SIZE * p
+        slopes = fitted.score(q)
+        p = p + 0.5 * STEP_SIZE * slopes
+        yield q, p
+
+
+def acceptance(fitted, starts, momenta, target):
+    """Return the probabilities of acceptance at the steps seen, averaged over trajectories, (steps,)."""
+    before = np.array([target(start) for start in starts]) - 0.5 * (momenta**2).sum(axis=1)
+    found = []
+    for q, p in islice(trajectories(fitted, starts, momenta), SEEN_EVERY - 1, None, SEEN_EVERY):
+        gains = np.array([target(place) for place in q]) - 0.5 * (p**2).sum(axis=1) - before
+        found.append(np.exp(np.minimum(gains, 0.0)).mean())
+    return np.array(found)
+
+
+def one_subset(name, estimator, draws, seed):
+    """Return acceptance over whole trajectories and over their first part, and seconds of a fit."""
+    points, _, starts = split(draws, seed)
+    rng = np.random.default_rng([seed, 18])
+    momenta, target = rng.standard_normal(starts.shape), log_posterior(rng)
+    with threadpool_limits(1), np.errstate(over="ignore", invalid="ignore"):
+        if name == VALUES:
+            values = np.array([target(point) for point in points])
+            fitted, seconds = measures.timed(lambda: S.Values().fit(points, values, rng=rng))
+        else:
+            fitted, seconds = fitted_to(estimator, points)
+        found = np.nan_to_num(acceptance(fitted, starts, momenta, target))
+    return found.mean(), found[0], seconds
+
+
+def long_run(jobs, chains=4):
+    """Return draws of a long run, (n, 9), in random order."""
+    found = harness.results(one_chain, [("variance 5", "pk.KernelHMC", 100 + seed) for seed in range(chains)], jobs)
+    return np.random.default_rng(0).permutation(np.concatenate([chain[TUNE::4] for chain in found]))
+
+
+def picture(draws):
+    """Save all pairs of length scales, with trajectories along what is learned from the values at 500 draws."""
+    rng = np.random.default_rng(0)
+    points, _, starts = split(draws, 0)
+    target = log_posterior(rng)
+    fitted = S.Values().fit(points, np.array([target(point) for point in points]), rng=rng)
+    momenta = rng.standard_normal(starts.shape)
+    paths = np.stack([q for q, _ in trajectories(fitted, starts[:NUM_PATHS], momenta[:NUM_PATHS])], axis=1)
+    harness.draw_pairs("glass_pairs", draws[:1500], load_glass()[2], paths)
+
+
+def cells(runs):
+    """Return what stands behind an estimator."""
+    whole, first, seconds = np.transpose(runs)
+    return measures.plus_minus(whole, 2), f"{first.mean():.2f}", f"{seconds.mean():.2g}"
+
+
+def main(repetitions=10, jobs=2):
+    """Half an hour, most of it for the settings of the two largest systems."""
+    draws, rows = long_run(jobs), []
+    picture(draws)
+    chosen = dict(zip(METHODS, harness.results(best_estimator, [(name, draws) for name in METHODS], jobs), strict=True))
+    keys = [(name, chosen.get(name), draws) for name in (*METHODS, VALUES)]
+    for (name, *_), runs in harness.grouped(one_subset, keys, repetitions, jobs):
+        rows.append([name, *cells(runs)])
+        print(*rows[-1], flush=True)
+    note = f"{repetitions} subsets of {len(draws):,} draws of a long run, {TRAJECTORIES} trajectories each."
+    TABLE.write(rows, note)
+
+
+if __name__ == "__main__":
+    harness.run(main)
