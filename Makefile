@@ -89,6 +89,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.kbr_gaussian
 	$(RUN) -m benchmarks.kbr_sources
 	$(RUN) -m benchmarks.kbr_filter
+	$(RUN) -m benchmarks.kbr_rotations
 	$(RUN) -m benchmarks.embeddings
 	$(RUN) -m benchmarks.simulations
 	$(RUN) -m benchmarks.community

@@ -8,7 +8,8 @@ filters and the particle filter are given both. Then images: a camera that turns
 A camera turns on the spot before a panorama of colored lights, 12 x 16 pixels in three colors; the state is its
 direction on the circle. A sprite, a soft square that turns with its place, moves with the oscillatory motion, 16 x 16
 pixels. Pixels carry noise of variance 0.01. A network learns features of the images; without it the filter compares
-pixels. The state's own noise in the image is that of the sources: 0.2 and 0.05.
+pixels. The state's own noise in the image is that of the sources: 0.2 and 0.05. A recurrent network that learns states
+from all images up to theirs is the rival.
 """
 
 from functools import partial
@@ -17,6 +18,7 @@ import numpy as np
 
 import pymc_kernel as pk
 from benchmarks import harness, measures
+from benchmarks.lstm import LSTM
 from pymc_kernel import kernels
 from pymc_kernel.embeddings import KernelBayesFilter, KernelBayesRule
 
@@ -121,7 +123,7 @@ def cells_of(columns, digits, seconds, decimals, runs):
 
 
 IMAGES = {"camera": 0.2, "sprite": 0.05}
-IMAGE_LENGTHS = (400,)
+IMAGE_LENGTHS = (200, 400, 800)
 
 
 def camera(length, rng):
@@ -174,11 +176,12 @@ def one_image_run(kind, length, seed):
     rule = KernelBayesRule(observed_kernel=kernel).fit(states[train], images[train], rng=0)
     estimate = rule.mean(images[test])
     found["learned features, no filter"] = error(estimate, states[test])
+    found["LSTM"] = error(LSTM().fit(states[train], images[train], rng).filter(images[test]), states[test])
     return found
 
 
 PIXELS = ("importance, pixels", "original, pixels")
-IMAGE_COLUMNS = (*PIXELS, "importance, learned features", "learned features, no filter")
+IMAGE_COLUMNS = (*PIXELS, "importance, learned features", "learned features, no filter", "LSTM")
 IMAGE_HEADER = ("images", "T", *IMAGE_COLUMNS, "seconds of training")
 IMAGE_TABLE = harness.Table("kbr-images", IMAGE_HEADER, [(kind, length) for kind in IMAGES for length in IMAGE_LENGTHS])
 

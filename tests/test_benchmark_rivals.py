@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from benchmarks import austerity, bandwidth_ks, bandwidth_posterior
+from benchmarks import austerity, bandwidth_ks, bandwidth_posterior, kbr_rotations, lstm
 from benchmarks.approximate_mcmc import make_data, true_quantiles
 from benchmarks.auto_encoder import AutoEncoder
 from benchmarks.measures import PROBABILITIES, share_below
@@ -37,6 +37,37 @@ def mean_log_ratio(data, theta, proposed):
         return np.logaddexp(norm.logpdf(data, t[0], 2.0), norm.logpdf(data, t.sum(), 2.0)).mean()
 
     return log_likelihood(proposed) - log_likelihood(theta)
+
+
+def test_gradient_of_the_recurrent_network(rng):
+    weights = lstm.start_weights(3, 2, 4, 5, rng)
+    x, y, step = rng.normal(size=(6, 3, 3)), rng.normal(size=(6, 3, 2)), 1e-6
+    gradient = lstm.loss_and_gradient(weights, x, y)[1]
+    for name, value in weights.items():
+        direction = rng.normal(size=value.shape)
+        ends = [
+            lstm.loss_and_gradient(weights | {name: value + sign * step * direction}, x, y)[0] for sign in (1.0, -1.0)
+        ]
+        assert (gradient[name] * direction).sum() == pytest.approx((ends[0] - ends[1]) / (2.0 * step), rel=1e-5), name
+
+
+def test_recurrent_network_remembers(rng):
+    states = rng.normal(size=(600, 1))
+    observed = np.column_stack([np.roll(states, 1), rng.normal(size=600)])  # the state is seen one step late
+    states = np.roll(states, 2, axis=0)  # so it can be known from the observation before
+    fitted = lstm.LSTM(num_embedded=8, num_hidden=16, max_steps=500).fit(states[:500], observed[:500], rng)
+    assert np.mean((fitted.filter(observed[500:]) - states[500:])[1:] ** 2) < 0.3
+
+
+def test_nearest_rotation_and_kalman_filter_of_a_camera(rng):
+    rotations = kbr_rotations.sequence(200, rng)
+    np.testing.assert_allclose(kbr_rotations.nearest_rotations(2.0 * rotations), rotations, atol=1e-12)
+    noisy = kbr_rotations.nearest_rotations(rotations + 0.1 * rng.normal(size=rotations.shape))
+    np.testing.assert_allclose(np.linalg.det(noisy), 1.0)
+    observed = rotations.reshape(-1, 9) @ rng.normal(size=(9, 20)) + 1e-3 * rng.normal(size=(200, 20))
+    flat = rotations.reshape(-1, 9)
+    estimate = kbr_rotations.kalman(flat[:150], observed[:150], observed[150:])
+    assert kbr_rotations.error(estimate.reshape(-1, 3, 3), rotations[150:]) < 1e-4
 
 
 def test_without_tolerance_austerity_decides_by_all_data(rng):
