@@ -89,14 +89,16 @@ def ise_cells(runs):
     return [measures.plus_minus([1e3 * r[rule] for r in runs], 2) if rule in runs[0] else None for rule in RULES]
 
 
-CHOICE_TABLE = harness.Table("bandwidth-choice", ("the shape", *STRUCTURES), [(shape,) for shape in SHAPES])
+PRIORS = {"ours": {}, "the source's": {"prior_rate": 0.01}}  # its shape is one by default, as in the source
+CHOICE_KEYS = [(shape, prior) for shape in SHAPES for prior in PRIORS]
+CHOICE_TABLE = harness.Table("bandwidth-choice", ("the shape", "prior", *STRUCTURES), CHOICE_KEYS)
 
 
-def choice(shape, seed):
+def choice(shape, prior, seed):
     """Return the structure that the evidence prefers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return BayesianKDE().fit(SHAPES[shape].sample(np.random.default_rng([seed, 7]), 100)).structure
+        return BayesianKDE(**PRIORS[prior]).fit(SHAPES[shape].sample(np.random.default_rng([seed, 7]), 100)).structure
 
 
 def choice_cells(chosen):

@@ -148,15 +148,17 @@ def cells(runs):
 # -- Glass --------------------------------------------------------------------------------------------------
 
 GLASS = {"ASMC": pk.ASMC, "KASMC": pk.KASMC, "KernelHMCSMC": pk.KernelHMCSMC}
-GLASS_TABLE = harness.Table("smc-glass", ("kernel", "mean log evidence", "variance"), [(name,) for name in GLASS])
+GLASS_PARTICLES = (25, 50, 100)
+GLASS_KEYS = [(name, n) for name in GLASS for n in GLASS_PARTICLES]
+GLASS_TABLE = harness.Table("smc-glass", ("kernel", "particles", "mean log evidence", "variance"), GLASS_KEYS)
 
 
-def one_glass_run(name, seed):
-    """Return the log evidence: 100 particles, 20 temperatures, one move each."""
+def one_glass_run(name, num_particles, seed):
+    """Return the log evidence: 20 temperatures, one move each."""
     temperatures = {"schedule": np.linspace(0.05, 1.0, 20), "min_moves": 1, "max_moves": 1}
     settings = {"chains": 1, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
     with glass_model():
-        idata = pk.sample_smc(100, GLASS[name], random_seed=seed, **settings, **temperatures)
+        idata = pk.sample_smc(num_particles, GLASS[name], random_seed=seed, **settings, **temperatures)
     return float(idata["smc_stats"]["log_evidence"].values[0])
 
 
@@ -199,7 +201,13 @@ def stage_speed(name):
     return rate
 
 
-def main(repetitions=30, parts=("speed", *BANANAS, "glass"), methods=(*METHODS, *THESIS), jobs=2):
+def main(
+    repetitions=30,
+    parts=("speed", *BANANAS, "glass"),
+    methods=(*METHODS, *THESIS),
+    glass_particles=GLASS_PARTICLES,
+    jobs=2,
+):
     if "speed" in parts:
         rates = list(harness.results(stage_speed, [(name,) for name in SPEED], jobs=1))
         SPEED_TABLE.write([[n, f"{rate:,.0f}", f"{rate / rates[0]:.1f}"] for n, rate in zip(SPEED, rates, strict=True)])
@@ -210,8 +218,8 @@ def main(repetitions=30, parts=("speed", *BANANAS, "glass"), methods=(*METHODS, 
         table.fill(partial(one_run, part), cells, repetitions, note, chosen, jobs)
     if "glass" in parts:
         runs = max(2, repetitions * 5 // 3)
-        note = f"{runs} runs of 100 particles, 20 temperatures, one move at each."
-        chosen = [key for key in GLASS_TABLE.keys if key[0] in methods]
+        note = f"{runs} runs, 20 temperatures, one move at each."
+        chosen = [key for key in GLASS_KEYS if key[0] in methods and key[1] in glass_particles]
         GLASS_TABLE.fill(one_glass_run, glass_cells, runs, note, chosen, jobs)
 
 
