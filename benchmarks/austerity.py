@@ -1,9 +1,10 @@
 """The tolerance of austerity Metropolis-Hastings, judged by the Stein test.
 
-Each step accepts or rejects by a sequential t test on as few of the data as leave a chance of error below epsilon
-(Korattikara, Chen and Welling 2014). The posterior is that of ``benchmarks.approximate_mcmc``. For each epsilon, chains
-of 500 draws, thinned until their autocorrelation is below one half, are tested against the exact posterior (Strathmann
-2018, section 8.3.4, figures 8.6 and 8.7). Tolerance 0 is Metropolis-Hastings on all data.
+Each step accepts or rejects by a sequential t test: it takes more data until the chance of error at that look is below
+epsilon; over several looks it is larger (Korattikara, Chen and Welling 2014). The posterior is that of
+``benchmarks.approximate_mcmc``. For each epsilon, chains of 500 draws, thinned until their autocorrelation is below one
+half, are tested against the exact posterior (Strathmann 2018, section 8.3.4, figures 8.6 and 8.7). Tolerance 0 is
+Metropolis-Hastings on all data.
 """
 
 from functools import cache

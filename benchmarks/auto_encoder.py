@@ -1,6 +1,7 @@
 """Scores by a denoising auto-encoder, a rival of kernel estimators (Alain and Bengio 2014).
 
-As in Strathmann (2018), section 6.3: two layers, tanh and linear, trained by BFGS under falling noise.
+As in Strathmann (2018), section 6.3: two layers, tanh and linear, trained by BFGS (with limited memory here) under
+falling noise, which is drawn once.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ class AutoEncoder:
     num_hidden: int
 
     def fit(self, points, rng):
-        """Return the fitted encoder: noise of 100, 10 and 1 times its own, up to 1,000 steps of BFGS at each."""
+        """Return the fitted encoder: noise of 100, 10 and 1 times its own, up to 1,000 steps of L-BFGS at each."""
         d = points.shape[1]
         shapes = (self.num_hidden, d), (self.num_hidden,), (d, self.num_hidden), (d,)
         ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])

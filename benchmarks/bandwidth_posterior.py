@@ -17,8 +17,9 @@ from benchmarks.mixtures import CLAW, TRIMODAL
 from pymc_kernel.density import BayesianKDE
 
 PRIOR_SHAPE, PRIOR_RATE = 1.0, 0.01
-NUM_NODES = {1: 400, 2: 60}  # of the grid, for each precision
-WIDTH = 6.0  # standard deviations of the approximation on both sides, on the logarithmic scale
+NUM_NODES = {1: 600, 2: 100}  # of the grid, for each precision
+WIDTH = 10.0  # standard deviations of the approximation on both sides, on the logarithmic scale
+MOST_AT_EDGE = 1e-6  # probability
 
 
 class Case(NamedTuple):
@@ -71,6 +72,8 @@ def by_quadrature(x, posterior):
     cell = sum(math.log(nodes[1] - nodes[0]) for nodes in logs)
     total = logsumexp(values)
     weights = np.exp(values - total).reshape([len(nodes) for nodes in logs])
+    if max(weights[edge].sum() for edge in (0, -1, (..., 0), (..., -1))) > MOST_AT_EDGE:
+        raise RuntimeError("The grid does not cover the posterior: take a larger WIDTH.")
     return Exact(tuple(np.exp(nodes) for nodes in logs), weights, float(total + cell))
 
 

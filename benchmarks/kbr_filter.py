@@ -8,8 +8,8 @@ filters and the particle filter are given both. Then images: a camera that turns
 A camera turns on the spot before a panorama of colored lights, 12 x 16 pixels in three colors; the state is its
 direction on the circle. A sprite, a soft square that turns with its place, moves with the oscillatory motion, 16 x 16
 pixels. Pixels carry noise of variance 0.01. A network learns features of the images; without it the filter compares
-pixels. The state's own noise in the image is that of the sources: 0.2 and 0.05. A recurrent network that learns states
-from all images up to theirs is the rival.
+pixels. The state's own noise in the image is that of the sources: 0.2 and 0.05. A recurrent network that predicts a
+state from eleven images is the rival.
 """
 
 from functools import partial
@@ -158,8 +158,8 @@ def sprite(length, rng):
 
 
 def one_image_run(kind, length, seed):
-    """Return the errors with pixels and with learned features."""
-    rng = np.random.default_rng(seed)
+    """Return the errors with pixels and with learned features, and that of the recurrent network."""
+    rng = np.random.default_rng([seed, 1])
     states, images = (camera if kind == "camera" else sprite)(length + TEST, rng)
     train, test = slice(0, length), slice(length, None)
     found = {}

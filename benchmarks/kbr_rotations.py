@@ -4,11 +4,18 @@ A camera turns on the spot in a room with colored walls and lights, by a constan
 20 x 20 pixels of three colors carry noise (Fukumizu, Song and Gretton 2013, section 5.3, table 1, whose movie is not
 available). The state is a rotation S. The filters learn from 1,800 frames and follow 600 others. "Gaussian": S as nine
 numbers. "Trace": the kernel tr(A'B), and the estimate is the rotation nearest to the mean. The Kalman filters learn
-linear relations, of the nine numbers or of the quaternion, by least squares.
+linear relations, of the nine numbers or of the quaternion, by least squares; how far the covariance of the residuals is
+shrunk, and which of two quaternions stands for a rotation, is chosen on the end of the training sequence.
 """
 
+import itertools
+from functools import partial
+from typing import NamedTuple
+
 import numpy as np
+from scipy.linalg import cho_factor, cho_solve
 from scipy.spatial.transform import Rotation
+from sklearn.linear_model import RidgeCV
 
 from benchmarks import harness, measures
 from pymc_kernel import kernels
@@ -25,9 +32,6 @@ METHODS = {
     "importance, Gaussian": ("importance", None),
     "importance, trace": ("importance", kernels.Linear()),
 }
-RIVALS = ("Kalman, 9 numbers", "Kalman, quaternion")
-HEADER = ("variance of a pixel", *METHODS, *RIVALS, "mean of the training states")
-TABLE = harness.Table("kbr-rotations", HEADER, [(f"{v:g}",) for v in VARIANCES])
 
 
 def frames(rotations):
@@ -80,28 +84,96 @@ def least_squares(x, y):
     return coefficients, y - design @ coefficients
 
 
-def kalman(states, images, observed):
-    """Return filtered means of the states; linear dynamics and linear images, independent noise of the pixels."""
-    forward, noise = least_squares(states[:-1], states[1:])
-    image, off = least_squares(states, images)
-    transition, process = forward[1:].T, np.atleast_2d(np.cov(noise.T))
-    weighted = image[1:] / off.var(axis=0)  # (d, pixels)
-    information = weighted @ image[1:].T
-    mean, covariance, out = states.mean(axis=0), np.cov(states.T), []
-    for seen in observed:
-        mean, covariance = forward[0] + transition @ mean, transition @ covariance @ transition.T + process
-        covariance = np.linalg.inv(np.linalg.inv(covariance) + information)
-        mean = mean + covariance @ (weighted @ (seen - image[0] - mean @ image[1:]))
-        out.append(mean)
-    return np.array(out)
+class Kalman(NamedTuple):
+    """A linear state-space model learned by least squares."""
+
+    forward: np.ndarray  # (1 + d, d)
+    process: np.ndarray  # (d, d) covariance of a step
+    image: np.ndarray  # (1 + d, q)
+    weighted: np.ndarray  # (d, q): the image's coefficients over the covariance of its residuals
+    mean: np.ndarray
+    covariance: np.ndarray
+
+    @classmethod
+    def learned(cls, states, images, shrinkage):
+        """Learn from states (T, d) and images (T, q); the residuals' covariance is shrunk to a multiple of I."""
+        forward, noise = least_squares(states[:-1], states[1:])
+        image, off = least_squares(states, images)
+        residual = (1.0 - shrinkage) * np.cov(off.T) + shrinkage * off.var(axis=0).mean() * np.eye(off.shape[1])
+        weighted = cho_solve(cho_factor(residual), image[1:].T).T
+        return cls(forward, np.cov(noise.T), image, weighted, states.mean(axis=0), np.cov(states.T))
+
+    def filter(self, images):
+        """Return the means (S, d) of the states given the images up to each time."""
+        information = self.weighted @ self.image[1:].T
+        mean, covariance, out = self.mean, self.covariance, []
+        for seen in images:
+            mean = self.forward[0] + self.forward[1:].T @ mean
+            covariance = np.linalg.inv(self.forward[1:].T @ covariance @ self.forward[1:] + self.process)
+            covariance = np.linalg.inv(covariance + information)
+            mean = mean + covariance @ (self.weighted @ (seen - self.image[0] - mean @ self.image[1:]))
+            out.append(mean)
+        return np.array(out)
 
 
-def quaternions(rotations):
-    """Return unit quaternions (n, 4) whose sign does not jump from one to the next."""
-    found = Rotation.from_matrix(rotations).as_quat()
-    signs = np.cumprod(np.where((found[1:] * found[:-1]).sum(axis=1) < 0.0, -1.0, 1.0))
-    found[1:] *= signs[:, None]
+def quaternions(rotations, continuous):
+    """Return unit quaternions (n, 4): signs that do not jump from one to the next, or a positive last part."""
+    found = Rotation.from_matrix(rotations).as_quat(canonical=not continuous)
+    if continuous:
+        signs = np.cumprod(np.where((found[1:] * found[:-1]).sum(axis=1) < 0.0, -1.0, 1.0))
+        found[1:] *= signs[:, None]
     return found
+
+
+def as_nine(rotations):
+    """Return rotations (n, 3, 3) as they are, (n, 9)."""
+    return rotations.reshape(-1, 9)
+
+
+def from_nine(vectors):
+    """Return matrices (n, 3, 3), which need not be rotations."""
+    return vectors.reshape(-1, 3, 3)
+
+
+def from_quaternions(vectors):
+    """Return rotations (n, 3, 3)."""
+    return Rotation.from_quat(vectors).as_matrix()
+
+
+RIVALS = {  # ways to write a rotation, and the way back; of several the best on the end of the training sequence
+    "Kalman, 9 numbers": ((as_nine,), from_nine),
+    "Kalman, quaternion": (
+        (partial(quaternions, continuous=True), partial(quaternions, continuous=False)),
+        from_quaternions,
+    ),
+}
+SHRINKAGES = (1e-3, 1e-2, 0.1, 0.5)
+NUM_VALIDATION = 200
+
+
+def rival_error(name, states, images, truth, observed):
+    """Return the error of a Kalman filter with the settings that are best on the end of the training sequence."""
+    ways, back = RIVALS[name]
+
+    def tried(way, shrinkage, first, last):
+        learned = Kalman.learned(way(states[first]), images[first], shrinkage)
+        return error(back(learned.filter(last[1])), last[0])
+
+    head, tail = slice(0, -NUM_VALIDATION), slice(-NUM_VALIDATION, None)
+    choices = itertools.product(ways, SHRINKAGES)
+    best = min(choices, key=lambda choice: tried(*choice, head, (states[tail], images[tail])))
+    return tried(*best, slice(None), (truth, observed))
+
+
+def ridge_error(states, images, truth, observed):
+    """Return the error of the linear regression of a state on its image; leave-one-out chooses the strength."""
+    fitted = RidgeCV(np.logspace(0, 5, 11)).fit(images, as_nine(states))
+    return error(from_nine(fitted.predict(observed)), truth)
+
+
+RIDGE = "ridge regression, no filter"
+HEADER = ("variance of a pixel", *METHODS, *RIVALS, RIDGE, "mean of the training states")
+TABLE = harness.Table("kbr-rotations", HEADER, [(f"{v:g}",) for v in VARIANCES])
 
 
 def one_run(variance, seed):
@@ -116,10 +188,9 @@ def one_run(variance, seed):
         learned = KernelBayesFilter(method, state_kernel=kernel).fit(flat[train], images[train], rng=0)
         means = learned.filter(images[test]).mean().reshape(-1, 3, 3)
         found[name] = error(means if kernel is None else nearest_rotations(means), truth)
-    means = kalman(flat[train], images[train], images[test])
-    found[RIVALS[0]] = error(means.reshape(-1, 3, 3), truth)
-    means = kalman(quaternions(states[train]), images[train], images[test])
-    found[RIVALS[1]] = error(Rotation.from_quat(means).as_matrix(), truth)
+    for name in RIVALS:
+        found[name] = rival_error(name, states[train], images[train], truth, images[test])
+    found[RIDGE] = ridge_error(states[train], images[train], truth, images[test])
     found[HEADER[-1]] = error(np.broadcast_to(states[train].mean(axis=0), truth.shape), truth)
     return found
 

@@ -100,7 +100,7 @@ def picture():
     width = 1.96 * np.sqrt(np.diag(predictive))
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     axis = figure.subplots()
-    axis.fill_between(places, level + mean - width, level + mean + width, alpha=0.3, label="95 % of the predictions")
+    axis.fill_between(places, level + mean - width, level + mean + width, alpha=0.3, label="95 % predictive interval")
     axis.plot(places, level + mean, linewidth=1, label="Gaussian process")
     axis.plot(years[~held], numbers[~held], "k.", markersize=3, label="fitted to")
     axis.plot(years[held], numbers[held], "C1o", markersize=4, label="held out")
