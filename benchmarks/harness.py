@@ -262,7 +262,7 @@ class Rows:
 
 def draw_curves(name: str, x: Sequence[float], panels: dict, share_y: bool = False, legend: str = "", **axis) -> None:
     """Save a picture of curves: title -> label -> values at ``x``; ``axis`` goes to all axes."""
-    figure = Figure(figsize=(9, 3.2))
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=share_y)
     for place, (title, curves) in zip(axes, panels.items(), strict=True):
         for label, values in curves.items():
@@ -270,7 +270,7 @@ def draw_curves(name: str, x: Sequence[float], panels: dict, share_y: bool = Fal
         place.set(title=title, **axis)
     if len(curves) > 1:
         axes[-1].legend(title=legend, fontsize=8)
-    figure.savefig(FIGURES / f"{name}.png", dpi=80, bbox_inches="tight")
+    figure.savefig(FIGURES / f"{name}.png", dpi=80)
 
 
 def draw_pairs(name: str, draws: np.ndarray, names: Sequence[str], paths: Sequence[np.ndarray] = ()) -> None:
