@@ -186,14 +186,15 @@ IMAGE_HEADER = ("images", "T", *IMAGE_COLUMNS, "seconds of training")
 IMAGE_TABLE = harness.Table("kbr-images", IMAGE_HEADER, [(kind, length) for kind in IMAGES for length in IMAGE_LENGTHS])
 
 
-def main(runs=30, parts=("circle", "images"), jobs=2):
+def main(runs=30, parts=("circle", "images"), images=tuple(IMAGES), image_lengths=IMAGE_LENGTHS, jobs=2):
     note = "{} runs, {} test steps; mean squared error with its standard error in brackets."
     if "circle" in parts:
         cells = partial(cells_of, (*COLUMNS, "observation"), 4, "importance, seconds", 1)
         TABLE.fill(one_run, cells, runs, note.format(runs, TEST), jobs=jobs)
     if "images" in parts:
         cells, few = partial(cells_of, IMAGE_COLUMNS, 3, "seconds of training", 0), max(2, runs // 3)
-        IMAGE_TABLE.fill(one_image_run, cells, few, note.format(few, TEST), jobs=jobs)
+        keys = [key for key in IMAGE_TABLE.keys if key[0] in images and key[1] in image_lengths]
+        IMAGE_TABLE.fill(one_image_run, cells, few, note.format(few, TEST), keys, jobs)
 
 
 if __name__ == "__main__":

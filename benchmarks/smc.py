@@ -149,7 +149,8 @@ def cells(runs):
 
 GLASS = {"ASMC": pk.ASMC, "KASMC": pk.KASMC, "KernelHMCSMC": pk.KernelHMCSMC}
 GLASS_PARTICLES = (25, 50, 100)
-GLASS_KEYS = [(name, n) for name in GLASS for n in GLASS_PARTICLES]
+# KernelHMCSMC learns from halves of the particles; twelve collapse in nine dimensions, which it says.
+GLASS_KEYS = [(name, n) for name in GLASS for n in GLASS_PARTICLES if (name, n) != ("KernelHMCSMC", 25)]
 GLASS_TABLE = harness.Table("smc-glass", ("kernel", "particles", "mean log evidence", "variance"), GLASS_KEYS)
 
 
