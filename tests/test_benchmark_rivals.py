@@ -126,9 +126,9 @@ def test_wrong_decisions_of_austerity_are_rare(rng):
 
 
 def test_chain_without_tolerance_has_the_true_quantiles(rng):
-    draws = np.empty((20_000, 2))
+    draws = np.empty((8000, 2))
     austerity.chain(rng, austerity.MODES[0], 3, make_data(), austerity.critical_values(0.0), draws)
-    assert np.abs(share_below(draws, true_quantiles()) - PROBABILITIES[:, None]).max() < 0.04
+    assert np.abs(share_below(draws, true_quantiles()) - PROBABILITIES[:, None]).max() < 0.06
 
 
 def test_quadrature_of_a_bandwidth_against_a_finer_one():
@@ -157,6 +157,6 @@ HAS_KS = (
 @pytest.mark.skipif(not HAS_KS, reason="R with ks is no dependency: the rule is tested where it is installed")
 @pytest.mark.parametrize("num_dims", [1, 2])
 def test_rules_of_ks_are_covariances_in_the_units_of_the_data(rng, num_dims):
-    x = rng.normal(size=(100, num_dims))
+    x = rng.normal(size=(60, num_dims))
     for one, ten in zip(bandwidth_ks.ks_rules(x).values(), bandwidth_ks.ks_rules(10.0 * x).values(), strict=True):
         np.testing.assert_allclose(ten, 100.0 * one, rtol=0.02)
