@@ -14,15 +14,15 @@ import numpy as np
 from scipy.stats import t as student
 
 from benchmarks import harness, measures
-from benchmarks.approximate_mcmc import NUM_DATA, all_scores, make_data, true_quantiles
+from benchmarks.approximate_mcmc import MODES, NUM_DATA, all_scores, make_data, true_quantiles
 from pymc_kernel import stein
 from pymc_kernel.kernels import Gaussian
+from pymc_kernel.stein.draws import choose_thinning
 
 TOLERANCES = (0.0, 0.001, 0.005, 0.01, 0.02, 0.04, 0.1, 0.2)
 BATCH = 20  # data that a test takes at a time
 PROPOSAL_SD = 0.5  # a fifth of the moves is accepted
-NUM_DRAWS, BURN_IN, PILOT, MAX_THIN = 500, 2000, 100_000, 1000
-MODES = np.array([[0.0, 1.0], [1.0, -1.0]])
+NUM_DRAWS, BURN_IN, PILOT = 500, 2000, 100_000
 TABLE = harness.Table(
     "austerity",
     ("tolerance", "thinned by", "evaluations of 500 draws, millions", "share of data seen",
@@ -85,11 +85,7 @@ def thinning(tolerance):
     """Return the smallest number of steps apart at which no coordinate's autocorrelation is one half or more."""
     draws = np.empty((PILOT, 2))
     chain(np.random.default_rng(0), MODES[0], 1, make_data(), critical_values(tolerance), draws)
-    centered = draws - draws.mean(axis=0)
-    for lag in range(1, MAX_THIN):
-        if ((centered[lag:] * centered[:-lag]).mean(axis=0) < 0.5 * centered.var(axis=0)).all():
-            return lag
-    raise RuntimeError(f"The chain at tolerance {tolerance} is still correlated after {MAX_THIN} steps.")
+    return choose_thinning(draws, (PILOT,))
 
 
 def one_chain(tolerance, seed):
@@ -103,8 +99,7 @@ def one_chain(tolerance, seed):
     test = stein.ksd_test(
         draws, all_scores(draws, data), Gaussian("median"), thin=1, flip_probability=0.1, how="scale", rng=rng
     )
-    shares = measures.share_below(draws, true_quantiles())
-    error = np.sqrt(((shares - measures.PROBABILITIES[:, None]) ** 2).mean())
+    error = measures.quantile_error(measures.share_below(draws, true_quantiles()))
     return every, evaluations, evaluations / (every * NUM_DRAWS * NUM_DATA), test.p_value, error
 
 

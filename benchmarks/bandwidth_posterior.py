@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 from scipy.special import logsumexp
+from scipy.stats import gamma
 
 from benchmarks import harness
 from benchmarks.bandwidth import leave_one_out
@@ -26,23 +27,24 @@ class Case(NamedTuple):
     """Data and the structure of their precision."""
 
     target: object
-    n: int
     structure: str
 
-    def data(self, seed):
-        return self.target.sample(np.random.default_rng([seed, self.n]), self.n)
+    def data(self, n, seed):
+        return self.target.sample(np.random.default_rng([seed, n]), n)
+
+    def approximated(self, x):
+        """Return the fit with the source's prior."""
+        return BayesianKDE(self.structure, prior_shape=PRIOR_SHAPE, prior_rate=PRIOR_RATE).fit(x)
 
 
+CLAW_CASE, TRIMODAL_CASE = Case(CLAW, "isotropic"), Case(TRIMODAL, "diagonal")
 CASES = {
-    "claw, isotropic": Case(CLAW, 50, "isotropic"),
-    "claw, isotropic, 500 points": Case(CLAW, 500, "isotropic"),
-    "trimodal, diagonal": Case(TRIMODAL, 200, "diagonal"),
+    ("claw, isotropic", 50): CLAW_CASE,
+    ("claw, isotropic", 500): CLAW_CASE,
+    ("trimodal, diagonal", 200): TRIMODAL_CASE,
 }
-
-
-def approximated(case, x):
-    """Return the fit with the source's prior."""
-    return BayesianKDE(case.structure, prior_shape=PRIOR_SHAPE, prior_rate=PRIOR_RATE).fit(x)
+HEADER = ("data", "n", "mean, ratio", "standard deviation, ratio", "log evidence, difference")
+TABLE = harness.Table("bandwidth-posterior", HEADER, list(CASES))
 
 
 class Exact(NamedTuple):
@@ -77,85 +79,74 @@ def by_quadrature(x, posterior):
     return Exact(tuple(np.exp(nodes) for nodes in logs), weights, float(total + cell))
 
 
-HEADER = ("data", "n", "mean, ratio", "standard deviation, ratio", "log evidence, difference")
-
-
-def one_run(name, seed):
+def one_run(name, n, seed):
     """Return ratios of means and standard deviations, one for each precision, and the difference of the evidence."""
-    x = CASES[name].data(seed)
-    fit = approximated(CASES[name], x)
+    case = CASES[name, n]
+    x = case.data(n, seed)
+    fit = case.approximated(x)
     exact = by_quadrature(x, fit.posterior)
     shape, rate = fit.posterior.shape, fit.posterior.rate
     moments = np.array([exact.mean_and_sd(k) for k in range(len(shape))])
     return shape / rate / moments[:, 0], np.sqrt(shape) / rate / moments[:, 1], fit.log_evidence - exact.log_evidence
 
 
+def cells(runs):
+    """Return what stands behind data and n: mean and standard deviation over data sets and precisions."""
+    columns = [np.concatenate([np.atleast_1d(run[k]) for run in runs]) for k in range(3)]
+    return [f"{column.mean():.3f} ± {column.std(ddof=1):.3f}" for column in columns]
+
+
 def picture():
     """Save the posteriors and the estimates of one data set of each kind, as in figures 2 and 3."""
     figure = Figure(figsize=(9, 6.5), layout="constrained")
     axes = figure.subplots(2, 2)
-    claw, trimodal = CASES["claw, isotropic"], CASES["trimodal, diagonal"]
-    for axis, case in zip(axes[0], (claw, trimodal), strict=True):
-        x = case.data(0)
-        fit = approximated(case, x)
-        exact = by_quadrature(x, fit.posterior)
-        draws = np.diagonal(fit.posterior.sample(np.random.default_rng(0), 4000), axis1=1, axis2=2)
-        if case is claw:
-            density = exact.weights / np.gradient(exact.nodes[0])
-            shape, rate = fit.posterior.shape[0], fit.posterior.rate[0]
-            logs = shape * math.log(rate) - math.lgamma(shape) + (shape - 1.0) * np.log(exact.nodes[0])
-            axis.plot(exact.nodes[0], density, "k", label="true posterior")
-            axis.plot(exact.nodes[0], np.exp(logs - rate * exact.nodes[0]), "C1--", label="expectation propagation")
-            axis.set(xlabel="precision of the kernel", ylabel="density", title="50 claw points")
-            axis.set_xlim(0.0, np.quantile(draws, 0.9999))
-            axis.legend()
-        else:
-            density = exact.weights / np.outer(*(np.gradient(nodes) for nodes in exact.nodes))
-            axis.scatter(*draws.T, s=2, color="C1", alpha=0.4, label="expectation propagation, draws")
-            axis.contour(*exact.nodes, density.T, colors="k", levels=6, linewidths=1)
-            axis.plot([], [], "k", label="true posterior")
-            low, high = np.quantile(draws, [0.0005, 0.9995], axis=0)
-            axis.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), title="200 points of three modes")
-            axis.set(xlabel="precision along the first axis", ylabel="along the second axis")
-            axis.legend(loc="upper right")
-    _densities(axes[1], claw, trimodal)
+    _draw_claw(*axes[:, 0])
+    _draw_trimodal(*axes[:, 1])
     figure.savefig(harness.FIGURES / "bandwidth_posterior.png", dpi=90)
 
 
-def _densities(axes, claw, trimodal):
-    """Draw the estimates: the claw's with the band of the bandwidth, contours of the other with its data."""
-    x = claw.data(0)
-    fit = approximated(claw, x)
+def _draw_claw(above, below):
+    """Draw both posteriors of the precision, and the estimate with the band of the bandwidth."""
+    x = CLAW_CASE.data(50, 0)
+    fit = CLAW_CASE.approximated(x)
+    exact = by_quadrature(x, fit.posterior)
+    precisions, approximation = exact.nodes[0], gamma(fit.posterior.shape[0], scale=1.0 / fit.posterior.rate[0])
+    above.plot(precisions, exact.weights / np.gradient(precisions), "k", label="true posterior")
+    above.plot(precisions, approximation.pdf(precisions), "C1--", label="expectation propagation")
+    above.set(xlabel="precision of the kernel", ylabel="density", title="50 claw points")
+    above.set_xlim(0.0, approximation.ppf(0.9999))
+    above.legend()
     grid = np.linspace(-3.5, 3.5, 400)
-    axes[0].fill_between(grid, *fit.interval(grid, rng=0), color="C1", alpha=0.3, label="90 % band of the bandwidth")
-    axes[0].plot(grid, np.exp(fit.log_density(grid)), "C1", label="at the mean precision")
-    axes[0].plot(grid, claw_density(grid), "k:", label="truth")
-    axes[0].set(xlabel="x", ylabel="density", ylim=(0.0, 0.8))
-    axes[0].legend()
-    x = trimodal.data(0)
-    fit = approximated(trimodal, x)
+    below.fill_between(grid, *fit.interval(grid, rng=0), color="C1", alpha=0.3, label="90 % band of the bandwidth")
+    below.plot(grid, np.exp(fit.log_density(grid)), "C1", label="at the mean precision")
+    below.plot(grid, CLAW.density(grid), "k:", label="truth")
+    below.set(xlabel="x", ylabel="density", ylim=(0.0, 0.8))
+    below.legend()
+
+
+def _draw_trimodal(above, below):
+    """Draw draws of the approximation with contours of the true posterior, and contours of the estimate with data."""
+    x = TRIMODAL_CASE.data(200, 0)
+    fit = TRIMODAL_CASE.approximated(x)
+    exact = by_quadrature(x, fit.posterior)
+    draws = np.diagonal(fit.posterior.sample(np.random.default_rng(0), 4000), axis1=1, axis2=2)
+    density = exact.weights / np.outer(*(np.gradient(nodes) for nodes in exact.nodes))
+    above.scatter(*draws.T, s=2, color="C1", alpha=0.4, label="expectation propagation, draws")
+    above.contour(*exact.nodes, density.T, colors="k", levels=6, linewidths=1)
+    above.plot([], [], "k", label="true posterior")
+    low, high = np.quantile(draws, [0.0005, 0.9995], axis=0)
+    above.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), title="200 points of three modes")
+    above.set(xlabel="precision along the first axis", ylabel="along the second axis")
+    above.legend(loc="upper right")
     nodes = np.linspace(-3.5, 3.5, 100)
     places = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), axis=-1).reshape(-1, 2)
-    axes[1].contour(nodes, nodes, np.exp(fit.log_density(places)).reshape(100, 100).T, colors="C1", levels=8)
-    axes[1].plot(*x.T, "k.", markersize=3)
-    axes[1].set(xlabel="x1", ylabel="x2")
-
-
-def claw_density(grid):
-    """Return the density of the claw."""
-    sd = np.sqrt(CLAW.covariances[:, 0, 0])
-    logs = -0.5 * ((grid[:, None] - CLAW.means[:, 0]) / sd) ** 2 - np.log(sd) - 0.5 * math.log(2.0 * math.pi)
-    return np.exp(logs) @ CLAW.weights
+    below.contour(nodes, nodes, np.exp(fit.log_density(places)).reshape(100, 100).T, colors="C1", levels=8)
+    below.plot(*x.T, "k.", markersize=3)
+    below.set(xlabel="x1", ylabel="x2")
 
 
 def main(repetitions=20, jobs=2):
-    rows = []
-    for (name,), runs in harness.grouped(one_run, [(name,) for name in CASES], repetitions, jobs):
-        columns = [np.concatenate([np.atleast_1d(run[k]) for run in runs]) for k in range(3)]
-        cells = [f"{c.mean():.3f} ± {c.std(ddof=1):.3f}" for c in columns]
-        rows.append([name, CASES[name].n, *cells])
-        print(*rows[-1], flush=True)
-    harness.Table("bandwidth-posterior", HEADER).write(rows, f"{repetitions} data sets each.")
+    TABLE.fill(one_run, cells, repetitions, f"{repetitions} data sets each.", jobs=jobs)
     picture()
 
 

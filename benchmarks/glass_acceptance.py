@@ -16,7 +16,8 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks import harness, measures
 from benchmarks.auto_encoder import AutoEncoder
-from benchmarks.glass_convergence import TUNE, one_chain
+from benchmarks.glass_convergence import long_run
+from benchmarks.score_convergence import full, lite, nystrom
 from case_studies.glass import PRIOR_SD, load_glass, make_log_estimate
 from pymc_kernel import scores as S
 from pymc_kernel.kernels import Gaussian
@@ -38,24 +39,10 @@ def kernel_settings(make):
     return lambda distance: [make(Gaussian(s * distance), r) for s, r in product(SCALES, REGULARIZATIONS)]
 
 
-def nystrom(num_basis):
-    return kernel_settings(lambda k, r: S.Nystrom(k, regularization=r, num_basis=num_basis, base="uniform"))
-
-
-def lite(num_basis):
-    return kernel_settings(
-        lambda k, r: S.Lite(k, regularization=r, penalty="rkhs", num_basis=num_basis, base="uniform")
-    )
-
-
 METHODS = {
-    "full": kernel_settings(lambda k, r: S.Full(k, regularization=r, base="uniform")),
-    "Nystroem, m = 500": nystrom(500),
-    "Nystroem, m = 100": nystrom(100),
-    "Nystroem, m = 20": nystrom(20),
-    "lite, m = 500": lite(500),
-    "lite, m = 100": lite(100),
-    "lite, m = 20": lite(20),
+    "full": kernel_settings(full),
+    **{f"Nystroem, m = {m}": kernel_settings(nystrom(m)) for m in (500, 100, 20)},
+    **{f"lite, m = {m}": kernel_settings(lite(m)) for m in (500, 100, 20)},
     "auto-encoder": lambda distance: [AutoEncoder(s * distance, h) for s, h in product(NOISES, NUM_HIDDEN)],
 }
 VALUES = "from values"
@@ -134,12 +121,6 @@ def one_subset(chosen, draws, name, seed):
     return found.mean(), found[0]
 
 
-def long_run(jobs, chains=4):
-    """Return draws of a long run, (n, 9), in random order."""
-    found = harness.results(one_chain, [("variance 5", "pk.KernelHMC", 100 + seed) for seed in range(chains)], jobs)
-    return np.random.default_rng(0).permutation(np.concatenate([chain[TUNE::4] for chain in found]))
-
-
 def picture(draws):
     """Save all pairs of length scales, with trajectories along what is learned from the values at 500 draws."""
     rng = np.random.default_rng(0)
@@ -158,7 +139,7 @@ def cells(runs):
 
 def main(repetitions=10, jobs=2):
     """Half an hour, most of it for the settings of the two largest systems."""
-    draws = long_run(jobs)
+    draws = np.random.default_rng(0).permutation(np.concatenate([chain[::4] for chain in long_run(4, jobs)]))
     picture(draws)
     chosen = dict(zip(METHODS, harness.results(best_estimator, [(name, draws) for name in METHODS], jobs), strict=True))
     measured = partial(one_subset, chosen, draws)

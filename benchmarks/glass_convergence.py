@@ -20,6 +20,7 @@ from case_studies.glass import load_glass, make_log_estimate
 from pymc_kernel.kernels import Polynomial
 
 POSTERIORS = {"variance 5": (5.0, False), "variance 25": (25.0, False), "variance 5, decorrelated": (5.0, True)}
+USUAL = "variance 5"
 STEPS = {
     "random walk": lambda: pk.AdaptiveMetropolis(learn_covariance=False),
     "pk.AdaptiveMetropolis": pk.AdaptiveMetropolis,
@@ -71,6 +72,12 @@ def one_chain(name, step, seed):
     return np.concatenate([idata[group]["theta"].values[0] for group in ("warmup_posterior", "posterior")])
 
 
+def long_run(chains, jobs):
+    """Return the draws (n, 9) of each of some chains of pk.KernelHMC."""
+    found = harness.results(one_chain, [(USUAL, "pk.KernelHMC", 100 + seed) for seed in range(chains)], jobs)
+    return [chain[TUNE:] for chain in found]
+
+
 def distances(chain, reference):
     """Return the distances of the mean after each number of iterations, then the discrepancies."""
     spread = reference.std(axis=0)
@@ -119,10 +126,8 @@ def main(chains=2, parts=("path", "priors"), jobs=2):
             print(*rows[-1], flush=True)
         PRIOR_TABLE.write(rows, f"{chains} chains, {TUNE} + {DRAW} draws; sd: from the smallest to the largest.")
     if "path" in parts:
-        name = next(iter(POSTERIORS))
-        long = harness.results(one_chain, [(name, "pk.KernelHMC", 100 + seed) for seed in range(2 * chains)], jobs)
-        reference, rows = np.concatenate([chain[TUNE:] for chain in long]), []
-        for (_, step), runs in harness.grouped(one_chain, [(name, step) for step in STEPS], chains, jobs):
+        reference, rows = np.concatenate(long_run(2 * chains, jobs)), []
+        for (_, step), runs in harness.grouped(one_chain, [(USUAL, step) for step in STEPS], chains, jobs):
             rows.append([step, *(f"{v:.2f}" for v in np.mean([distances(c, reference) for c in runs], axis=0))])
             print(*rows[-1], flush=True)
         PATH_TABLE.write(rows, f"{chains} chains; the long run: {2 * chains} chains of pk.KernelHMC, {DRAW} draws.")

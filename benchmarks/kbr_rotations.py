@@ -183,10 +183,10 @@ def one_run(variance, seed):
     images = frames(states)
     images += np.sqrt(float(variance)) * rng.standard_normal(images.shape)
     train, test = slice(0, NUM_TRAINING), slice(NUM_TRAINING, None)
-    flat, truth, found = states.reshape(-1, 9), states[test], {}
+    flat, truth, found = as_nine(states), states[test], {}
     for name, (method, kernel) in METHODS.items():
         learned = KernelBayesFilter(method, state_kernel=kernel).fit(flat[train], images[train], rng=0)
-        means = learned.filter(images[test]).mean().reshape(-1, 3, 3)
+        means = from_nine(learned.filter(images[test]).mean())
         found[name] = error(means if kernel is None else nearest_rotations(means), truth)
     for name in RIVALS:
         found[name] = rival_error(name, states[train], images[train], truth, images[test])

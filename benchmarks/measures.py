@@ -50,6 +50,11 @@ def share_below(draws, true_quantiles):
     return np.stack([(flat <= q).mean(axis=0) for q in true_quantiles])
 
 
+def quantile_error(shares):
+    """Return the root mean square error of shares (9, d) of draws below the true quantiles."""
+    return np.sqrt(((shares - PROBABILITIES[:, None]) ** 2).mean())
+
+
 def error_implied_size(shares):
     """Return how many independent draws would have the same mean squared quantile error.
 

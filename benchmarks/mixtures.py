@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.spatial.distance import cdist
+from scipy.stats import multivariate_normal
 
 
 class Mixture(NamedTuple):
@@ -21,6 +22,10 @@ class Mixture(NamedTuple):
         roots = np.linalg.cholesky(self.covariances)
         noise = rng.standard_normal((n, self.means.shape[1]))
         return self.means[which] + np.einsum("nij,nj->ni", roots[which], noise)
+
+    def density(self, x):
+        """Return the density at points x (n, d), or (n,) in one dimension."""
+        return sum(w * multivariate_normal(m, c).pdf(x) for w, m, c in zip(*self, strict=True))
 
 
 def mixture(weights, means, covariances):

@@ -20,12 +20,29 @@ from pymc_kernel.kernels.bandwidth import median_distance
 
 NUM_POINTS = 500
 TARGETS = {"ring": (ring, 5000), "grid": (grid, 1500)}
+
+
+def full(kernel, regularization):
+    """Return the full estimator."""
+    return S.Full(kernel, regularization=regularization, base="uniform")
+
+
+def nystrom(num_basis):
+    """Return a function of kernel and regularization: the Nystroem estimator."""
+    return lambda k, r: S.Nystrom(k, regularization=r, num_basis=num_basis, base="uniform")
+
+
+def lite(num_basis):
+    """Return a function of kernel and regularization: the lite estimator."""
+    return lambda k, r: S.Lite(k, regularization=r, penalty="rkhs", num_basis=num_basis, base="uniform")
+
+
 METHODS = {
-    "full": lambda k, r: S.Full(k, regularization=r, base="uniform"),
-    "Nystroem, m = 167": lambda k, r: S.Nystrom(k, regularization=r, num_basis=167, base="uniform"),
-    "Nystroem, m = 42": lambda k, r: S.Nystrom(k, regularization=r, num_basis=42, base="uniform"),
-    "lite, m = 167": lambda k, r: S.Lite(k, regularization=r, penalty="rkhs", num_basis=167, base="uniform"),
-    "lite, m = 42": lambda k, r: S.Lite(k, regularization=r, penalty="rkhs", num_basis=42, base="uniform"),
+    "full": full,
+    "Nystroem, m = 167": nystrom(167),
+    "Nystroem, m = 42": nystrom(42),
+    "lite, m = 167": lite(167),
+    "lite, m = 42": lite(42),
 }
 NUM_SCALES = 4
 SCALES = {"ring": (0.05, 0.1, 0.2, 0.4), "grid": (0.3, 0.6, 1.0, 1.8)}  # in units of the median distance

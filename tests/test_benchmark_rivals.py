@@ -132,9 +132,8 @@ def test_chain_without_tolerance_has_the_true_quantiles(rng):
 
 
 def test_quadrature_of_a_bandwidth_against_a_finer_one():
-    case = bandwidth_posterior.CASES["claw, isotropic"]
-    x = case.data(0)
-    fit = bandwidth_posterior.approximated(case, x)
+    x = bandwidth_posterior.CLAW_CASE.data(50, 0)
+    fit = bandwidth_posterior.CLAW_CASE.approximated(x)
     exact = bandwidth_posterior.by_quadrature(x, fit.posterior)
     precisions = np.linspace(1e-3, 400.0, 40_000)
     squared = (x - x.T) ** 2

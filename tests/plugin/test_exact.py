@@ -101,9 +101,8 @@ def test_any_executor_gives_the_same_bits_and_a_store_goes_on(tmp_path):
         there = sampled(15, executor=pool, store=tmp_path / "s", **settings)
     Costly.calls = 0
     longer = sampled(20, store=tmp_path / "s", **settings)
-    assert (
-        0 < Costly.calls <= 3 * 5 + 2
-    )  # five draws of each chain; the best evaluation of both stores is looked at again
+    # Five draws of each chain; the best evaluation of both stores is looked at again.
+    assert 0 < Costly.calls <= 3 * 5 + 2
     for other in (there, longer):
         np.testing.assert_array_equal(here["posterior"]["a"], other["posterior"]["a"].isel(draw=slice(15)))
     np.testing.assert_array_equal(here["evaluations"]["position"], there["evaluations"]["position"])
