@@ -1,4 +1,6 @@
-"""Regression of log densities on places by a Gaussian process: its marginal likelihood, mean and covariance.
+"""Regression of values on places by a Gaussian process: its marginal likelihood, mean and covariance.
+
+The values are a log density, or many outputs of a function, which share one factorization.
 
 Imports NumPy, SciPy and the lower floors only.
 """
@@ -35,6 +37,10 @@ _BOUNDS_NUGGET_EXACT = (math.log(1e-5), math.log(1e-2))
 # Noise in proportion to how far a value lies below the best: deep ones may be fitted worse.
 _BOUNDS_DEPTH = (math.log(1e-7), math.log(0.1))
 _BOUNDS_INVERSE_LENGTH = (math.log(1e-4), math.log(30.0))  # of the radial kernel, in whitened units
+# Of outputs, each relative to its own amplitude. The ends keep the covariance of a thousand points solvable.
+_BOUNDS_QUADRATIC_OUTPUTS = (math.log(1e-2), math.log(1e3))
+_BOUNDS_NUGGET_OUTPUTS = (math.log(1e-9), math.log(1e-1))
+_LEAST_AMPLITUDE = 1e-300  # of a constant output
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,14 +79,19 @@ def _definite(covariance):
 
 
 class Regression:
-    """Whitened points with centered values: marginal likelihood, weights and residuals for given hyperparameters."""
+    """Whitened points with centered values: marginal likelihood, weights and residuals for given hyperparameters.
+
+    Values (n,) are a log density. Values (n, q) are outputs of a function: they share a covariance but for an amplitude
+    each, whose best value, y'K^-1 y / n, is put into the marginal likelihood. The cost is that of one output (Gu and
+    Berger 2016, parallel partial emulation).
+    """
 
     def __init__(self, whitened, values, depth, kernel, own_noise=None):
         self.whitened = whitened
         self.values = values
         self.depth_squared = depth**2
         self.kernel = kernel
-        self.own_noise = np.zeros(values.size) if own_noise is None else own_noise  # variances that are known
+        self.own_noise = np.zeros(len(values)) if own_noise is None else own_noise  # variances that are known
         self.num_dims = whitened.shape[1]
 
     @cached_property
@@ -142,9 +153,16 @@ class Regression:
         inverse = inverse.T + inverse
         inverse[np.diag_indices_from(inverse)] *= 0.5
         weights = inverse @ self.values
-        negative = 0.5 * self.values @ weights + 0.5 * log_det
-        gain = np.outer(-0.5 * weights, weights)
-        inverse *= 0.5
+        if self.values.ndim == 1:
+            negative = 0.5 * self.values @ weights + 0.5 * log_det
+            gain = np.outer(-0.5 * weights, weights)
+            inverse *= 0.5
+        else:
+            amplitudes = np.maximum(np.einsum("nq,nq->q", self.values, weights) / len(weights), _LEAST_AMPLITUDE)
+            negative = 0.5 * len(weights) * np.log(amplitudes).sum() + 0.5 * amplitudes.size * log_det
+            weights /= np.sqrt(amplitudes)
+            gain = -0.5 * (weights @ weights.T)
+            inverse *= 0.5 * amplitudes.size
         gain += inverse
         slope *= gain
         slope *= hyper.radial
@@ -277,6 +295,7 @@ def learn_hyperparameters(
     distance = data.median_distance() or 1.0
     typical = -math.log(distance)
     starts = [] if start is None else [start]
+    has_outputs = data.values.ndim == 2
     if start is None or search:
         starts += [Hyperparameters(np.full(d, 1.0 / (r * distance)), 100.0, 10.0, 1e-3, 1e-4) for r in _STARTS]
         if noisy:
@@ -286,6 +305,8 @@ def learn_hyperparameters(
     prior_sd = _PRIOR_SD_NOISY if noisy else _PRIOR_SD
     radial = _BOUNDS_RADIAL_NOISY if noisy else _BOUNDS_RADIAL
     bounds = [_BOUNDS_INVERSE_LENGTH] * d + [radial, _BOUNDS_QUADRATIC, nugget, _BOUNDS_DEPTH]
+    if has_outputs:  # their amplitudes stand for the radial part's
+        bounds[d:] = [(0.0, 0.0), _BOUNDS_QUADRATIC_OUTPUTS, _BOUNDS_NUGGET_OUTPUTS, _BOUNDS_DEPTH]
 
     def penalized(logs):
         value, gradient = data.negative_log_marginal(logs)

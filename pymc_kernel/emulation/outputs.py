@@ -1,0 +1,197 @@
+"""Many outputs of a function of few inputs, learned from some of its values.
+
+A Gaussian process with a length scale for each input and a quadratic trend, shared by all outputs but for an amplitude
+each: the engine of ``scores.value_regression``. Positive inputs and outputs may be learned by their logarithms.
+Imports NumPy, SciPy and the lower floors only.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from scipy.linalg import cho_solve, solve_triangular
+
+from pymc_kernel.kernels import Gaussian
+from pymc_kernel.kernels.points import as_points
+from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
+from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.scores.value_regression import Hyperparameters, Regression, learn_hyperparameters
+
+__all__ = ["FittedOutputs", "fit_outputs"]
+
+_LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a step, some dozens of steps
+_MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
+_LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
+_ITERATIONS = 40  # of the search for hyperparameters
+
+
+@dataclass(frozen=True, eq=False)
+class FittedOutputs:
+    """What was learned: outputs(x) = back(K(z, points) @ weights + trend(z) @ coefficients), z = (t(x) - center) / scale.
+
+    Attributes
+    ----------
+    log_inputs, log_outputs : ndarray of bool (k,), (q,)
+        Which ones are learned by their logarithms.
+    center, scale : ndarray (k,)
+        Of the inputs.
+    inverse_length_scale : ndarray (k,)
+        Of the scaled inputs.
+    points : ndarray (r, k)
+        Scaled inputs times inverse length scales.
+    weights : ndarray (r, q)
+    coefficients : ndarray (1 + k + k (k + 1) / 2, q)
+        Of the polynomials in the scaled inputs, as :func:`trend_features` has them.
+    amplitude : ndarray (q,)
+        Prior standard deviation of each output, on the scale on which it is learned.
+    hyperparameters : Hyperparameters
+        A start for the next fit.
+    """
+
+    log_inputs: np.ndarray
+    log_outputs: np.ndarray
+    center: np.ndarray
+    scale: np.ndarray
+    inverse_length_scale: np.ndarray
+    points: np.ndarray
+    weights: np.ndarray
+    coefficients: np.ndarray
+    amplitude: np.ndarray
+    hyperparameters: Hyperparameters
+    factor: np.ndarray
+    """Lower Cholesky factor (r, r) of the covariance of the points, of amplitude one."""
+
+    def scaled(self, inputs: np.ndarray) -> np.ndarray:
+        """Return scaled inputs (n, k)."""
+        return (_moved(inputs, self.log_inputs) - self.center) / self.scale
+
+    @one_blas_thread
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the outputs (n, q) at inputs (n, k)."""
+        z = self.scaled(inputs)
+        learned = _gaussian(z * self.inverse_length_scale, self.points) @ self.weights
+        learned += trend_features(z) @ self.coefficients
+        return np.where(self.log_outputs, np.exp(np.where(self.log_outputs, learned, 0.0)), learned)
+
+    @one_blas_thread
+    def relative_variance(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the posterior variance (n,) of outputs of amplitude one, at inputs (n, k)."""
+        z = self.scaled(inputs)
+        cross = _covariance(self.hyperparameters, z, self.points / self.inverse_length_scale)
+        known = solve_triangular(self.factor, cross.T, lower=True)
+        prior = 1.0 + self.hyperparameters.quadratic * (1.0 + (z**2).sum(axis=1) / z.shape[1]) ** 2
+        return np.maximum(prior - (known**2).sum(axis=0), 0.0)
+
+
+@one_blas_thread
+def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generator) -> FittedOutputs:
+    """Return what is learned of a function from its values.
+
+    Which of the positive inputs and outputs are learned by their logarithms is chosen by the marginal likelihood: none,
+    all inputs, all outputs, or both.
+
+    Parameters
+    ----------
+    inputs : ndarray (n, k)
+    outputs : ndarray (n, q)
+        Finite; with more outputs than rows, their principal components are learned.
+    rng : numpy.random.Generator
+        Draws the rows that the hyperparameters are learned from.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, or fewer than two different inputs.
+    """
+    inputs, outputs = as_points(inputs), as_points(outputs)
+    if len(inputs) != len(outputs):
+        raise ValueError(f"inputs and outputs must have as many rows, got {len(inputs)} and {len(outputs)}.")
+    rows = np.arange(len(inputs))
+    if rows.size > _LEARN_ROWS:
+        rows = np.sort(rng.choice(rows.size, _LEARN_ROWS, replace=False))
+    positive_inputs, positive_outputs = (inputs > 0.0).all(axis=0), (outputs > 0.0).all(axis=0)
+    best = None
+    for log_inputs, log_outputs in product(_both(positive_inputs), _both(positive_outputs)):
+        center, scale = _center_and_scale(_moved(inputs, log_inputs))
+        z = (_moved(inputs, log_inputs) - center) / scale
+        moved = _moved(outputs, log_outputs)
+        data = _regression(z[rows], moved[rows])
+        hyper = learn_hyperparameters(data, None, True, _ITERATIONS, False)
+        # The density of the outputs themselves: each logarithm brings a factor of one over the output.
+        loss = data.negative_log_marginal(hyper.pack())[0] + moved[rows][:, log_outputs].sum()
+        if best is None or loss < best[0]:
+            best = loss, (log_inputs, log_outputs), (center, scale), z, moved, hyper
+    _, scales, place, z, moved, hyper = best
+    return _fitted(scales, place, z, moved, hyper)
+
+
+def _both(positive):
+    return [np.zeros_like(positive), positive] if positive.any() else [positive]
+
+
+def _regression(z, moved):
+    """Return the data of the engine; of more outputs than rows, the principal components, which say as much."""
+    centered = moved - moved.mean(axis=0)
+    if centered.shape[1] > len(centered):
+        u, s, _ = np.linalg.svd(centered, full_matrices=False)
+        centered = (u * s)[:, s > np.finfo(float).eps * s.max(initial=0.0)]
+    return Regression(z, np.ascontiguousarray(centered), np.zeros(len(z)), Gaussian())
+
+
+def _fitted(scales, place, z, moved, hyper):
+    """Return the fit of all rows, carried by those that the others do not predict."""
+    n, k = z.shape
+    _, pivots = pivoted_cholesky(
+        1.0 + hyper.quadratic * (1.0 + (z**2).sum(axis=1) / k) ** 2,
+        lambda p: _covariance(hyper, z, z[p]),
+        min(n, _MAX_ROWS),
+        max(_LEFT_OVER, hyper.nugget),
+    )
+    pivots = np.sort(pivots)
+    z, moved = z[pivots], moved[pivots]
+    mean = moved.mean(axis=0)
+    covariance = _covariance(hyper, z, z)
+    covariance[np.diag_indices_from(covariance)] += hyper.nugget
+    factor = jittered_cholesky(covariance)
+    weights = cho_solve((factor, True), moved - mean)
+    amplitude = np.sqrt(np.einsum("nq,nq->q", moved - mean, weights) / len(z))
+    coefficients = hyper.quadratic * (_trend_weights(k)[:, None] * trend_features(z).T) @ weights
+    coefficients[0] += mean
+    return FittedOutputs(
+        *scales, *place, hyper.inverse_length_scale, z * hyper.inverse_length_scale, weights, coefficients, amplitude,
+        hyper, factor,
+    )  # fmt: skip
+
+
+def _moved(values, by_log):
+    return np.where(by_log, np.log(np.where(by_log, values, 1.0)), values)
+
+
+def _center_and_scale(values):
+    scale = values.std(axis=0)
+    if not (scale > 0.0).any():
+        raise ValueError("the inputs all coincide, so that nothing can be learned between them.")
+    return values.mean(axis=0), np.where(scale > 0.0, scale, 1.0)
+
+
+def _gaussian(a, b):
+    squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * (a @ b.T)
+    return np.exp(-0.5 * np.maximum(squared, 0.0))
+
+
+def _covariance(hyper, a, b):
+    """Return the covariance (n, m) of outputs of amplitude one at scaled inputs, without the nugget."""
+    radial = _gaussian(a * hyper.inverse_length_scale, b * hyper.inverse_length_scale)
+    return radial + hyper.quadratic * (1.0 + a @ b.T / a.shape[1]) ** 2
+
+
+def trend_features(z: np.ndarray) -> np.ndarray:
+    """Return 1, z_i and z_i z_j for i <= j, (n, 1 + k + k (k + 1) / 2)."""
+    rows, columns = np.triu_indices(z.shape[1])
+    return np.hstack([np.ones((len(z), 1)), z, z[:, rows] * z[:, columns]])
+
+
+def _trend_weights(k):
+    """Return the coefficients with which products of features sum up to (1 + z'z / k)^2."""
+    rows, columns = np.triu_indices(k)
+    return np.concatenate([[1.0], np.full(k, 2.0 / k), np.where(rows == columns, 1.0, 2.0) / k**2])

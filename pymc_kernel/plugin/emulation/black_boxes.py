@@ -1,0 +1,89 @@
+"""What in a model has no gradient: operators that its log density calls at places which depend on free variables."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+from pymc.distributions.distribution import SymbolicRandomVariable
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import toposort
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.random.op import RandomVariable
+
+__all__ = ["BlackBox", "find_black_boxes"]
+
+_PULL_BACKS = ("pullback", "L_op", "grad")
+
+
+class BlackBox(NamedTuple):
+    """A call of an operator without gradient in the graph of a model.
+
+    Attributes
+    ----------
+    node : Apply
+    inputs : list of Variable
+        Those that depend on free variables of the model.
+    """
+
+    node: Apply
+    inputs: list[Variable]
+
+    @property
+    def op(self) -> Op:
+        """The operator; of one that was vectorized, the inner one."""
+        return getattr(self.node.op, "core_op", self.node.op)
+
+    @property
+    def name(self) -> str:
+        """What the operator is called."""
+        function = getattr(self.op, "_FromFunctionOp__fn", None)
+        return type(self.op).__name__ if function is None else function.__name__
+
+    def is_like(self, other: "BlackBox") -> bool:
+        """Return whether both call one function: the same operator with the same fixed inputs."""
+        if self.node.op != other.node.op or len(self.node.inputs) != len(other.node.inputs):
+            return False
+        free, free_other = set(self.inputs), set(other.inputs)
+        return all(
+            a.type == b.type if a in free and b in free_other else a not in free and _is_same(a, b)
+            for a, b in zip(self.node.inputs, other.node.inputs, strict=True)
+        )
+
+
+def find_black_boxes(model: pm.Model) -> list[BlackBox]:
+    """Return the calls without gradient that the log density depends on, each after those that feed it."""
+    outputs = [*model.basic_RVs, *model.potentials]
+    free = set(model.free_RVs)
+    found = []
+    depends: dict[Variable, bool] = {}
+    for node in toposort(outputs):
+        inputs = [v for v in node.inputs if v in free or depends.get(v, False)]
+        for variable in node.outputs:
+            depends[variable] = bool(inputs)
+        if inputs and not isinstance(node.op, RandomVariable | SymbolicRandomVariable) and not _has_gradient(node):
+            found.append(BlackBox(node, inputs))
+    return found
+
+
+def _has_gradient(node) -> bool:
+    """Return whether a node offers a pull-back of its own, and the pull-back does not refuse."""
+    op = node.op
+    core = op.core_op if isinstance(op, Blockwise) else op
+    if all(getattr(type(core), name) is getattr(Op, name) for name in _PULL_BACKS if hasattr(Op, name)):
+        return False
+    try:
+        op.pullback(node.inputs, node.outputs, [v.type() for v in node.outputs])
+    except NotImplementedError:
+        return False
+    except Exception:  # a pull-back may fail on made-up cotangents; it is there
+        return True
+    return True
+
+
+def _is_same(a: Variable, b: Variable) -> bool:
+    if a is b:
+        return True
+    if isinstance(a, Constant) and isinstance(b, Constant):
+        return a.type == b.type and np.array_equal(np.asarray(a.data), np.asarray(b.data))
+    return False

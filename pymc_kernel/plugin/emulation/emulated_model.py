@@ -1,0 +1,125 @@
+"""A model whose unknown parts are replaced by what was learned of them, differentiable everywhere."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
+
+from pymc_kernel.emulation import FittedOutputs
+from pymc_kernel.plugin.emulation.parts import Part, Rows
+
+__all__ = ["LearnedPart", "model_with"]
+
+_FIELDS = ("log_inputs", "log_outputs", "center", "scale", "inverse_length_scale", "points", "weights", "coefficients")
+
+
+class LearnedPart:
+    """Outputs of a part as a graph of its inputs; what was learned is in shared variables, so that it may be renewed.
+
+    A plain graph of sums, products and exponentials: its gradients, and every back end that PyTensor has, come with it.
+
+    Parameters
+    ----------
+    part : Part
+    name : str
+        Of the shared variables.
+    num_inputs, num_outputs : int
+    """
+
+    def __init__(self, part: Part, name: str, num_inputs: int, num_outputs: int):
+        self.functions = part.functions
+        self.num_functions = int(part.functions.max()) + 1
+        num_features = 1 + num_inputs + num_inputs * (num_inputs + 1) // 2
+        k, q = num_inputs, num_outputs
+        sizes = {
+            "log_inputs": (k,), "log_outputs": (q,), "center": (k,), "scale": (k,), "inverse_length_scale": (k,),
+            "points": (None, k), "weights": (None, q), "coefficients": (num_features, q),
+        }  # fmt: skip
+        # Ones, so that the graph has finite values before anything is learned.
+        self._shared = {
+            field: pytensor.shared(
+                np.ones((self.num_functions, *(1 if s is None else s for s in size))),
+                name=f"{name}_{field}",
+                shape=(self.num_functions, *size),
+            )
+            for field, size in sizes.items()
+        }
+
+    def renew(self, fits: Sequence[FittedOutputs]) -> None:
+        """Put in what was learned of each function."""
+        count = max(len(fit.points) for fit in fits)
+        for field, shared in self._shared.items():
+            arrays = [np.asarray(getattr(fit, field), dtype=float) for fit in fits]
+            if field in ("points", "weights"):  # points without weight fill up
+                arrays = [np.concatenate([a, np.zeros((count - len(a), a.shape[1]))]) for a in arrays]
+            shared.set_value(np.stack(arrays))
+
+    def __call__(self, inputs):
+        """Return the rows (b, q) of the outputs at rows (b, k) of inputs."""
+        if self.num_functions == 1:
+            of = {name: shared[0] for name, shared in self._shared.items()}
+        elif np.array_equal(self.functions, np.arange(self.num_functions)):
+            of = dict(self._shared)
+        else:
+            of = {name: shared[self.functions] for name, shared in self._shared.items()}
+        z = (_where(of["log_inputs"], pt.log, inputs) - of["center"]) / of["scale"]
+        s, points = z * of["inverse_length_scale"], of["points"]
+        rows, columns = np.triu_indices(inputs.type.shape[1])
+        features = pt.concatenate([pt.ones((z.shape[0], 1)), z, z[:, rows] * z[:, columns]], axis=1)
+        if self.num_functions == 1:
+            squared = (s**2).sum(axis=1)[:, None] + (points**2).sum(axis=1) - 2.0 * (s @ points.T)
+            learned = pt.exp(-0.5 * pt.maximum(squared, 0.0)) @ of["weights"] + features @ of["coefficients"]
+        else:
+            squared = ((s[:, None, :] - points) ** 2).sum(axis=2)
+            learned = (pt.exp(-0.5 * squared)[:, :, None] * of["weights"]).sum(axis=1)
+            learned += (features[:, :, None] * of["coefficients"]).sum(axis=1)
+        return _where(of["log_outputs"], pt.exp, learned)
+
+
+def _where(flags, function, values):
+    """Return function(values) where ``flags`` are one, without infinities in the gradients of the others."""
+    neutral = 1.0 if function is pt.log else 0.0
+    return pt.switch(flags > 0.5, function(pt.switch(flags > 0.5, values, neutral)), values)
+
+
+def model_with(model: pm.Model, calls: Sequence[Rows], parts: Sequence[Part], outputs_of) -> pm.Model:
+    """Return a copy of a model in which the outputs of calls are replaced.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    calls : sequence of Rows
+    parts : sequence of Part
+    outputs_of : sequence of callable
+        For each part, from its inputs (b, k), a tensor, to its outputs (b, q).
+    """
+    initial = dict(model.rvs_to_initial_values)
+    try:
+        model.rvs_to_initial_values.update(dict.fromkeys(initial))  # fgraphs know none
+        fgraph, memo = fgraph_from_model(model)
+    finally:
+        model.rvs_to_initial_values.update(initial)
+    replaced = {}
+    for part, outputs in zip(parts, outputs_of, strict=True):
+        members = [calls[i] for i in part.calls]
+        rows = [m.inputs([replaced.get(memo[v], memo[v]) for v in m.box.inputs]) for m in members]
+        inputs = rows[0] if len(rows) == 1 else pt.concatenate(rows, axis=0)
+        inputs = pt.specify_shape(inputs, (len(part.functions), members[0].sizes[0]))
+        learned, start = outputs(inputs), 0
+        for call in members:
+            for old, new in zip(call.box.node.outputs, call.assembled(learned[start : start + call.num_rows]), strict=True):
+                new = memo[old].type.filter_variable(new.astype(old.type.dtype), allow_convert=True)
+                new.name = old.name
+                fgraph.replace(memo[old], new, import_missing=True)
+                replaced[memo[old]] = new
+            start += call.num_rows
+    copy = model_from_fgraph(fgraph, mutate_fgraph=True)
+    order = {name: i for i, name in enumerate(model.named_vars)}
+    for variables in (copy.free_RVs, copy.observed_RVs, copy.deterministics, copy.potentials):
+        variables.sort(key=lambda v: order[v.name])  # as in the model, so that positions mean the same in both
+    for variable, value in initial.items():
+        copy.set_initval(copy[variable.name], value)
+    return copy

@@ -1,0 +1,231 @@
+"""The unknown functions of a model as rows: each row of inputs gives a row of outputs, by itself.
+
+One call for all subjects, a call for each in a Python loop, and an operator that was vectorized come to the same.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pytensor.tensor import TensorVariable
+from pytensor.tensor.blockwise import Blockwise
+
+from pymc_kernel.plugin.emulation.black_boxes import BlackBox
+
+__all__ = ["Part", "Rows", "parts_of", "rows_of"]
+
+
+class Rows(NamedTuple):
+    """How the inputs and outputs of one call split into rows.
+
+    Attributes
+    ----------
+    box : BlackBox
+    shape : tuple of int
+        Of the rows: (b,) for b rows in a matrix, () where the call is one row.
+    input_axes, output_axes : tuple of int or None
+        Along which the rows of each input and output run; None for an input that all rows share.
+    input_shapes, output_shapes : tuple of tuples of int
+    functions : tuple of int
+        For each row the number of its function; rows of equal numbers have the same function.
+    """
+
+    box: BlackBox
+    shape: tuple[int, ...]
+    input_axes: tuple[int | None, ...]
+    output_axes: tuple[int, ...]
+    input_shapes: tuple[tuple[int, ...], ...]
+    output_shapes: tuple[tuple[int, ...], ...]
+    functions: tuple[int, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return int(np.prod(self.shape))
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Numbers of inputs and outputs of a row."""
+        shared = [int(np.prod(s)) // (1 if a is None else self.num_rows) for s, a in self._inputs]
+        return sum(shared), sum(int(np.prod(s)) for s in self.output_shapes) // self.num_rows
+
+    @property
+    def _inputs(self):
+        return zip(self.input_shapes, self.input_axes, strict=True)
+
+    def inputs(self, values: Sequence) -> np.ndarray | TensorVariable:
+        """Return the rows (b, k) of the inputs, of arrays or of tensors."""
+        lib = np if all(isinstance(v, np.ndarray) for v in values) else pt
+        rows = []
+        for value, (shape, axis) in zip(values, self._inputs, strict=True):
+            size = int(np.prod(shape))
+            if axis is None:
+                rows.append(lib.broadcast_to(value.reshape((1, size)), (self.num_rows, size)))
+            else:
+                moved = value if axis == 0 else lib.moveaxis(value, axis, 0)
+                rows.append(moved.reshape((self.num_rows, size // self.num_rows)))
+        return lib.concatenate([r.astype("float64") for r in rows], axis=1)
+
+    def outputs(self, values: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the rows (b, q) of the outputs."""
+        moved = [np.moveaxis(v, a, 0) if v.ndim else v for v, a in zip(values, self.output_axes, strict=True)]
+        return np.concatenate([np.reshape(v, (self.num_rows, -1)) for v in moved], axis=1).astype(float)
+
+    def assembled(self, rows: TensorVariable) -> list[TensorVariable]:
+        """Return the outputs, of their rows (b, q)."""
+        outputs, start = [], 0
+        for shape, axis in zip(self.output_shapes, self.output_axes, strict=True):
+            size = int(np.prod(shape)) // self.num_rows
+            part = rows[:, start : start + size]
+            start += size
+            if axis == 0 or not self.shape:
+                outputs.append(part.reshape(shape))
+            else:
+                rest = [n for i, n in enumerate(shape) if i != axis % len(shape)]
+                outputs.append(pt.moveaxis(part.reshape((self.num_rows, *rest)), 0, axis))
+        return outputs
+
+
+class Part(NamedTuple):
+    """Rows of as many inputs and outputs, of one call or of several: what is learned together.
+
+    Attributes
+    ----------
+    calls : list of int
+        Numbers of the calls.
+    functions : ndarray (b,)
+        For each row the number of its function, from zero on.
+    """
+
+    calls: list[int]
+    functions: np.ndarray
+
+
+def rows_of(
+    box: BlackBox, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], others: Callable[[], Sequence]
+) -> Rows:
+    """Return how a call splits into rows, from a vectorized operator's graph or by probing an opaque one.
+
+    Parameters
+    ----------
+    box : BlackBox
+    inputs, outputs : sequence of ndarray
+        Of one call.
+    others : callable
+        Returns other inputs that the function may get.
+    """
+    shapes = tuple(np.shape(v) for v in inputs), tuple(np.shape(v) for v in outputs)
+    whole = Rows(box, (), (None,) * len(inputs), (0,) * len(outputs), *shapes, (0,))
+    if isinstance(box.node.op, Blockwise):
+        return _rows_of_vectorized(box, whole)
+    for rows in _candidates(whole):
+        if _is_by_row(rows, inputs, outputs, others):
+            is_one = _is_one_function(rows, inputs)
+            return rows._replace(functions=(0,) * rows.num_rows if is_one else tuple(range(rows.num_rows)))
+    return whole
+
+
+def _rows_of_vectorized(box, whole):
+    batch = whole.output_shapes[0][: box.node.op.batch_ndim(box.node)]
+    num_batch = len(batch)
+    fixed = [v for v in box.node.inputs if v not in set(box.inputs)]
+    # Inputs that broadcast over some of several batch dimensions are left to one function of them all.
+    is_full = [shape[:num_batch] == batch for shape in whole.input_shapes]
+    is_single = [set(shape[:num_batch]) <= {1} for shape in whole.input_shapes]
+    if not all(a or b for a, b in zip(is_full, is_single, strict=True)):
+        return whole
+    varies = any(set(v.type.shape[:num_batch]) != {1} for v in fixed)
+    count = int(np.prod(batch))
+    return whole._replace(
+        shape=batch,
+        input_axes=tuple(0 if full else None for full in is_full),
+        functions=tuple(range(count)) if varies else (0,) * count,
+    )
+
+
+def _candidates(whole):
+    """Yield ways to split a call whose inputs and outputs have an axis of the same length."""
+    for axis in (0, -1):
+        lengths = {shape[axis] if shape else 1 for shape in whole.output_shapes}
+        if len(lengths) != 1 or lengths == {1}:
+            continue
+        [count] = lengths
+        for input_axis in (0, -1):
+            axes = tuple(input_axis if s and s[input_axis] == count else None for s in whole.input_shapes)
+            if any(a is not None for a in axes):
+                yield whole._replace(
+                    shape=(count,), input_axes=axes, output_axes=(axis,) * len(whole.output_shapes),
+                    functions=tuple(range(count)),
+                )  # fmt: skip
+
+
+def _is_by_row(rows, inputs, outputs, others):
+    """Return whether rows of outputs stay to the bit where their inputs stay, and half of the other rows change."""
+    is_even = np.arange(rows.num_rows) % 2 == 0
+    before = rows.outputs(outputs)
+    if not np.isfinite(before).all():
+        return False
+    for changed in (is_even, ~is_even):
+        given = others()
+        mixed = [
+            v if axis is None else np.moveaxis(_mixed(np.moveaxis(v, axis, 0), np.moveaxis(w, axis, 0), changed), 0, axis)
+            for v, w, axis in zip(inputs, given, rows.input_axes, strict=True)
+        ]
+        after = rows.outputs(_called(rows.box, mixed))
+        if not np.array_equal(before[~changed], after[~changed]) or np.array_equal(before[changed], after[changed]):
+            return False
+    return True
+
+
+def _mixed(values, given, changed):
+    mixed = values.copy()
+    mixed[changed] = given[changed]
+    return mixed
+
+
+def _is_one_function(rows, inputs):
+    """Return whether all rows give the same outputs for the same inputs, but for rounding."""
+    alike = [
+        v if axis is None else np.moveaxis(np.broadcast_to(np.moveaxis(v, axis, 0)[:1], np.moveaxis(v, axis, 0).shape), 0, axis)
+        for v, axis in zip(inputs, rows.input_axes, strict=True)
+    ]
+    after = rows.outputs(_called(rows.box, [np.ascontiguousarray(v) for v in alike]))
+    return bool(np.allclose(after, after[:1], rtol=1e-9, atol=0.0))
+
+
+def _called(box, inputs):
+    """Return the outputs of a call at other inputs."""
+    given = iter(inputs)
+    free = set(box.inputs)
+    values = [next(given) if v in free else None for v in box.node.inputs]
+    fixed = [v for v in box.node.inputs if v not in free]
+    if fixed:
+        known = iter(pytensor.function([], fixed, mode="FAST_COMPILE")())
+        values = [next(known) if v is None else v for v in values]
+    storage = [[None] for _ in box.node.outputs]
+    box.node.op.perform(box.node, values, storage)
+    return [np.asarray(s[0]) for s in storage]
+
+
+def parts_of(calls: Sequence[Rows]) -> list[Part]:
+    """Return the calls by what can be learned together: as many inputs and outputs, and none feeds another."""
+    depth = {}
+    known = {out: i for i, rows in enumerate(calls) for out in rows.box.node.outputs}
+    for i, rows in enumerate(calls):
+        feeding = {known[v] for v in pytensor.graph.traversal.ancestors(rows.box.inputs) if v in known}
+        depth[i] = 1 + max((depth[j] for j in feeding), default=0)
+    groups: dict[tuple, list[int]] = {}
+    for i, rows in enumerate(calls):
+        groups.setdefault((depth[i], *rows.sizes), []).append(i)
+    parts = []
+    for _, members in sorted(groups.items()):
+        numbers: dict[tuple, int] = {}
+        functions = []
+        for i in members:
+            # Of calls of one operator with the same fixed inputs, rows of the same number have the same function.
+            first = next(j for j in members if j == i or calls[j].box.is_like(calls[i].box))
+            functions += [numbers.setdefault((first, f), len(numbers)) for f in calls[i].functions]
+        parts.append(Part(members, np.array(functions)))
+    return parts
