@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from concurrent.futures import Executor
 
 import numpy as np
 import pymc as pm
@@ -110,15 +110,22 @@ class ParticleDensity:
         rows = np.array(rows, dtype=float).reshape(len(positions), 2)
         return rows[:, 0].copy(), rows[:, 1].copy()
 
-    @cached_property
-    def _remote(self):
-        """The density as workers get it."""
-        return Remote(lambda: self, is_sent=self.executor is not None)
+    @property
+    def executor(self) -> Executor | None:
+        """Where particles are evaluated, None for here."""
+        return self._executor
+
+    @executor.setter
+    def executor(self, executor: Executor | None) -> None:
+        self._executor, self._remote = executor, Remote(lambda: self, is_sent=executor is not None)
 
     def __getstate__(self):
-        state = {**self.__dict__, "executor": None, "is_compiled": False}
-        state.pop("_remote", None)
-        return state
+        state = {**self.__dict__, "is_compiled": False}
+        return {name: value for name, value in state.items() if name not in ("_executor", "_remote")}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self.executor = None
 
 
 def evaluate_block(remote, positions, noise):
