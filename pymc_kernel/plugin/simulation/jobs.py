@@ -66,8 +66,8 @@ class Run(NamedTuple):
     """What is to be said of a run over batches."""
 
     first_error: str | None
-    is_whole: bool
-    """Not ended by an interrupt, or by an executor that broke."""
+    ended_by: str
+    """Nothing; an "interrupt"; or an "executor" that broke."""
     deaths: int
     """Of worker processes."""
 
@@ -82,7 +82,7 @@ def run(keeper, job, parameters, executor, retries, max_in_flight, progressbar) 
     """
     left = [int(i) for i in keeper.left()]
     sizes = {i: keeper.rows(i).stop - keeper.rows(i).start for i in left}
-    first_error, is_whole = None, True
+    first_error, ended_by = None, ""
 
     def arguments(index):
         rows = keeper.rows(index)
@@ -119,8 +119,6 @@ def run(keeper, job, parameters, executor, retries, max_in_flight, progressbar) 
         except (KeyboardInterrupt, WorkersLost) as ended:
             if len(keeper.left()) == len(keeper.is_done[:]):
                 raise
-            is_whole = False
-            warn_user(
-                f"{'interrupted:' if isinstance(ended, KeyboardInterrupt) else ended} what is finished is returned."
-            )
-    return Run(first_error, is_whole, workers.deaths)
+            ended_by = "interrupt" if isinstance(ended, KeyboardInterrupt) else "executor"
+            warn_user(f"{ended if ended_by == 'executor' else 'interrupted:'} what is finished is returned.")
+    return Run(first_error, ended_by, workers.deaths)

@@ -203,10 +203,16 @@ class _Run:
                     proposed, parameters = self.config.propose(rng, state)
                 tree = self._simulated(parameters, len(simulations), rng, progressbar)
                 latent, summaries = simulated_pairs(tree, self.model, self.summary)
-                _refuse_useless(tree, summaries)
-                is_whole = bool(tree["simulation_stats"].attrs["is_whole"])
-                with _shown(f"Round {len(simulations) + 1}: learning from {len(latent)} simulations", progressbar):
-                    state = self.config.update(rng, proposed, parameters if is_whole else latent, summaries)
+                ended_by = tree["simulation_stats"].attrs["ended_by"]
+                is_whole = not ended_by
+                try:
+                    _refuse_useless(tree, summaries)
+                    with _shown(f"Round {len(simulations) + 1}: learning from {len(latent)} simulations", progressbar):
+                        state = self.config.update(rng, proposed, parameters if is_whole else latent, summaries)
+                except ValueError as error:
+                    if ended_by == "interrupt":  # there are too few simulations
+                        raise KeyboardInterrupt from error
+                    raise
                 simulations.append(tree)
             except (KeyboardInterrupt, WorkersLost, _AllFailed) as ended:
                 if not state.rounds:

@@ -90,8 +90,9 @@ def simulate(
         ``prior`` (free variables, and deterministics that do not depend on data), ``prior_predictive`` (as floats; NaN
         where a simulation failed), ``observed_data``, and ``simulation_stats`` with a ``status`` for each draw: 0
         succeeded, 1 raised an error, 2 not finite, 3 timed out, 4 lost with its worker. Attributes hold the counts, the
-        first error, how often a worker process died, and whether the run was not cut short (``is_whole``). With a
-        store, arrays are read from it when they are used. :func:`sample_kbr` takes the result.
+        first error, how often a worker process died, and what ended the run early, if anything did (``ended_by``:
+        "interrupt" or "executor"). With a store, arrays are read from it when they are used. :func:`sample_kbr` takes
+        the result.
 
     Raises
     ------
@@ -241,7 +242,7 @@ def _tree(keeper, store, specs, coords, dims, model, max_failures, ran):
         "flag_values": [int(s) for s in Status],
         "flag_meanings": " ".join(s.name.lower() for s in Status),
     }
-    groups["simulation_stats"].attrs |= counts | {"is_whole": int(ran.is_whole)}
+    groups["simulation_stats"].attrs |= counts | {"ended_by": ran.ended_by}
     warn_of_failures("simulations", "their data are NaN", counts, max_failures)
     groups["observed_data"] = observed_group(observed_values(model, dtype=None), coords, dims)
     groups |= constant_groups(model, coords, dims)
