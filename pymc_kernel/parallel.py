@@ -47,10 +47,14 @@ class _OneBlasThread(ContextDecorator):
     """
 
     def __init__(self):
-        self.forget()
+        self._begin()
 
-    def forget(self):
-        """Forget what a process was doing when it was forked; its child is in no such block."""
+    def leave(self):
+        """Restore what was before, in a process that was forked inside of such a block: its child is in none."""
+        _restore(self._before + getattr(self._here, "before", []))
+        self._begin()
+
+    def _begin(self):
         self._lock = threading.Lock()
         self._num_inside = 0
         self._before: list[tuple] = []  # of the process
@@ -71,11 +75,12 @@ class _OneBlasThread(ContextDecorator):
     def __exit__(self, *exception):
         self._here.depth -= 1
         if self._here.depth == 0:
-            _restore(self._here.before)
+            _restore(self._here.__dict__.pop("before"))
             with self._lock:
                 self._num_inside -= 1
                 if self._num_inside == 0:
-                    _restore(self._before)
+                    before, self._before = self._before, []
+                    _restore(before)
         return False
 
 
@@ -106,7 +111,7 @@ def _set_num_threads(library, count):
 #: microseconds, less than one where it is nested.
 one_blas_thread = _OneBlasThread()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=one_blas_thread.forget)
+    os.register_at_fork(after_in_child=one_blas_thread.leave)
 
 
 def leave_one_thread() -> None:

@@ -102,14 +102,15 @@ def test_the_last_of_several_threads_restores():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 @pytest.mark.usefixtures("two_threads")
 def test_a_forked_child_starts_outside():
+    before = blas_threads()
     with one_blas_thread:
         child = os.fork()
         if child == 0:
-            # As PyMC does in its workers; the block that the parent is in must not count here.
-            threadpool_limits(2, user_api="blas")
+            started_outside = blas_threads() == before
             with one_blas_thread:
                 limited = set(blas_threads()) == {1}
-            os._exit(0 if limited and set(blas_threads()) == {2} else 1)
+            np.ones((300, 300)) @ np.ones((300, 300))  # its threads work
+            os._exit(0 if started_outside and limited and blas_threads() == before else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

@@ -1,7 +1,7 @@
 """Likelihoods of simulators: approximate Bayesian computation with kernels, synthetic likelihoods."""
 
 from pymc_kernel.likelihood_free.bandwidth import Bandwidth, Pilot, TooManyFailures, choose_bandwidth, explore
-from pymc_kernel.likelihood_free.batches import Batch, WorkersLost, run_batches, start_worker
+from pymc_kernel.likelihood_free.batches import Batch, Workers, WorkersLost, run_batches
 from pymc_kernel.likelihood_free.estimates import (
     as_data_points,
     log_kernel_abc,
@@ -37,6 +37,7 @@ __all__ = [
     "Status",
     "TimedOut",
     "TooManyFailures",
+    "Workers",
     "WorkersLost",
     "as_data_points",
     "choose_bandwidth",
@@ -55,6 +56,5 @@ __all__ = [
     "simulate_once",
     "simulate_repeatedly",
     "simulate_together",
-    "start_worker",
     "time_limit",
 ]

@@ -1,4 +1,4 @@
-"""Batches of work over any executor: bounded memory, retries, workers that die. Imports the standard library only."""
+"""Tasks over any executor: bounded memory, retries, workers that die. Imports the standard library only."""
 
 import multiprocessing
 import os
@@ -11,12 +11,17 @@ from concurrent.futures import (
     BrokenExecutor,
     CancelledError,
     Executor,
+    Future,
     ProcessPoolExecutor,
     wait,
 )
+from contextlib import closing
+from numbers import Integral
 from typing import NamedTuple
 
-__all__ = ["Batch", "WorkersLost", "run_batches", "start_worker"]
+from pymc_kernel.likelihood_free.interrupts import interrupts_wait
+
+__all__ = ["Batch", "Workers", "WorkersLost", "run_batches"]
 
 
 class WorkersLost(RuntimeError):
@@ -32,6 +37,109 @@ class Batch(NamedTuple):
     error: BaseException | None
 
 
+class Workers:
+    """Whatever runs tasks, for as many calls of :meth:`run` as there are until it is closed.
+
+    Parameters
+    ----------
+    executor : concurrent.futures.Executor, int or None
+        None: this process. A number: as many worker processes, which are replaced when one dies. They are started by
+        the first task.
+    prepare : callable, optional
+        Called in each worker process when it starts.
+
+    Attributes
+    ----------
+    deaths : int
+        How often a worker process died, and all were replaced.
+    """
+
+    def __init__(self, executor: Executor | int | None = None, prepare: Callable[[], object] | None = None):
+        self._num_own = int(executor) if isinstance(executor, Integral) else 0
+        self._prepare = prepare
+        self._executor = _Here() if executor is None else None if self._num_own else executor
+        self.deaths = 0
+
+    def run(
+        self,
+        task: Callable,
+        indices: Iterable[int],
+        arguments: Callable[[int], tuple],
+        retries: int = 1,
+        max_in_flight: int | None = None,
+    ) -> Iterator[Batch]:
+        """Yield the batches ``task(*arguments(i))`` as they finish; see :func:`run_batches`."""
+        room = max_in_flight or 2 * (self._num_own or getattr(self._executor, "_max_workers", None) or 32)
+        room = 1 if isinstance(self._executor, _Here) else room
+        fresh, suspects, attempts, running = deque(indices), deque(), Counter(), {}
+        try:
+            while fresh or suspects or running:
+                is_broken = not self._hand_out(running, fresh, suspects, room, task, arguments)
+                finished = _wait(running, FIRST_COMPLETED)
+                if is_broken or any(isinstance(_error(f), BrokenExecutor) for f in finished):
+                    is_broken, finished = True, _wait(running)
+                lost = []
+                for future in finished:
+                    index, error = running.pop(future), _error(future)
+                    if isinstance(error, BrokenExecutor):
+                        lost.append((index, error))
+                    elif error is None:
+                        yield Batch(index, future.result(), None)
+                    elif not isinstance(error, Exception):
+                        raise error
+                    elif attempts[index] < retries:
+                        attempts[index] += 1
+                        fresh.appendleft(index)
+                    else:
+                        yield Batch(index, None, error)
+                if len(lost) == 1:  # it ran alone, so it is the one that kills
+                    index, error = lost.pop()
+                    attempts[index] += 1
+                    if attempts[index] > retries:
+                        yield Batch(index, None, error)
+                    else:
+                        suspects.append(index)
+                suspects.extend(index for index, _ in lost)
+                if is_broken:
+                    self._replace()
+        finally:
+            for future in running:
+                future.cancel()
+
+    def close(self) -> None:
+        """End the processes that were started here; an executor that was given is left as it is."""
+        if self._num_own and self._executor is not None:
+            # ``terminate_workers`` of Python 3.14. What else this process has started is not ours to end.
+            processes = list((self._executor._processes or {}).values())
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor = None
+            for process in processes:
+                process.terminate()
+
+    def _hand_out(self, running, fresh, suspects, room, task, arguments):
+        """Submit what there is room for; return whether the executor took it."""
+        if self._executor is None:
+            self._executor = ProcessPoolExecutor(self._num_own, initializer=_start_worker, initargs=(self._prepare,))
+        queue, room = (suspects, 1) if suspects else (fresh, room)
+        while queue and len(running) < room:
+            given = arguments(queue[0])
+            try:
+                running[self._executor.submit(task, *given)] = queue[0]
+            except RuntimeError:  # broken, or shut down
+                return False
+            queue.popleft()
+        return True
+
+    def _replace(self):
+        if not self._num_own:
+            raise WorkersLost(
+                "the executor broke: a worker died, or it was shut down. Run again with a new one, or give the number "
+                "of processes (executor=2), which are replaced."
+            )
+        self.deaths += 1
+        self.close()
+
+
 def run_batches(
     task: Callable,
     indices: Iterable[int],
@@ -40,7 +148,7 @@ def run_batches(
     *,
     retries: int = 1,
     max_in_flight: int | None = None,
-    prepare: Callable[[], None] | None = None,
+    prepare: Callable[[], object] | None = None,
 ) -> Iterator[Batch]:
     """Yield the batches ``task(*arguments(i))`` as they finish, in no fixed order.
 
@@ -51,8 +159,7 @@ def run_batches(
     arguments : callable
         Called for a batch when its turn comes, so that no more than ``max_in_flight`` arguments and results exist.
     executor : concurrent.futures.Executor, int or None
-        None: in this process, one after the other. A number: as many worker processes, which are replaced when one
-        dies.
+        As of :class:`Workers`; processes of its own are ended with the last batch.
     retries : int
         A batch that raises an error, or whose process dies, is tried as many times again.
     max_in_flight : int, optional
@@ -73,34 +180,31 @@ def run_batches(
     """
     if not (isinstance(retries, int) and retries >= 0):
         raise ValueError(f"retries must be a whole number >= 0, got {retries!r}.")
-    if executor is None:
-        return _here(task, indices, arguments, retries)
-    if isinstance(executor, int):
-        return _on_own_processes(task, indices, arguments, executor, retries, max_in_flight, prepare)
-    window = max_in_flight or 2 * (getattr(executor, "_max_workers", None) or 32)
-    return _over(_Pool(lambda: executor, is_own=False), task, indices, arguments, retries, window)
+    return _run_once(Workers(executor, prepare), task, indices, arguments, retries, max_in_flight)
 
 
-def _here(task, indices, arguments, retries):
-    for index in indices:
-        for tried in range(retries + 1):
-            try:
-                yield Batch(index, task(*arguments(index)), None)
-                break
-            except Exception as error:
-                if tried == retries:
-                    yield Batch(index, None, error)
+def _run_once(workers, *settings):
+    with closing(workers):
+        yield from workers.run(*settings)
 
 
-def _on_own_processes(task, indices, arguments, processes, retries, window, prepare):
-    pool = _Pool(lambda: ProcessPoolExecutor(processes, initializer=start_worker, initargs=(prepare,)), is_own=True)
-    try:
-        yield from _over(pool, task, indices, arguments, retries, window or 2 * processes)
-    finally:
-        pool.close()
+class _Here:
+    """Runs tasks in this process: one is done when it is submitted, and an interrupt is raised there."""
+
+    def submit(self, task, *arguments):
+        """Return a future that has its result."""
+        future = Future()
+        try:
+            with interrupts_wait.not_here():
+                result = task(*arguments)
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+        return future
 
 
-def start_worker(prepare: Callable[[], object] | None) -> None:
+def _start_worker(prepare):
     """Let this worker process leave interrupts to its parent and end with it; then prepare."""
     # The user's interrupt is for the parent, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -115,77 +219,9 @@ def _follow_parent():
     os._exit(1)
 
 
-class _Pool:
-    """An executor that may be made anew."""
-
-    def __init__(self, make, is_own):
-        self.make, self.is_own = make, is_own
-        self.before = set(multiprocessing.active_children())
-        self.executor = make()
-
-    def renew(self):
-        if not self.is_own:
-            raise WorkersLost(
-                "the executor broke: a worker died, or it was shut down. Run again with a new one, or give the number "
-                "of processes (executor=2), which are replaced."
-            )
-        self.close()
-        self.executor = self.make()
-
-    def close(self):
-        self.executor.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - self.before:
-            child.terminate()
-
-
-def _over(pool, task, indices, arguments, retries, window):
-    fresh, suspects, attempts, running = deque(indices), deque(), Counter(), {}
-    try:
-        while fresh or suspects or running:
-            is_broken = not _hand_out(pool.executor, running, fresh, suspects, window, task, arguments)
-            finished = wait(running, return_when=FIRST_COMPLETED).done
-            if is_broken or any(isinstance(_error(f), BrokenExecutor) for f in finished):
-                is_broken, finished = True, wait(running).done
-            lost = []
-            for future in finished:
-                index, error = running.pop(future), _error(future)
-                if isinstance(error, BrokenExecutor):
-                    lost.append((index, error))
-                elif error is None:
-                    yield Batch(index, future.result(), None)
-                elif not isinstance(error, Exception):
-                    raise error
-                elif attempts[index] < retries:
-                    attempts[index] += 1
-                    fresh.appendleft(index)
-                else:
-                    yield Batch(index, None, error)
-            if len(lost) == 1:  # it ran alone, so it is the one that kills
-                index, error = lost.pop()
-                attempts[index] += 1
-                if attempts[index] > retries:
-                    yield Batch(index, None, error)
-                else:
-                    suspects.append(index)
-            suspects.extend(index for index, _ in lost)
-            if is_broken:
-                pool.renew()
-    finally:
-        for future in running:
-            future.cancel()
-
-
-def _hand_out(executor, running, fresh, suspects, window, task, arguments):
-    """Submit what there is room for; return whether the executor took it."""
-    queue, room = (suspects, 1) if suspects else (fresh, window)
-    while queue and len(running) < room:
-        index = queue.popleft()
-        try:
-            running[executor.submit(task, *arguments(index))] = index
-        except RuntimeError:  # broken, or shut down
-            queue.appendleft(index)
-            return False
-    return True
+def _wait(running, *until):
+    with interrupts_wait.not_here():
+        return wait(running, None, *until).done
 
 
 def _error(future):

@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import signal
 import time
@@ -5,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
 
-from pymc_kernel.likelihood_free import WorkersLost, run_batches
+from pymc_kernel.likelihood_free import Workers, WorkersLost, run_batches
 
 
 def square(index):
@@ -101,3 +102,37 @@ def test_closing_ends_workers_of_its_own():
     start = time.perf_counter()
     batches.close()
     assert time.perf_counter() - start < 10.0
+
+
+def test_closing_ends_no_process_of_others():
+    batches = run_batches(square, range(3), one, 2)
+    next(batches)
+    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60.0,))
+    other.start()
+    try:
+        batches.close()
+        time.sleep(0.3)
+        assert other.is_alive()
+    finally:
+        other.kill()
+        other.join()
+
+
+def test_workers_serve_many_runs_and_are_replaced_between_them():
+    workers = Workers(2)
+    try:
+        first = {b.result for b in workers.run(process_number, range(8), one)}
+        assert {b.result for b in workers.run(process_number, range(8), one)} <= first
+        assert workers.deaths == 0
+        os.kill(min(first), signal.SIGKILL)
+        time.sleep(0.3)
+        assert sorted(b.result for b in workers.run(square, range(8), one)) == [i**2 for i in range(8)]
+        assert workers.deaths == 1
+        assert os.getpid() not in first
+    finally:
+        workers.close()
+
+
+def process_number(index):
+    time.sleep(0.02)
+    return os.getpid()

@@ -1,3 +1,4 @@
+import signal
 import threading
 import time
 
@@ -77,3 +78,32 @@ def test_nothing_strikes_after_the_block():
 
     assert many() == "calm"
     assert in_a_thread(many) == "calm"
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this platform")
+@pytest.mark.parametrize("seconds", [0.05, 0.3], ids=["after the block", "within the block"])
+def test_an_alarm_of_the_caller_rings_in_time(seconds):
+    """Every 0.12 seconds, whether the limit strikes before or not."""
+    rung = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(time.perf_counter() - start))
+    start = time.perf_counter()
+    signal.setitimer(signal.ITIMER_REAL, 0.12, 0.12)
+    try:
+        for _ in range(2):
+            with pytest.raises(TimedOut), time_limit(seconds):
+                work_for(5.0)
+        work_for(0.5)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(rung) >= 3
+    assert min(rung) >= 0.12
+
+
+def test_a_limit_within_a_limit():
+    start = time.perf_counter()
+    with pytest.raises(TimedOut), time_limit(0.1), time_limit(5.0):
+        work_for(3.0)
+    assert time.perf_counter() - start < 2.0
+    with time_limit(5.0):
+        assert limited(3.0, 0.05)[0] == "timed out"

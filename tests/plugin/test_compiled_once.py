@@ -1,7 +1,11 @@
 """What is compiled for a model is used again for as long as the model is the same."""
 
+import copy
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
+import cloudpickle
 import numpy as np
 import pymc as pm
 
@@ -23,9 +27,22 @@ def test_compiled_again_when_the_model_or_one_of_its_parts_is_another():
     assert compiled(model) == 3
     with pm.Model() as other:
         pm.Normal("x")
-    assert [compiled(other), compiled(model), compiled(model)] == [4, 5, 5]
+    assert [compiled(other), compiled(model), compiled(other)] == [4, 3, 4]
     with ThreadPoolExecutor(1) as pool:  # compiled functions work in room of their own
-        assert pool.submit(compiled, model).result() == 6
+        assert pool.submit(compiled, model).result() == 5
+    assert compiled(copy.deepcopy(other)) == 6
+    assert cloudpickle.loads(cloudpickle.dumps(other)).named_vars.keys() == other.named_vars.keys()
+
+
+def test_a_model_is_not_kept_for_what_was_compiled_for_it(quick_models):
+    with pm.Model() as model:
+        x = pm.Normal("x")
+        pm.Normal("y", x, observed=np.zeros(3))
+    compile_scores(model)([np.zeros(2)])
+    gone = weakref.ref(model)
+    del model, x
+    gc.collect()
+    assert gone() is None
 
 
 def test_scores_are_those_of_the_model_as_it_is_now(quick_models):

@@ -1,9 +1,11 @@
+import datetime
 import functools
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 
@@ -11,10 +13,11 @@ from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_finger
 from pymc_kernel.plugin.model.forward import forward_graph
 
 STEPS = 10
+TABLE = {"shift": 0.0}
 
 
 def helper(x):
-    return x + STEPS
+    return x + STEPS + TABLE["shift"]
 
 
 def simulator(rng, theta, size):
@@ -66,11 +69,12 @@ def test_the_same_model_made_again_has_the_same():
 def test_it_is_the_same_in_another_process():
     code = (
         "from tests.plugin.test_fingerprint import *; "
-        "print(fingerprint(simulator), fingerprint(Solver(0.1).method), sep='')"
+        "print(fingerprint(simulator), fingerprint(Solver(pd.DataFrame({'a': [1.0]})).method), sep='')"
     )
+    here = f"{fingerprint(simulator)}{fingerprint(Solver(pd.DataFrame({'a': [1.0]})).method)}"
     root = Path(__file__).parents[2]
     other = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
-    assert other.stdout == f"{fingerprint(simulator)}{fingerprint(Solver(0.1).method)}\n", other.stderr
+    assert other.stdout == f"{here}\n", other.stderr
 
 
 @pytest.mark.parametrize(
@@ -82,9 +86,36 @@ def test_it_is_the_same_in_another_process():
         (Solver(0.1), Solver(0.2)),
         (Solver(0.1).method, Solver(0.2).method),
         (Solver(np.arange(5)).method, Solver(np.arange(1, 6)).method),
+        (Solver(range(5)), Solver(range(6))),
+        (Solver(datetime.date(2020, 1, 1)), Solver(datetime.date(2021, 1, 1))),
+        (Solver(pd.DataFrame({"a": [1, 2]})), Solver(pd.DataFrame({"a": [1, 3]}))),
+        (Solver(functools.cache(helper)), Solver(functools.cache(other_helper))),
     ],
 )
 def test_another_simulator_has_another(one, other):
+    assert differing(fingerprint(one), fingerprint(other)) == ["simulators"]
+
+
+def closing_over(first, second, third):
+    def draw(rng, theta, size):
+        return rng.normal(theta, first.tolerance + second.tolerance, size) + third.tolerance
+
+    return draw
+
+
+@pytest.mark.parametrize("changed", [(2, 1, 1), (1, 2, 1), (1, 1, 2)])
+def test_each_of_several_objects_counts(changed):
+    before = fingerprint(closing_over(*map(Solver, (1, 1, 1))))
+    assert differing(before, fingerprint(closing_over(*map(Solver, changed)))) == ["simulators"]
+    same = Solver(1)
+    assert fingerprint(closing_over(same, same, same)) == before, "one object or three equal ones"
+
+
+def test_an_object_that_contains_itself_is_read_once():
+    one, other = Solver([1, 23]), Solver([12, 3])
+    for solver in (one, other):
+        solver.tolerance.append(solver)
+    assert fingerprint(one) == fingerprint(one)
     assert differing(fingerprint(one), fingerprint(other)) == ["simulators"]
 
 
@@ -93,6 +124,9 @@ def test_what_a_simulator_calls_counts(monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "STEPS", 11)
     assert differing(before, fingerprint(simulator)) == ["simulators"]
     monkeypatch.setattr(sys.modules[__name__], "STEPS", 10)
+    monkeypatch.setattr(sys.modules[__name__], "TABLE", {"shift": 1.0})
+    assert differing(before, fingerprint(simulator)) == ["simulators"]
+    monkeypatch.setattr(sys.modules[__name__], "TABLE", {"shift": 0.0})
     monkeypatch.setattr(sys.modules[__name__], "helper", other_helper)
     assert differing(before, fingerprint(simulator)) == ["simulators"]
 

@@ -148,23 +148,44 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
         pk.sample_likelihood_free(store=tmp_path / "kept", model=conjugate_model(), progressbar=False)
 
 
-def test_interrupted_it_returns_the_rounds_that_are_finished(monkeypatch):
-    original, number = likelihood_free.simulated_again, []
+class Ends:
+    """A simulator that ends at one of its calls, and says how many there were."""
 
-    def interrupted(*args):
-        number.append(1)
-        if len(number) == 2:
-            raise KeyboardInterrupt
-        return original(*args)
+    def __init__(self, at, error):
+        self.calls, self.at, self.error = 0, at, error
 
-    monkeypatch.setattr(likelihood_free, "simulated_again", interrupted)
-    settings = {"num_simulations": 120, "rounds": 3, "draws": 50, "model": conjugate_model(), **QUIET}
-    idata = pk.sample_likelihood_free(**settings)
-    assert idata["prior"].sizes["draw"] == 40
-    number.append(1)
-    number[:] = [1]
+    def __call__(self, rng, theta, size):
+        self.calls += 1
+        if self.calls == self.at:
+            raise self.error
+        return rng.normal(theta, NOISE, size)
+
+
+@pytest.mark.parametrize(("at", "left"), [(41, 40), (60, 59)], ids=["before the first batch", "within a round"])
+def test_interrupted_it_returns_what_is_finished(at, left):
+    settings = {"num_simulations": 120, "rounds": 3, "draws": 50, "chains": 1, **QUIET}
+    ends = Ends(at, KeyboardInterrupt)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a round that is not finished is said, and few simulations are not trusted
+        idata = pk.sample_likelihood_free(model=conjugate_model(simulate=ends), **settings)
+    assert idata["prior"].sizes["draw"] == left
+    assert ends.calls == at
     with pytest.raises(KeyboardInterrupt):
-        pk.sample_likelihood_free(**settings)
+        pk.sample_likelihood_free(model=conjugate_model(simulate=Ends(1, KeyboardInterrupt)), **settings)
+
+
+def test_rounds_are_kept_when_all_simulations_of_a_later_one_fail():
+    class Fails(Ends):
+        def __call__(self, *args):
+            if self.calls >= 40:
+                raise self.error
+            return super().__call__(*args)
+
+    settings = {"num_simulations": 120, "rounds": 3, "draws": 50, "chains": 1, **QUIET}
+    model = conjugate_model(simulate=Fails(0, RuntimeError("no licence")))
+    with pytest.warns(UserWarning, match="all 40 simulations failed.*no licence.*by the rounds before"):
+        idata = pk.sample_likelihood_free(model=model, **settings)
+    assert idata["prior"].sizes["draw"] == 40
 
 
 def test_failed_simulations_are_left_out_and_counted():

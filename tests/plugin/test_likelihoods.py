@@ -54,8 +54,8 @@ def test_installed_noise_decides_the_estimate():
     assert names == ["y"]
     values = []
     for _ in range(2):
-        likelihoods.install_noise(keys, np.random.default_rng(4))
-        values.append(float(logp({"theta": 0.3})))
+        with likelihoods.drawing_noise(dict.fromkeys(keys, np.random.default_rng(4))):
+            values.append(float(logp({"theta": 0.3})))
     assert values[0] == values[1] == noisy_normal(np.random.default_rng(4), 0.3, None)
 
 

@@ -15,7 +15,7 @@ from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.likelihood_free import Status
-from pymc_kernel.plugin.simulation import jobs
+from pymc_kernel.plugin.model import remote
 from tests.plugin import killed_run
 
 pytestmark = [  # pm.Simulator's own
@@ -133,27 +133,30 @@ def test_any_executor_gives_the_same_bits(tmp_path):
     assert not same(alone, pk.simulate(**(settings | {"batch_size": 8})))
 
 
-def test_threads_compile_one_after_the_other(monkeypatch):
+class Compiled:
+    """Counts how many of its kind are being made."""
+
+    inside, most = [], []
+
+    def __init__(self):
+        self.inside.append(1)
+        time.sleep(0.05)
+        self.most.append(len(self.inside))
+        self.inside.pop()
+
+
+def test_threads_compile_one_after_the_other():
     """Two at once would leave PyTensor's mode changed for the whole session."""
-    inside, most, ready = [], [], threading.Barrier(2)
-
-    class Sampler:
-        def __init__(self, *args):
-            inside.append(1)
-            time.sleep(0.05)
-            most.append(len(inside))
-            inside.pop()
-
-    monkeypatch.setattr(jobs, "ForwardSampler", Sampler)
-    worker = jobs.Worker(None, None, executor=2)
+    ready, sent = threading.Barrier(2), remote.Remote(Compiled, is_sent=True)
 
     def ask(_):
         ready.wait()
-        return worker.sampler()
+        return sent.here()
 
     with ThreadPoolExecutor(2) as threads:
-        list(threads.map(ask, range(2)))
-    assert most == [1, 1]
+        first, second = threads.map(ask, range(2))
+    assert first is not second
+    assert Compiled.most == [1, 1]
 
 
 @pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -216,7 +219,8 @@ def test_a_killed_worker_changes_nothing(tmp_path):
     settings = {"draws": 200, "batch_size": 10, "model": model} | QUIET
     alone = pk.simulate(**settings)
     Path(flag).touch()
-    disturbed = pk.simulate(executor=2, **settings)
+    with pytest.warns(UserWarning, match="A worker process died.*replaced: 1 times"):
+        disturbed = pk.simulate(executor=2, **settings)
     assert not os.path.exists(flag), "no worker died"
     assert same(alone, disturbed)
 

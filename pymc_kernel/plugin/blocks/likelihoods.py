@@ -1,16 +1,15 @@
 """Model blocks whose log density is only estimated, and the noise that drives them.
 
-An estimate needs random numbers, and PyMC reseeds nothing inside a compiled function. So the operator here
-owns no generator: it looks one up in a table of this process at every evaluation. A step of ours puts its
-own generator there before it evaluates; anything else gets a private generator that differs between
-processes.
+An estimate needs random numbers, and PyMC hands none to a compiled function. So the operator here owns no generator:
+whoever evaluates a density says for one evaluation where the noise comes from (:func:`drawing_noise`), in this thread
+alone. Anything else gets numbers of the operating system's, which no two processes share.
 """
 
-import math
-import os
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -29,15 +28,14 @@ from pymc_kernel.plugin.samplers.foreign_steps import warn_of_foreign_step
 __all__ = [
     "EstimatedLikelihood",
     "EstimatedLogLikelihoodOp",
+    "Evaluation",
     "accepted_shares",
     "block_of",
     "check_further",
+    "drawing_noise",
     "estimated_terms",
     "failed_shares",
     "has_missing_entries",
-    "install_noise",
-    "last_accepted_share",
-    "last_failed_share",
     "predictive",
     "reused_noise",
     "starting_positions",
@@ -55,28 +53,30 @@ _FURTHER = {
     "total_size",
     "transform",
 }
-# Generators by operator; the process number tells a forked copy from the original.
-_NOISE: dict[str, tuple[int, np.random.Generator]] = {}
-# By operator, the share of the simulations of the last evaluation that a kernel accepts.
-_SHARES: dict[str, float] = {}
-# By operator, the share of the simulations of the last evaluation that failed; of its estimates, without simulations.
-_FAILED: dict[str, float] = {}
 
 
-def install_noise(keys: tuple[str, ...], rng: np.random.Generator | list[np.random.Generator]) -> None:
-    """Make ``rng`` the source of noise of the operators with these keys, in this process; a list for its streams."""
-    entry = (os.getpid(), rng)
-    for key in keys:
-        _NOISE[key] = entry
+class Evaluation(NamedTuple):
+    """One evaluation of a density: the noise of its operators, by their keys, and what they say of their estimates."""
+
+    noise: Mapping[str, np.random.Generator | list[np.random.Generator]]
+    accepted: dict[str, float]
+    """The share of the simulations that a kernel accepts."""
+    failed: dict[str, float]
+    """The share of the simulations that failed; of the estimates, without simulations."""
 
 
-def _noise(key: str) -> np.random.Generator:
-    entry = _NOISE.get(key)
-    if entry is None or entry[0] != os.getpid():
-        # Nobody seeded this process: fresh entropy, so that chains of a parallel run never share noise.
-        install_noise((key,), np.random.default_rng())
-        entry = _NOISE[key]
-    return entry[1]
+_EVALUATION: ContextVar[Evaluation | None] = ContextVar("evaluation", default=None)
+
+
+@contextmanager
+def drawing_noise(noise: Mapping[str, np.random.Generator | list[np.random.Generator]]) -> Iterator[Evaluation]:
+    """Let operators, by their keys, draw noise from these generators inside of the block; a list for their streams."""
+    evaluation = Evaluation(noise, {}, {})
+    token = _EVALUATION.set(evaluation)
+    try:
+        yield evaluation
+    finally:
+        _EVALUATION.reset(token)
 
 
 class EstimatedLogLikelihoodOp(Op):
@@ -113,9 +113,11 @@ class EstimatedLogLikelihoodOp(Op):
         return [input_shapes[-1] if self.pointwise else ()]
 
     def perform(self, node, inputs, output_storage):
-        """Call the user's function with the generator installed now."""
+        """Call the user's function with the generator of this evaluation."""
+        evaluation = _EVALUATION.get() or Evaluation({}, {}, {})
+        noise = evaluation.noise.get(self.key)
         # Views that cannot be written to: some of the arrays are the chain's own position.
-        returned = self.fn(_noise(self.key), *[_read_only(i) for i in inputs])
+        returned = self.fn(np.random.default_rng() if noise is None else noise, *[_read_only(i) for i in inputs])
         value = np.asarray(np.nan if returned is None else returned, dtype=float)
         shape = np.shape(inputs[-1]) if self.pointwise else ()
         if returned is None or (value.shape != shape if self.pointwise else value.size != 1):
@@ -132,9 +134,9 @@ class EstimatedLogLikelihoodOp(Op):
             )
         output_storage[0][0] = value.reshape(shape)
         failed = getattr(self.fn, "failed_share", None)
-        _FAILED[self.key] = float(np.mean(~np.isfinite(value))) if failed is None else failed
+        evaluation.failed[self.key] = float(np.mean(~np.isfinite(value))) if failed is None else failed
         if self.accepts_share:
-            _SHARES[self.key] = self.fn.accepted_share(float(value.item()))
+            evaluation.accepted[self.key] = self.fn.accepted_share(float(value.item()))
 
 
 def _read_only(value) -> np.ndarray:
@@ -179,20 +181,10 @@ def accepted_shares(model: pm.Model) -> dict[str, str]:
     return {op.key: f"accepted_share_{op.term_name}" for op in ops if op is not None and op.accepts_share}
 
 
-def last_accepted_share(key: str) -> float:
-    """Return the share of the last evaluation in this process."""
-    return _SHARES.get(key, math.nan)
-
-
 def failed_shares(model: pm.Model) -> dict[str, str]:
     """Return key -> name of a statistic, for all blocks of the model."""
     ops = [block_of(rv) for rv in model.observed_RVs]
     return {op.key: f"failed_share_{op.term_name}" for op in ops if op is not None}
-
-
-def last_failed_share(key: str) -> float:
-    """Return the share of the last evaluation in this process."""
-    return _FAILED.get(key, math.nan)
 
 
 def starting_positions(model: pm.Model) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import re
 import types
+from collections.abc import Iterator
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
@@ -34,14 +35,14 @@ def model_fingerprint(graph: ForwardGraph) -> dict[str, str]:
     numbers, functions = hashlib.sha256(), hashlib.sha256()
     for variable in graph_inputs(outputs):
         if isinstance(variable, Constant):
-            _add(numbers, variable.data, set())
+            numbers.update(_digest(variable.data, {}))
         elif isinstance(variable, SharedVariable) and not isinstance(variable.type, RandomGeneratorType):
-            _add(numbers, variable.get_value(borrow=True), set())
+            numbers.update(_digest(variable.get_value(borrow=True), {}))
     for node in {id(v.owner): v.owner for v in ancestors(outputs) if v.owner is not None}.values():
         kind = type(node.op)
         for name, value in sorted({**vars(kind), **vars(node.op)}.items()):
             if "random_fn" in name or name == "fn":  # of CustomDist and of Simulator
-                _add(functions, value, set())
+                functions.update(_digest(value, {}))
     return {
         "variables": ", ".join(f"{v.name} {v.type.shape}" for v in outputs),
         "graph": hashlib.sha256(text.encode()).hexdigest()[:_LENGTH],
@@ -52,25 +53,25 @@ def model_fingerprint(graph: ForwardGraph) -> dict[str, str]:
 
 def array_fingerprint(arrays: list[np.ndarray]) -> str:
     """Return a text for the numbers and shapes of arrays."""
-    digest = hashlib.sha256()
-    for values in arrays:
-        _add(digest, values, set())
-    return digest.hexdigest()[:_LENGTH]
+    return _digest(arrays, {}).hex()[:_LENGTH]
 
 
-def _add(digest, value, seen):
-    """Add ``value`` to a hash by its content, not by its address."""
+def _digest(value, known):
+    """Return the hash of a value by its content, not by its address.
+
+    ``known`` holds each object beside its hash: while it is held, no other object gets its address.
+    """
     if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
-        digest.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
-    elif isinstance(value, str | bytes | bool | int | float | complex | None | slice):
-        digest.update(repr(value).encode())
-    elif id(value) in seen:
-        digest.update(b"again")
-    else:
-        seen.add(id(value))
-        digest.update(type(value).__qualname__.encode())
-        for part in _parts(value):
-            _add(digest, part, seen)
+        header = f"{value.dtype}{value.shape}".encode()
+        return hashlib.sha256(header + np.ascontiguousarray(value).tobytes()).digest()
+    if isinstance(value, str | bytes | bool | int | float | complex | None | slice):
+        return hashlib.sha256(repr(value).encode()).digest()
+    if id(value) not in known:
+        known[id(value)] = value, b"an object that contains itself"
+        # The hashes of the parts have one length: [1, 23] and [12, 3] differ.
+        content = type(value).__qualname__.encode() + b"".join(_digest(part, known) for part in _parts(value))
+        known[id(value)] = value, hashlib.sha256(content).digest()
+    return known[id(value)][1]
 
 
 def _parts(value):
@@ -91,11 +92,25 @@ def _parts(value):
         yield from sorted(value, key=str) if isinstance(value, set | frozenset) else value
     elif isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
         yield f"{getattr(value, '__module__', '')}.{value.__name__}"
-    elif hasattr(value, "py_func"):  # a function compiled by Numba
-        yield value.py_func
+    elif hasattr(value, "py_func") or hasattr(value, "__wrapped__"):  # compiled by Numba; functools.cache
+        yield getattr(value, "py_func", None) or value.__wrapped__
+    elif _has_own_pickle(value):
+        yield from (tuple(p) if isinstance(p, Iterator) else p for p in value.__reduce_ex__(4))
     else:
         yield {k: v for k, v in getattr(value, "__dict__", {}).items() if not k.startswith("_")}
-        yield [m for m in vars(type(value)).values() if isinstance(m, types.FunctionType)]
+        yield [m for c in type(value).__mro__ for m in vars(c).values() if isinstance(m, types.FunctionType)]
+
+
+def _has_own_pickle(value):
+    """Return whether the class of an object says itself what its content is: tables, dates, queues."""
+    kind = type(value)
+    is_plain = hasattr(value, "__dict__") and kind.__reduce__ is object.__reduce__
+    if is_plain and kind.__reduce_ex__ is object.__reduce_ex__ and kind.__getstate__ is object.__getstate__:
+        return False
+    try:
+        return isinstance(value.__reduce_ex__(4), tuple)
+    except Exception:  # locks and open files have no content that a simulation could depend on
+        return False
 
 
 def _function_parts(function):
@@ -105,7 +120,7 @@ def _function_parts(function):
     for name in _names(function.__code__):
         known = function.__globals__.get(name)
         is_own = getattr(known, "__module__", None) == function.__module__
-        if is_own or isinstance(known, np.ndarray | str | bool | int | float):
+        if is_own or isinstance(known, np.ndarray | str | bool | int | float | tuple | list | dict):
             yield from (name, known)
 
 

@@ -12,12 +12,11 @@ from pytensor.tensor.random.type import RandomGeneratorType
 
 from pymc_kernel.errors import NoisyBlockError
 from pymc_kernel.plugin.blocks.likelihoods import (
+    Evaluation,
     accepted_shares,
+    drawing_noise,
     estimated_terms,
     failed_shares,
-    install_noise,
-    last_accepted_share,
-    last_failed_share,
     reused_noise,
     starting_positions,
 )
@@ -56,6 +55,7 @@ class LogDensity:
         self._reuse = reuse or {}
         self._rng = np.random.default_rng()
         self._kept = self._tried = None  # the seeds of the current point and of the last evaluation
+        self._last = Evaluation({}, {}, {})
         self._share_names = share_names or {}
         self.shares = dict.fromkeys(self._share_names.values(), np.nan)
         self.starts = starts
@@ -67,33 +67,31 @@ class LogDensity:
 
     def __call__(self, position: np.ndarray) -> float:
         """Return the log density at ``position`` (d,), with the Jacobians of PyMC's transforms."""
-        if self._keys:
-            install_noise(self._keys, self._rng)
-        if self._reuse:
-            self._install_reused()
         self.evaluations += 1
         try:
-            return float(self._function(position))
+            with drawing_noise(dict.fromkeys(self._keys, self._rng) | self._reused()) as self._last:
+                return float(self._function(position))
         except ArithmeticError as error:
             # At a far proposal a black box in pure Python may overflow, or divide by a number that has underflowed to
             # zero. That is no reason to end a chain; NumPy would have returned an infinity or NaN.
             self.error = error
             return -math.inf
 
-    def _install_reused(self):
-        """Seed the terms that reuse noise; some of the seeds are those of the current point.
+    def _reused(self):
+        """Return the generators of terms that reuse noise; some of their seeds are those of the current point.
 
         The seeds are part of the chain's state, each with a uniform distribution of its own. To keep a seed or to draw
         a new one, regardless of the position, is a symmetric proposal, so the posterior of the position is unchanged.
         """
-        self._tried = {}
+        self._tried, sources = {}, {}
         for key, (probability, count) in self._reuse.items():
             seeds = self._rng.integers(2**63, size=count)
             if self._kept is not None:
                 seeds = np.where(self._rng.random(count) < probability, self._kept[key], seeds)
             self._tried[key] = seeds
             streams = [np.random.default_rng(s) for s in seeds]
-            install_noise((key,), streams if count > 1 else streams[0])
+            sources[key] = streams if count > 1 else streams[0]
+        return sources
 
     def estimates(self, position: np.ndarray, times: int) -> np.ndarray:
         """Return independent estimates at one position."""
@@ -106,11 +104,11 @@ class LogDensity:
         """Make the noise of the last evaluation that of the current point, if the proposal was ``accepted``."""
         if accepted:
             self._kept = self._tried
-            self.shares = {name: last_accepted_share(key) for key, name in self._share_names.items()}
+            self.shares = {name: self._last.accepted.get(key, math.nan) for key, name in self._share_names.items()}
 
     def failures(self) -> dict[str, float]:
         """Return the share of simulations, or of estimates, that failed in the last evaluation: name -> share."""
-        return {name: last_failed_share(key) for key, name in self._failure_names.items()}
+        return {name: self._last.failed.get(key, math.nan) for key, name in self._failure_names.items()}
 
     def seed(self, rng: np.random.Generator) -> None:
         """Draw the noise from new generators spawned from ``rng``, independent of it and of each other."""

@@ -1,11 +1,9 @@
 """Log prior and log likelihood of a model for many particles at once, compiled."""
 
-import threading
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from concurrent.futures import Executor
 
-import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -18,20 +16,16 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import TensorType
 
-from pymc_kernel.plugin.blocks.likelihoods import (
-    estimated_terms,
-    install_noise,
-)
+from pymc_kernel.likelihood_free import run_batches
+from pymc_kernel.plugin.blocks.likelihoods import drawing_noise, estimated_terms
 from pymc_kernel.plugin.model.interpreter import QUICK
-from pymc_kernel.plugin.model.pickling import pickled
+from pymc_kernel.plugin.model.remote import Remote
 from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME
 
 __all__ = ["ParticleDensity", "compile_particle_density", "vectorized"]
 
 _LARGEST_BATCH = 2**24  # numbers in the largest array that a batch of particles needs
 _SHARES = 16  # blocks of particles that an executor gets at once
-_REMOTE = {}  # the function that a worker was last sent, by the hash of its pickle
-_ONE_AT_A_TIME = threading.Lock()  # threads of one process share the function and the source of its noise
 
 
 class ParticleDensity:
@@ -80,14 +74,14 @@ class ParticleDensity:
         size = min(self._batch, -(-len(positions) // _SHARES)) if is_shared else self._batch
         blocks = [positions[a : a + size] for a in range(0, len(positions), size)]
         noises = self._noise.spawn(len(blocks)) if self.estimated else [None] * len(blocks)
-        if self.executor is None:
-            parts = [self._block(b, n) for b, n in zip(blocks, noises, strict=True)]
-        else:
-            tasks = [
-                self.executor.submit(_remote_block, self._payload, self.is_vectorized, self._keys, b, n)
-                for b, n in zip(blocks, noises, strict=True)
-            ]
-            parts = [t.result() for t in tasks]
+        parts = [None] * len(blocks)
+        batches = run_batches(
+            evaluate_block, range(len(blocks)), lambda i: (self._remote, blocks[i], noises[i]), self.executor, retries=0
+        )
+        for index, result, error in batches:
+            if error is not None:
+                raise error
+            parts[index] = result
         prior, likelihood = (np.concatenate(p) for p in zip(*parts, strict=True))
         prior[np.isnan(prior)] = -np.inf
         likelihood[np.isnan(likelihood)] = -np.inf
@@ -95,47 +89,48 @@ class ParticleDensity:
 
     def at_one(self, position: np.ndarray, noise: np.random.Generator | None) -> tuple[float, float]:
         """Return log prior and log likelihood at a position (d,), of an estimate with this source of noise."""
-        prior, likelihood = self._block(position[None], noise if self.estimated else None)
+        prior, likelihood = self.block(position[None], noise)
         return float(prior[0]), float(likelihood[0])
 
-    def _block(self, positions, noise):
+    def block(self, positions: np.ndarray, noise: np.random.Generator | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return log prior (n,) and log likelihood (n,) at positions (n, d), of estimates with this source of noise."""
+        function = self._function
         try:
-            return _evaluated_block(self._function, self.is_vectorized, self._keys, positions, noise)
+            with drawing_noise(dict.fromkeys(self._keys, noise)):
+                if noise is not None:
+                    for variable in [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]:
+                        variable.set_value(noise.spawn(1)[0], borrow=True)
+                if self.is_vectorized:
+                    prior, likelihood = function(np.ascontiguousarray(positions))
+                    n = len(positions)
+                    return np.array(np.broadcast_to(prior, n)), np.array(np.broadcast_to(likelihood, n))
+                rows = [function(x) for x in np.ascontiguousarray(positions)]
         finally:
             self.is_compiled = True
+        rows = np.array(rows, dtype=float).reshape(len(positions), 2)
+        return rows[:, 0].copy(), rows[:, 1].copy()
 
-    @cached_property
-    def _payload(self):
-        """The function as workers get it."""
-        return pickled(self._function)
+    @property
+    def executor(self) -> Executor | None:
+        """Where particles are evaluated, None for here."""
+        return self._executor
+
+    @executor.setter
+    def executor(self, executor: Executor | None) -> None:
+        self._executor, self._remote = executor, Remote(lambda: self, is_sent=executor is not None)
 
     def __getstate__(self):
-        state = {**self.__dict__, "executor": None, "is_compiled": False}
-        state.pop("_payload", None)
-        return state
+        state = {**self.__dict__, "is_compiled": False}
+        return {name: value for name, value in state.items() if name not in ("_executor", "_remote")}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self.executor = None
 
 
-def _remote_block(payload, is_vectorized, keys, positions, noise):
-    """Evaluate in a worker, which keeps the last function that it was sent."""
-    known = hash(payload)
-    with _ONE_AT_A_TIME:
-        if known not in _REMOTE:
-            _REMOTE.clear()
-            _REMOTE[known] = cloudpickle.loads(payload)
-        return _evaluated_block(_REMOTE[known], is_vectorized, keys, positions, noise)
-
-
-def _evaluated_block(function, is_vectorized, keys, positions, noise):
-    if noise is not None:
-        install_noise(keys, noise)
-        for variable in [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]:
-            variable.set_value(noise.spawn(1)[0], borrow=True)
-    if is_vectorized:
-        prior, likelihood = function(np.ascontiguousarray(positions))
-        n = len(positions)
-        return np.array(np.broadcast_to(prior, n)), np.array(np.broadcast_to(likelihood, n))
-    rows = np.array([function(x) for x in np.ascontiguousarray(positions)], dtype=float).reshape(len(positions), 2)
-    return rows[:, 0].copy(), rows[:, 1].copy()
+def evaluate_block(remote, positions, noise):
+    """Return log prior and log likelihood (n,) at positions (n, d); runs in a worker."""
+    return remote.here().block(positions, noise)
 
 
 def compile_particle_density(

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.likelihood_free import WorkersLost
+from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.coverage import is_missing_mass
 from pymc_kernel.plugin import statistics
@@ -28,7 +29,7 @@ from pymc_kernel.plugin.samplers.given_surrogate import GivenSurrogate, transiti
 from pymc_kernel.plugin.samplers.progress import STUCK_AFTER
 from pymc_kernel.plugin.samplers.surrogate_tree import tree_of
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
-from pymc_kernel.plugin.warn import warn_of_findings, warn_user
+from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_of_findings, warn_user
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
 from pymc_kernel.rounds.search_state import State
 
@@ -109,8 +110,9 @@ def sample_surrogate(
     -------
     xarray.DataTree, or with ``return_surrogate`` a tuple of it and a function
         ``posterior``; ``sample_stats``; ``batch_stats``; ``evaluations`` (all places, on the model's scale and as
-        ``position`` on the unconstrained one, with ``log_prior``, ``log_likelihood`` and ``status``);
-        ``observed_data``, ``constant_data``. Statistics: see Notes. With ``exact`` the surrogate's own draws are in
+        ``position`` on the unconstrained one, with ``log_prior``, ``log_likelihood`` and ``status``; attributes
+        count them, with the first error and how often a worker process died); ``observed_data``, ``constant_data``.
+        Statistics: see Notes. With ``exact`` the surrogate's own draws are in
         ``surrogate_posterior``.
 
     Raises
@@ -193,32 +195,36 @@ def sample_surrogate(
     path = None if store is None else Path(store)
     evaluate = Evaluations(density, evaluations, entropy, executor, path, timeout, identity, start.shape[1])
     config = ActiveLearning(batch_size, noisy=bool(density.estimated))
-    with closing(evaluate):
+    with interrupts_wait, closing(evaluate):
         state = config.init(prior, start, is_from_prior)
         state, is_whole = _run(config, rng, state, evaluate, evaluations, tolerance, progressbar)
-    _refuse_useless(state, evaluate.first_error)
-    found = [config.sample(rng, state, draws) for _ in range(chains)]
-    status = evaluate.status(len(state.positions))
-    drawn, trace, first_error = None, None, evaluate.first_error
-    if exact and is_whole:
-        most = chains * (draws + STARTS_TRIED)
-        own = None if path is None else path / f"exact_{len(status)}_{chains}"
-        settings = executor, own, timeout, identity, start.shape[1]
-        with closing(Evaluations(density, most, int(rng.integers(2**63)), *settings)) as evaluate_exactly:
-            drawn, trace = _exact(rng, state, found, evaluate_exactly, (chains, draws), config.noisy, progressbar)
-        first_error = first_error or evaluate_exactly.first_error
-        status = np.concatenate([status, evaluate_exactly.status(len(trace.positions))])
-    if exact and drawn is None:
-        warn_user(
-            "the run ended before the first exact draw: the draws are the surrogate's, not exact ones. Once the cause "
-            "is mended, pm.sample(tune=0, step=pk.KernelHMC(surrogate=idata)) makes exact ones."
-            + (f" The first error of an evaluation: {first_error}" if first_error else "")
-        )
-    tree = tree_of(model, config, state, found, (chains, draws), status, drawn, trace)
-    _warn(state, tree, drawn, first_error)
-    if drawn is not None:
-        log_warnings(run_convergence_checks(tree, model))
-    return (tree, state.learned) if return_surrogate else tree
+        evaluate.close()
+        _refuse_useless(state, evaluate.first_error)
+        found = [config.sample(rng, state, draws) for _ in range(chains)]
+        status = evaluate.status(len(state.positions))
+        drawn, trace, first_error, deaths = None, None, evaluate.first_error, evaluate.deaths
+        if exact and is_whole:
+            most = chains * (draws + STARTS_TRIED)
+            own = None if path is None else path / f"exact_{len(status)}_{chains}"
+            settings = executor, own, timeout, identity, start.shape[1]
+            with closing(Evaluations(density, most, int(rng.integers(2**63)), *settings)) as evaluate_exactly:
+                drawn, trace = _exact(rng, state, found, evaluate_exactly, (chains, draws), config.noisy, progressbar)
+            first_error, deaths = first_error or evaluate_exactly.first_error, deaths + evaluate_exactly.deaths
+            status = np.concatenate([status, evaluate_exactly.status(len(trace.positions))])
+        if exact and drawn is None:
+            warn_user(
+                "the run ended before the first exact draw: the draws are the surrogate's, not exact ones. Once the "
+                "cause is mended, pm.sample(tune=0, step=pk.KernelHMC(surrogate=idata)) makes exact ones."
+                + (f" The first error of an evaluation: {first_error}" if first_error else "")
+            )
+        tree = tree_of(model, config, state, found, (chains, draws), status, drawn, trace)
+        counts = counts_of(status, first_error, deaths)
+        tree["evaluations"].attrs |= counts
+        warn_of_failures("evaluations", "they count as places without density", counts, most=1.0)
+        _warn(state, tree, drawn, first_error)
+        if drawn is not None:
+            log_warnings(run_convergence_checks(tree, model))
+        return (tree, state.learned) if return_surrogate else tree
 
 
 def _start(model, prior, start, rng):

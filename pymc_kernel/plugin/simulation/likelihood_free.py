@@ -10,7 +10,8 @@ import xarray as xr
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from scipy.special import ndtri
 
-from pymc_kernel.likelihood_free import LearnedLikelihood
+from pymc_kernel.likelihood_free import LearnedLikelihood, WorkersLost
+from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.model.priors import ModelPrior
@@ -25,7 +26,7 @@ from pymc_kernel.plugin.simulation.pairs import (
 from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
 from pymc_kernel.plugin.simulation.trust import LARGE_ERROR
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
-from pymc_kernel.plugin.warn import warn_of_findings
+from pymc_kernel.plugin.warn import warn_of_findings, warn_user
 from pymc_kernel.rounds import Calibration, CautiousRounds, Checks, Draws, LocalLikelihood, ParticleSampler, State
 from pymc_kernel.smc.weights import normalized
 
@@ -168,17 +169,18 @@ def sample_likelihood_free(
     settings = {} if estimator is None else {"estimator": estimator}
     config = CautiousRounds(num_simulations, rounds, **settings)
     run = _Run(config, ModelPrior(model), model, summary, executor, None if store is None else Path(store))
-    state, simulations = run(rng, observed, progressbar)
-    with _shown("Drawing from the posterior", progressbar):
-        posterior = _posterior(rng, config.sampler, state, chains, draws)
-    positions = np.concatenate([chain.positions[:draws] for chain in posterior])
-    groups = learned_groups(model, positions, (chains, draws), simulations)
-    groups["round_stats"] = _round_stats(state.rounds)
-    stats = _stats(state, posterior)
-    groups["sample_stats"] = xr.Dataset(stats)
-    _warn(state, stats, model)
-    tree = xr.DataTree.from_dict(groups)
-    return (tree, state.likelihood) if return_likelihood else tree
+    with interrupts_wait:
+        state, simulations = run(rng, observed, progressbar)
+        with _shown("Drawing from the posterior", progressbar):
+            posterior = _posterior(rng, config.sampler, state, chains, draws)
+        positions = np.concatenate([chain.positions[:draws] for chain in posterior])
+        groups = learned_groups(model, positions, (chains, draws), simulations)
+        groups["round_stats"] = _round_stats(state.rounds)
+        stats = _stats(state, posterior)
+        groups["sample_stats"] = xr.Dataset(stats)
+        _warn(state, stats, model)
+        tree = xr.DataTree.from_dict(groups)
+        return (tree, state.likelihood) if return_likelihood else tree
 
 
 @dataclass
@@ -194,22 +196,30 @@ class _Run:
 
     def __call__(self, rng, observed, progressbar) -> tuple[State, xr.DataTree]:
         """Return the last state and all simulations; interrupted, those that are there."""
-        state, simulations, is_interrupted = self.config.init(self.prior, observed), [], False
-        while not (state.is_finished or is_interrupted):
+        state, simulations, is_whole = self.config.init(self.prior, observed), [], True
+        while is_whole and not state.is_finished:
             try:
                 with _shown(f"Round {len(simulations) + 1}: where to simulate", progressbar):
                     proposed, parameters = self.config.propose(rng, state)
                 tree = self._simulated(parameters, len(simulations), rng, progressbar)
                 latent, summaries = simulated_pairs(tree, self.model, self.summary)
-                is_interrupted = len(latent) < len(parameters)
-                _refuse_useless(tree, summaries)
-                with _shown(f"Round {len(simulations) + 1}: learning from {len(latent)} simulations", progressbar):
-                    state = self.config.update(rng, proposed, latent if is_interrupted else parameters, summaries)
+                ended_by = tree["simulation_stats"].attrs["ended_by"]
+                is_whole = not ended_by
+                try:
+                    _refuse_useless(tree, summaries)
+                    with _shown(f"Round {len(simulations) + 1}: learning from {len(latent)} simulations", progressbar):
+                        state = self.config.update(rng, proposed, parameters if is_whole else latent, summaries)
+                except ValueError as error:
+                    if ended_by == "interrupt":  # there are too few simulations
+                        raise KeyboardInterrupt from error
+                    raise
                 simulations.append(tree)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, WorkersLost, _AllFailed) as ended:
                 if not state.rounds:
                     raise
-                is_interrupted = True
+                is_whole = False
+                if not isinstance(ended, KeyboardInterrupt):
+                    warn_user(f"{ended} The posterior is by the rounds before.")
         return state, _joined(simulations)
 
     def _simulated(self, parameters, number, rng, progressbar):
@@ -217,12 +227,15 @@ class _Run:
         return simulated_again(parameters, self.model, rng, self.executor, progressbar, store)
 
 
+class _AllFailed(ValueError):
+    """A round has no simulation to learn from."""
+
+
 def _refuse_useless(tree: xr.DataTree, summaries: np.ndarray) -> None:
-    """Raise ``ValueError`` where every simulation of a round failed."""
     if not np.isfinite(summaries).all(axis=1).any():
         first = tree["simulation_stats"].attrs["first_error"]
         said = f"the first error: {first}" if first else "their data have NaN or infinite numbers"
-        raise ValueError(f"all {len(summaries)} simulations failed; {said}. Try the simulator with pk.simulate(10).")
+        raise _AllFailed(f"all {len(summaries)} simulations failed; {said}. Try the simulator with pk.simulate(10).")
 
 
 def _shown(words: str, progressbar: bool):

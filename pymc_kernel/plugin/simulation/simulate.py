@@ -1,6 +1,7 @@
 """Simulations of a model at scale: in batches, on any executor, into a store from which a killed run resumes."""
 
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,14 @@ from pymc_kernel.likelihood_free import (
     Status,
     open_store,
 )
+from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
-from pymc_kernel.plugin.model.forward import can_be_drawn, forward_graph
+from pymc_kernel.plugin.model.forward import ForwardSampler, can_be_drawn, forward_graph
 from pymc_kernel.plugin.model.groups import constant_groups, is_part_of_data, observed_group, observed_values
-from pymc_kernel.plugin.simulation.jobs import STATUS, Job, Worker, run
-from pymc_kernel.plugin.warn import warn_user
+from pymc_kernel.plugin.model.remote import Remote
+from pymc_kernel.plugin.simulation.jobs import STATUS, Job, run
+from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_user
 
 __all__ = [
     "refuse_parts_of_the_data",
@@ -86,8 +89,10 @@ def simulate(
     xarray.DataTree
         ``prior`` (free variables, and deterministics that do not depend on data), ``prior_predictive`` (as floats; NaN
         where a simulation failed), ``observed_data``, and ``simulation_stats`` with a ``status`` for each draw: 0
-        succeeded, 1 raised an error, 2 not finite, 3 timed out, 4 lost with its worker. Attributes hold the counts and
-        the first error. With a store, arrays are read from it when they are used. :func:`sample_kbr` takes the result.
+        succeeded, 1 raised an error, 2 not finite, 3 timed out, 4 lost with its worker. Attributes hold the counts, the
+        first error, how often a worker process died, and what ended the run early, if anything did (``ended_by``:
+        "interrupt" or "executor"). With a store, arrays are read from it when they are used. :func:`sample_kbr` takes
+        the result.
 
     Raises
     ------
@@ -122,16 +127,17 @@ def simulate(
     graph = forward_graph(model)
     parameters = None if given is None else _given_values(given, graph)
     draws = _number_of_draws(draws, parameters)
-    worker = Worker(graph, compile_kwargs, executor)
+    sampler = Remote(partial(ForwardSampler, graph, compile_kwargs), is_sent=executor is not None)
     coords, dims = coords_and_dims_for_inferencedata(model)
-    specs = _specs(model, graph, worker.sampler(), parameters, dims)
+    specs = _specs(model, graph, sampler.here(), parameters, dims)
     identity = {"seed": None if random_seed is None else str(_entropy(random_seed))} | model_fingerprint(graph)
     identity["parameters"] = "prior" if parameters is None else array_fingerprint(parameters)
     fresh = {"seed": str(_entropy(None))}
     keeper, made = open_store(store, specs, coords, draws, batch_size, identity, fresh)
-    job = Job(worker, specs, keeper.batch_size, int(made["seed"]), timeout, retries)
-    first_error = run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
-    return _tree(keeper, store, specs, coords, dims, model, max_failures, first_error)
+    job = Job(sampler, specs, keeper.batch_size, int(made["seed"]), timeout, retries)
+    with interrupts_wait:
+        ran = run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
+        return _tree(keeper, store, specs, coords, dims, model, max_failures, ran)
 
 
 def _check(model, draws, executor, batch_size, timeout, retries, max_failures, max_in_flight):
@@ -225,19 +231,19 @@ def _spec(name, shape, dtype, dims, fill):
     return ArraySpec(shape, dtype, tuple(d or f"{name}_dim_{i}" for i, d in enumerate(known)), fill)
 
 
-def _tree(keeper, store, specs, coords, dims, model, max_failures, first_error):
+def _tree(keeper, store, specs, coords, dims, model, max_failures, ran):
     groups = _groups_on_disk(store, specs) if isinstance(keeper, DiskStore) else _groups(keeper, specs, coords)
     status = groups["simulation_stats"]["status"].values[0]
     is_run = status != Status.NOT_RUN
     if not is_run.all():
         groups = {name: group.isel(draw=np.flatnonzero(is_run)) for name, group in groups.items()}
-    counts = {s.name.lower(): int((status == s).sum()) for s in Status if s >= 0}
+    counts = counts_of(status, ran.first_error, ran.deaths)
     groups["simulation_stats"]["status"].attrs |= {
         "flag_values": [int(s) for s in Status],
         "flag_meanings": " ".join(s.name.lower() for s in Status),
     }
-    groups["simulation_stats"].attrs |= counts | {"first_error": first_error or ""}
-    _warn_of_failures(counts, max_failures, first_error)
+    groups["simulation_stats"].attrs |= counts | {"ended_by": ran.ended_by}
+    warn_of_failures("simulations", "their data are NaN", counts, max_failures)
     groups["observed_data"] = observed_group(observed_values(model, dtype=None), coords, dims)
     groups |= constant_groups(model, coords, dims)
     return xr.DataTree.from_dict(groups)
@@ -261,14 +267,3 @@ def _groups_on_disk(store, specs):
     return {
         name: xr.open_zarr(store, group=name, consolidated=False, chunks=None, zarr_format=3) for name in sorted(names)
     }
-
-
-def _warn_of_failures(counts, max_failures, first_error):
-    failed, total = sum(counts.values()) - counts["succeeded"], sum(counts.values())
-    if total and failed > max_failures * total:
-        reasons = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n and name != "succeeded")
-        first = f" The first error of this run: {first_error}" if first_error else ""
-        warn_user(
-            f"{failed} of {total} simulations ({100 * failed / total:.0f} %) failed: {reasons}. Their data are NaN."
-            f"{first}"
-        )

@@ -1,0 +1,74 @@
+"""What takes long to compile, for workers: sent as bytes, made once in each thread that uses it."""
+
+import hashlib
+import threading
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
+import cloudpickle
+
+from pymc_kernel.plugin.model.pickling import pickled
+
+__all__ = ["Remote"]
+
+# PyTensor sets its mode, one for the process, while it compiles, and restores it: two threads that overlap would
+# leave the quick mode of these functions behind for every model of the session.
+_COMPILING = threading.Lock()
+_HERE = WeakValueDictionary()  # by key, what this process has made or was sent
+_LAST = []  # of these, the one that a worker was sent last, which the next task will ask for
+
+
+class Remote:
+    """An object for each thread that asks for it, since compiled functions work in room of their own.
+
+    It lives as long as this does; in a process of workers, until that is sent another one.
+
+    Parameters
+    ----------
+    make : callable
+        Returns the object, without arguments; it is sent with all that it refers to.
+    is_sent : bool
+        Whether other threads or processes will ask for it.
+
+    Raises
+    ------
+    TypeError
+        Where ``make`` is sent and cannot be pickled.
+    """
+
+    def __init__(self, make: Callable, is_sent: bool):
+        self._make, self._payload, self._maker = make, None, threading.get_ident()
+        self._own = threading.local()
+        if is_sent:
+            try:
+                self._payload = pickled(make)
+            except Exception as error:
+                raise TypeError(
+                    f"the model cannot be sent to workers: {error}. Let its simulator or likelihood open what cannot "
+                    "be pickled when it is called, or use executor=None."
+                ) from error
+            self._key = hashlib.sha256(self._payload).digest()
+            _HERE[self._key] = self
+
+    def here(self):
+        """Return the object of this thread."""
+        if not hasattr(self._own, "made"):
+            with _COMPILING:
+                # The thread that made this has the parts; so does a process that is forked from it.
+                is_maker = self._payload is None or self._maker == threading.get_ident()
+                self._own.made = (self._make if is_maker else cloudpickle.loads(self._payload))()
+        return self._own.made
+
+    def __reduce__(self):
+        return _received, (self._payload, self._key)
+
+
+def _received(payload, key):
+    """Return what stands for the sender's object in this process."""
+    there = _HERE.get(key)
+    if there is None:
+        there = Remote.__new__(Remote)
+        there._payload, there._key, there._maker, there._own = payload, key, None, threading.local()
+        _HERE[key] = there
+        _LAST[:] = [there]
+    return there

@@ -1,0 +1,121 @@
+"""Evaluations of a likelihood by workers: that one dies, that threads share a process, that a run goes on."""
+
+import gc
+import os
+import signal
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.ops import wrap_py
+
+import pymc_kernel as pk
+from pymc_kernel.likelihood_free import Status
+from pymc_kernel.plugin.model.evaluations import Evaluations
+from pymc_kernel.plugin.model.particle_density import compile_particle_density
+
+pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
+EIGHT = np.linspace(-2.0, 2.0, 8)[:, None]
+
+
+def evaluations(model, executor, store=None, most=8):
+    density = compile_particle_density(model, "test", vectorize=False)
+    return Evaluations(density, most, 1, executor, store, None, {"seed": "1"}, 1)
+
+
+def ignore():
+    pass
+
+
+def deadly_model(first, last, flag=None):
+    """Whose likelihood ends its process between two places: always, or only while the file ``flag`` is there."""
+
+    @wrap_py([pt.dscalar], [pt.dscalar])
+    def log_likelihood(x):
+        if first < x < last and (flag is None or os.path.exists(flag)):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.asarray(-(x**2))
+
+    with pm.Model() as model:
+        pm.Potential("y", log_likelihood(pm.Normal("x", 0, 2)))
+    return model
+
+
+def test_a_place_that_ends_its_process_takes_no_other_along():
+    with closing(evaluations(deadly_model(0.0, 0.5), 2)) as evaluate:
+        values = evaluate(0, EIGHT, ignore)
+        is_dead = (EIGHT[:, 0] > 0.0) & (EIGHT[:, 0] < 0.5)
+        assert is_dead.sum() == 1
+        np.testing.assert_array_equal(values, np.where(is_dead, np.nan, -(EIGHT[:, 0] ** 2)))
+        np.testing.assert_array_equal(evaluate.status(8), np.where(is_dead, Status.LOST, Status.SUCCEEDED))
+        assert evaluate.deaths >= 2
+        assert "BrokenProcessPool" in evaluate.first_error
+
+
+def test_a_place_that_was_lost_stays_so_once_later_ones_were_chosen_without_it(tmp_path):
+    pytest.importorskip("zarr")
+    flag = tmp_path / "flag"
+    flag.touch()
+    with closing(evaluations(deadly_model(0.0, 0.5, flag), 2, tmp_path / "s", 16)) as evaluate:
+        before = evaluate(0, EIGHT, ignore)
+    flag.unlink()
+    with closing(evaluations(deadly_model(0.0, 0.5, flag), None, tmp_path / "s", 16)) as evaluate:
+        again = evaluate(0, EIGHT, ignore)
+        np.testing.assert_array_equal(again, -(EIGHT[:, 0] ** 2))
+    flag.touch()
+    with closing(evaluations(deadly_model(0.0, 0.5, flag), 2, tmp_path / "t", 16)) as evaluate:
+        evaluate(0, EIGHT, ignore)
+        evaluate(8, EIGHT - 3.0, ignore)
+    flag.unlink()
+    with closing(evaluations(deadly_model(0.0, 0.5, flag), None, tmp_path / "t", 16)) as evaluate:
+        np.testing.assert_array_equal(evaluate(0, EIGHT, ignore), before)
+
+
+def noisy_model():
+    def log_estimate(rng, theta, observed):
+        first = rng.standard_normal()
+        time.sleep(0.002)  # another thread's turn
+        return -0.5 * (theta - observed) ** 2 + first + rng.standard_normal()
+
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 2)
+        pk.EstimatedLikelihood("y", log_estimate, theta, observed=1.0)
+    return model
+
+
+def test_estimates_under_threads_have_the_bits_of_a_serial_run():
+    model, places = noisy_model(), np.linspace(-2.0, 2.0, 60)[:, None]
+    with closing(evaluations(model, None, most=60)) as evaluate:
+        serial = evaluate(0, places, ignore)
+    with ThreadPoolExecutor(8) as pool, closing(evaluations(model, pool, most=60)) as evaluate:
+        np.testing.assert_array_equal(evaluate(0, places, ignore), serial)
+
+
+def test_particles_under_threads_have_the_bits_of_a_serial_run():
+    density, places = compile_particle_density(noisy_model(), "test"), np.linspace(-2.0, 2.0, 60)[:, None]
+    results = []
+    with ThreadPoolExecutor(4) as pool:
+        for executor in (None, pool):
+            density.executor = executor
+            density.seed(np.random.default_rng(3))
+            results.append(density(places))
+    np.testing.assert_array_equal(*results)
+
+
+def test_a_model_goes_with_its_run():
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        pk.KernelABC("y", lambda rng, t, size: rng.normal(t, 1.0, size), theta, observed=np.zeros(2), epsilon=1.0)
+        for executor in (None, 1):
+            pk.simulate(4, batch_size=2, executor=executor, random_seed=1, progressbar=False)
+    with noisy_model() as other, pytest.warns(UserWarning, match="should not be trusted"):
+        pk.sample_surrogate(10, evaluations=12, tolerance=0.0, random_seed=1, progressbar=False)
+    gone = [weakref.ref(model), weakref.ref(other)]
+    del model, other, theta
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
