@@ -31,7 +31,7 @@ class LearnedPart:
 
     def __init__(self, part: Part, name: str, num_inputs: int, num_outputs: int):
         self.functions = part.functions
-        self.num_functions = int(part.functions.max()) + 1
+        self.num_functions = part.num_functions
         num_features = 1 + num_inputs + num_inputs * (num_inputs + 1) // 2
         k, q = num_inputs, num_outputs
         sizes = {

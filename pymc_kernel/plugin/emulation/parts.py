@@ -102,6 +102,11 @@ class Part(NamedTuple):
     calls: list[int]
     functions: np.ndarray
 
+    @property
+    def num_functions(self) -> int:
+        """How many different functions there are."""
+        return int(self.functions.max()) + 1
+
 
 def rows_of(
     box: BlackBox, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], others: Callable[[], Sequence]

@@ -1,4 +1,4 @@
-"""Log likelihoods of a model at single places: on any executor, with time limits, into a store that a run resumes."""
+"""Values of a model at single places: on any executor, with time limits, into a store that a run resumes."""
 
 import numpy as np
 
@@ -21,11 +21,12 @@ _SAME_NATS, _SAME_SHARE = 0.01, 1e-9  # by which one likelihood differs between 
 
 
 class Evaluations:
-    """Log likelihoods by number, each evaluated once.
+    """Log likelihoods, or other values of a model, by number, each evaluated once.
 
     Parameters
     ----------
     density : ParticleDensity
+        Or whatever has its ``at_one``, ``estimated`` and ``is_compiled``; the second value of ``at_one`` counts.
     most : int
         Evaluations that the store has room for.
     entropy : int
@@ -37,13 +38,30 @@ class Evaluations:
     identity : dict
         Texts that a store is recognized by.
     num_dims : int
+    name : str
+        Of the values in the store.
+    size : int, optional
+        Of the vector at each place, where it is no single number.
     """
 
-    def __init__(self, density: ParticleDensity, most, entropy, executor, store, timeout, identity, num_dims):
-        self._entropy, self._timeout = entropy, timeout
+    def __init__(
+        self,
+        density: ParticleDensity,
+        most,
+        entropy,
+        executor,
+        store,
+        timeout,
+        identity,
+        num_dims,
+        name="log_likelihood",
+        size=None,
+    ):
+        self._entropy, self._timeout, self._name = entropy, timeout, name
+        shape, dims = ((), ()) if size is None else ((size,), (f"{name}_dim",))
         specs = {
             f"{_GROUP}/position": ArraySpec((num_dims,), "float64", ("coordinate",), np.nan),
-            f"{_GROUP}/log_likelihood": ArraySpec((), "float64", (), np.nan),
+            f"{_GROUP}/{name}": ArraySpec(shape, "float64", dims, np.nan),
             f"{_GROUP}/status": ArraySpec((), "int8", (), int(Status.NOT_RUN)),
         }
         self._keeper, _ = open_store(store, specs, {}, most, 1, identity, {})
@@ -55,7 +73,7 @@ class Evaluations:
         self._is_checked = False
 
     def __call__(self, first: int, positions: np.ndarray, progress) -> np.ndarray:
-        """Return log likelihoods (n,) at positions (n, d), evaluations ``first``, ``first`` + 1, ...; NaN where failed.
+        """Return values (n, ...) at positions (n, d), evaluations ``first``, ``first`` + 1, ...; NaN where failed.
 
         ``progress`` is called after each.
 
@@ -90,7 +108,7 @@ class Evaluations:
             self.first_error = self.first_error or text
             self._keep(number, positions[number - first], value, status)
             progress()
-        return np.array(self._array("log_likelihood")[0, first : first + len(positions)])
+        return np.array(self._array(self._name)[0, first : first + len(positions)])
 
     def status(self, count: int) -> np.ndarray:
         """Return the status of the first ``count`` evaluations."""
@@ -113,19 +131,20 @@ class Evaluations:
         ValueError
             Where the likelihood is not what the store has there.
         """
-        stored = np.array(self._array("log_likelihood")[0])
-        usable = np.flatnonzero((self._keeper.is_done[:] == 1) & np.isfinite(stored))
+        stored = np.array(self._array(self._name)[0])
+        firsts = stored if stored.ndim == 1 else np.where(np.isfinite(stored).all(axis=1), stored[:, 0], np.nan)
+        usable = np.flatnonzero((self._keeper.is_done[:] == 1) & np.isfinite(firsts))
         if usable.size == 0:
             return
-        best = int(usable[np.argmax(stored[usable])])
+        best = int(usable[np.argmax(firsts[usable])])
         position = np.array(self._array("position")[0, best])
         for _, result, error in self._workers.run(evaluate_one, [best], self._arguments(lambda i: position)):
-            value = result[0] if error is None else np.nan
+            value = np.atleast_1d(result[0] if error is None else np.nan)[0]
             if not np.isfinite(value):  # a time-out, say, which tells nothing of the likelihood
                 return
-            if abs(value - stored[best]) > _SAME_NATS + _SAME_SHARE * abs(value):
+            if abs(value - firsts[best]) > _SAME_NATS + _SAME_SHARE * abs(value):
                 raise ValueError(
-                    f"the store was made with another likelihood: evaluation {best} has {stored[best]:.6g} there, and "
+                    f"the store was made with another likelihood: evaluation {best} has {firsts[best]:.6g} there, and "
                     f"{value:.6g} now. Give another path; or, where the likelihood is random, make it a "
                     "pk.EstimatedLikelihood, whose noise has a seed."
                 )
@@ -134,7 +153,7 @@ class Evaluations:
         return lambda i: (self._density, self._entropy, i, position_of(i), self._timeout)
 
     def _keep(self, index, position, value, status):
-        arrays = {"position": position[None], "log_likelihood": np.array([value]), "status": np.array([int(status)])}
+        arrays = {"position": position[None], self._name: np.array([value]), "status": np.array([int(status)])}
         self._keeper.write(index, {f"{_GROUP}/{name}": v for name, v in arrays.items()}, status != Status.LOST)
 
     def _array(self, name):
@@ -143,13 +162,13 @@ class Evaluations:
 
 def evaluate_one(
     density: Remote, entropy: int, index: int, position: np.ndarray, timeout: float | None
-) -> tuple[float, Status, str | None]:
-    """Return log likelihood, status and error text at a position; runs in a worker."""
+) -> tuple[np.ndarray | float, Status, str | None]:
+    """Return value, status and error text at a position; runs in a worker."""
     density = density.here()
     if timeout is not None and not density.is_compiled:
         # The limit is the likelihood's. It must not end the compiler, whose locks would stay closed.
         timeout = timeout + _COMPILE_SECONDS
     noise = np.random.default_rng([entropy, index]) if density.estimated else None
     status, found, error = simulate_once(lambda: [np.array(density.at_one(position, noise)[1])], timeout)
-    value = float(found[0]) if found is not None else np.nan
+    value = np.nan if found is None else found[0]
     return value, status, None if error is None else f"{type(error).__name__}: {error}"

@@ -1,0 +1,82 @@
+"""NUTS chains on a model that changes while they run: they keep their place and their tuning."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pymc as pm
+from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
+
+from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
+
+__all__ = ["Chains"]
+
+_BLOCK = 50  # draws of each chain, after which convergence is looked at
+_MOST_BLOCKS = 6
+_CONVERGED = 1.1  # R-hat of the later half of the draws, some hundred in each chain: their own noise is about that
+_TREE_DEPTH = 8  # of 255 leapfrog steps: no matter how bad a surrogate's geometry is, a draw ends
+_PRIOR_WEIGHT = 10  # draws that the first variances count for, as in PyMC's own start
+
+
+class Chains:
+    """PyMC's NUTS on one model in several chains that stay in tuning.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    starts : ndarray (chains, d)
+    variances : ndarray (d,)
+        First guess of the variances of the posterior.
+    rng : numpy.random.Generator
+    """
+
+    def __init__(self, model: pm.Model, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator):
+        self._names = [v.name for v in model.value_vars]
+        shapes = value_shapes(model)
+        function = model.logp_dlogp_function(ravel_inputs=True)
+        function.trust_input = True
+        self._points = [
+            {name: part[0] for name, part in zip(self._names, split_positions(model, x[None], shapes), strict=True)}
+            for x in starts
+        ]
+        self._steps = []
+        for start, own in zip(starts, rng.spawn(len(starts)), strict=True):
+            metric = QuadPotentialDiagAdapt(len(start), start.copy(), variances, _PRIOR_WEIGHT, rng=own.spawn(1)[0])
+            self._steps.append(
+                pm.NUTS(model=model, logp_dlogp_func=function, potential=metric, max_treedepth=_TREE_DEPTH, rng=own)
+            )
+
+    def draw(self) -> tuple[np.ndarray, float]:
+        """Return the later half of new draws (chains, n, d), and their largest R-hat.
+
+        Blocks of draws are made until the chains agree, at most six.
+        """
+        blocks = []
+        while True:
+            blocks.append(np.stack([self._block(c) for c in range(len(self._steps))]))
+            if len(blocks) == 1:
+                continue
+            kept = np.concatenate(blocks[len(blocks) // 2 :], axis=1)
+            largest = max(map(_split_rhat, np.moveaxis(kept, 2, 0)))
+            if largest < _CONVERGED or len(blocks) == _MOST_BLOCKS:
+                return kept, largest
+
+    @staticmethod
+    def have_converged(rhat: float) -> bool:
+        """Return whether chains with this R-hat agree."""
+        return rhat < _CONVERGED
+
+    def _block(self, chain):
+        draws = []
+        for _ in range(_BLOCK):
+            self._points[chain], _ = self._steps[chain].step(self._points[chain])
+            draws.append(np.concatenate([np.ravel(self._points[chain][name]) for name in self._names]))
+        return draws
+
+
+def _split_rhat(draws: Sequence) -> float:
+    """Return the R-hat of draws (chains, n), each chain in halves (Gelman et al. 2013)."""
+    half = draws.shape[1] // 2
+    halves = np.concatenate([draws[:, :half], draws[:, -half:]])
+    within = halves.var(axis=1, ddof=1).mean()
+    between = halves.mean(axis=1).var(ddof=1)
+    return float(np.sqrt((half - 1) / half + between / within)) if within > 0.0 else np.inf

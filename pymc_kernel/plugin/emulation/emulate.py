@@ -1,0 +1,364 @@
+"""Models whose black boxes are learned from a few evaluations, and have gradients then."""
+
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from pymc_kernel.emulation import FittedOutputs, fit_outputs
+from pymc_kernel.likelihood_free import WorkersLost
+from pymc_kernel.likelihood_free.interrupts import interrupts_wait
+from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
+from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
+from pymc_kernel.plugin.emulation.chains import Chains
+from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
+from pymc_kernel.plugin.emulation.evaluated import Evaluated, TrueModel
+from pymc_kernel.plugin.emulation.parts import Part, Rows, parts_of, rows_of
+from pymc_kernel.plugin.model.evaluations import Evaluations
+from pymc_kernel.plugin.model.fingerprint import array_fingerprint
+from pymc_kernel.plugin.model.groups import observed_values
+from pymc_kernel.plugin.model.log_density import compile_log_density
+from pymc_kernel.plugin.model.priors import initial_position, prior_or_start
+from pymc_kernel.plugin.warn import warn_user
+
+__all__ = ["Emulation", "black_boxes", "emulate"]
+
+_MOST_INPUTS = 15  # of a row: a trend alone has 136 coefficients then
+_CHAINS = 4
+_TRIED = 20  # draws of the prior, of which one must have finite values
+
+
+class Emulation(NamedTuple):
+    """How an emulated model was learned, and how far it is from the true one; ``emulated.emulation`` has it."""
+
+    num_evaluations: int
+    """Of the whole model."""
+    num_failed: int
+    """Of these, without a finite value."""
+    distance: float
+    """Total variation distance between the posteriors, at fresh draws that had not been learned."""
+    log_ratio_sd: float
+    """Standard deviation (nats) of true minus learned log density at these draws."""
+    effective_share: float
+    """Of these draws, were they weighted by importance."""
+    rhat: float
+    """Largest R-hat of the chains that made these draws."""
+    rounds: pd.DataFrame
+    """The same after each round, by the number of evaluations that it had learned from."""
+    draws: np.ndarray
+    """(n, d): draws of the emulated posterior on the unconstrained scale, where the next chains may begin."""
+
+
+def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
+    """Return a table of the functions in a model that have no gradient, one row for those that are learned together.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        The model in context by default.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``name`` of the function; ``calls`` in an evaluation of the model; ``rows`` of inputs that are given to it, each
+        of which gives outputs by itself; ``inputs`` and ``outputs`` of a row; ``functions``, how many different ones:
+        one where all rows have the same function. Empty for a model that has gradients everywhere.
+
+    Notes
+    -----
+    Costs four evaluations, or more where prior draws fail: a call that is given a matrix is probed, whether its rows
+    depend on their own inputs alone, and whether they all have one function.
+    """
+    model = pm.modelcontext(model)
+    boxes = find_black_boxes(model)
+    columns = ["name", "calls", "rows", "inputs", "outputs", "functions"]
+    if not boxes:
+        return pd.DataFrame(columns=columns)
+    rng = np.random.default_rng(0)
+    true = TrueModel(model, boxes)
+    calls, parts = _structure(true, boxes, prior_or_start(model).draw(rng, _TRIED))
+    table = []
+    for part in parts:
+        names = dict.fromkeys(calls[i].box.name for i in part.calls)
+        sizes = calls[part.calls[0]].sizes
+        table.append((", ".join(names), len(part.calls), len(part.functions), *sizes, part.num_functions))
+    return pd.DataFrame(table, columns=columns)
+
+
+def emulate(
+    model: pm.Model | None = None,
+    evaluations: int = 100,
+    *,
+    tolerance: float = 0.05,
+    batch_size: int | None = None,
+    start: np.ndarray | None = None,
+    executor=None,
+    store: str | Path | None = None,
+    timeout: float | None = None,
+    random_seed: RandomSeed = None,
+    progressbar: bool = True,
+) -> pm.Model:
+    """Return a copy of a model in which functions without gradient are learned, and have gradients.
+
+    Most of a model is known: priors, hierarchies, the distribution of the noise. Unknown to PyMC are the outputs of a
+    solver or a program. They are learned by Gaussian processes as functions of their own inputs, so that the cost
+    depends on these inputs (three for each subject, say), and not on the number of parameters (a hundred). Rounds of
+    NUTS on the emulated model say where its posterior is; some of the draws are evaluated for real, compared, and
+    learned.
+
+    Parameters
+    ----------
+    model : pymc.Model, optional
+        The model in context by default.
+    evaluations : int
+        Of the whole model, at most.
+    tolerance : float
+        It stops early once the total variation distance at fresh draws is below this, and the chains agree.
+    batch_size : int, optional
+        Evaluations in a round; 2 (k + 2) by default, for k inputs of the largest function.
+    start : ndarray (n, d), optional
+        First places on the unconstrained scale. By default the model's initial point and draws of the prior.
+    executor : concurrent.futures.Executor or int, optional
+        None: in this process. A number: as many worker processes. Or any executor.
+    store : str or path, optional
+        Directory in which every evaluation is kept as it ends (extra ``store``); a run that was killed goes on with
+        them. Needs ``random_seed``.
+    timeout : float, optional
+        Seconds for one evaluation, which then counts as failed.
+    random_seed : int or numpy.random.Generator, optional
+    progressbar : bool
+
+    Returns
+    -------
+    pymc.Model
+        With the same variables, coordinates and data: ``pm.sample``, ``pm.fit``, ``pm.sample_posterior_predictive`` and
+        nutpie work with it. Its attribute ``emulation`` is an :class:`Emulation`: how far off it is.
+
+    Raises
+    ------
+    TypeError
+        Where a black box depends on discrete variables.
+    ValueError
+        Where the model has no black box, or one with more than 15 inputs in a row; where it is random; and where it
+        gives no finite value at draws of the prior.
+
+    Warns
+    -----
+    UserWarning
+        Where the distance is above the tolerance at the end, or the chains do not agree.
+
+    Notes
+    -----
+    Rows of a matrix, calls in a loop and vectorized operators come to the same: see :func:`black_boxes`. Inputs and
+    outputs that are positive may be learned by their logarithms; the marginal likelihood decides. Of all rounds the fit
+    with the smallest distance is returned; the last batch only measures. A gradient of the emulated model with twelve
+    rows of three inputs takes 0.1 milliseconds, a round of 40 parameters some seconds.
+
+    A distance is measured where the emulated posterior is: a mode that no draw has seen is not in it.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_kernel as pk, pytensor.tensor as pt
+    >>> from pytensor import wrap_py
+    >>> @wrap_py([pt.dscalar], [pt.dvector])
+    ... def curve(rate):
+    ...     return np.exp(-rate * np.arange(5.0))
+    >>> with pm.Model() as model:
+    ...     rate = pm.LogNormal("rate", 0.0, 1.0)
+    ...     pm.Normal("y", curve(rate), 0.1, observed=[1.0, 0.6, 0.4, 0.2, 0.1])
+    y
+    >>> emulated = pk.emulate(model, evaluations=40, random_seed=1, progressbar=False)
+    >>> emulated.emulation.distance < 0.05
+    True
+    """
+    model = pm.modelcontext(model)
+    check_whole(evaluations=evaluations, batch_size=batch_size)
+    check_timeout(timeout)
+    check_executor(executor)
+    if not (isinstance(tolerance, int | float | np.number) and 0.0 <= tolerance < np.inf):
+        raise ValueError(f"tolerance must be a finite number, not below zero, got {tolerance!r}.")
+    if store is not None and not isinstance(random_seed, int | np.integer):
+        raise ValueError("store needs a whole number as random_seed: a run that goes on must propose the same places.")
+    boxes = find_black_boxes(model)
+    if not boxes:
+        raise ValueError(
+            "this model has no function without gradient, so that there is nothing to learn: use pm.sample. "
+            "pk.black_boxes(model) lists what is found."
+        )
+    compile_log_density_errors(model)
+    rng = np.random.default_rng(np.random.default_rng(random_seed).integers(2**63))
+    prior, true = prior_or_start(model), TrueModel(model, boxes)
+    calls, parts = _structure(true, boxes, np.concatenate([initial_position(model)[None], prior.draw(rng, _TRIED)]))
+    size = batch_size or 2 * (max(calls[p.calls[0]].sizes[0] for p in parts) + 2)
+    if start is None:
+        start = np.concatenate([initial_position(model)[None], prior.draw(rng, size - 1)])
+    start = np.asarray(start, dtype=float)
+    identity = {"seed": str(random_seed), "data": array_fingerprint(list(observed_values(model, None).values()))}
+    path = None if store is None else Path(store)
+    settings = (0, executor, path, timeout, identity, start.shape[1], "emulated", true.size)
+    evaluate = Evaluations(true, evaluations, *settings)
+    search = _Search(model, true, calls, parts, rng)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with interrupts_wait, closing(evaluate), Progress(*columns, TimeRemainingColumn(), disable=not progressbar) as bar:
+        task = bar.add_task("First places", total=evaluations)
+        try:
+            batch = start[:evaluations]
+            while len(batch):
+                vectors = evaluate(len(search.positions), batch, lambda: bar.advance(task))
+                search.add(batch, [true.read(v) for v in vectors])
+                if search.best is not None:
+                    bar.update(task, description=f"Distance {search.best.distance:.2f}")
+                    if search.best.distance < tolerance and Chains.have_converged(search.best.rhat):
+                        break
+                batch = search.propose(prior, size)[: evaluations - len(search.positions)]
+        except (KeyboardInterrupt, WorkersLost) as ended:
+            if search.best is None:
+                raise
+            warn_user(f"{ended or 'interrupted'}: the model is what was learned until then.")
+    return search.result(tolerance, evaluate.first_error)
+
+
+def compile_log_density_errors(model):
+    """Raise where the model cannot be sampled in one block: discrete variables, noisy terms."""
+    compile_log_density(model, model.value_vars, model.initial_point(random_seed=0), "emulate")
+
+
+def _structure(true: TrueModel, boxes, positions) -> tuple[list[Rows], list[Part]]:
+    """Return the calls as rows, and what is learned together."""
+    first = true.learn_shapes(positions)
+    again = true.read(true.at_one(positions[-1], None)[1])
+    others = again if np.isfinite(again.log_density) else first
+    calls = [
+        rows_of(box, inputs, outputs, lambda i=i: others.inputs[i])
+        for i, (box, inputs, outputs) in enumerate(zip(boxes, first.inputs, first.outputs, strict=True))
+    ]
+    parts = parts_of(calls)
+    for part in parts:
+        call = calls[part.calls[0]]
+        if call.sizes[0] > _MOST_INPUTS:
+            raise ValueError(
+                f"{call.box.name} has {call.sizes[0]} inputs that depend on free variables, which is more than can be "
+                f"learned from few evaluations ({_MOST_INPUTS}). Compute fewer from them in the model, call it for each "
+                "subject by itself, or use pk.sample_khmc()."
+            )
+    return calls, parts
+
+
+class _Round(NamedTuple):
+    num_evaluations: int
+    distance: float
+    log_ratio_sd: float
+    effective_share: float
+    rhat: float
+
+
+class _Search:
+    """Evaluations so far, what was learned of them, and chains on the emulated model."""
+
+    def __init__(self, model, true, calls, parts, rng):
+        self.true, self.calls, self.parts, self.rng = true, calls, parts, rng
+        self.learned = [LearnedPart(p, f"part{i}", *calls[p.calls[0]].sizes) for i, p in enumerate(parts)]
+        self.emulated = model_with(model, calls, parts, self.learned)
+        self.positions = np.empty((0, initial_position(model).size))
+        self.evaluated: list[Evaluated] = []
+        self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
+        self.rounds: list[_Round] = []
+
+    def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
+        """Take in what was evaluated; of fresh draws, measure the distance first."""
+        if self.fits is not None:
+            learned = self._log_density(batch)
+            measured = _measured(np.array([e.log_density for e in evaluated]) - learned)
+            self.rounds.append(_Round(len(self.positions), *measured, self.rhat))
+            if self.best is None or self.rounds[-1].distance <= self.best.distance:
+                self.best, self.best_fits, self.best_draws = self.rounds[-1], self.fits, self.draws
+        self.positions = np.concatenate([self.positions, batch])
+        self.evaluated += evaluated
+
+    def propose(self, prior, size: int) -> np.ndarray:
+        """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
+        self.fits = self._fitted()
+        if self.fits is None:
+            return prior.draw(self.rng, size)
+        self._renew(self.fits)
+        with interrupts_wait.not_here():
+            if self.chains is None:
+                log_densities = np.array([e.log_density for e in self.evaluated])
+                starts = self.positions[np.argsort(-log_densities)[:_CHAINS]]
+                starts = starts[np.isfinite(np.sort(-log_densities)[:_CHAINS])]
+                variances = np.maximum(prior.draw(self.rng, 100).var(axis=0), 1e-12)
+                self.chains = Chains(self.emulated, starts, variances, self.rng)
+            draws, self.rhat = self.chains.draw()
+        self.draws = draws.reshape(-1, draws.shape[2])
+        each = -(-size // len(draws))
+        kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
+        return draws[:, kept].transpose(1, 0, 2).reshape(-1, draws.shape[2])[:size]
+
+    def result(self, tolerance, first_error) -> pm.Model:
+        """Return the emulated model with the best of the fits; warn of what speaks against it."""
+        if self.best is None:
+            said = f" The first error: {first_error}" if first_error else ""
+            raise ValueError(
+                f"{len(self.evaluated)} evaluations are too few to learn from and to measure what was learned.{said}"
+            )
+        self._renew(self.best_fits)
+        failed = sum(not np.isfinite(e.log_density) for e in self.evaluated)
+        best = self.best
+        self.emulated.emulation = Emulation(len(self.evaluated), failed, *best[1:], pd.DataFrame(self.rounds), self.best_draws)
+        problems = []
+        if not best.distance < tolerance:
+            problems.append(
+                f"its posterior is at a distance of {best.distance:.2f} from the true one (log densities differ by "
+                f"{best.log_ratio_sd:.2g} nats at fresh draws)"
+            )
+        if not Chains.have_converged(best.rhat):
+            problems.append(f"NUTS chains on it do not agree (R-hat {best.rhat:.2f})")
+        if problems:
+            warn_user(
+                f"the emulated model should not be trusted: {' and '.join(problems)}, after {len(self.evaluated)} "
+                "evaluations. Take more evaluations, or a prior or start= nearer to the data."
+                + (f" {failed} evaluations failed; the first error: {first_error}" if failed and first_error else "")
+            )
+        return self.emulated
+
+    def _fitted(self) -> list[list[FittedOutputs]] | None:
+        """Return what is learned of each function of each part; None where the rows are too few."""
+        fits = []
+        for part in self.parts:
+            members = [(i, self.calls[i]) for i in part.calls]
+            inputs = np.array([np.concatenate([c.inputs(e.inputs[i]) for i, c in members]) for e in self.evaluated])
+            outputs = np.array([np.concatenate([c.outputs(e.outputs[i]) for i, c in members]) for e in self.evaluated])
+            of_part = []
+            for function in range(part.num_functions):
+                x, y = (np.concatenate(v[:, part.functions == function]) for v in (inputs, outputs))
+                is_finite = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
+                if is_finite.sum() < x.shape[1] + 2:
+                    return None
+                of_part.append(fit_outputs(x[is_finite], y[is_finite], self.rng))
+            fits.append(of_part)
+        return fits
+
+    def _renew(self, fits):
+        for learned, of_part in zip(self.learned, fits, strict=True):
+            learned.renew(of_part)
+
+    def _log_density(self, positions):
+        if not hasattr(self, "_compiled"):
+            self._compiled = compile_log_density(
+                self.emulated, self.emulated.value_vars, self.emulated.initial_point(random_seed=0), "emulate"
+            )
+        return np.array([self._compiled(x) for x in positions])
+
+
+def _measured(log_ratios) -> tuple[float, float, float]:
+    """Return total variation distance, standard deviation and effective share of true over learned densities."""
+    finite = log_ratios[np.isfinite(log_ratios)]
+    if finite.size < 2:
+        return 1.0, np.inf, 0.0
+    weights = np.where(np.isfinite(log_ratios), np.exp(log_ratios - finite.max()), 0.0)
+    weights /= weights.mean()
+    return 0.5 * float(np.abs(weights - 1.0).mean()), float(finite.std(ddof=1)), float(1.0 / (weights**2).mean())

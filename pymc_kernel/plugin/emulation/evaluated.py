@@ -1,0 +1,92 @@
+"""The unknown functions of a model, evaluated for real: what they were given and returned at a place."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+from pymc.pytensorf import compile as pymc_compile
+
+from pymc_kernel.plugin.emulation.black_boxes import BlackBox
+from pymc_kernel.plugin.model.interpreter import STABLE
+from pymc_kernel.plugin.model.unconstrained import value_shapes
+
+__all__ = ["Evaluated", "TrueModel"]
+
+
+class Evaluated(NamedTuple):
+    """What an evaluation of the whole model gave."""
+
+    log_density: float
+    """Of the model on the unconstrained scale; minus infinity where it has none."""
+    inputs: list[list[np.ndarray]]
+    """Of each call."""
+    outputs: list[list[np.ndarray]]
+
+
+class TrueModel:
+    """Log density of a model with all that its calls without gradient were given and returned; each call runs once.
+
+    As ``at_one`` returns it, an evaluation is one vector: the log density, then inputs and outputs call by call.
+    """
+
+    estimated = ()
+
+    def __init__(self, model: pm.Model, boxes: Sequence[BlackBox]):
+        self._value_shapes = value_shapes(model)
+        variables = [v for box in boxes for v in (*box.inputs, *box.node.outputs)]
+        self._counts = [(len(box.inputs), len(box.node.outputs)) for box in boxes]
+        outputs = [model.logp(), *model.replace_rvs_by_values(variables)]
+        with model:
+            # Interpreted: the time is the black boxes' own.
+            self._function = pymc_compile(model.value_vars, outputs, mode=STABLE, on_unused_input="ignore")
+        self.is_compiled = True
+        self._shapes: list[tuple[int, ...]] = []
+
+    def learn_shapes(self, positions: np.ndarray) -> Evaluated:
+        """Return the first evaluation with finite values at positions (n, d), by which all shapes are known.
+
+        Raises
+        ------
+        ValueError
+            Where there is none.
+        """
+        first_error = None
+        for position in positions:
+            try:
+                _, arrays = self._at(position)
+            except Exception as error:
+                first_error = first_error or error
+                continue
+            if all(np.isfinite(a).all() for a in arrays):
+                self._shapes = [a.shape for a in arrays]
+                return self.read(self.at_one(position, None)[1])
+        raise ValueError(
+            f"the black boxes of this model gave finite values at none of {len(positions)} draws of its prior"
+            + (f"; the first error: {first_error!r}" if first_error else "")
+            + ". Make the prior less wide, or give start= near the data."
+        )
+
+    @property
+    def size(self) -> int:
+        """Length of the vector of an evaluation."""
+        return 1 + sum(int(np.prod(s)) for s in self._shapes)
+
+    def at_one(self, position: np.ndarray, noise: None) -> tuple[float, np.ndarray]:
+        """Return the log density at a position (d,), and the vector of the evaluation."""
+        log_density, arrays = self._at(position)
+        return log_density, np.concatenate([[log_density], *(np.ravel(a) for a in arrays)])
+
+    def read(self, vector: np.ndarray) -> Evaluated:
+        """Return the parts of the vector of an evaluation; one that failed is NaN."""
+        edges = np.cumsum([1, *(int(np.prod(s)) for s in self._shapes)])[:-1]
+        parts = np.split(np.broadcast_to(vector, self.size), edges)
+        arrays = iter([p.reshape(s) for p, s in zip(parts[1:], self._shapes, strict=True)])
+        calls = [([next(arrays) for _ in range(i)], [next(arrays) for _ in range(o)]) for i, o in self._counts]
+        is_whole = all(np.isfinite(p).all() for p in parts)
+        return Evaluated(float(parts[0][0]) if is_whole else -np.inf, [c[0] for c in calls], [c[1] for c in calls])
+
+    def _at(self, position):
+        split = np.split(position, np.cumsum([int(np.prod(s)) for s in self._value_shapes])[:-1])
+        log_density, *arrays = self._function(*[p.reshape(s) for p, s in zip(split, self._value_shapes, strict=True)])
+        return float(log_density), [np.asarray(a, dtype=float) for a in arrays]

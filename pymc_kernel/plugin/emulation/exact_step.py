@@ -1,0 +1,133 @@
+"""NUTS on an emulated model, corrected by the true one: exact draws for one evaluation each."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.blocking import RaveledVars
+from pymc.step_methods.compound import Competence
+from pymc.step_methods.hmc.nuts import NUTSState
+from pymc.step_methods.state import dataclass_state
+
+from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.plugin.model.log_density import compile_log_density
+
+__all__ = ["EmulatedNUTS"]
+
+
+@dataclass_state
+class _State(NUTSState):
+    correction: Any
+    is_placed: bool
+
+
+class EmulatedNUTS(pm.NUTS):
+    """Exact draws from a model whose black boxes were learned: ``pm.sample(step=pk.EmulatedNUTS(emulated))``.
+
+    A proposal is a few transitions of NUTS on the emulated model; the true model accepts or rejects it (surrogate
+    transitions, Liu 2001, section 9.4.3). NUTS with a fixed step size and metric is reversible, and so are several of
+    its transitions in a row; the chain has the true posterior therefore, however far off the emulated model is. Where
+    that is close, nearly all proposals are accepted and draws are nearly independent. Tuning draws run on the emulated
+    model alone and cost no evaluation.
+
+    Parameters
+    ----------
+    emulated : pymc.Model
+        As :func:`emulate` returned it, of the model in context.
+    transitions : int
+        Of NUTS in a proposal.
+    model : pymc.Model, optional
+        The true model; the one in context by default.
+    **kwargs
+        Of ``pymc.NUTS``, as ``target_accept``.
+
+    Raises
+    ------
+    TypeError
+        Where ``emulated`` is no emulated model.
+    ValueError
+        Where it belongs to another model.
+
+    Notes
+    -----
+    Statistics besides those of NUTS, whose ``diverging`` and ``tree_size`` are of the last transition: ``accept``, the
+    probability with which the proposal is accepted; ``moved``; ``log_density`` of the true model; ``evaluations`` of
+    it. A chain begins at a draw of the emulated posterior. The true density must not be an estimate.
+    """
+
+    name = "emulated_nuts"
+    _state_class = _State
+    stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
+        **pm.NUTS.stats_dtypes_shapes,
+        "accept": (np.float64, []),
+        "moved": (np.float64, []),
+        "log_density": (np.float64, []),
+        "evaluations": (np.int64, []),
+    }
+
+    def __init__(
+        self, emulated: pm.Model, *, transitions: int = 3, model: pm.Model | None = None, blocked: bool = True, **kwargs
+    ):
+        model = pm.modelcontext(model)
+        emulation = getattr(emulated, "emulation", None)
+        if emulation is None:
+            raise TypeError(f"emulated must be what pk.emulate(model) returned, got {type(emulated).__name__}.")
+        if [v.name for v in emulated.value_vars] != [v.name for v in model.value_vars]:
+            raise ValueError("the emulated model has other variables than this one: give pk.emulate(model) of this model.")
+        if not (isinstance(transitions, int | np.integer) and transitions >= 1):
+            raise ValueError(f"transitions must be a whole number >= 1, got {transitions!r}.")
+        function = emulated.logp_dlogp_function(ravel_inputs=True)
+        function.trust_input = True
+        self._starts, self._transitions = emulation.draws, int(transitions)
+        self._density = compile_log_density(
+            model, model.value_vars, model.initial_point(random_seed=0), type(self).__name__
+        )
+        self.correction, self.is_placed = None, False
+        super().__init__(model.value_vars, model=model, blocked=blocked, logp_dlogp_func=function, **kwargs)
+
+    def setup_chain(self, rng, tune: int, draws: int) -> None:
+        """Start a new chain, with a metric of its own."""
+        super().setup_chain(rng, tune, draws)
+        self.correction, self.is_placed = None, False
+
+    def astep(self, q0: RaveledVars):
+        """Return the next position."""
+        if not self.is_placed:
+            self.is_placed = True
+            q0 = RaveledVars(self.rng.choice(self._starts).astype(q0.data.dtype), q0.point_map_info)
+        if self.tune:
+            q, [stats] = super().astep(q0)
+            return q, [stats | {"accept": 1.0, "moved": 1.0, "log_density": math.nan, "evaluations": 0}]
+        before = self._density.evaluations
+        if self.correction is None:
+            self.correction = self._correct(q0)
+            if not math.isfinite(self.correction[0]):
+                raise NonFiniteStartError(
+                    "the true log density is not finite at a draw of the emulated model: take more evaluations in "
+                    "pk.emulate, or tune longer."
+                )
+        q = q0
+        for _ in range(self._transitions):
+            q, [stats] = super().astep(q)
+        correction = self._correct(q)
+        log_ratio = correction[0] - self.correction[0]
+        accept = math.exp(min(log_ratio, 0.0)) if math.isfinite(log_ratio) else 0.0
+        moved = self.rng.random() < accept
+        if moved:
+            self.correction = correction
+        else:
+            q = q0
+        own = {"accept": accept, "moved": float(moved), "log_density": self.correction[1]}
+        return q, [stats | own | {"evaluations": self._density.evaluations - before}]
+
+    def _correct(self, q: RaveledVars) -> tuple[float, float]:
+        """Return true minus emulated log density, and the true one."""
+        true = self._density(q.data)
+        learned, _ = self._logp_dlogp_func._pytensor_function(q.data)
+        return true - float(learned), true
+
+    @staticmethod
+    def competence(var, has_grad):
+        """Return that PyMC does not choose this step by itself."""
+        return Competence.INCOMPATIBLE
