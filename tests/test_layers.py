@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "linalg": set(),
     "kernels": {"errors", "parallel", "linalg"},
     "scores": {"errors", "parallel", "linalg", "kernels"},
+    "emulation": {"errors", "parallel", "linalg", "kernels", "scores"},
     "stein": {"errors", "parallel", "linalg", "kernels"},
     "density": {"errors", "parallel", "linalg", "kernels"},
     "embeddings": {"errors", "parallel", "linalg", "kernels"},
@@ -29,6 +30,7 @@ MAY_IMPORT = {
         "linalg",
         "kernels",
         "scores",
+        "emulation",
         "stein",
         "density",
         "embeddings",
@@ -40,6 +42,7 @@ MAY_IMPORT = {
     "__init__": {
         "kernels",
         "scores",
+        "emulation",
         "stein",
         "density",
         "embeddings",
@@ -62,6 +65,7 @@ ROOMS = {
     "blocks": {"model", "samplers"},
     "model": {"blocks"},
     "reports": {"blocks", "model"},
+    "emulation": {"blocks", "model"},
     "samplers": {"blocks", "model", "reports"},
     "simulation": {"blocks", "model", "reports"},
 }

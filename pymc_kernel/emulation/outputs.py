@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from scipy.linalg import cho_solve, solve_triangular
+from scipy.linalg import solve_triangular
 
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.kernels.points import as_points
-from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
+from pymc_kernel.linalg import pivoted_cholesky
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.value_regression import Hyperparameters, Regression, learn_hyperparameters
 
 __all__ = ["FittedOutputs", "fit_outputs"]
 
 _LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a step, some dozens of steps
+_LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors of an image or a series say the same
 _MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
 _LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
 _ITERATIONS = 40  # of the search for hyperparameters
@@ -27,7 +28,7 @@ _ITERATIONS = 40  # of the search for hyperparameters
 
 @dataclass(frozen=True, eq=False)
 class FittedOutputs:
-    """What was learned: outputs(x) = back(K(z, points) @ weights + trend(z) @ coefficients), z = (t(x) - center) / scale.
+    """What was learned: outputs(x) = back(K(z, points) @ weights + trend(z) @ coefficients), z the scaled inputs.
 
     Attributes
     ----------
@@ -42,10 +43,7 @@ class FittedOutputs:
     weights : ndarray (r, q)
     coefficients : ndarray (1 + k + k (k + 1) / 2, q)
         Of the polynomials in the scaled inputs, as :func:`trend_features` has them.
-    amplitude : ndarray (q,)
-        Prior standard deviation of each output, on the scale on which it is learned.
     hyperparameters : Hyperparameters
-        A start for the next fit.
     """
 
     log_inputs: np.ndarray
@@ -56,10 +54,7 @@ class FittedOutputs:
     points: np.ndarray
     weights: np.ndarray
     coefficients: np.ndarray
-    amplitude: np.ndarray
     hyperparameters: Hyperparameters
-    factor: np.ndarray
-    """Lower Cholesky factor (r, r) of the covariance of the points, of amplitude one."""
 
     def scaled(self, inputs: np.ndarray) -> np.ndarray:
         """Return scaled inputs (n, k)."""
@@ -73,15 +68,6 @@ class FittedOutputs:
         learned += trend_features(z) @ self.coefficients
         return np.where(self.log_outputs, np.exp(np.where(self.log_outputs, learned, 0.0)), learned)
 
-    @one_blas_thread
-    def relative_variance(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the posterior variance (n,) of outputs of amplitude one, at inputs (n, k)."""
-        z = self.scaled(inputs)
-        cross = _covariance(self.hyperparameters, z, self.points / self.inverse_length_scale)
-        known = solve_triangular(self.factor, cross.T, lower=True)
-        prior = 1.0 + self.hyperparameters.quadratic * (1.0 + (z**2).sum(axis=1) / z.shape[1]) ** 2
-        return np.maximum(prior - (known**2).sum(axis=0), 0.0)
-
 
 @one_blas_thread
 def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generator) -> FittedOutputs:
@@ -94,7 +80,7 @@ def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generato
     ----------
     inputs : ndarray (n, k)
     outputs : ndarray (n, q)
-        Finite; with more outputs than rows, their principal components are learned.
+        Finite.
     rng : numpy.random.Generator
         Draws the rows that the hyperparameters are learned from.
 
@@ -118,7 +104,9 @@ def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generato
         data = _regression(z[rows], moved[rows])
         hyper = learn_hyperparameters(data, None, True, _ITERATIONS, False)
         # The density of the outputs themselves: each logarithm brings a factor of one over the output.
-        loss = data.negative_log_marginal(hyper.pack())[0] + moved[rows][:, log_outputs].sum()
+        # With more outputs than are learned from, each of these stands for several.
+        share = data.values.shape[1] / moved.shape[1]
+        loss = data.negative_log_marginal(hyper.pack())[0] + share * moved[rows][:, log_outputs].sum()
         if best is None or loss < best[0]:
             best = loss, (log_inputs, log_outputs), (center, scale), z, moved, hyper
     _, scales, place, z, moved, hyper = best
@@ -130,37 +118,32 @@ def _both(positive):
 
 
 def _regression(z, moved):
-    """Return the data of the engine; of more outputs than rows, the principal components, which say as much."""
-    centered = moved - moved.mean(axis=0)
-    if centered.shape[1] > len(centered):
-        u, s, _ = np.linalg.svd(centered, full_matrices=False)
-        centered = (u * s)[:, s > np.finfo(float).eps * s.max(initial=0.0)]
+    """Return the data of the engine, of outputs that stand for all."""
+    chosen = np.unique(np.linspace(0, moved.shape[1] - 1, min(moved.shape[1], _LEARN_OUTPUTS)).round().astype(int))
+    centered = moved[:, chosen] - moved[:, chosen].mean(axis=0)
     return Regression(z, np.ascontiguousarray(centered), np.zeros(len(z)), Gaussian())
 
 
 def _fitted(scales, place, z, moved, hyper):
-    """Return the fit of all rows, carried by those that the others do not predict."""
+    """Return the fit to all rows, carried by those that the others do not predict."""
     n, k = z.shape
-    _, pivots = pivoted_cholesky(
+    factor, pivots = pivoted_cholesky(
         1.0 + hyper.quadratic * (1.0 + (z**2).sum(axis=1) / k) ** 2,
         lambda p: _covariance(hyper, z, z[p]),
         min(n, _MAX_ROWS),
-        max(_LEFT_OVER, hyper.nugget),
+        _LEFT_OVER,
     )
-    pivots = np.sort(pivots)
-    z, moved = z[pivots], moved[pivots]
     mean = moved.mean(axis=0)
-    covariance = _covariance(hyper, z, z)
-    covariance[np.diag_indices_from(covariance)] += hyper.nugget
-    factor = jittered_cholesky(covariance)
-    weights = cho_solve((factor, True), moved - mean)
-    amplitude = np.sqrt(np.einsum("nq,nq->q", moved - mean, weights) / len(z))
+    # With K ~ F F', the mean at the pivots is F c for the least squares of F c against the outputs, and of c against
+    # zero with the weight of the nugget. By an orthogonal factor: the normal equations would square its condition.
+    q, r = np.linalg.qr(np.concatenate([factor, np.sqrt(hyper.nugget) * np.eye(len(pivots))]))
+    inner = solve_triangular(r, q[:n].T @ (moved - mean))
+    weights = solve_triangular(factor[pivots], inner, lower=True, trans=1)
+    z = z[pivots]
     coefficients = hyper.quadratic * (_trend_weights(k)[:, None] * trend_features(z).T) @ weights
     coefficients[0] += mean
-    return FittedOutputs(
-        *scales, *place, hyper.inverse_length_scale, z * hyper.inverse_length_scale, weights, coefficients, amplitude,
-        hyper, factor,
-    )  # fmt: skip
+    points = z * hyper.inverse_length_scale
+    return FittedOutputs(*scales, *place, hyper.inverse_length_scale, points, weights, coefficients, hyper)
 
 
 def _moved(values, by_log):

@@ -34,6 +34,7 @@ class Chains:
         shapes = value_shapes(model)
         function = model.logp_dlogp_function(ravel_inputs=True)
         function.trust_input = True
+        self._function = function._pytensor_function
         self._points = [
             {name: part[0] for name, part in zip(self._names, split_positions(model, x[None], shapes), strict=True)}
             for x in starts
@@ -44,6 +45,10 @@ class Chains:
             self._steps.append(
                 pm.NUTS(model=model, logp_dlogp_func=function, potential=metric, max_treedepth=_TREE_DEPTH, rng=own)
             )
+
+    def log_density(self, position: np.ndarray) -> float:
+        """Return the log density of the model, as it is now, at a position (d,)."""
+        return float(self._function(position)[0])
 
     def draw(self) -> tuple[np.ndarray, float]:
         """Return the later half of new draws (chains, n, d), and their largest R-hat.

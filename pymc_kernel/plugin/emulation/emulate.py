@@ -7,12 +7,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pymc as pm
+from pymc.vartypes import continuous_types
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.emulation import FittedOutputs, fit_outputs
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
+from pymc_kernel.plugin.blocks.likelihoods import estimated_terms
 from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
 from pymc_kernel.plugin.emulation.chains import Chains
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
@@ -21,8 +23,8 @@ from pymc_kernel.plugin.emulation.parts import Part, Rows, parts_of, rows_of
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import observed_values
-from pymc_kernel.plugin.model.log_density import compile_log_density
 from pymc_kernel.plugin.model.priors import initial_position, prior_or_start
+from pymc_kernel.plugin.model.scores import without_gradient
 from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["Emulation", "black_boxes", "emulate"]
@@ -186,10 +188,10 @@ def emulate(
     boxes = find_black_boxes(model)
     if not boxes:
         raise ValueError(
-            "this model has no function without gradient, so that there is nothing to learn: use pm.sample. "
-            "pk.black_boxes(model) lists what is found."
+            "this model has no function without gradient whose inputs depend on free variables, so there is nothing to "
+            "learn: use pm.sample, or pk.sample_surrogate() where a pm.CustomDist has a log density without gradient."
         )
-    compile_log_density_errors(model)
+    _refuse(model)
     rng = np.random.default_rng(np.random.default_rng(random_seed).integers(2**63))
     prior, true = prior_or_start(model), TrueModel(model, boxes)
     calls, parts = _structure(true, boxes, np.concatenate([initial_position(model)[None], prior.draw(rng, _TRIED)]))
@@ -197,6 +199,12 @@ def emulate(
     if start is None:
         start = np.concatenate([initial_position(model)[None], prior.draw(rng, size - 1)])
     start = np.asarray(start, dtype=float)
+    num_dims = initial_position(model).size
+    if start.ndim != 2 or start.shape[1] != num_dims or not np.isfinite(start).all():
+        raise ValueError(
+            f"start must be finite, of shape (n, {num_dims}): places by coordinates on the unconstrained scale; got "
+            f"shape {start.shape}."
+        )
     identity = {"seed": str(random_seed), "data": array_fingerprint(list(observed_values(model, None).values()))}
     path = None if store is None else Path(store)
     settings = (0, executor, path, timeout, identity, start.shape[1], "emulated", true.size)
@@ -222,9 +230,20 @@ def emulate(
     return search.result(tolerance, evaluate.first_error)
 
 
-def compile_log_density_errors(model):
-    """Raise where the model cannot be sampled in one block: discrete variables, noisy terms."""
-    compile_log_density(model, model.value_vars, model.initial_point(random_seed=0), "emulate")
+def _refuse(model):
+    """Raise where NUTS could not sample the model even with gradients in place of the black boxes."""
+    estimated, _ = estimated_terms(model.logp())
+    if estimated:
+        raise ValueError(
+            f"the log density of this model is only estimated (by {', '.join(estimated)}): pk.emulate learns exact "
+            "functions. Use pk.sample_khmc(), which keeps the estimates that it accepts."
+        )
+    discrete = [v.name for v in model.value_vars if v.dtype not in continuous_types]
+    if discrete:
+        raise TypeError(
+            f"pk.emulate makes models for NUTS, which moves continuous variables only, but {', '.join(discrete)} "
+            f"{'is' if len(discrete) == 1 else 'are'} discrete. Sum them out of the model."
+        )
 
 
 def _structure(true: TrueModel, boxes, positions) -> tuple[list[Rows], list[Part]]:
@@ -241,8 +260,8 @@ def _structure(true: TrueModel, boxes, positions) -> tuple[list[Rows], list[Part
         call = calls[part.calls[0]]
         if call.sizes[0] > _MOST_INPUTS:
             raise ValueError(
-                f"{call.box.name} has {call.sizes[0]} inputs that depend on free variables, which is more than can be "
-                f"learned from few evaluations ({_MOST_INPUTS}). Compute fewer from them in the model, call it for each "
+                f"{call.box.name} has {call.sizes[0]} inputs that depend on free variables, more than can be learned "
+                f"from few evaluations ({_MOST_INPUTS}). Compute fewer from them in the model, call it for each "
                 "subject by itself, or use pk.sample_khmc()."
             )
     return calls, parts
@@ -263,6 +282,13 @@ class _Search:
         self.true, self.calls, self.parts, self.rng = true, calls, parts, rng
         self.learned = [LearnedPart(p, f"part{i}", *calls[p.calls[0]].sizes) for i, p in enumerate(parts)]
         self.emulated = model_with(model, calls, parts, self.learned)
+        left = without_gradient(self.emulated, self.emulated.continuous_value_vars)
+        if left:
+            raise ValueError(
+                f"besides its black boxes, this model has log density terms without gradient ({', '.join(left)}), "
+                "which pk.emulate does not learn: use pk.sample_surrogate(). Where a term is a pm.CustomDist whose "
+                "logp calls a black box, call it in the model and give logp what it returns."
+            )
         self.positions = np.empty((0, initial_position(model).size))
         self.evaluated: list[Evaluated] = []
         self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
@@ -271,7 +297,7 @@ class _Search:
     def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
         """Take in what was evaluated; of fresh draws, measure the distance first."""
         if self.fits is not None:
-            learned = self._log_density(batch)
+            learned = np.array([self.chains.log_density(x) for x in batch])
             measured = _measured(np.array([e.log_density for e in evaluated]) - learned)
             self.rounds.append(_Round(len(self.positions), *measured, self.rhat))
             if self.best is None or self.rounds[-1].distance <= self.best.distance:
@@ -308,7 +334,9 @@ class _Search:
         self._renew(self.best_fits)
         failed = sum(not np.isfinite(e.log_density) for e in self.evaluated)
         best = self.best
-        self.emulated.emulation = Emulation(len(self.evaluated), failed, *best[1:], pd.DataFrame(self.rounds), self.best_draws)
+        self.emulated.emulation = Emulation(
+            len(self.evaluated), failed, *best[1:], pd.DataFrame(self.rounds), self.best_draws
+        )
         problems = []
         if not best.distance < tolerance:
             problems.append(
@@ -345,13 +373,6 @@ class _Search:
     def _renew(self, fits):
         for learned, of_part in zip(self.learned, fits, strict=True):
             learned.renew(of_part)
-
-    def _log_density(self, positions):
-        if not hasattr(self, "_compiled"):
-            self._compiled = compile_log_density(
-                self.emulated, self.emulated.value_vars, self.emulated.initial_point(random_seed=0), "emulate"
-            )
-        return np.array([self._compiled(x) for x in positions])
 
 
 def _measured(log_ratios) -> tuple[float, float, float]:

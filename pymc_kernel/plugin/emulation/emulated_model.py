@@ -110,7 +110,9 @@ def model_with(model: pm.Model, calls: Sequence[Rows], parts: Sequence[Part], ou
         inputs = pt.specify_shape(inputs, (len(part.functions), members[0].sizes[0]))
         learned, start = outputs(inputs), 0
         for call in members:
-            for old, new in zip(call.box.node.outputs, call.assembled(learned[start : start + call.num_rows]), strict=True):
+            for old, new in zip(
+                call.box.node.outputs, call.assembled(learned[start : start + call.num_rows]), strict=True
+            ):
                 new = memo[old].type.filter_variable(new.astype(old.type.dtype), allow_convert=True)
                 new.name = old.name
                 fgraph.replace(memo[old], new, import_missing=True)

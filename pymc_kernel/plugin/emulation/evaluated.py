@@ -54,18 +54,26 @@ class TrueModel:
         first_error = None
         for position in positions:
             try:
-                _, arrays = self._at(position)
+                log_density, arrays = self._at(position)
             except Exception as error:
                 first_error = first_error or error
                 continue
             if all(np.isfinite(a).all() for a in arrays):
-                self._shapes = [a.shape for a in arrays]
-                return self.read(self.at_one(position, None)[1])
-        raise ValueError(
-            f"the black boxes of this model gave finite values at none of {len(positions)} draws of its prior"
-            + (f"; the first error: {first_error!r}" if first_error else "")
-            + ". Make the prior less wide, or give start= near the data."
-        )
+                break
+        else:
+            raise ValueError(
+                f"the black boxes of this model gave finite values at none of {len(positions)} draws of its prior"
+                + (f"; the first error: {first_error!r}" if first_error else "")
+                + ". Make the prior less wide, or give start= near the data."
+            )
+        self._shapes = [a.shape for a in arrays]
+        _, again = self._at(position)
+        if not all(a.shape == b.shape and np.array_equal(a, b) for a, b in zip(arrays, again, strict=True)):
+            raise ValueError(
+                "a black box of this model returns other values when it is called again at the same place. A random "
+                "one is a simulator or an estimate: see pk.EstimatedLikelihood and pk.sample_likelihood_free."
+            )
+        return self.read(_vector(log_density, arrays))
 
     @property
     def size(self) -> int:
@@ -75,7 +83,7 @@ class TrueModel:
     def at_one(self, position: np.ndarray, noise: None) -> tuple[float, np.ndarray]:
         """Return the log density at a position (d,), and the vector of the evaluation."""
         log_density, arrays = self._at(position)
-        return log_density, np.concatenate([[log_density], *(np.ravel(a) for a in arrays)])
+        return log_density, _vector(log_density, arrays)
 
     def read(self, vector: np.ndarray) -> Evaluated:
         """Return the parts of the vector of an evaluation; one that failed is NaN."""
@@ -90,3 +98,7 @@ class TrueModel:
         split = np.split(position, np.cumsum([int(np.prod(s)) for s in self._value_shapes])[:-1])
         log_density, *arrays = self._function(*[p.reshape(s) for p, s in zip(split, self._value_shapes, strict=True)])
         return float(log_density), [np.asarray(a, dtype=float) for a in arrays]
+
+
+def _vector(log_density, arrays):
+    return np.concatenate([[log_density], *(np.ravel(a) for a in arrays)])

@@ -11,6 +11,7 @@ from pymc.step_methods.hmc.nuts import NUTSState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.log_density import compile_log_density
 
 __all__ = ["EmulatedNUTS"]
@@ -74,15 +75,15 @@ class EmulatedNUTS(pm.NUTS):
         if emulation is None:
             raise TypeError(f"emulated must be what pk.emulate(model) returned, got {type(emulated).__name__}.")
         if [v.name for v in emulated.value_vars] != [v.name for v in model.value_vars]:
-            raise ValueError("the emulated model has other variables than this one: give pk.emulate(model) of this model.")
+            raise ValueError("the emulated model has other variables than this one: give what was learned of this one.")
         if not (isinstance(transitions, int | np.integer) and transitions >= 1):
             raise ValueError(f"transitions must be a whole number >= 1, got {transitions!r}.")
         function = emulated.logp_dlogp_function(ravel_inputs=True)
         function.trust_input = True
         self._starts, self._transitions = emulation.draws, int(transitions)
-        self._density = compile_log_density(
-            model, model.value_vars, model.initial_point(random_seed=0), type(self).__name__
-        )
+        # Interpreted: the time is the black boxes' own.
+        point, kwargs = model.initial_point(random_seed=0), {"mode": STABLE}
+        self._density = compile_log_density(model, model.value_vars, point, type(self).__name__, kwargs)
         self.correction, self.is_placed = None, False
         super().__init__(model.value_vars, model=model, blocked=blocked, logp_dlogp_func=function, **kwargs)
 

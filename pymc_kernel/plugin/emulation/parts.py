@@ -174,29 +174,23 @@ def _is_by_row(rows, inputs, outputs, others):
         return False
     for changed in (is_even, ~is_even):
         given = others()
-        mixed = [
-            v if axis is None else np.moveaxis(_mixed(np.moveaxis(v, axis, 0), np.moveaxis(w, axis, 0), changed), 0, axis)
-            for v, w, axis in zip(inputs, given, rows.input_axes, strict=True)
-        ]
+        mixed = [v.copy() for v in inputs]
+        for value, other, axis in zip(mixed, given, rows.input_axes, strict=True):
+            if axis is not None:
+                np.moveaxis(value, axis, 0)[changed] = np.moveaxis(other, axis, 0)[changed]
         after = rows.outputs(_called(rows.box, mixed))
         if not np.array_equal(before[~changed], after[~changed]) or np.array_equal(before[changed], after[changed]):
             return False
     return True
 
 
-def _mixed(values, given, changed):
-    mixed = values.copy()
-    mixed[changed] = given[changed]
-    return mixed
-
-
 def _is_one_function(rows, inputs):
     """Return whether all rows give the same outputs for the same inputs, but for rounding."""
-    alike = [
-        v if axis is None else np.moveaxis(np.broadcast_to(np.moveaxis(v, axis, 0)[:1], np.moveaxis(v, axis, 0).shape), 0, axis)
-        for v, axis in zip(inputs, rows.input_axes, strict=True)
-    ]
-    after = rows.outputs(_called(rows.box, [np.ascontiguousarray(v) for v in alike]))
+    alike = [v.copy() for v in inputs]
+    for value, axis in zip(alike, rows.input_axes, strict=True):
+        if axis is not None:
+            np.moveaxis(value, axis, 0)[:] = np.moveaxis(value, axis, 0)[0].copy()
+    after = rows.outputs(_called(rows.box, alike))
     return bool(np.allclose(after, after[:1], rtol=1e-9, atol=0.0))
 
 

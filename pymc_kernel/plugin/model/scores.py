@@ -14,7 +14,7 @@ from pymc_kernel.plugin.model.compiled_once import compiled_once
 from pymc_kernel.plugin.model.interpreter import QUICK, STABLE
 from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, batched
 
-__all__ = ["compile_scores"]
+__all__ = ["compile_scores", "without_gradient"]
 
 _GRADIENT_ERRORS = (NotImplementedError, TypeError, AttributeError, ValueError)  # what an Op without a gradient raises
 
@@ -47,7 +47,7 @@ def compile_scores(model: pm.Model):
     try:
         gradients = grad(logp, variables, disconnected_inputs="ignore")
     except _GRADIENT_ERRORS as error:
-        raise NoGradientError(_no_gradient(_without_gradient(model, variables), "a black box")) from error
+        raise NoGradientError(_no_gradient(without_gradient(model, variables), "a black box")) from error
     many = {v: batched(v) for v in model.value_vars}
     outputs = vectorize_graph(gradients, many)
 
@@ -76,7 +76,7 @@ def compile_scores(model: pm.Model):
     return scores
 
 
-def _without_gradient(model, variables):
+def without_gradient(model, variables):
     """Return the names of the model's terms that cannot be differentiated."""
     terms = zip([*model.basic_RVs, *model.potentials], model.logp(sum=False), strict=True)
     names = []

@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+
+from pymc_kernel.emulation import fit_outputs
+from pymc_kernel.kernels import Gaussian
+from pymc_kernel.scores.value_regression import Hyperparameters, Regression
+from tests.reference import slow_emulation
+
+HYPER = Hyperparameters(np.array([0.5, 0.7]), 1.0, 8.0, 1e-3, 1e-7)
+
+
+def curves(x):
+    """Four outputs of two positive inputs, over five decades."""
+    times = np.array([0.5, 1.0, 3.0, 9.0])
+    return 10.0 / x[:, :1] * np.exp(-x[:, 1:] * times)
+
+
+def positive(rng, n, spread=0.4):
+    return np.exp(np.array([1.0, -0.5]) + spread * rng.standard_normal((n, 2)))
+
+
+def test_marginal_likelihood_of_outputs_is_that_of_normal_ones_with_their_best_amplitudes(rng):
+    z, values = rng.normal(size=(30, 2)), rng.normal(size=(30, 3)) * [1.0, 10.0, 0.1]
+    data = Regression(z, values, np.zeros(30), Gaussian())
+    expected = slow_emulation.negative_log_marginal(z, values, HYPER)
+    assert data.negative_log_marginal(HYPER.pack())[0] == pytest.approx(expected)
+
+
+def test_gradient_of_the_marginal_likelihood_of_outputs(rng):
+    z, values = rng.normal(size=(30, 2)), rng.normal(size=(30, 3)) * [1.0, 10.0, 0.1]
+    data = Regression(z, values, np.zeros(30), Gaussian())
+    logs = HYPER.pack()
+    _, gradient = data.negative_log_marginal(logs)
+    steps = 1e-5 * np.eye(logs.size)
+    numeric = [
+        (data.negative_log_marginal(logs + e)[0] - data.negative_log_marginal(logs - e)[0]) / 2e-5 for e in steps
+    ]
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-4)
+
+
+def test_predictions_are_those_of_a_gaussian_process(rng):
+    x, new = rng.normal(size=(25, 2)), rng.normal(size=(7, 2))
+    # With some noise, so that the twin's inverse has correct digits.
+    values = np.stack([np.sin(x[:, 0]), x[:, 0] * x[:, 1] - 3.0], axis=1) + 0.03 * rng.normal(size=(25, 2))
+    fit = fit_outputs(x, values, rng)
+    mean = slow_emulation.posterior_mean(fit.scaled(x), values, fit.scaled(new), fit.hyperparameters)
+    np.testing.assert_allclose(fit(new), mean, rtol=1e-5, atol=1e-5)
+
+
+def test_exponentials_are_learned_by_their_logarithms(rng):
+    fit = fit_outputs(x := positive(rng, 30), curves(x), rng)
+    assert fit.log_inputs.all()
+    assert fit.log_outputs.all()
+    new = positive(rng, 200)
+    assert np.sqrt(((fit(new) / curves(new) - 1.0) ** 2).mean()) < 0.02
+
+
+def test_a_quadratic_is_exact_beyond_the_points(rng):
+    x = rng.normal(size=(30, 3))
+
+    def quadratic(x):
+        return (1.0 + x @ [1.0, -2.0, 0.5] + x[:, 0] * x[:, 2] - x[:, 1] ** 2)[:, None]
+
+    fit = fit_outputs(x, quadratic(x), rng)
+    np.testing.assert_allclose(fit(3.0 * x), quadratic(3.0 * x), atol=0.02)
+
+
+def test_more_outputs_than_rows(rng):
+    times = np.linspace(0.0, 5.0, 2000)
+    x, new = positive(rng, 30), positive(rng, 50, 0.3)
+    fit = fit_outputs(x, 3.0 - x[:, :1] * np.exp(-x[:, 1:] * times), rng)
+    np.testing.assert_allclose(fit(new), 3.0 - new[:, :1] * np.exp(-new[:, 1:] * times), atol=0.02)
+
+
+def test_of_many_rows_few_are_kept(rng):
+    x = rng.uniform(-1.0, 1.0, (1500, 1))
+    fit = fit_outputs(x, np.sin(2.0 * x), rng)
+    assert len(fit.points) < 100
+    np.testing.assert_allclose(fit(x), np.sin(2.0 * x), atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_units_do_not_matter(scale, rng):
+    x, new = positive(rng, 30), positive(rng, 10)
+    ours = fit_outputs(x, curves(x), np.random.default_rng(1))(new)
+    other = fit_outputs(scale * x, curves(x) / scale, np.random.default_rng(1))(scale * new)
+    np.testing.assert_allclose(scale * other, ours, rtol=1e-3)
+
+
+def test_a_constant_output_stays_constant(rng):
+    x = rng.normal(size=(20, 2))
+    fit = fit_outputs(x, np.stack([np.full(20, 7.0), x[:, 0]], axis=1), rng)
+    np.testing.assert_allclose(fit(2.0 * x)[:, 0], 7.0)
+
+
+def test_bad_arrays(rng):
+    with pytest.raises(ValueError, match="as many rows"):
+        fit_outputs(np.ones((3, 1)), np.ones((4, 1)), rng)
+    with pytest.raises(ValueError, match="all coincide"):
+        fit_outputs(np.ones((5, 2)), np.ones((5, 1)), rng)

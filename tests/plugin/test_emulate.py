@@ -1,0 +1,327 @@
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pytensor import wrap_py
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
+from pytensor.graph.replace import vectorize_graph
+from scipy.integrate import quad
+
+import pymc_kernel as pk
+from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
+from pymc_kernel.plugin.model.log_density import compile_log_density
+
+# NUTS takes tens of thousands of gradients.
+pytestmark = pytest.mark.machine_code
+
+TIMES = np.array([0.5, 1.0, 2.0, 4.0])
+
+
+def level(p):
+    """Amount of a drug after one dose: rates of absorption and of loss."""
+    return p[0] / (p[0] - p[1]) * (np.exp(-p[1] * TIMES) - np.exp(-p[0] * TIMES))
+
+
+@wrap_py([pt.dvector], [pt.dvector])
+def one_subject(p):
+    return level(p)
+
+
+@wrap_py([pt.dmatrix], [pt.dmatrix])
+def all_subjects(p):
+    return np.array([level(row) for row in p])
+
+
+@wrap_py([pt.dmatrix], [pt.dmatrix])
+def all_subjects_by_column(p):
+    return np.array([level(row) for row in p.T]).T
+
+
+@wrap_py([pt.dvector, pt.dvector], [pt.dmatrix])
+def all_subjects_by_vector(absorption, loss):
+    return np.array([level(row) for row in zip(absorption, loss, strict=True)])
+
+
+def vectorized(p):
+    row = pt.dvector()
+    return vectorize_graph(one_subject(row), {row: p})
+
+
+WAYS = {
+    "loop": lambda p: pt.stack([one_subject(p[i]) for i in range(3)]),
+    "matrix": all_subjects,
+    "columns": lambda p: all_subjects_by_column(p.T).T,
+    "vectors": lambda p: all_subjects_by_vector(p[:, 0], p[:, 1]),
+    "vectorized": vectorized,
+    "gradient": lambda p: p[:, :1] / (p[:, :1] - p[:, 1:]) * (pt.exp(-p[:, 1:] * TIMES) - pt.exp(-p[:, :1] * TIMES)),
+}
+OBSERVED = np.array([level(p) for p in [(1.6, 0.3), (2.0, 0.2), (1.1, 0.25)]])
+
+
+def drug(way):
+    with pm.Model(coords={"subject": list("abc")}) as model:
+        center = pm.Normal("center", [0.5, -1.3], 0.5, shape=2)
+        offset = pm.Normal("offset", 0.0, 1.0, shape=(3, 2))
+        levels = pm.Deterministic("level", WAYS[way](pt.exp(center + 0.3 * offset)))
+        pm.Normal("y", levels, 0.05, observed=OBSERVED)
+    return model
+
+
+def curve_model(fn=None, prior=None):
+    """One parameter, whose posterior is known by quadrature."""
+
+    def decay(rate):
+        return np.exp(-rate * TIMES)
+
+    box = wrap_py([pt.dscalar], [pt.dvector])(decay if fn is None else fn)
+    with pm.Model() as model:
+        rate = pm.LogNormal("rate", 0.0, 1.0) if prior is None else prior()
+        pm.Normal("y", box(rate), 0.1, observed=[0.7, 0.45, 0.3, 0.0])
+    return model
+
+
+def curve_moments():
+    def density(log_rate):
+        residuals = (np.array([0.7, 0.45, 0.3, 0.0]) - np.exp(-np.exp(log_rate) * TIMES)) / 0.1
+        return np.exp(-0.5 * log_rate**2 - 0.5 * residuals @ residuals)
+
+    total = quad(density, -5, 5, epsabs=0)[0]
+    mean = quad(lambda x: np.exp(x) * density(x), -5, 5, epsabs=0)[0] / total
+    return mean, np.sqrt(quad(lambda x: (np.exp(x) - mean) ** 2 * density(x), -5, 5, epsabs=0)[0] / total)
+
+
+@pytest.mark.parametrize("way", [w for w in WAYS if w != "gradient"])
+def test_all_ways_of_writing_subjects_come_to_the_same(way):
+    [row] = pk.black_boxes(drug(way)).itertuples()
+    assert (row.rows, row.inputs, row.outputs, row.functions) == (3, 2, 4, 1)
+    assert row.calls == (3 if way == "loop" else 1)
+
+
+def test_rows_that_depend_on_each_other_are_one_function():
+    mixing = wrap_py([pt.dmatrix], [pt.dmatrix])(lambda p: np.cumsum(p).reshape(p.shape))
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=(3, 2))
+        pm.Normal("y", mixing(x), 1.0, observed=np.zeros((3, 2)))
+    [row] = pk.black_boxes(model).itertuples()
+    assert (row.rows, row.inputs, row.outputs, row.functions) == (1, 6, 6, 1)
+
+
+def test_columns_may_be_the_rows():
+    running = wrap_py([pt.dmatrix], [pt.dmatrix])(lambda p: np.cumsum(p, axis=0))
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=(3, 2))
+        pm.Normal("y", running(x), 1.0, observed=np.zeros((3, 2)))
+    [row] = pk.black_boxes(model).itertuples()
+    assert (row.rows, row.inputs, row.outputs, row.functions) == (2, 3, 3, 1)
+
+
+def test_rows_with_functions_of_their_own():
+    doses = np.array([1.0, 2.0, 3.0])
+    dosed = wrap_py([pt.dmatrix], [pt.dmatrix])(lambda p: doses[:, None] * np.array([level(row) for row in p]))
+    with pm.Model() as model:
+        x = pm.LogNormal("x", [0.5, -1.3], 0.3, shape=(3, 2))
+        pm.Normal("y", dosed(x), 1.0, observed=np.zeros((3, 4)))
+    [row] = pk.black_boxes(model).itertuples()
+    assert (row.rows, row.functions) == (3, 3)
+
+
+class Scaled(Op):
+    """With a pull-back of its own, or one that refuses."""
+
+    def __init__(self, refuses):
+        self.refuses = refuses
+
+    def make_node(self, x):
+        return Apply(self, [pt.as_tensor_variable(x)], [pt.dvector()])
+
+    def perform(self, node, inputs, output_storage):
+        output_storage[0][0] = 2.0 * inputs[0]
+
+    def pullback(self, inputs, outputs, cotangents):
+        if self.refuses:
+            raise NotImplementedError
+        return [2.0 * cotangents[0]]
+
+
+def test_what_has_a_gradient_is_no_black_box():
+    def found(refuses):
+        with pm.Model() as model:
+            x = pm.Normal("x", shape=2)
+            pm.Deterministic("reported", one_subject(pt.exp(x)))  # no part of the log density
+            fixed = one_subject(pt.as_tensor_variable([2.0, 1.0]))
+            pm.Normal("y", Scaled(refuses)(x) + fixed.sum(), 1.0, observed=[0.0, 0.0])
+        return [box.name for box in find_black_boxes(model)]
+
+    assert found(refuses=False) == []
+    assert found(refuses=True) == ["Scaled"]
+
+
+def test_black_boxes_in_potentials_and_behind_each_other():
+    outer = wrap_py([pt.dvector], [pt.dscalar])(lambda v: np.asarray(np.log1p(v.sum())))
+    with pm.Model() as model:
+        x = pm.Normal("x", [0.5, -1.3], 0.2, shape=2)
+        pm.Potential("p", -10.0 * (outer(one_subject(pt.exp(x))) - 0.8) ** 2)
+    assert list(pk.black_boxes(model)["inputs"]) == [2, 4]
+    assert pk.emulate(model, 60, random_seed=1, progressbar=False).emulation.distance < 0.05
+
+
+def density_of(model):
+    return compile_log_density(model, model.value_vars, model.initial_point(random_seed=0), "test")
+
+
+def test_an_emulated_hierarchy():
+    true, learned = drug("loop"), pk.emulate(drug("loop"), 60, random_seed=3, progressbar=False)
+    assert learned.emulation.distance < 0.05
+    assert [v.name for v in learned.value_vars] == [v.name for v in true.value_vars]
+    assert learned.coords == true.coords
+    truth = density_of(drug("gradient"))
+    x = learned.emulation.draws[0]
+    assert density_of(learned)(x) == pytest.approx(truth(x), abs=0.1)
+    function = learned.logp_dlogp_function(ravel_inputs=True)
+    _, gradient = function(pm.blocking.RaveledVars(x, ()))
+    numeric = [(density_of(learned)(x + e) - density_of(learned)(x - e)) / 2e-5 for e in 1e-5 * np.eye(x.size)]
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-3, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def emulated():
+    return pk.emulate(curve_model(), 40, random_seed=1, progressbar=False)
+
+
+def test_the_posterior_of_an_emulated_model_is_right(emulated):
+    mean, sd = curve_moments()
+    assert emulated.emulation.distance < 0.05
+    assert emulated.emulation.num_evaluations < 40  # it stops by itself
+    with emulated:
+        idata = pm.sample(1000, tune=500, chains=2, cores=1, random_seed=2, progressbar=False)
+    assert float(idata["posterior"]["rate"].mean()) == pytest.approx(mean, abs=0.15 * sd)
+    assert float(idata["posterior"]["rate"].std()) == pytest.approx(sd, rel=0.15)
+
+
+def crude_model(model):
+    """An emulated model that has learned too little."""
+    with pytest.warns(UserWarning, match="should not be trusted"):
+        return pk.emulate(model, 10, start=np.linspace(-1.5, 1.5, 6)[:, None], random_seed=1, progressbar=False)
+
+
+def test_exact_draws_along_a_crude_model():
+    def bumpy(rate):  # what six points do not show
+        return np.exp(-rate * TIMES) + 0.1 * np.sin(12.0 * rate)
+
+    def density(rate):
+        residuals = (np.array([0.7, 0.45, 0.3, 0.0]) - bumpy(rate)) / 0.1
+        return np.exp(-2.0 * np.log(rate) ** 2 - 0.5 * residuals @ residuals) / rate
+
+    total = quad(density, 0, 5, epsabs=0, limit=500)[0]
+    mean = quad(lambda x: x * density(x), 0, 5, epsabs=0, limit=500)[0] / total
+    sd = np.sqrt(quad(lambda x: (x - mean) ** 2 * density(x), 0, 5, epsabs=0, limit=500)[0] / total)
+    model = curve_model(bumpy, lambda: pm.LogNormal("rate", 0.0, 0.5))
+    emulated = crude_model(model)
+    settings = {"chains": 2, "cores": 1, "random_seed": 2, "progressbar": False, "compute_convergence_checks": False}
+    with model:
+        exact = pm.sample(3000, tune=300, step=pk.EmulatedNUTS(emulated), **settings)
+    with emulated:
+        crude = pm.sample(3000, tune=300, **settings)
+    assert float(exact["posterior"]["rate"].mean()) == pytest.approx(mean, abs=0.15 * sd)
+    assert float(exact["posterior"]["rate"].std()) == pytest.approx(sd, rel=0.15)
+    # Without the correction the same chains are elsewhere, or too wide or narrow.
+    off = (
+        abs(float(crude["posterior"]["rate"].mean()) - mean) / sd,
+        abs(float(crude["posterior"]["rate"].std()) / sd - 1),
+    )
+    assert max(off) > 0.3
+    stats = exact["sample_stats"]
+    assert int(stats["evaluations"].sum()) == 6000 + 2  # one a draw, and one at the start of each chain
+    assert float(stats["moved"].mean()) == pytest.approx(float(stats["accept"].mean()), abs=0.03)
+
+
+def test_exact_draws_are_the_same_for_any_number_of_cores(emulated):
+    model = curve_model()
+
+    def drawn(cores):
+        with model:
+            step = pk.EmulatedNUTS(emulated)
+            settings = {"chains": 2, "cores": cores, "random_seed": 2, "progressbar": False}
+            return pm.sample(20, tune=20, step=step, compute_convergence_checks=False, **settings)["posterior"]["rate"]
+
+    np.testing.assert_array_equal(drawn(1), drawn(2))
+
+
+def test_workers_and_stores_change_nothing(tmp_path):
+    def learned(**settings):
+        return pk.emulate(curve_model(), 24, random_seed=5, progressbar=False, tolerance=0.9, **settings).emulation
+
+    here, there = learned(), learned(executor=2, store=tmp_path / "s")
+    again = learned(store=tmp_path / "s")
+    for other in (there, again):
+        np.testing.assert_array_equal(here.draws, other.draws)
+    with pytest.raises(ValueError, match="another likelihood"):
+        pk.emulate(
+            curve_model(lambda r: np.exp(-2.0 * r * TIMES)), 24, random_seed=5, store=tmp_path / "s", progressbar=False
+        )
+
+
+def test_evaluations_that_fail_are_left_out_and_counted():
+    def raising(rate):
+        if rate > 1.5:
+            raise RuntimeError("the solver gave up")
+        return np.exp(-rate * TIMES)
+
+    emulation = pk.emulate(curve_model(raising), 60, random_seed=1, progressbar=False).emulation
+    assert emulation.num_failed > 0
+    assert emulation.distance < 0.05
+
+
+def test_a_black_box_that_is_random_is_refused():
+    noise = np.random.default_rng(1)
+    with pytest.raises(ValueError, match="other values when it is called again"):
+        pk.emulate(curve_model(lambda r: np.exp(-r * TIMES) + 0.01 * noise.normal(size=4)), 30)
+
+
+def test_models_that_cannot_be_emulated_are_refused_before_any_work():
+    with pytest.raises(ValueError, match="no function without gradient"):
+        pk.emulate(drug("gradient"))
+    assert pk.black_boxes(drug("gradient")).empty
+    wide = wrap_py([pt.dvector], [pt.dvector])(lambda x: np.sort(x))
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=20)
+        pm.Normal("y", wide(x), 1.0, observed=np.zeros(20))
+    with pytest.raises(ValueError, match="20 inputs"):
+        pk.emulate(model)
+    with pm.Model() as model:
+        rate, group = pm.LogNormal("rate"), pm.Bernoulli("group", 0.5)
+        pm.Normal("y", one_subject(pt.stack([rate, 0.3])) + group, 1.0, observed=np.zeros(4))
+    with pytest.raises(TypeError, match="group is discrete"):
+        pk.emulate(model)
+    with pm.Model() as model:
+        rate = pm.LogNormal("rate")
+        box = one_subject(pt.stack([rate, 0.3]))
+        pk.EstimatedLikelihood("y", lambda rng, x, y: rng.normal(), box, observed=np.zeros(4))
+    with pytest.raises(ValueError, match="only estimated"):
+        pk.emulate(model)
+    for settings in ({"tolerance": -1.0}, {"evaluations": 0}, {"start": np.zeros((3, 2))}, {"store": "s"}):
+        with pytest.raises(ValueError, match=next(iter(settings)) if "store" not in settings else "random_seed"):
+            pk.emulate(curve_model(), **settings)
+
+
+def test_terms_without_gradient_besides_the_black_boxes_are_named():
+    def log_density(value, rate):
+        return wrap_py([pt.dvector, pt.dvector], [pt.dscalar])(lambda y, r: -0.5 * ((y - r) ** 2).sum())(value, rate)
+
+    with pm.Model() as model:
+        rate = pm.LogNormal("rate")
+        pm.Normal("y", one_subject(pt.stack([rate, 0.3])), 1.0, observed=np.zeros(4))
+        pm.CustomDist("z", rate, logp=log_density, observed=np.zeros(3))
+    with pytest.raises(ValueError, match="without gradient \\(z\\)"):
+        pk.emulate(model)
+
+
+def test_the_step_refuses_what_is_not_emulated():
+    model = curve_model()
+    with model, pytest.raises(TypeError, match=r"pk\.emulate"):
+        pk.EmulatedNUTS(pm.Model())
+    emulated = pm.Model()
+    emulated.emulation = object()
+    with model, pytest.raises(ValueError, match="other variables"):
+        pk.EmulatedNUTS(emulated)
