@@ -2,6 +2,7 @@
 
 from . import density as density
 from . import embeddings as embeddings
+from . import emulation as emulation
 from . import kernels as kernels
 from . import likelihood_free as likelihood_free
 from . import scores as scores

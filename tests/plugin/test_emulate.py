@@ -220,9 +220,9 @@ def test_exact_draws_along_a_crude_model():
     emulated = crude_model(model)
     settings = {"chains": 2, "cores": 1, "random_seed": 2, "progressbar": False, "compute_convergence_checks": False}
     with model:
-        exact = pm.sample(3000, tune=300, step=pk.EmulatedNUTS(emulated), **settings)
+        exact = pm.sample(1200, tune=300, step=pk.EmulatedNUTS(emulated), **settings)
     with emulated:
-        crude = pm.sample(3000, tune=300, **settings)
+        crude = pm.sample(1200, tune=300, **settings)
     assert float(exact["posterior"]["rate"].mean()) == pytest.approx(mean, abs=0.15 * sd)
     assert float(exact["posterior"]["rate"].std()) == pytest.approx(sd, rel=0.15)
     # Without the correction the same chains are elsewhere, or too wide or narrow.
@@ -232,7 +232,7 @@ def test_exact_draws_along_a_crude_model():
     )
     assert max(off) > 0.3
     stats = exact["sample_stats"]
-    assert int(stats["evaluations"].sum()) == 6000 + 2  # one a draw, and one at the start of each chain
+    assert int(stats["evaluations"].sum()) == 2400 + 2  # one a draw, and one at the start of each chain
     assert float(stats["moved"].mean()) == pytest.approx(float(stats["accept"].mean()), abs=0.03)
 
 
