@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-import numba
 import numpy as np
 
 from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.kernels.base import as_points
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import radial_expansion
@@ -18,7 +18,7 @@ from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_samp
 __all__ = ["Nystrom"]
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _fill_block(x, basis, basis_t, inverse_length, family, a, b, base_score, gradients, laplacians):
     """Write the derivatives of h_ji(x) = d k(x, Y_j) / d y_i for a block of points.
 
