@@ -77,8 +77,8 @@ class Finite:
             basis = (features.frequencies, features.phases)
         return estimator, basis
 
-    def limited(self, size: int):
-        """Return the estimator with about ``size`` coefficients at most."""
+    def limited(self, size: int, num_dims: int):
+        """Return the estimator with ``size`` coefficients at most, in any number of dimensions."""
         return replace(self, num_features=min(self.num_features, size))
 
     def penalty_matrix(self, basis):

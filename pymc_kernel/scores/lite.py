@@ -161,8 +161,8 @@ class Lite:
             basis = x if len(x) <= self.num_basis else x[rng.choice(len(x), self.num_basis, replace=False)]
         return estimator, as_points(basis, "basis")
 
-    def limited(self, size: int):
-        """Return the estimator with about ``size`` coefficients at most."""
+    def limited(self, size: int, num_dims: int):
+        """Return the estimator with ``size`` coefficients at most, in any number of dimensions."""
         return replace(self, num_basis=min(self.num_basis, size))
 
     def penalty_matrix(self, basis):

@@ -110,9 +110,9 @@ class Nystrom:
             basis = distinct[rng.choice(len(distinct), min(self.num_basis, len(distinct)), replace=False)]
         return estimator, as_points(basis, "basis")
 
-    def limited(self, size: int):
-        """Return the estimator with about ``size`` coefficients at most."""
-        return replace(self, num_basis=min(self.num_basis, max(1, size // 8)))
+    def limited(self, size: int, num_dims: int):
+        """Return the estimator with ``size`` coefficients at most: each basis point has one a dimension."""
+        return replace(self, num_basis=min(self.num_basis, max(1, size // num_dims)))
 
     def penalty_matrix(self, basis):
         """Return R, or None for the identity."""
