@@ -155,6 +155,7 @@ def test_errors_come_before_long_work():
             ({"batch_size": 0}, "batch_size"),
             ({"timeout": "3"}, "timeout must be a positive number of seconds"),
             ({"timeout": 0.0}, "timeout must be a positive number of seconds"),
+            ({"draws": None}, "draws must be a whole number"),
             ({"tolerance": "no"}, "tolerance"),
         ):
             with pytest.raises(ValueError, match=words):

@@ -91,14 +91,21 @@ def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
     def one_by_one():
         return model.compile_fn(log_prior, inputs=model.value_vars, on_unused_input="ignore")
 
+    is_vectorized = True
+
     def densities(positions):
-        try:
-            blocks = [positions[a : a + DRAWS_AT_A_TIME] for a in range(0, len(positions), DRAWS_AT_A_TIME)]
-            return np.concatenate([np.broadcast_to(all_at_once()(block)[0], len(block)) for block in blocks])
-        except Exception:  # an operator without a vectorized form may fail in many ways; the loop says what is wrong
-            function = one_by_one()
-            columns = {v.name: c for v, c in zip(model.value_vars, split_positions(model, positions), strict=True)}
-            return np.array([float(function({n: c[i] for n, c in columns.items()})) for i in range(len(positions))])
+        nonlocal is_vectorized
+        if is_vectorized:
+            try:
+                blocks = [positions[a : a + DRAWS_AT_A_TIME] for a in range(0, len(positions), DRAWS_AT_A_TIME)]
+                return np.concatenate([np.broadcast_to(all_at_once()(block)[0], len(block)) for block in blocks])
+            except (
+                Exception
+            ):  # an operator without a vectorized form may fail in many ways; the loop says what is wrong
+                is_vectorized = False
+        function = one_by_one()
+        columns = {v.name: c for v, c in zip(model.value_vars, split_positions(model, positions), strict=True)}
+        return np.array([float(function({n: c[i] for n, c in columns.items()})) for i in range(len(positions))])
 
     return densities
 

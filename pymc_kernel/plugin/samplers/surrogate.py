@@ -170,7 +170,7 @@ def sample_surrogate(
     True
     """
     model = pm.modelcontext(model)
-    check_whole(draws=draws, chains=chains, evaluations=evaluations, batch_size=batch_size)
+    check_whole("batch_size", draws=draws, chains=chains, evaluations=evaluations, batch_size=batch_size)
     if store is not None and not isinstance(random_seed, int | np.integer):
         raise ValueError("store needs a whole number as random_seed: a run that goes on must propose the same places.")
     if not (isinstance(tolerance, int | float | np.number) and 0.0 <= tolerance < np.inf):
@@ -207,7 +207,7 @@ def sample_surrogate(
         with closing(Evaluations(density, most, int(rng.integers(2**63)), *settings)) as evaluate_exactly:
             drawn, trace = _exact(rng, state, found, evaluate_exactly, (chains, draws), config.noisy, progressbar)
         first_error = first_error or evaluate_exactly.first_error
-        status = np.concatenate([status, evaluate_exactly.status(len(trace.positions))])
+        status = np.concatenate([status, evaluate_exactly.status(len(trace.evaluated()[0]))])
     if exact and drawn is None:
         warn_user(
             "the run ended before the first exact draw: the draws are the surrogate's, not exact ones. Once the cause "

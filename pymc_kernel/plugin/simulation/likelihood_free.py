@@ -159,7 +159,7 @@ def sample_likelihood_free(
     True
     """
     model = pm.modelcontext(model)
-    check_whole(draws=draws, chains=chains, num_simulations=num_simulations, rounds=rounds)
+    check_whole("rounds", draws=draws, chains=chains, num_simulations=num_simulations, rounds=rounds)
     if store is not None and random_seed is None:
         raise ValueError("store needs random_seed: a run that goes on must propose the same parameters again.")
     observed = observed_for(model, summary, "sample_likelihood_free")
