@@ -22,7 +22,7 @@ from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import observed_values
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
-from pymc_kernel.plugin.model.priors import initial_position, prior_or_start
+from pymc_kernel.plugin.model.priors import ModelPrior, initial_position
 from pymc_kernel.plugin.samplers.exact import STARTS_TRIED, ExactDraws, Trace, run_exact
 from pymc_kernel.plugin.samplers.given_surrogate import GivenSurrogate, transition_state
 from pymc_kernel.plugin.samplers.progress import STUCK_AFTER
@@ -82,7 +82,8 @@ def sample_surrogate(
         It stops early once the distance has stayed below this for three batches and a second search, from other
         starts, has ended. Zero: never.
     start : ndarray (n, d), optional
-        First places on the unconstrained scale. By default the model's initial point and 2 d + 5 draws of the prior.
+        First places on the unconstrained scale. By default the model's initial point and 2 d + 5 draws of the prior;
+        of a variable without draws, as ``pm.Flat``, PyMC's initial value, jittered.
     executor : concurrent.futures.Executor or int, optional
         None: in this process. A number: as many worker processes. Or any executor, of threads or processes, Dask's
         ``client.get_executor()``, MPI's. The places of a batch go to whichever worker is free.
@@ -180,7 +181,7 @@ def sample_surrogate(
     entropy = int(np.random.default_rng(random_seed).integers(2**63))
     rng = np.random.default_rng(entropy)
     density = compile_particle_density(model, "sample_surrogate", compile_kwargs, vectorize=False)
-    prior = prior_or_start(model)
+    prior = ModelPrior(model)
     is_from_prior = start is None
     start = _start(model, prior, start, rng)
     fewest = max(len(start), 2 * start.shape[1] + 6)

@@ -18,6 +18,7 @@ from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeo
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.model.forward import can_be_drawn, forward_graph
 from pymc_kernel.plugin.model.groups import constant_groups, is_part_of_data, observed_group, observed_values
+from pymc_kernel.plugin.model.priors import check_prior_draws
 from pymc_kernel.plugin.simulation.jobs import STATUS, Job, Worker, run
 from pymc_kernel.plugin.warn import warn_user
 
@@ -120,6 +121,8 @@ def simulate(
     _check(model, draws, executor, batch_size, timeout, retries, max_failures, max_in_flight)
     warn_of_potentials(model, "the simulations are those of the model without them")
     graph = forward_graph(model)
+    if given is None:
+        check_prior_draws(model, "Give it a proper one, or simulate at parameters of your own (pk.simulate(given=)).")
     parameters = None if given is None else _given_values(given, graph)
     draws = _number_of_draws(draws, parameters)
     worker = Worker(graph, compile_kwargs, executor)
