@@ -72,7 +72,7 @@ def _is_pytensors():
 def watched(page: str, log: str) -> None:
     """Run the example of a method's page and write to ``log`` what is compiled, and at last the seconds in all."""
     event.register("numba:compile", _Compilations(Path(log)))
-    (example,) = examples_of(DOCS / "methods" / f"{page}.rst")
+    example = examples_of(DOCS / "methods" / f"{page}.rst")[0]
     exec(compile(example, page, "exec"), {"__name__": "example"})
     seconds = sum(resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     with Path(log).open("a") as file:

@@ -4,14 +4,13 @@ The NumPy versions hold all pairwise differences in an array (n, m, d) and sum o
 formulas down first. Both run in the same process, in turn; medians of repeats.
 """
 
-import numba
 import numpy as np
 
 from benchmarks import harness, measures
 from pymc_kernel import kernels as K
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc.trajectory import leapfrog
-from pymc_kernel.scores.expansion import value_and_score
+from pymc_kernel.scores.expansion import rows_value_and_score
 
 NUM_DIMS = 8
 TABLE = harness.Table("scores", measures.SPEED_HEADER)
@@ -46,16 +45,6 @@ def numpy_trajectory(q, p, step_size, num_steps, x, coefficients):
     return q, p
 
 
-@numba.njit(cache=True)
-def many_scores(points, expansion):
-    """Evaluate the score at points, in compiled code as a trajectory does."""
-    out = np.empty(points.shape[1])
-    total = 0.0
-    for i in range(points.shape[0]):
-        total += value_and_score(points[i], expansion, out)
-    return total
-
-
 def main():
     """Measure, print and write the table."""
     rng = np.random.default_rng(0)
@@ -69,7 +58,8 @@ def main():
     stream = iter(np.resize(points, (10_000, NUM_DIMS)))
     ours, plain = fitted.expansion, (x, coefficients)
     time, row = measures.median_time, measures.speed_row
-    at_point = time(lambda: many_scores(points, ours), 7) / len(points)
+    values, scores = np.empty(len(points)), np.empty_like(points)
+    at_point = time(lambda: rows_value_and_score(points, ours, 0, len(points), values, scores), 7) / len(points)
     plain_at_point = time(lambda: numpy_score(points[0], *plain), 200)
     along = time(lambda: leapfrog(points[0], momentum, 0.1, 20, ours), 200)
     plain_along = time(lambda: numpy_trajectory(points[0], momentum, 0.1, 20, *plain), 50)

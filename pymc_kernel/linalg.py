@@ -8,10 +8,11 @@ needs them whole. Imports NumPy, SciPy and Numba only.
 import math
 from collections.abc import Callable
 
-import numba
 import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpocon, dpotrf, dtrtrs
+
+from pymc_kernel.machine_code import compiled
 
 __all__ = [
     "cholesky_in_place",
@@ -34,7 +35,7 @@ _BLOCK = 64  # pivots at a time, so that most work is matrix products
 _BLOCK_SHARE = 0.2  # of the largest pivot: smaller ones wait, as a greedy choice would leave them
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def cholesky_in_place(matrix):
     """Overwrite the lower triangle of ``matrix`` (d, d) by its Cholesky factor; zero the rest.
 
@@ -124,7 +125,7 @@ def jittered_cholesky(matrix: np.ndarray) -> np.ndarray:
     raise np.linalg.LinAlgError("the matrix is not positive definite, nor is it with a tenth of its diagonal added.")
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def cholesky_update(factor, vector):
     """Overwrite ``factor`` L (d, d) by the factor of L L' + v v' in O(d^2); ``vector`` is used up."""
     d = factor.shape[0]
@@ -138,7 +139,7 @@ def cholesky_update(factor, vector):
             vector[i] = c * vector[i] - s * factor[i, k]
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def solve_lower(factor, vector, out):
     """Write L^-1 v into ``out`` (d,), which may be ``vector`` itself."""
     for i in range(factor.shape[0]):
@@ -148,7 +149,7 @@ def solve_lower(factor, vector, out):
         out[i] = value / factor[i, i]
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def lower_times(factor, vector, out):
     """Write L v into ``out`` (d,), which must not be ``vector``."""
     for i in range(factor.shape[0]):
@@ -158,7 +159,7 @@ def lower_times(factor, vector, out):
         out[i] = value
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def dot_product(left, right, work):
     """Return the scalar product of two vectors (n,); ``work`` has room for n // 8 numbers.
 
@@ -191,7 +192,7 @@ def dot_product(left, right, work):
     return total
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def cholesky_update_upper(factor, vectors):
     """Overwrite ``factor`` U (m, m), U'U = A, by the factor of A + V'V, V the ``vectors`` (r, m), which are used up.
 

@@ -5,11 +5,11 @@ Imports NumPy, SciPy, Numba and siblings.
 
 import math
 
-import numba
 import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from pymc_kernel.density.precision import WishartPosterior
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import over_row_blocks
 
 __all__ = ["normal_mixture", "student_mixture"]
@@ -66,7 +66,7 @@ def _log_mean_kernel(x, centers, power):
     return out
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _kernel_rows(x, centers, power, out, start, stop):
     n, d = centers.shape
     logs = np.empty(n)
@@ -92,7 +92,7 @@ def _kernel_rows(x, centers, power, out, start, stop):
         out[i] = largest + math.log(total / n)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _log_norm(one, other):
     """Return the log of a distance whose square overflows."""
     farthest = 0.0

@@ -21,17 +21,17 @@ Imports NumPy, Numba and the lower floors only.
 
 import math
 
-import numba
 import numpy as np
 
 from pymc_kernel.linalg import cholesky_in_place, solve_lower
+from pymc_kernel.machine_code import compiled
 
 __all__ = ["gamma_sweep", "log_gamma_constant", "log_wishart_constant", "wishart_sweep"]
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def log_wishart_constant(dof, log_det, num_dims):
     """Return log of the integral of |L|^((dof - d - 1) / 2) exp(-tr(S L) / 2), ``log_det`` that of S."""
     total = 0.25 * num_dims * (num_dims - 1) * math.log(math.pi) + 0.5 * dof * (num_dims * math.log(2.0) - log_det)
@@ -40,13 +40,13 @@ def log_wishart_constant(dof, log_det, num_dims):
     return total
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def log_gamma_constant(shape, rate):
     """Return log of the integral of l^(shape - 1) exp(-rate l)."""
     return math.lgamma(shape) - shape * math.log(rate)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _inverse(matrix, inverse):
     """Write the inverse of a positive definite matrix; return log determinant, NaN where it is not."""
     d = matrix.shape[0]
@@ -68,7 +68,7 @@ def _inverse(matrix, inverse):
     return log_det
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _turn(matrix, point, center, a, b):
     """Write a = center - point and b = matrix a; return a'b."""
     product = 0.0
@@ -83,7 +83,7 @@ def _turn(matrix, point, center, a, b):
     return product
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def wishart_sweep(
     points, own, centers, exponents, scales, constants, dof, scale, old_exponents, old_scales, old_constants,
     num_centers, damping,
@@ -227,7 +227,7 @@ def wishart_sweep(
     return dof, repairs
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def gamma_sweep(
     points, own, centers, groups, sizes, shapes, rates, constants, shape, rate, old_shapes, old_rates, old_constants,
     num_centers, damping,

@@ -4,10 +4,10 @@ What is near is found by compiled loops over pairs; sums over what is near are o
 their small systems of equations are solved side by side in vector registers. Imports NumPy, Numba and siblings.
 """
 
-import numba
 import numpy as np
 
 from pymc_kernel.embeddings.inputs import robust_scales
+from pymc_kernel.machine_code import compiled
 
 __all__ = ["MOST_DIMENSIONS", "adjusted", "forward_substituted", "neighbor_scatter", "order_statistic"]
 
@@ -82,7 +82,7 @@ def adjusted(residuals: np.ndarray, moves: np.ndarray, weights: np.ndarray) -> n
     return places
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def forward_substituted(matrices, right):
     """Overwrite ``matrices`` (q, q, k), lower triangles, by Cholesky factors L, and ``right`` R (q, c, k) by L^-1 R.
 
@@ -116,7 +116,7 @@ def _near(points_t, count):
     return squares, radii
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _fill_near(points_t, count, work, squares, radii):
     p, k = points_t.shape
     for i in range(k):
@@ -130,7 +130,7 @@ def _fill_near(points_t, count, work, squares, radii):
         radii[i] = order_statistic(row, count, work)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def order_statistic(values, rank, work):
     """Return the number that ``rank`` of ``values`` (k,) are not above; ``work`` (k,) is overwritten.
 

@@ -7,13 +7,13 @@ are phi(s), s = sum_i (x_i - y_i)^2 / l_i^2; dot-product kernels are psi(t), t =
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numba
 import numpy as np
 
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels.bandwidth import median_distance
 from pymc_kernel.kernels.points import as_numbers, as_points
 from pymc_kernel.kernels.profiles import GAUSSIAN, exp_in_place, fill_profile, radial_row, write_profile
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
 __all__ = ["DotProductKernel", "Kernel", "RadialKernel", "as_points"]
@@ -37,14 +37,14 @@ def _one_weight_each(weights, y):
     return weights
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _radial_block(points, others_t, inverse_length_scale, family, a, b, order, start, stop, out):
     for i in range(start, stop):
         radial_row(points[i], others_t, inverse_length_scale, out[i])
         fill_profile(family, a, b, order, out[i], out[i])
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _gaussian_block(points, others_t, inverse_length_scale, factor, start, stop, out):
     for i in range(start, stop):
         row = out[i]

@@ -15,10 +15,11 @@ needs: of Gaussian kernels only the exponential, in a quarter of the time that a
 Imports NumPy and Numba only.
 """
 
-import numba
 import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
+
+from pymc_kernel.machine_code import compiled
 
 __all__ = [
     "GAUSSIAN",
@@ -60,8 +61,6 @@ LN2_LOW = 1.90821492927058770002e-10  # the rest of log 2
 SMALLEST_EXPONENT = -708.0  # whose exponential is a normal number; below, it counts as zero
 # Bits of sqrt(1 / 2): a mantissa is taken between it and its double.
 ROOT_HALF_BITS = int(np.float64(np.sqrt(0.5)).view(np.int64))
-# fastmath is named, since Numba would take over that of whichever caller is compiled first.
-_COMPILED = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": False}
 _FARTHEST = 1000.0  # scaled distance beyond which exp(-r) and r exp(-r) are zero in floating point
 
 
@@ -81,7 +80,7 @@ def _number_of(typing, bits):
     return types.float64(types.int64), _same_bits
 
 
-@numba.njit(**_COMPILED)
+@compiled
 def exp_in_place(values):
     """Overwrite ``values`` (n,) by their exponentials, to one unit in the last place or two.
 
@@ -110,7 +109,7 @@ def exp_in_place(values):
         values[i] = ((p * r + 1.0) * r + 1.0) * power if values[i] >= SMALLEST_EXPONENT else 0.0
 
 
-@numba.njit(**_COMPILED)
+@compiled
 def log_in_place(values):
     """Overwrite ``values`` (n,), normal numbers above zero, by their logarithms.
 
@@ -137,7 +136,7 @@ def log_in_place(values):
         values[i] = k * LN2_HIGH + (k * LN2_LOW + 2.0 * (f + f * s * p))
 
 
-@numba.njit(**_COMPILED)
+@compiled
 def fill_value_slope_and_curvature(family, b, argument, value, slope, curvature):
     """Write profile and first two derivatives of a differentiable radial family at ``argument`` (n,), with a = 1.
 
@@ -186,7 +185,7 @@ def fill_value_slope_and_curvature(family, b, argument, value, slope, curvature)
                 curvature[i] = (25.0 / 12.0) * decay
 
 
-@numba.njit(**_COMPILED)
+@compiled
 def fill_value_and_slope(family, a, b, argument, value, slope):
     """Write profile and first derivative of a radial family at ``argument`` (n,); three different arrays.
 
@@ -209,7 +208,7 @@ def fill_value_and_slope(family, a, b, argument, value, slope):
         fill_profile(family, a, b, np.int64(1), argument, slope)
 
 
-@numba.njit(**_COMPILED)
+@compiled
 def fill_profile(family, a, b, order, argument, out):
     """Write the ``order``-th derivative of the profile at each ``argument`` into ``out``.
 
@@ -332,7 +331,7 @@ def write_value_and_slope(family: int, a: float, b: float, argument: np.ndarray,
         fill_value_and_slope(family, a, b, argument, value, slope)
 
 
-@numba.njit(**_COMPILED)
+@compiled
 def radial_row(point, others_t, inverse_length_scale, out):
     """Write s(x, Y_j) = sum_i ((x_i - Y_ji) / l_i)^2 for every j into ``out`` (n,).
 

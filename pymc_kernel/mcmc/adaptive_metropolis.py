@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from pymc_kernel.kernels.points import as_numbers, is_number
 from pymc_kernel.linalg import cholesky_update, definite_cholesky, lower_times
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc import noise
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
 
@@ -138,7 +138,7 @@ class Info(NamedTuple):
     proposal_log_density: float
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def propose(position, factor, scale, noise):
     """Return position + scale factor noise."""
     out = np.empty_like(position)
@@ -148,7 +148,7 @@ def propose(position, factor, scale, noise):
     return out
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def learn_shape(mean, factor, position, iteration):
     """Return the running mean and covariance factor after one more position; O(d^2).
 

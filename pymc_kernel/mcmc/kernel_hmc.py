@@ -49,6 +49,7 @@ __all__ = [
     "decide",
     "finish",
     "init",
+    "is_dropped",
     "learn_from",
     "propose",
     "refit_is_due",
@@ -251,6 +252,11 @@ def _record_excess(state):
     here = to_unit(state.fit.factor, state.fit.mean, state.position)
     value = value_and_score(here, state.fit.expansion, np.empty_like(here))
     return state._replace(excesses=append(state.excesses, np.array([state.log_density - value])))
+
+
+def is_dropped(state: State) -> bool:
+    """Return whether there is a surrogate, and no move goes along it: after tuning, where exploring moved farther."""
+    return state.fit is not None and not state.choice.shares[moves.ALONG_SURROGATE].any()
 
 
 def coverage(state: State) -> Coverage | None:

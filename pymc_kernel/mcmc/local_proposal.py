@@ -7,12 +7,12 @@ centering matrix and c such that the mean trace over the points Z is d. Imports 
 import math
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from pymc_kernel.kernels import Kernel, RadialKernel
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.linalg import cholesky_in_place, dot_product, lower_times, solve_lower, whiten
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc.local_metric import local_factor
 from pymc_kernel.parallel import one_blas_thread
 
@@ -37,7 +37,7 @@ class Fit(NamedTuple):
     unit: float  # of the scale, in the coordinates z: root mean variance of the points, 1 where they are whitened
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b, normalizer):
     """Return normalizer x M H M' at z, shape (d, d); O(n d^2) time, (d + 1) n numbers of memory.
 
@@ -81,7 +81,7 @@ def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b
     return out
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def proposal_factor(local, gamma, nu):
     """Return the Cholesky factor of gamma^2 I + nu^2 local, and its log determinant (NaN on failure)."""
     d = local.shape[0]
@@ -96,7 +96,7 @@ def proposal_factor(local, gamma, nu):
     return factor, log_det
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def propose(whitened, local, fit, gamma, nu, noise):
     """Return the proposal (x, z, its local covariance) and log q(z | z') - log q(z' | z).
 
@@ -127,7 +127,7 @@ def propose(whitened, local, fit, gamma, nu, noise):
     return position, new_whitened, new_local, log_ratio
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def local_at(position, fit):
     """Return z of a position and the normalized local covariance there."""
     whitened = np.empty_like(position)

@@ -2,9 +2,9 @@
 
 import math
 
-import numba
 import numpy as np
 
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.expansion import Expansion, compiled_form, rows_value_and_score, value_and_score_of_form
 
@@ -74,7 +74,7 @@ def surrogate_chains(positions, momenta, uniforms, lengths, step_sizes, expansio
     return ends, values, firsts, last
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _chains(positions, momenta, uniforms, lengths, step_sizes, form, start, stop, ends, values, firsts, last):
     # One loop for all: the compiler optimizes the surrogate's formula again for every function that it is called
     # through, which takes most of a second.

@@ -55,8 +55,8 @@ def check_executor(executor: Executor | int | None) -> None:
         )
 
 
-def check_whole(**numbers) -> None:
-    """Raise where one of the named numbers is neither None nor a whole number of one or more."""
+def check_whole(*optional: str, **numbers) -> None:
+    """Raise where one of the named numbers is not a whole number of one or more; None is one for ``optional`` names."""
     for name, value in numbers.items():
-        if value is not None and not (isinstance(value, int | np.integer) and value >= 1):
+        if not (value is None and name in optional) and not (isinstance(value, int | np.integer) and value >= 1):
             raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")

@@ -287,6 +287,7 @@ class ActiveLearning:
         unjudged = max((self.unjudged_mass(state, part) for part in draws), default=0.0)
         return found._replace(
             total_variation=float(np.maximum(found.total_variation, unjudged)),
+            error=0.0 if unjudged > found.total_variation else found.error,
             marginal=float(np.maximum(found.marginal, unjudged)),
         )
 

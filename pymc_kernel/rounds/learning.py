@@ -21,6 +21,7 @@ _FAILED_DEPTH = 3.0  # spans below the best, where a place without density is pu
 _LEAKY = 20.0  # nats of error of a batch of draws from the bulk, above which particles may have left it
 _LEAKING = 2  # such batches in a row, after which particles say nothing of the bulk
 _NEW_SEARCH = 1.25  # growth of the number of values after which all hyperparameters are searched for again
+_DEEPEST = np.finfo(float).max ** 0.25  # nats below the best: squares of variances are still numbers
 _PASSES = 3  # of a fit, each with the deep places that the one before has too high
 
 
@@ -111,15 +112,17 @@ def _bounded(log_density, num_dims, noisy):
     with a noise to match: the surrogate need only know that it is low there, and must know that.
     """
     finite = np.isfinite(log_density)
-    ordered = np.sort(log_density[finite])[::-1]
-    if ordered.size == 0:
+    if not finite.any():
         return log_density, np.zeros(log_density.size), 1.0, 1.0, finite
+    ordered = np.sort(log_density[finite])[::-1]
+    ordered = np.maximum(ordered, ordered[0] - _DEEPEST)
     window = 4.0 * num_dims + 10.0
     fewest = int(0.75 * (num_dims + 1) * (num_dims + 2)) + 2 * num_dims + 10
-    few = min(2 * num_dims + 6, max(num_dims + 2, ordered.size // 2), ordered.size)
+    few = min(2 * num_dims + 6, max(num_dims + 3, ordered.size // 2), ordered.size)
     spread = ordered[0] - ordered[few - 1]
     span = max(min(ordered[0] - ordered[min(fewest, ordered.size) - 1], _SPANS * spread), window)
     depth = np.where(finite, ordered[0] - np.where(finite, log_density, 0.0), _FAILED_DEPTH * span)
+    depth = np.minimum(depth, _DEEPEST)
     beyond = span * np.log1p(np.maximum(depth - span, 0.0) / span)
     bearable = 2.0 * num_dims + 6.0 + (6.0 if noisy else 0.0)
     power = min(1.0, bearable / max(spread, 1e-300))

@@ -29,7 +29,7 @@ class Distance(NamedTuple):
     total_variation: float
     """Of the joint distributions, in [0, 1]; NaN where too few draws were evaluated."""
     error: float
-    """Standard error of it; NaN of noisy values."""
+    """Standard error of it; NaN of noisy values, zero where it is a lower bound."""
     marginal: float
     """Total variation distance of marginal distributions, mean over the coordinates; the chance of few draws makes it
     larger, not smaller."""
@@ -80,13 +80,14 @@ def distance_of(log_ratios, caution, draws, particles, noise: float, log_shares=
         return Distance(total, np.nan, min(float(marginal), total), float(np.exp(-(spread**2))), n)
     weights, cautious = normalized(log_ratios) * n, normalized(-caution) * n
     parts = 0.5 * np.abs(weights - cautious)
-    total = float(parts.mean())
+    total, error = float(parts.mean()), float(parts.std() / np.sqrt(n))
     marginal = 0.5 * _MEAN_OF_ABSOLUTE * np.sqrt(_squares(weights - cautious, polynomials))
     if log_shares is not None:
         missing = _missing_mass(log_ratios + log_shares)
+        error = 0.0 if missing > total else error
         total, marginal = max(total, missing), max(marginal, missing)
     share = float(weights.mean() ** 2 / (weights**2 / np.maximum(cautious, _LEAST_DENSITY)).mean())
-    return Distance(total, float(parts.std() / np.sqrt(n)), min(float(marginal), total), share, n)
+    return Distance(total, error, min(float(marginal), total), share, n)
 
 
 def _missing_mass(log_weights):

@@ -9,12 +9,12 @@ One form for all means one compiled trajectory for all. Imports NumPy, Numba and
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from numba.extending import overload
 
 from pymc_kernel.kernels.profiles import GAUSSIAN, fill_profile, fill_value_and_slope, radial_row
 from pymc_kernel.linalg import dot_product
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.registers import LANES, gaussian_value_and_gradient
 
@@ -33,7 +33,6 @@ __all__ = [
 ]
 
 _RADIAL, _COSINE = 0, 1
-_COMPILED = {"nogil": True, "error_model": "numpy"}
 
 
 class Expansion(NamedTuple):
@@ -162,7 +161,7 @@ def scaled_expansion(expansion: Expansion, factor: float) -> Expansion:
     )
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _matrix_vector(matrix, vector, out):
     # Four rows at a time, each a sum of its own, keep the processor busy.
     n, d = matrix.shape
@@ -182,7 +181,7 @@ def _matrix_vector(matrix, vector, out):
         out[i] = a
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _add_transposed(matrix, vector, out):
     for k in range(matrix.shape[0]):
         x = vector[k]
@@ -277,12 +276,12 @@ def value_and_score_of_form(x, e, score):
     """
 
 
-@overload(value_and_score_of_form, jit_options=_COMPILED)
+@overload(value_and_score_of_form, jit_options={"nogil": True, "error_model": "numpy"})
 def _value_and_score_of_form(x, e, score):
     return _gaussian_value_and_score if e.instance_class is GaussianSum else _any_value_and_score
 
 
-@numba.njit(cache=True, **_COMPILED)
+@compiled
 def _rows_value_and_score(x, e, start, stop, values, scores):
     for i in range(start, stop):
         values[i] = value_and_score_of_form(x[i], e, scores[i])
@@ -300,7 +299,7 @@ def value_and_score(x, expansion: Expansion, score) -> float:
     return float(value[0])
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _rows_hessian_diag(x, e, back_t, start, stop, out):
     """Second derivatives; ``back_t`` is T'U (d, m), and ``out`` (n, d).
 

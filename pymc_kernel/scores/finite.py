@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-import numba
 import numpy as np
 from scipy.linalg import solve_triangular
 
@@ -11,6 +10,7 @@ from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.kernels.features import random_fourier_features
 from pymc_kernel.kernels.points import as_numbers
 from pymc_kernel.linalg import cholesky_update_upper, jittered_cholesky
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import BaseMeasure, base_measure
 from pymc_kernel.scores.expansion import cosine_expansion
@@ -77,8 +77,8 @@ class Finite:
             basis = (features.frequencies, features.phases)
         return estimator, basis
 
-    def limited(self, size: int):
-        """Return the estimator with about ``size`` coefficients at most."""
+    def limited(self, size: int, num_dims: int):
+        """Return the estimator with ``size`` coefficients at most, in any number of dimensions."""
         return replace(self, num_features=min(self.num_features, size))
 
     def penalty_matrix(self, basis):
@@ -173,7 +173,7 @@ class OnlineFinite:
         return self.estimator.assemble(solve_triangular(self.factor, half), self.basis, self.base)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _update(factor, slope, point, weight, frequencies, phases, base_score):
     m, d = frequencies.shape
     scale = np.sqrt(2.0 / m)

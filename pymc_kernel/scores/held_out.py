@@ -72,7 +72,8 @@ def held_out_scores(points, values, folds, estimator: Values | None = None, *, n
         Log density of the target there, up to a constant; the estimates that a pseudo-marginal chain accepted, where it
         is only estimated: with weights of these the test is exact as well, since their noise averages out.
     folds : array_like (n,) of int
-        A surrogate is fitted for each, to the points of the others. Points that coincide count to one fold.
+        A surrogate is fitted for each, to the points of the others: at least two. Points that coincide count to one
+        fold.
     estimator : Values, optional
     noisy : bool
         Whether the values are estimates.
@@ -82,7 +83,7 @@ def held_out_scores(points, values, folds, estimator: Values | None = None, *, n
     Raises
     ------
     ValueError
-        Where a value is not finite, or there are too few different points to learn from.
+        Where a value is not finite, there is one fold, or there are too few different points to learn from.
     """
     points, values, folds = as_points(points), as_numbers(values, "values"), np.asarray(folds)
     if not values.shape == folds.shape == (len(points),):
@@ -97,6 +98,11 @@ def held_out_scores(points, values, folds, estimator: Values | None = None, *, n
     _, first, number = np.unique(points, axis=0, return_index=True, return_inverse=True)
     number = number.ravel()
     places, known, fold = points[first], values[first], folds[first]
+    if len(np.unique(fold)) < 2:
+        raise ValueError(
+            f"all {len(places)} different points are in one fold, and no others are left to learn from: give folds "
+            "with at least two numbers."
+        )
     scores, others, errors = np.empty_like(places), np.empty_like(places), np.empty(len(places))
     fits = {}
     for k in np.unique(fold):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import ClassVar
 
-import numba
 import numpy as np
 from scipy.linalg import cho_solve
 
@@ -17,6 +16,7 @@ from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
 from pymc_kernel.kernels.points import as_points, check_magnitude
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.linalg import jittered_cholesky
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import radial_expansion
@@ -73,7 +73,7 @@ def regularized_solve(
     return cho_solve((factor, True), slope, check_finite=False)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _fill_rows(x, basis_t, inverse_length, family, a, b, start, stop, first, terms):
     """Write 2 phi' into ``first``; multiply ``terms`` by it and add the Laplacian 4 phi'' |v|^2 + 2 T phi'."""
     m = basis_t.shape[1]
@@ -161,8 +161,8 @@ class Lite:
             basis = x if len(x) <= self.num_basis else x[rng.choice(len(x), self.num_basis, replace=False)]
         return estimator, as_points(basis, "basis")
 
-    def limited(self, size: int):
-        """Return the estimator with about ``size`` coefficients at most."""
+    def limited(self, size: int, num_dims: int):
+        """Return the estimator with ``size`` coefficients at most, in any number of dimensions."""
         return replace(self, num_basis=min(self.num_basis, size))
 
     def penalty_matrix(self, basis):

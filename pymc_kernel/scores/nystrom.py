@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-import numba
 import numpy as np
 
 from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.kernels.base import as_points
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import radial_expansion
@@ -18,7 +18,7 @@ from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_samp
 __all__ = ["Nystrom"]
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _fill_block(x, basis, basis_t, inverse_length, family, a, b, base_score, gradients, laplacians):
     """Write the derivatives of h_ji(x) = d k(x, Y_j) / d y_i for a block of points.
 
@@ -110,9 +110,9 @@ class Nystrom:
             basis = distinct[rng.choice(len(distinct), min(self.num_basis, len(distinct)), replace=False)]
         return estimator, as_points(basis, "basis")
 
-    def limited(self, size: int):
-        """Return the estimator with about ``size`` coefficients at most."""
-        return replace(self, num_basis=min(self.num_basis, max(1, size // 8)))
+    def limited(self, size: int, num_dims: int):
+        """Return the estimator with ``size`` coefficients at most: each basis point has one a dimension."""
+        return replace(self, num_basis=min(self.num_basis, max(1, size // num_dims)))
 
     def penalty_matrix(self, basis):
         """Return R, or None for the identity."""

@@ -67,7 +67,8 @@ def cross_validate(
     regularizations : sequence of float
     num_folds : int
     max_basis : int
-        Basis points (features for ``Finite``) used for the choice; the fit afterwards uses its own number.
+        Coefficients used for the choice, at most: basis points, features for ``Finite``, d a basis point for
+        ``Nystrom``. The fit afterwards uses its own number.
     rng : numpy.random.Generator, optional
 
     Notes
@@ -91,8 +92,9 @@ def cross_validate(
     seed = int(rng.integers(2**63))
     base = base_measure(estimator.base, x, weights)
     losses = np.empty((len(length_scales), len(regularizations)))
+    limited = estimator.limited(max_basis, x.shape[1])
     for row, length_scale in enumerate(length_scales):
-        candidate = replace(estimator.limited(max_basis), kernel=replace(estimator.kernel, length_scale=length_scale))
+        candidate = replace(limited, kernel=replace(estimator.kernel, length_scale=length_scale))
         # The same features or basis points for every length scale, as far as they can be the same.
         candidate, basis = candidate.prepare(x, None, np.random.default_rng(seed))
         with np.errstate(over="ignore", invalid="ignore"):

@@ -154,7 +154,7 @@ class Values:
             surrogate. By the sum it is judged which points lie deep below the bulk.
         noise : array_like (n,), optional
             Standard deviations of values that are known to be rough, zero elsewhere. Hyperparameters are learned from
-            the others.
+            the others, where these are at least d + 3.
 
         Raises
         ------
@@ -188,8 +188,9 @@ class Values:
         departures = values - reference - trend[0]
         depth = np.maximum(np.quantile(total, _REFERENCE_QUANTILE) - total, 0.0)
         data = Regression(whitened, departures, depth, self.kernel, own_noise)
-        exact = np.flatnonzero(own_noise == 0.0)
-        small = data.take(exact[rng.choice(exact.size, min(exact.size, self.learn_points), replace=False)])
+        telling = np.flatnonzero(own_noise == 0.0)
+        telling = telling if telling.size >= d + 3 else np.arange(values.size)
+        small = data.take(telling[rng.choice(telling.size, min(telling.size, self.learn_points), replace=False)])
         limit = self.max_iterations if search or start is None else _FEW_ITERATIONS
         hyper = learn_hyperparameters(small, start, search, limit, noisy)
         pivots, weights, posterior = data.regress(hyper, self.num_basis)

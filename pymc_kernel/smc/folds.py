@@ -8,6 +8,10 @@ dimensions with ten moves. Given the other parts, the transition of a part is fi
 their ancestors, from the first stage on: with close relatives in other parts a part would in effect learn from itself,
 and where parts were made anew the evidence was still 1.6 times too large in twenty dimensions.
 
+The surrogate of the Hamiltonian move is the exception: where it learns from values, all parts share the one that is
+fitted to all evaluations, as a value says the same whoever was there. Its evidence of 100 particles in nine dimensions
+was .9 % too large, with a standard error of 1.5 % (150 runs).
+
 Imports NumPy and the lower floors only.
 """
 

@@ -13,11 +13,11 @@ Imports NumPy, Numba and the lower floors only.
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from pymc_kernel.kernels.profiles import fill_profile
 from pymc_kernel.linalg import lower_times, solve_lower, whiten
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc import local_proposal
 from pymc_kernel.mcmc.local_proposal import proposal_factor
 from pymc_kernel.parallel import over_row_blocks
@@ -114,7 +114,7 @@ def _fill_local(whitened, known, out):
     _assemble(y, first, second, learned.is_radial, learned.normalizer, slopes.shape[1], out)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _fill_slopes(squares, point_squares, is_radial, family, a, b, slopes):
     """Turn scalar products (n, m) of places and points into slopes; squared lengths (n,) and (m,)."""
     factor = 4.0 if is_radial else 2.0
@@ -129,7 +129,7 @@ def _fill_slopes(squares, point_squares, is_radial, family, a, b, slopes):
             row[j] *= factor
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _assemble(y, first, second, is_radial, normalizer, m, out):
     """Write the local covariances from the sums over slopes (n, 1 + d) and over their squares (n, ...)."""
     n, d = y.shape
@@ -149,7 +149,7 @@ def _assemble(y, first, second, is_radial, normalizer, m, out):
                 at += 1
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _forward(whitened, local, gamma, nu, noise, proposed, log_ratio):
     d = whitened.shape[1]
     displacement = np.empty(d)
@@ -163,7 +163,7 @@ def _forward(whitened, local, gamma, nu, noise, proposed, log_ratio):
         log_ratio[i] = log_det + 0.5 * square
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _backward(displacement, local, gamma, nu, log_ratio):
     d = displacement.shape[1]
     back = np.empty(d)

@@ -4,11 +4,11 @@ import math
 import warnings
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from scipy.cluster.vq import kmeans2
 
 from pymc_kernel.kernels.profiles import exp_in_place
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["NormalMixture", "fit_mixture"]
@@ -56,7 +56,7 @@ class NormalMixture(NamedTuple):
         return self.log_weights + log_determinants - 0.5 * d * math.log(2.0 * math.pi)
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _fill_log_density(columns, means, inverses, constants, out):
     """Write log densities at points, the columns (d, n), block by block, so that all stays in the fast memory."""
     (d, n), k = columns.shape, len(means)

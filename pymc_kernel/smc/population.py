@@ -21,12 +21,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from scipy.linalg import solve_triangular
 
 from pymc_kernel.kernels.points import as_numbers, as_points, is_number
 from pymc_kernel.linalg import whiten
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.finite import Finite
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
@@ -267,7 +267,7 @@ def _drift(particles, surrogate, factor, config):
     return along @ factor.T
 
 
-@numba.njit(cache=True, nogil=True, error_model="numpy")
+@compiled
 def _mixture_block(whitened, centers, scales, out, start, stop):
     """Write log (1/n) sum_j nu^-d exp(-|y_i - c_j|^2 / (2 nu^2)) for every scale nu."""
     n, d = centers.shape

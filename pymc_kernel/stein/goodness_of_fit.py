@@ -6,11 +6,11 @@ Imports NumPy, SciPy and the lower floors only.
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numba
 import numpy as np
 from scipy import stats
 
 from pymc_kernel.kernels.base import RadialKernel
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
@@ -74,7 +74,7 @@ class KSDTest:
     flip_probability: float
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _run_signs(uniforms, flip, out):
     """Turn rows of uniforms (n, R) into sign processes that change sign with probability ``flip``."""
     n, replicates = out.shape

@@ -2,7 +2,6 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-import numba
 import numpy as np
 
 from pymc_kernel.parallel import num_threads, one_blas_thread
@@ -16,7 +15,7 @@ __all__ = ["stein_thin"]
 _THREADED = 200_000  # entries of the draws, above which a step is shared between cores
 
 
-@numba.njit(**tiles.COMPILED)
+@tiles.compiled_sums
 def _advance_with_root(last, points, scores, packed, start, stop, objective):
     """Add h(x_last, .) to the objective (tiles, TILE) of some tiles; return where it is smallest, and how small."""
     best, smallest = -1, np.inf
@@ -29,7 +28,7 @@ def _advance_with_root(last, points, scores, packed, start, stop, objective):
     return best, smallest
 
 
-@numba.njit(**tiles.COMPILED)
+@tiles.compiled_sums
 def _advance_family(last, points, scores, packed, inverse, family, b, uniform, start, stop, objective):
     """As :func:`_advance_with_root` for other kernels."""
     sums, profiles = np.empty((4, 1, tiles.TILE)), np.empty((4, tiles.TILE))
@@ -43,7 +42,7 @@ def _advance_family(last, points, scores, packed, inverse, family, b, uniform, s
     return best, smallest
 
 
-@numba.njit(**tiles.COMPILED)
+@tiles.compiled_sums
 def _below(row, smallest):
     """Return the place of the first of the smallest numbers of a row, -1 where none is below ``smallest``."""
     # Counting runs in vector registers, looking for the place does not.

@@ -15,11 +15,11 @@ Imports NumPy, Numba, ``kernels``, ``parallel`` and ``registers`` only.
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from pymc_kernel.kernels.base import RadialKernel
 from pymc_kernel.kernels.profiles import GAUSSIAN, MATERN52, POWER, fill_value_slope_and_curvature
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.stein.registers import (
     GAUSSIAN_FORM,
@@ -40,10 +40,10 @@ from pymc_kernel.stein.registers import (
 )
 
 __all__ = [
-    "COMPILED",
     "TILE",
     "Stein",
     "add_row",
+    "compiled_sums",
     "diagonal",
     "fill",
     "fill_coordinates_here",
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 # Without the sums being reordered, so that they are the same on every machine.
-COMPILED = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+compiled_sums = compiled(fastmath={"contract"})
 _COLUMNS = 32 * TILE  # of a block of rows whose sum is taken: 1 MB
 _FORMS = {GAUSSIAN: GAUSSIAN_FORM, MATERN52: MATERN_FORM, POWER: POWER_FORM}
 _CACHE_LINE = 64  # bytes; vectors that begin elsewhere are read twice as slowly
@@ -122,7 +122,7 @@ def _packed(points, scores):
 # -- a few rows against one tile ------------------------------------------------------------------------
 
 
-@numba.njit(**COMPILED)
+@compiled_sums
 def _combine(family, b, trace, uniform, sums, profiles, out):
     """Write h to ``out`` (rows, TILE) from the sums over coordinates (4, rows, TILE)."""
     square, across, product = sums[0].ravel(), sums[1].ravel(), sums[2].ravel()
@@ -134,7 +134,7 @@ def _combine(family, b, trace, uniform, sums, profiles, out):
         flat[j] = value[j] * product[j] + 2.0 * slope[j] * (across[j] - trace) - 4.0 * curvature[j] * scaled[j]
 
 
-@numba.njit(**COMPILED)
+@compiled_sums
 def add_row(row, points, scores, tile, inverse, family, b, uniform, sums, profiles, out):
     """Add h of one row and the columns of one tile to ``out`` (TILE,).
 
@@ -152,7 +152,7 @@ def add_row(row, points, scores, tile, inverse, family, b, uniform, sums, profil
 # -- many rows ------------------------------------------------------------------------------------------
 
 
-@numba.njit(**COMPILED)
+@compiled_sums
 def _fill_with_root(rows, row_scores, packed, factor, first, start, stop, out):
     """Write h of the groups of rows ``start`` to ``stop`` and the columns of the tiles from ``first`` on."""
     group = np.empty((GROUP, TILE))
@@ -164,7 +164,7 @@ def _fill_with_root(rows, row_scores, packed, factor, first, start, stop, out):
                 _copy_row(factor, group[r], out[i + r, done : done + TILE])
 
 
-@numba.njit(**COMPILED)
+@compiled_sums
 def _fill_by_form(form, b, rows, row_scores, packed, factor, first, start, stop, out):
     """As :func:`_fill_with_root` for the other profiles that are made in the registers."""
     group = np.empty((GROUP, TILE))
@@ -176,7 +176,7 @@ def _fill_by_form(form, b, rows, row_scores, packed, factor, first, start, stop,
                 _copy_row(factor, group[r], out[i + r, done : done + TILE])
 
 
-@numba.njit(**COMPILED)
+@compiled_sums
 def _fill_family(rows, row_scores, packed, inverse, factor, family, b, uniform, first, start, stop, out):
     """As :func:`_fill_with_root` for other profiles and several length scales."""
     sums, profiles = np.empty((4, GROUP, TILE)), np.empty((3, GROUP * TILE))
@@ -195,7 +195,7 @@ def _fill_family(rows, row_scores, packed, inverse, factor, family, b, uniform, 
                 _copy_row(factor, group[r], out[i + r, done : done + TILE])
 
 
-@numba.njit(**COMPILED)
+@compiled_sums
 def _copy_row(factor, row, out):
     for j in range(out.size):
         out[j] = factor * row[j]
@@ -235,14 +235,14 @@ def from_both_ends(turn: int, count: int) -> int:
     return turn // 2 if turn % 2 == 0 else count - 1 - turn // 2
 
 
-@numba.njit(**COMPILED)
+@compiled_sums
 def _share(total, n, rows, columns):
     """Return what sums of the columns (TILE,) of one tile are of all; those beyond the diagonal stand for two tiles."""
     width = min(TILE, n - columns * TILE)
     return (1.0 if rows == columns else 2.0) * total[:width].sum()
 
 
-@numba.njit(**COMPILED)
+@compiled_sums
 def _sum_with_root(points, scores, packed, rows):
     """Return the sum of h over a tile of rows and all columns from its tile on, mirrored ones too."""
     n, num_tiles = points.shape[0], packed.shape[0]
@@ -256,7 +256,7 @@ def _sum_with_root(points, scores, packed, rows):
     return result
 
 
-@numba.njit(**COMPILED)
+@compiled_sums
 def _sum_by_form(form, b, points, scores, packed, rows):
     """As :func:`_sum_with_root` for the other profiles that are made in the registers."""
     n, num_tiles = points.shape[0], packed.shape[0]
@@ -308,7 +308,7 @@ def row_sums(stein: Stein) -> np.ndarray:
     return out
 
 
-@numba.njit(**COMPILED)
+@compiled_sums
 def _fill_coordinates(rows, row_scores, packed, inverse, factor, family, b, first, out):
     """As :func:`_fill_family` for each coordinate by itself, out (d, rows, columns)."""
     d, num_rows, width = out.shape
@@ -329,7 +329,7 @@ def _fill_coordinates(rows, row_scores, packed, inverse, factor, family, b, firs
                     _fill_coordinate(x, a, inv, factor, k, tile, value, slope, curvature, part)
 
 
-@numba.njit(**COMPILED)
+@compiled_sums
 def _fill_coordinate(point, score, inv, factor, k, tile, value, slope, curvature, out):
     """Write h_k to ``out``, from the profiles at the squared distances."""
     start = 2 * k * TILE

@@ -92,6 +92,7 @@ def waiting_times_agree_with_a_grid(names):
     exact = (grid * density).sum() / density.sum()
     assert float(names["waiting"]["posterior"]["rate"].mean()) == pytest.approx(exact, rel=0.04)
     assert names["sims"]["simulation_stats"].attrs["raised"] == pytest.approx(1000, abs=130)
+    assert names["both"]["prior_predictive"]["numbers"].shape == (1, 100, 6, 2)
 
 
 def test_each_check_has_its_page():

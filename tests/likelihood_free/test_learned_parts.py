@@ -73,6 +73,23 @@ def test_evidence_leaves_out_what_has_no_effect():
     np.testing.assert_allclose(covariance, fit.noise * np.linalg.inv(part.T @ part + penalty), rtol=0.1, atol=1e-6)
 
 
+def test_blocks_that_go_out_in_the_last_iteration_are_out_of_everything():
+    rng = np.random.default_rng(1)
+    x = np.hstack([np.ones((400, 1)), rng.standard_normal((400, 12))])
+    y = 3.0 + x[:, 1:4] @ [1.0, -2.0, 0.5] + 0.5 * rng.standard_normal(400)
+    blocks = (Block("real", 1, 4), Block("none", 4, 9), Block("neither", 9, 13))
+    fit = fit_blocks(x.T @ x, x.T @ y, y @ y, 400, blocks, noise=0.25, iterations=2)
+    left = np.isfinite(fit.precisions)
+    assert left.sum() == 2
+    sizes = np.array([3, 5, 4])[left]
+    assert len(fit.active) == 1 + sizes.sum()
+    part = x[:, fit.active]
+    penalty = np.repeat([0.0, *fit.precisions[left]], [1, *sizes])
+    covariance = np.linalg.inv(part.T @ part / 0.25 + np.diag(penalty))
+    np.testing.assert_allclose(fit.factor.T @ fit.factor, covariance, atol=1e-10)
+    np.testing.assert_allclose(fit.weights[fit.active], covariance @ part.T @ y / 0.25, rtol=1e-8)
+
+
 def test_a_feature_that_is_zero_is_left_out():
     rng = np.random.default_rng(1)
     x = np.column_stack([np.ones(20), rng.standard_normal(20), np.zeros(20)])

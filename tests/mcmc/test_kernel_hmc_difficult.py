@@ -99,6 +99,7 @@ def assert_share_after_tuning(estimator, measure, share, rng):
     state, config = misled(rng, estimator)
     state = kh.finish(worth(state, walk=0.05, difference=0.01, four=measure), config)
     assert surrogate_share(state) == pytest.approx(share)
+    assert kh.is_dropped(state) == (share == 0.0)
     assert state.choice.shares.sum() == pytest.approx(1.0)
 
 

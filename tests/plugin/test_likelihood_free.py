@@ -285,5 +285,5 @@ def test_models_that_cannot_be_learned_are_refused():
     with pm.Model() as flat:
         x = pm.Flat("x")
         pm.Normal("y", x, 1.0, observed=1.0)
-    with pytest.raises(ValueError, match="prior cannot be drawn from"):
+    with pytest.raises(ValueError, match="prior of 'x' cannot be drawn from"):
         pk.sample_likelihood_free(model=flat)

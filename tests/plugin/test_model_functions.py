@@ -7,9 +7,11 @@ import pytest
 from pymc.blocking import DictToArrayBijection
 from pytensor import wrap_py
 from scipy.special import logit
+from scipy.stats import norm
 
 import pymc_kernel as pk
 from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.plugin.model import priors
 from pymc_kernel.plugin.model.log_density import compile_log_density
 from pymc_kernel.plugin.model.unconstrained import elementwise_transform, unconstrained_draws
 
@@ -26,6 +28,18 @@ def nested_model():
         pm.Normal("free", 0.0, scale, dims="group")
         pm.Normal("y", 0.0, 1.0, observed=[0.1, 0.2])
     return model
+
+
+def test_prior_that_cannot_be_vectorized_is_compiled_once(monkeypatch):
+    tried, compiled = [], pm.Model.compile_fn
+    monkeypatch.setattr(priors, "vectorized", lambda *args: tried.append("vectorized") or 1 / 0)
+    monkeypatch.setattr(pm.Model, "compile_fn", lambda *args, **kw: tried.append("one by one") or compiled(*args, **kw))
+    with pm.Model() as model:
+        pm.Normal("x", 1.0, 2.0)
+    density = priors.prior_density(model)
+    for _ in range(3):
+        np.testing.assert_allclose(density(np.array([[1.0], [3.0]])), norm(1.0, 2.0).logpdf([1.0, 3.0]))
+    assert tried == ["vectorized", "one by one"]
 
 
 def test_draws_come_back_to_the_unconstrained_scale():

@@ -119,6 +119,28 @@ def test_an_interrupt_ends_with_what_is_there():
     assert idata["posterior"].sizes["chain"] == 1
 
 
+@pytest.mark.parametrize(("iterations", "chains"), [(6, 2), (2, 1)])
+def test_draws_of_interrupted_chains_are_of_the_iterations_that_are_shown(iterations, chains):
+    """The second of two chains ends after so many of eight iterations."""
+    calls = []
+
+    def estimate(rng, theta, observed):
+        calls.append(1)
+        if len(calls) == 100 * (9 + 1 + iterations) + 50:
+            raise KeyboardInterrupt
+        return -0.5 * float(theta) ** 2
+
+    with pm.Model():
+        theta = pm.Normal("theta")
+        pk.EstimatedLikelihood("y", estimate, theta, observed=0.0)
+        idata = pk.sample_pmc(100, iterations=8, chains=2, random_seed=1, progressbar=False)
+    stats = idata["pmc_stats"]
+    done = iterations if chains == 2 else 8
+    assert (stats.sizes["chain"], stats.sizes["iteration"]) == (chains, done)
+    of_iterations = np.log(np.exp(stats["log_evidence_of_iteration"].values[:, done // 2 :]).mean(axis=1))
+    np.testing.assert_allclose(stats["log_evidence"], of_iterations, rtol=1e-10)
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [

@@ -13,6 +13,8 @@ import pymc_kernel as pk
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.plugin.samplers import surrogate
+from pymc_kernel.rounds import ActiveLearning
+from pymc_kernel.rounds.surrogate_distance import Distance
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 QUICK = {"random_seed": 1, "progressbar": False}
@@ -145,6 +147,24 @@ def test_what_cannot_be_trusted_is_said():
         pk.sample_surrogate(50, chains=1, evaluations=50, model=model_of(wall), **QUICK)
 
 
+@pytest.mark.parametrize(
+    ("distance", "error", "marginal", "is_far"),
+    [(0.43, 0.15, 0.12, False), (0.43, 0.02, 0.12, True), (0.3, 0.02, 0.25, True), (0.43, np.nan, 0.1, True)],
+)
+def test_a_distance_is_judged_with_its_error(distance, error, marginal, is_far, monkeypatch):
+    found = Distance(distance, error, marginal, 0.5, 30)
+    monkeypatch.setattr(ActiveLearning, "distance", lambda *args: found)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        idata = pk.sample_surrogate(50, chains=1, evaluations=30, model=model_of(), **QUICK)
+    assert float(idata["sample_stats"]["distance_error"]) == pytest.approx(error, nan_ok=True)
+    far = [str(w.message) for w in said if "total variation distance" in str(w.message)]
+    assert len(far) == is_far
+    if is_far:
+        assert (f"distance of {distance:.2f} ± {error:.2f} from" in far[0]) is not np.isnan(error)
+        assert f"{marginal:.2f} in its margins" in far[0]
+
+
 def test_errors_come_before_long_work():
     with model_of():
         for wrong, words in (
@@ -155,6 +175,7 @@ def test_errors_come_before_long_work():
             ({"batch_size": 0}, "batch_size"),
             ({"timeout": "3"}, "timeout must be a positive number of seconds"),
             ({"timeout": 0.0}, "timeout must be a positive number of seconds"),
+            ({"draws": None}, "draws must be a whole number"),
             ({"tolerance": "no"}, "tolerance"),
         ):
             with pytest.raises(ValueError, match=words):

@@ -236,6 +236,24 @@ def test_a_state_is_a_function_of_the_generator():
     np.testing.assert_array_equal(first.proposed, second.proposed)
 
 
+@pytest.mark.parametrize("depth", [1e4, 1e80])
+def test_values_of_all_depths_are_learned_from_and_failures_drawn_anew(depth):
+    """A recursion that runs away: no density at most places of the prior, or one that is lower by any order."""
+    prior = NormalPrior(np.zeros(4), np.full(4, 2.0))
+
+    def log_likelihood(x):
+        size = np.abs(x).max(axis=1)
+        near = -0.5 * ((x - 0.3) ** 2).sum(axis=1)
+        return np.select([size < 2.5, size < 3.0], [near, near - depth * (size - 2.5)], -np.inf)
+
+    for seed in range(3):
+        config, state, rng = learned(log_likelihood, prior, 60, seed=seed)
+        assert np.isinf(state.log_likelihood[:14]).sum() >= 3
+        draws = config.sample(rng, state, 2000).positions
+        np.testing.assert_allclose(draws.mean(axis=0), 0.24, atol=0.15)
+        np.testing.assert_allclose(draws.std(axis=0), np.sqrt(0.8), rtol=0.15)
+
+
 def test_what_cannot_be_learned_is_said():
     config = ActiveLearning(5)
     rng = np.random.default_rng(0)

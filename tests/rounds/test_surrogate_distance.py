@@ -67,6 +67,7 @@ def test_mass_that_was_found_since_is_missing():
     found = distance_of(ratios, none, draws, particles, 0.0, np.full(40, np.log(0.25)))
     assert 0.65 < found.total_variation < 0.75
     assert found.marginal == found.total_variation
+    assert found.error == 0.0 < before.error  # a lower bound
     lost = distance_of(ratios, none, draws, particles, 0.0, np.full(40, np.log(1.5)))
     np.testing.assert_allclose(lost.total_variation, before.total_variation)
 

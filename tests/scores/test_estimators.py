@@ -228,7 +228,7 @@ def test_cross_validation_is_held_out_loss_of_separate_fits(estimator, rng):
         from dataclasses import replace
 
         candidate = replace(estimator, kernel=K.Gaussian(length_scale))
-        candidate, basis = candidate.limited(200).prepare(x, None, np.random.default_rng(seed))
+        candidate, basis = candidate.limited(200, 2).prepare(x, None, np.random.default_rng(seed))
         penalty = candidate.penalty_matrix(basis)
         for j, strength in enumerate(settings["regularizations"]):
             for fold in np.array_split(np.arange(40), 4):
@@ -243,6 +243,14 @@ def test_cross_validation_is_held_out_loss_of_separate_fits(estimator, rng):
     assert found.estimator.kernel.length_scale == settings["length_scales"][i]
     assert found.estimator.regularization == settings["regularizations"][j]
     assert found.loss == found.losses.min()
+
+
+@pytest.mark.parametrize("estimator", [S.Lite(num_basis=500), S.Finite(num_features=500), S.Nystrom(num_basis=500)])
+def test_cross_validation_is_limited_in_coefficients(estimator, rng):
+    """A basis point of the Nystroem estimator has a coefficient in each of 50 dimensions."""
+    x = rng.normal(size=(300, 50))
+    limited, basis = estimator.limited(200, 50).prepare(x, None, rng)
+    assert 150 <= len(limited.system(x, np.full(300, 1 / 300), basis)[1]) <= 200
 
 
 def test_cross_validation_prefers_a_kernel_that_fits(rng):

@@ -89,3 +89,9 @@ def test_values_without_meaning_are_refused(rng):
     values[3] = -np.inf
     with pytest.raises(ValueError, match="1 of 40 values are not finite"):
         S.held_out_scores(x, values, S.chain_folds(1, 40))
+
+
+def test_one_fold_leaves_nothing_to_learn_from(rng):
+    points = rng.normal(size=(30, 2))
+    with pytest.raises(ValueError, match="all 30 different points are in one fold"):
+        S.held_out_scores(points, -0.5 * (points**2).sum(axis=1), np.zeros(30, dtype=int))

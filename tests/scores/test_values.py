@@ -267,3 +267,12 @@ def test_a_known_part_and_rough_values_are_not_learned():
     assert np.std(deep.log_density(near) - np.sin(near[:, 0])) < 0.02
     with pytest.raises(ValueError, match="known must have shape"):
         S.Values().fit(points, rest, known=known[1:])
+
+
+@pytest.mark.parametrize("num_exact", [0, 1, 4])
+def test_hyperparameters_are_learned_from_rough_values_where_few_are_exact(num_exact, rng):
+    points = rng.normal(size=(80, 2))
+    noise = np.where(np.arange(80) < num_exact, 0.0, 0.1)
+    values = -0.5 * (points**2).sum(axis=1) + noise * rng.standard_normal(80)
+    fit = S.Values().fit(points, values, noise=noise)
+    np.testing.assert_allclose(fit.score(points[:20]), -points[:20], atol=0.3)

@@ -56,30 +56,25 @@ def fit_blocks(gram, moment, square, count, blocks, start=None, noise=None, iter
     precisions = first if start is None else np.where(np.isnan(start), first, start)
     variance, used = noise if fixed else max(square / count, 1e-300), None
     for number in range(iterations):
-        finite = np.isfinite(precisions)
-        if used is None or (finite != used.finite).any():
-            used = _in_use(gram, moment, blocks, finite)
-        penalty = np.repeat(np.append(0.0, precisions[finite]), np.append(1, used.sizes))
-        scaled = used.gram / variance
-        scaled.flat[:: len(scaled) + 1] += penalty
-        factor = _inverse_factor(scaled)
-        weights = (factor @ (used.moment / variance)) @ factor
+        if used is None or (np.isfinite(precisions) != used.finite).any():
+            used = _in_use(gram, moment, blocks, np.isfinite(precisions))
+        weights, factor, penalty = _solved(used, precisions, variance)
         before, before_variance = precisions, variance
         precisions, known = _updated(precisions, used, weights, factor, number % 2 == 1)
         if not fixed:
             # The posterior mean solves (G / s + A) w = m / s, so that w'Gw = w'm - s w'Aw.
             rest = square - weights @ used.moment - variance * penalty @ weights**2
             variance = max(rest, 1e-12 * square, 1e-300) / max(count - known, 1.0)
-        if (np.isfinite(precisions) != finite).any():
+        if (np.isfinite(precisions) != used.finite).any():
             continue
-        moved = np.abs(np.log(precisions[finite] / before[finite])).max(initial=0.0)
+        moved = np.abs(np.log(precisions[used.finite] / before[used.finite])).max(initial=0.0)
         if number and max(moved, abs(math.log(variance / before_variance))) < _CHANGE:
             break
+    if (np.isfinite(precisions) != used.finite).any():  # blocks went out in the last iteration
+        used = _in_use(gram, moment, blocks, np.isfinite(precisions))
+        weights, factor, _ = _solved(used, precisions, variance)
     full = np.zeros(len(gram))
     full[used.active] = weights
-    for block, precision in zip(blocks, precisions, strict=True):
-        if not np.isfinite(precision):
-            full[block.start : block.stop] = 0.0
     return BlockFit(full, precisions, variance, factor, used.active)
 
 
@@ -102,6 +97,15 @@ def _in_use(gram, moment, blocks, finite):
     if len(active) == len(gram):
         return _Used(finite, active, sizes, starts, gram, moment)
     return _Used(finite, active, sizes, starts, gram[active[:, None], active], moment[active])
+
+
+def _solved(used, precisions, variance):
+    """Return the posterior mean of the weights in use, the inverse factor of their precision, and the prior's part."""
+    penalty = np.repeat(np.append(0.0, precisions[used.finite]), np.append(1, used.sizes))
+    scaled = used.gram / variance
+    scaled.flat[:: len(scaled) + 1] += penalty
+    factor = _inverse_factor(scaled)
+    return (factor @ (used.moment / variance)) @ factor, factor, penalty
 
 
 def _inverse_factor(matrix):

@@ -12,7 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.distributions.multivariate import ICARRV
 from pymc.pytensorf import compile as pymc_compile
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Constant, Variable
@@ -30,6 +32,7 @@ __all__ = ["ForwardGraph", "ForwardSampler", "can_be_drawn", "forward_graph"]
 
 # Compiles in milliseconds in every worker. The calls of a Python simulator outweigh the rest.
 _QUICK = by_numpy(Mode(linker="py", optimizer=RewriteDatabaseQuery(include=["fast_compile"], exclude=["BlasOpt"])))
+_IMPROPER = FlatRV, HalfFlatRV, ICARRV
 _FEWEST_AT_ONCE = 2  # draws in a batch, at least: for one alone, distributions drawn by SciPy return a mere number
 _WORDS = 4  # of 64 bits that set the state of a generator
 _PRIOR, _DATA = 0, 1  # streams of a batch
@@ -52,7 +55,12 @@ def forward_graph(model: pm.Model) -> ForwardGraph:
 
 
 def can_be_drawn(variable: Variable) -> bool:
-    """Return whether a variable can be drawn, without drawing it: a ``CustomDist`` may have no ``random``."""
+    """Return whether a variable can be drawn, without drawing it.
+
+    ``pm.Flat`` cannot, nor a ``CustomDist`` without ``random``.
+    """
+    if isinstance(variable.owner.op, _IMPROPER):
+        return False
     function = getattr(type(variable.owner.op), "_random_fn", None)
     # PyMC puts this function where ``random`` is missing; nothing else marks such a variable.
     return "default_not_implemented" not in getattr(function, "__qualname__", "")

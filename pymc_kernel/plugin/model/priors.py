@@ -10,28 +10,51 @@ import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_expression
 from pymc.logprob.basic import transformed_conditional_logp
 
-from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler
+from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler, can_be_drawn
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.particle_density import vectorized
 from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, split_positions
 
 __all__ = [
     "ModelPrior",
+    "check_prior_draws",
     "initial_position",
     "prior_density",
     "prior_expression",
-    "prior_or_start",
     "prior_positions",
     "with_finite_columns",
+    "without_draws",
 ]
 
 
+def check_prior_draws(model: pm.Model, advice: str) -> None:
+    """Raise ``ValueError`` with advice, a sentence, where a free variable has no draws, as ``pm.Flat``."""
+    names = [repr(v.name) for v in without_draws(model)]
+    if names:
+        raise ValueError(
+            f"the prior of {', '.join(names)} cannot be drawn from: pm.Flat is improper, and a pm.CustomDist needs "
+            f"random=. {advice}"
+        )
+
+
+def without_draws(model: pm.Model) -> list:
+    """Return the free variables that have no draws."""
+    return [v for v in model.free_RVs if not can_be_drawn(v)]
+
+
 def prior_expression(model: pm.Model) -> list:
-    """Return a draw of each value variable from the prior, as graphs; initial values of the model are not used."""
+    """Return a draw of each value variable from the prior, as graphs; initial values of the model are not used.
+
+    Of variables without draws it is PyMC's initial value, jittered as PyMC jitters it.
+    """
+    improper = without_draws(model)
+    initial = {v: model.rvs_to_initial_values.get(v) for v in improper}
     return make_initial_point_expression(
         free_rvs=model.free_RVs,
         rvs_to_transforms=model.rvs_to_transforms,
-        initval_strategies=dict.fromkeys(model.free_RVs),
+        initval_strategies=dict.fromkeys(model.free_RVs)
+        | {v: "support_point" if value is None else value for v, value in initial.items()},
+        jitter_rvs=set(improper),
         default_strategy="prior",
         return_transformed=True,
     )
@@ -45,12 +68,10 @@ def prior_positions(model: pm.Model, size: int, rng: np.random.Generator) -> np.
     ValueError
         Where a prior cannot be drawn from, as that of ``pm.Flat``.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The effect of Potentials")
-            drawn = pm.draw(prior_expression(model), draws=size, random_seed=rng)
-    except NotImplementedError as error:
-        raise ValueError(f"the prior cannot be drawn from ({error}); give proper priors, or start=.") from error
+    check_prior_draws(model, "Give it a proper prior, or start=.")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The effect of Potentials")
+        drawn = pm.draw(prior_expression(model), draws=size, random_seed=rng)
     return _as_positions(model, drawn, size, rng)
 
 
@@ -91,52 +112,40 @@ def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
     def one_by_one():
         return model.compile_fn(log_prior, inputs=model.value_vars, on_unused_input="ignore")
 
+    is_vectorized = True
+
     def densities(positions):
-        try:
-            blocks = [positions[a : a + DRAWS_AT_A_TIME] for a in range(0, len(positions), DRAWS_AT_A_TIME)]
-            return np.concatenate([np.broadcast_to(all_at_once()(block)[0], len(block)) for block in blocks])
-        except Exception:  # an operator without a vectorized form may fail in many ways; the loop says what is wrong
-            function = one_by_one()
-            columns = {v.name: c for v, c in zip(model.value_vars, split_positions(model, positions), strict=True)}
-            return np.array([float(function({n: c[i] for n, c in columns.items()})) for i in range(len(positions))])
+        nonlocal is_vectorized
+        if is_vectorized:
+            try:
+                blocks = [positions[a : a + DRAWS_AT_A_TIME] for a in range(0, len(positions), DRAWS_AT_A_TIME)]
+                return np.concatenate([np.broadcast_to(all_at_once()(block)[0], len(block)) for block in blocks])
+            except (
+                Exception
+            ):  # an operator without a vectorized form may fail in many ways; the loop says what is wrong
+                is_vectorized = False
+        function = one_by_one()
+        columns = {v.name: c for v, c in zip(model.value_vars, split_positions(model, positions), strict=True)}
+        return np.array([float(function({n: c[i] for n, c in columns.items()})) for i in range(len(positions))])
 
     return densities
 
 
 class ModelPrior:
-    """The prior of a model on the unconstrained scale, each of its functions compiled once."""
+    """The prior of a model on the unconstrained scale, each of its functions compiled once.
+
+    Variables that have no draws, as ``pm.Flat``, begin around the model's initial point, as in PyMC.
+    """
 
     def __init__(self, model: pm.Model):
         self._model = model
-        try:
-            self._sampler = ForwardSampler(ForwardGraph(prior_expression(model), [], []))
-        except (NotImplementedError, IndexError) as error:  # pm.Flat has no parameters to repeat
-            raise ValueError(f"the prior cannot be drawn from ({error}); give proper priors.") from error
+        self._sampler = ForwardSampler(ForwardGraph(prior_expression(model), [], []))
         self.log_density = prior_density(model)
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Return draws (size, d)."""
         drawn = self._sampler.prior(int(rng.integers(2**63)), 0, size, size)
         return _as_positions(self._model, drawn, size, rng)
-
-
-class _JitteredStart:
-    """A prior that has no draws: places around the model's initial point, as PyMC begins its chains."""
-
-    def __init__(self, model):
-        self._center = initial_position(model)
-        self.log_density = prior_density(model)
-
-    def draw(self, rng, size):
-        return self._center + rng.uniform(-1.0, 1.0, (size, self._center.size))
-
-
-def prior_or_start(model: pm.Model) -> ModelPrior | _JitteredStart:
-    """Return the prior; where it cannot be drawn from, its draws are places around the model's initial point."""
-    try:
-        return ModelPrior(model)
-    except ValueError:  # pm.Flat and its like
-        return _JitteredStart(model)
 
 
 def initial_position(model: pm.Model) -> np.ndarray:

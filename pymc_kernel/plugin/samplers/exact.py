@@ -46,16 +46,22 @@ class Trace:
 
     def __init__(self, evaluate: Callable, log_prior: Callable, num_dims: int):
         self._evaluate, self._log_prior = evaluate, log_prior
-        self.positions, self.log_prior, self.log_likelihood = np.empty((0, num_dims)), np.empty(0), np.empty(0)
+        self._parts = [(np.empty((0, num_dims)), np.empty(0), np.empty(0))]
+        self._count = 0
 
     def __call__(self, positions: np.ndarray) -> np.ndarray:
         """Return log densities (n,) at positions (n, d), -inf where there is none."""
-        values = self._evaluate(len(self.positions), positions)
+        values = self._evaluate(self._count, positions)
         prior = self._log_prior(positions)
-        parts = (self.positions, positions), (self.log_prior, prior), (self.log_likelihood, values)
-        self.positions, self.log_prior, self.log_likelihood = (np.concatenate(p) for p in parts)
+        self._parts.append((positions, prior, values))
+        self._count += len(positions)
         total = prior + values
         return np.where(np.isfinite(total), total, -np.inf)
+
+    def evaluated(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return all positions (n, d), their log priors (n,) and log likelihoods (n,)."""
+        positions, log_prior, log_likelihood = (np.concatenate(part) for part in zip(*self._parts, strict=True))
+        return positions, log_prior, log_likelihood
 
 
 class ExactDraws(NamedTuple):

@@ -9,7 +9,7 @@ import xarray as xr
 
 from pymc_kernel.mcmc.kernel_hmc import Config, State, with_given
 from pymc_kernel.mcmc.surrogate_fit import emulated
-from pymc_kernel.plugin.model.priors import initial_position, prior_or_start
+from pymc_kernel.plugin.model.priors import ModelPrior, initial_position
 from pymc_kernel.plugin.model.unconstrained import unconstrained_draws
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
 
@@ -58,7 +58,7 @@ def given_surrogate(source: xr.DataTree | LogPosterior, model: pm.Model, noisy: 
     check_same_model(source, model)
     evaluated = source["evaluations"]
     config = ActiveLearning(noisy=noisy)
-    state = config.init(prior_or_start(model), evaluated["position"].values)
+    state = config.init(ModelPrior(model), evaluated["position"].values)
     state = state._replace(radius=float(evaluated.attrs[RADIUS]))
     state = config.update(rng, state, evaluated["log_likelihood"].values)
     if state.learned is None:

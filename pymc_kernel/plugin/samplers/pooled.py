@@ -20,7 +20,8 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, keywords_of
 from pymc_kernel.plugin.reports.provenance import provenance
 from pymc_kernel.plugin.samplers.compound import TunedSteps, begin_tuning, end_tuning, hold, move_others, split_steps
-from pymc_kernel.plugin.samplers.step_methods import KernelHMC
+from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
+from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["sample_khmc"]
 
@@ -112,6 +113,8 @@ def sample_khmc(
         began, before = time.perf_counter(), step.density.evaluations
         points = _starts(model, step, initvals, chains, tune, rng)
         step.learned, points = _tune_together(step, others, points, tune, rng, progressbar)
+        if kernel_hmc.is_dropped(step.learned):
+            warn_user(f"sample_khmc: {DROPPED}")
         took = {
             "tuning_steps": tune,
             "tuning_time": time.perf_counter() - began,

@@ -95,7 +95,8 @@ def sample_pmc(
     Notes
     -----
     The evidence is that of the last half of the iterations, whose proposals have been learned. An interrupt returns the
-    iterations so far.
+    iterations so far; of several chains those that are finished, or as many iterations of each as the last one has,
+    whichever are more.
 
     Examples
     --------
@@ -127,6 +128,9 @@ def sample_pmc(
                 break
     if not results:
         raise KeyboardInterrupt
+    # The most draws in chains of one length, as PyMC does: an unfinished chain goes out, or the others are cut to it.
+    if len(results) * len(results[-1][1]) < (len(results) - 1) * iterations:
+        results.pop()
     return _tree(model, results, draws)
 
 
@@ -182,9 +186,10 @@ def _tree(model, results, draws):
     kept = (done - done // 2) * draws
     coords, dims = coords_and_dims_for_inferencedata(model)
     weighted, posterior, per_chain = [], [], {"log_evidence": [], "ess": [], "pareto_k": []}
-    drawn = constrained_draws(model, np.concatenate([state.positions[-kept:] for state, _, _ in results]))
+    last = slice(done * draws - kept, done * draws)
+    drawn = constrained_draws(model, np.concatenate([state.positions[last] for state, _, _ in results]))
     for c, (state, _, rng) in enumerate(results):
-        log_weights = state.log_weights[-kept:]
+        log_weights = state.log_weights[last]
         shares = normalized(log_weights)
         values = {name: v[c * kept : (c + 1) * kept] for name, v in drawn.items()}
         with np.errstate(divide="ignore"):

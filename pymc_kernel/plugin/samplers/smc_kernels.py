@@ -12,7 +12,7 @@ from pymc_kernel.mcmc import kameleon
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
-from pymc_kernel.plugin.model.priors import prior_expression, with_finite_columns
+from pymc_kernel.plugin.model.priors import check_prior_draws, prior_expression, with_finite_columns
 from pymc_kernel.smc import moves, tempering
 from pymc_kernel.smc.hamiltonian import Hamiltonian
 
@@ -71,6 +71,12 @@ class ParticleKernel(SMC_KERNEL):
             for v in model.observed_RVs
             if hasattr(v.tag, "num_simulations")
         }
+        if not self.start:
+            check_prior_draws(
+                model,
+                "Particles begin at draws of the prior, and the evidence is relative to it: give it a proper one, or "
+                "take pk.sample_khmc.",
+            )
         # Where a variable has an initval, PyMC would put all particles there.
         self._prior_expression = prior_expression(model)
         num_dims = sum(size for _, size in self.var_info.values())

@@ -11,7 +11,7 @@ from pytensor.compile.mode import Mode
 from pytensor.link.vm import VMLinker
 
 from pymc_kernel.mcmc.unvisited import Places, other_hills
-from pymc_kernel.plugin.model.priors import prior_expression
+from pymc_kernel.plugin.model.priors import prior_expression, without_draws
 from pymc_kernel.smc.weights import normalized
 
 __all__ = ["NUM_CANDIDATES", "UNOPTIMIZED", "PriorDraws", "prior_draws"]
@@ -101,7 +101,7 @@ def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> P
     """
     initial = {model.rvs_to_values[rv].name for rv, value in model.rvs_to_initial_values.items() if value is not None}
     names = [v.name for v in value_vars]
-    if initial.issuperset(names):
+    if initial.issuperset(names) or without_draws(model):
         return None
     try:
         with warnings.catch_warnings():

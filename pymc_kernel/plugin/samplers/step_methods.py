@@ -24,7 +24,7 @@ from pymc_kernel.plugin.samplers.given_surrogate import given_surrogate, transit
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep, measured_variance
 from pymc_kernel.rounds import LogPosterior
 
-__all__ = ["KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_models", "register_step_methods"]
+__all__ = ["DROPPED", "KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_models", "register_step_methods"]
 
 _STARTS_TRIED = 20  # draws of a given surrogate, of which one must have a finite density
 _LEAST_TUNING = 100  # tuning draws of kernel HMC: with fewer there is one fit to a few points, or none
@@ -209,6 +209,13 @@ _ESTIMATORS = {
 }
 
 
+#: Said where a surrogate was learned and is not used.
+DROPPED = (
+    "the surrogate is not used: while tuning, moves along it did not go as far as the random walk's, which makes all "
+    "draws now. Tune longer; or take pk.AdaptiveMetropolis, which spends no time on learning one."
+)
+
+
 class KernelHMC(TransitionStep):
     """Gradient-free Hamiltonian Monte Carlo along a surrogate of the log density, learned while the chain tunes.
 
@@ -355,6 +362,9 @@ class KernelHMC(TransitionStep):
                 "pm.sample(tune=0) saves their evaluations."
             )
             return SamplerWarning(WarningType.BAD_PARAMS, message, "warn", step=self.draw)
+        is_first = not self.tune and self.draw == self.num_tune + 1
+        if is_first and self.learned is None and kernel_hmc.is_dropped(state):
+            return SamplerWarning(WarningType.BAD_PARAMS, f"KernelHMC: {DROPPED}", "warn", step=self.draw)
         return super()._warning(state)
 
     def _adapt(self, state, info):

@@ -56,9 +56,8 @@ def tree_of(
     surrogate_draws = group(np.stack([part.positions[: shape[1]] for part in found]))
     positions, log_prior, log_likelihood = state.positions, state.log_prior, state.log_likelihood
     if trace is not None:
-        positions = np.concatenate([positions, trace.positions])
-        log_prior = np.concatenate([log_prior, trace.log_prior])
-        log_likelihood = np.concatenate([log_likelihood, trace.log_likelihood])
+        known = positions, log_prior, log_likelihood
+        positions, log_prior, log_likelihood = map(np.concatenate, zip(known, trace.evaluated(), strict=True))
     distance = config.distance(state, *found)
     stats = {
         "distance": distance.total_variation,

@@ -14,7 +14,7 @@ from pymc_kernel.likelihood_free import LearnedLikelihood, WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
-from pymc_kernel.plugin.model.priors import ModelPrior
+from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,
     learned_groups,
@@ -160,10 +160,11 @@ def sample_likelihood_free(
     True
     """
     model = pm.modelcontext(model)
-    check_whole(draws=draws, chains=chains, num_simulations=num_simulations, rounds=rounds)
+    check_whole("rounds", draws=draws, chains=chains, num_simulations=num_simulations, rounds=rounds)
     if store is not None and random_seed is None:
         raise ValueError("store needs random_seed: a run that goes on must propose the same parameters again.")
     observed = observed_for(model, summary, "sample_likelihood_free")
+    check_prior_draws(model, "Simulations begin at draws of the prior: give it a proper one.")
     warn_of_potentials(model, "the posterior will be that of the model without them")
     rng = np.random.default_rng(random_seed)
     settings = {} if estimator is None else {"estimator": estimator}

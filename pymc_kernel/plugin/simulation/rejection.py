@@ -114,7 +114,7 @@ def sample_abc(
     model = pm.modelcontext(model)
     if quantile is not None and not 0.0 < quantile <= 1.0:
         raise ValueError(f"quantile must be in (0, 1], got {quantile!r}.")
-    check_whole(draws=draws, chains=chains, num_simulations=num_simulations)
+    check_whole("draws", draws=draws, chains=chains, num_simulations=num_simulations)
     rng = np.random.default_rng(random_seed)
     latent, summaries, observed, simulations = learned_from(
         simulations, num_simulations, summary, model, "sample_abc", rng, executor, progressbar

@@ -20,6 +20,7 @@ from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeo
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.model.forward import ForwardSampler, can_be_drawn, forward_graph
 from pymc_kernel.plugin.model.groups import constant_groups, is_part_of_data, observed_group, observed_values
+from pymc_kernel.plugin.model.priors import check_prior_draws
 from pymc_kernel.plugin.model.remote import Remote
 from pymc_kernel.plugin.simulation.jobs import STATUS, Job, run
 from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_user
@@ -125,6 +126,8 @@ def simulate(
     _check(model, draws, executor, batch_size, timeout, retries, max_failures, max_in_flight)
     warn_of_potentials(model, "the simulations are those of the model without them")
     graph = forward_graph(model)
+    if given is None:
+        check_prior_draws(model, "Give it a proper one, or simulate at parameters of your own (pk.simulate(given=)).")
     parameters = None if given is None else _given_values(given, graph)
     draws = _number_of_draws(draws, parameters)
     sampler = Remote(partial(ForwardSampler, graph, compile_kwargs), is_sent=executor is not None)

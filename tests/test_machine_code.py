@@ -1,0 +1,57 @@
+"""Machine code belongs to the sources: it is kept while they stay as they are, and made anew when one changes."""
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "pymc_kernel"
+ROOT_OF_E = math.exp(-0.5)
+SUM = "import pymc_kernel as pk; print(float(pk.kernels.Gaussian(1.0)([[0.0]], [[1.0]])[0, 0]))"
+
+
+def value_in_new_process(folder, **settings):
+    surroundings = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA")} | {"PYTHONPATH": str(folder)}
+    call = subprocess.run(
+        [sys.executable, "-c", SUM], cwd=folder, env=surroundings | settings, check=True, capture_output=True, text=True
+    )
+    return float(call.stdout)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    shutil.copytree(PACKAGE, tmp_path / "pymc_kernel", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def machine_code(folder):
+    return {str(f): f.stat().st_mtime_ns for f in folder.rglob("*.nb[ic]")}
+
+
+def test_changed_callee_of_another_file_is_compiled_anew(copy):
+    assert value_in_new_process(copy) == pytest.approx(ROOT_OF_E, abs=1e-15)
+    first = machine_code(copy)
+    assert first
+    with (copy / "pymc_kernel" / "plugin" / "__init__.py").open("a") as file:
+        file.write("# nothing is compiled there\n")
+    value_in_new_process(copy)
+    assert machine_code(copy) == first  # read, not made again
+    callee = copy / "pymc_kernel" / "kernels" / "profiles.py"
+    source = "# a line more\n" + callee.read_text()
+    callee.write_text(source.replace("        p = p * r + 0.5\n", "        p = p * r + 0.6\n"))
+    remainder = math.log(2.0) - 0.5
+    assert value_in_new_process(copy) == pytest.approx(ROOT_OF_E + 0.1 * remainder**2 / 2.0, abs=1e-15)
+    changed = machine_code(copy)
+    assert set(changed) == set(first)  # overwritten: nothing is left behind
+    assert all(changed[name] > first[name] for name in first)
+
+
+def test_nowhere_to_keep_it(copy):
+    """A locator that is for notebooks alone stands for folders that cannot be written to."""
+    value = value_in_new_process(copy, NUMBA_CACHE_LOCATOR_CLASSES="IPythonCacheLocator")
+    assert value == pytest.approx(ROOT_OF_E, abs=1e-15)
+    assert not machine_code(copy)
