@@ -40,8 +40,10 @@ class LogDensity:
         Of simulations that a block's kernel accepted for the estimate at the current point: name -> share.
     failure_names : tuple of str
         Of the statistics in :meth:`failures`.
-    error : ArithmeticError or None
-        The last error that the model raised in a call; the density counts as zero there.
+    error : Exception or None
+        The first error that the model raised in a call; the density counts as zero there.
+    num_raised : int
+        Calls that raised.
     starts : ndarray (n, d)
         Positions near the posterior, where a block made pilot simulations; NaN in the other coordinates.
     """
@@ -63,7 +65,7 @@ class LogDensity:
         self.failure_names = tuple(self._failure_names.values())
         self._rng_variables = [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]
         self.evaluations = 0
-        self.error = None
+        self.error, self.num_raised = None, 0
 
     def __call__(self, position: np.ndarray) -> float:
         """Return the log density at ``position`` (d,), with the Jacobians of PyMC's transforms."""
@@ -74,10 +76,11 @@ class LogDensity:
         self.evaluations += 1
         try:
             return float(self._function(position))
-        except ArithmeticError as error:
-            # At a far proposal a black box in pure Python may overflow, or divide by a number that has underflowed to
-            # zero. That is no reason to end a chain; NumPy would have returned an infinity or NaN.
-            self.error = error
+        except Exception as error:
+            # A black box may fail at a far proposal, and one failure must not cost all evaluations so far. There is no
+            # density there, as in ``sample_surrogate``.
+            self.error = self.error or error
+            self.num_raised += 1
             return -math.inf
 
     def _install_reused(self):

@@ -1,4 +1,4 @@
-"""Warnings about a chain that is stuck on an estimated likelihood, and about one that has missed a mode."""
+"""Warnings of chains: stuck on an estimated likelihood, without a mode, without a part of the posterior, errors."""
 
 import math
 from collections.abc import Sequence
@@ -6,11 +6,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from pymc_kernel.mcmc import unvisited
+from pymc_kernel.mcmc.coverage import coverage_of, is_missing_mass
 
-__all__ = ["missed_point_warning", "noise_report"]
+__all__ = ["missed_point_warning", "missing_mass_warning", "noise_report", "raised_warning"]
 
 _NOISE_REPLICATES = 20  # new estimates that measure the noise where a chain is stuck
 _NAMED = 4  # coordinates of a position that a message shows
+# Share of draws whose proposals raised, from which on it is said. Proposals fall into a region about as often as draws
+# belong there, and a mass of a thousandth changes a 5 % tail by no more than the Monte Carlo error of 40,000 draws.
+_FEW_RAISED = 1e-3
+_ADVICE = "The proposals do not fit the posterior there: tune longer, or reparametrize."
 
 
 def missed_point_warning(known: unvisited.Places, visited: Sequence, variables: Sequence) -> str:
@@ -60,3 +65,32 @@ def noise_report(density, state) -> str:
         times = max(2, math.ceil(variance))
         return text + f"About {times} times as many replicates per estimate would keep chains from getting stuck."
     return text + "That is little noise: tune longer, or reparametrize."
+
+
+def raised_warning(num_raised: int, num_draws: int, error: Exception | None) -> str:
+    """Return a warning about a model that raised errors at more than a few proposals after tuning; or nothing."""
+    if num_raised <= _FEW_RAISED * num_draws:
+        return ""
+    first = "" if error is None else f", the first with {type(error).__name__}: {error}"
+    return (
+        f"the model raised an error in {num_raised} calls during {num_draws} draws{first}. The density counts as zero "
+        "there: the draws are right if that is so, and lack a part of the posterior if not."
+    )
+
+
+def missing_mass_warning(log_weights: np.ndarray) -> str:
+    """Return a warning that a part of the posterior is likely to be missing; or nothing.
+
+    Parameters
+    ----------
+    log_weights : ndarray (n,)
+        Log density minus surrogate at draws that share one surrogate; NaN where they are not known.
+    """
+    coverage = coverage_of(log_weights)
+    if not is_missing_mass(coverage):
+        return ""
+    return (
+        "draws from a part of the posterior are likely to be missing: the ratio of the density to the surrogate is up "
+        f"to {math.exp(min(coverage.excess, 20.0)):.2g} times its median, and the tail of these ratios is heavy "
+        f"(Pareto shape {coverage.shape:.2g}). {_ADVICE}"
+    )

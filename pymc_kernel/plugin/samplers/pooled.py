@@ -19,8 +19,10 @@ from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, keywords_of
 from pymc_kernel.plugin.reports.provenance import provenance
+from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
 from pymc_kernel.plugin.samplers.compound import TunedSteps, begin_tuning, end_tuning, hold, move_others, split_steps
 from pymc_kernel.plugin.samplers.step_methods import KernelHMC
+from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["sample_khmc"]
 
@@ -70,9 +72,9 @@ def sample_khmc(
     -------
     DataTree
         As from ``pm.sample``; the tuning draws are not in it. Attributes of ``posterior`` and ``sample_stats`` hold the
-        cost of tuning: ``tuning_steps`` (for each chain), ``tuning_time`` in seconds, and ``tuning_evaluations`` of the
-        log density, by all chains. Those of ``sample_stats`` also hold what ``pk.provenance`` returns, and the name of
-        the surrogate's estimator.
+        cost of tuning: ``tuning_steps`` (for each chain), ``tuning_time`` in seconds, ``tuning_evaluations`` of the log
+        density, by all chains, and ``tuning_raised``, those in which the model raised an error. Those of
+        ``sample_stats`` also hold what ``pk.provenance`` returns, and the name of the surrogate's estimator.
 
     Raises
     ------
@@ -109,13 +111,15 @@ def sample_khmc(
         _check_for_sample(kwargs, model)
         rng = np.random.default_rng(random_seed)
         seeds = [int(s) for s in rng.integers(2**30, size=chains)]
-        began, before = time.perf_counter(), step.density.evaluations
+        began, before, raised = time.perf_counter(), step.density.evaluations, step.density.num_raised
+        step.is_judged_alone = not kwargs.get("return_inferencedata", True)
         points = _starts(model, step, initvals, chains, tune, rng)
         step.learned, points = _tune_together(step, others, points, tune, rng, progressbar)
         took = {
             "tuning_steps": tune,
             "tuning_time": time.perf_counter() - began,
             "tuning_evaluations": step.density.evaluations - before,
+            "tuning_raised": step.density.num_raised - raised,
         }
         idata = pm.sample(
             draws,
@@ -132,7 +136,16 @@ def sample_khmc(
         groups[name].attrs |= took
     if "sample_stats" in groups:
         groups["sample_stats"].attrs |= provenance(idata) | {"surrogate": type(step.config.surrogate).__name__}
+        _say(step, groups["sample_stats"])
     return idata
+
+
+def _say(step, stats):
+    """Give one warning of what all chains show together."""
+    weights, raised = stats["log_weight"].values, stats["raised"].values
+    words = [raised_warning(int(raised.sum()), weights.size, step.density.error), missing_mass_warning(weights.ravel())]
+    if said := " Besides, ".join(w for w in words if w):
+        warn_user(f"sample_khmc: {said}")
 
 
 def _check_for_sample(kwargs, model):
@@ -181,7 +194,7 @@ def _starts(model, step, initvals, chains, tune, rng) -> list[dict]:
             position, places = step.drawn_start(tune, rng)
             tried.append(places)
             point = _moved(step, default, position)
-        if point is None or not math.isfinite(step.density(position)):
+        if point is None or not math.isfinite(step.first_estimate(position)):
             point = _jittered(model, step, overrides or {}, rng)
         points.append(point)
     step.tried = Places(*(np.concatenate(parts) for parts in zip(*tried, strict=True))) if tried else None
@@ -229,7 +242,7 @@ def _tune_together(step, others, points, tune, rng, progressbar):
         step.density.seed(generator)
         hold(step, point)
         position = _position(step, point)
-        state = kernel_hmc.init(position, _finite(step, position), step.config)
+        state = kernel_hmc.init(position, step.first_estimate(position), step.config)
         chains.append(_Chain(generator, point, state, step.density.noise))
     begin_tuning(others, rng, tune * len(chains))
     plan = pooled.stretches(chains[0].state.position.size, tune)
@@ -269,15 +282,6 @@ def _stretch(chain, step, others, num_draws) -> _Chain:
         state = pooled.run(chain.rng, state, step.density, step.config, 1)
         point = _moved(step, point, state.position)
     return chain._replace(state=state, point=_moved(step, point, state.position))
-
-
-def _finite(step, position):
-    """Return the log density, estimated again while it is not finite: at this start it was finite before."""
-    for _ in range(_START_TRIALS):
-        value = step.density(position)
-        if math.isfinite(value):
-            break
-    return value
 
 
 def _constrained(model, points) -> list[dict]:

@@ -15,10 +15,10 @@ from pymc.util import get_value_vars_from_user_vars
 from pymc_kernel import scores
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
-from pymc_kernel.mcmc.coverage import is_missing_mass
 from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.blocks.likelihoods import block_of
+from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning
 from pymc_kernel.plugin.samplers.foreign_steps import model_in_question
 from pymc_kernel.plugin.samplers.given_surrogate import given_surrogate, transition_state
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep, measured_variance
@@ -236,7 +236,8 @@ class KernelHMC(TransitionStep):
     {notes}
     Further statistics: ``move`` (the kind of move, in words: one of ``pymc_kernel.mcmc.moves.NAMES``),
     ``num_steps`` (leapfrog steps), ``energy_error`` (minus the log of the acceptance ratio), ``surrogate_quality``
-    (leave-one-out error of the values in units of the log density, or the held-out score-matching loss).
+    (leave-one-out error of the values in units of the log density, or the held-out score-matching loss), ``log_weight``
+    (log density minus surrogate at the draw; NaN where the density is estimated or no surrogate is used).
 
     A surrogate move is one trajectory, or several in a row, each accepted or rejected by the surrogate alone, whose end
     is one proposal. Every kind of move is measured during tuning and the best is kept; then everything is frozen.
@@ -275,6 +276,7 @@ class KernelHMC(TransitionStep):
         "num_steps": (np.int64, []),
         "energy_error": (np.float64, []),
         "surrogate_quality": (np.float64, []),
+        "log_weight": (np.float64, []),
     }
 
     def __init__(
@@ -369,24 +371,16 @@ class KernelHMC(TransitionStep):
             self.transition = kernel_hmc.finish(state._replace(iteration=self.num_tune), self.config)
         return super().stop_tuning()
 
-    def _movement_warning(self, state) -> str:
-        problem = super()._movement_warning(state)
-        if problem or not self._is_last_draw:
-            return problem
-        coverage = kernel_hmc.coverage(state)
-        if coverage is None or not is_missing_mass(coverage):
-            return ""
-        return (
-            "draws from a part of the posterior are likely to be missing: the ratio of the density to the chain's "
-            f"surrogate is up to {math.exp(min(coverage.excess, 20.0)):.2g} times its median, and the tail of these "
-            f"ratios is heavy (Pareto shape {coverage.shape:.2g}). "
-        )
+    def _last_words(self):
+        words = super()._last_words()
+        return [*words, missing_mass_warning(np.array(self.log_weights))] if self.is_judged_alone else words
 
     def _stats(self, state, info):
         return super()._stats(state, info) | {
             "move": info.move.name,
             "num_steps": info.num_steps,
             "energy_error": info.energy_error,
+            "log_weight": info.log_weight,
             "surrogate_quality": math.nan if state.fit is None else state.fit.learned.quality,
         }
 
