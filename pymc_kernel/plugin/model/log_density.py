@@ -21,6 +21,7 @@ from pymc_kernel.plugin.blocks.likelihoods import (
     reused_noise,
     starting_positions,
 )
+from pymc_kernel.plugin.model.remembered import remember, remembered_in
 
 __all__ = ["LogDensity", "compile_log_density"]
 
@@ -36,6 +37,9 @@ class LogDensity:
         Names of the terms that are random; empty for an exact density.
     evaluations : int
         Number of calls so far.
+    calls : int
+        Calls so far, by this and all other steps, of the black box that was called most; evaluations where all
+        variables are in one block.
     shares : dict
         Of simulations that a block's kernel accepted for the estimate at the current point: name -> share.
     failure_names : tuple of str
@@ -65,6 +69,7 @@ class LogDensity:
         self.failure_names = tuple(self._failure_names.values())
         self._rng_variables = [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]
         self.evaluations = 0
+        self._boxes = remembered_in(function)
         self.error, self.num_raised = None, 0
 
     def __call__(self, position: np.ndarray) -> float:
@@ -82,6 +87,10 @@ class LogDensity:
             self.error = self.error or error
             self.num_raised += 1
             return -math.inf
+
+    @property
+    def calls(self) -> int:  # noqa: D102
+        return max((box.calls for box in self._boxes), default=self.evaluations)
 
     def _install_reused(self):
         """Seed the terms that reuse noise; some of the seeds are those of the current point.
@@ -176,6 +185,8 @@ def compile_log_density(
             f"posterior. Use pm.sample(step=pk.{step_name}()) for all of them, or make discrete ones part of the "
             "estimate."
         )
+    if others:
+        remember(logp)
     shared = make_shared_replacements(initial_point, value_vars, model)
     [joined], vector = join_nonshared_inputs(
         point=initial_point, outputs=[logp], inputs=list(value_vars), shared_inputs=shared

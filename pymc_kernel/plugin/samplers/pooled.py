@@ -111,14 +111,14 @@ def sample_khmc(
         _check_for_sample(kwargs, model)
         rng = np.random.default_rng(random_seed)
         seeds = [int(s) for s in rng.integers(2**30, size=chains)]
-        began, before, raised = time.perf_counter(), step.density.evaluations, step.density.num_raised
+        began, before, raised = time.perf_counter(), step.density.calls, step.density.num_raised
         step.is_judged_alone = not kwargs.get("return_inferencedata", True)
         points = _starts(model, step, initvals, chains, tune, rng)
         step.learned, points = _tune_together(step, others, points, tune, rng, progressbar)
         took = {
             "tuning_steps": tune,
             "tuning_time": time.perf_counter() - began,
-            "tuning_evaluations": step.density.evaluations - before,
+            "tuning_evaluations": step.density.calls - before,
             "tuning_raised": step.density.num_raised - raised,
         }
         idata = pm.sample(

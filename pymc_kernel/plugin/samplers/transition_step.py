@@ -45,6 +45,7 @@ class TransitionState(StepMethodState):
     draw: int  # draws of the chain so far, tuning included
     moves: int  # proposals accepted after tuning
     raised: int  # calls of the model that raised after tuning
+    counted: int  # calls of the model, up to the last draw
     log_weights: list  # of the draws after tuning, where the transition reports them
     known: Any  # Places: points evaluated in the search for a start
     visited: list  # (position, log density) of some draws after tuning
@@ -117,6 +118,7 @@ class TransitionStep(ArrayStepShared):
         self.warned = False
         self.draw = self.moves = self.raised = 0
         self.log_weights = []
+        self.counted = self.density.calls
         self.known = self.tried
         self.visited = []
         self.density.seed(self.rng)
@@ -145,7 +147,7 @@ class TransitionStep(ArrayStepShared):
 
     def astep(self, q0: RaveledVars):
         """Return the next position of the block."""
-        evaluations, raised = self.density.evaluations, self.density.num_raised
+        raised = self.density.num_raised
         state = self._current(q0.data)
         state, info = self._transition_module.step(self.rng, state, self.density, self.config)
         self.density.settle(info.accepted)
@@ -165,7 +167,9 @@ class TransitionStep(ArrayStepShared):
         self.surroundings = self._now
         stats = self._stats(state, info)
         stats["warning"] = self._warning(state)
-        stats["evaluations"], stats["raised"] = self.density.evaluations - evaluations, raised
+        # Those of other steps since the last draw count, too.
+        stats["evaluations"], stats["raised"] = self.density.calls - self.counted, raised
+        self.counted = self.density.calls
         return RaveledVars(position, q0.point_map_info), [stats]
 
     def _stats(self, state, info) -> dict:
