@@ -44,3 +44,25 @@ def test_chains_that_share_a_surrogate_say_it_once(caplog, monkeypatch):
     assert len(caught) == len(judged) == 1
     assert judged[0].size == 3 * 60
     assert np.isfinite(judged[0]).all()
+
+
+def test_chains_on_a_ridge_whose_ends_they_have_not_reached_say_so_though_they_agree():
+    """The first coordinate has a standard deviation of 100; chains that begin near zero do not get there."""
+    with pm.Model():
+        x = pm.Flat("x", shape=3)
+        bent = x[1] + 0.1 * x[0] ** 2
+        pm.Potential("ridge", -0.5 * ((x[0] / 100.0) ** 2 + bent**2 + x[2] ** 2))
+        starts = [{"x": [at, -0.1 * at**2, 0.0]} for at in (-1.0, 0.0, 1.0, 2.0)]
+        with pytest.warns(UserWarning, match=r"hardly falls where the draws end, at .*x\[0\] = ") as caught:
+            idata = pk.sample_khmc(400, tune=300, initvals=starts, cores=1, random_seed=1, progressbar=False)
+    assert float(idata["posterior"]["x"][..., 0].std()) < 50.0
+    assert len(caught) == 1
+
+
+def test_a_chain_of_pymc_s_sampler_says_so_too(caplog):
+    with pm.Model():
+        x = pm.Flat("x", shape=2)
+        pm.Potential("ridge", -0.5 * ((x[0] / 100.0) ** 2 + (x[1] + 0.1 * x[0] ** 2) ** 2))
+        step = pk.KernelHMC()
+        pm.sample(500, tune=300, chains=1, step=step, initvals={"x": [0.0, 0.0]}, random_seed=1, progressbar=False)
+    assert caplog.text.count("hardly falls where the draws end") == 1

@@ -1,14 +1,22 @@
 """Warnings of chains: stuck on an estimated likelihood, without a mode, without a part of the posterior, errors."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from pymc_kernel.mcmc import unvisited
 from pymc_kernel.mcmc.coverage import coverage_of, is_missing_mass
+from pymc_kernel.mcmc.reach import open_ends
 
-__all__ = ["missed_point_warning", "missing_mass_warning", "noise_report", "raised_warning"]
+__all__ = [
+    "coordinate_names",
+    "missed_point_warning",
+    "missing_mass_warning",
+    "noise_report",
+    "open_end_warning",
+    "raised_warning",
+]
 
 _NOISE_REPLICATES = 20  # new estimates that measure the noise where a chain is stuck
 _NAMED = 4  # coordinates of a position that a message shows
@@ -94,3 +102,38 @@ def missing_mass_warning(log_weights: np.ndarray) -> str:
         f"to {math.exp(min(coverage.excess, 20.0)):.2g} times its median, and the tail of these ratios is heavy "
         f"(Pareto shape {coverage.shape:.2g}). {_ADVICE}"
     )
+
+
+def open_end_warning(
+    draws: np.ndarray,
+    log_densities: np.ndarray,
+    log_density: Callable[[np.ndarray], float],
+    names: Sequence[str],
+    rng: np.random.Generator,
+) -> str:
+    """Return a warning about coordinates along which the density goes on where the draws end; or nothing.
+
+    Parameters
+    ----------
+    draws, log_densities, log_density
+        See :func:`pymc_kernel.mcmc.reach.open_ends`.
+    names : sequence of str (d,)
+    """
+    found = open_ends(rng, draws, log_densities, log_density)
+    if not found:
+        return ""
+    worst = sorted(found, key=lambda e: -e.ratio)[:_NAMED]
+    ends = ", ".join(f"{names[e.coordinate]} = {e.end:.3g} (to {e.ratio:.2g} times)" for e in worst)
+    return (
+        f"the density hardly falls where the draws end, at {ends} on the unconstrained scale: the chains lack what is "
+        "beyond, although they agree. Reparametrize, so that the ridge that they follow becomes straight and short."
+    )
+
+
+def coordinate_names(variables: Sequence, shapes: Sequence[tuple[int, ...]]) -> list[str]:
+    """Return a name for each coordinate of a position, such as ``x[0, 1]``."""
+    names = []
+    for variable, shape in zip(variables, shapes, strict=True):
+        indices = [f"[{', '.join(map(str, index))}]" if index else "" for index in np.ndindex(*shape)]
+        names += [f"{variable.name}{index}" for index in indices]
+    return names

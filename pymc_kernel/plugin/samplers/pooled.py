@@ -18,6 +18,7 @@ from pymc_kernel.mcmc import kernel_hmc, pooled
 from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, keywords_of
+from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.reports.provenance import provenance
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
 from pymc_kernel.plugin.samplers.compound import TunedSteps, begin_tuning, end_tuning, hold, move_others, split_steps
@@ -26,6 +27,7 @@ from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["sample_khmc"]
 
+_JUDGED_DRAWS = 1000  # of each chain, by which it is judged whether the density ends where the draws do
 _START_TRIALS = 20  # jittered initial points of which one must have a finite density
 
 
@@ -136,14 +138,23 @@ def sample_khmc(
         groups[name].attrs |= took
     if "sample_stats" in groups:
         groups["sample_stats"].attrs |= provenance(idata) | {"surrogate": type(step.config.surrogate).__name__}
-        _say(step, groups["sample_stats"])
+        _say(model, step, idata, rng)
     return idata
 
 
-def _say(step, stats):
+def _say(model, step, idata, rng):
     """Give one warning of what all chains show together."""
+    stats = idata["sample_stats"]
     weights, raised = stats["log_weight"].values, stats["raised"].values
     words = [raised_warning(int(raised.sum()), weights.size, step.density.error), missing_mass_warning(weights.ravel())]
+    posterior = idata["posterior"].to_dataset() if "posterior" in idata.children else xr.Dataset()
+    if not step.shared and {rv.name for rv in model.free_RVs} <= set(posterior.data_vars):
+        every = slice(None, None, max(1, posterior.sizes["draw"] // _JUDGED_DRAWS))
+        columns = value_draws(posterior.isel(draw=every), model)
+        draws = np.concatenate([np.reshape(columns[v], (len(columns[v]), -1)) for v in step.vars], axis=1)
+        kept = np.isfinite(draws).all(axis=1)  # rounding may have put a draw at a bound
+        levels = stats["log_density"].values[:, every].ravel()
+        words.append(step.open_end_warning(draws[kept], levels[kept], rng))
     if said := " Besides, ".join(w for w in words if w):
         warn_user(f"sample_khmc: {said}")
 

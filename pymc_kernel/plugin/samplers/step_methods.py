@@ -18,7 +18,7 @@ from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
 from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.blocks.likelihoods import block_of
-from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning
+from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, open_end_warning
 from pymc_kernel.plugin.samplers.foreign_steps import model_in_question
 from pymc_kernel.plugin.samplers.given_surrogate import given_surrogate, transition_state
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep, measured_variance
@@ -373,7 +373,17 @@ class KernelHMC(TransitionStep):
 
     def _last_words(self):
         words = super()._last_words()
-        return [*words, missing_mass_warning(np.array(self.log_weights))] if self.is_judged_alone else words
+        if self.is_judged_alone:
+            words.append(missing_mass_warning(np.array(self.log_weights)))
+            draws, log_densities = (np.array(column) for column in zip(*self.visited, strict=True))
+            words.append(self.open_end_warning(draws, log_densities, self.rng))
+        return words
+
+    def open_end_warning(self, draws: np.ndarray, log_densities: np.ndarray, rng: np.random.Generator) -> str:
+        """Return a warning about ends of the draws (n, d) that are not ends of the density; or nothing."""
+        if self.shared or self.density.estimated:  # log densities differ by more than the position
+            return ""
+        return open_end_warning(draws, log_densities, self.density, self.coordinates, rng)
 
     def _stats(self, state, info):
         return super()._stats(state, info) | {

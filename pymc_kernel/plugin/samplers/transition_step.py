@@ -18,13 +18,18 @@ from pymc.vartypes import continuous_types
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc import noise, unvisited
 from pymc_kernel.plugin.model.log_density import compile_log_density
-from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report, raised_warning
+from pymc_kernel.plugin.samplers.chain_warnings import (
+    coordinate_names,
+    missed_point_warning,
+    noise_report,
+    raised_warning,
+)
 from pymc_kernel.plugin.samplers.progress import STUCK_AFTER, progress_columns, progress_updates
 from pymc_kernel.plugin.samplers.starts import NUM_CANDIDATES, prior_draws
 
 __all__ = ["RandomWalkStep", "TransitionState", "TransitionStep", "measured_variance"]
 
-_NUM_VISITED = 500  # draws kept, to find at the end whether the chain missed a likely point
+_NUM_VISITED = 500  # draws kept, to find at the end whether the chain missed a part
 _SEARCH_SHARE = 0.1  # evaluations for climbs from the prior's draws towards modes, as a share of the tuning draws
 _NO_FIT = "The proposals do not fit the posterior there: tune longer, or reparametrize."
 _TUNE_PER_CANDIDATE = 10  # tuning draws for each candidate of a start, so that these cost a tenth at the most
@@ -102,7 +107,8 @@ class TransitionStep(ArrayStepShared):
             names = (*self.density.shares, *self.density.failure_names, "log_estimate_variance")
             self.stats_dtypes_shapes = {**type(self).stats_dtypes_shapes, **dict.fromkeys(names, (np.float64, []))}
             self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
-        num_dims = sum(int(np.size(initial_point[v.name])) for v in value_vars)
+        self.coordinates = coordinate_names(value_vars, [np.shape(initial_point[v.name]) for v in value_vars])
+        num_dims = len(self.coordinates)
         # A wrong shape in the configuration is found here, before any long work.
         self._transition_module.init(np.zeros(num_dims), 0.0, config)
         self._start(num_tune=0, num_draws=0)
@@ -160,7 +166,7 @@ class TransitionStep(ArrayStepShared):
             self.moves += info.accepted
             self.raised += raised
             self.log_weights.append(getattr(info, "log_weight", math.nan))
-        if self.known is not None and not self.tune and self.draw % max(1, self.num_draws // _NUM_VISITED) == 0:
+        if not self.tune and self.draw % max(1, self.num_draws // _NUM_VISITED) == 0:
             self.visited.append((state.position, state.log_density))
         position = state.position.astype(q0.data.dtype, copy=False)
         self.returned = position.tobytes()
