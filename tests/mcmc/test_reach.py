@@ -15,8 +15,9 @@ def curved(x):
 
 
 def along_the_ridge(rng, first):
+    """Draws along the first coordinate, slowly."""
     draws = rng.standard_normal((len(first), 6))
-    draws[:, 0] = first
+    draws[:, 0] = first = np.sort(first)
     draws[:, 1] -= 0.1 * first**2
     return draws
 
@@ -28,7 +29,7 @@ def test_walls_across_a_ridge_are_found_and_its_own_ends_are_not(seed):
     part = along_the_ridge(rng, rng.uniform(-30.0, 30.0, 2000))
     found = {}
     for name, draws in (("whole", whole), ("part", part)):
-        found[name] = open_ends(rng, draws, np.array([curved(x) for x in draws]), curved)
+        found[name] = open_ends(rng, draws[None], np.array([[curved(x) for x in draws]]), curved)
     assert found["whole"] == []
     assert {(end.coordinate, math.copysign(1.0, end.end)) for end in found["part"]} == {(0, 1.0), (0, -1.0)}
     assert all(abs(end.end) == pytest.approx(27.0, abs=1.5) for end in found["part"])
@@ -50,7 +51,7 @@ def test_right_draws_have_no_open_end(name, rng):
     for size in (400, 4000):
         draws = TAILS[name].rvs((size, 3), random_state=rng)
         log_densities = TAILS[name].logpdf(draws).sum(axis=1)
-        assert open_ends(rng, draws, log_densities, lambda x: TAILS[name].logpdf(x).sum()) == []
+        assert open_ends(rng, draws[None], log_densities[None], lambda x: TAILS[name].logpdf(x).sum()) == []
 
 
 def test_a_funnel_has_no_open_end(rng):
@@ -61,12 +62,12 @@ def test_a_funnel_has_no_open_end(rng):
     def log_density(x):
         return -0.5 * (x[0] / 3.0) ** 2 - 0.5 * (x[1:] @ x[1:]) * math.exp(-x[0]) - 4.0 * x[0]
 
-    assert open_ends(rng, draws, np.array([log_density(x) for x in draws]), log_density) == []
+    assert open_ends(rng, draws[None], np.array([[log_density(x) for x in draws]]), log_density) == []
 
 
 def test_too_few_draws_and_chains_that_stand_are_not_judged(rng):
     def never(x):
         raise AssertionError
 
-    assert open_ends(rng, rng.standard_normal((300, 2)), np.zeros(300), never) == []
-    assert open_ends(rng, np.ones((1000, 2)), np.zeros(1000), never) == []
+    assert open_ends(rng, rng.standard_normal((3, 100, 2)), np.zeros((3, 100)), never) == []
+    assert open_ends(rng, np.ones((1, 1000, 2)), np.zeros((1, 1000)), never) == []

@@ -151,10 +151,10 @@ def _say(model, step, idata, rng):
     if not step.shared and {rv.name for rv in model.free_RVs} <= set(posterior.data_vars):
         every = slice(None, None, max(1, posterior.sizes["draw"] // _JUDGED_DRAWS))
         columns = value_draws(posterior.isel(draw=every), model)
-        draws = np.concatenate([np.reshape(columns[v], (len(columns[v]), -1)) for v in step.vars], axis=1)
-        kept = np.isfinite(draws).all(axis=1)  # rounding may have put a draw at a bound
-        levels = stats["log_density"].values[:, every].ravel()
-        words.append(step.open_end_warning(draws[kept], levels[kept], rng))
+        levels = stats["log_density"].values[:, every]
+        draws = np.concatenate([np.reshape(columns[v], (*levels.shape, -1)) for v in step.vars], axis=-1)
+        if np.isfinite(draws).all():  # rounding may have put a draw at a bound
+            words.append(step.open_end_warning(draws, levels, rng))
     if said := " Besides, ".join(w for w in words if w):
         warn_user(f"sample_khmc: {said}")
 

@@ -376,11 +376,11 @@ class KernelHMC(TransitionStep):
         if self.is_judged_alone:
             words.append(missing_mass_warning(np.array(self.log_weights)))
             draws, log_densities = (np.array(column) for column in zip(*self.visited, strict=True))
-            words.append(self.open_end_warning(draws, log_densities, self.rng))
+            words.append(self.open_end_warning(draws[None], log_densities[None], self.rng))
         return words
 
     def open_end_warning(self, draws: np.ndarray, log_densities: np.ndarray, rng: np.random.Generator) -> str:
-        """Return a warning about ends of the draws (n, d) that are not ends of the density; or nothing."""
+        """Return a warning about ends of the draws (chain, draw, d) that are not ends of the density; or nothing."""
         if self.shared or self.density.estimated:  # log densities differ by more than the position
             return ""
         return open_end_warning(draws, log_densities, self.density, self.coordinates, rng)
