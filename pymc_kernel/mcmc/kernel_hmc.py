@@ -45,6 +45,7 @@ __all__ = [
     "State",
     "adapt",
     "decide",
+    "enough_tuning",
     "finish",
     "init",
     "learn_from",
@@ -62,6 +63,7 @@ _FIRST_FIT_DRAWS = 100  # and ten for each dimension
 _GROWTH = 1.15  # of the number of draws from one fit to the next
 _LAST_FIT_SHARE = 0.9  # of tuning; what is left measures the moves of the last fit
 _LONGEST_BURN_IN = 0.5  # of tuning
+_SHORTEST_TUNING = 1000  # draws, by default: PyMC's
 _LEAST_LEARNED = 2  # draws in the bulk, for each dimension, before the first fit
 _FIRST_DIFFERENCES = 50  # draws in the bulk, and one for each dimension, before differences are tried
 _WARY = 10  # draws for each dimension, that the first shape of the walk counts for besides those of the walk itself
@@ -253,6 +255,11 @@ def _log_weight(state):
 
 
 # -- learning -------------------------------------------------------------------------------------------
+
+
+def enough_tuning(num_dims: int) -> int:
+    """Return the tuning draws of a chain: 1,000, and from nine dimensions on what the longest burn-in asks for."""
+    return max(_SHORTEST_TUNING, math.ceil(burn_in.longest(num_dims) / _LONGEST_BURN_IN))
 
 
 def refit_is_due(num_dims: int, iteration: int, num_tune: int) -> bool:

@@ -34,7 +34,7 @@ _START_TRIALS = 20  # jittered initial points of which one must have a finite de
 def sample_khmc(
     draws: int = 1000,
     *,
-    tune: int = 1000,
+    tune: int | None = None,
     chains: int = 4,
     step: KernelHMC | Sequence | None = None,
     random_seed: RandomSeed = None,
@@ -52,7 +52,8 @@ def sample_khmc(
     Parameters
     ----------
     draws, tune : int
-        For each chain; one evaluation of the likelihood each, at most, and a second one where other steps move.
+        For each chain; one evaluation of the likelihood each, at most, and a second one where other steps move. By
+        default 1,000 tuning draws in up to eight dimensions, and 200 + 100 d in more: burn-in alone may take half.
     chains : int
     step : KernelHMC or list of steps, optional
         With settings of its own; afterwards it has the learned surrogate, ``step.surrogate``. All continuous variables
@@ -89,6 +90,16 @@ def sample_khmc(
 
     Notes
     -----
+    It learns the whole log density, so it needs values for every direction in which that is not quadratic: it is for a
+    dozen parameters, or for more where the posterior is nearly Gaussian and tuning long. Many groups of parameters with
+    a scale of their own are not for it: a hierarchy of 31 parameters had an R-hat of 2. Where the black box has few
+    inputs of its own, give their variables to :class:`KernelHMC` and leave the rest to NUTS, as in
+    ``sample_khmc(step=pk.KernelHMC([theta]))``: the black box is not called again while NUTS moves.
+
+    At the end at most 256 evaluations look beyond the ends of the draws: chains on a long ridge may agree with each
+    other, and lack what is beyond. That is said, as are missing parts that weights of the draws show, and calls of the
+    model that raised an error, which count as a density of zero: once, for all chains.
+
     Tuning runs in this process, whatever ``cores`` is. Where an evaluation takes a second or more, take
     ``pk.sample_surrogate(exact=True)``: it learns from fewer evaluations, on any executor, and draws as exactly. An
     interrupt while sampling returns the draws so far, as in ``pm.sample``; while tuning there are none yet.
@@ -101,7 +112,7 @@ def sample_khmc(
     ...     idata = pk.sample_khmc(progressbar=False)  # doctest: +SKIP
     """
     for name, value, least in (("draws", draws, 1), ("tune", tune, 50), ("chains", chains, 1)):
-        if not (isinstance(value, int | np.integer) and value >= least):
+        if not (name == "tune" and value is None) and not (isinstance(value, int | np.integer) and value >= least):
             raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
     model = pm.modelcontext(model)
     with model:
@@ -111,6 +122,7 @@ def sample_khmc(
                 "sample_khmc learns a surrogate of its own; for a given one take pm.sample(step=, tune=0)."
             )
         _check_for_sample(kwargs, model)
+        tune = kernel_hmc.enough_tuning(len(step.coordinates)) if tune is None else tune
         rng = np.random.default_rng(random_seed)
         seeds = [int(s) for s in rng.integers(2**30, size=chains)]
         began, before, raised = time.perf_counter(), step.density.calls, step.density.num_raised
@@ -118,7 +130,7 @@ def sample_khmc(
         points = _starts(model, step, initvals, chains, tune, rng)
         step.learned, points = _tune_together(step, others, points, tune, rng, progressbar)
         took = {
-            "tuning_steps": tune,
+            "tuning_steps": int(tune),
             "tuning_time": time.perf_counter() - began,
             "tuning_evaluations": step.density.calls - before,
             "tuning_raised": step.density.num_raised - raised,
