@@ -15,7 +15,7 @@ leapfrog trajectories along it, and accepts with the true, or estimated and kept
   ``burn_in``, and is forgotten.
 - Each kind of move is measured while tuning, and the shares follow from that, and among nearly equal ones from a count
   of their work. After tuning all is frozen.
-- Whether the surrogate covers the density is judged from the draws after tuning, see ``coverage``.
+- After tuning each draw reports its log weight, density over surrogate: see ``coverage``.
 - In many dimensions the mass matrix comes from the surrogate's quadratic part, where there are enough values to fit
   one, and not from the few positions visited.
 
@@ -31,7 +31,6 @@ import numpy as np
 
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import burn_in, moves, noise
-from pymc_kernel.mcmc.coverage import Coverage, coverage_of
 from pymc_kernel.mcmc.history import History, append, empty_history
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept
 from pymc_kernel.mcmc.moves import DIFFERENCE, SURVEY, WALK, Choice, Move
@@ -45,8 +44,8 @@ __all__ = [
     "Proposal",
     "State",
     "adapt",
-    "coverage",
     "decide",
+    "enough_tuning",
     "finish",
     "init",
     "is_dropped",
@@ -61,11 +60,11 @@ __all__ = [
 
 _NUM_EVALUATED = 20_000  # evaluations remembered while tuning
 _NUM_VISITED = 4000  # places remembered
-_NUM_EXCESSES = 4000  # draws after tuning, of which every second one is dropped when they are full
 _FIRST_FIT_DRAWS = 100  # and ten for each dimension
 _GROWTH = 1.15  # of the number of draws from one fit to the next
 _LAST_FIT_SHARE = 0.9  # of tuning; what is left measures the moves of the last fit
 _LONGEST_BURN_IN = 0.5  # of tuning
+_SHORTEST_TUNING = 1000  # draws, by default: PyMC's
 _LEAST_LEARNED = 2  # draws in the bulk, for each dimension, before the first fit
 _FIRST_DIFFERENCES = 50  # draws in the bulk, and one for each dimension, before differences are tried
 _WARY = 10  # draws for each dimension, that the first shape of the walk counts for besides those of the walk itself
@@ -126,7 +125,7 @@ class State(NamedTuple):
     num_learned: int  # draws that the walk's covariance is learned from: those since the burn-in
     num_fits: int
     rejections: int  # in a row, up to now
-    excesses: History | None  # (n, 1) log density minus surrogate at the draws after tuning, None while tuning
+    is_weighed: bool  # whether draws report their weights: after tuning, where the density is exact
 
 
 class Proposal(NamedTuple):
@@ -152,6 +151,8 @@ class Info(NamedTuple):
     move: Move
     energy_error: float  # true log density plus kinetic or surrogate part: minus the log acceptance ratio
     num_steps: int  # leapfrog steps
+    origin: np.ndarray  # (d,), where it was proposed from
+    log_weight: float = math.nan  # log density minus surrogate at the draw; NaN where it is not weighed
 
 
 def init(position, log_density: float, config: Config) -> State:
@@ -176,15 +177,14 @@ def init(position, log_density: float, config: Config) -> State:
         num_learned=0,
         num_fits=0,
         rejections=0,
-        excesses=None,
+        is_weighed=False,
     )
 
 
 def relocate(state: State, position, log_density: float) -> State:
     """Return the state moved to ``position`` with its log density; everything learned is kept."""
     position, log_density = checked_start(position, log_density, state.position.size)
-    excesses = None if state.excesses is None else empty_history(_NUM_EXCESSES, 1)
-    return state._replace(position=position, log_density=log_density, excesses=excesses)
+    return state._replace(position=position, log_density=log_density)
 
 
 # -- one draw -------------------------------------------------------------------------------------------
@@ -233,25 +233,26 @@ def propose(rng: np.random.Generator, state: State) -> tuple[State, Proposal]:
 def decide(rng: np.random.Generator, state: State, proposal: Proposal, log_density: float) -> tuple[State, Info]:
     """Return the next state and what happened, given the log density at a proposal that was to be evaluated."""
     place, move, scale, num_steps, log_ratio = proposal[:5]
-    if not proposal.has_moved:
-        info = Info(False, 1.0, scale, place, state.log_density, move, 0.0, num_steps)
-        return _record_excess(state._replace(rejections=state.rejections + 1)), info
-    proposed = log_density if proposal.is_to_evaluate else -math.inf
-    gain = proposed - state.log_density + log_ratio
-    accepted, probability = metropolis_accept(rng, gain)
-    info = Info(accepted, probability, scale, place, proposed, move, -gain, num_steps)
+    origin = state.position
+    if proposal.has_moved:
+        proposed = log_density if proposal.is_to_evaluate else -math.inf
+        gain = proposed - state.log_density + log_ratio
+        accepted, probability = metropolis_accept(rng, gain)
+    else:
+        proposed, gain, accepted, probability = state.log_density, 0.0, False, 1.0
     if accepted:
-        return _record_excess(state._replace(position=place, log_density=proposed, rejections=0)), info
-    return _record_excess(state._replace(rejections=state.rejections + 1)), info
+        state = state._replace(position=place, log_density=proposed, rejections=0)
+    else:
+        state = state._replace(rejections=state.rejections + 1)
+    weight = _log_weight(state)
+    return state, Info(accepted, probability, scale, place, proposed, move, -gain, num_steps, origin, weight)
 
 
-def _record_excess(state):
-    """Return the state with one more draw in the record that :func:`coverage` judges."""
-    if state.excesses is None or state.fit is None:
-        return state
+def _log_weight(state):
+    if not (state.is_weighed and state.choice.shares[moves.ALONG_SURROGATE].any()):
+        return math.nan
     here = to_unit(state.fit.factor, state.fit.mean, state.position)
-    value = value_and_score(here, state.fit.expansion, np.empty_like(here))
-    return state._replace(excesses=append(state.excesses, np.array([state.log_density - value])))
+    return state.log_density - value_and_score(here, state.fit.expansion, np.empty_like(here))
 
 
 def is_dropped(state: State) -> bool:
@@ -259,17 +260,12 @@ def is_dropped(state: State) -> bool:
     return state.fit is not None and not state.choice.shares[moves.ALONG_SURROGATE].any()
 
 
-def coverage(state: State) -> Coverage | None:
-    """Return how far the surrogate covers the density, from the draws after tuning; None where it is not used.
-
-    Nor where the log density is estimated: weights are then as noisy as the estimates.
-    """
-    if state.excesses is None or not state.excesses.count or not state.choice.shares[moves.ALONG_SURROGATE].any():
-        return None
-    return coverage_of(state.excesses.buffer[: state.excesses.count, 0])
-
-
 # -- learning -------------------------------------------------------------------------------------------
+
+
+def enough_tuning(num_dims: int) -> int:
+    """Return the tuning draws of a chain: 1,000, and from nine dimensions on what the longest burn-in asks for."""
+    return max(_SHORTEST_TUNING, math.ceil(burn_in.longest(num_dims) / _LONGEST_BURN_IN))
 
 
 def refit_is_due(num_dims: int, iteration: int, num_tune: int) -> bool:
@@ -347,7 +343,7 @@ def _burn_in_draw(state, info, config):
     arrival = burn_in.remember(state.arrival, state.log_density)
     factor, log_scale = past.factor, past.log_scale
     if info.move is WALK:
-        moved = state.position - past.mean if info.accepted else None
+        moved = state.position - info.origin if info.accepted else None
         error = info.accept_prob - noise.target_of(config.target_accept, past.noise)
         arrival, factor, log_scale = burn_in.learn_step(arrival, factor, log_scale, moved, error, config.noisy)
     state = state._replace(
@@ -379,12 +375,12 @@ def _end_burn_in(state):
 
 
 def _squared_jumps(state, info):
-    """Return the jumps of the last draw, for its kind of move; the draw is not yet in the state's histories."""
+    """Return the jumps of the last draw, for its kind of move."""
     mean, factor = state.walk.mean, state.walk.factor
-    if not info.accept_prob > 0.0 or not state.visited.count:
+    if not info.accept_prob > 0.0:
         return np.zeros(2 * state.position.size)
-    before = to_unit(factor, mean, state.visited.buffer[state.visited.count - 1])
-    return moves.squared_jumps(before, to_unit(factor, mean, info.proposal), info.accept_prob)
+    before, after = (to_unit(factor, mean, x) for x in (info.origin, info.proposal))
+    return moves.squared_jumps(before, after, info.accept_prob)
 
 
 def with_fit(state: State, fit: Fit, config: Config, places: np.ndarray | None = None) -> State:
@@ -435,5 +431,6 @@ def _settled(state, config):
     """Return the state without what is learned from, with room for the record of excesses."""
     d = state.position.size
     settled = state.walk._replace(noise=noise.settled(state.walk.noise))
-    excesses = None if config.noisy else empty_history(_NUM_EXCESSES, 1)
-    return state._replace(evaluated=empty_history(0, d + 1), survey=np.empty((0, d)), walk=settled, excesses=excesses)
+    return state._replace(
+        evaluated=empty_history(0, d + 1), survey=np.empty((0, d)), walk=settled, is_weighed=not config.noisy
+    )

@@ -127,7 +127,7 @@ def test_the_walk_keeps_its_step_when_learning_begins():
     factor, config = np.array([[3.0, 0.0], [1.0, 0.5]]), kh.Config()
     state = kh.init(np.zeros(2), 0.0, config)
     walk = state.walk._replace(factor=factor, log_scale=-2.0)
-    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, moves.DIFFERENCE, 0.0, 0)
+    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, moves.DIFFERENCE, 0.0, 0, state.position)
     after = kh.learn_from(state._replace(walk=walk, iteration=1000), info, config)
     assert after.arrival is None
     assert math.exp(after.walk.log_scale) == pytest.approx(am.optimal_scale(2))
@@ -142,8 +142,9 @@ def test_independent_draws_have_a_measure_of_one(rng):
     total = np.zeros(4)
     for _ in range(4000):
         before, proposal = mean + rng.standard_normal((2, 2)) @ factor.T
-        visited = state.visited._replace(buffer=before[None], count=1)
-        info = kh.Info(True, 0.5, 1.0, proposal, 0.0, moves.LONG, 0.0, 1)
+        # In a long chain the history keeps every second draw only: moves are measured from where they began.
+        visited = state.visited._replace(buffer=before[None] + 100.0, count=1, stride=2)
+        info = kh.Info(True, 0.5, 1.0, proposal, 0.0, moves.LONG, 0.0, 1, before)
         after = kh.learn_from(state._replace(visited=visited), info, kh.Config())
         total += after.choice.jumps[moves.LONG.place] / 4000
         never = kh.learn_from(state._replace(visited=visited), info._replace(accept_prob=0.0), kh.Config())

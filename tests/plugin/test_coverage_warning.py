@@ -1,33 +1,74 @@
 import warnings
 
+import numpy as np
 import pymc as pm
 import pytest
 
 import pymc_kernel as pk
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.coverage import Coverage
+from pymc_kernel.plugin.samplers import chain_warnings
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of samples is too small")
+SAID = "likely to be missing"
 
 
-@pytest.mark.parametrize(
-    ("coverage", "is_said"), [(Coverage(1.2, 3.0), True), (Coverage(0.2, 3.0), False), (None, False)]
-)
+@pytest.mark.parametrize(("coverage", "is_said"), [(Coverage(1.2, 3.0), True), (Coverage(0.2, 3.0), False)])
 def test_a_surrogate_that_does_not_cover_the_posterior_is_reported_at_the_end(coverage, is_said, caplog, monkeypatch):
     judged = []
 
-    def fixed(state):
-        judged.append(state.excesses.count)
+    def fixed(log_weights):
+        judged.append(log_weights.size)
         return coverage
 
-    monkeypatch.setattr(kernel_hmc, "coverage", fixed)
+    monkeypatch.setattr(chain_warnings, "coverage_of", fixed)
     with pm.Model():
         pm.Normal("x")
         pm.sample(60, tune=120, chains=2, cores=1, step=pk.KernelHMC(), random_seed=1, progressbar=False)
-    found = [r.message for r in caplog.records if "likely to be missing" in r.message]
+    found = [r.message for r in caplog.records if SAID in r.message]
     assert len(found) == (2 if is_said else 0)
     assert all("20 times" in message for message in found)
-    assert len(judged) == 2
+    assert judged == [60, 60]
+
+
+def test_chains_that_share_a_surrogate_say_it_once(caplog, monkeypatch):
+    judged = []
+
+    def heavy(log_weights):
+        judged.append(log_weights)
+        return Coverage(1.2, 3.0)
+
+    monkeypatch.setattr(chain_warnings, "coverage_of", heavy)
+    with pm.Model():
+        pm.Normal("x")
+        with pytest.warns(UserWarning, match=SAID) as caught:
+            pk.sample_khmc(60, tune=120, chains=3, cores=1, random_seed=1, progressbar=False)
+    assert not [r for r in caplog.records if SAID in r.message]
+    assert len(caught) == len(judged) == 1
+    assert judged[0].size == 3 * 60
+    assert np.isfinite(judged[0]).all()
+
+
+def test_chains_on_a_ridge_whose_ends_they_have_not_reached_say_so_though_they_agree():
+    """The first coordinate has a standard deviation of 100; chains that begin near zero do not get there."""
+    with pm.Model():
+        x = pm.Flat("x", shape=3)
+        bent = x[1] + 0.1 * x[0] ** 2
+        pm.Potential("ridge", -0.5 * ((x[0] / 100.0) ** 2 + bent**2 + x[2] ** 2))
+        starts = [{"x": [at, -0.1 * at**2, 0.0]} for at in (-1.0, 0.0, 1.0, 2.0)]
+        with pytest.warns(UserWarning, match=r"hardly falls where the draws end, at .*x\[0\] = ") as caught:
+            idata = pk.sample_khmc(400, tune=300, initvals=starts, cores=1, random_seed=1, progressbar=False)
+    assert float(idata["posterior"]["x"][..., 0].std()) < 50.0
+    assert len(caught) == 1
+
+
+def test_a_chain_of_pymc_s_sampler_says_so_too(caplog):
+    with pm.Model():
+        x = pm.Flat("x", shape=2)
+        pm.Potential("ridge", -0.5 * ((x[0] / 100.0) ** 2 + (x[1] + 0.1 * x[0] ** 2) ** 2))
+        step = pk.KernelHMC()
+        pm.sample(500, tune=300, chains=1, step=step, initvals={"x": [0.0, 0.0]}, random_seed=1, progressbar=False)
+    assert caplog.text.count("hardly falls where the draws end") == 1
 
 
 @pytest.mark.parametrize("is_dropped", [True, False])

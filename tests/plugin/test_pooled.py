@@ -50,6 +50,15 @@ def test_posterior_of_constrained_variables():
     assert np.unique(idata["sample_stats"]["surrogate_quality"]).size == 1
 
 
+@pytest.mark.parametrize(("num_dims", "expected"), [(2, 1000), (10, 1200)])
+def test_tuning_is_longer_in_more_dimensions(num_dims, expected):
+    """So that the longest burn-in, 100 + 50 d draws, is no more than half of it."""
+    with pm.Model():
+        pm.Normal("x", shape=num_dims)
+        idata = pk.sample_khmc(5, chains=1, cores=1, random_seed=1, **QUIET)
+    assert idata["posterior"].attrs["tuning_steps"] == expected
+
+
 @pytest.mark.slow
 def test_the_noisy_normal_has_its_exact_spread():
     with noisy_model():

@@ -91,7 +91,7 @@ def test_a_likelihood_that_fails_away_from_the_initial_point_is_zero_there(rng):
 
     def fragile(x):
         if (x != 0.0).any():
-            raise FloatingPointError("no solution")
+            return -np.inf
         return -1.0
 
     start, places = prior.choose(fragile, rng, budget=100)

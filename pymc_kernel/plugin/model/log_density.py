@@ -20,6 +20,7 @@ from pymc_kernel.plugin.blocks.likelihoods import (
     reused_noise,
     starting_positions,
 )
+from pymc_kernel.plugin.model.remembered import remember, remembered_in
 
 __all__ = ["LogDensity", "compile_log_density"]
 
@@ -35,12 +36,17 @@ class LogDensity:
         Names of the terms that are random; empty for an exact density.
     evaluations : int
         Number of calls so far.
+    calls : int
+        Calls so far, by this and all other steps, of the black box that was called most; evaluations where all
+        variables are in one block.
     shares : dict
         Of simulations that a block's kernel accepted for the estimate at the current point: name -> share.
     failure_names : tuple of str
         Of the statistics in :meth:`failures`.
-    error : ArithmeticError or None
-        The last error that the model raised in a call; the density counts as zero there.
+    error : Exception or None
+        The first error that the model raised in a call; the density counts as zero there.
+    num_raised : int
+        Calls that raised.
     starts : ndarray (n, d)
         Positions near the posterior, where a block made pilot simulations; NaN in the other coordinates.
     """
@@ -63,7 +69,8 @@ class LogDensity:
         self.failure_names = tuple(self._failure_names.values())
         self._rng_variables = [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]
         self.evaluations = 0
-        self.error = None
+        self._boxes = remembered_in(function)
+        self.error, self.num_raised = None, 0
 
     def __call__(self, position: np.ndarray) -> float:
         """Return the log density at ``position`` (d,), with the Jacobians of PyMC's transforms."""
@@ -71,11 +78,16 @@ class LogDensity:
         try:
             with drawing_noise(dict.fromkeys(self._keys, self._rng) | self._reused()) as self._last:
                 return float(self._function(position))
-        except ArithmeticError as error:
-            # At a far proposal a black box in pure Python may overflow, or divide by a number that has underflowed to
-            # zero. That is no reason to end a chain; NumPy would have returned an infinity or NaN.
-            self.error = error
+        except Exception as error:
+            # A black box may fail at a far proposal, and one failure must not cost all evaluations so far. There is no
+            # density there, as in ``sample_surrogate``.
+            self.error = self.error or error
+            self.num_raised += 1
             return -math.inf
+
+    @property
+    def calls(self) -> int:  # noqa: D102
+        return max((box.calls for box in self._boxes), default=self.evaluations)
 
     def _reused(self):
         """Return the generators of terms that reuse noise; some of their seeds are those of the current point.
@@ -171,6 +183,8 @@ def compile_log_density(
             f"posterior. Use pm.sample(step=pk.{step_name}()) for all of them, or make discrete ones part of the "
             "estimate."
         )
+    if others:
+        remember(logp)
     shared = make_shared_replacements(initial_point, value_vars, model)
     [joined], vector = join_nonshared_inputs(
         point=initial_point, outputs=[logp], inputs=list(value_vars), shared_inputs=shared

@@ -1,16 +1,29 @@
-"""Warnings about a chain that is stuck on an estimated likelihood, and about one that has missed a mode."""
+"""Warnings of chains: stuck on an estimated likelihood, without a mode, without a part of the posterior, errors."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from pymc_kernel.mcmc import unvisited
+from pymc_kernel.mcmc.coverage import coverage_of, is_missing_mass
+from pymc_kernel.mcmc.reach import open_ends
 
-__all__ = ["missed_point_warning", "noise_report"]
+__all__ = [
+    "coordinate_names",
+    "missed_point_warning",
+    "missing_mass_warning",
+    "noise_report",
+    "open_end_warning",
+    "raised_warning",
+]
 
 _NOISE_REPLICATES = 20  # new estimates that measure the noise where a chain is stuck
 _NAMED = 4  # coordinates of a position that a message shows
+# Share of draws whose proposals raised, from which on it is said. Proposals fall into a region about as often as draws
+# belong there, and a mass of a thousandth changes a 5 % tail by no more than the Monte Carlo error of 40,000 draws.
+_FEW_RAISED = 1e-3
+_ADVICE = "The proposals do not fit the posterior there: tune longer, or reparametrize."
 
 
 def missed_point_warning(known: unvisited.Places, visited: Sequence, variables: Sequence) -> str:
@@ -60,3 +73,67 @@ def noise_report(density, state) -> str:
         times = max(2, math.ceil(variance))
         return text + f"About {times} times as many replicates per estimate would keep chains from getting stuck."
     return text + "That is little noise: tune longer, or reparametrize."
+
+
+def raised_warning(num_raised: int, num_draws: int, error: Exception | None) -> str:
+    """Return a warning about a model that raised errors at more than a few proposals after tuning; or nothing."""
+    if num_raised <= _FEW_RAISED * num_draws:
+        return ""
+    first = "" if error is None else f", the first with {type(error).__name__}: {error}"
+    return (
+        f"the model raised an error in {num_raised} calls during {num_draws} draws{first}. The density counts as zero "
+        "there: the draws are right if that is so, and lack a part of the posterior if not."
+    )
+
+
+def missing_mass_warning(log_weights: np.ndarray) -> str:
+    """Return a warning that a part of the posterior is likely to be missing; or nothing.
+
+    Parameters
+    ----------
+    log_weights : ndarray (n,)
+        Log density minus surrogate at draws that share one surrogate; NaN where they are not known.
+    """
+    coverage = coverage_of(log_weights)
+    if not is_missing_mass(coverage):
+        return ""
+    return (
+        "draws from a part of the posterior are likely to be missing: the ratio of the density to the surrogate is up "
+        f"to {math.exp(min(coverage.excess, 20.0)):.2g} times its median, and the tail of these ratios is heavy "
+        f"(Pareto shape {coverage.shape:.2g}). {_ADVICE}"
+    )
+
+
+def open_end_warning(
+    draws: np.ndarray,
+    log_densities: np.ndarray,
+    log_density: Callable[[np.ndarray], float],
+    names: Sequence[str],
+    rng: np.random.Generator,
+) -> str:
+    """Return a warning about coordinates along which the density goes on where the draws end; or nothing.
+
+    Parameters
+    ----------
+    draws, log_densities, log_density
+        See :func:`pymc_kernel.mcmc.reach.open_ends`.
+    names : sequence of str (d,)
+    """
+    found = open_ends(rng, draws, log_densities, log_density)
+    if not found:
+        return ""
+    worst = sorted(found, key=lambda e: -e.ratio)[:_NAMED]
+    ends = ", ".join(f"{names[e.coordinate]} = {e.end:.3g} (to {e.ratio:.2g} times)" for e in worst)
+    return (
+        f"the density hardly falls where the draws end, at {ends} on the unconstrained scale: the chains lack what is "
+        "beyond, although they agree. Reparametrize, so that the ridge that they follow becomes straight and short."
+    )
+
+
+def coordinate_names(variables: Sequence, shapes: Sequence[tuple[int, ...]]) -> list[str]:
+    """Return a name for each coordinate of a position, such as ``x[0, 1]``."""
+    names = []
+    for variable, shape in zip(variables, shapes, strict=True):
+        indices = [f"[{', '.join(map(str, index))}]" if index else "" for index in np.ndindex(*shape)]
+        names += [f"{variable.name}{index}" for index in indices]
+    return names

@@ -8,7 +8,7 @@ import numpy as np
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.mcmc import kernel_hmc
-from pymc_kernel.mcmc.coverage import Coverage
+from pymc_kernel.mcmc.coverage import Coverage, coverage_of
 from pymc_kernel.mcmc.kernel_hmc import State
 from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.parallel import one_blas_thread
@@ -29,6 +29,7 @@ _STATISTICS = {
     "num_steps": np.int64,
     "energy_error": np.float64,
     "surrogate_quality": np.float64,
+    "log_weight": np.float64,
 }
 
 
@@ -71,8 +72,8 @@ class ExactDraws(NamedTuple):
     """(chains, draws, d)."""
     statistics: dict[str, np.ndarray]
     """Each (chains, draws), as of :class:`KernelHMC`."""
-    coverage: list[Coverage | None]
-    """How the surrogate covers the density, for each chain."""
+    coverage: Coverage
+    """How the surrogate covers the density, from all chains."""
 
 
 def run_exact(
@@ -125,8 +126,8 @@ def run_exact(
             raise
         if isinstance(ended, WorkersLost):
             warn_user(f"{ended} {finished} exact draws a chain are finished.")
-    coverage = [kernel_hmc.coverage(state) for state in states]
-    return ExactDraws(positions[:, :finished], {k: v[:, :finished] for k, v in statistics.items()}, coverage)
+    statistics = {name: values[:, :finished] for name, values in statistics.items()}
+    return ExactDraws(positions[:, :finished], statistics, coverage_of(statistics["log_weight"].ravel()))
 
 
 def _begun(rngs, first, surrogate_draws, trace):
@@ -176,4 +177,5 @@ def _statistics(state, info, is_evaluated):
         "num_steps": info.num_steps,
         "energy_error": info.energy_error,
         "surrogate_quality": state.fit.learned.quality,
+        "log_weight": info.log_weight,
     }

@@ -18,20 +18,23 @@ from pymc_kernel.mcmc import kernel_hmc, pooled
 from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, keywords_of
+from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.reports.provenance import provenance
+from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
 from pymc_kernel.plugin.samplers.compound import TunedSteps, begin_tuning, end_tuning, hold, move_others, split_steps
 from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
 from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["sample_khmc"]
 
+_JUDGED_DRAWS = 1000  # of each chain, by which it is judged whether the density ends where the draws do
 _START_TRIALS = 20  # jittered initial points of which one must have a finite density
 
 
 def sample_khmc(
     draws: int = 1000,
     *,
-    tune: int = 1000,
+    tune: int | None = None,
     chains: int = 4,
     step: KernelHMC | Sequence | None = None,
     random_seed: RandomSeed = None,
@@ -49,7 +52,8 @@ def sample_khmc(
     Parameters
     ----------
     draws, tune : int
-        For each chain; one evaluation of the likelihood each, at most, and a second one where other steps move.
+        For each chain; one evaluation of the likelihood each, at most, and a second one where other steps move. By
+        default 1,000 tuning draws in up to eight dimensions, and 200 + 100 d in more: burn-in alone may take half.
     chains : int
     step : KernelHMC or list of steps, optional
         With settings of its own; afterwards it has the learned surrogate, ``step.surrogate``. All continuous variables
@@ -71,9 +75,9 @@ def sample_khmc(
     -------
     DataTree
         As from ``pm.sample``; the tuning draws are not in it. Attributes of ``posterior`` and ``sample_stats`` hold the
-        cost of tuning: ``tuning_steps`` (for each chain), ``tuning_time`` in seconds, and ``tuning_evaluations`` of the
-        log density, by all chains. Those of ``sample_stats`` also hold what ``pk.provenance`` returns, and the name of
-        the surrogate's estimator.
+        cost of tuning: ``tuning_steps`` (for each chain), ``tuning_time`` in seconds, ``tuning_evaluations`` of the log
+        density, by all chains, and ``tuning_raised``, those in which the model raised an error. Those of
+        ``sample_stats`` also hold what ``pk.provenance`` returns, and the name of the surrogate's estimator.
 
     Raises
     ------
@@ -86,6 +90,16 @@ def sample_khmc(
 
     Notes
     -----
+    It learns the whole log density, so it needs values for every direction in which that is not quadratic: it is for a
+    dozen parameters, or for more where the posterior is nearly Gaussian and tuning long. Many groups of parameters with
+    a scale of their own are not for it: a hierarchy of 31 parameters had an R-hat of 2. Where the black box has few
+    inputs of its own, give their variables to :class:`KernelHMC` and leave the rest to NUTS, as in
+    ``sample_khmc(step=pk.KernelHMC([theta]))``: the black box is not called again while NUTS moves.
+
+    At the end at most 256 evaluations look beyond the ends of the draws: chains on a long ridge may agree with each
+    other, and lack what is beyond. That is said, as are missing parts that weights of the draws show, and calls of the
+    model that raised an error, which count as a density of zero: once, for all chains.
+
     Tuning runs in this process, whatever ``cores`` is. Where an evaluation takes a second or more, take
     ``pk.sample_surrogate(exact=True)``: it learns from fewer evaluations, on any executor, and draws as exactly. An
     interrupt while sampling returns the draws so far, as in ``pm.sample``; while tuning there are none yet.
@@ -98,7 +112,7 @@ def sample_khmc(
     ...     idata = pk.sample_khmc(progressbar=False)  # doctest: +SKIP
     """
     for name, value, least in (("draws", draws, 1), ("tune", tune, 50), ("chains", chains, 1)):
-        if not (isinstance(value, int | np.integer) and value >= least):
+        if not (name == "tune" and value is None) and not (isinstance(value, int | np.integer) and value >= least):
             raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
     model = pm.modelcontext(model)
     with model:
@@ -108,17 +122,20 @@ def sample_khmc(
                 "sample_khmc learns a surrogate of its own; for a given one take pm.sample(step=, tune=0)."
             )
         _check_for_sample(kwargs, model)
+        tune = kernel_hmc.enough_tuning(len(step.coordinates)) if tune is None else tune
         rng = np.random.default_rng(random_seed)
         seeds = [int(s) for s in rng.integers(2**30, size=chains)]
-        began, before = time.perf_counter(), step.density.evaluations
+        began, before, raised = time.perf_counter(), step.density.calls, step.density.num_raised
+        step.is_judged_alone = not kwargs.get("return_inferencedata", True)
         points = _starts(model, step, initvals, chains, tune, rng)
         step.learned, points = _tune_together(step, others, points, tune, rng, progressbar)
         if kernel_hmc.is_dropped(step.learned):
             warn_user(f"sample_khmc: {DROPPED}")
         took = {
-            "tuning_steps": tune,
+            "tuning_steps": int(tune),
             "tuning_time": time.perf_counter() - began,
-            "tuning_evaluations": step.density.evaluations - before,
+            "tuning_evaluations": step.density.calls - before,
+            "tuning_raised": step.density.num_raised - raised,
         }
         idata = pm.sample(
             draws,
@@ -135,7 +152,25 @@ def sample_khmc(
         groups[name].attrs |= took
     if "sample_stats" in groups:
         groups["sample_stats"].attrs |= provenance(idata) | {"surrogate": type(step.config.surrogate).__name__}
+        _say(model, step, idata, rng)
     return idata
+
+
+def _say(model, step, idata, rng):
+    """Give one warning of what all chains show together."""
+    stats = idata["sample_stats"]
+    weights, raised = stats["log_weight"].values, stats["raised"].values
+    words = [raised_warning(int(raised.sum()), weights.size, step.density.error), missing_mass_warning(weights.ravel())]
+    posterior = idata["posterior"].to_dataset() if "posterior" in idata.children else xr.Dataset()
+    if not step.shared and {rv.name for rv in model.free_RVs} <= set(posterior.data_vars):
+        every = slice(None, None, max(1, posterior.sizes["draw"] // _JUDGED_DRAWS))
+        columns = value_draws(posterior.isel(draw=every), model)
+        levels = stats["log_density"].values[:, every]
+        draws = np.concatenate([np.reshape(columns[v], (*levels.shape, -1)) for v in step.vars], axis=-1)
+        if np.isfinite(draws).all():  # rounding may have put a draw at a bound
+            words.append(step.open_end_warning(draws, levels, rng))
+    if said := " Besides, ".join(w for w in words if w):
+        warn_user(f"sample_khmc: {said}")
 
 
 def _check_for_sample(kwargs, model):
@@ -184,7 +219,7 @@ def _starts(model, step, initvals, chains, tune, rng) -> list[dict]:
             position, places = step.drawn_start(tune, rng)
             tried.append(places)
             point = _moved(step, default, position)
-        if point is None or not math.isfinite(step.density(position)):
+        if point is None or not math.isfinite(step.first_estimate(position)):
             point = _jittered(model, step, overrides or {}, rng)
         points.append(point)
     step.tried = Places(*(np.concatenate(parts) for parts in zip(*tried, strict=True))) if tried else None
@@ -232,7 +267,7 @@ def _tune_together(step, others, points, tune, rng, progressbar):
         step.density.seed(generator)
         hold(step, point)
         position = _position(step, point)
-        state = kernel_hmc.init(position, _finite(step, position), step.config)
+        state = kernel_hmc.init(position, step.first_estimate(position), step.config)
         chains.append(_Chain(generator, point, state, step.density.noise))
     begin_tuning(others, rng, tune * len(chains))
     plan = pooled.stretches(chains[0].state.position.size, tune)
@@ -272,15 +307,6 @@ def _stretch(chain, step, others, num_draws) -> _Chain:
         state = pooled.run(chain.rng, state, step.density, step.config, 1)
         point = _moved(step, point, state.position)
     return chain._replace(state=state, point=_moved(step, point, state.position))
-
-
-def _finite(step, position):
-    """Return the log density, estimated again while it is not finite: at this start it was finite before."""
-    for _ in range(_START_TRIALS):
-        value = step.density(position)
-        if math.isfinite(value):
-            break
-    return value
 
 
 def _constrained(model, points) -> list[dict]:

@@ -1,6 +1,5 @@
 """Starts of chains: draws from the prior chosen by their likelihood, and the prior's scales."""
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -71,23 +70,16 @@ class PriorDraws:
         budget : int
             Further calls, to climb towards other modes from the draws; chains do not start at the points found by that.
         """
-
-        def level(position):
-            try:
-                return log_density(position)
-            except Exception:  # errors of a simulator far from the posterior; the chain need not go there
-                return -math.inf
-
         chosen = rng.choice(len(self.positions), min(NUM_CANDIDATES, len(self.positions)), replace=False)
         candidates = np.vstack([self.default, self.positions[chosen]])
         priors = np.array([self.default_log_density, *self.log_densities[chosen]])
-        levels = np.array([log_density(self.default), *map(level, candidates[1:])])
+        levels = np.array([log_density(candidate) for candidate in candidates])
         log_likelihoods = np.where(np.isfinite(levels) & np.isfinite(priors), levels - priors, -np.inf)
         places = Places(candidates, levels)
         if not np.isfinite(log_likelihoods).any():
             return self.default, places
         start = candidates[rng.choice(len(candidates), p=normalized(log_likelihoods))]
-        tops = other_hills(places, level, self.scales, budget, rng)
+        tops = other_hills(places, log_density, self.scales, budget, rng)
         return start, Places(np.vstack([candidates, tops.positions]), np.append(levels, tops.log_densities))
 
 

@@ -15,10 +15,10 @@ from pymc.util import get_value_vars_from_user_vars
 from pymc_kernel import scores
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
-from pymc_kernel.mcmc.coverage import is_missing_mass
 from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.blocks.likelihoods import block_of
+from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, open_end_warning
 from pymc_kernel.plugin.samplers.foreign_steps import model_in_question
 from pymc_kernel.plugin.samplers.given_surrogate import given_surrogate, transition_state
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep, measured_variance
@@ -243,7 +243,8 @@ class KernelHMC(TransitionStep):
     {notes}
     Further statistics: ``move`` (the kind of move, in words: one of ``pymc_kernel.mcmc.moves.NAMES``),
     ``num_steps`` (leapfrog steps), ``energy_error`` (minus the log of the acceptance ratio), ``surrogate_quality``
-    (leave-one-out error of the values in units of the log density, or the held-out score-matching loss).
+    (leave-one-out error of the values in units of the log density, or the held-out score-matching loss), ``log_weight``
+    (log density minus surrogate at the draw; NaN where the density is estimated or no surrogate is used).
 
     A surrogate move is one trajectory, or several in a row, each accepted or rejected by the surrogate alone, whose end
     is one proposal. Every kind of move is measured during tuning and the best is kept; then everything is frozen.
@@ -282,6 +283,7 @@ class KernelHMC(TransitionStep):
         "num_steps": (np.int64, []),
         "energy_error": (np.float64, []),
         "surrogate_quality": (np.float64, []),
+        "log_weight": (np.float64, []),
     }
 
     def __init__(
@@ -379,24 +381,26 @@ class KernelHMC(TransitionStep):
             self.transition = kernel_hmc.finish(state._replace(iteration=self.num_tune), self.config)
         return super().stop_tuning()
 
-    def _movement_warning(self, state) -> str:
-        problem = super()._movement_warning(state)
-        if problem or not self._is_last_draw:
-            return problem
-        coverage = kernel_hmc.coverage(state)
-        if coverage is None or not is_missing_mass(coverage):
+    def _last_words(self):
+        words = super()._last_words()
+        if self.is_judged_alone:
+            words.append(missing_mass_warning(np.array(self.log_weights)))
+            draws, log_densities = (np.array(column) for column in zip(*self.visited, strict=True))
+            words.append(self.open_end_warning(draws[None], log_densities[None], self.rng))
+        return words
+
+    def open_end_warning(self, draws: np.ndarray, log_densities: np.ndarray, rng: np.random.Generator) -> str:
+        """Return a warning about ends of the draws (chain, draw, d) that are not ends of the density; or nothing."""
+        if self.shared or self.density.estimated:  # log densities differ by more than the position
             return ""
-        return (
-            "draws from a part of the posterior are likely to be missing: the ratio of the density to the chain's "
-            f"surrogate is up to {math.exp(min(coverage.excess, 20.0)):.2g} times its median, and the tail of these "
-            f"ratios is heavy (Pareto shape {coverage.shape:.2g}). "
-        )
+        return open_end_warning(draws, log_densities, self.density, self.coordinates, rng)
 
     def _stats(self, state, info):
         return super()._stats(state, info) | {
             "move": info.move.name,
             "num_steps": info.num_steps,
             "energy_error": info.energy_error,
+            "log_weight": info.log_weight,
             "surrogate_quality": math.nan if state.fit is None else state.fit.learned.quality,
         }
 

@@ -327,8 +327,8 @@ def _warn(state: State, tree: xr.DataTree, drawn: ExactDraws | None, first_error
         found |= _of_surrogate_draws(stats)
     else:
         found |= {
-            "draws from a part of it are likely to be missing, where the surrogate is far too low": any(
-                c is not None and is_missing_mass(c) for c in drawn.coverage
+            "draws from a part of it are likely to be missing, where the surrogate is far too low": is_missing_mass(
+                drawn.coverage
             ),
             f"a chain has rejected {STUCK_AFTER} proposals in a row, at an estimate that is too high or where the "
             "surrogate is far too low": int(drawn.statistics["stuck_for"].max()) >= STUCK_AFTER,

@@ -18,13 +18,18 @@ from pymc.vartypes import continuous_types
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc import noise, unvisited
 from pymc_kernel.plugin.model.log_density import compile_log_density
-from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report
+from pymc_kernel.plugin.samplers.chain_warnings import (
+    coordinate_names,
+    missed_point_warning,
+    noise_report,
+    raised_warning,
+)
 from pymc_kernel.plugin.samplers.progress import STUCK_AFTER, progress_columns, progress_updates
 from pymc_kernel.plugin.samplers.starts import NUM_CANDIDATES, prior_draws
 
 __all__ = ["RandomWalkStep", "TransitionState", "TransitionStep", "measured_variance"]
 
-_NUM_VISITED = 500  # draws kept, to find at the end whether the chain missed a likely point
+_NUM_VISITED = 500  # draws kept, to find at the end whether the chain missed a part
 _SEARCH_SHARE = 0.1  # evaluations for climbs from the prior's draws towards modes, as a share of the tuning draws
 _NO_FIT = "The proposals do not fit the posterior there: tune longer, or reparametrize."
 _TUNE_PER_CANDIDATE = 10  # tuning draws for each candidate of a start, so that these cost a tenth at the most
@@ -44,6 +49,9 @@ class TransitionState(StepMethodState):
     warned: bool
     draw: int  # draws of the chain so far, tuning included
     moves: int  # proposals accepted after tuning
+    raised: int  # calls of the model that raised after tuning
+    counted: int  # calls of the model, up to the last draw
+    log_weights: list  # of the draws after tuning, where the transition reports them
     known: Any  # Places: points evaluated in the search for a start
     visited: list  # (position, log density) of some draws after tuning
 
@@ -66,6 +74,7 @@ class TransitionStep(ArrayStepShared):
         "log_density": (np.float64, []),
         "stuck_for": (np.int64, []),
         "evaluations": (np.int64, []),
+        "raised": (np.int64, []),
         "warning": (SamplerWarning, None),
     }
 
@@ -86,6 +95,7 @@ class TransitionStep(ArrayStepShared):
             raise ValueError(f"{type(self).__name__} got variables without entries: {', '.join(empty)}.")
         self.tried = None  # set by ``sample_khmc``: Places, the points evaluated in its search for starts
         self.learned = None  # set by ``sample_khmc``: the state whose adaptation every chain starts with
+        self.is_judged_alone = True  # not by ``sample_khmc``, which has one word for all chains
         self.prior = prior_draws(model, value_vars, initial_point)
         config = replace(config, noisy=bool(self.density.estimated))
         if self.prior is not None and config.learns_covariance and config.covariance is None:
@@ -97,7 +107,8 @@ class TransitionStep(ArrayStepShared):
             names = (*self.density.shares, *self.density.failure_names, "log_estimate_variance")
             self.stats_dtypes_shapes = {**type(self).stats_dtypes_shapes, **dict.fromkeys(names, (np.float64, []))}
             self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
-        num_dims = sum(int(np.size(initial_point[v.name])) for v in value_vars)
+        self.coordinates = coordinate_names(value_vars, [np.shape(initial_point[v.name]) for v in value_vars])
+        num_dims = len(self.coordinates)
         # A wrong shape in the configuration is found here, before any long work.
         self._transition_module.init(np.zeros(num_dims), 0.0, config)
         self._start(num_tune=0, num_draws=0)
@@ -111,7 +122,9 @@ class TransitionStep(ArrayStepShared):
         self.returned = None
         self.surroundings = None
         self.warned = False
-        self.draw = self.moves = 0
+        self.draw = self.moves = self.raised = 0
+        self.log_weights = []
+        self.counted = self.density.calls
         self.known = self.tried
         self.visited = []
         self.density.seed(self.rng)
@@ -140,7 +153,7 @@ class TransitionStep(ArrayStepShared):
 
     def astep(self, q0: RaveledVars):
         """Return the next position of the block."""
-        evaluations = self.density.evaluations
+        raised = self.density.num_raised
         state = self._current(q0.data)
         state, info = self._transition_module.step(self.rng, state, self.density, self.config)
         self.density.settle(info.accepted)
@@ -148,15 +161,21 @@ class TransitionStep(ArrayStepShared):
             state = self._adapt(state, info)
         self.transition = state
         self.draw += 1
-        self.moves += not self.tune and info.accepted
-        if self.known is not None and not self.tune and self.draw % max(1, self.num_draws // _NUM_VISITED) == 0:
+        raised = self.density.num_raised - raised
+        if not self.tune:
+            self.moves += info.accepted
+            self.raised += raised
+            self.log_weights.append(getattr(info, "log_weight", math.nan))
+        if not self.tune and self.draw % max(1, self.num_draws // _NUM_VISITED) == 0:
             self.visited.append((state.position, state.log_density))
         position = state.position.astype(q0.data.dtype, copy=False)
         self.returned = position.tobytes()
         self.surroundings = self._now
         stats = self._stats(state, info)
         stats["warning"] = self._warning(state)
-        stats["evaluations"] = self.density.evaluations - evaluations
+        # Those of other steps since the last draw count, too.
+        stats["evaluations"], stats["raised"] = self.density.calls - self.counted, raised
+        self.counted = self.density.calls
         return RaveledVars(position, q0.point_map_info), [stats]
 
     def _stats(self, state, info) -> dict:
@@ -186,7 +205,7 @@ class TransitionStep(ArrayStepShared):
         who = f"{type(self).__name__} for {', '.join(self.var_names)}"
         if state is not None and self.density.estimated:
             raise _moved_by_another(who, self.density.estimated)
-        log_density = self.density(position)
+        log_density = self.first_estimate(position) if state is None else self.density(position)
         self.density.settle(True)
         if state is None:
             position, log_density = self._better_start(position, log_density)
@@ -199,6 +218,17 @@ class TransitionStep(ArrayStepShared):
         if not math.isfinite(log_density):
             raise _lost_density(who, log_density)
         return self._transition_module.relocate(state, position, log_density)
+
+    def first_estimate(self, position: np.ndarray) -> float:
+        """Return the log density where a chain begins; an estimate of zero is drawn again, up to twenty times.
+
+        Where a chain begins does not change what it converges to.
+        """
+        for _ in range(NUM_CANDIDATES if self.density.estimated else 1):
+            log_density = self.density(position)
+            if math.isfinite(log_density):
+                break
+        return log_density
 
     def _better_start(self, position, log_density):
         """Return the start: the given position or, if that is PyMC's initial point, a likely draw from the prior.
@@ -227,12 +257,11 @@ class TransitionStep(ArrayStepShared):
             return position, log_density
         start, self.known = self.drawn_start(self.num_tune, self.rng)
         # Estimated once more: the best of many estimates is too large, and the chain would get stuck on it.
-        for _ in range(NUM_CANDIDATES if self.density.estimated else 1):
-            there = self.density(start)
-            if math.isfinite(there):
-                self.density.settle(True)
-                return start, there
-        return position, log_density
+        there = self.first_estimate(start)
+        if not math.isfinite(there):
+            return position, log_density
+        self.density.settle(True)
+        return start, there
 
     def drawn_start(self, num_tune: int, rng: np.random.Generator) -> tuple[np.ndarray, unvisited.Places]:
         """Return a likely position (d,) among draws from the prior, which must exist, and all points evaluated."""
@@ -251,7 +280,8 @@ class TransitionStep(ArrayStepShared):
         """Return a warning, at most once a chain and once more at its last draw, or None."""
         if self.tune:
             return None
-        if self._is_last_draw and (message := self._coverage_warning()):
+        if self._is_last_draw and (words := [w for w in self._last_words() if w]):
+            message = f"{type(self).__name__}: {' Besides, '.join(words)}"
             return SamplerWarning(WarningType.CONVERGENCE, message, "warn", step=self.draw)
         if self.warned:
             return None
@@ -274,12 +304,15 @@ class TransitionStep(ArrayStepShared):
         """Return a warning about a chain that could not learn its proposal, or nothing."""
         return ""
 
-    def _coverage_warning(self) -> str:
-        """Return a warning about a likely point that the chain never came near, or nothing."""
-        if self.known is None or self.shared or not self.visited:
-            return ""  # where other steps move, too, the density at these points has changed
-        place = missed_point_warning(self.known, self.visited, self.vars)
-        return f"{type(self).__name__}: {place}" if place else ""
+    def _last_words(self) -> list[str]:
+        """Return warnings from all draws of the chain, some of them empty."""
+        words = []
+        # Where other steps move, too, the density at the known points has changed.
+        if self.known is not None and not self.shared and self.visited:
+            words.append(missed_point_warning(self.known, self.visited, self.vars))
+        if self.is_judged_alone:
+            words.append(raised_warning(self.raised, self.num_draws, self.density.error))
+        return words
 
     def _movement_warning(self, state) -> str:
         """Return a warning about a chain that moves badly after tuning, or nothing."""

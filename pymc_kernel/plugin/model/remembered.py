@@ -1,0 +1,114 @@
+"""The last results of operators without gradient, for steps that ask again at the same inputs.
+
+Beside a step for the inputs of a black box, NUTS evaluates the model at every leapfrog step, and the black box with it,
+though its inputs stand still. PyTensor compiles each step by itself, so the results are kept in the operator: a rewrite
+puts :class:`Remembered` in the place of the operators that were named to :func:`remember`, in every function that is
+compiled from then on.
+"""
+
+from collections.abc import Iterator
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from pytensor.compile.mode import optdb
+from pytensor.compile.ops import FromFunctionOp
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import GraphRewriter
+from pytensor.graph.traversal import ancestors
+
+from pymc_kernel.plugin.blocks.object_mode import allow_object_mode
+
+__all__ = ["Remembered", "remember", "remembered_in"]
+
+_GRADIENTS = ("pullback", "L_op", "grad")
+_RESULTS_PER_NODE = 2  # at the current point and at a proposal
+
+
+class Remembered(Op):
+    """An operator that keeps its last results, and counts the calls of the original.
+
+    Parameters
+    ----------
+    original : Op
+        Deterministic.
+    num_nodes : int
+        Places in the model where it stands, each with inputs of its own.
+    """
+
+    def __init__(self, original: Op, num_nodes: int):
+        allow_object_mode(Remembered)
+        self.original, self.num_results = original, _RESULTS_PER_NODE * num_nodes
+        self.calls = 0
+        self._results = {}  # the oldest first
+
+    def __setstate__(self, state):
+        allow_object_mode(Remembered)
+        self.__dict__.update(state)
+
+    def make_node(self, *inputs):
+        """Return the node of the original with this operator in its place."""
+        node = self.original.make_node(*inputs)
+        return Apply(self, node.inputs, [output.type() for output in node.outputs])
+
+    def perform(self, node, inputs, outputs):
+        """Return the results kept, or call the original."""
+        key = tuple(np.asarray(value).tobytes() for value in inputs)
+        results = self._results.pop(key, None)
+        if results is None:
+            self.calls += 1
+            self.original.perform(node, inputs, outputs)
+            results = [np.array(storage[0]) for storage in outputs]
+        self._results[key] = results
+        if len(self._results) > self.num_results:
+            del self._results[next(iter(self._results))]
+        for storage, result in zip(outputs, results, strict=True):
+            storage[0] = result.copy()
+
+
+_KNOWN: WeakKeyDictionary[Op, Remembered] = WeakKeyDictionary()
+
+
+def remember(graph: Variable) -> None:
+    """Let the operators without gradient in a graph keep their results, in functions that are compiled from now on."""
+    counts: dict[Op, int] = {}
+    for node in {v.owner for v in ancestors([graph]) if v.owner is not None}:
+        if _is_black_box(node.op):
+            counts[node.op] = counts.get(node.op, 0) + 1
+    for op, num_nodes in counts.items():
+        known = _KNOWN.setdefault(op, Remembered(op, num_nodes))
+        known.num_results = max(known.num_results, _RESULTS_PER_NODE * num_nodes)
+
+
+def _is_black_box(op):
+    """Return whether an operator is a user's, without gradient, and neither writes to its inputs nor returns them."""
+    if op.destroy_map or op.view_map:
+        return False
+    if isinstance(op, FromFunctionOp):
+        return True
+    is_of_ours = type(op).__module__.split(".")[0] in ("pytensor", "pymc", "pymc_kernel", "pymc_extras")
+    return not is_of_ours and all(getattr(type(op), name) is getattr(Op, name) for name in _GRADIENTS)
+
+
+def remembered_in(function) -> list[Remembered]:
+    """Return the operators of a compiled function that keep their results."""
+    return list({node.op: None for node in function.maker.fgraph.toposort() if isinstance(node.op, Remembered)})
+
+
+class _Remember(GraphRewriter):
+    """The rewrite: it changes no graph without operators that were named to :func:`remember`."""
+
+    def apply(self, fgraph):
+        """Replace the operators."""
+        for node, known in list(self._found(fgraph)):
+            replacements = zip(node.outputs, known.make_node(*node.inputs).outputs, strict=True)
+            fgraph.replace_all(list(replacements), reason="remembered")
+
+    @staticmethod
+    def _found(fgraph) -> Iterator[tuple[Apply, Remembered]]:
+        for node in fgraph.toposort() if _KNOWN else ():
+            if not isinstance(node.op, Remembered) and (known := _KNOWN.get(node.op)) is not None:
+                yield node, known
+
+
+optdb.register("remember_black_boxes", _Remember(), "fast_run", "fast_compile", position=0.1)

@@ -1,0 +1,63 @@
+"""Black boxes that raise, and estimates that are often zero: neither ends a chain."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pytensor import wrap_py
+
+import pymc_kernel as pk
+
+pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1}
+
+
+def raising_above(limit):
+    def box(x):
+        if float(x) > limit:
+            raise RuntimeError("no steady state")
+        return np.array(-0.5 * float(x) ** 2)
+
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0.0, 10.0)
+        pm.Potential("box", wrap_py(itypes=[pt.dscalar], otypes=[pt.dscalar])(box)(theta))
+    return model
+
+
+@pytest.mark.parametrize(("limit", "is_said"), [(1.0, True), (20.0, False)])
+def test_calls_that_raise_are_counted_and_said_where_they_are_more_than_a_few(limit, is_said, recwarn):
+    with raising_above(limit):
+        idata = pk.sample_khmc(400, tune=200, random_seed=1, **QUIET)
+    stats = idata["sample_stats"]
+    # The prior reaches further than the posterior, so that some of the twenty draws for a start raise in any case.
+    assert stats.attrs["tuning_raised"] > 0
+    assert (int(stats["raised"].sum()) > 0) == is_said
+    said = [str(w.message) for w in recwarn if "raised an error" in str(w.message)]
+    assert len(said) == is_said
+    assert all(f"{int(stats['raised'].sum())} calls" in m and "RuntimeError: no steady state" in m for m in said)
+    assert float(idata["posterior"]["theta"].max()) < limit
+
+
+def test_a_step_of_pymc_s_sampler_says_once_a_chain_that_calls_raised(caplog):
+    with raising_above(1.0):
+        pm.sample(300, tune=200, chains=1, step=pk.KernelHMC(), random_seed=1, **QUIET)
+    assert caplog.text.count("RuntimeError: no steady state") == 1
+
+
+def often_zero():
+    """A likelihood whose estimates are zero with probability one half, and unbiased."""
+
+    def estimate(rng, theta, observed):
+        return float(np.log(2.0) - 0.5 * (theta - observed) ** 2) if rng.random() < 0.5 else -np.inf
+
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        pk.EstimatedLikelihood("y", estimate, theta, observed=np.array(1.0))
+    return model
+
+
+def test_chains_begin_where_half_of_the_estimates_are_zero():
+    """Twelve chains begin twice each; the posterior is N(1/2, 1/2)."""
+    with often_zero():
+        idata = pk.sample_khmc(300, tune=100, chains=12, random_seed=1, **QUIET)
+    assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.5, abs=0.2)

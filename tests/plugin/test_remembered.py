@@ -1,0 +1,81 @@
+"""Black boxes in compounds: other steps do not call them again at the same inputs, and all calls are counted."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pytensor import wrap_py
+from pytensor.graph.op import Apply, Op
+
+import pymc_kernel as pk
+
+TIMES = np.linspace(0.0, 2.0, 8)
+QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, "chains": 2, "random_seed": 1}
+
+
+class Decay(Op):
+    """A black box that counts its calls, and hands out one array that it writes to at the next call."""
+
+    def __init__(self):
+        self.calls, self.out = 0, np.empty(TIMES.size)
+
+    def make_node(self, rate):
+        return Apply(self, [pt.as_tensor_variable(rate)], [pt.dvector()])
+
+    def perform(self, node, inputs, outputs):
+        self.calls += 1
+        self.out[:] = np.exp(-TIMES * np.exp(inputs[0]))
+        outputs[0][0] = self.out
+
+
+def decays(box):
+    """Two groups with a rate each, which the black box knows, and heights, which NUTS moves."""
+    with pm.Model() as model:
+        rates = pm.Normal("rates", 0.0, 0.3, shape=2)
+        heights = pm.Normal("heights", 2.0, 0.5, shape=2)
+        for g in range(2):
+            pm.Normal(f"y{g}", heights[g] * box(rates[g]), 0.1, observed=2.0 * np.exp(-TIMES))
+    return model, rates
+
+
+SAMPLERS = {
+    "pm.sample": lambda step: pm.sample(100, tune=120, step=step, discard_tuned_samples=False, **QUIET),
+    "sample_khmc": lambda step: pk.sample_khmc(100, tune=120, step=step, **QUIET),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_nuts_beside_kernel_hmc_does_not_call_the_black_box_again(name):
+    box = Decay()
+    model, rates = decays(box)
+    with model:
+        step = pk.KernelHMC([rates])
+        before = box.calls
+        idata = SAMPLERS[name](step)
+    stats = idata["sample_stats"]
+    if name == "pm.sample":
+        counted = int(stats["evaluations"].sum() + idata["warmup_sample_stats"]["evaluations"].sum())
+    else:
+        counted = int(stats["evaluations"].sum()) + stats.attrs["tuning_evaluations"]
+    assert box.calls - before == counted
+    # Two groups, two chains of 220 draws, twenty candidates and climbs for each start.
+    assert counted < 2 * 2 * (220 + 50)
+    assert float(idata["posterior"]["rates"].mean()) == pytest.approx(0.0, abs=0.1)
+    assert float(idata["posterior"]["heights"].mean()) == pytest.approx(2.0, abs=0.15)
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
+def test_a_model_in_one_block_calls_its_black_box_as_before():
+    calls = []
+
+    @wrap_py(itypes=[pt.dscalar], otypes=[pt.dscalar])
+    def box(x):
+        calls.append(float(x))
+        return np.array(-0.5 * float(x) ** 2)
+
+    with pm.Model():
+        pm.Potential("box", box(pm.Normal("x")))
+        step = pk.AdaptiveMetropolis()
+        here = step.density(np.array([1.0])), step.density(np.array([1.0]))
+    assert here[0] == here[1]
+    assert calls[-2:] == [1.0, 1.0]
