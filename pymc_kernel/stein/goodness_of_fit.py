@@ -169,7 +169,7 @@ def ksd_test(
     num_replicates : int
         Of the wild bootstrap; the p-value is a multiple of one over one more.
     thin : int or "auto"
-        One in ``thin`` different draws is kept. "auto": so that no coordinate's autocorrelation is one half or more.
+        One in ``thin`` different draws is kept. "auto": so that no coordinate's autocorrelation is a quarter or more.
     flip_probability : float in (0, 0.5] or "auto"
         Of the bootstrap's signs. One half is for independent draws; dependent ones need less, "auto" takes 0.1.
     max_draws : int, optional
@@ -191,7 +191,7 @@ def ksd_test(
 
     Notes
     -----
-    O(n^2 (d + R)) time, no array larger than n x R bytes. The test does not detect that a chain has missed a mode, or
+    O(n^2 (d + R)) time, no array larger than n x R numbers. The test does not detect that a chain has missed a mode, or
     has its weight wrong: scores do not depend on the weights of separated modes. At large n it detects every small
     bias: compare the size of ``ksd`` with ``normal_ksd``.
 

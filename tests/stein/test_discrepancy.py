@@ -79,7 +79,7 @@ def test_bootstrap_forms_equal_those_of_the_matrix(kernel, rng):
 
 @pytest.mark.parametrize("kernel", [K.InverseMultiquadric(1.0), K.Gaussian(np.array([0.5, 1.0, 2.0])), K.Matern52(1.5)])
 def test_margins_are_those_of_one_coordinate(kernel, rng):
-    """From the eigenvectors of the kernel: sums of squares over second moments and a tenth of the trace."""
+    """From the eigenvectors of the kernel: sums of squares over second moments and three tenths of the trace."""
     draws, scores = case(rng, 80, 3)
     signs, weights = sign_processes(rng, (80,), 5, 0.5).astype(float), rng.random(80)
     found = margin_forms(tiles.prepare(draws, scores, kernel), signs, weights)
@@ -88,7 +88,7 @@ def test_margins_are_those_of_one_coordinate(kernel, rng):
         matrix = stein.stein_matrix(draws[:, [k]], scores[:, [k]], own, how="none")
         values, vectors = np.linalg.eigh(weights[:, None] * matrix * weights)
         sums = vectors.T @ signs
-        ridge = 0.1 * values.sum()
+        ridge = 0.3 * values.sum()
         np.testing.assert_allclose(row, (values / (values + ridge) @ sums**2), rtol=3e-3)
 
 
