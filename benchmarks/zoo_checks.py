@@ -61,7 +61,7 @@ def tested(name, draws, num_sets):
     ]
     return {
         "p": [t.p_value for t in tests],
-        "columns": [int(sum((t.share_p_values <= LEVEL).sum() for t in tests)), num_sets * positions.shape[-1]],
+        "columns": [int(sum((t.margin_p_values <= LEVEL).sum() for t in tests)), num_sets * positions.shape[-1]],
         "rhat": round(largest_rhat(quantities(tree["posterior"])), 3),
         "draws": min(t.num_draws for t in tests),
         "said": [],

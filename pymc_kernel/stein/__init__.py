@@ -14,7 +14,7 @@ from pymc_kernel.stein.control_functionals import ControlledExpectation, control
 from pymc_kernel.stein.discrepancy import default_kernel, ksd_squared, ksd_squared_parts, stein_matrix
 from pymc_kernel.stein.draws import choose_thinning, standardize
 from pymc_kernel.stein.finite_set import FSSDTest, fssd_test
-from pymc_kernel.stein.goodness_of_fit import KSDTest, holm, ksd_test
+from pymc_kernel.stein.goodness_of_fit import KSDTest, ksd_test
 from pymc_kernel.stein.thinning import stein_thin
 from pymc_kernel.stein.two_sample import MMDTest, mmd_squared, mmd_test
 
@@ -28,7 +28,6 @@ __all__ = [
     "controlled_expectation",
     "default_kernel",
     "fssd_test",
-    "holm",
     "ksd_squared",
     "ksd_squared_parts",
     "ksd_test",

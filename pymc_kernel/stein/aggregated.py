@@ -9,7 +9,7 @@ from pymc_kernel.kernels.bandwidth import median_distance
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.forms import quadratic_forms
-from pymc_kernel.stein.goodness_of_fit import check_settings, prepare_chains, sign_processes
+from pymc_kernel.stein.goodness_of_fit import check_settings, prepare_chains, sign_processes, with_observed
 
 __all__ = ["AggregatedKSDTest", "ksd_test_aggregated"]
 
@@ -87,11 +87,11 @@ def ksd_test_aggregated(
     if length_scales is None:
         length_scales = median_distance(chains.draws, rng) * 2.0**_POWERS
     length_scales = np.atleast_1d(np.asarray(length_scales, dtype=float))
-    signs = sign_processes(rng, chains.lengths, num_replicates, flip_probability)
+    signs = with_observed(sign_processes(rng, chains.lengths, num_replicates, flip_probability))
     totals = np.empty((len(length_scales), 1 + num_replicates))
     for row, length_scale in zip(totals, length_scales, strict=True):
         stein = tiles.prepare(chains.draws, chains.scores, replace(kernel, length_scale=length_scale))
-        row[0], row[1:] = quadratic_forms(stein, signs)
+        row[:] = quadratic_forms(stein, signs, chains.weights)
     # Among observed and replicates, the share that is at least as large as each: its p-value.
     order = np.sort(totals, axis=1)
     p_values = np.stack(

@@ -9,7 +9,7 @@ from pymc_kernel.kernels import InverseMultiquadric
 from pymc_kernel.kernels.base import RadialKernel
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
-from pymc_kernel.stein.draws import as_chains, checked_weights, standardize
+from pymc_kernel.stein.draws import as_chains, merge_repeats, standardize
 from pymc_kernel.stein.forms import coordinate_sums
 
 __all__ = ["default_kernel", "ksd_squared", "ksd_squared_parts", "stein_matrix"]
@@ -51,8 +51,8 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
     kernel : radial kernel of ``pymc_kernel.kernels``, optional
         In standardized coordinates; :func:`default_kernel` by default.
     statistic : {"V", "U"}
-        "V" averages over all pairs and is never negative; "U" leaves each draw with itself out and has expectation
-        zero for independent draws from the target.
+        "V" averages over all pairs and is never negative; "U" leaves each draw with itself (and its repeats) out and
+        has expectation zero for independent draws from the target.
     how : {"straighten", "whiten", "scale", "none"}
         Coordinates, see :func:`standardize`. The discrepancy depends on them.
 
@@ -71,13 +71,17 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
     """
     if statistic not in ("V", "U"):
         raise ValueError(f'statistic must be "V" or "U", got {statistic!r}.')
-    chains = as_chains(draws, scores)
+    chains = merge_repeats(as_chains(draws, scores))
     stein, _ = prepared(chains.draws, chains.scores, kernel, how)
-    n = len(chains.draws)
-    total = tiles.row_sums(stein).sum()
+    n, weights = len(chains.draws), chains.weights
+    if weights is None:
+        total, weights = tiles.row_sums(stein).sum(), np.ones(n)
+    else:
+        total = coordinate_sums(stein, weights).sum()
     if statistic == "V":
         return float(total / n**2)
-    return float((total - tiles.diagonal(stein).sum()) / (n * (n - 1)))
+    squares = weights**2
+    return float((total - squares @ tiles.diagonal(stein).sum(axis=1)) / (n**2 - squares.sum()))
 
 
 @one_blas_thread
@@ -88,11 +92,9 @@ def ksd_squared_parts(draws, scores, kernel=None, *, how: str = "straighten", we
     and their sum is ``ksd_squared``. A part measures whether its coordinate's conditional distribution, given the
     others, is right. Draws may have weights (n,) or (chain, draw), as in :func:`ksd_test`.
     """
-    chains = as_chains(draws, scores)
+    chains = merge_repeats(as_chains(draws, scores, weights))
     stein, _ = prepared(chains.draws, chains.scores, kernel, how)
-    if weights is not None:
-        weights = checked_weights(weights, chains.lengths)
-    return coordinate_sums(stein, weights) / len(chains.draws) ** 2
+    return coordinate_sums(stein, chains.weights) / len(chains.draws) ** 2
 
 
 @one_blas_thread

@@ -1,8 +1,9 @@
 """Draws and their scores as arrays: checks, standardization, thinning of chains.
 
-Imports NumPy, ``kernels`` and a lower file of ``stein``.
+Imports NumPy, the standard library, ``kernels`` and a lower file of ``stein``.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ __all__ = [
     "autocorrelation",
     "checked_weights",
     "choose_thinning",
+    "merge_repeats",
     "standardize",
     "thin_chains",
 ]
@@ -34,9 +36,10 @@ class Chains(NamedTuple):
     draws: np.ndarray  # (n, d)
     scores: np.ndarray  # (n, d)
     lengths: tuple[int, ...]  # of the chains
+    weights: np.ndarray | None = None  # (n,), of mean one; none where all are equal
 
 
-def as_chains(draws, scores) -> Chains:
+def as_chains(draws, scores, weights=None) -> Chains:
     """Return draws and scores, (n, d) or (chain, draw, d) or a sequence of (draw, d), as :class:`Chains`.
 
     Raises
@@ -70,7 +73,7 @@ def as_chains(draws, scores) -> Chains:
                 f"{bad} of {len(values)} {name} are not finite: such draws lie outside the model's support, or the "
                 "gradient is not defined there. Find out why before you drop them."
             )
-    return joined
+    return joined if weights is None else joined._replace(weights=checked_weights(weights, joined.lengths))
 
 
 def checked_weights(weights, lengths: tuple[int, ...]) -> np.ndarray:
@@ -83,6 +86,31 @@ def checked_weights(weights, lengths: tuple[int, ...]) -> np.ndarray:
         raise ValueError("weights must be finite, not negative, and not all zero.")
     flat = flat / flat.max()  # the sum of huge ones would be infinite
     return flat / flat.mean()
+
+
+def merge_repeats(chains: Chains) -> Chains:
+    """Return the different draws of positive weight, each where it comes first, with the weight of all its repeats.
+
+    Importance resampling and rejected proposals repeat draws. A sum over draws is the same with repeats as with
+    weights; its variance is that of as many terms as there are different draws. Scores of equal draws are averaged:
+    they differ where variables that are not looked at do.
+    """
+    n = len(chains.draws)
+    _, first, index = np.unique(chains.draws, axis=0, return_index=True, return_inverse=True)
+    weights = np.ones(n) if chains.weights is None else chains.weights
+    if first.size == n and weights.min() > 0.0:
+        return chains
+    total = np.bincount(index.ravel(), weights)
+    scores = np.zeros((first.size, chains.scores.shape[1]))
+    np.add.at(scores, index.ravel(), weights[:, None] * chains.scores)
+    kept = np.argsort(first)
+    kept = kept[total[kept] > 0.0]
+    if kept.size < 2:
+        raise ValueError("at least two different draws of positive weight are needed.")
+    edges = np.searchsorted(first[kept], np.cumsum((0, *chains.lengths)))
+    scores, total = scores[kept] / total[kept, None], total[kept]
+    lengths = tuple(int(length) for length in np.diff(edges) if length)
+    return Chains(chains.draws[first[kept]], scores, lengths, total / total.mean())
 
 
 def standardize(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") -> tuple[np.ndarray, np.ndarray]:
@@ -144,9 +172,15 @@ def _whitened(draws, scores):
     return draws @ inverse_root, scores @ root
 
 
-def autocorrelation(draws: np.ndarray, lengths: tuple[int, ...]):
-    """Return a function from a lag to the largest autocorrelation of a coordinate, pooled over chains."""
-    centered = [c - c.mean(axis=0) for c in np.split(draws, np.cumsum(lengths)[:-1])]
+def autocorrelation(draws: np.ndarray, lengths: tuple[int, ...], weights: np.ndarray | None = None):
+    """Return a function from a lag to the largest autocorrelation of a coordinate, pooled over chains.
+
+    Of the terms of weighted means, where draws have weights (n,).
+    """
+    weights = np.ones(len(draws)) if weights is None else weights
+    edges = np.cumsum(lengths)[:-1]
+    parts = zip(np.split(draws, edges), np.split(weights, edges), strict=True)
+    centered = [w[:, None] * (c - np.average(c, axis=0, weights=w)) for c, w in parts]
     variance = sum((c**2).sum(axis=0) for c in centered)
     variance = np.where(variance > 0.0, variance, 1.0)
 
@@ -156,12 +190,14 @@ def autocorrelation(draws: np.ndarray, lengths: tuple[int, ...]):
     return at
 
 
-def choose_thinning(draws: np.ndarray, lengths: tuple[int, ...], largest: float = 0.5) -> int:
+def choose_thinning(
+    draws: np.ndarray, lengths: tuple[int, ...], largest: float = 0.25, weights: np.ndarray | None = None
+) -> int:
     """Return the smallest lag at which no coordinate's autocorrelation, pooled over chains, is ``largest`` or more.
 
     At most a tenth of the shortest chain; chains that need more have hardly moved.
     """
-    correlation = autocorrelation(draws, lengths)
+    correlation = autocorrelation(draws, lengths, weights)
     limit = max(1, int(min(lengths) * _LARGEST_LAG_SHARE))
     lag, step = 1, 1
     while lag < limit and correlation(lag) >= largest:
@@ -179,6 +215,7 @@ def choose_thinning(draws: np.ndarray, lengths: tuple[int, ...], largest: float 
 
 def thin_chains(chains: Chains, thin: int) -> Chains:
     """Return every ``thin``-th draw of each chain."""
-    edges = np.cumsum(chains.lengths)[:-1]
-    kept = [[c[::thin] for c in np.split(values, edges)] for values in chains[:2]]
-    return Chains(np.concatenate(kept[0]), np.concatenate(kept[1]), tuple(len(c) for c in kept[0]))
+    starts = np.cumsum((0, *chains.lengths))
+    rows = np.concatenate([np.arange(start, stop, thin) for start, stop in pairwise(starts)])
+    weights = None if chains.weights is None else chains.weights[rows] / chains.weights[rows].mean()
+    return Chains(chains.draws[rows], chains.scores[rows], tuple(-(-n // thin) for n in chains.lengths), weights)

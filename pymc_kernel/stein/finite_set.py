@@ -10,7 +10,7 @@ from scipy import optimize
 
 from pymc_kernel.kernels.bandwidth import median_distance
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.stein.draws import as_chains, standardize
+from pymc_kernel.stein.draws import as_chains, merge_repeats, standardize
 
 __all__ = ["FSSDTest", "fssd_test"]
 
@@ -69,7 +69,7 @@ def fssd_test(
     max_iterations : int
         Of the search for locations.
     how : {"whiten", "scale", "none"}
-        Coordinates, see :func:`standardize`.
+        Coordinates, see :func:`standardize`. Locations come back by the inverse, which "straighten" does not have.
     rng : numpy.random.Generator, optional
         Seed 0 by default.
 
@@ -89,6 +89,10 @@ def fssd_test(
             f"train_share must leave at least {2 * num_locations} draws to choose {num_locations} locations with, and "
             f"as many to test, got {train_share!r} of {n} draws."
         )
+    if how == "straighten":
+        raise ValueError('how must be "whiten", "scale" or "none", got "straighten": its map has no inverse here.')
+    if merge_repeats(chains) is not chains:
+        raise ValueError("draws must differ, as independent ones do: test draws that repeat with ksd_test.")
     points, slopes = standardize(chains.draws, chains.scores, how)
     order = rng.permutation(n)
     train, test = np.split(order, [int(train_share * n)])

@@ -4,10 +4,8 @@ Imports NumPy, SciPy and the lower floors only.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from pymc_kernel.kernels.base import RadialKernel
 from pymc_kernel.machine_code import compiled
@@ -15,24 +13,21 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
 from pymc_kernel.stein.draws import (
+    Chains,
     as_chains,
     autocorrelation,
-    checked_weights,
     choose_thinning,
+    merge_repeats,
     standardize,
     thin_chains,
 )
-from pymc_kernel.stein.forms import coordinate_forms, coordinate_sums, quadratic_forms, weighted_forms
+from pymc_kernel.stein.forms import coordinate_sums, margin_forms, quadratic_forms
 
-__all__ = ["KSDTest", "holm", "ksd_test", "sign_processes"]
+__all__ = ["KSDTest", "ksd_test", "sign_processes"]
 
-_ROWS = 512  # of a block of the kernel
-# Of products of coordinates' kernels with signs, a tenth of a second: above, replicates are in single precision. A
-# thousand of them tell a quantile to some percent, and six digits are more than enough.
-_SINGLE_ABOVE = 4e9
 _INDEPENDENT = 0.5  # probability that the sign of the wild bootstrap flips from one draw to the next: independent signs
 _CORRELATED = 0.1  # the same for chains (Chwialkowski et al. 2014): signs that hold for ten draws
-_NO_CORRELATION = 0.1  # lag-one autocorrelation of draws that count as independent, beyond its standard error
+_NO_CORRELATION = 0.05  # autocorrelation of draws that count as independent, beyond its standard error
 
 
 @dataclass(frozen=True)
@@ -44,19 +39,25 @@ class KSDTest:
     ksd : float
         The discrepancy (the root of the V-statistic), in standardized coordinates.
     p_value : float
-        (1 + replicates at least as large) / (1 + replicates), or from the Gamma approximation.
+        (1 + replicates at least as large) / (1 + replicates). With tests of each coordinate, of all coordinates
+        together and the one that is furthest off: the smaller of both, corrected for the choice.
     null : ndarray (replicates,)
-        Discrepancies that draws from the target would have had; empty for the Gamma approximation.
+        Discrepancies of the same draws with random signs: of right draws, what others of their kind would have.
     null_quantiles : ndarray (2,)
-        5 % and 95 % of the null distribution: the size to compare ``ksd`` with.
+        5 % and 95 % of ``null``. They grow with the errors of the draws: to compare sizes, take ``normal_ksd``.
+    normal_ksd : float
+        What as many independent draws of a normal distribution would have (root mean square).
     shares : ndarray (d,)
-        What each coordinate contributes, of one in all.
-    share_p_values : ndarray (d,) or None
-        Of each coordinate's own test, where asked for.
-    share_null : ndarray (d, replicates) or None
-        As ``null``, of each coordinate.
+        What each coordinate contributes to the square, of one in all.
+    margins : ndarray (d,) or None
+        How far off each coordinate is by itself, squared, in units of standard errors; where asked for.
+    margin_p_values : ndarray (d,) or None
+        Of each coordinate by itself, corrected for all tests there are: if the draws are right, the chance that any is
+        below a level, ``p_value`` included, is that level.
+    margin_null : ndarray (d, replicates) or None
+        As ``null``, of ``margins``.
     num_draws : int
-        After thinning.
+        Different draws after thinning.
     thin : int
     flip_probability : float
         Of the signs of the wild bootstrap; one half is for independent draws.
@@ -66,9 +67,11 @@ class KSDTest:
     p_value: float
     null: np.ndarray = field(repr=False)
     null_quantiles: np.ndarray
+    normal_ksd: float
     shares: np.ndarray
-    share_p_values: np.ndarray | None
-    share_null: np.ndarray | None = field(repr=False)
+    margins: np.ndarray | None
+    margin_p_values: np.ndarray | None
+    margin_null: np.ndarray | None = field(repr=False)
     num_draws: int
     thin: int
     flip_probability: float
@@ -102,29 +105,6 @@ def sign_processes(
     return out
 
 
-def _gamma_null(stein: tiles.Stein):
-    """Return the Gamma distribution with mean and variance of the sum over pairs under independent signs.
-
-    For a degenerate kernel the sum divided by n is a weighted sum of chi squares; its mean is the trace of H / n, its
-    variance twice the sum of squares off the diagonal, over n^2.
-    """
-    n = len(stein.points)
-    diagonal = tiles.diagonal(stein).sum(axis=1)
-    trace = diagonal.sum()
-    squares = 0.0
-    block = np.empty((_ROWS, n))
-    for start in range(0, n, _ROWS):
-        part = tiles.fill(stein, slice(start, min(start + _ROWS, n)), 0, block[: min(_ROWS, n - start)])
-        squares += (part**2).sum()
-    variance = 2.0 * (squares - (diagonal**2).sum())
-    if not variance > 0.0:
-        raise ValueError(
-            "the kernel is zero for all pairs of draws, so that the Gamma null has no spread: take a larger "
-            'length_scale, more draws, or null="bootstrap".'
-        )
-    return stats.gamma(trace**2 / variance, scale=variance / trace)
-
-
 def check_settings(num_replicates, thin, flip_probability) -> None:
     """Raise where the settings that all bootstrap tests share are out of range."""
     if not (isinstance(num_replicates, int | np.integer) and num_replicates >= 1):
@@ -135,23 +115,29 @@ def check_settings(num_replicates, thin, flip_probability) -> None:
         raise ValueError(f'flip_probability must be "auto" or in (0, 0.5], got {flip_probability!r}.')
 
 
-def choose_flip_probability(draws: np.ndarray, lengths: tuple[int, ...]) -> float:
-    """Return 1/2 where no coordinate's lag-one autocorrelation is above 0.1 and its noise, else 0.1.
+def choose_flip_probability(draws: np.ndarray, lengths: tuple[int, ...], lag: int = 1, weights=None) -> float:
+    """Return 1/2 where no coordinate's autocorrelation at the lag is above 0.05 and its noise, else 0.1.
 
-    The latter is what Chwialkowski et al. (2016) recommend after thinning to an autocorrelation below one half.
+    The latter is what Chwialkowski et al. (2016) recommend for thinned chains.
     """
-    correlation = autocorrelation(draws, lengths)(1)
+    correlation = autocorrelation(draws, lengths, weights)(lag)
     return _INDEPENDENT if correlation < _NO_CORRELATION + 2.0 / np.sqrt(len(draws)) else _CORRELATED
 
 
-def prepare_chains(draws, scores, thin, flip_probability, how):
-    """Return thinned and standardized chains, the thinning, and the flip probability; arguments as in the test."""
-    chains = as_chains(draws, scores)
+def prepare_chains(
+    draws, scores, thin, flip_probability, how, weights=None, max_draws=None
+) -> tuple[Chains, int, float]:
+    """Return chains for a test, the thinning, and the flip probability; arguments as in the test.
+
+    Repeats are merged, then chains thinned and standardized.
+    """
+    chains = merge_repeats(as_chains(draws, scores, weights))
     if thin == "auto":
-        thin = choose_thinning(chains.draws, chains.lengths)
-    chains = thin_chains(chains, int(thin))
+        thin = choose_thinning(chains.draws, chains.lengths, weights=chains.weights)
+        thin = thin if max_draws is None else max(thin, -(-len(chains.draws) // max_draws))
     if flip_probability == "auto":
-        flip_probability = choose_flip_probability(chains.draws, chains.lengths)
+        flip_probability = choose_flip_probability(chains.draws, chains.lengths, int(thin), chains.weights)
+    chains = thin_chains(chains, int(thin))
     draws, scores = standardize(chains.draws, chains.scores, how)
     return chains._replace(draws=draws, scores=scores), int(thin), float(flip_probability)
 
@@ -165,7 +151,7 @@ def ksd_test(
     num_replicates: int = 1000,
     thin: int | str = "auto",
     flip_probability: float | str = "auto",
-    null: str = "bootstrap",
+    max_draws: int | None = None,
     coordinates: bool = False,
     how: str = "straighten",
     weights=None,
@@ -176,19 +162,21 @@ def ksd_test(
     Parameters
     ----------
     draws, scores : array_like (n, d) or (chain, draw, d)
-        Chains are in their own rows; the draws of each in their order.
+        Chains are in their own rows; the draws of each in their order. A draw that is repeated, as after importance
+        resampling, counts as one with a weight.
     kernel : radial kernel of ``pymc_kernel.kernels``, optional
         In standardized coordinates. By default the inverse multiquadric with length scale one.
     num_replicates : int
         Of the wild bootstrap; the p-value is a multiple of one over one more.
     thin : int or "auto"
-        One in ``thin`` draws is kept. "auto": so that no coordinate's autocorrelation is one half or more.
+        One in ``thin`` different draws is kept. "auto": so that no coordinate's autocorrelation is a quarter or more.
     flip_probability : float in (0, 0.5] or "auto"
         Of the bootstrap's signs. One half is for independent draws; dependent ones need less, "auto" takes 0.1.
-    null : {"bootstrap", "gamma"}
-        "gamma" fits a Gamma distribution to two moments: fast, for independent draws only.
+    max_draws : int, optional
+        At most as many draws are kept by ``thin="auto"``.
     coordinates : bool
-        Whether each coordinate is tested by itself as well; costs d times the bootstrap.
+        Whether each coordinate is tested by itself as well, by the kernel of it alone. This finds errors of single
+        coordinates in any dimension, where the joint test loses its power.
     how : {"straighten", "whiten", "scale", "none"}
         Coordinates, see :func:`standardize`.
     weights : array_like (n,) or (chain, draw), optional
@@ -203,9 +191,13 @@ def ksd_test(
 
     Notes
     -----
-    O(n^2 (d + R)) time, no array larger than n x R bytes. The test does not detect that a chain has missed a mode, or
+    O(n^2 (d + R)) time, no array larger than n x R numbers. The test does not detect that a chain has missed a mode, or
     has its weight wrong: scores do not depend on the weights of separated modes. At large n it detects every small
-    bias: compare the size of ``ksd`` with ``null_quantiles``.
+    bias: compare the size of ``ksd`` with ``normal_ksd``.
+
+    All tests share the signs of the wild bootstrap, and p-values are corrected by Westfall and Young's method, which
+    uses the dependence between the tests: the joint one and the largest of the coordinates' are two tests, however many
+    coordinates there are.
 
     References
     ----------
@@ -213,90 +205,58 @@ def ksd_test(
     Fisher and Oates (2023), Gradient-free kernel Stein discrepancy: the mean of (q / p) A_q f under p is that of A_q f
     under q, which is zero.
     """
-    if null not in ("bootstrap", "gamma"):
-        raise ValueError(f'null must be "bootstrap" or "gamma", got {null!r}.')
     check_settings(num_replicates, thin, flip_probability)
-    if weights is not None and null == "gamma":
-        raise ValueError('null="gamma" takes no weights: use the bootstrap.')
     rng = np.random.default_rng(0) if rng is None else rng
-    if weights is not None:
-        lengths = as_chains(draws, scores).lengths
-        weights = checked_weights(weights, lengths)
-    chains, thin, flip_probability = prepare_chains(draws, scores, thin, flip_probability, how)
-    if weights is not None:
-        weights = np.concatenate([part[::thin] for part in np.split(weights, np.cumsum(lengths)[:-1])])
-        weights /= weights.mean()
+    chains, thin, flip_probability = prepare_chains(draws, scores, thin, flip_probability, how, weights, max_draws)
     stein, _ = prepared(chains.draws, chains.scores, kernel, "none", rng)
-    n = len(chains.draws)
-    if null == "gamma":
-        if flip_probability != _INDEPENDENT:
-            raise ValueError('null="gamma" is for independent draws, but these are correlated: use the bootstrap.')
-        result = _gamma_test(stein)
-    else:
-        signs = sign_processes(rng, chains.lengths, num_replicates, flip_probability)
-        result = _bootstrap_test(stein, signs, weights, coordinates or weights is not None)
+    signs = with_observed(sign_processes(rng, chains.lengths, num_replicates, flip_probability))
+    joint = np.maximum(quadratic_forms(stein, signs, chains.weights), 0.0)
+    margins = margin_forms(stein, signs, chains.weights) if coordinates else np.empty((0, len(joint)))
+    p_value, margin_p_values = corrected(joint, margins)
+    parts, n = coordinate_sums(stein, chains.weights), len(chains.draws)
+    unit = tiles.diagonal(stein._replace(scores=np.ones_like(stein.scores)))[0].sum()
+    squares = n if chains.weights is None else (chains.weights**2).sum()
+    null = np.sqrt(joint[1:]) / n
     return KSDTest(
-        ksd=float(np.sqrt(max(result.total, 0.0)) / n),
-        p_value=result.p_value,
-        null=np.sqrt(np.maximum(result.forms, 0.0)) / n,
-        null_quantiles=np.sqrt(result.quantiles) / n,
-        shares=result.parts / result.parts.sum(),
-        share_p_values=result.share_p_values,
-        share_null=None if result.part_forms is None else np.sqrt(np.maximum(result.part_forms, 0.0)) / n,
+        ksd=float(np.sqrt(joint[0]) / n),
+        p_value=p_value,
+        null=null,
+        null_quantiles=np.quantile(null, [0.05, 0.95]),
+        normal_ksd=float(np.sqrt(unit * squares) / n),
+        shares=parts / parts.sum(),
+        margins=margins[:, 0] if coordinates else None,
+        margin_p_values=margin_p_values if coordinates else None,
+        margin_null=margins[:, 1:] if coordinates else None,
         num_draws=n,
         thin=thin,
         flip_probability=flip_probability,
     )
 
 
-class _Sums(NamedTuple):
-    """Sums over all pairs of n draws, without signs and under the null hypothesis."""
-
-    total: float
-    parts: np.ndarray  # (d,), of each coordinate
-    p_value: float
-    quantiles: np.ndarray  # (2,), 5 % and 95 %
-    forms: np.ndarray  # (R,), of the bootstrap
-    part_forms: np.ndarray | None = None  # (d, R)
-    share_p_values: np.ndarray | None = None
+def with_observed(signs: np.ndarray) -> np.ndarray:
+    """Return signs (n, 1 + R) whose first column, all ones, stands for the draws as they are."""
+    return np.column_stack([np.ones(len(signs), dtype=signs.dtype), signs])
 
 
-def _gamma_test(stein):
-    distribution, parts = _gamma_null(stein), coordinate_sums(stein)
-    total = parts.sum()
-    return _Sums(total, parts, float(distribution.sf(total)), distribution.ppf([0.05, 0.95]), np.empty(0))
+def corrected(joint: np.ndarray, margins: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the p-value of all tests together, and those of the margins (d,), corrected for all tests.
 
-
-def _bootstrap_test(stein, signs, weights, coordinates):
-    part_forms, share_p_values = None, None
-    if coordinates:
-        dtype = np.float32 if stein.points.size * signs.size > _SINGLE_ABOVE else float
-        if weights is None:
-            parts, part_forms = coordinate_forms(stein, signs, dtype)
-        else:
-            parts, part_forms = weighted_forms(stein, weights, signs, dtype)
-        total, forms = parts.sum(), part_forms.sum(axis=0)
-        share_p_values = _p_values(parts[:, None], part_forms)
-    else:
-        total, forms = quadratic_forms(stein, signs)
-        parts = coordinate_sums(stein)
-    p_value = float(_p_values(np.array([[total]]), forms[None])[0])
-    quantiles = np.quantile(np.maximum(forms, 0.0), [0.05, 0.95])
-    return _Sums(total, parts, p_value, quantiles, forms, part_forms, share_p_values)
-
-
-def holm(p_values) -> np.ndarray:
-    """Return p-values (m,) corrected for their number by Holm's method; NaN ones are not counted, and stay.
-
-    The chance that any is below a level is at most that level where all hypotheses hold, however they depend.
+    ``joint`` (1 + R,) and ``margins`` (d, 1 + R) hold observed values, then replicates. Those of different margins are
+    compared after a root that makes sums of squares nearly normal (Wilson and Hilferty 1931).
     """
-    p_values = np.asarray(p_values, dtype=float)
-    out = np.full(p_values.shape, np.nan)
-    order = np.argsort(p_values, kind="stable")[: np.isfinite(p_values).sum()]  # NaN comes last
-    factors = np.arange(order.size, 0, -1)
-    out[order] = np.minimum(np.maximum.accumulate(factors * p_values[order]), 1.0)
-    return out
+    smallest = _num_as_large(joint, joint)
+    if not len(margins):
+        return smallest[0] / len(joint), np.empty(0)
+    roots = np.cbrt(margins)
+    roots -= roots.mean(axis=1, keepdims=True)
+    spread = roots.std(axis=1, keepdims=True)
+    roots /= np.where(spread > 0.0, spread, 1.0)
+    largest = roots.max(axis=0)
+    smallest = np.minimum(smallest, _num_as_large(largest, largest))
+    own = _num_as_large(roots[:, 0], largest)
+    return float((smallest <= smallest[0]).mean()), (smallest <= own[:, None]).mean(axis=1)
 
 
-def _p_values(observed, replicates):
-    return (1 + (replicates >= observed).sum(axis=1)) / (1 + replicates.shape[1])
+def _num_as_large(values, among):
+    """Return how many of ``among`` are at least as large as each value."""
+    return len(among) - np.searchsorted(np.sort(among), values, side="left")

@@ -4,7 +4,9 @@ In a funnel the scale of some coordinates depends on another, as that of effects
 deviation. Scores then have tails so heavy that a discrepancy measures the funnel's neck alone, and any weight that
 tames them there removes its power elsewhere. Divided by their conditional scale, the coordinates are as easy as a
 normal distribution's. Any fixed smooth map keeps a Stein kernel valid, and this one depends on a few fitted numbers
-only, as whitening does, so that tests keep their level.
+only, as whitening does, so that tests keep their level. Without it, of 12 sets of exact draws of effects around a mean,
+of eight schools and of a horseshoe, cut at a tenth (the horseshoe: a quarter) of one scale, at most 2 were rejected at
+5 %; with it all of them.
 
 A step divides some coordinates, the "driven" ones, by a scale that depends on others, their "drivers":
 

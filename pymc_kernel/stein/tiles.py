@@ -49,6 +49,7 @@ __all__ = [
     "fill_coordinates_here",
     "fill_here",
     "from_both_ends",
+    "margin",
     "prepare",
     "row_sums",
 ]
@@ -104,6 +105,14 @@ def prepare(points: np.ndarray, scores: np.ndarray, kernel: RadialKernel) -> Ste
     form = _FORMS.get(kernel.family, 0) if uniform else 0
     form = RECIPROCAL_FORM if form == POWER_FORM and b == 1.0 else form
     return Stein(points, scores, _packed(points, scores), inverse, factor, kernel.family, b, uniform, root, form)
+
+
+def margin(stein: Stein, coordinate: int) -> Stein:
+    """Return one coordinate by itself, with the same kernel of that coordinate alone."""
+    inverse = stein.inverse[coordinate]
+    points, scores = stein.points[:, [coordinate]].copy(), stein.scores[:, [coordinate]] / inverse
+    packed, factor = _packed(points, scores), stein.factor * inverse**2
+    return stein._replace(points=points, scores=scores, packed=packed, inverse=np.ones(1), factor=factor, uniform=True)
 
 
 def _packed(points, scores):
@@ -216,7 +225,7 @@ def _fill_groups(stein, points, scores, first_tile, start, stop, out):
         _fill_family(points, scores, *stein[2:8], first_tile, start, stop, out)
 
 
-def fill(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> np.ndarray:
+def fill(stein: Stein, rows: slice | np.ndarray, first_tile: int, out: np.ndarray) -> np.ndarray:
     """Write the Stein kernel of some rows and the columns from ``first_tile * TILE`` on into ``out``; on all cores."""
     points, scores = stein.points[rows], stein.scores[rows]
 

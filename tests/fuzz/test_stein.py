@@ -31,7 +31,7 @@ def cases(draw, most=5):
 def test_tests(data, case, rng):
     draws, scores, kernel, how = case
     how = data.draw(st.sampled_from([how, "straighten"]))
-    names = (*NAMES, "thin", "flip_probability", "null", "num_replicates", "length_scales")
+    names = (*NAMES, "thin", "flip_probability", "num_replicates", "length_scales")
     settings = {
         "thin": data.draw(st.sampled_from(["auto", 1, 3, 0, "much"])),
         "flip_probability": data.draw(st.sampled_from(["auto", 0.5, 0.1, 0.0, np.nan])),
@@ -39,9 +39,8 @@ def test_tests(data, case, rng):
         "how": how,
         "rng": rng,
     }
-    null = data.draw(st.sampled_from(["bootstrap", "gamma"]))
     for call in (
-        lambda: stein.ksd_test(draws, scores, kernel, null=null, coordinates=True, **settings),
+        lambda: stein.ksd_test(draws, scores, kernel, coordinates=True, **settings),
         lambda: stein.ksd_test_aggregated(draws, scores, kernel, **settings),
     ):
         found = kept(call, names)

@@ -122,7 +122,7 @@ def test_exact_draws_fit_and_others_do_not(small):
     assert bad.p_values["level"].sel(group="b") < 0.01 < bad.p_values["level"].sel(group="a")
     text = str(bad)
     assert "level[b]" in text
-    assert "draws from the model would have" in text
+    assert "as many independent normal draws have" in text
     assert pk.ksd_test(moved, model=model, var_names=["scale", "share"], num_replicates=200).p_value > 0.01
     chosen = pk.ksd_test(moved, model=model, var_names="level", coords={"group": ["a", "c"]}, num_replicates=200)
     assert chosen.p_value > 0.01
@@ -187,54 +187,99 @@ def test_diagnose_says_it_in_words(small, capsys):
     assert found["ksd"].p_value < 0.01
     assert found["modes"] == []
     said = capsys.readouterr().out
-    assert re.search(r"Most of it comes from level\[b\] \(\d+ %, p = 0.0", said)
-    assert "corrected for 5 parameters (Holm)" in said
+    assert re.search(r"do not fit by themselves: level\[b\] \(p = 0.0\d*\); p-values are corrected for all", said)
     assert "sample anew with more tuning" in said
+    table = pk.summary(moved, model=model, num_replicates=1000)
+    p_values = found["ksd"].p_values
+    assert table.loc["level[b]", "ksd_p"] == float(p_values["level"].sel(group="b")) == found["ksd"].p_value
+    assert table.attrs["ksd_p"] == found["ksd"].p_value
 
 
-def a_report(shares, p_values, joint=0.001, num_draws=500):
+def a_report(shares, p_values, together=0.001, num_draws=500):
     """A report of a vector, as if these numbers had been found."""
+    shares, p_values = np.array(shares), np.array(p_values)
     test = stein.KSDTest(
-        0.3, joint, np.ones(10), np.array([0.1, 0.2]), np.array(shares), np.array(p_values), None, num_draws, 3, 0.1
+        0.3, together, np.ones(10), np.array([0.1, 0.2]), 0.15, shares, shares, p_values, None, num_draws, 3, 0.1
     )
-    parts = [xr.Dataset({"x": ("i", np.array(v))}) for v in (shares, p_values)]
+    parts = [xr.Dataset({"x": ("i", v)}) for v in (shares, p_values, shares)]
     return diagnostics.KSDReport(test, *parts, xr.Dataset(), ())
 
 
-def test_parameters_are_named_by_share_and_their_p_values_corrected():
-    """P-values of a bootstrap are tied at their smallest; shares are not."""
+def test_parameters_are_named_that_fail_and_no_others():
     shares = [0.02, 0.1, 0.6, 0.25, 0.01, 0.02]
-    report = a_report(shares, [0.001, 0.001, 0.001, 0.02, 0.3, 0.9])
-    table = report.table()
-    assert list(table["ksd_share"]) == sorted(shares, reverse=True)
-    np.testing.assert_allclose(table["ksd_p_holm"], [0.006, 0.06, 0.006, 0.006, 0.9, 0.6])
-    lines = findings.in_words(report, [], 0.05, 1500, "together")
-    assert lines[0].startswith("The draws do not fit the model's scores (500 of 1500 draws left after thinning;")
-    assert lines[1] == (
-        "Most of it comes from x[2] (60 %, p = 0.006), x[3] (25 %, p = 0.06), x[1] (10 %, p = 0.006); p-values are "
-        "corrected for 6 parameters (Holm)."
+    report = a_report(shares, [0.004, 0.32, 0.001, 0.049, 0.3, 0.9])
+    assert list(report.table()["ksd_share"]) == sorted(shares, reverse=True)
+    lines = findings.in_words(report, [], 0.05, 1500, "Do this.")
+    assert lines[0] == (
+        "The draws do not fit the model's scores (500 of 1500 draws left after thinning; p = 0.001; ksd 0.3, as many "
+        "independent normal draws have 0.15)."
     )
-    assert len(lines) == 3
+    assert lines[1] == (
+        "Parameters that do not fit by themselves: x[2] (p = 0.001), x[0] (p = 0.004), x[3] (p = 0.049); p-values are "
+        "corrected for all tests."
+    )
+    assert lines[2:] == ["Do this."]
+    many = findings.in_words(a_report(np.full(9, 1 / 9), np.full(9, 0.01)), [], 0.05, 1500, "")[1]
+    assert "x[4] (p = 0.01) and 4 more;" in many
 
 
 @pytest.mark.parametrize(
-    ("chains", "advice"),
-    [("apart", "take longer ones"), ("one", "run several"), ("together", "sample anew with more tuning")],
+    ("shares", "where"),
+    [
+        ([0.2, 0.3, 0.1, 0.4], "half of the discrepancy is in x[3], x[1]."),
+        (np.full(20, 0.05), "it is spread over many."),
+    ],
 )
-def test_advice_follows_from_what_the_chains_say(chains, advice):
-    lines = findings.in_words(a_report([0.5, 0.5], [0.001, 0.001]), [], 0.05, 1500, chains)
-    assert advice in lines[-1]
+def test_no_parameter_is_blamed_where_none_fails(shares, where):
+    lines = findings.in_words(a_report(shares, np.full(len(shares), 0.32)), [], 0.05, 1500, "")
+    assert lines[1] == f"Each parameter fits by itself, so look at how they depend on each other: {where}"
 
 
-def test_a_parameter_that_fails_alone_is_named():
-    """Ten tests at 5 % would name one in four tables of right draws."""
-    shares = np.full(10, 0.1)
-    quiet = a_report(shares, np.linspace(0.02, 0.9, 10), joint=0.3)
-    assert len(findings.in_words(quiet, [], 0.05, 1500, "together")) == 2
-    loud = a_report(shares, [0.9, 0.001, *np.full(8, 0.5)], joint=0.3)
-    assert "But x[1] (p = 0.01) alone would not pass" in findings.in_words(loud, [], 0.05, 1500, "together")[2]
-    few = a_report(shares, np.full(10, 0.5), joint=0.3, num_draws=60)
-    assert "So few draws (60)" in findings.in_words(few, [], 0.05, 60, "together")[-1]
+@pytest.mark.parametrize(
+    ("found", "num_chains", "advice"),
+    [
+        ({"rhat": {"bad_params": ["x"]}, "divergent": {"n_divergent": 0}}, 2, "take longer ones"),
+        (
+            {"rhat": {"bad_params": ["x"]}, "divergent": {"n_divergent": 250}},
+            2,
+            "250 diverged: .*target_accept",
+        ),
+        ({}, 1, "run several"),
+        ({"rhat": {"bad_params": []}}, 2, "sample anew with more tuning"),
+    ],
+)
+def test_advice_follows_from_the_first_cause(small, found, num_chains, advice):
+    part = read_draws(small[1], model=small[0])
+    part.draws = part.draws[:num_chains]
+    said = findings.misfit_advice(part, found)
+    assert re.search(advice, said)
+    assert "longer" not in said or "250" not in said or "leave out" in said
+
+
+def test_few_draws_are_said():
+    few = a_report(np.full(10, 0.1), np.full(10, 0.5), together=0.3, num_draws=60)
+    assert "So few draws (60)" in findings.in_words(few, [], 0.05, 60, "")[-1]
+
+
+def test_importance_resampling_is_right_and_a_wrong_one_is_seen(rng):
+    """Right draws of a model that repeat, in all orders; and those of a wrong proposal that were not resampled."""
+    with pm.Model() as model:
+        pm.Gamma("rate", 3.0, 1.0)
+        pm.Normal("level", 0.0, 1.0, shape=2)
+    wide = rng.normal(1.0, 0.8, 3000), 1.5 * rng.standard_normal((3000, 2))
+    log_weights = 3.0 * wide[0] - np.exp(wide[0]) + 0.5 * ((wide[0] - 1.0) / 0.8) ** 2
+    log_weights -= 0.5 * (wide[1] ** 2).sum(axis=1) * (1.0 - 1.5**-2)
+    weights = np.exp(log_weights - log_weights.max())
+    rows = rng.choice(3000, 2000, p=weights / weights.sum())
+
+    def report(rows):
+        draws = {"rate": np.exp(wide[0][rows]).reshape(2, -1), "level": wide[1][rows].reshape(2, -1, 2)}
+        return pk.ksd_test(az.from_dict({"posterior": draws}), model=model, num_replicates=300)
+
+    for order in (rows, np.sort(rows)):
+        assert report(order).p_value > 0.02
+        assert report(order).test.num_draws == len(np.unique(rows))
+    assert report(np.arange(2000)).p_value < 0.01
 
 
 def test_separated_modes_are_warned_of(capsys, rng):

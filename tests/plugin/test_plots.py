@@ -94,8 +94,9 @@ def report(rng, shares):
     parts = null.isel(replicate=0, drop=True)
     parts = xr.Dataset({name: parts[name].copy(data=s) for name, s in shares.items()}, parts.coords)
     joint = np.sqrt(sum(v.sum([d for d in v.dims if d != "replicate"]) for v in null.data_vars.values()).values)
-    test = pk.stein.KSDTest(1.0, 0.25, joint, np.quantile(joint, [0.05, 0.95]), np.ones(count), None, None, 400, 1, 0.5)
-    return KSDReport(test, parts, parts * 0.0 + 0.125, null, ())
+    band = np.quantile(joint, [0.05, 0.95])
+    test = pk.stein.KSDTest(1.0, 0.25, joint, band, 0.9, np.ones(count), None, None, None, 400, 1, 0.5)
+    return KSDReport(test, parts, parts * 0.0 + 0.125, parts, null, ())
 
 
 @pytest.fixture
@@ -194,9 +195,9 @@ def test_discrepancies_in_rows(backend, rng):
     told = report(rng, {"level": np.array([0.25, 0.2, 0.1]), "scale": 0.45})
     collection = pk.plot_ksd(told, backend=backend)
     said = shown(collection)
-    check_page(said, ["the draws", "draws from the model (90 %)"])
-    assert said["xlabel"] == "KSD / its median under the model"
-    assert said["title"].startswith("KSD 1, expected 0.9")
+    check_page(said, ["the draws", "the same draws, random signs (90 %)"])
+    assert said["xlabel"] == "distance from the model / its median with random signs"
+    assert said["title"] == "KSD 1, as many normal draws 0.9"
     assert said["yticks"] == ["all together", "level[g0]", "level[g1]", "level[g2]", "scale"]
     assert collection.viz["plot"].size == 1
     if backend == "none":
@@ -242,8 +243,8 @@ def test_evolution_in_one_panel(backend, normal):
         tree, score=lambda x: -x, model=model, num_sizes=3, num_replicates=60, backend=backend
     )
     said = shown(collection)
-    check_page(said, ["chain 0", "chain 1", "chain 2", "draws from the model (90 %)"])
-    assert (said["xlabel"], said["ylabel"]) == ("draws of each chain", "KSD / its median under the model")
+    check_page(said, ["chain 0", "chain 1", "chain 2", "the same draws, random signs (90 %)"])
+    assert (said["xlabel"], said["ylabel"]) == ("draws of each chain", "KSD / that of as many normal draws")
     assert collection.viz["plot"].size == 1
     if backend == "none":
         lines = np.array([line["y"] for line in collection.viz["ksd"]["ksd"].values])

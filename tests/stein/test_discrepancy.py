@@ -1,3 +1,5 @@
+import dataclasses
+
 import numba
 import numpy as np
 import pytest
@@ -5,7 +7,7 @@ import pytest
 from pymc_kernel import kernels as K
 from pymc_kernel import parallel, stein
 from pymc_kernel.stein import registers, tiles
-from pymc_kernel.stein.forms import coordinate_forms, coordinate_sums, quadratic_forms
+from pymc_kernel.stein.forms import coordinate_sums, margin_forms, quadratic_forms
 from pymc_kernel.stein.goodness_of_fit import sign_processes
 from tests.reference.slow_stein import stein_kernels
 
@@ -66,26 +68,28 @@ def test_bootstrap_forms_equal_those_of_the_matrix(kernel, rng):
     signs = sign_processes(rng, (1000, 1300), 7, 0.2)
     prepared = tiles.prepare(draws, scores, kernel)
     expected = np.einsum("ir,ij,jr->r", signs.astype(float), matrix, signs.astype(float), optimize=True)
-    total, forms = quadratic_forms(prepared, signs)
-    np.testing.assert_allclose(forms, expected, rtol=1e-10)
-    assert abs(total / matrix.sum() - 1.0) < 1e-10
-    totals, parts = coordinate_forms(prepared, signs)
-    np.testing.assert_allclose(parts.sum(axis=0), expected, rtol=1e-10)
-    np.testing.assert_allclose(totals, coordinate_sums(prepared), rtol=1e-10)
+    np.testing.assert_allclose(quadratic_forms(prepared, signs), expected, rtol=1e-10)
+    weights = rng.random(2300)
+    np.testing.assert_allclose(
+        quadratic_forms(prepared, signs, weights), quadratic_forms(prepared, weights[:, None] * signs), rtol=1e-10
+    )
+    assert coordinate_sums(prepared).sum() == pytest.approx(matrix.sum(), rel=1e-10)
+    assert coordinate_sums(prepared, weights).sum() == pytest.approx(weights @ matrix @ weights, rel=1e-10)
 
 
-@pytest.mark.parametrize("size", [1.0, 1e25])
-def test_forms_in_single_precision_are_those_in_double_precision_to_six_digits(size, rng):
-    """Also with scores whose squares are beyond single precision."""
-    draws, scores = case(rng, 300, 3)
-    prepared = tiles.prepare(draws, size * scores, stein.default_kernel())
-    signs = sign_processes(rng, (300,), 50, 0.3)
-    totals, forms = coordinate_forms(prepared, signs)
-    single_totals, single = coordinate_forms(prepared, signs, np.float32)
-    assert (single_totals == totals).all()
-    sizes = forms + tiles.diagonal(prepared).sum(axis=0)[:, None]  # the latter is the mean of forms
-    assert (np.abs(single - forms) < 1e-6 * sizes).all()
-    assert not (single == forms).all()
+@pytest.mark.parametrize("kernel", [K.InverseMultiquadric(1.0), K.Gaussian(np.array([0.5, 1.0, 2.0])), K.Matern52(1.5)])
+def test_margins_are_those_of_one_coordinate(kernel, rng):
+    """From the eigenvectors of the kernel: sums of squares over second moments and three tenths of the trace."""
+    draws, scores = case(rng, 80, 3)
+    signs, weights = sign_processes(rng, (80,), 5, 0.5).astype(float), rng.random(80)
+    found = margin_forms(tiles.prepare(draws, scores, kernel), signs, weights)
+    for k, row in enumerate(found):
+        own = dataclasses.replace(kernel, length_scale=float(np.broadcast_to(kernel.length_scale, 3)[k]))
+        matrix = stein.stein_matrix(draws[:, [k]], scores[:, [k]], own, how="none")
+        values, vectors = np.linalg.eigh(weights[:, None] * matrix * weights)
+        sums = vectors.T @ signs
+        ridge = 0.3 * values.sum()
+        np.testing.assert_allclose(row, (values / (values + ridge) @ sums**2), rtol=3e-3)
 
 
 def test_far_draws_have_the_kernel_of_the_definition(rng):
@@ -123,7 +127,7 @@ def test_sums_are_the_same_bits_for_any_number_of_threads(kernel, rng, monkeypat
     for threads in (1, 2, 3):
         monkeypatch.setattr(parallel, "num_threads", lambda threads=threads: threads)
         with parallel.one_blas_thread:  # as in every public function
-            forms = *quadratic_forms(prepared, signs), *coordinate_forms(prepared, signs)
+            forms = quadratic_forms(prepared, signs), margin_forms(prepared, signs), coordinate_sums(prepared)
         sums.append([tiles.row_sums(prepared), *forms])
     for one in sums[1:]:
         for first, other in zip(sums[0], one, strict=True):
@@ -204,3 +208,19 @@ def test_bad_input_is_refused(rng):
         stein.ksd_squared(draws, -draws, how="rank")
     with pytest.raises(ValueError, match="at least two"):
         stein.ksd_squared(draws[:1], -draws[:1])
+
+
+@pytest.mark.parametrize("statistic", ["V", "U"])
+def test_draws_that_repeat_are_draws_with_weights(statistic, rng):
+    """A draw and its repeats are no pair of draws; the sum over all others is the same."""
+    draws, scores = case(rng, 60, 2)
+    counts = rng.integers(1, 4, 60)
+    order = rng.permutation(np.repeat(np.arange(60), counts))
+    matrix = stein.stein_matrix(draws, scores)
+    total, squares = counts @ matrix @ counts, counts @ (counts * np.diag(matrix))
+    expected = total / counts.sum() ** 2
+    if statistic == "U":
+        expected = (total - squares) / (counts.sum() ** 2 - (counts**2).sum())
+    found = stein.ksd_squared(draws[order], scores[order], statistic=statistic)
+    assert found == pytest.approx(expected, rel=1e-10)
+    assert statistic == "U" or stein.ksd_squared_parts(draws[order], scores[order]).sum() == pytest.approx(expected)

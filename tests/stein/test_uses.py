@@ -90,6 +90,10 @@ def test_finite_set_test_keeps_its_level_and_finds_the_place():
     assert test.locations[0, 0] > 10.0
     with pytest.raises(ValueError, match="train_share"):
         stein.fssd_test(draws[:10], scores[:10])
+    with pytest.raises(ValueError, match='"straighten": its map has no inverse'):
+        stein.fssd_test(draws, scores, how="straighten")
+    with pytest.raises(ValueError, match="draws must differ"):
+        stein.fssd_test(np.repeat(draws, 2, axis=0), np.repeat(scores, 2, axis=0))
 
 
 def test_finite_set_statistic_equals_its_expectation(rng):

@@ -22,6 +22,7 @@ from pymc_kernel.stein.draws import choose_thinning
 __all__ = ["plot_density"]
 
 _LEAST_DISTINCT = 0.5  # of the draws; with fewer, a variable is discrete, or has an atom
+_LARGEST_CORRELATION = 0.5  # of the draws that a curve is estimated from
 _SPARE = 0.05  # of the range of the draws: how far beyond the draws a mapped curve may extend
 _COLOR = "C0"
 _SEED = 0  # of the noise on ties and of the draws of the band: one picture for the same draws
@@ -204,8 +205,8 @@ class _Element:
 
 def _thinned(draws, max_draws):
     """Return the indices, chain after chain, of draws (chain, draw) that are nearly independent."""
-    chains = draws.shape[0]
-    thin = choose_thinning(draws.reshape(-1, 1), (draws.shape[1],) * chains) if np.ptp(draws) > 0 else 1
+    lengths = (draws.shape[1],) * draws.shape[0]
+    thin = choose_thinning(draws.reshape(-1, 1), lengths, _LARGEST_CORRELATION) if np.ptp(draws) > 0 else 1
     kept = np.arange(draws.size).reshape(draws.shape)[:, ::thin].ravel()
     return kept[:: -(-len(kept) // max_draws)]
 

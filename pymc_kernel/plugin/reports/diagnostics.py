@@ -16,7 +16,7 @@ from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.kernels import Kernel
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.reports.findings import chains_of, in_words, separated
+from pymc_kernel.plugin.reports.findings import in_words, misfit_advice, separated
 from pymc_kernel.plugin.reports.ksd_report import KSDReport
 from pymc_kernel.plugin.reports.model_draws import (
     as_tree,
@@ -28,12 +28,11 @@ from pymc_kernel.plugin.reports.model_draws import (
 )
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.plugin.warn import warn_user
-from pymc_kernel.stein.draws import as_chains, choose_thinning
 
 __all__ = ["KSDReport", "diagnose", "ksd_squared_parts", "ksd_test", "summary"]
 
 _KINDS_WITH_DIAGNOSTICS = ("all", "diagnostics", "all_median", "diagnostics_median")
-_ATTRIBUTES = ("ksd", "ksd_null_low", "ksd_null_high", "ksd_p", "ksd_thin", "ksd_flip_probability")
+_ATTRIBUTES = ("ksd", "ksd_normal", "ksd_null_low", "ksd_null_high", "ksd_p", "ksd_thin", "ksd_flip_probability")
 _LEVEL = 0.05  # at which two tests by a surrogate must agree
 
 
@@ -99,8 +98,8 @@ def ksd_test(
     num_replicates : int
         Of the wild bootstrap.
     thin : int or "auto"
-        One in ``thin`` draws of each chain is used. "auto": so that no autocorrelation is one half or more, and at most
-        ``max_draws`` are left.
+        One in ``thin`` different draws of each chain is used. "auto": so that no autocorrelation is a quarter or more,
+        and at most ``max_draws`` are left.
     flip_probability : float in (0, 0.5] or "auto"
         Of the bootstrap's signs: one half for independent draws, 0.1 for others.
     max_draws : int, optional
@@ -124,8 +123,10 @@ def ksd_test(
     under the posterior; the functions vary on the scale of a standard deviation. The discrepancy depends on the
     coordinates: draws from a funnel are straightened, all are whitened, then long tails of single coordinates are
     shortened. The test cannot detect wrong weights of separated modes, nor a mode without any draw: use R-hat as well.
-    With 30 coordinates it may miss a wrong spread in one of them: look at ``p_values``, too. With many draws any small
-    bias has a small p-value: look at the size of the discrepancy, too.
+    Each parameter is tested by itself, too, and all p-values are corrected for all tests, so that a right answer has a
+    p-value below 5 % anywhere in one report of twenty. With 30 coordinates the test may miss a wrong correlation of two
+    of them. With many draws any small bias has a small p-value: look at the size of the discrepancy, too. A draw that
+    is repeated, as after importance resampling, counts as one with a weight.
 
     With ``score="surrogate"`` the scores are those of a kernel regression q on the log densities of other draws, and
     draws are weighted by q over the posterior, so that an error of q is not mistaken for an error of the draws (Fisher
@@ -138,36 +139,26 @@ def ksd_test(
 
 
 def _test(part, kernel, num_replicates, thin, flip_probability, max_draws, random_seed):
-    chains = as_chains(part.draws, part.scores)
-    if thin == "auto":
-        thin = choose_thinning(chains.draws, chains.lengths)
-        if max_draws is not None:
-            thin = max(thin, -(-len(chains.draws) // max_draws))
-
-    def tested(weights, coordinates):
+    def tested(weights):
         rng = np.random.default_rng(0 if random_seed is None else random_seed)
         return stein.ksd_test(
             part.draws, part.scores, kernel, num_replicates=num_replicates, thin=thin,
-            flip_probability=flip_probability, coordinates=coordinates, weights=weights, rng=rng,
+            flip_probability=flip_probability, max_draws=max_draws, coordinates=True, weights=weights, rng=rng,
         )  # fmt: skip
 
-    test = tested(part.weights, True)
+    test = tested(part.weights)
     unjudged = ""
     if part.learned is not None:
         unjudged = part.learned.trouble
         if not unjudged:
-            plain = tested(None, False)
+            plain = tested(None)
             if (plain.p_value < _LEVEL) != (test.p_value < _LEVEL):
                 unjudged = "its error changes the verdict of the test"
         test = replace(test, thin=part.every * test.thin)
-    shares = part.labeled(test.shares)
-    p_values = part.labeled(test.share_p_values)
-    for name, columns in part.positions.items():
-        if not isinstance(columns, xr.DataArray):
-            p_values[name] = min(1.0, len(columns) * test.share_p_values[columns].min())
+    shares, p_values = part.labeled(test.shares), part.labeled(test.margin_p_values, combine=np.min)
     p_values = p_values * np.nan if unjudged else p_values
-    null = part.labeled(test.share_null**2, "replicate")
-    return KSDReport(test, shares, p_values, null, tuple(part.conditional_on), part.learned, unjudged)
+    margins, null = part.labeled(test.margins), part.labeled(test.margin_null, "replicate")
+    return KSDReport(test, shares, p_values, margins, null, tuple(part.conditional_on), part.learned, unjudged)
 
 
 @document_arguments
@@ -194,8 +185,9 @@ def summary(
     """Return ``az.summary`` with two more columns: whether the draws fit the model's posterior.
 
     ``ksd_share`` is the parameter's share of the squared kernel Stein discrepancy, one in all; ``ksd_p`` the p-value of
-    its own test. The joint result is in ``attrs``: ``ksd``, ``ksd_null_low``, ``ksd_null_high`` (5 % and 95 % of what
-    draws from the model would have), ``ksd_p``, ``ksd_thin`` and ``ksd_flip_probability``. Deterministic and discrete
+    its own test, corrected for all tests. The joint result is in ``attrs``: ``ksd``, ``ksd_normal`` (what as many
+    independent draws of a normal distribution would have), ``ksd_null_low`` and ``ksd_null_high`` (5 % and 95 % of what
+    these draws have with random signs), ``ksd_p``, ``ksd_thin`` and ``ksd_flip_probability``. Deterministic or discrete
     variables have no score, so both columns are NaN for them. They are NaN for all variables, with a warning that gives
     the reason, where the model has no gradient; then take ``score="surrogate"``, which adds ``ksd_verdict``,
     ``ksd_score_error`` and others to ``attrs``. A large p-value does not rule out a mode without any draw, nor wrong
@@ -228,7 +220,8 @@ def summary(
     else:
         report = _test(part, None, num_replicates, "auto", "auto", max_draws, random_seed)
         shares, p_values, test = report.shares, report.p_values, report.test
-        values = [test.ksd, *test.null_quantiles.tolist(), report.p_value, test.thin, test.flip_probability]
+        sizes = test.ksd, test.normal_ksd, *test.null_quantiles.tolist()
+        values = [*sizes, report.p_value, test.thin, test.flip_probability]
         if report.learned is not None:
             more = {"ksd_verdict": report.verdict(), **report.learned.attributes("ksd_")}
         if report.unjudged:
@@ -295,7 +288,7 @@ def diagnose(
 ) -> bool | tuple[bool, dict[str, Any]]:
     """Print the results of ArviZ's checks and of the kernel Stein discrepancy in words, and what to do.
 
-    Parameters are named by their share of the discrepancy, with p-values corrected for their number (Holm).
+    Parameters are named that fail by themselves, with the p-values of :func:`ksd_test`, corrected for all tests.
 
     Parameters
     ----------
@@ -344,7 +337,7 @@ def diagnose(
         modes = separated(part)
         all_draws = math.prod(part.dataset.sizes[d] for d in list_sample_dims(sample_dims))
         has_errors = has_errors or report.p_value < level
-        lines += in_words(report, modes, level, all_draws, chains_of(part, found))
+        lines += in_words(report, modes, level, all_draws, misfit_advice(part, found))
         found |= {"ksd": report, "modes": modes}
     if show_diagnostics:
         print("\n".join(lines))

@@ -6,34 +6,37 @@ from scipy.stats import gaussian_kde
 
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 
-__all__ = ["chains_of", "in_words", "separated"]
+__all__ = ["in_words", "misfit_advice", "separated"]
 
 _NAMED = 5  # parameters
-_SMALL_SHARE = 0.05  # of the squared discrepancy: parameters with less are not named
 _FEW_DRAWS = 200  # left after thinning: with fewer only a gross misfit is detected
 _VALLEY = 0.2  # ratio of a density estimate to the lower peak beside it: where it is lower, modes are separated
 _SMALL_MODE = 0.02  # share of the draws
-_MISFIT_ADVICE = {
-    "apart": "R-hat is high, too: the chains do not agree, so take longer ones before you look for another cause.",
-    "one": (
-        "One chain has no R-hat: run several; if these are draws of an approximation, as from pm.fit, sample the model "
-        "instead."
-    ),
-    "together": (
-        "R-hat is fine, so the chains agree on another distribution than the model's: see whether these draws are of "
-        "this model with these data, then sample anew with more tuning."
-    ),
-}
+_ONE_CHAIN = (
+    "One chain has no R-hat: run several; if these are draws of an approximation, as from pm.fit, sample the model "
+    "instead."
+)
+_RHAT = "R-hat is high, too: the chains do not agree, so take longer ones before you look for another cause."
+_TOGETHER = (
+    "R-hat is fine, so the chains agree on another distribution than the model's: see whether these draws are of this "
+    "model with these data, then sample anew with more tuning."
+)
 
 
-def chains_of(part, diagnostics: dict) -> str:
-    """Return "one", "apart" or "together", by the draws and what ``az.diagnose`` found."""
+def misfit_advice(part, diagnostics: dict) -> str:
+    """Return what to do about a misfit, by the draws and what ``az.diagnose`` found: the first cause comes first."""
+    divergent = diagnostics.get("divergent", {}).get("n_divergent", 0)
+    if divergent:
+        return (
+            f"Of the transitions {divergent} diverged: the sampler may have left out a part of the posterior, which "
+            "longer chains leave out, too. Raise target_accept, or reparametrize the model; then check anew."
+        )
     if part.draws.shape[0] == 1:
-        return "one"
-    return "apart" if diagnostics.get("rhat", {}).get("bad_params") else "together"
+        return _ONE_CHAIN
+    return _RHAT if diagnostics.get("rhat", {}).get("bad_params") else _TOGETHER
 
 
-def in_words(report, modes: list[str], level: float, num_in_all: int, chains: str) -> list[str]:
+def in_words(report, modes: list[str], level: float, num_in_all: int, advice: str) -> list[str]:
     """Return lines on the draws.
 
     Parameters
@@ -44,22 +47,20 @@ def in_words(report, modes: list[str], level: float, num_in_all: int, chains: st
     level : float
     num_in_all : int
         Draws before thinning.
-    chains : {"one", "apart", "together"}
+    advice : str
+        What to do about a misfit.
     """
     test = report.test
-    low, high = test.null_quantiles
     left = f"{test.num_draws} of {num_in_all} draws left after thinning"
-    size = f"p = {report.p_value:.3g}; ksd {test.ksd:.3g}, draws from the model would have {low:.3g} to {high:.3g}"
+    size = f"p = {report.p_value:.3g}; ksd {test.ksd:.3g}, as many independent normal draws have {test.normal_ksd:.3g}"
     if report.unjudged:
         lines = [f"The draws cannot be judged by the surrogate ({left}): {report.unjudged}. {ADVICE}"]
     elif report.p_value < level:
-        lines = [f"The draws do not fit the model's scores ({left}; {size}).", _largest_shares(report)]
-        lines.append(_MISFIT_ADVICE[chains])
+        lines = [f"The draws do not fit the model's scores ({left}; {size}).", _culprits(report, level), advice]
     else:
         lines = [
             f"Scores: no misfit detected ({left}; {size}).",
             "Scores do not reveal a mode without any draw: start chains far apart.",
-            *_alone(report, level),
         ]
     if test.num_draws < _FEW_DRAWS and not report.unjudged:
         lines.append(f"So few draws ({test.num_draws}) show a gross misfit only: take longer chains.")
@@ -79,25 +80,17 @@ def in_words(report, modes: list[str], level: float, num_in_all: int, chains: st
     return lines
 
 
-def _largest_shares(report):
+def _culprits(report, level):
+    """Return a sentence on the parameters that fail by themselves, or else on where the discrepancy is."""
     table = report.table()
-    named = table[table["ksd_share"] >= min(_SMALL_SHARE, table["ksd_share"].iloc[0])][:_NAMED]
-    parts = [f"{name} ({100.0 * row.ksd_share:.0f} %, p = {row.ksd_p_holm:.2g})" for name, row in named.iterrows()]
-    corrected = f"; p-values are corrected for {len(table)} parameters (Holm)" if len(table) > 1 else ""
-    return f"Most of it comes from {', '.join(parts)}{corrected}."
-
-
-def _alone(report, level):
-    """Return a line on parameters whose own test finds a misfit, though the joint one does not."""
-    table = report.table()
-    below = table[table["ksd_p_holm"] < level][:_NAMED]
-    if len(table) == 1 or below.empty:
-        return []
-    parts = [f"{name} (p = {row.ksd_p_holm:.2g})" for name, row in below.iterrows()]
-    return [
-        f"But {', '.join(parts)} alone would not pass; p-values are corrected for {len(table)} parameters (Holm): look "
-        "at the trace, and take more draws."
-    ]
+    failed = table[table["ksd_p"] < level].sort_values("ksd_p", kind="stable")
+    if not failed.empty:
+        named = ", ".join(f"{name} (p = {p:.2g})" for name, p in failed["ksd_p"][:_NAMED].items())
+        more = f" and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
+        return f"Parameters that do not fit by themselves: {named}{more}; p-values are corrected for all tests."
+    half = table.index[: int((table["ksd_share"].cumsum() < 0.5).sum()) + 1]
+    where = f"half of the discrepancy is in {', '.join(half)}" if len(half) <= _NAMED else "it is spread over many"
+    return f"Each parameter fits by itself, so look at how they depend on each other: {where}."
 
 
 def separated(part) -> list[str]:

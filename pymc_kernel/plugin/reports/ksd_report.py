@@ -19,13 +19,14 @@ class KSDReport:
     Attributes
     ----------
     test : pymc_kernel.stein.KSDTest
-        The joint result: ``ksd``, ``p_value``, ``null``, ``null_quantiles``, ``thin``, ``flip_probability``.
+        The result on arrays: ``ksd``, ``normal_ksd``, ``p_value``, ``null``, ``thin``, ``flip_probability`` and more.
     shares, p_values : xarray.Dataset
-        Of each parameter: its part of the squared discrepancy, and the p-value of its own test. A variable whose
+        Of each parameter: its part of the squared discrepancy, and the p-value of its own test, corrected for all
+        tests: if the draws are right, the chance that any is below 5 %, ``p_value`` included, is 5 %. A variable whose
         transform changes its shape (a simplex, a covariance) has one number for all of it; its p-value is the smallest
-        of its coordinates' times their number.
-    null : xarray.Dataset
-        Squared discrepancies of each parameter under the null, with the dimension ``replicate``.
+        of its coordinates'.
+    margins, null : xarray.Dataset
+        Statistics of each parameter's own test, and those with random signs, with the dimension ``replicate``.
     conditional_on : tuple of str
         Discrete variables, whose distribution is not tested.
     learned : LearnedScores or None
@@ -38,6 +39,7 @@ class KSDReport:
     test: stein.KSDTest
     shares: xr.Dataset
     p_values: xr.Dataset
+    margins: xr.Dataset
     null: xr.Dataset
     conditional_on: tuple[str, ...]
     learned: LearnedScores | None = None
@@ -45,7 +47,7 @@ class KSDReport:
 
     @property
     def p_value(self) -> float:
-        """Of the joint test; NaN where the draws cannot be judged."""
+        """Of all tests together, the joint one and each parameter's; NaN where the draws cannot be judged."""
         return np.nan if self.unjudged else self.test.p_value
 
     def verdict(self, level: float = 0.05) -> str:
@@ -56,18 +58,13 @@ class KSDReport:
 
     @property
     def ksd(self) -> float:
-        """The discrepancy, to be compared with ``test.null_quantiles``."""
+        """The discrepancy of all parameters together, to be compared with ``test.normal_ksd``."""
         return self.test.ksd
 
     def table(self):
-        """Return shares and p-values as a data frame, a row each parameter, the largest share first.
-
-        ``ksd_p_holm`` are p-values corrected for the number of parameters: if the draws are right, the smallest is
-        below 5 % in at most 5 % of tables.
-        """
+        """Return shares and p-values as a data frame, a row each parameter, the largest share first."""
         stacked = xr.concat([self.shares, self.p_values], dim=xr.DataArray(["ksd_share", "ksd_p"], dims="summary"))
         frame = dataset_to_dataframe(stacked, sample_dims=["summary"]).T
-        frame["ksd_p_holm"] = stein.holm(frame["ksd_p"].to_numpy())
         return frame.sort_values("ksd_share", ascending=False, kind="stable")
 
     def __str__(self):
@@ -75,10 +72,13 @@ class KSDReport:
         low, high = test.null_quantiles
         lines = [
             "Kernel Stein discrepancy of the draws from the model",
-            f"  ksd {test.ksd:.3g}; draws from the model would have {low:.3g} to {high:.3g} (90 %)",
-            f"  cannot be judged: {self.unjudged}" if self.unjudged else f"  p-value {test.p_value:.3g}",
-            f"  {test.num_draws} draws left after thinning, one in {test.thin} of each chain; signs flip with "
-            f"probability {test.flip_probability:g}",
+            f"  ksd {test.ksd:.3g}; as many independent normal draws have {test.normal_ksd:.3g}, these with random "
+            f"signs {low:.3g} to {high:.3g} (90 %)",
+            f"  cannot be judged: {self.unjudged}"
+            if self.unjudged
+            else f"  p-value {test.p_value:.3g}, corrected for all tests",
+            f"  {test.num_draws} different draws left after thinning, one in {test.thin} of each chain; signs flip "
+            f"with probability {test.flip_probability:g}",
         ]
         if self.learned is not None:
             lines.append(f"  {self.learned}")

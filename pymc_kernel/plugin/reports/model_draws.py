@@ -56,8 +56,8 @@ class ModelDraws:
         self.learned: LearnedScores | None = learned  # accuracy of that surrogate
         self.every: int = every  # one in ``every`` draws of the data is used
 
-    def labeled(self, values: np.ndarray, last: str | None = None) -> xr.Dataset:
-        """Return one number a column as a Dataset; a variable whose transform changes its shape has the sum.
+    def labeled(self, values: np.ndarray, last: str | None = None, combine: Callable = np.sum) -> xr.Dataset:
+        """Return one number a column as a Dataset; ``combine`` makes one where a transform changes a variable's shape.
 
         ``values`` (d,), or (d, n) with ``last`` the name of its second dimension.
         """
@@ -66,7 +66,7 @@ class ModelDraws:
             if isinstance(columns, xr.DataArray):
                 out[name] = xr.DataArray(values[columns.values], columns.coords, [*columns.dims, *further])
             else:
-                out[name] = xr.DataArray(values[columns].sum(axis=0), dims=further)
+                out[name] = xr.DataArray(combine(values[columns], axis=0), dims=further)
         return xr.Dataset(out)
 
 

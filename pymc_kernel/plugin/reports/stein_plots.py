@@ -16,19 +16,20 @@ from pymc_kernel.plugin.reports.model_draws import as_chains_and_draws, choose, 
 from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, backend_of, figure_arguments, scalars
 from pymc_kernel.plugin.reports.stein_uses import stein_thin
 from pymc_kernel.plugin.warn import warn_user
-from pymc_kernel.stein.draws import as_chains, choose_thinning, thin_chains
+from pymc_kernel.stein.goodness_of_fit import prepare_chains
 
 __all__ = ["plot_ksd", "plot_ksd_evolution", "plot_stein_thin"]
 
 _JOINT = "all together"
 _BAND = (0.05, 0.95)  # quantiles under the null
-_BAND_NAME = "draws from the model (90 %)"
+_BAND_NAME = "the same draws, random signs (90 %)"
 _BAND_COLOR = "C0"
 _OWN_COLOR = "C1"
 _ROW_HEIGHT = 24.0  # dots
 _MOST_ROWS = 40  # that are legible on one page
 _GAP = 0.6  # rows between the joint result and the parameters'
-_RELATIVE = "KSD / its median under the model"
+_RELATIVE = "KSD / that of as many normal draws"
+_OFF = "distance from the model / its median with random signs"
 
 
 def plot_ksd(
@@ -55,9 +56,9 @@ def plot_ksd(
     -------
     arviz_plots.PlotCollection
         One panel. The first row is the test of all parameters together; below it, set apart, is a row for each: the
-        draws' discrepancy as a point, the central 90 % of its null distribution as a bar, and the p-value. All are in
-        units of the median of the null distribution, so rows can be compared. Of more than 40 parameters, those whose
-        discrepancy is largest in these units are shown.
+        draws' statistic as a point, the central 90 % of it with random signs as a bar, and the p-value, corrected for
+        all rows. Each row is in units of the median of its bar, so rows can be compared. Of more than 40 parameters,
+        those whose statistic is largest in these units are shown.
     """
     report = data if isinstance(data, diagnostics.KSDReport) else diagnostics.ksd_test(data, **arguments)
     rows = _rows(report)
@@ -75,8 +76,7 @@ def plot_ksd(
     text = {"text": "{:.3f}".format, "horizontal_align": "right", "color": "B1"}
     plot_collection.map(visuals.annotate_xy, "p_value", data=rows.p_values, x=stop, **text)
     _add_names(plot_collection, rows, start, stop)
-    low, high = report.test.null_quantiles
-    expected = "cannot be judged" if report.unjudged else f"expected {low:.3g} to {high:.3g}"
+    expected = "cannot be judged" if report.unjudged else f"as many normal draws {report.test.normal_ksd:.3g}"
     backend_of(plot_collection).title(
         f"KSD {report.ksd:.3g}, {expected}",
         plot_collection.get_target(None, {}),
@@ -96,7 +96,7 @@ class _Rows(NamedTuple):
 
 def _rows(report):
     null = xr.Dataset({_JOINT: ("replicate", report.test.null), **np.sqrt(report.null).data_vars})
-    own = xr.Dataset({_JOINT: report.ksd, **(report.ksd * np.sqrt(report.shares)).data_vars})
+    own = xr.Dataset({_JOINT: report.ksd, **np.sqrt(report.margins).data_vars})
     p_values = xr.Dataset({_JOINT: report.p_value, **report.p_values.data_vars})
     middle = null.median("replicate")
     own, band = own / middle, (null / middle).quantile(_BAND, dim="replicate")
@@ -132,7 +132,7 @@ def _add_names(collection, rows, start, stop):
     backend.text(stop, top + 1.0, "p-value", panel, color="B1", horizontal_align="right")
     backend.xlim((start, stop + 0.01 * (stop - start)), panel)
     backend.ylim((-0.8, top + 1.6), panel)
-    backend.xlabel(_RELATIVE, panel)
+    backend.xlabel(_OFF, panel)
     own, band = {"color": _OWN_COLOR, "width": 4}, {"color": _BAND_COLOR, "width": 8, "alpha": 0.4}
     add_legend(collection, {"the draws": own, _BAND_NAME: band})
 
@@ -167,26 +167,24 @@ def plot_ksd_evolution(
     Returns
     -------
     arviz_plots.PlotCollection
-        One panel, in units of the median of the null distribution at each number of draws: draws from the model stay
-        around one, and a bias that does not go away rises as the root of the number of draws.
+        One panel, in units of what as many independent draws of a normal distribution would have: draws from the model
+        stay within the band, and a bias that does not go away rises as the root of the number of draws.
 
     Notes
     -----
-    All sizes are standardized alike, by the mean and covariance of all draws. The band and its median
-    are medians over those of the chains: the band of a chain that has not converged would be wider.
+    All sizes are standardized alike, by the mean and covariance of all draws. The band, of the same draws with random
+    signs, is the median over those of the chains: the band of a chain that has not converged would be wider.
     """
     sizes, own, null = _evolution(
         read_draws(data, **arguments), num_sizes, num_replicates, max_draws, 0 if random_seed is None else random_seed
     )
-    low, middle, high = np.median(null, axis=0).T
+    low, high = np.median(null, axis=0).T
     count = np.broadcast_to(sizes, own.shape)
     lines = xr.Dataset(
-        {"ksd": (("plot_axis", "chain", "size"), [count, own / middle])},
+        {"ksd": (("plot_axis", "chain", "size"), [count, own])},
         {"plot_axis": ["x", "y"], "chain": np.arange(len(own))},
     )
-    band = xr.Dataset(
-        {"ksd": (("kwarg", "size"), [sizes, low / middle, high / middle])}, {"kwarg": ["x", "y_bottom", "y_top"]}
-    )
+    band = xr.Dataset({"ksd": (("kwarg", "size"), [sizes, low, high])}, {"kwarg": ["x", "y_bottom", "y_top"]})
     collection = azp.PlotCollection.wrap(
         lines.isel(plot_axis=0, drop=True),
         cols=[],
@@ -207,29 +205,27 @@ def plot_ksd_evolution(
 
 
 def _evolution(part, num_sizes, num_replicates, max_draws, seed):
-    """Return numbers of draws (s,), discrepancies (chain, s), and low, median and high of the null (chain, s, 3)."""
-    chains = as_chains(part.draws, part.scores)
-    thin = choose_thinning(chains.draws, chains.lengths)
-    if max_draws is not None:
-        thin = max(thin, -(-min(chains.lengths) // max_draws))
-    draws, scores = stein.standardize(chains.draws, chains.scores)
-    chains = thin_chains(chains._replace(draws=draws, scores=scores), thin)
-    weights = None if part.weights is None else part.weights[:, ::thin].ravel()
+    """Return numbers of draws (s,), discrepancies (chain, s), and low and high with random signs (chain, s, 2).
+
+    In units of what normal draws would have.
+    """
+    most = None if max_draws is None else max_draws * len(part.draws)
+    chains, thin, _ = prepare_chains(part.draws, part.scores, "auto", "auto", "straighten", part.weights, most)
     length = min(chains.lengths)
     sizes = np.unique(np.linspace(length / num_sizes, length, num_sizes).astype(int))
     rng = np.random.default_rng(seed)
     own = np.empty((len(chains.lengths), len(sizes)))
-    null = np.empty((*own.shape, 3))
+    null = np.empty((*own.shape, 2))
     edges = np.cumsum((0, *chains.lengths))
     for c, first in enumerate(edges[:-1]):
         for s, size in enumerate(sizes):
             rows = slice(first, first + size)
             test = stein.ksd_test(
                 chains.draws[rows], chains.scores[rows], how="none", thin=1, num_replicates=num_replicates, rng=rng,
-                weights=None if weights is None else weights[rows],
+                weights=None if chains.weights is None else chains.weights[rows],
             )  # fmt: skip
-            own[c, s] = test.ksd
-            null[c, s] = np.quantile(test.null, (_BAND[0], 0.5, _BAND[1]))
+            own[c, s] = test.ksd / test.normal_ksd
+            null[c, s] = test.null_quantiles / test.normal_ksd
     return sizes * thin * part.every, own, null
 
 
