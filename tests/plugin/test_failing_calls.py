@@ -1,4 +1,4 @@
-"""A call in a hundred that raises, and a worker that dies: nothing else is lost, and both are said."""
+"""One or two calls in a hundred that raise, and a worker that dies: nothing else is lost, and both are said."""
 
 import os
 import re
