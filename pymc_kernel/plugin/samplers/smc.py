@@ -35,6 +35,11 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
     -------
     DataTree
         As from ``pm.sample_smc``, with ``smc_stats`` from :func:`smc_stats` in place of its ragged ``sample_stats``.
+
+    Notes
+    -----
+    An interrupt ends it without a result, as it does ``pm.sample_smc``: particles of a stage before the last are no
+    draws of the posterior.
     """
     if not (isinstance(kernel, type) and issubclass(kernel, ParticleKernel)):
         raise TypeError(f"kernel must be one of pk.KernelHMCSMC, pk.KASMC, pk.ASMC, pk.RWSMC, got {kernel!r}.")

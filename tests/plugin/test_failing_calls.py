@@ -1,0 +1,95 @@
+"""One or two calls in a hundred that raise, and a worker that dies: nothing else is lost, and both are said."""
+
+import os
+import re
+import signal
+import warnings
+from contextlib import suppress
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.ops import wrap_py
+
+import pymc_kernel as pk
+
+pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
+QUIET = {"random_seed": 1, "progressbar": False}
+
+
+def dies_once(flag):
+    """End this process, unless another one has done so."""
+    with suppress(FileNotFoundError):
+        os.remove(flag)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def simulated_model(flag):
+    def simulator(rng, theta, size):
+        dies_once(flag)
+        if rng.random() < 0.02:
+            raise RuntimeError("the solver gave up")
+        return rng.normal(theta, 1.0, size)
+
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        pk.KernelABC("y", simulator, theta, observed=np.ones(2), epsilon=0.5)
+    return model
+
+
+def likelihood_model(flag):
+    @wrap_py([pt.dscalar], [pt.dscalar])
+    def log_likelihood(x):
+        dies_once(flag)
+        if int(abs(x) * 1e6) % 50 == 0:
+            raise RuntimeError("the solver gave up")
+        return np.asarray(-0.5 * ((x - 1.0) / 0.2) ** 2)
+
+    with pm.Model() as model:
+        pm.Potential("y", log_likelihood(pm.Normal("x", 0, 2)))
+    return model
+
+
+def run(call, tmp_path, make, **settings):
+    """Return the results with a worker that dies and without, and what was said of the first."""
+    flag, results, words = tmp_path / "flag", [], []
+    for executor in (2, None):
+        if executor:
+            flag.touch()
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            results.append(call(model=make(flag), executor=executor, **QUIET, **settings))
+        assert not flag.exists()
+        words.append("; ".join(str(w.message) for w in said))
+    return *results, words[0]
+
+
+def test_simulations(tmp_path):
+    found, alone, said = run(pk.simulate, tmp_path, simulated_model, draws=300, batch_size=10)
+    assert found["prior_predictive"]["y"].equals(alone["prior_predictive"]["y"])
+    stats = found["simulation_stats"].attrs
+    assert stats["raised"] == alone["simulation_stats"].attrs["raised"] > 0
+    assert stats["worker_deaths"] == 1
+    assert stats["lost"] == 0
+    assert re.search(r"of 300 simulations .* failed.*the solver gave up.*A worker process died", said)
+
+
+def test_evaluations(tmp_path):
+    settings = {"draws": 50, "chains": 2, "evaluations": 60, "tolerance": 0.0}
+    found, alone, said = run(pk.sample_surrogate, tmp_path, likelihood_model, **settings)
+    for name in ("position", "log_likelihood", "status"):
+        np.testing.assert_array_equal(found["evaluations"][name], alone["evaluations"][name])
+    stats = found["evaluations"].attrs
+    assert stats["raised"] == alone["evaluations"].attrs["raised"] > 0
+    assert stats["worker_deaths"] == 1
+    assert stats["lost"] == 0
+    assert re.search(r"of 60 evaluations .* failed.*the solver gave up.*A worker process died", said)
+
+
+def test_rounds_of_simulations(tmp_path):
+    settings = {"draws": 50, "chains": 1, "num_simulations": 200, "rounds": 2}
+    found, alone, said = run(pk.sample_likelihood_free, tmp_path, simulated_model, **settings)
+    np.testing.assert_array_equal(found["posterior"]["theta"], alone["posterior"]["theta"])
+    assert re.search("A worker process died", said)
+    assert re.search(r"of 200 simulations .* are left out", said)
