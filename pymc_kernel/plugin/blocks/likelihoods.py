@@ -38,6 +38,8 @@ __all__ = [
     "install_noise",
     "last_accepted_share",
     "last_failed_share",
+    "last_simulated",
+    "normal_blocks",
     "predictive",
     "reused_noise",
     "starting_positions",
@@ -61,6 +63,8 @@ _NOISE: dict[str, tuple[int, np.random.Generator]] = {}
 _SHARES: dict[str, float] = {}
 # By operator, the share of the simulations of the last evaluation that failed; of its estimates, without simulations.
 _FAILED: dict[str, float] = {}
+# By operator, the summaries of the last evaluation and of the data, where they are taken for normal.
+_SIMULATED: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
 
 def install_noise(keys: tuple[str, ...], rng: np.random.Generator | list[np.random.Generator]) -> None:
@@ -133,6 +137,8 @@ class EstimatedLogLikelihoodOp(Op):
         output_storage[0][0] = value.reshape(shape)
         failed = getattr(self.fn, "failed_share", None)
         _FAILED[self.key] = float(np.mean(~np.isfinite(value))) if failed is None else failed
+        if getattr(self.fn, "assumes_normal", False):
+            _SIMULATED[self.key] = self.fn.simulated
         if self.accepts_share:
             _SHARES[self.key] = self.fn.accepted_share(float(value.item()))
 
@@ -193,6 +199,17 @@ def failed_shares(model: pm.Model) -> dict[str, str]:
 def last_failed_share(key: str) -> float:
     """Return the share of the last evaluation in this process."""
     return _FAILED.get(key, math.nan)
+
+
+def normal_blocks(model: pm.Model) -> dict[str, str]:
+    """Return key -> name, for the blocks that take their summaries for normal."""
+    ops = [block_of(rv) for rv in model.observed_RVs]
+    return {op.key: op.term_name for op in ops if op is not None and getattr(op.fn, "assumes_normal", False)}
+
+
+def last_simulated(key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the summaries (m, q) of the last evaluation in this process, and those (q,) of the data."""
+    return _SIMULATED[key]
 
 
 def starting_positions(model: pm.Model) -> dict[str, np.ndarray]:

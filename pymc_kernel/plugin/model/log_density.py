@@ -18,6 +18,8 @@ from pymc_kernel.plugin.blocks.likelihoods import (
     install_noise,
     last_accepted_share,
     last_failed_share,
+    last_simulated,
+    normal_blocks,
     reused_noise,
     starting_positions,
 )
@@ -44,11 +46,14 @@ class LogDensity:
         The last error that the model raised in a call; the density counts as zero there.
     starts : ndarray (n, d)
         Positions near the posterior, where a block made pilot simulations; NaN in the other coordinates.
+    simulated : dict
+        Blocks that take summaries for normal: name -> those of the estimate at the current point, and of the data.
     """
 
     def __init__(
-        self, function, shared, estimated, keys, reuse=None, share_names=None, starts=None, failure_names=None
-    ):
+        self, function, shared, estimated, keys, reuse=None, share_names=None, starts=None, failure_names=None,
+        normal_names=None,
+    ):  # fmt: skip
         self._function = function
         self.shared = shared
         self.estimated = estimated
@@ -60,6 +65,8 @@ class LogDensity:
         self.shares = dict.fromkeys(self._share_names.values(), np.nan)
         self.starts = starts
         self._failure_names = failure_names or {}
+        self._normal_names = normal_names or {}
+        self.simulated = {}
         self.failure_names = tuple(self._failure_names.values())
         self._rng_variables = [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]
         self.evaluations = 0
@@ -107,6 +114,7 @@ class LogDensity:
         if accepted:
             self._kept = self._tried
             self.shares = {name: last_accepted_share(key) for key, name in self._share_names.items()}
+            self.simulated = {name: last_simulated(key) for key, name in self._normal_names.items()}
 
     def failures(self) -> dict[str, float]:
         """Return the share of simulations, or of estimates, that failed in the last evaluation: name -> share."""
@@ -182,7 +190,15 @@ def compile_log_density(
     function.trust_input = True
     starts = _starts(starting_positions(model), value_vars, initial_point)
     return LogDensity(
-        function, shared, names, keys, reused_noise(logp), accepted_shares(model), starts, failed_shares(model)
+        function,
+        shared,
+        names,
+        keys,
+        reused_noise(logp),
+        accepted_shares(model),
+        starts,
+        failed_shares(model),
+        normal_blocks(model),
     )
 
 

@@ -1,15 +1,18 @@
-"""Warnings about a chain that is stuck on an estimated likelihood, and about one that has missed a mode."""
+"""Warnings about chains: stuck on an estimate, without a mode, or by summaries that are not as normal as assumed."""
 
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from pymc_kernel.likelihood_free.normality import normality_errors
 from pymc_kernel.mcmc import unvisited
 
-__all__ = ["missed_point_warning", "noise_report"]
+__all__ = ["missed_point_warning", "noise_report", "normality_warning"]
 
 _NOISE_REPLICATES = 20  # new estimates that measure the noise where a chain is stuck
+_LEAST_NORMALITY_ERROR = 0.15  # posterior standard deviations of a mean, or part of a spread, that need no warning
+_STANDARD_ERRORS = 2.0  # by which an error must exceed that
 _NAMED = 4  # coordinates of a position that a message shows
 
 
@@ -60,3 +63,42 @@ def noise_report(density, state) -> str:
         times = max(2, math.ceil(variance))
         return text + f"About {times} times as many replicates per estimate would keep chains from getting stuck."
     return text + "That is little noise: tune longer, or reparametrize."
+
+
+def normality_warning(simulated: Sequence, entries: Sequence[str]) -> str:
+    """Return a warning about posteriors that summaries which are not normal have made wrong; or nothing.
+
+    Parameters
+    ----------
+    simulated
+        Positions (d,) of draws, and by the name of a block the summaries behind its estimate and those of the data.
+    entries
+        Names of the coordinates of a position.
+    """
+    if not simulated:
+        return ""
+    positions, by_block = zip(*simulated, strict=True)
+    said = []
+    for block, (_, observed) in by_block[0].items():
+        errors = normality_errors(np.array(positions), [summaries[block][0] for summaries in by_block], observed)
+        wrong = [] if errors is None else _normality_words(errors, entries)
+        if wrong:
+            said.append(
+                f"the summaries of {block!r} are taken for normal, and where the posterior is they are not: by the "
+                f"simulations behind the draws (unconstrained scale), {'; '.join(wrong)}. Transform the summaries, or "
+                "take pk.KernelABC or pk.sample_likelihood_free."
+            )
+    return " ".join(said)
+
+
+def _normality_words(errors, entries):
+    """Return what is wrong for certain."""
+    limit, words = _LEAST_NORMALITY_ERROR, []
+    for name, shift, error in zip(entries, errors.shift, errors.shift_error, strict=True):
+        if abs(shift) - _STANDARD_ERRORS * error > limit:
+            side = "below" if shift > 0.0 else "above"
+            words.append(f"the mean of {name} is {abs(shift):.2f} posterior standard deviations {side} the true one")
+    for name, log_spread, error in zip(entries, errors.log_spread, errors.log_spread_error, strict=True):
+        if abs(log_spread) - _STANDARD_ERRORS * error > limit:
+            words.append(f"the true spread of {name} is {np.exp(log_spread):.2f} times the draws'")
+    return words

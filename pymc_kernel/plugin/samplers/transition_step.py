@@ -18,7 +18,7 @@ from pymc.vartypes import continuous_types
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc import noise, unvisited
 from pymc_kernel.plugin.model.log_density import compile_log_density
-from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report
+from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report, normality_warning
 from pymc_kernel.plugin.samplers.progress import STUCK_AFTER, progress_columns, progress_updates
 from pymc_kernel.plugin.samplers.starts import NUM_CANDIDATES, prior_draws
 
@@ -46,6 +46,7 @@ class TransitionState(StepMethodState):
     moves: int  # proposals accepted after tuning
     known: Any  # Places: points evaluated in the search for a start
     visited: list  # (position, log density) of some draws after tuning
+    simulated: list  # (position, summaries by block) of some draws after tuning, where summaries are taken for normal
 
 
 class TransitionStep(ArrayStepShared):
@@ -97,7 +98,9 @@ class TransitionStep(ArrayStepShared):
             names = (*self.density.shares, *self.density.failure_names, "log_estimate_variance")
             self.stats_dtypes_shapes = {**type(self).stats_dtypes_shapes, **dict.fromkeys(names, (np.float64, []))}
             self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
-        num_dims = sum(int(np.size(initial_point[v.name])) for v in value_vars)
+        sizes = {v.name: int(np.size(initial_point[v.name])) for v in value_vars}
+        self._entries = [f"{name} (entry {i})" if n > 1 else name for name, n in sizes.items() for i in range(n)]
+        num_dims = sum(sizes.values())
         # A wrong shape in the configuration is found here, before any long work.
         self._transition_module.init(np.zeros(num_dims), 0.0, config)
         self._start(num_tune=0, num_draws=0)
@@ -114,6 +117,7 @@ class TransitionStep(ArrayStepShared):
         self.draw = self.moves = 0
         self.known = self.tried
         self.visited = []
+        self.simulated = []
         self.density.seed(self.rng)
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
@@ -149,8 +153,11 @@ class TransitionStep(ArrayStepShared):
         self.transition = state
         self.draw += 1
         self.moves += not self.tune and info.accepted
-        if self.known is not None and not self.tune and self.draw % max(1, self.num_draws // _NUM_VISITED) == 0:
-            self.visited.append((state.position, state.log_density))
+        if not self.tune and self.draw % max(1, self.num_draws // _NUM_VISITED) == 0:
+            if self.known is not None:
+                self.visited.append((state.position, state.log_density))
+            if self.density.simulated:
+                self.simulated.append((state.position, self.density.simulated))
         position = state.position.astype(q0.data.dtype, copy=False)
         self.returned = position.tobytes()
         self.surroundings = self._now
@@ -251,7 +258,7 @@ class TransitionStep(ArrayStepShared):
         """Return a warning, at most once a chain and once more at its last draw, or None."""
         if self.tune:
             return None
-        if self._is_last_draw and (message := self._coverage_warning()):
+        if self._is_last_draw and (message := self._coverage_warning() + self._normality_warning()):
             return SamplerWarning(WarningType.CONVERGENCE, message, "warn", step=self.draw)
         if self.warned:
             return None
@@ -280,6 +287,10 @@ class TransitionStep(ArrayStepShared):
             return ""  # where other steps move, too, the density at these points has changed
         place = missed_point_warning(self.known, self.visited, self.vars)
         return f"{type(self).__name__}: {place}" if place else ""
+
+    def _normality_warning(self) -> str:
+        """Return a warning about summaries that are taken for normal and are not, or nothing."""
+        return f"{type(self).__name__}: {said}" if (said := normality_warning(self.simulated, self._entries)) else ""
 
     def _movement_warning(self, state) -> str:
         """Return a warning about a chain that moves badly after tuning, or nothing."""
