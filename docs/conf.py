@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 import pymc_kernel  # noqa: E402
 from docs.tutorial_pages import markdown_to_rst  # noqa: E402
+from pymc_kernel.plugin.unseen_mode import UNSEEN_MODE  # noqa: E402
 
 project = "pymc_kernel"
 author = "The authors of pymc_kernel"
@@ -23,6 +24,7 @@ extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napole
 exclude_patterns = ["_build", "_templates"]
 templates_path = ["_templates"]
 default_role = "literal"
+rst_epilog = f".. |unseen mode| replace:: {UNSEEN_MODE}"
 # Other projects' lists of names are on the network, which a build must not need.
 if os.environ.get("INTERSPHINX", "0") not in ("", "0"):
     extensions.append("sphinx.ext.intersphinx")

@@ -166,10 +166,11 @@ print(f"by particles {factor:.0f}, exact {np.exp(exact_evidence - no_wobble):.0f
 # %% [markdown]
 # ## When not
 #
-# A mode that is so narrow that no particle falls near it while the temperature is high is lost for
-# particles, too: take more of them, and look at whether two runs agree. Where the prior is very
-# wide, so is the way to the posterior; the evidence then depends on the prior's width, whatever
-# method computes it. One mode and no need of the evidence: a chain is cheaper.
+# A narrow mode on a broad hill is found by no sampler unless a draw happens to fall into it, which
+# in five dimensions and more is unlikely: the evidence then lacks the mode's mass, no check shows
+# it, and runs that agree do not rule it out. Where the prior is very wide, so is the way to the
+# posterior; the evidence then depends on the prior's width, whatever method computes it. One mode
+# and no need of the evidence: a chain is cheaper.
 #
 # The same calls work where the likelihood has no gradient or is
 # [noisy](../docs/methods/estimated_likelihood.rst), where NUTS cannot be used. For a likelihood of

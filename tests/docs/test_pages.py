@@ -8,6 +8,7 @@ import pytest
 import pymc_kernel as pk
 from docs.page_examples import DOCS, PAGES
 from docs.tutorial_pages import ORDER
+from pymc_kernel.plugin.unseen_mode import UNSEEN_MODE
 
 ARRAY_MODULES = ("density", "embeddings", "kernels", "likelihood_free", "mcmc", "rounds", "scores", "smc", "stein")
 
@@ -61,3 +62,20 @@ def test_tables_that_pages_show_are_in_the_results():
     names = re.findall(r"^\.\. measured:: (\S+)$", (DOCS / "measured.rst").read_text(), flags=re.M)
     assert names
     assert all(f"<!-- {name} -->" in results and f"<!-- /{name} -->" in results for name in names)
+
+
+def test_each_page_that_promises_evidence_says_what_it_may_lack():
+    promising = {p.name for p in PAGES if re.search(r"(the|log) evidence\b(?! <)", p.read_text())} - {"index.rst"}
+    marked = {p.name for p in PAGES if "|unseen mode|" in p.read_text()}
+    assert promising == marked >= {"smc.rst", "pmc.rst", "sample_surrogate.rst", "choosing.rst"}
+
+
+@pytest.mark.parametrize("page", ["README.md", "tutorials/several_modes.py"])
+def test_texts_that_are_no_pages_say_it_in_the_same_words(page):
+    text = re.sub(r"\n#? *", " ", (DOCS.parent / page).read_text())
+    assert UNSEEN_MODE in text
+
+
+@pytest.mark.parametrize("name", ["KernelHMCSMC", "sample_pmc", "sample_smc", "sample_surrogate"])
+def test_docstrings_that_promise_evidence_say_it_in_the_same_words(name):
+    assert UNSEEN_MODE in " ".join(getattr(pk, name).__doc__.split())

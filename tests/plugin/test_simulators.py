@@ -343,3 +343,35 @@ def test_failures_and_columns_are_of_no_other_size(failed, recwarn):
 
     long_model(simulator=sometimes, summary=np.mean)
     assert not [w for w in recwarn if "asked for" in str(w.message)]
+
+
+def synthetic_model(simulator, observed, summary):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        pk.SyntheticLikelihood("y", simulator, theta, observed=observed, summary=summary, vectorized=True)
+    return model
+
+
+def sample_with_checks(model, step):
+    with model:
+        pm.sample(1000, tune=300, chains=2, cores=1, step=step(), random_seed=5, progressbar=False)
+
+
+@pytest.mark.parametrize("step", [pk.AdaptiveMetropolis, pk.KernelHMC])
+def test_summaries_that_are_not_normal_where_the_posterior_is_are_said(step, caplog):
+    def events(rng, theta, size):
+        return (rng.random(size) < 1.0 / (1.0 + np.exp(1.0 - theta))).astype(float)
+
+    # None of thirty: the normal approximation is .2 to .3 posterior standard deviations off.
+    model = synthetic_model(events, np.zeros(30), np.mean)
+    sample_with_checks(model, step)
+    said = [r.getMessage() for r in caplog.records if "taken for normal" in r.getMessage()]
+    assert said
+    assert "mean of theta" in said[0]
+    assert "above the true one" in said[0]
+
+
+def test_normal_summaries_are_not_spoken_of(caplog):
+    model = synthetic_model(normal_simulator, np.full(5, 0.7), np.mean)
+    sample_with_checks(model, pk.AdaptiveMetropolis)
+    assert "taken for normal" not in caplog.text

@@ -36,6 +36,7 @@ __all__ = [
     "estimated_terms",
     "failed_shares",
     "has_missing_entries",
+    "normal_blocks",
     "predictive",
     "reused_noise",
     "starting_positions",
@@ -63,6 +64,8 @@ class Evaluation(NamedTuple):
     """The share of the simulations that a kernel accepts."""
     failed: dict[str, float]
     """The share of the simulations that failed; of the estimates, without simulations."""
+    simulated: dict[str, tuple[np.ndarray, np.ndarray]]
+    """The summaries (m, q) and those (q,) of the data, where they are taken for normal."""
 
 
 _EVALUATION: ContextVar[Evaluation | None] = ContextVar("evaluation", default=None)
@@ -71,7 +74,7 @@ _EVALUATION: ContextVar[Evaluation | None] = ContextVar("evaluation", default=No
 @contextmanager
 def drawing_noise(noise: Mapping[str, np.random.Generator | list[np.random.Generator]]) -> Iterator[Evaluation]:
     """Let operators, by their keys, draw noise from these generators inside of the block; a list for their streams."""
-    evaluation = Evaluation(noise, {}, {})
+    evaluation = Evaluation(noise, {}, {}, {})
     token = _EVALUATION.set(evaluation)
     try:
         yield evaluation
@@ -135,6 +138,8 @@ class EstimatedLogLikelihoodOp(Op):
         output_storage[0][0] = value.reshape(shape)
         failed = getattr(self.fn, "failed_share", None)
         evaluation.failed[self.key] = float(np.mean(~np.isfinite(value))) if failed is None else failed
+        if getattr(self.fn, "assumes_normal", False):
+            evaluation.simulated[self.key] = self.fn.simulated
         if self.accepts_share:
             evaluation.accepted[self.key] = self.fn.accepted_share(float(value.item()))
 
@@ -185,6 +190,12 @@ def failed_shares(model: pm.Model) -> dict[str, str]:
     """Return key -> name of a statistic, for all blocks of the model."""
     ops = [block_of(rv) for rv in model.observed_RVs]
     return {op.key: f"failed_share_{op.term_name}" for op in ops if op is not None}
+
+
+def normal_blocks(model: pm.Model) -> dict[str, str]:
+    """Return key -> name, for the blocks that take their summaries for normal."""
+    ops = [block_of(rv) for rv in model.observed_RVs]
+    return {op.key: op.term_name for op in ops if op is not None and getattr(op.fn, "assumes_normal", False)}
 
 
 def starting_positions(model: pm.Model) -> dict[str, np.ndarray]:

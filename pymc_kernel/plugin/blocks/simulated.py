@@ -11,7 +11,7 @@ from pymc_kernel.likelihood_free import (
 )
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["SimulatedLikelihood"]
+__all__ = ["SimulatedLikelihood", "as_rows"]
 
 _CALLS_BEFORE_WARNING = 100  # of the simulator: enough to know the share of failures to 5 %
 
@@ -38,8 +38,14 @@ class SimulatedLikelihood:
         self._observed = None, None  # data and their summary, which every evaluation asks for again
         self._warned = self._has_known_size = False
         self._estimate, self._starts, self._log_peak = None, {}, None
+        self.assumes_normal = False
+        self.simulated = (
+            None  # summaries (m, q) of the last evaluation and of the data, where they are taken for normal
+        )
 
-    def estimate_by(self, estimate, log_peak: float | None = None, starts: dict | None = None) -> None:
+    def estimate_by(
+        self, estimate, log_peak: float | None = None, starts: dict | None = None, assumes_normal: bool = False
+    ) -> None:
         """Set the function that estimates the log likelihood from summaries.
 
         Parameters
@@ -50,8 +56,11 @@ class SimulatedLikelihood:
             Largest log value of a kernel, for the share of simulations that it accepts.
         starts : dict, optional
             See :attr:`starts`.
+        assumes_normal : bool
+            Whether the estimate takes the summaries for normal, which their simulations can then check.
         """
         self._estimate, self._log_peak, self._starts = estimate, log_peak, starts or {}
+        self.assumes_normal = assumes_normal
 
     @property
     def num_streams(self) -> int:
@@ -66,7 +75,10 @@ class SimulatedLikelihood:
         self._failures += run.failed
         self.failed_share = run.failed / self.num_simulations
         self._warn(run.first_error)
-        return self._estimate(run.summaries, self._seen(observed), self.num_simulations)
+        summary = self._seen(observed)
+        if self.assumes_normal:
+            self.simulated = as_rows(run.summaries, summary.size), np.ravel(summary)
+        return self._estimate(run.summaries, summary, self.num_simulations)
 
     @property
     def starts(self) -> dict[str, np.ndarray]:
@@ -125,6 +137,11 @@ class SimulatedLikelihood:
                 f"{100 * share:.0f} % of the first {self._calls} simulations of {self.name!r} failed (errors, NaN or "
                 f"infinite numbers); each counts as a likelihood of zero.{last}"
             )
+
+
+def as_rows(summaries, width: int) -> np.ndarray:
+    """Return summaries of any shape as (m, width), none at all included."""
+    return np.reshape(summaries, (len(summaries), width))
 
 
 def _sides(shape):

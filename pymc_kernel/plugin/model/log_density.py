@@ -17,6 +17,7 @@ from pymc_kernel.plugin.blocks.likelihoods import (
     drawing_noise,
     estimated_terms,
     failed_shares,
+    normal_blocks,
     reused_noise,
     starting_positions,
 )
@@ -49,11 +50,14 @@ class LogDensity:
         Calls that raised.
     starts : ndarray (n, d)
         Positions near the posterior, where a block made pilot simulations; NaN in the other coordinates.
+    simulated : dict
+        Blocks that take summaries for normal: name -> those of the estimate at the current point, and of the data.
     """
 
     def __init__(
-        self, function, shared, estimated, keys, reuse=None, share_names=None, starts=None, failure_names=None
-    ):
+        self, function, shared, estimated, keys, reuse=None, share_names=None, starts=None, failure_names=None,
+        normal_names=None,
+    ):  # fmt: skip
         self._function = function
         self.shared = shared
         self.estimated = estimated
@@ -61,11 +65,13 @@ class LogDensity:
         self._reuse = reuse or {}
         self._rng = np.random.default_rng()
         self._kept = self._tried = None  # the seeds of the current point and of the last evaluation
-        self._last = Evaluation({}, {}, {})
+        self._last = Evaluation({}, {}, {}, {})
         self._share_names = share_names or {}
         self.shares = dict.fromkeys(self._share_names.values(), np.nan)
         self.starts = starts
         self._failure_names = failure_names or {}
+        self._normal_names = normal_names or {}
+        self.simulated = {}
         self.failure_names = tuple(self._failure_names.values())
         self._rng_variables = [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]
         self.evaluations = 0
@@ -117,6 +123,7 @@ class LogDensity:
         if accepted:
             self._kept = self._tried
             self.shares = {name: self._last.accepted.get(key, math.nan) for key, name in self._share_names.items()}
+            self.simulated = {n: self._last.simulated[k] for k, n in self._normal_names.items() if k in self._last.simulated}
 
     def failures(self) -> dict[str, float]:
         """Return the share of simulations, or of estimates, that failed in the last evaluation: name -> share."""
@@ -194,7 +201,15 @@ def compile_log_density(
     function.trust_input = True
     starts = _starts(starting_positions(model), value_vars, initial_point)
     return LogDensity(
-        function, shared, names, keys, reused_noise(logp), accepted_shares(model), starts, failed_shares(model)
+        function,
+        shared,
+        names,
+        keys,
+        reused_noise(logp),
+        accepted_shares(model),
+        starts,
+        failed_shares(model),
+        normal_blocks(model),
     )
 
 

@@ -16,6 +16,7 @@ from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import prior_positions
 from pymc_kernel.plugin.model.scores import compile_scores
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions, value_shapes
+from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.plugin.warn import warn_user
 from pymc_kernel.plugin.weights import reported_shape
 from pymc_kernel.scores import Finite
@@ -27,6 +28,7 @@ __all__ = ["sample_pmc"]
 _UNRELIABLE = 0.7  # Pareto k from which importance sampling is not to be trusted (Vehtari et al. 2024)
 
 
+@says_what_evidence_lacks
 def sample_pmc(
     draws: int = 1000,
     *,
@@ -97,6 +99,8 @@ def sample_pmc(
     The evidence is that of the last half of the iterations, whose proposals have been learned. An interrupt returns the
     iterations so far; of several chains those that are finished, or as many iterations of each as the last one has,
     whichever are more.
+
+    |unseen mode|
 
     Examples
     --------

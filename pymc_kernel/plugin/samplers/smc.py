@@ -9,6 +9,7 @@ import xarray as xr
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import check_keywords, keywords_of
 from pymc_kernel.plugin.samplers.smc_kernels import EPSILON, KernelHMCSMC, ParticleKernel
+from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["sample_smc", "smc_stats"]
@@ -19,6 +20,7 @@ _FEW_DISTINCT = 0.02
 _STILL_CORRELATED = 0.7  # with the positions at the start of a stage; above, a warning is given
 
 
+@says_what_evidence_lacks
 def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) -> xr.DataTree:
     """Return the result of ``pm.sample_smc`` with a tidy group of statistics, ready to be saved.
 
@@ -40,6 +42,8 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
     -----
     An interrupt ends it without a result, as it does ``pm.sample_smc``: particles of a stage before the last are no
     draws of the posterior.
+
+    |unseen mode|
     """
     if not (isinstance(kernel, type) and issubclass(kernel, ParticleKernel)):
         raise TypeError(f"kernel must be one of pk.KernelHMCSMC, pk.KASMC, pk.ASMC, pk.RWSMC, got {kernel!r}.")

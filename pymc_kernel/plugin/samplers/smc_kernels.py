@@ -13,6 +13,7 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import check_prior_draws, prior_expression, with_finite_columns
+from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.smc import moves, tempering
 from pymc_kernel.smc.hamiltonian import Hamiltonian
 
@@ -270,6 +271,7 @@ class KASMC(ParticleKernel):
         super().__init__(moves.Kameleon(config, learning_rate), *args, **kwargs)
 
 
+@says_what_evidence_lacks
 class KernelHMCSMC(ParticleKernel):
     """Hamiltonian moves along a learned surrogate for ``pm.sample_smc``: the fewest evaluations of the likelihood.
 
@@ -308,6 +310,8 @@ class KernelHMCSMC(ParticleKernel):
     With an estimated likelihood the estimate of every particle is kept, and the evidence stays unbiased but for the
     adaptation, whose bias was too small to measure (``benchmarks.evidence_bias``). Surrogates take tenths of a second a
     stage with 1,000 particles: for likelihoods of microseconds take :class:`KASMC` or :class:`ASMC`.
+
+    |unseen mode|
 
     Examples
     --------

@@ -29,6 +29,7 @@ from pymc_kernel.plugin.samplers.given_surrogate import GivenSurrogate, transiti
 from pymc_kernel.plugin.samplers.progress import STUCK_AFTER
 from pymc_kernel.plugin.samplers.surrogate_tree import tree_of
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
+from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_of_findings, warn_user
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
 from pymc_kernel.rounds.search_state import State
@@ -45,6 +46,7 @@ _REMEMBERED = 0.5  # correlation of particles with where they were before their 
 
 
 @explain_arguments
+@says_what_evidence_lacks
 def sample_surrogate(
     draws: int = 1000,
     *,
@@ -144,6 +146,8 @@ def sample_surrogate(
     know of the region that was seen. Once the bulk is found, a second search from other starting points makes every
     other batch, until it arrives there too or settles elsewhere; both can miss a mode that is far away. Another
     ``random_seed`` begins elsewhere; where the evidence of two runs differs, trust neither.
+
+    |unseen mode|
 
     ``log_evidence`` of each chain is the surrogate's; of estimated likelihoods with half the variance of the noise, by
     which the mean of logs of unbiased estimates is too low. ``batch_stats``: ``num_evaluations`` so far, ``power`` of

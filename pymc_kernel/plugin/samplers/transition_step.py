@@ -22,6 +22,7 @@ from pymc_kernel.plugin.samplers.chain_warnings import (
     coordinate_names,
     missed_point_warning,
     noise_report,
+    normality_warning,
     raised_warning,
 )
 from pymc_kernel.plugin.samplers.progress import STUCK_AFTER, progress_columns, progress_updates
@@ -54,6 +55,7 @@ class TransitionState(StepMethodState):
     log_weights: list  # of the draws after tuning, where the transition reports them
     known: Any  # Places: points evaluated in the search for a start
     visited: list  # (position, log density) of some draws after tuning
+    simulated: list  # (position, summaries by block) of some draws after tuning, where summaries are taken for normal
 
 
 class TransitionStep(ArrayStepShared):
@@ -127,6 +129,7 @@ class TransitionStep(ArrayStepShared):
         self.counted = self.density.calls
         self.known = self.tried
         self.visited = []
+        self.simulated = []
         self.density.seed(self.rng)
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
@@ -168,6 +171,8 @@ class TransitionStep(ArrayStepShared):
             self.log_weights.append(getattr(info, "log_weight", math.nan))
         if not self.tune and self.draw % max(1, self.num_draws // _NUM_VISITED) == 0:
             self.visited.append((state.position, state.log_density))
+            if self.density.simulated:
+                self.simulated.append((state.position, self.density.simulated))
         position = state.position.astype(q0.data.dtype, copy=False)
         self.returned = position.tobytes()
         self.surroundings = self._now
@@ -310,6 +315,7 @@ class TransitionStep(ArrayStepShared):
         # Where other steps move, too, the density at the known points has changed.
         if self.known is not None and not self.shared and self.visited:
             words.append(missed_point_warning(self.known, self.visited, self.vars))
+        words.append(normality_warning(self.simulated, self.coordinates))
         if self.is_judged_alone:
             words.append(raised_warning(self.raised, self.num_draws, self.density.error))
         return words

@@ -1,0 +1,102 @@
+"""How far a synthetic likelihood's posterior is off where summaries are not normal. Imports NumPy, SciPy, siblings.
+
+A draw comes with the simulations that made its estimate. They estimate the likelihood by a kernel, too, which assumes
+nothing; the normal density, seen through the same kernel, differs from that where summaries are not normal. The ratio
+of the two reweights the draws: what that does to a mean is the error of the mean.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import brentq
+
+from pymc_kernel.likelihood_free.estimates import log_kernel_abc
+from pymc_kernel.linalg import definite_cholesky
+from pymc_kernel.parallel import one_blas_thread
+
+__all__ = ["NormalityErrors", "normality_errors"]
+
+_NARROWEST = 0.3  # of the spread of the summaries: what a kernel hides of a skewness by then is a tenth
+_BATCHES = 20  # of consecutive draws, for standard errors of chains
+_FEWEST_DRAWS = 5 * _BATCHES
+_LOG_2PI = np.log(2.0 * np.pi)
+
+
+class NormalityErrors(NamedTuple):
+    """What not normal summaries do to a posterior, with standard errors; arrays (d,)."""
+
+    shift: np.ndarray
+    """How far true means lie above the posterior's, in its standard deviations."""
+    shift_error: np.ndarray
+    log_spread: np.ndarray
+    """Logarithm of the true spread over the posterior's."""
+    log_spread_error: np.ndarray
+
+
+@one_blas_thread
+def normality_errors(
+    positions: np.ndarray, simulated: list[np.ndarray], observed: np.ndarray
+) -> NormalityErrors | None:
+    """Return the errors of the posterior of a synthetic likelihood; None where it cannot be known.
+
+    Parameters
+    ----------
+    positions : ndarray (n, d)
+        Draws, those of a chain in their order.
+    simulated : list of ndarray (m, q)
+        The summaries behind the estimate of each.
+    observed : ndarray (q,)
+
+    Returns
+    -------
+    NormalityErrors or None
+        None for fewer than a hundred draws, a coordinate that never moved, and summaries with a singular covariance.
+
+    Notes
+    -----
+    The kernel is normal, with the mean covariance of the summaries times h^2. For normal summaries of dimension q at
+    their mean its estimate has the relative variance ((1 + h^-2)^2 / (1 + 2 h^-2))^(q / 2) / m - 1 / m; h is as small
+    as keeps that at one. Errors are smaller than they would be without a kernel, and for draws that do not reach the
+    true posterior.
+    """
+    if len(positions) < _FEWEST_DRAWS or not np.ptp(positions, axis=0).all():
+        return None
+    means = np.array([rows.mean(axis=0) for rows in simulated])
+    covariances = np.array([np.atleast_2d(np.cov(rows.T)) for rows in simulated])
+    blur = _relative_width(len(observed), min(map(len, simulated))) ** 2 * covariances.mean(axis=0)
+    factor = definite_cholesky(blur)
+    if factor is None:
+        return None
+    log_kernel = np.array([log_kernel_abc(rows, observed, factor, len(rows)) for rows in simulated])
+    roots = np.linalg.cholesky(covariances + blur)
+    scaled = np.linalg.solve(roots, (observed - means)[:, :, None])[:, :, 0]
+    log_volumes = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+    log_ratio = log_kernel + 0.5 * (scaled**2).sum(axis=1) + log_volumes + 0.5 * len(observed) * _LOG_2PI
+    if not np.isfinite(log_ratio).any():
+        return None
+    weights = np.exp(log_ratio - log_ratio.max())
+    return _moved((weights / weights.mean())[:, None], positions)
+
+
+def _relative_width(width, count):
+    """Return the bandwidth h in spreads of the summaries."""
+
+    def excess(h):
+        return width * (np.log1p(h**-2) - 0.5 * np.log1p(2.0 * h**-2)) - np.log1p(count)
+
+    return _NARROWEST if excess(_NARROWEST) < 0.0 else brentq(excess, _NARROWEST, 1e3)
+
+
+def _moved(weights, positions):
+    """Return what weights (n, 1) of mean one do to means and spreads, with batch-means standard errors."""
+    z = (positions - positions.mean(axis=0)) / positions.std(axis=0)
+    shift = (weights * z).mean(axis=0)
+    variance = (weights * (z - shift) ** 2).mean(axis=0)
+    of_shift = weights * (z - shift) - z
+    of_spread = 0.5 * (weights * ((z - shift) ** 2 / variance - 1.0) - (z**2 - 1.0))
+    return NormalityErrors(shift, _error(of_shift), 0.5 * np.log(variance), _error(of_spread))
+
+
+def _error(influences):
+    batches = np.array([batch.mean(axis=0) for batch in np.array_split(influences, _BATCHES)])
+    return batches.std(axis=0, ddof=1) / np.sqrt(_BATCHES)
