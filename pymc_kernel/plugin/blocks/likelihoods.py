@@ -117,7 +117,7 @@ class EstimatedLogLikelihoodOp(Op):
 
     def perform(self, node, inputs, output_storage):
         """Call the user's function with the generator of this evaluation."""
-        evaluation = _EVALUATION.get() or Evaluation({}, {}, {})
+        evaluation = _EVALUATION.get() or Evaluation({}, {}, {}, {})
         noise = evaluation.noise.get(self.key)
         # Views that cannot be written to: some of the arrays are the chain's own position.
         returned = self.fn(np.random.default_rng() if noise is None else noise, *[_read_only(i) for i in inputs])

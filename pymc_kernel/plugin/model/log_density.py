@@ -123,7 +123,8 @@ class LogDensity:
         if accepted:
             self._kept = self._tried
             self.shares = {name: self._last.accepted.get(key, math.nan) for key, name in self._share_names.items()}
-            self.simulated = {n: self._last.simulated[k] for k, n in self._normal_names.items() if k in self._last.simulated}
+            last = self._last.simulated
+            self.simulated = {name: last[key] for key, name in self._normal_names.items() if key in last}
 
     def failures(self) -> dict[str, float]:
         """Return the share of simulations, or of estimates, that failed in the last evaluation: name -> share."""
