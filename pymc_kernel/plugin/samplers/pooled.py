@@ -77,7 +77,8 @@ def sample_khmc(
         As from ``pm.sample``; the tuning draws are not in it. Attributes of ``posterior`` and ``sample_stats`` hold the
         cost of tuning: ``tuning_steps`` (for each chain), ``tuning_time`` in seconds, ``tuning_evaluations`` of the log
         density, by all chains, and ``tuning_raised``, those in which the model raised an error. Those of
-        ``sample_stats`` also hold what ``pk.provenance`` returns, and the name of the surrogate's estimator.
+        ``sample_stats`` also hold ``check_evaluations``, those after the last draw, what ``pk.provenance`` returns, and
+        the name of the surrogate's estimator.
 
     Raises
     ------
@@ -152,7 +153,9 @@ def sample_khmc(
         groups[name].attrs |= took
     if "sample_stats" in groups:
         groups["sample_stats"].attrs |= provenance(idata) | {"surrogate": type(step.config.surrogate).__name__}
+        before = step.density.calls
         _say(model, step, idata, rng)
+        groups["sample_stats"].attrs["check_evaluations"] = step.density.calls - before
     return idata
 
 
