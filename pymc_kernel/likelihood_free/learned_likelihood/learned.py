@@ -21,6 +21,7 @@ __all__ = ["FittedLikelihood", "LearnedLikelihood"]
 
 _FEWEST = 20
 _MOST_FOR_PLAN = 12_000  # simulations by which choices are made; all of them teach the density itself
+_MAX_EXAMPLES = 2000  # simulations that a fit keeps, so that others can say what is among them
 _MOST_KNOTS = 120  # of all parameters together
 _MOST_ENTRIES = 15_000_000  # of the matrix of joint bumps, so that it takes some 200 MB at most
 
@@ -51,6 +52,8 @@ class FittedLikelihood:
         What the simulations that were kept back chose.
     replicates : tuple of ConditionalDensity
         Draws of what the density might as well be, by the simulations that there were.
+    examples : tuple of ndarray, (k, d) and (k, q)
+        Parameters and transformed summaries of some of them: where the density was learned.
     """
 
     summaries: SummaryMap
@@ -60,6 +63,7 @@ class FittedLikelihood:
     plan: Plan | None = None
     replicates: tuple[ConditionalDensity, ...] = ()
     success: Chance | None = None
+    examples: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -264,7 +268,9 @@ class LearnedLikelihood:
         if num_dropped:
             used = weights_of_all > 0.0
             success = self.fit_chance(places_of_all[used], whole[used], rng, weights=weights_of_all[used])
-        return FittedLikelihood(transform, density, num_dropped, held_out, plan, replicates, success)
+        some = order[:_MAX_EXAMPLES]
+        examples = parameters[some], transform(summaries[some])
+        return FittedLikelihood(transform, density, num_dropped, held_out, plan, replicates, success, examples)
 
     def fit_chance(self, parameters, happened, rng, *, weights=None, offset=None) -> Chance | None:
         """Return the probability of an event (n,) given parameters (n, d); None where it is certain or never was.

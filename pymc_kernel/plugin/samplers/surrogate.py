@@ -35,7 +35,7 @@ from pymc_kernel.rounds.search_state import State
 __all__ = ["sample_surrogate"]
 
 _LARGE_DISTANCE = 0.4  # total variation between joint distributions, from which on a warning is due
-_LARGE_MARGINAL_DISTANCE = 0.2  # the same between marginal distributions, mean over the parameters
+_LARGE_MARGINAL_DISTANCE = 0.1  # of the worst parameter's margins: said of 6 % of those below it, of all above 0.2
 _STAYS = 3  # batches in a row within the tolerance, after which it stops
 _FEW_SUCCEED = 0.5  # share of evaluations with a density, below which a warning is due
 _REMEMBERED = 0.5  # correlation of particles with where they were before their last moves
@@ -124,7 +124,7 @@ def sample_surrogate(
     Warns
     -----
     UserWarning
-        Where the marginal distance is above 0.2, the joint one above 0.4 or unknown, where the bulk of the posterior
+        Where the marginal distance is above 0.1, the joint one above 0.4 or unknown, where the bulk of the posterior
         was still searched for, and where half of the evaluations failed. Exact draws have the checks of ``pm.sample``
         and of :class:`KernelHMC`, and not those of the distances. Where an executor breaks; and where the run
         ended before the first exact draw, which leaves the draws of the surrogate.
@@ -135,10 +135,10 @@ def sample_surrogate(
     estimated from the true and predicted values at the latest draws that were evaluated, before they were learned, and
     at least the mass of the returned draws that none of those stands for; ``distance_error`` is its standard error,
     ``effective_share`` that of importance weights. Distances of marginal distributions are smaller:
-    ``marginal_distance``, mean over the parameters, is rather too large than too small by chance. Both know of the
-    region that was seen. Once the bulk is found, a second search from other starting points makes every other batch,
-    until it arrives there too or settles elsewhere; both can miss a mode that is far away. Another ``random_seed``
-    begins elsewhere; where the evidence of two runs differs, trust neither.
+    ``marginal_distance``, that of the worst parameter, is rather too large than too small by chance; 0.2 is a shift of
+    half a standard deviation. Both know of the region that was seen. Once the bulk is found, a second search from other
+    starting points makes every other batch, until it arrives there too or settles elsewhere; both can miss a mode that
+    is far away. Another ``random_seed`` begins elsewhere; where the evidence of two runs differs, trust neither.
 
     ``log_evidence`` of each chain is the surrogate's; of estimated likelihoods with half the variance of the noise, by
     which the mean of logs of unbiased estimates is too low. ``batch_stats``: ``num_evaluations`` so far, ``power`` of
@@ -332,7 +332,7 @@ def _of_surrogate_draws(stats):
     distance, marginal = float(stats["distance"]), float(stats["marginal_distance"])
     return {
         "too few of its draws were evaluated to say how far it is from the posterior": bool(np.isnan(distance)),
-        f"it is a total variation distance of {distance:.2f} from the posterior, {marginal:.2f} in its margins": (
+        f"it is a total variation distance of {distance:.2f} from the posterior, {marginal:.2f} in its worst margin": (
             distance > _LARGE_DISTANCE or marginal > _LARGE_MARGINAL_DISTANCE
         ),
         "particles have not forgotten where they were, so weights of modes may be wrong": (

@@ -23,7 +23,7 @@ from pymc_kernel.plugin.simulation.pairs import (
     warn_of_failed_pairs,
 )
 from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
-from pymc_kernel.plugin.simulation.trust import LARGE_ERROR
+from pymc_kernel.plugin.typicality import LARGE_ERROR
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 from pymc_kernel.plugin.warn import warn_of_findings
 from pymc_kernel.rounds import Calibration, CautiousRounds, Checks, Draws, LocalLikelihood, ParticleSampler, State
