@@ -2,9 +2,10 @@
 
 The parameters of a simulation are one of the places that were simulated, each as likely as another before its data are
 known; so given its data, each is as likely as the likelihood says, and the rank of the true one among all, weighted by
-it, is uniform. That holds for whatever selection of data sets: here of those whose likelihood resembles the
-observation's. The likelihood of each comes from a fit to other simulations, so that none is judged by itself. Imports
-NumPy, SciPy and lower floors only.
+it, is uniform. That holds for whatever selection of data sets, and for weights of them: here those whose likelihood
+overlaps most with the observation's, weighted by that overlap. Where data say little all of them resemble each other,
+and errors of either sign would cancel in a mean over all. The likelihood of each comes from a fit to other simulations,
+so that none is judged by itself. Imports NumPy, SciPy and lower floors only.
 
 S. Talts and others, "Validating Bayesian inference algorithms with simulation-based calibration" (2018).
 """
@@ -18,8 +19,8 @@ from scipy.special import bdtr, bdtrc, ndtri
 __all__ = ["TAIL", "Calibration", "Fold", "ranks_of", "simulated_ranks", "summarized_ranks"]
 
 _MAX_PLACES, _MAX_CASES = 500, 1000
-_ALIKE = 0.5  # overlap of two likelihoods, from which on data resemble each other: normal ones 2.4 spreads apart
-_FEWEST, _LEAST_ALIKE = 50, 0.05  # cases that are taken where fewer are alike, and what they must be
+_MOST_ALIKE = 200  # nearest cases: they show a shift of a quarter of a standard deviation at 3.5 standard errors
+_LEAST_ALIKE = 0.05  # overlap of a case's posterior and the observation's: normal ones five spreads apart
 TAIL = 0.05  # probability on either side beyond which ranks are counted
 
 
@@ -98,10 +99,15 @@ def simulated_ranks(parameters, summaries, observed, folds: Iterable[Fold], rng,
         chosen.append(cases)
         ranks.append(ranks_of(parameters[cases], parameters[places], weights, rng))
     ranks, alike, cases = np.concatenate(ranks), np.nan_to_num(np.concatenate(alike)), np.concatenate(chosen)
-    order = np.argsort(-alike, kind="stable")
-    chosen = order[: max(int((alike >= _ALIKE).sum()), min(_FEWEST, int((alike >= _LEAST_ALIKE).sum())))]
-    weights = log_weights[cases[chosen]]
-    return ranks[chosen], np.exp(weights - weights.max(initial=-np.inf))
+    chosen, weights = _nearest(alike, log_weights[cases])
+    return ranks[chosen], weights
+
+
+def _nearest(alike, log_weights):
+    """Return which cases (k,) are nearest to the observation, and their weights, by overlaps (n,) of posteriors."""
+    chosen = np.argsort(-alike, kind="stable")[: min(_MOST_ALIKE, int((alike >= _LEAST_ALIKE).sum()))]
+    weights = log_weights[chosen]
+    return chosen, alike[chosen] * np.exp(weights - weights.max(initial=-np.inf))
 
 
 def _weights(values, own, places, cases):

@@ -18,7 +18,6 @@ __all__ = ["Checks", "Fold", "checked", "choose_match"]
 
 _FEWEST_MATCHES, _LEAST_SHARE = 20, 0.05  # simulations that give just the data, for their probability to be learned
 _TOWARD_PRIOR = 0.5  # power of the weights that make simulated parameters draws of the prior: at 1 few would count
-_LEVELS = (0.05, 0.95)
 
 
 class Checks(NamedTuple):
@@ -28,8 +27,6 @@ class Checks(NamedTuple):
     """Of posteriors of simulations that resemble the observation."""
     mean_error: np.ndarray
     """(d,), standard error of the mean, in posterior standard deviations, by the jackknife over folds."""
-    quantile_error: np.ndarray
-    """(d,), the larger one of the 5 % and 95 % quantiles, likewise."""
     outside: float
     """Share of the posterior outside of the region that the last round simulated."""
     is_match: bool
@@ -109,25 +106,15 @@ def checked(likelihood: LocalLikelihood, folds, parameters, summaries, log_weigh
     """
     given = parameters, summaries, likelihood.observed, folds, rng
     calibration = summarized_ranks(*simulated_ranks(*given, _TOWARD_PRIOR * log_weights))
-    found = []
+    means = []
     for fold in folds:
         part = fold.fit.likelihood if likelihood.match else replace(likelihood, fit=fold.fit)
         ratio = part(draws.positions) - draws.log_likelihood
         if np.isfinite(ratio).any():  # the data may be impossible, as far as some of the simulations say
-            found.append(_statistics(draws.positions, normalized(np.where(np.isfinite(ratio), ratio, -np.inf))))
-    if len(found) < 2:
-        found = np.full((2, 3, draws.positions.shape[1]), np.nan)
-    errors = np.std(found, axis=0) * np.sqrt(len(folds) - 1.0) / draws.positions.std(axis=0)
+            means.append(normalized(np.where(np.isfinite(ratio), ratio, -np.inf)) @ draws.positions)
+    if len(means) < 2:
+        means = np.full((2, draws.positions.shape[1]), np.nan)
+    error = np.std(means, axis=0) * np.sqrt(len(folds) - 1.0) / draws.positions.std(axis=0)
     region = likelihood.region
     outside = 0.0 if region is None else float((region.log_penalty(draws.positions) < 0.0).mean())
-    return Checks(calibration, errors[0], errors[1:].max(axis=0), outside, likelihood.match is not None)
-
-
-def _statistics(positions, weights):
-    """Return weighted means and quantiles (3, d) of positions (n, d)."""
-    quantiles = []
-    for column in positions.T:
-        order = np.argsort(column)
-        below = np.cumsum(weights[order]) - 0.5 * weights[order]
-        quantiles.append(np.interp(_LEVELS, below, column[order]))
-    return np.vstack([weights @ positions, np.transpose(quantiles)])
+    return Checks(calibration, error, outside, likelihood.match is not None)

@@ -9,7 +9,7 @@ regression on a few orthonormal polynomials. Imports NumPy and SciPy only.
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import eval_legendre, ndtr
+from scipy.special import chdtri, eval_legendre, ndtr
 
 from pymc_kernel.smc.weights import normalized
 
@@ -20,6 +20,7 @@ _LEAST_DENSITY = 0.01  # of the cautious density relative to the surrogate, with
 _EVIDENCE_ERROR = 0.07  # nats, of the log evidence by a thousand particles
 _LARGEST_LOG_WEIGHT = 100.0  # which exponentials can bear
 _DEGREES = (1, 2, 3)  # of polynomials in the rank of a coordinate: shifts, widths, skewness
+_BY_NOISE = 0.9  # probability with which noise alone makes no marginal distance
 _MEAN_OF_ABSOLUTE = np.sqrt(2.0 / np.pi)  # of a standard normal variable
 
 
@@ -31,8 +32,8 @@ class Distance(NamedTuple):
     error: float
     """Standard error of it; NaN of noisy values, zero where it is a lower bound."""
     marginal: float
-    """Total variation distance of marginal distributions, mean over the coordinates; the chance of few draws makes it
-    larger, not smaller."""
+    """Total variation distance of marginal distributions, the largest of all coordinates; the chance of few draws makes
+    it larger, not smaller."""
     effective_share: float
     """Of importance weights from the surrogate's posterior to the true one."""
     num_draws: int
@@ -73,8 +74,7 @@ def distance_of(log_ratios, caution, draws, particles, noise: float, log_shares=
         # Twice the standard error of what noise adds, so that chance does not hide an error.
         excess = float(np.var(departures)) - noise**2 * (1.0 - 2.0 * np.sqrt(2.0 / departures.size))
         spread = np.sqrt(max(excess, 0.0))
-        by_noise = len(polynomials) * noise**2 / departures.size
-        by_noise *= 1.0 - min(2.0 * np.sqrt(2.0 / (len(polynomials) * draws.shape[1])), 1.0)
+        by_noise = noise**2 / departures.size * chdtri(len(polynomials), 1.0 - _BY_NOISE ** (1.0 / draws.shape[1]))
         marginal = 0.5 * _MEAN_OF_ABSOLUTE * np.sqrt(max(squares - by_noise, 0.0))
         total = float(2.0 * ndtr(0.5 * spread) - 1.0)
         return Distance(total, np.nan, min(float(marginal), total), float(np.exp(-(spread**2))), n)
@@ -107,6 +107,6 @@ def _polynomials(draws, particles):
 
 
 def _squares(departures, polynomials):
-    """Return the squared norm of the conditional means of departures (n,) given a coordinate, mean over coordinates."""
+    """Return the largest squared norm of the conditional means of departures (n,) given a coordinate."""
     coefficients = np.einsum("n,knd->kd", departures, polynomials) / departures.size
-    return float((coefficients**2).sum(axis=0).mean())
+    return float((coefficients**2).sum(axis=0).max())

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy.stats import cauchy, expon, multivariate_normal, norm, uniform
+from scipy.stats import cauchy, expon, gamma, multivariate_normal, norm, uniform
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
-from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_parameter_map, choose_summary_map
+from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps, choose_parameter_map
 from pymc_kernel.likelihood_free.learned_likelihood.evidence import fit_blocks
 from pymc_kernel.likelihood_free.learned_likelihood.features import Block, ParameterMap, make_features
 from pymc_kernel.likelihood_free.learned_likelihood.model import Weights, residuals_of
@@ -214,11 +214,51 @@ def test_the_function_that_makes_things_simple_is_found():
     plain = shown + 0.01 * rng.standard_normal(shown.shape)
     places = choose_parameter_map(theta, plain, rng)
     assert places.kinds[1] == "expit"
-    same = ParameterMap.of(theta, ("identity", "identity"))
-    assert choose_summary_map(x, x, same, theta, rng).kinds == ("log",)
+    same = ("identity", "identity")
+    assert [m.kinds for m in choose_maps(theta, x, x, rng)] == [same, ("log",)]
     normal = theta[:, :1] + 0.3 * rng.standard_normal((600, 1))
-    assert choose_summary_map(normal, normal, same, theta, rng).kinds == ("identity",)
-    assert choose_parameter_map(theta, normal, rng).kinds == ("identity", "identity")
+    assert [m.kinds for m in choose_maps(theta, normal, normal, rng)] == [same, ("identity",)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_data_whose_scale_is_a_parameter_are_learned_in_logarithms(seed):
+    """Raw means look simple beside the exponential of a log mean, and their spread then has a wild tail."""
+    rng = np.random.default_rng(seed)
+    theta = rng.normal(0.0, 1.5, (2000, 1))
+    means = np.exp(theta) * rng.gamma(5.0, 0.2, (2000, 1))
+    fit = LearnedLikelihood(num_replicates=1).fit(theta[:1000], means[:1000], rng)
+    right = gamma(5.0, scale=np.exp(theta[1000:]) / 5.0).logpdf(means[1000:])[:, 0]
+    missing = right - fit.log_density(theta[1000:], means[1000:])
+    assert missing.mean() < 0.05
+    assert np.abs(missing).max() < 6.0
+
+
+def test_proportions_are_learned_as_multiples_of_a_step():
+    """A density of numbers on a grid has a wall beside each; under a wide prior most are nearly 0 or 1."""
+    rng = np.random.default_rng(1)
+    theta = rng.normal(0.0, 3.0, (1000, 1))
+    chance = 1.0 / (1.0 + np.exp(-theta))
+    shares = rng.binomial(20, chance) / 20
+    fit = LearnedLikelihood(num_replicates=1).fit(theta, shares, rng)
+    assert fit.summaries.whole.all()
+    np.testing.assert_allclose(fit.summaries.step, 0.05)
+    np.testing.assert_allclose(fit.summaries.inverse(fit.summaries(shares)), shares, atol=1e-12)
+    grid = np.linspace(-6.0, 6.0, 1000)
+    found = fit.log_densities(grid[:, None], np.arange(21)[:, None] / 20)
+    curvature = np.abs(np.diff(found, 2, axis=1)) / (grid[1] - grid[0]) ** 2
+    near = (found > found.max(axis=1, keepdims=True) - 10.0)[:, 1:-1]
+    assert curvature[near].max() < 300.0
+    # Probabilities add up to one, but for what lies beyond all that can be.
+    np.testing.assert_allclose(np.exp(found[:, 300:700]).sum(axis=0), 1.0, atol=0.1)
+
+
+def test_what_is_on_a_grid_and_what_is_not():
+    rng = np.random.default_rng(1)
+    columns = [rng.standard_normal(200), rng.poisson(3.0, 200) / 7.0, rng.poisson(30.0, 200) * 1.0]
+    columns.append(rng.integers(0, 1000, 200) / 1000 - 0.5)
+    found = SummaryMap.of(np.stack(columns, axis=1))
+    assert found.whole.tolist() == [False, True, True, True]
+    np.testing.assert_allclose(found.step, [1.0, 1 / 7, 1.0, 0.001])
 
 
 def test_residuals_however_far_have_finite_densities():

@@ -10,7 +10,7 @@ from scipy import stats
 import pymc_kernel as pk
 from pymc_kernel.embeddings import KernelBayesRule, OriginalBayesRule
 from pymc_kernel.kernels import FeatureKernel
-from pymc_kernel.plugin.simulation.trust import typicality
+from pymc_kernel.plugin.typicality import typicality
 
 QUIET = {"progressbar": False, "random_seed": 3}
 
@@ -128,11 +128,11 @@ def test_typicality_sees_holes_and_combinations_that_never_occur():
     angle = rng.uniform(0, 2 * np.pi, 2000)
     ring = np.column_stack([np.cos(angle), np.sin(angle)]) + 0.05 * rng.standard_normal((2000, 2))
     line = rng.standard_normal((2000, 1)) + 0.02 * rng.standard_normal((2000, 2))
-    assert typicality(ring, np.zeros(2), rng) == 0.0
-    assert typicality(ring, np.array([1.0, 0.0]), rng) > 0.2
-    assert typicality(line, np.array([1.0, -1.0]), rng) == 0.0
-    assert typicality(line, np.array([1.0, 1.0]), rng) > 0.2
-    assert typicality(np.ones((2000, 1)), np.ones(1), rng) == 1.0
+    assert typicality(ring, np.zeros((1, 2)), rng)[0] == 0.0
+    assert typicality(ring, np.array([[1.0, 0.0]]), rng)[0] > 0.2
+    assert typicality(line, np.array([[1.0, -1.0]]), rng)[0] == 0.0
+    assert typicality(line, np.array([[1.0, 1.0]]), rng)[0] > 0.2
+    assert typicality(np.ones((2000, 1)), np.ones((1, 1)), rng)[0] == 1.0
 
 
 def test_a_rule_of_ones_own_answers_other_observations():

@@ -217,3 +217,65 @@ def test_a_misspelt_argument_is_not_ignored(learned):
         pytest.raises(TypeError, match=r"block 'y' got an unexpected keyword argument 'dim'.* takes .*dims"),
     ):
         pk.LearnedLikelihood("y", learned, np.zeros(2), observed=[0.1, 0.2], dim="group")
+
+
+def waits(rng, log_mean):
+    return np.exp(log_mean) * rng.exponential(size=np.shape(log_mean))
+
+
+def learned_waits(size, seed=1):
+    rng = np.random.default_rng(seed)
+    log_means = rng.normal(0.0, 1.0, (size, 1))
+    return pk.likelihood_free.LearnedLikelihood().fit(log_means, waits(rng, log_means), rng)
+
+
+def posterior_of(model, num_draws=400):
+    """Draws of the learned posterior on a grid, of a model with one parameter."""
+    rng, grid, logp = np.random.default_rng(1), np.linspace(-3.0, 12.0, 3000), model.compile_logp()
+    values = np.array([logp({"theta": x}) for x in grid])
+    chance = np.exp(values - values.max())
+    draws = rng.choice(grid, (2, num_draws), p=chance / chance.sum())
+    return az.from_dict({"posterior": {"theta": draws + rng.uniform(-0.0025, 0.0025, draws.shape)}})
+
+
+def shared_waits(learned, observed):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0.0, 5.0)
+        pk.LearnedLikelihood("y", learned, theta, observed=np.reshape(observed, (-1, 1)))
+    return model
+
+
+def test_rows_that_no_simulation_is_like_are_said_at_once():
+    learned, rng = learned_waits(400), np.random.default_rng(2)
+    shared_waits(learned, waits(rng, rng.standard_normal(100)))  # silent: warnings are errors
+    with pytest.warns(UserWarning, match=r"1 of the 1 rows of 'y' are data as fewer than 1 %"):
+        shared_waits(learned, [3000.0])
+    with pytest.warns(UserWarning, match=r"4 of the 20 rows of 'y'.* such as \["):
+        shared_waits(learned, [*waits(rng, np.zeros(17)), 2500.0, 3000.0, 3500.0])
+
+
+def test_errors_of_rows_that_share_a_parameter_add_up(capsys):
+    """400 simulations of one wait each know what one says, and do not know what 150 say together."""
+    learned, rng = learned_waits(400), np.random.default_rng(3)
+    errors = []
+    for observed in ([1.3], waits(rng, np.full(150, 0.3))):
+        model = shared_waits(learned, observed)
+        has_errors, found = pk.diagnose(posterior_of(model), model=model, return_diagnostics=True)
+        errors.append(found["learned"][0].errors["theta"][0])
+        assert has_errors == (len(observed) > 1)
+    assert errors[0] < 0.15
+    assert errors[1] > 0.3
+    said = capsys.readouterr().out
+    assert "They know the posterior means well, and were learned where its draws are." in said
+    assert f"the posterior mean of theta is known to {errors[1]:.2f} posterior standard deviations only" in said
+
+
+def test_draws_where_nothing_was_simulated_are_said(capsys):
+    learned = learned_waits(400)
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0.0, 1.0, shape=2)
+        pk.LearnedLikelihood("y", learned, theta[:, None], observed=[[1.0], [2.0]])
+    draws = np.random.default_rng(1).normal([0.0, 9.0], 0.5, (2, 200, 2))
+    _, found = pk.diagnose(az.from_dict({"posterior": {"theta": draws}}), model=model, return_diagnostics=True)
+    np.testing.assert_allclose(found["learned"][0].outside, [0.0, 1.0], atol=0.02)
+    assert "100 % of the draws of the parameters of row 1 of y lie where" in capsys.readouterr().out

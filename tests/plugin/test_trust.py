@@ -1,22 +1,23 @@
 import numpy as np
 import pytest
 
-from pymc_kernel.plugin.simulation.trust import findings, typicality
+from pymc_kernel.plugin.simulation.trust import findings
+from pymc_kernel.plugin.typicality import typicality
 from pymc_kernel.plugin.warn import warn_of_findings
 
 
 def test_typicality_of_what_the_model_simulates_is_uniform(rng):
     """Each point among all others: of two points one is the more typical, so that the mean is one half by symmetry."""
     summaries = rng.standard_normal((120, 2)) @ np.array([[1.0, 0.0], [0.9e3, 1e2]])
-    shares = [typicality(np.delete(summaries, i, axis=0), summaries[i], rng) for i in range(120)]
+    shares = [typicality(np.delete(summaries, i, axis=0), summaries[i, None], rng)[0] for i in range(120)]
     assert np.mean(shares) == pytest.approx(0.5, abs=0.02)
     assert np.var(shares) == pytest.approx(1.0 / 12.0, rel=0.1)
 
 
 def test_a_combination_that_never_occurs_is_far_though_its_neighbors_are_near(rng):
     line = rng.standard_normal((2000, 1)) + 0.02 * rng.standard_normal((2000, 2))
-    assert typicality(line, np.array([0.08, -0.08]), rng) == 0.0
-    assert typicality(line, np.array([0.08, 0.08]), rng) > 0.2
+    assert typicality(line, np.array([[0.08, -0.08]]), rng)[0] == 0.0
+    assert typicality(line, np.array([[0.08, 0.08]]), rng)[0] > 0.2
 
 
 def test_every_finding_is_said_beyond_its_bound_alone():

@@ -22,11 +22,21 @@ def test_joint_and_marginal_distances_of_shifted_normal_distributions():
     ratios, draws, particles = shifted(20_000, shift)
     found = distance_of(ratios + 7.0, np.zeros(20_000), draws, particles, 0.0)
     np.testing.assert_allclose(found.total_variation, total_variation(np.linalg.norm(shift)), atol=0.01)
-    wanted = 0.5 * np.sqrt(2.0 / np.pi) * np.sqrt((np.exp(shift**2) - 1.0).mean())  # of a variance of E(w | x_j)
-    np.testing.assert_allclose(found.marginal, wanted, atol=0.01)
-    np.testing.assert_allclose(found.marginal, total_variation(np.abs(shift)).mean(), atol=0.05)
+    wanted = 0.5 * np.sqrt(2.0 / np.pi) * np.sqrt((np.exp(shift**2) - 1.0).max())  # of a variance of E(w | x_j)
+    np.testing.assert_allclose(found.marginal, wanted, atol=0.02)
+    np.testing.assert_allclose(found.marginal, total_variation(np.abs(shift)).max(), atol=0.05)
     np.testing.assert_allclose(found.effective_share, np.exp(-shift @ shift), atol=0.05)
     assert found.error < 0.01
+
+
+def test_one_wrong_margin_of_seven_is_judged_by_itself():
+    """Half a standard deviation off in one parameter is said; a tenth of one in each is not, in nine of ten."""
+    said = []
+    for shift in (np.eye(7)[3] * 0.55, np.full(7, 0.1)):
+        drawn = [shifted(30, shift, seed) for seed in range(200)]
+        said.append(np.mean([distance_of(r, np.zeros(30), x, p, 0.0).marginal > 0.1 for r, x, p in drawn]))
+    assert said[0] > 0.95
+    assert said[1] < 0.1
 
 
 def test_a_width_that_is_wrong_is_seen():
@@ -53,9 +63,8 @@ def test_few_draws_make_the_marginal_distance_larger_not_smaller():
     shift = np.array([0.5, 0.5, 0.0, 0.0, 0.0, 0.0])
     found = [distance_of(r, np.zeros(30), x, p, 0.0) for r, x, p in (shifted(30, shift, s) for s in range(40))]
     said = np.array([f.marginal for f in found])
-    exact = total_variation(shift).mean()
-    assert np.mean(said > exact) > 0.8
-    assert said.mean() < exact + 0.12
+    exact = total_variation(shift).max()
+    assert exact < said.mean() < exact + 0.12
     assert all(f.marginal <= f.total_variation for f in found)
 
 

@@ -7,7 +7,7 @@ from pymc_kernel.likelihood_free.learned_likelihood.features import ParameterMap
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Marginals
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap, candidate_kinds, winsorized
 
-__all__ = ["choose_parameter_map", "choose_summary_map"]
+__all__ = ["choose_maps", "choose_parameter_map"]
 
 _MAX_CASES = 2000
 _CLEARLY = 3.0  # log likelihood that another function than the identity must gain
@@ -84,23 +84,25 @@ def _rough_losses(parameters, responses, kinds):
     return tuple(losses)
 
 
-def choose_summary_map(summaries, spread, places: ParameterMap, parameters, rng) -> SummaryMap:
-    """Return the map of summaries (n, q) with the best held-out score of a heteroscedastic regression.
+def choose_maps(parameters, summaries, spread, rng) -> tuple[ParameterMap, SummaryMap]:
+    """Return the maps of parameters (n, d) and summaries (n, q) with the best held-out score of a rough regression.
 
-    In ``spread`` (n, q) whole numbers are spread over their intervals, so that the score is a density.
+    Each function of the summaries is tried with the map of the parameters that suits it: logarithms of data whose
+    scale depends on a parameter want the parameter itself where the data want its exponential. In ``spread`` (n, q)
+    whole numbers are spread over their intervals, so that the score is a density.
     """
     plain = SummaryMap.of(summaries)
     n = len(summaries)
     some = rng.choice(n, min(n, 2 * _MAX_CASES), replace=False)
-    part, z = spread[some], places(parameters[some])
-    features = make_features(z, rng, 6 if n > 200 else 0, min(len(some) // 10, 60))
-    design = features(z) @ features.whitened()[0]
-    columns = summaries[some][:, plain.kept]
+    columns = summaries[some][:, plain.kept] / plain.step
     options = [candidate_kinds(c, whole) for c, whole in zip(columns.T, plain.whole, strict=True)]
-    scores = {}
+    places, scores = {}, {}
     for kind in ("identity", "log", "log_shifted", "sqrt", "asinh"):
-        kinds = [kind if kind in o else "identity" for o in options]
-        scores[kind] = _leave_one_out_scores(design, SummaryMap.of(summaries, kinds), part)
+        if kind == "identity" or any(kind in o for o in options):
+            transform = SummaryMap.of(summaries, [kind if kind in o else "identity" for o in options])
+            places[kind] = choose_parameter_map(parameters, transform(summaries), rng)
+            design = _rough_design(places[kind](parameters[some]), rng)
+            scores[kind] = _leave_one_out_scores(design, transform, spread[some])
     # The same function for all, unless another is clearly better for a column.
     totals = {kind: score.sum(axis=1) for kind, score in scores.items()}
     common = max(totals, key=lambda kind: totals[kind].sum())
@@ -112,7 +114,12 @@ def choose_summary_map(summaries, spread, places: ParameterMap, parameters, rng)
             if _is_better(scores[kind][:, j], scores[chosen][:, j], kind):
                 chosen = kind
         best.append(chosen)
-    return SummaryMap.of(summaries, best)
+    return places[common], SummaryMap.of(summaries, best)
+
+
+def _rough_design(z, rng):
+    features = make_features(z, rng, 6 if len(z) > 200 else 0, min(len(z) // 10, 60))
+    return features(z) @ features.whitened()[0]
 
 
 def _is_better(score, than, kind):

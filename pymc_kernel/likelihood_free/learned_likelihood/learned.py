@@ -9,7 +9,7 @@ import numpy as np
 
 from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
 from pymc_kernel.likelihood_free.learned_likelihood.chance import Chance, learn_chance
-from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_parameter_map, choose_summary_map
+from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps
 from pymc_kernel.likelihood_free.learned_likelihood.diagnostics import HeldOut, Place, check_held_out, place_among
 from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity
 from pymc_kernel.likelihood_free.learned_likelihood.polish import Data
@@ -21,6 +21,7 @@ __all__ = ["FittedLikelihood", "LearnedLikelihood"]
 
 _FEWEST = 20
 _MOST_FOR_PLAN = 12_000  # simulations by which choices are made; all of them teach the density itself
+_MAX_EXAMPLES = 2000  # simulations that a fit keeps, so that others can say what is among them
 _MOST_KNOTS = 120  # of all parameters together
 _MOST_ENTRIES = 15_000_000  # of the matrix of joint bumps, so that it takes some 200 MB at most
 
@@ -31,7 +32,8 @@ class FittedLikelihood:
 
     Summaries that cannot be, as far as the simulations say, have the log density minus infinity and the gradient zero:
     another value in a column that was constant, a fraction where all were whole numbers, a negative number where a
-    logarithm or a square root was taken. Columns of whole numbers have probabilities, all others densities.
+    logarithm or a square root was taken. Columns of whole numbers, or of multiples of one step such as proportions of
+    20, have probabilities, all others densities.
 
     Attributes
     ----------
@@ -50,6 +52,8 @@ class FittedLikelihood:
         What the simulations that were kept back chose.
     replicates : tuple of ConditionalDensity
         Draws of what the density might as well be, by the simulations that there were.
+    examples : tuple of ndarray, (k, d) and (k, q)
+        Parameters and transformed summaries of some of them: where the density was learned.
     """
 
     summaries: SummaryMap
@@ -59,6 +63,7 @@ class FittedLikelihood:
     plan: Plan | None = None
     replicates: tuple[ConditionalDensity, ...] = ()
     success: Chance | None = None
+    examples: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -134,7 +139,7 @@ class FittedLikelihood:
     def _observed(self, rows):
         """Return transformed summaries of rows (k, q), and which of them (k,) cannot be."""
         constant = self.summaries.constant[~self.summaries.kept]
-        whole = np.flatnonzero(self.summaries.kept)[self.summaries.whole]
+        whole = np.flatnonzero(self.summaries.kept)[self.summaries.whole & (self.summaries.step == 1.0)]
         outside = (rows[:, ~self.summaries.kept] != constant).any(axis=1)
         outside |= (rows[:, whole] != np.round(rows[:, whole])).any(axis=1)
         values = self.summaries.observed(rows)
@@ -251,9 +256,8 @@ class LearnedLikelihood:
         rough = SummaryMap.of(summaries)
         if not rough.kept.any():
             raise ValueError("summaries have the same values in all simulations, so that nothing can be learned.")
-        places = choose_parameter_map(parameters, rough(summaries), rng)
         spread = _dequantized(summaries, rough, rng)
-        transform = choose_summary_map(summaries, spread, places, parameters, rng)
+        places, transform = choose_maps(parameters, summaries, spread, rng)
         data = _data(transform, places, parameters, summaries, weights, rng, spread)
         order = rng.permutation(len(parameters))
         back, rest = np.split(order[:_MOST_FOR_PLAN], [min(len(order), _MOST_FOR_PLAN) // 5])
@@ -264,7 +268,9 @@ class LearnedLikelihood:
         if num_dropped:
             used = weights_of_all > 0.0
             success = self.fit_chance(places_of_all[used], whole[used], rng, weights=weights_of_all[used])
-        return FittedLikelihood(transform, density, num_dropped, held_out, plan, replicates, success)
+        some = order[:_MAX_EXAMPLES]
+        examples = parameters[some], transform(summaries[some])
+        return FittedLikelihood(transform, density, num_dropped, held_out, plan, replicates, success, examples)
 
     def fit_chance(self, parameters, happened, rng, *, weights=None, offset=None) -> Chance | None:
         """Return the probability of an event (n,) given parameters (n, d); None where it is certain or never was.
@@ -340,5 +346,5 @@ def _dequantized(summaries, transform: SummaryMap, rng):
     """Return summaries with whole numbers spread over the interval that is rounded to them."""
     out = summaries.copy()
     whole = np.flatnonzero(transform.kept)[transform.whole]
-    out[:, whole] += rng.uniform(-0.5, 0.5, (len(out), len(whole)))
+    out[:, whole] += rng.uniform(-0.5, 0.5, (len(out), len(whole))) * transform.step[transform.whole]
     return out

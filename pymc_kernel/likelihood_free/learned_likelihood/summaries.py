@@ -9,6 +9,8 @@ __all__ = ["Observed", "SummaryMap", "candidate_kinds", "robust_spread", "winsor
 
 _SPREAD_OF_MAD = 1.4826  # of a normal distribution
 _CONSTANT_SHARE = 1e-10  # spread, relative to the size, below which a column is a constant
+_ROUNDING = 1e-12  # relative, of numbers that were computed in different orders
+_MOST_STEPS = 1e5  # that the largest number of a column on a grid is away from zero
 
 
 class Observed(NamedTuple):
@@ -39,7 +41,9 @@ class SummaryMap:
     constant : ndarray (q,)
         The values of those that never did, zero elsewhere.
     whole : ndarray (k,) of bool
-        Which of the columns that change are whole numbers.
+        Which of the columns that change are whole numbers, in units of ``step``.
+    step : ndarray (k,)
+        What all values of a column are multiples of: 1 for whole numbers, 1 / 20 for proportions of 20; 1 for others.
     lowest : ndarray (k,)
         Their smallest simulated values; zero is the end of whole numbers.
     kinds : tuple of str
@@ -52,6 +56,7 @@ class SummaryMap:
     kept: np.ndarray
     constant: np.ndarray
     whole: np.ndarray
+    step: np.ndarray
     lowest: np.ndarray
     kinds: tuple[str, ...]
     shift: np.ndarray
@@ -61,7 +66,7 @@ class SummaryMap:
 
     def __call__(self, summaries: np.ndarray) -> np.ndarray:
         """Return (m, k) values of (m, q) summaries; NaN where a function is not defined."""
-        columns = summaries[:, self.kept]
+        columns = summaries[:, self.kept] / self.step
         out = np.empty(columns.shape)
         with np.errstate(invalid="ignore", divide="ignore"):
             for j, kind in enumerate(self.kinds):
@@ -71,7 +76,7 @@ class SummaryMap:
 
     def log_slope(self, summaries: np.ndarray) -> np.ndarray:
         """Return log absolute derivatives (m, k) of the values by the summaries."""
-        columns = summaries[:, self.kept]
+        columns = summaries[:, self.kept] / self.step
         out = np.empty(columns.shape)
         with np.errstate(invalid="ignore", divide="ignore"):
             for j, kind in enumerate(self.kinds):
@@ -91,8 +96,10 @@ class SummaryMap:
         values, log_slope = self(summaries), self.log_slope(summaries)
         below, above = np.zeros(values.shape), np.zeros(values.shape)
         if cells and self.whole.any():
-            above[:, self.whole] = (self(summaries + 0.5) - values)[:, self.whole]
-            lower = self(summaries - 0.5)
+            half = np.zeros(len(self.kept))
+            half[self.kept] = 0.5 * self.step
+            above[:, self.whole] = (self(summaries + half) - values)[:, self.whole]
+            lower = self(summaries - half)
             lowest = (summaries[:, self.kept] <= 0.0) & (self.lowest == 0.0)
             below[:, self.whole] = np.where(lowest, np.inf, values - lower)[:, self.whole]
         return Observed(values, log_slope, below, above)
@@ -113,7 +120,7 @@ class SummaryMap:
                 x = np.round(x)
                 if self.lowest[j] == 0.0:
                     x = np.maximum(x, 0.0)
-            out[:, at] = x
+            out[:, at] = x * self.step[j]
         return out
 
     @classmethod
@@ -122,8 +129,9 @@ class SummaryMap:
         size = np.abs(summaries).max(axis=0)
         varies = np.ptp(summaries, axis=0) > _CONSTANT_SHARE * size
         constant = np.where(varies, 0.0, summaries[0])
-        columns = summaries[:, varies]
-        whole = (columns == np.round(columns)).all(axis=0) & (np.abs(columns).max(axis=0, initial=0.0) < 2.0**50)
+        step = np.array([_step(column) for column in summaries[:, varies].T])
+        whole, step = step > 0.0, np.where(step > 0.0, step, 1.0)
+        columns = summaries[:, varies] / step
         kinds = ("identity",) * columns.shape[1] if kinds is None else tuple(kinds)
         k = len(kinds)
         shift, unit = np.zeros(k), np.ones(k)
@@ -136,11 +144,24 @@ class SummaryMap:
             elif kind == "sqrt":
                 shift[j] = 0.5 if whole[j] else 0.0
         lowest = columns.min(axis=0, initial=np.inf)
-        plain = cls(varies, constant, whole, lowest, kinds, shift, unit, np.zeros(k), np.ones(k))
+        plain = cls(varies, constant, whole, step, lowest, kinds, shift, unit, np.zeros(k), np.ones(k))
         values = plain(summaries)
         center = np.nanmedian(values, axis=0) if k else np.zeros(0)
         scale = np.array([robust_spread(v) for v in values.T])
-        return cls(varies, constant, whole, lowest, kinds, shift, unit, center, scale)
+        return cls(varies, constant, whole, step, lowest, kinds, shift, unit, center, scale)
+
+
+def _step(x) -> float:
+    """Return what all values are multiples of: 1 of whole numbers, 0 where there is nothing."""
+    largest = np.abs(x).max()
+    if (x == np.round(x)).all():
+        return 1.0 if largest < 2.0**50 else 0.0
+    distinct = np.unique(x)
+    gap = np.diff(distinct)[np.diff(distinct) > _ROUNDING * largest].min(initial=np.inf)
+    if not largest < _MOST_STEPS * gap:
+        return 0.0
+    step = largest / np.round(largest / gap)  # of many steps: known better than from a difference
+    return float(step) if (np.abs(x / step - np.round(x / step)) < _MOST_STEPS * _ROUNDING).all() else 0.0
 
 
 def _apply(kind, x, shift, unit):

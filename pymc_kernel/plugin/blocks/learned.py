@@ -12,12 +12,17 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor import TensorLike, TensorVariable
 from pytensor.tensor.rewriting.basic import register_canonicalize
+from scipy.stats import binom
 
 from pymc_kernel.likelihood_free import FittedLikelihood
 from pymc_kernel.plugin.blocks.likelihoods import check_further, has_missing_entries, predictive
 from pymc_kernel.plugin.blocks.object_mode import allow_object_mode
+from pymc_kernel.plugin.typicality import OUTSIDE, typicality
+from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["LearnedLikelihood"]
+
+_FALSE_ALARMS = 0.01  # probability that as many rows lie outside, where all were made by the simulator
 
 
 class LearnedLogLikelihoodOp(Op):
@@ -141,10 +146,18 @@ def LearnedLikelihood(
     ValueError
         For parameters or data that do not fit to what was learned from, and for missing data.
 
+    Warns
+    -----
+    UserWarning
+        Where more rows than by chance lie in regions that hardly any simulation reached.
+
     Notes
     -----
     A learned likelihood knows nothing of parameters where nothing was simulated: keep the prior within them, or
-    simulate where the posterior is (``pk.sample_likelihood_free`` does). A row costs one product of its features with
+    simulate where the posterior is (``pk.sample_likelihood_free`` does). Errors of one row add up over rows that share
+    parameters: n simulations near the posterior cannot vouch for more rows than that. ``pk.diagnose`` says how well the
+    posterior means are known, by densities that the simulations allow as well, and whether draws lie where nothing was
+    simulated. A row costs one product of its features with
     the weights, some 10 microseconds, and the gradient twice that.
 
     Examples
@@ -181,9 +194,11 @@ def LearnedLikelihood(
         rows = np.broadcast_to(parameters, (*observed.shape[:-1], parameters.shape[-1]))
         return learned.sample(rows.reshape(-1, rows.shape[-1]), rng).reshape(observed.shape)
 
+    _warn_of_rows_outside(name, learned, data)
+
     # The data stand among the parameters as well: that is how PyMC learns the shape of the variable.
     signature = "(d),(q)->(q)"
-    return pm.CustomDist(
+    variable = pm.CustomDist(
         name,
         theta,
         data,
@@ -194,6 +209,26 @@ def LearnedLikelihood(
         observed=observed,
         **kwargs,
     )
+    variable.tag.learned = learned
+    return variable
+
+
+def _warn_of_rows_outside(name: str, learned: FittedLikelihood, data: TensorVariable) -> None:
+    """Warn where more rows than by chance lie in regions that hardly any simulation reached."""
+    if learned.examples is None:
+        return
+    rows = data.eval().reshape(-1, learned.num_summaries)
+    values = learned.summaries(rows)
+    possible = np.isfinite(values).all(axis=1)
+    shares = np.where(possible, 0.0, -1.0)
+    shares[possible] = typicality(learned.examples[1], values[possible], np.random.default_rng(0))
+    number = int((shares < OUTSIDE).sum())
+    if number and binom.sf(number - 1, len(rows), OUTSIDE) <= _FALSE_ALARMS:
+        warn_user(
+            f"{number} of the {len(rows)} rows of {name!r} are data as fewer than {100 * OUTSIDE:.0f} % of the "
+            f"simulations that it was learned from have them, such as {np.array2string(rows[shares.argmin()])}: there "
+            "the likelihood is extrapolated. Learn from simulations at parameters that give such data."
+        )
 
 
 def _stacked(name: str, params: Sequence[TensorLike], wanted: int) -> TensorVariable:

@@ -18,7 +18,9 @@ from pymc_kernel.kernels import Kernel
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.reports.findings import in_words, misfit_advice, separated
 from pymc_kernel.plugin.reports.ksd_report import KSDReport
+from pymc_kernel.plugin.reports.learned_checks import check_learned
 from pymc_kernel.plugin.reports.model_draws import (
+    as_chains_and_draws,
     as_tree,
     choose,
     document_arguments,
@@ -307,7 +309,8 @@ def diagnose(
     has_errors : bool
     diagnostics : dict
         Where asked for: those of ``az.diagnose``, and "ksd", a :class:`KSDReport`, and "modes", the names of parameters
-        whose draws fall into separated modes.
+        whose draws fall into separated modes; "learned", a list of ``LearnedCheck``, for models with a
+        :class:`LearnedLikelihood`: how well the posterior is known by the simulations that it was learned from.
 
     Notes
     -----
@@ -339,6 +342,14 @@ def diagnose(
         has_errors = has_errors or report.p_value < level
         lines += in_words(report, modes, level, all_draws, misfit_advice(part, found))
         found |= {"ksd": report, "modes": modes}
+    posterior = as_chains_and_draws(data[group].to_dataset(), list_sample_dims(sample_dims))
+    learned = check_learned(model, posterior, np.random.default_rng(random_seed))
+    words = [line for check in learned for line in check.in_words()]
+    if learned:
+        found["learned"] = learned
+        lines.append("\nWhat simulations leave open, by the learned likelihoods\n")
+        lines += words or ["They know the posterior means well, and were learned where its draws are."]
+        has_errors = has_errors or bool(words)
     if show_diagnostics:
         print("\n".join(lines))
     return (has_errors, found) if return_diagnostics else has_errors

@@ -23,7 +23,8 @@ from pymc_kernel.plugin.simulation.pairs import (
     simulated_pairs,
     warn_of_failed_pairs,
 )
-from pymc_kernel.plugin.simulation.trust import findings, typicality
+from pymc_kernel.plugin.simulation.trust import findings
+from pymc_kernel.plugin.typicality import typicality
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 from pymc_kernel.plugin.warn import warn_of_findings
 from pymc_kernel.plugin.weights import reported_shape
@@ -210,7 +211,7 @@ def _kernel_weights(fitted, observed):
 
 
 def _stats(near, replicates, fitted, observed, rounds, is_raw, rng):
-    typical = typicality(fitted.observed, observed, rng)
+    typical = float(typicality(fitted.observed, observed[None], rng)[0])
     best, (error, spread_error) = near.best, near.learning_error(replicates)
     check = best.check()
     off, (gain, gain_error) = check.local_errors(), check.doubling_gain()

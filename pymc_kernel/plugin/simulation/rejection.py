@@ -17,7 +17,8 @@ from pymc_kernel.likelihood_free.held_out import Answer, HeldOutAnswers, Plan, a
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
-from pymc_kernel.plugin.simulation.trust import findings, typicality
+from pymc_kernel.plugin.simulation.trust import findings
+from pymc_kernel.plugin.typicality import typicality
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 from pymc_kernel.plugin.warn import warn_of_findings
 
@@ -188,7 +189,7 @@ def _stats(latent, summaries, observed, answer, rng):
     _, spread = robust_scales(summaries)
     scaled, place, error = summaries / spread, observed / spread, answer.learning_error
     off = local_errors(answer.held_out.ranks, answer.moves, np.full(len(answer.cases), 1 / len(answer.cases)))
-    typical = typicality(summaries, observed, rng)
+    typical = float(typicality(summaries, observed[None], rng)[0])
     effective = 1.0 / (answer.posterior.weights**2).sum()
     unused = _unused_information(latent, summaries, answer.cases, answer.held_out, rng)
     change = _change_with_distance(latent, scaled, place, answer.plan, answer.posterior)

@@ -1,0 +1,116 @@
+"""What simulations leave open of a posterior by learned likelihoods, and draws where nothing was simulated."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pymc as pm
+
+from pymc_kernel.plugin.typicality import LARGE_ERROR, typicality
+
+__all__ = ["LearnedCheck", "check_learned"]
+
+_MOST_DRAWS, _FEWEST_DRAWS = 1000, 100
+_MOST_ROWS = 50_000  # of draws times rows of data, which take some seconds for each replicate
+_PLACES = 4000  # parameters that are looked up among the simulated ones
+_HARDLY_ANY = 0.002  # share of the simulations in regions as sparse: what calls a place empty
+_LARGE_SHARE = 0.1  # of a row's draws in empty places: the error, as a total variation distance, is at most as large
+
+
+@dataclass(frozen=True)
+class LearnedCheck:
+    """What speaks against a posterior by the learned likelihood ``name``.
+
+    Attributes
+    ----------
+    name : str
+    errors : dict of ndarray
+        For each free variable, standard deviations of its posterior means, in posterior ones, between densities that
+        the simulations allow.
+    outside : ndarray (k,)
+        For each row of the data, the share of its parameters' draws in places that hardly any simulation reached.
+    """
+
+    name: str
+    errors: dict[str, np.ndarray]
+    outside: np.ndarray
+
+    def in_words(self) -> list[str]:
+        """Return what is to be said."""
+        lines = []
+        worst = max(self.errors, key=lambda name: self.errors[name].max(initial=0.0))
+        error = self.errors[worst].max(initial=0.0)
+        if error > LARGE_ERROR:
+            lines.append(
+                f"By the simulations that {self.name} was learned from, the posterior mean of {worst} is known to "
+                f"{error:.2f} posterior standard deviations only: errors of single rows add up over all. Learn from "
+                "more simulations, made where this posterior is."
+            )
+        if self.outside.max() > _LARGE_SHARE:
+            row = int(self.outside.argmax())
+            lines.append(
+                f"{100 * self.outside[row]:.0f} % of the draws of the parameters of row {row} of {self.name} lie where "
+                "hardly any simulation was made: there the likelihood is extrapolated. Learn from simulations there, "
+                "or keep the prior within those that there are."
+            )
+        return lines
+
+
+def check_learned(model: pm.Model, posterior, rng: np.random.Generator) -> list[LearnedCheck]:
+    """Return a check for each learned likelihood of a model, given draws (chain, draw) of its free variables.
+
+    To first order a mean moves by the posterior covariance of its parameter with the change of the log likelihood. For
+    each replicate of the learned density the change is summed over all rows of the data, at each draw.
+    """
+    blocks = [rv for rv in model.observed_RVs if hasattr(rv.tag, "learned")]
+    names = [rv.name for rv in model.free_RVs]
+    if not blocks or not set(names) <= set(posterior):
+        return []
+    columns = {name: posterior[name].stack(sample=("chain", "draw")).transpose("sample", ...).values for name in names}
+    order = rng.permutation(len(columns[names[0]]))
+    found = []
+    for rv in blocks:
+        learned = rv.tag.learned
+        theta, rows = rv.owner.op.dist_params(rv.owner)
+        parameters_at = model.compile_fn([theta], inputs=model.free_RVs, point_fn=False, on_unused_input="ignore")
+        rows = rows.eval()
+        shape = np.broadcast_shapes(rows.shape[:-1], tuple(theta.shape[:-1].eval()))
+        rows = np.broadcast_to(rows, (*shape, learned.num_summaries)).reshape(-1, learned.num_summaries)
+        some = order[: int(np.clip(_MOST_ROWS // len(rows), _FEWEST_DRAWS, _MOST_DRAWS))]
+        chosen = {name: values[some] for name, values in columns.items()}
+        at_draws = [parameters_at(*one)[0] for one in zip(*chosen.values(), strict=True)]
+        parameters = np.stack(
+            [np.broadcast_to(one, (*shape, one.shape[-1])).reshape(len(rows), -1) for one in at_draws]
+        )
+        changes = _changes(learned, parameters.reshape(-1, learned.num_parameters), rows, len(some))
+        errors = {name: _moved(values.reshape(len(some), -1), changes) for name, values in chosen.items()}
+        found.append(LearnedCheck(rv.name, errors, _share_outside(learned, parameters, rng)))
+    return found
+
+
+def _changes(learned, parameters, rows, num_draws):
+    """Return by how much the log likelihood of all rows changes between replicates and estimate (r, s)."""
+    repeated = np.tile(rows, (num_draws, 1))
+    plain, found = learned.log_density(parameters, repeated), []
+    for number in range(len(learned.replicates)):
+        with np.errstate(invalid="ignore"):
+            change = learned.replicate(number).log_density(parameters, repeated) - plain
+        found.append(np.nan_to_num(change, nan=0.0).reshape(num_draws, -1).sum(axis=1))
+    return np.reshape(found, (len(found), num_draws))
+
+
+def _moved(values, changes):
+    """Return root mean squares (p,) over replicates of how far means move, less what few draws make of nothing."""
+    spread = values.std(axis=0)
+    scaled = (values - values.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
+    centered = changes - changes.mean(axis=1, keepdims=True)
+    squares = (centered @ scaled / len(values)) ** 2 - (centered**2).mean(axis=1, keepdims=True) / len(values)
+    return np.sqrt(np.maximum(squares.mean(axis=0), 0.0)) if len(changes) else np.zeros(values.shape[1])
+
+
+def _share_outside(learned, parameters, rng):
+    """Return for each row the share (k,) of draws of its parameters (s, k, d) in places without simulations."""
+    if learned.examples is None:
+        return np.zeros(parameters.shape[1])
+    some = parameters[: max(_PLACES // parameters.shape[1], 20)]
+    shares = typicality(learned.examples[0], some.reshape(-1, parameters.shape[-1]), rng)
+    return (shares < _HARDLY_ANY).reshape(some.shape[:2]).mean(axis=0)
