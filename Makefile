@@ -58,6 +58,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.overhead
 	$(RUN) -m benchmarks.thesis_protocol
 	$(RUN) -m benchmarks.scores
+	$(RUN) -m benchmarks.learned_parts
 	$(RUN) -m benchmarks.few_evaluations
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e '.[rivals]' && \
 		$(RUN) -m benchmarks.few_evaluations_rivals

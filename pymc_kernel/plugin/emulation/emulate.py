@@ -23,7 +23,7 @@ from pymc_kernel.plugin.emulation.parts import Part, Rows, parts_of, rows_of
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import observed_values
-from pymc_kernel.plugin.model.priors import initial_position, prior_or_start
+from pymc_kernel.plugin.model.priors import ModelPrior, initial_position
 from pymc_kernel.plugin.model.scores import without_gradient
 from pymc_kernel.plugin.warn import warn_user
 
@@ -82,7 +82,7 @@ def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
         return pd.DataFrame(columns=columns)
     rng = np.random.default_rng(0)
     true = TrueModel(model, boxes)
-    calls, parts = _structure(true, boxes, prior_or_start(model).draw(rng, _TRIED))
+    calls, parts = _structure(true, boxes, ModelPrior(model).draw(rng, _TRIED))
     table = []
     for part in parts:
         names = dict.fromkeys(calls[i].box.name for i in part.calls)
@@ -178,7 +178,7 @@ def emulate(
     True
     """
     model = pm.modelcontext(model)
-    check_whole(evaluations=evaluations, batch_size=batch_size)
+    check_whole("batch_size", evaluations=evaluations, batch_size=batch_size)
     check_timeout(timeout)
     check_executor(executor)
     if not (isinstance(tolerance, int | float | np.number) and 0.0 <= tolerance < np.inf):
@@ -193,7 +193,7 @@ def emulate(
         )
     _refuse(model)
     rng = np.random.default_rng(np.random.default_rng(random_seed).integers(2**63))
-    prior, true = prior_or_start(model), TrueModel(model, boxes)
+    prior, true = ModelPrior(model), TrueModel(model, boxes)
     calls, parts = _structure(true, boxes, np.concatenate([initial_position(model)[None], prior.draw(rng, _TRIED)]))
     size = batch_size or 2 * (max(calls[p.calls[0]].sizes[0] for p in parts) + 2)
     if start is None:
