@@ -68,7 +68,7 @@ def open_ends(
         ratio = 0.0
         for share in _NEIGHBORHOODS:
             near, chosen = order[: int(share * len(draws))], rng.choice(end, _NUM_SHIFTED)
-            path = np.polynomial.polynomial.polyfit(t[near], draws[near], 2)
+            path = np.linalg.lstsq(np.vander(t[near], 3, increasing=True), draws[near])[0]
             shift = path[1] + np.outer((t[chosen] + 1.0) ** 2 - t[chosen] ** 2, path[2])
             values = np.array([log_density(place) for place in draws[chosen] + shift])
             ratio = max(ratio, np.exp(np.minimum(values - log_densities[chosen], 0.0)).mean())

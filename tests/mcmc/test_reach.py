@@ -71,3 +71,9 @@ def test_too_few_draws_and_chains_that_stand_are_not_judged(rng):
 
     assert open_ends(rng, rng.standard_normal((3, 100, 2)), np.zeros((3, 100)), never) == []
     assert open_ends(rng, np.ones((1, 1000, 2)), np.zeros((1, 1000)), never) == []
+
+
+def test_chains_that_hardly_move_have_no_path_to_follow_and_raise_nothing(rng):
+    """Two places only near each end."""
+    draws = np.repeat([[-1.0, 0.0], [0.0, 1.0], [0.5, 2.0], [1.0, 0.0]], 150, axis=0)[None]
+    assert open_ends(rng, draws, np.zeros((1, 600)), lambda x: -np.inf) == []
