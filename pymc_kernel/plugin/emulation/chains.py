@@ -72,9 +72,10 @@ class Chains:
 
     def _block(self, chain):
         draws = []
-        for _ in range(_BLOCK):
-            self._points[chain], _ = self._steps[chain].step(self._points[chain])
-            draws.append(np.concatenate([np.ravel(self._points[chain][name]) for name in self._names]))
+        with np.errstate(all="ignore"):  # a trajectory that runs away is a divergence
+            for _ in range(_BLOCK):
+                self._points[chain], _ = self._steps[chain].step(self._points[chain])
+                draws.append(np.concatenate([np.ravel(self._points[chain][name]) for name in self._names]))
         return draws
 
 
