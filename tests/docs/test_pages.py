@@ -10,7 +10,18 @@ from docs.page_examples import DOCS, PAGES
 from docs.tutorial_pages import ORDER
 from pymc_kernel.plugin.unseen_mode import UNSEEN_MODE
 
-ARRAY_MODULES = ("density", "embeddings", "kernels", "likelihood_free", "mcmc", "rounds", "scores", "smc", "stein")
+ARRAY_MODULES = (
+    "density",
+    "embeddings",
+    "emulation",
+    "kernels",
+    "likelihood_free",
+    "mcmc",
+    "rounds",
+    "scores",
+    "smc",
+    "stein",
+)
 
 
 def listed_names(page):

@@ -149,7 +149,7 @@ def test_what_cannot_be_trusted_is_said():
 
 @pytest.mark.parametrize(
     ("distance", "error", "marginal", "is_far"),
-    [(0.43, 0.15, 0.12, False), (0.43, 0.02, 0.12, True), (0.3, 0.02, 0.25, True), (0.43, np.nan, 0.1, True)],
+    [(0.43, 0.15, 0.05, False), (0.43, 0.02, 0.05, True), (0.3, 0.02, 0.25, True), (0.43, np.nan, 0.1, True)],
 )
 def test_a_distance_is_judged_with_its_error(distance, error, marginal, is_far, monkeypatch):
     found = Distance(distance, error, marginal, 0.5, 30)
@@ -162,7 +162,7 @@ def test_a_distance_is_judged_with_its_error(distance, error, marginal, is_far, 
     assert len(far) == is_far
     if is_far:
         assert (f"distance of {distance:.2f} ± {error:.2f} from" in far[0]) is not np.isnan(error)
-        assert f"{marginal:.2f} in its margins" in far[0]
+        assert f"{marginal:.2f} in its worst margin" in far[0]
 
 
 def test_errors_come_before_long_work():

@@ -1,6 +1,8 @@
 """Models whose black boxes are learned from a few evaluations, and have gradients then."""
 
+from concurrent.futures import Executor
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +36,8 @@ _CHAINS = 4
 _TRIED = 20  # draws of the prior, of which one must have finite values
 
 
-class Emulation(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Emulation:
     """How an emulated model was learned, and how far it is from the true one; ``emulated.emulation`` has it."""
 
     num_evaluations: int
@@ -98,7 +101,7 @@ def emulate(
     tolerance: float = 0.05,
     batch_size: int | None = None,
     start: np.ndarray | None = None,
-    executor=None,
+    executor: Executor | int | None = None,
     store: str | Path | None = None,
     timeout: float | None = None,
     random_seed: RandomSeed = None,

@@ -68,7 +68,13 @@ class EmulatedNUTS(pm.NUTS):
     }
 
     def __init__(
-        self, emulated: pm.Model, *, transitions: int = 3, model: pm.Model | None = None, blocked: bool = True, **kwargs
+        self,
+        emulated: pm.Model,
+        *,
+        transitions: int = 3,
+        model: pm.Model | None = None,
+        blocked: bool = True,
+        **kwargs: Any,
     ):
         model = pm.modelcontext(model)
         emulation = getattr(emulated, "emulation", None)

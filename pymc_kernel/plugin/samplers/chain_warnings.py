@@ -11,7 +11,6 @@ from pymc_kernel.mcmc.coverage import coverage_of, is_missing_mass
 from pymc_kernel.mcmc.reach import open_ends
 
 __all__ = [
-    "ADVICE",
     "coordinate_names",
     "missed_point_warning",
     "missing_mass_warning",
@@ -30,7 +29,7 @@ _NAMED = 4  # coordinates of a position that a message shows
 _FEW_RAISED = 1e-3
 # On a funnel and a Student t, four times as many draws made the errors of 5 % tails .010 and .005 from .017 and .014,
 # four times as many tuning draws .020 and .013.
-ADVICE = "Proposals seldom get there: take more draws (longer tuning seldom helps), or reparametrize."
+_ADVICE = "Proposals seldom get there: take more draws (longer tuning seldom helps), or reparametrize."
 
 
 def missed_point_warning(known: unvisited.Places, visited: Sequence, variables: Sequence) -> str:
@@ -107,7 +106,7 @@ def missing_mass_warning(log_weights: np.ndarray) -> str:
     return (
         "draws from a part of the posterior are likely to be missing: the ratio of the density to the surrogate is up "
         f"to {math.exp(min(coverage.excess, 20.0)):.2g} times its median, and the tail of these ratios is heavy "
-        f"(Pareto shape {coverage.shape:.2g}). {ADVICE}"
+        f"(Pareto shape {coverage.shape:.2g}). {_ADVICE}"
     )
 
 

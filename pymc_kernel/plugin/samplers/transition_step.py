@@ -19,7 +19,6 @@ from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc import noise, unvisited
 from pymc_kernel.plugin.model.log_density import compile_log_density
 from pymc_kernel.plugin.samplers.chain_warnings import (
-    ADVICE,
     coordinate_names,
     missed_point_warning,
     noise_report,
@@ -33,6 +32,7 @@ __all__ = ["RandomWalkStep", "TransitionState", "TransitionStep", "measured_vari
 
 _NUM_VISITED = 500  # draws kept, to find at the end whether the chain missed a part
 _SEARCH_SHARE = 0.1  # evaluations for climbs from the prior's draws towards modes, as a share of the tuning draws
+_NO_FIT = "The proposals do not fit the posterior there: tune longer, or reparametrize."
 _TUNE_PER_CANDIDATE = 10  # tuning draws for each candidate of a start, so that these cost a tenth at the most
 
 
@@ -297,7 +297,7 @@ class TransitionStep(ArrayStepShared):
         if not problem:
             return None
         self.warned = True
-        why = noise_report(self.density, state) if self.density.estimated else ADVICE
+        why = noise_report(self.density, state) if self.density.estimated else _NO_FIT
         message = f"{type(self).__name__}: {problem}{why}"
         return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=self.draw)
 
