@@ -75,7 +75,7 @@ class EmulatedNUTS(pm.NUTS):
         model: pm.Model | None = None,
         blocked: bool = True,
         **kwargs: Any,
-    ):
+    ) -> None:
         model = pm.modelcontext(model)
         emulation = getattr(emulated, "emulation", None)
         if emulation is None:
