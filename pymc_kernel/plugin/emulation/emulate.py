@@ -251,9 +251,7 @@ def _refuse(model):
 
 def _structure(true: TrueModel, boxes, positions) -> tuple[list[Rows], list[Part]]:
     """Return the calls as rows, and what is learned together."""
-    first = true.learn_shapes(positions)
-    again = true.read(true.at_one(positions[-1], None)[1])
-    others = again if np.isfinite(again.log_density) else first
+    first, others = true.learn_shapes(positions)
     calls = [
         rows_of(box, inputs, outputs, lambda i=i: others.inputs[i])
         for i, (box, inputs, outputs) in enumerate(zip(boxes, first.inputs, first.outputs, strict=True))

@@ -43,15 +43,17 @@ class TrueModel:
         self.is_compiled = True
         self._shapes: list[tuple[int, ...]] = []
 
-    def learn_shapes(self, positions: np.ndarray) -> Evaluated:
-        """Return the first evaluation with finite values at positions (n, d), by which all shapes are known.
+    def learn_shapes(self, positions: np.ndarray) -> tuple[Evaluated, Evaluated]:
+        """Return the first two evaluations with finite values at positions (n, d), by which all shapes are known.
+
+        The same one twice where there are no two.
 
         Raises
         ------
         ValueError
-            Where there is none.
+            Where there is none, and where a black box is random.
         """
-        first_error = None
+        found, first_error = [], None
         for position in positions:
             try:
                 log_density, arrays = self._at(position)
@@ -59,21 +61,30 @@ class TrueModel:
                 first_error = first_error or error
                 continue
             if all(np.isfinite(a).all() for a in arrays):
-                break
-        else:
+                found.append((position, log_density, arrays))
+                if len(found) == 2:
+                    break
+        if not found:
             raise ValueError(
                 f"the black boxes of this model gave finite values at none of {len(positions)} draws of its prior"
                 + (f"; the first error: {first_error!r}" if first_error else "")
-                + ". Make the prior less wide, or give start= near the data."
+                + ". Make the prior less wide."
             )
+        position, _, arrays = found[0]
         self._shapes = [a.shape for a in arrays]
+        if any([a.shape for a in other] != self._shapes for _, _, other in found):
+            raise ValueError(
+                "a black box of this model returns arrays of other sizes at other places: let it return always as many "
+                "numbers, NaN where there are none."
+            )
         _, again = self._at(position)
-        if not all(a.shape == b.shape and np.array_equal(a, b) for a, b in zip(arrays, again, strict=True)):
+        if not all(np.array_equal(a, b) for a, b in zip(arrays, again, strict=True)):
             raise ValueError(
                 "a black box of this model returns other values when it is called again at the same place. A random "
                 "one is a simulator or an estimate: see pk.EstimatedLikelihood and pk.sample_likelihood_free."
             )
-        return self.read(_vector(log_density, arrays))
+        first, other = (self.read(_vector(f, arrays)) for _, f, arrays in (found[0], found[-1]))
+        return first, other
 
     @property
     def size(self) -> int:
