@@ -7,7 +7,19 @@ import pytest
 from tests.mutations import run
 
 MUTATIONS = run.mutations()
-FOLDERS = {"kernels", "scores", "stein", "embeddings", "density", "mcmc", "smc", "likelihood_free", "rounds", "plugin"}
+FOLDERS = {
+    "kernels",
+    "scores",
+    "emulation",
+    "stein",
+    "embeddings",
+    "density",
+    "mcmc",
+    "smc",
+    "likelihood_free",
+    "rounds",
+    "plugin",
+}
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: f"{m.file}: {m.old}")
