@@ -1,6 +1,7 @@
 """NUTS chains on a model that changes while they run: they keep their place and their tuning."""
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 import pymc as pm
@@ -8,12 +9,13 @@ from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 
-__all__ = ["Chains"]
+__all__ = ["Chains", "largest_rhat"]
 
 _BLOCK = 50  # draws of each chain, after which convergence is looked at
 _MOST_BLOCKS = 6
 _CONVERGED = 1.1  # R-hat of the later half of the draws, some hundred in each chain: their own noise is about that
 _TREE_DEPTH = 8  # of 255 leapfrog steps: no matter how bad a surrogate's geometry is, a draw ends
+_TRIES = 10  # of a start with a finite density
 _PRIOR_WEIGHT = 10  # draws that the first variances count for, as in PyMC's own start
 
 
@@ -30,13 +32,16 @@ class Chains:
     """
 
     def __init__(self, model: pm.Model, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator):
+        self._model, self._shapes = model, value_shapes(model)
         self._names = [v.name for v in model.value_vars]
-        shapes = value_shapes(model)
-        function = model.logp_dlogp_function(ravel_inputs=True)
-        function.trust_input = True
-        self._function = function._pytensor_function
+        self._function = model.logp_dlogp_function(ravel_inputs=True)
+        self._function.trust_input = True
+        self._begin(starts, variances, rng)
+
+    def _begin(self, starts, variances, rng):
+        model, function = self._model, self._function
         self._points = [
-            {name: part[0] for name, part in zip(self._names, split_positions(model, x[None], shapes), strict=True)}
+            {name: p[0] for name, p in zip(self._names, split_positions(model, x[None], self._shapes), strict=True)}
             for x in starts
         ]
         self._steps = []
@@ -48,7 +53,18 @@ class Chains:
 
     def log_density(self, position: np.ndarray) -> float:
         """Return the log density of the model, as it is now, at a position (d,)."""
-        return float(self._function(position)[0])
+        return float(self._function._pytensor_function(position)[0])
+
+    def elsewhere(self, center: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> "Chains":
+        """Return as many chains that begin where ``pm.sample`` would: within one of ``center`` (d,), at random."""
+        starts = []
+        for _ in range(_TRIES * len(self._steps)):
+            start = center + rng.uniform(-1.0, 1.0, center.size)
+            if len(starts) < len(self._steps) and np.isfinite(self.log_density(start)):
+                starts.append(start)
+        others = copy(self)
+        others._begin(np.array(starts).reshape(-1, center.size), variances, rng)
+        return others
 
     def draw(self) -> tuple[np.ndarray, float]:
         """Return the later half of new draws (chains, n, d), and their largest R-hat.
@@ -61,7 +77,7 @@ class Chains:
             if len(blocks) == 1:
                 continue
             kept = np.concatenate(blocks[len(blocks) // 2 :], axis=1)
-            largest = max(map(_split_rhat, np.moveaxis(kept, 2, 0)))
+            largest = largest_rhat(kept)
             if largest < _CONVERGED or len(blocks) == _MOST_BLOCKS:
                 return kept, largest
 
@@ -77,6 +93,11 @@ class Chains:
                 self._points[chain], _ = self._steps[chain].step(self._points[chain])
                 draws.append(np.concatenate([np.ravel(self._points[chain][name]) for name in self._names]))
         return draws
+
+
+def largest_rhat(draws: np.ndarray) -> float:
+    """Return the largest R-hat of the parameters of draws (chains, n, d)."""
+    return max(map(_split_rhat, np.moveaxis(draws, 2, 0)))
 
 
 def _split_rhat(draws: Sequence) -> float:

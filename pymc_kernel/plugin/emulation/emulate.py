@@ -18,7 +18,7 @@ from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
 from pymc_kernel.plugin.blocks.likelihoods import estimated_terms
 from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
-from pymc_kernel.plugin.emulation.chains import Chains
+from pymc_kernel.plugin.emulation.chains import Chains, largest_rhat
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.evaluated import Evaluated, TrueModel
 from pymc_kernel.plugin.emulation.parts import Part, Rows, parts_of, rows_of
@@ -290,7 +290,8 @@ class _Search:
                 "which pk.emulate does not learn: use pk.sample_surrogate(). Where a term is a pm.CustomDist whose "
                 "logp calls a black box, call it in the model and give logp what it returns."
             )
-        self.positions = np.empty((0, initial_position(model).size))
+        self.center = initial_position(model)
+        self.positions = np.empty((0, self.center.size))
         self.evaluated: list[Evaluated] = []
         self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
         self.rounds: list[_Round] = []
@@ -320,10 +321,25 @@ class _Search:
                 variances = np.maximum(prior.draw(self.rng, 100).var(axis=0), 1e-12)
                 self.chains = Chains(self.emulated, starts, variances, self.rng)
             draws, self.rhat = self.chains.draw()
+            if Chains.have_converged(self.rhat):
+                draws, self.rhat = self._challenged(draws)
         self.draws = draws.reshape(-1, draws.shape[2])
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
         return draws[:, kept].transpose(1, 0, 2).reshape(-1, draws.shape[2])[:size]
+
+    def _challenged(self, draws: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return draws and their R-hat, with those of other chains where these have ended elsewhere.
+
+        A surrogate may have modes where nothing was evaluated. Chains that go on from round to round never see them,
+        and those of ``pm.sample``, which begin around the initial point, do. What is found there is evaluated next.
+        """
+        variances = np.maximum(draws.reshape(-1, draws.shape[2]).var(axis=0), 1e-12)
+        others, _ = self.chains.elsewhere(self.center, variances, self.rng).draw()
+        count = min(draws.shape[1], others.shape[1])
+        both = np.concatenate([draws[:, -count:], others[:, -count:]])
+        rhat = largest_rhat(both)
+        return (draws, rhat) if Chains.have_converged(rhat) else (both, rhat)
 
     def result(self, tolerance, first_error) -> pm.Model:
         """Return the emulated model with the best of the fits; warn of what speaks against it."""
