@@ -156,18 +156,18 @@ def one_run(target, seed):
     else:
         true_mean, true_sd, true_variance = _moments(pm.sample(model=known, random_seed=seed + 1, **DRAWS), names)
     emulation, off = emulated.emulation, np.abs((mean - true_mean) / true_sd)
+    certain = off - 2.0 * np.sqrt(variance + true_variance)
     return {
         "target": target, "seed": seed, "evaluations": emulation.num_evaluations, "distance": emulation.distance,
-        "mean": float(off.max()), "certain": float((off - 2.0 * np.sqrt(variance + true_variance)).max()), "spread": float(np.abs(sd / true_sd - 1.0).max()),
-        "said": bool(said),
+        "mean": float(off.max()), "certain": float(certain.max()),
+        "spread": float(np.abs(sd / true_sd - 1.0).max()), "said": bool(said),
     }  # fmt: skip
 
 
 def cells(rows):
     """Return a row of the table."""
-    column = {
-        key: np.array([row[key] for row in rows]) for key in ("evaluations", "mean", "spread", "distance", "said")
-    }
+    keys = "evaluations", "mean", "certain", "spread", "distance", "said"
+    column = {key: np.array([row[key] for row in rows]) for key in keys}
     wrong = column["certain"] > OFF
     numbers = [len(rows), f"{np.median(column['evaluations']):.0f}", column["evaluations"].max()]
     for key in ("mean", "spread"):
