@@ -131,7 +131,7 @@ OFF = 0.25  # posterior standard deviations of a mean beyond two Monte Carlo err
 
 
 def _moments(idata, names):
-    """Return means and standard deviations of all parameters, and the Monte Carlo variance of a mean over the variance."""
+    """Return means, standard deviations, and the Monte Carlo variances of the means relative to the variances."""
     draws = [np.reshape(idata["posterior"][n].values, (4, DRAWS["draws"], -1)) for n in names]
     draws = np.concatenate(draws, axis=2)
     sizes = np.array([measures.smallest_bulk_ess(draws[:, :, [i]]) for i in range(draws.shape[2])])
