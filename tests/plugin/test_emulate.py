@@ -1,5 +1,8 @@
+import warnings
+
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor import wrap_py
@@ -219,7 +222,8 @@ def test_exact_draws_along_a_crude_model():
     model = curve_model(bumpy, lambda: pm.LogNormal("rate", 0.0, 0.5))
     emulated = crude_model(model)
     settings = {"chains": 2, "cores": 1, "random_seed": 2, "progressbar": False, "compute_convergence_checks": False}
-    with model:
+    with model, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="chains on the emulated model do not agree")  # so crude it is
         exact = pm.sample(1200, tune=300, step=pk.EmulatedNUTS(emulated), **settings)
     with emulated:
         crude = pm.sample(1200, tune=300, **settings)
@@ -279,10 +283,39 @@ def test_a_black_box_that_is_random_is_refused():
         pk.emulate(curve_model(lambda r: np.exp(-r * TIMES) + 0.01 * noise.normal(size=4)), 30)
 
 
+def test_modes_that_the_emulation_has_invented_are_found():
+    """Learned by its logarithm, the curve is a quadratic of the rate, which bends back where nothing was evaluated."""
+    x = np.linspace(0.0, 3.0, 30)
+    y = 2.0 * np.exp(-0.7 * x) + 0.1 * np.random.default_rng(1).standard_normal(30)
+    curve = wrap_py([pt.dscalar, pt.dscalar], [pt.dvector])(lambda a, k: a * np.exp(-k * x))
+    with pm.Model() as model:
+        a, k, noise = (pm.HalfNormal(name, sd) for name, sd in (("a", 3.0), ("k", 1.0), ("noise", 0.5)))
+        pm.Normal("y", curve(a, k), noise, observed=y)
+    emulated = pk.emulate(model, random_seed=1, progressbar=False)
+    with emulated:
+        idata = pm.sample(200, tune=300, chains=4, cores=1, random_seed=3, progressbar=False)
+    np.testing.assert_allclose(idata["posterior"]["a"].mean("draw"), 2.05, atol=0.03)
+
+
 def test_models_that_cannot_be_emulated_are_refused_before_any_work():
     with pytest.raises(ValueError, match="no function without gradient"):
         pk.emulate(drug("gradient"))
     assert pk.black_boxes(drug("gradient")).empty
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 2.0)
+        counted = wrap_py([pt.lscalar], [pt.dscalar])(lambda n: np.asarray(float(n)))
+        pm.Normal("y", counted(pt.cast(pt.round(x), "int64")), 1.0, observed=1.0)
+    with pytest.raises(TypeError, match="whole number"):
+        pk.emulate(model)
+    with pm.Model() as model:
+        rate = pm.LogNormal("rate")
+        box = wrap_py([pt.dscalar, pt.dscalar], [pt.dscalar])(lambda x, r: np.asarray(x + r))
+        looped = pytensor.scan(
+            lambda x: box(x, rate), outputs_info=[pt.as_tensor(0.0)], n_steps=3, return_updates=False
+        )
+        pm.Normal("y", looped, 1.0, observed=np.zeros(3))
+    with pytest.raises(ValueError, match="scan"):
+        pk.emulate(model)
     wide = wrap_py([pt.dvector], [pt.dvector])(lambda x: np.sort(x))
     with pm.Model() as model:
         x = pm.Normal("x", shape=20)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 from pymc.vartypes import continuous_types
+from pytensor.scan.op import Scan
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.emulation import FittedOutputs, fit_outputs
@@ -45,7 +46,8 @@ class Emulation:
     num_failed: int
     """Of these, without a finite value."""
     distance: float
-    """Total variation distance between the posteriors, at fresh draws that had not been learned."""
+    """Total variation distance between the posteriors, at fresh draws that had not been learned: the larger one of two
+    rounds, of a batch each."""
     log_ratio_sd: float
     """Standard deviation (nats) of true minus learned log density at these draws."""
     effective_share: float
@@ -122,7 +124,8 @@ def emulate(
     evaluations : int
         Of the whole model, at most.
     tolerance : float
-        It stops early once the total variation distance at fresh draws is below this, and the chains agree.
+        It stops early once the total variation distance at fresh draws is below this in two rounds in a row, and chains
+        from different starts agree (R-hat below 1.1).
     batch_size : int, optional
         Evaluations in a round; 2 (k + 2) by default, for k inputs of the largest function.
     start : ndarray (n, d), optional
@@ -146,24 +149,30 @@ def emulate(
     Raises
     ------
     TypeError
-        Where a black box depends on discrete variables.
+        Where a free variable is discrete, or a black box takes whole numbers that depend on free variables.
     ValueError
-        Where the model has no black box, or one with more than 15 inputs in a row; where it is random; and where it
-        gives no finite value at draws of the prior.
+        Where the model has no black box, or one with more than 15 inputs in a row (data do not count), or inside of
+        ``pytensor.scan``; where it is random; and where it gives no finite value at draws of the prior.
 
     Warns
     -----
     UserWarning
-        Where the distance is above the tolerance at the end, or the chains do not agree.
+        Where the distance is above the tolerance at the end, or was measured once only, or the chains do not agree. One
+        that is interrupted after its first measurement returns what it has, with a warning.
 
     Notes
     -----
+    An evaluation that raises, or has values that are not finite, is left out and counted: the emulated model knows
+    nothing of a border there. Data that go into a black box are frozen as they are; emulate again where they change.
+
     Rows of a matrix, calls in a loop and vectorized operators come to the same: see :func:`black_boxes`. Inputs and
     outputs that are positive may be learned by their logarithms; the marginal likelihood decides. Of all rounds the fit
-    with the smallest distance is returned; the last batch only measures. A gradient of the emulated model with twelve
-    rows of three inputs takes 0.1 milliseconds, a round of 40 parameters some seconds.
+    with the smallest confirmed distance is returned; the last batch only measures. A gradient of the emulated model
+    with twelve rows of three inputs takes 0.1 milliseconds, a round of 40 parameters some seconds.
 
-    A distance is measured where the emulated posterior is: a mode that no draw has seen is not in it.
+    Chains that have converged are challenged by others, which begin around the initial point as those of ``pm.sample``
+    do; where they end elsewhere, in a mode that the emulation has invented, it is evaluated there. A distance is
+    measured where the emulated posterior is: a mode or a tail that no draw has seen is not in it.
 
     Examples
     --------
@@ -192,7 +201,8 @@ def emulate(
     if not boxes:
         raise ValueError(
             "this model has no function without gradient whose inputs depend on free variables, so there is nothing to "
-            "learn: use pm.sample, or pk.sample_surrogate() where a pm.CustomDist has a log density without gradient."
+            "learn: use pm.sample. Where the logp of a pm.CustomDist calls a black box, call it in the model and give "
+            "logp what it returns, or use pk.sample_surrogate()."
         )
     _refuse(model)
     rng = np.random.default_rng(np.random.default_rng(random_seed).integers(2**63))
@@ -223,13 +233,13 @@ def emulate(
                 search.add(batch, [true.read(v) for v in vectors])
                 if search.best is not None:
                     bar.update(task, description=f"Distance {search.best.distance:.2f}")
-                    if search.best.distance < tolerance and Chains.have_converged(search.best.rhat):
+                    if search.is_confirmed and search.best.distance < tolerance:
                         break
                 batch = search.propose(prior, size)[: evaluations - len(search.positions)]
         except (KeyboardInterrupt, WorkersLost) as ended:
             if search.best is None:
                 raise
-            warn_user(f"{ended or 'interrupted'}: the model is what was learned until then.")
+            warn_user(f"{str(ended) or 'interrupted'}: the model is what was learned until then.")
     return search.result(tolerance, evaluate.first_error)
 
 
@@ -251,6 +261,17 @@ def _refuse(model):
 
 def _structure(true: TrueModel, boxes, positions) -> tuple[list[Rows], list[Part]]:
     """Return the calls as rows, and what is learned together."""
+    for box in boxes:
+        if isinstance(box.node.op, Scan):
+            raise ValueError(
+                "a function without gradient is called inside of pytensor.scan, where it cannot be learned by itself: "
+                "write the loop in Python, or put all of it into the function."
+            )
+        if any(v.type.dtype not in continuous_types for v in box.inputs):
+            raise TypeError(
+                f"{box.name} has a whole number as an input that depends on free variables, by which nothing can be "
+                "differentiated: give it the number before it was rounded, or pk.sample_smc() the model."
+            )
     first, others = true.learn_shapes(positions)
     calls = [
         rows_of(box, inputs, outputs, lambda i=i: others.inputs[i])
@@ -295,6 +316,7 @@ class _Search:
         self.evaluated: list[Evaluated] = []
         self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
         self.rounds: list[_Round] = []
+        self.is_confirmed = False
 
     def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
         """Take in what was evaluated; of fresh draws, measure the distance first."""
@@ -302,8 +324,12 @@ class _Search:
             learned = np.array([self.chains.log_density(x) for x in batch])
             measured = _measured(np.array([e.log_density for e in evaluated]) - learned)
             self.rounds.append(_Round(len(self.positions), *measured, self.rhat))
-            if self.best is None or self.rounds[-1].distance <= self.best.distance:
-                self.best, self.best_fits, self.best_draws = self.rounds[-1], self.fits, self.draws
+            # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
+            worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
+            is_confirmed = len(self.rounds) > 1 and Chains.have_converged(worse.rhat)
+            if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
+                self.best, self.is_confirmed = worse, is_confirmed
+                self.best_fits, self.best_draws = self.fits, self.draws
         self.positions = np.concatenate([self.positions, batch])
         self.evaluated += evaluated
 
@@ -362,6 +388,8 @@ class _Search:
             )
         if not Chains.have_converged(best.rhat):
             problems.append(f"NUTS chains on it do not agree (R-hat {best.rhat:.2f})")
+        elif not self.is_confirmed:
+            problems.append("this was measured once only")
         if problems:
             warn_user(
                 f"the emulated model should not be trusted: {' and '.join(problems)}, after {len(self.evaluated)} "

@@ -70,20 +70,20 @@ class TrueModel:
                 + (f"; the first error: {first_error!r}" if first_error else "")
                 + ". Make the prior less wide."
             )
-        position, _, arrays = found[0]
-        self._shapes = [a.shape for a in arrays]
+        self._shapes = [a.shape for a in found[0][2]]
         if any([a.shape for a in other] != self._shapes for _, _, other in found):
             raise ValueError(
                 "a black box of this model returns arrays of other sizes at other places: let it return always as many "
                 "numbers, NaN where there are none."
             )
+        position, _, arrays = found[-1]  # the first one is often zero, which relative noise leaves as it is
         _, again = self._at(position)
         if not all(np.array_equal(a, b) for a, b in zip(arrays, again, strict=True)):
             raise ValueError(
                 "a black box of this model returns other values when it is called again at the same place. A random "
                 "one is a simulator or an estimate: see pk.EstimatedLikelihood and pk.sample_likelihood_free."
             )
-        first, other = (self.read(_vector(f, arrays)) for _, f, arrays in (found[0], found[-1]))
+        first, other = (self.read(_vector(f, values)) for _, f, values in (found[0], found[-1]))
         return first, other
 
     @property
@@ -94,6 +94,8 @@ class TrueModel:
     def at_one(self, position: np.ndarray, noise: None) -> tuple[float, np.ndarray]:
         """Return the log density at a position (d,), and the vector of the evaluation."""
         log_density, arrays = self._at(position)
+        if [a.shape for a in arrays] != self._shapes:
+            raise ValueError("a black box returned an array of another size than before.")
         return log_density, _vector(log_density, arrays)
 
     def read(self, vector: np.ndarray) -> Evaluated:

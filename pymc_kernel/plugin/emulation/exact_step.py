@@ -11,8 +11,10 @@ from pymc.step_methods.hmc.nuts import NUTSState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.plugin.emulation.chains import Chains
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.log_density import compile_log_density
+from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["EmulatedNUTS"]
 
@@ -28,9 +30,10 @@ class EmulatedNUTS(pm.NUTS):
 
     A proposal is a few transitions of NUTS on the emulated model; the true model accepts or rejects it (surrogate
     transitions, Liu 2001, section 9.4.3). NUTS with a fixed step size and metric is reversible, and so are several of
-    its transitions in a row; the chain has the true posterior therefore, however far off the emulated model is. Where
-    that is close, nearly all proposals are accepted and draws are nearly independent. Tuning draws run on the emulated
-    model alone and cost no evaluation.
+    its transitions in a row; so the true posterior is the chain's stationary distribution. Where the emulated model is
+    close, nearly all proposals are accepted and draws are nearly independent. A tail or a mode that it lacks is hardly
+    ever proposed, though, and a high acceptance rate does not show that. Tuning draws run on the emulated model alone
+    and cost no evaluation.
 
     Parameters
     ----------
@@ -84,6 +87,11 @@ class EmulatedNUTS(pm.NUTS):
             raise ValueError("the emulated model has other variables than this one: give what was learned of this one.")
         if not (isinstance(transitions, int | np.integer) and transitions >= 1):
             raise ValueError(f"transitions must be a whole number >= 1, got {transitions!r}.")
+        if not Chains.have_converged(emulation.rhat):
+            warn_user(
+                f"chains on the emulated model do not agree (R-hat {emulation.rhat:.2f}): an exact chain may stay in "
+                "the mode where it begins, and accept all of its proposals there."
+            )
         function = emulated.logp_dlogp_function(ravel_inputs=True)
         function.trust_input = True
         self._starts, self._transitions = emulation.draws, int(transitions)
