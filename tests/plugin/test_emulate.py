@@ -310,9 +310,8 @@ def test_models_that_cannot_be_emulated_are_refused_before_any_work():
     with pm.Model() as model:
         rate = pm.LogNormal("rate")
         box = wrap_py([pt.dscalar, pt.dscalar], [pt.dscalar])(lambda x, r: np.asarray(x + r))
-        looped = pytensor.scan(
-            lambda x: box(x, rate), outputs_info=[pt.as_tensor(0.0)], n_steps=3, return_updates=False
-        )
+        first = pt.as_tensor(0.0, dtype="float64")
+        looped = pytensor.scan(box, outputs_info=[first], non_sequences=[rate], n_steps=3, return_updates=False)
         pm.Normal("y", looped, 1.0, observed=np.zeros(3))
     with pytest.raises(ValueError, match="scan"):
         pk.emulate(model)

@@ -72,6 +72,9 @@ def _has_gradient(node) -> bool:
     core = op.core_op if isinstance(op, Blockwise) else op
     if all(getattr(type(core), name) is getattr(Op, name) for name in _PULL_BACKS if hasattr(Op, name)):
         return False
+    inner = getattr(core, "fgraph", None)  # of a loop, or of a graph that is one operator
+    if inner is not None:
+        return all(_has_gradient(n) for n in inner.apply_nodes)
     try:
         op.pullback(node.inputs, node.outputs, [v.type() for v in node.outputs])
     except NotImplementedError:
