@@ -127,16 +127,18 @@ HEADER = (
     "model", "runs", "evaluations", "most", "means off", "worst", "spreads off", "worst", "distance", "said", "silent",
 )  # fmt: skip
 TABLE = harness.Table("learned-parts", HEADER, [(name,) for name in TARGETS])
+STUCK = 1.05  # R-hat of the four chains of pm.sample on the emulated model; PyMC warns from 1.01 on
 OFF = 0.25  # posterior standard deviations of a mean beyond two Monte Carlo errors, from which on an answer is wrong
 
 
 def _moments(idata, names):
-    """Return means, standard deviations, and the Monte Carlo variances of the means relative to the variances."""
+    """Return means, standard deviations, Monte Carlo variances of means (in posterior variances), the largest R-hat."""
     draws = [np.reshape(idata["posterior"][n].values, (4, DRAWS["draws"], -1)) for n in names]
     draws = np.concatenate(draws, axis=2)
+    rhat = measures.largest_rhat(draws)
     sizes = np.array([measures.smallest_bulk_ess(draws[:, :, [i]]) for i in range(draws.shape[2])])
     flat = draws.reshape(-1, draws.shape[2])
-    return flat.mean(axis=0), flat.std(axis=0), 1.0 / sizes
+    return flat.mean(axis=0), flat.std(axis=0), 1.0 / sizes, rhat
 
 
 def one_run(target, seed):
@@ -149,18 +151,18 @@ def one_run(target, seed):
         emulated = pk.emulate(unknown, evaluations, random_seed=seed, progressbar=False)
         said = [str(w.message) for w in said if "should not be trusted" in str(w.message)]
     names = [v.name for v in emulated.free_RVs]
-    mean, sd, variance = _moments(pm.sample(model=emulated, random_seed=seed, **DRAWS), names)
+    mean, sd, variance, rhat = _moments(pm.sample(model=emulated, random_seed=seed, **DRAWS), names)
     if known is None:
         true_mean, true_sd = np.array(list(posteriordb.reference(HARES).values()))[:, :2].T  # in the order of the names
         true_variance = 1.0 / posteriordb.NUM_REFERENCE_DRAWS
     else:
-        true_mean, true_sd, true_variance = _moments(pm.sample(model=known, random_seed=seed + 1, **DRAWS), names)
+        true_mean, true_sd, true_variance, _ = _moments(pm.sample(model=known, random_seed=seed + 1, **DRAWS), names)
     emulation, off = emulated.emulation, np.abs((mean - true_mean) / true_sd)
     certain = off - 2.0 * np.sqrt(variance + true_variance)
     return {
         "target": target, "seed": seed, "evaluations": emulation.num_evaluations, "distance": emulation.distance,
         "mean": float(off.max()), "certain": float(certain.max()),
-        "spread": float(np.abs(sd / true_sd - 1.0).max()), "said": bool(said),
+        "spread": float(np.abs(sd / true_sd - 1.0).max()), "said": bool(said), "rhat": rhat,
     }  # fmt: skip
 
 
@@ -168,6 +170,7 @@ def cells(rows):
     """Return a row of the table."""
     keys = "evaluations", "mean", "certain", "spread", "distance", "said"
     column = {key: np.array([row[key] for row in rows]) for key in keys}
+    column["said"] |= np.array([row.get("rhat", 1.0) for row in rows]) > STUCK  # PyMC says so
     wrong = column["certain"] > OFF
     numbers = [len(rows), f"{np.median(column['evaluations']):.0f}", column["evaluations"].max()]
     for key in ("mean", "spread"):
