@@ -26,7 +26,7 @@ from pymc_kernel.plugin.emulation.parts import Part, Rows, parts_of, rows_of
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import observed_values
-from pymc_kernel.plugin.model.priors import ModelPrior, initial_position
+from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
 from pymc_kernel.plugin.model.scores import without_gradient
 from pymc_kernel.plugin.warn import warn_user
 
@@ -207,17 +207,9 @@ def emulate(
     _refuse(model)
     rng = np.random.default_rng(np.random.default_rng(random_seed).integers(2**63))
     prior, true = ModelPrior(model), TrueModel(model, boxes)
-    calls, parts = _structure(true, boxes, np.concatenate([initial_position(model)[None], prior.draw(rng, _TRIED)]))
+    calls, parts = _structure(true, boxes, first_places(model, prior, None, _TRIED, rng))
     size = batch_size or 2 * (max(calls[p.calls[0]].sizes[0] for p in parts) + 2)
-    if start is None:
-        start = np.concatenate([initial_position(model)[None], prior.draw(rng, size - 1)])
-    start = np.asarray(start, dtype=float)
-    num_dims = initial_position(model).size
-    if start.ndim != 2 or start.shape[1] != num_dims or not np.isfinite(start).all():
-        raise ValueError(
-            f"start must be finite, of shape (n, {num_dims}): places by coordinates on the unconstrained scale; got "
-            f"shape {start.shape}."
-        )
+    start = first_places(model, prior, start, size - 1, rng)
     identity = {"seed": str(random_seed), "data": array_fingerprint(list(observed_values(model, None).values()))}
     path = None if store is None else Path(store)
     settings = (0, executor, path, timeout, identity, start.shape[1], "emulated", true.size)

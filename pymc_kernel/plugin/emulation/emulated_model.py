@@ -13,8 +13,6 @@ from pymc_kernel.plugin.emulation.parts import Part, Rows
 
 __all__ = ["LearnedPart", "model_with"]
 
-_FIELDS = ("log_inputs", "log_outputs", "center", "scale", "inverse_length_scale", "points", "weights", "coefficients")
-
 
 class LearnedPart:
     """Outputs of a part as a graph of its inputs; what was learned is in shared variables, so that it may be renewed.

@@ -18,6 +18,7 @@ from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, split_positi
 __all__ = [
     "ModelPrior",
     "check_prior_draws",
+    "first_places",
     "initial_position",
     "prior_density",
     "prior_expression",
@@ -152,6 +153,28 @@ def initial_position(model: pm.Model) -> np.ndarray:
     """Return the model's initial point on the unconstrained scale, (d,)."""
     point = model.initial_point(random_seed=0)
     return np.concatenate([np.ravel(point[v.name]).astype(float) for v in model.value_vars])
+
+
+def first_places(
+    model: pm.Model, prior: ModelPrior, start: np.ndarray | None, count: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Return places (n, d) that a search begins with: ``start``, or the initial point and ``count`` draws of the prior.
+
+    Raises
+    ------
+    ValueError
+        Where ``start`` has another shape, or is not finite.
+    """
+    initial = initial_position(model)
+    if start is None:
+        return np.concatenate([initial[None], prior.draw(rng, count)])
+    start = np.array(start, dtype=float)
+    if start.ndim != 2 or start.shape[1] != initial.size or not np.isfinite(start).all():
+        raise ValueError(
+            f"start must be finite, of shape (n, {initial.size}): places by coordinates on the unconstrained scale; "
+            f"got shape {start.shape}."
+        )
+    return start
 
 
 def with_finite_columns(positions: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -23,7 +23,7 @@ from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import observed_values
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
-from pymc_kernel.plugin.model.priors import ModelPrior, initial_position
+from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
 from pymc_kernel.plugin.samplers.exact import STARTS_TRIED, ExactDraws, Trace, run_exact
 from pymc_kernel.plugin.samplers.given_surrogate import GivenSurrogate, transition_state
 from pymc_kernel.plugin.samplers.progress import STUCK_AFTER
@@ -192,7 +192,7 @@ def sample_surrogate(
     density = compile_particle_density(model, "sample_surrogate", compile_kwargs, vectorize=False)
     prior = ModelPrior(model)
     is_from_prior = start is None
-    start = _start(model, prior, start, rng)
+    start = first_places(model, prior, start, 2 * initial_position(model).size + 5, rng)
     fewest = max(len(start), 2 * start.shape[1] + 6)
     if evaluations < fewest:
         raise ValueError(
@@ -233,20 +233,6 @@ def sample_surrogate(
         if drawn is not None:
             log_warnings(run_convergence_checks(tree, model))
         return (tree, state.learned) if return_surrogate else tree
-
-
-def _start(model, prior, start, rng):
-    """Return the first places (n, d) to be evaluated."""
-    initial = initial_position(model)
-    if start is None:
-        return np.concatenate([initial[None], prior.draw(rng, 2 * initial.size + 5)])
-    start = np.array(start, dtype=float)
-    if start.ndim != 2 or start.shape[1] != initial.size or not np.isfinite(start).all():
-        raise ValueError(
-            f"start must be finite, of shape (n, {initial.size}): places by coordinates on the unconstrained scale; "
-            f"got shape {start.shape}."
-        )
-    return start
 
 
 def _run(
