@@ -84,14 +84,15 @@ def curve_model(fn=None, prior=None):
     return model
 
 
-def curve_moments():
+def curve_moments(highest=np.inf):
     def density(log_rate):
         residuals = (np.array([0.7, 0.45, 0.3, 0.0]) - np.exp(-np.exp(log_rate) * TIMES)) / 0.1
         return np.exp(-0.5 * log_rate**2 - 0.5 * residuals @ residuals)
 
-    total = quad(density, -5, 5, epsabs=0)[0]
-    mean = quad(lambda x: np.exp(x) * density(x), -5, 5, epsabs=0)[0] / total
-    return mean, np.sqrt(quad(lambda x: (np.exp(x) - mean) ** 2 * density(x), -5, 5, epsabs=0)[0] / total)
+    end = min(np.log(highest), 5.0)
+    total = quad(density, -5, end, epsabs=0)[0]
+    mean = quad(lambda x: np.exp(x) * density(x), -5, end, epsabs=0)[0] / total
+    return mean, np.sqrt(quad(lambda x: (np.exp(x) - mean) ** 2 * density(x), -5, end, epsabs=0)[0] / total)
 
 
 @pytest.mark.parametrize("way", [w for w in WAYS if w != "gradient"])
@@ -210,7 +211,7 @@ def crude_model(model):
 
 def test_exact_draws_along_a_crude_model():
     def bumpy(rate):  # what six points do not show
-        return np.exp(-rate * TIMES) + 0.1 * np.sin(12.0 * rate)
+        return np.exp(-rate * TIMES) + 0.05 * np.sin(8.0 * rate)
 
     def density(rate):
         residuals = (np.array([0.7, 0.45, 0.3, 0.0]) - bumpy(rate)) / 0.1
@@ -224,7 +225,7 @@ def test_exact_draws_along_a_crude_model():
     settings = {"chains": 2, "cores": 1, "random_seed": 2, "progressbar": False, "compute_convergence_checks": False}
     with model, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="chains on the emulated model do not agree")  # so crude it is
-        exact = pm.sample(1200, tune=300, step=pk.EmulatedNUTS(emulated), **settings)
+        exact = pm.sample(2000, tune=300, step=pk.EmulatedNUTS(emulated), **settings)
     with emulated:
         crude = pm.sample(1200, tune=300, **settings)
     assert float(exact["posterior"]["rate"].mean()) == pytest.approx(mean, abs=0.15 * sd)
@@ -234,9 +235,9 @@ def test_exact_draws_along_a_crude_model():
         abs(float(crude["posterior"]["rate"].mean()) - mean) / sd,
         abs(float(crude["posterior"]["rate"].std()) / sd - 1),
     )
-    assert max(off) > 0.3
+    assert max(off) > 0.25
     stats = exact["sample_stats"]
-    assert int(stats["evaluations"].sum()) == 2400 + 2  # one a draw, and one at the start of each chain
+    assert int(stats["evaluations"].sum()) == 4000 + 2  # one a draw, and one at the start of each chain
     assert float(stats["moved"].mean()) == pytest.approx(float(stats["accept"].mean()), abs=0.03)
 
 
@@ -272,9 +273,25 @@ def test_evaluations_that_fail_are_left_out_and_counted():
             raise RuntimeError("the solver gave up")
         return np.exp(-rate * TIMES)
 
-    emulation = pk.emulate(curve_model(raising), 60, random_seed=1, progressbar=False).emulation
-    assert emulation.num_failed > 0
-    assert emulation.distance < 0.05
+    emulated = pk.emulate(curve_model(raising), 60, random_seed=1, progressbar=False)
+    assert emulated.emulation.num_failed > 0
+    assert emulated.emulation.distance < 0.05
+    with emulated, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There were")  # divergences: the density ends within the bulk
+        idata = pm.sample(1000, tune=500, chains=2, cores=1, random_seed=2, progressbar=False)
+    mean, sd = curve_moments(highest=1.2)
+    assert float(idata["posterior"]["rate"].max()) < 1.3
+    assert float(idata["posterior"]["rate"].mean()) == pytest.approx(mean, abs=0.15 * sd)
+
+
+def test_a_step_in_a_function_is_not_learned_in_silence():
+    """Fresh draws fall beside the step more often than not; cross-validation sees it from both sides."""
+    box = wrap_py([pt.dscalar], [pt.dvector])(lambda x: np.array([2.0 if x > 1.0 else 0.5, x]))
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 2.0)
+        pm.Normal("y", box(x), 0.7, observed=[0.8, 1.0])
+    with pytest.warns(UserWarning, match="should not be trusted"):
+        pk.emulate(model, 30, random_seed=1, progressbar=False)
 
 
 def test_a_black_box_that_is_random_is_refused():
@@ -292,7 +309,7 @@ def test_modes_that_the_emulation_has_invented_are_found():
         a, k, noise = (pm.HalfNormal(name, sd) for name, sd in (("a", 3.0), ("k", 1.0), ("noise", 0.5)))
         pm.Normal("y", curve(a, k), noise, observed=y)
     emulated = pk.emulate(model, random_seed=1, progressbar=False)
-    with emulated:
+    with emulated, np.errstate(over="ignore"):  # PyMC's first leapfrog steps, before the step size is known
         idata = pm.sample(200, tune=300, chains=4, cores=1, random_seed=3, progressbar=False)
     np.testing.assert_allclose(idata["posterior"]["a"].mean("draw"), 2.05, atol=0.03)
 

@@ -9,11 +9,14 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor
+from pymc.pytensorf import compile as pymc_compile
 from pymc.vartypes import continuous_types
 from pytensor.scan.op import Scan
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.emulation import FittedOutputs, fit_outputs
+from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
@@ -26,14 +29,18 @@ from pymc_kernel.plugin.emulation.parts import Part, Rows, parts_of, rows_of
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import observed_values
+from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
 from pymc_kernel.plugin.model.scores import without_gradient
+from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["Emulation", "black_boxes", "emulate"]
 
 _MOST_INPUTS = 15  # of a row: a trend alone has 136 coefficients then
 _CHAINS = 4
+_FOLDS = 10  # of cross-validation
+_TAIL = 0.05  # of the draws: places with a lower log density are not like them
 _TRIED = 20  # draws of the prior, of which one must have finite values
 
 
@@ -46,8 +53,8 @@ class Emulation:
     num_failed: int
     """Of these, without a finite value."""
     distance: float
-    """Total variation distance between the posteriors, at fresh draws that had not been learned: the larger one of two
-    rounds, of a batch each."""
+    """Total variation distance between the posteriors, the largest of three: at the fresh draws of two rounds, which
+    had not been learned, and at all places like them, by what is learned without them (ten folds)."""
     log_ratio_sd: float
     """Standard deviation (nats) of true minus learned log density at these draws."""
     effective_share: float
@@ -144,7 +151,8 @@ def emulate(
     -------
     pymc.Model
         With the same variables, coordinates and data: ``pm.sample``, ``pm.fit``, ``pm.sample_posterior_predictive`` and
-        nutpie work with it. Its attribute ``emulation`` is an :class:`Emulation`: how far off it is.
+        nutpie work with it; its initial point is a draw of its own posterior. Its attribute ``emulation`` is an
+        :class:`Emulation`: how far off it is.
 
     Raises
     ------
@@ -162,16 +170,18 @@ def emulate(
 
     Notes
     -----
-    An evaluation that raises, or has values that are not finite, is left out and counted: the emulated model knows
-    nothing of a border there. Data that go into a black box are frozen as they are; emulate again where they change.
+    Evaluations that raise, or have values that are not finite, are counted. Next to inputs of such rows the emulated
+    density is zero. Where one of several calls raises, nobody knows which, and nothing is learned of it: return NaN for
+    the row instead. Nothing is extrapolated: beyond the range of inputs so far, outputs are those of the border. Data that go into a black box are frozen as they are; emulate again where they change.
 
     Rows of a matrix, calls in a loop and vectorized operators come to the same: see :func:`black_boxes`. Inputs and
     outputs that are positive may be learned by their logarithms; the marginal likelihood decides. Of all rounds the fit
     with the smallest confirmed distance is returned; the last batch only measures. A gradient of the emulated model
     with twelve rows of three inputs takes 0.1 milliseconds, a round of 40 parameters some seconds.
 
-    Chains that have converged are challenged by others, which begin around the initial point as those of ``pm.sample``
-    do; where they end elsewhere, in a mode that the emulation has invented, it is evaluated there. A distance is
+    Chains that have converged are challenged by others, which begin as those of ``pm.sample`` do, around a draw and
+    around the model's initial point; where they end elsewhere, in a mode that the emulation has invented, it is
+    evaluated there. A distance is
     measured where the emulated posterior is: a mode or a tail that no draw has seen is not in it.
 
     Examples
@@ -214,7 +224,7 @@ def emulate(
     path = None if store is None else Path(store)
     settings = (0, executor, path, timeout, identity, start.shape[1], "emulated", true.size)
     evaluate = Evaluations(true, evaluations, *settings)
-    search = _Search(model, true, calls, parts, rng)
+    search = _Search(model, calls, parts, tolerance, rng)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with interrupts_wait, closing(evaluate), Progress(*columns, TimeRemainingColumn(), disable=not progressbar) as bar:
         task = bar.add_task("First places", total=evaluations)
@@ -222,7 +232,7 @@ def emulate(
             batch = start[:evaluations]
             while len(batch):
                 vectors = evaluate(len(search.positions), batch, lambda: bar.advance(task))
-                search.add(batch, [true.read(v) for v in vectors])
+                search.add(batch, [true.read(v, x) for v, x in zip(vectors, batch, strict=True)])
                 if search.best is not None:
                     bar.update(task, description=f"Distance {search.best.distance:.2f}")
                     if search.is_confirmed and search.best.distance < tolerance:
@@ -232,7 +242,7 @@ def emulate(
             if search.best is None:
                 raise
             warn_user(f"{str(ended) or 'interrupted'}: the model is what was learned until then.")
-    return search.result(tolerance, evaluate.first_error)
+    return search.result(evaluate.first_error)
 
 
 def _refuse(model):
@@ -281,19 +291,30 @@ def _structure(true: TrueModel, boxes, positions) -> tuple[list[Rows], list[Part
     return calls, parts
 
 
+class _GivenRows:
+    """Outputs of a part that are given as numbers: rows (b, q)."""
+
+    def __init__(self, num_rows, num_outputs):
+        self.rows = pytensor.shared(np.ones((num_rows, num_outputs)), shape=(num_rows, num_outputs))
+
+    def __call__(self, inputs):
+        return self.rows
+
+
 class _Round(NamedTuple):
     num_evaluations: int
     distance: float
     log_ratio_sd: float
     effective_share: float
+    held_out: float
     rhat: float
 
 
 class _Search:
     """Evaluations so far, what was learned of them, and chains on the emulated model."""
 
-    def __init__(self, model, true, calls, parts, rng):
-        self.true, self.calls, self.parts, self.rng = true, calls, parts, rng
+    def __init__(self, model, calls, parts, tolerance, rng):
+        self.calls, self.parts, self.tolerance, self.rng = calls, parts, tolerance, rng
         self.learned = [LearnedPart(p, f"part{i}", *calls[p.calls[0]].sizes) for i, p in enumerate(parts)]
         self.emulated = model_with(model, calls, parts, self.learned)
         left = without_gradient(self.emulated, self.emulated.continuous_value_vars)
@@ -303,8 +324,15 @@ class _Search:
                 "which pk.emulate does not learn: use pk.sample_surrogate(). Where a term is a pm.CustomDist whose "
                 "logp calls a black box, call it in the model and give logp what it returns."
             )
-        self.center = initial_position(model)
-        self.positions = np.empty((0, self.center.size))
+        given = [_GivenRows(len(p.functions), calls[p.calls[0]].sizes[1]) for p in parts]
+        self.given_rows = [g.rows for g in given]
+        with_given = model_with(model, calls, parts, given)
+        with with_given:
+            self.density_given = pymc_compile(
+                with_given.value_vars, with_given.logp(), mode=STABLE, on_unused_input="ignore"
+            )
+        self.shapes, self.initial = value_shapes(model), initial_position(model)
+        self.positions = np.empty((0, self.initial.size))
         self.evaluated: list[Evaluated] = []
         self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
         self.rounds: list[_Round] = []
@@ -315,9 +343,10 @@ class _Search:
         if self.fits is not None:
             learned = np.array([self.chains.log_density(x) for x in batch])
             measured = _measured(np.array([e.log_density for e in evaluated]) - learned)
-            self.rounds.append(_Round(len(self.positions), *measured, self.rhat))
+            self.rounds.append(_Round(len(self.positions), *measured, self.held_out, self.rhat))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
             worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
+            worse = worse._replace(distance=max(worse.distance, self.held_out))
             is_confirmed = len(self.rounds) > 1 and Chains.have_converged(worse.rhat)
             if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
                 self.best, self.is_confirmed = worse, is_confirmed
@@ -339,9 +368,11 @@ class _Search:
                 variances = np.maximum(prior.draw(self.rng, 100).var(axis=0), 1e-12)
                 self.chains = Chains(self.emulated, starts, variances, self.rng)
             draws, self.rhat = self.chains.draw()
-            if Chains.have_converged(self.rhat):
+            self.draws = draws.reshape(-1, draws.shape[2])
+            self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
+            if self.held_out < self.tolerance:
                 draws, self.rhat = self._challenged(draws)
-        self.draws = draws.reshape(-1, draws.shape[2])
+                self.draws = draws.reshape(-1, draws.shape[2])
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
         return draws[:, kept].transpose(1, 0, 2).reshape(-1, draws.shape[2])[:size]
@@ -349,17 +380,19 @@ class _Search:
     def _challenged(self, draws: np.ndarray) -> tuple[np.ndarray, float]:
         """Return draws and their R-hat, with those of other chains where these have ended elsewhere.
 
-        A surrogate may have modes where nothing was evaluated. Chains that go on from round to round never see them,
-        and those of ``pm.sample``, which begin around the initial point, do. What is found there is evaluated next.
+        A surrogate may have modes where nothing was evaluated. Chains that go on from round to round never see them.
+        Those of ``pm.sample`` do, which begin around a draw (see ``result``) or, with initial values of the user,
+        elsewhere. What is found there is evaluated next.
         """
-        variances = np.maximum(draws.reshape(-1, draws.shape[2]).var(axis=0), 1e-12)
-        others, _ = self.chains.elsewhere(self.center, variances, self.rng).draw()
+        flat = draws.reshape(-1, draws.shape[2])
+        centers = [self.rng.choice(flat), self.initial] * (_CHAINS // 2)
+        others, _ = self.chains.elsewhere(centers, np.maximum(flat.var(axis=0), 1e-12), self.rng).draw()
         count = min(draws.shape[1], others.shape[1])
         both = np.concatenate([draws[:, -count:], others[:, -count:]])
         rhat = largest_rhat(both)
         return (draws, rhat) if Chains.have_converged(rhat) else (both, rhat)
 
-    def result(self, tolerance, first_error) -> pm.Model:
+    def result(self, first_error) -> pm.Model:
         """Return the emulated model with the best of the fits; warn of what speaks against it."""
         if self.best is None:
             said = f" The first error: {first_error}" if first_error else ""
@@ -367,13 +400,21 @@ class _Search:
                 f"{len(self.evaluated)} evaluations are too few to learn from and to measure what was learned.{said}"
             )
         self._renew(self.best_fits)
+        self._begin_at(self.positions[np.argmax([e.log_density for e in self.evaluated])])
         failed = sum(not np.isfinite(e.log_density) for e in self.evaluated)
         best = self.best
         self.emulated.emulation = Emulation(
-            len(self.evaluated), failed, *best[1:], pd.DataFrame(self.rounds), self.best_draws
+            len(self.evaluated),
+            failed,
+            best.distance,
+            best.log_ratio_sd,
+            best.effective_share,
+            best.rhat,
+            pd.DataFrame(self.rounds),
+            self.best_draws,
         )
         problems = []
-        if not best.distance < tolerance:
+        if not best.distance < self.tolerance:
             problems.append(
                 f"its posterior is at a distance of {best.distance:.2f} from the true one (log densities differ by "
                 f"{best.log_ratio_sd:.2g} nats at fresh draws)"
@@ -390,26 +431,75 @@ class _Search:
             )
         return self.emulated
 
-    def _fitted(self) -> list[list[FittedOutputs]] | None:
-        """Return what is learned of each function of each part; None where the rows are too few."""
+    def _held_out_distance(self) -> float:
+        """Return the distance at all places like the draws, each with outputs that are learned from other places.
+
+        A round has few fresh draws: those of a step in a function fall beside it more often than not.
+        """
+        folds = np.arange(len(self.evaluated)) % _FOLDS
+        rows_of_parts = []
+        for part, (of_part, _) in zip(self.parts, self.fits, strict=True):
+            inputs, outputs = self._values(part)
+            predicted = np.full(outputs.shape, np.nan)
+            for function in range(part.num_functions):
+                mine = part.functions == function
+                x, y = inputs[:, mine], outputs[:, mine]
+                is_finite = np.isfinite(x).all(axis=2) & np.isfinite(y).all(axis=2)
+                fold = np.broadcast_to(folds[:, None], is_finite.shape)[is_finite]
+                block = np.full(y.shape, np.nan)
+                block[is_finite] = held_out_outputs(of_part[function], x[is_finite], y[is_finite], fold)
+                predicted[:, mine] = block
+            rows_of_parts.append(predicted)
+        least = np.quantile([self.chains.log_density(x) for x in self.draws], _TAIL)
+        log_ratios = []
+        for i, (x, e) in enumerate(zip(self.positions, self.evaluated, strict=True)):
+            # Failed ones lie anywhere: fresh draws say how many of the posterior's fail.
+            if not np.isfinite(e.log_density) or max(self.chains.log_density(x), e.log_density) < least:
+                continue
+            for shared, predicted in zip(self.given_rows, rows_of_parts, strict=True):
+                shared.set_value(predicted[i])
+            split = split_positions(self.emulated, x[None], self.shapes)
+            log_ratios.append(e.log_density - float(self.density_given(*[p[0] for p in split])))
+        return _measured(np.array(log_ratios))[0]
+
+    def _begin_at(self, position: np.ndarray) -> None:
+        """Make a position (d,) the initial point of the emulated model: away from what was learned all is invented."""
+        model = self.emulated
+        parts = split_positions(model, position[None], self.shapes)
+        values = model.replace_rvs_by_values(model.free_RVs)
+        of_free = pymc_compile(model.value_vars, values, mode=STABLE, on_unused_input="ignore")(*[p[0] for p in parts])
+        for variable, value in zip(model.free_RVs, of_free, strict=True):
+            model.set_initval(variable, value)
+
+    def _fitted(self) -> list[tuple[list[FittedOutputs], list]] | None:
+        """Return what is learned of each function of each part, and where each failed; None for too few rows."""
         fits = []
         for part in self.parts:
-            members = [(i, self.calls[i]) for i in part.calls]
-            inputs = np.array([np.concatenate([c.inputs(e.inputs[i]) for i, c in members]) for e in self.evaluated])
-            outputs = np.array([np.concatenate([c.outputs(e.outputs[i]) for i, c in members]) for e in self.evaluated])
-            of_part = []
+            inputs, outputs = self._values(part)
+            has_values = np.isfinite(inputs).all(axis=2) & np.isfinite(outputs).all(axis=2)
+            # Of several rows without any value nobody knows which one failed.
+            has_failed = np.isfinite(inputs).all(axis=2) & ~has_values
+            has_failed &= has_values.any(axis=1, keepdims=True) | (has_values.shape[1] == 1)
+            of_part, known = [], []
             for function in range(part.num_functions):
-                x, y = (np.concatenate(v[:, part.functions == function]) for v in (inputs, outputs))
-                is_finite = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
-                if is_finite.sum() < x.shape[1] + 2:
+                x, y, good, bad = (v[:, part.functions == function] for v in (inputs, outputs, has_values, has_failed))
+                if good.sum() < x.shape[2] + 2:
                     return None
-                of_part.append(fit_outputs(x[is_finite], y[is_finite], self.rng))
-            fits.append(of_part)
+                of_part.append(fit_outputs(x[good], y[good], self.rng))
+                known.append((x[good | bad], bad[good | bad]))
+            fits.append((of_part, known))
         return fits
 
+    def _values(self, part):
+        """Return inputs and outputs (evaluations, rows, k or q) of a part so far."""
+        members = [(i, self.calls[i]) for i in part.calls]
+        inputs = [np.concatenate([c.inputs(e.inputs[i]) for i, c in members]) for e in self.evaluated]
+        outputs = [np.concatenate([c.outputs(e.outputs[i]) for i, c in members]) for e in self.evaluated]
+        return np.array(inputs), np.array(outputs)
+
     def _renew(self, fits):
-        for learned, of_part in zip(self.learned, fits, strict=True):
-            learned.renew(of_part)
+        for learned, (of_part, known) in zip(self.learned, fits, strict=True):
+            learned.renew(of_part, known)
 
 
 def _measured(log_ratios) -> tuple[float, float, float]:
