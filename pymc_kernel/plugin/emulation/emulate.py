@@ -172,7 +172,8 @@ def emulate(
     -----
     Evaluations that raise, or have values that are not finite, are counted. Next to inputs of such rows the emulated
     density is zero. Where one of several calls raises, nobody knows which, and nothing is learned of it: return NaN for
-    the row instead. Nothing is extrapolated: beyond the range of inputs so far, outputs are those of the border. Data that go into a black box are frozen as they are; emulate again where they change.
+    the row instead. Nothing is extrapolated: beyond the range of inputs so far, outputs are those of the border.
+    Data that go into a black box are frozen as they are; emulate again where they change.
 
     Rows of a matrix, calls in a loop and vectorized operators come to the same: see :func:`black_boxes`. Inputs and
     outputs that are positive may be learned by their logarithms; the marginal likelihood decides. Of all rounds the fit
