@@ -170,6 +170,17 @@ def test_black_boxes_in_potentials_and_behind_each_other():
     assert pk.emulate(model, 60, random_seed=1, progressbar=False).emulation.distance < 0.05
 
 
+def test_a_potential_may_be_the_output_of_a_black_box():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 1.0)
+        for i, count in enumerate((7, 9)):
+            term = wrap_py([pt.dscalar], [pt.dscalar])(lambda v, count=count: np.asarray(count * v - np.exp(v)))
+            pm.Potential(f"p{i}", term(x))
+    emulated = pk.emulate(model, 40, random_seed=1, progressbar=False)
+    assert len(emulated.potentials) == 2
+    assert emulated.emulation.draws.mean() == pytest.approx(1.87, abs=0.1)  # of exp(16 x - 2 exp(x) - x^2 / 2)
+
+
 def density_of(model):
     return compile_log_density(model, model.value_vars, model.initial_point(random_seed=0), "test")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
+from pymc.model.fgraph import ModelVar, fgraph_from_model, model_from_fgraph
 
 from pymc_kernel.emulation import FittedOutputs
 from pymc_kernel.plugin.emulation.parts import Part, Rows
@@ -138,9 +138,12 @@ def model_with(model: pm.Model, calls: Sequence[Rows], parts: Sequence[Part], ou
             for old, new in zip(
                 call.box.node.outputs, call.assembled(learned[start : start + call.num_rows]), strict=True
             ):
-                new = memo[old].type.filter_variable(new.astype(old.type.dtype), allow_convert=True)
+                of_graph = memo[old]
+                if isinstance(of_graph.owner.op, ModelVar):  # a potential that is the output itself
+                    of_graph = of_graph.owner.inputs[0]
+                new = of_graph.type.filter_variable(new.astype(old.type.dtype), allow_convert=True)
                 new.name = old.name
-                fgraph.replace(memo[old], new, import_missing=True)
+                fgraph.replace(of_graph, new, import_missing=True)
                 replaced[memo[old]] = new
             start += call.num_rows
     copy = model_from_fgraph(fgraph, mutate_fgraph=True)

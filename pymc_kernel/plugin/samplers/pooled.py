@@ -18,6 +18,8 @@ from pymc_kernel.mcmc import kernel_hmc, pooled
 from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, keywords_of
+from pymc_kernel.plugin.emulation.emulate import emulate_part
+from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.reports.provenance import provenance
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
@@ -27,6 +29,7 @@ from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["sample_khmc"]
 
+_TUNE = 1000  # of NUTS along an emulated model, as in pm.sample; and evaluations at most until it is learned
 _JUDGED_DRAWS = 1000  # of each chain, by which it is judged whether the density ends where the draws do
 _START_TRIALS = 20  # jittered initial points of which one must have a finite density
 
@@ -116,6 +119,12 @@ def sample_khmc(
         if not (name == "tune" and value is None) and not (isinstance(value, int | np.integer) and value >= least):
             raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
     model = pm.modelcontext(model)
+    rng, began, spent = np.random.default_rng(random_seed), time.perf_counter(), 0
+    if step is None and initvals is None:
+        _check_for_sample(kwargs, model)
+        emulated, spent = emulate_part(model, _TUNE if tune is None else tune, rng, progressbar)
+        if emulated is not None:
+            return _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs)
     with model:
         step, others = split_steps(model, step, kwargs, kwargs.get("compile_kwargs"))
         if step.given is not None:
@@ -124,9 +133,8 @@ def sample_khmc(
             )
         _check_for_sample(kwargs, model)
         tune = kernel_hmc.enough_tuning(len(step.coordinates)) if tune is None else tune
-        rng = np.random.default_rng(random_seed)
         seeds = [int(s) for s in rng.integers(2**30, size=chains)]
-        began, before, raised = time.perf_counter(), step.density.calls, step.density.num_raised
+        before, raised = step.density.calls, step.density.num_raised
         step.is_judged_alone = not kwargs.get("return_inferencedata", True)
         points = _starts(model, step, initvals, chains, tune, rng)
         step.learned, points = _tune_together(step, others, points, tune, rng, progressbar)
@@ -135,7 +143,7 @@ def sample_khmc(
         took = {
             "tuning_steps": int(tune),
             "tuning_time": time.perf_counter() - began,
-            "tuning_evaluations": step.density.calls - before,
+            "tuning_evaluations": spent + step.density.calls - before,
             "tuning_raised": step.density.num_raised - raised,
         }
         idata = pm.sample(
@@ -156,6 +164,27 @@ def sample_khmc(
         before = step.density.calls
         _say(model, step, idata, rng)
         groups["sample_stats"].attrs["check_evaluations"] = step.density.calls - before
+    return idata
+
+
+def _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs) -> xr.DataTree:
+    """Return exact draws along a model whose black boxes have been learned."""
+    seeds = [int(s) for s in rng.integers(2**30, size=chains)]
+    tune = _TUNE if tune is None else tune
+    with model:
+        step = EmulatedNUTS(emulated)
+        idata = pm.sample(
+            draws, tune=tune, chains=chains, step=step, random_seed=seeds, progressbar=progressbar, **kwargs
+        )
+    emulation, groups = emulated.emulation, getattr(idata, "children", {})
+    for name in {"posterior", "sample_stats"} & set(groups):
+        groups[name].attrs |= {
+            "tuning_steps": tune,
+            "tuning_time": time.perf_counter() - began,
+            "tuning_evaluations": emulation.num_evaluations,
+            "tuning_raised": emulation.num_failed,
+            "distance": emulation.distance,
+        }
     return idata
 
 
