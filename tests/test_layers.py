@@ -68,7 +68,7 @@ ROOMS = {
     "model": {"blocks"},
     "reports": {"blocks", "model"},
     "emulation": {"blocks", "model"},
-    "samplers": {"blocks", "model", "reports"},
+    "samplers": {"blocks", "model", "reports", "emulation"},
     "simulation": {"blocks", "model", "reports"},
 }
 

@@ -264,6 +264,41 @@ def test_exact_draws_are_the_same_for_any_number_of_cores(emulated):
     np.testing.assert_array_equal(drawn(1), drawn(2))
 
 
+SAMPLERS = {
+    "chains": lambda: pk.sample_khmc(500, tune=300, chains=2, cores=1, random_seed=1, progressbar=False),
+    "surrogate": lambda: pk.sample_surrogate(500, chains=2, evaluations=40, random_seed=1, progressbar=False),
+    "exact": lambda: pk.sample_surrogate(500, chains=2, evaluations=40, exact=True, random_seed=1, progressbar=False),
+}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_samplers_learn_the_part_that_is_unknown(sampler):
+    mean, sd = curve_moments()
+    with curve_model():
+        idata = SAMPLERS[sampler]()
+    draws, stats = idata["posterior"]["rate"], idata["sample_stats"]
+    assert float(draws.mean()) == pytest.approx(mean, abs=0.2 * sd)
+    assert float(draws.std()) == pytest.approx(sd, rel=0.2)
+    if sampler == "chains":
+        assert stats.attrs["tuning_evaluations"] < 40
+        assert stats.attrs["distance"] < 0.2
+        assert int(stats["evaluations"].sum()) == 1000 + 2  # one a draw, and one at the start of each chain
+    else:
+        assert float(stats["distance"]) < 0.05
+        assert idata["evaluations"]["position"].shape == (int(stats["num_evaluations"]), 1)
+        assert ("evaluations" in stats) == (sampler == "exact")
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")
+def test_a_log_likelihood_of_all_parameters_is_not_a_part():
+    """Nothing of it is known besides: it is learned as a whole, where the posterior is."""
+    box = wrap_py([pt.dvector], [pt.dscalar])(lambda x: np.asarray(-0.5 * (x @ x)))
+    with pm.Model():
+        pm.Potential("p", box(pm.Normal("x", shape=2)))
+        idata = pk.sample_khmc(50, tune=100, chains=2, cores=1, progressbar=False, compute_convergence_checks=False)
+    assert "surrogate" in idata["sample_stats"].attrs
+
+
 def test_workers_and_stores_change_nothing(tmp_path):
     def learned(**settings):
         return pk.emulate(curve_model(), 24, random_seed=5, progressbar=False, tolerance=0.9, **settings).emulation

@@ -19,10 +19,7 @@ from pymc_kernel.plugin.model.groups import observed_values
 from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["black_boxes", "emulate", "emulate_part"]
-
-_ENOUGH = 0.2  # distance: at least six of ten proposals along the emulated model are accepted by the true one
-_USELESS = 0.5  # distance: it may be none
+__all__ = ["black_boxes", "emulate", "learn", "part_of"]
 
 
 def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
@@ -169,47 +166,46 @@ def emulate(
             "logp what it returns, or use pk.sample_surrogate()."
         )
     unknown.check_sizes()
-    prior = ModelPrior(model)
-    size = batch_size or unknown.batch_size
-    start = first_places(model, prior, start, size - 1, rng)
+    search = Search(model, unknown, tolerance, rng)
+    settings = {"executor": executor, "store": store, "timeout": timeout, "random_seed": random_seed}
+    first_error = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
+    emulated = search.result(first_error)
+    search.warn(first_error)
+    return emulated
+
+
+def part_of(model: pm.Model, tolerance: float, rng: np.random.Generator) -> Search | None:
+    """Return a search that has not begun, of a model of which a part is unknown.
+
+    None where the unknown is not a part, and for what :func:`emulate` refuses: a black box of all parameters that gives
+    one number, the log likelihood, leaves nothing of it known.
+    """
+    try:
+        unknown = unknown_of(model, rng)
+        if unknown is None or all(unknown.sizes(p) == (initial_position(model).size, 1) for p in unknown.parts):
+            return None
+        unknown.check_sizes()
+        return Search(model, unknown, tolerance, rng)
+    except (TypeError, ValueError):
+        return None
+
+
+def learn(
+    search: Search, evaluations, batch_size=None, start=None, *, progressbar, executor=None, store=None, timeout=None,
+    random_seed=None,
+) -> str | None:  # fmt: skip
+    """Let a search run, with the arguments of :func:`emulate`; return the first error of an evaluation."""
+    model, true = search.model, search.unknown.true
+    prior, size = ModelPrior(model), batch_size or search.unknown.batch_size
+    start = first_places(model, prior, start, size - 1, search.rng)
     identity = {"seed": str(random_seed), "data": array_fingerprint(list(observed_values(model, None).values()))}
     path = None if store is None else Path(store)
-    settings = (0, executor, path, timeout, identity, start.shape[1], "emulated", unknown.true.size)
-    search = Search(model, unknown, tolerance, rng)
-    with interrupts_wait, closing(Evaluations(unknown.true, evaluations, *settings)) as evaluate:
+    settings = (0, executor, path, timeout, identity, start.shape[1], "emulated", true.size)
+    with interrupts_wait, closing(Evaluations(true, evaluations, *settings)) as evaluate:
         try:
             search.run(prior, start, size, evaluations, evaluate, progressbar)
         except (KeyboardInterrupt, WorkersLost) as ended:
             if search.best is None:
                 raise
             warn_user(f"{str(ended) or 'interrupted'}: the model is what was learned until then.")
-        emulated = search.result(evaluate.first_error)
-    search.warn(evaluate.first_error)
-    return emulated
-
-
-def emulate_part(
-    model: pm.Model, evaluations: int, rng: np.random.Generator, progressbar: bool
-) -> tuple[pm.Model | None, int]:
-    """Return a model whose black boxes are learned well enough to draw along it, and how many evaluations that took.
-
-    None, after no evaluation to speak of, where the unknown is not a part: a black box of all parameters that gives one
-    number, the log likelihood, leaves nothing of it known. None also for what :func:`emulate` refuses, and where the
-    distance stays above one half.
-    """
-    num_dims = initial_position(model).size
-    try:
-        unknown = unknown_of(model, rng)
-        if unknown is None or all(unknown.sizes(p) == (num_dims, 1) for p in unknown.parts):
-            return None, 0
-        unknown.check_sizes()
-        search = Search(model, unknown, _ENOUGH, rng)
-    except (TypeError, ValueError):
-        return None, 0
-    prior, size = ModelPrior(model), unknown.batch_size
-    places = first_places(model, prior, None, size - 1, rng)
-    settings = (0, None, None, None, {}, num_dims, "emulated", unknown.true.size)
-    with interrupts_wait, closing(Evaluations(unknown.true, evaluations, *settings)) as evaluate:
-        search.run(prior, places, size, evaluations, evaluate, progressbar)
-    is_useful = search.is_confirmed and search.best.distance < _USELESS
-    return (search.result(evaluate.first_error) if is_useful else None), len(search.evaluated)
+        return evaluate.first_error

@@ -35,7 +35,7 @@ class Emulation:
     """How an emulated model was learned, and how far it is from the true one; ``emulated.emulation`` has it."""
 
     num_evaluations: int
-    """Of the whole model."""
+    """Of the whole model, besides the three to six that showed its structure."""
     num_failed: int
     """Of these, without a finite value."""
     distance: float
@@ -51,6 +51,10 @@ class Emulation:
     """The same after each round, by the number of evaluations that it had learned from."""
     draws: np.ndarray
     """(n, d): draws of the emulated posterior on the unconstrained scale, where the next chains may begin."""
+    positions: np.ndarray
+    """(num_evaluations, d): where the model was evaluated, on the unconstrained scale."""
+    log_density: np.ndarray
+    """(num_evaluations,): of the true model there, minus infinity where it failed."""
 
 
 class _GivenRows:
@@ -76,7 +80,8 @@ class Search:
     """Evaluations so far, what was learned of them, and chains on the emulated model."""
 
     def __init__(self, model: pm.Model, unknown: Unknown, tolerance: float, rng: np.random.Generator):
-        self.true, calls, parts = unknown.true, unknown.calls, unknown.parts
+        calls, parts = unknown.calls, unknown.parts
+        self.model, self.unknown = model, unknown
         self.calls, self.parts, self.tolerance, self.rng = calls, parts, tolerance, rng
         self.learned = [LearnedPart(p, f"part{i}", *unknown.sizes(p)) for i, p in enumerate(parts)]
         self.emulated = model_with(model, calls, parts, self.learned)
@@ -116,7 +121,7 @@ class Search:
             batch = places[:most]
             while len(batch):
                 vectors = evaluate(len(self.positions), batch, lambda: bar.advance(task))
-                self.add(batch, [self.true.read(v, x) for v, x in zip(vectors, batch, strict=True)])
+                self.add(batch, [self.unknown.true.read(v, x) for v, x in zip(vectors, batch, strict=True)])
                 if self.best is not None:
                     bar.update(task, description=f"Distance {self.best.distance:.2f}")
                 if self.has_ended:
@@ -201,6 +206,8 @@ class Search:
             rhat=best.rhat,
             rounds=pd.DataFrame(self.rounds),
             draws=self.best_draws,
+            positions=self.positions,
+            log_density=np.array([e.log_density for e in self.evaluated]),
         )
         return self.emulated
 

@@ -18,7 +18,7 @@ from pymc_kernel.mcmc import kernel_hmc, pooled
 from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, keywords_of
-from pymc_kernel.plugin.emulation.emulate import emulate_part
+from pymc_kernel.plugin.emulation.emulate import learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.reports.provenance import provenance
@@ -30,6 +30,8 @@ from pymc_kernel.plugin.warn import warn_user
 __all__ = ["sample_khmc"]
 
 _TUNE = 1000  # of NUTS along an emulated model, as in pm.sample; and evaluations at most until it is learned
+_ENOUGH = 0.2  # distance of an emulated model: at least six of ten proposals along it are accepted
+_USELESS = 0.5  # there may be none
 _JUDGED_DRAWS = 1000  # of each chain, by which it is judged whether the density ends where the draws do
 _START_TRIALS = 20  # jittered initial points of which one must have a finite density
 
@@ -94,11 +96,15 @@ def sample_khmc(
 
     Notes
     -----
-    It learns the whole log density, so it needs values for every direction in which that is not quadratic: it is for a
-    dozen parameters, or for more where the posterior is nearly Gaussian and tuning long. Many groups of parameters with
-    a scale of their own are not for it: a hierarchy of 31 parameters had an R-hat of 2. Where the black box has few
-    inputs of its own, give their variables to :class:`KernelHMC` and leave the rest to NUTS, as in
-    ``sample_khmc(step=pk.KernelHMC([theta]))``: the black box is not called again while NUTS moves.
+    Where black boxes are a part of the model, whose outputs go into a likelihood that PyMC knows, they are learned in
+    their own inputs by some dozens of evaluations, as :func:`emulate` does, and the chains move by
+    :class:`EmulatedNUTS`, for any number of parameters; ``tune`` draws are then along the emulated model and cost no
+    evaluation. Statistics are those of that step. So without ``step`` and ``initvals``, and where the emulated model is
+    within a distance of one half after ``tune`` evaluations.
+
+    Else it learns the whole log density, so it needs values for every direction in which that is not quadratic: it is
+    for a dozen parameters, or for more where the posterior is nearly Gaussian and tuning long. Many groups of
+    parameters with a scale of their own are not for it: a hierarchy of 31 parameters had an R-hat of 2.
 
     At the end at most 256 evaluations look beyond the ends of the draws: chains on a long ridge may agree with each
     other, and lack what is beyond. That is said, as are missing parts that weights of the draws show, and calls of the
@@ -122,9 +128,12 @@ def sample_khmc(
     rng, began, spent = np.random.default_rng(random_seed), time.perf_counter(), 0
     if step is None and initvals is None:
         _check_for_sample(kwargs, model)
-        emulated, spent = emulate_part(model, _TUNE if tune is None else tune, rng, progressbar)
-        if emulated is not None:
-            return _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs)
+        if (search := part_of(model, _ENOUGH, rng)) is not None:
+            first_error = learn(search, _TUNE if tune is None else tune, progressbar=progressbar)
+            if search.is_confirmed and search.best.distance < _USELESS:
+                emulated = search.result(first_error)
+                return _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs)
+            spent = len(search.evaluated)
     with model:
         step, others = split_steps(model, step, kwargs, kwargs.get("compile_kwargs"))
         if step.given is not None:
