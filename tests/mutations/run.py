@@ -2,8 +2,8 @@
 
 Every change of ``mutations.toml`` is made in a temporary copy of the project, where the tests that should see it are
 run. A change that they do not see has survived: then the exit code is 1, and either a test is missing or the change
-does no harm and is no use here. So is it where a formula of the list is no longer there. Words choose those changes whose file or text contains one of them. It needs a system
-that can fork: the libraries are loaded once for all.
+does no harm and is no use here. So is it where a formula of the list is no longer there. Words choose those changes
+whose file or text contains one of them. It needs a system that can fork: the libraries are loaded once for all.
 """
 
 import argparse

@@ -175,14 +175,6 @@ def test_parts_of_the_density_are_those_of_the_model(make, rng):
     assert density.is_vectorized or make is black_box_model
 
 
-def test_batches_do_not_change_the_values(rng):
-    density = compile_particle_density(several_variables(), "test")
-    positions = rng.normal(size=(100, 5))
-    one = density(positions)
-    density._batch = 16
-    np.testing.assert_allclose(density(positions), one, rtol=1e-12)
-
-
 def test_an_executor_gives_the_same_draws():
     alone = sample(noisy_model(), pk.ASMC, draws=64)
     with ThreadPoolExecutor(2) as pool:
@@ -196,16 +188,6 @@ def test_a_black_box_is_sampled():
     idata = sample(black_box_model(), pk.KernelHMCSMC, draws=300)
     assert float(idata["posterior"]["x"].std()) == pytest.approx(math.sqrt(0.5), rel=0.15)
     np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], -math.log(2.0), atol=0.2)
-
-
-def test_a_batch_is_bounded_by_the_largest_array_of_the_graph():
-    with pm.Model() as model:
-        scale = pm.HalfNormal("scale")
-        grid = np.linspace(0, 1, 400)
-        gram = pt.exp(-((grid[:, None] - grid[None, :]) ** 2) / scale**2)
-        pm.Normal("y", gram.sum(axis=1), 1.0, observed=np.sin(grid))
-    assert compile_particle_density(model, "test")._batch <= 2**24 // 400**2
-    assert compile_particle_density(conjugate_model(), "test")._batch == 4096
 
 
 def test_initial_values_of_the_model_are_no_particles():

@@ -132,13 +132,6 @@ def test_the_check_of_the_spread_sees_a_step_that_estimates_anew():
     assert 1.2 < float(theta.std()) < 1.5
 
 
-@pytest.mark.machine_code
-def test_simulation_based_calibration():
-    """Sixty replications of a conjugate model with noise: the rank of the truth is uniform. The long tests have all."""
-    ranks = calibration_ranks(STEPS["KAMH"], True, replications=60, num_tune=150, num_draws=5, thin=20)
-    assert stats.chisquare(np.bincount(ranks, minlength=6)).pvalue > 1e-3
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("noisy", [False, True], ids=["exact", "noisy"])
@@ -231,35 +224,6 @@ def test_a_chain_may_be_moved_by_hand():
     moved = {k: v + 0.1 for k, v in last.items()}
     _, [info] = step.step(moved)
     assert info["evaluations"] == 2
-
-
-def test_interruption_returns_what_there_is():
-    calls = []
-
-    def interrupt(trace, draw):
-        calls.append(1)
-        if len(calls) == 350:
-            raise KeyboardInterrupt
-
-    with exact_model():
-        idata = pm.sample(
-            500,
-            tune=300,
-            chains=1,
-            step=pk.KAMH(),
-            progressbar=False,
-            callback=interrupt,
-            compute_convergence_checks=False,
-            random_seed=1,
-        )
-    assert 0 < idata["posterior"].sizes["draw"] < 500
-
-
-def test_adaptation_stops_with_tuning_or_vanishes():
-    stopped = sample(exact_model(), pk.KAMH, cores=1)["sample_stats"]["proposal_scale"]
-    assert np.unique(stopped.isel(chain=0)).size == 1
-    going_on = sample(exact_model(), lambda: pk.KAMH(adaptation="vanishing"), cores=1)
-    assert np.unique(going_on["sample_stats"]["proposal_scale"].isel(chain=0)).size == 60
 
 
 def learned(state):

@@ -4,15 +4,12 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-import xarray as xr
-from pymc.blocking import DictToArrayBijection
 from pytensor.compile.builders import OpFromGraph
 from scipy import stats
 
 import pymc_kernel as pk
 from benchmarks import noisy_walks
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
-from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.plugin.blocks import likelihoods
 from tests.plugin.models import STEPS, advance, exact_model, noisy_model, noisy_normal, same_draws, sample
 
@@ -66,15 +63,6 @@ def test_discrete_variables_are_left_to_other_steps(name):
     exact = (weights * (values + 2.0) / 2.0).sum() / weights.sum()
     assert float(idata["posterior"]["x"].mean()) == pytest.approx(exact, abs=0.15)
     assert (idata["posterior"]["k"] == idata["posterior"]["k"].round()).all()
-
-
-def test_moves_are_named_and_survive_a_file(tmp_path):
-    idata = sample(exact_model(), pk.KernelHMC, cores=1, draws=50, tune=150, chains=1)
-    idata.to_netcdf(tmp_path / "draws.nc", engine="h5netcdf")
-    with xr.open_datatree(tmp_path / "draws.nc", engine="h5netcdf") as again:
-        moves = again["sample_stats"]["move"].values.astype(str)
-    assert set(np.unique(moves)) <= set(NAMES)
-    np.testing.assert_array_equal(moves, idata["sample_stats"]["move"].values)
 
 
 def test_a_model_of_discrete_variables_alone_is_refused():
@@ -175,19 +163,6 @@ def test_noise_is_measured_while_tuning_and_scales_do_not_collapse(name):
     assert scales.max() < 4.0
 
 
-def test_numbers_used_again_leave_a_higher_ceiling():
-    """What counts is the noise of the acceptance ratio, not that of the estimate."""
-    with pm.Model() as model:
-        theta = pm.Flat("theta", shape=2, initval=np.zeros(2))
-        pk.EstimatedLikelihood("y", noisy_pair, theta, observed=np.zeros(1), reuse_noise=0.9)
-        step = pk.AdaptiveMetropolis()
-    step.setup_chain(np.random.default_rng(1), 400, 0)
-    advance(step, model.initial_point(), 400)
-    assert step.transition.noise.num_probes == 40
-    # Nine in ten probes are the estimate that the chain holds, one in ten is accepted with .23.
-    assert step.transition.noise.ceiling == pytest.approx(0.92, abs=0.1)
-
-
 def test_a_target_that_noise_puts_out_of_reach_is_reported(caplog):
     sample(two_noisy_parameters(), lambda: pk.AdaptiveMetropolis(target_accept=0.234), cores=1, tune=400, chains=1)
     [message] = [r.message for r in caplog.records if "cannot be reached" in r.message]
@@ -253,21 +228,6 @@ def test_a_stuck_chain_with_an_exact_density_is_reported(caplog):
     assert any("do not fit" in r.message for r in caplog.records)
 
 
-def test_points_in_shared_memory_are_not_kept():
-    model = exact_model()
-    with model:
-        step = pk.AdaptiveMetropolis()
-    step.setup_chain(np.random.default_rng(1), 50, 50)
-    point = model.initial_point()
-    q = DictToArrayBijection.map({v: point[v] for v in step.var_names})
-    new, _ = step.step(point)
-    kept = step.transition.position.copy()
-    for value in new.values():
-        value[...] = 99.0
-    q.data[:] = 99.0
-    np.testing.assert_array_equal(step.transition.position, kept)
-
-
 @pytest.mark.parametrize("name", STEPS)
 def test_one_buffer_for_all_points_gives_the_same_draws(name):
     """PyMC's worker processes write every point into the same shared memory."""
@@ -302,15 +262,6 @@ def test_a_second_step_on_a_noisy_block_is_refused():
 
     with pytest.raises(NoisyBlockError, match="AdaptiveMetropolis for theta: another step moved the chain"):
         take_turns(point)
-
-
-def test_minibatches_are_refused():
-    with pm.Model():
-        theta = pm.Normal("theta")
-        batch = pm.Minibatch(np.arange(100.0), batch_size=10)
-        pm.Normal("y", theta, observed=batch, total_size=100)
-        with pytest.raises(ValueError, match="Minibatch does"):
-            pk.KAMH()
 
 
 def test_an_estimate_inside_a_nested_graph_is_found():
@@ -352,18 +303,3 @@ def test_short_tuning_learns_no_shape_from_a_handful_of_points(tune, adaptation)
     step.setup_chain(np.random.default_rng(3), tune, 30)
     advance(step, model.initial_point(), 30)
     assert step.transition.fit is None
-
-
-def test_kernel_hmc_ends_its_learning_when_it_is_told_to():
-    """A loop that counts evaluations may stop tuning a draw early: no survey moves are left after that."""
-    model = exact_model()
-    with model:
-        step = pk.KernelHMC()
-    step.setup_chain(np.random.default_rng(3), 400, 30)
-    point = advance(step, model.initial_point(), 390)[-1]
-    assert step.transition.choice.shares[-1] > 0.0
-    step.stop_tuning()
-    assert step.transition.choice.shares[-1] == 0.0
-    shares = step.transition.choice.shares
-    advance(step, point, 20)
-    assert step.transition.choice.shares is shares
