@@ -19,6 +19,7 @@ from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.reports import diagnostics, findings
 from pymc_kernel.plugin.reports.model_draws import read_draws
 from tests.plugin.models import noisy_model
+from tests.reference.differences import central_differences
 
 pytestmark = pytest.mark.usefixtures("quick_models")
 
@@ -86,14 +87,7 @@ def test_scores_equal_finite_differences_for_every_transform(rng):
     np.testing.assert_allclose(part.draws[0], flat, rtol=1e-6, atol=1e-6)
     density = model.compile_logp()
     for x, score in zip(flat, part.scores[0], strict=True):
-        numeric = np.empty_like(x)
-        for i, h in enumerate(1e-5 * np.maximum(np.abs(x), 1.0)):
-            values = []
-            for sign in (1.0, -1.0):
-                moved = x.copy()
-                moved[i] += sign * h
-                values.append(density(DictToArrayBijection.rmap(like._replace(data=moved))))
-            numeric[i] = (values[0] - values[1]) / (2 * h)
+        numeric = central_differences(lambda at: density(DictToArrayBijection.rmap(like._replace(data=at))), x)
         np.testing.assert_allclose(score, numeric, rtol=1e-4, atol=1e-6)
 
 
