@@ -8,6 +8,7 @@ from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.mcmc import kameleon as ka
 from pymc_kernel.mcmc import local_proposal
 from pymc_kernel.smc.moves import Evaluated, Kameleon
+from tests.reference.bananas import BANANA, worst_p_value
 from tests.reference.slow_kernels import kameleon_covariance
 
 KERNELS = [
@@ -82,15 +83,6 @@ def moved(rng, target, step, num_points, num_steps=10):
     return points
 
 
-def worst_p_value(target, points, variance):
-    straight = points[:, 1] - 0.1 * (points[:, 0] ** 2 - variance)
-    return min(
-        stats.kstest(target.level(points), stats.chi2(2).cdf).pvalue,
-        stats.kstest(points[:, 0], stats.norm(0, np.sqrt(variance)).cdf).pvalue,
-        stats.kstest(straight, stats.norm().cdf).pvalue,
-    )
-
-
 def without_ratio(rng, state, log_density, config):
     """A broken Kameleon that takes its proposal for symmetric."""
     gamma, nu = config.widths(np.exp(state.log_scale))
@@ -108,13 +100,11 @@ def x_size(state):
 
 
 def test_frozen_transition_leaves_the_target_invariant(rng):
-    target = banana(0.1, 25.0, num_dims=2)
-    assert worst_p_value(target, moved(rng, target, ka.step, 10_000), 25.0) > 1e-4
+    assert worst_p_value(moved(rng, BANANA, ka.step, 10_000)) > 1e-4
 
 
 def test_invariance_test_sees_a_missing_proposal_ratio(rng):
-    target = banana(0.1, 25.0, num_dims=2)
-    assert worst_p_value(target, moved(rng, target, without_ratio, 10_000), 25.0) < 1e-6
+    assert worst_p_value(moved(rng, BANANA, without_ratio, 10_000)) < 1e-6
 
 
 # -- adaptation ---------------------------------------------------------------------------------------
@@ -163,11 +153,6 @@ def test_a_chain_that_never_moved_is_not_learned_from(rng):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ka.Config(num_basis=1), "num_basis"),
-        (lambda: ka.Config(gamma=0.0), "gamma"),
-        (lambda: ka.Config(isotropic_share=1.0), "isotropic_share"),
-        (lambda: ka.Config(scale=-1.0), "scale"),
-        (lambda: ka.Config(target_accept=0.0), "target_accept"),
         (lambda: ka.Config(whiten="globally"), "whiten must be"),
         (lambda: ka.init(np.zeros(3), 0.0, ka.Config(kernel=K.Gaussian([1.0, 2.0]))), "3 dimensions"),
     ],

@@ -2,7 +2,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from benchmarks.measures import smallest_bulk_ess
 from benchmarks.targets import banana
@@ -10,6 +9,7 @@ from pymc_kernel import scores as S
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc import moves, pooled, surrogate_fit, trajectory
 from tests.mcmc.kernel_hmc_chains import misled, only, run, worst_p_value_of_chain
+from tests.reference.bananas import BANANA, worst_p_value
 
 KINDS = [name for name in moves.NAMES if name != "survey"]
 
@@ -28,21 +28,11 @@ def moved(rng, target, kind, estimator, num_points, num_steps=5):
     return points, accepted / (num_points * num_steps)
 
 
-def worst_p_value(target, points):
-    straight = points[:, 1] - 0.1 * (points[:, 0] ** 2 - 25.0)
-    return min(
-        stats.kstest(target.level(points), stats.chi2(2).cdf).pvalue,
-        stats.kstest(points[:, 0], stats.norm(0, 5.0).cdf).pvalue,
-        stats.kstest(straight, stats.norm().cdf).pvalue,
-    )
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_move_is_invariant_with_a_misled_surrogate(kind, rng):
-    target = banana(0.1, 25.0, num_dims=2)
-    points, accepted = moved(rng, target, kind, S.Values(), 2500)
+    points, accepted = moved(rng, BANANA, kind, S.Values(), 2500)
     assert accepted > 0.02
-    assert worst_p_value(target, points) > 1e-4
+    assert worst_p_value(points) > 1e-4
 
 
 def test_chains_on_the_surrogate_accept_by_its_energy(rng):
@@ -67,10 +57,9 @@ def test_chains_on_the_surrogate_accept_by_its_energy(rng):
 
 @pytest.mark.parametrize("estimator", [S.Lite(), S.Finite(num_features=40), S.Nystrom(num_basis=10)], ids=repr)
 def test_every_estimator_is_invariant(estimator, rng):
-    target = banana(0.1, 25.0, num_dims=2)
-    points, accepted = moved(rng, target, "trajectory", estimator, 2500)
+    points, accepted = moved(rng, BANANA, "trajectory", estimator, 2500)
     assert accepted > 0.02
-    assert worst_p_value(target, points) > 1e-4
+    assert worst_p_value(points) > 1e-4
 
 
 @pytest.mark.parametrize(
@@ -88,8 +77,7 @@ def test_invariance_test_sees_a_missing_ratio(kind, rng, monkeypatch):
         return *along(*arguments)[:2], 0.0
 
     monkeypatch.setattr(moves, "along_surrogate", without_ratio)
-    target = banana(0.1, 25.0, num_dims=2)
-    assert worst_p_value(target, moved(rng, target, kind, S.Values(), 2000, num_steps=10)[0]) < 1e-6
+    assert worst_p_value(moved(rng, BANANA, kind, S.Values(), 2000, num_steps=10)[0]) < 1e-6
 
 
 # -- tuning ---------------------------------------------------------------------------------------------

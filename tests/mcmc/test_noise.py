@@ -201,9 +201,3 @@ def test_a_target_near_the_ceiling_is_out_of_reach():
     for ceiling, num_probes, is_out in ((0.28, 20, True), (0.30, 20, False), (0.2, 3, False)):
         known = noise.unmeasured(True)._replace(ceiling=ceiling, num_probes=num_probes)
         assert noise.is_out_of_reach(0.234, known) == is_out
-
-
-@pytest.mark.parametrize("value", ["automatic", 0.0, 1.0, np.nan])
-def test_a_target_that_is_none_is_named(value):
-    with pytest.raises(ValueError, match="target_accept"):
-        noise.check_target(value)

@@ -102,23 +102,6 @@ def test_weights_that_a_few_draws_carry_are_reported():
         pk.sample_pmc(20, iterations=2, chains=1, random_seed=1, progressbar=False)
 
 
-def test_an_interrupt_ends_with_what_is_there():
-    calls = []
-
-    def estimate(rng, theta, observed):
-        calls.append(1)
-        if len(calls) == 100 * 4 + 50:
-            raise KeyboardInterrupt
-        return -0.5 * float(theta) ** 2
-
-    with pm.Model():
-        theta = pm.Normal("theta")
-        pk.EstimatedLikelihood("y", estimate, theta, observed=0.0)
-        idata = pk.sample_pmc(100, iterations=8, chains=2, random_seed=1, progressbar=False)
-    assert idata["pmc_stats"].sizes["iteration"] == 3
-    assert idata["posterior"].sizes["chain"] == 1
-
-
 @pytest.mark.parametrize(("iterations", "chains"), [(6, 2), (2, 1)])
 def test_draws_of_interrupted_chains_are_of_the_iterations_that_are_shown(iterations, chains):
     """The second of two chains ends after so many of eight iterations."""
