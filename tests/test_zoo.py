@@ -10,51 +10,14 @@ import pytest
 import xarray as xr
 
 from benchmarks import harness, zoo, zoo_checks, zoo_draws
-from benchmarks.posteriors import ZOO, own, posteriordb
+from benchmarks.posteriors import ZOO, own
 from benchmarks.posteriors.draws import EXACT_DRAWS
 from benchmarks.posteriors.judge import judge, largest_rhat, split_names, summarized
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import prior_expression
-from pymc_kernel.plugin.model.unconstrained import constrained_draws, value_draws
-from tests.reference.zoo_densities import LOG_DENSITIES
+from pymc_kernel.plugin.model.unconstrained import constrained_draws
 
 # -- the posteriors of posteriordb -------------------------------------------------------------------
-
-
-def near_the_reference(model, truth, rng):
-    """Return a point of the model's parameters half a standard deviation from the reference mean or so."""
-    point, shapes = {}, {name: tuple(int(n) for n in s) for name, s in model.eval_rv_shapes().items()}
-    for rv in model.free_RVs:
-        shape = shapes[rv.name]
-        names = [rv.name] if not shape else [f"{rv.name}[{i + 1}]" for i in range(shape[0])]
-        summaries = np.array([truth.get(n, [0.0, 1.0, -1.0, 0.0, 1.0]) for n in names])
-        spread = (summaries[:, 4] - summaries[:, 2]) / 3.3
-        values = summaries[:, 3] + 0.3 * spread * rng.standard_normal(len(names))
-        if rv.name.startswith("theta") and rv.name[5:].isdigit():  # rows of a transition matrix
-            values = values / values.sum()
-        point[rv.name] = values.reshape(shape)
-    return point
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "bball_drive_event_0" else n for n in LOG_DENSITIES]
-)
-@pytest.mark.usefixtures("quick_models")
-def test_log_densities_are_those_of_the_stan_programs(name, rng):
-    posterior = ZOO[name]
-    model = posterior.make()
-    points = [near_the_reference(model, posterior.truth(), rng) for _ in range(3)]
-    data = posteriordb.data_of(name)
-    twin = np.array([LOG_DENSITIES[name](p, data) for p in points])
-    draws = {k: np.stack([p[k] for p in points])[None] for k in points[0]}
-    dataset = xr.Dataset(
-        {k: (("chain", "draw", *[f"{k}_{i}" for i in range(v.ndim - 2)]), v) for k, v in draws.items()}
-    )
-    values = value_draws(dataset, model)
-    log_density = model.compile_logp(jacobian=False, mode="FAST_COMPILE")
-    ours = np.array([log_density({v.name: values[v][i] for v in model.value_vars}) for i in range(3)])
-    np.testing.assert_allclose(np.diff(ours), np.diff(twin), rtol=1e-6, atol=1e-5)
-    assert np.abs(np.diff(twin)).max() > 0.05
 
 
 def test_all_reference_quantities_are_drawn():

@@ -229,27 +229,6 @@ def test_no_parameter_is_blamed_where_none_fails(shares, where):
     assert lines[1] == f"Each parameter fits by itself, so look at how they depend on each other: {where}"
 
 
-@pytest.mark.parametrize(
-    ("found", "num_chains", "advice"),
-    [
-        ({"rhat": {"bad_params": ["x"]}, "divergent": {"n_divergent": 0}}, 2, "take longer ones"),
-        (
-            {"rhat": {"bad_params": ["x"]}, "divergent": {"n_divergent": 250}},
-            2,
-            "250 diverged: .*target_accept",
-        ),
-        ({}, 1, "run several"),
-        ({"rhat": {"bad_params": []}}, 2, "sample anew with more tuning"),
-    ],
-)
-def test_advice_follows_from_the_first_cause(small, found, num_chains, advice):
-    part = read_draws(small[1], model=small[0])
-    part.draws = part.draws[:num_chains]
-    said = findings.misfit_advice(part, found)
-    assert re.search(advice, said)
-    assert "longer" not in said or "250" not in said or "leave out" in said
-
-
 def test_few_draws_are_said():
     few = a_report(np.full(10, 0.1), np.full(10, 0.5), together=0.3, num_draws=60)
     assert "So few draws (60)" in findings.in_words(few, [], 0.05, 60, "")[-1]
@@ -277,15 +256,18 @@ def test_importance_resampling_is_right_and_a_wrong_one_is_seen(rng):
 
 
 def test_separated_modes_are_warned_of(capsys, rng):
-    with pm.Model() as model:
-        x = pm.Flat("x", shape=2)
+    with pm.Model(coords={"side": ["left", "right"]}) as model:
+        x = pm.Flat("x", dims="side")
         pm.Potential("modes", pt.logaddexp(-0.5 * (x[0] - 6) ** 2, -0.5 * (x[0] + 6) ** 2) - 0.5 * x[1] ** 2)
     draws = rng.standard_normal((2, 500, 2))
     draws[..., 0] += 6.0 * np.where(rng.random((2, 500)) < 0.85, 1.0, -1.0)  # the weights should be equal
-    _, found = pk.diagnose(az.from_dict({"posterior": {"x": draws}}), model=model, return_diagnostics=True)
-    assert found["modes"] == ["x[0]"]
+    idata = az.from_dict({"posterior": {"x": draws}}, coords={"side": ["left", "right"]}, dims={"x": ["side"]})
+    _, found = pk.diagnose(idata, model=model, return_diagnostics=True)
+    assert found["modes"] == ["x[left]"]
     assert found["ksd"].p_value > 0.02
-    assert "cannot see a wrong one" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "The draws of x[left] fall into separated modes" in said
+    assert "cannot see a wrong one" in said
 
 
 def test_discrete_variables_are_conditioned_on():
@@ -393,13 +375,3 @@ def test_what_is_no_tree_of_draws_says_what_to_give(capsys):
         with pytest.raises(ValueError, match=r"no group 'posterior'; .* Give the whole DataTree"):
             check(idata["posterior"], model=model)
     assert not capsys.readouterr().out
-
-
-def test_separated_modes_are_named_by_coordinates(capsys):
-    with pm.Model(coords={"side": ["left", "right"]}) as model:
-        pm.Normal("x", 0.0, 1.0, dims="side")
-    draws = np.random.default_rng(1).normal(0.0, 0.1, (2, 200, 2))
-    draws[:, ::2, 1] += 3.0
-    idata = az.from_dict({"posterior": {"x": draws}}, coords={"side": ["left", "right"]}, dims={"x": ["side"]})
-    pk.diagnose(idata, model=model)
-    assert "The draws of x[right] fall into separated modes" in capsys.readouterr().out
