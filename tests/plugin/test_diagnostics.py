@@ -356,6 +356,8 @@ def test_wrong_draws_are_refused(small):
         pk.ksd_squared_parts(idata, model=model, group="prior")
     with pytest.raises(ValueError, match="no share"):
         pk.ksd_squared_parts(tree(idata["posterior"].to_dataset().drop_vars("share")), model=model)
+    with pytest.raises(ValueError, match="level have shape"):
+        pk.ksd_test(tree(idata["posterior"].to_dataset().isel(group=slice(0, 2))), model=model)
     with pytest.raises(ValueError, match="none of the chosen variables"):
         pk.ksd_squared_parts(idata, model=model, var_names="product")
     with pytest.raises(TypeError, match="no model in context: give model="):

@@ -10,7 +10,6 @@ from pytensor.graph.op import Apply, Op
 from scipy import stats
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from tests.plugin.models import noisy_normal
 
 pytestmark = [
@@ -155,24 +154,6 @@ def black_box_model():
         x = pm.Normal("x", shape=2)
         pm.Potential("p", BlackBox()(x))
     return model
-
-
-@pytest.mark.parametrize("make", [conjugate_model, several_variables, black_box_model])
-def test_parts_of_the_density_are_those_of_the_model(make, rng):
-    model = make()
-    density = compile_particle_density(model, "test")
-    num_dims = sum(int(np.prod(v.type.shape)) for v in model.value_vars)
-    positions = rng.normal(size=(7, num_dims))
-    prior, likelihood = density(positions)
-    whole = model.compile_logp()
-    for x, a, b in zip(positions, prior, likelihood, strict=True):
-        point, start = {}, 0
-        for v in model.value_vars:
-            size = int(np.prod(v.type.shape))
-            point[v.name] = x[start : start + size].reshape(v.type.shape)
-            start += size
-        assert a + b == pytest.approx(float(whole(point)), rel=1e-9)
-    assert density.is_vectorized or make is black_box_model
 
 
 def test_an_executor_gives_the_same_draws():
