@@ -20,6 +20,7 @@ from pymc_kernel.plugin.model.unconstrained import constrained_draws
 # -- the posteriors of posteriordb -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_all_reference_quantities_are_drawn():
     for posterior in ZOO.values():
         model = posterior.make()

@@ -16,6 +16,7 @@ from tests.mcmc.kernel_hmc_chains import misled, run, surrogate_share, worst_p_v
 # -- when things are difficult ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_modes(rng):
     """Modes four standard deviations apart, weights 0.3 and 0.7."""
 

@@ -47,10 +47,10 @@ def test_same_draws_for_one_and_two_cores(name, model):
 @pytest.mark.parametrize(
     ("model", "method"),
     [
-        pytest.param(exact_model, "forkserver", id="exact-forkserver", marks=pytest.mark.machine_code),
+        pytest.param(exact_model, "forkserver", id="exact-forkserver", marks=pytest.mark.slow),
         pytest.param(noisy_model, "spawn", id="noisy-spawn", marks=pytest.mark.slow),
         pytest.param(exact_model, "spawn", id="exact-spawn", marks=pytest.mark.slow),
-        pytest.param(noisy_model, "forkserver", id="noisy-forkserver", marks=pytest.mark.slow),
+        pytest.param(noisy_model, "forkserver", id="noisy-forkserver"),
     ],
 )
 def test_same_draws_for_every_start_method(method, model):
@@ -105,10 +105,9 @@ def noisy_sd(step, draws, tune=1000):
     return idata["posterior"]["theta"].values
 
 
-@pytest.mark.parametrize("name", ["KAMH", pytest.param("AdaptiveMetropolis", marks=pytest.mark.slow), "KernelHMC"])
 @pytest.mark.machine_code
-def test_noisy_normal_has_its_exact_spread(name):
-    theta = noisy_sd(STEPS[name], 3_000, tune=500) if name == "KernelHMC" else noisy_sd(STEPS[name], 5_000)
+def test_noisy_normal_has_its_exact_spread():
+    theta = noisy_sd(pk.KAMH, 5_000)
     error = float(array_stats.mcse(theta, chain_axis=0, draw_axis=1, method="sd"))
     assert error < 0.09
     assert abs(float(theta.std()) - 1.0) < 3 * error
@@ -124,6 +123,7 @@ def test_noisy_normal_has_its_exact_spread_to_two_per_cent(name):
     assert abs(float(theta.std()) - 1.0) < 3 * error
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Metropolis will sample a wrong posterior:UserWarning")
 @pytest.mark.machine_code
 def test_the_check_of_the_spread_sees_a_step_that_estimates_anew():
@@ -141,6 +141,7 @@ def test_simulation_based_calibration_with_1000_replications(name, noisy):
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.machine_code
 def test_calibration_sees_a_posterior_that_is_too_narrow():
     ranks = calibration_ranks(pk.AdaptiveMetropolis, False, 100, observation_sd=0.5, num_draws=9, num_tune=200, thin=15)
@@ -240,24 +241,20 @@ def test_nothing_is_learned_after_tuning_unless_asked_for(name):
     for adaptation in ("tuning",) if name == "KernelHMC" else ("tuning", "vanishing"):
         with model:
             step = STEPS[name]() if name == "KernelHMC" else STEPS[name](adaptation=adaptation)
-        step.setup_chain(np.random.default_rng(3), 300, 300)
-        last = advance(step, model.initial_point(), 300)[-1]
+        step.setup_chain(np.random.default_rng(3), 200, 100)
+        last = advance(step, model.initial_point(), 200)[-1]
         step.stop_tuning()
         before = learned(step.transition)
-        advance(step, last, 300)
+        advance(step, last, 100)
         assert (learned(step.transition) == before) == (adaptation == "tuning")
 
 
 # -- in PyMC's hands ------------------------------------------------------------------------------------
 
 
-@pytest.mark.machine_code
 def test_frozen_model_initvals_blocked_and_progress_bar(capsys):
-    model = exact_model()
-    # Freezing turns the order of the variables round, so the draws are others; the distribution is the same.
-    frozen = sample(freeze_dims_and_data(model), pk.KAMH, cores=1, draws=6000, tune=1000)["posterior"]
-    assert float(frozen["z"].mean()) == pytest.approx(-1.0, abs=5 * 0.5 / np.sqrt(300))
-    assert float(frozen["x"].std()) == pytest.approx(2.0, abs=5 * 2.0 / np.sqrt(600))
+    frozen = sample(freeze_dims_and_data(exact_model()), pk.KAMH, cores=1)["posterior"]
+    assert frozen["x"].shape == (2, 60, 2, 2)
     with pm.Model() as scalar:
         pm.Uniform("u", 0.0, 1.0)
         pm.Normal("v")

@@ -46,7 +46,6 @@ def test_pymc_simulator_counts_as_noisy_and_is_reproducible():
 
 
 @pytest.mark.parametrize("name", [pytest.param("AdaptiveMetropolis", marks=pytest.mark.slow), "KernelHMC"])
-@pytest.mark.machine_code
 def test_discrete_variables_are_left_to_other_steps(name):
     """k ~ Poisson(3), x ~ N(k, 1), y ~ N(x, 1) seen at 2: exact by summing k out."""
     with pm.Model() as model:
@@ -57,11 +56,11 @@ def test_discrete_variables_are_left_to_other_steps(name):
         with pytest.raises(TypeError, match="k is discrete"):
             STEPS[name]([x, k])
     assert [v.name for v in step.vars] == ["x"]
-    idata = sample(model, STEPS[name], cores=1, draws=3000, tune=300)
+    idata = sample(model, STEPS[name], cores=1, draws=1500, tune=300)
     values = np.arange(40)
     weights = stats.poisson(3.0).pmf(values) * stats.norm(values, np.sqrt(2.0)).pdf(2.0)
     exact = (weights * (values + 2.0) / 2.0).sum() / weights.sum()
-    assert float(idata["posterior"]["x"].mean()) == pytest.approx(exact, abs=0.15)
+    assert float(idata["posterior"]["x"].mean()) == pytest.approx(exact, abs=0.2)
     assert (idata["posterior"]["k"] == idata["posterior"]["k"].round()).all()
 
 
@@ -73,7 +72,7 @@ def test_a_model_of_discrete_variables_alone_is_refused():
 
 
 def test_too_little_tuning_is_said(caplog):
-    for tune, said in ((0, True), (30, True), (300, False)):
+    for tune, said in ((30, True), (300, False)):
         caplog.clear()
         sample(exact_model(), pk.KernelHMC, cores=1, draws=20, tune=tune, chains=1)
         assert (f"{tune} tuning draws were too few" in caplog.text) is said
@@ -235,9 +234,9 @@ def test_one_buffer_for_all_points_gives_the_same_draws(name):
     with model:
         step = STEPS[name]()
     start = model.initial_point()
-    step.setup_chain(np.random.default_rng(3), 300, 100)
-    expected = advance(step, start, 400)
-    step.setup_chain(np.random.default_rng(3), 300, 100)
+    step.setup_chain(np.random.default_rng(3), 200, 50)
+    expected = advance(step, start, 250)
+    step.setup_chain(np.random.default_rng(3), 200, 50)
     shared = {k: np.array(v) for k, v in start.items()}
     for wanted in expected:
         new, _ = step.step(dict(shared))
@@ -294,7 +293,7 @@ def test_variables_without_entries_are_named():
             pk.KAMH()
 
 
-@pytest.mark.parametrize("tune", [0, 1, 5, 12, 30])
+@pytest.mark.parametrize("tune", [0, 30])
 @pytest.mark.parametrize("adaptation", ["tuning", "vanishing"])
 def test_short_tuning_learns_no_shape_from_a_handful_of_points(tune, adaptation):
     model = exact_model()

@@ -36,6 +36,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_evidence_and_moments(name):
     errors, means = [], []

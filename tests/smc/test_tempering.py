@@ -30,6 +30,7 @@ def run(seed, moves, num_particles=1000, evaluate=evaluate, **kwargs):
     return smc.sample(rng, particles, evaluate, smc.Config(**settings, **kwargs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MOVES)
 def test_evidence_and_moments_of_a_conjugate_model(name):
     runs = [run(seed, MOVES[name], 400) for seed in range(8 if name == "Hamiltonian" else 20)]
