@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from benchmarks.measures import smallest_bulk_ess
-from benchmarks.targets import banana, linear_regression
+from benchmarks.targets import linear_regression
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc import moves, pooled, surrogate_fit
-from tests.mcmc.kernel_hmc_chains import misled, run, surrogate_share, worst_p_value_of_chain, worth
+from pymc_kernel.mcmc import moves, surrogate_fit
+from tests.mcmc.kernel_hmc_chains import misled, run, surrogate_share, worth
 
 # -- when things are difficult ----------------------------------------------------------------------------
 
@@ -126,30 +126,6 @@ def test_a_fit_that_fails_keeps_the_old_one(rng):
 
 
 # -- several chains -----------------------------------------------------------------------------------------
-
-
-def test_chains_that_learn_together_share_one_surrogate(rng):
-    target = banana(0.1, 25.0, num_dims=3)
-    config = kh.Config()
-    starts = target.sample(rng, 3)
-    states = [kh.init(x, target.log_density(x), config) for x in starts]
-    plan = pooled.stretches(3, 400)
-    for index, length in enumerate(plan):
-        states = [pooled.run(rng, s, target.log_density, config, length) for s in states]
-        if index < len(plan) - 1:
-            states = pooled.fit_together(rng, states, config)
-    assert all(s.fit is states[0].fit for s in states)
-    assert sum(s.evaluated.count for s in states) > 1000
-    template = pooled.frozen(states, config)
-    assert template.evaluated.count == 0
-    assert template.choice.shares.sum() == pytest.approx(1.0)
-    draws = []
-    for s in states:
-        here = kh.relocate(template, s.position, s.log_density)
-        for _ in range(1000):
-            here, _ = kh.step(rng, here, target.log_density, config)
-            draws.append(here.position)
-    assert worst_p_value_of_chain(target, np.array(draws)) > 1e-4
 
 
 def test_measures_of_chains_are_averaged_by_their_moves():

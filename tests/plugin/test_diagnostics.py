@@ -229,30 +229,19 @@ def test_no_parameter_is_blamed_where_none_fails(shares, where):
     assert lines[1] == f"Each parameter fits by itself, so look at how they depend on each other: {where}"
 
 
+def test_advice_follows_from_the_first_cause(small):
+    part = read_draws(small[1], model=small[0])
+    apart = {"rhat": {"bad_params": ["x"]}}
+    said = findings.misfit_advice(part, apart | {"divergent": {"n_divergent": 250}})
+    assert re.search("250 diverged: .*target_accept", said)
+    assert "take longer ones" in findings.misfit_advice(part, apart)
+    part.draws = part.draws[:1]
+    assert "run several" in findings.misfit_advice(part, {})
+
+
 def test_few_draws_are_said():
     few = a_report(np.full(10, 0.1), np.full(10, 0.5), together=0.3, num_draws=60)
     assert "So few draws (60)" in findings.in_words(few, [], 0.05, 60, "")[-1]
-
-
-def test_importance_resampling_is_right_and_a_wrong_one_is_seen(rng):
-    """Right draws of a model that repeat, in all orders; and those of a wrong proposal that were not resampled."""
-    with pm.Model() as model:
-        pm.Gamma("rate", 3.0, 1.0)
-        pm.Normal("level", 0.0, 1.0, shape=2)
-    wide = rng.normal(1.0, 0.8, 3000), 1.5 * rng.standard_normal((3000, 2))
-    log_weights = 3.0 * wide[0] - np.exp(wide[0]) + 0.5 * ((wide[0] - 1.0) / 0.8) ** 2
-    log_weights -= 0.5 * (wide[1] ** 2).sum(axis=1) * (1.0 - 1.5**-2)
-    weights = np.exp(log_weights - log_weights.max())
-    rows = rng.choice(3000, 2000, p=weights / weights.sum())
-
-    def report(rows):
-        draws = {"rate": np.exp(wide[0][rows]).reshape(2, -1), "level": wide[1][rows].reshape(2, -1, 2)}
-        return pk.ksd_test(az.from_dict({"posterior": draws}), model=model, num_replicates=300)
-
-    for order in (rows, np.sort(rows)):
-        assert report(order).p_value > 0.02
-        assert report(order).test.num_draws == len(np.unique(rows))
-    assert report(np.arange(2000)).p_value < 0.01
 
 
 def test_separated_modes_are_warned_of(capsys, rng):

@@ -1,6 +1,5 @@
 import pickle
 
-import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor
@@ -197,21 +196,6 @@ def test_an_interrupted_chain_goes_on_with_the_same_draws(name, model):
     second.sampling_state = saved
     resumed = begun + advance(second, begun[-1], 200)
     for one, other in zip(uninterrupted, resumed, strict=True):
-        for key in one:
-            np.testing.assert_array_equal(one[key], other[key])
-
-
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("model", [exact_model, noisy_model], ids=["exact", "noisy"])
-def test_a_pickled_step_draws_the_same(name, model):
-    model = model()
-    with model:
-        step = STEPS[name]()
-    copy = cloudpickle.loads(cloudpickle.dumps(step))
-    start = model.initial_point()
-    for s in (step, copy):
-        s.setup_chain(np.random.default_rng(3), 200, 50)
-    for one, other in zip(advance(step, start, 250), advance(copy, start, 250), strict=True):
         for key in one:
             np.testing.assert_array_equal(one[key], other[key])
 

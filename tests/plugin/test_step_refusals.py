@@ -10,6 +10,7 @@ from scipy import stats
 import pymc_kernel as pk
 from benchmarks import noisy_walks
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
+from pymc_kernel.mcmc.moves import SURVEY
 from pymc_kernel.plugin.blocks import likelihoods
 from tests.plugin.models import STEPS, advance, exact_model, noisy_model, noisy_normal, same_draws, sample
 
@@ -96,29 +97,6 @@ def test_a_start_without_density_is_a_clear_error():
     step.setup_chain(np.random.default_rng(0), 10, 10)
     with pytest.raises(NonFiniteStartError, match="KAMH for x: the log density at the starting position"):
         step.step(model.initial_point())
-
-
-def holes(rng, theta, observed):
-    """Zero estimates, NaN and infinity turn up at random."""
-    return [-np.inf, np.nan, np.inf, -0.5 * float(theta) ** 2][rng.integers(4)]
-
-
-def test_zero_nan_and_infinite_estimates_reject():
-    with pm.Model() as model:
-        theta = pm.Flat("theta")
-        pk.EstimatedLikelihood("y", holes, theta, observed=np.zeros(1))
-        step = pk.AdaptiveMetropolis()
-    step.setup_chain(np.random.default_rng(8), 200, 200)
-    point = model.initial_point()
-    step.density.seed(np.random.default_rng(0))
-    while not np.isfinite(step.density(np.zeros(1))):
-        pass
-    step.transition = step._transition_module.init(np.zeros(1), 0.0, step.config)
-    step.returned, step.surroundings = np.zeros(1).tobytes(), ()
-    for _ in range(400):
-        point, [info] = step.step(point)
-        assert np.isfinite(info["log_density"])
-    assert info["proposal_scale"] > 0
 
 
 def test_a_stuck_chain_is_reported_with_the_noise_of_the_estimate(caplog):
@@ -227,24 +205,6 @@ def test_a_stuck_chain_with_an_exact_density_is_reported(caplog):
     assert any("do not fit" in r.message for r in caplog.records)
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_one_buffer_for_all_points_gives_the_same_draws(name):
-    """PyMC's worker processes write every point into the same shared memory."""
-    model = exact_model()
-    with model:
-        step = STEPS[name]()
-    start = model.initial_point()
-    step.setup_chain(np.random.default_rng(3), 200, 50)
-    expected = advance(step, start, 250)
-    step.setup_chain(np.random.default_rng(3), 200, 50)
-    shared = {k: np.array(v) for k, v in start.items()}
-    for wanted in expected:
-        new, _ = step.step(dict(shared))
-        for key, value in new.items():
-            shared[key][...] = value
-            np.testing.assert_array_equal(shared[key], wanted[key])
-
-
 def test_a_second_step_on_a_noisy_block_is_refused():
     """Each alone is right; together neither knows which estimate was accepted last."""
     model = noisy_model()
@@ -302,3 +262,17 @@ def test_short_tuning_learns_no_shape_from_a_handful_of_points(tune, adaptation)
     step.setup_chain(np.random.default_rng(3), tune, 30)
     advance(step, model.initial_point(), 30)
     assert step.transition.fit is None
+
+
+def test_a_loop_that_ends_tuning_early_ends_the_learning():
+    """One that counts evaluations may: no survey moves are left after that."""
+    model = exact_model()
+    with model:
+        step = pk.KernelHMC()
+    step.setup_chain(np.random.default_rng(3), 300, 20)
+    point = advance(step, model.initial_point(), 250)[-1]
+    step.stop_tuning()
+    shares = step.transition.choice.shares
+    assert shares[SURVEY.place] == 0.0
+    advance(step, point, 20)
+    assert step.transition.choice.shares is shares
