@@ -100,18 +100,6 @@ def test_ratios_without_meaning_reject(rng, ratio):
     assert metropolis_accept(rng, ratio) == (False, 0.0)
 
 
-def test_nan_and_minus_infinity_reject_and_the_chain_goes_on(rng):
-    config = am.Config(scale=3.0, learn_scale=False)
-
-    def boxed(x):
-        return 0.0 if abs(x[0]) < 1 else (-np.inf if x[0] > 0 else np.nan)
-
-    state = am.init(np.zeros(1), 0.0, config)
-    for _ in range(300):
-        state, _ = am.step(rng, state, boxed, config)
-        assert abs(state.position[0]) < 1
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

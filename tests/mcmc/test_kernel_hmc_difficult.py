@@ -69,26 +69,6 @@ def test_the_share_of_surrogate_moves_is_what_they_are_worth(estimator, measure,
     assert state.choice.shares.sum() == pytest.approx(1.0)
 
 
-def test_a_chain_whose_log_density_still_rises_does_not_trust_its_surrogate(rng):
-    state, config = misled(rng, S.Values())
-    rising = state.levels.buffer.copy()
-    rising[:80, 0] = np.arange(80.0)
-    state = worth(state, walk=0.05, four=0.5)
-    assert surrogate_share(kh.finish(state, config)) == pytest.approx(0.9)
-    state = state._replace(levels=state.levels._replace(buffer=rising))
-    assert surrogate_share(kh.finish(state, config)) == pytest.approx(0.2)
-
-
-def test_a_dropped_surrogate_leaves_the_walk_nine_moves_in_ten(rng):
-    state, config = misled(rng, S.Values())
-    without = state._replace(fit=None, choice=moves.with_difference(state.choice))
-    states = [kh.finish(worth(s, walk=0.05, difference=0.01), config) for s in (state, without)]
-    np.testing.assert_allclose([s.choice.shares[0] for s in states], 0.9)
-    # Differences that are worth more keep their part.
-    better = kh.finish(worth(state, walk=0.05, difference=0.06), config)
-    assert better.choice.shares[0] == pytest.approx(0.7)
-
-
 def test_the_walk_keeps_its_step_when_learning_begins():
     factor, config = np.array([[3.0, 0.0], [1.0, 0.5]]), kh.Config()
     state = kh.init(np.zeros(2), 0.0, config)
@@ -176,14 +156,3 @@ def test_of_moves_that_are_worth_as_much_the_one_with_less_work_is_taken(num_ste
     jumps[moves.SIXTEEN.place] = sixteen
     shares = kh.finish(state._replace(choice=state.choice._replace(jumps=jumps)), config).choice.shares
     assert np.argmax(shares) == chosen.place
-
-
-def test_the_count_of_work_grows_with_steps_points_and_trajectories(rng):
-    fit = misled(rng, S.Values())[0].fit
-    costs, longer = moves.costs(fit._replace(num_steps=20)), moves.costs(fit._replace(num_steps=40))
-    assert costs[moves.WALK.place] == costs[moves.SURVEY.place] == longer[moves.WALK.place]
-    steps, long_steps = costs - costs[0], longer - costs[0]
-    np.testing.assert_allclose(long_steps, 2.0 * steps)
-    assert steps[moves.SIXTEEN.place] == pytest.approx(4.0 * steps[moves.FOUR.place])
-    wide = fit.expansion._replace(coefficients=np.zeros(10_000))
-    assert moves.costs(fit._replace(expansion=wide))[moves.LONG.place] > 10.0 * steps[moves.LONG.place]

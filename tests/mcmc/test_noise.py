@@ -112,32 +112,7 @@ def test_an_exact_density_pays_nothing(module):
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("module", WALKS.values(), ids=WALKS)
-def test_noise_costs_one_evaluation_in_ten_while_tuning(module):
-    density = NoisyNormal(1.0, 0)
-    state, _ = run(module, module.Config(), density, 2, 3, 800, 200)
-    assert state.noise.is_noisy
-    assert 1001 + 80 <= density.calls <= 1001 + 82
-    assert state.noise.num_probes == density.calls - 1001
-
-
 # -- walks under noise ----------------------------------------------------------------------------------
-
-
-def relative_scales(module, config, sigma, num_dims, num_chains):
-    states = [run(module, config, NoisyNormal(sigma, s), num_dims, s, 800)[0] for s in range(num_chains)]
-    return np.exp([s.log_scale for s in states]) / am.optimal_scale(num_dims)
-
-
-@pytest.mark.parametrize("module", WALKS.values(), ids=WALKS)
-def test_the_scale_does_not_collapse_under_noise(module):
-    """The best scale depends little on the noise; a target of .234 lies above what a deviation of 1.7 allows."""
-    learned = relative_scales(module, module.Config(), 1.7, 2, 6)
-    assert learned.min() > 0.6
-    assert 0.9 < np.median(learned) < 2.2
-    with_plain_target = relative_scales(module, module.Config(target_accept=0.234, noisy=False), 1.7, 2, 6)
-    assert np.median(with_plain_target) < 0.6
-    assert with_plain_target.min() < 0.3
 
 
 def test_walks_of_kernel_hmc_aim_lower_under_noise():
@@ -185,15 +160,6 @@ def test_a_small_target_is_reached_in_spite_of_the_floor():
     state, draws = run(am, am.Config(), density, 1, 0, 1000, 2000)
     assert math.exp(state.log_scale) < 0.5 * am.Config().smallest_scale(1)
     assert draws.std() == pytest.approx(1e-5, rel=0.35)
-
-
-def test_a_target_above_the_ceiling_is_out_of_reach():
-    state, _ = run(am, am.Config(target_accept=0.234), NoisyNormal(1.7, 1), 2, 1)
-    assert noise.is_out_of_reach(0.234, state.noise)
-    assert not noise.is_out_of_reach("auto", state.noise)
-    state, _ = run(am, am.Config(target_accept=0.234), NoisyNormal(0.5, 1), 2, 1)
-    assert state.noise.is_noisy
-    assert not noise.is_out_of_reach(0.234, state.noise)
 
 
 def test_a_target_near_the_ceiling_is_out_of_reach():

@@ -3,11 +3,8 @@ import math
 import numpy as np
 import pymc as pm
 import pytest
-from scipy import stats
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.model.priors import prior_positions
-from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions
 from tests.plugin.models import noisy_normal
 from tests.plugin.test_smc import TRUTH, black_box_model, conjugate_model, several_variables
 
@@ -167,16 +164,3 @@ def smc_of(model):
 
 
 # -- positions and what the user sees -----------------------------------------------------------------------
-
-
-def test_positions_there_and_back(rng):
-    model = several_variables()
-    positions = prior_positions(model, 4000, rng)
-    draws = constrained_draws(model, positions)
-    assert draws["sigma"].shape == (4000,)
-    assert stats.kstest(draws["sigma"], stats.halfnorm().cdf).pvalue > 1e-3
-    assert stats.kstest(draws["x"][:, 1, 0], stats.norm(1.0, 2.0).cdf).pvalue > 1e-3
-    np.testing.assert_allclose(draws["total"], draws["x"].sum(axis=(1, 2)))
-    sigma_log, x = split_positions(model, positions)
-    np.testing.assert_allclose(np.exp(sigma_log), draws["sigma"])
-    np.testing.assert_array_equal(x, draws["x"])

@@ -242,14 +242,6 @@ def test_another_model_seed_or_batch_size_is_refused(tmp_path, change, what):
         pk.simulate(**(settings | change))
 
 
-def test_another_simulator_is_refused(tmp_path):
-    settings = {"draws": 10, "store": tmp_path / "s.zarr"} | QUIET
-    pk.simulate(model=small_model(shift=1.0), **settings)
-    pk.simulate(model=small_model(shift=1.0), **settings)
-    with pytest.raises(ValueError, match="simulators"):
-        pk.simulate(model=small_model(shift=2.0), **settings)
-
-
 def test_simulations_at_given_parameters():
     model = small_model()
     given = xr.Dataset({"theta": (("chain", "draw"), np.linspace(-50.0, 50.0, 60).reshape(2, 30))})
