@@ -6,7 +6,12 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
 
-from pymc_kernel.likelihood_free import Workers, WorkersLost, run_batches
+from pymc_kernel.likelihood_free import Workers, WorkersLost
+
+
+def run_batches(task, indices, arguments, executor, **settings):
+    with Workers(executor) as workers:
+        yield from workers.run(task, indices, arguments, **settings)
 
 
 def square(index):
