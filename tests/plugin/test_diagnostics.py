@@ -10,7 +10,6 @@ import pytest
 import xarray as xr
 from pymc.blocking import DictToArrayBijection
 from pymc.distributions import transforms
-from pytensor.graph.op import Apply, Op
 from scipy.special import expit
 
 import pymc_kernel as pk
@@ -18,7 +17,7 @@ from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.reports import diagnostics, findings
 from pymc_kernel.plugin.reports.model_draws import read_draws
-from tests.plugin.models import noisy_model
+from tests.plugin.models import noisy_model, square_without_gradient
 from tests.reference.differences import central_differences
 
 pytestmark = pytest.mark.usefixtures("quick_models")
@@ -269,20 +268,10 @@ def test_discrete_variables_are_conditioned_on():
     assert "given the discrete variables which" in str(report)
 
 
-class BlackBox(Op):
-    """Without a gradient."""
-
-    def make_node(self, x):
-        return Apply(self, [pt.as_tensor_variable(x)], [pt.dscalar()])
-
-    def perform(self, node, inputs, outputs):
-        outputs[0][0] = np.asarray(-0.5 * (inputs[0] ** 2).sum())
-
-
 def test_without_a_gradient_the_way_out_is_named(rng, capsys):
     with pm.Model() as model:
         x = pm.Flat("x", shape=2)
-        pm.Potential("dark", BlackBox()(x))
+        pm.Potential("dark", square_without_gradient(x))
     idata = az.from_dict({"posterior": {"x": rng.standard_normal((2, 300, 2))}})
     with pytest.raises(NoGradientError, match=r"dark is a black box.*score=.*mmd_test"):
         pk.ksd_squared_parts(idata, model=model)

@@ -5,8 +5,8 @@ import pymc as pm
 import pytest
 
 import pymc_kernel as pk
-from tests.plugin.models import noisy_normal
-from tests.plugin.test_smc import TRUTH, black_box_model, conjugate_model, several_variables
+from tests.plugin.models import black_box_model, noisy_normal
+from tests.plugin.test_smc import TRUTH, conjugate_model, several_variables
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Numba will use object mode"),

@@ -3,14 +3,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import pytest
 import xarray as xr
-from pytensor.graph.op import Apply, Op
 from scipy import stats
 
 import pymc_kernel as pk
-from tests.plugin.models import noisy_normal
+from tests.plugin.models import black_box_model, noisy_normal
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The number of samples is too small"),
@@ -137,23 +135,6 @@ def test_chains_of_different_length_are_padded():
 
 
 # -- evaluation of all particles ----------------------------------------------------------------------------
-
-
-class BlackBox(Op):
-    """A log likelihood without gradient, for one parameter vector."""
-
-    def make_node(self, x):
-        return Apply(self, [pt.as_tensor_variable(x)], [pt.dscalar()])
-
-    def perform(self, node, inputs, outputs):
-        outputs[0][0] = np.asarray(-0.5 * float((inputs[0] ** 2).sum()))
-
-
-def black_box_model():
-    with pm.Model() as model:
-        x = pm.Normal("x", shape=2)
-        pm.Potential("p", BlackBox()(x))
-    return model
 
 
 def test_an_executor_gives_the_same_draws():
