@@ -1,4 +1,4 @@
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -126,20 +126,6 @@ def test_a_second_search_of_given_starts_begins_from_the_prior():
         assert (len(begun.rival.positions), len(begun.proposed)) == (known, proposed)
         assert not config.has_searched_twice(begun)
     assert config.has_searched_twice(state._replace(next_rival=80))
-
-
-def test_a_power_flattens_the_likelihood_and_not_the_prior():
-    _, state, _ = learned(banana, PRIOR, 30)
-    flat, x = replace(state.learned, power=0.25), state.positions[np.argsort(-state.log_density)[:5]]
-    np.testing.assert_allclose(flat(x), PRIOR.log_density(x) + 0.25 * flat.log_likelihood(x))
-    np.testing.assert_allclose(flat.height(x), flat.log_density(x))
-    np.testing.assert_allclose(flat.height(x + 1e3), flat.log_density(x + 1e3) - 4.0 * _beyond(flat, x + 1e3) ** 2)
-    np.testing.assert_allclose(replace(flat, is_careful=True)(x), flat(x) - flat.caution(x))
-    np.testing.assert_allclose(flat.caution(x), 0.5 * np.diag(flat.covariance(x)), rtol=1e-6, atol=1e-9)
-
-
-def _beyond(learned_posterior, x):
-    return learned_posterior.region.distance(x) - learned_posterior.region.radius
 
 
 class Spiked(LogPosterior):
