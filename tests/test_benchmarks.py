@@ -71,6 +71,8 @@ def test_every_script_runs_in_a_copy(name, tmp_path):
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             return
+    if "needs" in said[-200:]:  # it says which other software
+        pytest.skip(said.splitlines()[-1])
     assert process.returncode == 0, said[-2000:]
 
 

@@ -16,7 +16,7 @@ from pymc_kernel.plugin.reports.panels import WIDTH
 
 pytestmark = pytest.mark.usefixtures("quick_models")
 
-BACKENDS = ("none", "matplotlib", "bokeh", "plotly")
+BACKENDS = ("none", "matplotlib", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bokeh", "plotly")))
 
 
 @pytest.fixture(autouse=True)

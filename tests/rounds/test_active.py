@@ -214,7 +214,7 @@ def test_a_state_is_a_function_of_the_generator():
     np.testing.assert_array_equal(first.proposed, second.proposed)
 
 
-@pytest.mark.parametrize("depth", [1e4, 1e80])
+@pytest.mark.parametrize("depth", [pytest.param(1e4, marks=pytest.mark.slow), 1e80])
 def test_values_of_all_depths_are_learned_from_and_failures_drawn_anew(depth):
     """A recursion that runs away: no density at most places of the prior, or one that is lower by any order."""
     prior = NormalPrior(np.zeros(4), np.full(4, 2.0))
