@@ -58,6 +58,8 @@ def test_every_script_runs_in_a_copy(name, tmp_path):
     """To its end, or for a minute."""
     for folder in ("benchmarks", "case_studies"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("docs", "pymc_kernel"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     for kept in (tmp_path / "benchmarks" / "rows").glob("*"):
         kept.unlink()
     command = [sys.executable, "-m", name, *smallest(importlib.import_module(name).main)]
