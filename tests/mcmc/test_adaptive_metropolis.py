@@ -6,24 +6,12 @@ from benchmarks.targets import correlated_gaussian
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc.metropolis import metropolis_accept
-
-
-def run(rng, target, config, num_tune, num_draws):
-    start = np.zeros(target.num_dims)
-    state = am.init(start, target.log_density(start), config)
-    draws = np.empty((num_draws, target.num_dims))
-    for t in range(num_tune + num_draws):
-        state, info = am.step(rng, state, target.log_density, config)
-        if t < num_tune:
-            state = am.adapt(state, info, config)
-        else:
-            draws[t - num_tune] = state.position
-    return state, draws
+from tests.mcmc.chains import run
 
 
 def test_learns_covariance_and_acceptance_rate(rng):
     target = correlated_gaussian(num_dims=5, condition=100.0)
-    state, draws = run(rng, target, am.Config(), 20_000, 20_000)
+    draws, state = run(am, rng, target.log_density, np.zeros(5), tune=20_000, draws=20_000)
     learned = state.factor @ state.factor.T
     truth = np.cov(target.sample(rng, 100_000).T)
     # Relative eigenvalues of the learned covariance against the true one.
@@ -52,7 +40,7 @@ def test_running_moments_equal_the_weighted_sample(rng):
 def test_switches_turn_learning_off(rng):
     target = correlated_gaussian(num_dims=3)
     fixed = am.Config(covariance=2.0 * np.eye(3), learn_covariance=False, scale=0.5, learn_scale=False)
-    state, _ = run(rng, target, fixed, 200, 1)
+    _, state = run(am, rng, target.log_density, np.zeros(3), fixed, 200, 1)
     np.testing.assert_array_equal(state.factor, np.sqrt(2.0) * np.eye(3))
     assert state.log_scale == np.log(0.5)
 

@@ -8,6 +8,7 @@ from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.mcmc import kameleon as ka
 from pymc_kernel.mcmc import local_proposal
 from pymc_kernel.smc.moves import Evaluated, Kameleon
+from tests.mcmc.chains import run
 from tests.reference.bananas import BANANA, worst_p_value
 from tests.reference.slow_kernels import kameleon_covariance
 
@@ -110,34 +111,22 @@ def test_invariance_test_sees_a_missing_proposal_ratio(rng):
 # -- adaptation ---------------------------------------------------------------------------------------
 
 
-def run(rng, target, config, num_tune, num_draws, vanishing=False):
-    start = np.zeros(target.num_dims)
-    state = ka.init(start, target.log_density(start), config)
-    fits, draws = [], np.empty((num_tune + num_draws, target.num_dims))
-    for t in range(num_tune + num_draws):
-        state, info = ka.step(rng, state, target.log_density, config)
-        if vanishing or t < num_tune:
-            state = ka.adapt(rng, state, info, config, 0 if vanishing else num_tune)
-        fits.append(state.fit)
-        draws[t] = state.position
-    return state, fits, draws
-
-
 def test_refreshes_thin_out_and_end_with_four_fifths_of_tuning(rng):
     target = correlated_gaussian(num_dims=3)
-    state, fits, draws = run(rng, target, ka.Config(num_basis=200), 2000, 500)
-    changes = [t for t in range(1, 2500) if fits[t] is not fits[t - 1]]
+    states = []
+    draws, state = run(ka, rng, target.log_density, np.zeros(3), ka.Config(num_basis=200), 2000, 500, states)
+    changes = [t for t in range(1, 2500) if states[t].fit is not states[t - 1].fit]
     assert state.num_refreshes == len(changes)
     assert changes[-1] == 1599  # the last refresh, forced
     assert 5 < len(changes) < 60
     assert state.fit.points_t.shape == (3, 200)
-    np.testing.assert_allclose(draws[2000:].std(axis=0), target.sample(rng, 50_000).std(axis=0), rtol=0.4)
+    np.testing.assert_allclose(draws.std(axis=0), target.sample(rng, 50_000).std(axis=0), rtol=0.4)
 
 
 def test_acceptance_rate_is_reached(rng):
     target = banana(0.03, 100.0, num_dims=4)
-    _, _, draws = run(rng, target, ka.Config(), 5000, 5000)
-    assert (np.diff(draws[5000:, 0]) != 0).mean() == pytest.approx(0.234, abs=0.06)
+    draws, _ = run(ka, rng, target.log_density, np.zeros(4), tune=5000, draws=5000)
+    assert (np.diff(draws[:, 0]) != 0).mean() == pytest.approx(0.234, abs=0.06)
 
 
 def test_a_chain_that_never_moved_is_not_learned_from(rng):
@@ -191,7 +180,7 @@ def test_places_on_a_line_are_learned_from(rng):
 
 def test_a_refresh_that_fails_keeps_what_was_learned(rng, monkeypatch):
     config = ka.Config(num_basis=50)
-    state, *_ = run(rng, correlated_gaussian(num_dims=2), config, 500, 0)
+    _, state = run(ka, rng, correlated_gaussian(num_dims=2).log_density, np.zeros(2), config, 500, 0)
 
     def fail(*arguments):
         raise np.linalg.LinAlgError

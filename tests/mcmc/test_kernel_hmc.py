@@ -8,7 +8,7 @@ from benchmarks.targets import banana
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc import moves, pooled, surrogate_fit, trajectory
-from tests.mcmc.kernel_hmc_chains import misled, only, run, worst_p_value_of_chain
+from tests.mcmc.chains import misled, only, run, worst_p_value_of_chain
 from tests.reference.bananas import BANANA, worst_p_value
 
 KINDS = [name for name in moves.NAMES if name != "survey"]
@@ -96,7 +96,7 @@ def test_fits_become_rarer_and_end_before_tuning_does():
 
 def test_nothing_changes_after_tuning(rng):
     config = kh.Config()
-    _, state, _ = run(rng, lambda x: -0.5 * x @ x, np.ones(3), draws=1)
+    _, state = run(kh, rng, lambda x: -0.5 * x @ x, np.ones(3), draws=1)
     shares = state.choice.shares
     assert shares.sum() == pytest.approx(1.0)
     assert shares[moves.SURVEY.place] == 0.0
@@ -136,8 +136,14 @@ def test_a_survey_evaluates_and_never_moves(rng):
 
 def test_surrogate_moves_are_nearly_independent_draws_on_a_banana(rng):
     target = banana(0.1, 25.0, num_dims=4)
-    draws, state, calls = run(rng, target.log_density, np.full(4, 2.0), tune=1000, draws=2000)
-    assert calls <= 3001
+    calls = []
+
+    def counted(x):
+        calls.append(x)
+        return target.log_density(x)
+
+    draws, state = run(kh, rng, counted, np.full(4, 2.0), tune=1000, draws=2000)
+    assert len(calls) <= 3001
     assert smallest_bulk_ess(draws[None]) > 400
     assert worst_p_value_of_chain(target, draws) > 1e-4
     assert state.fit.learned.quality < 1.0
@@ -146,7 +152,7 @@ def test_surrogate_moves_are_nearly_independent_draws_on_a_banana(rng):
 @pytest.mark.parametrize("name", ["lite", "finite", "nystrom"])
 def test_score_matching_surrogates_move(name, rng):
     estimator = {"lite": S.Lite(num_basis=300), "finite": S.Finite(), "nystrom": S.Nystrom(num_basis=20)}[name]
-    draws, state, _ = run(rng, lambda x: -0.5 * x @ x, np.ones(3), kh.Config(estimator), tune=600)
+    draws, state = run(kh, rng, lambda x: -0.5 * x @ x, np.ones(3), kh.Config(estimator), tune=600)
     assert state.choice.shares[2:].sum() > 0.2
     assert smallest_bulk_ess(draws[None]) > 150
     np.testing.assert_allclose(draws.std(axis=0), 1.0, atol=0.25)

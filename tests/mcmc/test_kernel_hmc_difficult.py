@@ -11,7 +11,7 @@ from pymc_kernel import scores as S
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc import moves, surrogate_fit
-from tests.mcmc.kernel_hmc_chains import misled, run, surrogate_share, worth
+from tests.mcmc.chains import misled, run, surrogate_share, worth
 
 # -- when things are difficult ----------------------------------------------------------------------------
 
@@ -23,7 +23,7 @@ def test_two_modes(rng):
     def log_density(x):
         return np.logaddexp(math.log(0.3) - 0.5 * ((x + 2) ** 2).sum(), math.log(0.7) - 0.5 * ((x - 2) ** 2).sum())
 
-    draws, _, _ = run(rng, log_density, [2.0, 2.0], tune=1500, draws=6000)
+    draws, _ = run(kh, rng, log_density, [2.0, 2.0], tune=1500, draws=6000)
     assert (draws[:, 0] > 0).mean() == pytest.approx(0.7, abs=0.1)
 
 
@@ -33,7 +33,7 @@ def test_a_box(rng):
     def log_density(x):
         return 0.0 if (np.abs(x) < 1).all() else -math.inf
 
-    draws, _, _ = run(rng, log_density, np.zeros(3), tune=800, draws=5000)
+    draws, _ = run(kh, rng, log_density, np.zeros(3), tune=800, draws=5000)
     assert (np.abs(draws) < 1).all()
     size = smallest_bulk_ess(draws[None])
     assert size > 100
@@ -43,7 +43,7 @@ def test_a_box(rng):
 def test_the_way_in_does_not_spoil_what_is_learned(rng):
     """A regression with flat priors from zero, fifty standard deviations off: means, spreads and quantiles."""
     target = linear_regression(8)
-    draws, _, _ = run(rng, target.log_density, np.zeros(8), tune=900, draws=2000)
+    draws, _ = run(kh, rng, target.log_density, np.zeros(8), tune=900, draws=2000)
     exact = target.sample(rng, 50_000)
     spread = exact.std(axis=0)
     assert smallest_bulk_ess(draws[None]) > 400

@@ -10,6 +10,7 @@ from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc import noise
 from pymc_kernel.mcmc.moves import WALK
 from pymc_kernel.scores import Values
+from tests.mcmc.chains import run
 
 WALKS = {"adaptive Metropolis": am, "Kameleon": ka}
 
@@ -26,21 +27,9 @@ class NoisyNormal:
         return found - 0.5 * self.sigma**2 + self.sigma * self.rng.standard_normal() if self.sigma else found
 
 
-def run(module, config, density, num_dims, seed, num_tune=1000, num_draws=0):
-    """Return the state after the last draw, and the draws after tuning."""
+def chain(module, config, density, num_dims, seed, num_tune=1000, num_draws=0):
     rng = np.random.default_rng(seed)
-    start = density.scale * rng.uniform(-1.0, 1.0, num_dims)
-    state = module.init(start, density(start), config)
-    draws = np.empty((num_draws, num_dims))
-    for t in range(num_tune + num_draws):
-        state, info = module.step(rng, state, density, config)
-        if t >= num_tune:
-            draws[t - num_tune] = state.position
-        elif module is am:
-            state = am.adapt(state, info, config)
-        else:
-            state = module.adapt(rng, state, info, config, num_tune)
-    return state, draws
+    return run(module, rng, density, density.scale * rng.uniform(-1.0, 1.0, num_dims), config, num_tune, num_draws)
 
 
 # -- the formulas ---------------------------------------------------------------------------------------
@@ -104,8 +93,8 @@ def test_probes_of_densities_that_are_no_numbers_count_as_rejections():
 def test_an_exact_density_pays_nothing(module):
     """Where it is said to be exact; else four evaluations in a thousand draws, and the same draws."""
     said, sought = NoisyNormal(0.0, 0), NoisyNormal(0.0, 0)
-    _, one = run(module, module.Config(noisy=False), said, 2, 3, 800, 200)
-    state, other = run(module, module.Config(), sought, 2, 3, 800, 200)
+    one, _ = chain(module, module.Config(noisy=False), said, 2, 3, 800, 200)
+    other, state = chain(module, module.Config(), sought, 2, 3, 800, 200)
     assert said.calls == 1001
     assert sought.calls == 1005
     assert state.noise.is_noisy is None
@@ -118,7 +107,7 @@ def test_an_exact_density_pays_nothing(module):
 def test_walks_of_kernel_hmc_aim_lower_under_noise():
     config = kh.Config(Values(num_basis=50), noisy=True)
     density = NoisyNormal(1.7, 4)
-    state, _ = run(kh, config, density, 2, 4, 160)
+    _, state = chain(kh, config, density, 2, 4, 160)
     assert state.walk.noise.num_probes >= 2
     before = state.walk
     info = kh.Info(False, 0.0, 1.0, state.position, 0.0, WALK, 0.0, 0, state.position)
@@ -131,7 +120,7 @@ def test_walks_of_kernel_hmc_aim_lower_under_noise():
 def test_the_scale_keeps_a_floor_under_noise_alone(module):
     for sigma, has_floor in ((1.5, True), (0.0, False)):
         config = module.Config()
-        state, _ = run(module, config, NoisyNormal(sigma, 0), 2, 0, 600)
+        _, state = chain(module, config, NoisyNormal(sigma, 0), 2, 0, 600)
         rejected = am.Info(False, 0.0, 1.0, state.position, -1.0)
         rng = np.random.default_rng(0)
         for _ in range(3000):
@@ -157,7 +146,7 @@ def test_there_is_no_floor_while_the_first_covariance_is_half_of_what_is_learned
 def test_a_small_target_is_reached_in_spite_of_the_floor():
     """As long as the first covariance is most of what is learned, the scale has to make up for it."""
     density = NoisyNormal(1.5, 0, scale=1e-5)
-    state, draws = run(am, am.Config(), density, 1, 0, 1000, 2000)
+    draws, state = chain(am, am.Config(), density, 1, 0, 1000, 2000)
     assert math.exp(state.log_scale) < 0.5 * am.Config().smallest_scale(1)
     assert draws.std() == pytest.approx(1e-5, rel=0.35)
 
