@@ -60,6 +60,17 @@ def run(module, rng, log_density, start, config=None, tune=800, draws=2000, stat
     return out, state
 
 
+def moved(rng, target, begin, step, num_points, num_steps):
+    """Draw exactly from the target, move each point by a frozen transition from the state ``begin(x)``."""
+    points = target.sample(rng, num_points)
+    for i, x in enumerate(points):
+        state = begin(x)
+        for _ in range(num_steps):
+            state, _ = step(rng, state, target.log_density)
+        points[i] = state.position
+    return points
+
+
 def worst_p_value_of_chain(target, draws):
     """KS of the level, chi-square with d degrees, for draws thinned to near independence."""
     return stats.kstest(target.level(draws[::10]), stats.chi2(draws.shape[1]).cdf).pvalue
