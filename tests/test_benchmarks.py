@@ -55,7 +55,7 @@ LEAST = {"draws": 50, "tune": 50, "evaluations": 40, "particles": 50}
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_script_runs_in_a_copy(name, tmp_path):
-    """To its end, or for a minute."""
+    """To its end, or for 45 seconds."""
     for folder in ("benchmarks", "case_studies"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for folder in ("docs", "pymc_kernel"):
@@ -69,7 +69,7 @@ def test_every_script_runs_in_a_copy(name, tmp_path):
         start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            _, said = process.communicate(timeout=60.0)
+            _, said = process.communicate(timeout=45.0)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             return
