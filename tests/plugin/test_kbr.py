@@ -69,6 +69,18 @@ def test_constrained_parameters_several_observed_and_a_simulator(tmp_path):
     idata.to_netcdf(tmp_path / "kbr.nc")
 
 
+def test_summary_makes_long_data_short():
+    rng = np.random.default_rng(0)
+    with pm.Model():
+        mu = pm.Normal("mu", 0, 2)
+        sigma = pm.HalfNormal("sigma", 2)
+        pm.Normal("y", mu, sigma, observed=rng.normal(1.0, 0.7, 200))
+        idata = pk.sample_kbr(num_simulations=1000, summary=lambda y: [y.mean(), np.log(y.std())], draws=250, **QUIET)
+    posterior = idata["posterior"]
+    assert float(posterior["mu"].mean()) == pytest.approx(1.0, abs=0.15)
+    assert float(posterior["sigma"].mean()) == pytest.approx(0.7, abs=0.15)
+
+
 def test_an_observation_out_of_reach_is_said():
     with pytest.warns(UserWarning, match="edge of what the model simulates"):
         pk.sample_kbr(model=normal_model(y=12.0), num_simulations=300, draws=50, **QUIET)

@@ -350,7 +350,7 @@ def sample_with_checks(model, step):
         pm.sample(1000, tune=300, chains=2, cores=1, step=step(), random_seed=5, progressbar=False)
 
 
-@pytest.mark.parametrize("step", [pk.AdaptiveMetropolis, pytest.param(pk.KernelHMC, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [pk.AdaptiveMetropolis, pk.KernelHMC])
 def test_summaries_that_are_not_normal_where_the_posterior_is_are_said(step, caplog):
     def events(rng, theta, size):
         return (rng.random(size) < 1.0 / (1.0 + np.exp(1.0 - theta))).astype(float)
