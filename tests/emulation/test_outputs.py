@@ -6,6 +6,7 @@ from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.scores.value_regression import Hyperparameters, Regression
 from tests.reference import slow_emulation
+from tests.reference.differences import central_differences
 
 HYPER = Hyperparameters(np.array([0.5, 0.7]), 1.0, 8.0, 1e-3, 1e-7)
 
@@ -32,10 +33,7 @@ def test_gradient_of_the_marginal_likelihood_of_outputs(rng):
     data = Regression(z, values, np.zeros(30), Gaussian())
     logs = HYPER.pack()
     _, gradient = data.negative_log_marginal(logs)
-    steps = 1e-5 * np.eye(logs.size)
-    numeric = [
-        (data.negative_log_marginal(logs + e)[0] - data.negative_log_marginal(logs - e)[0]) / 2e-5 for e in steps
-    ]
+    numeric = central_differences(lambda x: data.negative_log_marginal(x)[0], logs)
     np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-4)
 
 

@@ -126,15 +126,6 @@ def test_random_features(case, num_features, rng):
         kept(lambda: K.FeatureKernel(features)(x, y), names)
 
 
-WRONG = [np.nan, np.inf, 0.0, -1.0, "mean", [], [[1.0]], None, [1.0, np.nan]]
-
-
-@pytest.mark.parametrize("family", [*RADIAL, *DOT])
-@pytest.mark.parametrize("wrong", WRONG, ids=repr)
-def test_settings_without_meaning_are_named(family, wrong):
-    assert kept(lambda: family(wrong), ("length_scale",)) is None
-
-
 @pytest.mark.parametrize("wrong", ["text", [["a", "b"]], [[1.0], [1.0, 2.0]], np.array([[1j]]), None, 3.0, object()])
 @pytest.mark.parametrize("function", [K.Gaussian(), K.Gaussian().diagonal, K.Linear(), K.median_distance])
 def test_what_is_no_array_of_points_is_named(function, wrong):

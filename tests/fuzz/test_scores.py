@@ -139,17 +139,3 @@ def test_cross_validation(data, sample, rng):
         names,
     )
     assert found is None or np.isfinite(found.loss)
-
-
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, 0.0, -1.0, "much", None, [1.0, 2.0]], ids=repr)
-@pytest.mark.parametrize("make", ESTIMATORS.values(), ids=ESTIMATORS)
-def test_settings_without_meaning_are_named(make, wrong):
-    assert kept(lambda: make(regularization=wrong), ("regularization",)) is None
-    assert kept(lambda: make(kernel=wrong), ("kernel",)) is None
-    assert kept(lambda: make(base=wrong).fit(np.eye(3)), ("base",)) is None
-
-
-@pytest.mark.parametrize("setting", ["max_values", "num_basis", "learn_points", "window", "max_iterations", "kernel"])
-@pytest.mark.parametrize("wrong", [np.nan, -1, "many", [1]], ids=repr)
-def test_settings_of_values_are_named(setting, wrong):
-    assert kept(lambda: scores.Values(**{setting: wrong}), (setting,)) is None

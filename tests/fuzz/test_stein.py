@@ -1,7 +1,6 @@
 """Stein discrepancies and tests on every kind of array."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +9,6 @@ from pymc_kernel import stein
 from tests.fuzz.contract import kept
 from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
 
-pytestmark = pytest.mark.slow  # ten examples take as long as the compiling of what they run
 NAMES = (
     "draws", "scores", "coordinates", "points", "values", "first", "second", "sample", "samples", "length_scale",
     "num_points", "train_share", "how", "x", "y",

@@ -123,13 +123,6 @@ def test_predictive_draws_come_from_the_simulator():
     assert after["posterior_predictive"]["y"].shape == (2, 100, 1)
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
-def test_blocks_take_part_in_kernel_bayes_rule():
-    idata = pk.sample_kbr(model=abc_model(), num_simulations=1000, draws=250, random_seed=1, progressbar=False)
-    # Without a kernel on the data: N(1 / 2, 1 / 2).
-    assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.5, abs=0.12)
-
-
 def long_model(num_observed=50, prior_spread=10.0, simulator=normal_simulator, **kwargs):
     """Normal data with mean 2 and a wide prior: the posterior has mean 2.00 and a spread of 1 / sqrt(n)."""
     data = np.random.default_rng(1).normal(2.0, 1.0, num_observed)

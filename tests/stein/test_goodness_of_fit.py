@@ -31,26 +31,16 @@ def independent(rng):
     return rng.standard_normal((200, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coordinates", [False, True])
 def test_level_for_independent_draws(coordinates):
-    """300 repetitions: the standard error of 5 % is 1.3 %."""
-    assert 0.01 <= rejections(300, independent, coordinates=coordinates, flip_probability=0.5, thin=1) <= 0.095
-
-
-@pytest.mark.parametrize("correlation", [pytest.param(0.5, marks=pytest.mark.slow), 0.9])
-def test_level_for_correlated_draws(correlation):
-    """At least one of 100: a test at 3 %, the least that is allowed, has none in one of 20 such samples."""
-    assert 0.01 <= rejections(100, lambda rng: autoregressive(rng, correlation, 3000, 2)) <= 0.13
-
-
-@pytest.mark.slow
-def test_level_for_independent_draws_with_1000_repetitions():
-    assert 0.03 <= rejections(1000, independent, flip_probability=0.5, thin=1) <= 0.07
+    """1,000 repetitions: the standard error of 5 % is .7 %."""
+    assert 0.03 <= rejections(1000, independent, coordinates=coordinates, flip_probability=0.5, thin=1) <= 0.07
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("correlation", [0.5, 0.9])
-def test_level_for_correlated_draws_with_1000_repetitions(correlation):
+def test_level_for_correlated_draws(correlation):
     assert 0.02 <= rejections(1000, lambda rng: autoregressive(rng, correlation, 3000, 2)) <= 0.08
 
 
@@ -73,7 +63,7 @@ def shifted(rng, n, d):
     return draws
 
 
-@pytest.mark.parametrize(("d", "published"), [(2, 1.0), (10, 0.86), (25, 0.05)])
+@pytest.mark.parametrize(("d", "published"), [(2, 1.0), (10, 0.86)])
 def test_power_of_the_published_test(d, published):
     """Their Gaussian kernel, n = 500, level 0.1; 60 repetitions: a standard error of up to 0.05 for ours."""
     rng = np.random.default_rng(1)

@@ -65,11 +65,6 @@ def level(make, repetitions):
     return np.mean(np.array(p_values) <= 0.05)
 
 
-def test_level_on_exact_funnels():
-    """150 repetitions: the standard error of 5 % is 1.8 %."""
-    assert 0.005 <= level(lambda rng: funnel(rng, 100, 4), 150) <= 0.11
-
-
 def effects(rng, n, d):
     """Effects around an unknown mean: mu, log tau, where tau is half Cauchy, d times theta_i ~ N(mu, tau^2)."""
     mu, tau, behind = rng.standard_normal(n), np.abs(rng.standard_cauchy(n)), rng.standard_normal((n, d))
@@ -106,11 +101,6 @@ def eight_schools(rng, n):
     return draws, np.column_stack([off.sum(axis=1) - mu / 25.0, of_tau, (y - theta) / sd**2 - off])
 
 
-def test_level_where_the_neck_is_long():
-    """Nearly all weight of a fit by conditional scales would be on one draw."""
-    assert 0.005 <= level(lambda rng: effects(rng, 120, 4), 150) <= 0.11
-
-
 @pytest.mark.slow
 def test_level_on_eight_schools():
     """Exact draws of the posterior; 11 % were rejected while centers were fitted to the draws."""
@@ -131,15 +121,16 @@ def test_level_on_exact_funnels_with_1000_repetitions(make):
     assert 0.03 <= level(make, 1000) <= 0.07
 
 
+@pytest.mark.slow
 def test_level_on_funnels_of_correlated_draws():
     """An exact chain: all normal variables behind the funnel are autoregressive."""
     rng = np.random.default_rng(13)
     p_values = []
-    for _ in range(80):
+    for _ in range(400):
         behind = autoregressive(rng, 0.7, 500, 4)
         draws = np.column_stack([3.0 * behind[:, 0], np.exp(1.5 * behind[:, :1]) * behind[:, 1:]])
         p_values.append(stein.ksd_test(draws, funnel_scores(draws), num_replicates=200, rng=rng).p_value)
-    assert 0.005 <= np.mean(np.array(p_values) <= 0.05) <= 0.13
+    assert 0.02 <= np.mean(np.array(p_values) <= 0.05) <= 0.085
 
 
 def test_both_levels_of_a_two_level_funnel_are_straightened():
