@@ -380,12 +380,14 @@ def test_summaries_that_are_not_normal_where_the_posterior_is_are_said(step, cap
     [
         lambda: pk.sample_smc(500, chains=1, random_seed=1, progressbar=False, compute_convergence_checks=False),
         lambda: pk.sample_pmc(500, chains=1, iterations=10, random_seed=1, progressbar=False),
+        lambda: pk.sample_khmc(500, tune=300, chains=2, cores=1, random_seed=1, progressbar=False),
     ],
 )
-def test_populations_say_it_and_so_does_the_report_of_any_draws(sample, capsys):
+def test_samplers_say_it_once_and_so_does_the_report_of_any_draws(sample, capsys, caplog):
     with none_of_thirty() as model:
         with pytest.warns(UserWarning, match=r"'y' are taken for normal.*the mean of theta is .* above the true one"):
             draws = sample()
+        assert "taken for normal" not in caplog.text  # which holds what chains say for themselves
         assert pk.diagnose(draws, model=model)
     assert "'y' are taken for normal" in capsys.readouterr().out
 

@@ -28,7 +28,7 @@ from pymc_kernel.plugin.reports.model_draws import (
     model_in_context,
     read_draws,
 )
-from pymc_kernel.plugin.reports.normality import normality_of_draws
+from pymc_kernel.plugin.reports.normality import normality_of_posterior
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.plugin.warn import warn_user
 
@@ -316,6 +316,7 @@ def diagnose(
     Notes
     -----
     A model without a gradient has ArviZ's checks alone, and a line that says so, unless ``score="surrogate"`` is given.
+    Of a :class:`SyntheticLikelihood` 500 new estimates at the draws say whether its summaries are normal.
     """
     model, data = model_in_context(model), as_tree(data, group)
     if show_diagnostics:
@@ -351,7 +352,7 @@ def diagnose(
         lines.append("\nWhat simulations leave open, by the learned likelihoods\n")
         lines += [*(check.in_words() for check in learned), *against]
         has_errors = has_errors or bool(against)
-    if said := normality_of_draws(model, posterior, np.random.default_rng(random_seed)):
+    if said := normality_of_posterior(model, posterior, np.random.default_rng(random_seed)):
         lines += ["\nSummaries that are taken for normal\n", said]
         has_errors = True
     if show_diagnostics:

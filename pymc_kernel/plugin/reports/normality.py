@@ -8,30 +8,35 @@ import xarray as xr
 
 from pymc_kernel.likelihood_free.normality import normality_errors
 from pymc_kernel.plugin.blocks.likelihoods import normal_blocks
-from pymc_kernel.plugin.model.log_density import compile_log_density
+from pymc_kernel.plugin.model.log_density import LogDensity, compile_log_density
 from pymc_kernel.plugin.model.unconstrained import coordinate_names, unconstrained_draws
 
-__all__ = ["normality_of_draws", "normality_warning"]
+__all__ = ["normality_of_draws", "normality_of_posterior", "normality_warning"]
 
 _LEAST_ERROR = 0.15  # posterior standard deviations of a mean, or part of a spread, that need no warning
 _STANDARD_ERRORS = 2.0  # by which an error must exceed that
 _NUM_SIMULATED = 500  # draws at which estimates are made again, as many as of a chain
 
 
-def normality_of_draws(model: pm.Model, posterior: xr.Dataset, rng: np.random.Generator) -> str:
-    """Return a warning as below, by new simulations at draws (chain, draw) of the posterior; or nothing."""
+def normality_of_posterior(model: pm.Model, posterior: xr.Dataset, rng: np.random.Generator) -> str:
+    """Return a warning as below, of draws (chain, draw) of all free variables; or nothing."""
     if not normal_blocks(model) or not {rv.name for rv in model.free_RVs} <= set(posterior):
         return ""
     point = model.initial_point(random_seed=0)
     density = compile_log_density(model, model.value_vars, point, "this check")
     density.seed(rng)
     draws = unconstrained_draws(posterior, model)
-    positions, simulated = rng.permutation(draws.reshape(-1, draws.shape[-1]))[:_NUM_SIMULATED], []
-    for position in positions:
+    names = coordinate_names(model.value_vars, [np.shape(point[v.name]) for v in model.value_vars])
+    return normality_of_draws(density, draws.reshape(-1, draws.shape[-1]), names, rng)
+
+
+def normality_of_draws(density: LogDensity, draws: np.ndarray, names: Sequence[str], rng: np.random.Generator) -> str:
+    """Return a warning as below, by new estimates of the density at some draws (n, d); or nothing."""
+    simulated = []
+    for position in rng.permutation(draws)[:_NUM_SIMULATED]:
         if np.isfinite(density(position)):
             density.settle(True)
             simulated.append((position, density.simulated))
-    names = coordinate_names(model.value_vars, [np.shape(point[v.name]) for v in model.value_vars])
     return normality_warning(simulated, names)
 
 

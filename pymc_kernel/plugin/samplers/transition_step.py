@@ -311,8 +311,8 @@ class TransitionStep(ArrayStepShared):
         # Where other steps move, too, the density at the known points has changed.
         if self.known is not None and not self.shared and self.visited:
             words.append(missed_point_warning(self.known, self.visited, self.vars))
-        words.append(normality_warning(self.simulated, self.coordinates))
         if self.is_judged_alone:
+            words.append(normality_warning(self.simulated, self.coordinates))
             words.append(raised_warning(self.raised, self.num_draws, self.density.error))
         return words
 
