@@ -32,6 +32,8 @@ from pymc_kernel.rounds import Calibration, CautiousRounds, Checks, Draws, Local
 __all__ = ["sample_likelihood_free"]
 
 _UNLIKELY = 0.01  # probability of summaries less likely than the data's, below which a warning is due
+_COVERAGE = (0.9, 0.99)  # of held-out simulations, in regions of 95 %: outside, and by chance hardly so, it is said
+_CHANCE = 3.0  # binomial standard errors
 _FEWEST_PARTICLES = 2000  # of a chain, so that modes keep their weights
 _CHANCE_OF_SUCCESS = (
     " Since the data were observed, their likelihood has the probability of not failing as a factor, which was learned "
@@ -137,9 +139,10 @@ def sample_likelihood_free(
     the observation's; the parameter that is worst). ``outside`` is the share of the
     posterior outside of where the last round simulated.
 
-    One warning says all that speaks against the posterior: data in an unlikely place, a standard error of a mean
-    above .5, posteriors of simulations like the data that are shifted, too narrow or too wide, or whose 5 % and 95 %
-    quantiles have another share of the true parameters beyond them, a likelihood that was not yet used in full.
+    One warning says all that speaks against the posterior: data in an unlikely place, held-out simulations outside of
+    their regions, a standard error of a mean above .5, posteriors of simulations like the data that are shifted, too
+    narrow or too wide, or whose 5 % and 95 % quantiles have another share of the true parameters beyond them, a
+    likelihood that was not yet used in full.
 
     Memory grows with the simulations; a fit costs O(n p^2) for p some hundred features, seconds at n = 10,000.
 
@@ -294,9 +297,14 @@ def _warn(state: State, stats: dict, model: pm.Model) -> None:
     """Warn once of all that speaks against the posterior."""
     last = state.rounds[-1]
     warn_of_failed_pairs(stats[statistics.NUM_FAILED], stats["num_simulations"], _CHANCE_OF_SUCCESS)
+    slack = _CHANCE * np.sqrt(0.95 * 0.05 / max(last.num_near // 5, 1))  # a fifth is held out
+    coverage = last.held_out_coverage
     found = {
         f"the data are in a place that posterior draws predict with probability {last.place:.3g}": (
             last.place < _UNLIKELY
+        ),
+        f"of held-out simulations, {100 * coverage:.0f} % lie in the regions that should hold 95 %": (
+            not _COVERAGE[0] - slack < coverage < _COVERAGE[1] + slack
         ),
         f"the last round simulated where the likelihood has the power {last.power:.2g} only": 0.0 < last.power < 1.0,
         "particles have not forgotten where they were, so weights of modes may be wrong": (
