@@ -95,6 +95,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.simulations
 	$(RUN) -m benchmarks.community
 	$(RUN) -m benchmarks.community_coverage
+	$(RUN) -m benchmarks.learned_calibration
 	$(RUN) -m case_studies.skew_normal_abc
 	$(RUN) -m case_studies.lynx
 	$(RUN) -m case_studies.reaction_times

@@ -18,9 +18,11 @@ from pymc_kernel.mcmc import kernel_hmc, pooled
 from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, keywords_of
+from pymc_kernel.plugin.blocks.likelihoods import normal_blocks
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.model.unconstrained import value_draws
+from pymc_kernel.plugin.reports.normality import normality_of_draws
 from pymc_kernel.plugin.reports.provenance import provenance
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
 from pymc_kernel.plugin.samplers.compound import TunedSteps, begin_tuning, end_tuning, hold, move_others, split_steps
@@ -107,8 +109,9 @@ def sample_khmc(
     parameters with a scale of their own are not for it: a hierarchy of 31 parameters had an R-hat of 2.
 
     At the end at most 256 evaluations look beyond the ends of the draws: chains on a long ridge may agree with each
-    other, and lack what is beyond. That is said, as are missing parts that weights of the draws show, and calls of the
-    model that raised an error, which count as a density of zero: once, for all chains.
+    other, and lack what is beyond. That is said, as are missing parts that weights of the draws show, summaries that
+    are not as normal as :class:`SyntheticLikelihood` takes them (by 500 new estimates), and calls of the model that
+    raised an error, which count as a density of zero: once, for all chains.
 
     Tuning runs in this process, whatever ``cores`` is. Where an evaluation takes a second or more, take
     ``pk.sample_surrogate(exact=True)``: it learns from fewer evaluations, on any executor, and draws as exactly. An
@@ -210,6 +213,8 @@ def _say(model, step, idata, rng):
         draws = np.concatenate([np.reshape(columns[v], (*levels.shape, -1)) for v in step.vars], axis=-1)
         if np.isfinite(draws).all():  # rounding may have put a draw at a bound
             words.append(step.open_end_warning(draws, levels, rng))
+            if normal_blocks(model):
+                words.append(normality_of_draws(step.density, np.concatenate(draws), step.coordinates, rng))
     if said := " Besides, ".join(w for w in words if w):
         warn_user(f"sample_khmc: {said}")
 
