@@ -12,11 +12,11 @@ from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
 from pymc_kernel.plugin.emulation.search import Search
-from pymc_kernel.plugin.emulation.structure import unknown_of
+from pymc_kernel.plugin.emulation.structure import is_whole, unknown_of
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import observed_values
-from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
+from pymc_kernel.plugin.model.priors import ModelPrior, first_places
 from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["black_boxes", "emulate", "learn", "part_of"]
@@ -181,8 +181,8 @@ def part_of(model: pm.Model, tolerance: float, rng: np.random.Generator) -> Sear
     one number, the log likelihood, leaves nothing of it known.
     """
     try:
-        unknown = unknown_of(model, rng)
-        if unknown is None or all(unknown.sizes(p) == (initial_position(model).size, 1) for p in unknown.parts):
+        unknown = None if is_whole(model) else unknown_of(model, rng)
+        if unknown is None:
             return None
         unknown.check_sizes()
         return Search(model, unknown, tolerance, rng)

@@ -4,16 +4,19 @@ from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
+from pymc.pytensorf import compile as pymc_compile
 from pymc.vartypes import continuous_types
+from pytensor.graph.traversal import ancestors
 from pytensor.scan.op import Scan
 
 from pymc_kernel.plugin.blocks.likelihoods import estimated_terms
 from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
 from pymc_kernel.plugin.emulation.evaluated import TrueModel
 from pymc_kernel.plugin.emulation.parts import Part, Rows, parts_of, rows_of
-from pymc_kernel.plugin.model.priors import ModelPrior, first_places
+from pymc_kernel.plugin.model.interpreter import STABLE
+from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
 
-__all__ = ["Unknown", "unknown_of"]
+__all__ = ["Unknown", "is_whole", "unknown_of"]
 
 _MOST_INPUTS = 15  # of a row: a trend alone has 136 coefficients then
 _TRIED = 20  # draws of the prior, of which one must have finite values
@@ -71,6 +74,25 @@ def unknown_of(model: pm.Model, rng: np.random.Generator) -> Unknown | None:
         for i, (box, inputs, outputs) in enumerate(zip(boxes, first.inputs, first.outputs, strict=True))
     ]
     return Unknown(true, calls, parts_of(calls))
+
+
+def is_whole(model: pm.Model) -> bool:
+    """Return whether every black box takes all parameters and gives one number, a log likelihood: nothing is known then.
+
+    No black box is called for it.
+    """
+    boxes = find_black_boxes(model)
+    outputs = {v for box in boxes for v in box.node.outputs}
+    if not boxes or any(set(v.type.shape) - {1} for v in outputs) or len(outputs) > len(boxes):
+        return False
+    inputs = [v for box in boxes for v in box.inputs]
+    if outputs & set(ancestors(inputs)):
+        return False
+    with model:
+        given = pymc_compile(model.value_vars, model.replace_rvs_by_values(inputs), mode=STABLE, on_unused_input="ignore")
+    point = model.initial_point(random_seed=0)
+    sizes = iter([np.size(v) for v in given(*(point[v.name] for v in model.value_vars))])
+    return all(sum(next(sizes) for _ in box.inputs) == initial_position(model).size for box in boxes)
 
 
 def _refuse(model, boxes):
