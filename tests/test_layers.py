@@ -98,8 +98,6 @@ def test_imports_run_downward(path):
         outside = outside | {"lazy_loader"}
     if floor == "parallel":
         outside = outside | {"threadpoolctl"}  # here and nowhere else
-    if path.name == "registers.py":
-        outside = outside | {"llvmlite"}  # Numba's compiler
     if path.name == "store.py":
         outside = outside | {"zarr"}
     for module in imported(path):

@@ -102,7 +102,7 @@ def test_pivots_that_are_rounding_of_the_running_sums_are_left_out():
 def test_dot_product_of_every_length(rng):
     for n in (1, 2, 7, 8, 9, 31, 32, 33, 100, 1000):
         left, right = rng.normal(size=(2, n))
-        assert abs(linalg.dot_product(left, right, np.empty(n // 8)) - left @ right) < 1e-12
+        assert abs(linalg.dot_product(left, right) - left @ right) < 1e-12
 
 
 def test_rank_r_update_of_an_upper_factor(rng):

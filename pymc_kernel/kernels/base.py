@@ -12,7 +12,7 @@ import numpy as np
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels.bandwidth import median_distance
 from pymc_kernel.kernels.points import as_numbers, as_points
-from pymc_kernel.kernels.profiles import GAUSSIAN, exp_in_place, fill_profile, radial_row, write_profile
+from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
@@ -42,19 +42,6 @@ def _radial_block(points, others_t, inverse_length_scale, family, a, b, order, s
     for i in range(start, stop):
         radial_row(points[i], others_t, inverse_length_scale, out[i])
         fill_profile(family, a, b, order, out[i], out[i])
-
-
-@compiled
-def _gaussian_block(points, others_t, inverse_length_scale, factor, start, stop, out):
-    for i in range(start, stop):
-        row = out[i]
-        radial_row(points[i], others_t, inverse_length_scale, row)
-        for j in range(len(row)):
-            row[j] *= -0.5
-        exp_in_place(row)
-        if factor != 1.0:
-            for j in range(len(row)):
-                row[j] *= factor
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,10 +261,7 @@ class RadialKernel(Kernel):
         out = np.empty((x.shape[0], y.shape[0]))
 
         def fill(start, stop):
-            if self.family == GAUSSIAN:
-                _gaussian_block(x, y_t, inverse, (-0.5) ** order, start, stop, out)
-            else:
-                _radial_block(x, y_t, inverse, self.family, a, b, order, start, stop, out)
+            _radial_block(x, y_t, inverse, self.family, a, b, order, start, stop, out)
 
         over_row_blocks(fill, x.shape[0], y.shape[0] * (x.shape[1] + 10))
         return out
@@ -293,7 +277,7 @@ class DotProductKernel(Kernel):
         a, b = self.shape_parameters
         with np.errstate(over="ignore"):
             values = ((x * self.inverse_length_scale(x.shape[1])) ** 2).sum(axis=1)
-            write_profile(self.family, a, b, 0, values, values)
+            fill_profile(self.family, a, b, 0, values, values)
         return _within_range(values)
 
     def gradient(self, x, y=None) -> np.ndarray:
@@ -351,5 +335,5 @@ class DotProductKernel(Kernel):
         inverse = self.inverse_length_scale(x.shape[1])
         with np.errstate(over="ignore", invalid="ignore"):
             out = (x * inverse) @ (y * inverse).T
-            write_profile(self.family, a, b, order, out.ravel(), out.ravel())
+            fill_profile(self.family, a, b, order, out.ravel(), out.ravel())
         return _within_range(out)

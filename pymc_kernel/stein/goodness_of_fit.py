@@ -21,7 +21,7 @@ from pymc_kernel.stein.draws import (
     standardize,
     thin_chains,
 )
-from pymc_kernel.stein.forms import coordinate_sums, margin_forms, quadratic_forms
+from pymc_kernel.stein.forms import margin_forms, quadratic_forms
 
 __all__ = ["KSDTest", "ksd_test", "sign_processes"]
 
@@ -213,7 +213,7 @@ def ksd_test(
     joint = np.maximum(quadratic_forms(stein, signs, chains.weights), 0.0)
     margins = margin_forms(stein, signs, chains.weights) if coordinates else np.empty((0, len(joint)))
     p_value, margin_p_values = corrected(joint, margins)
-    parts, n = coordinate_sums(stein, chains.weights), len(chains.draws)
+    parts, n = tiles.coordinate_sums(stein, chains.weights), len(chains.draws)
     unit = tiles.diagonal(stein._replace(scores=np.ones_like(stein.scores)))[0].sum()
     squares = n if chains.weights is None else (chains.weights**2).sum()
     null = np.sqrt(joint[1:]) / n
