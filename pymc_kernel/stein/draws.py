@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.kernels.points import as_points
-from pymc_kernel.stein.margins import normal_margins
-from pymc_kernel.stein.straighten import straighten
+from pymc_kernel.stein.straighten import normal_margins, straighten
 
 __all__ = [
     "STANDARDIZATIONS",
@@ -125,9 +124,9 @@ def standardize(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") 
         "scale" divides each coordinate by its standard deviation. "whiten" removes the correlations, too, by the
         symmetric root of their matrix: of all whitenings the one whose coordinates are closest to the parameters
         (Kessy, Lewin and Strimmer 2018, ZCA-cor), so that a coordinate can still be called by its name. "straighten"
-        divides coordinates whose scale clearly depends on another one by that scale before (a funnel's; see
-        ``stein/straighten.py``), stretches or shrinks tails that are clearly not normal after (see
-        ``stein/margins.py``), and is the same as "whiten" where there are none.
+        divides coordinates whose scale clearly depends on another one by that scale before (a funnel's), stretches or
+        shrinks tails that are clearly not normal after (see ``stein/straighten.py``), and is the same as "whiten" where
+        there are none.
 
     Raises
     ------
