@@ -17,7 +17,6 @@ from pymc_kernel.machine_code import compiled
 __all__ = [
     "cholesky_in_place",
     "cholesky_update",
-    "cholesky_update_upper",
     "definite_cholesky",
     "dot_product",
     "jittered_cholesky",
@@ -182,29 +181,6 @@ def dot_product(left, right):
     for j in range(whole, n):
         total += left[j] * right[j]
     return total
-
-
-@compiled
-def cholesky_update_upper(factor, vectors):
-    """Overwrite ``factor`` U (m, m), U'U = A, by the factor of A + V'V, V the ``vectors`` (r, m), which are used up.
-
-    O(r m^2). Each row of the factor is read once, whatever r is.
-    """
-    m = factor.shape[0]
-    for k in range(m):
-        row = factor[k, k + 1 :]
-        for r in range(vectors.shape[0]):
-            head = vectors[r, k]
-            pivot = factor[k, k]
-            radius = np.sqrt(pivot * pivot + head * head)
-            factor[k, k] = radius
-            inverse = pivot / radius
-            slope = head / radius
-            tail = vectors[r, k + 1 :]
-            for i in range(row.shape[0]):
-                old = row[i]
-                row[i] = inverse * old + slope * tail[i]
-                tail[i] = inverse * tail[i] - slope * old
 
 
 def triangular_solution(factor: np.ndarray, right: np.ndarray, transposed: bool = False) -> np.ndarray:

@@ -3,18 +3,17 @@
 Imports NumPy, SciPy and the lower floors only.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from pymc_kernel.kernels import Gaussian, RadialKernel
+from pymc_kernel.kernels import RadialKernel
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import radial_expansion
 from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
-from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularized_solve, resolved_kernel
 from pymc_kernel.scores.nystrom import derivative_gram
+from pymc_kernel.scores.score_matching import ScoreMatching, base_measure, checked_sample, regularized_solve
 
 __all__ = ["FittedFull", "Full"]
 
@@ -92,7 +91,7 @@ def laplacian_gradient(kernel: RadialKernel, x, y) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Full:
+class Full(ScoreMatching):
     """Kernel exponential family in the whole RKHS (Sriperumbudur et al. 2017), with nd coefficients.
 
     f = -xi / strength + sum_ai beta_ai d k(X_a, .) / d x_i, (G + strength diag(1 / w)) beta = h / strength, where xi
@@ -112,14 +111,7 @@ class Full:
     O((n d)^3) time, O((n d)^2) memory: a reference for some hundred points.
     """
 
-    learns_from: ClassVar[str] = "draws"
-    kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
-    regularization: float = 1e-3
-    base: str = "gaussian"
-
-    def __post_init__(self):
-        checked_kernel(self.kernel, 4)
-        check_strength(self.regularization)
+    smoothness: ClassVar[int] = 4
 
     @within_range
     @one_blas_thread
@@ -128,7 +120,7 @@ class Full:
         x, weights = checked_sample(x, weights)
         x, weights = x[weights > 0], weights[weights > 0]
         n, d = x.shape
-        kernel = resolved_kernel(self.kernel, x, np.random.default_rng(0) if rng is None else rng)
+        kernel = self.resolved(x, np.random.default_rng(0) if rng is None else rng).kernel
         base = base_measure(self.base, x, weights)
         base_score = base.score(x)
         gram = derivative_gram(kernel, x, x)

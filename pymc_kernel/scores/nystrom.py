@@ -1,21 +1,19 @@
 """Score matching in the span of kernel derivatives at a few points. Imports NumPy, Numba and the lower floors only."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from pymc_kernel.kernels import Gaussian, RadialKernel
-from pymc_kernel.kernels.base import as_points
+from pymc_kernel.kernels import RadialKernel
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import radial_expansion
-from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
-from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularized_solve, resolved_kernel
+from pymc_kernel.scores.kernel_expansion import KernelExpansion
+from pymc_kernel.scores.score_matching import ScoreMatching, base_measure
 
-__all__ = ["Nystrom"]
+__all__ = ["Nystrom", "derivative_gram"]
 
 
 @compiled
@@ -54,7 +52,7 @@ def _fill_block(x, basis, basis_t, inverse_length, family, a, b, base_score, gra
 
 
 @dataclass(frozen=True)
-class Nystrom:
+class Nystrom(ScoreMatching):
     """Kernel exponential family in the span of the md functions d k(., Y_j) / d y_i, fitted by score matching.
 
     The minimizer over that span of the loss of the full estimator, strength times the squared RKHS norm over two
@@ -76,39 +74,13 @@ class Nystrom:
     O(n d (m d)^2 + (m d)^3) time, linear in n; O(n m d + (m d)^2) memory at most, in blocks of points.
     """
 
-    learns_from: ClassVar[str] = "draws"
-    kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
+    smoothness: ClassVar[int] = 3
     num_basis: int = 100
-    regularization: float = 1e-3
-    base: str = "gaussian"
 
-    def __post_init__(self):
-        checked_kernel(self.kernel, 3)
-        if not (isinstance(self.num_basis, int | np.integer) and self.num_basis >= 1):
-            raise ValueError(f"num_basis must be a whole number >= 1, got {self.num_basis!r}.")
-        check_strength(self.regularization)
-
-    @within_range
-    @one_blas_thread
-    def fit(self, x, weights=None, *, basis=None, rng: np.random.Generator | None = None) -> KernelExpansion:
-        """Return the surrogate fitted to draws ``x`` (n, d) with ``weights`` (n,).
-
-        ``basis`` are the points Y (m, d); a random subset of ``x``, drawn with ``rng``, by default.
-        """
-        x, weights = checked_sample(x, weights)
-        estimator, basis = self.prepare(x, basis, rng)
-        curvature, slope, base = estimator.system(x, weights, basis)
-        coefficients = regularized_solve(curvature, slope, estimator.penalty_matrix(basis), self.regularization)
-        return estimator.assemble(coefficients, basis, base)
-
-    def prepare(self, x, basis=None, rng=None):
-        """Return the estimator with a numeric length scale, and the basis points (m, d)."""
-        rng = np.random.default_rng(0) if rng is None else rng
-        estimator = replace(self, kernel=resolved_kernel(self.kernel, x, rng))
-        if basis is None:
-            distinct = np.unique(x, axis=0)
-            basis = distinct[rng.choice(len(distinct), min(self.num_basis, len(distinct)), replace=False)]
-        return estimator, as_points(basis, "basis")
+    def draw_basis(self, x, rng):
+        """Return a random subset of the distinct points."""
+        distinct = np.unique(x, axis=0)
+        return distinct[rng.choice(len(distinct), min(self.num_basis, len(distinct)), replace=False)]
 
     def limited(self, size: int, num_dims: int):
         """Return the estimator with ``size`` coefficients at most: each basis point has one a dimension."""

@@ -74,7 +74,7 @@ def test_systems_are_those_of_the_loops(make, data, sample):
     weights = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=float)
     weights = weights / weights.max() / (weights / weights.max()).sum()
     estimator, basis = estimator.prepare(x)
-    base = scores.base_measure.base_measure("gaussian", x, weights)
+    base = scores.score_matching.base_measure("gaussian", x, weights)
     curvature, slope, _ = estimator.system(x, weights, basis, base)
     gradients, laplacians = derivatives(estimator, x, basis)
     expected_curvature, expected_slope = slow_scores.system(gradients, laplacians, base.score(x), weights)
@@ -95,22 +95,7 @@ def derivatives(estimator, x, basis):
 
 
 def NO_BASE(x):
-    return scores.base_measure.base_measure("uniform", x, None)
-
-
-@given(data=st.data(), sample=samples(), rng=seeds())
-def test_online_features(data, sample, rng):
-    estimator, (x, weights, places) = data.draw(estimators(ESTIMATORS["finite"])), sample
-    names = (*NAMES, "point", "weight")
-    online = kept(lambda: estimator.online(x, weights, rng=rng), names)
-    if online is None:
-        return
-    given_weight = data.draw(st.sampled_from([1.0, 0.0, 1e-150, 1e150, np.nan, -1.0]))
-    for point in np.asarray(places, dtype=float):
-        kept(lambda p=point: online.update(p, given_weight), names)
-    fit = kept(online.fitted, names)
-    if fit is not None:
-        looked_at(fit, places)
+    return scores.score_matching.base_measure("uniform", x, None)
 
 
 @given(data=st.data(), d=dimensions(), rng=seeds(), noisy=st.booleans())
