@@ -10,8 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from pymc_kernel.errors import NotDifferentiableError
-from pymc_kernel.kernels.bandwidth import median_distance
-from pymc_kernel.kernels.points import as_numbers, as_points
+from pymc_kernel.kernels.points import as_numbers, as_points, median_distance
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks

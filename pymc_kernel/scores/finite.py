@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pymc_kernel.kernels.features import random_fourier_features
+from pymc_kernel.kernels.families import random_fourier_features
 from pymc_kernel.scores.expansion import cosine_expansion
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.scores.score_matching import ScoreMatching, base_measure

@@ -13,10 +13,10 @@ from scipy.linalg import cho_solve
 
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
-from pymc_kernel.kernels.points import as_points, check_magnitude
+from pymc_kernel.kernels.points import as_points, as_weights, check_magnitude
 from pymc_kernel.linalg import jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.kernel_expansion import KernelExpansion, checked_weights, within_range
+from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
 
 __all__ = ["BaseMeasure", "ScoreMatching", "base_measure", "checked_sample", "regularized_solve", "ridge_of"]
 
@@ -25,7 +25,7 @@ def checked_sample(x, weights) -> tuple[np.ndarray, np.ndarray]:
     """Return points (n, d) and weights (n,) that sum to one; raises ``ValueError`` for invalid ones."""
     x = as_points(x, "x")
     check_magnitude(x, "x")
-    return x, checked_weights(weights, len(x))
+    return x, as_weights(weights, len(x))
 
 
 def regularized_solve(
