@@ -8,35 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from pymc_kernel.kernels.profiles import fill_profile, radial_row
-from pymc_kernel.machine_code import compiled
-from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.expansion import radial_expansion
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.scores.score_matching import ScoreMatching, base_measure
 
 __all__ = ["Lite"]
-
-
-@compiled
-def _fill_rows(x, basis_t, inverse_length, family, a, b, start, stop, first, terms):
-    """Write 2 phi' into ``first``; multiply ``terms`` by it and add the Laplacian 4 phi'' |v|^2 + 2 T phi'."""
-    m = basis_t.shape[1]
-    norm, second = np.empty(m), np.empty(m)
-    trace = (inverse_length**2).sum()
-    isotropic = (inverse_length == inverse_length[0]).all()
-    for row in range(start, stop):
-        radial_row(x[row], basis_t, inverse_length, norm)
-        fill_profile(family, a, b, np.int64(1), norm, first[row])
-        fill_profile(family, a, b, np.int64(2), norm, second)
-        if isotropic:
-            norm *= inverse_length[0] ** 2
-        else:
-            radial_row(x[row], basis_t, inverse_length**2, norm)
-        for j in range(m):
-            slope = 2.0 * first[row, j]
-            first[row, j] = slope
-            terms[row, j] = slope * (terms[row, j] + trace) + 4.0 * second[j] * norm[j]
 
 
 @dataclass(frozen=True)
@@ -97,19 +73,18 @@ class Lite(ScoreMatching):
         center = basis.mean(axis=0)
         u, u_basis = (x - center) * inverse_square, (basis - center) * inverse_square
         base_score = base.score(x)
-        first, terms = np.empty((len(x), len(basis))), base_score @ u_basis.T
-        np.subtract((base_score * u).sum(axis=1)[:, None], terms, out=terms)
-        inverse, basis_t = self.kernel.inverse_length_scale(d), np.ascontiguousarray(basis.T)
-        a, b = self.kernel.shape_parameters
-        over_row_blocks(
-            lambda start, stop: _fill_rows(x, basis_t, inverse, self.kernel.family, a, b, start, stop, first, terms),
-            len(x),
-            20.0 * len(basis),
-        )
-        slope = -(weights @ terms)
+        # First the terms of the slope, Laplacian 4 phi'' |v|^2 + 2 T phi', v = u - u_j, and base score times gradient.
+        halves = 0.5 * (u * u).sum(axis=1)[:, None]
+        second = halves - u @ u_basis.T  # |u|^2 / 2 - u . u_j
+        norm = np.maximum(second + 0.5 * (u_basis**2).sum(axis=1), 0.0)  # |v|^2 / 2
+        first = self.kernel.profile_matrix(x, basis, 1)
+        first *= 2.0
+        terms = (base_score * u).sum(axis=1)[:, None] - base_score @ u_basis.T
+        terms += inverse_square.sum()
+        terms *= first
+        norm *= self.kernel.profile_matrix(x, basis, 2)
+        slope = -(weights @ terms) - 8.0 * (weights @ norm)
         first *= np.sqrt(weights)[:, None]
-        second = np.matmul(u, u_basis.T, out=terms)
-        np.subtract(0.5 * (u * u).sum(axis=1)[:, None], second, out=second)
         second *= first
         curvature = first.T @ second
         curvature += curvature.T

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pymc_kernel.kernels.base import RadialKernel
-from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
@@ -77,17 +76,6 @@ class KSDTest:
     flip_probability: float
 
 
-@compiled
-def _run_signs(uniforms, flip, out):
-    """Turn rows of uniforms (n, R) into sign processes that change sign with probability ``flip``."""
-    n, replicates = out.shape
-    for r in range(replicates):
-        out[0, r] = 1 if uniforms[0, r] < 0.5 else -1
-    for t in range(1, n):
-        for r in range(replicates):
-            out[t, r] = -out[t - 1, r] if uniforms[t, r] < flip else out[t - 1, r]
-
-
 def sign_processes(
     rng: np.random.Generator, lengths: tuple[int, ...], num_replicates: int, flip_probability: float
 ) -> np.ndarray:
@@ -98,9 +86,10 @@ def sign_processes(
     out = np.empty((sum(lengths), num_replicates), dtype=np.int8)
     start = 0
     for length in lengths:
-        _run_signs(
-            rng.random((length, num_replicates), dtype=np.float32), flip_probability, out[start : start + length]
-        )
+        uniforms = rng.random((length, num_replicates), dtype=np.float32)
+        signs = np.where(uniforms < flip_probability, np.int8(-1), np.int8(1))
+        signs[0] = np.where(uniforms[0] < 0.5, 1, -1)
+        np.cumprod(signs, axis=0, dtype=np.int8, out=out[start : start + length])
         start += length
     return out
 

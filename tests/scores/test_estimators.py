@@ -72,7 +72,7 @@ def basis_functions(estimator, basis):
         return lambda x: np.sqrt(2.0 / len(phases)) * np.cos(x @ frequencies.T + phases)
     if isinstance(estimator, S.Nystrom):
         # d k(x, y) / d y = - d k(x, y) / d x for a radial kernel.
-        return lambda x: -estimator.kernel.gradient(x, basis).reshape(len(x), -1)
+        return lambda x: -estimator.kernel.gradient(x, basis).transpose(0, 2, 1).reshape(len(x), -1)
     return lambda x: estimator.kernel(x, basis)
 
 
