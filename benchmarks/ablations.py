@@ -18,9 +18,6 @@ import numpy as np
 from benchmarks import harness
 from pymc_kernel import stein
 
-HEADER = ("mechanism", "problems", "n", "with", "without", "difference", "standard error")
-
-
 # -- Stein: draws to be judged ---------------------------------------------------------------------------
 
 
@@ -159,15 +156,23 @@ def _row(name, problems, outcomes):
     return [name, problems, n, f"{on:.2f}", f"{off:.2f}", f"{on - off:+.2f}", f"{error:.2f}"]
 
 
-#: Part of the package -> function of the first seed, repetitions and jobs that yields rows.
-PARTS = {"stein": stein_rows}
+#: Part of the package -> mechanisms, problems, and the function of first seed, repetitions and jobs that yields rows.
+PARTS = {"stein": (STEIN, (*(f"wrong draws, {family}" for family in FAMILIES), "right draws"), stein_rows)}
+TABLE = harness.Table(
+    "ablations",
+    ("mechanism", "problems", "n", "with", "without", "difference", "standard error"),
+    [(name, problem) for names, problems, _ in PARTS.values() for name in names for problem in problems],
+)
 
 
-def main(parts=("stein",), first=0, repetitions=50, jobs=2):
-    """Print the rows of the parts."""
+def main(parts=("stein",), first=1000, repetitions=40, jobs=2):
+    """Print the rows of the parts, and write them to the table."""
     for part in parts:
-        for row in PARTS[part](first, repetitions, jobs):
+        rows = []
+        for row in PARTS[part][2](first, repetitions, jobs):
             print(*row, sep=" | ", flush=True)
+            rows.append(row)
+        TABLE.write(rows)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import numpy as np
 from pymc_kernel.kernels.profiles import fill_derivatives, fill_profile, radial_row
 from pymc_kernel.linalg import dot_product
 from pymc_kernel.machine_code import compiled
-from pymc_kernel.parallel import over_row_blocks
 
 __all__ = [
     "Expansion",
@@ -28,6 +27,7 @@ __all__ = [
 ]
 
 _RADIAL, _COSINE = 0, 1
+_BLOCK = 100_000  # second derivatives at a time: they stay in the second cache
 
 
 class Expansion(NamedTuple):
@@ -196,75 +196,36 @@ def rows_value_and_score(x, e, start, stop, values, scores):
         values[i] = value_and_score(x[i], e, scores[i])
 
 
-@compiled
-def _rows_hessian_diag(x, e, back_t, start, stop, out):
-    """Second derivatives; ``back_t`` is T'U (d, m), and ``out`` (n, d).
+def hessian_diag(x: np.ndarray, expansion: Expansion) -> np.ndarray:
+    """Return the second derivatives by each coordinate at each row of ``x`` (n, d), shape (n, d).
 
     For a coordinate x_i with t_i the i-th column of T and w_i = t_i . (u - U_j):
     d^2 phi = 4 phi'' w_i^2 + 2 phi' |t_i|^2, and for the direction terms with c_i = t_i . v_j
     d^2 (phi' along) = 4 phi'' w_i c_i + (2 phi'' |t_i|^2 + 4 phi''' w_i^2) along.
     """
-    d = x.shape[1]
-    m = e.coefficients.shape[0]
-    p = e.transform.shape[0]
-    norms = np.zeros(d)
-    for i in range(d):
-        for k in range(p):
-            norms[i] += e.transform[k, i] ** 2
-    with_directions = e.directions_t.shape[1] > 0
-    u, z, ones = np.empty(p), np.empty(d), np.ones(p)
-    squared, first, second, third = np.empty(m), np.empty(m), np.empty(m), np.empty(m)
-    along = np.zeros(m)
-    for row in range(start, stop):
-        for i in range(d):
-            z[i] = x[row, i] - e.center[i]
-        for i in range(p):
-            u[i] = 0.0
-            for k in range(d):
-                u[i] += e.transform[i, k] * z[k]
-        for i in range(d):
-            out[row, i] = e.quadratic[i, i]
-        if e.kind == _COSINE:
-            for j in range(m):
-                bend = -e.coefficients[j] * np.cos(u[j] + e.phases[j])
-                for i in range(d):
-                    out[row, i] += bend * e.transform[j, i] ** 2
-            continue
-        radial_row(u, e.points_t, ones, squared)
-        fill_profile(e.family, e.shape_a, e.shape_b, np.int64(1), squared, first)
-        fill_profile(e.family, e.shape_a, e.shape_b, np.int64(2), squared, second)
-        if with_directions:
-            fill_profile(e.family, e.shape_a, e.shape_b, np.int64(3), squared, third)
-            for j in range(m):
-                along[j] = 0.0
-            for k in range(p):
-                for j in range(m):
-                    along[j] += e.directions_t[k, j] * (u[k] - e.points_t[k, j])
-        for i in range(d):
-            here = 0.0
-            for k in range(p):
-                here += e.transform[k, i] * u[k]
-            total = 0.0
-            for j in range(m):
-                w = here - back_t[i, j]
-                total += e.coefficients[j] * (4.0 * second[j] * w * w + 2.0 * first[j] * norms[i])
-                if with_directions:
-                    c = 0.0
-                    for k in range(p):
-                        c += e.transform[k, i] * e.directions_t[k, j]
-                    total += 4.0 * second[j] * w * c
-                    total += (2.0 * second[j] * norms[i] + 4.0 * third[j] * w * w) * along[j]
-            out[row, i] += total
-
-
-def hessian_diag(x: np.ndarray, expansion: Expansion) -> np.ndarray:
-    """Return the second derivatives by each coordinate at each row of ``x`` (n, d), shape (n, d); on all cores."""
-    e = expansion
-    back = e.transform.T @ e.points_t if e.kind == _RADIAL else np.empty((x.shape[1], 0))
-    back, out = np.ascontiguousarray(back), np.empty_like(x)
-    over_row_blocks(
-        lambda start, stop: _rows_hessian_diag(x, e, back, start, stop, out),
-        x.shape[0],
-        4.0 * e.coefficients.size * x.shape[1],
-    )
+    e, out = expansion, np.empty_like(x)
+    u, norms = (x - e.center) @ e.transform.T, (e.transform**2).sum(axis=0)[:, None]
+    if e.kind == _COSINE:
+        return np.diag(e.quadratic) - (e.coefficients * np.cos(u + e.phases)) @ e.transform**2
+    block = max(1, _BLOCK // (e.coefficients.size * x.shape[1]))
+    for start in range(0, len(x), block):
+        rows = slice(start, start + block)
+        off = u[rows, :, None] - e.points_t  # (rows, p, m)
+        w = e.transform.T @ off
+        first, second, third = _profiles(e, (off**2).sum(axis=1), 3 if e.directions_t.size else 2)
+        terms = e.coefficients * (4.0 * second * w**2 + 2.0 * norms * first)
+        if e.directions_t.size:
+            along = (e.directions_t * off).sum(axis=1)[:, None]
+            terms += 4.0 * second * w * (e.transform.T @ e.directions_t)
+            terms += (2.0 * norms * second + 4.0 * third * w**2) * along
+        out[rows] = np.diag(e.quadratic) + terms.sum(axis=2)
     return out
+
+
+def _profiles(e, squared, last):
+    """Return derivatives of the profile from the first to the third, each (rows, 1, m); None beyond the ``last``."""
+    found = []
+    for order in range(1, last + 1):
+        found.append(np.empty(squared.size))
+        fill_profile(e.family, e.shape_a, e.shape_b, order, squared.ravel(), found[-1])
+    return [one.reshape(len(squared), 1, -1) for one in found] + [None] * (3 - last)
