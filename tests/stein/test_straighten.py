@@ -157,9 +157,11 @@ def test_a_straight_funnel_is_a_normal_distribution(rng):
 def test_scores_follow_the_map(rng):
     """Of exact draws E[s' f + f'] is zero for any f: here the driver and a driven coordinate, and bounded functions."""
     draws, scores = funnel(rng, 200_000, 3)
+    behind = np.exp(-0.5 * draws[:, 0]) * draws[:, 1]
     draws[:, 1] += draws[:, 2] + 2.0  # the center of one is the other
     scores[:, 2] -= scores[:, 1]
     moved, pulled, log_det = divide(draws, scores, 0, np.array([1]), np.array([2]))
+    assert np.corrcoef(moved[:, 1], behind)[0, 1] > 0.99
     assert log_det == pytest.approx(0.0, abs=0.3)
     for k in range(3):
         x = moved[:, k] / moved[:, k].std()
