@@ -37,7 +37,6 @@ OUTSIDE_PLUGIN = OUTSIDE_BELOW | ARVIZ | {"cloudpickle", "pymc", "pytensor", "ri
 OUTSIDE_OF_ONE_FILE = {
     "__init__": {"lazy_loader"},
     "parallel.py": {"threadpoolctl"},
-    "registers.py": {"llvmlite"},
     "store.py": {"zarr"},
 }
 

@@ -29,7 +29,7 @@ def cases(draw, most=5):
 def test_tests(data, case, rng):
     draws, scores, kernel, how = case
     how = data.draw(st.sampled_from([how, "straighten"]))
-    names = (*NAMES, "thin", "flip_probability", "num_replicates", "length_scales")
+    names = (*NAMES, "thin", "flip_probability", "num_replicates")
     settings = {
         "thin": data.draw(st.sampled_from(["auto", 1, 3, 0, "much"])),
         "flip_probability": data.draw(st.sampled_from(["auto", 0.5, 0.1, 0.0, np.nan])),
@@ -37,12 +37,8 @@ def test_tests(data, case, rng):
         "how": how,
         "rng": rng,
     }
-    for call in (
-        lambda: stein.ksd_test(draws, scores, kernel, coordinates=True, **settings),
-        lambda: stein.ksd_test_aggregated(draws, scores, kernel, **settings),
-    ):
-        found = kept(call, names)
-        assert found is None or 0.0 <= found.p_value <= 1.0
+    found = kept(lambda: stein.ksd_test(draws, scores, kernel, coordinates=True, **settings), names)
+    assert found is None or 0.0 <= found.p_value <= 1.0
 
 
 @given(cases(), st.sampled_from(["V", "U"]))
@@ -70,7 +66,6 @@ def test_uses(case, num_points):
     assert chosen is None or len(chosen) == num_points
     values = np.asarray(draws, dtype=float)
     kept(lambda: stein.controlled_expectation(values, draws, scores, kernel, how=how), NAMES)
-    kept(lambda: stein.fssd_test(draws, scores, num_locations=1, how=how), (*NAMES, "num_locations"))
 
 
 @given(st.data(), dimensions())

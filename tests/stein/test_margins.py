@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import gamma
 
 from pymc_kernel import stein
-from pymc_kernel.stein.margins import normal_margins, stretch
+from pymc_kernel.stein.straighten import normal_margins, stretch
 from tests.stein.test_goodness_of_fit import shifted
 from tests.stein.test_straighten import banana, funnel
 
