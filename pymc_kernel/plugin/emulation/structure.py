@@ -77,7 +77,7 @@ def unknown_of(model: pm.Model, rng: np.random.Generator) -> Unknown | None:
 
 
 def is_whole(model: pm.Model) -> bool:
-    """Return whether every black box takes all parameters and gives one number, a log likelihood: nothing is known then.
+    """Return whether all black boxes take all parameters and give one number, a log likelihood: no part is known then.
 
     No black box is called for it.
     """
@@ -89,9 +89,10 @@ def is_whole(model: pm.Model) -> bool:
     if outputs & set(ancestors(inputs)):
         return False
     with model:
-        given = pymc_compile(model.value_vars, model.replace_rvs_by_values(inputs), mode=STABLE, on_unused_input="ignore")
+        given = model.replace_rvs_by_values(inputs)
+        inputs_at = pymc_compile(model.value_vars, given, mode=STABLE, on_unused_input="ignore")
     point = model.initial_point(random_seed=0)
-    sizes = iter([np.size(v) for v in given(*(point[v.name] for v in model.value_vars))])
+    sizes = iter([np.size(v) for v in inputs_at(*(point[v.name] for v in model.value_vars))])
     return all(sum(next(sizes) for _ in box.inputs) == initial_position(model).size for box in boxes)
 
 
