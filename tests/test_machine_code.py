@@ -85,3 +85,22 @@ def test_nowhere_to_keep_it(copy):
     value = value_in_new_process(copy, NUMBA_CACHE_LOCATOR_CLASSES="IPythonCacheLocator")
     assert value == pytest.approx(ROOT_OF_E, abs=1e-15)
     assert not machine_code(copy)
+
+
+def test_machine_code_for_a_type_that_is_gone_is_made_anew(copy):
+    """As after an update that has renamed a class."""
+    source = """
+from typing import NamedTuple
+from pymc_kernel.machine_code import compiled
+class First(NamedTuple):
+    number: float
+@compiled
+def half(pair):
+    return 0.5 * pair.number
+def halved(number):
+    return half(First(number))
+"""
+    for name in ("First", "Second"):
+        (copy / "pymc_kernel" / "kernels" / "halves.py").write_text(source.replace("First", name))
+        code = "from pymc_kernel.kernels.halves import halved; print(halved(3.0))"
+        assert numbers_in_new_process(copy, code) == [1.5]
