@@ -2,11 +2,10 @@
 
 Where a surrogate is far too low its moves hardly ever go, and a chain that gets there is stuck. The draws then look
 well mixed, with all chains alike, but lack a part of the posterior: the neck of a funnel, heavy tails. The chain of
-moves along a surrogate s works like importance sampling from s with the weights w = pi / s: the mean time that it stays
-at x is in proportion to w(x) where that is large. So the weights at the draws reveal a missing part that was never
-visited: they rise towards it. They are judged like importance weights, by the shape of their upper tail (Vehtari et al.
-2024), and by the ratio of the largest to a typical one: where no weight is several times the typical one, nothing
-follows from the shape.
+moves along a surrogate s works like independent proposals from s with the weights w = pi / s. Of n proposals n s(A) are
+expected in the places A where w is above t, and s(A) is at most pi(A) / t: with n pi(A) < t they are expected less than
+once. pi(A) is what the draws say of the upper tail of the weights, a generalized Pareto distribution beyond the largest
+(Vehtari et al. 2024). So the weights at the draws reveal the mass of a part that was never visited.
 
 Imports NumPy only.
 """
@@ -18,36 +17,49 @@ import numpy as np
 
 __all__ = ["Coverage", "coverage_of", "is_missing_mass", "pareto_shape"]
 
-_LARGEST_SHAPE = 0.7  # above which the error of importance sampling is not to be relied on (Vehtari et al. 2024)
-# Excess of the largest log weight over a typical one, above which a warning is possible. In surrogates of smooth
-# posteriors whose chains were right it was 1.1 at the most, with funnels, bends and heavy tails from 1.5 up to 20.
-_LARGEST_EXCESS = 1.5
+_LARGEST_MISSING = 0.005  # of the posterior's mass: a fifth of what lies beyond an end of a 95 % interval
+_LARGEST_LOG_WEIGHT = 500.0  # over the median: larger ones are not finite numbers
 _FEWEST_WEIGHTS = 100  # for a fit of their tail: it takes a fifth of them
 
 
 class Coverage(NamedTuple):
-    """How the weights pi / s are distributed over the draws."""
+    """What the weights pi / s at the draws say."""
 
-    shape: float  # of the Pareto tail of the weights; NaN with too few of them
+    missing: float  # mass of the posterior where as many proposals are expected less than once; NaN for few weights
     excess: float  # of the largest log weight over the median
 
 
 def coverage_of(log_weights: np.ndarray) -> Coverage:
     """Return the coverage from the log weights at the draws (n,).
 
-    The shape is the larger of those of all draws and of the distinct positions: a single long stay at the largest
-    weight makes a tail of equal weights, which has no shape.
+    The missing mass is the larger of those by all draws and by the distinct positions: a single long stay at the
+    largest weight makes a tail of equal weights, which has no shape.
     """
     finite = log_weights[np.isfinite(log_weights)]
     if finite.size < _FEWEST_WEIGHTS:
         return Coverage(math.nan, math.nan)
-    shapes = [pareto_shape(w) for w in (finite, np.unique(finite)) if w.size >= _FEWEST_WEIGHTS]
-    return Coverage(float(np.fmax.reduce(shapes)), float(finite.max() - np.median(finite)))
+    distinct = np.unique(finite)
+    masses = [_missing_mass(w, finite.size) for w in (finite, distinct) if w.size >= _FEWEST_WEIGHTS]
+    return Coverage(float(np.fmax.reduce(masses)), float(finite.max() - np.median(finite)))
 
 
 def is_missing_mass(coverage: Coverage) -> bool:
     """Return whether chains along this surrogate are likely to miss a part of the posterior."""
-    return coverage.shape > _LARGEST_SHAPE and coverage.excess > _LARGEST_EXCESS
+    return coverage.missing > _LARGEST_MISSING
+
+
+def _missing_mass(log_weights, num_proposals):
+    """Return the mass of the tail of the weights that proposals are expected to enter less than once."""
+    weights = np.exp(np.minimum(np.sort(log_weights) - np.median(log_weights), _LARGEST_LOG_WEIGHT))
+    fitted = _tail(weights)
+    if fitted is None:
+        return math.nan
+    threshold, mass, shape, scale = fitted
+    # At no weight above this one can the condition fail.
+    levels = np.geomspace(threshold, max(threshold, mass * num_proposals), 1000)
+    with np.errstate(divide="ignore"):  # beyond the end of a tail that is bounded
+        masses = mass * np.maximum(1.0 + shape * (levels - threshold) / scale, 0.0) ** (-1.0 / shape)
+    return float(masses[np.argmax(num_proposals * masses <= levels)])
 
 
 def pareto_shape(log_weights: np.ndarray) -> float:
@@ -61,21 +73,28 @@ def pareto_shape(log_weights: np.ndarray) -> float:
     log_weights : ndarray (n,)
         Finite; of 25 at least there is a shape.
     """
-    n = log_weights.size
+    fitted = _tail(np.exp(np.sort(log_weights) - log_weights.max()))
+    return math.nan if fitted is None else fitted[2]
+
+
+def _tail(ordered):
+    """Return threshold, mass, shape and scale of the upper tail of ordered weights (n,); None for equal or few."""
+    n = ordered.size
     num_tail = math.ceil(min(0.2 * n, 3.0 * math.sqrt(n)))
     if n <= num_tail:
-        return math.nan
-    ordered = np.sort(log_weights) - log_weights.max()
-    excesses = np.exp(ordered[-num_tail:]) - math.exp(ordered[-num_tail - 1])
+        return None
+    threshold = ordered[-num_tail - 1]
+    excesses = ordered[-num_tail:] - threshold
     # Many draws at one position have equal weights: only what lies above the threshold is the tail.
-    excesses = excesses[excesses > 1e-12]
+    excesses = excesses[excesses > 1e-12 * ordered[-1]]
     if excesses.size < 5 or np.ptp(excesses) == 0.0:
-        return math.nan
-    return _zhang_stephens(excesses)
+        return None
+    shape, scale = _zhang_stephens(excesses)
+    return threshold, excesses.size / n, shape, scale
 
 
 def _zhang_stephens(excesses):
-    """Return the shape fitted to ordered positive excesses (m,), by a mean over a grid of the other parameter."""
+    """Return shape and scale fitted to ordered positive excesses (m,), by a mean over a grid of the scale's inverse."""
     m = excesses.size
     num_nodes = 30 + int(math.sqrt(m))
     nodes = 1.0 - np.sqrt(num_nodes / (np.arange(1.0, num_nodes + 1.0) - 0.5))
@@ -85,4 +104,4 @@ def _zhang_stephens(excesses):
     weights = np.exp(log_likelihoods - log_likelihoods.max())
     node = (nodes * weights).sum() / weights.sum()
     shape = np.log1p(-node * excesses).mean()
-    return float((m * shape + 5.0) / (m + 10.0))
+    return float((m * shape + 5.0) / (m + 10.0)), float(-shape / node)

@@ -79,3 +79,12 @@ def test_a_chain_says_that_its_surrogate_is_too_narrow(spread, is_missing, rng):
     # Estimates are as noisy as their weights.
     noisy = kh.Config(noisy=True)
     assert math.isnan(kh.step(rng, tuned(spread, rng, noisy), lambda x: -0.5 * x @ x, noisy)[1].log_weight)
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_the_missing_mass_of_a_pareto_tail(power, rng):
+    """P(w > t) = t^-p, so that n P(w > t) = t at t = n^(1 / (1 + p)). The weights have a median of 2^(1 / p)."""
+    n = 20_000
+    log_weights = stats.expon(scale=1.0 / power).rvs(n, random_state=rng)
+    level = (2.0 ** (1.0 / power)) ** (1.0 / (1.0 + power)) * n ** (1.0 / (1.0 + power))
+    assert coverage_of(log_weights).missing == pytest.approx(level**-power, rel=0.3)

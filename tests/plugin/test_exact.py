@@ -69,7 +69,7 @@ def test_exact_draws_from_a_bend_with_a_long_side():
 
 
 def test_a_part_that_the_surrogate_leaves_out_is_said_to_be_missing():
-    with pytest.warns(UserWarning, match="a part of it are likely to be missing"):
+    with pytest.warns(UserWarning, match="a part of it is likely to be missing"):
         pk.sample_surrogate(300, evaluations=24, tolerance=0.0, exact=True, model=model_of(bent), **QUICK)
 
 

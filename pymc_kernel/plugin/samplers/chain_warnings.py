@@ -99,9 +99,9 @@ def missing_mass_warning(log_weights: np.ndarray) -> str:
     if not is_missing_mass(coverage):
         return ""
     return (
-        "draws from a part of the posterior are likely to be missing: the ratio of the density to the surrogate is up "
-        f"to {math.exp(min(coverage.excess, 20.0)):.2g} times its median, and the tail of these ratios is heavy "
-        f"(Pareto shape {coverage.shape:.2g}). {_ADVICE}"
+        f"{100.0 * coverage.missing:.2g} % of the posterior are likely to be missing from the draws, where the density is "
+        f"far above the surrogate: their ratio is up to {math.exp(min(coverage.excess, 20.0)):.2g} times its median, and "
+        f"its tail is heavy. {_ADVICE}"
     )
 
 

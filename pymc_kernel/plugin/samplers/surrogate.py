@@ -349,7 +349,7 @@ def _warn(state: State, tree: xr.DataTree, drawn: ExactDraws | None, first_error
         found |= _of_surrogate_draws(stats)
     else:
         found |= {
-            "draws from a part of it are likely to be missing, where the surrogate is far too low": is_missing_mass(
+            "a part of it is likely to be missing from the draws, where the surrogate is far too low": is_missing_mass(
                 drawn.coverage
             ),
             f"a chain has rejected {STUCK_AFTER} proposals in a row, at an estimate that is too high or where the "
