@@ -59,7 +59,8 @@ def _missing_mass(log_weights, num_proposals):
     levels = np.geomspace(threshold, max(threshold, mass * num_proposals), 1000)
     with np.errstate(divide="ignore"):  # beyond the end of a tail that is bounded
         masses = mass * np.maximum(1.0 + shape * (levels - threshold) / scale, 0.0) ** (-1.0 / shape)
-    return float(masses[np.argmax(num_proposals * masses <= levels)])
+    missing = masses[np.argmax(num_proposals * masses <= levels)]
+    return max(0.0, float(missing) - 1.0 / num_proposals)  # which draws from the posterior itself would miss
 
 
 def pareto_shape(log_weights: np.ndarray) -> float:

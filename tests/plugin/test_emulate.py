@@ -319,9 +319,9 @@ def test_evaluations_that_fail_are_left_out_and_counted():
             raise RuntimeError("the solver gave up")
         return np.exp(-rate * TIMES)
 
-    emulated = pk.emulate(curve_model(raising), 60, random_seed=1, progressbar=False)
+    emulated = pk.emulate(curve_model(raising), 60, random_seed=1, progressbar=False, tolerance=0.02)
     assert emulated.emulation.num_failed > 0
-    assert emulated.emulation.distance < 0.05
+    assert emulated.emulation.distance < 0.02
     with emulated, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There were")  # divergences: the density ends within the bulk
         idata = pm.sample(1000, tune=500, chains=2, cores=1, random_seed=2, progressbar=False)

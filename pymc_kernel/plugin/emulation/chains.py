@@ -12,7 +12,7 @@ from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 __all__ = ["Chains", "largest_rhat"]
 
 _BLOCK = 50  # draws of each chain, after which convergence is looked at
-_MOST_BLOCKS = 6
+_FEWEST_BLOCKS, _MOST_BLOCKS = 2, 6
 _CONVERGED = 1.1  # R-hat of the later half of the draws, some hundred in each chain: their own noise is about that
 _TREE_DEPTH = 8  # of 255 leapfrog steps: no matter how bad a surrogate's geometry is, a draw ends
 _TRIES = 10  # of a start with a finite density
@@ -40,16 +40,25 @@ class Chains:
 
     def _begin(self, starts, variances, rng):
         model, function = self._model, self._function
-        self._points = [
-            {name: p[0] for name, p in zip(self._names, split_positions(model, x[None], self._shapes), strict=True)}
-            for x in starts
-        ]
+        self.go_to(starts)
         self._steps = []
         for start, own in zip(starts, rng.spawn(len(starts)), strict=True):
             metric = QuadPotentialDiagAdapt(len(start), start.copy(), variances, _PRIOR_WEIGHT, rng=own.spawn(1)[0])
             self._steps.append(
                 pm.NUTS(model=model, logp_dlogp_func=function, potential=metric, max_treedepth=_TREE_DEPTH, rng=own)
             )
+
+    def go_to(self, positions: np.ndarray) -> None:
+        """Let the chains go on from other positions (chains, d), with their tuning."""
+        self._points = [
+            {n: p[0] for n, p in zip(self._names, split_positions(self._model, x[None], self._shapes), strict=True)}
+            for x in positions
+        ]
+
+    @property
+    def have_density(self) -> bool:
+        """Whether the model, as it is now, has a density where the chains are."""
+        return all(np.isfinite(self.log_density(self._place(c))) for c in range(len(self._points)))
 
     def log_density(self, position: np.ndarray) -> float:
         """Return the log density of the model, as it is now, at a position (d,)."""
@@ -68,19 +77,20 @@ class Chains:
         others._begin(np.array(starts), variances, rng)
         return others
 
-    def draw(self) -> tuple[np.ndarray, float]:
+    def draw(self, is_short: bool = False) -> tuple[np.ndarray, float]:
         """Return the later half of new draws (chains, n, d), and their largest R-hat.
 
-        Blocks of draws are made until the chains agree, at most six.
+        Blocks of draws are made until the chains agree, at most six; two where they are to be short.
         """
+        most = _FEWEST_BLOCKS if is_short else _MOST_BLOCKS
         blocks = []
         while True:
             blocks.append(np.stack([self._block(c) for c in range(len(self._steps))]))
-            if len(blocks) == 1:
+            if len(blocks) < _FEWEST_BLOCKS:
                 continue
             kept = np.concatenate(blocks[len(blocks) // 2 :], axis=1)
             largest = largest_rhat(kept)
-            if largest < _CONVERGED or len(blocks) == _MOST_BLOCKS:
+            if largest < _CONVERGED or len(blocks) == most:
                 return kept, largest
 
     @staticmethod
@@ -88,12 +98,15 @@ class Chains:
         """Return whether chains with this R-hat agree."""
         return rhat < _CONVERGED
 
+    def _place(self, chain):
+        return np.concatenate([np.ravel(self._points[chain][name]) for name in self._names])
+
     def _block(self, chain):
         draws = []
         with np.errstate(all="ignore"):  # a trajectory that runs away is a divergence
             for _ in range(_BLOCK):
                 self._points[chain], _ = self._steps[chain].step(self._points[chain])
-                draws.append(np.concatenate([np.ravel(self._points[chain][name]) for name in self._names]))
+                draws.append(self._place(chain))
         return draws
 
 

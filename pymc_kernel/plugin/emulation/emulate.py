@@ -83,7 +83,8 @@ def emulate(
         It stops early once the total variation distance at fresh draws is below this in two rounds in a row, and chains
         from different starts agree (R-hat below 1.1).
     batch_size : int, optional
-        Evaluations in a round; 2 (k + 2) by default, for k inputs of the largest function.
+        Evaluations in a round. By default 2 (k + 2), for k inputs of the largest function, and 4 where the last round's
+        distance is above one half.
     start : ndarray (n, d), optional
         First places on the unconstrained scale. By default the model's initial point and draws of the prior.
     executor : concurrent.futures.Executor or int, optional
@@ -196,14 +197,14 @@ def learn(
 ) -> str | None:  # fmt: skip
     """Let a search run, with the arguments of :func:`emulate`; return the first error of an evaluation."""
     model, true = search.model, search.unknown.true
-    prior, size = ModelPrior(model), batch_size or search.unknown.batch_size
-    start = first_places(model, prior, start, size - 1, search.rng)
+    prior = ModelPrior(model)
+    start = first_places(model, prior, start, (batch_size or search.unknown.batch_size) - 1, search.rng)
     identity = {"seed": str(random_seed), "data": array_fingerprint(list(observed_values(model, None).values()))}
     path = None if store is None else Path(store)
     settings = (0, executor, path, timeout, identity, start.shape[1], "emulated", true.size)
     with interrupts_wait, closing(Evaluations(true, evaluations, *settings)) as evaluate:
         try:
-            search.run(prior, start, size, evaluations, evaluate, progressbar)
+            search.run(prior, start, batch_size, evaluations, evaluate, progressbar)
         except (KeyboardInterrupt, WorkersLost) as ended:
             if search.best is None:
                 raise

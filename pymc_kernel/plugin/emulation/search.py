@@ -26,6 +26,7 @@ from pymc_kernel.plugin.warn import warn_user
 __all__ = ["Emulation", "Search"]
 
 _CHAINS = 4
+_POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _FOLDS = 10  # of cross-validation
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
 
@@ -106,8 +107,11 @@ class Search:
         self.rounds: list[_Round] = []
         self.is_confirmed = False
 
-    def run(self, prior, places: np.ndarray, size: int, most: int, evaluate, progressbar: bool) -> None:
+    def run(self, prior, places: np.ndarray, size: int | None, most: int, evaluate, progressbar: bool) -> None:
         """Evaluate ``places`` (n, d) and learn in rounds of ``size``, until the search has ended or after ``most``.
+
+        Without ``size`` a round has two evaluations for each coefficient of a linear function of the inputs, and two;
+        of a model that is poor, one of each chain: most of its draws show the same fault.
 
         Parameters
         ----------
@@ -126,7 +130,8 @@ class Search:
                     bar.update(task, description=f"Distance {self.best.distance:.2f}")
                 if self.has_ended:
                     break
-                batch = self.propose(prior, size)[: most - len(self.positions)]
+                batch = self.propose(prior, size or (_CHAINS if self._is_poor else self.unknown.batch_size))
+                batch = batch[: most - len(self.positions)]
 
     def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
         """Take in what was evaluated; of fresh draws, measure the distance first."""
@@ -149,6 +154,11 @@ class Search:
         """Whether the distance is known to be within the tolerance."""
         return self.best is not None and self.is_confirmed and self.best.distance < self.tolerance
 
+    @property
+    def _is_poor(self) -> bool:
+        """Whether most draws of the emulated model have no place in the posterior, by the last round."""
+        return not self.rounds or self.rounds[-1].distance > _POOR
+
     def propose(self, prior, size: int) -> np.ndarray:
         """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
         self.fits = self._fitted()
@@ -157,12 +167,12 @@ class Search:
         self._renew(self.fits)
         with interrupts_wait.not_here():
             if self.chains is None:
-                log_densities = np.array([e.log_density for e in self.evaluated])
-                starts = self.positions[np.argsort(-log_densities)[:_CHAINS]]
-                starts = starts[np.isfinite(np.sort(-log_densities)[:_CHAINS])]
                 variances = np.maximum(prior.draw(self.rng, 100).var(axis=0), 1e-12)
-                self.chains = Chains(self.emulated, starts, variances, self.rng)
-            draws, self.rhat = self.chains.draw()
+                self.chains = Chains(self.emulated, self._best_places(), variances, self.rng)
+            elif not (Chains.have_converged(self.rhat) and self.chains.have_density):
+                # Some were in modes that were invented or are far lower, or where an evaluation has failed since.
+                self.chains.go_to(self._best_places())
+            draws, self.rhat = self.chains.draw(is_short=self._is_poor)
             self.draws = draws.reshape(-1, draws.shape[2])
             self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             if self.held_out < self.tolerance:
@@ -171,6 +181,12 @@ class Search:
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
         return draws[:, kept].transpose(1, 0, 2).reshape(-1, draws.shape[2])[:size]
+
+    def _best_places(self) -> np.ndarray:
+        """Return the places (chains, d) with the largest true log density."""
+        log_densities = np.array([e.log_density for e in self.evaluated])
+        best = np.argsort(-log_densities)[:_CHAINS]
+        return self.positions[best[np.isfinite(log_densities[best])]]
 
     def _challenged(self, draws: np.ndarray) -> tuple[np.ndarray, float]:
         """Return draws and their R-hat, with those of other chains where these have ended elsewhere.

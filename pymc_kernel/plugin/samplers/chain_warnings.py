@@ -98,10 +98,10 @@ def missing_mass_warning(log_weights: np.ndarray) -> str:
     coverage = coverage_of(log_weights)
     if not is_missing_mass(coverage):
         return ""
+    times = math.exp(min(coverage.excess, 20.0))
     return (
-        f"{100.0 * coverage.missing:.2g} % of the posterior are likely to be missing from the draws, where the density is "
-        f"far above the surrogate: their ratio is up to {math.exp(min(coverage.excess, 20.0)):.2g} times its median, and "
-        f"its tail is heavy. {_ADVICE}"
+        f"some {100.0 * coverage.missing:.2g} % of the posterior are likely to be missing from the draws: the ratio of the "
+        f"density to the surrogate is up to {times:.2g} times its median, with a heavy tail. {_ADVICE}"
     )
 
 
