@@ -100,7 +100,7 @@ def missing_mass_warning(log_weights: np.ndarray) -> str:
         return ""
     times = math.exp(min(coverage.excess, 20.0))
     return (
-        f"some {100.0 * coverage.missing:.2g} % of the posterior are likely to be missing from the draws: the ratio of the "
+        f"{100.0 * coverage.missing:.2g} % of the posterior are likely to be missing from the draws: the ratio of the "
         f"density to the surrogate is up to {times:.2g} times its median, with a heavy tail. {_ADVICE}"
     )
 
