@@ -22,7 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "tutorials"
 PAGES = ROOT / "docs" / "tutorials"
-ORDER = ("hares_and_lynx", "noisy_likelihood", "epidemic", "approximate_draws", "several_modes", "at_scale")
+ORDER = (
+    "theophylline", "hares_and_lynx", "noisy_likelihood", "epidemic", "approximate_draws", "several_modes", "at_scale",
+)  # fmt: skip
 _WIDTH = 100  # of printed sentences, in characters
 _UNDERLINES = {1: "=", 2: "-", 3: "~"}
 # What the surroundings say of themselves, and not of the answer.

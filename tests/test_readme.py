@@ -1,9 +1,12 @@
 """The README is short, its code runs as written, and what it says is right."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
 import pytest
 
 from benchmarks import harness
@@ -26,6 +29,68 @@ def run(word, tmp_path, monkeypatch):
     return names
 
 
+def closed_form(names):
+    """Return the model of README's first example with the formula that solves its equations."""
+    hours, dose = names["hours"], names["dose"]
+    with pm.Model() as model:
+        typical = pm.Normal("typical", [0.5, -2.5, -0.7], 0.5, shape=3)
+        spread = pm.HalfNormal("spread", 0.5, shape=3)
+        own = pt.exp(typical + spread * pm.Normal("offset", shape=(6, 3)))
+        absorption, loss, volume = own[:, [0]], own[:, [1]], own[:, [2]]
+        share = absorption / (absorption - loss) * (pt.exp(-loss * hours) - pt.exp(-absorption * hours))
+        noise = pm.HalfNormal("noise", 1.0)
+        pm.Normal("level", dose[:, None] / volume * share, noise, observed=names["level"])
+    return model
+
+
+def test_a_solver_is_learned_from_few_runs(tmp_path, monkeypatch):
+    """With fewer draws than README takes; all of them in the long test below."""
+    settings = {"draws": 50, "tune": 200, "chains": 1, "progressbar": False, "compute_convergence_checks": False}
+    monkeypatch.setattr(pm, "sample", partial(call_with, pm.sample, settings))
+    names = run("share_in_blood(", tmp_path, monkeypatch)
+    emulated, exact = names["emulated"], closed_form(names)
+    assert emulated.emulation.num_evaluations <= 40
+    assert emulated.emulation.distance < 0.05
+    # Learned and true log density differ by little more than a constant, the error of the solver.
+    functions = [m.compile_logp() for m in (emulated, exact)]
+    points = exact_points(names["idata"]["posterior"])
+    differences = [functions[0](x) - functions[1](x) for x in points[::5]]
+    assert np.std(differences) < 0.1
+
+
+@pytest.mark.slow
+def test_a_solver_in_a_hierarchy_agrees_with_its_closed_form(tmp_path, monkeypatch):
+    names = run("share_in_blood(", tmp_path, monkeypatch)
+    with closed_form(names):
+        exact = pm.sample(chains=4, target_accept=0.9, random_seed=2, progressbar=False)["posterior"]
+    for name in ("typical", "spread", "noise"):
+        here, there = names["idata"]["posterior"][name].values, exact[name].values
+        spread = there.std(axis=(0, 1))
+        # Effective sizes of a thousand: Monte Carlo errors of .04 of the difference.
+        np.testing.assert_allclose(here.mean(axis=(0, 1)), there.mean(axis=(0, 1)), atol=0.17 * spread.min())
+        np.testing.assert_allclose(here.std(axis=(0, 1)), spread, rtol=0.15)
+
+
+def call_with(function, settings, *_, **given):
+    """Call a function with settings in place of those that it was given."""
+    return function(**{**given, **settings})
+
+
+def exact_points(posterior):
+    """Return draws on the unconstrained scale of the model, as dictionaries."""
+    flat = {name: posterior[name].values.reshape(-1, *posterior[name].shape[2:]) for name in posterior}
+    count = len(flat["noise"])
+    return [
+        {
+            "typical": flat["typical"][i],
+            "spread_log__": np.log(flat["spread"][i]),
+            "offset": flat["offset"][i],
+            "noise_log__": np.log(flat["noise"][i]),
+        }
+        for i in range(count)
+    ]
+
+
 def test_noisy_likelihood_agrees_with_quadrature(tmp_path, monkeypatch):
     names = run("EstimatedLikelihood(", tmp_path, monkeypatch)
     posterior = names["idata"]["posterior"]
@@ -46,7 +111,7 @@ def test_the_check_of_a_fit_finds_what_is_wrong(tmp_path, monkeypatch):
 
 
 def test_every_example_is_run_above():
-    assert len(EXAMPLES) == 2
+    assert len(EXAMPLES) == 3
 
 
 def test_examples_are_those_of_the_documentation():
@@ -109,8 +174,8 @@ def test_headline_numbers_are_those_of_their_table(line):
         assert np.abs(measured - float(number)).min() <= half_a_digit, number
 
 
-def test_five_headlines():
-    assert len(HEADLINES) == 5
+def test_six_headlines():
+    assert len(HEADLINES) == 6
 
 
 def test_gradient_free_headline():
