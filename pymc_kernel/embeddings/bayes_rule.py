@@ -1,6 +1,5 @@
 """Kernel Bayes' rule: posteriors from samples of prior and joint distribution. Imports NumPy and siblings."""
 
-import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,7 +126,7 @@ class KernelBayesRule:
     def _weighting(self, pairs, kernel, prior, rng):
         if pairs.weights is not None or prior is None:
             weights = np.ones(len(pairs.latent)) if pairs.weights is None else pairs.weights / pairs.weights.mean()
-            return Weighting(weights, weights, None, prior)
+            return Weighting(weights, None, prior)
         ratio = self.ratio
         if ratio is None:
             ratio = DensityRatio(caution=_RATIO_CAUTION, num_basis=self.num_basis, tolerance=self.tolerance)
@@ -136,8 +135,7 @@ class KernelBayesRule:
         fitted = ratio.fit(prior.points, pairs.latent, prior.weights, rng=rng)
         check_overlap(fitted.ratio, pairs.latent, prior, float(len(fitted.ratio)))
         weights = fitted.ratio * (len(fitted.ratio) / fitted.ratio.sum())
-        # Means want a smooth ratio; the spread of residuals is an average and wants one with little bias.
-        return Weighting(weights, fitted.least_loss_ratio, fitted.solution.regularization, prior)
+        return Weighting(weights, fitted.solution.regularization, prior)
 
     def fit_weighted(self, pairs: Pairs, kernel, weighting: Weighting, rng: np.random.Generator) -> FittedRule:
         """Return the rule for training points with these weights: of the kernels to choose from, the best."""
@@ -155,4 +153,4 @@ class KernelBayesRule:
                 regularization = chosen if given is None else given
             if loss < best:
                 best, kept = loss, (features, path, regularization)
-        return FittedRule(self, pairs, kernel, weighting, *kept, copy.deepcopy(rng))
+        return FittedRule(self, pairs, kernel, weighting, *kept)

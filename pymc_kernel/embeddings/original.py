@@ -3,7 +3,6 @@
 Fukumizu, Song and Gretton (2013), figure 1.
 """
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +102,9 @@ class OriginalBayesRule:
                 num_basis=self.num_basis,
                 tolerance=self.tolerance,
             )
-            return rule.fit_weighted(pairs, kernel, Weighting(weights, weights, epsilon, prior), rng)
+            return rule.fit_weighted(pairs, kernel, Weighting(weights, epsilon, prior), rng)
         check_overlap(weights, pairs.latent, prior, 1.0)
-        return self._fit_signed(pairs, kernel, Weighting(weights, None, epsilon, prior), rng)
+        return self._fit_signed(pairs, kernel, Weighting(weights, epsilon, prior), rng)
 
     def _fit_signed(self, pairs, kernel, weighting, rng):
         coordinates = Coordinates.of(pairs.observed, weighting.ratio, self.observed_kernel is None)
@@ -117,7 +116,7 @@ class OriginalBayesRule:
             kind = "embedding" if delta == "marginal" else delta
             targets = regression_targets(kind, self, pairs.latent, kernel, weighting)
             delta = _choose_delta(features.factor.features, targets, total, delta, rng)
-        return FittedRule(self, pairs, kernel, weighting, features, path, delta, copy.deepcopy(rng))
+        return FittedRule(self, pairs, kernel, weighting, features, path, delta)
 
 
 def _sum_rule(factor: GramFactor, prior: Prior, epsilon: float | None) -> tuple[np.ndarray, float]:

@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 
 from pymc_kernel.embeddings import KernelMean
-from pymc_kernel.embeddings.draws import nearest_probability, resample, signed_quantiles
+from pymc_kernel.embeddings.kernel_mean import nearest_probability, resample, signed_quantiles, smoothed_draws
 from pymc_kernel.kernels import Gaussian, InverseMultiquadric
 
 
@@ -123,3 +123,14 @@ def test_draws_follow_the_weights():
     mean = KernelMean(points, weights / weights.sum())
     draws = mean.sample(4000, np.random.default_rng(0))
     assert draws.mean() == pytest.approx(float(mean.mean()[0]), abs=0.03)
+
+
+def test_smoothed_draws_keep_mean_and_covariance_and_none_comes_twice(rng):
+    points = np.array([3e6, 0.0]) + normal() @ np.array([[1e6, 0.5], [0.0, 1.0]])
+    weights = rng.dirichlet(np.ones(len(points)))
+    draws = smoothed_draws(points, weights, 40_000, rng)
+    assert len(np.unique(draws[:, 0])) == len(draws)
+    mean = KernelMean(points, weights)
+    spread = np.sqrt(np.diag(mean.covariance()))
+    np.testing.assert_allclose((draws.mean(axis=0) - mean.mean()) / spread, 0.0, atol=0.01)
+    np.testing.assert_allclose(np.cov((draws / spread).T), mean.covariance() / np.outer(spread, spread), atol=0.02)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from pymc_kernel import embeddings as E
 from pymc_kernel import kernels as K
-from pymc_kernel.embeddings.local import posterior_near
 from tests.fuzz.contract import kept
 from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
 from tests.reference import slow_embeddings
@@ -109,10 +108,9 @@ def test_bayes_rules(method, data, d, rng):
     if method != "original" and normalize == "prior":
         kept(lambda: fit.interval(place), NAMES)
         kept(lambda: fit.sample(place, 3, rng), NAMES)
-        near = kept(lambda: posterior_near(fit, np.asarray(place, dtype=float)[0], rng), NAMES)
+        near = kept(lambda: fit.near(place, rng), NAMES)
         if near is not None:
-            kept(near.mixture, NAMES)
-            kept(lambda: near.learning_error(near.replicates(rng, 3)), NAMES)
+            kept(lambda: near.posteriors(place, rng.standard_exponential(len(near.latent))), NAMES)
         found = kept(lambda: fit.calibration(num_draws=4, num_cases=5, rng=rng), NAMES)
         assert found is None or ((found.ranks >= 0.0) & (found.ranks <= 1.0)).all()
 

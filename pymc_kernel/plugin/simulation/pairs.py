@@ -31,7 +31,6 @@ __all__ = [
     "learned_groups",
     "observed_for",
     "simulated_again",
-    "simulated_from_prior",
     "simulated_pairs",
     "warn_of_failed_pairs",
 ]
@@ -155,11 +154,6 @@ def _observed_summaries(model, summary):
     if not np.isfinite(observed).all():
         raise ValueError("the observed data, or their summaries, have NaN or infinite entries.")
     return observed
-
-
-def simulated_from_prior(num_simulations: int, model: pm.Model, rng, executor, progressbar) -> xr.DataTree:
-    """Simulate more parameters from the prior, and their data."""
-    return _simulated(num_simulations, None, model, rng, executor, progressbar)
 
 
 def simulated_again(
