@@ -34,24 +34,9 @@ def test_weights_are_those_of_the_papers():
     np.testing.assert_allclose(rule.weights(y)[0], expected, rtol=1e-7, atol=1e-8)
     literal = slow.original(kz(z), prior_mean, kx(x), kx(x, y)[:, 0], 0.05, 3.0)
     common["ratio_regularization"] = 0.05
-    rule = OriginalBayesRule("literal", regularization=3.0, **common).fit(z, x, u)
-    np.testing.assert_allclose(rule.weights(y)[0], literal, rtol=1e-7, atol=1e-8)
-    # The other normalization is the same rule at delta / n^2, with weights divided by one.
+    # Prior weights sum to one here, not to n.
     rule = OriginalBayesRule(regularization=3.0 / len(z) ** 2, **common).fit(z, x, u)
     np.testing.assert_allclose(rule.weights(y)[0], literal, rtol=1e-7, atol=1e-8)
-
-
-def test_threshold_is_importance_with_a_named_ratio():
-    z, x, u = pairs()
-    common = {
-        "latent_kernel": Gaussian(1.0),
-        "observed_kernel": Gaussian(1.0),
-        "normalize": "none",
-    }
-    threshold = OriginalBayesRule("threshold", regularization=0.01, ratio_regularization=0.03, **common).fit(z, x, u)
-    scale = threshold.weighting.ratio.mean()
-    importance = KernelBayesRule(ratio=named_ratio(0.03), regularization=0.01 / scale, **common).fit(z, x, u)
-    np.testing.assert_allclose(threshold.weights(x[:5]), importance.weights(x[:5]), rtol=1e-8, atol=1e-10)
 
 
 def test_conditional_is_kernel_regression():

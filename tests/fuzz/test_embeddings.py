@@ -86,7 +86,7 @@ def test_density_ratios(data, d, kernel, relative):
         kept(lambda: fit(above), NAMES)
 
 
-@pytest.mark.parametrize("method", ["importance", "conditional", "original", "threshold"])
+@pytest.mark.parametrize("method", ["importance", "conditional", "original"])
 @given(data=st.data(), d=dimensions(), rng=seeds())
 def test_bayes_rules(method, data, d, rng):
     n = data.draw(sizes(0, 12))
@@ -95,8 +95,6 @@ def test_bayes_rules(method, data, d, rng):
     normalize = data.draw(st.sampled_from(["prior", "prior", "sum", "none"]))
     settings = {"observed_kernel": data.draw(kernels()), "normalize": normalize}
     rule = E.OriginalBayesRule() if method == "original" else E.KernelBayesRule()
-    if method == "threshold":
-        rule = E.OriginalBayesRule("threshold", ratio_regularization=0.1)
     rule = replace(rule, **settings)
     fit = kept(lambda: rule.fit(latent, observed, prior), NAMES)
     if fit is None:

@@ -99,7 +99,8 @@ def sample_kbr(
     the largest standard deviation of a posterior mean between sixteen fits to resampled simulations, in posterior
     standard deviations, and ``spread_learning_error`` that of the spreads, in parts of them; ``second_opinion_shift``
     and ``second_opinion_spread``, means and standard deviations by a likelihood learned from 2,000 of the same
-    simulations, less and over those of the posterior, in its standard deviations; ``num_failed``, simulations with NaN
+    simulations, less and over those of the posterior, in its standard deviations, and ``second_opinion_effective``, the
+    effective number of simulations that this likelihood gives weight to; ``num_failed``, simulations with NaN
     or infinite numbers; ``num_local``, simulations in the last fit; its ``regularization`` and ``rank``. One warning
     lists what speaks against the posterior.
 
@@ -174,8 +175,7 @@ def _stats(fitted, near, posterior, replicates, opinion, observed, is_raw, rng):
             statistics.NUM_EFFECTIVE: effective,
             statistics.LEARNING_ERROR: error,
             statistics.SPREAD_LEARNING_ERROR: spread_error,
-            statistics.SECOND_OPINION_SHIFT: ("unconstrained", opinion.shift),
-            statistics.SECOND_OPINION_SPREAD: ("unconstrained", opinion.spread),
+            **opinion.statistics(),
             statistics.NUM_FAILED: failed,
             "num_local": len(near.latent),
             "regularization": near.regularization,

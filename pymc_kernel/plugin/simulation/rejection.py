@@ -74,7 +74,7 @@ def sample_abc(
         ``posterior``, ``prior``, ``prior_predictive``, ``observed_data``, and ``sample_stats``: ``accept`` (share),
         ``epsilon`` (largest accepted distance, in spreads), ``num_simulations``, ``num_accepted``, ``num_failed``, and,
         as in :func:`sample_kbr`, ``typicality``, ``num_effective``, ``learning_error``, ``spread_learning_error``,
-        ``second_opinion_shift``, ``second_opinion_spread``.
+        ``second_opinion_shift``, ``second_opinion_spread``, ``second_opinion_effective``.
 
     Notes
     -----
@@ -131,8 +131,7 @@ def sample_abc(
             statistics.NUM_EFFECTIVE: effective,
             statistics.LEARNING_ERROR: error,
             statistics.SPREAD_LEARNING_ERROR: spread_error,
-            statistics.SECOND_OPINION_SHIFT: ("unconstrained", opinion.shift),
-            statistics.SECOND_OPINION_SPREAD: ("unconstrained", opinion.spread),
+            **opinion.statistics(),
         }
     )
     return xr.DataTree.from_dict(groups)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
+from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.typicality import OUTSIDE
 
 __all__ = ["NUM_REPLICATES", "SecondOpinion", "Weighted", "findings", "learning_errors", "second_opinion"]
@@ -24,6 +25,16 @@ class SecondOpinion(NamedTuple):
     """(d,), its means minus those of the posterior, in standard deviations of the latter."""
     spread: np.ndarray
     """(d,), its standard deviations over those of the posterior."""
+    effective: float
+    """Effective number of simulations that it gives weight to."""
+
+    def statistics(self) -> dict:
+        """Return it as variables of a dataset."""
+        return {
+            statistics.SECOND_OPINION_SHIFT: ("unconstrained", self.shift),
+            statistics.SECOND_OPINION_SPREAD: ("unconstrained", self.spread),
+            statistics.SECOND_OPINION_EFFECTIVE: self.effective,
+        }
 
     def __str__(self):
         words, far = [], np.nan_to_num(np.abs(self.shift)).max()
@@ -32,6 +43,8 @@ class SecondOpinion(NamedTuple):
         logs = np.nan_to_num(np.abs(np.log(self.spread)))
         if logs.max() > _FAR_APART:
             words.append(f"has a standard deviation {self.spread[logs.argmax()]:.2f} times as large")
+        if words and self.effective < _FEW_EFFECTIVE:
+            words[-1] += f" (it gives weight to an effective number of {self.effective:.0f} simulations)"
         return f"a likelihood learned from the same simulations {' and '.join(words)}" if words else ""
 
 
@@ -48,7 +61,7 @@ def second_opinion(posterior, latent, summaries, observed, rng) -> SecondOpinion
     rng : numpy.random.Generator
     """
     mean, spread = _moments(posterior)
-    nothing = SecondOpinion(np.full(len(mean), np.nan), np.full(len(mean), np.nan))
+    nothing = SecondOpinion(*np.full((2, len(mean)), np.nan), np.nan)
     latent, summaries = (rows[np.isfinite(latent).all(axis=1)] for rows in (latent, summaries))
     some = rng.permutation(len(latent))[:_OPINION_SIMULATIONS]
     try:
@@ -59,8 +72,10 @@ def second_opinion(posterior, latent, summaries, observed, rng) -> SecondOpinion
     if not np.isfinite(logs.max()) or not (spread > 0.0).all():
         return nothing
     weights = np.exp(logs - logs.max())
-    other_mean, other_spread = _moments(Weighted(latent, weights / weights.sum()))
-    return SecondOpinion((other_mean - mean) / spread, np.maximum(other_spread, np.finfo(float).tiny) / spread)
+    weights /= weights.sum()
+    other_mean, other_spread = _moments(Weighted(latent, weights))
+    other_spread = np.maximum(other_spread, np.finfo(float).tiny)
+    return SecondOpinion((other_mean - mean) / spread, other_spread / spread, float(1.0 / (weights**2).sum()))
 
 
 class Weighted(NamedTuple):
