@@ -24,7 +24,7 @@ from pymc_kernel.plugin.simulation.trust import (
     second_opinion,
 )
 
-FIRST_SEED, NUM_DRAWS = 1000, 4000
+NUM_DRAWS = 4000
 SIZES = {"sample_kbr": (2000, 5000), "sample_abc": (10_000,)}
 _QUANTILES = np.linspace(0.005, 0.995, 199)
 _WRONG_MEAN, _WRONG_LOG_SPREAD = 0.3, 0.3
@@ -93,9 +93,9 @@ def rejected(latent, data, observed, quantile, adjust=True):
     return fit(np.ones(len(inside))), fit
 
 
-def ablation_run(family, seed):
+def ablation_run(family, first, seed):
     """Return the distance of each variant."""
-    problem, latent, data, observed = problem_of(family, FIRST_SEED + seed, max(SIZES["sample_abc"]))
+    problem, latent, data, observed = problem_of(family, first + seed, max(SIZES["sample_abc"]))
     exact = exact_draws(problem, observed, np.random.default_rng(seed))
     size = max(SIZES["sample_kbr"])
     found = {
@@ -111,10 +111,10 @@ def ablation_run(family, seed):
     return found
 
 
-def ablation(runs, families, jobs):
+def ablation(runs, families, first, jobs):
     """Run all families; write the table."""
     rows, differences = {}, {}
-    for _, group in harness.grouped(ablation_run, [(family,) for family in families], runs, jobs):
+    for _, group in harness.grouped(ablation_run, [(family, first) for family in families], runs, jobs):
         for name in group[0]:
             base = "rejection" if name.startswith("rejection") else "as it is"
             rows.setdefault(name, []).append(f"{np.mean([found[name] for found in group]):.2f}")
@@ -122,13 +122,14 @@ def ablation(runs, families, jobs):
         print({name: row[-1] for name, row in rows.items()}, flush=True)
     table = [[name, *row, measures.with_error(differences[name])] for name, row in rows.items()]
     header = ["", *(family.replace("_", " ") for family in families), "difference"]
-    note = f"{runs} problems of each family; 5,000 simulations, rejection 10,000. Distance, and how much more it is."
+    problems = f"{runs} problems of each family, seeds from {first:,} on"
+    note = f"{problems}; 5,000 simulations, rejection 10,000. Distance, and how much more it is."
     harness.Table("kbr-ablation", header).write(table, note)
 
 
-def warned_run(method, size, family, seed):
+def warned_run(method, size, family, first, seed):
     """Return whether the answer is wrong, and what each warning says."""
-    problem, latent, data, observed = problem_of(family, FIRST_SEED + seed, size)
+    problem, latent, data, observed = problem_of(family, first + seed, size)
     exact, rng = exact_draws(problem, observed, np.random.default_rng(seed)), np.random.default_rng(seed)
     if method == "sample_kbr":
         near = KernelBayesRule(scales=(0.5, 1.0, 2.0)).fit(latent, data, rng=rng).near(observed, rng)
@@ -148,12 +149,12 @@ def warned_run(method, size, family, seed):
     return is_wrong(np.concatenate(drawn), exact), {name: bool(words) for name, words in said.items()}
 
 
-def warned(runs, families, jobs):
+def warned(runs, families, first, jobs):
     """Run all methods; write the table."""
     rows = []
     for method, sizes in SIZES.items():
         for size in sizes:
-            found = harness.grouped(warned_run, [(method, size, family) for family in families], runs, jobs)
+            found = harness.grouped(warned_run, [(method, size, family, first) for family in families], runs, jobs)
             all_runs = [one for _, group in found for one in group]
             right, wrong = ([said for is_off, said in all_runs if is_off == which] for which in (False, True))
             for name in all_runs[0][1]:
@@ -161,15 +162,15 @@ def warned(runs, families, jobs):
                 rows.append([method, f"{size:,}", name, *rates])
                 print(*rows[-1], flush=True)
     header = ["method", "simulations", "warning", "of right answers", "of wrong ones"]
-    note = f"{runs} problems of each of {len(families)} families; said of how many."
+    note = f"{runs} problems of each of {len(families)} families, seeds from {first:,} on; said of how many."
     harness.Table("kbr-warnings", header).write(rows, note)
 
 
-def main(runs=4, parts=("ablation", "warnings"), families=tuple(FAMILIES), jobs=1):
+def main(runs=4, parts=("ablation", "warnings"), families=tuple(FAMILIES), first=1000, jobs=1):
     if "ablation" in parts:
-        ablation(runs, families, jobs)
+        ablation(runs, families, first, jobs)
     if "warnings" in parts:
-        warned(runs, families, jobs)
+        warned(runs, families, first, jobs)
 
 
 if __name__ == "__main__":
