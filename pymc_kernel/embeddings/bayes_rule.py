@@ -125,7 +125,7 @@ class KernelBayesRule:
     def _weighting(self, pairs, kernel, prior, rng):
         if pairs.weights is not None or prior is None:
             weights = np.ones(len(pairs.latent)) if pairs.weights is None else pairs.weights / pairs.weights.mean()
-            return Weighting(weights, None, prior)
+            return Weighting(weights, weights, None, prior)
         ratio = self.ratio
         if ratio is None:
             ratio = DensityRatio(caution=_RATIO_CAUTION, num_basis=self.num_basis, tolerance=self.tolerance)
@@ -134,7 +134,9 @@ class KernelBayesRule:
         fitted = ratio.fit(prior.points, pairs.latent, prior.weights, rng=rng)
         check_overlap(fitted.ratio, pairs.latent, prior, float(len(fitted.ratio)))
         weights = fitted.ratio * (len(fitted.ratio) / fitted.ratio.sum())
-        return Weighting(weights, fitted.solution.regularization, prior)
+        # Means want a smooth ratio; the spread of residuals is an average and wants one with little bias.
+        least = fitted.least_loss_ratio / fitted.least_loss_ratio.mean()
+        return Weighting(weights, least, fitted.solution.regularization, prior)
 
     def _fitted(self, pairs, kernel, weighting, rng):
         """Return the rule for training points with these weights: of the kernels to choose from, the best."""

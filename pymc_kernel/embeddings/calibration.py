@@ -96,7 +96,7 @@ def calibrate(
 
 def _cross_calibration(rule, num_cases, num_draws, rng):
     """Return the calibration on folds that are held out in turn."""
-    cases = np.unique(resample(rule.weighting.ratio, min(num_cases, len(rule.latent)), rng))
+    cases = np.unique(resample(rule.refitted().residual_weights, min(num_cases, len(rule.latent)), rng))
     draws = np.stack([posterior.sample(num_draws, rng) for posterior in rule.held_out(cases, rng)])
     return calibration_of(draws, rule.latent[cases], rng)
 

@@ -18,6 +18,7 @@ class RatioSolution(NamedTuple):
     """The ratio as a linear function of features."""
 
     coefficients: np.ndarray  # (r,)
+    least_loss_coefficients: np.ndarray  # (r,) at the regularization of the smallest loss, whatever ``caution`` is
     regularization: float
     loss: float  # leave-one-out estimate of E_q[r^2] / 2 - E_p[r]
 
@@ -104,19 +105,19 @@ class DensityRatio:
         turned = path.vectors.T @ mean
         grid = path.grid if self.regularization is None else np.array([float(self.regularization)])
         first, second = self._losses(path, turned, above @ path.vectors, weights, shares, grid)
-        chosen, loss = self._choose(grid, first, second)
-        coefficients = path.vectors @ (turned * path.shrinkage(chosen) * len(points))
-        return RatioSolution(coefficients, chosen, loss)
+        chosen, loss, least = self._choose(grid, first, second)
+        coefficients = [path.vectors @ (turned * path.shrinkage(eta) * len(points)) for eta in (chosen, least)]
+        return RatioSolution(*coefficients, chosen, loss)
 
     def _choose(self, grid, first, second):
-        """Return the strongest regularization close to the smallest loss, and its loss."""
+        """Return the strongest regularization close to the smallest loss, its loss, and that of the smallest."""
         totals = first.sum(axis=1) - second.sum(axis=1)
         best = int(totals.argmin())
         variance = sum(p.shape[1] * (p - p[best]).var(axis=1) for p in (first, second))
         close = totals - totals[best] <= self.caution * np.sqrt(variance)
         close[:best] = False
         chosen = int(np.flatnonzero(close).max())
-        return float(grid[chosen]), float(totals[chosen])
+        return float(grid[chosen]), float(totals[chosen]), float(grid[best])
 
     def _losses(self, path, turned, above, weights, shares, grid):
         """Return the terms (g, n) of E_q[r^2] / 2 and (g, l) of E_p[r] for g regularizations, each r without its point.
@@ -171,3 +172,9 @@ class FittedRatio:
     def ratio(self) -> np.ndarray:
         """The ratio (n,) at the points of the denominator."""
         return np.maximum(0.0, self.factor.features @ self.solution.coefficients)
+
+    @cached_property
+    @one_blas_thread
+    def least_loss_ratio(self) -> np.ndarray:
+        """The same at the regularization of the smallest loss, whatever the caution: noisier and less biased."""
+        return np.maximum(0.0, self.factor.features @ self.solution.least_loss_coefficients)

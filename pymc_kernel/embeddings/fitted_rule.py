@@ -1,7 +1,7 @@
 """A fitted kernel Bayes' rule: embeddings, means, draws and intervals for any observation. Imports siblings."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,8 @@ class ResidualFit:
     ----------
     path : RidgePath
         Of the features, with the weights of the training points; zero leaves a point out.
+    residual_weights : ndarray (n,)
+        Of the training points as residuals.
     latent : ndarray (n, p)
     fallback : ndarray (p,)
         Means where the features are zero, far from the training points.
@@ -36,6 +38,7 @@ class ResidualFit:
     """
 
     path: RidgePath
+    residual_weights: np.ndarray
     latent: np.ndarray
     fallback: np.ndarray
     regularization: float
@@ -53,7 +56,8 @@ class ResidualFit:
         """
         rows = self.path.coefficients(features, self.regularization)
         means = self.fallback + rows @ (self.latent - self.fallback)
-        shares = self.path.weights / self.path.weights.sum()
+        shares = self.residual_weights / self.residual_weights.sum()
+        rows = replace(self.path, weights=self.residual_weights).coefficients(features, self.regularization)
         rows = np.maximum(rows + (1.0 - rows.sum(axis=1, keepdims=True)) * shares, 0.0)
         out = []
         for mean, weights in zip(means, rows, strict=True):
@@ -147,18 +151,18 @@ class FittedRule:
 
         Zero leaves a point out; random factors of mean one make a Bayesian bootstrap (Rubin 1981).
         """
-        if not isinstance(self.path, RidgePath) or self.settings.normalize != "prior":
+        if self.weighting.residual_weights is None or self.settings.normalize != "prior":
             raise ValueError(
                 'draws by residuals need KernelBayesRule with normalize="prior", whose weights are not negative and '
                 "whose means fall back to the prior; or take intervals and draws from condition(observed)."
             )
-        path = self.path
+        path, residual_weights = self.path, self.weighting.residual_weights
         if factors is not None:
-            weights = self.path.weights * factors
-            path = RidgePath.of(self.features.factor.features, weights / weights.mean())
+            weights, residual_weights = _scaled(path.weights * factors), _scaled(residual_weights * factors)
+            path = RidgePath.of(self.features.factor.features, weights)
         prior = self.weighting.prior
         fallback = path.weights @ self.latent / path.weights.sum() if prior is None else prior.mean()
-        return ResidualFit(path, self.latent, fallback, self.regularization, self.latent_kernel)
+        return ResidualFit(path, residual_weights, self.latent, fallback, self.regularization, self.latent_kernel)
 
     @cached_property
     def _residual_fit(self):
@@ -198,7 +202,7 @@ class FittedRule:
         here, fewest = self, _POINTS_A_FEATURE * self.settings.num_basis
         while len(here.latent) // 2 >= fewest:
             inside = here.nearest(observed, len(here.latent) // 2, rng)
-            ratio = here.weighting.ratio[inside]
+            ratio = here.weighting.residual_weights[inside]
             if ratio.sum() ** 2 < fewest * (ratio**2).sum():
                 break
             with warnings.catch_warnings():
@@ -213,7 +217,7 @@ class FittedRule:
         each in units of their median.
         """
         fit, scaled = self._residual_fit, self.features.coordinates.scaled
-        spread = np.sqrt(fit.path.weights @ fit.residuals**2 / fit.path.weights.sum())
+        spread = np.sqrt(fit.residual_weights @ fit.residuals**2 / fit.residual_weights.sum())
         means = self.latent - fit.residuals, self.mean(observed)
         squared = _squared_distances(scaled(self.observed), scaled(self.features.as_rows(observed)))
         squared = squared + _squared_distances(*(m / np.where(spread > 0.0, spread, 1.0) for m in means))
@@ -236,6 +240,11 @@ class FittedRule:
     def calibration(self, latent=None, observed=None, **options) -> RuleCalibration:
         """Return the calibration of the posteriors: see :func:`pymc_kernel.embeddings.calibration.calibrate`."""
         return calibrate(self, latent, observed, **options)
+
+
+def _scaled(weights):
+    """Return weights with mean one, as regularizations are for them."""
+    return weights / weights.mean()
 
 
 def _squared_distances(points, place):

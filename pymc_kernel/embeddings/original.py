@@ -82,7 +82,7 @@ class OriginalBayesRule:
         factor = factorize(kernel, pairs.latent, self.num_basis, self.tolerance, rng)
         weights, epsilon = _sum_rule(factor, prior, self.ratio_regularization)
         check_overlap(weights, pairs.latent, prior, 1.0)
-        weighting = Weighting(weights, epsilon, prior)
+        weighting = Weighting(weights, None, epsilon, prior)
         coordinates = Coordinates.of(pairs.observed, weighting.ratio, self.observed_kernel is None)
         (observed_kernel,) = observed_kernels(self.observed_kernel, coordinates.placed(pairs.observed), (1.0,), rng)
         features = observed_features(observed_kernel, coordinates, pairs.observed, self, rng)

@@ -64,6 +64,7 @@ class Weighting(NamedTuple):
     """The weights by which the training points represent the prior."""
 
     ratio: np.ndarray  # (n,) weights of the training points
+    residual_weights: np.ndarray | None  # (n,) of their residuals; None where weights may be negative
     regularization: float | None  # that the ratio was estimated with
     prior: Prior | None  # None where the training latents are draws of it
 

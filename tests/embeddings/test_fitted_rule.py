@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -117,3 +119,17 @@ def test_units_of_parameters_do_not_matter(rng):
         spreads.append(spread / unit)
     np.testing.assert_allclose(means[1], means[0], rtol=1e-6)
     np.testing.assert_allclose(spreads[1], spreads[0], rtol=1e-6)
+
+
+def test_residuals_have_weights_of_their_own(rng):
+    """Pairs of another prior, twice as wide: a smooth ratio is good for means, and makes intervals a tenth too long."""
+    z, prior = rng.standard_normal((1000, 2)), np.sqrt(0.5) * rng.standard_normal((1000, 2))
+    rule = KernelBayesRule().fit(z, z + rng.standard_normal((1000, 2)), prior, rng=0)
+    ratio, residual_weights = rule.weighting.ratio, rule.weighting.residual_weights
+    assert residual_weights.std() > 1.05 * ratio.std()
+    fit = rule.refitted()
+    exact = np.sqrt(1.0 / 3.0)  # of the posterior, precision 1 + 2
+    found = np.mean([moments(posterior)[1] / exact for posterior in rule.posteriors(rng.standard_normal((20, 2)))])
+    assert found == pytest.approx(1.0, abs=0.06)
+    smooth = replace(fit, residual_weights=ratio).posteriors(rule.features(rng.standard_normal((20, 2))))
+    assert np.mean([moments(posterior)[1] / exact for posterior in smooth]) > found + 0.02
