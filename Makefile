@@ -76,6 +76,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.first_use
 	$(RUN) -m benchmarks.stein
 	$(RUN) -m benchmarks.stein_power
+	$(RUN) -m benchmarks.ablations
 	$(RUN) -m benchmarks.approximate_mcmc
 	$(RUN) -m benchmarks.austerity
 	$(RUN) -m benchmarks.model_criticism
@@ -95,6 +96,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.simulations
 	$(RUN) -m benchmarks.community
 	$(RUN) -m benchmarks.community_coverage
+	$(RUN) -m benchmarks.learned_calibration
 	$(RUN) -m case_studies.skew_normal_abc
 	$(RUN) -m case_studies.lynx
 	$(RUN) -m case_studies.reaction_times

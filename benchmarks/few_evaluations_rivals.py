@@ -213,7 +213,8 @@ def main(names=NAMES, methods=tuple(RUNS), seeds=2, jobs=1, again=False):
     named = [n for n in NAMES if any((n, m, few.BUDGETS[0]) in found for m in RUNS)]
     table = [cells(name, budget, found) for name in named for budget in few.BUDGETS]
     TABLE.write(sorted(table, key=excess, reverse=True), below="Medians over seeds. s: a method's own time.")
-    draw([n for n in named if (n, "PyVBMC", few.BUDGETS[0]) in found], found)
+    if compared := [n for n in named if (n, "PyVBMC", few.BUDGETS[0]) in found]:
+        draw(compared, found)
 
 
 if __name__ == "__main__":

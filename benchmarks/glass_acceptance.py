@@ -21,7 +21,7 @@ from benchmarks.score_convergence import full, lite, nystrom
 from case_studies.glass import PRIOR_SD, load_glass, make_log_estimate
 from pymc_kernel import scores as S
 from pymc_kernel.kernels import Gaussian
-from pymc_kernel.kernels.bandwidth import median_distance
+from pymc_kernel.kernels.points import median_distance
 
 NUM_POINTS, NUM_HELD_OUT = 500, 1500
 NUM_STEPS, STEP_SIZE, SEEN_EVERY = 100, 0.1, 10

@@ -16,7 +16,7 @@ from benchmarks.auto_encoder import AutoEncoder
 from benchmarks.targets import grid, ring
 from pymc_kernel import scores as S
 from pymc_kernel.kernels import Gaussian
-from pymc_kernel.kernels.bandwidth import median_distance
+from pymc_kernel.kernels.points import median_distance
 
 NUM_POINTS = 500
 TARGETS = {"ring": (ring, 5000), "grid": (grid, 1500)}

@@ -54,8 +54,6 @@ def main():
     fitted, coefficients = lite.fit(x), numpy_lite(x)
     assert np.allclose(fitted.score(x[:5]), [numpy_score(p, x, coefficients) for p in x[:5]], rtol=1e-3, atol=1e-3)
     points, momentum = rng.standard_normal((1000, NUM_DIMS)), rng.standard_normal(NUM_DIMS)
-    online = S.Finite(kernel, num_features=300).online(x[:100])
-    stream = iter(np.resize(points, (10_000, NUM_DIMS)))
     ours, plain = fitted.expansion, (x, coefficients)
     time, row = measures.median_time, measures.speed_row
     values, scores = np.empty(len(points)), np.empty_like(points)
@@ -67,7 +65,6 @@ def main():
         row("lite, fit, n = 1000, d = 8", time(lambda: lite.fit(x), 7), time(lambda: numpy_lite(x), 3), 0.15),
         row("its score at one point", at_point, plain_at_point, 15e-6),
         row("a trajectory of 20 steps", along, plain_along, 400e-6),
-        row("finite, online update, m = 300", time(lambda: online.update(next(stream)), 500), None, 1e-3),
     ]
     nystrom = S.Nystrom(kernel, num_basis=100)
     for n in (2500, 5000, 10_000):

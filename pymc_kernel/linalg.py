@@ -17,7 +17,6 @@ from pymc_kernel.machine_code import compiled
 __all__ = [
     "cholesky_in_place",
     "cholesky_update",
-    "cholesky_update_upper",
     "definite_cholesky",
     "dot_product",
     "jittered_cholesky",
@@ -160,59 +159,28 @@ def lower_times(factor, vector, out):
 
 
 @compiled
-def dot_product(left, right, work):
-    """Return the scalar product of two vectors (n,); ``work`` has room for n // 8 numbers.
+def dot_product(left, right):
+    """Return the scalar product of two vectors (n,), as eight sums of their own.
 
-    Eight stretches of the vectors are multiplied and added entry by entry, which the compiler puts into vector
-    registers without being allowed to reorder sums. A plain loop would need fast-math for that, and under fast-math
-    code that was just compiled and code that was read from the disk cache have been seen to round differently.
+    The compiler puts these into vector registers without being allowed to reorder sums: for a plain loop it would need
+    fast-math, under which code that was just compiled and code from the disk cache have been seen to round differently.
     """
     n = left.shape[0]
-    m = n // 8
-    for j in range(m):
-        work[j] = (left[j] * right[j] + left[m + j] * right[m + j]) + (
-            left[2 * m + j] * right[2 * m + j] + left[3 * m + j] * right[3 * m + j]
-        )
-    for j in range(m):
-        work[j] += (left[4 * m + j] * right[4 * m + j] + left[5 * m + j] * right[5 * m + j]) + (
-            left[6 * m + j] * right[6 * m + j] + left[7 * m + j] * right[7 * m + j]
-        )
-    a0 = a1 = a2 = a3 = 0.0
-    whole = m - m % 4
-    for j in range(0, whole, 4):
-        a0 += work[j]
-        a1 += work[j + 1]
-        a2 += work[j + 2]
-        a3 += work[j + 3]
-    total = (a0 + a1) + (a2 + a3)
-    for j in range(whole, m):
-        total += work[j]
-    for j in range(8 * m, n):
+    whole = n - n % 8
+    a = b = c = d = e = f = g = h = 0.0
+    for j in range(0, whole, 8):
+        a += left[j] * right[j]
+        b += left[j + 1] * right[j + 1]
+        c += left[j + 2] * right[j + 2]
+        d += left[j + 3] * right[j + 3]
+        e += left[j + 4] * right[j + 4]
+        f += left[j + 5] * right[j + 5]
+        g += left[j + 6] * right[j + 6]
+        h += left[j + 7] * right[j + 7]
+    total = ((a + b) + (c + d)) + ((e + f) + (g + h))
+    for j in range(whole, n):
         total += left[j] * right[j]
     return total
-
-
-@compiled
-def cholesky_update_upper(factor, vectors):
-    """Overwrite ``factor`` U (m, m), U'U = A, by the factor of A + V'V, V the ``vectors`` (r, m), which are used up.
-
-    O(r m^2). Each row of the factor is read once, whatever r is.
-    """
-    m = factor.shape[0]
-    for k in range(m):
-        row = factor[k, k + 1 :]
-        for r in range(vectors.shape[0]):
-            head = vectors[r, k]
-            pivot = factor[k, k]
-            radius = np.sqrt(pivot * pivot + head * head)
-            factor[k, k] = radius
-            inverse = pivot / radius
-            slope = head / radius
-            tail = vectors[r, k + 1 :]
-            for i in range(row.shape[0]):
-                old = row[i]
-                row[i] = inverse * old + slope * tail[i]
-                tail[i] = inverse * tail[i] - slope * old
 
 
 def triangular_solution(factor: np.ndarray, right: np.ndarray, transposed: bool = False) -> np.ndarray:

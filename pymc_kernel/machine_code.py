@@ -41,6 +41,8 @@ class _Cache(FunctionCache):
         super().__init__(function)
         name = f"{function.__module__}.{function.__qualname__}.{sys.implementation.cache_tag}"
         self._cache_file = IndexDataCacheFile(self._cache_path, name, _SOURCES)
+        # The version is read first. The rest names types of old sources, which need not be there any more.
+        self._cache_file._version = f"{numba.__version__} {_SOURCES}"
 
 
 def compiled(function: Callable | None = None, *, fastmath: bool | set[str] = False) -> Callable:

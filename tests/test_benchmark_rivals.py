@@ -13,8 +13,10 @@ from benchmarks import austerity, bandwidth_ks, bandwidth_posterior, glass_accep
 from benchmarks.approximate_mcmc import make_data, true_quantiles
 from benchmarks.auto_encoder import AutoEncoder
 from benchmarks.measures import PROBABILITIES, share_below
+from tests.reference.differences import central_differences
 
 
+@pytest.mark.slow
 def test_auto_encoder_learns_the_score_of_a_normal_distribution(rng):
     noise = 0.7
     fitted = AutoEncoder(noise, 10).fit(rng.normal(size=(400, 2)), rng)
@@ -25,11 +27,8 @@ def test_auto_encoder_learns_the_score_of_a_normal_distribution(rng):
 
 def test_objective_of_the_auto_encoder_has_the_divergence(rng):
     fitted = AutoEncoder(0.5, 5).fit(rng.normal(size=(50, 3)), rng)
-    x, step = rng.normal(size=(4, 3)), 1e-5
-    divergence = sum(
-        (fitted.score(x + step * row)[:, k] - fitted.score(x - step * row)[:, k]) / (2.0 * step)
-        for k, row in enumerate(np.eye(3))
-    )
+    x = rng.normal(size=(4, 3))
+    divergence = np.einsum("nii->n", central_differences(fitted.score, x))
     expected = (divergence + 0.5 * (fitted.score(x) ** 2).sum(axis=1)).mean()
     assert fitted.objective(x) == pytest.approx(expected, rel=1e-6)
 
@@ -54,6 +53,7 @@ def test_gradient_of_the_recurrent_network(rng):
         assert (gradient[name] * direction).sum() == pytest.approx((ends[0] - ends[1]) / (2.0 * step), rel=1e-5), name
 
 
+@pytest.mark.slow
 def test_recurrent_network_remembers(rng):
     states = rng.normal(size=(700, 1))
     observed = np.column_stack([np.roll(states, -2), rng.normal(size=700)])  # a state is seen two steps before its time
@@ -106,6 +106,7 @@ def test_acceptance_along_the_exact_score(rng):
     assert (lost > 0.3).all()  # one that is lost does not take the others along
 
 
+@pytest.mark.slow
 def test_without_tolerance_austerity_decides_by_all_data(rng):
     data, order, critical = make_data(), np.arange(400), austerity.critical_values(0.0)
     for _ in range(20):
@@ -115,6 +116,7 @@ def test_without_tolerance_austerity_decides_by_all_data(rng):
             assert austerity.is_accepted(rng, theta, proposed, threshold, data, order, critical) == (expected, 400)
 
 
+@pytest.mark.slow
 def test_wrong_decisions_of_austerity_are_rare(rng):
     data, order, critical = make_data(), np.arange(400), austerity.critical_values(0.1)
     theta, proposed = np.array([0.0, 1.0]), np.array([0.1, 1.1])
@@ -125,6 +127,7 @@ def test_wrong_decisions_of_austerity_are_rare(rng):
     assert 20 < np.mean([seen for _, seen in decisions]) < 400
 
 
+@pytest.mark.slow
 def test_chain_without_tolerance_has_the_true_quantiles(rng):
     draws = np.empty((8000, 2))
     austerity.chain(rng, austerity.MODES[0], 3, make_data(), austerity.critical_values(0.0), draws)

@@ -1,10 +1,13 @@
 """The harness of the benchmarks: options, processes, tables, rows that are kept; and that every script starts."""
 
 import importlib
+import inspect
 import json
 import os
-import re
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,29 +24,58 @@ SCRIPTS = [
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_every_script_has_a_parser(name):
-    main = importlib.import_module(name).main
-    parser = harness.parser_of(main)
-    assert set(vars(parser.parse_args([]))) == set(main.__code__.co_varnames[: main.__code__.co_argcount])
-    assert parser.format_help()
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_every_table_has_its_place(name):
+def test_every_script_has_a_parser_and_a_place_for_its_tables(name):
     module = importlib.import_module(name)
-    tables = [value for value in vars(module).values() if isinstance(value, harness.Table)]
-    places = [(file, table.marker) for table in tables for file in table.files]
-    pattern = r'(?:write_between\(harness.RESULTS, |harness.Table\()"([\w-]+)"'
-    written = re.findall(pattern, Path(module.__file__).read_text())
-    for file, marker in [*places, *((harness.RESULTS, marker) for marker in written)]:
-        text = file.read_text()
-        assert text.count(f"<!-- {marker} -->") == text.count(f"<!-- /{marker} -->") == 1, marker
+    parser = harness.parser_of(module.main)
+    assert set(vars(parser.parse_args([]))) == set(inspect.signature(module.main).parameters)
+    assert parser.format_help()
+    for table in (value for value in vars(module).values() if isinstance(value, harness.Table)):
+        for file in table.files:
+            text = file.read_text()
+            assert text.count(f"<!-- {table.marker} -->") == text.count(f"<!-- /{table.marker} -->") == 1, table.marker
 
 
-def test_all_scripts_go_through_the_harness():
-    assert len(SCRIPTS) >= 28
-    for name in SCRIPTS:
-        assert "argparse" not in (ROOT / f"{name.replace('.', '/')}.py").read_text()
+def smallest(main):
+    """Return the options of the shortest run: of everything one, of what is repeated two."""
+    for name, parameter in inspect.signature(main).parameters.items():
+        default = parameter.default
+        if isinstance(default, tuple):
+            yield from (f"--{name.replace('_', '-')}", str(min(default) if type(default[0]) is int else default[0]))
+        elif name == "quick":
+            yield "--quick"
+        elif type(default) is int and name not in ("seed", "first_seed", "jobs", "cores"):
+            yield from (f"--{name.replace('_', '-')}", str(min(default, LEAST.get(name, 2))))
+        elif name in ("jobs", "cores"):
+            yield from (f"--{name}", "1")
+
+
+LEAST = {"draws": 50, "tune": 50, "evaluations": 40, "particles": 50}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_runs_in_a_copy(name, tmp_path):
+    """To its end, or for 45 seconds."""
+    for folder in ("benchmarks", "case_studies"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("docs", "pymc_kernel"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    for kept in (tmp_path / "benchmarks" / "rows").glob("*"):
+        kept.unlink()
+    command = [sys.executable, "-m", name, *smallest(importlib.import_module(name).main)]
+    surroundings = os.environ | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            _, said = process.communicate(timeout=45.0)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return
+    if "needs" in said[-200:]:  # it says which other software
+        pytest.skip(said.splitlines()[-1])
+    assert process.returncode == 0, said[-2000:]
 
 
 def example(repetitions=3, level=0.5, parts=("one", "two"), seeds=(1, 2), folder: Path | None = None, again=False):

@@ -14,12 +14,42 @@ ROOT_OF_E = math.exp(-0.5)
 SUM = "import pymc_kernel as pk; print(float(pk.kernels.Gaussian(1.0)([[0.0]], [[1.0]])[0, 0]))"
 
 
-def value_in_new_process(folder, **settings):
+#: Numbers of a Stein test, of surrogates of both kinds, and of a density.
+MANY = """
+import numpy as np
+import pymc_kernel as pk
+x = np.random.default_rng(0).normal(size=(40, 2))
+tests = [pk.stein.ksd_squared(x, -x, kernel) for kernel in (None, pk.kernels.Matern52(1.0))]
+tests += [pk.stein.ksd_test(x, -x, num_replicates=50, coordinates=True).p_value, *pk.stein.stein_thin(x, -x, 5)]
+values = pk.scores.Values().fit(x, -0.5 * (x**2).sum(axis=1))
+estimators = pk.scores.Lite(), pk.scores.Finite(num_features=9), pk.scores.Nystrom(num_basis=4)
+fits = [values, *(estimator.fit(x) for estimator in estimators)]
+numbers = [np.ravel(part) for fit in fits for part in (fit.log_density(x), fit.score(x), fit.hessian_diag(x))]
+print(*tests, *np.concatenate(numbers), *pk.density.BayesianKDE().fit(x).bandwidth.ravel())
+"""
+
+
+def numbers_in_new_process(folder, code, **settings):
     surroundings = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA")} | {"PYTHONPATH": str(folder)}
     call = subprocess.run(
-        [sys.executable, "-c", SUM], cwd=folder, env=surroundings | settings, check=True, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=surroundings | settings,
+        check=True,
+        capture_output=True,
+        text=True,
     )
-    return float(call.stdout)
+    return [float(number) for number in call.stdout.split()]
+
+
+def value_in_new_process(folder, **settings):
+    return numbers_in_new_process(folder, SUM, **settings)[0]
+
+
+def test_without_machine_code_the_numbers_are_the_same():
+    """Numba's own switch, for whoever looks for an error."""
+    plain = numbers_in_new_process(PACKAGE.parent, MANY, NUMBA_DISABLE_JIT="1")
+    assert plain == pytest.approx(numbers_in_new_process(PACKAGE.parent, MANY), rel=1e-6, abs=1e-9)
 
 
 @pytest.fixture
@@ -55,3 +85,22 @@ def test_nowhere_to_keep_it(copy):
     value = value_in_new_process(copy, NUMBA_CACHE_LOCATOR_CLASSES="IPythonCacheLocator")
     assert value == pytest.approx(ROOT_OF_E, abs=1e-15)
     assert not machine_code(copy)
+
+
+def test_machine_code_for_a_type_that_is_gone_is_made_anew(copy):
+    """As after an update that has renamed a class."""
+    source = """
+from typing import NamedTuple
+from pymc_kernel.machine_code import compiled
+class First(NamedTuple):
+    number: float
+@compiled
+def half(pair):
+    return 0.5 * pair.number
+def halved(number):
+    return half(First(number))
+"""
+    for name in ("First", "Second"):
+        (copy / "pymc_kernel" / "kernels" / "halves.py").write_text(source.replace("First", name))
+        code = "from pymc_kernel.kernels.halves import halved; print(halved(3.0))"
+        assert numbers_in_new_process(copy, code) == [1.5]

@@ -47,40 +47,27 @@ def log_gamma_constant(shape, rate):
 
 
 @compiled
-def _inverse(matrix, inverse):
-    """Write the inverse of a positive definite matrix; return log determinant, NaN where it is not."""
+def _inverse(matrix):
+    """Return the inverse of a positive definite matrix and its log determinant, NaN where it is not."""
     d = matrix.shape[0]
-    factor = matrix.copy()
+    factor, columns, log_det = matrix.copy(), np.zeros((d, d)), 0.0
     if not cholesky_in_place(factor):
-        return math.nan
-    log_det = 0.0
-    columns = np.zeros((d, d))
+        return columns, math.nan
     for k in range(d):
         log_det += 2.0 * math.log(factor[k, k])
         columns[k, k] = 1.0
         solve_lower(factor, columns[k], columns[k])
-    for i in range(d):
-        for j in range(d):
-            total = 0.0
-            for k in range(d):
-                total += columns[i, k] * columns[j, k]
-            inverse[i, j] = total
-    return log_det
+    return columns @ columns.T, log_det
 
 
 @compiled
-def _turn(matrix, point, center, a, b):
-    """Write a = center - point and b = matrix a; return a'b."""
-    product = 0.0
-    for p in range(point.shape[0]):
-        a[p] = center[p] - point[p]
-    for p in range(point.shape[0]):
-        total = 0.0
-        for q in range(point.shape[0]):
-            total += matrix[p, q] * a[q]
-        b[p] = total
-        product += a[p] * total
-    return product
+def _normalize(logs):
+    """Turn logs of weights (n,) into weights that sum to one; return the log of what they summed to."""
+    largest = logs.max()
+    logs[:] = np.exp(logs - largest)
+    mass = logs.sum()
+    logs /= mass
+    return largest + math.log(mass)
 
 
 @compiled
@@ -110,121 +97,70 @@ def wishart_sweep(
         Share of a full update in [0, 1]; 0 works out the constants alone.
     """
     m, d = points.shape
-    n = centers.shape[0]
-    has_old = old_exponents.shape[0] > 0
-    repairs = 0
-    cavity, inverse = np.empty((d, d)), np.empty((d, d))
-    mean, posterior_inverse = np.empty((d, d)), np.empty((d, d))
-    old_inverse, old_matrix = np.empty((d, d)), np.empty((d, d))
-    a, b = np.empty(d), np.empty(d)
-    logs, heights = np.empty(n + 1), np.empty(n + 1)
-    spread = np.empty((d, d))
+    n, repairs = centers.shape[0], 0
+    centers_t, weights = np.ascontiguousarray(centers.T), np.empty(n + 1)
+    old_inverse, old_dof = np.empty((d, d)), 0.0
     for j in range(m):
-        cavity_dof = dof - exponents[j]
-        for p in range(d):
-            for q in range(d):
-                cavity[p, q] = scale[p, q] - scales[j, p, q]
-        log_det = _inverse(cavity, inverse)
+        cavity, cavity_dof = scale - scales[j], dof - exponents[j]
+        inverse, log_det = _inverse(cavity)
         if not (log_det == log_det and cavity_dof > d - 1.0):
             repairs += 1
             continue
         alpha = cavity_dof + 1.0
-        largest = -np.inf
-        for r in range(n):
-            if r == own[j]:
-                logs[r] = -np.inf
-                continue
-            heights[r] = _turn(inverse, points[j], centers[r], a, b)
-            logs[r] = -0.5 * alpha * math.log(1.0 + heights[r])
-            largest = max(largest, logs[r])
+        off = centers_t - points[j].reshape(d, 1)
+        bent = inverse @ off
+        heights = 1.0 + (off * bent).sum(axis=0)
+        weights[:n] = -0.5 * alpha * np.log(heights)
+        weights[n] = -np.inf
+        if own[j] >= 0:
+            weights[own[j]] = -np.inf
         # Relative to the normalized cavity, all components of the mixture share this constant.
-        shared = log_wishart_constant(alpha, log_det, d) - log_wishart_constant(cavity_dof, log_det, d)
-        shared -= 0.5 * d * _LOG_2PI
-        logs[n] = -np.inf
-        old_dof = 0.0
-        if has_old:
+        cavity_constant = log_wishart_constant(cavity_dof, log_det, d)
+        shared = log_wishart_constant(alpha, log_det, d) - cavity_constant - 0.5 * d * _LOG_2PI
+        if old_exponents.shape[0] > 0:
             old_dof = cavity_dof + old_exponents[j]
-            for p in range(d):
-                for q in range(d):
-                    old_matrix[p, q] = cavity[p, q] + old_scales[j, p, q]
-            old_log_det = _inverse(old_matrix, old_inverse)
+            old_inverse, old_log_det = _inverse(cavity + old_scales[j])
             if old_log_det == old_log_det and old_dof > d - 1.0:
-                ratio = log_wishart_constant(old_dof, old_log_det, d) - log_wishart_constant(cavity_dof, log_det, d)
-                logs[n] = old_constants[j] + ratio - shared
-                largest = max(largest, logs[n])
-        mass = 0.0
-        for r in range(n + 1):
-            mass += math.exp(logs[r] - largest)
-        log_mass = largest + math.log(mass)
+                ratio = log_wishart_constant(old_dof, old_log_det, d) - cavity_constant
+                weights[n] = old_constants[j] + ratio - shared
+        log_mass = _normalize(weights)
         # Mean and total second moment of the mixture, by U_r = Q - b b' / (1 + h), b = Q a.
-        norm, trace = 0.0, 0.0
-        for p in range(d):
-            trace += inverse[p, p]
-            for q in range(d):
-                norm += inverse[p, q] ** 2
-                spread[p, q] = 0.0
-        second, weight_of_new = 0.0, 0.0
-        for r in range(n):
-            if not logs[r] > -np.inf:
-                continue
-            weight = math.exp(logs[r] - log_mass)
-            if weight < 1e-300:
-                continue
-            weight_of_new += weight
-            share = 1.0 / (1.0 + heights[r])
-            length, bent = 0.0, 0.0
-            _turn(inverse, points[j], centers[r], a, b)
-            for p in range(d):
-                length += b[p] * b[p]
-            for p in range(d):
-                total = 0.0
-                for q in range(d):
-                    total += inverse[p, q] * b[q]
-                    spread[p, q] += weight * share * b[p] * b[q]
-                bent += b[p] * total
-            size = norm - 2.0 * share * bent + (share * length) ** 2
-            along = trace - share * length
-            second += weight * ((alpha + alpha * alpha) * size + alpha * along * along)
-        for p in range(d):
-            for q in range(d):
-                mean[p, q] = alpha * (weight_of_new * inverse[p, q] - spread[p, q])
-        if logs[n] > -np.inf:
-            weight = math.exp(logs[n] - log_mass)
-            size, along = 0.0, 0.0
-            for p in range(d):
-                along += old_inverse[p, p]
-                for q in range(d):
-                    size += old_inverse[p, q] ** 2
-                    mean[p, q] += weight * old_dof * old_inverse[p, q]
-            second += weight * ((old_dof + old_dof * old_dof) * size + old_dof * along * along)
-        size, along = 0.0, 0.0
-        for p in range(d):
-            along += mean[p, p]
-            for q in range(d):
-                size += mean[p, q] ** 2
-        variance = second - size
-        log_evidence = shared + log_mass - math.log(num_centers)
+        new, length = weights[:n], (bent * bent).sum(axis=0) / heights
+        along = np.trace(inverse) - length
+        size = (inverse * inverse).sum() - 2.0 * (bent * (inverse @ bent)).sum(axis=0) / heights + length * length
+        second = (new * ((alpha + alpha * alpha) * size + alpha * along * along)).sum()
+        mean = alpha * (new.sum() * inverse - (bent * (new / heights)) @ bent.T)
+        if weights[n] > 0.0:
+            trace = np.trace(old_inverse)
+            size_of_old = (old_dof + old_dof * old_dof) * (old_inverse * old_inverse).sum()
+            second += weights[n] * (size_of_old + old_dof * trace * trace)
+            mean += weights[n] * old_dof * old_inverse
+        norm, trace = (mean * mean).sum(), np.trace(mean)
         if damping > 0.0:
-            new_dof = (size + along * along) / variance
-            log_det_mean = _inverse(mean, posterior_inverse)
+            variance = second - norm
+            new_dof = (norm + trace * trace) / variance
+            inverse_mean, log_det_mean = _inverse(mean)
             if not (variance > 0.0 and new_dof > d - 1.0 and log_det_mean == log_det_mean):
                 repairs += 1
                 continue
             change = damping * (new_dof - cavity_dof - exponents[j])
             exponents[j] += change
             dof += change
-            for p in range(d):
-                for q in range(d):
-                    change = damping * (new_dof * posterior_inverse[p, q] - cavity[p, q] - scales[j, p, q])
-                    scales[j, p, q] += change
-                    scale[p, q] += change
-        posterior_log_det = _inverse(scale, posterior_inverse)
-        constants[j] = (
-            log_evidence
-            + log_wishart_constant(cavity_dof, log_det, d)
-            - log_wishart_constant(dof, posterior_log_det, d)
-        )
+            change_of_scale = damping * (new_dof * inverse_mean - cavity - scales[j])
+            scales[j] += change_of_scale
+            scale += change_of_scale
+        _, posterior_log_det = _inverse(scale)
+        constants[j] = shared + log_mass - math.log(num_centers) + cavity_constant
+        constants[j] -= log_wishart_constant(dof, posterior_log_det, d)
     return dof, repairs
+
+
+@compiled
+def _log_gamma_constants(shapes, rates):
+    total = 0.0
+    for k in range(len(shapes)):
+        total += log_gamma_constant(shapes[k], rates[k])
+    return total
 
 
 @compiled
@@ -246,88 +182,53 @@ def gamma_sweep(
         Of the posterior l^(shape - 1) exp(-rate l); updated in place.
     """
     m, d = points.shape
-    n, g = centers.shape[0], shape.shape[0]
-    has_old = old_shapes.shape[0] > 0
-    repairs = 0
-    cavity_shape, cavity_rate = np.empty(g), np.empty(g)
-    betas = np.empty((n + 1, g))
-    alphas, old_alphas = np.empty(g), np.empty(g)
-    logs = np.empty(n + 1)
-    first, second = np.empty(g), np.empty(g)
+    n, g, repairs = centers.shape[0], shape.shape[0], 0
+    centers_t, weights = np.ascontiguousarray(centers.T), np.empty(n + 1)
+    betas, first, second = np.empty((g, n)), np.empty(g), np.empty(g)
     for j in range(m):
-        proper = True
-        for k in range(g):
-            cavity_shape[k] = shape[k] - shapes[j, k]
-            cavity_rate[k] = rate[k] - rates[j, k]
-            alphas[k] = cavity_shape[k] + 0.5 * sizes[k]
-            proper = proper and cavity_shape[k] > 0.0 and cavity_rate[k] > 0.0
-        if not proper:
+        cavity_shape, cavity_rate = shape - shapes[j], rate - rates[j]
+        if not (cavity_shape.min() > 0.0 and cavity_rate.min() > 0.0):
             repairs += 1
             continue
-        cavity_constant, shared = 0.0, -0.5 * d * _LOG_2PI
+        alphas = cavity_shape + 0.5 * sizes
+        cavity_constant = _log_gamma_constants(cavity_shape, cavity_rate)
+        shared = -0.5 * d * _LOG_2PI - cavity_constant
+        weights[:] = 0.0
         for k in range(g):
-            cavity_constant += log_gamma_constant(cavity_shape[k], cavity_rate[k])
+            betas[k] = cavity_rate[k]
             shared += math.lgamma(alphas[k])
-        shared -= cavity_constant
-        largest = -np.inf
-        for r in range(n):
-            if r == own[j]:
-                logs[r] = -np.inf
-                continue
-            for k in range(g):
-                betas[r, k] = cavity_rate[k]
-            for p in range(d):
-                betas[r, groups[p]] += 0.5 * (centers[r, p] - points[j, p]) ** 2
-            total = 0.0
-            for k in range(g):
-                total -= alphas[k] * math.log(betas[r, k])
-            logs[r] = total
-            largest = max(largest, total)
-        logs[n] = -np.inf
-        if has_old:
-            proper, constant = True, 0.0
-            for k in range(g):
-                old_alphas[k] = cavity_shape[k] + old_shapes[j, k]
-                betas[n, k] = cavity_rate[k] + old_rates[j, k]
-                proper = proper and old_alphas[k] > 0.0 and betas[n, k] > 0.0
-                if proper:
-                    constant += log_gamma_constant(old_alphas[k], betas[n, k])
-            if proper:
-                logs[n] = old_constants[j] + constant - cavity_constant - shared
-                largest = max(largest, logs[n])
-        mass = 0.0
-        for r in range(n + 1):
-            mass += math.exp(logs[r] - largest)
-        log_mass = largest + math.log(mass)
+        for p in range(d):
+            betas[groups[p]] += 0.5 * (centers_t[p] - points[j, p]) ** 2
         for k in range(g):
-            first[k], second[k] = 0.0, 0.0
-        for r in range(n + 1):
-            if not logs[r] > -np.inf:
-                continue
-            weight = math.exp(logs[r] - log_mass)
-            for k in range(g):
-                alpha = alphas[k] if r < n else old_alphas[k]
-                expected = alpha / betas[r, k]
-                first[k] += weight * expected
-                second[k] += weight * (expected / betas[r, k] + expected * expected)
-        log_evidence = shared + log_mass - math.log(num_centers)
+            weights[:n] -= alphas[k] * np.log(betas[k])
+        weights[n] = -np.inf
+        if own[j] >= 0:
+            weights[own[j]] = -np.inf
+        old_alphas, old_betas = cavity_shape, cavity_rate
+        if old_shapes.shape[0] > 0:
+            old_alphas, old_betas = cavity_shape + old_shapes[j], cavity_rate + old_rates[j]
+            if old_alphas.min() > 0.0 and old_betas.min() > 0.0:
+                constant = _log_gamma_constants(old_alphas, old_betas)
+                weights[n] = old_constants[j] + constant - cavity_constant - shared
+        log_mass = _normalize(weights)
+        for k in range(g):
+            expected = alphas[k] / betas[k]
+            first[k] = (weights[:n] * expected).sum()
+            second[k] = (weights[:n] * (expected / betas[k] + expected * expected)).sum()
+        if weights[n] > 0.0:
+            expected = old_alphas / old_betas
+            first += weights[n] * expected
+            second += weights[n] * (expected / old_betas + expected * expected)
         if damping > 0.0:
-            proper = True
-            for k in range(g):
-                second[k] -= first[k] * first[k]
-                proper = proper and second[k] > 0.0
-            if not proper:
+            variance = second - first * first
+            if not variance.min() > 0.0:
                 repairs += 1
                 continue
-            for k in range(g):
-                change = damping * (first[k] * first[k] / second[k] - cavity_shape[k] - shapes[j, k])
-                shapes[j, k] += change
-                shape[k] += change
-                change = damping * (first[k] / second[k] - cavity_rate[k] - rates[j, k])
-                rates[j, k] += change
-                rate[k] += change
-        posterior = 0.0
-        for k in range(g):
-            posterior += log_gamma_constant(shape[k], rate[k])
-        constants[j] = log_evidence + cavity_constant - posterior
+            change = damping * (first * first / variance - cavity_shape - shapes[j])
+            shapes[j] += change
+            shape += change
+            change = damping * (first / variance - cavity_rate - rates[j])
+            rates[j] += change
+            rate += change
+        constants[j] = shared + log_mass - math.log(num_centers) + cavity_constant - _log_gamma_constants(shape, rate)
     return repairs

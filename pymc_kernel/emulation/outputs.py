@@ -17,7 +17,7 @@ from pymc_kernel.linalg import pivoted_cholesky
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.value_regression import Hyperparameters, Regression, learn_hyperparameters
 
-__all__ = ["FittedOutputs", "fit_outputs"]
+__all__ = ["FittedOutputs", "fit_outputs", "held_out_outputs"]
 
 _LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a step, some dozens of steps
 _LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors of an image or a series say the same
@@ -36,6 +36,9 @@ class FittedOutputs:
         Which ones are learned by their logarithms.
     center, scale : ndarray (k,)
         Of the inputs.
+    low, high : ndarray (k,)
+        Range of the scaled inputs that were learned from. What lies beyond has the outputs of the border: a trend that
+        goes on there invents modes.
     inverse_length_scale : ndarray (k,)
         Of the scaled inputs.
     points : ndarray (r, k)
@@ -50,15 +53,18 @@ class FittedOutputs:
     log_outputs: np.ndarray
     center: np.ndarray
     scale: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
     inverse_length_scale: np.ndarray
     points: np.ndarray
     weights: np.ndarray
     coefficients: np.ndarray
     hyperparameters: Hyperparameters
 
-    def scaled(self, inputs: np.ndarray) -> np.ndarray:
-        """Return scaled inputs (n, k)."""
-        return (_moved(inputs, self.log_inputs) - self.center) / self.scale
+    def scaled(self, inputs: np.ndarray, inside: bool = True) -> np.ndarray:
+        """Return scaled inputs (n, k), by default within the range that was learned from."""
+        z = (_moved(inputs, self.log_inputs) - self.center) / self.scale
+        return np.clip(z, self.low, self.high) if inside else z
 
     @one_blas_thread
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
@@ -113,6 +119,28 @@ def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generato
     return _fitted(scales, place, z, moved, hyper)
 
 
+@one_blas_thread
+def held_out_outputs(fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray, folds: np.ndarray) -> np.ndarray:
+    """Return for each row what is learned from the rows of other folds, (n, q), with the hyperparameters of all.
+
+    Parameters
+    ----------
+    fit : FittedOutputs
+        To all rows.
+    inputs, outputs : ndarray (n, k), (n, q)
+    folds : ndarray of int (n,)
+        At least two different ones.
+    """
+    moved = _moved(outputs, fit.log_outputs)
+    z = fit.scaled(inputs)
+    predicted = np.empty(outputs.shape)
+    for fold in np.unique(folds):
+        left = folds == fold
+        scales, place = (fit.log_inputs, fit.log_outputs), (fit.center, fit.scale)
+        predicted[left] = _fitted(scales, place, z[~left], moved[~left], fit.hyperparameters)(inputs[left])
+    return predicted
+
+
 def _both(positive):
     return [np.zeros_like(positive), positive] if positive.any() else [positive]
 
@@ -139,15 +167,17 @@ def _fitted(scales, place, z, moved, hyper):
     q, r = np.linalg.qr(np.concatenate([factor, np.sqrt(hyper.nugget) * np.eye(len(pivots))]))
     inner = solve_triangular(r, q[:n].T @ (moved - mean))
     weights = solve_triangular(factor[pivots], inner, lower=True, trans=1)
+    borders = z.min(axis=0), z.max(axis=0)
     z = z[pivots]
     coefficients = hyper.quadratic * (_trend_weights(k)[:, None] * trend_features(z).T) @ weights
     coefficients[0] += mean
     points = z * hyper.inverse_length_scale
-    return FittedOutputs(*scales, *place, hyper.inverse_length_scale, points, weights, coefficients, hyper)
+    return FittedOutputs(*scales, *place, *borders, hyper.inverse_length_scale, points, weights, coefficients, hyper)
 
 
 def _moved(values, by_log):
-    return np.where(by_log, np.log(np.where(by_log, values, 1.0)), values)
+    positive = np.where(by_log & (values > 0.0), values, 1.0)
+    return np.where(by_log, np.where(values > 0.0, np.log(positive), np.nan), values)
 
 
 def _center_and_scale(values):

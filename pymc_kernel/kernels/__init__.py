@@ -1,6 +1,5 @@
 """Positive definite kernels: values, derivatives, random features, bandwidths."""
 
-from pymc_kernel.kernels.bandwidth import median_distance
 from pymc_kernel.kernels.base import DotProductKernel, Kernel, RadialKernel
 from pymc_kernel.kernels.composite import FeatureKernel, Product, Sum
 from pymc_kernel.kernels.families import (
@@ -11,9 +10,11 @@ from pymc_kernel.kernels.families import (
     Matern32,
     Matern52,
     Polynomial,
+    RandomFourierFeatures,
     RationalQuadratic,
+    random_fourier_features,
 )
-from pymc_kernel.kernels.features import RandomFourierFeatures, random_fourier_features
+from pymc_kernel.kernels.points import median_distance
 
 __all__ = [
     "DotProductKernel",

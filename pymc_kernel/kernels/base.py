@@ -10,9 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from pymc_kernel.errors import NotDifferentiableError
-from pymc_kernel.kernels.bandwidth import median_distance
-from pymc_kernel.kernels.points import as_numbers, as_points
-from pymc_kernel.kernels.profiles import GAUSSIAN, exp_in_place, fill_profile, radial_row, write_profile
+from pymc_kernel.kernels.points import as_numbers, as_points, median_distance
+from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
@@ -28,33 +27,11 @@ def _within_range(values):
     return values
 
 
-def _one_weight_each(weights, y):
-    weights = as_numbers(weights, "weights")
-    if weights.shape != (y.shape[0],):
-        raise ValueError(f"weights must have shape ({y.shape[0]},), got {weights.shape}.")
-    if not np.isfinite(weights).all():
-        raise ValueError("weights must be finite.")
-    return weights
-
-
 @compiled
 def _radial_block(points, others_t, inverse_length_scale, family, a, b, order, start, stop, out):
     for i in range(start, stop):
         radial_row(points[i], others_t, inverse_length_scale, out[i])
         fill_profile(family, a, b, order, out[i], out[i])
-
-
-@compiled
-def _gaussian_block(points, others_t, inverse_length_scale, factor, start, stop, out):
-    for i in range(start, stop):
-        row = out[i]
-        radial_row(points[i], others_t, inverse_length_scale, row)
-        for j in range(len(row)):
-            row[j] *= -0.5
-        exp_in_place(row)
-        if factor != 1.0:
-            for j in range(len(row)):
-                row[j] *= factor
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,26 +128,7 @@ class Kernel:
         return _within_range(out)
 
     def gradient(self, x, y=None) -> np.ndarray:
-        """Return the gradient in the first argument, d k(x_i, y_j) / d x_i, shape (n, m, d).
-
-        The result itself is n x m x d; where only weighted sums are needed, use :meth:`gradient_dot`.
-        """
-        raise NotImplementedError
-
-    def gradient_dot(self, x, weights, y=None, block_size: int = 1024) -> np.ndarray:
-        """Return sum_j weights_j d k(x_i, y_j) / d x_i, shape (n, d), in O(block_size m) memory."""
-        raise NotImplementedError
-
-    def mixed_second(self, x, y) -> np.ndarray:
-        """Return the matrix d^2 k(x, y) / dx_a dy_b at one pair of points (d,), (d,); shape (d, d)."""
-        raise NotImplementedError
-
-    def laplacian(self, x, y=None) -> np.ndarray:
-        """Return the Laplacian in the first argument at every pair, shape (n, m)."""
-        raise NotImplementedError
-
-    def stein_trace(self, x, y=None) -> np.ndarray:
-        """Return sum_a d^2 k(x_i, y_j) / dx_a dy_a at every pair, shape (n, m): the trace term of Stein kernels."""
+        """Return the gradient in the first argument, d k(x_i, y_j) / d x_i, shape (n, m, d)."""
         raise NotImplementedError
 
     # -- shared machinery ---------------------------------------------------------------------------
@@ -211,57 +169,6 @@ class RadialKernel(Kernel):
         # In this order: the square of a small length scale may underflow, where the gradient does not.
         return 2.0 * (first[:, :, None] * ((x[:, None, :] - y[None, :, :]) * inverse)) * inverse
 
-    @one_blas_thread
-    def gradient_dot(self, x, weights, y=None, block_size: int = 1024) -> np.ndarray:
-        """Return sum_j weights_j d k(x_i, y_j) / d x_i, shape (n, d), in O(block_size m) memory."""
-        self._need_smoothness(1, "a gradient")
-        x, y = self._pair(x, y)
-        weights = _one_weight_each(weights, y)
-        inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
-        # sum_j c_j (x - y_j) is taken about the center of y, so that a far-off origin costs no digits.
-        center = y.mean(axis=0)
-        out = np.empty_like(x)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, x.shape[0], block_size):
-                rows = slice(start, start + block_size)
-                first = self.profile_matrix(x[rows], y, 1)
-                total = first @ weights
-                out[rows] = total[:, None] * (x[rows] - center) - first @ (weights[:, None] * (y - center))
-            return _within_range(2.0 * out * inverse_square)
-
-    def mixed_second(self, x, y) -> np.ndarray:
-        """Return -4 phi''(s) u u' - 2 phi'(s) diag(1 / l^2) with u = (x - y) / l^2, shape (d, d)."""
-        self._need_smoothness(1, "mixed second derivatives")
-        x, y = self._pair(np.atleast_2d(x), np.atleast_2d(y))
-        inverse = self.inverse_length_scale(x.shape[1])
-        w = ((x - y) * inverse)[0]  # u l
-        first = self.profile_matrix(x, y, 1)[0, 0]
-        second = self.profile_matrix(x, y, 2)[0, 0]
-        return np.outer(inverse, inverse) * (-4.0 * np.outer(second * w, w) - 2.0 * first * np.eye(len(w)))
-
-    def laplacian(self, x, y=None) -> np.ndarray:
-        """Return 4 phi''(s) |u|^2 + 2 phi'(s) sum_i 1 / l_i^2 with u = (x - y) / l^2, shape (n, m)."""
-        self._need_smoothness(1, "a Laplacian")
-        x, y = self._pair(x, y)
-        inverse = self.inverse_length_scale(x.shape[1])
-        out = self.profile_matrix(x, y, 2)
-        # |u|^2 is a squared distance with length scale l^2, so the same compiled row serves; in units of the shortest
-        # length scale, and cut where it overflows: the profile is zero there.
-        squared, largest = np.empty_like(out), inverse.max()
-        y_t = np.ascontiguousarray(y.T)
-        for i in range(x.shape[0]):
-            radial_row(x[i], y_t, inverse * (inverse / largest), squared[i])
-        np.minimum(squared, np.finfo(float).max, out=squared)
-        out *= squared
-        out *= 4.0 * largest**2
-        out += 2.0 * (inverse**2).sum() * self.profile_matrix(x, y, 1)
-        return out
-
-    def stein_trace(self, x, y=None) -> np.ndarray:
-        """Return minus the Laplacian, shape (n, m): for a kernel of x - y, d/dy = -d/dx."""
-        out = self.laplacian(x, y)
-        return np.negative(out, out=out)
-
     def sample_frequencies(self, num_features: int, num_dims: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws (num_features, d) from the spectral density, in units of 1 / length scale."""
         raise NotImplementedError(f"{type(self).__name__} has no spectral density here.")
@@ -274,10 +181,7 @@ class RadialKernel(Kernel):
         out = np.empty((x.shape[0], y.shape[0]))
 
         def fill(start, stop):
-            if self.family == GAUSSIAN:
-                _gaussian_block(x, y_t, inverse, (-0.5) ** order, start, stop, out)
-            else:
-                _radial_block(x, y_t, inverse, self.family, a, b, order, start, stop, out)
+            _radial_block(x, y_t, inverse, self.family, a, b, order, start, stop, out)
 
         over_row_blocks(fill, x.shape[0], y.shape[0] * (x.shape[1] + 10))
         return out
@@ -293,7 +197,7 @@ class DotProductKernel(Kernel):
         a, b = self.shape_parameters
         with np.errstate(over="ignore"):
             values = ((x * self.inverse_length_scale(x.shape[1])) ** 2).sum(axis=1)
-            write_profile(self.family, a, b, 0, values, values)
+            fill_profile(self.family, a, b, 0, values, values)
         return _within_range(values)
 
     def gradient(self, x, y=None) -> np.ndarray:
@@ -304,52 +208,11 @@ class DotProductKernel(Kernel):
             return _within_range(self.profile_matrix(x, y, 1)[:, :, None] * (y * inverse_square))
 
     @one_blas_thread
-    def gradient_dot(self, x, weights, y=None, block_size: int = 1024) -> np.ndarray:
-        """Return sum_j weights_j d k(x_i, y_j) / d x_i, shape (n, d), in O(block_size m) memory."""
-        x, y = self._pair(x, y)
-        weights = _one_weight_each(weights, y)
-        out = np.empty_like(x)
-        with np.errstate(over="ignore", invalid="ignore"):
-            scaled = weights[:, None] * y * self.inverse_length_scale(x.shape[1]) ** 2
-            for start in range(0, x.shape[0], block_size):
-                rows = slice(start, start + block_size)
-                out[rows] = self.profile_matrix(x[rows], y, 1) @ scaled
-        return _within_range(out)
-
-    def mixed_second(self, x, y) -> np.ndarray:
-        """Return psi''(t) (y / l^2)(x / l^2)' + psi'(t) diag(1 / l^2), shape (d, d)."""
-        x, y = self._pair(np.atleast_2d(x), np.atleast_2d(y))
-        inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
-        first = self.profile_matrix(x, y, 1)[0, 0]
-        second = self.profile_matrix(x, y, 2)[0, 0]
-        with np.errstate(over="ignore", invalid="ignore"):
-            outer = np.outer(y[0] * inverse_square, x[0] * inverse_square)
-            return _within_range(second * outer + first * np.diag(inverse_square))
-
-    def laplacian(self, x, y=None) -> np.ndarray:
-        """Return psi''(t) sum_i y_i^2 / l_i^4, shape (n, m)."""
-        x, y = self._pair(x, y)
-        inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
-        with np.errstate(over="ignore", invalid="ignore"):
-            return _within_range(self.profile_matrix(x, y, 2) * ((y * inverse_square) ** 2).sum(axis=1))
-
-    @one_blas_thread
-    def stein_trace(self, x, y=None) -> np.ndarray:
-        """Return psi''(t) sum_i x_i y_i / l_i^4 + psi'(t) sum_i 1 / l_i^2, shape (n, m)."""
-        x, y = self._pair(x, y)
-        inverse_square = self.inverse_length_scale(x.shape[1]) ** 2
-        out = self.profile_matrix(x, y, 2)
-        with np.errstate(over="ignore", invalid="ignore"):
-            out *= (x * inverse_square**2) @ y.T
-            out += self.profile_matrix(x, y, 1) * inverse_square.sum()
-        return _within_range(out)
-
-    @one_blas_thread
     def profile_matrix(self, x, y, order) -> np.ndarray:
         """See :meth:`Kernel.profile_matrix`; of scaled squared distances or of scaled products."""
         a, b = self.shape_parameters
         inverse = self.inverse_length_scale(x.shape[1])
         with np.errstate(over="ignore", invalid="ignore"):
             out = (x * inverse) @ (y * inverse).T
-            write_profile(self.family, a, b, order, out.ravel(), out.ravel())
+            fill_profile(self.family, a, b, order, out.ravel(), out.ravel())
         return _within_range(out)

@@ -9,39 +9,24 @@ object, because compiled functions that take functions cannot be cached on disk.
 Compiled callers hand over the order of a derivative as ``np.int64(1)``: for a bare number Numba would compile another
 copy of the function, half a second to a second each.
 
-Code in Python calls :func:`write_profile` and :func:`write_value_and_slope`, by which no more is compiled than a family
-needs: of Gaussian kernels only the exponential, in a quarter of the time that all families take.
-
 Imports NumPy and Numba only.
 """
 
 import numpy as np
-from numba.core import types
-from numba.extending import intrinsic
 
 from pymc_kernel.machine_code import compiled
 
 __all__ = [
     "GAUSSIAN",
     "LAPLACE",
-    "LN2_HIGH",
-    "LN2_LOW",
-    "LOG2_E",
     "MATERN32",
     "MATERN52",
     "POLYNOMIAL",
     "POWER",
-    "ROOT_HALF_BITS",
-    "ROUNDER",
-    "SMALLEST_EXPONENT",
     "exp_in_place",
+    "fill_derivatives",
     "fill_profile",
-    "fill_value_and_slope",
-    "fill_value_slope_and_curvature",
-    "log_in_place",
     "radial_row",
-    "write_profile",
-    "write_value_and_slope",
 ]
 
 GAUSSIAN = 0
@@ -53,31 +38,12 @@ POLYNOMIAL = 5  # (a + t)^b with b a whole number: linear (b = 1) and polynomial
 
 
 # Adding 1.5 * 2^52 rounds a number of moderate size to the nearest whole one and leaves that in the last bits.
-ROUNDER = 6755399441055744.0
-LOG2_E = 1.4426950408889634  # 1 / log 2
+_ROUNDER = 6755399441055744.0
+_LOG2_E = 1.4426950408889634  # 1 / log 2
 # Log 2 in two parts, the first with zeros at its end: their multiples by whole numbers are exact.
-LN2_HIGH = 0.693147180369123816490
-LN2_LOW = 1.90821492927058770002e-10  # the rest of log 2
-SMALLEST_EXPONENT = -708.0  # whose exponential is a normal number; below, it counts as zero
-# Bits of sqrt(1 / 2): a mantissa is taken between it and its double.
-ROOT_HALF_BITS = int(np.float64(np.sqrt(0.5)).view(np.int64))
+_LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
+_SMALLEST_EXPONENT = -708.0  # whose exponential is a normal number; below, it counts as zero
 _FARTHEST = 1000.0  # scaled distance beyond which exp(-r) and r exp(-r) are zero in floating point
-
-
-def _same_bits(context, builder, signature, values):
-    return builder.bitcast(values[0], context.get_value_type(signature.return_type))
-
-
-@intrinsic
-def _bits_of(typing, number):
-    """Return the bits of a float64 as an int64; a view of an array would take longer to compile than all around it."""
-    return types.int64(types.float64), _same_bits
-
-
-@intrinsic
-def _number_of(typing, bits):
-    """Return the float64 with the bits of an int64."""
-    return types.float64(types.int64), _same_bits
 
 
 @compiled
@@ -89,10 +55,10 @@ def exp_in_place(values):
     on every machine. Below -708 the result is zero; arguments above 708 are not meant.
     """
     for i in range(values.shape[0]):
-        x = max(values[i], SMALLEST_EXPONENT)
-        shifted = x * LOG2_E + ROUNDER
-        k = shifted - ROUNDER
-        r = (x - k * LN2_HIGH) - k * LN2_LOW
+        x = max(values[i], _SMALLEST_EXPONENT)
+        shifted = x * _LOG2_E + _ROUNDER
+        k = shifted - _ROUNDER
+        r = (x - k * _LN2_HIGH) - k * _LN2_LOW
         p = 1.0 / 479001600.0
         p = p * r + 1.0 / 39916800.0
         p = p * r + 1.0 / 3628800.0
@@ -105,42 +71,15 @@ def exp_in_place(values):
         p = p * r + 1.0 / 6.0
         p = p * r + 0.5
         # 2^k has k + 1023 as its exponent, the top bits but one.
-        power = _number_of((_bits_of(shifted) + 1023) << 52)
-        values[i] = ((p * r + 1.0) * r + 1.0) * power if values[i] >= SMALLEST_EXPONENT else 0.0
+        power = np.int64((np.float64(shifted).view(np.int64) + 1023) << 52).view(np.float64)
+        values[i] = ((p * r + 1.0) * r + 1.0) * power if values[i] >= _SMALLEST_EXPONENT else 0.0
 
 
 @compiled
-def log_in_place(values):
-    """Overwrite ``values`` (n,), normal numbers above zero, by their logarithms.
+def fill_derivatives(family, a, b, argument, value, slope, curvature):
+    """Write profile and first two derivatives of a radial family at each ``argument`` (n,); four different arrays.
 
-    log(2^k m) = k log 2 + log m with m between sqrt(1/2) and sqrt(2), log m = 2 atanh((m - 1) / (m + 1)) by its series
-    to degree 21, right but for the last digit; as quick as :func:`exp_in_place`.
-    """
-    for i in range(values.shape[0]):
-        # Of x sqrt(2) the exponent is k where m is below 1, too.
-        bits = _bits_of(values[i])
-        whole = (bits - ROOT_HALF_BITS) >> 52
-        mantissa, k = _number_of(bits - (whole << 52)), float(whole)
-        f = (mantissa - 1.0) / (mantissa + 1.0)
-        s = f * f
-        p = 1.0 / 21.0
-        p = p * s + 1.0 / 19.0
-        p = p * s + 1.0 / 17.0
-        p = p * s + 1.0 / 15.0
-        p = p * s + 1.0 / 13.0
-        p = p * s + 1.0 / 11.0
-        p = p * s + 1.0 / 9.0
-        p = p * s + 1.0 / 7.0
-        p = p * s + 0.2
-        p = p * s + 1.0 / 3.0
-        values[i] = k * LN2_HIGH + (k * LN2_LOW + 2.0 * (f + f * s * p))
-
-
-@compiled
-def fill_value_slope_and_curvature(family, b, argument, value, slope, curvature):
-    """Write profile and first two derivatives of a differentiable radial family at ``argument`` (n,), with a = 1.
-
-    One exponential or power serves all three; four different arrays.
+    One exponential or power serves all three. See :func:`fill_profile`.
     """
     n = argument.shape[0]
     if family == GAUSSIAN:
@@ -151,61 +90,40 @@ def fill_value_slope_and_curvature(family, b, argument, value, slope, curvature)
             slope[i] = -0.5 * value[i]
             curvature[i] = 0.25 * value[i]
     elif family == POWER:
+        for i in range(n):
+            value[i] = 1.0 + argument[i] / a
         if b == 0.5:
             for i in range(n):
-                value[i] = 1.0 / np.sqrt(1.0 + argument[i])
+                value[i] = 1.0 / np.sqrt(value[i])
+        elif b == 1.0:
+            for i in range(n):
+                value[i] = 1.0 / value[i]
         else:
             for i in range(n):
-                value[i] = 1.0 + argument[i]
-            log_in_place(value)
-            for i in range(n):
-                value[i] *= -b
-            exp_in_place(value)
+                value[i] **= -b
         for i in range(n):
-            inverse = 1.0 / (1.0 + argument[i])
+            inverse = 1.0 / (a + argument[i])
             slope[i] = -b * value[i] * inverse
             curvature[i] = -(b + 1.0) * slope[i] * inverse
-    else:  # Matern
-        root = np.sqrt(3.0) if family == MATERN32 else np.sqrt(5.0)
+    else:
+        square = 3.0 if family == MATERN32 else 5.0 if family == MATERN52 else 1.0
         for i in range(n):
-            slope[i] = min(root * np.sqrt(argument[i]), _FARTHEST)
+            slope[i] = min(np.sqrt(square * argument[i]), _FARTHEST)
             value[i] = -slope[i]
         exp_in_place(value)
-        if family == MATERN32:
-            for i in range(n):
-                r, decay = slope[i], value[i]
-                value[i] = (1.0 + r) * decay
-                slope[i] = -1.5 * decay
-                curvature[i] = 2.25 * decay / r if r > 0.0 else 0.0
-        else:
-            for i in range(n):
-                r, decay = slope[i], value[i]
+        for i in range(n):
+            r, decay = slope[i], value[i]
+            if family == MATERN52:
                 value[i] = (1.0 + r + r * r / 3.0) * decay
                 slope[i] = -(5.0 / 6.0) * (1.0 + r) * decay
                 curvature[i] = (25.0 / 12.0) * decay
-
-
-@compiled
-def fill_value_and_slope(family, a, b, argument, value, slope):
-    """Write profile and first derivative of a radial family at ``argument`` (n,); three different arrays.
-
-    One exponential or power serves both: half the time of two calls of :func:`fill_profile`.
-    """
-    n = argument.shape[0]
-    if family == GAUSSIAN:
-        for i in range(n):
-            value[i] = -0.5 * argument[i]
-        exp_in_place(value)
-        for i in range(n):
-            slope[i] = -0.5 * value[i]
-    elif family == POWER:
-        fill_profile(family, a, b, np.int64(1), argument, slope)
-        factor = -1.0 / b
-        for i in range(n):
-            value[i] = factor * slope[i] * (a + argument[i])
-    else:
-        fill_profile(family, a, b, np.int64(0), argument, value)
-        fill_profile(family, a, b, np.int64(1), argument, slope)
+            elif family == MATERN32:
+                value[i] = (1.0 + r) * decay
+                slope[i] = -1.5 * decay
+                curvature[i] = 2.25 * decay / r if r > 0.0 else 0.0
+            else:
+                slope[i] = -0.5 * decay / r if r > 0.0 else 0.0
+                curvature[i] = 0.25 * decay * (1.0 + 1.0 / r) / (r * r) if r > 0.0 else 0.0
 
 
 @compiled
@@ -242,93 +160,29 @@ def fill_profile(family, a, b, order, argument, out):
         for k in range(order):
             factor *= -(b + k) / a
         exponent = -(b + order)
-        if exponent == -0.5:
-            for i in range(n):
-                out[i] = factor / np.sqrt(1.0 + argument[i] / a)
-        elif exponent == -1.5:
-            for i in range(n):
-                base = 1.0 + argument[i] / a
+        for i in range(n):
+            base = 1.0 + argument[i] / a
+            if exponent == -0.5:
+                out[i] = factor / np.sqrt(base)
+            elif exponent == -1.5:
                 out[i] = factor / (base * np.sqrt(base))
-        else:
-            for i in range(n):
-                out[i] = factor * (1.0 + argument[i] / a) ** exponent
-    elif family == MATERN32:
-        root3 = np.sqrt(3.0)
-        for i in range(n):
-            r = min(root3 * np.sqrt(argument[i]), _FARTHEST)
-            decay = np.exp(-r)
-            if order == 0:
-                out[i] = (1.0 + r) * decay
-            elif order == 1:
-                out[i] = -1.5 * decay
             else:
-                out[i] = 2.25 * decay / r if r > 0.0 else 0.0
-    elif family == MATERN52:
-        root5 = np.sqrt(5.0)
-        for i in range(n):
-            r = min(root5 * np.sqrt(argument[i]), _FARTHEST)
-            decay = np.exp(-r)
-            if order == 0:
-                out[i] = (1.0 + r + r * r / 3.0) * decay
-            elif order == 1:
-                out[i] = -(5.0 / 6.0) * (1.0 + r) * decay
-            else:
-                out[i] = (25.0 / 12.0) * decay
-    elif family == LAPLACE:
-        for i in range(n):
-            r = np.sqrt(argument[i])
-            decay = np.exp(-r)
-            if order == 0:
-                out[i] = decay
-            elif r == 0.0:
-                out[i] = 0.0
-            elif order == 1:
-                out[i] = -0.5 * decay / r
-            else:
-                out[i] = 0.25 * decay * (1.0 + 1.0 / r) / (r * r)
-    else:
+                out[i] = factor * base**exponent
+    elif family == POLYNOMIAL:
         degree = int(b)
         factor = 1.0
         for k in range(order):
             factor *= degree - k
-        exponent = max(degree - order, 0)
         for i in range(n):
-            base = a + argument[i]
-            value = factor
-            for _ in range(exponent):
-                value *= base
-            out[i] = value
-
-
-def write_profile(family: int, a: float, b: float, order: int, argument: np.ndarray, out: np.ndarray) -> None:
-    """Write the ``order``-th derivative of the profile at each ``argument`` (n,) into ``out`` (n,).
-
-    As :func:`fill_profile`, which explains the arguments, for callers in Python.
-    """
-    if family == GAUSSIAN:
-        np.multiply(argument, -0.5, out=out)
-        exp_in_place(out)
-        if order > 0:
-            out *= (-0.5) ** order
-    elif family == POLYNOMIAL:
-        base, degree = a + argument, int(b)
-        out[:] = np.prod(np.arange(degree, degree - order, -1), dtype=float)
-        for _ in range(degree - order):
-            out *= base
+            base, power = a + argument[i], factor
+            for _ in range(degree - order):
+                power *= base
+            out[i] = power
     else:
-        fill_profile(family, a, b, np.int64(order), argument, out)
-
-
-def write_value_and_slope(family: int, a: float, b: float, argument: np.ndarray, value, slope) -> None:
-    """Write profile and first derivative of a radial family at ``argument`` (n,); three different arrays.
-
-    As :func:`fill_value_and_slope`, for callers in Python.
-    """
-    if family == GAUSSIAN:
-        write_profile(family, a, b, 0, argument, value)
-        np.multiply(value, -0.5, out=slope)
-    else:
-        fill_value_and_slope(family, a, b, argument, value, slope)
+        derivatives = np.empty((3, n))
+        fill_derivatives(family, a, b, argument, derivatives[0], derivatives[1], derivatives[2])
+        for i in range(n):
+            out[i] = derivatives[order, i]
 
 
 @compiled
@@ -342,9 +196,14 @@ def radial_row(point, others_t, inverse_length_scale, out):
     d, n = others_t.shape
     for j in range(n):
         out[j] = 0.0
-    for i in range(d):
-        x = point[i]
-        inverse = inverse_length_scale[i]
+    for i in range(d % 2):
+        x, inverse = point[i], inverse_length_scale[i]
         for j in range(n):
             difference = (x - others_t[i, j]) * inverse
-            out[j] += difference * difference
+            out[j] = difference * difference
+    for i in range(d % 2, d, 2):  # two at a time: sums are read and written once
+        x, inverse = point[i], inverse_length_scale[i]
+        y, other = point[i + 1], inverse_length_scale[i + 1]
+        for j in range(n):
+            first, second = (x - others_t[i, j]) * inverse, (y - others_t[i + 1, j]) * other
+            out[j] += first * first + second * second

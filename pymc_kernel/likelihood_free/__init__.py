@@ -1,7 +1,7 @@
 """Likelihoods of simulators: approximate Bayesian computation with kernels, synthetic likelihoods."""
 
 from pymc_kernel.likelihood_free.bandwidth import Bandwidth, Pilot, TooManyFailures, choose_bandwidth, explore
-from pymc_kernel.likelihood_free.batches import Batch, Workers, WorkersLost, run_batches
+from pymc_kernel.likelihood_free.batches import Batch, Workers, WorkersLost
 from pymc_kernel.likelihood_free.estimates import (
     as_data_points,
     log_kernel_abc,
@@ -20,7 +20,7 @@ from pymc_kernel.likelihood_free.simulator import (
     simulate_repeatedly,
     simulate_together,
 )
-from pymc_kernel.likelihood_free.store import ArraySpec, DiskStore, MemoryStore, default_batch_size, open_store
+from pymc_kernel.likelihood_free.store import ArraySpec, Store, open_store
 from pymc_kernel.likelihood_free.time_limit import TimedOut, time_limit
 
 __all__ = [
@@ -28,20 +28,18 @@ __all__ = [
     "ArraySpec",
     "Bandwidth",
     "Batch",
-    "DiskStore",
     "FittedLikelihood",
     "LearnedLikelihood",
-    "MemoryStore",
     "Pilot",
     "Simulations",
     "Status",
+    "Store",
     "TimedOut",
     "TooManyFailures",
     "Workers",
     "WorkersLost",
     "as_data_points",
     "choose_bandwidth",
-    "default_batch_size",
     "explore",
     "failures_are_raised",
     "log_kernel_abc",
@@ -52,7 +50,6 @@ __all__ = [
     "raising_failures",
     "regression_adjusted",
     "rejection",
-    "run_batches",
     "simulate_once",
     "simulate_repeatedly",
     "simulate_together",

@@ -15,13 +15,12 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     wait,
 )
-from contextlib import closing
 from numbers import Integral
 from typing import NamedTuple
 
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 
-__all__ = ["Batch", "Workers", "WorkersLost", "run_batches"]
+__all__ = ["Batch", "Workers", "WorkersLost"]
 
 
 class WorkersLost(RuntimeError):
@@ -38,7 +37,7 @@ class Batch(NamedTuple):
 
 
 class Workers:
-    """Whatever runs tasks, for as many calls of :meth:`run` as there are until it is closed.
+    """Whatever runs tasks, for as many calls of :meth:`run` as there are until it is closed, as by a ``with`` block.
 
     Parameters
     ----------
@@ -68,7 +67,31 @@ class Workers:
         retries: int = 1,
         max_in_flight: int | None = None,
     ) -> Iterator[Batch]:
-        """Yield the batches ``task(*arguments(i))`` as they finish; see :func:`run_batches`."""
+        """Yield the batches ``task(*arguments(i))`` as they finish, in no fixed order.
+
+        Parameters
+        ----------
+        task : callable
+        indices : iterable of int
+        arguments : callable
+            Called for a batch when its turn comes, so that no more than ``max_in_flight`` arguments and results exist.
+        retries : int
+            A batch that raises an error, or whose process dies, is tried as many times again.
+        max_in_flight : int, optional
+            Batches submitted and not yet yielded; by default twice the workers, and 64 where their number is unknown.
+
+        Raises
+        ------
+        WorkersLost
+            Where an executor that was given breaks.
+
+        Notes
+        -----
+        When a process dies all batches in flight are lost and each is suspect, so each then runs alone, until the one
+        that kills its process is found. Closing the generator cancels what has not begun.
+        """
+        if not (isinstance(retries, Integral) and retries >= 0):
+            raise ValueError(f"retries must be a whole number >= 0, got {retries!r}.")
         room = max_in_flight or 2 * (self._num_own or getattr(self._executor, "_max_workers", None) or 32)
         room = 1 if isinstance(self._executor, _Here) else room
         fresh, suspects, attempts, running = deque(indices), deque(), Counter(), {}
@@ -106,6 +129,12 @@ class Workers:
             for future in running:
                 future.cancel()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
     def close(self) -> None:
         """End the processes that were started here; an executor that was given is left as it is."""
         if self._num_own and self._executor is not None:
@@ -138,54 +167,6 @@ class Workers:
             )
         self.deaths += 1
         self.close()
-
-
-def run_batches(
-    task: Callable,
-    indices: Iterable[int],
-    arguments: Callable[[int], tuple],
-    executor: Executor | int | None = None,
-    *,
-    retries: int = 1,
-    max_in_flight: int | None = None,
-    prepare: Callable[[], object] | None = None,
-) -> Iterator[Batch]:
-    """Yield the batches ``task(*arguments(i))`` as they finish, in no fixed order.
-
-    Parameters
-    ----------
-    task : callable
-    indices : iterable of int
-    arguments : callable
-        Called for a batch when its turn comes, so that no more than ``max_in_flight`` arguments and results exist.
-    executor : concurrent.futures.Executor, int or None
-        As of :class:`Workers`; processes of its own are ended with the last batch.
-    retries : int
-        A batch that raises an error, or whose process dies, is tried as many times again.
-    max_in_flight : int, optional
-        Batches submitted and not yet yielded; by default twice the workers, and 64 where their number is unknown.
-    prepare : callable, optional
-        Called in each worker process when it starts.
-
-    Raises
-    ------
-    WorkersLost
-        Where an executor that was given breaks.
-
-    Notes
-    -----
-    When a process dies all batches in flight are lost and each is suspect, so each then runs alone, until the one that
-    kills its process is found. Interruption (closing the generator) cancels what has not begun and ends processes of
-    its own.
-    """
-    if not (isinstance(retries, int) and retries >= 0):
-        raise ValueError(f"retries must be a whole number >= 0, got {retries!r}.")
-    return _run_once(Workers(executor, prepare), task, indices, arguments, retries, max_in_flight)
-
-
-def _run_once(workers, *settings):
-    with closing(workers):
-        yield from workers.run(*settings)
 
 
 class _Here:

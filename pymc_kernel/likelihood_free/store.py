@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["ArraySpec", "DiskStore", "MemoryStore", "default_batch_size", "open_store"]
+__all__ = ["ArraySpec", "Store", "open_store"]
 
 _FORMAT = 1  # of the store on disk: a later one is refused, not misread
 _DONE, _INCOMPLETE = 1, 2
@@ -25,13 +25,15 @@ class ArraySpec(NamedTuple):
     fill: float | int
 
 
-class MemoryStore:
-    """Arrays (1, draws, ...), written batch by batch."""
+class Store:
+    """Arrays (1, draws, ...), written batch by batch: of NumPy, or of zarr with one chunk a batch.
 
-    def __init__(self, specs: dict[str, ArraySpec], draws: int, batch_size: int):
-        self.draws, self.batch_size = draws, batch_size
-        self.arrays = {name: np.full((1, draws, *s.shape), s.fill, dtype=s.dtype) for name, s in specs.items()}
-        self.is_done = np.zeros(-(-draws // batch_size), dtype=np.uint8)
+    The mark of a batch is written after its arrays, so a mark that is there can be trusted. One process writes; workers
+    hand their results to it.
+    """
+
+    def __init__(self, arrays: dict, is_done, draws: int, batch_size: int):
+        self.arrays, self.is_done, self.draws, self.batch_size = arrays, is_done, draws, batch_size
 
     def rows(self, index: int) -> slice:
         """Return the draws of a batch."""
@@ -48,19 +50,6 @@ class MemoryStore:
         return np.flatnonzero(self.is_done[:] != _DONE)
 
 
-class DiskStore(MemoryStore):
-    """The same on disk. The mark of a batch is written after its arrays, so a mark that is there can be trusted.
-
-    ``arrays`` are zarr arrays with one chunk a batch, named ``group/variable``, that ``xarray.open_datatree`` reads.
-    One process writes; workers hand their results to it.
-    """
-
-    def __init__(self, group, specs: dict[str, ArraySpec], draws: int, batch_size: int):
-        self.draws, self.batch_size = draws, batch_size
-        self.arrays = {name: group[name] for name in specs}
-        self.is_done = group["done"]
-
-
 def open_store(
     path: str | Path | None,
     specs: dict[str, ArraySpec],
@@ -69,8 +58,10 @@ def open_store(
     batch_size: int | None,
     identity: dict,
     defaults: dict,
-) -> tuple[MemoryStore, dict]:
+) -> tuple[Store, dict]:
     """Return the store at ``path``, made where there is none, and the identity that it was made with.
+
+    Its arrays are named ``group/variable``, and ``xarray.open_datatree`` reads them.
 
     Parameters
     ----------
@@ -98,7 +89,9 @@ def open_store(
     """
     whole = {key: defaults[key] if value is None else value for key, value in identity.items()}
     if path is None:
-        return MemoryStore(specs, draws, batch_size or default_batch_size(draws)), whole
+        batch_size = batch_size or _default_batch_size(draws)
+        arrays = {name: np.full((1, draws, *s.shape), s.fill, dtype=s.dtype) for name, s in specs.items()}
+        return Store(arrays, np.zeros(-(-draws // batch_size), dtype=np.uint8), draws, batch_size), whole
     try:
         import zarr
     except ImportError:
@@ -108,7 +101,7 @@ def open_store(
         raise ValueError(f"store must be a directory, or a path where nothing is yet: {path} is a file.")
     if path.exists() and any(path.iterdir()):
         return _reopened(zarr, path, specs, coords, draws, batch_size, identity)
-    batch_size = batch_size or default_batch_size(draws)
+    batch_size = batch_size or _default_batch_size(draws)
     # It gets its name once it is whole, so that a run that is killed here can begin again.
     making = path.with_name(f"{path.name}.making")
     group = zarr.open_group(making, mode="w", zarr_format=3)
@@ -120,11 +113,14 @@ def open_store(
     if path.exists():
         path.rmdir()
     making.rename(path)
-    group = zarr.open_group(path, mode="r+", zarr_format=3)
-    return DiskStore(group, specs, draws, batch_size), whole
+    return _on_disk(zarr.open_group(path, mode="r+", zarr_format=3), specs, draws, batch_size), whole
 
 
-def default_batch_size(draws: int) -> int:
+def _on_disk(group, specs, draws, batch_size):
+    return Store({name: group[name] for name in specs}, group["done"], draws, batch_size)
+
+
+def _default_batch_size(draws: int) -> int:
     """Return a hundredth of the draws, 1 to 1,000: a function of nothing else, so that runs can be repeated."""
     return min(max(draws // 100, 1), 1000)
 
@@ -175,7 +171,7 @@ def _reopened(zarr, path, specs, coords, draws, batch_size, identity):
         raise ValueError(f"the store {path} holds {there} draws; ask for that many or more, got {draws}.")
     if draws > there:
         _extend(group, specs, coords, there, draws, made["batch_size"])
-    return DiskStore(group, specs, draws, made["batch_size"]), stored
+    return _on_disk(group, specs, draws, made["batch_size"]), stored
 
 
 def _extend(group, specs, coords, before, draws, batch_size):

@@ -57,7 +57,6 @@ def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b
                 slope[j] += x * points_t[i, j]
     fill_profile(family, a, b, np.int64(1), slope, slope)
     ones = np.ones(n)
-    work = np.empty(n // 8)
     for i in range(d):
         inverse_square = inverse_length_scale[i] ** 2
         if is_radial:
@@ -69,13 +68,13 @@ def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b
             factor = 2.0 * inverse_square
             for j in range(n):
                 columns[i, j] = factor * slope[j] * points_t[i, j]
-        mean = dot_product(columns[i], ones, work) / n
+        mean = dot_product(columns[i], ones) / n
         for j in range(n):
             columns[i, j] -= mean
     out = np.empty((d, d))
     for i in range(d):
         for k in range(i + 1):
-            value = normalizer * dot_product(columns[i], columns[k], work)
+            value = normalizer * dot_product(columns[i], columns[k])
             out[i, k] = value
             out[k, i] = value
     return out

@@ -6,7 +6,7 @@ import numpy as np
 
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import over_row_blocks
-from pymc_kernel.scores.expansion import Expansion, compiled_form, rows_value_and_score, value_and_score_of_form
+from pymc_kernel.scores.expansion import Expansion, rows_value_and_score, value_and_score
 
 __all__ = ["choose_num_steps", "choose_step_size", "leapfrog", "surrogate_chain", "surrogate_chains"]
 
@@ -60,12 +60,12 @@ def surrogate_chains(positions, momenta, uniforms, lengths, step_sizes, expansio
     work_per_chain : float
         Rough number of inner operations, by which chains are spread over threads; zero for this thread alone.
     """
-    n, form = len(positions), compiled_form(expansion)
+    n = len(positions)
     ends, last = np.empty(positions.shape), np.empty(positions.shape)
     values, firsts = np.empty(n), np.empty(n)
 
     def block(start, stop):
-        _chains(positions, momenta, uniforms, lengths, step_sizes, form, start, stop, ends, values, firsts, last)
+        _chains(positions, momenta, uniforms, lengths, step_sizes, expansion, start, stop, ends, values, firsts, last)
 
     if work_per_chain > 0.0:
         over_row_blocks(block, n, work_per_chain)
@@ -75,7 +75,7 @@ def surrogate_chains(positions, momenta, uniforms, lengths, step_sizes, expansio
 
 
 @compiled
-def _chains(positions, momenta, uniforms, lengths, step_sizes, form, start, stop, ends, values, firsts, last):
+def _chains(positions, momenta, uniforms, lengths, step_sizes, expansion, start, stop, ends, values, firsts, last):
     # One loop for all: the compiler optimizes the surrogate's formula again for every function that it is called
     # through, which takes most of a second.
     d = positions.shape[1]
@@ -85,7 +85,7 @@ def _chains(positions, momenta, uniforms, lengths, step_sizes, form, start, stop
         for i in range(d):
             here[i] = positions[j, i]
             p[i] = 0.0
-        value = value_and_score_of_form(here, form, slope_here)
+        value = value_and_score(here, expansion, slope_here)
         firsts[j] = value
         for t in range(lengths.shape[1]):
             step_size, new_value, gain = step_sizes[j, t], value, 0.0
@@ -96,7 +96,7 @@ def _chains(positions, momenta, uniforms, lengths, step_sizes, form, start, stop
                 for i in range(d):
                     p[i] += 0.5 * step_size * score[i]
                     q[i] += step_size * p[i]
-                new_value = value_and_score_of_form(q, form, score)
+                new_value = value_and_score(q, expansion, score)
                 for i in range(d):
                     p[i] += 0.5 * step_size * score[i]
             gain += new_value - value

@@ -26,11 +26,13 @@ class Checks(NamedTuple):
     calibration: Calibration
     """Of posteriors of simulations that resemble the observation."""
     mean_error: np.ndarray
-    """(d,), standard error of the mean, in posterior standard deviations, by the jackknife over folds."""
+    """(d,), standard error of the mean, in posterior standard deviations, by the jackknife over folds.
+
+    A fit to (K - 1) / K of the simulations moves by 1 / (K - 1) of the influence of those left out, so that K - 1 times
+    the variance between the K fits is that of the fit to all.
+    """
     outside: float
     """Share of the posterior outside of the region that the last round simulated."""
-    is_match: bool
-    """Whether the likelihood is the probability of just these data."""
 
 
 class _Match(NamedTuple):
@@ -117,4 +119,4 @@ def checked(likelihood: LocalLikelihood, folds, parameters, summaries, log_weigh
     error = np.std(means, axis=0) * np.sqrt(len(folds) - 1.0) / draws.positions.std(axis=0)
     region = likelihood.region
     outside = 0.0 if region is None else float((region.log_penalty(draws.positions) < 0.0).mean())
-    return Checks(calibration, error, outside, likelihood.match is not None)
+    return Checks(calibration, error, outside)

@@ -4,7 +4,7 @@ Every estimator is a frozen set of settings with ``fit(...)``, which returns a :
 ``log_density``, ``score``, ``hessian_diag``, ``laplacian`` and ``objective`` on arrays of points.
 """
 
-from pymc_kernel.scores.finite import Finite, OnlineFinite
+from pymc_kernel.scores.finite import Finite
 from pymc_kernel.scores.full import FittedFull, Full
 from pymc_kernel.scores.held_out import HeldOutScores, chain_folds, held_out_scores
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
@@ -23,7 +23,6 @@ __all__ = [
     "KernelExpansion",
     "Lite",
     "Nystrom",
-    "OnlineFinite",
     "Validation",
     "Values",
     "chain_folds",

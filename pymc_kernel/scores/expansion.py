@@ -4,35 +4,30 @@
     z = x - center,  u = T z,  s_j = |u - U_j|^2        (radial)
     f(x) = sum_j a_j cos(u_j + p_j) + g . z + z' Q z / 2,  u = T z      (cosine)
 
-One form for all means one compiled trajectory for all. Imports NumPy, Numba and the lower floors only.
+One form for all means one compiled trajectory for all. Imports NumPy and the lower floors only.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-from numba.extending import overload
 
-from pymc_kernel.kernels.profiles import GAUSSIAN, fill_profile, fill_value_and_slope, radial_row
+from pymc_kernel.kernels.profiles import fill_derivatives, fill_profile, radial_row
 from pymc_kernel.linalg import dot_product
 from pymc_kernel.machine_code import compiled
-from pymc_kernel.parallel import over_row_blocks
-from pymc_kernel.scores.registers import LANES, gaussian_value_and_gradient
 
 __all__ = [
     "Expansion",
-    "GaussianSum",
     "change_variables",
-    "compiled_form",
     "cosine_expansion",
     "hessian_diag",
     "radial_expansion",
     "rows_value_and_score",
     "scaled_expansion",
     "value_and_score",
-    "value_and_score_of_form",
 ]
 
 _RADIAL, _COSINE = 0, 1
+_BLOCK = 100_000  # second derivatives at a time: they stay in the second cache
 
 
 class Expansion(NamedTuple):
@@ -50,33 +45,6 @@ class Expansion(NamedTuple):
     phases: np.ndarray  # (m,), p; for radial ones (0,)
     linear: np.ndarray  # (d,), g
     quadratic: np.ndarray  # (d, d), Q
-
-
-class GaussianSum(NamedTuple):
-    """What compiled code takes of a Gaussian expansion without directions, which is nearly all that is ever fitted.
-
-    Code for all forms takes five times as long to compile; see :func:`compiled_form`.
-    """
-
-    center: np.ndarray  # (d,)
-    transform: np.ndarray  # (p, d)
-    points_t: np.ndarray  # (p, m), m at least LANES
-    coefficients: np.ndarray  # (m,)
-    linear: np.ndarray  # (d,)
-    quadratic: np.ndarray  # (d, d)
-
-
-def compiled_form(expansion: Expansion) -> Expansion | GaussianSum:
-    """Return what compiled code takes: it is compiled for the type, so Gaussian expansions get the short one."""
-    e = expansion
-    if e.kind != _RADIAL or e.family != GAUSSIAN or e.directions_t.shape[1] > 0:
-        return e
-    points_t, coefficients = e.points_t, e.coefficients
-    missing = LANES - coefficients.size
-    if missing > 0:
-        points_t = np.hstack([points_t, np.zeros((points_t.shape[0], missing))])
-        coefficients = np.append(coefficients, np.zeros(missing))
-    return GaussianSum(e.center, e.transform, points_t, coefficients, e.linear, e.quadratic)
 
 
 def radial_expansion(
@@ -162,209 +130,102 @@ def scaled_expansion(expansion: Expansion, factor: float) -> Expansion:
 
 
 @compiled
-def _matrix_vector(matrix, vector, out):
-    # Four rows at a time, each a sum of its own, keep the processor busy.
-    n, d = matrix.shape
-    for i in range(0, n - n % 4, 4):
-        a = b = c = e = 0.0
-        for k in range(d):
-            x = vector[k]
-            a += matrix[i, k] * x
-            b += matrix[i + 1, k] * x
-            c += matrix[i + 2, k] * x
-            e += matrix[i + 3, k] * x
-        out[i], out[i + 1], out[i + 2], out[i + 3] = a, b, c, e
-    for i in range(n - n % 4, n):
-        a = 0.0
-        for k in range(d):
-            a += matrix[i, k] * vector[k]
-        out[i] = a
+def value_and_score(x, e, score):
+    """Write the gradient of an expansion at ``x`` (d,) into ``score`` (d,) and return its value.
 
-
-@compiled
-def _add_transposed(matrix, vector, out):
-    for k in range(matrix.shape[0]):
-        x = vector[k]
-        for i in range(matrix.shape[1]):
-            out[i] += matrix[k, i] * x
-
-
-def _gaussian_value_and_score(x, e, score):
-    """See :func:`value_and_score`."""
-    p, d = e.transform.shape
-    room = np.empty(d + 2 * p + p * LANES)
-    z, u, gradient = room[:d], room[d : d + p], room[d + p : d + 2 * p]
-    for i in range(d):
-        z[i] = x[i] - e.center[i]
-        score[i] = e.linear[i]
-    for k in range(d):
-        for i in range(d):
-            score[i] += e.quadratic[k, i] * z[k]
+    O(m p + d p + d^2) time.
+    """
+    d, m, p = x.shape[0], e.coefficients.shape[0], e.transform.shape[0]
+    room = np.empty(4 * m + d + 2 * p)  # allocated once: it takes as long as the arithmetic of a few points
+    squared, values, slope, second = room[:m], room[m : 2 * m], room[2 * m : 3 * m], room[3 * m : 4 * m]
+    z, u, gradient = room[4 * m : 4 * m + d], room[4 * m + d : 4 * m + d + p], room[4 * m + d + p :]
     value = 0.0
     for i in range(d):
+        z[i] = x[i] - e.center[i]
+    for i in range(d):
+        score[i] = e.linear[i]
+        for k in range(d):
+            score[i] += e.quadratic[k, i] * z[k]  # which is symmetric
         value += 0.5 * z[i] * (score[i] + e.linear[i])
     for i in range(p):
         u[i] = 0.0
         for k in range(d):
             u[i] += e.transform[i, k] * z[k]
-    value += gaussian_value_and_gradient(u, e.points_t, e.coefficients, room[d + 2 * p :], gradient)
+    if e.kind == _COSINE:
+        for j in range(m):
+            angle = u[j] + e.phases[j]
+            value += e.coefficients[j] * np.cos(angle)
+            along = -e.coefficients[j] * np.sin(angle)
+            for i in range(d):
+                score[i] += along * e.transform[j, i]
+        return value
+    for i in range(p):
+        gradient[i] = 1.0
+    radial_row(u, e.points_t, gradient, squared)
+    fill_derivatives(e.family, e.shape_a, e.shape_b, squared, values, slope, second)
+    value += dot_product(e.coefficients, values)
+    total = dot_product(e.coefficients, slope)
+    for i in range(p):
+        gradient[i] = 0.0
+    if e.directions_t.shape[1] > 0:
+        # along_j = v_j . (u - U_j); its terms are phi'(s_j) along_j with gradient phi' v + 2 phi'' along (u - U).
+        for j in range(m):
+            along = 0.0
+            for i in range(p):
+                along += e.directions_t[i, j] * (u[i] - e.points_t[i, j])
+            value += along * slope[j]
+            for i in range(p):
+                gradient[i] += e.directions_t[i, j] * slope[j]
+            slope[j] = slope[j] * e.coefficients[j] + second[j] * along
+            total += second[j] * along
+    else:
+        for j in range(m):
+            slope[j] *= e.coefficients[j]
+    for i in range(p):
+        gradient[i] += 2.0 * (u[i] * total - dot_product(slope, e.points_t[i]))
     for k in range(p):
         for i in range(d):
             score[i] += e.transform[k, i] * gradient[k]
     return value
 
 
-def _any_value_and_score(x, e, score):
-    """See :func:`value_and_score`. A few vectors of length m of memory."""
-    d = x.shape[0]
-    m = e.coefficients.shape[0]
-    p = e.transform.shape[0]
-    z, u = np.empty(d), np.empty(p)
-    for i in range(d):
-        z[i] = x[i] - e.center[i]
-        score[i] = e.linear[i]
-    _add_transposed(e.quadratic, z, score)  # which is symmetric
-    value = 0.0
-    for i in range(d):
-        value += 0.5 * z[i] * (score[i] + e.linear[i])
-    _matrix_vector(e.transform, z, u)
-    if e.kind == _COSINE:
-        for j in range(m):
-            angle = u[j] + e.phases[j]
-            value += e.coefficients[j] * np.cos(angle)
-            slope = -e.coefficients[j] * np.sin(angle)
-            for i in range(d):
-                score[i] += slope * e.transform[j, i]
-        return value
-    gradient = np.zeros(p)
-    squared = np.empty(m)
-    slope = np.empty(m)
-    values = np.empty(m)
-    work = np.empty(m // 8)
-    radial_row(u, e.points_t, np.ones(p), squared)
-    fill_value_and_slope(e.family, e.shape_a, e.shape_b, squared, values, slope)
-    value += dot_product(e.coefficients, values, work)
-    if e.directions_t.shape[1] == 0:
-        for j in range(m):
-            slope[j] *= e.coefficients[j]
-    else:
-        # along_j = v_j . (u - U_j); its terms are phi'(s_j) along_j with gradient phi' v + 2 phi'' along (u - U).
-        along = np.zeros(m)
-        for i in range(p):
-            for j in range(m):
-                along[j] += e.directions_t[i, j] * (u[i] - e.points_t[i, j])
-        second = np.empty(m)
-        fill_profile(e.family, e.shape_a, e.shape_b, np.int64(2), squared, second)
-        value += dot_product(along, slope, work)
-        for i in range(p):
-            gradient[i] += dot_product(e.directions_t[i], slope, work)
-        for j in range(m):
-            slope[j] = slope[j] * e.coefficients[j] + second[j] * along[j]
-    total = 0.0
-    for j in range(m):
-        total += slope[j]
-    for i in range(p):
-        gradient[i] += 2.0 * (u[i] * total - dot_product(slope, e.points_t[i], work))
-    _add_transposed(e.transform, gradient, score)
-    return value
-
-
-def value_and_score_of_form(x, e, score):
-    """Write the gradient of what :func:`compiled_form` returned at ``x`` (d,) into ``score`` (d,); return its value.
-
-    For compiled code alone. O(m p + d p + d^2) time.
-    """
-
-
-@overload(value_and_score_of_form, jit_options={"nogil": True, "error_model": "numpy"})
-def _value_and_score_of_form(x, e, score):
-    return _gaussian_value_and_score if e.instance_class is GaussianSum else _any_value_and_score
-
-
 @compiled
-def _rows_value_and_score(x, e, start, stop, values, scores):
+def rows_value_and_score(x, e, start, stop, values, scores):
+    """Write the values (n,) and gradients (n, d) of an expansion at rows of ``x`` (n, d)."""
     for i in range(start, stop):
-        values[i] = value_and_score_of_form(x[i], e, scores[i])
+        values[i] = value_and_score(x[i], e, scores[i])
 
 
-def rows_value_and_score(x, expansion: Expansion, start: int, stop: int, values, scores) -> None:
-    """Write the values (n,) and gradients (n, d) of the expansion at rows of ``x`` (n, d)."""
-    _rows_value_and_score(x, compiled_form(expansion), start, stop, values, scores)
-
-
-def value_and_score(x, expansion: Expansion, score) -> float:
-    """Write the gradient of the expansion at ``x`` (d,) into ``score`` (d,) and return its value."""
-    value = np.empty(1)
-    _rows_value_and_score(x[None], compiled_form(expansion), 0, 1, value, score[None])
-    return float(value[0])
-
-
-@compiled
-def _rows_hessian_diag(x, e, back_t, start, stop, out):
-    """Second derivatives; ``back_t`` is T'U (d, m), and ``out`` (n, d).
+def hessian_diag(x: np.ndarray, expansion: Expansion) -> np.ndarray:
+    """Return the second derivatives by each coordinate at each row of ``x`` (n, d), shape (n, d).
 
     For a coordinate x_i with t_i the i-th column of T and w_i = t_i . (u - U_j):
     d^2 phi = 4 phi'' w_i^2 + 2 phi' |t_i|^2, and for the direction terms with c_i = t_i . v_j
     d^2 (phi' along) = 4 phi'' w_i c_i + (2 phi'' |t_i|^2 + 4 phi''' w_i^2) along.
     """
-    d = x.shape[1]
-    m = e.coefficients.shape[0]
-    p = e.transform.shape[0]
-    norms = np.zeros(d)
-    for i in range(d):
-        for k in range(p):
-            norms[i] += e.transform[k, i] ** 2
-    with_directions = e.directions_t.shape[1] > 0
-    u, z, ones = np.empty(p), np.empty(d), np.ones(p)
-    squared, first, second, third = np.empty(m), np.empty(m), np.empty(m), np.empty(m)
-    along = np.zeros(m)
-    for row in range(start, stop):
-        for i in range(d):
-            z[i] = x[row, i] - e.center[i]
-        _matrix_vector(e.transform, z, u)
-        for i in range(d):
-            out[row, i] = e.quadratic[i, i]
-        if e.kind == _COSINE:
-            for j in range(m):
-                bend = -e.coefficients[j] * np.cos(u[j] + e.phases[j])
-                for i in range(d):
-                    out[row, i] += bend * e.transform[j, i] ** 2
-            continue
-        radial_row(u, e.points_t, ones, squared)
-        fill_profile(e.family, e.shape_a, e.shape_b, np.int64(1), squared, first)
-        fill_profile(e.family, e.shape_a, e.shape_b, np.int64(2), squared, second)
-        if with_directions:
-            fill_profile(e.family, e.shape_a, e.shape_b, np.int64(3), squared, third)
-            for j in range(m):
-                along[j] = 0.0
-            for k in range(p):
-                for j in range(m):
-                    along[j] += e.directions_t[k, j] * (u[k] - e.points_t[k, j])
-        for i in range(d):
-            here = 0.0
-            for k in range(p):
-                here += e.transform[k, i] * u[k]
-            total = 0.0
-            for j in range(m):
-                w = here - back_t[i, j]
-                total += e.coefficients[j] * (4.0 * second[j] * w * w + 2.0 * first[j] * norms[i])
-                if with_directions:
-                    c = 0.0
-                    for k in range(p):
-                        c += e.transform[k, i] * e.directions_t[k, j]
-                    total += 4.0 * second[j] * w * c
-                    total += (2.0 * second[j] * norms[i] + 4.0 * third[j] * w * w) * along[j]
-            out[row, i] += total
-
-
-def hessian_diag(x: np.ndarray, expansion: Expansion) -> np.ndarray:
-    """Return the second derivatives by each coordinate at each row of ``x`` (n, d), shape (n, d); on all cores."""
-    e = expansion
-    back = e.transform.T @ e.points_t if e.kind == _RADIAL else np.empty((x.shape[1], 0))
-    back, out = np.ascontiguousarray(back), np.empty_like(x)
-    over_row_blocks(
-        lambda start, stop: _rows_hessian_diag(x, e, back, start, stop, out),
-        x.shape[0],
-        4.0 * e.coefficients.size * x.shape[1],
-    )
+    e, out = expansion, np.empty_like(x)
+    u, norms = (x - e.center) @ e.transform.T, (e.transform**2).sum(axis=0)[:, None]
+    if e.kind == _COSINE:
+        return np.diag(e.quadratic) - (e.coefficients * np.cos(u + e.phases)) @ e.transform**2
+    block = max(1, _BLOCK // (e.coefficients.size * x.shape[1]))
+    for start in range(0, len(x), block):
+        rows = slice(start, start + block)
+        off = u[rows, :, None] - e.points_t  # (rows, p, m)
+        w = e.transform.T @ off
+        first, second, third = _profiles(e, (off**2).sum(axis=1), 3 if e.directions_t.size else 2)
+        terms = e.coefficients * (4.0 * second * w**2 + 2.0 * norms * first)
+        if e.directions_t.size:
+            along = (e.directions_t * off).sum(axis=1)[:, None]
+            terms += 4.0 * second * w * (e.transform.T @ e.directions_t)
+            terms += (2.0 * norms * second + 4.0 * third * w**2) * along
+        out[rows] = np.diag(e.quadratic) + terms.sum(axis=2)
     return out
+
+
+def _profiles(e, squared, last):
+    """Return derivatives of the profile from the first to the third, each (rows, 1, m); None beyond the ``last``."""
+    found = []
+    for order in range(1, last + 1):
+        found.append(np.empty(squared.size))
+        fill_profile(e.family, e.shape_a, e.shape_b, order, squared.ravel(), found[-1])
+    return [one.reshape(len(squared), 1, -1) for one in found] + [None] * (3 - last)

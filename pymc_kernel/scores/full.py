@@ -3,18 +3,17 @@
 Imports NumPy, SciPy and the lower floors only.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from pymc_kernel.kernels import Gaussian, RadialKernel
+from pymc_kernel.kernels import RadialKernel
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import radial_expansion
 from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
-from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularized_solve, resolved_kernel
-from pymc_kernel.scores.nystrom import derivative_gram
+from pymc_kernel.scores.nystrom import derivative_gram, laplacian_gradients
+from pymc_kernel.scores.score_matching import ScoreMatching, base_measure, checked_sample, regularized_solve
 
 __all__ = ["FittedFull", "Full"]
 
@@ -82,17 +81,8 @@ class FittedFull(KernelExpansion):
         return value, gradient, bend
 
 
-def laplacian_gradient(kernel: RadialKernel, x, y) -> np.ndarray:
-    """Return the gradient in x of the Laplacian of k(x, y) at each row of ``x`` (n, d) and one ``y`` (d,), (n, d)."""
-    inverse_square = kernel.inverse_length_scale(x.shape[1]) ** 2
-    second, third = (kernel.profile_matrix(x, y[None], k) for k in (2, 3))
-    v = (x - y) * inverse_square
-    norm = (v**2).sum(axis=1, keepdims=True)
-    return v * (8.0 * third * norm + (8.0 * inverse_square + 4.0 * inverse_square.sum()) * second)
-
-
 @dataclass(frozen=True)
-class Full:
+class Full(ScoreMatching):
     """Kernel exponential family in the whole RKHS (Sriperumbudur et al. 2017), with nd coefficients.
 
     f = -xi / strength + sum_ai beta_ai d k(X_a, .) / d x_i, (G + strength diag(1 / w)) beta = h / strength, where xi
@@ -112,14 +102,7 @@ class Full:
     O((n d)^3) time, O((n d)^2) memory: a reference for some hundred points.
     """
 
-    learns_from: ClassVar[str] = "draws"
-    kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
-    regularization: float = 1e-3
-    base: str = "gaussian"
-
-    def __post_init__(self):
-        checked_kernel(self.kernel, 4)
-        check_strength(self.regularization)
+    smoothness: ClassVar[int] = 4
 
     @within_range
     @one_blas_thread
@@ -128,18 +111,16 @@ class Full:
         x, weights = checked_sample(x, weights)
         x, weights = x[weights > 0], weights[weights > 0]
         n, d = x.shape
-        kernel = resolved_kernel(self.kernel, x, np.random.default_rng(0) if rng is None else rng)
+        kernel = self.resolved(x, np.random.default_rng(0) if rng is None else rng).kernel
         base = base_measure(self.base, x, weights)
         base_score = base.score(x)
         gram = derivative_gram(kernel, x, x)
         # Products of xi with the derivative functions: mean over a of sum_i d_i^2 d_j' k + s_i d_i d_j' k.
-        products = np.empty((n, d))
-        for b in range(n):
-            products[b] = -(weights @ laplacian_gradient(kernel, x, x[b]))
-        products += ((weights[:, None] * base_score).ravel() @ gram).reshape(n, d)
+        products = -(weights @ laplacian_gradients(kernel, x, x))
+        products += ((weights[:, None] * base_score).T.ravel() @ gram).reshape(d, n)
         matrix = gram.copy()
-        matrix[np.diag_indices_from(matrix)] += np.repeat(self.regularization / weights, d)
-        beta = regularized_solve(matrix, products.ravel() / self.regularization).reshape(n, d)
+        matrix[np.diag_indices_from(matrix)] += np.tile(self.regularization / weights, d)
+        beta = regularized_solve(matrix, products.ravel() / self.regularization).reshape(d, n).T
         # d k(X_a, x) / d X_a,i = -2 phi' (x - X_a)_i / l_i^2.
         directions = beta - weights[:, None] * base_score / self.regularization
         expansion = radial_expansion(

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_kernel.kernels.base import as_points
-from pymc_kernel.kernels.points import as_numbers
+from pymc_kernel.kernels.points import as_points, as_weights
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.expansion import Expansion, hessian_diag, rows_value_and_score
 
-__all__ = ["KernelExpansion", "checked_weights", "within_range"]
+__all__ = ["KernelExpansion", "within_range"]
 
 
 def within_range(method):
@@ -36,19 +35,6 @@ def within_range(method):
         return result
 
     return checked
-
-
-def checked_weights(weights, size: int) -> np.ndarray:
-    """Return weights (size,) that sum to one, equal ones for None; raises ``ValueError`` for invalid ones."""
-    if weights is None:
-        return np.full(size, 1.0 / size)
-    weights = as_numbers(weights, "weights")
-    if weights.shape != (size,):
-        raise ValueError(f"weights must have shape ({size},), one per point, got {weights.shape}.")
-    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.max() > 0):
-        raise ValueError("weights must be finite, not negative, and not all zero.")
-    weights = weights / weights.max()  # the sum of huge ones would be infinite
-    return weights / weights.sum()
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +88,7 @@ class KernelExpansion:
         """
         x = self._points(x)
         loss = self.laplacian(x) + 0.5 * (self.score(x) ** 2).sum(axis=1)
-        return float(checked_weights(weights, len(x)) @ loss)
+        return float(as_weights(weights, len(x)) @ loss)
 
     def _points(self, x):
         x = as_points(x, "x")

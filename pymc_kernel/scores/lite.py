@@ -1,101 +1,22 @@
 """Score matching with the basis k(Y_j, .): the lite kernel exponential family, and its Nystroem form.
 
-Imports NumPy, SciPy and the lower floors only.
+Imports NumPy and the lower floors only.
 """
 
-import math
-from dataclasses import dataclass, field, replace
-from numbers import Real
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from scipy.linalg import cho_solve
 
-from pymc_kernel.errors import NotDifferentiableError
-from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
-from pymc_kernel.kernels.points import as_points, check_magnitude
-from pymc_kernel.kernels.profiles import fill_profile, radial_row
-from pymc_kernel.linalg import jittered_cholesky
-from pymc_kernel.machine_code import compiled
-from pymc_kernel.parallel import one_blas_thread, over_row_blocks
-from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import radial_expansion
-from pymc_kernel.scores.kernel_expansion import KernelExpansion, checked_weights, within_range
+from pymc_kernel.scores.kernel_expansion import KernelExpansion
+from pymc_kernel.scores.score_matching import ScoreMatching, base_measure
 
-__all__ = ["Lite", "check_strength", "checked_kernel", "checked_sample", "regularized_solve", "resolved_kernel"]
-
-
-def checked_sample(x, weights) -> tuple[np.ndarray, np.ndarray]:
-    """Return points (n, d) and weights (n,) that sum to one; raises ``ValueError`` for invalid ones."""
-    x = as_points(x, "x")
-    check_magnitude(x, "x")
-    return x, checked_weights(weights, len(x))
-
-
-def check_strength(regularization) -> None:
-    """Raise where the strength of a regularization is not a positive number."""
-    if not (isinstance(regularization, Real) and 0.0 < regularization < math.inf):
-        raise ValueError(f"regularization must be a positive number, got {regularization!r}.")
-
-
-def checked_kernel(kernel, smoothness: int) -> None:
-    """Raise where a kernel is not radial or lacks the derivatives that an estimator needs."""
-    if not isinstance(kernel, RadialKernel):
-        given = type(kernel).__name__ if isinstance(kernel, Kernel) else repr(kernel)
-        raise TypeError(f"score matching here needs a radial kernel of pymc_kernel.kernels, got {given}.")
-    if kernel.smoothness < smoothness:
-        raise NotDifferentiableError(
-            f"{type(kernel).__name__} lacks derivatives that this estimator needs; use Gaussian, RationalQuadratic "
-            "or InverseMultiquadric."
-        )
-
-
-def resolved_kernel(kernel: RadialKernel, x: np.ndarray, rng: np.random.Generator) -> RadialKernel:
-    """Return the kernel with a number for "median", which is taken over distinct points."""
-    return kernel.resolve(np.unique(x, axis=0), rng) if isinstance(kernel.length_scale, str) else kernel
-
-
-def regularized_solve(
-    curvature: np.ndarray, slope: np.ndarray, penalty: np.ndarray | None = None, strength: float = 0.0
-) -> np.ndarray:
-    """Return (C + strength R)^-1 b, R the ``penalty`` or the identity.
-
-    Where that is not positive definite in floating point, a multiple of the identity is added.
-    """
-    matrix = curvature + strength * (np.eye(len(curvature)) if penalty is None else penalty)
-    try:
-        factor = jittered_cholesky(matrix)
-    except np.linalg.LinAlgError:
-        raise ValueError(
-            "the score-matching system is singular or too large for floating point: rescale x, or raise the "
-            "regularization."
-        ) from None
-    return cho_solve((factor, True), slope, check_finite=False)
-
-
-@compiled
-def _fill_rows(x, basis_t, inverse_length, family, a, b, start, stop, first, terms):
-    """Write 2 phi' into ``first``; multiply ``terms`` by it and add the Laplacian 4 phi'' |v|^2 + 2 T phi'."""
-    m = basis_t.shape[1]
-    norm, second = np.empty(m), np.empty(m)
-    trace = (inverse_length**2).sum()
-    isotropic = (inverse_length == inverse_length[0]).all()
-    for row in range(start, stop):
-        radial_row(x[row], basis_t, inverse_length, norm)
-        fill_profile(family, a, b, np.int64(1), norm, first[row])
-        fill_profile(family, a, b, np.int64(2), norm, second)
-        if isotropic:
-            norm *= inverse_length[0] ** 2
-        else:
-            radial_row(x[row], basis_t, inverse_length**2, norm)
-        for j in range(m):
-            slope = 2.0 * first[row, j]
-            first[row, j] = slope
-            terms[row, j] = slope * (terms[row, j] + trace) + 4.0 * second[j] * norm[j]
+__all__ = ["Lite"]
 
 
 @dataclass(frozen=True)
-class Lite:
+class Lite(ScoreMatching):
     """Kernel exponential family with f = sum_j a_j k(Y_j, .), fitted by score matching.
 
     a = (C + strength R)^-1 b with C_jl = mean of grad k(x, Y_j) . grad k(x, Y_l) and b_j = minus the mean of
@@ -119,47 +40,18 @@ class Lite:
     O(n m^2 + m^3) time for n points and m basis points whatever d is, O((n + m) m) memory.
     """
 
-    learns_from: ClassVar[str] = "draws"
-    kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
-    regularization: float = 1e-3
+    smoothness: ClassVar[int] = 2
     penalty: str = "l2"
-    base: str = "gaussian"
     num_basis: int = 1000
 
     def __post_init__(self):
-        checked_kernel(self.kernel, 2)
-        check_strength(self.regularization)
+        super().__post_init__()
         if self.penalty not in ("l2", "rkhs"):
             raise ValueError(f'penalty must be "l2" or "rkhs", got {self.penalty!r}.')
 
-    @within_range
-    @one_blas_thread
-    def fit(self, x, weights=None, *, basis=None, rng: np.random.Generator | None = None) -> KernelExpansion:
-        """Return the surrogate fitted to draws.
-
-        Parameters
-        ----------
-        x : array_like (n, d)
-        weights : array_like (n,), optional
-            Non-negative; normalized.
-        basis : array_like (m, d), optional
-            Y; the points themselves (a random ``num_basis`` of them) by default.
-        rng : numpy.random.Generator, optional
-            Draws subsets.
-        """
-        x, weights = checked_sample(x, weights)
-        estimator, basis = self.prepare(x, basis, rng)
-        curvature, slope, base = estimator.system(x, weights, basis)
-        coefficients = regularized_solve(curvature, slope, estimator.penalty_matrix(basis), self.regularization)
-        return estimator.assemble(coefficients, basis, base)
-
-    def prepare(self, x, basis=None, rng=None):
-        """Return the estimator with a numeric length scale, and the basis points (m, d)."""
-        rng = np.random.default_rng(0) if rng is None else rng
-        estimator = replace(self, kernel=resolved_kernel(self.kernel, x, rng))
-        if basis is None:
-            basis = x if len(x) <= self.num_basis else x[rng.choice(len(x), self.num_basis, replace=False)]
-        return estimator, as_points(basis, "basis")
+    def draw_basis(self, x, rng):
+        """Return the points, or a random subset of them."""
+        return x if len(x) <= self.num_basis else x[rng.choice(len(x), self.num_basis, replace=False)]
 
     def limited(self, size: int, num_dims: int):
         """Return the estimator with ``size`` coefficients at most, in any number of dimensions."""
@@ -181,19 +73,18 @@ class Lite:
         center = basis.mean(axis=0)
         u, u_basis = (x - center) * inverse_square, (basis - center) * inverse_square
         base_score = base.score(x)
-        first, terms = np.empty((len(x), len(basis))), base_score @ u_basis.T
-        np.subtract((base_score * u).sum(axis=1)[:, None], terms, out=terms)
-        inverse, basis_t = self.kernel.inverse_length_scale(d), np.ascontiguousarray(basis.T)
-        a, b = self.kernel.shape_parameters
-        over_row_blocks(
-            lambda start, stop: _fill_rows(x, basis_t, inverse, self.kernel.family, a, b, start, stop, first, terms),
-            len(x),
-            20.0 * len(basis),
-        )
-        slope = -(weights @ terms)
+        # First the terms of the slope, Laplacian 4 phi'' |v|^2 + 2 T phi', v = u - u_j, and base score times gradient.
+        halves = 0.5 * (u * u).sum(axis=1)[:, None]
+        second = halves - u @ u_basis.T  # |u|^2 / 2 - u . u_j
+        norm = np.maximum(second + 0.5 * (u_basis**2).sum(axis=1), 0.0)  # |v|^2 / 2
+        first = self.kernel.profile_matrix(x, basis, 1)
+        first *= 2.0
+        terms = (base_score * u).sum(axis=1)[:, None] - base_score @ u_basis.T
+        terms += inverse_square.sum()
+        terms *= first
+        norm *= self.kernel.profile_matrix(x, basis, 2)
+        slope = -(weights @ terms) - 8.0 * (weights @ norm)
         first *= np.sqrt(weights)[:, None]
-        second = np.matmul(u, u_basis.T, out=terms)
-        np.subtract(0.5 * (u * u).sum(axis=1)[:, None], second, out=second)
         second *= first
         curvature = first.T @ second
         curvature += curvature.T

@@ -1,60 +1,23 @@
-"""Score matching in the span of kernel derivatives at a few points. Imports NumPy, Numba and the lower floors only."""
+"""Score matching in the span of kernel derivatives at a few points. Imports NumPy and the lower floors only."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from pymc_kernel.kernels import Gaussian, RadialKernel
-from pymc_kernel.kernels.base import as_points
-from pymc_kernel.kernels.profiles import fill_profile, radial_row
-from pymc_kernel.machine_code import compiled
+from pymc_kernel.kernels import RadialKernel
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.base_measure import base_measure
 from pymc_kernel.scores.expansion import radial_expansion
-from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
-from pymc_kernel.scores.lite import check_strength, checked_kernel, checked_sample, regularized_solve, resolved_kernel
+from pymc_kernel.scores.kernel_expansion import KernelExpansion
+from pymc_kernel.scores.score_matching import ScoreMatching, base_measure
 
-__all__ = ["Nystrom"]
+__all__ = ["Nystrom", "derivative_gram", "laplacian_gradients"]
 
-
-@compiled
-def _fill_block(x, basis, basis_t, inverse_length, family, a, b, base_score, gradients, laplacians):
-    """Write the derivatives of h_ji(x) = d k(x, Y_j) / d y_i for a block of points.
-
-    With v = (x - Y_j) / l^2 and T = sum 1 / l^2:
-    d h_ji / d x_r = -4 phi'' v_r v_i - [r = i] 2 phi' / l_i^2, into ``gradients`` (B, d, m, d) as [x, r, j, i], and
-    minus the Laplacian of h_ji, v_i (8 phi''' |v|^2 + 8 phi'' / l_i^2 + 4 phi'' T), with minus the product of base
-    score and gradient added, into ``laplacians`` (B, m, d): the terms of the slope.
-    """
-    rows, d = x.shape
-    m = basis.shape[0]
-    squared, first, second, third = np.empty(m), np.empty(m), np.empty(m), np.empty(m)
-    v = np.empty(d)
-    inverse_square = inverse_length**2
-    trace = inverse_square.sum()
-    for row in range(rows):
-        radial_row(x[row], basis_t, inverse_length, squared)
-        fill_profile(family, a, b, np.int64(1), squared, first)
-        fill_profile(family, a, b, np.int64(2), squared, second)
-        fill_profile(family, a, b, np.int64(3), squared, third)
-        for j in range(m):
-            norm, along = 0.0, 0.0
-            for i in range(d):
-                v[i] = (x[row, i] - basis[j, i]) * inverse_square[i]
-                norm += v[i] * v[i]
-                along += base_score[row, i] * v[i]
-            for i in range(d):
-                for r in range(d):
-                    gradients[row, r, j, i] = -4.0 * second[j] * v[r] * v[i]
-                gradients[row, i, j, i] -= 2.0 * first[j] * inverse_square[i]
-                term = v[i] * (8.0 * third[j] * norm + (8.0 * inverse_square[i] + 4.0 * trace) * second[j])
-                term += 4.0 * second[j] * along * v[i] + 2.0 * first[j] * inverse_square[i] * base_score[row, i]
-                laplacians[row, j, i] = term
+_BLOCK = 100_000  # derivatives of basis functions at a time: they stay in the second cache
 
 
 @dataclass(frozen=True)
-class Nystrom:
+class Nystrom(ScoreMatching):
     """Kernel exponential family in the span of the md functions d k(., Y_j) / d y_i, fitted by score matching.
 
     The minimizer over that span of the loss of the full estimator, strength times the squared RKHS norm over two
@@ -76,39 +39,13 @@ class Nystrom:
     O(n d (m d)^2 + (m d)^3) time, linear in n; O(n m d + (m d)^2) memory at most, in blocks of points.
     """
 
-    learns_from: ClassVar[str] = "draws"
-    kernel: RadialKernel = field(default_factory=lambda: Gaussian("median"))
+    smoothness: ClassVar[int] = 3
     num_basis: int = 100
-    regularization: float = 1e-3
-    base: str = "gaussian"
 
-    def __post_init__(self):
-        checked_kernel(self.kernel, 3)
-        if not (isinstance(self.num_basis, int | np.integer) and self.num_basis >= 1):
-            raise ValueError(f"num_basis must be a whole number >= 1, got {self.num_basis!r}.")
-        check_strength(self.regularization)
-
-    @within_range
-    @one_blas_thread
-    def fit(self, x, weights=None, *, basis=None, rng: np.random.Generator | None = None) -> KernelExpansion:
-        """Return the surrogate fitted to draws ``x`` (n, d) with ``weights`` (n,).
-
-        ``basis`` are the points Y (m, d); a random subset of ``x``, drawn with ``rng``, by default.
-        """
-        x, weights = checked_sample(x, weights)
-        estimator, basis = self.prepare(x, basis, rng)
-        curvature, slope, base = estimator.system(x, weights, basis)
-        coefficients = regularized_solve(curvature, slope, estimator.penalty_matrix(basis), self.regularization)
-        return estimator.assemble(coefficients, basis, base)
-
-    def prepare(self, x, basis=None, rng=None):
-        """Return the estimator with a numeric length scale, and the basis points (m, d)."""
-        rng = np.random.default_rng(0) if rng is None else rng
-        estimator = replace(self, kernel=resolved_kernel(self.kernel, x, rng))
-        if basis is None:
-            distinct = np.unique(x, axis=0)
-            basis = distinct[rng.choice(len(distinct), min(self.num_basis, len(distinct)), replace=False)]
-        return estimator, as_points(basis, "basis")
+    def draw_basis(self, x, rng):
+        """Return a random subset of the distinct points."""
+        distinct = np.unique(x, axis=0)
+        return distinct[rng.choice(len(distinct), min(self.num_basis, len(distinct)), replace=False)]
 
     def limited(self, size: int, num_dims: int):
         """Return the estimator with ``size`` coefficients at most: each basis point has one a dimension."""
@@ -124,31 +61,15 @@ class Nystrom:
         m = len(basis)
         base = base_measure(self.base, x, weights) if base is None else base
         base_score = base.score(x)
-        a, b = self.kernel.shape_parameters
-        block = max(1, min(64, n // d))
-        gradients, slopes = np.empty((block, d, m, d)), np.empty((block, m, d))
         curvature, slope = np.zeros((m * d, m * d)), np.zeros(m * d)
-        basis_t = np.ascontiguousarray(basis.T)
-        inverse_length = self.kernel.inverse_length_scale(d)
+        block = max(64, _BLOCK // (m * d * d))  # fewer would add to C too often
         for start in range(0, n, block):
-            rows = slice(start, min(start + block, n))
-            size = rows.stop - rows.start
-            _fill_block(
-                x[rows],
-                basis,
-                basis_t,
-                inverse_length,
-                self.kernel.family,
-                a,
-                b,
-                base_score[rows],
-                gradients[:size],
-                slopes[:size],
-            )
-            slope += weights[rows] @ slopes[:size].reshape(size, m * d)
-            gradients[:size] *= np.sqrt(weights[rows])[:, None, None, None]
-            flat = gradients[:size].reshape(size * d, m * d)
-            curvature += flat.T @ flat
+            rows = slice(start, start + block)
+            gradients = derivative_gram(self.kernel, x[rows], basis)
+            slope += (weights[rows] @ laplacian_gradients(self.kernel, x[rows], basis)).ravel()
+            slope -= (weights[rows, None] * base_score[rows]).T.ravel() @ gradients
+            gradients *= np.tile(np.sqrt(weights[rows]), d)[:, None]
+            curvature += gradients.T @ gradients
         return curvature, slope, base
 
     def assemble(self, coefficients, basis, base) -> KernelExpansion:
@@ -160,7 +81,7 @@ class Nystrom:
                 self.kernel,
                 basis,
                 np.zeros(m),
-                directions=-2.0 * coefficients.reshape(m, d) * inverse,
+                directions=-2.0 * coefficients.reshape(d, m).T * inverse,
                 center=base.center,
                 linear=base.linear,
                 quadratic=base.quadratic,
@@ -170,13 +91,29 @@ class Nystrom:
 
 @one_blas_thread
 def derivative_gram(kernel: RadialKernel, x, y) -> np.ndarray:
-    """Return d^2 k(x_a, y_b) / d x_i d y_j as a matrix (n d, m d), rows (a, i) and columns (b, j)."""
-    n, d = x.shape
-    m = len(y)
+    """Return d^2 k(x_a, y_b) / d x_i d y_j as a matrix (d n, d m), rows (i, a) and columns (j, b)."""
+    d = x.shape[1]
     inverse_square = kernel.inverse_length_scale(d) ** 2
-    first = kernel.profile_matrix(x, y, 1)
-    second = kernel.profile_matrix(x, y, 2)
-    v = (x[:, None, :] - y[None, :, :]) * inverse_square
-    out = -4.0 * second[:, :, None, None] * v[:, :, :, None] * v[:, :, None, :]
-    out[:, :, np.arange(d), np.arange(d)] -= 2.0 * first[:, :, None] * inverse_square
-    return out.transpose(0, 2, 1, 3).reshape(n * d, m * d)
+    v = _differences(x, y, inverse_square)
+    out = v[:, :, None, :] * (-4.0 * kernel.profile_matrix(x, y, 2) * v).transpose(1, 0, 2)
+    first = 2.0 * kernel.profile_matrix(x, y, 1)
+    for i in range(d):
+        out[i, :, i] -= inverse_square[i] * first
+    return out.reshape(d * len(x), d * len(y))
+
+
+def laplacian_gradients(kernel: RadialKernel, x, y) -> np.ndarray:
+    """Return the gradient in x of the Laplacian of k(x_a, y_b), (d, n, m).
+
+    With v = (x - y) / l^2 and T = sum 1 / l^2 it is v (8 phi''' |v|^2 + (8 / l^2 + 4 T) phi'').
+    """
+    inverse_square = kernel.inverse_length_scale(x.shape[1]) ** 2
+    second, third = (kernel.profile_matrix(x, y, order) for order in (2, 3))
+    v = _differences(x, y, inverse_square)
+    third *= 8.0 * (v**2).sum(axis=0)
+    return v * (third + (8.0 * inverse_square + 4.0 * inverse_square.sum())[:, None, None] * second)
+
+
+def _differences(x, y, inverse_square):
+    """Return (x - y) / l^2 of all pairs, (d, n, m)."""
+    return (x.T[:, :, None] - y.T[:, None, :]) * inverse_square[:, None, None]

@@ -11,8 +11,7 @@ from scipy.linalg import eigh
 from pymc_kernel.kernels import median_distance
 from pymc_kernel.kernels.points import as_numbers
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.base_measure import base_measure
-from pymc_kernel.scores.lite import checked_sample
+from pymc_kernel.scores.score_matching import ScoreMatching, base_measure, checked_sample
 
 __all__ = ["Validation", "cross_validate"]
 
@@ -76,7 +75,7 @@ def cross_validate(
     The loss is quadratic in the coefficients, so each fold enters through its C and b alone, made once a length
     scale; one eigendecomposition a fold then serves all regularizations. O(n m^2 + folds m^3) a length scale.
     """
-    if not callable(getattr(estimator, "system", None)):
+    if not isinstance(estimator, ScoreMatching) or not hasattr(estimator, "system"):
         raise TypeError(f"estimator must be a Lite, Finite or Nystrom, got {type(estimator).__name__}.")
     x, weights = checked_sample(x, weights)
     if not 2 <= num_folds <= len(x):

@@ -15,7 +15,7 @@ from scipy.linalg.lapack import dpotrf, dpotri, dpstrf
 from scipy.optimize import minimize
 
 from pymc_kernel.kernels import RadialKernel
-from pymc_kernel.kernels.profiles import write_profile, write_value_and_slope
+from pymc_kernel.kernels.profiles import fill_derivatives, fill_profile
 from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
 
 __all__ = ["Hyperparameters", "Posterior", "Regression", "learn_hyperparameters"]
@@ -112,13 +112,13 @@ class Regression:
     def _profile(self, squared, order):
         a, b = self.kernel.shape_parameters
         out = np.empty(squared.size)
-        write_profile(self.kernel.family, a, b, order, squared.ravel(), out)
+        fill_profile(self.kernel.family, a, b, order, squared.ravel(), out)
         return out.reshape(squared.shape)
 
     def _value_and_slope(self, squared):
         a, b = self.kernel.shape_parameters
-        value, slope = np.empty((2, squared.size))
-        write_value_and_slope(self.kernel.family, a, b, squared.ravel(), value, slope)
+        value, slope, curvature = np.empty((3, squared.size))
+        fill_derivatives(self.kernel.family, a, b, squared.ravel(), value, slope, curvature)
         return value.reshape(squared.shape), slope.reshape(squared.shape)
 
     def _covariance(self, hyper, squared):
@@ -269,13 +269,13 @@ def _smooth(kernel, hyper, one, other):
     squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * (a @ b.T)
     np.maximum(squared, 0.0, out=squared)
     out = np.empty(squared.size)
-    write_profile(kernel.family, *kernel.shape_parameters, 0, squared.ravel(), out)
+    fill_profile(kernel.family, *kernel.shape_parameters, 0, squared.ravel(), out)
     return hyper.radial * out.reshape(squared.shape) + hyper.quadratic * (1.0 + one @ other.T / one.shape[1]) ** 2
 
 
 def _smooth_diagonal(kernel, hyper, points):
     at_zero = np.empty(1)
-    write_profile(kernel.family, *kernel.shape_parameters, 0, np.zeros(1), at_zero)
+    fill_profile(kernel.family, *kernel.shape_parameters, 0, np.zeros(1), at_zero)
     return hyper.radial * at_zero[0] + hyper.quadratic * (1.0 + (points**2).sum(axis=1) / points.shape[1]) ** 2
 
 

@@ -17,9 +17,9 @@ from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
 from pymc_kernel.linalg import whiten
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.base_measure import ridge_of
 from pymc_kernel.scores.expansion import radial_expansion, scaled_expansion
 from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
+from pymc_kernel.scores.score_matching import ridge_of
 from pymc_kernel.scores.value_regression import Hyperparameters, Posterior, Regression, learn_hyperparameters
 
 __all__ = ["FittedValues", "Hyperparameters", "Values"]

@@ -9,29 +9,23 @@ grows; with a Gaussian kernel more than with the default one. A Gaussian kernel 
 dimensions.
 """
 
-from pymc_kernel.stein.aggregated import AggregatedKSDTest, ksd_test_aggregated
 from pymc_kernel.stein.control_functionals import ControlledExpectation, controlled_expectation
 from pymc_kernel.stein.discrepancy import default_kernel, ksd_squared, ksd_squared_parts, stein_matrix
 from pymc_kernel.stein.draws import choose_thinning, standardize
-from pymc_kernel.stein.finite_set import FSSDTest, fssd_test
 from pymc_kernel.stein.goodness_of_fit import KSDTest, ksd_test
 from pymc_kernel.stein.thinning import stein_thin
 from pymc_kernel.stein.two_sample import MMDTest, mmd_squared, mmd_test
 
 __all__ = [
-    "AggregatedKSDTest",
     "ControlledExpectation",
-    "FSSDTest",
     "KSDTest",
     "MMDTest",
     "choose_thinning",
     "controlled_expectation",
     "default_kernel",
-    "fssd_test",
     "ksd_squared",
     "ksd_squared_parts",
     "ksd_test",
-    "ksd_test_aggregated",
     "mmd_squared",
     "mmd_test",
     "standardize",

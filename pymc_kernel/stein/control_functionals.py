@@ -87,7 +87,7 @@ def controlled_expectation(
         raise ValueError(f"num_basis must be at least 1, got {num_basis!r}.")
     stein, _ = prepared(chains.draws, chains.scores, kernel, how, rng)
     basis = _spaced(n, num_basis)
-    full = _against(stein, basis)
+    full = tiles.fill(stein, basis, 0, np.empty((len(basis), n))).T  # draws and basis, (n, m)
     gram = full[basis]
     if weights is not None:
         full = checked_weights(weights, chains.lengths)[:, None] * full
@@ -119,13 +119,6 @@ def controlled_expectation(
 
 def _spaced(n, num_basis):
     return np.unique(np.linspace(0, n - 1, min(n, num_basis)).astype(int))
-
-
-def _against(stein, basis):
-    """Return the Stein kernel of all draws with those of the basis, (n, m)."""
-    out = np.empty((len(basis), len(stein.points)))
-    rows = stein._replace(points=stein.points[basis], scores=stein.scores[basis])
-    return tiles.fill(rows, slice(0, len(basis)), 0, out).T
 
 
 def _ridge_path(features, gram, values, scale):

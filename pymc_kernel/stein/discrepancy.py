@@ -10,7 +10,6 @@ from pymc_kernel.kernels.base import RadialKernel
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.draws import as_chains, merge_repeats, standardize
-from pymc_kernel.stein.forms import coordinate_sums
 
 __all__ = ["default_kernel", "ksd_squared", "ksd_squared_parts", "stein_matrix"]
 
@@ -75,9 +74,9 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
     stein, _ = prepared(chains.draws, chains.scores, kernel, how)
     n, weights = len(chains.draws), chains.weights
     if weights is None:
-        total, weights = tiles.row_sums(stein).sum(), np.ones(n)
+        total, weights = tiles.total(stein), np.ones(n)
     else:
-        total = coordinate_sums(stein, weights).sum()
+        total = tiles.coordinate_sums(stein, weights).sum()
     if statistic == "V":
         return float(total / n**2)
     squares = weights**2
@@ -94,7 +93,7 @@ def ksd_squared_parts(draws, scores, kernel=None, *, how: str = "straighten", we
     """
     chains = merge_repeats(as_chains(draws, scores, weights))
     stein, _ = prepared(chains.draws, chains.scores, kernel, how)
-    return coordinate_sums(stein, chains.weights) / len(chains.draws) ** 2
+    return tiles.coordinate_sums(stein, chains.weights) / len(chains.draws) ** 2
 
 
 @one_blas_thread

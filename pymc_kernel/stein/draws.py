@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.kernels.points import as_points
-from pymc_kernel.stein.margins import normal_margins
-from pymc_kernel.stein.straighten import straighten
+from pymc_kernel.kernels.points import as_points, as_weights
+from pymc_kernel.stein.straighten import normal_margins, straighten
 
 __all__ = [
     "STANDARDIZATIONS",
@@ -78,14 +77,9 @@ def as_chains(draws, scores, weights=None) -> Chains:
 
 def checked_weights(weights, lengths: tuple[int, ...]) -> np.ndarray:
     """Return weights (n,) with mean one, chains one after the other; raises ``ValueError`` for invalid ones."""
-    parts = [np.ravel(part) for part in weights] if isinstance(weights, list | tuple) else [np.ravel(weights)]
-    flat = np.concatenate(parts).astype(float)
-    if flat.size != sum(lengths):
-        raise ValueError(f"weights must hold one number for each of the {sum(lengths)} draws, got {flat.size}.")
-    if not (np.isfinite(flat).all() and (flat >= 0.0).all() and flat.max() > 0.0):
-        raise ValueError("weights must be finite, not negative, and not all zero.")
-    flat = flat / flat.max()  # the sum of huge ones would be infinite
-    return flat / flat.mean()
+    parts = weights if isinstance(weights, list | tuple) else [weights]
+    size = sum(lengths)
+    return size * as_weights(np.concatenate([np.ravel(part) for part in parts]), size)
 
 
 def merge_repeats(chains: Chains) -> Chains:
@@ -125,9 +119,9 @@ def standardize(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") 
         "scale" divides each coordinate by its standard deviation. "whiten" removes the correlations, too, by the
         symmetric root of their matrix: of all whitenings the one whose coordinates are closest to the parameters
         (Kessy, Lewin and Strimmer 2018, ZCA-cor), so that a coordinate can still be called by its name. "straighten"
-        divides coordinates whose scale clearly depends on another one by that scale before (a funnel's; see
-        ``stein/straighten.py``), stretches or shrinks tails that are clearly not normal after (see
-        ``stein/margins.py``), and is the same as "whiten" where there are none.
+        divides coordinates whose scale clearly depends on another one by that scale before (a funnel's), stretches or
+        shrinks tails that are clearly not normal after (see ``stein/straighten.py``), and is the same as "whiten" where
+        there are none.
 
     Raises
     ------

@@ -9,11 +9,10 @@ from pymc_kernel.linalg import pivoted_cholesky
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.stein import tiles
 
-__all__ = ["coordinate_sums", "margin_forms", "quadratic_forms"]
+__all__ = ["margin_forms", "quadratic_forms"]
 
 _ROWS = 512  # of a block of the kernel
 _COLUMNS = 2048  # of the same block: 8 MB
-_FEW_ROWS, _FEW_ENTRIES = 64, 100_000  # of a block of all coordinates' kernels: it stays in the second cache
 _REMAINDER = 1e-4  # of the diagonal, and so at most of a form's mean under random signs
 # Of the trace. Of 24 sets of 2,000 normal draws in 20 dimensions, one spread at .9 (1.1): 20 (17) were rejected without
 # the second moments, 23 (23) with .3, 23 (24) with .1; of 80 right sets of 400 draws of eight schools 8, 7 and 13 were,
@@ -50,33 +49,6 @@ def quadratic_forms(stein: tiles.Stein, signs: np.ndarray, weights: np.ndarray |
 
     over_row_blocks(blocks, num_blocks, _ROWS * n * (stein.points.shape[1] + num_signs) / 2)
     return forms.sum(axis=0)
-
-
-def coordinate_sums(stein: tiles.Stein, weights: np.ndarray | None = None) -> np.ndarray:
-    """Return the sum over all pairs of each coordinate's part of the Stein kernel, (d,); weights (n,) or none."""
-    n, d = stein.points.shape
-    weights = np.ones(n) if weights is None else weights
-    num_blocks = -(-n // _FEW_ROWS)
-    width = _FEW_ROWS * max(1, _FEW_ENTRIES // (d * _FEW_ROWS**2))
-    total = np.zeros((num_blocks, d))
-
-    def blocks(start, stop):
-        buffer = np.empty(d * _FEW_ROWS * width)
-        for turn in range(start, stop):
-            b = tiles.from_both_ends(turn, num_blocks)
-            rows = slice(b * _FEW_ROWS, min((b + 1) * _FEW_ROWS, n))
-            height = rows.stop - rows.start
-            for first in range(rows.start, n, width):
-                columns = slice(first, min(first + width, n))
-                shape = d, height, columns.stop - first
-                part = buffer[: d * height * shape[2]].reshape(shape)
-                tiles.fill_coordinates_here(stein, rows, first // tiles.TILE, part)
-                if first == rows.start:
-                    part[:, :, :height] *= 0.5
-                total[b] += 2.0 * (part @ weights[columns]) @ weights[rows]
-
-    over_row_blocks(blocks, num_blocks, _FEW_ROWS * n * d / 2)
-    return total.sum(axis=0)
 
 
 def margin_forms(stein: tiles.Stein, signs: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pymc_kernel.kernels.base import RadialKernel
-from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
@@ -21,7 +20,7 @@ from pymc_kernel.stein.draws import (
     standardize,
     thin_chains,
 )
-from pymc_kernel.stein.forms import coordinate_sums, margin_forms, quadratic_forms
+from pymc_kernel.stein.forms import margin_forms, quadratic_forms
 
 __all__ = ["KSDTest", "ksd_test", "sign_processes"]
 
@@ -77,17 +76,6 @@ class KSDTest:
     flip_probability: float
 
 
-@compiled
-def _run_signs(uniforms, flip, out):
-    """Turn rows of uniforms (n, R) into sign processes that change sign with probability ``flip``."""
-    n, replicates = out.shape
-    for r in range(replicates):
-        out[0, r] = 1 if uniforms[0, r] < 0.5 else -1
-    for t in range(1, n):
-        for r in range(replicates):
-            out[t, r] = -out[t - 1, r] if uniforms[t, r] < flip else out[t - 1, r]
-
-
 def sign_processes(
     rng: np.random.Generator, lengths: tuple[int, ...], num_replicates: int, flip_probability: float
 ) -> np.ndarray:
@@ -98,9 +86,10 @@ def sign_processes(
     out = np.empty((sum(lengths), num_replicates), dtype=np.int8)
     start = 0
     for length in lengths:
-        _run_signs(
-            rng.random((length, num_replicates), dtype=np.float32), flip_probability, out[start : start + length]
-        )
+        uniforms = rng.random((length, num_replicates), dtype=np.float32)
+        signs = np.where(uniforms < flip_probability, np.int8(-1), np.int8(1))
+        signs[0] = np.where(uniforms[0] < 0.5, 1, -1)
+        np.cumprod(signs, axis=0, dtype=np.int8, out=out[start : start + length])
         start += length
     return out
 
@@ -213,7 +202,7 @@ def ksd_test(
     joint = np.maximum(quadratic_forms(stein, signs, chains.weights), 0.0)
     margins = margin_forms(stein, signs, chains.weights) if coordinates else np.empty((0, len(joint)))
     p_value, margin_p_values = corrected(joint, margins)
-    parts, n = coordinate_sums(stein, chains.weights), len(chains.draws)
+    parts, n = tiles.coordinate_sums(stein, chains.weights), len(chains.draws)
     unit = tiles.diagonal(stein._replace(scores=np.ones_like(stein.scores)))[0].sum()
     squares = n if chains.weights is None else (chains.weights**2).sum()
     null = np.sqrt(joint[1:]) / n

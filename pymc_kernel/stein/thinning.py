@@ -8,7 +8,6 @@ from pymc_kernel.parallel import num_threads, one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
 from pymc_kernel.stein.draws import as_chains
-from pymc_kernel.stein.registers import add_row_with_root
 
 __all__ = ["stein_thin"]
 
@@ -16,45 +15,22 @@ _THREADED = 200_000  # entries of the draws, above which a step is shared betwee
 
 
 @tiles.compiled_sums
-def _advance_with_root(last, points, scores, packed, start, stop, objective):
+def _advance(stein, last, start, stop, objective):
     """Add h(x_last, .) to the objective (tiles, TILE) of some tiles; return where it is smallest, and how small."""
-    best, smallest = -1, np.inf
+    best, smallest, block = -1, np.inf, np.empty((1, tiles.TILE))
     for t in range(start, stop):
+        row = objective[t]
         if last >= 0:
-            add_row_with_root(last, last + 1, points, scores, packed[t], float(points.shape[1]), objective[t])
-        j = _below(objective[t], smallest)
-        if j >= 0:
-            best, smallest = t * tiles.TILE + j, objective[t, j]
+            tiles.write_block(stein, last, last + 1, t, block)
+            row += block[0]
+        least = row.min()  # in vector registers; looking for the place is not
+        if least < smallest:
+            smallest = least
+            for j in range(tiles.TILE):
+                if row[j] == least:
+                    best = t * tiles.TILE + j
+                    break
     return best, smallest
-
-
-@tiles.compiled_sums
-def _advance_family(last, points, scores, packed, inverse, family, b, uniform, start, stop, objective):
-    """As :func:`_advance_with_root` for other kernels."""
-    sums, profiles = np.empty((4, 1, tiles.TILE)), np.empty((4, tiles.TILE))
-    best, smallest = -1, np.inf
-    for t in range(start, stop):
-        if last >= 0:
-            tiles.add_row(last, points, scores, packed[t], inverse, family, b, uniform, sums, profiles, objective[t])
-        j = _below(objective[t], smallest)
-        if j >= 0:
-            best, smallest = t * tiles.TILE + j, objective[t, j]
-    return best, smallest
-
-
-@tiles.compiled_sums
-def _below(row, smallest):
-    """Return the place of the first of the smallest numbers of a row, -1 where none is below ``smallest``."""
-    # Counting runs in vector registers, looking for the place does not.
-    smaller = 0
-    for j in range(row.size):
-        smaller += row[j] < smallest
-    best = -1
-    if smaller > 0:
-        for j in range(row.size):
-            if row[j] < smallest:
-                smallest, best = row[j], j
-    return best
 
 
 @one_blas_thread
@@ -102,9 +78,7 @@ def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "white
         for m in range(len(chosen)):
 
             def advance(start, stop, last=last):
-                if stein.root:
-                    return _advance_with_root(last, *stein[:3], start, stop, objective)
-                return _advance_family(last, *stein[:4], *stein[5:8], start, stop, objective)
+                return _advance(stein, last, start, stop, objective)
 
             if threads == 1:
                 last, _ = advance(0, num_tiles)

@@ -1,4 +1,4 @@
-"""Langevin Stein kernels of radial kernels, compiled, a tile of columns at a time.
+"""Langevin Stein kernels of radial kernels, compiled, a row and a tile of columns at a time.
 
 For k(x, y) = phi(s), s = sum_i u_i^2, u_i = (x_i - y_i) / l_i, and scores a at x, b at y, the Stein kernel is the sum
 over coordinates of
@@ -7,10 +7,10 @@ over coordinates of
 
 which is (a_i + d/dx_i)(b_i + d/dy_i) applied to k. With one length scale for all coordinates, the points are divided
 and the scores multiplied by it beforehand, so that three sums over coordinates are all there is: of u_i^2,
-(b_i - a_i) u_i and a_i b_i; ``registers.py`` makes them. Columns are stored a tile after the other, coordinates as rows
-of a tile, point and score in turn.
+(b_i - a_i) u_i and a_i b_i. Columns are stored a tile after the other, coordinates as rows of a tile, point and score
+in turn, so that the inner loops run over them in the processor's vector registers.
 
-Imports NumPy, Numba, ``kernels``, ``parallel`` and ``registers`` only.
+Imports NumPy, ``kernels`` and ``parallel`` only.
 """
 
 from typing import NamedTuple
@@ -18,47 +18,29 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.kernels.base import RadialKernel
-from pymc_kernel.kernels.profiles import GAUSSIAN, MATERN52, POWER, fill_value_slope_and_curvature
+from pymc_kernel.kernels.profiles import POWER, fill_derivatives
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import over_row_blocks
-from pymc_kernel.stein.registers import (
-    GAUSSIAN_FORM,
-    GROUP,
-    LARGEST_SQUARE,
-    MATERN_FORM,
-    POWER_FORM,
-    RECIPROCAL_FORM,
-    TILE,
-    add_by_form,
-    add_with_root,
-    fill_by_form,
-    fill_scaled_sums,
-    fill_scaled_sums_of_row,
-    fill_sums,
-    fill_sums_of_row,
-    fill_with_root,
-)
 
 __all__ = [
     "TILE",
     "Stein",
-    "add_row",
     "compiled_sums",
+    "coordinate_sums",
     "diagonal",
     "fill",
-    "fill_coordinates_here",
     "fill_here",
     "from_both_ends",
     "margin",
     "prepare",
-    "row_sums",
+    "total",
+    "write_block",
 ]
 
-# Without the sums being reordered, so that they are the same on every machine.
+TILE = 64  # columns, whose coordinates stay in the first cache up to 30 of them
+# Without the sums being reordered, so that they are the same on every machine that has fused multiply-add.
 compiled_sums = compiled(fastmath={"contract"})
-_COLUMNS = 32 * TILE  # of a block of rows whose sum is taken: 1 MB
-_FORMS = {GAUSSIAN: GAUSSIAN_FORM, MATERN52: MATERN_FORM, POWER: POWER_FORM}
-_CACHE_LINE = 64  # bytes; vectors that begin elsewhere are read twice as slowly
+_LARGEST_SQUARE = 1e36  # of a distance, for which the root may begin in single precision
 
 
 class Stein(NamedTuple):
@@ -66,14 +48,13 @@ class Stein(NamedTuple):
 
     points: np.ndarray  # (n, d), over the length scale
     scores: np.ndarray  # (n, d), times the length scale where it is a single one
-    packed: np.ndarray  # (tiles, 2 d TILE)
+    packed: np.ndarray  # (tiles, d, 2, TILE)
     inverse: np.ndarray  # (d,) of the length scales; ones where it is a single one
     factor: float  # factor for the results of the compiled functions
     family: int
     b: float  # shape parameter of the family
     uniform: bool  # whether there is a single length scale
-    root: bool  # whether the profile is (1 + s)^-1/2, which has functions of its own
-    form: int  # number of the profile, where it is one of those that are made in the registers; zero for others
+    root: bool  # whether the profile is (1 + s)^-1/2, which is made without a root in double precision
 
 
 def prepare(points: np.ndarray, scores: np.ndarray, kernel: RadialKernel) -> Stein:
@@ -100,11 +81,8 @@ def prepare(points: np.ndarray, scores: np.ndarray, kernel: RadialKernel) -> Ste
         scores = scores / inverse
         inverse = np.ones(d)
     scores = np.ascontiguousarray(scores, dtype=float)
-    near = 4.0 * (points**2).sum(axis=1).max() < LARGEST_SQUARE
-    root = bool(uniform and kernel.family == POWER and b == 0.5 and near)
-    form = _FORMS.get(kernel.family, 0) if uniform else 0
-    form = RECIPROCAL_FORM if form == POWER_FORM and b == 1.0 else form
-    return Stein(points, scores, _packed(points, scores), inverse, factor, kernel.family, b, uniform, root, form)
+    root = bool(kernel.family == POWER and b == 0.5 and 4.0 * (points**2).sum(axis=1).max() < _LARGEST_SQUARE)
+    return Stein(points, scores, _packed(points, scores), inverse, factor, kernel.family, b, uniform, root)
 
 
 def margin(stein: Stein, coordinate: int) -> Stein:
@@ -117,122 +95,95 @@ def margin(stein: Stein, coordinate: int) -> Stein:
 
 def _packed(points, scores):
     n, d = points.shape
-    num_tiles = -(-n // TILE)
-    room = np.zeros(num_tiles * TILE * 2 * d + _CACHE_LINE // 8)
-    room = room[-room.ctypes.data % _CACHE_LINE // 8 :][: num_tiles * TILE * 2 * d]
-    packed = room.reshape(num_tiles, d, 2, TILE)
-    for k, values in enumerate((points, scores)):
-        full = n // TILE
-        packed[:full, :, k] = values[: full * TILE].reshape(full, TILE, d).transpose(0, 2, 1)
-        packed[full:, :, k, : n - full * TILE] = values[full * TILE :].T
-    return packed.reshape(num_tiles, 2 * d * TILE)
+    both = np.zeros((-(-n // TILE) * TILE, d, 2))
+    both[:n, :, 0], both[:n, :, 1] = points, scores
+    return np.ascontiguousarray(both.reshape(-1, TILE, d, 2).transpose(0, 2, 3, 1))
 
 
-# -- a few rows against one tile ------------------------------------------------------------------------
+# -- some rows against one tile --------------------------------------------------------------------------
 
 
 @compiled_sums
-def _combine(family, b, trace, uniform, sums, profiles, out):
-    """Write h to ``out`` (rows, TILE) from the sums over coordinates (4, rows, TILE)."""
-    square, across, product = sums[0].ravel(), sums[1].ravel(), sums[2].ravel()
-    scaled = square if uniform else sums[3].ravel()
-    value, slope, curvature = profiles[0], profiles[1], profiles[2]
-    fill_value_slope_and_curvature(family, b, square, value, slope, curvature)
-    flat = out.ravel()
-    for j in range(flat.size):
-        flat[j] = value[j] * product[j] + 2.0 * slope[j] * (across[j] - trace) - 4.0 * curvature[j] * scaled[j]
+def write_block(stein, start, stop, t, out):
+    """Write h, but for its factor, of rows from ``start`` to ``stop`` and the columns of tile ``t`` to ``out``."""
+    points, scores, tile, inverse, uniform = stein.points, stein.scores, stein.packed[t], stein.inverse, stein.uniform
+    d, trace = points.shape[1], (inverse**2).sum()
+    # Sums over coordinates of u^2, (b - a) u v, a b and (u v)^2, v the inverse length scale, and the profile there.
+    # In arrays made here the compiler knows that they do not overlap, without which it does not use the registers.
+    work = np.empty((7, TILE))
+    square, across, product, scaled = work[0], work[1], work[2], work[3]
+    value, slope, curvature = work[4], work[5], work[6]
+    for i in range(start, stop):
+        for j in range(TILE):
+            square[j], across[j], product[j], scaled[j] = 0.0, -trace, 0.0, 0.0
+        k = 0
+        while uniform and k + 3 < d:  # four at a time: sums are read and written once
+            x0, x1, x2, x3 = points[i, k], points[i, k + 1], points[i, k + 2], points[i, k + 3]
+            a0, a1, a2, a3 = scores[i, k], scores[i, k + 1], scores[i, k + 2], scores[i, k + 3]
+            for j in range(TILE):
+                u0, u1, u2 = x0 - tile[k, 0, j], x1 - tile[k + 1, 0, j], x2 - tile[k + 2, 0, j]
+                u3, b0, b1 = x3 - tile[k + 3, 0, j], tile[k, 1, j], tile[k + 1, 1, j]
+                b2, b3 = tile[k + 2, 1, j], tile[k + 3, 1, j]
+                square[j] = square[j] + u0 * u0 + u1 * u1 + u2 * u2 + u3 * u3
+                across[j] = across[j] + (b0 - a0) * u0 + (b1 - a1) * u1 + (b2 - a2) * u2 + (b3 - a3) * u3
+                product[j] = product[j] + a0 * b0 + a1 * b1 + a2 * b2 + a3 * b3
+            k += 4
+        while k < d:
+            x, a, v = points[i, k], scores[i, k], inverse[k]
+            for j in range(TILE):
+                u, b = x - tile[k, 0, j], tile[k, 1, j]
+                square[j] += u * u
+                across[j] += (b - a) * (u * v)
+                product[j] += a * b
+            if not uniform:
+                for j in range(TILE):
+                    u = (x - tile[k, 0, j]) * v
+                    scaled[j] += u * u
+            k += 1
+        if uniform:
+            scaled[:] = square
+        row = out[i - start]
+        if stein.root:
+            # With r = (1 + s)^-1/2 and q = r^2 it is r (sum a b - q (sum (b - a) u v - trace + 3 q sum (u v)^2)).
+            for j in range(TILE):
+                z = 1.0 + square[j]
+                # In single precision first, then a step of third order: e = 1 - z r^2 is 1e-7, and the root is
+                # r (1 - e)^-1/2 = r (1 + e / 2 + 3 e^2 / 8 + ...), right but for the last digit.
+                r = np.float64(np.float32(1.0) / np.sqrt(np.float32(z)))
+                e = 1.0 - z * (r * r)
+                r = r + (e * r) * (0.5 + 0.375 * e)
+                q = r * r
+                row[j] = r * (product[j] - q * (across[j] + 3.0 * (q * scaled[j])))
+        else:
+            fill_derivatives(stein.family, 1.0, stein.b, square, value, slope, curvature)
+            for j in range(TILE):
+                row[j] = value[j] * product[j] + 2.0 * slope[j] * across[j] - 4.0 * curvature[j] * scaled[j]
+
+
+# -- many rows -------------------------------------------------------------------------------------------
 
 
 @compiled_sums
-def add_row(row, points, scores, tile, inverse, family, b, uniform, sums, profiles, out):
-    """Add h of one row and the columns of one tile to ``out`` (TILE,).
-
-    ``sums`` (4, 1, TILE) and ``profiles`` (4, TILE) are room to work in.
-    """
-    if uniform:
-        fill_sums_of_row(row, points, scores, tile, inverse, sums)
-    else:
-        fill_scaled_sums_of_row(row, points, scores, tile, inverse, sums)
-    _combine(family, b, (inverse**2).sum(), uniform, sums, profiles, profiles[3])
-    for j in range(TILE):
-        out[j] += profiles[3, j]
-
-
-# -- many rows ------------------------------------------------------------------------------------------
-
-
-@compiled_sums
-def _fill_with_root(rows, row_scores, packed, factor, first, start, stop, out):
-    """Write h of the groups of rows ``start`` to ``stop`` and the columns of the tiles from ``first`` on."""
-    group = np.empty((GROUP, TILE))
-    num_rows, width = out.shape
-    for i in range(start * GROUP, min(stop * GROUP, num_rows), GROUP):
-        for done in range(0, width, TILE):
-            fill_with_root(i, rows, row_scores, packed[first + done // TILE], float(rows.shape[1]), group)
-            for r in range(min(GROUP, num_rows - i)):
-                _copy_row(factor, group[r], out[i + r, done : done + TILE])
-
-
-@compiled_sums
-def _fill_by_form(form, b, rows, row_scores, packed, factor, first, start, stop, out):
-    """As :func:`_fill_with_root` for the other profiles that are made in the registers."""
-    group = np.empty((GROUP, TILE))
-    num_rows, width = out.shape
-    for i in range(start * GROUP, min(stop * GROUP, num_rows), GROUP):
-        for done in range(0, width, TILE):
-            fill_by_form(form, b, i, rows, row_scores, packed[first + done // TILE], float(rows.shape[1]), group)
-            for r in range(min(GROUP, num_rows - i)):
-                _copy_row(factor, group[r], out[i + r, done : done + TILE])
-
-
-@compiled_sums
-def _fill_family(rows, row_scores, packed, inverse, factor, family, b, uniform, first, start, stop, out):
-    """As :func:`_fill_with_root` for other profiles and several length scales."""
-    sums, profiles = np.empty((4, GROUP, TILE)), np.empty((3, GROUP * TILE))
-    group = np.empty((GROUP, TILE))
-    trace = (inverse**2).sum()
-    num_rows, width = out.shape
-    for i in range(start * GROUP, min(stop * GROUP, num_rows), GROUP):
-        for done in range(0, width, TILE):
-            tile = packed[first + done // TILE]
-            if uniform:
-                fill_sums(i, rows, row_scores, tile, inverse, sums)
-            else:
-                fill_scaled_sums(i, rows, row_scores, tile, inverse, sums)
-            _combine(family, b, trace, uniform, sums, profiles, group)
-            for r in range(min(GROUP, num_rows - i)):
-                _copy_row(factor, group[r], out[i + r, done : done + TILE])
-
-
-@compiled_sums
-def _copy_row(factor, row, out):
-    for j in range(out.size):
-        out[j] = factor * row[j]
+def _fill(stein, first_tile, start, stop, out):
+    block, width = np.empty((stop - start, TILE)), out.shape[1]
+    for done in range(0, width, TILE):
+        write_block(stein, start, stop, first_tile + done // TILE, block)
+        for i in range(start, stop):
+            for j in range(min(TILE, width - done)):
+                out[i, done + j] = stein.factor * block[i - start, j]
 
 
 def fill_here(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> None:
     """As :func:`fill`, in this thread alone."""
-    points, scores = stein.points[rows], stein.scores[rows]
-    _fill_groups(stein, points, scores, first_tile, 0, -(-len(points) // GROUP), out)
-
-
-def _fill_groups(stein, points, scores, first_tile, start, stop, out):
-    if stein.root:
-        _fill_with_root(points, scores, stein.packed, stein.factor, first_tile, start, stop, out)
-    elif stein.form:
-        _fill_by_form(stein.form, stein.b, points, scores, stein.packed, stein.factor, first_tile, start, stop, out)
-    else:
-        _fill_family(points, scores, *stein[2:8], first_tile, start, stop, out)
+    part = stein._replace(points=stein.points[rows], scores=stein.scores[rows])
+    _fill(part, first_tile, 0, len(part.points), out)
 
 
 def fill(stein: Stein, rows: slice | np.ndarray, first_tile: int, out: np.ndarray) -> np.ndarray:
     """Write the Stein kernel of some rows and the columns from ``first_tile * TILE`` on into ``out``; on all cores."""
-    points, scores = stein.points[rows], stein.scores[rows]
-
-    def block(start, stop):
-        _fill_groups(stein, points, scores, first_tile, start, stop, out)
-
-    over_row_blocks(block, -(-len(points) // GROUP), GROUP * out.shape[1] * points.shape[1])
+    part = stein._replace(points=stein.points[rows], scores=stein.scores[rows])
+    n, d = part.points.shape
+    over_row_blocks(lambda start, stop: _fill(part, first_tile, start, stop, out), n, out.shape[1] * d)
     return out
 
 
@@ -245,117 +196,80 @@ def from_both_ends(turn: int, count: int) -> int:
 
 
 @compiled_sums
-def _share(total, n, rows, columns):
-    """Return what sums of the columns (TILE,) of one tile are of all; those beyond the diagonal stand for two tiles."""
-    width = min(TILE, n - columns * TILE)
-    return (1.0 if rows == columns else 2.0) * total[:width].sum()
-
-
-@compiled_sums
-def _sum_with_root(points, scores, packed, rows):
+def _sum_of_rows(stein, rows):
     """Return the sum of h over a tile of rows and all columns from its tile on, mirrored ones too."""
-    n, num_tiles = points.shape[0], packed.shape[0]
-    total, result = np.empty(TILE), 0.0
-    last = min(n, (rows + 1) * TILE)
-    for columns in range(rows, num_tiles):
-        total[:] = 0.0
-        for i in range(rows * TILE, last, GROUP):
-            add_with_root(i, last, points, scores, packed[columns], float(points.shape[1]), total)
-        result += _share(total, n, rows, columns)
-    return result
+    n, block, result = len(stein.points), np.empty((TILE, TILE)), 0.0
+    start, stop = rows * TILE, min(n, (rows + 1) * TILE)
+    for t in range(rows, len(stein.packed)):
+        write_block(stein, start, stop, t, block)
+        sums = np.zeros(TILE)
+        for i in range(stop - start):
+            for j in range(TILE):
+                sums[j] += block[i, j]
+        # Columns beyond the diagonal stand for two tiles.
+        result += (1.0 if t == rows else 2.0) * sums[: min(TILE, n - t * TILE)].sum()
+    return stein.factor * result
 
 
 @compiled_sums
-def _sum_by_form(form, b, points, scores, packed, rows):
-    """As :func:`_sum_with_root` for the other profiles that are made in the registers."""
-    n, num_tiles = points.shape[0], packed.shape[0]
-    total, result = np.empty(TILE), 0.0
-    last = min(n, (rows + 1) * TILE)
-    for columns in range(rows, num_tiles):
-        total[:] = 0.0
-        for i in range(rows * TILE, last, GROUP):
-            add_by_form(form, b, i, last, points, scores, packed[columns], float(points.shape[1]), total)
-        result += _share(total, n, rows, columns)
-    return result
+def _coordinate_sums_of_rows(stein, weights, rows, out):
+    """As :func:`_sum_of_rows` for each coordinate by itself, out (d,), of draws with weights (n,)."""
+    n, d = stein.points.shape
+    work, sums = np.empty((7, TILE)), np.empty((d, TILE))
+    square, value, slope, curvature = work[0], work[4], work[5], work[6]
+    for t in range(rows, len(stein.packed)):
+        tile = stein.packed[t]
+        sums[:] = 0.0
+        for i in range(rows * TILE, min(n, (rows + 1) * TILE)):
+            square[:] = 0.0
+            for k in range(d):
+                x = stein.points[i, k]
+                for j in range(TILE):
+                    square[j] += (x - tile[k, 0, j]) * (x - tile[k, 0, j])
+            fill_derivatives(stein.family, 1.0, stein.b, square, value, slope, curvature)
+            for k in range(d):
+                x, a, v, w, to = stein.points[i, k], stein.scores[i, k], stein.inverse[k], weights[i], sums[k]
+                for j in range(TILE):
+                    u, b = (x - tile[k, 0, j]) * v, tile[k, 1, j]
+                    along = 2.0 * slope[j] * ((b - a) * u - v * v)
+                    to[j] += w * (a * b * value[j] + along - 4.0 * curvature[j] * u * u)
+        factor = (1.0 if t == rows else 2.0) * stein.factor
+        for k in range(d):
+            for j in range(min(TILE, n - t * TILE)):
+                out[k] += factor * sums[k, j] * weights[t * TILE + j]
 
 
-def _sum_family(stein, rows, buffer):
-    """As :func:`_sum_with_root` for other profiles; ``buffer`` has room for a part of the rows' kernel."""
-    n = len(stein.points)
-    start, stop = rows * TILE, min(n, (rows + 1) * TILE)
-    result = 0.0
-    for first in range(start, n, _COLUMNS):
-        width = min(_COLUMNS, n - first)
-        part = buffer[: (stop - start) * width].reshape(stop - start, width)
-        fill_here(stein, slice(start, stop), first // TILE, part)
-        result += 2.0 * part.sum()
-        if first == start:
-            result -= part[:, :TILE].sum()
-    return result
-
-
-def row_sums(stein: Stein) -> np.ndarray:
-    """Return sums of the Stein kernel, one for each tile of rows; all pairs are in their total.
+def total(stein: Stein) -> float:
+    """Return the sum of the Stein kernel over all pairs.
 
     O(n^2 d) time on all cores, by symmetry half of it, O(n d) memory. The same for any number of cores.
     """
-    num_tiles = len(stein.packed)
-    out = np.empty(num_tiles)
+    return float(_over_tiles(stein, lambda rows, out: np.copyto(out, _sum_of_rows(stein, rows)), 1)[0])
+
+
+def coordinate_sums(stein: Stein, weights: np.ndarray | None = None) -> np.ndarray:
+    """Return the sum over all pairs of each coordinate's part of the Stein kernel, (d,); weights (n,) or none."""
+    weights = np.ones(len(stein.points)) if weights is None else weights
+    d = stein.points.shape[1]
+    return _over_tiles(stein, lambda rows, out: _coordinate_sums_of_rows(stein, weights, rows, out), d)
+
+
+def _over_tiles(stein, add, size):
+    """Return the sum (size,) of what ``add(rows, out)`` adds for each tile of rows, on all cores."""
+    num_tiles, (n, d) = len(stein.packed), stein.points.shape
+    out = np.zeros((num_tiles, size))
 
     def block(start, stop):
-        buffer = None if stein.root or stein.form else np.empty(TILE * _COLUMNS)
         for turn in range(start, stop):
             rows = from_both_ends(turn, num_tiles)
-            if stein.root:
-                out[rows] = stein.factor * _sum_with_root(*stein[:3], rows)
-            elif stein.form:
-                out[rows] = stein.factor * _sum_by_form(stein.form, stein.b, *stein[:3], rows)
-            else:
-                out[rows] = _sum_family(stein, rows, buffer)
+            add(rows, out[rows])
 
-    over_row_blocks(block, num_tiles, len(stein.points) * TILE / 2 * stein.points.shape[1])
-    return out
-
-
-@compiled_sums
-def _fill_coordinates(rows, row_scores, packed, inverse, factor, family, b, first, out):
-    """As :func:`_fill_family` for each coordinate by itself, out (d, rows, columns)."""
-    d, num_rows, width = out.shape
-    sums, profiles = np.empty((4, GROUP, TILE)), np.empty((3, GROUP * TILE))
-    for i in range(0, num_rows, GROUP):
-        for done in range(0, width, TILE):
-            tile = packed[first + done // TILE]
-            fill_sums(i, rows, row_scores, tile, inverse, sums)
-            fill_value_slope_and_curvature(family, b, sums[0].ravel(), profiles[0], profiles[1], profiles[2])
-            for r in range(min(GROUP, num_rows - i)):
-                # One at a time: of all together Numba would not know that their numbers are next to each other.
-                value = profiles[0, r * TILE : (r + 1) * TILE]
-                slope = profiles[1, r * TILE : (r + 1) * TILE]
-                curvature = profiles[2, r * TILE : (r + 1) * TILE]
-                for k in range(d):
-                    part = out[k, i + r, done : done + TILE]
-                    x, a, inv = rows[i + r, k], row_scores[i + r, k], inverse[k]
-                    _fill_coordinate(x, a, inv, factor, k, tile, value, slope, curvature, part)
-
-
-@compiled_sums
-def _fill_coordinate(point, score, inv, factor, k, tile, value, slope, curvature, out):
-    """Write h_k to ``out``, from the profiles at the squared distances."""
-    start = 2 * k * TILE
-    points, scores = tile[start : start + TILE], tile[start + TILE : start + 2 * TILE]
-    for j in range(out.size):
-        v, b = (point - points[j]) * inv, scores[j]
-        along = 2.0 * slope[j] * ((b - score) * v - inv * inv)
-        out[j] = factor * (score * b * value[j] + along - 4.0 * curvature[j] * v * v)
-
-
-def fill_coordinates_here(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> None:
-    """As :func:`fill_here`, each coordinate's part by itself: ``out`` (d, rows, columns)."""
-    _fill_coordinates(stein.points[rows], stein.scores[rows], *stein[2:7], first_tile, out)
+    over_row_blocks(block, num_tiles, n * TILE / 2 * d)
+    return out.sum(axis=0)
 
 
 def diagonal(stein: Stein) -> np.ndarray:
     """Return each coordinate's part of h(x_i, x_i), shape (n, d): a^2 phi(0) - 2 phi'(0) / l^2."""
-    value, slope, curvature = np.empty(1), np.empty(1), np.empty(1)
-    fill_value_slope_and_curvature(stein.family, stein.b, np.zeros(1), value, slope, curvature)
-    return stein.factor * (stein.scores**2 * value[0] - 2.0 * slope[0] * stein.inverse**2)
+    value, slope, curvature = np.empty((3, 1))
+    fill_derivatives(stein.family, 1.0, stein.b, np.zeros(1), value, slope, curvature)
+    return stein.factor * (stein.scores**2 * value - 2.0 * slope * stein.inverse**2)

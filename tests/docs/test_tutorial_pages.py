@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from docs import tutorial_pages
-from docs.tutorial_pages import ORDER, ROOT, SCRIPTS, cells_of, code_to_rst, inline_to_rst, markdown_to_rst, page_of
+from docs.tutorial_pages import ORDER, ROOT, SCRIPTS, cells_of, inline_to_rst, markdown_to_rst, page_of
 
 SCRIPT = """# %% [markdown]
 # # A title
@@ -51,29 +51,6 @@ def test_cells():
 )
 def test_inline(markdown, rst):
     assert inline_to_rst(markdown) == rst
-
-
-def test_blocks():
-    text = "## A heading\n\nWords\nthat go on.\n\n    a formula\n\n| a | b |\n|---|---|\n| 1 |  |\nAfter."
-    assert markdown_to_rst(text) == (
-        "A heading\n---------\n\nWords\nthat go on.\n\n::\n\n    a formula\n\n"
-        ".. list-table::\n   :header-rows: 1\n\n   * - a\n     - b\n   * - 1\n     - \n\nAfter."
-    )
-
-
-def test_code_shows_what_it_printed_and_drew():
-    page = code_to_rst("f()", "3\n", ["a/two_modes.png"])
-    assert page == (
-        ".. code-block:: python\n\n   f()\n\n.. code-block:: none\n   :class: output\n\n   3\n\n"
-        ".. image:: a/two_modes.png\n   :alt: two modes"
-    )
-
-
-def test_long_sentences_that_are_printed_are_broken_and_tables_are_not():
-    sentence, row = "word " * 40, "1.0   2.0   " * 15
-    lines = code_to_rst("f()", f"{sentence}\n{row}\n", []).splitlines()
-    assert "   " + row.rstrip() in lines
-    assert max(len(line) for line in lines if "word" in line) <= 103
 
 
 def test_a_page_has_output_pictures_and_warnings(tmp_path, monkeypatch):

@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 
 from pymc_kernel.emulation import fit_outputs
+from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.scores.value_regression import Hyperparameters, Regression
 from tests.reference import slow_emulation
+from tests.reference.differences import central_differences
 
 HYPER = Hyperparameters(np.array([0.5, 0.7]), 1.0, 8.0, 1e-3, 1e-7)
 
@@ -31,10 +33,7 @@ def test_gradient_of_the_marginal_likelihood_of_outputs(rng):
     data = Regression(z, values, np.zeros(30), Gaussian())
     logs = HYPER.pack()
     _, gradient = data.negative_log_marginal(logs)
-    steps = 1e-5 * np.eye(logs.size)
-    numeric = [
-        (data.negative_log_marginal(logs + e)[0] - data.negative_log_marginal(logs - e)[0]) / 2e-5 for e in steps
-    ]
+    numeric = central_differences(lambda x: data.negative_log_marginal(x)[0], logs)
     np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-4)
 
 
@@ -51,23 +50,36 @@ def test_exponentials_are_learned_by_their_logarithms(rng):
     fit = fit_outputs(x := positive(rng, 30), curves(x), rng)
     assert fit.log_inputs.all()
     assert fit.log_outputs.all()
-    new = positive(rng, 200)
+    new = positive(rng, 200, 0.2)
     assert np.sqrt(((fit(new) / curves(new) - 1.0) ** 2).mean()) < 0.02
 
 
-def test_a_quadratic_is_exact_beyond_the_points(rng):
+def test_a_quadratic_is_exact_and_ends_with_the_points(rng):
     x = rng.normal(size=(30, 3))
 
     def quadratic(x):
         return (1.0 + x @ [1.0, -2.0, 0.5] + x[:, 0] * x[:, 2] - x[:, 1] ** 2)[:, None]
 
     fit = fit_outputs(x, quadratic(x), rng)
-    np.testing.assert_allclose(fit(3.0 * x), quadratic(3.0 * x), atol=0.02)
+    new = 3.0 * rng.normal(size=(50, 3))
+    expected = quadratic(np.clip(new, x.min(axis=0), x.max(axis=0)))
+    np.testing.assert_allclose(fit(new), expected, atol=0.02)
+
+
+def test_held_out_outputs_are_those_of_a_fit_without_them(rng):
+    x, folds = rng.uniform(-1.0, 1.0, (24, 2)), np.arange(24) % 3
+    values = np.stack([np.sin(3.0 * x[:, 0]), x[:, 0] * x[:, 1] - 3.0], axis=1) + 0.03 * rng.normal(size=(24, 2))
+    fit = fit_outputs(x, values, rng)
+    held_out = held_out_outputs(fit, x, values, folds)
+    z, left = fit.scaled(x), folds == 1
+    inside = np.clip(z[left], z[~left].min(axis=0), z[~left].max(axis=0))
+    expected = slow_emulation.posterior_mean(z[~left], values[~left], inside, fit.hyperparameters)
+    np.testing.assert_allclose(held_out[left], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_more_outputs_than_rows(rng):
     times = np.linspace(0.0, 5.0, 2000)
-    x, new = positive(rng, 30), positive(rng, 50, 0.3)
+    x, new = positive(rng, 30), positive(rng, 50, 0.2)
     fit = fit_outputs(x, 3.0 - x[:, :1] * np.exp(-x[:, 1:] * times), rng)
     np.testing.assert_allclose(fit(new), 3.0 - new[:, :1] * np.exp(-new[:, 1:] * times), atol=0.02)
 

@@ -124,7 +124,7 @@ def test_batches(fails, retries):
             raise OSError("again")
         return index
 
-    found = kept(lambda: list(lf.run_batches(task, range(len(fails)), lambda i: (i,), retries=retries)), NAMES)
+    found = kept(lambda: list(lf.Workers().run(task, range(len(fails)), lambda i: (i,), retries)), NAMES)
     if found is not None:
         assert [b.index for b in found] == list(range(len(fails)))
         assert [b.error is None for b in found] == [f <= retries for f in fails]

@@ -92,18 +92,3 @@ def test_covariances(data, d):
             covariance = np.tril(np.asarray(given_covariance, dtype=float))
             found = np.tril(state.factor @ state.factor.T)
             np.testing.assert_allclose(found, covariance, atol=1e-10 * np.abs(covariance).max())
-
-
-WRONG = [np.nan, np.inf, -1.0, 0.0, "much", [1.0, 2.0]]
-SETTINGS = {
-    adaptive_metropolis.Config: ["covariance", "scale", "target_accept"],
-    kameleon.Config: ["kernel", "num_basis", "isotropic_share", "gamma", "scale", "target_accept", "whiten"],
-    kernel_hmc.Config: ["surrogate", "exploring_share", "max_steps", "target_accept"],
-}
-
-
-@pytest.mark.parametrize(("config", "name"), [(c, name) for c, names in SETTINGS.items() for name in names])
-def test_settings_without_meaning_are_named(config, name):
-    for wrong in WRONG:
-        if not (name == "whiten" and wrong == 0.0):  # False
-            assert kept(lambda w=wrong: config(**{name: w}), (name,)) is None, wrong

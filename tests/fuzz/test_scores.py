@@ -10,7 +10,7 @@ from pymc_kernel import scores
 from pymc_kernel.kernels.points import as_points
 from tests.fuzz.contract import kept
 from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
-from tests.reference import slow_scores
+from tests.reference import slow_kernels, slow_scores
 
 NAMES = ("x", "weights", "length_scale", "points", "values", "basis", "regularization", "base")
 FAMILIES = [K.Gaussian, K.RationalQuadratic, K.InverseMultiquadric]
@@ -74,7 +74,7 @@ def test_systems_are_those_of_the_loops(make, data, sample):
     weights = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=float)
     weights = weights / weights.max() / (weights / weights.max()).sum()
     estimator, basis = estimator.prepare(x)
-    base = scores.base_measure.base_measure("gaussian", x, weights)
+    base = scores.score_matching.base_measure("gaussian", x, weights)
     curvature, slope, _ = estimator.system(x, weights, basis, base)
     gradients, laplacians = derivatives(estimator, x, basis)
     expected_curvature, expected_slope = slow_scores.system(gradients, laplacians, base.score(x), weights)
@@ -89,28 +89,13 @@ def derivatives(estimator, x, basis):
     """Return gradients (n, m, d) and Laplacians (n, m) of the basis functions, one after the other."""
     kernel = estimator.kernel
     if isinstance(estimator, scores.Lite):
-        return kernel.gradient(x, basis), kernel.laplacian(x, basis)
+        return kernel.gradient(x, basis), slow_kernels.laplacian(kernel, x, basis)
     single = [estimator.assemble(row, basis, NO_BASE(x)) for row in np.eye(basis.size)]
     return np.stack([s.score(x) for s in single], axis=1), np.stack([s.laplacian(x) for s in single], axis=1)
 
 
 def NO_BASE(x):
-    return scores.base_measure.base_measure("uniform", x, None)
-
-
-@given(data=st.data(), sample=samples(), rng=seeds())
-def test_online_features(data, sample, rng):
-    estimator, (x, weights, places) = data.draw(estimators(ESTIMATORS["finite"])), sample
-    names = (*NAMES, "point", "weight")
-    online = kept(lambda: estimator.online(x, weights, rng=rng), names)
-    if online is None:
-        return
-    given_weight = data.draw(st.sampled_from([1.0, 0.0, 1e-150, 1e150, np.nan, -1.0]))
-    for point in np.asarray(places, dtype=float):
-        kept(lambda p=point: online.update(p, given_weight), names)
-    fit = kept(online.fitted, names)
-    if fit is not None:
-        looked_at(fit, places)
+    return scores.score_matching.base_measure("uniform", x, None)
 
 
 @given(data=st.data(), d=dimensions(), rng=seeds(), noisy=st.booleans())
@@ -139,17 +124,3 @@ def test_cross_validation(data, sample, rng):
         names,
     )
     assert found is None or np.isfinite(found.loss)
-
-
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, 0.0, -1.0, "much", None, [1.0, 2.0]], ids=repr)
-@pytest.mark.parametrize("make", ESTIMATORS.values(), ids=ESTIMATORS)
-def test_settings_without_meaning_are_named(make, wrong):
-    assert kept(lambda: make(regularization=wrong), ("regularization",)) is None
-    assert kept(lambda: make(kernel=wrong), ("kernel",)) is None
-    assert kept(lambda: make(base=wrong).fit(np.eye(3)), ("base",)) is None
-
-
-@pytest.mark.parametrize("setting", ["max_values", "num_basis", "learn_points", "window", "max_iterations", "kernel"])
-@pytest.mark.parametrize("wrong", [np.nan, -1, "many", [1]], ids=repr)
-def test_settings_of_values_are_named(setting, wrong):
-    assert kept(lambda: scores.Values(**{setting: wrong}), (setting,)) is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pymc_kernel import smc
 from pymc_kernel.scores import Finite, Lite, Values
-from pymc_kernel.smc import folds, population, tempering
+from pymc_kernel.smc import folds, population
 from tests.fuzz.contract import kept
 from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
 
@@ -91,24 +91,6 @@ def test_population(data, d, rng, kind):
     found = kept(lambda: population.weighted_draws(state), NAMES)
     assert found is None or abs(found[1].sum() - 1.0) < 1e-9
     kept(lambda: population.forget(rng, state, n, config), NAMES)
-
-
-WRONG = [np.nan, np.inf, -1.0, 0.0, 2.0, "many", None, [1.0, 2.0]]
-SETTINGS = {
-    tempering.Config: ["threshold", "min_moves", "max_moves", "correlation", "resampling", "num_folds", "moves"],
-    population.Config: ["drift", "drift_size", "scales", "weights", "resampling", "surrogate"],
-    smc.Walk: ["scale", "target_accept", "learning_rate"],
-    smc.Hamiltonian: ["surrogate", "exploring_share", "max_steps"],
-}
-MEANT = [("scales", 2.0), ("scales", [1.0, 2.0]), ("scale", 2.0), ("scale", None), ("learning_rate", 2.0)]
-MEANT += [("learning_rate", None), ("max_moves", None)]
-
-
-@pytest.mark.parametrize(("config", "name"), [(c, name) for c, names in SETTINGS.items() for name in names])
-def test_settings_without_meaning_are_named(config, name):
-    for wrong in WRONG:
-        if (name, wrong) not in MEANT:
-            assert kept(lambda w=wrong: config(**{name: w}), (name,)) is None, wrong
 
 
 @given(scale=powers(), rng=seeds(), d=st.integers(1, 3))

@@ -6,7 +6,12 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
 
-from pymc_kernel.likelihood_free import Workers, WorkersLost, run_batches
+from pymc_kernel.likelihood_free import Workers, WorkersLost
+
+
+def run_batches(task, indices, arguments, executor, **settings):
+    with Workers(executor) as workers:
+        yield from workers.run(task, indices, arguments, **settings)
 
 
 def square(index):
@@ -97,11 +102,15 @@ def test_no_more_is_in_flight_than_was_said(window):
 
 
 def test_closing_ends_workers_of_its_own():
+    before = set(multiprocessing.active_children())
     batches = run_batches(time.sleep, range(2), lambda i: (0.0 if i == 0 else 60.0,), 2)
     next(batches)
     start = time.perf_counter()
+    assert set(multiprocessing.active_children()) > before
     batches.close()
-    assert time.perf_counter() - start < 10.0
+    while set(multiprocessing.active_children()) > before:
+        assert time.perf_counter() - start < 10.0
+        time.sleep(0.01)
 
 
 def test_closing_ends_no_process_of_others():

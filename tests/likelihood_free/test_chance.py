@@ -6,16 +6,9 @@ from scipy import stats
 from scipy.special import expit, log_expit
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
+from tests.reference.differences import central_differences
 
 SETTINGS = LearnedLikelihood()
-
-
-def finite_differences(function, places, step=1e-5):
-    columns = []
-    for i in range(places.shape[1]):
-        shift = step * np.eye(places.shape[1])[i]
-        columns.append((function(places + shift) - function(places - shift)) / (2.0 * step))
-    return np.column_stack(columns)
 
 
 def test_a_logistic_curve_is_learned_on_an_odd_scale(rng):
@@ -49,7 +42,7 @@ def test_gradient_by_finite_differences(rng):
     value, gradient = chance.log_probability_and_gradient(places)
     np.testing.assert_allclose(value, chance.log_probability(places))
     unit = np.array([0.5, 1e3])
-    numeric = finite_differences(lambda u: chance.log_probability(u * unit), places / unit)
+    numeric = central_differences(lambda u: chance.log_probability(u * unit), places / unit)
     np.testing.assert_allclose(gradient * unit, numeric, rtol=1e-4, atol=1e-6)
 
 
@@ -87,7 +80,7 @@ def test_the_density_of_simulators_that_fail_has_the_chance_of_success(failing):
     np.testing.assert_allclose(failing.log_density(places, [0.3]), exact, atol=0.5)
     value, gradient = failing.log_density_and_gradient(places, [0.3])
     np.testing.assert_allclose(value, failing.log_density(places, [0.3]))
-    numeric = finite_differences(lambda p: failing.log_density(p, [0.3]), places)
+    numeric = central_differences(lambda p: failing.log_density(p, [0.3]), places)
     np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-5)
     assert failing.replicate(0).success is not failing.success
 

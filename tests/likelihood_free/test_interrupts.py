@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pymc_kernel.likelihood_free import run_batches
+from pymc_kernel.likelihood_free import Workers
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 
 
@@ -77,10 +77,11 @@ def test_batches_that_are_done_are_kept_while_an_interrupt_waits(executor):
 
     @interrupts_wait
     def collect():
-        for batch in run_batches(abs, range(20), lambda i: (i,), executor):
-            if len(kept) == 3:
-                interrupt()
-            kept.append(batch.result)
+        with Workers(executor) as workers:
+            for batch in workers.run(abs, range(20), lambda i: (i,)):
+                if len(kept) == 3:
+                    interrupt()
+                kept.append(batch.result)
 
     with pytest.raises(KeyboardInterrupt):
         collect()

@@ -12,13 +12,7 @@ from pymc_kernel.likelihood_free.learned_likelihood.model import Weights, residu
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Marginals, candidates
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap
 from pymc_kernel.likelihood_free.learned_likelihood.triangular import from_noise
-
-
-def slopes(function, points, step=1e-5):
-    """Central differences (m, d) of a function of points (m, d)."""
-    return np.stack(
-        [(function(points + h) - function(points - h)) / (2.0 * step) for h in step * np.eye(points.shape[1])], axis=1
-    )
+from tests.reference.differences import central_differences
 
 
 @pytest.mark.parametrize("num_dims", [1, 3, 8])
@@ -32,7 +26,9 @@ def test_derivatives_of_features(num_dims):
     assert features.has_fine == (num_dims < 7)
     factors = rng.standard_normal(values.shape)
     found = features.pull_back(z, values, factors)
-    np.testing.assert_allclose(found, slopes(lambda p: (features(p) * factors).sum(axis=1), z), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        found, central_differences(lambda p: (features(p) * factors).sum(axis=1), z), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_whitened_bumps_have_the_kernel_as_covariance():
@@ -53,7 +49,9 @@ def test_parameter_maps_are_standardized(kind):
     np.testing.assert_allclose(places(x).mean(axis=0), 0.0, atol=1e-12)
     np.testing.assert_allclose(places(x).std(axis=0), 1.0)
     for i in range(2):
-        np.testing.assert_allclose(places.slope(x)[:, i], slopes(lambda p, i=i: places(p)[:, i], x)[:, i], rtol=1e-6)
+        np.testing.assert_allclose(
+            places.slope(x)[:, i], central_differences(lambda p, i=i: places(p)[:, i], x)[:, i], rtol=1e-6
+        )
 
 
 def test_evidence_leaves_out_what_has_no_effect():
@@ -146,7 +144,7 @@ def test_residuals_are_densities(number):
     density = np.exp(residuals.log_density_and_slope(points)[0])
     assert abs(density.sum() * (grid[1] - grid[0]) ** 2 - 1.0) < 2e-3
     some = 2.0 * rng.standard_normal((30, 2))
-    numeric = slopes(lambda p: residuals.log_density_and_slope(p)[0], some)
+    numeric = central_differences(lambda p: residuals.log_density_and_slope(p)[0], some)
     np.testing.assert_allclose(residuals.log_density_and_slope(some)[1], numeric, rtol=1e-5, atol=1e-6)
     draws = residuals.sample(40_000, rng)
     np.testing.assert_allclose(

@@ -6,24 +6,12 @@ from benchmarks.targets import correlated_gaussian
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc.metropolis import metropolis_accept
-
-
-def run(rng, target, config, num_tune, num_draws):
-    start = np.zeros(target.num_dims)
-    state = am.init(start, target.log_density(start), config)
-    draws = np.empty((num_draws, target.num_dims))
-    for t in range(num_tune + num_draws):
-        state, info = am.step(rng, state, target.log_density, config)
-        if t < num_tune:
-            state = am.adapt(state, info, config)
-        else:
-            draws[t - num_tune] = state.position
-    return state, draws
+from tests.mcmc.chains import moved, run
 
 
 def test_learns_covariance_and_acceptance_rate(rng):
     target = correlated_gaussian(num_dims=5, condition=100.0)
-    state, draws = run(rng, target, am.Config(), 20_000, 20_000)
+    draws, state = run(am, rng, target.log_density, np.zeros(5), tune=20_000, draws=20_000)
     learned = state.factor @ state.factor.T
     truth = np.cov(target.sample(rng, 100_000).T)
     # Relative eigenvalues of the learned covariance against the true one.
@@ -52,36 +40,27 @@ def test_running_moments_equal_the_weighted_sample(rng):
 def test_switches_turn_learning_off(rng):
     target = correlated_gaussian(num_dims=3)
     fixed = am.Config(covariance=2.0 * np.eye(3), learn_covariance=False, scale=0.5, learn_scale=False)
-    state, _ = run(rng, target, fixed, 200, 1)
+    _, state = run(am, rng, target.log_density, np.zeros(3), fixed, 200, 1)
     np.testing.assert_array_equal(state.factor, np.sqrt(2.0) * np.eye(3))
     assert state.log_scale == np.log(0.5)
 
 
 def test_frozen_transition_leaves_the_target_invariant(rng):
-    target = correlated_gaussian(num_dims=3, condition=50.0)
-    config = am.Config(covariance=np.diag([1.0, 0.3, 0.1]), scale=1.0)
-    level = moved_levels(rng, target, config, am.step)
-    assert stats.kstest(level, stats.chi2(3).cdf).pvalue > 1e-4
-
-
-def test_invariance_test_sees_a_sampler_that_accepts_too_much(rng):
+    """One that accepts too much is seen not to."""
     target = correlated_gaussian(num_dims=3, condition=50.0)
     config = am.Config(covariance=np.diag([1.0, 0.3, 0.1]), scale=1.0)
 
-    def lenient(rng, state, log_density, config):
-        return am.step(rng, state, lambda x: 0.8 * log_density(x) + 0.2 * state.log_density, config)
+    def begin(x):
+        return am.init(x, target.log_density(x), config)
 
-    assert stats.kstest(moved_levels(rng, target, config, lenient), stats.chi2(3).cdf).pvalue < 1e-6
+    def p_value(share):
+        def step(rng, state, log_density):
+            return am.step(rng, state, lambda x: share * log_density(x) + (1.0 - share) * state.log_density, config)
 
+        return stats.kstest(target.level(moved(rng, target, begin, step, 8000, 5)), stats.chi2(3).cdf).pvalue
 
-def moved_levels(rng, target, config, step, num_points=8000, num_steps=5):
-    points = target.sample(rng, num_points)
-    for i, x in enumerate(points):
-        state = am.init(x, target.log_density(x), config)
-        for _ in range(num_steps):
-            state, _ = step(rng, state, target.log_density, config)
-        points[i] = state.position
-    return target.level(points)
+    assert p_value(1.0) > 1e-4
+    assert p_value(0.8) < 1e-6
 
 
 def test_states_are_never_written_to(rng):
@@ -100,26 +79,12 @@ def test_ratios_without_meaning_reject(rng, ratio):
     assert metropolis_accept(rng, ratio) == (False, 0.0)
 
 
-def test_nan_and_minus_infinity_reject_and_the_chain_goes_on(rng):
-    config = am.Config(scale=3.0, learn_scale=False)
-
-    def boxed(x):
-        return 0.0 if abs(x[0]) < 1 else (-np.inf if x[0] > 0 else np.nan)
-
-    state = am.init(np.zeros(1), 0.0, config)
-    for _ in range(300):
-        state, _ = am.step(rng, state, boxed, config)
-        assert abs(state.position[0]) < 1
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: am.Config(covariance=np.ones((2, 3))), "square"),
         (lambda: am.Config(covariance=-np.eye(2)), "positive definite"),
         (lambda: am.Config(covariance=np.array([[1.0, 0.5], [0.0, 1.0]])), "symmetric"),
-        (lambda: am.Config(scale=0.0), "scale"),
-        (lambda: am.Config(target_accept=1.0), "target_accept"),
         (lambda: am.init(np.zeros(3), 0.0, am.Config(covariance=np.eye(2))), "3 dimensions"),
         (lambda: am.init(np.zeros((2, 2)), 0.0, am.Config()), "vector"),
         (lambda: am.init(np.zeros(2), -np.inf, am.Config()), "-inf"),

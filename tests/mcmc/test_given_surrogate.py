@@ -50,33 +50,6 @@ def test_one_draw_leaves_the_target_invariant(given, kind):
         assert stats.kstest(column / spread, "norm").pvalue > 1e-3
 
 
-def test_a_chain_along_a_wrong_surrogate_has_the_right_spread(given):
-    state, config = given
-    assert state.choice.shares.sum() == pytest.approx(1.0)
-    assert state.choice.shares[moves.SIXTEEN.place] > 0.7
-    rng = np.random.default_rng(3)
-    state = kh.relocate(state, np.zeros(2), target(np.zeros(2)))
-    draws = np.empty((1500, 2))
-    for t in range(len(draws)):
-        state, info = kh.step(rng, state, target, config)
-        draws[t] = state.position
-        assert np.isfinite(info.log_weight)
-    np.testing.assert_allclose(draws.std(axis=0), [1.0, 2.0], rtol=0.1)
-    np.testing.assert_allclose(draws.mean(axis=0), 0.0, atol=0.3)
-
-
-def test_a_step_is_a_proposal_and_a_decision(given):
-    state, config = given
-    state = kh.relocate(state, np.zeros(2), target(np.zeros(2)))
-    one, two = np.random.default_rng(4), np.random.default_rng(4)
-    for _ in range(50):
-        expected, info = kh.step(one, state, target, config)
-        state, proposal = kh.propose(two, state)
-        state, same = kh.decide(two, state, proposal, target(proposal.position))
-        np.testing.assert_array_equal(state.position, expected.position)
-        assert (info.accepted, info.move) == (same.accepted, same.move)
-
-
 def test_draws_in_a_plane_are_an_error():
     with pytest.raises(ValueError, match="plane"):
         emulated(np.random.default_rng(0), wrong, np.ones((50, 2)), 10)

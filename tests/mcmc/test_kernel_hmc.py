@@ -2,47 +2,39 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from benchmarks.measures import smallest_bulk_ess
 from benchmarks.targets import banana
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc import moves, pooled, surrogate_fit, trajectory
-from tests.mcmc.kernel_hmc_chains import misled, only, run, worst_p_value_of_chain
+from tests.mcmc.chains import misled, moved, only, run, worst_p_value_of_chain
+from tests.reference.bananas import BANANA, worst_p_value
 
 KINDS = [name for name in moves.NAMES if name != "survey"]
 
 
-def moved(rng, target, kind, estimator, num_points, num_steps=5):
-    """Draw exactly from the target, move by a frozen transition of one kind, return positions and acceptance."""
+def moved_by(rng, kind, estimator, num_points, num_steps=5):
+    """Return exact draws of the banana, moved by a frozen transition of one kind, and the share that it accepted."""
     state, config = misled(rng, estimator)
-    state = only(state, kind)
-    points, accepted = target.sample(rng, num_points), 0
-    for i, x in enumerate(points):
-        here = kh.relocate(state, x, target.log_density(x))
-        for _ in range(num_steps):
-            here, info = kh.step(rng, here, target.log_density, config)
-            accepted += info.accepted
-        points[i] = here.position
-    return points, accepted / (num_points * num_steps)
+    state, accepted = only(state, kind), []
 
+    def step(*given):
+        after, info = kh.step(*given, config)
+        accepted.append(info.accepted)
+        return after, info
 
-def worst_p_value(target, points):
-    straight = points[:, 1] - 0.1 * (points[:, 0] ** 2 - 25.0)
-    return min(
-        stats.kstest(target.level(points), stats.chi2(2).cdf).pvalue,
-        stats.kstest(points[:, 0], stats.norm(0, 5.0).cdf).pvalue,
-        stats.kstest(straight, stats.norm().cdf).pvalue,
-    )
+    def begin(x):
+        return kh.relocate(state, x, BANANA.log_density(x))
+
+    return moved(rng, BANANA, begin, step, num_points, num_steps), np.mean(accepted)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_move_is_invariant_with_a_misled_surrogate(kind, rng):
-    target = banana(0.1, 25.0, num_dims=2)
-    points, accepted = moved(rng, target, kind, S.Values(), 2500)
+    points, accepted = moved_by(rng, kind, S.Values(), 2500)
     assert accepted > 0.02
-    assert worst_p_value(target, points) > 1e-4
+    assert worst_p_value(points) > 1e-4
 
 
 def test_chains_on_the_surrogate_accept_by_its_energy(rng):
@@ -67,10 +59,9 @@ def test_chains_on_the_surrogate_accept_by_its_energy(rng):
 
 @pytest.mark.parametrize("estimator", [S.Lite(), S.Finite(num_features=40), S.Nystrom(num_basis=10)], ids=repr)
 def test_every_estimator_is_invariant(estimator, rng):
-    target = banana(0.1, 25.0, num_dims=2)
-    points, accepted = moved(rng, target, "trajectory", estimator, 2500)
+    points, accepted = moved_by(rng, "trajectory", estimator, 2500)
     assert accepted > 0.02
-    assert worst_p_value(target, points) > 1e-4
+    assert worst_p_value(points) > 1e-4
 
 
 @pytest.mark.parametrize(
@@ -88,8 +79,7 @@ def test_invariance_test_sees_a_missing_ratio(kind, rng, monkeypatch):
         return *along(*arguments)[:2], 0.0
 
     monkeypatch.setattr(moves, "along_surrogate", without_ratio)
-    target = banana(0.1, 25.0, num_dims=2)
-    assert worst_p_value(target, moved(rng, target, kind, S.Values(), 2000, num_steps=10)[0]) < 1e-6
+    assert worst_p_value(moved_by(rng, kind, S.Values(), 2000, num_steps=10)[0]) < 1e-6
 
 
 # -- tuning ---------------------------------------------------------------------------------------------
@@ -108,7 +98,7 @@ def test_fits_become_rarer_and_end_before_tuning_does():
 
 def test_nothing_changes_after_tuning(rng):
     config = kh.Config()
-    _, state, _ = run(rng, lambda x: -0.5 * x @ x, np.ones(3), draws=1)
+    _, state = run(kh, rng, lambda x: -0.5 * x @ x, np.ones(3), draws=1)
     shares = state.choice.shares
     assert shares.sum() == pytest.approx(1.0)
     assert shares[moves.SURVEY.place] == 0.0
@@ -148,8 +138,14 @@ def test_a_survey_evaluates_and_never_moves(rng):
 
 def test_surrogate_moves_are_nearly_independent_draws_on_a_banana(rng):
     target = banana(0.1, 25.0, num_dims=4)
-    draws, state, calls = run(rng, target.log_density, np.full(4, 2.0), tune=1000, draws=2000)
-    assert calls <= 3001
+    calls = []
+
+    def counted(x):
+        calls.append(x)
+        return target.log_density(x)
+
+    draws, state = run(kh, rng, counted, np.full(4, 2.0), tune=1000, draws=2000)
+    assert len(calls) <= 3001
     assert smallest_bulk_ess(draws[None]) > 400
     assert worst_p_value_of_chain(target, draws) > 1e-4
     assert state.fit.learned.quality < 1.0
@@ -158,7 +154,7 @@ def test_surrogate_moves_are_nearly_independent_draws_on_a_banana(rng):
 @pytest.mark.parametrize("name", ["lite", "finite", "nystrom"])
 def test_score_matching_surrogates_move(name, rng):
     estimator = {"lite": S.Lite(num_basis=300), "finite": S.Finite(), "nystrom": S.Nystrom(num_basis=20)}[name]
-    draws, state, _ = run(rng, lambda x: -0.5 * x @ x, np.ones(3), kh.Config(estimator), tune=600)
+    draws, state = run(kh, rng, lambda x: -0.5 * x @ x, np.ones(3), kh.Config(estimator), tune=600)
     assert state.choice.shares[2:].sum() > 0.2
     assert smallest_bulk_ess(draws[None]) > 150
     np.testing.assert_allclose(draws.std(axis=0), 1.0, atol=0.25)

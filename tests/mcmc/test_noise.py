@@ -10,6 +10,7 @@ from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc import noise
 from pymc_kernel.mcmc.moves import WALK
 from pymc_kernel.scores import Values
+from tests.mcmc.chains import run
 
 WALKS = {"adaptive Metropolis": am, "Kameleon": ka}
 
@@ -26,21 +27,9 @@ class NoisyNormal:
         return found - 0.5 * self.sigma**2 + self.sigma * self.rng.standard_normal() if self.sigma else found
 
 
-def run(module, config, density, num_dims, seed, num_tune=1000, num_draws=0):
-    """Return the state after the last draw, and the draws after tuning."""
+def chain(module, config, density, num_dims, seed, num_tune=1000, num_draws=0):
     rng = np.random.default_rng(seed)
-    start = density.scale * rng.uniform(-1.0, 1.0, num_dims)
-    state = module.init(start, density(start), config)
-    draws = np.empty((num_draws, num_dims))
-    for t in range(num_tune + num_draws):
-        state, info = module.step(rng, state, density, config)
-        if t >= num_tune:
-            draws[t - num_tune] = state.position
-        elif module is am:
-            state = am.adapt(state, info, config)
-        else:
-            state = module.adapt(rng, state, info, config, num_tune)
-    return state, draws
+    return run(module, rng, density, density.scale * rng.uniform(-1.0, 1.0, num_dims), config, num_tune, num_draws)
 
 
 # -- the formulas ---------------------------------------------------------------------------------------
@@ -104,46 +93,21 @@ def test_probes_of_densities_that_are_no_numbers_count_as_rejections():
 def test_an_exact_density_pays_nothing(module):
     """Where it is said to be exact; else four evaluations in a thousand draws, and the same draws."""
     said, sought = NoisyNormal(0.0, 0), NoisyNormal(0.0, 0)
-    _, one = run(module, module.Config(noisy=False), said, 2, 3, 800, 200)
-    state, other = run(module, module.Config(), sought, 2, 3, 800, 200)
+    one, _ = chain(module, module.Config(noisy=False), said, 2, 3, 800, 200)
+    other, state = chain(module, module.Config(), sought, 2, 3, 800, 200)
     assert said.calls == 1001
     assert sought.calls == 1005
     assert state.noise.is_noisy is None
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("module", WALKS.values(), ids=WALKS)
-def test_noise_costs_one_evaluation_in_ten_while_tuning(module):
-    density = NoisyNormal(1.0, 0)
-    state, _ = run(module, module.Config(), density, 2, 3, 800, 200)
-    assert state.noise.is_noisy
-    assert 1001 + 80 <= density.calls <= 1001 + 82
-    assert state.noise.num_probes == density.calls - 1001
-
-
 # -- walks under noise ----------------------------------------------------------------------------------
-
-
-def relative_scales(module, config, sigma, num_dims, num_chains):
-    states = [run(module, config, NoisyNormal(sigma, s), num_dims, s, 800)[0] for s in range(num_chains)]
-    return np.exp([s.log_scale for s in states]) / am.optimal_scale(num_dims)
-
-
-@pytest.mark.parametrize("module", WALKS.values(), ids=WALKS)
-def test_the_scale_does_not_collapse_under_noise(module):
-    """The best scale depends little on the noise; a target of .234 lies above what a deviation of 1.7 allows."""
-    learned = relative_scales(module, module.Config(), 1.7, 2, 6)
-    assert learned.min() > 0.6
-    assert 0.9 < np.median(learned) < 2.2
-    with_plain_target = relative_scales(module, module.Config(target_accept=0.234, noisy=False), 1.7, 2, 6)
-    assert np.median(with_plain_target) < 0.6
-    assert with_plain_target.min() < 0.3
 
 
 def test_walks_of_kernel_hmc_aim_lower_under_noise():
     config = kh.Config(Values(num_basis=50), noisy=True)
     density = NoisyNormal(1.7, 4)
-    state, _ = run(kh, config, density, 2, 4, 160)
+    _, state = chain(kh, config, density, 2, 4, 160)
     assert state.walk.noise.num_probes >= 2
     before = state.walk
     info = kh.Info(False, 0.0, 1.0, state.position, 0.0, WALK, 0.0, 0, state.position)
@@ -156,7 +120,7 @@ def test_walks_of_kernel_hmc_aim_lower_under_noise():
 def test_the_scale_keeps_a_floor_under_noise_alone(module):
     for sigma, has_floor in ((1.5, True), (0.0, False)):
         config = module.Config()
-        state, _ = run(module, config, NoisyNormal(sigma, 0), 2, 0, 600)
+        _, state = chain(module, config, NoisyNormal(sigma, 0), 2, 0, 600)
         rejected = am.Info(False, 0.0, 1.0, state.position, -1.0)
         rng = np.random.default_rng(0)
         for _ in range(3000):
@@ -182,18 +146,9 @@ def test_there_is_no_floor_while_the_first_covariance_is_half_of_what_is_learned
 def test_a_small_target_is_reached_in_spite_of_the_floor():
     """As long as the first covariance is most of what is learned, the scale has to make up for it."""
     density = NoisyNormal(1.5, 0, scale=1e-5)
-    state, draws = run(am, am.Config(), density, 1, 0, 1000, 2000)
+    draws, state = chain(am, am.Config(), density, 1, 0, 1000, 2000)
     assert math.exp(state.log_scale) < 0.5 * am.Config().smallest_scale(1)
     assert draws.std() == pytest.approx(1e-5, rel=0.35)
-
-
-def test_a_target_above_the_ceiling_is_out_of_reach():
-    state, _ = run(am, am.Config(target_accept=0.234), NoisyNormal(1.7, 1), 2, 1)
-    assert noise.is_out_of_reach(0.234, state.noise)
-    assert not noise.is_out_of_reach("auto", state.noise)
-    state, _ = run(am, am.Config(target_accept=0.234), NoisyNormal(0.5, 1), 2, 1)
-    assert state.noise.is_noisy
-    assert not noise.is_out_of_reach(0.234, state.noise)
 
 
 def test_a_target_near_the_ceiling_is_out_of_reach():
@@ -201,9 +156,3 @@ def test_a_target_near_the_ceiling_is_out_of_reach():
     for ceiling, num_probes, is_out in ((0.28, 20, True), (0.30, 20, False), (0.2, 3, False)):
         known = noise.unmeasured(True)._replace(ceiling=ceiling, num_probes=num_probes)
         assert noise.is_out_of_reach(0.234, known) == is_out
-
-
-@pytest.mark.parametrize("value", ["automatic", 0.0, 1.0, np.nan])
-def test_a_target_that_is_none_is_named(value):
-    with pytest.raises(ValueError, match="target_accept"):
-        noise.check_target(value)

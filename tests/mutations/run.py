@@ -2,8 +2,8 @@
 
 Every change of ``mutations.toml`` is made in a temporary copy of the project, where the tests that should see it are
 run. A change that they do not see has survived: then the exit code is 1, and either a test is missing or the change
-does no harm and is no use here. Words choose those changes whose file or text contains one of them. It needs a system
-that can fork: the libraries are loaded once for all.
+does no harm and is no use here. So is it where a formula of the list is no longer there. Words choose those changes
+whose file or text contains one of them. It needs a system that can fork: the libraries are loaded once for all.
 """
 
 import argparse
@@ -51,6 +51,21 @@ def mutated(source: str, mutation: Mutation) -> str:
     if count != 1:
         raise ValueError(f"{mutation.file} has {mutation.old!r} {count} times; a change needs a text that stands once.")
     return source.replace(mutation.old, mutation.new)
+
+
+def misfits(chosen: list[Mutation]) -> list[str]:
+    """Return what is wrong with the list: changes that cannot be made, make no module, or have no tests."""
+    found = []
+    for mutation in chosen:
+        try:
+            source = (ROOT / PACKAGE / mutation.file).read_text()
+            compile(mutated(source, mutation), mutation.file, "exec")
+        except (OSError, SyntaxError, ValueError) as error:
+            found.append(str(error))
+        paths = [t.split("::")[0] for t in mutation.tests if t.startswith("tests/")]
+        if not paths or not all((ROOT / path).exists() for path in paths):
+            found.append(f"{mutation.file}: {mutation.old} has no tests at {', '.join(mutation.tests)}")
+    return found
 
 
 def outcome(copy: Path, tests: tuple[str, ...], compiled: Path) -> str:
@@ -107,6 +122,9 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="only changes whose file or text contains one of these")
     words = parser.parse_args().words
     chosen = [m for m in mutations() if not words or any(w in m.file or w in m.old for w in words)]
+    if wrong := misfits(chosen):
+        print("\n".join(wrong))
+        return 1
     escaped = 0
     with tempfile.TemporaryDirectory() as folder:
         copy, warm = Path(folder) / "project", Path(folder) / "warm"

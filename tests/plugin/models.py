@@ -2,6 +2,8 @@
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
+from pytensor import wrap_py
 
 import pymc_kernel as pk
 
@@ -24,6 +26,17 @@ def exact_model():
         pm.HalfNormal("sigma")
         pm.Normal("x", 1.0, 2.0, shape=(2, 2))
         pm.Normal("z", -1.0, 0.5)
+    return model
+
+
+@wrap_py([pt.dvector], [pt.dscalar])
+def square_without_gradient(x):
+    return np.asarray(-0.5 * (x**2).sum())
+
+
+def black_box_model():
+    with pm.Model() as model:
+        pm.Potential("p", square_without_gradient(pm.Normal("x", shape=2)))
     return model
 
 

@@ -1,5 +1,7 @@
 """Black boxes that raise, and estimates that are often zero: neither ends a chain."""
 
+import math
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -7,6 +9,8 @@ import pytest
 from pytensor import wrap_py
 
 import pymc_kernel as pk
+from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.plugin.model.log_density import compile_log_density
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1}
@@ -61,3 +65,32 @@ def test_chains_begin_where_half_of_the_estimates_are_zero():
     with often_zero():
         idata = pk.sample_khmc(300, tune=100, chains=12, random_seed=1, **QUIET)
     assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.5, abs=0.2)
+
+
+def black_box_model(function):
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+        pm.Potential("box", wrap_py(itypes=[pt.dscalar], otypes=[pt.dscalar])(function)(theta))
+    return model
+
+
+def test_a_black_box_that_overflows_is_a_density_of_zero_there():
+    """exp(800) raises in pure Python; proposals that far out must not end a chain."""
+    with black_box_model(lambda x: np.array(-math.exp(400.0 * float(x)))) as model:
+        density = compile_log_density(model, model.value_vars, model.initial_point(), "test")
+        assert density(np.array([2.0])) == -np.inf
+        assert isinstance(density.error, OverflowError)
+        assert np.isfinite(density(np.array([0.0])))
+        idata = pm.sample(200, tune=100, chains=1, step=pk.AdaptiveMetropolis(), random_seed=1, progressbar=False)
+    assert float(idata["posterior"]["theta"].max()) < 0.1
+
+
+def test_a_black_box_that_always_fails_is_said_with_its_error():
+    def broken(x):
+        raise ZeroDivisionError("no such rate")
+
+    with black_box_model(broken):
+        step = pk.AdaptiveMetropolis()
+        step.setup_chain(np.random.default_rng(1), 100, 10)
+        with pytest.raises(NonFiniteStartError, match="ZeroDivisionError: no such rate"):
+            step.step({"theta": np.array(0.0)})

@@ -63,15 +63,6 @@ def test_the_check_sees_numbers_that_never_change(monkeypatch):
     assert not is_exact(drawn(pk.AdaptiveMetropolis, 0.8))
 
 
-@pytest.mark.machine_code
-def test_the_exact_abc_posterior():
-    # One observation of N(theta, 1 + 0.2^2) at 1, prior N(0, 1).
-    theta = sample(abc_model(0.8), pk.AdaptiveMetropolis, cores=1, draws=3000, tune=500)["posterior"]["theta"].values
-    error = float(array_stats.mcse(theta, chain_axis=0, draw_axis=1, method="mean"))
-    assert abs(theta.mean() - 1.0 / 2.04) < 3.5 * error
-    assert error < 0.05
-
-
 def spread_of_log_ratio(reuse_noise):
     """Return the standard deviation of the noise in the log ratio of a proposal that lies nearby."""
     model = abc_model(reuse_noise)

@@ -84,14 +84,15 @@ def curve_model(fn=None, prior=None):
     return model
 
 
-def curve_moments():
+def curve_moments(highest=np.inf):
     def density(log_rate):
         residuals = (np.array([0.7, 0.45, 0.3, 0.0]) - np.exp(-np.exp(log_rate) * TIMES)) / 0.1
         return np.exp(-0.5 * log_rate**2 - 0.5 * residuals @ residuals)
 
-    total = quad(density, -5, 5, epsabs=0)[0]
-    mean = quad(lambda x: np.exp(x) * density(x), -5, 5, epsabs=0)[0] / total
-    return mean, np.sqrt(quad(lambda x: (np.exp(x) - mean) ** 2 * density(x), -5, 5, epsabs=0)[0] / total)
+    end = min(np.log(highest), 5.0)
+    total = quad(density, -5, end, epsabs=0)[0]
+    mean = quad(lambda x: np.exp(x) * density(x), -5, end, epsabs=0)[0] / total
+    return mean, np.sqrt(quad(lambda x: (np.exp(x) - mean) ** 2 * density(x), -5, end, epsabs=0)[0] / total)
 
 
 @pytest.mark.parametrize("way", [w for w in WAYS if w != "gradient"])
@@ -169,6 +170,17 @@ def test_black_boxes_in_potentials_and_behind_each_other():
     assert pk.emulate(model, 60, random_seed=1, progressbar=False).emulation.distance < 0.05
 
 
+def test_a_potential_may_be_the_output_of_a_black_box():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 1.0)
+        for i, count in enumerate((7, 9)):
+            term = wrap_py([pt.dscalar], [pt.dscalar])(lambda v, count=count: np.asarray(count * v - np.exp(v)))
+            pm.Potential(f"p{i}", term(x))
+    emulated = pk.emulate(model, 40, random_seed=1, progressbar=False)
+    assert len(emulated.potentials) == 2
+    assert emulated.emulation.draws.mean() == pytest.approx(1.87, abs=0.1)  # of exp(16 x - 2 exp(x) - x^2 / 2)
+
+
 def density_of(model):
     return compile_log_density(model, model.value_vars, model.initial_point(random_seed=0), "test")
 
@@ -210,7 +222,7 @@ def crude_model(model):
 
 def test_exact_draws_along_a_crude_model():
     def bumpy(rate):  # what six points do not show
-        return np.exp(-rate * TIMES) + 0.1 * np.sin(12.0 * rate)
+        return np.exp(-rate * TIMES) + 0.05 * np.sin(8.0 * rate)
 
     def density(rate):
         residuals = (np.array([0.7, 0.45, 0.3, 0.0]) - bumpy(rate)) / 0.1
@@ -224,7 +236,7 @@ def test_exact_draws_along_a_crude_model():
     settings = {"chains": 2, "cores": 1, "random_seed": 2, "progressbar": False, "compute_convergence_checks": False}
     with model, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="chains on the emulated model do not agree")  # so crude it is
-        exact = pm.sample(1200, tune=300, step=pk.EmulatedNUTS(emulated), **settings)
+        exact = pm.sample(2000, tune=300, step=pk.EmulatedNUTS(emulated), **settings)
     with emulated:
         crude = pm.sample(1200, tune=300, **settings)
     assert float(exact["posterior"]["rate"].mean()) == pytest.approx(mean, abs=0.15 * sd)
@@ -234,9 +246,9 @@ def test_exact_draws_along_a_crude_model():
         abs(float(crude["posterior"]["rate"].mean()) - mean) / sd,
         abs(float(crude["posterior"]["rate"].std()) / sd - 1),
     )
-    assert max(off) > 0.3
+    assert max(off) > 0.25
     stats = exact["sample_stats"]
-    assert int(stats["evaluations"].sum()) == 2400 + 2  # one a draw, and one at the start of each chain
+    assert int(stats["evaluations"].sum()) == 4000 + 2  # one a draw, and one at the start of each chain
     assert float(stats["moved"].mean()) == pytest.approx(float(stats["accept"].mean()), abs=0.03)
 
 
@@ -250,6 +262,41 @@ def test_exact_draws_are_the_same_for_any_number_of_cores(emulated):
             return pm.sample(20, tune=20, step=step, compute_convergence_checks=False, **settings)["posterior"]["rate"]
 
     np.testing.assert_array_equal(drawn(1), drawn(2))
+
+
+SAMPLERS = {
+    "chains": lambda: pk.sample_khmc(500, tune=300, chains=2, cores=1, random_seed=1, progressbar=False),
+    "surrogate": lambda: pk.sample_surrogate(500, chains=2, evaluations=40, random_seed=1, progressbar=False),
+    "exact": lambda: pk.sample_surrogate(500, chains=2, evaluations=40, exact=True, random_seed=1, progressbar=False),
+}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_samplers_learn_the_part_that_is_unknown(sampler):
+    mean, sd = curve_moments()
+    with curve_model():
+        idata = SAMPLERS[sampler]()
+    draws, stats = idata["posterior"]["rate"], idata["sample_stats"]
+    assert float(draws.mean()) == pytest.approx(mean, abs=0.2 * sd)
+    assert float(draws.std()) == pytest.approx(sd, rel=0.2)
+    if sampler == "chains":
+        assert stats.attrs["tuning_evaluations"] < 40
+        assert stats.attrs["distance"] < 0.2
+        assert int(stats["evaluations"].sum()) == 1000 + 2  # one a draw, and one at the start of each chain
+    else:
+        assert float(stats["distance"]) < 0.05
+        assert idata["evaluations"]["position"].shape == (int(stats["num_evaluations"]), 1)
+        assert ("evaluations" in stats) == (sampler == "exact")
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")
+def test_a_log_likelihood_of_all_parameters_is_not_a_part():
+    """Nothing of it is known besides: it is learned as a whole, where the posterior is."""
+    box = wrap_py([pt.dvector], [pt.dscalar])(lambda x: np.asarray(-0.5 * (x @ x)))
+    with pm.Model():
+        pm.Potential("p", box(pm.Normal("x", shape=2)))
+        idata = pk.sample_khmc(50, tune=100, chains=2, cores=1, progressbar=False, compute_convergence_checks=False)
+    assert "surrogate" in idata["sample_stats"].attrs
 
 
 def test_workers_and_stores_change_nothing(tmp_path):
@@ -272,9 +319,25 @@ def test_evaluations_that_fail_are_left_out_and_counted():
             raise RuntimeError("the solver gave up")
         return np.exp(-rate * TIMES)
 
-    emulation = pk.emulate(curve_model(raising), 60, random_seed=1, progressbar=False).emulation
-    assert emulation.num_failed > 0
-    assert emulation.distance < 0.05
+    emulated = pk.emulate(curve_model(raising), 60, random_seed=1, progressbar=False)
+    assert emulated.emulation.num_failed > 0
+    assert emulated.emulation.distance < 0.05
+    with emulated, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There were")  # divergences: the density ends within the bulk
+        idata = pm.sample(1000, tune=500, chains=2, cores=1, random_seed=2, progressbar=False)
+    mean, sd = curve_moments(highest=1.2)
+    assert float(idata["posterior"]["rate"].max()) < 1.3
+    assert float(idata["posterior"]["rate"].mean()) == pytest.approx(mean, abs=0.15 * sd)
+
+
+def test_a_step_in_a_function_is_not_learned_in_silence():
+    """Fresh draws fall beside the step more often than not; cross-validation sees it from both sides."""
+    box = wrap_py([pt.dscalar], [pt.dvector])(lambda x: np.array([2.0 if x > 1.0 else 0.5, x]))
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 2.0)
+        pm.Normal("y", box(x), 0.7, observed=[0.8, 1.0])
+    with pytest.warns(UserWarning, match="should not be trusted"):
+        pk.emulate(model, 30, random_seed=1, progressbar=False)
 
 
 def test_a_black_box_that_is_random_is_refused():
@@ -292,7 +355,7 @@ def test_modes_that_the_emulation_has_invented_are_found():
         a, k, noise = (pm.HalfNormal(name, sd) for name, sd in (("a", 3.0), ("k", 1.0), ("noise", 0.5)))
         pm.Normal("y", curve(a, k), noise, observed=y)
     emulated = pk.emulate(model, random_seed=1, progressbar=False)
-    with emulated:
+    with emulated, np.errstate(over="ignore"):  # PyMC's first leapfrog steps, before the step size is known
         idata = pm.sample(200, tune=300, chains=4, cores=1, random_seed=3, progressbar=False)
     np.testing.assert_allclose(idata["posterior"]["a"].mean("draw"), 2.05, atol=0.03)
 

@@ -96,17 +96,6 @@ def test_estimates_under_threads_have_the_bits_of_a_serial_run():
         np.testing.assert_array_equal(evaluate(0, places, ignore), serial)
 
 
-def test_particles_under_threads_have_the_bits_of_a_serial_run():
-    density, places = compile_particle_density(noisy_model(), "test"), np.linspace(-2.0, 2.0, 60)[:, None]
-    results = []
-    with ThreadPoolExecutor(4) as pool:
-        for executor in (None, pool):
-            density.executor = executor
-            density.seed(np.random.default_rng(3))
-            results.append(density(places))
-    np.testing.assert_array_equal(*results)
-
-
 def test_a_model_goes_with_its_run():
     with pm.Model() as model:
         theta = pm.Normal("theta")

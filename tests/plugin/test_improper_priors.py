@@ -3,8 +3,10 @@
 import numpy as np
 import pymc as pm
 import pytest
+from scipy.stats import norm
 
 import pymc_kernel as pk
+from pymc_kernel.plugin.model import priors
 from pymc_kernel.plugin.model.priors import ModelPrior
 
 pytestmark = [
@@ -55,6 +57,18 @@ def test_draws_begin_around_the_initial_value_and_follow_the_proper_priors():
     assert np.abs(draws[:, :2]).max() < 1.0  # PyMC's jitter around zero
     assert draws[:, :2].std(axis=0) == pytest.approx(1.0 / np.sqrt(3.0), rel=0.1)
     assert np.exp(draws[:, 2]).mean() == pytest.approx(3.0 * np.sqrt(2.0 / np.pi), rel=0.1)
+
+
+def test_a_prior_that_cannot_be_vectorized_is_compiled_once(monkeypatch):
+    tried, compiled = [], pm.Model.compile_fn
+    monkeypatch.setattr(priors, "vectorized", lambda *args: tried.append("vectorized") or 1 / 0)
+    monkeypatch.setattr(pm.Model, "compile_fn", lambda *args, **kw: tried.append("one by one") or compiled(*args, **kw))
+    with pm.Model() as model:
+        pm.Normal("x", 1.0, 2.0)
+    density = priors.prior_density(model)
+    for _ in range(3):
+        np.testing.assert_allclose(density(np.array([[1.0], [3.0]])), norm(1.0, 2.0).logpdf([1.0, 3.0]))
+    assert tried == ["vectorized", "one by one"]
 
 
 def test_a_start_of_ones_own_needs_no_draws_of_the_prior():

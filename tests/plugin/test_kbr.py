@@ -10,7 +10,6 @@ from scipy import stats
 import pymc_kernel as pk
 from pymc_kernel.embeddings import KernelBayesRule, OriginalBayesRule
 from pymc_kernel.kernels import FeatureKernel
-from pymc_kernel.plugin.typicality import typicality
 
 QUIET = {"progressbar": False, "random_seed": 3}
 
@@ -85,22 +84,6 @@ def test_summary_makes_long_data_short():
     assert float(posterior["sigma"].mean()) == pytest.approx(0.7, abs=0.15)
 
 
-@pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
-def test_failed_simulations_are_counted():
-    def simulate(rng, theta, size):
-        return np.where(rng.random(size) < 0.3, np.nan, rng.normal(theta, 0.5, size=size))
-
-    with pm.Model():
-        theta = pm.Normal("theta", 0, 1)
-        pm.Simulator("y", simulate, theta, observed=np.array([1.0]))
-        with pytest.warns(UserWarning, match="NaN or infinite"):
-            idata = pk.sample_kbr(num_simulations=500, draws=100, **QUIET)
-    assert 100 < int(idata["sample_stats"]["num_failed"]) < 200
-    assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.8, abs=0.2)
-
-
 def test_an_observation_out_of_reach_is_said():
     with pytest.warns(UserWarning, match="edge of what the model simulates"):
         pk.sample_kbr(model=normal_model(y=12.0), num_simulations=300, draws=50, **QUIET)
@@ -124,18 +107,6 @@ def test_failures_that_depend_on_the_parameter_are_evidence():
     draws = idata["posterior"]["theta"]
     assert float(draws.mean()) == pytest.approx(-0.46, abs=0.12)
     assert float((draws > 0).mean()) < 0.25
-
-
-def test_typicality_sees_holes_and_combinations_that_never_occur():
-    rng = np.random.default_rng(0)
-    angle = rng.uniform(0, 2 * np.pi, 2000)
-    ring = np.column_stack([np.cos(angle), np.sin(angle)]) + 0.05 * rng.standard_normal((2000, 2))
-    line = rng.standard_normal((2000, 1)) + 0.02 * rng.standard_normal((2000, 2))
-    assert typicality(ring, np.zeros((1, 2)), rng)[0] == 0.0
-    assert typicality(ring, np.array([[1.0, 0.0]]), rng)[0] > 0.2
-    assert typicality(line, np.array([[1.0, -1.0]]), rng)[0] == 0.0
-    assert typicality(line, np.array([[1.0, 1.0]]), rng)[0] > 0.2
-    assert typicality(np.ones((2000, 1)), np.ones((1, 1)), rng)[0] == 1.0
 
 
 def test_a_rule_of_ones_own_answers_other_observations():
@@ -167,17 +138,6 @@ def test_mistakes_are_named():
         pk.sample_kbr(model=counted)
     with pytest.raises(ValueError, match="no group prior_predictive"):
         pk.sample_kbr(xr.DataTree.from_dict({"prior": xr.Dataset()}), model=model)
-
-
-def test_calibration_is_plotted():
-    rng = np.random.default_rng(0)
-    z = rng.standard_normal((400, 2))
-    rule = KernelBayesRule().fit(z, z + 0.5 * rng.standard_normal((400, 2)), rng=0)
-    found = rule.calibration(num_cases=200)
-    assert pk.plot_calibration(found, backend="none", var_names=["a", "b"]) is not None
-    assert pk.plot_calibration(found, backend="none", coverage=True) is not None
-    with pytest.raises(ValueError, match="must name 2"):
-        pk.plot_calibration(found, var_names=["a"])
 
 
 def test_learned_features_find_what_matters():

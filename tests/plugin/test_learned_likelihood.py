@@ -262,12 +262,12 @@ def test_errors_of_rows_that_share_a_parameter_add_up(capsys):
         model = shared_waits(learned, observed)
         has_errors, found = pk.diagnose(posterior_of(model), model=model, return_diagnostics=True)
         errors.append(found["learned"][0].errors["theta"][0])
-        assert has_errors == (len(observed) > 1)
+        assert not has_errors  # a standard error is no verdict
     assert errors[0] < 0.15
     assert errors[1] > 0.3
     said = capsys.readouterr().out
-    assert "They know the posterior means well, and were learned where its draws are." in said
-    assert f"the posterior mean of theta is known to {errors[1]:.2f} posterior standard deviations only" in said
+    for error in errors:
+        assert f"posterior means are known to {error:.2f} posterior standard deviations (theta, the" in said
 
 
 def test_draws_where_nothing_was_simulated_are_said(capsys):
@@ -276,6 +276,8 @@ def test_draws_where_nothing_was_simulated_are_said(capsys):
         theta = pm.Normal("theta", 0.0, 1.0, shape=2)
         pk.LearnedLikelihood("y", learned, theta[:, None], observed=[[1.0], [2.0]])
     draws = np.random.default_rng(1).normal([0.0, 9.0], 0.5, (2, 200, 2))
-    _, found = pk.diagnose(az.from_dict({"posterior": {"theta": draws}}), model=model, return_diagnostics=True)
+    posterior = az.from_dict({"posterior": {"theta": draws}})
+    has_errors, found = pk.diagnose(posterior, model=model, return_diagnostics=True)
+    assert has_errors
     np.testing.assert_allclose(found["learned"][0].outside, [0.0, 1.0], atol=0.02)
     assert "100 % of the draws of the parameters of row 1 of y lie where" in capsys.readouterr().out

@@ -16,7 +16,7 @@ from pymc_kernel.plugin.reports.panels import WIDTH
 
 pytestmark = pytest.mark.usefixtures("quick_models")
 
-BACKENDS = ("none", "matplotlib", "bokeh", "plotly")
+BACKENDS = ("none", "matplotlib", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bokeh", "plotly")))
 
 
 @pytest.fixture(autouse=True)
@@ -388,6 +388,9 @@ def test_a_rule_is_plotted_as_its_calibration(rng):
         pk.plot_calibration(one, backend="none", random_seed=0) for one in (rule, rule.calibration(rng=0))
     )
     check_page(shown(collection), None)
+    assert "TARP" not in pk.plot_calibration(rule, coverage=True, backend="none").viz["ecdf_lines"]
+    with pytest.raises(ValueError, match="must name 2"):
+        pk.plot_calibration(rule, var_names=["a"])
     for name in ("latent[0]", "latent[1]", "TARP"):
         lines = [one.viz["ecdf_lines"][name].item() for one in (collection, expected)]
         np.testing.assert_array_equal(lines[0]["y"], lines[1]["y"])

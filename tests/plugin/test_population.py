@@ -3,13 +3,10 @@ import math
 import numpy as np
 import pymc as pm
 import pytest
-from scipy import stats
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.model.priors import prior_positions
-from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions
-from tests.plugin.models import noisy_normal
-from tests.plugin.test_smc import TRUTH, black_box_model, conjugate_model, several_variables
+from tests.plugin.models import black_box_model, noisy_normal
+from tests.plugin.test_smc import TRUTH, conjugate_model, several_variables
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Numba will use object mode"),
@@ -102,23 +99,6 @@ def test_weights_that_a_few_draws_carry_are_reported():
         pk.sample_pmc(20, iterations=2, chains=1, random_seed=1, progressbar=False)
 
 
-def test_an_interrupt_ends_with_what_is_there():
-    calls = []
-
-    def estimate(rng, theta, observed):
-        calls.append(1)
-        if len(calls) == 100 * 4 + 50:
-            raise KeyboardInterrupt
-        return -0.5 * float(theta) ** 2
-
-    with pm.Model():
-        theta = pm.Normal("theta")
-        pk.EstimatedLikelihood("y", estimate, theta, observed=0.0)
-        idata = pk.sample_pmc(100, iterations=8, chains=2, random_seed=1, progressbar=False)
-    assert idata["pmc_stats"].sizes["iteration"] == 3
-    assert idata["posterior"].sizes["chain"] == 1
-
-
 @pytest.mark.parametrize(("iterations", "chains"), [(6, 2), (2, 1)])
 def test_draws_of_interrupted_chains_are_of_the_iterations_that_are_shown(iterations, chains):
     """The second of two chains ends after so many of eight iterations."""
@@ -184,16 +164,3 @@ def smc_of(model):
 
 
 # -- positions and what the user sees -----------------------------------------------------------------------
-
-
-def test_positions_there_and_back(rng):
-    model = several_variables()
-    positions = prior_positions(model, 4000, rng)
-    draws = constrained_draws(model, positions)
-    assert draws["sigma"].shape == (4000,)
-    assert stats.kstest(draws["sigma"], stats.halfnorm().cdf).pvalue > 1e-3
-    assert stats.kstest(draws["x"][:, 1, 0], stats.norm(1.0, 2.0).cdf).pvalue > 1e-3
-    np.testing.assert_allclose(draws["total"], draws["x"].sum(axis=(1, 2)))
-    sigma_log, x = split_positions(model, positions)
-    np.testing.assert_allclose(np.exp(sigma_log), draws["sigma"])
-    np.testing.assert_array_equal(x, draws["x"])

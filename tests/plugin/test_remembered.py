@@ -4,7 +4,6 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from pytensor import wrap_py
 from pytensor.graph.op import Apply, Op
 
 import pymc_kernel as pk
@@ -62,20 +61,3 @@ def test_nuts_beside_kernel_hmc_does_not_call_the_black_box_again(name):
     assert counted < 2 * 2 * (220 + 50)
     assert float(idata["posterior"]["rates"].mean()) == pytest.approx(0.0, abs=0.1)
     assert float(idata["posterior"]["heights"].mean()) == pytest.approx(2.0, abs=0.15)
-
-
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
-def test_a_model_in_one_block_calls_its_black_box_as_before():
-    calls = []
-
-    @wrap_py(itypes=[pt.dscalar], otypes=[pt.dscalar])
-    def box(x):
-        calls.append(float(x))
-        return np.array(-0.5 * float(x) ** 2)
-
-    with pm.Model():
-        pm.Potential("box", box(pm.Normal("x")))
-        step = pk.AdaptiveMetropolis()
-        here = step.density(np.array([1.0])), step.density(np.array([1.0]))
-    assert here[0] == here[1]
-    assert calls[-2:] == [1.0, 1.0]

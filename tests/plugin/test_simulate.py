@@ -111,16 +111,6 @@ def test_every_failure_has_a_status():
     assert np.isfinite(sims["prior"]["theta"]).all()
 
 
-def test_a_run_with_failures_ends_with_a_posterior():
-    model = normal_model(failing, observed=2.0)
-    with pytest.warns(UserWarning, match=r"simulations \(\d+ %\) failed"):
-        sims = pk.simulate(600, timeout=0.02, retries=0, model=model, **QUIET)
-    with pytest.warns(UserWarning, match=r"\(\d+ %\) gave NaN or infinite"):
-        idata = pk.sample_kbr(sims, model=model, draws=250, random_seed=1)
-    # Two observations of each place with variance 1/4, prior variance 1: all at 2.
-    assert float(idata["posterior"]["theta"].mean()) == pytest.approx(2.0, abs=0.15)
-
-
 def test_any_executor_gives_the_same_bits(tmp_path):
     model = killed_run.model()
     settings = {"draws": 60, "batch_size": 7, "model": model, "max_failures": 1.0} | QUIET
@@ -250,14 +240,6 @@ def test_another_model_seed_or_batch_size_is_refused(tmp_path, change, what):
         change = {"model": small_model(**change["model"])}
     with pytest.raises(ValueError, match=what):
         pk.simulate(**(settings | change))
-
-
-def test_another_simulator_is_refused(tmp_path):
-    settings = {"draws": 10, "store": tmp_path / "s.zarr"} | QUIET
-    pk.simulate(model=small_model(shift=1.0), **settings)
-    pk.simulate(model=small_model(shift=1.0), **settings)
-    with pytest.raises(ValueError, match="simulators"):
-        pk.simulate(model=small_model(shift=2.0), **settings)
 
 
 def test_simulations_at_given_parameters():

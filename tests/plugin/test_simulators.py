@@ -123,13 +123,6 @@ def test_predictive_draws_come_from_the_simulator():
     assert after["posterior_predictive"]["y"].shape == (2, 100, 1)
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
-def test_blocks_take_part_in_kernel_bayes_rule():
-    idata = pk.sample_kbr(model=abc_model(), num_simulations=1000, draws=250, random_seed=1, progressbar=False)
-    # Without a kernel on the data: N(1 / 2, 1 / 2).
-    assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.5, abs=0.12)
-
-
 def long_model(num_observed=50, prior_spread=10.0, simulator=normal_simulator, **kwargs):
     """Normal data with mean 2 and a wide prior: the posterior has mean 2.00 and a spread of 1 / sqrt(n)."""
     data = np.random.default_rng(1).normal(2.0, 1.0, num_observed)
@@ -357,21 +350,44 @@ def sample_with_checks(model, step):
         pm.sample(1000, tune=300, chains=2, cores=1, step=step(), random_seed=5, progressbar=False)
 
 
+def rare_events(rng, theta, size):
+    return (rng.random(size) < 1.0 / (1.0 + np.exp(1.0 - theta))).astype(float)
+
+
+def none_of_thirty():
+    """The normal approximation is .2 to .3 posterior standard deviations off."""
+    return synthetic_model(rare_events, np.zeros(30), np.mean)
+
+
 @pytest.mark.parametrize("step", [pk.AdaptiveMetropolis, pk.KernelHMC])
 def test_summaries_that_are_not_normal_where_the_posterior_is_are_said(step, caplog):
-    def events(rng, theta, size):
-        return (rng.random(size) < 1.0 / (1.0 + np.exp(1.0 - theta))).astype(float)
-
-    # None of thirty: the normal approximation is .2 to .3 posterior standard deviations off.
-    model = synthetic_model(events, np.zeros(30), np.mean)
-    sample_with_checks(model, step)
+    sample_with_checks(none_of_thirty(), step)
     said = [r.getMessage() for r in caplog.records if "taken for normal" in r.getMessage()]
     assert said
     assert "mean of theta" in said[0]
     assert "above the true one" in said[0]
 
 
+@pytest.mark.parametrize(
+    "sample",
+    [
+        lambda: pk.sample_smc(500, chains=1, random_seed=1, progressbar=False, compute_convergence_checks=False),
+        lambda: pk.sample_pmc(500, chains=1, iterations=10, random_seed=1, progressbar=False),
+        lambda: pk.sample_khmc(500, tune=300, chains=2, cores=1, random_seed=1, progressbar=False),
+    ],
+)
+def test_samplers_say_it_once_and_so_does_the_report_of_any_draws(sample, capsys, caplog):
+    with none_of_thirty() as model:
+        with pytest.warns(UserWarning, match=r"'y' are taken for normal.*the mean of theta is .* above the true one"):
+            draws = sample()
+        assert "taken for normal" not in caplog.text  # which holds what chains say for themselves
+        assert pk.diagnose(draws, model=model, random_seed=1)
+    assert "'y' are taken for normal" in capsys.readouterr().out
+
+
 def test_normal_summaries_are_not_spoken_of(caplog):
     model = synthetic_model(normal_simulator, np.full(5, 0.7), np.mean)
     sample_with_checks(model, pk.AdaptiveMetropolis)
     assert "taken for normal" not in caplog.text
+    with model:
+        pk.sample_pmc(500, chains=1, iterations=10, random_seed=1, progressbar=False)  # warnings are errors

@@ -1,6 +1,5 @@
 import pickle
 
-import cloudpickle
 import numpy as np
 import pymc as pm
 import pytensor
@@ -47,10 +46,10 @@ def test_same_draws_for_one_and_two_cores(name, model):
 @pytest.mark.parametrize(
     ("model", "method"),
     [
-        pytest.param(exact_model, "forkserver", id="exact-forkserver", marks=pytest.mark.machine_code),
+        pytest.param(exact_model, "forkserver", id="exact-forkserver", marks=pytest.mark.slow),
         pytest.param(noisy_model, "spawn", id="noisy-spawn", marks=pytest.mark.slow),
         pytest.param(exact_model, "spawn", id="exact-spawn", marks=pytest.mark.slow),
-        pytest.param(noisy_model, "forkserver", id="noisy-forkserver", marks=pytest.mark.slow),
+        pytest.param(noisy_model, "forkserver", id="noisy-forkserver"),
     ],
 )
 def test_same_draws_for_every_start_method(method, model):
@@ -105,10 +104,9 @@ def noisy_sd(step, draws, tune=1000):
     return idata["posterior"]["theta"].values
 
 
-@pytest.mark.parametrize("name", ["KAMH", pytest.param("AdaptiveMetropolis", marks=pytest.mark.slow), "KernelHMC"])
 @pytest.mark.machine_code
-def test_noisy_normal_has_its_exact_spread(name):
-    theta = noisy_sd(STEPS[name], 3_000, tune=500) if name == "KernelHMC" else noisy_sd(STEPS[name], 5_000)
+def test_noisy_normal_has_its_exact_spread():
+    theta = noisy_sd(pk.KAMH, 5_000)
     error = float(array_stats.mcse(theta, chain_axis=0, draw_axis=1, method="sd"))
     assert error < 0.09
     assert abs(float(theta.std()) - 1.0) < 3 * error
@@ -124,19 +122,13 @@ def test_noisy_normal_has_its_exact_spread_to_two_per_cent(name):
     assert abs(float(theta.std()) - 1.0) < 3 * error
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Metropolis will sample a wrong posterior:UserWarning")
 @pytest.mark.machine_code
 def test_the_check_of_the_spread_sees_a_step_that_estimates_anew():
     """PyMC's Metropolis draws the estimate at the current point again: too wide by a third."""
     theta = noisy_sd(pm.Metropolis, 2_500)
     assert 1.2 < float(theta.std()) < 1.5
-
-
-@pytest.mark.machine_code
-def test_simulation_based_calibration():
-    """Sixty replications of a conjugate model with noise: the rank of the truth is uniform. The long tests have all."""
-    ranks = calibration_ranks(STEPS["KAMH"], True, replications=60, num_tune=150, num_draws=5, thin=20)
-    assert stats.chisquare(np.bincount(ranks, minlength=6)).pvalue > 1e-3
 
 
 @pytest.mark.slow
@@ -148,6 +140,7 @@ def test_simulation_based_calibration_with_1000_replications(name, noisy):
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.machine_code
 def test_calibration_sees_a_posterior_that_is_too_narrow():
     ranks = calibration_ranks(pk.AdaptiveMetropolis, False, 100, observation_sd=0.5, num_draws=9, num_tune=200, thin=15)
@@ -207,21 +200,6 @@ def test_an_interrupted_chain_goes_on_with_the_same_draws(name, model):
             np.testing.assert_array_equal(one[key], other[key])
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("model", [exact_model, noisy_model], ids=["exact", "noisy"])
-def test_a_pickled_step_draws_the_same(name, model):
-    model = model()
-    with model:
-        step = STEPS[name]()
-    copy = cloudpickle.loads(cloudpickle.dumps(step))
-    start = model.initial_point()
-    for s in (step, copy):
-        s.setup_chain(np.random.default_rng(3), 200, 50)
-    for one, other in zip(advance(step, start, 250), advance(copy, start, 250), strict=True):
-        for key in one:
-            np.testing.assert_array_equal(one[key], other[key])
-
-
 def test_a_chain_may_be_moved_by_hand():
     model = exact_model()
     with model:
@@ -231,35 +209,6 @@ def test_a_chain_may_be_moved_by_hand():
     moved = {k: v + 0.1 for k, v in last.items()}
     _, [info] = step.step(moved)
     assert info["evaluations"] == 2
-
-
-def test_interruption_returns_what_there_is():
-    calls = []
-
-    def interrupt(trace, draw):
-        calls.append(1)
-        if len(calls) == 350:
-            raise KeyboardInterrupt
-
-    with exact_model():
-        idata = pm.sample(
-            500,
-            tune=300,
-            chains=1,
-            step=pk.KAMH(),
-            progressbar=False,
-            callback=interrupt,
-            compute_convergence_checks=False,
-            random_seed=1,
-        )
-    assert 0 < idata["posterior"].sizes["draw"] < 500
-
-
-def test_adaptation_stops_with_tuning_or_vanishes():
-    stopped = sample(exact_model(), pk.KAMH, cores=1)["sample_stats"]["proposal_scale"]
-    assert np.unique(stopped.isel(chain=0)).size == 1
-    going_on = sample(exact_model(), lambda: pk.KAMH(adaptation="vanishing"), cores=1)
-    assert np.unique(going_on["sample_stats"]["proposal_scale"].isel(chain=0)).size == 60
 
 
 def learned(state):
@@ -276,24 +225,20 @@ def test_nothing_is_learned_after_tuning_unless_asked_for(name):
     for adaptation in ("tuning",) if name == "KernelHMC" else ("tuning", "vanishing"):
         with model:
             step = STEPS[name]() if name == "KernelHMC" else STEPS[name](adaptation=adaptation)
-        step.setup_chain(np.random.default_rng(3), 300, 300)
-        last = advance(step, model.initial_point(), 300)[-1]
+        step.setup_chain(np.random.default_rng(3), 200, 100)
+        last = advance(step, model.initial_point(), 200)[-1]
         step.stop_tuning()
         before = learned(step.transition)
-        advance(step, last, 300)
+        advance(step, last, 100)
         assert (learned(step.transition) == before) == (adaptation == "tuning")
 
 
 # -- in PyMC's hands ------------------------------------------------------------------------------------
 
 
-@pytest.mark.machine_code
 def test_frozen_model_initvals_blocked_and_progress_bar(capsys):
-    model = exact_model()
-    # Freezing turns the order of the variables round, so the draws are others; the distribution is the same.
-    frozen = sample(freeze_dims_and_data(model), pk.KAMH, cores=1, draws=6000, tune=1000)["posterior"]
-    assert float(frozen["z"].mean()) == pytest.approx(-1.0, abs=5 * 0.5 / np.sqrt(300))
-    assert float(frozen["x"].std()) == pytest.approx(2.0, abs=5 * 2.0 / np.sqrt(600))
+    frozen = sample(freeze_dims_and_data(exact_model()), pk.KAMH, cores=1)["posterior"]
+    assert frozen["x"].shape == (2, 60, 2, 2)
     with pm.Model() as scalar:
         pm.Uniform("u", 0.0, 1.0)
         pm.Normal("v")

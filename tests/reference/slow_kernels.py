@@ -50,3 +50,19 @@ def kameleon_covariance(gradient, position, points, gamma, nu):
     m = 2 * np.stack([gradient(position, p) for p in points], axis=1)
     h = np.eye(n) - np.ones((n, n)) / n
     return gamma**2 * np.eye(len(position)) + nu**2 * m @ h @ m.T
+
+
+def mixed_second(kernel, x, y):
+    """Return the matrix d^2 k(x, y) / dx_a dy_b at one pair of points (d,), (d,)."""
+    inverse = kernel.inverse_length_scale(len(x))
+    first, second = (kernel.profile_matrix(x[None], y[None], order)[0, 0] for order in (1, 2))
+    w = (x - y) * inverse
+    return np.outer(inverse, inverse) * (-4.0 * np.outer(second * w, w) - 2.0 * first * np.eye(len(w)))
+
+
+def laplacian(kernel, x, y):
+    """Return sum_a d^2 k(x_i, y_j) / dx_a^2 at every pair, (n, m)."""
+    inverse = kernel.inverse_length_scale(x.shape[1])
+    first, second = (kernel.profile_matrix(x, y, order) for order in (1, 2))
+    squared = (((x[:, None] - y) * inverse**2) ** 2).sum(axis=2)
+    return 4.0 * second * squared + 2.0 * first * (inverse**2).sum()

@@ -231,7 +231,7 @@ def test_rounded_data_have_the_probability_of_a_match():
     """Noise is a tenth of the rounding, so that a density of the rounded numbers is a poor likelihood."""
     prior = NormalPrior(np.zeros(1), np.array([2.0]))
     found = rounds_of(lambda rng, p: np.round(rng.normal(p, 0.1)), prior, [2.0], 3, number=400)
-    assert found.state.checks.is_match
+    assert found.likelihood.match is not None
     grid = np.linspace(0.5, 3.5, 3001)
     density = stats.norm(0, 2).pdf(grid) * (stats.norm(grid, 0.1).cdf(2.5) - stats.norm(grid, 0.1).cdf(1.5))
     density /= density.sum()

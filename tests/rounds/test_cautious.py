@@ -161,15 +161,6 @@ def test_a_proposal_is_normalized_against_the_prior():
     assert mixed.mean() == pytest.approx(1.0, abs=0.1)
 
 
-def test_rounds_are_a_function_of_the_generator():
-    def last(seed):
-        rounds = CautiousRounds(60, 2, Quadratic(), FAST)
-        return rounds.run(simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(seed)).draws.positions
-
-    np.testing.assert_array_equal(last(1), last(1))
-    assert not np.array_equal(last(1), last(2))
-
-
 def test_divergence_of_two_normals():
     rng = np.random.default_rng(7)
 

@@ -9,6 +9,7 @@ from pymc_kernel.scores import value_regression
 from pymc_kernel.scores import values as values_module
 from pymc_kernel.scores.expansion import change_variables, radial_expansion, scaled_expansion, value_and_score
 from tests.reference import slow_scores
+from tests.reference.differences import central_differences
 
 
 def wavy(x):
@@ -28,10 +29,7 @@ def test_gradient_of_the_marginal_likelihood(kernel, rng):
     data = some_data(rng, kernel)
     logs = HYPER.pack()
     _, gradient = data.negative_log_marginal(logs)
-    steps = 1e-5 * np.eye(logs.size)
-    numeric = [
-        (data.negative_log_marginal(logs + e)[0] - data.negative_log_marginal(logs - e)[0]) / 2e-5 for e in steps
-    ]
+    numeric = central_differences(lambda x: data.negative_log_marginal(x)[0], logs)
     np.testing.assert_allclose(gradient, numeric, rtol=1e-5, atol=1e-5)
 
 
@@ -218,8 +216,7 @@ def test_leapfrog_is_reversible_and_preserves_volume(expansion, rng):
         end = trajectory.leapfrog(state[:3], state[3:], 0.05, 12, expansion)
         return np.concatenate(end[:2])
 
-    start = np.concatenate([q, p])
-    jacobian = np.stack([(whole(start + e) - whole(start - e)) / 2e-6 for e in 1e-6 * np.eye(6)], axis=1)
+    jacobian = central_differences(whole, np.concatenate([q, p]), 1e-6)
     assert np.linalg.det(jacobian) == pytest.approx(1.0, abs=1e-5)
 
 

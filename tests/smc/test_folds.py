@@ -77,28 +77,6 @@ def test_few_others_are_joined_by_all(rng):
     np.testing.assert_allclose(covariances[1], np.cov(particles.positions[:96].T, bias=True), rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", MOVES)
-def test_a_fold_is_moved_by_its_own_proposals(name, rng):
-    """And Kameleon remembers the places of each, so that its next proposals are what they would be without."""
-    moves, particles, edges = MOVES[name], normal_particles(rng), np.array([0, 40, 100])
-    fitted = folds.fit(rng, moves, particles, particles, 1.0, None, edges)
-    points = particles.positions.copy()
-    for _ in range(2):
-        joined = folds.propose(np.random.default_rng(2), moves, points, fitted)
-        generator = np.random.default_rng(2)
-        forgetful = [f._replace(places=None) if hasattr(f, "places") else f for f in fitted.learned]
-        parts = [
-            moves.propose(generator, points[a:b], f) for a, b, f in zip([0, 40], [40, 100], forgetful, strict=True)
-        ]
-        for field in ("positions", "log_ratio", "is_exploring"):
-            expected = np.concatenate([getattr(p, field) for p in parts])
-            np.testing.assert_allclose(getattr(joined, field), expected, atol=1e-8)
-        fitted = folds.adapt(moves, fitted, joined, np.full(100, 0.4))
-        points[::3] = joined.positions[::3]
-    scales = [getattr(f, "walk", f).log_scale for f in fitted.learned]
-    assert scales[0] == pytest.approx(scales[1])
-
-
 def test_exact_draws_keep_their_spread_when_moved_by_what_the_others_teach():
     """50 exact draws of a normal in nine dimensions, five moves; learned from themselves they draw together.
 

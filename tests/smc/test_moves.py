@@ -4,15 +4,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.targets import banana
 from pymc_kernel import scores as S
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.mcmc import kameleon, local_proposal
 from pymc_kernel.smc import moves as M
 from pymc_kernel.smc.differences import Differences
 from pymc_kernel.smc.hamiltonian import Hamiltonian
-
-BANANA = banana(0.1, 25.0, num_dims=2)
+from tests.reference.bananas import BANANA, worst_p_value
 
 
 def log_density(positions):
@@ -40,15 +38,6 @@ def moved(moves, rng, num_points=20_000, num_moves=3, wrong=False):
         points[accepted] = proposals.positions[accepted]
         rates.append(probability.mean())
     return points, np.mean(rates)
-
-
-def worst_p_value(points):
-    straight = points[:, 1] - 0.1 * (points[:, 0] ** 2 - 25.0)
-    return min(
-        stats.kstest(BANANA.level(points), stats.chi2(2).cdf).pvalue,
-        stats.kstest(points[:, 0], stats.norm(0, 5.0).cdf).pvalue,
-        stats.kstest(straight, stats.norm().cdf).pvalue,
-    )
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,12 @@
 import dataclasses
 
-import numba
 import numpy as np
 import pytest
 
 from pymc_kernel import kernels as K
 from pymc_kernel import parallel, stein
-from pymc_kernel.stein import registers, tiles
-from pymc_kernel.stein.forms import coordinate_sums, margin_forms, quadratic_forms
+from pymc_kernel.stein import tiles
+from pymc_kernel.stein.forms import margin_forms, quadratic_forms
 from pymc_kernel.stein.goodness_of_fit import sign_processes
 from tests.reference.slow_stein import stein_kernels
 
@@ -73,8 +72,8 @@ def test_bootstrap_forms_equal_those_of_the_matrix(kernel, rng):
     np.testing.assert_allclose(
         quadratic_forms(prepared, signs, weights), quadratic_forms(prepared, weights[:, None] * signs), rtol=1e-10
     )
-    assert coordinate_sums(prepared).sum() == pytest.approx(matrix.sum(), rel=1e-10)
-    assert coordinate_sums(prepared, weights).sum() == pytest.approx(weights @ matrix @ weights, rel=1e-10)
+    assert tiles.coordinate_sums(prepared).sum() == pytest.approx(matrix.sum(), rel=1e-10)
+    assert tiles.coordinate_sums(prepared, weights).sum() == pytest.approx(weights @ matrix @ weights, rel=1e-10)
 
 
 @pytest.mark.parametrize("kernel", [K.InverseMultiquadric(1.0), K.Gaussian(np.array([0.5, 1.0, 2.0])), K.Matern52(1.5)])
@@ -127,30 +126,11 @@ def test_sums_are_the_same_bits_for_any_number_of_threads(kernel, rng, monkeypat
     for threads in (1, 2, 3):
         monkeypatch.setattr(parallel, "num_threads", lambda threads=threads: threads)
         with parallel.one_blas_thread:  # as in every public function
-            forms = quadratic_forms(prepared, signs), margin_forms(prepared, signs), coordinate_sums(prepared)
-        sums.append([tiles.row_sums(prepared), *forms])
+            forms = quadratic_forms(prepared, signs), margin_forms(prepared, signs), tiles.coordinate_sums(prepared)
+        sums.append([tiles.total(prepared), *forms])
     for one in sums[1:]:
         for first, other in zip(sums[0], one, strict=True):
             np.testing.assert_array_equal(first, other)
-
-
-@pytest.mark.parametrize("lanes", [(2, 2), (4, 1), (8, 2)])
-def test_sums_are_the_same_bits_for_any_width_of_the_registers(lanes, rng, monkeypatch):
-    """Wider vectors than the processor has are taken in parts."""
-    draws, scores = case(rng, 130, 5)
-    prepared = tiles.prepare(draws, scores, stein.default_kernel())
-    monkeypatch.setattr(registers, "_lanes_and_vectors", lambda num_rows, num_sums: lanes)
-    add = registers._add_with_root(registers.GROUP)
-
-    @numba.njit
-    def added(points, scores, tile):
-        total = np.zeros(registers.TILE)
-        add(4, 7, points, scores, tile, 5.0, total)
-        return total
-
-    matrix = tiles.fill(prepared, slice(4, 7), 0, np.empty((3, 130)))
-    expected = matrix[0] + matrix[1] + matrix[2]
-    np.testing.assert_array_equal(added(*prepared[:2], prepared.packed[0]), expected[: registers.TILE])
 
 
 def test_expectation_of_the_stein_kernel_is_zero_by_quadrature():

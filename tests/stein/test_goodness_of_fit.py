@@ -31,26 +31,16 @@ def independent(rng):
     return rng.standard_normal((200, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coordinates", [False, True])
 def test_level_for_independent_draws(coordinates):
-    """300 repetitions: the standard error of 5 % is 1.3 %."""
-    assert 0.01 <= rejections(300, independent, coordinates=coordinates, flip_probability=0.5, thin=1) <= 0.095
-
-
-@pytest.mark.parametrize("correlation", [pytest.param(0.5, marks=pytest.mark.slow), 0.9])
-def test_level_for_correlated_draws(correlation):
-    """At least one of 100: a test at 3 %, the least that is allowed, has none in one of 20 such samples."""
-    assert 0.01 <= rejections(100, lambda rng: autoregressive(rng, correlation, 3000, 2)) <= 0.13
-
-
-@pytest.mark.slow
-def test_level_for_independent_draws_with_1000_repetitions():
-    assert 0.03 <= rejections(1000, independent, flip_probability=0.5, thin=1) <= 0.07
+    """1,000 repetitions: the standard error of 5 % is .7 %."""
+    assert 0.03 <= rejections(1000, independent, coordinates=coordinates, flip_probability=0.5, thin=1) <= 0.07
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("correlation", [0.5, 0.9])
-def test_level_for_correlated_draws_with_1000_repetitions(correlation):
+def test_level_for_correlated_draws(correlation):
     assert 0.02 <= rejections(1000, lambda rng: autoregressive(rng, correlation, 3000, 2)) <= 0.08
 
 
@@ -73,7 +63,7 @@ def shifted(rng, n, d):
     return draws
 
 
-@pytest.mark.parametrize(("d", "published"), [(2, 1.0), (10, 0.86), (25, 0.05)])
+@pytest.mark.parametrize(("d", "published"), [(2, 1.0), (10, 0.86)])
 def test_power_of_the_published_test(d, published):
     """Their Gaussian kernel, n = 500, level 0.1; 60 repetitions: a standard error of up to 0.05 for ours."""
     rng = np.random.default_rng(1)
@@ -89,48 +79,11 @@ def test_power_of_the_published_test(d, published):
 
 
 @pytest.mark.parametrize("d", [2, 25])
-@pytest.mark.parametrize("test", [stein.ksd_test, stein.ksd_test_aggregated])
-def test_power_of_ours(test, d):
+def test_power_of_ours(d):
     rng = np.random.default_rng(2)
     for _ in range(5):
         draws = shifted(rng, 500, d)
-        assert test(draws, -draws, num_replicates=100, rng=rng).p_value <= 0.1
-
-
-def test_aggregated_level():
-    rng = np.random.default_rng(4)
-    p_values = []
-    for _ in range(200):
-        draws = rng.standard_normal((100, 2))
-        p_values.append(
-            stein.ksd_test_aggregated(draws, -draws, num_replicates=200, thin=1, flip_probability=0.5, rng=rng).p_value
-        )
-    assert 0.005 <= np.mean(np.array(p_values) <= 0.05) <= 0.105
-
-
-def test_aggregated_sees_what_one_length_scale_does_not():
-    """A fine ripple on the density needs a short length scale, a shift a long one."""
-    rng = np.random.default_rng(5)
-    draws = rng.standard_normal((800, 1))
-    ripple = 8.0 * np.cos(8.0 * draws)  # scores of exp(-x^2 / 2 + sin 8x)
-    long = stein.ksd_test(draws, -draws + ripple, K.InverseMultiquadric(20.0), rng=rng)
-    assert stein.ksd_test_aggregated(draws, -draws + ripple, rng=rng).p_value < 0.01
-    assert long.p_value > 0.01
-
-
-def test_aggregated_tests_are_those_of_each_length_scale(rng):
-    """Of draws that are far off no p-value is zero, though none of the replicates is as large."""
-    draws, lengths = rng.standard_normal((200, 2)) + 0.7, np.array([0.5, 2.0])
-    both = stein.ksd_test_aggregated(
-        draws, -draws, length_scales=lengths, num_replicates=50, rng=rng, thin=1, flip_probability=0.5
-    )
-    for k, length in enumerate(lengths):
-        one = stein.ksd_test(
-            draws, -draws, K.InverseMultiquadric(length), num_replicates=50, rng=rng, thin=1, flip_probability=0.5
-        )
-        assert both.ksd[k] == pytest.approx(one.ksd)
-        assert (both.p_values[k], one.p_value) == pytest.approx((1 / 51, 1 / 51))
-    assert both.p_value == pytest.approx(1 / 51)
+        assert stein.ksd_test(draws, -draws, num_replicates=100, rng=rng).p_value <= 0.1
 
 
 def test_a_share_is_blamed_on_its_coordinate(rng):

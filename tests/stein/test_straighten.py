@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pymc_kernel import stein
-from pymc_kernel.stein.straighten import Step, choose_drivers, fit_step, straighten, take_step
+from pymc_kernel.stein.straighten import choose_drivers, divide, straighten
 from tests.stein.test_goodness_of_fit import autoregressive
 
 INDEPENDENT = {"thin": 1, "flip_probability": 0.5}
@@ -65,11 +65,6 @@ def level(make, repetitions):
     return np.mean(np.array(p_values) <= 0.05)
 
 
-def test_level_on_exact_funnels():
-    """150 repetitions: the standard error of 5 % is 1.8 %."""
-    assert 0.005 <= level(lambda rng: funnel(rng, 100, 4), 150) <= 0.11
-
-
 def effects(rng, n, d):
     """Effects around an unknown mean: mu, log tau, where tau is half Cauchy, d times theta_i ~ N(mu, tau^2)."""
     mu, tau, behind = rng.standard_normal(n), np.abs(rng.standard_cauchy(n)), rng.standard_normal((n, d))
@@ -106,11 +101,6 @@ def eight_schools(rng, n):
     return draws, np.column_stack([off.sum(axis=1) - mu / 25.0, of_tau, (y - theta) / sd**2 - off])
 
 
-def test_level_where_the_neck_is_long():
-    """Nearly all weight of a fit by conditional scales would be on one draw."""
-    assert 0.005 <= level(lambda rng: effects(rng, 120, 4), 150) <= 0.11
-
-
 @pytest.mark.slow
 def test_level_on_eight_schools():
     """Exact draws of the posterior; 11 % were rejected while centers were fitted to the draws."""
@@ -131,30 +121,16 @@ def test_level_on_exact_funnels_with_1000_repetitions(make):
     assert 0.03 <= level(make, 1000) <= 0.07
 
 
+@pytest.mark.slow
 def test_level_on_funnels_of_correlated_draws():
     """An exact chain: all normal variables behind the funnel are autoregressive."""
     rng = np.random.default_rng(13)
     p_values = []
-    for _ in range(80):
+    for _ in range(400):
         behind = autoregressive(rng, 0.7, 500, 4)
         draws = np.column_stack([3.0 * behind[:, 0], np.exp(1.5 * behind[:, :1]) * behind[:, 1:]])
         p_values.append(stein.ksd_test(draws, funnel_scores(draws), num_replicates=200, rng=rng).p_value)
-    assert 0.005 <= np.mean(np.array(p_values) <= 0.05) <= 0.13
-
-
-def test_both_levels_of_a_two_level_funnel_are_straightened():
-    """The scale of each x_i depends on two coordinates, one of them shared: several rounds."""
-    for seed in range(3):
-        rng = np.random.default_rng([seed, 14])
-        draws, scores = horseshoe(rng, 1000, 4, lowest=-1.0)
-        assert stein.ksd_test(draws, scores, num_replicates=200, **INDEPENDENT).p_value <= 0.05
-        draws, scores = horseshoe(rng, 1000, 4)
-        assert stein.ksd_test(draws, scores, num_replicates=200, **INDEPENDENT).p_value > 0.02
-        straight, pulled = stein.standardize(draws, scores)
-        assert (np.std(pulled, axis=0) < 1.2).all()
-        correlations = [np.corrcoef(straight[:, i], -pulled[:, i])[0, 1] for i in range(9)]
-        assert min(correlations) > 0.9
-        assert stein.ksd_test(draws, scores, num_replicates=200, how="whiten", **INDEPENDENT).p_value > 0.01
+    assert 0.02 <= np.mean(np.array(p_values) <= 0.05) <= 0.085
 
 
 def test_a_straight_funnel_is_a_normal_distribution(rng):
@@ -170,50 +146,19 @@ def test_a_straight_funnel_is_a_normal_distribution(rng):
 
 
 def test_scores_follow_the_map(rng):
-    """s' = J'^-1 (s - grad log |J|) for the derivative J of the map, by finite differences."""
-    step = Step(
-        drivers=np.array([2, 4]),
-        driven=np.array([0, 3]),
-        free=np.array([1, 2, 4]),
-        center=np.array([0.3, -0.1]),
-        spread=np.array([1.7, 0.8]),
-        log_scale=rng.standard_normal((5, 2)) * 0.5,
-        constant=np.array([0.4, -1.0]),
-        slopes=rng.standard_normal((3, 2)),
-    )
-    places, scores = rng.standard_normal((4, 5)), rng.standard_normal((4, 5))
-    h = 1e-5
-
-    def derivative(x):
-        moved = [take_step(step, (x + sign * h * np.eye(5)), np.zeros((5, 5)))[0] for sign in (1.0, -1.0)]
-        return (moved[0] - moved[1]).T / (2 * h)
-
-    def log_det(x):
-        return np.linalg.slogdet(derivative(x))[1]
-
-    moved, pulled, mean_log_det = take_step(step, places, scores)
-    assert abs(mean_log_det - np.mean([log_det(x) for x in places])) < 1e-7
-    for x, s, found in zip(places, scores, pulled, strict=True):
-        gradient = np.array([(log_det(x + h * e) - log_det(x - h * e)) / (2 * h) for e in np.eye(5)])
-        np.testing.assert_allclose(found, np.linalg.solve(derivative(x).T, s - gradient), atol=1e-4)
-    np.testing.assert_array_equal(moved[:, step.free], places[:, step.free])
-
-
-def test_centers_follow_the_other_coordinates(rng):
-    """Effects around a mean that is itself unknown: mu, log tau, theta_i ~ N(mu, tau^2)."""
-    mu, log_tau, behind = rng.standard_normal(1500), 1.5 * rng.standard_normal(1500), rng.standard_normal((1500, 4))
-    off = np.exp(log_tau)[:, None] * behind
-    down = -behind / np.exp(log_tau)[:, None]
-    draws = np.column_stack([mu, log_tau, mu[:, None] + off])
-    scores = np.column_stack([-mu - down.sum(axis=1), -log_tau / 2.25 + (behind**2 - 1.0).sum(axis=1), down])
-    drives = np.zeros((6, 6), dtype=bool)
-    drives[1, 2:] = True
-    step = fit_step(draws, scores, drives, np.array([0, 1]))
-    np.testing.assert_allclose(step.slopes[0], 1.0, atol=0.02)
-    assert np.sqrt(np.mean((take_step(step, draws, scores)[1][:, 0] + mu) ** 2)) < 0.15
-    straight, pulled = stein.standardize(draws, scores)
-    np.testing.assert_allclose(np.linalg.eigvalsh(np.cov(pulled.T)), 1.0, atol=0.35)
-    assert [np.corrcoef(straight[:, i], -pulled[:, i])[0, 1] > 0.95 for i in range(6)] == [True] * 6
+    """Of exact draws E[s' f + f'] is zero for any f: here the driver and a driven coordinate, and bounded functions."""
+    draws, scores = funnel(rng, 200_000, 3)
+    behind = np.exp(-0.5 * draws[:, 0]) * draws[:, 1]
+    draws[:, 1] += draws[:, 2] + 2.0  # the center of one is the other
+    scores[:, 2] -= scores[:, 1]
+    moved, pulled, log_det = divide(draws, scores, 0, np.array([1]), np.array([2]))
+    assert np.corrcoef(moved[:, 1], behind)[0, 1] > 0.99
+    assert log_det == pytest.approx(0.0, abs=0.3)
+    for k in range(3):
+        x = moved[:, k] / moved[:, k].std()
+        for f, slope in ((np.tanh(x), 1.0 - np.tanh(x) ** 2), (np.sin(x), np.cos(x))):
+            terms = pulled[:, k] * moved[:, k].std() * f + slope
+            assert abs(terms.mean()) < 4.5 * terms.std() / np.sqrt(len(terms))
 
 
 def banana(rng, n):
@@ -274,10 +219,10 @@ def test_centers_are_known_more_closely_than_the_neck_is_wide():
     errors = []
     for seed in range(10):
         draws, scores = funnel(np.random.default_rng(seed), 200, 5)
-        width = np.exp(0.5 * draws[:, 0].min())
+        lowest = draws[:, 0].argmin()
+        unit = draws[:, 1:] * np.exp(-0.5 * draws[:, :1])
         draws[:, 1:] += [1.0, 2.0, 3.0, 4.0]
-        drives = np.zeros((5, 5), dtype=bool)
-        drives[0, 1:] = True
-        step = fit_step(draws, scores, drives, np.empty(0, dtype=int))
-        errors.append(np.abs(step.constant - [1.0, 2.0, 3.0, 4.0]) / width)
+        moved = divide(draws, scores, 0, np.arange(1, 5), np.empty(0, dtype=int))[0][:, 1:]
+        scale = (moved.std(axis=0) / unit.std(axis=0))[None]
+        errors.append(np.abs(moved[lowest] / scale - unit[lowest]))
     assert np.mean(errors) < 0.4

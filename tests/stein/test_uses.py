@@ -1,12 +1,11 @@
-"""Thinning, control functionals, the finite set test, two samples."""
+"""Thinning, control functionals, two samples."""
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
 
 from pymc_kernel import kernels as K
 from pymc_kernel import stein
-from pymc_kernel.stein import finite_set, thinning
+from pymc_kernel.stein import thinning
 from tests.reference.slow_stein import greedy_choice
 from tests.stein.test_goodness_of_fit import autoregressive
 
@@ -62,63 +61,6 @@ def test_control_of_rough_functions_leaves_the_mean(rng):
     assert abs(found.value[0] - values.mean()) < 0.3 * values.std() / np.sqrt(300) + 1e-12
     with pytest.raises(ValueError, match="one row for each"):
         stein.controlled_expectation(values[:7], draws, -draws)
-
-
-def test_gradient_of_the_power_criterion(rng):
-    draws = rng.standard_normal((50, 3))
-    parameters = np.append(rng.standard_normal(6), 0.2)
-
-    def value(p):
-        return finite_set._power(draws, -draws + 0.3, p, 2)[0]
-
-    numeric = optimize.approx_fprime(parameters, value, 1e-7)
-    np.testing.assert_allclose(finite_set._power(draws, -draws + 0.3, parameters, 2)[1], numeric, rtol=1e-4, atol=1e-7)
-
-
-def test_finite_set_test_keeps_its_level_and_finds_the_place():
-    rng = np.random.default_rng(8)
-    p_values = []
-    for _ in range(100):
-        draws = rng.standard_normal((300, 2))
-        p_values.append(stein.fssd_test(draws, -draws, num_replicates=500, rng=rng).p_value)
-    assert 0.01 <= np.mean(np.array(p_values) <= 0.05) <= 0.13
-    draws = rng.standard_normal((1000, 2)) * 2.0 + 10.0
-    draws[:100, 0] += 4.0
-    scores = -(draws - 10.0) / 4.0
-    test = stein.fssd_test(draws, scores, num_locations=1, rng=rng)
-    assert test.p_value < 0.01
-    assert test.locations[0, 0] > 10.0
-    with pytest.raises(ValueError, match="train_share"):
-        stein.fssd_test(draws[:10], scores[:10])
-    with pytest.raises(ValueError, match='"straighten": its map has no inverse'):
-        stein.fssd_test(draws, scores, how="straighten")
-    with pytest.raises(ValueError, match="draws must differ"):
-        stein.fssd_test(np.repeat(draws, 2, axis=0), np.repeat(scores, 2, axis=0))
-
-
-def test_finite_set_statistic_equals_its_expectation(rng):
-    """N(1/2, 1) tested against N(0, 1) at one place v: (E k(x, v) (-x - (x - v) / l^2))^2, by quadrature."""
-    draws = 0.5 + rng.standard_normal((20_000, 1))
-    test = stein.fssd_test(draws, -draws, num_locations=1, num_replicates=10, how="none", rng=rng)
-    v, square = test.locations[0, 0], test.length_scale**2
-    grid = np.linspace(-8.0, 9.0, 2001)
-    feature = np.exp(-0.5 * (grid - v) ** 2 / square) * (-grid - (grid - v) / square)
-    density = np.exp(-0.5 * (grid - 0.5) ** 2)
-    assert abs(test.fssd_squared / (feature @ density / density.sum()) ** 2 - 1.0) < 0.1
-
-
-def test_finite_set_p_value_compares_the_statistic_with_its_null(rng):
-    """Under the null, n times the statistic has the null's mean, zero, and its spread, and p-values are uniform."""
-    values, spreads, p_values = [], [], []
-    for _ in range(150):
-        draws = rng.standard_normal((200, 1))
-        test = stein.fssd_test(draws, -draws, num_locations=2, num_replicates=300, max_iterations=5, rng=rng)
-        values.append(140 * test.fssd_squared)
-        spreads.append(test.null.std())
-        p_values.append(test.p_value)
-    ratio = np.std(values) / np.sqrt(np.mean(np.square(spreads)))
-    assert 0.75 < ratio < 1.3
-    assert stats.kstest(p_values, "uniform").pvalue > 1e-3
 
 
 def test_two_sample_statistics_equal_the_definition(rng):

@@ -55,15 +55,17 @@ class Chains:
         """Return the log density of the model, as it is now, at a position (d,)."""
         return float(self._function._pytensor_function(position)[0])
 
-    def elsewhere(self, center: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> "Chains":
-        """Return as many chains that begin where ``pm.sample`` would: within one of ``center`` (d,), at random."""
+    def elsewhere(self, centers: Sequence, variances: np.ndarray, rng: np.random.Generator) -> "Chains":
+        """Return chains that begin as ``pm.sample`` does: within one of each of ``centers`` (chains, d).
+
+        Where none of ten places has a density, at the first of ``centers``.
+        """
         starts = []
-        for _ in range(_TRIES * len(self._steps)):
-            start = center + rng.uniform(-1.0, 1.0, center.size)
-            if len(starts) < len(self._steps) and np.isfinite(self.log_density(start)):
-                starts.append(start)
+        for center in centers:
+            tried = (center + rng.uniform(-1.0, 1.0, center.size) for _ in range(_TRIES))
+            starts.append(next((x for x in tried if np.isfinite(self.log_density(x))), centers[0]))
         others = copy(self)
-        others._begin(np.array(starts).reshape(-1, center.size), variances, rng)
+        others._begin(np.array(starts), variances, rng)
         return others
 
     def draw(self) -> tuple[np.ndarray, float]:

@@ -2,62 +2,24 @@
 
 from concurrent.futures import Executor
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pymc as pm
-from pymc.vartypes import continuous_types
-from pytensor.scan.op import Scan
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from pymc_kernel.emulation import FittedOutputs, fit_outputs
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
-from pymc_kernel.plugin.blocks.likelihoods import estimated_terms
-from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
-from pymc_kernel.plugin.emulation.chains import Chains, largest_rhat
-from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
-from pymc_kernel.plugin.emulation.evaluated import Evaluated, TrueModel
-from pymc_kernel.plugin.emulation.parts import Part, Rows, parts_of, rows_of
+from pymc_kernel.plugin.emulation.search import Search
+from pymc_kernel.plugin.emulation.structure import is_whole, unknown_of
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import observed_values
-from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
-from pymc_kernel.plugin.model.scores import without_gradient
+from pymc_kernel.plugin.model.priors import ModelPrior, first_places
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["Emulation", "black_boxes", "emulate"]
-
-_MOST_INPUTS = 15  # of a row: a trend alone has 136 coefficients then
-_CHAINS = 4
-_TRIED = 20  # draws of the prior, of which one must have finite values
-
-
-@dataclass(frozen=True, eq=False)
-class Emulation:
-    """How an emulated model was learned, and how far it is from the true one; ``emulated.emulation`` has it."""
-
-    num_evaluations: int
-    """Of the whole model."""
-    num_failed: int
-    """Of these, without a finite value."""
-    distance: float
-    """Total variation distance between the posteriors, at fresh draws that had not been learned: the larger one of two
-    rounds, of a batch each."""
-    log_ratio_sd: float
-    """Standard deviation (nats) of true minus learned log density at these draws."""
-    effective_share: float
-    """Of these draws, were they weighted by importance."""
-    rhat: float
-    """Largest R-hat of the chains that made these draws."""
-    rounds: pd.DataFrame
-    """The same after each round, by the number of evaluations that it had learned from."""
-    draws: np.ndarray
-    """(n, d): draws of the emulated posterior on the unconstrained scale, where the next chains may begin."""
+__all__ = ["black_boxes", "emulate", "learn", "part_of"]
 
 
 def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
@@ -81,18 +43,12 @@ def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
     depend on their own inputs alone, and whether they all have one function.
     """
     model = pm.modelcontext(model)
-    boxes = find_black_boxes(model)
+    unknown = unknown_of(model, np.random.default_rng(0))
     columns = ["name", "calls", "rows", "inputs", "outputs", "functions"]
-    if not boxes:
-        return pd.DataFrame(columns=columns)
-    rng = np.random.default_rng(0)
-    true = TrueModel(model, boxes)
-    calls, parts = _structure(true, boxes, ModelPrior(model).draw(rng, _TRIED))
     table = []
-    for part in parts:
-        names = dict.fromkeys(calls[i].box.name for i in part.calls)
-        sizes = calls[part.calls[0]].sizes
-        table.append((", ".join(names), len(part.calls), len(part.functions), *sizes, part.num_functions))
+    for part in unknown.parts if unknown else ():
+        names = dict.fromkeys(unknown.calls[i].box.name for i in part.calls)
+        table.append((", ".join(names), len(part.calls), len(part.functions), *unknown.sizes(part), part.num_functions))
     return pd.DataFrame(table, columns=columns)
 
 
@@ -144,7 +100,8 @@ def emulate(
     -------
     pymc.Model
         With the same variables, coordinates and data: ``pm.sample``, ``pm.fit``, ``pm.sample_posterior_predictive`` and
-        nutpie work with it. Its attribute ``emulation`` is an :class:`Emulation`: how far off it is.
+        nutpie work with it; its initial point is a draw of its own posterior. Its attribute ``emulation`` is an
+        :class:`Emulation`: how far off it is.
 
     Raises
     ------
@@ -162,16 +119,19 @@ def emulate(
 
     Notes
     -----
-    An evaluation that raises, or has values that are not finite, is left out and counted: the emulated model knows
-    nothing of a border there. Data that go into a black box are frozen as they are; emulate again where they change.
+    Evaluations that raise, or have values that are not finite, are counted. Next to inputs of such rows the emulated
+    density is zero. Where one of several calls raises, nobody knows which, and nothing is learned of it: return NaN for
+    the row instead. Nothing is extrapolated: beyond the range of inputs so far, outputs are those of the border.
+    Data that go into a black box are frozen as they are; emulate again where they change.
 
     Rows of a matrix, calls in a loop and vectorized operators come to the same: see :func:`black_boxes`. Inputs and
     outputs that are positive may be learned by their logarithms; the marginal likelihood decides. Of all rounds the fit
     with the smallest confirmed distance is returned; the last batch only measures. A gradient of the emulated model
     with twelve rows of three inputs takes 0.1 milliseconds, a round of 40 parameters some seconds.
 
-    Chains that have converged are challenged by others, which begin around the initial point as those of ``pm.sample``
-    do; where they end elsewhere, in a mode that the emulation has invented, it is evaluated there. A distance is
+    Chains that have converged are challenged by others, which begin as those of ``pm.sample`` do, around a draw and
+    around the model's initial point; where they end elsewhere, in a mode that the emulation has invented, it is
+    evaluated there. A distance is
     measured where the emulated posterior is: a mode or a tail that no draw has seen is not in it.
 
     Examples
@@ -197,226 +157,55 @@ def emulate(
         raise ValueError(f"tolerance must be a finite number, not below zero, got {tolerance!r}.")
     if store is not None and not isinstance(random_seed, int | np.integer):
         raise ValueError("store needs a whole number as random_seed: a run that goes on must propose the same places.")
-    boxes = find_black_boxes(model)
-    if not boxes:
+    rng = np.random.default_rng(np.random.default_rng(random_seed).integers(2**63))
+    unknown = unknown_of(model, rng)
+    if unknown is None:
         raise ValueError(
             "this model has no function without gradient whose inputs depend on free variables, so there is nothing to "
             "learn: use pm.sample. Where the logp of a pm.CustomDist calls a black box, call it in the model and give "
             "logp what it returns, or use pk.sample_surrogate()."
         )
-    _refuse(model)
-    rng = np.random.default_rng(np.random.default_rng(random_seed).integers(2**63))
-    prior, true = ModelPrior(model), TrueModel(model, boxes)
-    calls, parts = _structure(true, boxes, first_places(model, prior, None, _TRIED, rng))
-    size = batch_size or 2 * (max(calls[p.calls[0]].sizes[0] for p in parts) + 2)
-    start = first_places(model, prior, start, size - 1, rng)
+    unknown.check_sizes()
+    search = Search(model, unknown, tolerance, rng)
+    settings = {"executor": executor, "store": store, "timeout": timeout, "random_seed": random_seed}
+    first_error = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
+    emulated = search.result(first_error)
+    search.warn(first_error)
+    return emulated
+
+
+def part_of(model: pm.Model, tolerance: float, rng: np.random.Generator) -> Search | None:
+    """Return a search that has not begun, of a model of which a part is unknown.
+
+    None where the unknown is not a part, and for what :func:`emulate` refuses: a black box of all parameters that gives
+    one number, the log likelihood, leaves nothing of it known.
+    """
+    try:
+        unknown = None if is_whole(model) else unknown_of(model, rng)
+        if unknown is None:
+            return None
+        unknown.check_sizes()
+        return Search(model, unknown, tolerance, rng)
+    except (TypeError, ValueError):
+        return None
+
+
+def learn(
+    search: Search, evaluations, batch_size=None, start=None, *, progressbar, executor=None, store=None, timeout=None,
+    random_seed=None,
+) -> str | None:  # fmt: skip
+    """Let a search run, with the arguments of :func:`emulate`; return the first error of an evaluation."""
+    model, true = search.model, search.unknown.true
+    prior, size = ModelPrior(model), batch_size or search.unknown.batch_size
+    start = first_places(model, prior, start, size - 1, search.rng)
     identity = {"seed": str(random_seed), "data": array_fingerprint(list(observed_values(model, None).values()))}
     path = None if store is None else Path(store)
     settings = (0, executor, path, timeout, identity, start.shape[1], "emulated", true.size)
-    evaluate = Evaluations(true, evaluations, *settings)
-    search = _Search(model, true, calls, parts, rng)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with interrupts_wait, closing(evaluate), Progress(*columns, TimeRemainingColumn(), disable=not progressbar) as bar:
-        task = bar.add_task("First places", total=evaluations)
+    with interrupts_wait, closing(Evaluations(true, evaluations, *settings)) as evaluate:
         try:
-            batch = start[:evaluations]
-            while len(batch):
-                vectors = evaluate(len(search.positions), batch, lambda: bar.advance(task))
-                search.add(batch, [true.read(v) for v in vectors])
-                if search.best is not None:
-                    bar.update(task, description=f"Distance {search.best.distance:.2f}")
-                    if search.is_confirmed and search.best.distance < tolerance:
-                        break
-                batch = search.propose(prior, size)[: evaluations - len(search.positions)]
+            search.run(prior, start, size, evaluations, evaluate, progressbar)
         except (KeyboardInterrupt, WorkersLost) as ended:
             if search.best is None:
                 raise
             warn_user(f"{str(ended) or 'interrupted'}: the model is what was learned until then.")
-    return search.result(tolerance, evaluate.first_error)
-
-
-def _refuse(model):
-    """Raise where NUTS could not sample the model even with gradients in place of the black boxes."""
-    estimated, _ = estimated_terms(model.logp())
-    if estimated:
-        raise ValueError(
-            f"the log density of this model is only estimated (by {', '.join(estimated)}): pk.emulate learns exact "
-            "functions. Use pk.sample_khmc(), which keeps the estimates that it accepts."
-        )
-    discrete = [v.name for v in model.value_vars if v.dtype not in continuous_types]
-    if discrete:
-        raise TypeError(
-            f"pk.emulate makes models for NUTS, which moves continuous variables only, but {', '.join(discrete)} "
-            f"{'is' if len(discrete) == 1 else 'are'} discrete. Sum them out of the model."
-        )
-
-
-def _structure(true: TrueModel, boxes, positions) -> tuple[list[Rows], list[Part]]:
-    """Return the calls as rows, and what is learned together."""
-    for box in boxes:
-        if isinstance(box.node.op, Scan):
-            raise ValueError(
-                "a function without gradient is called inside of pytensor.scan, where it cannot be learned by itself: "
-                "write the loop in Python, or put all of it into the function."
-            )
-        if any(v.type.dtype not in continuous_types for v in box.inputs):
-            raise TypeError(
-                f"{box.name} has a whole number as an input that depends on free variables, by which nothing can be "
-                "differentiated: give it the number before it was rounded, or pk.sample_smc() the model."
-            )
-    first, others = true.learn_shapes(positions)
-    calls = [
-        rows_of(box, inputs, outputs, lambda i=i: others.inputs[i])
-        for i, (box, inputs, outputs) in enumerate(zip(boxes, first.inputs, first.outputs, strict=True))
-    ]
-    parts = parts_of(calls)
-    for part in parts:
-        call = calls[part.calls[0]]
-        if call.sizes[0] > _MOST_INPUTS:
-            raise ValueError(
-                f"{call.box.name} has {call.sizes[0]} inputs that depend on free variables, more than can be learned "
-                f"from few evaluations ({_MOST_INPUTS}). Compute fewer from them in the model, call it for each "
-                "subject by itself, or use pk.sample_khmc()."
-            )
-    return calls, parts
-
-
-class _Round(NamedTuple):
-    num_evaluations: int
-    distance: float
-    log_ratio_sd: float
-    effective_share: float
-    rhat: float
-
-
-class _Search:
-    """Evaluations so far, what was learned of them, and chains on the emulated model."""
-
-    def __init__(self, model, true, calls, parts, rng):
-        self.true, self.calls, self.parts, self.rng = true, calls, parts, rng
-        self.learned = [LearnedPart(p, f"part{i}", *calls[p.calls[0]].sizes) for i, p in enumerate(parts)]
-        self.emulated = model_with(model, calls, parts, self.learned)
-        left = without_gradient(self.emulated, self.emulated.continuous_value_vars)
-        if left:
-            raise ValueError(
-                f"besides its black boxes, this model has log density terms without gradient ({', '.join(left)}), "
-                "which pk.emulate does not learn: use pk.sample_surrogate(). Where a term is a pm.CustomDist whose "
-                "logp calls a black box, call it in the model and give logp what it returns."
-            )
-        self.center = initial_position(model)
-        self.positions = np.empty((0, self.center.size))
-        self.evaluated: list[Evaluated] = []
-        self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
-        self.rounds: list[_Round] = []
-        self.is_confirmed = False
-
-    def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
-        """Take in what was evaluated; of fresh draws, measure the distance first."""
-        if self.fits is not None:
-            learned = np.array([self.chains.log_density(x) for x in batch])
-            measured = _measured(np.array([e.log_density for e in evaluated]) - learned)
-            self.rounds.append(_Round(len(self.positions), *measured, self.rhat))
-            # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
-            worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
-            is_confirmed = len(self.rounds) > 1 and Chains.have_converged(worse.rhat)
-            if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
-                self.best, self.is_confirmed = worse, is_confirmed
-                self.best_fits, self.best_draws = self.fits, self.draws
-        self.positions = np.concatenate([self.positions, batch])
-        self.evaluated += evaluated
-
-    def propose(self, prior, size: int) -> np.ndarray:
-        """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
-        self.fits = self._fitted()
-        if self.fits is None:
-            return prior.draw(self.rng, size)
-        self._renew(self.fits)
-        with interrupts_wait.not_here():
-            if self.chains is None:
-                log_densities = np.array([e.log_density for e in self.evaluated])
-                starts = self.positions[np.argsort(-log_densities)[:_CHAINS]]
-                starts = starts[np.isfinite(np.sort(-log_densities)[:_CHAINS])]
-                variances = np.maximum(prior.draw(self.rng, 100).var(axis=0), 1e-12)
-                self.chains = Chains(self.emulated, starts, variances, self.rng)
-            draws, self.rhat = self.chains.draw()
-            if Chains.have_converged(self.rhat):
-                draws, self.rhat = self._challenged(draws)
-        self.draws = draws.reshape(-1, draws.shape[2])
-        each = -(-size // len(draws))
-        kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
-        return draws[:, kept].transpose(1, 0, 2).reshape(-1, draws.shape[2])[:size]
-
-    def _challenged(self, draws: np.ndarray) -> tuple[np.ndarray, float]:
-        """Return draws and their R-hat, with those of other chains where these have ended elsewhere.
-
-        A surrogate may have modes where nothing was evaluated. Chains that go on from round to round never see them,
-        and those of ``pm.sample``, which begin around the initial point, do. What is found there is evaluated next.
-        """
-        variances = np.maximum(draws.reshape(-1, draws.shape[2]).var(axis=0), 1e-12)
-        others, _ = self.chains.elsewhere(self.center, variances, self.rng).draw()
-        count = min(draws.shape[1], others.shape[1])
-        both = np.concatenate([draws[:, -count:], others[:, -count:]])
-        rhat = largest_rhat(both)
-        return (draws, rhat) if Chains.have_converged(rhat) else (both, rhat)
-
-    def result(self, tolerance, first_error) -> pm.Model:
-        """Return the emulated model with the best of the fits; warn of what speaks against it."""
-        if self.best is None:
-            said = f" The first error: {first_error}" if first_error else ""
-            raise ValueError(
-                f"{len(self.evaluated)} evaluations are too few to learn from and to measure what was learned.{said}"
-            )
-        self._renew(self.best_fits)
-        failed = sum(not np.isfinite(e.log_density) for e in self.evaluated)
-        best = self.best
-        self.emulated.emulation = Emulation(
-            len(self.evaluated), failed, *best[1:], pd.DataFrame(self.rounds), self.best_draws
-        )
-        problems = []
-        if not best.distance < tolerance:
-            problems.append(
-                f"its posterior is at a distance of {best.distance:.2f} from the true one (log densities differ by "
-                f"{best.log_ratio_sd:.2g} nats at fresh draws)"
-            )
-        if not Chains.have_converged(best.rhat):
-            problems.append(f"NUTS chains on it do not agree (R-hat {best.rhat:.2f})")
-        elif not self.is_confirmed:
-            problems.append("this was measured once only")
-        if problems:
-            warn_user(
-                f"the emulated model should not be trusted: {' and '.join(problems)}, after {len(self.evaluated)} "
-                "evaluations. Take more evaluations, or a prior or start= nearer to the data."
-                + (f" {failed} evaluations failed; the first error: {first_error}" if failed and first_error else "")
-            )
-        return self.emulated
-
-    def _fitted(self) -> list[list[FittedOutputs]] | None:
-        """Return what is learned of each function of each part; None where the rows are too few."""
-        fits = []
-        for part in self.parts:
-            members = [(i, self.calls[i]) for i in part.calls]
-            inputs = np.array([np.concatenate([c.inputs(e.inputs[i]) for i, c in members]) for e in self.evaluated])
-            outputs = np.array([np.concatenate([c.outputs(e.outputs[i]) for i, c in members]) for e in self.evaluated])
-            of_part = []
-            for function in range(part.num_functions):
-                x, y = (np.concatenate(v[:, part.functions == function]) for v in (inputs, outputs))
-                is_finite = np.isfinite(x).all(axis=1) & np.isfinite(y).all(axis=1)
-                if is_finite.sum() < x.shape[1] + 2:
-                    return None
-                of_part.append(fit_outputs(x[is_finite], y[is_finite], self.rng))
-            fits.append(of_part)
-        return fits
-
-    def _renew(self, fits):
-        for learned, of_part in zip(self.learned, fits, strict=True):
-            learned.renew(of_part)
-
-
-def _measured(log_ratios) -> tuple[float, float, float]:
-    """Return total variation distance, standard deviation and effective share of true over learned densities."""
-    finite = log_ratios[np.isfinite(log_ratios)]
-    if finite.size < 2:
-        return 1.0, np.inf, 0.0
-    weights = np.where(np.isfinite(log_ratios), np.exp(log_ratios - finite.max()), 0.0)
-    weights /= weights.mean()
-    return 0.5 * float(np.abs(weights - 1.0).mean()), float(finite.std(ddof=1)), float(1.0 / (weights**2).mean())
+        return evaluate.first_error

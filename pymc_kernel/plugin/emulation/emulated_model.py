@@ -6,12 +6,14 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
+from pymc.model.fgraph import ModelVar, fgraph_from_model, model_from_fgraph
 
 from pymc_kernel.emulation import FittedOutputs
 from pymc_kernel.plugin.emulation.parts import Part, Rows
 
 __all__ = ["LearnedPart", "model_with"]
+
+_FAR = 1e100  # a place that nothing is next to
 
 
 class LearnedPart:
@@ -33,8 +35,9 @@ class LearnedPart:
         num_features = 1 + num_inputs + num_inputs * (num_inputs + 1) // 2
         k, q = num_inputs, num_outputs
         sizes = {
-            "log_inputs": (k,), "log_outputs": (q,), "center": (k,), "scale": (k,), "inverse_length_scale": (k,),
-            "points": (None, k), "weights": (None, q), "coefficients": (num_features, q),
+            "log_inputs": (k,), "log_outputs": (q,), "center": (k,), "scale": (k,), "low": (k,), "high": (k,),
+            "inverse_length_scale": (k,), "points": (None, k), "weights": (None, q), "coefficients": (num_features, q),
+            "known": (None, k), "is_failed": (None,),
         }  # fmt: skip
         # Ones, so that the graph has finite values before anything is learned.
         self._shared = {
@@ -46,13 +49,28 @@ class LearnedPart:
             for field, size in sizes.items()
         }
 
-    def renew(self, fits: Sequence[FittedOutputs]) -> None:
-        """Put in what was learned of each function."""
-        count = max(len(fit.points) for fit in fits)
+    def renew(self, fits: Sequence[FittedOutputs], known: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+        """Put in what was learned of each function, and where it failed.
+
+        Parameters
+        ----------
+        fits : sequence of FittedOutputs
+        known : sequence of tuples of ndarray (n, k), (n,)
+            Of each function: inputs and whether it failed there. Outputs are NaN at inputs next to a failed one.
+        """
+        values = []
+        for fit, (inputs, is_failed) in zip(fits, known, strict=True):
+            places = fit.scaled(inputs, inside=False) * fit.inverse_length_scale
+            keep = np.isfinite(places).all(axis=1) & is_failed.any()  # nothing to tell apart where none has failed
+            of_fit = {"known": places[keep], "is_failed": is_failed[keep].astype(float)}
+            values.append({f: of_fit.get(f, getattr(fit, f, None)) for f in self._shared})
         for field, shared in self._shared.items():
-            arrays = [np.asarray(getattr(fit, field), dtype=float) for fit in fits]
-            if field in ("points", "weights"):  # points without weight fill up
-                arrays = [np.concatenate([a, np.zeros((count - len(a), a.shape[1]))]) for a in arrays]
+            arrays = [np.asarray(v[field], dtype=float) for v in values]
+            fill = _FAR if field == "known" else 0.0  # points without weight, and places that are next to nothing
+            count = max(1, *(len(a) for a in arrays))
+            if field in ("points", "weights", "known", "is_failed"):
+                rest = [np.full((count - len(a), *a.shape[1:]), fill) for a in arrays]
+                arrays = [np.concatenate(pair) for pair in zip(arrays, rest, strict=True)]
             shared.set_value(np.stack(arrays))
 
     def __call__(self, inputs):
@@ -64,6 +82,8 @@ class LearnedPart:
         else:
             of = {name: shared[self.functions] for name, shared in self._shared.items()}
         z = (_where(of["log_inputs"], pt.log, inputs) - of["center"]) / of["scale"]
+        is_failed = self._is_next_to_failed(z * of["inverse_length_scale"], of)
+        z = pt.clip(z, of["low"], of["high"])
         s, points = z * of["inverse_length_scale"], of["points"]
         rows, columns = np.triu_indices(inputs.type.shape[1])
         features = pt.concatenate([pt.ones((z.shape[0], 1)), z, z[:, rows] * z[:, columns]], axis=1)
@@ -74,7 +94,14 @@ class LearnedPart:
             squared = ((s[:, None, :] - points) ** 2).sum(axis=2)
             learned = (pt.exp(-0.5 * squared)[:, :, None] * of["weights"]).sum(axis=1)
             learned += (features[:, :, None] * of["coefficients"]).sum(axis=1)
-        return _where(of["log_outputs"], pt.exp, learned)
+        return pt.switch(is_failed[:, None], np.nan, _where(of["log_outputs"], pt.exp, learned))
+
+    def _is_next_to_failed(self, s, of):
+        """Return for each row (b, k) whether the nearest of the known places is one at which the function failed."""
+        squared = ((s[:, None, :] - of["known"]) ** 2).sum(axis=2)
+        nearest = squared.argmin(axis=1)
+        failed = of["is_failed"]
+        return (failed[nearest] if self.num_functions == 1 else failed[pt.arange(s.shape[0]), nearest]) > 0.5
 
 
 def _where(flags, function, values):
@@ -111,9 +138,12 @@ def model_with(model: pm.Model, calls: Sequence[Rows], parts: Sequence[Part], ou
             for old, new in zip(
                 call.box.node.outputs, call.assembled(learned[start : start + call.num_rows]), strict=True
             ):
-                new = memo[old].type.filter_variable(new.astype(old.type.dtype), allow_convert=True)
+                of_graph = memo[old]
+                if isinstance(of_graph.owner.op, ModelVar):  # a potential that is the output itself
+                    of_graph = of_graph.owner.inputs[0]
+                new = of_graph.type.filter_variable(new.astype(old.type.dtype), allow_convert=True)
                 new.name = old.name
-                fgraph.replace(memo[old], new, import_missing=True)
+                fgraph.replace(of_graph, new, import_missing=True)
                 replaced[memo[old]] = new
             start += call.num_rows
     copy = model_from_fgraph(fgraph, mutate_fgraph=True)

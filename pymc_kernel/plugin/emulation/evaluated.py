@@ -37,9 +37,11 @@ class TrueModel:
         variables = [v for box in boxes for v in (*box.inputs, *box.node.outputs)]
         self._counts = [(len(box.inputs), len(box.node.outputs)) for box in boxes]
         outputs = [model.logp(), *model.replace_rvs_by_values(variables)]
+        settings = {"mode": STABLE, "on_unused_input": "ignore"}  # interpreted: the time is the black boxes' own
         with model:
-            # Interpreted: the time is the black boxes' own.
-            self._function = pymc_compile(model.value_vars, outputs, mode=STABLE, on_unused_input="ignore")
+            self._function = pymc_compile(model.value_vars, outputs, **settings)
+            given = model.replace_rvs_by_values(boxes[0].inputs)
+            self._inputs_of_one = pymc_compile(model.value_vars, given, **settings) if len(boxes) == 1 else None
         self.is_compiled = True
         self._shapes: list[tuple[int, ...]] = []
 
@@ -83,7 +85,7 @@ class TrueModel:
                 "a black box of this model returns other values when it is called again at the same place. A random "
                 "one is a simulator or an estimate: see pk.EstimatedLikelihood and pk.sample_likelihood_free."
             )
-        first, other = (self.read(_vector(f, values)) for _, f, values in (found[0], found[-1]))
+        first, other = (self.read(_vector(f, values), x) for x, f, values in (found[0], found[-1]))
         return first, other
 
     @property
@@ -98,18 +100,28 @@ class TrueModel:
             raise ValueError("a black box returned an array of another size than before.")
         return log_density, _vector(log_density, arrays)
 
-    def read(self, vector: np.ndarray) -> Evaluated:
-        """Return the parts of the vector of an evaluation; one that failed is NaN."""
+    def read(self, vector: np.ndarray, position: np.ndarray) -> Evaluated:
+        """Return the parts of the vector of an evaluation at a position (d,); one that failed is NaN.
+
+        Where a model has one call, and that raised, its inputs are those that it was given; with several calls nobody
+        knows which one raised.
+        """
         edges = np.cumsum([1, *(int(np.prod(s)) for s in self._shapes)])[:-1]
         parts = np.split(np.broadcast_to(vector, self.size), edges)
         arrays = iter([p.reshape(s) for p, s in zip(parts[1:], self._shapes, strict=True)])
         calls = [([next(arrays) for _ in range(i)], [next(arrays) for _ in range(o)]) for i, o in self._counts]
         is_whole = all(np.isfinite(p).all() for p in parts)
+        if not is_whole and self._inputs_of_one is not None:
+            given = self._inputs_of_one(*self._split(position))
+            calls = [([np.asarray(a, dtype=float) for a in given], calls[0][1])]
         return Evaluated(float(parts[0][0]) if is_whole else -np.inf, [c[0] for c in calls], [c[1] for c in calls])
 
+    def _split(self, position):
+        parts = np.split(position, np.cumsum([int(np.prod(s)) for s in self._value_shapes])[:-1])
+        return [p.reshape(s) for p, s in zip(parts, self._value_shapes, strict=True)]
+
     def _at(self, position):
-        split = np.split(position, np.cumsum([int(np.prod(s)) for s in self._value_shapes])[:-1])
-        log_density, *arrays = self._function(*[p.reshape(s) for p, s in zip(split, self._value_shapes, strict=True)])
+        log_density, *arrays = self._function(*self._split(position))
         return float(log_density), [np.asarray(a, dtype=float) for a in arrays]
 
 

@@ -16,7 +16,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import TensorType
 
-from pymc_kernel.likelihood_free import run_batches
+from pymc_kernel.likelihood_free import Workers
 from pymc_kernel.plugin.blocks.likelihoods import drawing_noise, estimated_terms
 from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.model.remote import Remote
@@ -75,13 +75,15 @@ class ParticleDensity:
         blocks = [positions[a : a + size] for a in range(0, len(positions), size)]
         noises = self._noise.spawn(len(blocks)) if self.estimated else [None] * len(blocks)
         parts = [None] * len(blocks)
-        batches = run_batches(
-            evaluate_block, range(len(blocks)), lambda i: (self._remote, blocks[i], noises[i]), self.executor, retries=0
-        )
-        for index, result, error in batches:
-            if error is not None:
-                raise error
-            parts[index] = result
+
+        def arguments(index):
+            return self._remote, blocks[index], noises[index]
+
+        with Workers(self.executor) as workers:
+            for index, result, error in workers.run(evaluate_block, range(len(blocks)), arguments, retries=0):
+                if error is not None:
+                    raise error
+                parts[index] = result
         prior, likelihood = (np.concatenate(p) for p in zip(*parts, strict=True))
         prior[np.isnan(prior)] = -np.inf
         likelihood[np.isnan(likelihood)] = -np.inf

@@ -18,6 +18,7 @@ __all__ = [
     "ElementwiseTransform",
     "batched",
     "constrained_draws",
+    "coordinate_names",
     "elementwise_transform",
     "split_positions",
     "unconstrained_draws",
@@ -159,3 +160,12 @@ def elementwise_transform(model: pm.Model, name: str) -> ElementwiseTransform | 
         return lambda x: function(np.ascontiguousarray(x, of.dtype))
 
     return ElementwiseTransform(compiled(natural, moved), compiled(value, back))
+
+
+def coordinate_names(variables: Sequence, shapes: Sequence[tuple[int, ...]]) -> list[str]:
+    """Return a name for each coordinate of a position, such as ``x[0, 1]``."""
+    names = []
+    for variable, shape in zip(variables, shapes, strict=True):
+        indices = [f"[{', '.join(map(str, index))}]" if index else "" for index in np.ndindex(*shape)]
+        names += [f"{variable.name}{index}" for index in indices]
+    return names

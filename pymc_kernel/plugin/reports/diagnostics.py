@@ -28,6 +28,7 @@ from pymc_kernel.plugin.reports.model_draws import (
     model_in_context,
     read_draws,
 )
+from pymc_kernel.plugin.reports.normality import normality_of_posterior
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.plugin.warn import warn_user
 
@@ -315,6 +316,7 @@ def diagnose(
     Notes
     -----
     A model without a gradient has ArviZ's checks alone, and a line that says so, unless ``score="surrogate"`` is given.
+    Of a :class:`SyntheticLikelihood` 500 new estimates at the draws say whether its summaries are normal.
     """
     model, data = model_in_context(model), as_tree(data, group)
     if show_diagnostics:
@@ -344,12 +346,15 @@ def diagnose(
         found |= {"ksd": report, "modes": modes}
     posterior = as_chains_and_draws(data[group].to_dataset(), list_sample_dims(sample_dims))
     learned = check_learned(model, posterior, np.random.default_rng(random_seed))
-    words = [line for check in learned for line in check.in_words()]
     if learned:
         found["learned"] = learned
+        against = [words for check in learned for words in check.warnings()]
         lines.append("\nWhat simulations leave open, by the learned likelihoods\n")
-        lines += words or ["They know the posterior means well, and were learned where its draws are."]
-        has_errors = has_errors or bool(words)
+        lines += [*(check.in_words() for check in learned), *against]
+        has_errors = has_errors or bool(against)
+    if said := normality_of_posterior(model, posterior, np.random.default_rng(random_seed)):
+        lines += ["\nSummaries that are taken for normal\n", said]
+        has_errors = True
     if show_diagnostics:
         print("\n".join(lines))
     return (has_errors, found) if return_diagnostics else has_errors

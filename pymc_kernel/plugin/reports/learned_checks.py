@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pymc as pm
 
-from pymc_kernel.plugin.typicality import LARGE_ERROR, typicality
+from pymc_kernel.plugin.typicality import typicality
 
 __all__ = ["LearnedCheck", "check_learned"]
 
@@ -18,14 +18,15 @@ _LARGE_SHARE = 0.1  # of a row's draws in empty places: the error, as a total va
 
 @dataclass(frozen=True)
 class LearnedCheck:
-    """What speaks against a posterior by the learned likelihood ``name``.
+    """How well a posterior by the learned likelihood ``name`` is known, and what speaks against it.
 
     Attributes
     ----------
     name : str
     errors : dict of ndarray
         For each free variable, standard deviations of its posterior means, in posterior ones, between densities that
-        the simulations allow.
+        the simulations allow. They are standard errors, no verdicts: of posteriors whose means have an error of .5, two
+        thirds are less than .5 off.
     outside : ndarray (k,)
         For each row of the data, the share of its parameters' draws in places that hardly any simulation reached.
     """
@@ -34,25 +35,25 @@ class LearnedCheck:
     errors: dict[str, np.ndarray]
     outside: np.ndarray
 
-    def in_words(self) -> list[str]:
-        """Return what is to be said."""
-        lines = []
+    def in_words(self) -> str:
+        """Return how well the posterior means are known."""
         worst = max(self.errors, key=lambda name: self.errors[name].max(initial=0.0))
-        error = self.errors[worst].max(initial=0.0)
-        if error > LARGE_ERROR:
-            lines.append(
-                f"By the simulations that {self.name} was learned from, the posterior mean of {worst} is known to "
-                f"{error:.2f} posterior standard deviations only: errors of single rows add up over all. Learn from "
-                "more simulations, made where this posterior is."
-            )
-        if self.outside.max() > _LARGE_SHARE:
-            row = int(self.outside.argmax())
-            lines.append(
-                f"{100 * self.outside[row]:.0f} % of the draws of the parameters of row {row} of {self.name} lie where "
-                "hardly any simulation was made: there the likelihood is extrapolated. Learn from simulations there, "
-                "or keep the prior within those that there are."
-            )
-        return lines
+        return (
+            f"By the simulations that {self.name} was learned from, posterior means are known to "
+            f"{self.errors[worst].max(initial=0.0):.2f} posterior standard deviations ({worst}, the least known). More "
+            "simulations, made where this posterior is, make that smaller."
+        )
+
+    def warnings(self) -> list[str]:
+        """Return what speaks against the posterior."""
+        row = int(self.outside.argmax())
+        if self.outside[row] <= _LARGE_SHARE:
+            return []
+        return [
+            f"{100 * self.outside[row]:.0f} % of the draws of the parameters of row {row} of {self.name} lie where "
+            "hardly any simulation was made: there the likelihood is extrapolated. Learn from simulations there, or "
+            "keep the prior within those that there are."
+        ]
 
 
 def check_learned(model: pm.Model, posterior, rng: np.random.Generator) -> list[LearnedCheck]:

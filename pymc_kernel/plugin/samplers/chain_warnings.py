@@ -1,28 +1,23 @@
-"""Warnings of chains: stuck on an estimate, without a mode or a part of the posterior, errors, summaries not normal."""
+"""Warnings of chains: stuck on an estimate, without a mode or a part of the posterior, errors."""
 
 import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pymc_kernel.likelihood_free.normality import normality_errors
 from pymc_kernel.mcmc import unvisited
 from pymc_kernel.mcmc.coverage import coverage_of, is_missing_mass
 from pymc_kernel.mcmc.reach import open_ends
 
 __all__ = [
-    "coordinate_names",
     "missed_point_warning",
     "missing_mass_warning",
     "noise_report",
-    "normality_warning",
     "open_end_warning",
     "raised_warning",
 ]
 
 _NOISE_REPLICATES = 20  # new estimates that measure the noise where a chain is stuck
-_LEAST_NORMALITY_ERROR = 0.15  # posterior standard deviations of a mean, or part of a spread, that need no warning
-_STANDARD_ERRORS = 2.0  # by which an error must exceed that
 _NAMED = 4  # coordinates of a position that a message shows
 # Share of draws whose proposals raised, from which on it is said. Proposals fall into a region about as often as draws
 # belong there, and a mass of a thousandth changes a 5 % tail by no more than the Monte Carlo error of 40,000 draws.
@@ -134,51 +129,3 @@ def open_end_warning(
         f"the density hardly falls where the draws end, at {ends} on the unconstrained scale: the chains lack what is "
         "beyond, although they agree. Reparametrize, so that the ridge that they follow becomes straight and short."
     )
-
-
-def coordinate_names(variables: Sequence, shapes: Sequence[tuple[int, ...]]) -> list[str]:
-    """Return a name for each coordinate of a position, such as ``x[0, 1]``."""
-    names = []
-    for variable, shape in zip(variables, shapes, strict=True):
-        indices = [f"[{', '.join(map(str, index))}]" if index else "" for index in np.ndindex(*shape)]
-        names += [f"{variable.name}{index}" for index in indices]
-    return names
-
-
-def normality_warning(simulated: Sequence, entries: Sequence[str]) -> str:
-    """Return a warning about posteriors that summaries which are not normal have made wrong; or nothing.
-
-    Parameters
-    ----------
-    simulated
-        Positions (d,) of draws, and by the name of a block the summaries behind its estimate and those of the data.
-    entries
-        Names of the coordinates of a position.
-    """
-    if not simulated:
-        return ""
-    positions, by_block = zip(*simulated, strict=True)
-    said = []
-    for block, (_, observed) in by_block[0].items():
-        errors = normality_errors(np.array(positions), [summaries[block][0] for summaries in by_block], observed)
-        wrong = [] if errors is None else _normality_words(errors, entries)
-        if wrong:
-            said.append(
-                f"the summaries of {block!r} are taken for normal, and where the posterior is they are not: by the "
-                f"simulations behind the draws (unconstrained scale), {'; '.join(wrong)}. Transform the summaries, or "
-                "take pk.KernelABC or pk.sample_likelihood_free."
-            )
-    return " ".join(said)
-
-
-def _normality_words(errors, entries):
-    """Return what is wrong for certain."""
-    limit, words = _LEAST_NORMALITY_ERROR, []
-    for name, shift, error in zip(entries, errors.shift, errors.shift_error, strict=True):
-        if abs(shift) - _STANDARD_ERRORS * error > limit:
-            side = "below" if shift > 0.0 else "above"
-            words.append(f"the mean of {name} is {abs(shift):.2f} posterior standard deviations {side} the true one")
-    for name, log_spread, error in zip(entries, errors.log_spread, errors.log_spread_error, strict=True):
-        if abs(log_spread) - _STANDARD_ERRORS * error > limit:
-            words.append(f"the true spread of {name} is {np.exp(log_spread):.2f} times the draws'")
-    return words

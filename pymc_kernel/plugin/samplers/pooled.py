@@ -18,7 +18,11 @@ from pymc_kernel.mcmc import kernel_hmc, pooled
 from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, keywords_of
+from pymc_kernel.plugin.blocks.likelihoods import normal_blocks
+from pymc_kernel.plugin.emulation.emulate import learn, part_of
+from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.model.unconstrained import value_draws
+from pymc_kernel.plugin.reports.normality import normality_of_draws
 from pymc_kernel.plugin.reports.provenance import provenance
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
 from pymc_kernel.plugin.samplers.compound import TunedSteps, begin_tuning, end_tuning, hold, move_others, split_steps
@@ -27,6 +31,9 @@ from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["sample_khmc"]
 
+_TUNE = 1000  # of NUTS along an emulated model, as in pm.sample; and evaluations at most until it is learned
+_ENOUGH = 0.2  # distance of an emulated model: at least six of ten proposals along it are accepted
+_USELESS = 0.5  # there may be none
 _JUDGED_DRAWS = 1000  # of each chain, by which it is judged whether the density ends where the draws do
 _START_TRIALS = 20  # jittered initial points of which one must have a finite density
 
@@ -91,15 +98,20 @@ def sample_khmc(
 
     Notes
     -----
-    It learns the whole log density, so it needs values for every direction in which that is not quadratic: it is for a
-    dozen parameters, or for more where the posterior is nearly Gaussian and tuning long. Many groups of parameters with
-    a scale of their own are not for it: a hierarchy of 31 parameters had an R-hat of 2. Where the black box has few
-    inputs of its own, give their variables to :class:`KernelHMC` and leave the rest to NUTS, as in
-    ``sample_khmc(step=pk.KernelHMC([theta]))``: the black box is not called again while NUTS moves.
+    Where black boxes are a part of the model, whose outputs go into a likelihood that PyMC knows, they are learned in
+    their own inputs by some dozens of evaluations, as :func:`emulate` does, and the chains move by
+    :class:`EmulatedNUTS`, for any number of parameters; ``tune`` draws are then along the emulated model and cost no
+    evaluation. Statistics are those of that step. So without ``step`` and ``initvals``, and where the emulated model is
+    within a distance of one half after ``tune`` evaluations.
+
+    Else it learns the whole log density, so it needs values for every direction in which that is not quadratic: it is
+    for a dozen parameters, or for more where the posterior is nearly Gaussian and tuning long. Many groups of
+    parameters with a scale of their own are not for it: a hierarchy of 31 parameters had an R-hat of 2.
 
     At the end at most 256 evaluations look beyond the ends of the draws: chains on a long ridge may agree with each
-    other, and lack what is beyond. That is said, as are missing parts that weights of the draws show, and calls of the
-    model that raised an error, which count as a density of zero: once, for all chains.
+    other, and lack what is beyond. That is said, as are missing parts that weights of the draws show, summaries that
+    are not as normal as :class:`SyntheticLikelihood` takes them (by 500 new estimates), and calls of the model that
+    raised an error, which count as a density of zero: once, for all chains.
 
     Tuning runs in this process, whatever ``cores`` is. Where an evaluation takes a second or more, take
     ``pk.sample_surrogate(exact=True)``: it learns from fewer evaluations, on any executor, and draws as exactly. An
@@ -116,6 +128,15 @@ def sample_khmc(
         if not (name == "tune" and value is None) and not (isinstance(value, int | np.integer) and value >= least):
             raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
     model = pm.modelcontext(model)
+    rng, began, spent = np.random.default_rng(random_seed), time.perf_counter(), 0
+    if step is None and initvals is None:
+        _check_for_sample(kwargs, model)
+        if (search := part_of(model, _ENOUGH, rng)) is not None:
+            first_error = learn(search, _TUNE if tune is None else tune, progressbar=progressbar)
+            if search.is_confirmed and search.best.distance < _USELESS:
+                emulated = search.result(first_error)
+                return _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs)
+            spent = len(search.evaluated)
     with model:
         step, others = split_steps(model, step, kwargs, kwargs.get("compile_kwargs"))
         if step.given is not None:
@@ -124,9 +145,8 @@ def sample_khmc(
             )
         _check_for_sample(kwargs, model)
         tune = kernel_hmc.enough_tuning(len(step.coordinates)) if tune is None else tune
-        rng = np.random.default_rng(random_seed)
         seeds = [int(s) for s in rng.integers(2**30, size=chains)]
-        began, before, raised = time.perf_counter(), step.density.calls, step.density.num_raised
+        before, raised = step.density.calls, step.density.num_raised
         step.is_judged_alone = not kwargs.get("return_inferencedata", True)
         points = _starts(model, step, initvals, chains, tune, rng)
         step.learned, points = _tune_together(step, others, points, tune, rng, progressbar)
@@ -135,7 +155,7 @@ def sample_khmc(
         took = {
             "tuning_steps": int(tune),
             "tuning_time": time.perf_counter() - began,
-            "tuning_evaluations": step.density.calls - before,
+            "tuning_evaluations": spent + step.density.calls - before,
             "tuning_raised": step.density.num_raised - raised,
         }
         idata = pm.sample(
@@ -159,6 +179,27 @@ def sample_khmc(
     return idata
 
 
+def _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs) -> xr.DataTree:
+    """Return exact draws along a model whose black boxes have been learned."""
+    seeds = [int(s) for s in rng.integers(2**30, size=chains)]
+    tune = _TUNE if tune is None else tune
+    with model:
+        step = EmulatedNUTS(emulated)
+        idata = pm.sample(
+            draws, tune=tune, chains=chains, step=step, random_seed=seeds, progressbar=progressbar, **kwargs
+        )
+    emulation, groups = emulated.emulation, getattr(idata, "children", {})
+    for name in {"posterior", "sample_stats"} & set(groups):
+        groups[name].attrs |= {
+            "tuning_steps": tune,
+            "tuning_time": time.perf_counter() - began,
+            "tuning_evaluations": emulation.num_evaluations,
+            "tuning_raised": emulation.num_failed,
+            "distance": emulation.distance,
+        }
+    return idata
+
+
 def _say(model, step, idata, rng):
     """Give one warning of what all chains show together."""
     stats = idata["sample_stats"]
@@ -172,6 +213,8 @@ def _say(model, step, idata, rng):
         draws = np.concatenate([np.reshape(columns[v], (*levels.shape, -1)) for v in step.vars], axis=-1)
         if np.isfinite(draws).all():  # rounding may have put a draw at a bound
             words.append(step.open_end_warning(draws, levels, rng))
+            if normal_blocks(model):
+                words.append(normality_of_draws(step.density, np.concatenate(draws), step.coordinates, rng))
     if said := " Besides, ".join(w for w in words if w):
         warn_user(f"sample_khmc: {said}")
 

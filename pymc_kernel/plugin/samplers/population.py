@@ -16,6 +16,7 @@ from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import prior_positions
 from pymc_kernel.plugin.model.scores import compile_scores
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions, value_shapes
+from pymc_kernel.plugin.reports.normality import normality_of_posterior
 from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.plugin.warn import warn_user
 from pymc_kernel.plugin.weights import reported_shape
@@ -92,7 +93,8 @@ def sample_pmc(
     Warns
     -----
     UserWarning
-        Where the Pareto shape is above 0.7: weights and evidence are not to be trusted.
+        Where the Pareto shape is above 0.7: weights and evidence are not to be trusted; and where summaries that
+        :class:`SyntheticLikelihood` takes for normal are not (by 500 new estimates).
 
     Notes
     -----
@@ -135,7 +137,10 @@ def sample_pmc(
     # The most draws in chains of one length, as PyMC does: an unfinished chain goes out, or the others are cut to it.
     if len(results) * len(results[-1][1]) < (len(results) - 1) * iterations:
         results.pop()
-    return _tree(model, results, draws)
+    tree = _tree(model, results, draws)
+    if said := normality_of_posterior(model, tree["posterior"].to_dataset(), results[-1][-1]):
+        warn_user(f"sample_pmc: {said}")
+    return tree
 
 
 def _model_scores(model):

@@ -8,6 +8,7 @@ import xarray as xr
 
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import check_keywords, keywords_of
+from pymc_kernel.plugin.reports.normality import normality_of_posterior
 from pymc_kernel.plugin.samplers.smc_kernels import EPSILON, KernelHMCSMC, ParticleKernel
 from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.plugin.warn import warn_user
@@ -41,7 +42,8 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
     Notes
     -----
     An interrupt ends it without a result, as it does ``pm.sample_smc``: particles of a stage before the last are no
-    draws of the posterior.
+    draws of the posterior. It warns where summaries that :class:`SyntheticLikelihood` takes for normal are not, by 500
+    new estimates at the draws.
 
     |unseen mode|
     """
@@ -56,8 +58,11 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
             f"sample_smc returns a DataTree: leave return_inferencedata out, or take pm.sample_smc(kernel=pk."
             f"{kernel.__name__}, return_inferencedata=False)."
         )
-    idata = pm.sample_smc(draws, kernel=kernel, **kwargs)
-    return _tidied(idata)
+    idata = _tidied(pm.sample_smc(draws, kernel=kernel, **kwargs))
+    model = pm.modelcontext(kwargs.get("model"))
+    if said := normality_of_posterior(model, idata["posterior"].to_dataset(), np.random.default_rng(0)):
+        warn_user(f"sample_smc: {said}")
+    return idata
 
 
 def smc_stats(idata: xr.DataTree) -> xr.DataTree:

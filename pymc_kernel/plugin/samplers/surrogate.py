@@ -19,6 +19,8 @@ from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.coverage import is_missing_mass
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
+from pymc_kernel.plugin.emulation.emulate import learn, part_of
+from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import observed_values
@@ -166,6 +168,11 @@ def sample_surrogate(
     half, of 2 to a sixth. All chains are evaluated together, each time the slowest is waited for. From a stored result
     exact draws come later, too: ``pm.sample(tune=0, step=pk.KernelHMC(surrogate=idata))``.
 
+    Where a black box is a part of the model only, whose outputs go into a likelihood that PyMC knows, that part is
+    learned, as :func:`emulate` does, and the draws are those of PyMC's NUTS with its statistics; ``distance``,
+    ``effective_share``, ``num_evaluations`` and ``num_failed`` beside them. There is no evidence then, and
+    ``evaluations`` has ``position`` and ``log_density``. With ``exact`` it is :class:`EmulatedNUTS`.
+
     A batch costs O(n r^2) for n values and r <= 1000 of them that carry the surrogate: at n = 500 in eight dimensions
     all batches together take 15 to 40 seconds. Memory O(n r).
 
@@ -188,6 +195,10 @@ def sample_surrogate(
     check_timeout(timeout)
     check_executor(executor)
     entropy = int(np.random.default_rng(random_seed).integers(2**63))
+    if not return_surrogate and (search := part_of(model, tolerance, np.random.default_rng([entropy, 1]))) is not None:
+        settings = {"executor": executor, "store": store, "timeout": timeout, "random_seed": random_seed}
+        first_error = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
+        return _by_part(search, first_error, (chains, draws), exact, entropy, progressbar)
     rng = np.random.default_rng(entropy)
     density = compile_particle_density(model, "sample_surrogate", compile_kwargs, vectorize=False)
     prior = ModelPrior(model)
@@ -233,6 +244,26 @@ def sample_surrogate(
         if drawn is not None:
             log_warnings(run_convergence_checks(tree, model))
         return (tree, state.learned) if return_surrogate else tree
+
+
+def _by_part(search, first_error, shape, exact, entropy, progressbar) -> xr.DataTree:
+    """Return draws by NUTS on a model whose black boxes have been learned, or exact ones along it."""
+    emulated = search.result(first_error)
+    if not exact:
+        search.warn(first_error)
+    seeds = [int(s) for s in np.random.default_rng([entropy, 2]).integers(2**30, size=shape[0])]
+    with search.model if exact else emulated:
+        step = EmulatedNUTS(emulated) if exact else None
+        tree = pm.sample(shape[1], chains=shape[0], step=step, random_seed=seeds, progressbar=progressbar)
+    known = emulated.emulation
+    for name in ("distance", statistics.EFFECTIVE_SHARE, "num_evaluations", statistics.NUM_FAILED):
+        tree["sample_stats"][name] = getattr(known, name)
+    places = {
+        "position": (("evaluation", "coordinate"), known.positions),
+        "log_density": ("evaluation", known.log_density),
+    }
+    tree["evaluations"] = xr.DataTree(xr.Dataset(places, attrs={"first_error": str(first_error or "")}))
+    return tree
 
 
 def _run(

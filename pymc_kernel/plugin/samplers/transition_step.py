@@ -18,13 +18,9 @@ from pymc.vartypes import continuous_types
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc import noise, unvisited
 from pymc_kernel.plugin.model.log_density import compile_log_density
-from pymc_kernel.plugin.samplers.chain_warnings import (
-    coordinate_names,
-    missed_point_warning,
-    noise_report,
-    normality_warning,
-    raised_warning,
-)
+from pymc_kernel.plugin.model.unconstrained import coordinate_names
+from pymc_kernel.plugin.reports.normality import normality_warning
+from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report, raised_warning
 from pymc_kernel.plugin.samplers.progress import STUCK_AFTER, progress_columns, progress_updates
 from pymc_kernel.plugin.samplers.starts import NUM_CANDIDATES, prior_draws
 
@@ -315,8 +311,8 @@ class TransitionStep(ArrayStepShared):
         # Where other steps move, too, the density at the known points has changed.
         if self.known is not None and not self.shared and self.visited:
             words.append(missed_point_warning(self.known, self.visited, self.vars))
-        words.append(normality_warning(self.simulated, self.coordinates))
         if self.is_judged_alone:
+            words.append(normality_warning(self.simulated, self.coordinates))
             words.append(raised_warning(self.raised, self.num_draws, self.density.error))
         return words
 

@@ -1,6 +1,5 @@
 """Batches of simulations of a model: what a worker receives and does, and the run over all batches."""
 
-from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -98,7 +97,7 @@ def run(keeper, job, parameters, executor, retries, max_in_flight, progressbar) 
     )
     with (
         Progress(*columns, disable=not progressbar) as progress,
-        closing(Workers(executor, leave_one_thread)) as workers,
+        Workers(executor, leave_one_thread) as workers,
     ):
         shown = progress.add_task(
             "Simulating", total=keeper.draws, completed=keeper.draws - sum(sizes.values()), failed=0, rate=0.0

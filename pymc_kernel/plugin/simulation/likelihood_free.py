@@ -24,11 +24,10 @@ from pymc_kernel.plugin.simulation.pairs import (
     warn_of_failed_pairs,
 )
 from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
-from pymc_kernel.plugin.typicality import LARGE_ERROR
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
+from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.plugin.warn import warn_of_findings, warn_user
 from pymc_kernel.rounds import Calibration, CautiousRounds, Checks, Draws, LocalLikelihood, ParticleSampler, State
-from pymc_kernel.smc.weights import normalized
 
 __all__ = ["sample_likelihood_free"]
 
@@ -41,11 +40,13 @@ _CHANCE_OF_SUCCESS = (
     "from how many fail where."
 )
 _FALSE_ALARMS = 0.01  # share of right posteriors of which calibration makes a warning, at most
+_LARGE_ERROR = 0.5  # standard error of a mean, in posterior ones: of means known to .5 a third are .5 off
 _MOST_OUTSIDE = 0.1  # of the posterior: the error is at most as large, as a total variation distance
 _REMEMBERED = 0.5  # correlation of particles with where they were before their last moves
 
 
 @explain_arguments
+@says_what_evidence_lacks
 def sample_likelihood_free(
     draws: int = 1000,
     *,
@@ -113,8 +114,9 @@ def sample_likelihood_free(
     ``change`` of the posterior (symmetric divergence, in nats), ``place`` (probability of summaries that are less
     likely than the data's, given posterior draws), ``held_out_coverage`` (share of held-out simulations in the region
     that should hold 95 %), ``correlation`` of the particles before and after their last moves. ``sample_stats`` has
-    those of the last round, ``log_evidence`` of each chain by its likelihood, and ``learning_error``, the largest
-    standard deviation of a posterior mean between likelihoods that the simulations allow, in posterior ones.
+    those of the last round, and ``log_evidence`` of each chain by its likelihood.
+
+    |unseen mode|
 
     Each chain has a likelihood of its own, drawn from what the simulations leave open (a normal approximation of the
     distribution of the regressions' weights), so R-hat and the Monte Carlo errors of ``az.summary`` know how well the
@@ -129,8 +131,8 @@ def sample_likelihood_free(
     probability of not failing as a factor. Where the data are whole numbers that many simulations share (all failures,
     no event at all, rounded numbers), the learned probability of just these data is corrected likewise.
 
-    At the end the simulations are left out by fifths. ``fold_mean_error`` says how much the means depend on which
-    simulations there are (jackknife, in posterior standard deviations; the largest). ``held_out_shift`` and
+    At the end the simulations are left out by fifths. ``learning_error`` is the standard error of the posterior means
+    by the simulations that there are (jackknife, in posterior standard deviations; the largest). ``held_out_shift`` and
     ``held_out_spread`` are of the simulations most like the data, an effective ``num_held_out`` of them: how many
     posterior standard deviations their true parameters lie above the learned mean, and how many times as far as their
     posteriors say they spread (simulation-based calibration, of the 200 data sets whose posteriors overlap most with
@@ -138,9 +140,9 @@ def sample_likelihood_free(
     posterior outside of where the last round simulated.
 
     One warning says all that speaks against the posterior: data in an unlikely place, held-out simulations outside of
-    their regions, a large error of learning, posteriors of simulations like the data that are shifted, too narrow or
-    too wide, or whose 5 % and 95 % quantiles have another share of the true parameters beyond them, a likelihood that
-    was not yet used in full.
+    their regions, a standard error of a mean above .5, posteriors of simulations like the data that are shifted, too
+    narrow or too wide, or whose 5 % and 95 % quantiles have another share of the true parameters beyond them, a
+    likelihood that was not yet used in full.
 
     Memory grows with the simulations; a fit costs O(n p^2) for p some hundred features, seconds at n = 10,000.
 
@@ -266,18 +268,6 @@ def _posterior(rng, sampler: ParticleSampler, state: State, chains: int, draws: 
     return [sampler.sample(rng, state.prior, likelihoods[i % len(likelihoods)]) for i in range(chains)]
 
 
-def _learning_error(state: State) -> float:
-    """Return the largest standard deviation of a posterior mean between replicates, in posterior ones."""
-    positions, replicates = state.draws.positions, state.likelihood.replicates()
-    if len(replicates) < 2:
-        return np.nan
-    means = []
-    for likelihood in replicates:
-        ratio = likelihood(positions) - state.draws.log_likelihood
-        means.append(normalized(np.where(np.isfinite(ratio), ratio, -np.inf)) @ positions)
-    return float((np.std(means, axis=0, ddof=1) / positions.std(axis=0)).max())
-
-
 def _stats(state: State, posterior: list[Draws]) -> dict:
     last, checks = state.rounds[-1], {}
     if state.checks is not None:
@@ -287,7 +277,7 @@ def _stats(state: State, posterior: list[Draws]) -> dict:
             statistics.NUM_HELD_OUT: calibration.num_cases,
             statistics.HELD_OUT_SHIFT: calibration.shift[np.argmax(np.abs(calibration.shift))],
             statistics.HELD_OUT_SPREAD: calibration.spread[furthest],
-            "fold_mean_error": state.checks.mean_error.max(),
+            statistics.LEARNING_ERROR: state.checks.mean_error.max(),
             "outside": state.checks.outside,
         }
     return checks | {
@@ -298,7 +288,6 @@ def _stats(state: State, posterior: list[Draws]) -> dict:
         "held_out_coverage": last.held_out_coverage,
         "power": last.power,
         "change": last.change,
-        statistics.LEARNING_ERROR: _learning_error(state),
         statistics.CORRELATION: max(draws.correlation for draws in posterior),
         statistics.LOG_EVIDENCE: ("chain", [draws.log_evidence for draws in posterior]),
     }
@@ -309,16 +298,13 @@ def _warn(state: State, stats: dict, model: pm.Model) -> None:
     last = state.rounds[-1]
     warn_of_failed_pairs(stats[statistics.NUM_FAILED], stats["num_simulations"], _CHANCE_OF_SUCCESS)
     slack = _CHANCE * np.sqrt(0.95 * 0.05 / max(last.num_near // 5, 1))  # a fifth is held out
-    coverage, error = last.held_out_coverage, stats[statistics.LEARNING_ERROR]
+    coverage = last.held_out_coverage
     found = {
         f"the data are in a place that posterior draws predict with probability {last.place:.3g}": (
             last.place < _UNLIKELY
         ),
         f"of held-out simulations, {100 * coverage:.0f} % lie in the regions that should hold 95 %": (
             not _COVERAGE[0] - slack < coverage < _COVERAGE[1] + slack
-        ),
-        f"by the simulations that there are, its means are known to {error:.2f} posterior standard deviations": (
-            error > LARGE_ERROR
         ),
         f"the last round simulated where the likelihood has the power {last.power:.2g} only": 0.0 < last.power < 1.0,
         "particles have not forgotten where they were, so weights of modes may be wrong": (
@@ -330,27 +316,23 @@ def _warn(state: State, stats: dict, model: pm.Model) -> None:
         "the model simulates, check its prior."
     )
     words = [words for words, holds in found.items() if holds]
-    words += [] if state.checks is None else _words_of(state.checks, _entry_names(model), error)
+    words += [] if state.checks is None else _words_of(state.checks, _entry_names(model))
     warn_of_findings(words, advice)
 
 
-def _words_of(checks: Checks, names: list[str], learning_error: float) -> list[str]:
-    """Return what fits to parts of the simulations say against a posterior.
-
-    Its chains differ by the learning error, so it is as much wider than the posteriors by single fits that are checked.
-    """
+def _words_of(checks: Checks, names: list[str]) -> list[str]:
+    """Return what fits to parts of the simulations say against a posterior."""
     found, calibration = [], checks.calibration
     if checks.outside > _MOST_OUTSIDE:
         found.append(f"{100 * checks.outside:.0f} % of it lie where the last round did not simulate")
     chance = 0.125 * _FALSE_ALARMS / len(names)  # two signs each of shift, spread and two tails of each parameter
     bound = -ndtri(chance)
-    if (worst := checks.mean_error.max()) > LARGE_ERROR:
+    if (worst := checks.mean_error.max()) > _LARGE_ERROR:
         found.append(
-            f"fits without a fifth of the simulations differ by {worst:.2f} posterior standard deviations in the mean "
-            f"of {names[int(checks.mean_error.argmax())]}"
+            f"by the simulations that there are, the mean of {names[int(checks.mean_error.argmax())]} has a standard "
+            f"error of {worst:.2f} posterior standard deviations"
         )
-    widened = np.sqrt(1.0 + np.nan_to_num(learning_error) ** 2)
-    for name, shift, spread in zip(names, calibration.shift, calibration.spread / widened, strict=True):
+    for name, shift, spread in zip(names, calibration.shift, calibration.spread, strict=True):
         if abs(shift) > bound * calibration.shift_error:
             found.append(
                 f"of simulations that resemble the data, true values of {name} lie {abs(shift):.2f} posterior standard "

@@ -11,7 +11,6 @@ from pymc.backends.arviz import coords_and_dims_for_inferencedata
 
 from pymc_kernel.likelihood_free import (
     ArraySpec,
-    DiskStore,
     Status,
     open_store,
 )
@@ -235,7 +234,7 @@ def _spec(name, shape, dtype, dims, fill):
 
 
 def _tree(keeper, store, specs, coords, dims, model, max_failures, ran):
-    groups = _groups_on_disk(store, specs) if isinstance(keeper, DiskStore) else _groups(keeper, specs, coords)
+    groups = _groups_on_disk(store, specs) if store is not None else _groups(keeper, specs, coords)
     status = groups["simulation_stats"]["status"].values[0]
     is_run = status != Status.NOT_RUN
     if not is_run.all():

@@ -1,10 +1,12 @@
-"""Chains of kernel HMC that several tests run."""
+"""Chains that several tests run."""
+
+from functools import partial
 
 import numpy as np
 from scipy import stats
 
+from pymc_kernel.mcmc import adaptive_metropolis, moves, surrogate_fit
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc import moves, surrogate_fit
 from pymc_kernel.mcmc.history import append
 
 
@@ -40,26 +42,33 @@ def misled(rng, estimator):
     return state._replace(fit=surrogate_fit.refit(rng, [state], config)), config
 
 
-def run(rng, log_density, start, config=None, tune=800, draws=2000):
-    """Return draws after tuning, the last state, and the number of evaluations."""
-    config = kh.Config() if config is None else config
-    calls = 0
-
-    def counted(x):
-        nonlocal calls
-        calls += 1
-        return log_density(x)
-
-    state = kh.init(np.asarray(start, dtype=float), counted(np.asarray(start, dtype=float)), config)
-    out = np.empty((draws, len(start)))
+def run(module, rng, log_density, start, config=None, tune=800, draws=2000, states=None):
+    """Return the draws (draws, d) of a chain after tuning and its last state; all states go to the list ``states``."""
+    config = module.Config() if config is None else config
+    start = np.asarray(start, dtype=float)
+    state, out = module.init(start, log_density(start), config), np.empty((draws, start.size))
+    learn = adaptive_metropolis.adapt if module is adaptive_metropolis else partial(module.adapt, rng)
+    how_long = () if module is adaptive_metropolis else (tune,)
     for t in range(tune + draws):
-        before = calls
-        state, info = kh.step(rng, state, counted, config)
-        assert calls - before <= 1
-        state = kh.adapt(rng, state, info, config, tune)
-        if t >= tune:
+        state, info = module.step(rng, state, log_density, config)
+        if t < tune:
+            state = learn(state, info, config, *how_long)
+        else:
             out[t - tune] = state.position
-    return out, state, calls
+        if states is not None:
+            states.append(state)
+    return out, state
+
+
+def moved(rng, target, begin, step, num_points, num_steps):
+    """Draw exactly from the target, move each point by a frozen transition from the state ``begin(x)``."""
+    points = target.sample(rng, num_points)
+    for i, x in enumerate(points):
+        state = begin(x)
+        for _ in range(num_steps):
+            state, _ = step(rng, state, target.log_density)
+        points[i] = state.position
+    return points
 
 
 def worst_p_value_of_chain(target, draws):

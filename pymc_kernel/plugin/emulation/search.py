@@ -1,0 +1,317 @@
+"""Rounds of an emulated model: learn, draw by NUTS, evaluate draws, compare."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor
+from pymc.pytensorf import compile as pymc_compile
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from pymc_kernel.emulation import FittedOutputs, fit_outputs
+from pymc_kernel.emulation.outputs import held_out_outputs
+from pymc_kernel.likelihood_free.interrupts import interrupts_wait
+from pymc_kernel.plugin.emulation.chains import Chains, largest_rhat
+from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
+from pymc_kernel.plugin.emulation.evaluated import Evaluated
+from pymc_kernel.plugin.emulation.structure import Unknown
+from pymc_kernel.plugin.model.interpreter import STABLE
+from pymc_kernel.plugin.model.priors import initial_position
+from pymc_kernel.plugin.model.scores import without_gradient
+from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
+from pymc_kernel.plugin.warn import warn_user
+
+__all__ = ["Emulation", "Search"]
+
+_CHAINS = 4
+_FOLDS = 10  # of cross-validation
+_TAIL = 0.05  # of the draws: places with a lower log density are not like them
+
+
+@dataclass(frozen=True, eq=False)
+class Emulation:
+    """How an emulated model was learned, and how far it is from the true one; ``emulated.emulation`` has it."""
+
+    num_evaluations: int
+    """Of the whole model, besides the three to six that showed its structure."""
+    num_failed: int
+    """Of these, without a finite value."""
+    distance: float
+    """Total variation distance between the posteriors, the largest of three: at the fresh draws of two rounds, which
+    had not been learned, and at all places like them, by what is learned without them (ten folds)."""
+    log_ratio_sd: float
+    """Standard deviation (nats) of true minus learned log density at these draws."""
+    effective_share: float
+    """Of these draws, were they weighted by importance."""
+    rhat: float
+    """Largest R-hat of the chains that made these draws."""
+    rounds: pd.DataFrame
+    """The same after each round, by the number of evaluations that it had learned from."""
+    draws: np.ndarray
+    """(n, d): draws of the emulated posterior on the unconstrained scale, where the next chains may begin."""
+    positions: np.ndarray
+    """(num_evaluations, d): where the model was evaluated, on the unconstrained scale."""
+    log_density: np.ndarray
+    """(num_evaluations,): of the true model there, minus infinity where it failed."""
+
+
+class _GivenRows:
+    """Outputs of a part that are given as numbers: rows (b, q)."""
+
+    def __init__(self, num_rows, num_outputs):
+        self.rows = pytensor.shared(np.ones((num_rows, num_outputs)), shape=(num_rows, num_outputs))
+
+    def __call__(self, inputs):
+        return self.rows
+
+
+class _Round(NamedTuple):
+    num_evaluations: int
+    distance: float
+    log_ratio_sd: float
+    effective_share: float
+    held_out: float
+    rhat: float
+
+
+class Search:
+    """Evaluations so far, what was learned of them, and chains on the emulated model."""
+
+    def __init__(self, model: pm.Model, unknown: Unknown, tolerance: float, rng: np.random.Generator):
+        calls, parts = unknown.calls, unknown.parts
+        self.model, self.unknown = model, unknown
+        self.calls, self.parts, self.tolerance, self.rng = calls, parts, tolerance, rng
+        self.learned = [LearnedPart(p, f"part{i}", *unknown.sizes(p)) for i, p in enumerate(parts)]
+        self.emulated = model_with(model, calls, parts, self.learned)
+        left = without_gradient(self.emulated, self.emulated.continuous_value_vars)
+        if left:
+            raise ValueError(
+                f"besides its black boxes, this model has log density terms without gradient ({', '.join(left)}), "
+                "which pk.emulate does not learn: use pk.sample_surrogate(). Where a term is a pm.CustomDist whose "
+                "logp calls a black box, call it in the model and give logp what it returns."
+            )
+        given = [_GivenRows(len(p.functions), unknown.sizes(p)[1]) for p in parts]
+        self.given_rows = [g.rows for g in given]
+        with_given = model_with(model, calls, parts, given)
+        with with_given:
+            self.density_given = pymc_compile(
+                with_given.value_vars, with_given.logp(), mode=STABLE, on_unused_input="ignore"
+            )
+        self.shapes, self.initial = value_shapes(model), initial_position(model)
+        self.positions = np.empty((0, self.initial.size))
+        self.evaluated: list[Evaluated] = []
+        self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
+        self.rounds: list[_Round] = []
+        self.is_confirmed = False
+
+    def run(self, prior, places: np.ndarray, size: int, most: int, evaluate, progressbar: bool) -> None:
+        """Evaluate ``places`` (n, d) and learn in rounds of ``size``, until the search has ended or after ``most``.
+
+        Parameters
+        ----------
+        prior : ModelPrior
+        evaluate : Evaluations
+            Of the true model.
+        """
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        with Progress(*columns, TimeRemainingColumn(), disable=not progressbar) as bar:
+            task = bar.add_task("First places", total=most)
+            batch = places[:most]
+            while len(batch):
+                vectors = evaluate(len(self.positions), batch, lambda: bar.advance(task))
+                self.add(batch, [self.unknown.true.read(v, x) for v, x in zip(vectors, batch, strict=True)])
+                if self.best is not None:
+                    bar.update(task, description=f"Distance {self.best.distance:.2f}")
+                if self.has_ended:
+                    break
+                batch = self.propose(prior, size)[: most - len(self.positions)]
+
+    def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
+        """Take in what was evaluated; of fresh draws, measure the distance first."""
+        if self.fits is not None:
+            learned = np.array([self.chains.log_density(x) for x in batch])
+            measured = _measured(np.array([e.log_density for e in evaluated]) - learned)
+            self.rounds.append(_Round(len(self.positions), *measured, self.held_out, self.rhat))
+            # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
+            worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
+            worse = worse._replace(distance=max(worse.distance, self.held_out))
+            is_confirmed = len(self.rounds) > 1 and Chains.have_converged(worse.rhat)
+            if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
+                self.best, self.is_confirmed = worse, is_confirmed
+                self.best_fits, self.best_draws = self.fits, self.draws
+        self.positions = np.concatenate([self.positions, batch])
+        self.evaluated += evaluated
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the distance is known to be within the tolerance."""
+        return self.best is not None and self.is_confirmed and self.best.distance < self.tolerance
+
+    def propose(self, prior, size: int) -> np.ndarray:
+        """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
+        self.fits = self._fitted()
+        if self.fits is None:
+            return prior.draw(self.rng, size)
+        self._renew(self.fits)
+        with interrupts_wait.not_here():
+            if self.chains is None:
+                log_densities = np.array([e.log_density for e in self.evaluated])
+                starts = self.positions[np.argsort(-log_densities)[:_CHAINS]]
+                starts = starts[np.isfinite(np.sort(-log_densities)[:_CHAINS])]
+                variances = np.maximum(prior.draw(self.rng, 100).var(axis=0), 1e-12)
+                self.chains = Chains(self.emulated, starts, variances, self.rng)
+            draws, self.rhat = self.chains.draw()
+            self.draws = draws.reshape(-1, draws.shape[2])
+            self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
+            if self.held_out < self.tolerance:
+                draws, self.rhat = self._challenged(draws)
+                self.draws = draws.reshape(-1, draws.shape[2])
+        each = -(-size // len(draws))
+        kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
+        return draws[:, kept].transpose(1, 0, 2).reshape(-1, draws.shape[2])[:size]
+
+    def _challenged(self, draws: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return draws and their R-hat, with those of other chains where these have ended elsewhere.
+
+        A surrogate may have modes where nothing was evaluated. Chains that go on from round to round never see them.
+        Those of ``pm.sample`` do, which begin around a draw (see ``result``) or, with initial values of the user,
+        elsewhere. What is found there is evaluated next.
+        """
+        flat = draws.reshape(-1, draws.shape[2])
+        centers = [self.rng.choice(flat), self.initial] * (_CHAINS // 2)
+        others, _ = self.chains.elsewhere(centers, np.maximum(flat.var(axis=0), 1e-12), self.rng).draw()
+        count = min(draws.shape[1], others.shape[1])
+        both = np.concatenate([draws[:, -count:], others[:, -count:]])
+        rhat = largest_rhat(both)
+        return (draws, rhat) if Chains.have_converged(rhat) else (both, rhat)
+
+    def result(self, first_error) -> pm.Model:
+        """Return the emulated model with the best of the fits."""
+        if self.best is None:
+            said = f" The first error: {first_error}" if first_error else ""
+            raise ValueError(
+                f"{len(self.evaluated)} evaluations are too few to learn from and to measure what was learned.{said}"
+            )
+        self._renew(self.best_fits)
+        self._begin_at(self.positions[np.argmax([e.log_density for e in self.evaluated])])
+        best = self.best
+        self.emulated.emulation = Emulation(
+            num_evaluations=len(self.evaluated),
+            num_failed=self.num_failed,
+            distance=best.distance,
+            log_ratio_sd=best.log_ratio_sd,
+            effective_share=best.effective_share,
+            rhat=best.rhat,
+            rounds=pd.DataFrame(self.rounds),
+            draws=self.best_draws,
+            positions=self.positions,
+            log_density=np.array([e.log_density for e in self.evaluated]),
+        )
+        return self.emulated
+
+    @property
+    def num_failed(self) -> int:
+        """Evaluations without a finite value."""
+        return sum(not np.isfinite(e.log_density) for e in self.evaluated)
+
+    def warn(self, first_error) -> None:
+        """Warn once of all that speaks against the emulated model."""
+        best, failed = self.best, self.num_failed
+        problems = []
+        if not best.distance < self.tolerance:
+            problems.append(
+                f"its posterior is at a distance of {best.distance:.2f} from the true one (log densities differ by "
+                f"{best.log_ratio_sd:.2g} nats at fresh draws)"
+            )
+        if not Chains.have_converged(best.rhat):
+            problems.append(f"NUTS chains on it do not agree (R-hat {best.rhat:.2f})")
+        elif not self.is_confirmed:
+            problems.append("this was measured once only")
+        if problems:
+            warn_user(
+                f"the emulated model should not be trusted: {' and '.join(problems)}, after {len(self.evaluated)} "
+                "evaluations. Take more evaluations, or a prior or start= nearer to the data."
+                + (f" {failed} evaluations failed; the first error: {first_error}" if failed and first_error else "")
+            )
+
+    def _held_out_distance(self) -> float:
+        """Return the distance at all places like the draws, each with outputs that are learned from other places.
+
+        A round has few fresh draws: those of a step in a function fall beside it more often than not.
+        """
+        folds = np.arange(len(self.evaluated)) % _FOLDS
+        rows_of_parts = []
+        for part, (of_part, _) in zip(self.parts, self.fits, strict=True):
+            inputs, outputs = self._values(part)
+            predicted = np.full(outputs.shape, np.nan)
+            for function in range(part.num_functions):
+                mine = part.functions == function
+                x, y = inputs[:, mine], outputs[:, mine]
+                is_finite = np.isfinite(x).all(axis=2) & np.isfinite(y).all(axis=2)
+                fold = np.broadcast_to(folds[:, None], is_finite.shape)[is_finite]
+                block = np.full(y.shape, np.nan)
+                block[is_finite] = held_out_outputs(of_part[function], x[is_finite], y[is_finite], fold)
+                predicted[:, mine] = block
+            rows_of_parts.append(predicted)
+        least = np.quantile([self.chains.log_density(x) for x in self.draws], _TAIL)
+        log_ratios = []
+        for i, (x, e) in enumerate(zip(self.positions, self.evaluated, strict=True)):
+            # Failed ones lie anywhere: fresh draws say how many of the posterior's fail.
+            if not np.isfinite(e.log_density) or max(self.chains.log_density(x), e.log_density) < least:
+                continue
+            for shared, predicted in zip(self.given_rows, rows_of_parts, strict=True):
+                shared.set_value(predicted[i])
+            split = split_positions(self.emulated, x[None], self.shapes)
+            log_ratios.append(e.log_density - float(self.density_given(*[p[0] for p in split])))
+        return _measured(np.array(log_ratios))[0]
+
+    def _begin_at(self, position: np.ndarray) -> None:
+        """Make a position (d,) the initial point of the emulated model: away from what was learned all is invented."""
+        model = self.emulated
+        parts = split_positions(model, position[None], self.shapes)
+        values = model.replace_rvs_by_values(model.free_RVs)
+        of_free = pymc_compile(model.value_vars, values, mode=STABLE, on_unused_input="ignore")(*[p[0] for p in parts])
+        for variable, value in zip(model.free_RVs, of_free, strict=True):
+            model.set_initval(variable, value)
+
+    def _fitted(self) -> list[tuple[list[FittedOutputs], list]] | None:
+        """Return what is learned of each function of each part, and where each failed; None for too few rows."""
+        fits = []
+        for part in self.parts:
+            inputs, outputs = self._values(part)
+            has_values = np.isfinite(inputs).all(axis=2) & np.isfinite(outputs).all(axis=2)
+            # Of several rows without any value nobody knows which one failed.
+            has_failed = np.isfinite(inputs).all(axis=2) & ~has_values
+            has_failed &= has_values.any(axis=1, keepdims=True) | (has_values.shape[1] == 1)
+            of_part, known = [], []
+            for function in range(part.num_functions):
+                x, y, good, bad = (v[:, part.functions == function] for v in (inputs, outputs, has_values, has_failed))
+                if good.sum() < x.shape[2] + 2:
+                    return None
+                of_part.append(fit_outputs(x[good], y[good], self.rng))
+                known.append((x[good | bad], bad[good | bad]))
+            fits.append((of_part, known))
+        return fits
+
+    def _values(self, part):
+        """Return inputs and outputs (evaluations, rows, k or q) of a part so far."""
+        members = [(i, self.calls[i]) for i in part.calls]
+        inputs = [np.concatenate([c.inputs(e.inputs[i]) for i, c in members]) for e in self.evaluated]
+        outputs = [np.concatenate([c.outputs(e.outputs[i]) for i, c in members]) for e in self.evaluated]
+        return np.array(inputs), np.array(outputs)
+
+    def _renew(self, fits):
+        for learned, (of_part, known) in zip(self.learned, fits, strict=True):
+            learned.renew(of_part, known)
+
+
+def _measured(log_ratios) -> tuple[float, float, float]:
+    """Return total variation distance, standard deviation and effective share of true over learned densities."""
+    finite = log_ratios[np.isfinite(log_ratios)]
+    if finite.size < 2:
+        return 1.0, np.inf, 0.0
+    weights = np.where(np.isfinite(log_ratios), np.exp(log_ratios - finite.max()), 0.0)
+    weights /= weights.mean()
+    return 0.5 * float(np.abs(weights - 1.0).mean()), float(finite.std(ddof=1)), float(1.0 / (weights**2).mean())

@@ -1,0 +1,123 @@
+"""What is unknown in a model: its black boxes as rows, and what of them is learned together."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+from pymc.pytensorf import compile as pymc_compile
+from pymc.vartypes import continuous_types
+from pytensor.graph.traversal import ancestors
+from pytensor.scan.op import Scan
+
+from pymc_kernel.plugin.blocks.likelihoods import estimated_terms
+from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
+from pymc_kernel.plugin.emulation.evaluated import TrueModel
+from pymc_kernel.plugin.emulation.parts import Part, Rows, parts_of, rows_of
+from pymc_kernel.plugin.model.interpreter import STABLE
+from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
+
+__all__ = ["Unknown", "is_whole", "unknown_of"]
+
+_MOST_INPUTS = 15  # of a row: a trend alone has 136 coefficients then
+_TRIED = 20  # draws of the prior, of which one must have finite values
+
+
+class Unknown(NamedTuple):
+    """The black boxes of a model."""
+
+    true: TrueModel
+    calls: list[Rows]
+    parts: list[Part]
+
+    def sizes(self, part: Part) -> tuple[int, int]:
+        """Return the numbers of inputs and outputs of a row of a part."""
+        return self.calls[part.calls[0]].sizes
+
+    @property
+    def batch_size(self) -> int:
+        """Evaluations in a round: two for each coefficient of a linear function of the inputs, and two."""
+        return 2 * (max(self.sizes(p)[0] for p in self.parts) + 2)
+
+    def check_sizes(self) -> None:
+        """Raise ``ValueError`` where a row has more inputs than can be learned from few evaluations."""
+        for part in self.parts:
+            call = self.calls[part.calls[0]]
+            if call.sizes[0] > _MOST_INPUTS:
+                raise ValueError(
+                    f"{call.box.name} has {call.sizes[0]} inputs that depend on free variables, more than can be "
+                    f"learned from few evaluations ({_MOST_INPUTS}). Compute fewer from them in the model, call it for "
+                    "each subject by itself, or use pk.sample_khmc()."
+                )
+
+
+def unknown_of(model: pm.Model, rng: np.random.Generator) -> Unknown | None:
+    """Return what is unknown in a model; None where it has gradients everywhere.
+
+    Costs some evaluations, of draws of the prior and of probes.
+
+    Raises
+    ------
+    TypeError
+        For discrete variables, and inputs that are whole numbers.
+    ValueError
+        For log densities that are estimated, calls inside of ``pytensor.scan``, black boxes that are random or never
+        finite.
+    """
+    boxes = find_black_boxes(model)
+    if not boxes:
+        return None
+    _refuse(model, boxes)
+    true = TrueModel(model, boxes)
+    first, others = true.learn_shapes(first_places(model, ModelPrior(model), None, _TRIED, rng))
+    calls = [
+        rows_of(box, inputs, outputs, lambda i=i: others.inputs[i])
+        for i, (box, inputs, outputs) in enumerate(zip(boxes, first.inputs, first.outputs, strict=True))
+    ]
+    return Unknown(true, calls, parts_of(calls))
+
+
+def is_whole(model: pm.Model) -> bool:
+    """Return whether all black boxes take all parameters and give one number, a log likelihood: no part is known then.
+
+    No black box is called for it.
+    """
+    boxes = find_black_boxes(model)
+    outputs = {v for box in boxes for v in box.node.outputs}
+    if not boxes or any(set(v.type.shape) - {1} for v in outputs) or len(outputs) > len(boxes):
+        return False
+    inputs = [v for box in boxes for v in box.inputs]
+    if outputs & set(ancestors(inputs)):
+        return False
+    with model:
+        given = model.replace_rvs_by_values(inputs)
+        inputs_at = pymc_compile(model.value_vars, given, mode=STABLE, on_unused_input="ignore")
+    point = model.initial_point(random_seed=0)
+    sizes = iter([np.size(v) for v in inputs_at(*(point[v.name] for v in model.value_vars))])
+    return all(sum(next(sizes) for _ in box.inputs) == initial_position(model).size for box in boxes)
+
+
+def _refuse(model, boxes):
+    """Raise where NUTS could not sample the model even with gradients in place of the black boxes."""
+    estimated, _ = estimated_terms(model.logp())
+    if estimated:
+        raise ValueError(
+            f"the log density of this model is only estimated (by {', '.join(estimated)}): pk.emulate learns exact "
+            "functions. Use pk.sample_khmc(), which keeps the estimates that it accepts."
+        )
+    discrete = [v.name for v in model.value_vars if v.dtype not in continuous_types]
+    if discrete:
+        raise TypeError(
+            f"pk.emulate makes models for NUTS, which moves continuous variables only, but {', '.join(discrete)} "
+            f"{'is' if len(discrete) == 1 else 'are'} discrete. Sum them out of the model."
+        )
+    for box in boxes:
+        if isinstance(box.node.op, Scan):
+            raise ValueError(
+                "a function without gradient is called inside of pytensor.scan, where it cannot be learned by itself: "
+                "write the loop in Python, or put all of it into the function."
+            )
+        if any(v.type.dtype not in continuous_types for v in box.inputs):
+            raise TypeError(
+                f"{box.name} has a whole number as an input that depends on free variables, by which nothing can be "
+                "differentiated: give it the number before it was rounded, or pk.sample_smc() the model."
+            )
