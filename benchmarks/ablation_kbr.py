@@ -44,12 +44,21 @@ def is_wrong(draws, exact):
     )
 
 
-def halved(rule, observed, rng, distances):
-    """Return the rule near an observation as ``FittedRule.near`` does, by other ``distances`` (rule -> (n,))."""
+def halved(rule, nearest):
+    """Return the last rule of ``FittedRule.near``, by other points: ``nearest`` (rule, size) -> indices (size,)."""
     while len(rule.latent) // 2 >= 3 * rule.settings.num_basis:
-        inside = np.argsort(distances(rule), kind="stable")[: len(rule.latent) // 2]
-        rule = rule.settings.fit(rule.latent[inside], rule.observed[inside], rng=rng)
+        inside = nearest(rule, len(rule.latent) // 2)
+        rule = rule.settings.fit(rule.latent[inside], rule.observed[inside], rng=0)
     return rule
+
+
+def one_width(posterior, rng):
+    """Return draws smoothed by a normal distribution of half the rule of thumb (Silverman 1986, equation 4.14)."""
+    points, weights = posterior.points, posterior.weights
+    width = 0.5 * (4.0 / (points.shape[1] + 2.0) * (weights @ weights)) ** (1.0 / (points.shape[1] + 4.0))
+    noise = rng.multivariate_normal(np.zeros(points.shape[1]), posterior.covariance(), NUM_DRAWS)
+    mean = posterior.mean()
+    return mean + np.sqrt(1.0 - width**2) * (points[resample(weights, NUM_DRAWS, rng)] - mean) + width * noise
 
 
 def ablated(latent, data, observed, seed):
@@ -59,9 +68,9 @@ def ablated(latent, data, observed, seed):
     near = rule.near(observed, rng)
     (posterior,) = near.posteriors(observed)
 
-    def by_observed(rule):
+    def by_observed(rule, size):
         scaled = rule.features.coordinates.scaled
-        return ((scaled(rule.observed) - scaled(observed)) ** 2).sum(axis=1)
+        return np.argsort(((scaled(rule.observed) - scaled(observed)) ** 2).sum(axis=1), kind="stable")[:size]
 
     def drawn(rule):
         return rule.sample(observed, NUM_DRAWS, rng)[0]
@@ -71,10 +80,12 @@ def ablated(latent, data, observed, seed):
     return {
         "as it is": drawn(near),
         "fit to all simulations": drawn(rule),
-        "near by the data alone": drawn(halved(rule, observed, rng, by_observed)),
+        "fit to the nearest": drawn(halved(rule, lambda here, size: here.nearest(observed, size, rng))),
+        "to the nearest, by the data alone": drawn(halved(rule, by_observed)),
         "residuals alike": alike,
         "one scale": drawn(KernelBayesRule().fit(latent, data, rng=rng).near(observed, rng)),
         "no smoothing": posterior.points[resample(posterior.weights, NUM_DRAWS, rng)],
+        "one width, half the rule of thumb": one_width(posterior, rng),
         "nearest probability vector": rule.condition(observed).sample(NUM_DRAWS, rng),
     }
 

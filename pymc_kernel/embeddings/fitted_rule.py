@@ -16,6 +16,7 @@ from pymc_kernel.parallel import one_blas_thread
 __all__ = ["FittedRule", "ResidualFit"]
 
 _NUM_FOLDS = 5  # a fifth held out costs little accuracy; the fits are five
+_NUM_CASES = 200  # that a rule near an observation is to predict
 _POINTS_A_FEATURE = 3  # that a rule near an observation keeps for each feature
 
 
@@ -56,14 +57,18 @@ class ResidualFit:
         """
         rows = self.path.coefficients(features, self.regularization)
         means = self.fallback + rows @ (self.latent - self.fallback)
-        shares = self.residual_weights / self.residual_weights.sum()
-        rows = replace(self.path, weights=self.residual_weights).coefficients(features, self.regularization)
-        rows = np.maximum(rows + (1.0 - rows.sum(axis=1, keepdims=True)) * shares, 0.0)
         out = []
-        for mean, weights in zip(means, rows, strict=True):
-            inside = np.flatnonzero(weights)
-            out.append(KernelMean(mean + self.residuals[inside], weights[inside] / weights.sum(), self.kernel))
+        for mean, shares in zip(means, self.shares(features), strict=True):
+            inside = np.flatnonzero(shares)
+            out.append(KernelMean(mean + self.residuals[inside], shares[inside], self.kernel))
         return out
+
+    def shares(self, features: np.ndarray) -> np.ndarray:
+        """Return the weights (m, n) of the residuals for each row of ``features`` (m, r), of sum one."""
+        missing = self.residual_weights / self.residual_weights.sum()
+        rows = replace(self.path, weights=self.residual_weights).coefficients(features, self.regularization)
+        rows = np.maximum(rows + (1.0 - rows.sum(axis=1, keepdims=True)) * missing, 0.0)
+        return rows / rows.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,18 +202,42 @@ class FittedRule:
 
         To condition on an observation is to know that it is this one, so leaving out what is far away does not change
         the posterior, and what is left is a simpler problem for as many features. The farther half is left out as often
-        as three points a feature remain, each time by the rule before.
+        as three points a feature remain, each time by the rule before. Of these rules and this one, the best predicts
+        the nearest 200 points, each by all others: where one regression fits everywhere, all points tell.
         """
-        here, fewest = self, _POINTS_A_FEATURE * self.settings.num_basis
-        while len(here.latent) // 2 >= fewest:
-            inside = here.nearest(observed, len(here.latent) // 2, rng)
+        rules, fewest = [(np.arange(len(self.latent)), self)], _POINTS_A_FEATURE * self.settings.num_basis
+        while len(rules[-1][0]) // 2 >= fewest:
+            kept, here = rules[-1]
+            inside = here.nearest(observed, len(kept) // 2, rng)
             ratio = here.weighting.residual_weights[inside]
             if ratio.sum() ** 2 < fewest * (ratio**2).sum():
                 break
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # warnings were given at the first fit
-                here = self.settings.fit(here.latent[inside], here.observed[inside], weights=ratio, rng=rng)
-        return here
+                new = self.settings.fit(here.latent[inside], here.observed[inside], weights=ratio, rng=rng)
+            rules.append((kept[inside], new))
+        cases = rules[-1][0][:_NUM_CASES]
+        places = [np.argsort(kept)[np.searchsorted(np.sort(kept), cases)] for kept, _ in rules]
+        scores = [rule.normal_score(own) for own, (_, rule) in zip(places, rules, strict=True)]
+        return rules[int(np.argmax(scores))][1] if len(rules) > 1 else self
+
+    def normal_score(self, cases: np.ndarray) -> float:
+        """Return the mean log density of training points ``cases`` (indices) given all others, up to a constant.
+
+        As if posteriors were normal, with their means and covariances.
+        """
+        fit = self._residual_fit
+        shares = fit.shares(self.features.factor.features[cases])
+        shares[np.arange(len(cases)), cases] = 0.0
+        shares /= shares.sum(axis=1, keepdims=True)
+        spread = fit.residuals.std(axis=0)
+        spread[spread == 0.0] = 1.0
+        scaled = fit.residuals / spread  # whatever the units, the pseudoinverse leaves out rounding alone
+        p = scaled.shape[1]
+        covariances = (shares @ (scaled[:, :, None] * scaled[:, None, :]).reshape(-1, p * p)).reshape(-1, p, p)
+        own = scaled[cases]
+        squared = np.einsum("mi,mij,mj->m", own, np.linalg.pinv(covariances, hermitian=True), own)
+        return float(-0.5 * (np.linalg.slogdet(covariances)[1] + squared).mean() - np.log(spread).sum())
 
     def nearest(self, observed, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return the indices of the ``size`` training points nearest to one observation (q,); of ties any.

@@ -2,6 +2,8 @@
 
 import numpy as np
 from scipy.optimize import isotonic_regression
+from scipy.spatial.distance import cdist
+from scipy.special import logsumexp
 
 from pymc_kernel.embeddings.gram import factorize
 from pymc_kernel.embeddings.inputs import as_sample, check_count, latent_kernel
@@ -17,7 +19,9 @@ _NUM_BASIS = 500  # of the factor of the Gram matrix
 _SEED = 0  # of its points: the result is a function of the weights alone
 _PROJECTION_STEPS = 500  # at most; the duality gap falls as 1 / steps, and nearly all runs reach the tolerance before
 _GAP_TOLERANCE = 1e-6  # of the gap, in units of the mean diagonal of the Gram matrix
-_NARROWED = 0.5  # of the rule of thumb, which is for normal densities and would smooth modes and edges away
+_SHARES = 2.0 ** -np.arange(9.0)  # of the weight, within the width of a smoothing: to about one of 250 points
+_MOST_SMOOTHED = 1000  # points at once, in memory O(n^2)
+_SINGULAR, _ROUNDING = 1e-12, 1e-9  # of variances, along which there is no spread, and of distances
 
 
 class KernelMean:
@@ -244,18 +248,53 @@ def _rule_of_thumb(points, weights):
     return spread, (4.0 / ((points.shape[1] + 2.0) * effective)) ** (1.0 / (points.shape[1] + 4.0))
 
 
+@one_blas_thread
 def smoothed_draws(points: np.ndarray, weights: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Return draws (num_draws, d) of weighted points (n, d) smoothed by a normal distribution, so that none repeats.
+    """Return draws (num_draws, d) of weighted points (n, d), each smoothed by a normal distribution of its own width.
 
-    Points are shrunk for it, which keeps mean and covariance (West 1993).
+    In coordinates with covariance one, the width of a point is the distance within which a share of the weight lies
+    (Breiman, Meisel and Purcell 1977), over root d. One share holds for all points: the one with the largest weighted
+    leave-one-out likelihood, which follows dimension and shape. All is shrunk, which keeps mean and covariance (West
+    1993). Of more than 1,000 points, a sample is smoothed. Costs seconds / 10 for 1,000 points, O(n^2 log n).
     """
-    spread, width = _rule_of_thumb(points, weights)
-    width = _NARROWED * width
-    scaled = (points - weights @ points) / spread
+    if len(points) > _MOST_SMOOTHED:
+        kept, counts = np.unique(resample(weights, _MOST_SMOOTHED, rng), return_counts=True)
+        mean, points, weights = weights @ points, points[kept], counts / _MOST_SMOOTHED
+        points = points + (mean - weights @ points)
+    mean = weights @ points
+    spread = np.sqrt(np.maximum(weights @ (points - mean) ** 2, 1e-300))
+    scaled = (points - mean) / spread
     values, vectors = np.linalg.eigh((scaled.T * weights) @ scaled)
-    noise = rng.standard_normal((num_draws, len(spread))) @ (vectors * np.sqrt(np.maximum(values, 0.0))).T
-    draws = np.sqrt(1.0 - width**2) * scaled[resample(weights, num_draws, rng)] + width * noise
-    return weights @ points + draws * spread
+    basis = vectors[:, values > _SINGULAR] * np.sqrt(values[values > _SINGULAR])  # empty where all points are one
+    white = scaled @ (basis / values[values > _SINGULAR])
+    widths = _leave_one_out_widths(white, weights) if basis.size else np.zeros(len(points))
+    places = resample(weights, num_draws, rng)
+    noise = widths[places, None] * rng.standard_normal((num_draws, white.shape[1]))
+    return mean + (white[places] + noise) / np.sqrt(1.0 + weights @ widths**2) @ basis.T * spread
+
+
+def _leave_one_out_widths(points, weights):
+    """Return the widths (n,) of normal densities around points (n, d) of covariance one, before they are shrunk."""
+    n, d = points.shape
+    distances = cdist(points, points)
+    order = np.argsort(distances, axis=1)
+    shares = np.cumsum(weights[order], axis=1) / weights.sum()
+    with np.errstate(divide="ignore"):
+        log_weights = np.log(weights)
+    best, chosen = -np.inf, None
+    for share in _SHARES:
+        # The nearest point is the point itself; of the others, one at least is within.
+        last = np.clip((shares < share).sum(axis=1), 1, n - 1)
+        widths = distances[np.arange(n), order[np.arange(n), last]] / np.sqrt(d)
+        widths = np.maximum(widths, _ROUNDING)
+        shrunk = np.sqrt(1.0 + weights @ widths**2)
+        squared = (cdist(points, points / shrunk) * shrunk / widths) ** 2
+        logs = log_weights - d * np.log(widths / shrunk) - 0.5 * squared
+        np.fill_diagonal(logs, -np.inf)
+        score = weights @ (logsumexp(logs, axis=1) - np.log1p(-weights))
+        if score > best:
+            best, chosen = score, widths
+    return chosen
 
 
 def signed_quantiles(points: np.ndarray, weights: np.ndarray, probabilities: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.kernels import Gaussian
@@ -68,6 +69,28 @@ def test_fewer_points_around_the_observation_make_a_narrow_posterior_narrower():
     assert found[0] == pytest.approx(mean, abs=0.3 * spread)
     assert spread < found_spread[0] < 1.8 * spread
     assert whole_spread[0] > 1.4 * found_spread[0]
+
+
+def test_where_one_regression_fits_everywhere_all_points_tell():
+    """Near the observation alone, posterior means would have the errors of an eighth of the points."""
+    rng = np.random.default_rng(2)
+    z = rng.standard_normal((3000, 5))
+    rule = KernelBayesRule(num_basis=100).fit(z, z + rng.standard_normal((3000, 5)), rng=0)
+    assert rule.near(np.full(5, 0.5), rng) is rule
+
+
+def test_a_point_is_predicted_by_all_others(rng):
+    """By a normal distribution around the mean that leaves it out, with the covariance of the others' residuals."""
+    rule = KernelBayesRule(Gaussian(1.0), regularization=0.01, **EXACT).fit(
+        rng.standard_normal((30, 2)), rng.standard_normal((30, 1))
+    )
+    fit, scores = rule.refitted(), []
+    for i in (3, 17):
+        weights = fit.shares(rule.features(rule.observed[i : i + 1]))[0]
+        weights[i] = 0.0
+        covariance = (fit.residuals.T * weights) @ fit.residuals / weights.sum()
+        scores.append(stats.multivariate_normal.logpdf(fit.residuals[i], np.zeros(2), covariance))
+    assert rule.normal_score(np.array([3, 17])) == pytest.approx(np.mean(scores) + np.log(2.0 * np.pi))
 
 
 def test_replicates_differ_by_the_error_of_learning():

@@ -85,10 +85,11 @@ def sample_kbr(
     Notes
     -----
     Draws are the posterior mean by kernel regression plus residuals of the simulations, which have the weights of the
-    rule at the data, cut at zero; they are smoothed by a normal distribution that keeps mean and covariance. The
-    regression is fitted to the simulations nearest to the data: the farther half is left out as long as three
-    simulations remain for each of the rule's features (900 by default), each time by the fit before. Draws are made on
-    the unconstrained scale, so none leaves the prior's support.
+    rule at the data, cut at zero; each is smoothed by a normal distribution of its own width, which leave-one-out
+    likelihood chooses, and mean and covariance are kept. The regression is fitted to all simulations, and to half, a
+    quarter and so on of them, those nearest to the data by the fit before, as long as three remain for each of the
+    rule's features (900 by default). The fit that best predicts the 200 nearest simulations, each by all others, is
+    kept. Draws are made on the unconstrained scale, so none leaves the prior's support.
 
     Each chain comes from a fit to simulations with random weights (a Bayesian bootstrap). So R-hat and the Monte Carlo
     errors of ``az.summary`` include the error of learning; effective sizes count draws, not simulations. With
@@ -101,8 +102,8 @@ def sample_kbr(
     and ``second_opinion_spread``, means and standard deviations by a likelihood learned from 2,000 of the same
     simulations, less and over those of the posterior, in its standard deviations, and ``second_opinion_effective``, the
     effective number of simulations that this likelihood gives weight to; ``num_failed``, simulations with NaN
-    or infinite numbers; ``num_local``, simulations in the last fit; its ``regularization`` and ``rank``. One warning
-    lists what speaks against the posterior.
+    or infinite numbers; ``num_local``, simulations in the fit that is kept; its ``regularization`` and ``rank``. One
+    warning lists what speaks against the posterior.
 
     **What it cannot know.** A posterior can be right on average over all data near these and still be wider than the
     exact one, or shifted for these data: the regression has then not used all that the data say, and no check by
