@@ -255,7 +255,7 @@ def smoothed_draws(points: np.ndarray, weights: np.ndarray, num_draws: int, rng:
     In coordinates with covariance one, the width of a point is the distance within which a share of the weight lies
     (Breiman, Meisel and Purcell 1977), over root d. One share holds for all points: the one with the largest weighted
     leave-one-out likelihood, which follows dimension and shape. All is shrunk, which keeps mean and covariance (West
-    1993). Of more than 1,000 points, a sample is smoothed. Costs seconds / 10 for 1,000 points, O(n^2 log n).
+    1993). Of more than 1,000 points a sample is smoothed, since time is O(n^2 log n) and memory O(n^2).
     """
     if len(points) > _MOST_SMOOTHED:
         kept, counts = np.unique(resample(weights, _MOST_SMOOTHED, rng), return_counts=True)
