@@ -77,6 +77,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.stein
 	$(RUN) -m benchmarks.stein_power
 	$(RUN) -m benchmarks.ablations
+	$(RUN) -m benchmarks.ablation_kbr
 	$(RUN) -m benchmarks.approximate_mcmc
 	$(RUN) -m benchmarks.austerity
 	$(RUN) -m benchmarks.model_criticism

@@ -2,9 +2,9 @@
 
 Tasks, observations and reference posteriors are those of Lueckmann, Boelts, Greenberg, Goncalves and Macke,
 "Benchmarking simulation-based inference" (2021); their figures stand in the table. The score is the accuracy of a
-classifier that tells draws from reference draws: 0.5 is perfect. One default for all tasks; with two rounds of kernel
-Bayes' rule half of the simulations are made in each, ``sample_likelihood_free`` chooses its rounds by itself. A row is
-kept in ``benchmarks/rows`` as it is finished, and not run again. Saves ``benchmarks/figures/community.png``.
+classifier that tells draws from reference draws: 0.5 is perfect. One default for all tasks;
+``sample_likelihood_free`` chooses its rounds by itself. A row is kept in ``benchmarks/rows`` as it is finished, and not
+run again. Saves ``benchmarks/figures/community.png``.
 """
 
 import time
@@ -24,8 +24,8 @@ BUDGETS = (1_000, 10_000)
 CHAINS = 4
 
 
-def _kbr(model, budget, draws, seed, rounds):
-    settings = {"draws": draws // CHAINS, "chains": CHAINS, "num_simulations": budget // rounds, "rounds": rounds}
+def _kbr(model, budget, draws, seed):
+    settings = {"draws": draws // CHAINS, "chains": CHAINS, "num_simulations": budget}
     return pk.sample_kbr(model=model, random_seed=seed, progressbar=False, **settings)
 
 
@@ -43,8 +43,7 @@ def _likelihood(model, budget, draws, seed, rounds):
 METHODS = {
     "pk.sample_likelihood_free": lambda *task: _likelihood(*task, rounds=None),
     "pk.sample_likelihood_free, rounds=1": lambda *task: _likelihood(*task, rounds=1),
-    "pk.sample_kbr": lambda *task: _kbr(*task, rounds=1),
-    "pk.sample_kbr, rounds=2": lambda *task: _kbr(*task, rounds=2),
+    "pk.sample_kbr": _kbr,
     "pk.sample_abc": _abc,
 }
 # Mean accuracies over ten observations, as published (mixture: the authors' rerun of the corrected task): rejection
@@ -101,7 +100,7 @@ def cells(task, budget, method, rows):
 DRAWN = {
     "SMC-ABC": ("|", "0.55", "sequential ABC"),
     "best neural": ("D", "#d55e00", "best of the neural networks"),
-    "pk.sample_kbr": ("^", "#56b4e9", "sample_kbr, one round"),
+    "pk.sample_kbr": ("^", "#56b4e9", "sample_kbr"),
     "pk.sample_likelihood_free": ("o", "#0072b2", "sample_likelihood_free"),
 }
 

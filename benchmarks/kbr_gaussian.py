@@ -85,7 +85,7 @@ def estimates(z, x, prior, problem, observed, rng):
         "original": OriginalBayesRule(),
         "original, weights that sum to one": OriginalBayesRule(**literal, ratio_regularization=0.2, regularization=0.2),
         "original, figure 1": OriginalBayesRule(
-            "literal", **literal, ratio_regularization=epsilon, regularization=2 * epsilon
+            **literal, ratio_regularization=epsilon, regularization=2 * epsilon / len(z) ** 2
         ),
     }
     found = {

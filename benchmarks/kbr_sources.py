@@ -57,14 +57,16 @@ def fixed_run(signal, d, seed):
     z, x, prior, observed, truth, true_ratio = problem_of(signal, d, seed)
     kernel_x, kernel_z, n = Gaussian(median_distance(x)), Gaussian(median_distance(z)), len(z)
     common = {"observed_kernel": kernel_x, "latent_kernel": kernel_z, **WHOLE}
-    common |= {"ratio_regularization": FIXED, "regularization": FIXED}
+    common |= {"ratio_regularization": FIXED}
     signed = n * np.linalg.solve(kernel_z(z) + n * FIXED * np.eye(n), kernel_z(z, prior).mean(axis=1))
     gram, across = kernel_x(x), kernel_x(x, observed)
+
+    def original(delta):
+        return OriginalBayesRule(**common, regularization=delta).fit(z, x, prior, rng=0).mean(observed)
+
     found = {
-        "original, equation 2 as printed": OriginalBayesRule("literal", **common)
-        .fit(z, x, prior, rng=0)
-        .mean(observed),
-        "original, weights divided by n": OriginalBayesRule(**common).fit(z, x, prior, rng=0).mean(observed),
+        "original, equation 2 as printed": original(FIXED / n**2),
+        "original, weights divided by n": original(FIXED),
         "importance": importance_weights(gram, across, np.maximum(signed, 0.0), FIXED).T @ z,
         "importance, true ratio": importance_weights(gram, across, true_ratio, FIXED).T @ z,
     }
@@ -190,7 +192,7 @@ def by_rule(z, x, observed):
     """Return means by figure 1, the pairs drawn from the prior."""
     n = len(z)
     kernels = {"observed_kernel": at_median(x), "latent_kernel": at_median(z)}
-    rule = OriginalBayesRule("literal", **kernels, **WHOLE, ratio_regularization=0.01 / n, regularization=0.02 / n)
+    rule = OriginalBayesRule(**kernels, **WHOLE, ratio_regularization=0.01 / n, regularization=0.02 / n**3)
     return rule.fit(z, x, z, rng=0).mean(observed)
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from benchmarks import harness, measures
 from pymc_kernel import scores, smc, stein
 from pymc_kernel.embeddings import KernelBayesRule
-from pymc_kernel.embeddings.local import posterior_near
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
@@ -90,12 +89,12 @@ def _bayes_rule(n, d):
     return lambda: KernelBayesRule().fit(latent, observed, rng=np.random.default_rng(1)).posteriors(observed[:1])
 
 
-def _choice(n):
-    """All of the choice for one observation: rules for ever fewer points, and their neighborhoods."""
+def _near(n):
+    """Rules for ever fewer points around one observation."""
     latent = _draws(n, 3)
     noise = 0.3 * np.random.default_rng(1).standard_normal((n, 4))
     rule = KernelBayesRule().fit(latent, np.column_stack([latent**2, latent.sum(axis=1)]) + noise, rng=2)
-    return lambda: posterior_near(rule, np.array([0.5, 0.3, 0.8, 0.2]), np.random.default_rng(3))
+    return lambda: rule.near(np.array([0.5, 0.3, 0.8, 0.2]), np.random.default_rng(3))
 
 
 def _learned_likelihood(n, d):
@@ -154,7 +153,7 @@ GROWTHS = (
     *_both("Nystrom, fit", _score_fit(scores.Nystrom(Gaussian(2.0), num_basis=50)), _POINTS, _FEW_DIMS),
     *_both("Values, fit", _values_fit, (500, 1000, 2000, 4000), (2, 4, 8, 16)),
     *_both("KernelBayesRule, fit and a posterior", _bayes_rule, _FEW_POINTS, _FEW_DIMS, num_points=1000),
-    Growth("KernelBayesRule, choice for one observation", "n", (1250, 2500, 5000, 10_000), _choice),
+    Growth("KernelBayesRule, near one observation", "n", (2500, 5000, 10_000), _near),
     *_both("LearnedLikelihood, fit", _learned_likelihood, _FEW_POINTS, (1, 2, 4), num_points=500),
     Growth("AdaptiveMetropolis, a draw", "d", _DIMS, _chain(adaptive_metropolis.Config()), _DRAWS),
     Growth("KAMH, a draw", "basis points", (250, 500, 1000, 2000), _basis, _DRAWS),

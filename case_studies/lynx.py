@@ -188,13 +188,13 @@ def functions(catches, quick):
     def rejected():
         return pk.sample_abc(num_simulations=5 * count, quantile=0.01, **learning), 5 * count
 
-    def by_bayes_rule(rounds):
-        return lambda: (pk.sample_kbr(num_simulations=count // rounds, rounds=rounds, **learning), count)
+    def by_bayes_rule():
+        return pk.sample_kbr(num_simulations=count, **learning), count
 
     def by_likelihood():
         return pk.sample_likelihood_free(num_simulations=count // 10, **learning), count // 10
 
-    return exact, synthetic, tempered, rejected, by_bayes_rule(1), by_bayes_rule(2), by_likelihood
+    return exact, synthetic, tempered, rejected, by_bayes_rule, by_likelihood
 
 
 # %%
@@ -258,7 +258,6 @@ METHODS = (
     "pk.KernelABC, pk.KASMC",
     "pk.sample_abc",
     "pk.sample_kbr",
-    "pk.sample_kbr, two rounds",
     "pk.sample_likelihood_free",
 )
 SERIES = ("lynx", "simulated")

@@ -14,7 +14,7 @@ def test_figure_1_is_the_literal_rule_of_the_package():
     kernel, epsilon = Gaussian(2.0), 0.05
     weights = kbr_sources.figure_1(kernel(z), kernel(z, prior).mean(axis=1), kernel(x), kernel(x, observed), epsilon)
     rule = OriginalBayesRule(
-        "literal", kernel, kernel, ratio_regularization=epsilon, regularization=2 * epsilon, tolerance=1e-12,
+        kernel, kernel, ratio_regularization=epsilon, regularization=2 * epsilon / len(z) ** 2, tolerance=1e-12,
         **kbr_sources.WHOLE,
     )  # fmt: skip
     np.testing.assert_allclose(weights.T @ z, rule.fit(z, x, prior, rng=0).mean(observed), rtol=1e-4, atol=1e-4)

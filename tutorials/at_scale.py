@@ -231,8 +231,8 @@ with daily:
 print(az.summary(by_rule))
 
 # %% [markdown]
-# If there are too few simulations, a warning says so, and by how much the answer still changes with
-# them. Then ask for more: the store has those that were made.
+# If there are too few simulations, a warning says so. Then ask for more: the store has those that
+# were made.
 
 # %% [markdown]
 # ## The two answers

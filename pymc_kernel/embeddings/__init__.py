@@ -4,7 +4,7 @@ Every estimator is a frozen set of settings with ``fit(..., rng=)``, which retur
 """
 
 from pymc_kernel.embeddings.bayes_rule import KernelBayesRule
-from pymc_kernel.embeddings.calibration import Calibration, calibrate
+from pymc_kernel.embeddings.calibration import RuleCalibration
 from pymc_kernel.embeddings.conditional import ConditionalMean, FittedConditionalMean
 from pymc_kernel.embeddings.density_ratio import DensityRatio, FittedRatio
 from pymc_kernel.embeddings.filter import FilterState, FittedFilter, KernelBayesFilter
@@ -13,7 +13,6 @@ from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.embeddings.original import OriginalBayesRule
 
 __all__ = [
-    "Calibration",
     "ConditionalMean",
     "DensityRatio",
     "FilterState",
@@ -25,5 +24,5 @@ __all__ = [
     "KernelBayesRule",
     "KernelMean",
     "OriginalBayesRule",
-    "calibrate",
+    "RuleCalibration",
 ]

@@ -1,6 +1,5 @@
 """Kernel Bayes' rule: posteriors from samples of prior and joint distribution. Imports NumPy and siblings."""
 
-import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +11,6 @@ from pymc_kernel.embeddings.inputs import check_choice, check_regularization, la
 from pymc_kernel.embeddings.ridge import RidgePath, choose_regularization
 from pymc_kernel.embeddings.training import (
     Coordinates,
-    Pairs,
     Weighting,
     as_prior,
     check_overlap,
@@ -122,7 +120,7 @@ class KernelBayesRule:
         kernel = latent_kernel(self.latent_kernel, pairs.latent, rng)
         given = prior is not None or prior_weights is not None
         prior = as_prior(prior, prior_weights, pairs.latent) if given else None
-        return self.fit_weighted(pairs, kernel, self._weighting(pairs, kernel, prior, rng), rng)
+        return self._fitted(pairs, kernel, self._weighting(pairs, kernel, prior, rng), rng)
 
     def _weighting(self, pairs, kernel, prior, rng):
         if pairs.weights is not None or prior is None:
@@ -137,9 +135,10 @@ class KernelBayesRule:
         check_overlap(fitted.ratio, pairs.latent, prior, float(len(fitted.ratio)))
         weights = fitted.ratio * (len(fitted.ratio) / fitted.ratio.sum())
         # Means want a smooth ratio; the spread of residuals is an average and wants one with little bias.
-        return Weighting(weights, fitted.least_loss_ratio, fitted.solution.regularization, prior)
+        least = fitted.least_loss_ratio / fitted.least_loss_ratio.mean()
+        return Weighting(weights, least, fitted.solution.regularization, prior)
 
-    def fit_weighted(self, pairs: Pairs, kernel, weighting: Weighting, rng: np.random.Generator) -> FittedRule:
+    def _fitted(self, pairs, kernel, weighting, rng):
         """Return the rule for training points with these weights: of the kernels to choose from, the best."""
         coordinates = Coordinates.of(pairs.observed, weighting.ratio, self.observed_kernel is None)
         kernels = observed_kernels(self.observed_kernel, coordinates.placed(pairs.observed), self.scales, rng)
@@ -155,4 +154,4 @@ class KernelBayesRule:
                 regularization = chosen if given is None else given
             if loss < best:
                 best, kept = loss, (features, path, regularization)
-        return FittedRule(self, pairs, kernel, weighting, *kept, copy.deepcopy(rng))
+        return FittedRule(self, pairs, kernel, weighting, *kept)

@@ -4,18 +4,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.embeddings.draws import resample
 from pymc_kernel.embeddings.inputs import as_sample, scales_of
+from pymc_kernel.embeddings.kernel_mean import resample
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["Calibration", "calibrate", "calibration_of"]
+__all__ = ["RuleCalibration", "calibrate", "calibration_of"]
 
 LEVELS = np.round(np.arange(0.05, 1.0, 0.05), 2)  # of the intervals whose coverage is counted
 _SHOWN_LEVELS = np.array([0.5, 0.9])  # levels that a printed calibration shows
 _MAX_LATENTS = 8  # that a printed calibration shows
 
 
-class Calibration(NamedTuple):
+class RuleCalibration(NamedTuple):
     """Ranks and coverage of truths in posteriors; for a right rule ranks are uniform, and coverage is the level."""
 
     ranks: np.ndarray
@@ -59,7 +59,7 @@ def _shares(shares):
 @one_blas_thread
 def calibrate(
     rule, latent=None, observed=None, *, num_draws: int = 200, num_cases: int = 1000, rng=None
-) -> Calibration:
+) -> RuleCalibration:
     """Return the calibration of a rule's posteriors, by pairs that it was not fitted to.
 
     Parameters
@@ -67,8 +67,7 @@ def calibrate(
     rule : FittedRule
     latent, observed : array_like (m, p), (m, q), optional
         Pairs with latents from the prior. Without them the training pairs are used, in five folds: each is held out in
-        turn and the regression fitted to the others, with the kernel, the regularization and the settings of the whole
-        fit.
+        turn and the regression fitted to the others, with the kernel and the regularization of the whole fit.
     num_draws : int
         From each posterior.
     num_cases : int
@@ -77,13 +76,12 @@ def calibrate(
 
     Returns
     -------
-    Calibration
+    RuleCalibration
         Ranks, coverage of marginal intervals, TARP coverage; :func:`pymc_kernel.plot_calibration` draws it.
 
     Notes
     -----
-    With pairs: one product with an n x r matrix and ``num_draws`` look-ups a case. Without: five regressions on
-    features that are there, O(n r^2), and as many look-ups.
+    With pairs: one product with an n x r matrix a case. Without: five regressions, O(n r^2), too.
     """
     rng = np.random.default_rng(rng)
     if (latent is None) != (observed is None):
@@ -97,19 +95,13 @@ def calibrate(
 
 
 def _cross_calibration(rule, num_cases, num_draws, rng):
-    """Return the calibration on folds that are held out in turn, with the settings of the whole fit."""
-    regression, settings = rule.regression, rule.choice.settings
-    cases = np.unique(resample(regression.shares, min(num_cases, len(rule.latent)), rng))
-    cross_fit = regression.cross_fit(rng)
-    draws = np.empty((len(cases), num_draws, rule.latent.shape[1]))
-    for i, case in enumerate(cases):
-        mixture, error = cross_fit.prediction(settings, case)
-        mean = rule.latent[case] - regression.scale * error
-        draws[i] = mixture.mapped(regression.scale, mean).sample(num_draws, rng)
+    """Return the calibration on folds that are held out in turn."""
+    cases = np.unique(resample(rule.refitted().residual_weights, min(num_cases, len(rule.latent)), rng))
+    draws = np.stack([posterior.sample(num_draws, rng) for posterior in rule.held_out(cases, rng)])
     return calibration_of(draws, rule.latent[cases], rng)
 
 
-def calibration_of(draws: np.ndarray, truths: np.ndarray, rng: np.random.Generator) -> Calibration:
+def calibration_of(draws: np.ndarray, truths: np.ndarray, rng: np.random.Generator) -> RuleCalibration:
     """Return the calibration of posterior ``draws`` (m, s, p) for ``truths`` (m, p) that made the observations."""
     m, s, p = draws.shape
     below, tied = ((compare(draws, truths[:, None])).sum(axis=1) for compare in (np.less, np.equal))
@@ -126,4 +118,4 @@ def calibration_of(draws: np.ndarray, truths: np.ndarray, rng: np.random.Generat
     depth = np.abs(2.0 * ranks - 1.0)  # the smallest central interval that holds the truth
     coverage = (depth[None] <= LEVELS[:, None, None]).mean(axis=1)
     tarp = (regions[None] <= LEVELS[:, None]).mean(axis=1)
-    return Calibration(ranks, regions, LEVELS, coverage, tarp, np.sqrt(LEVELS * (1.0 - LEVELS) / m))
+    return RuleCalibration(ranks, regions, LEVELS, coverage, tarp, np.sqrt(LEVELS * (1.0 - LEVELS) / m))

@@ -1,17 +1,27 @@
-"""Kernel means: weighted points that represent a distribution. Imports NumPy, ``kernels`` and siblings."""
+"""Kernel means: weighted points that represent a distribution; its quantiles and draws. Imports siblings."""
 
 import numpy as np
+from scipy.optimize import isotonic_regression
+from scipy.spatial.distance import cdist
+from scipy.special import logsumexp
 
-from pymc_kernel.embeddings.draws import herd, nearest_probability, resample, signed_quantiles
+from pymc_kernel.embeddings.gram import factorize
 from pymc_kernel.embeddings.inputs import as_sample, check_count, latent_kernel
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["KernelMean"]
+__all__ = ["KernelMean", "herd", "nearest_probability", "resample", "signed_quantiles", "smoothed_draws"]
 
 _ROWS = 1024  # of a Gram matrix at a time
 _PREIMAGE_STEPS = 200  # of the fixed point, at most
 _PREIMAGE_TOLERANCE = 1e-8  # of a step, in length scales: as exact as sums of floating-point kernels are
+_NUM_BASIS = 500  # of the factor of the Gram matrix
+_SEED = 0  # of its points: the result is a function of the weights alone
+_PROJECTION_STEPS = 500  # at most; the duality gap falls as 1 / steps, and nearly all runs reach the tolerance before
+_GAP_TOLERANCE = 1e-6  # of the gap, in units of the mean diagonal of the Gram matrix
+_SHARES = 2.0 ** -np.arange(9.0)  # of the weight, within the width of a smoothing: to about one of 250 points
+_MOST_SMOOTHED = 1000  # points at once, in memory O(n^2)
+_SINGULAR, _ROUNDING = 1e-12, 1e-9  # of variances, along which there is no spread, and of distances
 
 
 class KernelMean:
@@ -136,6 +146,8 @@ class KernelMean:
             Added to the diagonal of the Gram matrix, as a share of its mean: spreads the weights.
         """
         rows = np.atleast_2d(self.weights)
+        if (rows >= 0.0).all() and np.allclose(rows.sum(axis=1), 1.0, rtol=0.0, atol=1e-12):
+            return self
         out = nearest_probability(self.kernel, self.points, rows, ridge)
         return KernelMean(self.points, out[0] if self.weights.ndim == 1 else out, self.kernel)
 
@@ -210,7 +222,11 @@ class KernelMean:
         grid = as_sample(grid, "grid")
 
         def smoothed(row):
-            scale = _rule_of_thumb(self.points, row) if length_scale is None else np.asarray(length_scale, dtype=float)
+            scale = length_scale
+            if scale is None:
+                spread, width = _rule_of_thumb(self.points, row)
+                scale = width * spread
+            scale = np.asarray(scale, dtype=float)
             heights = Gaussian(scale).dot(grid, row, self.points)
             # In logs: the volume of many narrow dimensions is below the range of floating point.
             log_volume = np.log(np.broadcast_to(np.sqrt(2.0 * np.pi) * scale, grid.shape[1:])).sum()
@@ -225,7 +241,139 @@ class KernelMean:
 
 
 def _rule_of_thumb(points, weights):
+    """Return spreads (d,), and the width of a smoothing in spreads (Silverman 1986, equation 4.14)."""
     mean = weights @ points
     spread = np.sqrt(np.maximum(weights @ (points - mean) ** 2, 1e-300))
     effective = 1.0 / (weights @ weights)
-    return spread * (4.0 / ((points.shape[1] + 2.0) * effective)) ** (1.0 / (points.shape[1] + 4.0))
+    return spread, (4.0 / ((points.shape[1] + 2.0) * effective)) ** (1.0 / (points.shape[1] + 4.0))
+
+
+@one_blas_thread
+def smoothed_draws(points: np.ndarray, weights: np.ndarray, num_draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Return draws (num_draws, d) of weighted points (n, d), each smoothed by a normal distribution of its own width.
+
+    In coordinates with covariance one, the width of a point is the distance within which a share of the weight lies
+    (Breiman, Meisel and Purcell 1977), over root d. One share holds for all points: the one with the largest weighted
+    leave-one-out likelihood, which follows dimension and shape. All is shrunk, which keeps mean and covariance (West
+    1993). Of more than 1,000 points a sample is smoothed, since time is O(n^2 log n) and memory O(n^2).
+    """
+    if len(points) > _MOST_SMOOTHED:
+        kept, counts = np.unique(resample(weights, _MOST_SMOOTHED, rng), return_counts=True)
+        mean, points, weights = weights @ points, points[kept], counts / _MOST_SMOOTHED
+        points = points + (mean - weights @ points)
+    mean = weights @ points
+    spread = np.sqrt(np.maximum(weights @ (points - mean) ** 2, 1e-300))
+    scaled = (points - mean) / spread
+    values, vectors = np.linalg.eigh((scaled.T * weights) @ scaled)
+    basis = vectors[:, values > _SINGULAR] * np.sqrt(values[values > _SINGULAR])  # empty where all points are one
+    white = scaled @ (basis / values[values > _SINGULAR])
+    widths = _leave_one_out_widths(white, weights) if basis.size else np.zeros(len(points))
+    places = resample(weights, num_draws, rng)
+    noise = widths[places, None] * rng.standard_normal((num_draws, white.shape[1]))
+    return mean + (white[places] + noise) / np.sqrt(1.0 + weights @ widths**2) @ basis.T * spread
+
+
+def _leave_one_out_widths(points, weights):
+    """Return the widths (n,) of normal densities around points (n, d) of covariance one, before they are shrunk."""
+    n, d = points.shape
+    distances = cdist(points, points)
+    order = np.argsort(distances, axis=1)
+    shares = np.cumsum(weights[order], axis=1) / weights.sum()
+    with np.errstate(divide="ignore"):
+        log_weights = np.log(weights)
+    best, chosen = -np.inf, None
+    for share in _SHARES:
+        # The nearest point is the point itself; of the others, one at least is within.
+        last = np.clip((shares < share).sum(axis=1), 1, n - 1)
+        widths = distances[np.arange(n), order[np.arange(n), last]] / np.sqrt(d)
+        widths = np.maximum(widths, _ROUNDING)
+        shrunk = np.sqrt(1.0 + weights @ widths**2)
+        squared = (cdist(points, points / shrunk) * shrunk / widths) ** 2
+        logs = log_weights - d * np.log(widths / shrunk) - 0.5 * squared
+        np.fill_diagonal(logs, -np.inf)
+        score = weights @ (logsumexp(logs, axis=1) - np.log1p(-weights))
+        if score > best:
+            best, chosen = score, widths
+    return chosen
+
+
+def signed_quantiles(points: np.ndarray, weights: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """Return marginal quantiles (q, d) of ``points`` (n, d) with ``weights`` (n,) that may be negative.
+
+    The running sum of the weights is replaced by the nearest monotone function, cut at 0 and at the total.
+    """
+    total = weights.sum()
+    if not total > 0.0:
+        raise ValueError(f"the weights sum to {total:g}: there is no distribution to take quantiles of.")
+    out = np.empty((len(probabilities), points.shape[1]))
+    for j, column in enumerate(points.T):
+        order = np.argsort(column, kind="stable")
+        steps = np.cumsum(weights[order]) / total
+        out[:, j] = _inverse(column[order], np.clip(isotonic_regression(steps).x, 0.0, 1.0), probabilities)
+    return out
+
+
+def _inverse(values, steps, probabilities):
+    """Invert a distribution function with jumps to ``steps`` at sorted ``values``, linearly between their middles."""
+    rises = np.diff(steps, prepend=0.0) > 0.0
+    values, steps = values[rises], steps[rises]
+    heights = steps - 0.5 * np.diff(steps, prepend=0.0)
+    return np.interp(probabilities, heights, values)
+
+
+def resample(weights: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Return ``size`` indices with frequencies as near to ``weights`` as one uniform number allows, in random order."""
+    edges = np.cumsum(weights)
+    places = (rng.random() + np.arange(size)) / size * edges[-1]
+    return rng.permutation(np.minimum(np.searchsorted(edges, places, side="right"), len(weights) - 1))
+
+
+def nearest_probability(kernel, points: np.ndarray, weights: np.ndarray, ridge: float) -> np.ndarray:
+    """Return the probability vectors (m, n) whose kernel means are nearest to those of signed ``weights`` (m, n).
+
+    Minimizes (p - w)' (G + ridge g I) (p - w) over the simplex, g the mean of G's diagonal, by accelerated projected
+    gradients with restarts, all rows at once; O(m n r) a step, r the rank of the Gram matrix.
+    """
+    if not (weights.sum(axis=1) > 0.0).all():
+        raise ValueError("the weights of a kernel mean sum to zero or less: there is no distribution near to it.")
+    factor = factorize(kernel, points, min(len(points), _NUM_BASIS), 1e-6, np.random.default_rng(_SEED))
+    features = factor.features / np.sqrt(np.mean(kernel.diagonal(points)))
+    lipschitz = np.linalg.eigvalsh(features.T @ features)[-1] + ridge
+    signed = weights / weights.sum(axis=1, keepdims=True)
+    here = _to_simplex(signed)
+    ahead, momentum = here, np.ones((len(signed), 1))
+    for _ in range(_PROJECTION_STEPS):
+        difference = ahead - signed
+        gradient = (difference @ features) @ features.T + ridge * difference
+        # The duality gap bounds the distance from the minimum.
+        gap = np.einsum("mi,mi->m", gradient, ahead) - gradient.min(axis=1)
+        if (gap < _GAP_TOLERANCE).all():
+            break
+        new = _to_simplex(ahead - gradient / lipschitz)
+        uphill = np.einsum("mi,mi->m", gradient, new - here) > 0.0
+        momentum[uphill] = 1.0
+        following = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum**2))
+        ahead = new + (momentum - 1.0) / following * (new - here)
+        here, momentum = new, following
+    return here
+
+
+def _to_simplex(rows: np.ndarray) -> np.ndarray:
+    """Return the Euclidean projections of ``rows`` (m, n) on the probability simplex (Duchi et al. 2008)."""
+    ordered = -np.sort(-rows, axis=1)
+    shifts = (np.cumsum(ordered, axis=1) - 1.0) / np.arange(1, rows.shape[1] + 1)
+    last = (ordered > shifts).sum(axis=1) - 1
+    return np.maximum(0.0, rows - np.take_along_axis(shifts, last[:, None], axis=1))
+
+
+def herd(kernel, candidates: np.ndarray, embedding: np.ndarray, size: int) -> np.ndarray:
+    """Return indices (size,) of ``candidates`` (k, d), each where the embedding most exceeds that of the earlier ones.
+
+    ``embedding`` (k,) is the kernel mean at the candidates.
+    """
+    chosen = np.empty(size, dtype=np.int64)
+    served = np.zeros(len(candidates))
+    for t in range(size):
+        chosen[t] = int(np.argmax(embedding - served / (t + 1.0)))
+        served += kernel(candidates[chosen[t]][None], candidates)[0]
+    return chosen

@@ -3,14 +3,13 @@
 Fukumizu, Song and Gretton (2013), figure 1.
 """
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh
 
-from pymc_kernel.embeddings.bayes_rule import NORMALIZATIONS, KernelBayesRule
+from pymc_kernel.embeddings.bayes_rule import NORMALIZATIONS
 from pymc_kernel.embeddings.density_ratio import DensityRatio
 from pymc_kernel.embeddings.fitted_rule import FittedRule
 from pymc_kernel.embeddings.gram import GramFactor, factorize
@@ -31,7 +30,6 @@ from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["OriginalBayesRule"]
 
-_FORMS = ("normalized", "literal", "threshold")
 _CRITERIA = ("latent", "embedding", "marginal")
 _NUM_FOLDS = 5  # a fifth held out costs little accuracy; the fits are five
 _GRID = 10.0 ** np.arange(-8.0, 0.1, 0.5)  # of the largest squared eigenvalue
@@ -47,23 +45,17 @@ class OriginalBayesRule:
 
     Parameters
     ----------
-    form : {"normalized", "literal", "threshold"}
-        "literal" is figure 1 as printed: prior weights sum to n, and delta is that of the paper. "normalized": they sum
-        to one, so that delta does not depend on n: delta_figure = n^2 delta. "threshold": they are cut at zero, with
-        the plain regularization (Song, Zhu and Ren 2016); it is ``KernelBayesRule`` with a KuLSIF ratio at a
-        regularization that you name.
     observed_kernel, latent_kernel, normalize, num_basis, tolerance
         As of :class:`~pymc_kernel.embeddings.KernelBayesRule`.
     regularization : float or {"latent", "embedding", "marginal"}
-        delta, or what it is chosen for, by five-fold cross-validation: means of the latents, or their features, or (the
-        paper's criterion) that posteriors averaged over held-out observations are the held-out marginal, which does not
-        detect overfitting. For "threshold" lambda, or one of the first two.
+        delta of the figure over n^2, since prior weights sum to one here and to n there; or what it is chosen for, by
+        five-fold cross-validation: means of the latents, or their features, or (the paper's criterion) that posteriors
+        averaged over held-out observations are the held-out marginal, which does not detect overfitting.
     ratio_regularization : float, optional
         epsilon; by default chosen by the leave-one-out loss of the ratio. A matrix that cannot be inverted gets a
-        stronger one, tenfold each time, and a warning. "threshold" needs a number.
+        stronger one, tenfold each time, and a warning.
     """
 
-    form: str = "normalized"
     observed_kernel: Any = None
     latent_kernel: Any = None
     regularization: float | str = "latent"
@@ -73,12 +65,9 @@ class OriginalBayesRule:
     tolerance: float = 1e-3
 
     def __post_init__(self):
-        check_choice("form", self.form, _FORMS)
         check_choice("normalize", self.normalize, NORMALIZATIONS)
         check_positive(ratio_regularization=self.ratio_regularization)
-        check_regularization(self.regularization, _CRITERIA[:2] if self.form == "threshold" else _CRITERIA)
-        if self.form == "threshold" and self.ratio_regularization is None:
-            raise ValueError('form="threshold" needs ratio_regularization; KernelBayesRule chooses it by itself.')
+        check_regularization(self.regularization, _CRITERIA)
 
     @one_blas_thread
     def fit(self, latent, observed, prior=None, prior_weights=None, *, rng=None) -> FittedRule:
@@ -92,32 +81,17 @@ class OriginalBayesRule:
         prior = as_prior(prior, prior_weights, pairs.latent)
         factor = factorize(kernel, pairs.latent, self.num_basis, self.tolerance, rng)
         weights, epsilon = _sum_rule(factor, prior, self.ratio_regularization)
-        if self.form == "threshold":
-            weights = np.maximum(0.0, weights) * len(weights)
-            check_overlap(weights, pairs.latent, prior, float(len(weights)))
-            rule = KernelBayesRule(
-                self.observed_kernel,
-                latent_kernel=self.latent_kernel,
-                regularization=self.regularization,
-                normalize=self.normalize,
-                num_basis=self.num_basis,
-                tolerance=self.tolerance,
-            )
-            return rule.fit_weighted(pairs, kernel, Weighting(weights, weights, epsilon, prior), rng)
         check_overlap(weights, pairs.latent, prior, 1.0)
-        return self._fit_signed(pairs, kernel, Weighting(weights, None, epsilon, prior), rng)
-
-    def _fit_signed(self, pairs, kernel, weighting, rng):
+        weighting = Weighting(weights, None, epsilon, prior)
         coordinates = Coordinates.of(pairs.observed, weighting.ratio, self.observed_kernel is None)
         (observed_kernel,) = observed_kernels(self.observed_kernel, coordinates.placed(pairs.observed), (1.0,), rng)
         features = observed_features(observed_kernel, coordinates, pairs.observed, self, rng)
-        total = len(pairs.latent) if self.form == "literal" else 1.0
-        path, delta = SignedRule.of(features.factor.features, total * weighting.ratio), self.regularization
+        path, delta = SignedRule.of(features.factor.features, weights), self.regularization
         if isinstance(delta, str):
             kind = "embedding" if delta == "marginal" else delta
             targets = regression_targets(kind, self, pairs.latent, kernel, weighting)
-            delta = _choose_delta(features.factor.features, targets, total, delta, rng)
-        return FittedRule(self, pairs, kernel, weighting, features, path, delta, copy.deepcopy(rng))
+            delta = _choose_delta(features.factor.features, targets, delta, rng)
+        return FittedRule(self, pairs, kernel, weighting, features, path, delta)
 
 
 def _sum_rule(factor: GramFactor, prior: Prior, epsilon: float | None) -> tuple[np.ndarray, float]:
@@ -168,7 +142,7 @@ class SignedRule:
         return ((turned @ self.vectors.T) @ self.features.T) * self.signed
 
 
-def _choose_delta(features: np.ndarray, targets: np.ndarray, total: float, criterion: str, rng) -> float:
+def _choose_delta(features: np.ndarray, targets: np.ndarray, criterion: str, rng) -> float:
     """Return delta by five-fold cross-validation with the training marginal as the prior.
 
     Parameters
@@ -177,8 +151,6 @@ def _choose_delta(features: np.ndarray, targets: np.ndarray, total: float, crite
         Of the observations.
     targets : ndarray (n, p)
         Scaled latents, or features of them.
-    total : float
-        What the prior weights sum to.
     criterion : {"latent", "embedding", "marginal"}
         Squared error of each held-out target, or that of their average: posteriors averaged over observations should be
         the marginal (section 4.2), and a rule that ignores the observation satisfies that too.
@@ -191,7 +163,7 @@ def _choose_delta(features: np.ndarray, targets: np.ndarray, total: float, crite
     losses, scale = np.zeros(len(_GRID)), None
     for a in range(min(_NUM_FOLDS, n)):
         inside, outside = fold != a, fold == a
-        rule = SignedRule.of(features[inside], np.full(inside.sum(), total / inside.sum()))
+        rule = SignedRule.of(features[inside], np.full(inside.sum(), 1.0 / inside.sum()))
         scale = max(rule.values[-1] ** 2, np.finfo(float).tiny) if scale is None else scale
         for k, delta in enumerate(_GRID):
             errors = rule.coefficients(features[outside], delta * scale) @ targets[inside] - targets[outside]

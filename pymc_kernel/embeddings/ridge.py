@@ -1,16 +1,11 @@
-"""Weighted ridge regression on features along a path of regularizations. Imports NumPy, SciPy and ``linalg``."""
+"""Weighted ridge regression on features along a path of regularizations. Imports NumPy and SciPy."""
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from scipy.linalg import eigh
-from scipy.linalg.blas import dsyrk
-from scipy.linalg.lapack import dpotrf
 
-from pymc_kernel.linalg import jittered_cholesky, triangular_solution
-
-__all__ = ["RidgeFit", "RidgePath", "choose_regularization"]
+__all__ = ["RidgePath", "choose_regularization"]
 
 # Of the largest eigenvalue; beyond the grid the prediction is nearly constant.
 _GRID = 10.0 ** np.arange(-7.0, 1.1, 0.25)
@@ -87,60 +82,6 @@ class RidgePath:
         volumes = np.log1p(self.eigenvalues / ridges).sum(axis=1)
         floor = np.finfo(float).tiny
         return -0.5 * (size * np.log(np.maximum(left / size, floor)) + targets.shape[1] * volumes)
-
-
-@dataclass(frozen=True, eq=False)
-class RidgeFit:
-    """Means by ridge regression at one regularization, for which a Cholesky factor does: a third of the time.
-
-    Attributes
-    ----------
-    features : ndarray (n, r)
-    weights : ndarray (n,)
-        Not negative, mean one; zero for points that are left out.
-    targets : ndarray (n, p)
-    regularization : float
-    fallback : ndarray (p,)
-        Means where the features are zero, far from the training points.
-    """
-
-    features: np.ndarray
-    weights: np.ndarray
-    targets: np.ndarray
-    regularization: float
-    fallback: np.ndarray
-
-    @cached_property
-    def _roots(self):
-        """Features of the points with weight, times the roots of their weights, (m, r)."""
-        inside = np.flatnonzero(self.weights)
-        return inside, self.features[inside] * np.sqrt(self.weights[inside])[:, None]
-
-    @cached_property
-    def _factor(self):
-        """Lower factor L (r, r) of F' D F + n lambda I."""
-        _, roots = self._roots
-        whole = dsyrk(1.0, roots.T, lower=1)
-        whole.T.flat[:: len(whole) + 1] += len(self.features) * self.regularization
-        factor, failed = dpotrf(whole, lower=1)
-        return jittered_cholesky(whole + np.tril(whole, -1).T) if failed else factor
-
-    @cached_property
-    def _slopes(self):
-        inside, roots = self._roots
-        targets = (self.targets[inside] - self.fallback) * np.sqrt(self.weights[inside])[:, None]
-        return triangular_solution(self._factor, triangular_solution(self._factor, roots.T @ targets), transposed=True)
-
-    def means(self, features: np.ndarray) -> np.ndarray:
-        """Return the means (m, p) at features (m, r)."""
-        return self.fallback + features @ self._slopes
-
-    def residuals(self) -> np.ndarray:
-        """Return targets minus their leave-one-out means, shape (n, p)."""
-        inside, roots = self._roots
-        errors, turned = self.targets - self.means(self.features), triangular_solution(self._factor, roots.T)
-        errors[inside] /= np.maximum(1.0 - np.einsum("ri,ri->i", turned, turned), 1e-10)[:, None]
-        return errors
 
 
 def choose_regularization(path: RidgePath, targets: np.ndarray, criterion: str) -> tuple[float, float]:

@@ -7,11 +7,9 @@ import numpy as np
 from pymc_kernel.kernels.points import as_numbers, as_points
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["Accepted", "regression_adjusted", "rejection", "scale_adjusted"]
+__all__ = ["Accepted", "regression_adjusted", "rejection"]
 
-_SMALL_SQUARE = 1e-4  # of the mean squared residual, added to all before their logarithm
 _ROUNDING = 1e-12  # of the largest singular value: smaller ones are rounding
-_MOST_LOG_RATIO = 2.0  # by which a residual's spread may be changed
 
 
 class Accepted(NamedTuple):
@@ -78,43 +76,13 @@ def regression_adjusted(
     Where there are fewer simulations than coefficients the solution of least norm is taken.
     """
     latent, moves = _checked_pairs(latent, summaries, observed, weights)
-    return _finite(_adjusted(latent, moves, weights)[0])
-
-
-@one_blas_thread
-def scale_adjusted(latent: np.ndarray, summaries: np.ndarray, observed: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return parameters (k, d) moved to the observed summaries, with residuals scaled to the spread there.
-
-    Arguments as for :func:`regression_adjusted`.
-
-    Notes
-    -----
-    Blum and Francois (2010), section 3.2, with a linear regression of log squared residuals for the spread: residuals
-    are multiplied by exp of half the difference of its values at the observation and at the simulation. Residuals are
-    from regressions without the simulation itself.
-    """
-    latent, moves = _checked_pairs(latent, summaries, observed, weights)
-    moved, residuals, leverage = _adjusted(latent, moves, weights)
-    center = moved - residuals
-    # Left out of their own regression, residuals have the spread of what is predicted.
-    residuals = residuals / np.maximum(1.0 - leverage, 0.5)[:, None]
-    squares = residuals**2
-    # A residual near zero has a logarithm without bound; the mean square is the unit.
-    logs = np.log(squares + _SMALL_SQUARE * (weights @ squares) + np.finfo(float).tiny)
-    log_ratio = 0.5 * (_adjusted(logs, moves, weights)[0] - logs)
-    return _finite(center + residuals * np.exp(np.clip(log_ratio, -_MOST_LOG_RATIO, _MOST_LOG_RATIO)))
-
-
-def _adjusted(values, moves, weights):
-    """Return values (k, d) moved along the slopes of a weighted linear regression, residuals, and leverages (k,)."""
     root = np.sqrt(weights)[:, None]
-    design = np.hstack([np.ones((len(values), 1)), moves])
-    left, sizes, right = np.linalg.svd(design * root, full_matrices=False)
-    kept = sizes > _ROUNDING * sizes[0]
-    left, sizes, right = left[:, kept], sizes[kept], right[kept]
+    design = np.hstack([np.ones((len(latent), 1)), moves]) * root
     with np.errstate(over="ignore", invalid="ignore"):
-        coefficients = right.T @ ((left.T @ (values * root)) / sizes[:, None])
-        return values - moves @ coefficients[1:], values - design @ coefficients, (left**2).sum(axis=1)
+        moved = latent - moves @ np.linalg.lstsq(design, latent * root, rcond=_ROUNDING)[0][1:]
+    if not np.isfinite(moved).all():
+        raise ValueError("latent is too large for floating point once adjusted: rescale latent and summaries.")
+    return moved
 
 
 def _checked_pairs(latent, summaries, observed, weights):
@@ -126,9 +94,3 @@ def _checked_pairs(latent, summaries, observed, weights):
             f"and weights of shape {np.shape(weights)}."
         )
     return latent, summaries - observed
-
-
-def _finite(moved):
-    if not np.isfinite(moved).all():
-        raise ValueError("latent is too large for floating point once adjusted: rescale latent and summaries.")
-    return moved

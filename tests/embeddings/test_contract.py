@@ -15,9 +15,8 @@ from pymc_kernel.embeddings import (
 
 ESTIMATORS = {
     "rule": (KernelBayesRule(num_basis=30), lambda fit, y: fit.mean(y)),
-    "rule, chosen": (KernelBayesRule(num_basis=30), lambda fit, _: np.array([*fit.choice.scores.values()])),
+    "rule, intervals": (KernelBayesRule(num_basis=30), lambda fit, y: fit.interval(y)),
     "original": (OriginalBayesRule(num_basis=30), lambda fit, y: fit.mean(y)),
-    "threshold": (OriginalBayesRule("threshold", ratio_regularization=0.1, num_basis=30), lambda fit, y: fit.mean(y)),
     "ratio": (DensityRatio(num_basis=30), lambda fit, y: fit(y)),
     "conditional": (ConditionalMean(num_basis=30), lambda fit, y: fit.weights(y)),
     "filter": (KernelBayesFilter(state_kernel=0.5, num_basis=30), lambda fit, y: fit.filter(y).weights),

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.spatial.distance import cdist
 
 from pymc_kernel.embeddings import KernelMean
-from pymc_kernel.embeddings.draws import nearest_probability, resample, signed_quantiles
+from pymc_kernel.embeddings.kernel_mean import nearest_probability, resample, signed_quantiles, smoothed_draws
 from pymc_kernel.kernels import Gaussian, InverseMultiquadric
 
 
@@ -123,3 +124,44 @@ def test_draws_follow_the_weights():
     mean = KernelMean(points, weights / weights.sum())
     draws = mean.sample(4000, np.random.default_rng(0))
     assert draws.mean() == pytest.approx(float(mean.mean()[0]), abs=0.03)
+
+
+def test_smoothing_follows_dimension_and_shape():
+    """Draws of 300 points in ten dimensions lie no nearer to them than new points do; two narrow modes stay narrow."""
+    rng = np.random.default_rng(4)
+    points, new = rng.standard_normal((300, 10)), rng.standard_normal((2000, 10))
+    draws = smoothed_draws(points, np.full(300, 1.0 / 300), 2000, rng)
+    nearest, expected = (np.median(cdist(x, points).min(axis=1)) for x in (draws, new))
+    assert nearest > 0.9 * expected
+    points = rng.choice([-1.0, 1.0], (300, 1)) + 0.02 * rng.standard_normal((300, 1))
+    draws = smoothed_draws(points, np.full(300, 1.0 / 300), 2000, rng)
+    assert np.std(np.abs(draws)) < 0.03
+    wide = np.where(rng.random((300, 1)) < 0.5, 1.0, 0.05) * rng.standard_normal((300, 1))
+    draws = smoothed_draws(wide, np.full(300, 1.0 / 300), 4000, rng)
+    assert np.mean(np.abs(draws) < 0.15) == pytest.approx(np.mean(np.abs(wide) < 0.15), abs=0.05)
+
+
+def test_draws_of_points_that_do_not_spread_are_these_points(rng):
+    line = rng.standard_normal((50, 1)) * [1.0, -2.0]
+    draws = smoothed_draws(line, np.full(50, 0.02), 100, rng)
+    np.testing.assert_allclose(draws[:, 1], -2.0 * draws[:, 0], atol=1e-6)
+    np.testing.assert_allclose(smoothed_draws(np.ones((5, 2)), np.full(5, 0.2), 3, rng), 1.0)
+
+
+def test_a_sample_of_many_points_is_smoothed(rng):
+    points = 3.0 + rng.standard_normal((3000, 2))
+    weights = rng.dirichlet(np.ones(3000))
+    draws, mean = smoothed_draws(points, weights, 20_000, rng), weights @ points
+    np.testing.assert_allclose(draws.mean(axis=0), mean, atol=0.03)
+    np.testing.assert_allclose(draws.var(axis=0), weights @ (points - mean) ** 2, rtol=0.15)
+
+
+def test_smoothed_draws_keep_mean_and_covariance_and_none_comes_twice(rng):
+    points = np.array([3e6, 0.0]) + normal() @ np.array([[1e6, 0.5], [0.0, 1.0]])
+    weights = rng.dirichlet(np.ones(len(points)))
+    draws = smoothed_draws(points, weights, 40_000, rng)
+    assert len(np.unique(draws[:, 0])) == len(draws)
+    mean = KernelMean(points, weights)
+    spread = np.sqrt(np.diag(mean.covariance()))
+    np.testing.assert_allclose((draws.mean(axis=0) - mean.mean()) / spread, 0.0, atol=0.01)
+    np.testing.assert_allclose(np.cov((draws / spread).T), mean.covariance() / np.outer(spread, spread), atol=0.02)

@@ -63,11 +63,9 @@ def test_sum_and_chain_rule_against_the_marginal():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda z, x: OriginalBayesRule("best"), "form must be one of"),
-        (lambda z, x: OriginalBayesRule("threshold"), "needs ratio_regularization"),
         (lambda z, x: KernelBayesRule(regularization=-1.0), "positive"),
         (lambda z, x: KernelBayesRule(regularization="marginal"), "one of 'latent', 'embedding'"),
-        (lambda z, x: OriginalBayesRule("threshold", regularization="marginal", ratio_regularization=1.0), "one of"),
+        (lambda z, x: OriginalBayesRule(regularization="best"), "one of"),
         (lambda z, x: KernelBayesRule().fit(z, x[:-1]), "must be pairs"),
         (lambda z, x: KernelBayesRule().fit(z[:1], x[:1]), "at least two"),
         (lambda z, x: KernelBayesRule().fit(z, x, z[:, :1]), "they must agree"),
@@ -129,7 +127,7 @@ def test_a_prior_out_of_reach_is_said():
     z, x, u = pairs(300)
     with pytest.warns(UserWarning, match="do not cover it"):
         KernelBayesRule().fit(z, x, 4.0 + 0.5 * u)
-    for rule in (KernelBayesRule(), OriginalBayesRule("threshold", ratio_regularization=0.1), OriginalBayesRule()):
+    for rule in (KernelBayesRule(), OriginalBayesRule()):
         with pytest.raises(ValueError, match="zero at every training point"):
             rule.fit(z, x, 400.0 + u)
 

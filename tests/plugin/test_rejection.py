@@ -37,41 +37,36 @@ def test_without_adjustment_a_large_epsilon_shows():
     model = normal_model()
     settings = {"model": model, "quantile": 0.5, "summary": mean_of, "num_simulations": 4000} | QUIET
     adjusted = pk.sample_abc(**settings)["posterior"]["theta"]
-    with pytest.warns(UserWarning, match=r"mean is expected to be .*mean moves by .*less squared error"):
+    with pytest.warns(
+        UserWarning, match=r"a likelihood learned from the same simulations puts a mean 0\.\d+ posterior"
+    ):
         plain = pk.sample_abc(adjust=False, **settings)["posterior"]["theta"]
     assert abs(float(adjusted.mean()) - 1.2) < 0.1
     assert abs(float(plain.mean()) - 1.2) > 0.3
 
 
 def test_statistics_say_how_good_the_answer_is():
-    """The default on a model that it gets right: no warning, and errors of a few hundredths to a few tenths."""
+    """The default on a model that it gets right: no warning, and the standard error of a mean of so many draws."""
     idata = pk.sample_abc(model=normal_model(), summary=mean_of, num_simulations=4000, **QUIET)
     stats = idata["sample_stats"]
-    assert 0.0 < float(stats["learning_error"]) < 0.3
-    assert np.abs(stats["held_out_shift"]).max() < 0.3
-    assert stats["held_out_spread"].values == pytest.approx(np.ones(2), abs=0.25)
+    assert int(stats["num_accepted"]) == 120
+    assert 0.5 / np.sqrt(120) < float(stats["learning_error"]) < 2.0 / np.sqrt(120)
     assert float(stats["typicality"]) > 0.05
-    assert float(stats["num_effective"]) > 30
+    assert 90 < float(stats["num_effective"]) < 120
 
 
-def test_data_that_say_more_than_their_distances_are_said():
-    """Ten numbers that tell a spread by their squares: nearest in ten dimensions are hardly nearer in the spread."""
-    with pm.Model() as model:
-        scale = pm.HalfNormal("scale", 2)
-        pm.Normal("y", 0, scale, observed=np.linspace(-0.2, 0.2, 10))
-    with pytest.warns(UserWarning, match="should not be trusted"):
-        pk.sample_abc(model=model, num_simulations=3000, adjust=False, quantile=0.2, **QUIET)
+def test_every_coefficient_of_the_adjustment_has_ten_simulations():
+    with pytest.warns(UserWarning, match="between fits to resampled simulations"):
+        idata = pk.sample_abc(model=normal_model(), num_simulations=500, **QUIET)
+    assert int(idata["sample_stats"]["num_accepted"]) == 50
 
 
-def test_nearness_that_means_little_is_said():
-    """The correlation of twenty rows of two numbers, given as they are."""
+def test_few_simulations_are_said():
     rng = np.random.default_rng(5)
     with pm.Model() as model:
-        r = pm.Uniform("r", -0.9, 0.9)
-        covariance = pm.math.stack([pm.math.stack([1.0, r]), pm.math.stack([r, 1.0])])
-        pm.MvNormal("y", np.zeros(2), cov=covariance, observed=rng.standard_normal((20, 2)))
-    with pytest.warns(UserWarning, match="nearness means little"):
-        pk.sample_abc(model=model, num_simulations=1000, **QUIET)
+        pm.Normal("y", pm.Normal("theta", 0, 1), 1.0, observed=rng.normal(0.5, 1.0, 10))
+    with pytest.warns(UserWarning, match=r"means differ by .* posterior standard deviations .*sample_likelihood_free"):
+        pk.sample_abc(model=model, num_simulations=150, **QUIET)
 
 
 def test_an_observation_out_of_reach_is_said():
@@ -80,18 +75,18 @@ def test_an_observation_out_of_reach_is_said():
 
 
 def test_draws_are_resampled_and_reproducible():
-    settings = {"model": normal_model(), "draws": 77, "num_simulations": 500} | QUIET
+    settings = {"model": normal_model(), "draws": 77, "num_simulations": 2000, "summary": mean_of} | QUIET
     one, other = pk.sample_abc(**settings), pk.sample_abc(**settings)
     assert one["posterior"]["theta"].shape == (4, 77)
     np.testing.assert_array_equal(one["posterior"]["theta"], other["posterior"]["theta"])
     assert pk.sample_abc(chains=1, **settings)["posterior"]["theta"].shape == (1, 77)
 
 
-def test_chains_are_as_far_apart_as_fifty_simulations_make_them():
-    """Means of fifty draws have standard errors of a seventh of their spread, whatever is resampled from them."""
+def test_chains_are_as_far_apart_as_sixty_simulations_make_them():
+    """Means of sixty draws have standard errors of an eighth of their spread, whatever is resampled from them."""
     idata = pk.sample_abc(model=normal_model(), draws=1000, summary=mean_of, num_simulations=2000, **QUIET)
     chains = idata["posterior"]["theta"].std("draw").mean(), idata["posterior"]["theta"].mean("draw").std(ddof=1)
-    assert 0.08 < float(chains[1] / chains[0]) < 0.35
+    assert 0.06 < float(chains[1] / chains[0]) < 0.35
 
 
 def test_failed_simulations_are_left_out_and_said():
@@ -114,14 +109,3 @@ def test_mistakes_are_named():
         pk.sample_abc(model=normal_model(), quantile=0.0)
     with pytest.raises(ValueError, match="draws"):
         pk.sample_abc(model=normal_model(), draws=0)
-
-
-def test_a_suspected_error_counts_where_nothing_is_near():
-    """Eight groups with one observation each: 95 % quantiles are a third of a standard deviation off."""
-    with pm.Model():
-        mu, tau = pm.Normal("mu", 0, 5), pm.HalfCauchy("tau", 5)
-        theta = pm.Normal("theta", mu, tau, shape=8)
-        pm.Normal("y", theta, [15, 10, 16, 11, 9, 11, 10, 18], observed=[28, 8, -3, 7, -1, 1, 18, 12])
-        with pytest.warns(UserWarning, match="posterior standard deviations off, and the nearest hundredth"):
-            idata = pk.sample_abc(random_seed=1, progressbar=False)
-    assert float(idata["sample_stats"]["nearest_distance"]) > 0.4

@@ -21,10 +21,10 @@ def test_a_combination_that_never_occurs_is_far_though_its_neighbors_are_near(rn
 
 
 def test_every_finding_is_said_beyond_its_bound_alone():
-    assert findings(0.02, 31.0, 0.29, ["", ""]) == []
-    words = findings(0.004, 29.0, 0.31, ["", "more"])
+    assert findings(0.02, 31.0, 0.19, ["", ""]) == []
+    words = findings(0.004, 29.0, 0.21, ["", "more"])
     assert len(words) == 4
-    for said, number in zip(words, ("only 0.4 %", "number of 29", "by 0.31 posterior", "more"), strict=True):
+    for said, number in zip(words, ("only 0.4 %", "number of 29", "by 0.21 posterior", "more"), strict=True):
         assert number in said
     with pytest.warns(UserWarning, match=r"should not be trusted: a; b\. Do this"):
         warn_of_findings(["a", "b"], "Do this")

@@ -82,34 +82,3 @@ def filter_weights(states, gram_states, gram_observed, queries, eta, strength):
         ahead = np.linalg.solve(before + (size - 1) * eta * np.eye(size - 1), gram_states[:-1] @ updated)
         weights = np.concatenate([[0.0], ahead])
     return np.array(out)
-
-
-def adjusted(errors, moves, weights, share=0.3, rounds=3):
-    """Regression adjustment with a slope for each error: a least-squares problem apiece, leaning on that of all."""
-    k, q = moves.shape
-    count = round(share * k)
-    lean = q / (q + count)
-    weights = weights / weights.sum()
-
-    def rows_of(w):
-        w = w / w.sum()
-        root = np.sqrt(w)[:, None]
-        return root * (moves - w @ moves), root * (errors - w @ errors)
-
-    all_moves, all_errors = rows_of(weights)
-    ridge = np.diag(np.sqrt(1e-6 * weights @ moves**2))
-    found = errors.copy()
-    low, high = np.quantile(errors, [0.25, 0.75], axis=0)
-    for _ in range(rounds):
-        scaled = found / ((high - low) / 1.349)
-        moved = np.empty_like(errors)
-        for i in range(k):
-            distances = ((scaled - scaled[i]) ** 2).sum(axis=1)
-            own_moves, own_errors = rows_of(weights * np.maximum(0.0, 1.0 - distances / np.sort(distances)[count]))
-            left = np.vstack([np.sqrt(1.0 - lean) * own_moves, np.sqrt(lean) * all_moves, ridge])
-            right = np.vstack(
-                [np.sqrt(1.0 - lean) * own_errors, np.sqrt(lean) * all_errors, np.zeros((q, errors.shape[1]))]
-            )
-            moved[i] = errors[i] - moves[i] @ np.linalg.lstsq(left, right, rcond=None)[0]
-        found = moved
-    return found

@@ -11,7 +11,7 @@ import xarray as xr
 from arviz_plots import visuals
 from matplotlib.axes import Axes
 
-from pymc_kernel.embeddings import Calibration, FittedRule
+from pymc_kernel.embeddings import FittedRule, RuleCalibration
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, grid_arguments
@@ -165,7 +165,7 @@ def plot_smc(
 
 
 def plot_calibration(
-    calibration: FittedRule | Calibration,
+    calibration: FittedRule | RuleCalibration,
     *,
     var_names: str | Sequence[str] | None = None,
     coverage: bool = False,
@@ -176,7 +176,7 @@ def plot_calibration(
 
     Parameters
     ----------
-    calibration : pymc_kernel.embeddings.FittedRule or pymc_kernel.embeddings.Calibration
+    calibration : pymc_kernel.embeddings.FittedRule or pymc_kernel.embeddings.RuleCalibration
         A fitted rule, or what its ``calibration()`` returned.
     var_names : sequence of str, optional
         Names of the latents, ``latent[0]`` and so on by default.

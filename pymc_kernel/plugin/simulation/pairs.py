@@ -25,13 +25,12 @@ from pymc_kernel.plugin.simulation.simulate import (
 from pymc_kernel.plugin.warn import warn_user
 
 __all__ = [
-    "Pairs",
+    "SimulatedPairs",
     "Summary",
     "learned_from",
     "learned_groups",
     "observed_for",
     "simulated_again",
-    "simulated_from_prior",
     "simulated_pairs",
     "warn_of_failed_pairs",
 ]
@@ -42,7 +41,7 @@ Summary = Callable[[np.ndarray], np.ndarray] | Mapping[str, Callable[[np.ndarray
 """Summaries of data sets: a function of the observed variable's array, or one for each observed variable by name."""
 
 
-class Pairs(NamedTuple):
+class SimulatedPairs(NamedTuple):
     """Simulated pairs that a method learns from, and the observation whose posterior is wanted."""
 
     latent: np.ndarray
@@ -54,14 +53,14 @@ class Pairs(NamedTuple):
     simulations: xr.DataTree
 
 
-def learned_from(simulations, num_simulations, summary, model, who, rng, executor, progressbar) -> Pairs:
+def learned_from(simulations, num_simulations, summary, model, who, rng, executor, progressbar) -> SimulatedPairs:
     """Return the pairs of stored simulations, or of new ones; what can be checked without them is checked first."""
     _check_simulations(simulations, who)
     observed = observed_for(model, summary, who)
     if simulations is None:
         warn_of_potentials(model, "the posterior will be that of the model without them")
         simulations = _simulated(num_simulations, None, model, rng, executor, progressbar)
-    return Pairs(*simulated_pairs(simulations, model, summary), observed, simulations)
+    return SimulatedPairs(*simulated_pairs(simulations, model, summary), observed, simulations)
 
 
 def observed_for(model: pm.Model, summary: Summary | None, who: str) -> np.ndarray:
@@ -155,11 +154,6 @@ def _observed_summaries(model, summary):
     if not np.isfinite(observed).all():
         raise ValueError("the observed data, or their summaries, have NaN or infinite entries.")
     return observed
-
-
-def simulated_from_prior(num_simulations: int, model: pm.Model, rng, executor, progressbar) -> xr.DataTree:
-    """Simulate more parameters from the prior, and their data."""
-    return _simulated(num_simulations, None, model, rng, executor, progressbar)
 
 
 def simulated_again(

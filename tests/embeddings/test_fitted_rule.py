@@ -1,0 +1,158 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pymc_kernel.embeddings import KernelBayesRule
+from pymc_kernel.kernels import Gaussian
+
+EXACT = {"num_basis": 10_000, "tolerance": 1e-13}
+
+
+def moments(posterior):
+    mean = posterior.weights @ posterior.points
+    return mean, np.sqrt(posterior.weights @ (posterior.points - mean) ** 2)
+
+
+def test_a_posterior_is_the_mean_and_residuals_of_the_others(rng):
+    """Each residual by a regression without its point, of the weights of the rule at the observation, cut at zero."""
+    latent, observed, y, ridge = rng.standard_normal((25, 2)), rng.standard_normal((25, 1)), np.array([[0.7]]), 0.01
+    kernel = Gaussian(1.0)
+    (posterior,) = KernelBayesRule(kernel, regularization=ridge, **EXACT).fit(latent, observed).posteriors(y)
+    prior_mean, residuals = latent.mean(axis=0), np.empty((25, 2))
+    for i in range(25):
+        kept = np.arange(25) != i
+        system = kernel(observed[kept]) + 25 * ridge * np.eye(24)
+        weights = np.linalg.solve(system, kernel(observed[kept], observed[i : i + 1]))[:, 0]
+        residuals[i] = latent[i] - prior_mean - weights @ (latent[kept] - prior_mean)
+    weights = np.linalg.solve(kernel(observed) + 25 * ridge * np.eye(25), kernel(observed, y))[:, 0]
+    mean = prior_mean + weights @ (latent - prior_mean)
+    weights = np.maximum(weights + (1.0 - weights.sum()) / 25, 0.0)
+    assert (weights == 0.0).any()
+    np.testing.assert_allclose(posterior.points, (mean + residuals)[weights > 0.0], atol=1e-8)
+    np.testing.assert_allclose(posterior.weights, weights[weights > 0.0] / weights.sum(), atol=1e-8)
+
+
+def test_factors_of_zero_leave_points_out(rng):
+    """Of the regression, of what it falls back to and of the residuals."""
+    latent, observed, inside = rng.standard_normal((60, 2)) + 5.0, rng.standard_normal((60, 2)), np.arange(60) < 40
+    settings = KernelBayesRule(Gaussian(1.0), regularization=0.01, **EXACT)
+    whole, part = settings.fit(latent, observed), settings.fit(latent[inside], observed[inside])
+    found, expected = (
+        rule.posteriors([[0.2, 0.1]], factors)[0] for rule, factors in ((whole, inside / 1.0), (part, np.ones(40)))
+    )
+    np.testing.assert_allclose(found.points, expected.points, atol=1e-6)
+    np.testing.assert_allclose(found.weights, expected.weights, atol=1e-6)
+
+
+def test_an_observation_unlike_all_others_leaves_the_prior(rng):
+    latent = np.array([3.0, -1.0]) + rng.standard_normal((300, 2)) * [1.0, 2.0]
+    rule = KernelBayesRule(Gaussian(0.5)).fit(latent, rng.standard_normal((300, 1)), rng=0)
+    mean, spread = moments(rule.posteriors([[50.0]])[0])
+    np.testing.assert_allclose(mean, [3.0, -1.0], atol=0.4)
+    np.testing.assert_allclose(spread, [1.0, 2.0], rtol=0.15)
+
+
+def test_fewer_points_around_the_observation_make_a_narrow_posterior_narrower():
+    """y = z^3 with noise of .3, whose posterior is a twentieth of the prior at 3; halved until 300 points are left."""
+    rng = np.random.default_rng(1)
+    z = rng.normal(size=(3000, 1))
+    rule = KernelBayesRule(num_basis=100).fit(z, z**3 + 0.3 * rng.normal(size=(3000, 1)), rng=0)
+    near = rule.near([3.0], np.random.default_rng(2))
+    assert len(near.latent) == 375
+    grid = np.linspace(-1.0, 4.0, 20_001)  # by quadrature
+    density = np.exp(-0.5 * grid**2 - 0.5 * ((3.0 - grid**3) / 0.3) ** 2)
+    mean = (grid * density).sum() / density.sum()
+    spread = np.sqrt(((grid - mean) ** 2 * density).sum() / density.sum())
+    (found, found_spread), (_, whole_spread) = (moments(r.posteriors([3.0])[0]) for r in (near, rule))
+    assert found[0] == pytest.approx(mean, abs=0.3 * spread)
+    assert spread < found_spread[0] < 1.8 * spread
+    assert whole_spread[0] > 1.4 * found_spread[0]
+
+
+def test_where_one_regression_fits_everywhere_all_points_tell():
+    """Near the observation alone, posterior means would have the errors of an eighth of the points."""
+    rng = np.random.default_rng(2)
+    z = rng.standard_normal((3000, 5))
+    rule = KernelBayesRule(num_basis=100).fit(z, z + rng.standard_normal((3000, 5)), rng=0)
+    assert rule.near(np.full(5, 0.5), rng) is rule
+
+
+def test_a_point_is_predicted_by_all_others(rng):
+    """By a normal distribution around the mean that leaves it out, with the covariance of the others' residuals."""
+    rule = KernelBayesRule(Gaussian(1.0), regularization=0.01, **EXACT).fit(
+        rng.standard_normal((30, 2)), rng.standard_normal((30, 1))
+    )
+    fit, scores = rule.refitted(), []
+    for i in (3, 17):
+        weights = fit.shares(rule.features(rule.observed[i : i + 1]))[0]
+        weights[i] = 0.0
+        covariance = (fit.residuals.T * weights) @ fit.residuals / weights.sum()
+        scores.append(stats.multivariate_normal.logpdf(fit.residuals[i], np.zeros(2), covariance))
+    assert rule.normal_score(np.array([3, 17])) == pytest.approx(np.mean(scores) + np.log(2.0 * np.pi))
+
+
+def test_replicates_differ_by_the_error_of_learning():
+    """The standard error of a mean with a local slope from n points is about 1 / sqrt(n) posterior spreads."""
+    rng = np.random.default_rng(3)
+    z = rng.normal(size=(800, 1))
+    rule = KernelBayesRule().fit(z, z + 0.5 * rng.normal(size=(800, 1)), rng=0)
+    mean, spread = moments(rule.posteriors([1.0])[0])
+    means = [moments(rule.posteriors([1.0], rng.standard_exponential(800))[0])[0] for _ in range(30)]
+    assert 0.5 / np.sqrt(800) < np.std(means) / spread[0] < 4.0 / np.sqrt(800)
+    np.testing.assert_allclose(moments(rule.posteriors([1.0], np.full(800, 2.0))[0])[0], mean)
+
+
+def test_of_tied_observations_no_row_is_nearer():
+    """Points sorted by their parameter: the answer is that of any order."""
+    rng = np.random.default_rng(5)
+    z = np.sort(rng.normal(size=(2000, 1)), axis=0)
+    x = (rng.random((2000, 1)) < 1.0 / (1.0 + np.exp(3.0 - 3.0 * z))).astype(float)
+    near = KernelBayesRule().fit(z, x, rng=0).near(np.ones(1), rng)
+    mean, spread = moments(near.posteriors([1.0])[0])
+    exact = z[x == 1.0]
+    assert mean[0] == pytest.approx(exact.mean(), abs=0.2 * exact.std())
+    assert spread[0] == pytest.approx(exact.std(), rel=0.15)
+
+
+def test_the_posterior_of_a_held_out_case_does_not_know_its_parameter(rng):
+    """Tied observations are where leave-one-out means told a case its own parameter."""
+    counts = rng.integers(0, 3, 200)
+    latent = rng.standard_normal((200, 2)) + counts[:, None]
+    other = latent.copy()
+    other[17] = [50.0, -50.0]
+    found = [
+        KernelBayesRule(Gaussian(0.1), regularization=1e-3)
+        .fit(values, counts[:, None], rng=1)
+        .held_out(np.array([3, 17]), np.random.default_rng(3))[1]
+        for values in (latent, other)
+    ]
+    np.testing.assert_allclose(found[0].points, found[1].points)
+    np.testing.assert_allclose(found[0].weights, found[1].weights)
+
+
+def test_units_of_parameters_do_not_matter(rng):
+    z, x = rng.normal(size=(400, 2)), rng.normal(size=(400, 2))
+    means, spreads = [], []
+    for unit in (1.0, np.array([1e-3, 1e6])):
+        rule = KernelBayesRule(num_basis=60).fit(unit * z, z + x, rng=0)
+        mean, spread = moments(rule.near([1.0, 0.0], np.random.default_rng(1)).posteriors([1.0, 0.0])[0])
+        means.append(mean / unit)
+        spreads.append(spread / unit)
+    np.testing.assert_allclose(means[1], means[0], rtol=1e-6)
+    np.testing.assert_allclose(spreads[1], spreads[0], rtol=1e-6)
+
+
+def test_residuals_have_weights_of_their_own(rng):
+    """Pairs of another prior, twice as wide: a smooth ratio is good for means, and makes intervals a tenth too long."""
+    z, prior = rng.standard_normal((1000, 2)), np.sqrt(0.5) * rng.standard_normal((1000, 2))
+    rule = KernelBayesRule().fit(z, z + rng.standard_normal((1000, 2)), prior, rng=0)
+    ratio, residual_weights = rule.weighting.ratio, rule.weighting.residual_weights
+    assert residual_weights.std() > 1.05 * ratio.std()
+    fit = rule.refitted()
+    exact = np.sqrt(1.0 / 3.0)  # of the posterior, precision 1 + 2
+    found = np.mean([moments(posterior)[1] / exact for posterior in rule.posteriors(rng.standard_normal((20, 2)))])
+    assert found == pytest.approx(1.0, abs=0.06)
+    smooth = replace(fit, residual_weights=ratio).posteriors(rule.features(rng.standard_normal((20, 2))))
+    assert np.mean([moments(posterior)[1] / exact for posterior in smooth]) > found + 0.02
