@@ -1,7 +1,6 @@
 """The README is short, its code runs as written, and what it says is right."""
 
 import re
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,17 +43,21 @@ def closed_form(names):
 
 
 def test_a_solver_is_learned_from_few_runs(tmp_path, monkeypatch):
-    """With fewer draws than README takes; all of them in the long test below."""
-    settings = {"draws": 50, "tune": 200, "chains": 1, "progressbar": False, "compute_convergence_checks": False}
-    monkeypatch.setattr(pm, "sample", partial(call_with, pm.sample, settings))
+    """Without README's own draws, which the long test below takes: those that the emulation was learned from."""
+    monkeypatch.setattr(pm, "sample", lambda **_: None)
     names = run("share_in_blood(", tmp_path, monkeypatch)
-    emulated, exact = names["emulated"], closed_form(names)
-    assert emulated.emulation.num_evaluations <= 40
-    assert emulated.emulation.distance < 0.05
+    emulated, emulation, exact = names["emulated"], names["emulated"].emulation, closed_form(names)
+    assert emulation.num_evaluations <= 40
+    assert emulation.distance < 0.05
     # Learned and true log density differ by little more than a constant, the error of the solver.
-    functions = [m.compile_logp() for m in (emulated, exact)]
-    points = exact_points(names["idata"]["posterior"])
-    differences = [functions[0](x) - functions[1](x) for x in points[::5]]
+    densities = [model.compile_fn(model.logp(), inputs=model.value_vars) for model in (emulated, exact)]
+    shapes = [(3,), (3,), (6, 3), ()]
+    assert [v.name for v in emulated.value_vars] == ["typical", "spread_log__", "offset", "noise_log__"]
+    differences = []
+    for position in emulation.draws[::10]:
+        parts = np.split(position, np.cumsum([int(np.prod(s)) for s in shapes])[:-1])
+        values = {v.name: p.reshape(s) for v, p, s in zip(emulated.value_vars, parts, shapes, strict=True)}
+        differences.append(densities[0](values) - densities[1](values))
     assert np.std(differences) < 0.1
 
 
@@ -69,26 +72,6 @@ def test_a_solver_in_a_hierarchy_agrees_with_its_closed_form(tmp_path, monkeypat
         # Effective sizes of a thousand: Monte Carlo errors of .04 of the difference.
         np.testing.assert_allclose(here.mean(axis=(0, 1)), there.mean(axis=(0, 1)), atol=0.17 * spread.min())
         np.testing.assert_allclose(here.std(axis=(0, 1)), spread, rtol=0.15)
-
-
-def call_with(function, settings, *_, **given):
-    """Call a function with settings in place of those that it was given."""
-    return function(**{**given, **settings})
-
-
-def exact_points(posterior):
-    """Return draws on the unconstrained scale of the model, as dictionaries."""
-    flat = {name: posterior[name].values.reshape(-1, *posterior[name].shape[2:]) for name in posterior}
-    count = len(flat["noise"])
-    return [
-        {
-            "typical": flat["typical"][i],
-            "spread_log__": np.log(flat["spread"][i]),
-            "offset": flat["offset"][i],
-            "noise_log__": np.log(flat["noise"][i]),
-        }
-        for i in range(count)
-    ]
 
 
 def test_noisy_likelihood_agrees_with_quadrature(tmp_path, monkeypatch):

@@ -17,7 +17,8 @@ import numpy as np
 
 __all__ = ["Coverage", "coverage_of", "is_missing_mass", "pareto_shape"]
 
-_LARGEST_MISSING = 0.005  # of the posterior's mass: a fifth of what lies beyond an end of a 95 % interval
+_TAIL_MASS = 0.025  # beyond an end of a 95 % interval
+_STANDARD_ERRORS = 2.0  # of the mass that draws have there: a missing mass above that is no chance
 _LARGEST_LOG_WEIGHT = 500.0  # over the median: larger ones are not finite numbers
 _FEWEST_WEIGHTS = 100  # for a fit of their tail: it takes a fifth of them
 
@@ -26,6 +27,7 @@ class Coverage(NamedTuple):
     """What the weights pi / s at the draws say."""
 
     missing: float  # mass of the posterior where as many proposals are expected less than once; NaN for few weights
+    error: float  # standard error of the mass that as many independent draws have beyond an end of a 95 % interval
     excess: float  # of the largest log weight over the median
 
 
@@ -37,15 +39,16 @@ def coverage_of(log_weights: np.ndarray) -> Coverage:
     """
     finite = log_weights[np.isfinite(log_weights)]
     if finite.size < _FEWEST_WEIGHTS:
-        return Coverage(math.nan, math.nan)
+        return Coverage(math.nan, math.nan, math.nan)
     distinct = np.unique(finite)
     masses = [_missing_mass(w, finite.size) for w in (finite, distinct) if w.size >= _FEWEST_WEIGHTS]
-    return Coverage(float(np.fmax.reduce(masses)), float(finite.max() - np.median(finite)))
+    error = math.sqrt(_TAIL_MASS * (1.0 - _TAIL_MASS) / finite.size)
+    return Coverage(float(np.fmax.reduce(masses)), error, float(finite.max() - np.median(finite)))
 
 
 def is_missing_mass(coverage: Coverage) -> bool:
     """Return whether chains along this surrogate are likely to miss a part of the posterior."""
-    return coverage.missing > _LARGEST_MISSING
+    return coverage.missing > _STANDARD_ERRORS * coverage.error
 
 
 def _missing_mass(log_weights, num_proposals):

@@ -237,8 +237,8 @@ def test_calibration_knows_right_from_wrong():
     z, x, u = pairs(800)
     rng = np.random.default_rng(1)
     rule = KernelBayesRule().fit(z, x, u, rng=0)
-    truth = np.sqrt(0.5) * rng.standard_normal((400, 2))
-    y = 1.0 + truth + 0.3 * rng.standard_normal((400, 2))
+    truth = np.sqrt(0.5) * rng.standard_normal((120, 2))
+    y = 1.0 + truth + 0.3 * rng.standard_normal((120, 2))
     assert rule.calibration(truth, y, rng=rng).worst_gap() < 4.0
     assert rule.calibration(rng=rng).worst_gap() < 4.0
     # A rule that believes the training marginal to be the prior, and noise of half the size.

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:The number of samples is too sma
 SAID = "likely to be missing"
 
 
-@pytest.mark.parametrize(("coverage", "is_said"), [(Coverage(0.05, 3.0), True), (Coverage(0.005, 3.0), False)])
+@pytest.mark.parametrize(
+    ("coverage", "is_said"), [(Coverage(0.05, 0.01, 3.0), True), (Coverage(0.015, 0.01, 3.0), False)]
+)
 def test_a_surrogate_that_does_not_cover_the_posterior_is_reported_at_the_end(coverage, is_said, caplog, monkeypatch):
     judged = []
 
@@ -36,7 +38,7 @@ def test_chains_that_share_a_surrogate_say_it_once(caplog, monkeypatch):
 
     def heavy(log_weights):
         judged.append(log_weights)
-        return Coverage(0.05, 3.0)
+        return Coverage(0.05, 0.01, 3.0)
 
     monkeypatch.setattr(chain_warnings, "coverage_of", heavy)
     with pm.Model():
