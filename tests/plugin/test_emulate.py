@@ -275,6 +275,7 @@ SAMPLERS = {
 def test_samplers_learn_the_part_that_is_unknown(sampler):
     mean, sd = curve_moments()
     with curve_model():
+        pm.Normal("other")
         idata = SAMPLERS[sampler]()
     draws, stats = idata["posterior"]["rate"], idata["sample_stats"]
     assert float(draws.mean()) == pytest.approx(mean, abs=0.2 * sd)
@@ -285,8 +286,15 @@ def test_samplers_learn_the_part_that_is_unknown(sampler):
         assert int(stats["evaluations"].sum()) == 1000 + 2  # one a draw, and one at the start of each chain
     else:
         assert float(stats["distance"]) < 0.05
-        assert idata["evaluations"]["position"].shape == (int(stats["num_evaluations"]), 1)
+        assert idata["evaluations"]["position"].shape == (int(stats["num_evaluations"]), 2)
         assert ("evaluations" in stats) == (sampler == "exact")
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")
+def test_a_part_with_most_of_the_parameters_is_not_learned_by_itself():
+    with curve_model():
+        idata = pk.sample_khmc(50, tune=100, chains=2, cores=1, progressbar=False, compute_convergence_checks=False)
+    assert "surrogate" in idata["sample_stats"].attrs
 
 
 @pytest.mark.filterwarnings("ignore:Numba will use object mode")

@@ -16,10 +16,15 @@ from pymc_kernel.plugin.emulation.structure import is_whole, unknown_of
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import observed_values
-from pymc_kernel.plugin.model.priors import ModelPrior, first_places
+from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
 from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["black_boxes", "emulate", "learn", "part_of"]
+
+# Of the parameters. A search that begins at few places may end in a lesser mode of the true posterior, and no distance
+# shows it. With six inputs of eight parameters (hares and lynx) it did so with two of five seeds, where kernel HMC was
+# right; and what is won by learning the part is small there.
+_SMALL_PART = 0.5
 
 
 def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
@@ -178,12 +183,13 @@ def emulate(
 def part_of(model: pm.Model, tolerance: float, rng: np.random.Generator) -> Search | None:
     """Return a search that has not begun, of a model of which a part is unknown.
 
-    None where the unknown is not a part, and for what :func:`emulate` refuses: a black box of all parameters that gives
-    one number, the log likelihood, leaves nothing of it known.
+    None where the unknown is not a part, or a part with more than half as many inputs as the model has parameters, and
+    for what :func:`emulate` refuses. A black box of all parameters that gives one number, the log likelihood, leaves
+    nothing of it known.
     """
     try:
         unknown = None if is_whole(model) else unknown_of(model, rng)
-        if unknown is None:
+        if unknown is None or not unknown.is_at_most(_SMALL_PART * initial_position(model).size):
             return None
         unknown.check_sizes()
         return Search(model, unknown, tolerance, rng)

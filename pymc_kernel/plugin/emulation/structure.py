@@ -38,6 +38,10 @@ class Unknown(NamedTuple):
         """Evaluations in a round: two for each coefficient of a linear function of the inputs, and two."""
         return 2 * (max(self.sizes(p)[0] for p in self.parts) + 2)
 
+    def is_at_most(self, num_inputs: float) -> bool:
+        """Return whether a row of each part has at most so many inputs."""
+        return all(self.sizes(p)[0] <= num_inputs for p in self.parts)
+
     def check_sizes(self) -> None:
         """Raise ``ValueError`` where a row has more inputs than can be learned from few evaluations."""
         for part in self.parts:

@@ -102,7 +102,8 @@ def sample_khmc(
     their own inputs by some dozens of evaluations, as :func:`emulate` does, and the chains move by
     :class:`EmulatedNUTS`, for any number of parameters; ``tune`` draws are then along the emulated model and cost no
     evaluation. Statistics are those of that step. So without ``step`` and ``initvals``, and where the emulated model is
-    within a distance of one half after ``tune`` evaluations.
+    within a distance of one half after ``tune`` evaluations. And where a part has at most half as many inputs as the
+    model has parameters; with more, what is gained is little, and a search from few places may end in a lesser mode.
 
     Else it learns the whole log density, so it needs values for every direction in which that is not quadratic: it is
     for a dozen parameters, or for more where the posterior is nearly Gaussian and tuning long. Many groups of

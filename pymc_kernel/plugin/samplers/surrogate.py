@@ -168,10 +168,11 @@ def sample_surrogate(
     half, of 2 to a sixth. All chains are evaluated together, each time the slowest is waited for. From a stored result
     exact draws come later, too: ``pm.sample(tune=0, step=pk.KernelHMC(surrogate=idata))``.
 
-    Where a black box is a part of the model only, whose outputs go into a likelihood that PyMC knows, that part is
-    learned, as :func:`emulate` does, and the draws are those of PyMC's NUTS with its statistics; ``distance``,
-    ``effective_share``, ``num_evaluations`` and ``num_failed`` beside them. There is no evidence then, and
-    ``evaluations`` has ``position`` and ``log_density``. With ``exact`` it is :class:`EmulatedNUTS`.
+    Where a black box is a part of the model only, whose outputs go into a likelihood that PyMC knows, and has at most
+    half as many inputs as the model has parameters, that part is learned, as :func:`emulate` does, and the draws are
+    those of PyMC's NUTS with its statistics; ``distance``, ``effective_share``, ``num_evaluations`` and ``num_failed``
+    beside them. There is no evidence then, and ``evaluations`` has ``position`` and ``log_density``. With ``exact`` it
+    is :class:`EmulatedNUTS`.
 
     A batch costs O(n r^2) for n values and r <= 1000 of them that carry the surrogate: at n = 500 in eight dimensions
     all batches together take 15 to 40 seconds. Memory O(n r).
