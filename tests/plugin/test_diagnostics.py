@@ -355,3 +355,23 @@ def test_what_is_no_tree_of_draws_says_what_to_give(capsys):
         with pytest.raises(ValueError, match=r"no group 'posterior'; .* Give the whole DataTree"):
             check(idata["posterior"], model=model)
     assert not capsys.readouterr().out
+
+
+def test_rows_have_the_names_of_their_values_after_a_variable_with_the_last_dimension():
+    """ArviZ's own table gives the mean of y[1, b] the name y[1, a] here."""
+    with pm.Model(coords={"a": [0, 1], "b": ["u", "v", "w"]}) as model:
+        pm.Normal("x", dims="b")
+        pm.Normal("y", [[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]], dims=("a", "b"))
+    rng = np.random.default_rng(1)
+    y = np.array([[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]]) + rng.standard_normal((4, 200, 2, 3))
+    y[..., 1, 1] += 0.6
+    posterior, coords = {"x": rng.standard_normal((4, 200, 3)), "y": y}, {"a": [0, 1], "b": ["u", "v", "w"]}
+    draws = az.from_dict({"posterior": posterior}, coords=coords, dims={"x": ["b"], "y": ["a", "b"]})
+    for var_names in (None, ["x", "y"], ["y"]):
+        table = pk.summary(draws, model=model, var_names=var_names, round_to="none", random_seed=1)
+        own = table.loc[[name for name in table.index if name.startswith("y")]]
+        assert list(own.index) == ["y[0, u]", "y[0, v]", "y[0, w]", "y[1, u]", "y[1, v]", "y[1, w]"]
+        np.testing.assert_allclose(own["mean"], y.mean(axis=(0, 1)).ravel())
+        assert own["ksd_share"].idxmax() == "y[1, v]"
+    report = pk.ksd_test(draws, model=model, random_seed=1)
+    assert report.table().index[0] == "y[1, v]"

@@ -24,6 +24,7 @@ from pymc_kernel.plugin.reports.model_draws import (
     as_tree,
     choose,
     document_arguments,
+    largest_first,
     list_sample_dims,
     model_in_context,
     read_draws,
@@ -210,11 +211,20 @@ def summary(
         What ``az.summary`` returns.
     """
     model, data = model_in_context(model), as_tree(data, group)
-    table = az.summary(
-        data, var_names, filter_vars, group, coords, sample_dims, kind, fmt, ci_prob, ci_kind, round_to, skipna
-    )
     sample_dims = list_sample_dims(sample_dims)
     asked = choose(data, var_names, filter_vars, group, coords, sample_dims)
+    ordered = xr.DataTree.from_dict({group: largest_first(asked)})
+    table = az.summary(
+        ordered,
+        group=group,
+        sample_dims=sample_dims,
+        kind=kind,
+        fmt=fmt,
+        ci_prob=ci_prob,
+        ci_kind=ci_kind,
+        round_to=round_to,
+        skipna=skipna,
+    )
     shares, p_values, values, more = xr.Dataset(), xr.Dataset(), [np.nan] * len(_ATTRIBUTES), {}
     try:
         part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
@@ -236,8 +246,22 @@ def summary(
         like = asked.isel(dict.fromkeys(sample_dims, 0), drop=True)
         both = [_like(like, part) for part in (shares, p_values)]
         table = _with_rows(table, xr.concat(both, xr.DataArray(["ksd_share", "ksd_p"], dims="summary")), fmt, round_to)
+    if fmt == "wide":
+        shown, table = getattr(table, "_fmt_map", None), table.iloc[_rows(asked, sample_dims)]
+        if shown is not None:
+            table._fmt_map = shown
     table.attrs |= dict(zip(_ATTRIBUTES, values, strict=True)) | more
     return table
+
+
+def _rows(dataset, sample_dims):
+    """Return the numbers of the rows of a table of the largest variables first, in the order of the Dataset."""
+    rows, start = {}, 0
+    for name, one in largest_first(dataset).data_vars.items():
+        size = one.isel(dict.fromkeys(sample_dims, 0)).size
+        rows[name] = range(start, start + size)
+        start += size
+    return [row for name in dataset.data_vars for row in rows[name]]
 
 
 def _like(dataset, values):
@@ -262,7 +286,7 @@ def _with_rows(table, added, fmt, round_to):
         frame = added.to_dataframe().reset_index().set_index("summary")
         frame.index = list(frame.index)
         return pd.concat([pd.DataFrame(table), frame])
-    frame = dataset_to_dataframe(added, sample_dims=["summary"]).T
+    frame = dataset_to_dataframe(largest_first(added), sample_dims=["summary"]).T
     shown = {}
     for column, digits in (("ksd_share", 2), ("ksd_p", 3)):
         table[column] = frame[column].to_numpy()

@@ -7,6 +7,7 @@ import xarray as xr
 from arviz_base import dataset_to_dataframe
 
 from pymc_kernel import stein
+from pymc_kernel.plugin.reports.model_draws import largest_first
 from pymc_kernel.plugin.reports.surrogate_scores import LearnedScores
 
 __all__ = ["KSDReport"]
@@ -64,7 +65,7 @@ class KSDReport:
     def table(self):
         """Return shares and p-values as a data frame, a row each parameter, the largest share first."""
         stacked = xr.concat([self.shares, self.p_values], dim=xr.DataArray(["ksd_share", "ksd_p"], dims="summary"))
-        frame = dataset_to_dataframe(stacked, sample_dims=["summary"]).T
+        frame = dataset_to_dataframe(largest_first(stacked), sample_dims=["summary"]).T
         return frame.sort_values("ksd_share", ascending=False, kind="stable")
 
     def __str__(self):

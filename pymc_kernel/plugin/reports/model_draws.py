@@ -23,6 +23,7 @@ __all__ = [
     "as_tree",
     "choose",
     "document_arguments",
+    "largest_first",
     "list_sample_dims",
     "model_in_context",
     "read_draws",
@@ -109,6 +110,19 @@ def model_in_context(model: pm.Model | None) -> pm.Model:
             "no model in context: give model=, the model that was sampled, or call this within `with model:`."
         )
     return model
+
+
+def largest_first(dataset: xr.Dataset) -> xr.Dataset:
+    """Return the variables with most dims first.
+
+    ArviZ (1.3) stacks values by the order in which a Dataset's variables have their dims, and labels them by that of
+    each variable: after a variable with dims (b,), one with dims (a, b) has the values of one element beside the name
+    of another. Where two variables have the same dims in different orders, the later one is transposed.
+    """
+    names = sorted(dataset.data_vars, key=lambda name: -dataset[name].ndim)
+    dims = list(dict.fromkeys(d for name in names for d in dataset[name].dims))
+    own = {name: dataset[name].transpose(*(d for d in dims if d in dataset[name].dims)) for name in names}
+    return xr.Dataset(coords={d: dataset[d] for d in dims if d in dataset.coords}).assign(own)
 
 
 def choose(data, var_names, filter_vars, group, coords, sample_dims) -> xr.Dataset:
