@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import harness
 from docs.page_examples import DOCS, PAGES, README, examples_of
+from pymc_kernel.plugin.model.unconstrained import split_positions
 from tests.reference.hospitals import posterior_means
 
 ROOT = Path(__file__).parent.parent
@@ -51,12 +52,11 @@ def test_a_solver_is_learned_from_few_runs(tmp_path, monkeypatch):
     assert emulation.distance < 0.05
     # Learned and true log density differ by little more than a constant, the error of the solver.
     densities = [model.compile_fn(model.logp(), inputs=model.value_vars) for model in (emulated, exact)]
-    shapes = [(3,), (3,), (6, 3), ()]
     assert [v.name for v in emulated.value_vars] == ["typical", "spread_log__", "offset", "noise_log__"]
     differences = []
-    for position in emulation.draws[::10]:
-        parts = np.split(position, np.cumsum([int(np.prod(s)) for s in shapes])[:-1])
-        values = {v.name: p.reshape(s) for v, p, s in zip(emulated.value_vars, parts, shapes, strict=True)}
+    draws = split_positions(emulated, emulation.draws[::10])
+    for parts in zip(*draws, strict=True):
+        values = {v.name: p for v, p in zip(emulated.value_vars, parts, strict=True)}
         differences.append(densities[0](values) - densities[1](values))
     assert np.std(differences) < 0.1
 

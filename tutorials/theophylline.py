@@ -94,13 +94,19 @@ def share_in_blood(rates):
 # Rates are in 1 / hour, volumes in liters per kilogram. Their logarithms are normal around what is
 # typical.
 
+
 # %%
-with pm.Model(coords={"patient": patients, "of": ["absorption", "loss", "volume"]}) as model:
+def hierarchy():
+    """Add what is known to the model; return rates and volumes (12, 3), and the noise."""
     typical = pm.Normal("typical", [0.5, -2.5, -0.7], 0.5, dims="of")
     spread = pm.HalfNormal("spread", 0.5, dims="of")
     offset = pm.Normal("offset", dims=("patient", "of"))
     noise = pm.HalfNormal("noise", 1.0)
-    own = pt.exp(typical + spread * offset)
+    return pt.exp(typical + spread * offset), noise
+
+
+with pm.Model(coords={"patient": patients, "of": ["absorption", "loss", "volume"]}) as model:
+    own, noise = hierarchy()
     curve = pm.Deterministic("curve", (dose / own[:, 2])[:, None] * share_in_blood(own[:, :2]))
     pm.Normal("level", curve, noise, observed=level)
 
@@ -129,15 +135,16 @@ print(emulated.emulation.rounds.round(3))
 # The emulated model has gradients and runs no program. It is sampled as any model.
 
 # %%
+length = 500 if QUICK else 1000
+settings = {
+    "draws": length,
+    "tune": length,
+    "chains": 4,
+    "target_accept": 0.9,
+    "progressbar": False,
+}
 with emulated:
-    idata = pm.sample(
-        500 if QUICK else 1000,
-        tune=500 if QUICK else 1000,
-        chains=4,
-        target_accept=0.9,
-        random_seed=1,
-        progressbar=False,
-    )
+    idata = pm.sample(random_seed=1, **settings)
 print(az.summary(idata, var_names=["typical", "spread", "noise"]))
 
 # %% [markdown]
@@ -162,22 +169,11 @@ figure.savefig("theophylline.png", dpi=110)
 
 # %%
 with pm.Model(coords=model.coords) as known:
-    typical = pm.Normal("typical", [0.5, -2.5, -0.7], 0.5, dims="of")
-    spread = pm.HalfNormal("spread", 0.5, dims="of")
-    offset = pm.Normal("offset", dims=("patient", "of"))
-    noise = pm.HalfNormal("noise", 1.0)
-    own = pt.exp(typical + spread * offset)
+    own, noise = hierarchy()
     absorption, loss, volume = own[:, [0]], own[:, [1]], own[:, [2]]
     share = absorption / (absorption - loss) * (pt.exp(-loss * hours) - pt.exp(-absorption * hours))
     pm.Normal("level", dose[:, None] / volume * share, noise, observed=level)
-    exact = pm.sample(
-        500 if QUICK else 1000,
-        tune=500 if QUICK else 1000,
-        chains=4,
-        target_accept=0.9,
-        random_seed=2,
-        progressbar=False,
-    )
+    exact = pm.sample(random_seed=2, **settings)
 for name in ("typical", "spread", "noise"):
     here, there = (tree["posterior"][name] for tree in (idata, exact))
     sd, sd_there = here.std(("chain", "draw")), there.std(("chain", "draw"))

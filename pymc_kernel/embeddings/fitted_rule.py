@@ -217,7 +217,8 @@ class FittedRule:
                 new = self.settings.fit(here.latent[inside], here.observed[inside], weights=ratio, rng=rng)
             rules.append((kept[inside], new))
         cases = rules[-1][0][:_NUM_CASES]
-        places = [np.argsort(kept)[np.searchsorted(np.sort(kept), cases)] for kept, _ in rules]
+        orders = [np.argsort(kept) for kept, _ in rules]
+        places = [o[np.searchsorted(kept, cases, sorter=o)] for o, (kept, _) in zip(orders, rules, strict=True)]
         scores = [rule.normal_score(own) for own, (_, rule) in zip(places, rules, strict=True)]
         return rules[int(np.argmax(scores))][1] if len(rules) > 1 else self
 

@@ -12,7 +12,7 @@ from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
 from pymc_kernel.plugin.emulation.search import Search
-from pymc_kernel.plugin.emulation.structure import is_whole, unknown_of
+from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import observed_values
@@ -188,7 +188,7 @@ def part_of(model: pm.Model, tolerance: float, rng: np.random.Generator) -> Sear
     nothing of it known.
     """
     try:
-        unknown = None if is_whole(model) else unknown_of(model, rng)
+        unknown = unknown_of(model, rng, only_parts=True)
         if unknown is None or not unknown.is_at_most(_SMALL_PART * initial_position(model).size):
             return None
         unknown.check_sizes()

@@ -184,9 +184,8 @@ class Search:
 
     def _best_places(self) -> np.ndarray:
         """Return the places (chains, d) with the largest true log density."""
-        log_densities = np.array([e.log_density for e in self.evaluated])
-        best = np.argsort(-log_densities)[:_CHAINS]
-        return self.positions[best[np.isfinite(log_densities[best])]]
+        best = np.argsort(-self.log_densities)[:_CHAINS]
+        return self.positions[best[np.isfinite(self.log_densities[best])]]
 
     def _challenged(self, draws: np.ndarray) -> tuple[np.ndarray, float]:
         """Return draws and their R-hat, with those of other chains where these have ended elsewhere.
@@ -211,7 +210,7 @@ class Search:
                 f"{len(self.evaluated)} evaluations are too few to learn from and to measure what was learned.{said}"
             )
         self._renew(self.best_fits)
-        self._begin_at(self.positions[np.argmax([e.log_density for e in self.evaluated])])
+        self._begin_at(self.positions[np.argmax(self.log_densities)])
         best = self.best
         self.emulated.emulation = Emulation(
             num_evaluations=len(self.evaluated),
@@ -223,14 +222,19 @@ class Search:
             rounds=pd.DataFrame(self.rounds),
             draws=self.best_draws,
             positions=self.positions,
-            log_density=np.array([e.log_density for e in self.evaluated]),
+            log_density=self.log_densities,
         )
         return self.emulated
 
     @property
+    def log_densities(self) -> np.ndarray:
+        """True log densities so far, (n,)."""
+        return np.array([e.log_density for e in self.evaluated])
+
+    @property
     def num_failed(self) -> int:
         """Evaluations without a finite value."""
-        return sum(not np.isfinite(e.log_density) for e in self.evaluated)
+        return int((~np.isfinite(self.log_densities)).sum())
 
     def warn(self, first_error) -> None:
         """Warn once of all that speaks against the emulated model."""

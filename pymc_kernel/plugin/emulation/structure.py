@@ -14,9 +14,9 @@ from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
 from pymc_kernel.plugin.emulation.evaluated import TrueModel
 from pymc_kernel.plugin.emulation.parts import Part, Rows, parts_of, rows_of
 from pymc_kernel.plugin.model.interpreter import STABLE
-from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
+from pymc_kernel.plugin.model.priors import ModelPrior, first_places
 
-__all__ = ["Unknown", "is_whole", "unknown_of"]
+__all__ = ["Unknown", "unknown_of"]
 
 _MOST_INPUTS = 15  # of a row: a trend alone has 136 coefficients then
 _TRIED = 20  # draws of the prior, of which one must have finite values
@@ -54,10 +54,11 @@ class Unknown(NamedTuple):
                 )
 
 
-def unknown_of(model: pm.Model, rng: np.random.Generator) -> Unknown | None:
+def unknown_of(model: pm.Model, rng: np.random.Generator, only_parts: bool = False) -> Unknown | None:
     """Return what is unknown in a model; None where it has gradients everywhere.
 
-    Costs some evaluations, of draws of the prior and of probes.
+    Costs some evaluations, of draws of the prior and of probes. With ``only_parts`` it is None, too, where the log
+    likelihood is unknown as a whole, and no black box is called to see that.
 
     Raises
     ------
@@ -68,7 +69,7 @@ def unknown_of(model: pm.Model, rng: np.random.Generator) -> Unknown | None:
         finite.
     """
     boxes = find_black_boxes(model)
-    if not boxes:
+    if not boxes or (only_parts and _is_whole(model, boxes)):
         return None
     _refuse(model, boxes)
     true = TrueModel(model, boxes)
@@ -80,14 +81,10 @@ def unknown_of(model: pm.Model, rng: np.random.Generator) -> Unknown | None:
     return Unknown(true, calls, parts_of(calls))
 
 
-def is_whole(model: pm.Model) -> bool:
-    """Return whether all black boxes take all parameters and give one number, a log likelihood: no part is known then.
-
-    No black box is called for it.
-    """
-    boxes = find_black_boxes(model)
+def _is_whole(model, boxes):
+    """Return whether all black boxes take all parameters and give one number: no part is known."""
     outputs = {v for box in boxes for v in box.node.outputs}
-    if not boxes or any(set(v.type.shape) - {1} for v in outputs) or len(outputs) > len(boxes):
+    if any(set(v.type.shape) - {1} for v in outputs) or len(outputs) > len(boxes):
         return False
     inputs = [v for box in boxes for v in box.inputs]
     if outputs & set(ancestors(inputs)):
@@ -97,7 +94,8 @@ def is_whole(model: pm.Model) -> bool:
         inputs_at = pymc_compile(model.value_vars, given, mode=STABLE, on_unused_input="ignore")
     point = model.initial_point(random_seed=0)
     sizes = iter([np.size(v) for v in inputs_at(*(point[v.name] for v in model.value_vars))])
-    return all(sum(next(sizes) for _ in box.inputs) == initial_position(model).size for box in boxes)
+    num_parameters = sum(np.size(point[v.name]) for v in model.value_vars)
+    return all(sum(next(sizes) for _ in box.inputs) == num_parameters for box in boxes)
 
 
 def _refuse(model, boxes):

@@ -213,9 +213,9 @@ def summary(
     model, data = model_in_context(model), as_tree(data, group)
     sample_dims = list_sample_dims(sample_dims)
     asked = choose(data, var_names, filter_vars, group, coords, sample_dims)
-    ordered = xr.DataTree.from_dict({group: largest_first(asked)})
+    ordered = largest_first(asked)
     table = az.summary(
-        ordered,
+        xr.DataTree.from_dict({group: ordered}),
         group=group,
         sample_dims=sample_dims,
         kind=kind,
@@ -247,17 +247,17 @@ def summary(
         both = [_like(like, part) for part in (shares, p_values)]
         table = _with_rows(table, xr.concat(both, xr.DataArray(["ksd_share", "ksd_p"], dims="summary")), fmt, round_to)
     if fmt == "wide":
-        shown, table = getattr(table, "_fmt_map", None), table.iloc[_rows(asked, sample_dims)]
+        shown, table = getattr(table, "_fmt_map", None), table.iloc[_rows(ordered, asked, sample_dims)]
         if shown is not None:
             table._fmt_map = shown
     table.attrs |= dict(zip(_ATTRIBUTES, values, strict=True)) | more
     return table
 
 
-def _rows(dataset, sample_dims):
-    """Return the numbers of the rows of a table of the largest variables first, in the order of the Dataset."""
+def _rows(ordered, dataset, sample_dims):
+    """Return the numbers of the rows of a table of ``ordered`` in the order of ``dataset``, with the same variables."""
     rows, start = {}, 0
-    for name, one in largest_first(dataset).data_vars.items():
+    for name, one in ordered.data_vars.items():
         size = one.isel(dict.fromkeys(sample_dims, 0)).size
         rows[name] = range(start, start + size)
         start += size
