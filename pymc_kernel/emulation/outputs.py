@@ -23,6 +23,7 @@ _LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a
 _LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors of an image or a series say the same
 _MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
 _LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
+SMALLEST = np.finfo(float).tiny  # whose logarithm stands for those of inputs that are not positive: beyond the range
 _ITERATIONS = 40  # of the search for hyperparameters
 
 
@@ -33,7 +34,7 @@ class FittedOutputs:
     Attributes
     ----------
     log_inputs, log_outputs : ndarray of bool (k,), (q,)
-        Which ones are learned by their logarithms.
+        Which ones are learned by their logarithms. Inputs that are not positive are beyond the range then.
     center, scale : ndarray (k,)
         Of the inputs.
     low, high : ndarray (k,)
@@ -176,8 +177,7 @@ def _fitted(scales, place, z, moved, hyper):
 
 
 def _moved(values, by_log):
-    positive = np.where(by_log & (values > 0.0), values, 1.0)
-    return np.where(by_log, np.where(values > 0.0, np.log(positive), np.nan), values)
+    return np.where(by_log, np.log(np.maximum(values, SMALLEST)), values)
 
 
 def _center_and_scale(values):

@@ -54,6 +54,16 @@ def test_exponentials_are_learned_by_their_logarithms(rng):
     assert np.sqrt(((fit(new) / curves(new) - 1.0) ** 2).mean()) < 0.02
 
 
+def test_inputs_that_are_not_positive_have_the_outputs_of_the_border(rng):
+    x = positive(rng, 30)
+    fit = fit_outputs(x, curves(x), rng)
+    assert fit.log_inputs.all()
+    new = positive(rng, 5)
+    new[:, 0], at_border = [-2.0, -1e-9, 0.0, 1e-200, -1e200], new.copy()
+    at_border[:, 0] = x[:, 0].min()
+    np.testing.assert_allclose(fit(new), fit(at_border), rtol=1e-9)
+
+
 def test_a_quadratic_is_exact_and_ends_with_the_points(rng):
     x = rng.normal(size=(30, 3))
 

@@ -34,7 +34,7 @@ class Chains:
     def __init__(self, model: pm.Model, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator):
         self._model, self._shapes = model, value_shapes(model)
         self._names = [v.name for v in model.value_vars]
-        self._function = model.logp_dlogp_function(ravel_inputs=True)
+        self._function = model.logp_dlogp_function(ravel_inputs=True, tempered=True)
         self._function.trust_input = True
         self._begin(starts, variances, rng)
 
@@ -76,6 +76,18 @@ class Chains:
         others = copy(self)
         others._begin(np.array(starts), variances, rng)
         return others
+
+    def tempered(self, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> "Chains":
+        """Return chains of the same model, whose likelihood has a power of its own, see :meth:`set_power`."""
+        others = copy(self)
+        others._function = self._function.copy()
+        others._function.set_extra_values({})
+        others._begin(starts, variances, rng)
+        return others
+
+    def set_power(self, power: float) -> None:
+        """Let the likelihood count with this power, between zero and one, in all that follows."""
+        self._function.set_weights(np.array([power]))
 
     def draw(self, is_short: bool = False) -> tuple[np.ndarray, float]:
         """Return the later half of new draws (chains, n, d), and their largest R-hat.

@@ -1,5 +1,6 @@
 """Models whose black boxes are learned from a few evaluations, and have gradients then."""
 
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import closing
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pymc as pm
+from pytensor.graph.op import Op
 
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
@@ -64,6 +66,7 @@ def emulate(
     tolerance: float = 0.05,
     batch_size: int | None = None,
     start: np.ndarray | None = None,
+    coarse: Mapping[Op, Callable] | None = None,
     executor: Executor | int | None = None,
     store: str | Path | None = None,
     timeout: float | None = None,
@@ -88,10 +91,13 @@ def emulate(
         It stops early once the total variation distance at fresh draws is below this in two rounds in a row, and chains
         from different starts agree (R-hat below 1.1).
     batch_size : int, optional
-        Evaluations in a round. By default 2 (k + 2), for k inputs of the largest function, and 4 where the last round's
-        distance is above one half.
+        Evaluations in a round, besides two that explore. By default 2 (k + 2), for k inputs of the largest function,
+        and 4 where the last round's distance is above one half.
     start : ndarray (n, d), optional
         First places on the unconstrained scale. By default the model's initial point and draws of the prior.
+    coarse : mapping, optional
+        Cheap versions of black boxes, each by its operator as ``wrap_py`` returned it: functions from tensors to
+        tensors with gradients, such as a solver with few steps. Only how far these are off is learned.
     executor : concurrent.futures.Executor or int, optional
         None: in this process. A number: as many worker processes. Or any executor.
     store : str or path, optional
@@ -137,8 +143,9 @@ def emulate(
 
     Chains that have converged are challenged by others, which begin as those of ``pm.sample`` do, around a draw and
     around the model's initial point; where they end elsewhere, in a mode that the emulation has invented, it is
-    evaluated there. A distance is
-    measured where the emulated posterior is: a mode or a tail that no draw has seen is not in it.
+    evaluated there. Two more evaluations of each round are draws with a power of the likelihood below one, as large as
+    what is learned is good enough for: between prior and posterior other modes are in reach. A distance is measured
+    where the emulated posterior is: a mode or a tail that no draw has seen is not in it.
 
     Examples
     --------
@@ -172,7 +179,7 @@ def emulate(
             "logp what it returns, or use pk.sample_surrogate()."
         )
     unknown.check_sizes()
-    search = Search(model, unknown, tolerance, rng)
+    search = Search(model, unknown, tolerance, rng, {} if coarse is None else coarse)
     settings = {"executor": executor, "store": store, "timeout": timeout, "random_seed": random_seed}
     first_error = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
     emulated = search.result(first_error)

@@ -1,6 +1,8 @@
 """Rounds of an emulated model: learn, draw by NUTS, evaluate draws, compare."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +16,7 @@ from pymc_kernel.emulation import FittedOutputs, fit_outputs
 from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.emulation.chains import Chains, largest_rhat
+from pymc_kernel.plugin.emulation.coarse import coarse_versions
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.structure import Unknown
@@ -25,7 +28,11 @@ from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["Emulation", "Search"]
 
+_NONE: Mapping = MappingProxyType({})
 _CHAINS = 4
+# With 0, 2, 2 at once, and 4 explorers, 4 of 6, 8 of 8, 4 of 6, and 7 of 8 runs on hares and lynx found the right mode.
+_EXPLORERS = 2  # chains besides, one evaluation of each a round
+_GROWTH = 2.0  # of the power of their likelihood, at most, from round to round: two values say little of an error
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _FOLDS = 10  # of cross-validation
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
@@ -61,7 +68,8 @@ class Emulation:
 class _GivenRows:
     """Outputs of a part that are given as numbers: rows (b, q)."""
 
-    def __init__(self, num_rows, num_outputs):
+    def __init__(self, num_rows, num_outputs, is_factor):
+        self.is_factor = is_factor
         self.rows = pytensor.shared(np.ones((num_rows, num_outputs)), shape=(num_rows, num_outputs))
 
     def __call__(self, inputs):
@@ -80,12 +88,15 @@ class _Round(NamedTuple):
 class Search:
     """Evaluations so far, what was learned of them, and chains on the emulated model."""
 
-    def __init__(self, model: pm.Model, unknown: Unknown, tolerance: float, rng: np.random.Generator):
+    def __init__(
+        self, model: pm.Model, unknown: Unknown, tolerance: float, rng: np.random.Generator, coarse: Mapping = _NONE
+    ):
         calls, parts = unknown.calls, unknown.parts
         self.model, self.unknown = model, unknown
         self.calls, self.parts, self.tolerance, self.rng = calls, parts, tolerance, rng
         self.learned = [LearnedPart(p, f"part{i}", *unknown.sizes(p)) for i, p in enumerate(parts)]
-        self.emulated = model_with(model, calls, parts, self.learned)
+        self.coarse = coarse_versions(calls, coarse)
+        self.emulated = model_with(model, calls, parts, self.learned, self.coarse)
         left = without_gradient(self.emulated, self.emulated.continuous_value_vars)
         if left:
             raise ValueError(
@@ -93,9 +104,12 @@ class Search:
                 "which pk.emulate does not learn: use pk.sample_surrogate(). Where a term is a pm.CustomDist whose "
                 "logp calls a black box, call it in the model and give logp what it returns."
             )
-        given = [_GivenRows(len(p.functions), unknown.sizes(p)[1]) for p in parts]
+        given = [
+            _GivenRows(len(p.functions), unknown.sizes(p)[1], learned.is_factor)
+            for p, learned in zip(parts, self.learned, strict=True)
+        ]
         self.given_rows = [g.rows for g in given]
-        with_given = model_with(model, calls, parts, given)
+        with_given = model_with(model, calls, parts, given, self.coarse)
         with with_given:
             self.density_given = pymc_compile(
                 with_given.value_vars, with_given.logp(), mode=STABLE, on_unused_input="ignore"
@@ -103,9 +117,12 @@ class Search:
         self.shapes, self.initial = value_shapes(model), initial_position(model)
         self.positions = np.empty((0, self.initial.size))
         self.evaluated: list[Evaluated] = []
+        self.rough: list[dict] = []  # of each evaluation, outputs (b, q) of the cheap versions of calls
         self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
         self.rounds: list[_Round] = []
         self.is_confirmed = False
+        # Of the likelihood, for chains that explore: none of it at first.
+        self.explorers, self.power, self.num_explored = None, 0.0, 0
 
     def run(self, prior, places: np.ndarray, size: int | None, most: int, evaluate, progressbar: bool) -> None:
         """Evaluate ``places`` (n, d) and learn in rounds of ``size``, until the search has ended or after ``most``.
@@ -131,13 +148,21 @@ class Search:
                 if self.has_ended:
                     break
                 batch = self.propose(prior, size or (_CHAINS if self._is_poor else self.unknown.batch_size))
-                batch = batch[: most - len(self.positions)]
+                left, own = most - len(self.positions), len(batch)
+                if self.chains is not None:
+                    batch = np.concatenate([batch, self._explored(prior)])
+                batch = batch[:left]
+                self.num_explored = max(0, len(batch) - own)
 
     def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
         """Take in what was evaluated; of fresh draws, measure the distance first."""
         if self.fits is not None:
             learned = np.array([self.chains.log_density(x) for x in batch])
-            measured = _measured(np.array([e.log_density for e in evaluated]) - learned)
+            log_ratios = np.array([e.log_density for e in evaluated]) - learned
+            if self.num_explored:
+                self._set_power(log_ratios[-self.num_explored :])
+                log_ratios = log_ratios[: -self.num_explored]
+            measured = _measured(log_ratios)
             self.rounds.append(_Round(len(self.positions), *measured, self.held_out, self.rhat))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
             worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
@@ -148,6 +173,7 @@ class Search:
                 self.best_fits, self.best_draws = self.fits, self.draws
         self.positions = np.concatenate([self.positions, batch])
         self.evaluated += evaluated
+        self.rough += [{i: c.rows(e.inputs[i]) for i, c in self.coarse.items()} for e in evaluated]
 
     @property
     def has_ended(self) -> bool:
@@ -181,6 +207,29 @@ class Search:
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
         return draws[:, kept].transpose(1, 0, 2).reshape(-1, draws.shape[2])[:size]
+
+    def _explored(self, prior) -> np.ndarray:
+        """Return places (_EXPLORERS, d) between the prior and the posterior, where other modes are in reach.
+
+        Draws of the emulated model with a power of its likelihood that what is learned is good enough for.
+        """
+        if self.explorers is None:
+            places = prior.draw(self.rng, 100)
+            variances = np.maximum(places.var(axis=0), 1e-12)
+            self.explorers = self.chains.tempered(places[:_EXPLORERS], variances, self.rng)
+        self.explorers.set_power(self.power)
+        if not self.explorers.have_density:
+            self.explorers.go_to(self._best_places()[:_EXPLORERS])
+        with interrupts_wait.not_here():
+            draws, _ = self.explorers.draw(is_short=True)
+        return draws[:, -1]
+
+    def _set_power(self, log_ratios):
+        """Choose the next power by true minus learned log densities where these chains are: an error of one nat."""
+        error = np.sqrt(np.mean(np.square(log_ratios)))
+        if np.isfinite(error):
+            most = _GROWTH * self.power if self.power else 1.0
+            self.power = min(1.0, most, 1.0 / max(1.0, error))
 
     def _best_places(self) -> np.ndarray:
         """Return the places (chains, d) with the largest true log density."""
@@ -263,8 +312,8 @@ class Search:
         """
         folds = np.arange(len(self.evaluated)) % _FOLDS
         rows_of_parts = []
-        for part, (of_part, _) in zip(self.parts, self.fits, strict=True):
-            inputs, outputs = self._values(part)
+        for part, (of_part, *_) in zip(self.parts, self.fits, strict=True):
+            inputs, outputs, _ = self._values(part)
             predicted = np.full(outputs.shape, np.nan)
             for function in range(part.num_functions):
                 mine = part.functions == function
@@ -296,11 +345,11 @@ class Search:
         for variable, value in zip(model.free_RVs, of_free, strict=True):
             model.set_initval(variable, value)
 
-    def _fitted(self) -> list[tuple[list[FittedOutputs], list]] | None:
-        """Return what is learned of each function of each part, and where each failed; None for too few rows."""
+    def _fitted(self) -> list[tuple[list[FittedOutputs], list, bool]] | None:
+        """Return the arguments of ``LearnedPart.renew`` of each part; None for too few rows."""
         fits = []
         for part in self.parts:
-            inputs, outputs = self._values(part)
+            inputs, outputs, is_factor = self._values(part)
             has_values = np.isfinite(inputs).all(axis=2) & np.isfinite(outputs).all(axis=2)
             # Of several rows without any value nobody knows which one failed.
             has_failed = np.isfinite(inputs).all(axis=2) & ~has_values
@@ -312,19 +361,30 @@ class Search:
                     return None
                 of_part.append(fit_outputs(x[good], y[good], self.rng))
                 known.append((x[good | bad], bad[good | bad]))
-            fits.append((of_part, known))
+            fits.append((of_part, known, is_factor))
         return fits
 
     def _values(self, part):
-        """Return inputs and outputs (evaluations, rows, k or q) of a part so far."""
+        """Return inputs and what is learned (evaluations, rows, k or q) of a part so far, and whether that is a factor.
+
+        Outputs are learned, or how far they are from those of a cheap version: as factors where all are positive.
+        """
         members = [(i, self.calls[i]) for i in part.calls]
-        inputs = [np.concatenate([c.inputs(e.inputs[i]) for i, c in members]) for e in self.evaluated]
-        outputs = [np.concatenate([c.outputs(e.outputs[i]) for i, c in members]) for e in self.evaluated]
-        return np.array(inputs), np.array(outputs)
+        inputs = np.array([np.concatenate([c.inputs(e.inputs[i]) for i, c in members]) for e in self.evaluated])
+        outputs = np.array([np.concatenate([c.outputs(e.outputs[i]) for i, c in members]) for e in self.evaluated])
+        has_rough = np.concatenate([np.full(c.num_rows, i in self.coarse) for i, c in members])
+        if not has_rough.any():
+            return inputs, outputs, False
+        rough = np.zeros_like(outputs)
+        rough[:, has_rough] = [np.concatenate([of[i] for i, _ in members if i in of]) for of in self.rough]
+        known = np.concatenate([rough[:, has_rough], outputs[:, has_rough]])
+        if (known[np.isfinite(known)] > 0.0).all():
+            return inputs, outputs / np.where(has_rough[:, None], rough, 1.0), True
+        return inputs, outputs - rough, False
 
     def _renew(self, fits):
-        for learned, (of_part, known) in zip(self.learned, fits, strict=True):
-            learned.renew(of_part, known)
+        for learned, fit in zip(self.learned, fits, strict=True):
+            learned.renew(*fit)
 
 
 def _measured(log_ratios) -> tuple[float, float, float]:
