@@ -433,7 +433,7 @@ def test_terms_without_gradient_besides_the_black_boxes_are_named():
     with pm.Model() as model:
         rate = pm.LogNormal("rate")
         pm.Normal("y", one_subject(pt.stack([rate, 0.3])), 1.0, observed=np.zeros(4))
-        pm.CustomDist("z", rate, logp=log_density, observed=np.zeros(3))
+        pm.CustomDist("z", rate, logp=log_density, shape=3)
     with pytest.raises(ValueError, match="without gradient \\(z\\)"):
         pk.emulate(model)
 

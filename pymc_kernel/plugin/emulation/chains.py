@@ -12,7 +12,7 @@ from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 __all__ = ["Chains", "largest_rhat"]
 
 _BLOCK = 50  # draws of each chain, after which convergence is looked at
-_FEWEST_BLOCKS, _MOST_BLOCKS = 2, 6
+_FEWEST_BLOCKS, _MOST_BLOCKS = 2, 20  # at most as many draws as pm.sample makes
 _CONVERGED = 1.1  # R-hat of the later half of the draws, some hundred in each chain: their own noise is about that
 _TREE_DEPTH = 8  # of 255 leapfrog steps: no matter how bad a surrogate's geometry is, a draw ends
 _TRIES = 10  # of a start with a finite density
@@ -85,6 +85,14 @@ class Chains:
         others._begin(starts, variances, rng)
         return others
 
+    def exchange(self, others: "Chains", rng: np.random.Generator) -> None:
+        """Exchange places with chains of another power (replica exchange): what they have found moves on to these."""
+        for mine, theirs in zip(rng.permutation(len(self._points)), range(len(others._points)), strict=False):
+            x, y = self._place(mine), others._place(theirs)
+            gain = self.log_density(y) - others.log_density(y) - self.log_density(x) + others.log_density(x)
+            if -rng.exponential() < gain:
+                self._points[mine], others._points[theirs] = others._points[theirs], self._points[mine]
+
     def set_power(self, power: float) -> None:
         """Let the likelihood count with this power, between zero and one, in all that follows."""
         self._function.set_weights(np.array([power]))
@@ -92,7 +100,7 @@ class Chains:
     def draw(self, is_short: bool = False) -> tuple[np.ndarray, float]:
         """Return the later half of new draws (chains, n, d), and their largest R-hat.
 
-        Blocks of draws are made until the chains agree, at most six; two where they are to be short.
+        Blocks of draws are made until the chains agree, at most twenty; two where they are to be short.
         """
         most = _FEWEST_BLOCKS if is_short else _MOST_BLOCKS
         blocks = []

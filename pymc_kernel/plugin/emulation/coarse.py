@@ -50,7 +50,8 @@ class Coarse:
         outputs = [pt.as_tensor(v) for v in (outputs if isinstance(outputs, list | tuple) else [outputs])]
         if len(outputs) != len(box.node.outputs):
             raise ValueError(
-                f"the coarse version of {box.name} returns {len(outputs)} tensors, and {box.name} {len(box.node.outputs)}."
+                f"the coarse version of {box.name} returns {len(outputs)} tensors, and {box.name} "
+                f"{len(box.node.outputs)}."
             )
         for tensor, shape in zip(outputs, self._call.output_shapes, strict=True):
             self._check(tensor.type.shape, shape)

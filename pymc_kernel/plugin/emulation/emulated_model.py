@@ -6,11 +6,13 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pymc.model.fgraph import ModelVar, fgraph_from_model, model_from_fgraph
+from pymc.model.fgraph import ModelVar
+from pytensor.tensor import TensorVariable
 
 from pymc_kernel.emulation import FittedOutputs
 from pymc_kernel.emulation.outputs import SMALLEST
 from pymc_kernel.plugin.emulation.coarse import Coarse
+from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
 from pymc_kernel.plugin.emulation.parts import Part, Rows
 
 __all__ = ["LearnedPart", "model_with"]
@@ -124,8 +126,8 @@ def _where(flags, function, values):
 
 def model_with(
     model: pm.Model, calls: Sequence[Rows], parts: Sequence[Part], outputs_of: Sequence, coarse: Mapping[int, Coarse]
-) -> pm.Model:
-    """Return a copy of a model in which the outputs of calls are replaced.
+) -> tuple[pm.Model, list[TensorVariable]]:
+    """Return a copy of a model in which the outputs of calls are replaced, and its inputs (b, k) of each part.
 
     Parameters
     ----------
@@ -138,18 +140,14 @@ def model_with(
     coarse : mapping
         Cheap versions by the numbers of calls.
     """
-    initial = dict(model.rvs_to_initial_values)
-    try:
-        model.rvs_to_initial_values.update(dict.fromkeys(initial))  # fgraphs know none
-        fgraph, memo = fgraph_from_model(model)
-    finally:
-        model.rvs_to_initial_values.update(initial)
-    replaced = {}
+    fgraph, memo = graph_of_model(model)
+    replaced, inputs_of = {}, []
     for part, outputs in zip(parts, outputs_of, strict=True):
         members = [calls[i] for i in part.calls]
         rows = [m.inputs([replaced.get(memo[v], memo[v]) for v in m.box.inputs]) for m in members]
         inputs = rows[0] if len(rows) == 1 else pt.concatenate(rows, axis=0)
         inputs = pt.specify_shape(inputs, (len(part.functions), members[0].sizes[0]))
+        inputs_of.append(inputs)
         learned, start = outputs(inputs), 0
         for i, call in zip(part.calls, members, strict=True):
             given = [memo.get(v, v) for v in call.box.node.inputs]
@@ -165,10 +163,4 @@ def model_with(
                 fgraph.replace(of_graph, new, import_missing=True)
                 replaced[memo[old]] = new
             start += call.num_rows
-    copy = model_from_fgraph(fgraph, mutate_fgraph=True)
-    order = {name: i for i, name in enumerate(model.named_vars)}
-    for variables in (copy.free_RVs, copy.observed_RVs, copy.deterministics, copy.potentials):
-        variables.sort(key=lambda v: order[v.name])  # as in the model, so that positions mean the same in both
-    for variable, value in initial.items():
-        copy.set_initval(copy[variable.name], value)
-    return copy
+    return model_of_graph(fgraph, model), inputs_of

@@ -33,6 +33,8 @@ _CHAINS = 4
 # With 0, 2, 2 at once, and 4 explorers, 4 of 6, 8 of 8, 4 of 6, and 7 of 8 runs on hares and lynx found the right mode.
 _EXPLORERS = 2  # chains besides, one evaluation of each a round
 _GROWTH = 2.0  # of the power of their likelihood, at most, from round to round: two values say little of an error
+_UNCERTAIN, _CANDIDATES = 2, 200  # evaluations in a round where what is learned is least certain, of so many draws
+_VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _FOLDS = 10  # of cross-validation
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
@@ -96,24 +98,26 @@ class Search:
         self.calls, self.parts, self.tolerance, self.rng = calls, parts, tolerance, rng
         self.learned = [LearnedPart(p, f"part{i}", *unknown.sizes(p)) for i, p in enumerate(parts)]
         self.coarse = coarse_versions(calls, coarse)
-        self.emulated = model_with(model, calls, parts, self.learned, self.coarse)
+        self.emulated, inputs = model_with(model, calls, parts, self.learned, self.coarse)
         left = without_gradient(self.emulated, self.emulated.continuous_value_vars)
         if left:
             raise ValueError(
                 f"besides its black boxes, this model has log density terms without gradient ({', '.join(left)}), "
-                "which pk.emulate does not learn: use pk.sample_surrogate(). Where a term is a pm.CustomDist whose "
-                "logp calls a black box, call it in the model and give logp what it returns."
+                "which pk.emulate does not learn: use pk.sample_surrogate(). A prior whose logp calls a black box may "
+                "be a pm.Potential of what the box returns."
             )
         given = [
             _GivenRows(len(p.functions), unknown.sizes(p)[1], learned.is_factor)
             for p, learned in zip(parts, self.learned, strict=True)
         ]
         self.given_rows = [g.rows for g in given]
-        with_given = model_with(model, calls, parts, given, self.coarse)
+        with_given, _ = model_with(model, calls, parts, given, self.coarse)
+        settings = {"mode": STABLE, "on_unused_input": "ignore"}
         with with_given:
-            self.density_given = pymc_compile(
-                with_given.value_vars, with_given.logp(), mode=STABLE, on_unused_input="ignore"
-            )
+            self.density_given = pymc_compile(with_given.value_vars, with_given.logp(), **settings)
+        with self.emulated:
+            inputs = self.emulated.replace_rvs_by_values(inputs)
+            self.inputs_of_parts = pymc_compile(self.emulated.value_vars, inputs, **settings)
         self.shapes, self.initial = value_shapes(model), initial_position(model)
         self.positions = np.empty((0, self.initial.size))
         self.evaluated: list[Evaluated] = []
@@ -122,7 +126,9 @@ class Search:
         self.rounds: list[_Round] = []
         self.is_confirmed = False
         # Of the likelihood, for chains that explore: none of it at first.
-        self.explorers, self.power, self.num_explored = None, 0.0, 0
+        self.explorers, self.power = None, 0.0
+        self.num_own, self.num_explored = 0, 0  # of a batch: draws of the posterior, and places of explorers
+        self.is_chosen: list[bool] = []
 
     def run(self, prior, places: np.ndarray, size: int | None, most: int, evaluate, progressbar: bool) -> None:
         """Evaluate ``places`` (n, d) and learn in rounds of ``size``, until the search has ended or after ``most``.
@@ -140,6 +146,7 @@ class Search:
         with Progress(*columns, TimeRemainingColumn(), disable=not progressbar) as bar:
             task = bar.add_task("First places", total=most)
             batch = places[:most]
+            self.num_own = len(batch)
             while len(batch):
                 vectors = evaluate(len(self.positions), batch, lambda: bar.advance(task))
                 self.add(batch, [self.unknown.true.read(v, x) for v, x in zip(vectors, batch, strict=True)])
@@ -148,21 +155,20 @@ class Search:
                 if self.has_ended:
                     break
                 batch = self.propose(prior, size or (_CHAINS if self._is_poor else self.unknown.batch_size))
-                left, own = most - len(self.positions), len(batch)
+                self.num_own = len(batch)
                 if self.chains is not None:
-                    batch = np.concatenate([batch, self._explored(prior)])
-                batch = batch[:left]
-                self.num_explored = max(0, len(batch) - own)
+                    explored = self._explored(prior)
+                    self.num_explored = len(explored)
+                    batch = np.concatenate([batch, explored, self._most_uncertain()])
+                batch = batch[: most - len(self.positions)]
 
     def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
         """Take in what was evaluated; of fresh draws, measure the distance first."""
         if self.fits is not None:
             learned = np.array([self.chains.log_density(x) for x in batch])
             log_ratios = np.array([e.log_density for e in evaluated]) - learned
-            if self.num_explored:
-                self._set_power(log_ratios[-self.num_explored :])
-                log_ratios = log_ratios[: -self.num_explored]
-            measured = _measured(log_ratios)
+            self._set_power(log_ratios[self.num_own :][: self.num_explored])
+            measured = _measured(log_ratios[: self.num_own])
             self.rounds.append(_Round(len(self.positions), *measured, self.held_out, self.rhat))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
             worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
@@ -171,6 +177,8 @@ class Search:
             if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
                 self.best, self.is_confirmed = worse, is_confirmed
                 self.best_fits, self.best_draws = self.fits, self.draws
+        # Beyond the explorers' places are those that were chosen because they cannot be predicted from others.
+        self.is_chosen += [i >= self.num_own + self.num_explored for i in range(len(batch))]
         self.positions = np.concatenate([self.positions, batch])
         self.evaluated += evaluated
         self.rough += [{i: c.rows(e.inputs[i]) for i, c in self.coarse.items()} for e in evaluated]
@@ -198,6 +206,8 @@ class Search:
             elif not (Chains.have_converged(self.rhat) and self.chains.have_density):
                 # Some were in modes that were invented or are far lower, or where an evaluation has failed since.
                 self.chains.go_to(self._best_places())
+            if self.explorers is not None:
+                self.chains.exchange(self.explorers, self.rng)
             draws, self.rhat = self.chains.draw(is_short=self._is_poor)
             self.draws = draws.reshape(-1, draws.shape[2])
             self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
@@ -224,8 +234,38 @@ class Search:
             draws, _ = self.explorers.draw(is_short=True)
         return draws[:, -1]
 
+    def _most_uncertain(self) -> np.ndarray:
+        """Return the draws (_UNCERTAIN, d) whose log density is known least; none of a model that is poor.
+
+        Of n places that were learned from, 2 / n of the next draws lie beyond the range of each input.
+        """
+        if self._is_poor:
+            return np.empty((0, self.initial.size))
+        draws = self.rng.permutation(self.draws)[:_CANDIDATES]
+        return draws[np.argsort(-self._uncertainty(draws))[:_UNCERTAIN]]
+
+    def _uncertainty(self, draws: np.ndarray) -> np.ndarray:
+        """Return how far (n,) the log density at draws (n, d) may be off, by what is learned: a root mean square."""
+        square = np.zeros(len(draws))
+        for i, x in enumerate(draws):
+            split = [p[0] for p in split_positions(self.emulated, x[None], self.shapes)]
+            inputs, learned = self.inputs_of_parts(*split), self.chains.log_density(x)
+            for _ in range(_VERSIONS):
+                for shared, part, rows, (of_part, *_) in zip(
+                    self.given_rows, self.parts, inputs, self.fits, strict=True
+                ):
+                    outputs = np.empty(shared.get_value(borrow=True).shape)
+                    for function, fit in enumerate(of_part):
+                        mine = part.functions == function
+                        outputs[mine] = fit.random(rows[mine], self.rng)
+                    shared.set_value(outputs)
+                square[i] += (float(self.density_given(*split)) - learned) ** 2 / _VERSIONS
+        return np.sqrt(np.where(np.isfinite(square), square, 0.0))
+
     def _set_power(self, log_ratios):
-        """Choose the next power by true minus learned log densities where these chains are: an error of one nat."""
+        """Choose the next power by true minus learned log densities where explorers are: an error of one nat."""
+        if not len(log_ratios):
+            return
         error = np.sqrt(np.mean(np.square(log_ratios)))
         if np.isfinite(error):
             most = _GROWTH * self.power if self.power else 1.0
@@ -328,7 +368,9 @@ class Search:
         log_ratios = []
         for i, (x, e) in enumerate(zip(self.positions, self.evaluated, strict=True)):
             # Failed ones lie anywhere: fresh draws say how many of the posterior's fail.
-            if not np.isfinite(e.log_density) or max(self.chains.log_density(x), e.log_density) < least:
+            if self.is_chosen[i] or not np.isfinite(e.log_density):
+                continue
+            if max(self.chains.log_density(x), e.log_density) < least:
                 continue
             for shared, predicted in zip(self.given_rows, rows_of_parts, strict=True):
                 shared.set_value(predicted[i])
