@@ -112,7 +112,7 @@ class EmulatedNUTS(pm.NUTS):
             self.is_placed = True
             q0 = RaveledVars(self.rng.choice(self._starts).astype(q0.data.dtype), q0.point_map_info)
         if self.tune:
-            q, [stats] = super().astep(q0)
+            q, [stats] = self._moved(q0)
             return q, [stats | {"accept": 1.0, "moved": 1.0, "log_density": math.nan, "evaluations": 0}]
         before = self._density.evaluations
         if self.correction is None:
@@ -124,7 +124,7 @@ class EmulatedNUTS(pm.NUTS):
                 )
         q = q0
         for _ in range(self._transitions):
-            q, [stats] = super().astep(q)
+            q, [stats] = self._moved(q)
         correction = self._correct(q)
         log_ratio = correction[0] - self.correction[0]
         accept = math.exp(min(log_ratio, 0.0)) if math.isfinite(log_ratio) else 0.0
@@ -135,6 +135,11 @@ class EmulatedNUTS(pm.NUTS):
             q = q0
         own = {"accept": accept, "moved": float(moved), "log_density": self.correction[1]}
         return q, [stats | own | {"evaluations": self._density.evaluations - before}]
+
+    def _moved(self, q: RaveledVars):
+        """Return the next position along the emulated model."""
+        with np.errstate(all="ignore"):  # a trajectory that runs away is a divergence
+            return super().astep(q)
 
     def _correct(self, q: RaveledVars) -> tuple[float, float]:
         """Return true minus emulated log density, and the true one."""
