@@ -5,11 +5,12 @@ from copy import copy
 
 import numpy as np
 import pymc as pm
+from arviz_stats.base import array_stats
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 
-__all__ = ["Chains", "largest_rhat"]
+__all__ = ["Chains", "autocorrelation_time", "largest_rhat"]
 
 _BLOCK = 50  # draws of each chain, after which convergence is looked at
 _FEWEST_BLOCKS, _MOST_BLOCKS = 2, 20  # at most as many draws as pm.sample makes
@@ -105,13 +106,20 @@ class Chains:
         most = _FEWEST_BLOCKS if is_short else _MOST_BLOCKS
         blocks = []
         while True:
-            blocks.append(np.stack([self._block(c) for c in range(len(self._steps))]))
+            blocks.append([self._block(c) for c in range(len(self._steps))])
             if len(blocks) < _FEWEST_BLOCKS:
                 continue
-            kept = np.concatenate(blocks[len(blocks) // 2 :], axis=1)
+            later = blocks[len(blocks) // 2 :]
+            kept = np.concatenate([[draws for draws, _ in block] for block in later], axis=1)
             largest = largest_rhat(kept)
             if largest < _CONVERGED or len(blocks) == most:
+                self._levels = np.concatenate([[levels for _, levels in block] for block in later], axis=1)
                 return kept, largest
+
+    @property
+    def are_at_one_level(self) -> bool:
+        """Whether the log densities of the chains' last draws agree: none is in a far lower mode than others."""
+        return _split_rhat(self._levels) < _CONVERGED
 
     @staticmethod
     def have_converged(rhat: float) -> bool:
@@ -122,12 +130,20 @@ class Chains:
         return np.concatenate([np.ravel(self._points[chain][name]) for name in self._names])
 
     def _block(self, chain):
-        draws = []
+        """Return draws (n, d) of a chain and their log densities (n,)."""
+        draws, levels = [], []
         with np.errstate(all="ignore"):  # a trajectory that runs away is a divergence
             for _ in range(_BLOCK):
-                self._points[chain], _ = self._steps[chain].step(self._points[chain])
+                self._points[chain], [stats] = self._steps[chain].step(self._points[chain])
                 draws.append(self._place(chain))
-        return draws
+                levels.append(stats["model_logp"])
+        return np.array(draws), np.array(levels)
+
+
+def autocorrelation_time(draws: np.ndarray) -> float:
+    """Return how many draws (chains, n, d) the slowest parameter takes for one effective draw; at least one."""
+    sizes = [array_stats.ess(x, chain_axis=0, draw_axis=1, method="bulk") for x in np.moveaxis(draws, 2, 0)]
+    return max(1.0, draws.shape[0] * draws.shape[1] / float(np.nanmin(sizes)))
 
 
 def largest_rhat(draws: np.ndarray) -> float:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pymc_kernel.emulation import FittedOutputs, fit_outputs
 from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
-from pymc_kernel.plugin.emulation.chains import Chains, largest_rhat
+from pymc_kernel.plugin.emulation.chains import Chains, autocorrelation_time, largest_rhat
 from pymc_kernel.plugin.emulation.coarse import coarse_versions
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
@@ -57,6 +57,8 @@ class Emulation:
     """Of these draws, were they weighted by importance."""
     rhat: float
     """Largest R-hat of the chains that made these draws."""
+    autocorrelation_time: float
+    """Draws that these chains took for one effective draw of the slowest parameter."""
     rounds: pd.DataFrame
     """The same after each round, by the number of evaluations that it had learned from."""
     draws: np.ndarray
@@ -123,6 +125,7 @@ class Search:
         self.evaluated: list[Evaluated] = []
         self.rough: list[dict] = []  # of each evaluation, outputs (b, q) of the cheap versions of calls
         self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
+        self.slowness = self.best_slowness = np.nan
         self.rounds: list[_Round] = []
         self.is_confirmed = False
         # Of the likelihood, for chains that explore: none of it at first.
@@ -176,7 +179,7 @@ class Search:
             is_confirmed = len(self.rounds) > 1 and Chains.have_converged(worse.rhat)
             if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
                 self.best, self.is_confirmed = worse, is_confirmed
-                self.best_fits, self.best_draws = self.fits, self.draws
+                self.best_fits, self.best_draws, self.best_slowness = self.fits, self.draws, self.slowness
         # Beyond the explorers' places are those that were chosen because they cannot be predicted from others.
         self.is_chosen += [i >= self.num_own + self.num_explored for i in range(len(batch))]
         self.positions = np.concatenate([self.positions, batch])
@@ -193,6 +196,11 @@ class Search:
         """Whether most draws of the emulated model have no place in the posterior, by the last round."""
         return not self.rounds or self.rounds[-1].distance > _POOR
 
+    @property
+    def _is_only_slow(self) -> bool:
+        """Whether chains that do not agree yet are where the posterior is: what was learned is right there."""
+        return self.rounds[-1].distance < self.tolerance and self.chains.are_at_one_level
+
     def propose(self, prior, size: int) -> np.ndarray:
         """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
         self.fits = self._fitted()
@@ -203,7 +211,7 @@ class Search:
             if self.chains is None:
                 variances = np.maximum(prior.draw(self.rng, 100).var(axis=0), 1e-12)
                 self.chains = Chains(self.emulated, self._best_places(), variances, self.rng)
-            elif not (Chains.have_converged(self.rhat) and self.chains.have_density):
+            elif not self.chains.have_density or not (Chains.have_converged(self.rhat) or self._is_only_slow):
                 # Some were in modes that were invented or are far lower, or where an evaluation has failed since.
                 self.chains.go_to(self._best_places())
             if self.explorers is not None:
@@ -214,6 +222,7 @@ class Search:
             if self.held_out < self.tolerance:
                 draws, self.rhat = self._challenged(draws)
                 self.draws = draws.reshape(-1, draws.shape[2])
+            self.slowness = autocorrelation_time(draws)
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
         return draws[:, kept].transpose(1, 0, 2).reshape(-1, draws.shape[2])[:size]
@@ -308,6 +317,7 @@ class Search:
             log_ratio_sd=best.log_ratio_sd,
             effective_share=best.effective_share,
             rhat=best.rhat,
+            autocorrelation_time=self.best_slowness,
             rounds=pd.DataFrame(self.rounds),
             draws=self.best_draws,
             positions=self.positions,
