@@ -76,6 +76,7 @@ def test_a_bound_counts_and_a_second_variable():
         share = pm.Beta("share", 2.0, 2.0)
         pm.Binomial("count", 20, share, observed=15)
         pm.Normal("copy", share, 0.2, observed=np.array([0.8, 0.6]))
+        pm.Deterministic("odds", share / (1.0 - share))
     idata = pk.sample_likelihood_free(
         num_simulations=800, summary={"copy": lambda x: [x.mean()]}, model=model, draws=500, **QUIET
     )
@@ -88,23 +89,7 @@ def test_a_bound_counts_and_a_second_variable():
     assert abs(draws.mean() - mean) < 0.2 * sd
     assert draws.std() == pytest.approx(sd, rel=0.15)
     assert ((draws > 0.0) & (draws < 1.0)).all()
-
-
-@pytest.mark.filterwarnings("ignore:this posterior should not be trusted")  # few simulations: some seeds say so
-def test_posterior_of_a_positive_parameter():
-    """Exponential times under a gamma prior: their mean is all that the data say."""
-    times = np.random.default_rng(3).exponential(0.5, 30)
-    with pm.Model() as model:
-        rate = pm.Gamma("rate", 2.0, 1.0)
-        pm.Deterministic("mean time", 1.0 / rate)
-        pm.Simulator("y", lambda rng, rate, size: rng.exponential(1.0 / rate, size), rate, observed=times)
-    settings = {"summary": np.mean, "num_simulations": 400, "rounds": 2, "model": model, **QUIET}
-    idata = pk.sample_likelihood_free(500, **settings)
-    exact = stats.gamma(2.0 + 30, scale=1.0 / (1.0 + times.sum()))
-    rate = idata["posterior"]["rate"].values
-    np.testing.assert_allclose(rate.mean(), exact.mean(), atol=0.25 * exact.std())
-    np.testing.assert_allclose(rate.std(), exact.std(), rtol=0.2)
-    np.testing.assert_allclose(idata["posterior"]["mean time"], 1.0 / rate)
+    np.testing.assert_allclose(idata["posterior"]["odds"], draws / (1.0 - draws))
 
 
 def test_constants_that_pytensor_locks_do_not_stop_draws_of_the_prior():
@@ -212,13 +197,12 @@ def test_a_simulator_that_always_fails_is_said():
 
 def test_a_posterior_that_is_too_narrow_is_said_with_the_figure():
     """A value and its square: the learned density takes them for two."""
-    words = r"of simulations that resemble the data, .* of theta |the mean of theta has"
-    with pytest.warns(UserWarning, match=words):
+    with pytest.warns(UserWarning, match="posteriors of theta are too narrow: true values spread") as said:
         idata = pk.sample_likelihood_free(
             num_simulations=300, rounds=1, summary=lambda y: [y[0], y[0] ** 2], model=conjugate_model(), **QUIET
         )
     stats_of = idata["sample_stats"]
-    assert float(stats_of["held_out_spread"]) > 1.0
+    assert f"spread {float(stats_of['held_out_spread']):.2f} times as far" in str(said[0].message)
     assert 20 < float(stats_of["num_held_out"]) <= 300
 
 
@@ -282,8 +266,3 @@ def test_models_that_cannot_be_learned_are_refused():
             pm.Simulator("y", simulator, pm.Normal("theta", 0.0, 1.0), observed=data)
         with pytest.raises(ValueError, match=match):
             pk.sample_likelihood_free(model=missing)
-    with pm.Model() as flat:
-        x = pm.Flat("x")
-        pm.Normal("y", x, 1.0, observed=1.0)
-    with pytest.raises(ValueError, match="prior of 'x' cannot be drawn from"):
-        pk.sample_likelihood_free(model=flat)

@@ -1,5 +1,3 @@
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -186,33 +184,6 @@ def test_a_killed_client_goes_on_to_the_same_arrays(tmp_path):
     # The store is read by xarray alone, too.
     read = xr.open_datatree(path, engine="zarr", consolidated=False)
     assert same(read, undisturbed)
-
-
-def dying_simulator(flag, name):
-    """Return a simulator that kills its process once, at the first draw after the file ``flag`` appears."""
-
-    def simulator(rng, theta, size):
-        time.sleep(0.002)
-        if os.path.exists(flag) and os.getpid() != name:
-            os.remove(flag)
-            os.kill(os.getpid(), signal.SIGKILL)
-        return rng.normal(theta, 1.0, size)
-
-    return simulator
-
-
-def test_a_killed_worker_changes_nothing(tmp_path):
-    flag = str(tmp_path / "flag")
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pm.Simulator("y", dying_simulator(flag, os.getpid()), theta, observed=np.zeros(2))
-    settings = {"draws": 200, "batch_size": 10, "model": model} | QUIET
-    alone = pk.simulate(**settings)
-    Path(flag).touch()
-    with pytest.warns(UserWarning, match="A worker process died.*replaced: 1 times"):
-        disturbed = pk.simulate(executor=2, **settings)
-    assert not os.path.exists(flag), "no worker died"
-    assert same(alone, disturbed)
 
 
 def test_a_store_goes_on_and_grows(tmp_path):

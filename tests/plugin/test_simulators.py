@@ -72,12 +72,6 @@ def test_sequential_monte_carlo_says_its_bandwidths(epsilon, last, tmp_path):
     idata.to_netcdf(tmp_path / "saved.nc")
 
 
-@pytest.mark.parametrize("way", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_same_draws_for_any_number_of_cores(way):
-    one = sample(abc_model(), pk.AdaptiveMetropolis, cores=1)
-    assert same_draws(one, sample(abc_model(), pk.AdaptiveMetropolis, cores=2, mp_ctx=way))
-
-
 def many_normals(rng, theta, size):
     """Data sets at once; one of a hundred fails."""
     data = rng.normal(theta, 1.0, size=size)

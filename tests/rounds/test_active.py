@@ -244,5 +244,3 @@ def test_what_cannot_be_learned_is_said():
         config.sample(rng, state, 10)
     with pytest.raises(ValueError, match="at most 5 entries"):
         config.update(rng, state, np.zeros(6))
-    with pytest.raises(ValueError, match="batch_size"):
-        ActiveLearning(0)

@@ -133,18 +133,6 @@ def test_learning_goes_by_enough_draws_where_most_have_no_weight(rng):
     assert 1.0 / (P._tempered(few, 1000) ** 2).sum() > 14
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"drift_size": 1.0}, "drift_size must lie"),
-        ({"scales": (1.0, -1.0)}, "scales must be"),
-    ],
-)
-def test_settings_are_checked(settings, message):
-    with pytest.raises(ValueError, match=message):
-        P.Config(**settings)
-
-
 def test_bad_starts_are_refused(rng):
     with pytest.raises(ValueError, match="shape"):
         P.init(rng, np.zeros((5, 2)), np.zeros(4), P.Config())
