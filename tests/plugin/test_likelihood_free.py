@@ -202,7 +202,8 @@ def test_a_posterior_that_is_too_narrow_is_said_with_the_figure():
             num_simulations=300, rounds=1, summary=lambda y: [y[0], y[0] ** 2], model=conjugate_model(), **QUIET
         )
     stats_of = idata["sample_stats"]
-    assert f"spread {float(stats_of['held_out_spread']):.2f} times as far" in str(said[0].message)
+    figure = f"spread {float(stats_of['held_out_spread']):.2f} times as far"
+    assert any(figure in str(one.message) for one in said)
     assert 20 < float(stats_of["num_held_out"]) <= 300
 
 
