@@ -33,13 +33,6 @@ def test_products_sums_and_features():
             wrong()
 
 
-def test_trace_kernel_on_matrices():
-    rng = np.random.default_rng(0)
-    matrices = rng.standard_normal((5, 3, 3))
-    expected = np.einsum("aij,bij->ab", matrices, matrices)
-    np.testing.assert_allclose(Linear()(matrices.reshape(5, 9)), expected, rtol=1e-12)
-
-
 # -- sum and chain rule --------------------------------------------------------------------------------------------
 
 

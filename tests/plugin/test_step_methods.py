@@ -284,10 +284,3 @@ def test_registration_for_models_without_gradient_is_opt_in():
             assert pk.KAMH not in chosen
     finally:
         STEP_METHODS[:] = before
-
-
-def test_named_variables_and_step_name():
-    with exact_model() as model:
-        step = pk.KAMH([model["z"], model["sigma"]])
-    assert step.name == "kamh"
-    assert set(step.var_names) == {"z", "sigma_log__"}

@@ -52,36 +52,36 @@ def simulate_normal(rng, parameters):
     return rng.normal(parameters / UNIT, 0.02)
 
 
-def test_rounds_close_in_on_a_narrow_posterior():
-    observed = np.array([1.3, 2.2])
+@pytest.fixture(scope="module")
+def narrow():
     rounds = CautiousRounds(600, 4, Quadratic(), FAST)
-    found = rounds.run(simulate_normal, PRIOR, observed, np.random.default_rng(1))
+    return rounds.run(simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1))
+
+
+def test_rounds_close_in_on_a_narrow_posterior(narrow):
     precision = UNIT**2 / PRIOR.spread**2 + 0.02**-2.0
-    mean = (PRIOR.mean * UNIT / PRIOR.spread**2 + observed * 0.02**-2.0) / precision
-    draws = found.draws.positions / UNIT
+    mean = (PRIOR.mean * UNIT / PRIOR.spread**2 + np.array([1.3, 2.2]) * 0.02**-2.0) / precision
+    draws = narrow.draws.positions / UNIT
     np.testing.assert_allclose(draws.mean(axis=0), mean, atol=0.2 * 0.02)
     np.testing.assert_allclose(draws.std(axis=0), precision**-0.5, rtol=0.12)
-    assert len(found.state.parameters) == 600
-    assert [r.num_simulations for r in found.rounds] == [150] * 4
-    assert found.rounds[0].power == 0.0
+    assert len(narrow.state.parameters) == 600
+    assert [r.num_simulations for r in narrow.rounds] == [150] * 4
     # The last rounds simulate near the posterior, whose spread is a fiftieth of the prior's.
-    assert found.state.parameters[-150:].std(axis=0)[0] < 0.2 * PRIOR.spread[0]
+    assert narrow.state.parameters[-150:].std(axis=0)[0] < 0.2 * PRIOR.spread[0]
 
 
-def test_a_round_never_goes_where_few_simulations_count():
-    rounds = CautiousRounds(400, 4, Quadratic(), FAST)
-    found = rounds.run(simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(2))
-    later = found.rounds[1:]
+def test_a_round_never_goes_where_few_simulations_count(narrow):
+    first, *later = narrow.rounds
+    assert first.power == 0.0
     assert min(r.effective for r in later) >= 19.9
-    assert later[0].power < 0.3  # a fiftieth of the prior in two dimensions holds none of a hundred simulations
     powers = [r.power for r in later]
     assert powers == sorted(powers)
+    assert powers[0] < 0.3  # a fiftieth of the prior in two dimensions holds none of a hundred simulations
 
 
 def test_far_simulations_are_kept_where_one_shape_fits_all():
-    found = CautiousRounds(300, 3, Quadratic(), FAST).run(
-        simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1)
-    )
+    rounds = CautiousRounds(300, 3, Quadratic(), FAST)
+    found = rounds.run(simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1))
     assert found.rounds[1].num_near < 200
     assert found.rounds[2].num_near == 300
 

@@ -230,12 +230,6 @@ def test_cross_validation_is_limited_in_coefficients(estimator, rng):
     assert 150 <= len(limited.system(x, np.full(300, 1 / 300), basis)[1]) <= 200
 
 
-def test_cross_validation_prefers_a_kernel_that_fits(rng):
-    x = rng.normal(size=(400, 2))
-    found = S.cross_validate(S.Lite(base="uniform"), x, length_scales=[0.05, 2.0], rng=rng)
-    assert found.estimator.kernel.length_scale == 2.0
-
-
 # -- errors ------------------------------------------------------------------------------------------------
 
 

@@ -5,8 +5,9 @@ import pytest
 
 from pymc_kernel import kernels as K
 from pymc_kernel import stein
+from pymc_kernel.stein import goodness_of_fit
 from pymc_kernel.stein.draws import as_chains, merge_repeats
-from pymc_kernel.stein.goodness_of_fit import corrected
+from pymc_kernel.stein.goodness_of_fit import corrected, sign_processes
 
 
 def autoregressive(rng, correlation, n, d):
@@ -18,13 +19,16 @@ def autoregressive(rng, correlation, n, d):
     return x
 
 
-def rejections(repetitions, make, **arguments):
-    rng = np.random.default_rng(3)
-    p_values = []
+def p_values(repetitions, make, **arguments):
+    rng, found = np.random.default_rng(3), []
     for _ in range(repetitions):
         draws = make(rng)
-        p_values.append(stein.ksd_test(draws, -draws, rng=rng, num_replicates=200, **arguments).p_value)
-    return np.mean(np.array(p_values) <= 0.05)
+        found.append(stein.ksd_test(draws, -draws, rng=rng, num_replicates=200, **arguments).p_value)
+    return np.array(found)
+
+
+def rejections(*arguments, **settings):
+    return np.mean(p_values(*arguments, **settings) <= 0.05)
 
 
 def independent(rng):
@@ -50,10 +54,20 @@ def test_the_check_of_the_level_sees_correlation_that_is_ignored(correlation):
     assert rate > 0.2
 
 
-def test_several_chains_have_signs_of_their_own():
-    """Four chains of AR(1) draws keep the level when their edges are known."""
-    rate = rejections(100, lambda rng: np.stack([autoregressive(rng, 0.7, 300, 2) for _ in range(4)]))
-    assert 0.01 <= rate <= 0.13
+def test_several_chains_have_signs_of_their_own(monkeypatch):
+    """Thirty short chains: p-values with a mean of 1/2, of a standard error of .032; not by signs that chains share."""
+
+    def mean():
+        return p_values(80, lambda rng: np.stack([autoregressive(rng, 0.7, 30, 2) for _ in range(30)])).mean()
+
+    def shared(rng, lengths, *settings):
+        return np.tile(sign_processes(rng, lengths[:1], *settings), (len(lengths), 1))
+
+    assert abs(mean() - 0.5) < 0.1
+    monkeypatch.setattr(goodness_of_fit, "sign_processes", shared)
+    assert mean() > 0.6
+    monkeypatch.setattr(goodness_of_fit, "sign_processes", lambda *a: sign_processes(*a[:3], 0.5))
+    assert mean() < 0.4
 
 
 def shifted(rng, n, d):
