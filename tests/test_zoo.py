@@ -160,13 +160,6 @@ def test_without_moments_quantiles_are_compared(rng):
     assert verdict(0.5 * cauchy, truth=truth).outcome == "silent"
 
 
-def test_names_of_entries(rng):
-    draws = rng.standard_normal((2, 5, 3))
-    assert list(split_names("x", draws)) == ["x[1]", "x[2]", "x[3]"]
-    np.testing.assert_array_equal(split_names("x", draws)["x[2]"], draws[..., 1])
-    assert list(split_names("x", draws[..., 0])) == ["x"]
-
-
 # -- the runner ---------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from scipy import stats
 from scipy.spatial.distance import cdist
 
 from pymc_kernel.embeddings import KernelMean
@@ -42,12 +41,6 @@ def test_mmd_against_the_double_sum():
     assert a.mmd(a) == pytest.approx(0.0, abs=1e-7)
     both = KernelMean(a.points, np.stack([a.weights, a.weights]), a.kernel)
     np.testing.assert_allclose(both.mmd(b), np.sqrt(expected), rtol=1e-10)
-
-
-def test_quantiles_of_a_normal_sample():
-    mean = KernelMean(normal(20_000, 1))
-    np.testing.assert_allclose(mean.quantile([0.05, 0.5, 0.95])[:, 0], stats.norm.ppf([0.05, 0.5, 0.95]), atol=0.05)
-    np.testing.assert_allclose(mean.interval(0.9)[0], stats.norm.ppf([0.05, 0.95]), atol=0.05)
 
 
 def test_signed_weights_have_monotone_quantiles():
@@ -116,14 +109,6 @@ def test_density_integrates_to_one():
     # Silverman's rule: the width is (4 / 3n)^(1/5) standard deviations, which adds to the variance.
     variance = np.average((grid[:, 0] - mean.mean()) ** 2, weights=density)
     assert variance == pytest.approx(mean.points.var() * (1.0 + (4.0 / 1500.0) ** 0.4), rel=0.005)
-
-
-def test_draws_follow_the_weights():
-    points = normal(500, 1)
-    weights = stats.norm.pdf(points[:, 0], 1.0, 0.5)
-    mean = KernelMean(points, weights / weights.sum())
-    draws = mean.sample(4000, np.random.default_rng(0))
-    assert draws.mean() == pytest.approx(float(mean.mean()[0]), abs=0.03)
 
 
 def test_smoothing_follows_dimension_and_shape():

@@ -280,11 +280,3 @@ def test_models_with_nothing_to_simulate_are_refused():
         pm.Normal("y", 0, 1, observed=1.0)
     with pytest.raises(ValueError, match="no free variable"):
         pk.simulate(model=model, **QUIET)
-
-
-def test_potentials_are_said():
-    model = small_model()
-    with model:
-        pm.Potential("more", -(model["theta"] ** 2))
-    with pytest.warns(UserWarning, match=r"Potentials \(more\)"):
-        pk.simulate(10, model=model, **QUIET)

@@ -171,11 +171,6 @@ def test_particles_of_ones_own():
         sample(conjugate_model(), pk.ASMC, draws=250, start={"nu": start["mu"]})
 
 
-def test_another_kernel_for_the_proposal():
-    idata = sample(conjugate_model(), pk.KASMC, proposal_kernel=pk.kernels.InverseMultiquadric("median"))
-    assert idata["posterior"]["mu"].shape == (2, 120)
-
-
 # -- mistakes -----------------------------------------------------------------------------------------------
 
 

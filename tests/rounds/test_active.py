@@ -207,13 +207,6 @@ def test_deep_values_are_on_a_log_scale_with_noise():
     assert not is_good[40:].any()
 
 
-@pytest.mark.slow
-def test_a_state_is_a_function_of_the_generator():
-    first, second = (learned(banana, PRIOR, 40, seed=3)[1] for _ in range(2))
-    np.testing.assert_array_equal(first.positions, second.positions)
-    np.testing.assert_array_equal(first.proposed, second.proposed)
-
-
 @pytest.mark.parametrize("depth", [pytest.param(1e4, marks=pytest.mark.slow), 1e80])
 def test_values_of_all_depths_are_learned_from_and_failures_drawn_anew(depth):
     """A recursion that runs away: no density at most places of the prior, or one that is lower by any order."""

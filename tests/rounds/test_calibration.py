@@ -296,8 +296,3 @@ def test_an_estimator_without_folds_has_no_checks():
         lambda rng, p: rng.normal(p, 0.5), UniformPrior(1), [1.0], 1, number=60, rounds=1, estimator=Plain()
     )
     assert found.state.checks is None
-
-
-def test_a_class_in_place_of_settings_is_named():
-    with pytest.raises(TypeError, match=r"such as LearnedLikelihood\(\), got the class LearnedLikelihood"):
-        CautiousRounds(estimator=LearnedLikelihood)

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_kernel.likelihood_free.learned_likelihood import LearnedLikelihood
 from pymc_kernel.rounds import CautiousRounds, ParticleSampler, cautious
 from pymc_kernel.rounds.particles import Draws
 from tests.rounds.priors import NormalPrior
@@ -218,16 +217,6 @@ def test_a_region_holds_nearly_all_and_ends():
     region = cautious.region_of(rng, positions)
     assert 0.99 < (region.log_penalty(positions) == 0.0).mean() < 1.0
     assert region.log_penalty(np.array([[0.02, 0.0]]))[0] < -5.0
-
-
-def test_with_the_learned_likelihood():
-    prior = NormalPrior(np.zeros(1), np.ones(1))
-    rounds = CautiousRounds(200, 2, LearnedLikelihood(), FAST)
-    found = rounds.run(lambda rng, p: rng.normal(p, 0.1), prior, np.array([0.7]), np.random.default_rng(9))
-    np.testing.assert_allclose(found.draws.positions.mean(), 0.7 / 1.01, atol=0.03)
-    np.testing.assert_allclose(found.draws.positions.std(), 0.1, rtol=0.25)
-    assert 0.0 < found.rounds[-1].place <= 1.0
-    assert found.rounds[-1].held_out_coverage > 0.7
 
 
 def test_summaries_of_another_shape_are_refused():

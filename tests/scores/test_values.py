@@ -118,18 +118,6 @@ def test_values_that_are_not_finite_are_left_out(rng):
     np.testing.assert_allclose(one.score(x), other.score(x))
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: S.Values().fit(np.zeros((5, 2)), np.zeros(4)), "one per point"),
-        (lambda: S.Values().fit(np.zeros((5, 2)), np.full(5, -np.inf)), "only 0 of 5 points"),
-    ],
-)
-def test_bad_input_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 # -- expansions and trajectories -------------------------------------------------------------------------
 
 
