@@ -220,13 +220,13 @@ def test_scales_are_chosen_by_leaving_one_out():
 
 
 def test_calibration_knows_right_from_wrong():
-    z, x, u = pairs(800)
+    z, x, u = pairs(400)
     rng = np.random.default_rng(1)
     rule = KernelBayesRule().fit(z, x, u, rng=0)
     truth = np.sqrt(0.5) * rng.standard_normal((120, 2))
     y = 1.0 + truth + 0.3 * rng.standard_normal((120, 2))
     assert rule.calibration(truth, y, rng=rng).worst_gap() < 4.0
-    assert rule.calibration(rng=rng).worst_gap() < 4.0
+    assert rule.calibration(num_cases=60, rng=rng).worst_gap() < 4.0
     # A rule that believes the training marginal to be the prior, and noise of half the size.
     wrong = KernelBayesRule().fit(z, z + 1.0 + 0.5 * (x - z - 1.0), rng=0)
     assert wrong.calibration(truth, y, rng=rng).worst_gap() > 6.0

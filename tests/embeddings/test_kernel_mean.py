@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.spatial.distance import cdist
 
 from pymc_kernel.embeddings import KernelMean
@@ -55,6 +56,8 @@ def test_signed_weights_have_monotone_quantiles():
         np.quantile(points[:, 0], probabilities, method="hazen"),
         atol=1e-9,
     )
+    exact = np.quantile(points[:, 0], [0.05, 0.95], method="hazen")
+    np.testing.assert_allclose(KernelMean(points).interval(0.9)[0], exact, atol=1e-9)
     # Each jump of the distribution function counts at its middle.
     two = signed_quantiles(np.array([[0.0], [1.0]]), np.full(2, 0.5), np.array([0.25, 0.5, 0.75]))
     np.testing.assert_allclose(two[:, 0], [0.0, 0.5, 1.0], atol=1e-12)
@@ -109,6 +112,14 @@ def test_density_integrates_to_one():
     # Silverman's rule: the width is (4 / 3n)^(1/5) standard deviations, which adds to the variance.
     variance = np.average((grid[:, 0] - mean.mean()) ** 2, weights=density)
     assert variance == pytest.approx(mean.points.var() * (1.0 + (4.0 / 1500.0) ** 0.4), rel=0.005)
+
+
+def test_draws_follow_the_weights():
+    points = normal(500, 1)
+    weights = stats.norm.pdf(points[:, 0], 1.0, 0.5)
+    mean = KernelMean(points, weights / weights.sum())
+    draws = mean.sample(4000, np.random.default_rng(0))
+    assert draws.mean() == pytest.approx(float(mean.mean()[0]), abs=0.03)
 
 
 def test_smoothing_follows_dimension_and_shape():
