@@ -104,15 +104,7 @@ def test_constants_that_pytensor_locks_do_not_stop_draws_of_the_prior():
     assert (idata["posterior"]["spread"] > 0.0).all()
 
 
-def test_an_executor_changes_nothing():
-    settings = {"num_simulations": 120, "rounds": 2, "draws": 50, "chains": 1, **QUIET}
-    alone = pk.sample_likelihood_free(model=conjugate_model(), **settings)
-    with ThreadPoolExecutor(2) as executor:
-        together = pk.sample_likelihood_free(model=conjugate_model(), executor=executor, **settings)
-    np.testing.assert_array_equal(alone["posterior"]["theta"], together["posterior"]["theta"])
-
-
-def test_a_run_that_was_killed_goes_on(tmp_path):
+def test_a_run_that_was_killed_goes_on_and_an_executor_changes_nothing(tmp_path):
     log = tmp_path / "calls"  # a file: the simulator is copied on its way
 
     def counted(rng, theta, size):
@@ -122,13 +114,15 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
 
     settings = {"num_simulations": 120, "rounds": 2, "draws": 50, "chains": 1} | QUIET
     settings["model"] = conjugate_model(simulate=counted)
-    whole = pk.sample_likelihood_free(**settings)
+    whole = pk.sample_likelihood_free(store=tmp_path / "kept", **settings)
     assert log.stat().st_size >= 120
-    pk.sample_likelihood_free(store=tmp_path / "kept", **settings)
     log.unlink()
     again = pk.sample_likelihood_free(store=tmp_path / "kept", **settings)
     assert not log.exists()
-    np.testing.assert_array_equal(whole["posterior"]["theta"], again["posterior"]["theta"])
+    with ThreadPoolExecutor(2) as executor:
+        together = pk.sample_likelihood_free(executor=executor, **settings)
+    for other in (again, together):
+        np.testing.assert_array_equal(whole["posterior"]["theta"], other["posterior"]["theta"])
     with pytest.raises(ValueError, match="store needs random_seed"):
         pk.sample_likelihood_free(store=tmp_path / "kept", model=conjugate_model(), progressbar=False)
 

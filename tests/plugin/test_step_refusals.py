@@ -57,7 +57,7 @@ def test_discrete_variables_are_left_to_other_steps(name):
         with pytest.raises(TypeError, match="k is discrete"):
             STEPS[name]([x, k])
     assert [v.name for v in step.vars] == ["x"]
-    idata = sample(model, STEPS[name], cores=1, draws=1500, tune=300)
+    idata = sample(model, STEPS[name], cores=1, draws=700, tune=300)
     values = np.arange(40)
     weights = stats.poisson(3.0).pmf(values) * stats.norm(values, np.sqrt(2.0)).pdf(2.0)
     exact = (weights * (values + 2.0) / 2.0).sum() / weights.sum()

@@ -244,7 +244,7 @@ def test_nothing_is_lost_with_an_executor_that_breaks():
         surrogate_on_breaking_threads(3, exact=True)
 
 
-@pytest.mark.parametrize("most", [30, 43])
+@pytest.mark.parametrize("most", [pytest.param(30, marks=pytest.mark.slow), 43])
 def test_where_no_exact_draw_was_made_those_of_the_surrogate_are_returned(most):
     idata, said = surrogate_on_breaking_threads(most, exact=True)
     assert re.search("executor broke.*the draws are the surrogate's, not exact ones", said)
