@@ -9,7 +9,7 @@ from pymc_kernel import kernels as K
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.mcmc import kameleon as ka
 from pymc_kernel.mcmc import local_proposal
-from pymc_kernel.smc.moves import Evaluated, Kameleon
+from pymc_kernel.smc import Evaluated, Kameleon
 from tests.mcmc.chains import moved, run
 from tests.reference.bananas import BANANA, worst_p_value
 from tests.reference.slow_kernels import kameleon_covariance

@@ -11,8 +11,7 @@ from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.simulation import likelihood_free
-from pymc_kernel.rounds import Checks
-from pymc_kernel.rounds.calibration import Calibration
+from pymc_kernel.rounds import Calibration, Checks
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning"),

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_kernel.rounds import CautiousRounds, ParticleSampler, cautious
-from pymc_kernel.rounds.particles import Draws
+from pymc_kernel.rounds import CautiousRounds, Draws, ParticleSampler, cautious
 from tests.rounds.priors import NormalPrior
 
 FAST = ParticleSampler(600, moves=16)

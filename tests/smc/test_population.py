@@ -6,8 +6,8 @@ from scipy import stats
 
 from benchmarks.targets import banana
 from pymc_kernel.scores import Finite
+from pymc_kernel.smc import log_mean_exp
 from pymc_kernel.smc import population as P
-from pymc_kernel.smc.weights import log_mean_exp
 
 BANANA = banana(0.1, 25.0, num_dims=3)
 TRUTH = 1.5 * math.log(2 * math.pi) + math.log(5.0)
