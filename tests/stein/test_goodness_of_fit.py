@@ -8,15 +8,7 @@ from pymc_kernel import stein
 from pymc_kernel.stein import goodness_of_fit
 from pymc_kernel.stein.draws import as_chains, merge_repeats
 from pymc_kernel.stein.goodness_of_fit import corrected, sign_processes
-
-
-def autoregressive(rng, correlation, n, d):
-    """Stationary AR(1) draws of N(0, I)."""
-    x = np.empty((n, d))
-    x[0] = rng.standard_normal(d)
-    for t in range(1, n):
-        x[t] = correlation * x[t - 1] + np.sqrt(1 - correlation**2) * rng.standard_normal(d)
-    return x
+from tests.reference.exact_draws import autoregressive, shifted
 
 
 def p_values(repetitions, make, **arguments):
@@ -68,13 +60,6 @@ def test_several_chains_have_signs_of_their_own(monkeypatch):
     assert mean() > 0.6
     monkeypatch.setattr(goodness_of_fit, "sign_processes", lambda *a: sign_processes(*a[:3], 0.5))
     assert mean() < 0.4
-
-
-def shifted(rng, n, d):
-    """Draws of N(0, I) whose first coordinate has a uniform variable added (Chwialkowski et al. 2016)."""
-    draws = rng.standard_normal((n, d))
-    draws[:, 0] += rng.random(n)
-    return draws
 
 
 @pytest.mark.parametrize(("d", "published"), [(2, 1.0), (10, 0.86)])

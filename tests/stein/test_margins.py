@@ -6,8 +6,7 @@ from scipy.stats import gamma
 
 from pymc_kernel import stein
 from pymc_kernel.stein.straighten import normal_margins, stretch
-from tests.stein.test_goodness_of_fit import shifted
-from tests.stein.test_straighten import banana, funnel
+from tests.reference.exact_draws import banana, funnel, shifted
 
 INDEPENDENT = {"thin": 1, "flip_probability": 0.5, "num_replicates": 200}
 

@@ -8,37 +8,9 @@ import pytest
 
 from pymc_kernel import stein
 from pymc_kernel.stein.straighten import choose_drivers, divide, straighten
-from tests.stein.test_goodness_of_fit import autoregressive
+from tests.reference.exact_draws import autoregressive, banana, funnel, funnel_scores, horseshoe
 
 INDEPENDENT = {"thin": 1, "flip_probability": 0.5}
-
-
-def funnel_scores(draws):
-    v, x = draws[:, 0], draws[:, 1:]
-    precision = np.exp(-v)
-    first = -v / 9.0 + 0.5 * (x**2).sum(axis=1) * precision - 0.5 * x.shape[1]
-    return np.column_stack([first, -x * precision[:, None]])
-
-
-def funnel(rng, n, d, lowest=-np.inf, noise=None):
-    """``d`` coordinates in all; everything below ``lowest`` is missing from the first."""
-    v = 3.0 * rng.standard_normal(10 * n)
-    v = v[v >= lowest][:n]
-    noise = rng.standard_normal((n, d - 1)) if noise is None else noise
-    draws = np.column_stack([v, np.exp(0.5 * v)[:, None] * noise])
-    return draws, funnel_scores(draws)
-
-
-def horseshoe(rng, n, d, lowest=-np.inf):
-    """log tau, d times log lambda, d times x ~ N(0, (tau lambda)^2)."""
-    logs = 1.5 * rng.standard_normal((10 * n, 1 + d))
-    logs = logs[logs[:, 1] >= lowest][:n]
-    scale = np.exp(logs[:, :1] + logs[:, 1:])
-    x = scale * rng.standard_normal((n, d))
-    excess = (x / scale) ** 2 - 1.0
-    down = -logs / 2.25
-    draws = np.column_stack([logs, x])
-    return draws, np.column_stack([down[:, 0] + excess.sum(axis=1), down[:, 1:] + excess, -x / scale**2])
 
 
 @pytest.mark.parametrize(("n", "d"), [(1000, 10), (2000, 10), (1000, 3)])
@@ -159,15 +131,6 @@ def test_scores_follow_the_map(rng):
         for f, slope in ((np.tanh(x), 1.0 - np.tanh(x) ** 2), (np.sin(x), np.cos(x))):
             terms = pulled[:, k] * moved[:, k].std() * f + slope
             assert abs(terms.mean()) < 4.5 * terms.std() / np.sqrt(len(terms))
-
-
-def banana(rng, n):
-    behind = rng.standard_normal((n, 3))
-    draws = behind * np.array([10.0, 1.0, 1.0])
-    draws[:, 1] += 0.1 * (draws[:, 0] ** 2 - 100.0)
-    scores = -behind
-    scores[:, 0] = -draws[:, 0] / 100.0 + 0.2 * draws[:, 0] * behind[:, 1]
-    return draws, scores
 
 
 def test_what_is_no_funnel_is_left_alone():

@@ -6,8 +6,8 @@ import pytest
 from pymc_kernel import kernels as K
 from pymc_kernel import stein
 from pymc_kernel.stein import thinning
+from tests.reference.exact_draws import autoregressive
 from tests.reference.slow_stein import greedy_choice
-from tests.stein.test_goodness_of_fit import autoregressive
 
 
 @pytest.mark.parametrize("threads", [1, 2])
