@@ -314,7 +314,6 @@ def test_no_row_of_the_checks_is_silent(name, kind):
     assert outcome in ("right", "said")
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode")  # of truncated distributions, once a process
 @pytest.mark.slow
 @pytest.mark.parametrize("name", zoo_draws.NO_SCORE)
 def test_without_a_score_it_is_said(name):

@@ -9,7 +9,6 @@ from pytensor import wrap_py
 import pymc_kernel as pk
 from pymc_kernel.errors import NonFiniteStartError
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1}
 
 

@@ -47,9 +47,6 @@ def test_same_seed_same_draws_and_simulations_can_be_kept():
     xr.testing.assert_equal(first["posterior"].to_dataset(), again["posterior"].to_dataset())
 
 
-@pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 def test_constrained_parameters_several_observed_and_a_simulator(tmp_path):
     def simulate(rng, rate, size):
         return rng.poisson(rate, size=size).astype(float)
@@ -210,9 +207,6 @@ def test_a_warning_proposes_to_summarize_long_raw_data():
         pk.sample_kbr(model=model, num_simulations=25, summary=np.mean, draws=20, **QUIET)
 
 
-@pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 @pytest.mark.filterwarnings("ignore:this posterior should not be trusted:UserWarning")  # 200 simulations
 @pytest.mark.parametrize(
     ("sum_stat", "summary"),

@@ -13,11 +13,6 @@ import pymc_kernel as pk
 from pymc_kernel.plugin.simulation import likelihood_free
 from pymc_kernel.rounds import Calibration, Checks
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning"),
-    pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning"),
-]
 QUIET = {"progressbar": False, "random_seed": 1}
 NOISE = 0.5
 

@@ -85,7 +85,6 @@ def test_bad_input_is_named():
             model.compile_logp()({"theta": 0.0})
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 def test_a_block_that_cannot_be_drawn_says_what_to_give():
     with pm.Model():
         y = pk.EstimatedLikelihood("y", noisy_normal, pm.Normal("theta"), observed=np.zeros(1))
@@ -125,7 +124,6 @@ def test_a_gradient_is_refused():
         model.dlogp()
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 @pytest.mark.machine_code
 def test_an_estimate_for_each_observation_and_predictive_draws():
     """y_i ~ N(theta, 2): the latent half of the noise is averaged over. Exact by conjugacy."""
@@ -158,7 +156,6 @@ def test_an_estimate_for_each_observation_and_predictive_draws():
     assert float(before.std()) == pytest.approx(np.sqrt(6.0), rel=0.1)
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 def test_estimates_and_draws_of_another_shape_are_named():
     with pm.Model():
         theta = pm.Normal("theta")

@@ -8,10 +8,7 @@ import pymc_kernel as pk
 from tests.plugin.models import black_box_model, noisy_normal
 from tests.plugin.test_smc import TRUTH, conjugate_model, several_variables
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Numba will use object mode"),
-    pytest.mark.filterwarnings("ignore:The number of samples is too small"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:The number of samples is too small")
 
 
 def sample(model, draws=400, seed=2, **kwargs):

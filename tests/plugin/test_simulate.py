@@ -16,11 +16,6 @@ from pymc_kernel.likelihood_free import Status
 from pymc_kernel.plugin.model import remote
 from tests.plugin import killed_run
 
-pytestmark = [  # pm.Simulator's own
-    pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning"),
-]
 GROUPS = ("prior", "prior_predictive", "simulation_stats")
 QUIET = {"progressbar": False, "random_seed": 1}
 

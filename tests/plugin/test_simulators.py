@@ -80,7 +80,6 @@ def many_normals(rng, theta, size):
     return data
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 def test_a_vectorized_simulator_is_called_once_an_evaluation():
     sizes = []
 
@@ -106,7 +105,6 @@ def test_a_vectorized_simulator_that_forgets_the_size_is_told():
         sample(model, pk.AdaptiveMetropolis, cores=1)
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 def test_predictive_draws_come_from_the_simulator():
     model = abc_model()
     prior = pm.sample_prior_predictive(500, model=model, random_seed=1)
@@ -293,7 +291,6 @@ def test_a_prior_that_cannot_be_drawn_needs_a_bandwidth():
             pk.KernelABC("y", normal_simulator, theta, observed=np.zeros(1))
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 def test_a_wrong_shape_is_named():
     model = abc_model(simulator=lambda rng, theta, size: np.zeros(3), epsilon=1.0, summary=np.mean)
     with pytest.raises(ValueError, match="must return a data set of that shape"):

@@ -13,7 +13,6 @@ from tests.plugin.models import black_box_model, noisy_normal
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The number of samples is too small"),
     pytest.mark.filterwarnings("ignore:At one stage"),
-    pytest.mark.filterwarnings("ignore:Numba will use object mode"),
 ]
 DATA = np.array([1.0, 2.0, 4.0])
 KERNELS = {"RWSMC": pk.RWSMC, "ASMC": pk.ASMC, "KASMC": pk.KASMC, "KernelHMCSMC": pk.KernelHMCSMC}

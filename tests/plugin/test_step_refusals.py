@@ -29,9 +29,6 @@ def test_a_noisy_density_in_parts_is_refused(name):
             STEPS[name](blocked=False)
 
 
-@pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 def test_pymc_simulator_counts_as_noisy_and_is_reproducible():
     def simulate(rng, theta, size):
         return rng.normal(theta, 1.0, size=size)

@@ -16,7 +16,6 @@ from pymc_kernel.plugin.samplers import surrogate
 from pymc_kernel.rounds import ActiveLearning
 from pymc_kernel.rounds.surrogate_distance import Distance
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 QUICK = {"random_seed": 1, "progressbar": False}
 
 
