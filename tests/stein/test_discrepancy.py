@@ -165,10 +165,6 @@ def test_bad_input_is_refused(rng):
     draws = rng.standard_normal((20, 3))
     with pytest.raises(ValueError, match="same shape"):
         stein.ksd_squared(draws, draws[:, :2])
-    with pytest.raises(ValueError, match="1 of 20 scores are not finite"):
-        stein.ksd_squared(draws, np.where(np.arange(20)[:, None] == 3, np.nan, -draws))
-    with pytest.raises(ValueError, match="constant"):
-        stein.ksd_squared(draws * np.array([1.0, 0.0, 1.0]), -draws)
     with pytest.raises(ValueError, match=r"too few to whiten.*how="):
         stein.ksd_squared(draws[:6], -draws[:6])
     with pytest.raises(TypeError, match="kink at zero"):
@@ -179,8 +175,6 @@ def test_bad_input_is_refused(rng):
         stein.ksd_squared(draws, -draws, statistic="W")
     with pytest.raises(ValueError, match="how must be"):
         stein.ksd_squared(draws, -draws, how="rank")
-    with pytest.raises(ValueError, match="at least two"):
-        stein.ksd_squared(draws[:1], -draws[:1])
 
 
 @pytest.mark.parametrize("statistic", ["V", "U"])

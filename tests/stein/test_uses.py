@@ -100,5 +100,3 @@ def test_bad_samples_are_refused(rng):
     draws = rng.standard_normal((20, 2))
     with pytest.raises(ValueError, match="same columns"):
         stein.mmd_squared(draws, draws[:, :1])
-    with pytest.raises(ValueError, match="num_points"):
-        stein.stein_thin(draws, -draws, 0)
