@@ -66,6 +66,7 @@ bench: $(READY)
 		$(RUN) -m benchmarks.few_evaluations_rivals
 	$(RUN) -m benchmarks.workers
 	$(RUN) -m benchmarks.gradient_free
+	$(RUN) -m benchmarks.noisy_walks
 	$(RUN) -m benchmarks.same_budget
 	$(RUN) -m benchmarks.more_targets
 	$(RUN) -m benchmarks.glass_chains

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,6 +22,11 @@ SCRIPTS = [
     for path in sorted((ROOT / folder).glob("*.py"))
     if "harness.run(main)" in path.read_text()
 ]
+
+
+def test_make_bench_runs_every_script():
+    recipe = re.search(r"^bench:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), flags=re.M)[1]
+    assert sorted(re.findall(r"-m ((?:benchmarks|case_studies)\.\w+)", recipe)) == sorted(SCRIPTS)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

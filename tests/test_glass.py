@@ -9,8 +9,6 @@ from scipy.special import expit, logsumexp
 
 from case_studies import glass
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
-
 
 def test_the_estimate_is_unbiased():
     """Against Gauss and Hermite's quadrature in the three latent values of a small data set."""

@@ -160,13 +160,6 @@ def test_without_moments_quantiles_are_compared(rng):
     assert verdict(0.5 * cauchy, truth=truth).outcome == "silent"
 
 
-def test_names_of_entries(rng):
-    draws = rng.standard_normal((2, 5, 3))
-    assert list(split_names("x", draws)) == ["x[1]", "x[2]", "x[3]"]
-    np.testing.assert_array_equal(split_names("x", draws)["x[2]"], draws[..., 1])
-    assert list(split_names("x", draws[..., 0])) == ["x"]
-
-
 # -- the runner ---------------------------------------------------------------------------------------
 
 
@@ -321,7 +314,6 @@ def test_no_row_of_the_checks_is_silent(name, kind):
     assert outcome in ("right", "said")
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode")  # of truncated distributions, once a process
 @pytest.mark.slow
 @pytest.mark.parametrize("name", zoo_draws.NO_SCORE)
 def test_without_a_score_it_is_said(name):

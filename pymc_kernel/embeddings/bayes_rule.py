@@ -1,6 +1,8 @@
 """Kernel Bayes' rule: posteriors from samples of prior and joint distribution. Imports NumPy and siblings."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -89,7 +91,8 @@ class KernelBayesRule:
     def __post_init__(self):
         check_regularization(self.regularization, tuple(_CRITERIA))
         check_choice("normalize", self.normalize, NORMALIZATIONS)
-        if not len(self.scales) or not all(np.isscalar(s) and np.isfinite(s) and s > 0 for s in self.scales):
+        is_sequence = isinstance(self.scales, Sequence | np.ndarray) and len(self.scales) > 0
+        if not is_sequence or not all(isinstance(s, Real) and np.isfinite(s) and s > 0 for s in self.scales):
             raise ValueError(f"scales must be positive numbers, at least one, got {self.scales!r}.")
 
     @one_blas_thread

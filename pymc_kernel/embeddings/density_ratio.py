@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,7 +60,7 @@ class DensityRatio:
     tolerance: float = 1e-3
 
     def __post_init__(self):
-        if not 0.0 <= self.relative < 1.0:
+        if not (isinstance(self.relative, Real) and 0.0 <= self.relative < 1.0):
             raise ValueError(f"relative must be in [0, 1), got {self.relative!r}.")
         check_positive(regularization=self.regularization)
 

@@ -1,6 +1,7 @@
 """Users' inputs: checks, scales and default kernels. Imports NumPy and ``kernels``."""
 
 from collections.abc import Sequence
+from numbers import Real
 
 import numpy as np
 
@@ -31,7 +32,7 @@ _QUARTILE_DISTANCE = 1.349  # between the quartiles of a standard normal distrib
 def check_positive(**numbers) -> None:
     """Raise where one of the named numbers is neither None nor finite and positive."""
     for name, value in numbers.items():
-        if value is not None and not (np.isscalar(value) and np.isfinite(value) and value > 0):
+        if value is not None and not (isinstance(value, Real) and np.isfinite(value) and value > 0):
             raise ValueError(f"{name} must be a positive number, got {value!r}.")
 
 

@@ -1,6 +1,7 @@
 """The kernels themselves, a formula each, and their random Fourier features. Imports NumPy and lower files only."""
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import ClassVar
 
 import numpy as np
@@ -25,7 +26,7 @@ __all__ = [
 
 
 def _positive(value, name):
-    if not (np.isscalar(value) and np.isfinite(value) and value > 0):
+    if not (isinstance(value, Real) and np.isfinite(value) and value > 0):
         raise ValueError(f"{name} must be a positive number, got {value!r}.")
 
 
@@ -141,7 +142,7 @@ class Linear(DotProductKernel):
 
     def __post_init__(self):
         super().__post_init__()
-        if not (np.isscalar(self.constant) and np.isfinite(self.constant) and self.constant >= 0):
+        if not (isinstance(self.constant, Real) and np.isfinite(self.constant) and self.constant >= 0):
             raise ValueError(f"constant must be a number >= 0, got {self.constant!r}.")
 
     @property
@@ -162,7 +163,7 @@ class Polynomial(DotProductKernel):
         super().__post_init__()
         if not (isinstance(self.degree, int | np.integer) and self.degree >= 1):
             raise ValueError(f"degree must be a whole number >= 1, got {self.degree!r}.")
-        if not (np.isscalar(self.constant) and np.isfinite(self.constant) and self.constant >= 0):
+        if not (isinstance(self.constant, Real) and np.isfinite(self.constant) and self.constant >= 0):
             raise ValueError(f"constant must be a number >= 0, got {self.constant!r}.")
 
     @property

@@ -108,7 +108,6 @@ def test_each_check_has_its_page():
         if set(examples_of(page)) - set(ALREADY_RUN)
     ],
 )
-@pytest.mark.filterwarnings("ignore:Numba will use object mode")
 @pytest.mark.filterwarnings("ignore:.*of 5000 simulations:UserWarning")  # its simulator fails now and then
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -156,17 +156,6 @@ def test_ratio_of_two_normal_laws():
     assert apart(np.array([[4.0]]))[0] == pytest.approx(1.0 / a, rel=0.2)
 
 
-def test_prior_equal_to_the_training_marginal():
-    """The ratio is one and importance is conditional."""
-    z, x, _ = pairs(1000)
-    same = np.random.default_rng(5).standard_normal(z.shape)
-    weighted = KernelBayesRule().fit(z, x, same, rng=0)
-    plain = KernelBayesRule().fit(z, x, rng=0)
-    assert np.abs(weighted.weighting.ratio - 1.0).mean() < 0.2
-    y = x[:100]
-    assert ((weighted.mean(y) - plain.mean(y)) ** 2).mean() < 0.02 * plain.mean(y).var()
-
-
 def test_linear_gaussian_posterior_as_n_grows():
     errors = []
     for n in (300, 3000):
@@ -179,19 +168,16 @@ def test_linear_gaussian_posterior_as_n_grows():
     assert errors[1] < 2e-3
 
 
-def test_rules_beat_the_prior_mean():
-    """Signal in two dimensions, n = l = 200, ten problems of the sources."""
-    errors = {"importance": [], "original": [], "prior": []}
-    for seed in range(10):
+def test_the_original_rule_beats_the_prior_mean():
+    """Signal in two dimensions, n = l = 200, three problems of the sources."""
+    errors, of_prior = [], []
+    for seed in range(3):
         z, x, u = pairs(200, noise=1.0, seed=seed)
         y = 1.0 + np.sqrt(1.5) * np.random.default_rng(99).standard_normal((200, 2))
         truth = (y - 1.0) / 3.0
-        for name, rule in (("importance", KernelBayesRule()), ("original", OriginalBayesRule())):
-            errors[name].append(((rule.fit(z, x, u, rng=0).mean(y) - truth) ** 2).mean())
-        errors["prior"].append((truth**2).mean())
-    means = {k: np.mean(v) for k, v in errors.items()}
-    assert means["importance"] < 0.1 * means["prior"]
-    assert means["original"] < 0.1 * means["prior"]
+        errors.append(((OriginalBayesRule().fit(z, x, u, rng=0).mean(y) - truth) ** 2).mean())
+        of_prior.append((truth**2).mean())
+    assert np.mean(errors) < 0.1 * np.mean(of_prior)
 
 
 @pytest.mark.slow
@@ -234,13 +220,13 @@ def test_scales_are_chosen_by_leaving_one_out():
 
 
 def test_calibration_knows_right_from_wrong():
-    z, x, u = pairs(800)
+    z, x, u = pairs(400)
     rng = np.random.default_rng(1)
     rule = KernelBayesRule().fit(z, x, u, rng=0)
     truth = np.sqrt(0.5) * rng.standard_normal((120, 2))
     y = 1.0 + truth + 0.3 * rng.standard_normal((120, 2))
     assert rule.calibration(truth, y, rng=rng).worst_gap() < 4.0
-    assert rule.calibration(rng=rng).worst_gap() < 4.0
+    assert rule.calibration(num_cases=60, rng=rng).worst_gap() < 4.0
     # A rule that believes the training marginal to be the prior, and noise of half the size.
     wrong = KernelBayesRule().fit(z, z + 1.0 + 0.5 * (x - z - 1.0), rng=0)
     assert wrong.calibration(truth, y, rng=rng).worst_gap() > 6.0

@@ -99,8 +99,6 @@ def test_mistakes_are_named():
         KernelBayesFilter(**GIVEN).fit(z, x[:-1])
     with pytest.raises(ValueError, match="at least ten"):
         KernelBayesFilter(**GIVEN).fit(z[:5], x[:5])
-    with pytest.raises(ValueError, match="positive number"):
-        KernelBayesFilter(regularization=0.0)
     learned = KernelBayesFilter(**GIVEN).fit(z, x, rng=0)
     filtered = learned.filter(y)
     with pytest.raises(ValueError, match="those it came from"):

@@ -11,7 +11,6 @@ from pymc_kernel import embeddings as E
 from pymc_kernel import kernels as K
 from tests.fuzz.contract import kept
 from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
-from tests.reference import slow_embeddings
 
 NAMES = (
     "points", "weights", "kernel", "length_scale", "x", "y", "grid", "function", "probability", "probabilities",
@@ -111,21 +110,6 @@ def test_bayes_rules(method, data, d, rng):
             kept(lambda: near.posteriors(place, rng.standard_exponential(len(near.latent))), NAMES)
         found = kept(lambda: fit.calibration(num_draws=4, num_cases=5, rng=rng), NAMES)
         assert found is None or ((found.ranks >= 0.0) & (found.ranks <= 1.0)).all()
-
-
-@given(data=st.data(), rng=seeds())
-def test_rules_are_those_of_the_papers(data, rng):
-    n = data.draw(sizes(2, 6))
-    latent, observed = rng.standard_normal((n, 1)), data.draw(arrays((n, 2), special=False))
-    rule = E.KernelBayesRule(observed_kernel=K.Gaussian(1.0), regularization=0.1, normalize="none", tolerance=1e-14)
-    fit = kept(lambda: rule.fit(latent, observed), NAMES)
-    if fit is None:
-        return
-    weights, kernel, observed = fit.weights(observed[:1]), K.Gaussian(1.0), np.asarray(observed, dtype=float)
-    gram, query = kernel(observed), kernel(observed, observed[:1])[:, 0]
-    prior = np.full(n, 1.0 / n)
-    _, expected = slow_embeddings.importance(np.eye(n), prior * (1.0 + n * 1e-12), gram, query, 1e-12, 0.1)
-    np.testing.assert_allclose(weights[0], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["importance", "original"])

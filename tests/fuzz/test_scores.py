@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from pymc_kernel import kernels as K
 from pymc_kernel import scores
-from pymc_kernel.kernels.points import as_points
 from tests.fuzz.contract import kept
 from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
 from tests.reference import slow_kernels, slow_scores
@@ -70,7 +69,7 @@ def ordinary(values):
 def test_systems_are_those_of_the_loops(make, data, sample):
     estimator, (x, weights, _) = make(kernel=data.draw(st.sampled_from(FAMILIES))(1.0)), sample
     assume(ordinary(x) and kept(lambda: estimator.fit(x, weights), NAMES) is not None)
-    x = as_points(x)
+    x = np.asarray(x, dtype=float)
     weights = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=float)
     weights = weights / weights.max() / (weights / weights.max()).sum()
     estimator, basis = estimator.prepare(x)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from pymc_kernel import embeddings, rounds, scores, smc
 from pymc_kernel import kernels as K
-from pymc_kernel import scores, smc
+from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
 from pymc_kernel.smc import population, tempering
 from tests.fuzz.contract import kept
@@ -17,6 +18,13 @@ WRONG = [np.nan, np.inf, -1.0, 0.0, "many", [1.0, np.nan]]
 SETTINGS = {
     **dict.fromkeys(KERNELS, ("length_scale",)),
     **dict.fromkeys(ESTIMATORS, ("regularization", "kernel")),
+    K.RationalQuadratic: ["length_scale", "alpha"],
+    K.InverseMultiquadric: ["length_scale", "beta"],
+    K.Polynomial: ["length_scale", "degree", "constant"],
+    K.Linear: ["length_scale", "constant"],
+    scores.Lite: ["regularization", "kernel", "penalty"],
+    scores.Finite: ["regularization", "kernel", "num_features"],
+    scores.Nystrom: ["regularization", "kernel", "num_basis"],
     scores.Values: ["max_values", "num_basis", "learn_points", "window", "max_iterations", "kernel"],
     adaptive_metropolis.Config: ["covariance", "scale", "target_accept"],
     kameleon.Config: ["kernel", "num_basis", "isotropic_share", "gamma", "scale", "target_accept", "whiten"],
@@ -25,8 +33,17 @@ SETTINGS = {
     population.Config: ["drift", "drift_size", "scales", "weights", "resampling", "surrogate"],
     smc.Walk: ["scale", "target_accept", "learning_rate"],
     smc.Hamiltonian: ["surrogate", "exploring_share", "max_steps"],
+    embeddings.KernelBayesRule: ["regularization", "normalize", "scales"],
+    embeddings.OriginalBayesRule: ["regularization", "ratio_regularization"],
+    embeddings.ConditionalMean: ["regularization"],
+    embeddings.DensityRatio: ["relative", "regularization"],
+    embeddings.KernelBayesFilter: ["method", "regularization", "ratio_regularization"],
+    rounds.CautiousRounds: ["num_simulations", "rounds", "estimator"],
+    rounds.ParticleSampler: ["num_particles", "threshold", "moves", "max_moves", "correlation"],
+    rounds.ActiveLearning: ["batch_size"],
+    LearnedLikelihood: ["num_centers"],
 }
-MEANT = {"whiten": 0.0, "max_iterations": 0.0, "window": np.inf}  # False, and none, and all
+MEANT = {"whiten": 0.0, "max_iterations": 0.0, "window": np.inf, "constant": 0.0, "relative": 0.0}  # False, none, all
 
 
 @pytest.mark.parametrize(("make", "name"), [(make, name) for make, names in SETTINGS.items() for name in names])

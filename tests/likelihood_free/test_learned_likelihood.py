@@ -246,8 +246,6 @@ def test_mistakes_are_named():
         LearnedLikelihood().fit(theta, x[:50], rng)
     with pytest.raises(ValueError, match="weights"):
         LearnedLikelihood().fit(theta, x, rng, weights=np.full(100, -1.0))
-    with pytest.raises(ValueError, match="num_centers"):
-        LearnedLikelihood(num_centers=0)
 
 
 def test_far_from_all_simulations_there_is_no_nan():

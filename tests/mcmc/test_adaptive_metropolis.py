@@ -3,7 +3,6 @@ import pytest
 from scipy import stats
 
 from benchmarks.targets import correlated_gaussian
-from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc.metropolis import metropolis_accept
 from tests.mcmc.chains import moved, run
@@ -94,8 +93,3 @@ def test_ratios_without_meaning_reject(rng, ratio):
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_start_without_density_has_its_own_type():
-    with pytest.raises(NonFiniteStartError):
-        am.init(np.zeros(2), np.nan, am.Config())

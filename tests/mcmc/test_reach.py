@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from benchmarks.targets import funnel
 from pymc_kernel.mcmc.reach import open_ends
 
 
@@ -56,13 +57,10 @@ def test_right_draws_have_no_open_end(name, rng):
 
 def test_a_funnel_has_no_open_end(rng):
     """The density rises towards the neck, the marginal density falls."""
-    width = 3.0 * rng.standard_normal(4000)
-    draws = np.column_stack([width, np.exp(0.5 * width)[:, None] * rng.standard_normal((4000, 8))])
-
-    def log_density(x):
-        return -0.5 * (x[0] / 3.0) ** 2 - 0.5 * (x[1:] @ x[1:]) * math.exp(-x[0]) - 4.0 * x[0]
-
-    assert open_ends(rng, draws[None], np.array([[log_density(x) for x in draws]]), log_density) == []
+    target = funnel(9, 3.0)
+    draws = target.sample(rng, 4000)
+    log_densities = np.array([target.log_density(x) for x in draws])
+    assert open_ends(rng, draws[None], log_densities[None], target.log_density) == []
 
 
 def test_too_few_draws_and_chains_that_stand_are_not_judged(rng):

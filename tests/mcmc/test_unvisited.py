@@ -1,16 +1,13 @@
 import numpy as np
 import pytest
 
+from benchmarks.targets import banana
 from pymc_kernel.mcmc.unvisited import Places, missed, other_hills
 
 
 def two_modes(x):
     """A fifth of the mass at -3, the rest at 3; standard deviations of .2."""
     return float(np.logaddexp(np.log(0.2) - 12.5 * (x[0] + 3.0) ** 2, np.log(0.8) - 12.5 * (x[0] - 3.0) ** 2))
-
-
-def banana(x):
-    return -0.5 * (x[0] ** 2 / 4.0 + (x[1] - 0.5 * x[0] ** 2) ** 2)
 
 
 def evaluated(positions, log_density):
@@ -100,11 +97,11 @@ def test_one_hill_costs_an_evaluation_a_place(rng):
 
 
 def test_the_arms_of_a_banana_are_no_missed_modes(rng):
-    places = evaluated(np.array([[0.0, 0.0], [3.0, 4.0], [-3.0, 4.0]]), banana)
-    tops = other_hills(places, banana, np.array([2.0, 1.0]), 1000, rng)
-    x = 2.0 * rng.standard_normal(500)
-    draws = np.column_stack([x, 0.5 * x**2 + rng.standard_normal(500)])
-    levels = np.array([banana(d) for d in draws])
+    target = banana(0.5, 4.0, 2)
+    places = evaluated(np.array([[0.0, -2.0], [3.0, 2.0], [-3.0, 2.0]]), target.log_density)
+    tops = other_hills(places, target.log_density, np.array([2.0, 1.0]), 1000, rng)
+    draws = target.sample(rng, 500)
+    levels = np.array([target.log_density(x) for x in draws])
     assert missed(places, draws, levels) is None
     assert missed(tops, draws, levels) is None
 

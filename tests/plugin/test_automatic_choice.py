@@ -44,8 +44,6 @@ def test_all_variables_of_an_estimated_model_go_to_one_step():
     assert STEP_METHODS.count(pk.KernelHMC) == 1
 
 
-@pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning")
 def test_models_without_our_blocks_keep_the_steps_of_pymc():
     with pm.Model() as models:
         pm.Normal("x", shape=2)
@@ -87,7 +85,6 @@ def test_the_warning_reaches_users_of_several_cores():
         pm.sample(10, tune=10, chains=2, cores=2, step=pm.Metropolis(), **QUIET)
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 def test_what_is_no_step_or_keeps_its_estimates_hears_nothing():
     def simulator(rng, theta, size):
         return rng.normal(theta, 1.0, size)

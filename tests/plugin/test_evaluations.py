@@ -19,7 +19,6 @@ from pymc_kernel.likelihood_free import Status
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 EIGHT = np.linspace(-2.0, 2.0, 8)[:, None]
 
 

@@ -13,7 +13,6 @@ import xarray as xr
 import pymc_kernel as pk
 from tests.plugin.test_surrogate import Costly, exact, model_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 QUICK = {"random_seed": 1, "progressbar": False}
 
 

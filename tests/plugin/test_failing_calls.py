@@ -9,12 +9,10 @@ from contextlib import suppress
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-import pytest
 from pytensor.compile.ops import wrap_py
 
 import pymc_kernel as pk
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 QUIET = {"random_seed": 1, "progressbar": False}
 
 

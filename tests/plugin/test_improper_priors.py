@@ -9,12 +9,7 @@ import pymc_kernel as pk
 from pymc_kernel.plugin.model import priors
 from pymc_kernel.plugin.model.priors import ModelPrior
 
-pytestmark = [
-    pytest.mark.usefixtures("quick_models"),
-    pytest.mark.filterwarnings("ignore:Numba will use object mode"),
-    pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning"),
-]
+pytestmark = pytest.mark.usefixtures("quick_models")
 QUICK = {"random_seed": 1, "progressbar": False}
 
 

@@ -1,4 +1,5 @@
 import inspect
+import re
 import warnings
 
 import numpy as np
@@ -46,9 +47,6 @@ def test_same_seed_same_draws_and_simulations_can_be_kept():
     xr.testing.assert_equal(first["posterior"].to_dataset(), again["posterior"].to_dataset())
 
 
-@pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 def test_constrained_parameters_several_observed_and_a_simulator(tmp_path):
     def simulate(rng, rate, size):
         return rng.poisson(rate, size=size).astype(float)
@@ -84,11 +82,6 @@ def test_summary_makes_long_data_short():
     assert float(posterior["sigma"].mean()) == pytest.approx(0.7, abs=0.15)
 
 
-def test_an_observation_out_of_reach_is_said():
-    with pytest.warns(UserWarning, match="edge of what the model simulates"):
-        pk.sample_kbr(model=normal_model(y=12.0), num_simulations=300, draws=50, **QUIET)
-
-
 def test_failures_that_depend_on_the_parameter_are_evidence():
     """Nine in ten simulations fail for positive parameters: the data y = 0 then speak for negative ones.
 
@@ -119,10 +112,6 @@ def test_a_rule_of_ones_own_answers_other_observations():
 
 
 def test_mistakes_are_named():
-    with pm.Model() as empty:
-        pm.Normal("theta", 0, 1)
-    with pytest.raises(ValueError, match="no observed variable"):
-        pk.sample_kbr(model=empty)
     with pm.Model() as estimated:
         theta = pm.Normal("theta", 0, 1)
         pk.EstimatedLikelihood("y", lambda rng, theta, y: 0.0, theta, observed=np.ones(2))
@@ -204,23 +193,16 @@ def test_information_that_is_lost_is_said():
     assert spread * float(opinion["second_opinion_spread"][0]) == pytest.approx(0.308, rel=0.25)
 
 
-def test_too_few_simulations_are_said():
-    with pytest.warns(UserWarning, match=r"should not be trusted.*sample_likelihood_free"):
-        pk.sample_kbr(model=normal_model(), num_simulations=25, draws=20, **QUIET)
-
-
 def test_a_warning_proposes_to_summarize_long_raw_data():
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("theta"), 1.0, observed=np.linspace(-1.0, 1.0, 30))
-    with pytest.warns(UserWarning, match=r"Take a summary= of the 30 numbers that the data are, more simulations"):
+    proposal = r"should not be trusted.*Take a summary= of the 30 numbers that the data are, more simulations"
+    with pytest.warns(UserWarning, match=proposal):
         pk.sample_kbr(model=model, num_simulations=25, draws=20, **QUIET)
-    with pytest.warns(UserWarning, match=r"Take more simulations"):
+    with pytest.warns(UserWarning, match=r"Take more simulations.*sample_likelihood_free"):
         pk.sample_kbr(model=model, num_simulations=25, summary=np.mean, draws=20, **QUIET)
 
 
-@pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 @pytest.mark.filterwarnings("ignore:this posterior should not be trusted:UserWarning")  # 200 simulations
 @pytest.mark.parametrize(
     ("sum_stat", "summary"),
@@ -279,5 +261,7 @@ def test_warnings_point_to_the_caller(sample):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", UserWarning)
         sample(num_simulations=300, chains=1, draws=10, model=model, random_seed=1, progressbar=False)
-    assert len(said) == 3
     assert {one.filename for one in said} == {__file__}
+    assert len(said) == 3
+    for words in ("told", r"\(\d+ %\) gave NaN", "edge of what the model simulates"):
+        assert sum(bool(re.search(words, str(one.message))) for one in said) == 1

@@ -12,7 +12,6 @@ import pymc_kernel as pk
 from pymc_kernel.plugin.blocks.learned import LearnedLogLikelihoodOp
 
 SPREAD = np.array([0.5, 0.8])
-pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 QUIET = {"progressbar": False, "random_seed": 1}
 
 

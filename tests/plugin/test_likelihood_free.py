@@ -11,14 +11,8 @@ from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.simulation import likelihood_free
-from pymc_kernel.rounds import Checks
-from pymc_kernel.rounds.calibration import Calibration
+from pymc_kernel.rounds import Calibration, Checks
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning"),
-    pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning"),
-]
 QUIET = {"progressbar": False, "random_seed": 1}
 NOISE = 0.5
 
@@ -76,6 +70,7 @@ def test_a_bound_counts_and_a_second_variable():
         share = pm.Beta("share", 2.0, 2.0)
         pm.Binomial("count", 20, share, observed=15)
         pm.Normal("copy", share, 0.2, observed=np.array([0.8, 0.6]))
+        pm.Deterministic("odds", share / (1.0 - share))
     idata = pk.sample_likelihood_free(
         num_simulations=800, summary={"copy": lambda x: [x.mean()]}, model=model, draws=500, **QUIET
     )
@@ -88,23 +83,7 @@ def test_a_bound_counts_and_a_second_variable():
     assert abs(draws.mean() - mean) < 0.2 * sd
     assert draws.std() == pytest.approx(sd, rel=0.15)
     assert ((draws > 0.0) & (draws < 1.0)).all()
-
-
-@pytest.mark.filterwarnings("ignore:this posterior should not be trusted")  # few simulations: some seeds say so
-def test_posterior_of_a_positive_parameter():
-    """Exponential times under a gamma prior: their mean is all that the data say."""
-    times = np.random.default_rng(3).exponential(0.5, 30)
-    with pm.Model() as model:
-        rate = pm.Gamma("rate", 2.0, 1.0)
-        pm.Deterministic("mean time", 1.0 / rate)
-        pm.Simulator("y", lambda rng, rate, size: rng.exponential(1.0 / rate, size), rate, observed=times)
-    settings = {"summary": np.mean, "num_simulations": 400, "rounds": 2, "model": model, **QUIET}
-    idata = pk.sample_likelihood_free(500, **settings)
-    exact = stats.gamma(2.0 + 30, scale=1.0 / (1.0 + times.sum()))
-    rate = idata["posterior"]["rate"].values
-    np.testing.assert_allclose(rate.mean(), exact.mean(), atol=0.25 * exact.std())
-    np.testing.assert_allclose(rate.std(), exact.std(), rtol=0.2)
-    np.testing.assert_allclose(idata["posterior"]["mean time"], 1.0 / rate)
+    np.testing.assert_allclose(idata["posterior"]["odds"], draws / (1.0 - draws))
 
 
 def test_constants_that_pytensor_locks_do_not_stop_draws_of_the_prior():
@@ -119,15 +98,7 @@ def test_constants_that_pytensor_locks_do_not_stop_draws_of_the_prior():
     assert (idata["posterior"]["spread"] > 0.0).all()
 
 
-def test_an_executor_changes_nothing():
-    settings = {"num_simulations": 120, "rounds": 2, "draws": 50, "chains": 1, **QUIET}
-    alone = pk.sample_likelihood_free(model=conjugate_model(), **settings)
-    with ThreadPoolExecutor(2) as executor:
-        together = pk.sample_likelihood_free(model=conjugate_model(), executor=executor, **settings)
-    np.testing.assert_array_equal(alone["posterior"]["theta"], together["posterior"]["theta"])
-
-
-def test_a_run_that_was_killed_goes_on(tmp_path):
+def test_a_run_that_was_killed_goes_on_and_an_executor_changes_nothing(tmp_path):
     log = tmp_path / "calls"  # a file: the simulator is copied on its way
 
     def counted(rng, theta, size):
@@ -137,13 +108,15 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
 
     settings = {"num_simulations": 120, "rounds": 2, "draws": 50, "chains": 1} | QUIET
     settings["model"] = conjugate_model(simulate=counted)
-    whole = pk.sample_likelihood_free(**settings)
+    whole = pk.sample_likelihood_free(store=tmp_path / "kept", **settings)
     assert log.stat().st_size >= 120
-    pk.sample_likelihood_free(store=tmp_path / "kept", **settings)
     log.unlink()
     again = pk.sample_likelihood_free(store=tmp_path / "kept", **settings)
     assert not log.exists()
-    np.testing.assert_array_equal(whole["posterior"]["theta"], again["posterior"]["theta"])
+    with ThreadPoolExecutor(2) as executor:
+        together = pk.sample_likelihood_free(executor=executor, **settings)
+    for other in (again, together):
+        np.testing.assert_array_equal(whole["posterior"]["theta"], other["posterior"]["theta"])
     with pytest.raises(ValueError, match="store needs random_seed"):
         pk.sample_likelihood_free(store=tmp_path / "kept", model=conjugate_model(), progressbar=False)
 
@@ -212,13 +185,13 @@ def test_a_simulator_that_always_fails_is_said():
 
 def test_a_posterior_that_is_too_narrow_is_said_with_the_figure():
     """A value and its square: the learned density takes them for two."""
-    words = r"of simulations that resemble the data, .* of theta |the mean of theta has"
-    with pytest.warns(UserWarning, match=words):
+    with pytest.warns(UserWarning, match="posteriors of theta are too narrow: true values spread") as said:
         idata = pk.sample_likelihood_free(
             num_simulations=300, rounds=1, summary=lambda y: [y[0], y[0] ** 2], model=conjugate_model(), **QUIET
         )
     stats_of = idata["sample_stats"]
-    assert float(stats_of["held_out_spread"]) > 1.0
+    figure = f"spread {float(stats_of['held_out_spread']):.2f} times as far"
+    assert any(figure in str(one.message) for one in said)
     assert 20 < float(stats_of["num_held_out"]) <= 300
 
 
@@ -282,8 +255,3 @@ def test_models_that_cannot_be_learned_are_refused():
             pm.Simulator("y", simulator, pm.Normal("theta", 0.0, 1.0), observed=data)
         with pytest.raises(ValueError, match=match):
             pk.sample_likelihood_free(model=missing)
-    with pm.Model() as flat:
-        x = pm.Flat("x")
-        pm.Normal("y", x, 1.0, observed=1.0)
-    with pytest.raises(ValueError, match="prior of 'x' cannot be drawn from"):
-        pk.sample_likelihood_free(model=flat)

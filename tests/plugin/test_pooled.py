@@ -31,7 +31,7 @@ def test_posterior_of_constrained_variables():
         pm.Normal("x", 0.0, 1.0 + scale, dims="group")
         pm.Deterministic("twice", 2 * scale)
         step_seen["step"] = step = pk.KernelHMC()
-        idata = pk.sample_khmc(1000, tune=500, chains=2, step=step, random_seed=1, **QUIET)
+        idata = pk.sample_khmc(600, tune=500, chains=2, step=step, random_seed=1, **QUIET)
     posterior = idata["posterior"]
     assert posterior["x"].dims == ("chain", "draw", "group")
     told = idata["posterior"].attrs

@@ -8,10 +8,7 @@ import pymc_kernel as pk
 from tests.plugin.models import black_box_model, noisy_normal
 from tests.plugin.test_smc import TRUTH, conjugate_model, several_variables
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Numba will use object mode"),
-    pytest.mark.filterwarnings("ignore:The number of samples is too small"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:The number of samples is too small")
 
 
 def sample(model, draws=400, seed=2, **kwargs):
@@ -137,13 +134,6 @@ def test_settings_are_checked(settings, error, message):
         sample(model, **settings)
 
 
-def test_priors_that_cannot_be_drawn_from():
-    with pm.Model() as model:
-        pm.Flat("x")
-    with pytest.raises(ValueError, match="cannot be drawn from"):
-        sample(model)
-
-
 def test_priors_that_round_to_their_bounds():
     with pm.Model() as model:
         p = pm.Beta("p", 0.1, 0.1)
@@ -161,6 +151,3 @@ def smc_of(model):
         return pk.sample_smc(
             1500, pk.ASMC, chains=1, random_seed=1, progressbar=False, compute_convergence_checks=False
         )
-
-
-# -- positions and what the user sees -----------------------------------------------------------------------

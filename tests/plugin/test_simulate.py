@@ -1,5 +1,3 @@
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -18,11 +16,6 @@ from pymc_kernel.likelihood_free import Status
 from pymc_kernel.plugin.model import remote
 from tests.plugin import killed_run
 
-pytestmark = [  # pm.Simulator's own
-    pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning"),
-]
 GROUPS = ("prior", "prior_predictive", "simulation_stats")
 QUIET = {"progressbar": False, "random_seed": 1}
 
@@ -188,33 +181,6 @@ def test_a_killed_client_goes_on_to_the_same_arrays(tmp_path):
     assert same(read, undisturbed)
 
 
-def dying_simulator(flag, name):
-    """Return a simulator that kills its process once, at the first draw after the file ``flag`` appears."""
-
-    def simulator(rng, theta, size):
-        time.sleep(0.002)
-        if os.path.exists(flag) and os.getpid() != name:
-            os.remove(flag)
-            os.kill(os.getpid(), signal.SIGKILL)
-        return rng.normal(theta, 1.0, size)
-
-    return simulator
-
-
-def test_a_killed_worker_changes_nothing(tmp_path):
-    flag = str(tmp_path / "flag")
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pm.Simulator("y", dying_simulator(flag, os.getpid()), theta, observed=np.zeros(2))
-    settings = {"draws": 200, "batch_size": 10, "model": model} | QUIET
-    alone = pk.simulate(**settings)
-    Path(flag).touch()
-    with pytest.warns(UserWarning, match="A worker process died.*replaced: 1 times"):
-        disturbed = pk.simulate(executor=2, **settings)
-    assert not os.path.exists(flag), "no worker died"
-    assert same(alone, disturbed)
-
-
 def test_a_store_goes_on_and_grows(tmp_path):
     path, model = tmp_path / "sims.zarr", small_model()
     first = pk.simulate(95, batch_size=10, store=path, model=model, **QUIET)
@@ -309,11 +275,3 @@ def test_models_with_nothing_to_simulate_are_refused():
         pm.Normal("y", 0, 1, observed=1.0)
     with pytest.raises(ValueError, match="no free variable"):
         pk.simulate(model=model, **QUIET)
-
-
-def test_potentials_are_said():
-    model = small_model()
-    with model:
-        pm.Potential("more", -(model["theta"] ** 2))
-    with pytest.warns(UserWarning, match=r"Potentials \(more\)"):
-        pk.simulate(10, model=model, **QUIET)

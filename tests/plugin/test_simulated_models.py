@@ -11,11 +11,6 @@ from scipy import stats
 import pymc_kernel as pk
 from pymc_kernel.likelihood_free import Status
 
-pytestmark = [  # pm.Simulator's own
-    pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning"),
-]
 QUIET = {"progressbar": False, "random_seed": 1}
 
 

@@ -13,7 +13,6 @@ from tests.plugin.models import black_box_model, noisy_normal
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The number of samples is too small"),
     pytest.mark.filterwarnings("ignore:At one stage"),
-    pytest.mark.filterwarnings("ignore:Numba will use object mode"),
 ]
 DATA = np.array([1.0, 2.0, 4.0])
 KERNELS = {"RWSMC": pk.RWSMC, "ASMC": pk.ASMC, "KASMC": pk.KASMC, "KernelHMCSMC": pk.KernelHMCSMC}
@@ -169,11 +168,6 @@ def test_particles_of_ones_own():
         sample(conjugate_model(), pk.ASMC, draws=250, start=start)
     with pytest.raises(ValueError, match="start has no mu"):
         sample(conjugate_model(), pk.ASMC, draws=250, start={"nu": start["mu"]})
-
-
-def test_another_kernel_for_the_proposal():
-    idata = sample(conjugate_model(), pk.KASMC, proposal_kernel=pk.kernels.InverseMultiquadric("median"))
-    assert idata["posterior"]["mu"].shape == (2, 120)
 
 
 # -- mistakes -----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.samplers.starts import UNOPTIMIZED, PriorDraws, prior_draws
+from pymc_kernel.plugin.samplers.starts import PriorDraws, prior_draws
 
 
 def draws_of(model):
@@ -136,8 +136,3 @@ def test_scales_far_from_one_are_learned():
         values = posterior[name].values / unit
         assert values.mean() == pytest.approx(mean, abs=0.15)
         assert values.std() == pytest.approx(np.sqrt(0.5), rel=0.15)
-
-
-def test_draws_of_the_prior_need_no_library_in_c():
-    """Where there is a compiler, PyTensor's default is one library for each operation, some ten seconds in all."""
-    assert UNOPTIMIZED.linker.c_thunks is False

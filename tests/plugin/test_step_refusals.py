@@ -29,9 +29,6 @@ def test_a_noisy_density_in_parts_is_refused(name):
             STEPS[name](blocked=False)
 
 
-@pytest.mark.filterwarnings("ignore:RandomVariable Ops will stop hiding:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Calling a RandomVariable without an explicit rng:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 def test_pymc_simulator_counts_as_noisy_and_is_reproducible():
     def simulate(rng, theta, size):
         return rng.normal(theta, 1.0, size=size)
@@ -57,7 +54,7 @@ def test_discrete_variables_are_left_to_other_steps(name):
         with pytest.raises(TypeError, match="k is discrete"):
             STEPS[name]([x, k])
     assert [v.name for v in step.vars] == ["x"]
-    idata = sample(model, STEPS[name], cores=1, draws=1500, tune=300)
+    idata = sample(model, STEPS[name], cores=1, draws=700, tune=300)
     values = np.arange(40)
     weights = stats.poisson(3.0).pmf(values) * stats.norm(values, np.sqrt(2.0)).pdf(2.0)
     exact = (weights * (values + 2.0) / 2.0).sum() / weights.sum()

@@ -33,7 +33,6 @@ def assert_right(idata):
     assert np.quantile(theta, [0.05, 0.95]) == pytest.approx([3.02 - 0.116, 3.02 + 0.116], abs=0.06)
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 def test_the_summary_of_a_block_is_that_of_kernel_bayes_rule_and_of_rejection():
     model = long_data_model(epsilon=0.1)
     simulations = pk.simulate(800, model=model, **QUIET)
@@ -49,7 +48,6 @@ def two_variables():
     return model
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 @pytest.mark.parametrize(
     ("block", "settings"), [(pk.SyntheticLikelihood, {"summary": np.mean}), (pk.MMDLikelihood, {"epsilon": 0.1})]
 )
@@ -62,7 +60,6 @@ def test_other_blocks_hand_on_how_they_see_the_data(block, settings):
     assert simulated_pairs(simulations, model, None)[1].shape == (10, 1 if "summary" in settings else 200)
 
 
-@pytest.mark.filterwarnings("ignore:Numba will use object mode:UserWarning")
 def test_each_observed_variable_has_a_summary_of_its_own():
     model = two_variables()
     simulations = pk.simulate(20, model=model, **QUIET)

@@ -16,7 +16,6 @@ from pymc_kernel.plugin.samplers import surrogate
 from pymc_kernel.rounds import ActiveLearning
 from pymc_kernel.rounds.surrogate_distance import Distance
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 QUICK = {"random_seed": 1, "progressbar": False}
 
 
@@ -244,7 +243,7 @@ def test_nothing_is_lost_with_an_executor_that_breaks():
         surrogate_on_breaking_threads(3, exact=True)
 
 
-@pytest.mark.parametrize("most", [30, 43])
+@pytest.mark.parametrize("most", [pytest.param(30, marks=pytest.mark.slow), 43])
 def test_where_no_exact_draw_was_made_those_of_the_surrogate_are_returned(most):
     idata, said = surrogate_on_breaking_threads(most, exact=True)
     assert re.search("executor broke.*the draws are the surrogate's, not exact ones", said)

@@ -11,7 +11,6 @@ from pytensor.compile.ops import wrap_py
 
 import pymc_kernel as pk
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 QUICK = {"random_seed": 2, "progressbar": False}
 
 

@@ -1,6 +1,18 @@
 """Score matching by loops over points, dimensions and basis functions, from the formulas as they stand."""
 
+import math
+
 import numpy as np
+
+
+def prior_covariance(a, b, hyper):
+    """Covariance (n, m) of log densities at whitened places: a Gaussian kernel's and a quadratic's, pair by pair."""
+    out = np.empty((len(a), len(b)))
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            radial = math.exp(-0.5 * sum(((x - y) * hyper.inverse_length_scale) ** 2))
+            out[i, j] = hyper.radial * radial + hyper.quadratic * (1.0 + x @ y / len(x)) ** 2
+    return out
 
 
 def system(gradients, laplacians, base_score, weights):

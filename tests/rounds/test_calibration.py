@@ -8,10 +8,9 @@ from scipy import stats
 from scipy.special import expit
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
-from pymc_kernel.rounds import CautiousRounds, LocalLikelihood, ParticleSampler
+from pymc_kernel.rounds import CautiousRounds, Draws, LocalLikelihood, ParticleSampler
 from pymc_kernel.rounds.calibration import Fold, ranks_of, simulated_ranks, summarized_ranks
 from pymc_kernel.rounds.checks import checked, choose_match
-from pymc_kernel.rounds.particles import Draws
 from tests.rounds.priors import NormalPrior, UniformPrior
 
 NOISE = np.array([0.3, 500.0])
@@ -219,7 +218,7 @@ def test_a_summary_that_is_the_square_of_another_is_said():
 
     prior = NormalPrior(np.zeros(1), np.ones(1))
     found = rounds_of(simulate, prior, [1.0, 1.0], 1, rounds=1).state.checks.calibration
-    assert max(abs(found.shift[0]) / found.shift_error, np.log(found.spread[0]) / found.log_spread_error) > 4.0
+    assert np.log(found.spread[0]) > 4.0 * found.log_spread_error
     right = rounds_of(lambda rng, p: rng.normal(p, 0.5), prior, [1.0], 1, 200, rounds=1).state.checks
     assert right.calibration.spread[0] == pytest.approx(1.0, abs=0.15)
     assert abs(right.calibration.shift[0]) < 0.2
@@ -296,8 +295,3 @@ def test_an_estimator_without_folds_has_no_checks():
         lambda rng, p: rng.normal(p, 0.5), UniformPrior(1), [1.0], 1, number=60, rounds=1, estimator=Plain()
     )
     assert found.state.checks is None
-
-
-def test_a_class_in_place_of_settings_is_named():
-    with pytest.raises(TypeError, match=r"such as LearnedLikelihood\(\), got the class LearnedLikelihood"):
-        CautiousRounds(estimator=LearnedLikelihood)

@@ -5,9 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_kernel.likelihood_free.learned_likelihood import LearnedLikelihood
-from pymc_kernel.rounds import CautiousRounds, ParticleSampler, cautious
-from pymc_kernel.rounds.particles import Draws
+from pymc_kernel.rounds import CautiousRounds, Draws, ParticleSampler, cautious
 from tests.rounds.priors import NormalPrior
 
 FAST = ParticleSampler(600, moves=16)
@@ -52,36 +50,36 @@ def simulate_normal(rng, parameters):
     return rng.normal(parameters / UNIT, 0.02)
 
 
-def test_rounds_close_in_on_a_narrow_posterior():
-    observed = np.array([1.3, 2.2])
+@pytest.fixture(scope="module")
+def narrow():
     rounds = CautiousRounds(600, 4, Quadratic(), FAST)
-    found = rounds.run(simulate_normal, PRIOR, observed, np.random.default_rng(1))
+    return rounds.run(simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1))
+
+
+def test_rounds_close_in_on_a_narrow_posterior(narrow):
     precision = UNIT**2 / PRIOR.spread**2 + 0.02**-2.0
-    mean = (PRIOR.mean * UNIT / PRIOR.spread**2 + observed * 0.02**-2.0) / precision
-    draws = found.draws.positions / UNIT
+    mean = (PRIOR.mean * UNIT / PRIOR.spread**2 + np.array([1.3, 2.2]) * 0.02**-2.0) / precision
+    draws = narrow.draws.positions / UNIT
     np.testing.assert_allclose(draws.mean(axis=0), mean, atol=0.2 * 0.02)
     np.testing.assert_allclose(draws.std(axis=0), precision**-0.5, rtol=0.12)
-    assert len(found.state.parameters) == 600
-    assert [r.num_simulations for r in found.rounds] == [150] * 4
-    assert found.rounds[0].power == 0.0
+    assert len(narrow.state.parameters) == 600
+    assert [r.num_simulations for r in narrow.rounds] == [150] * 4
     # The last rounds simulate near the posterior, whose spread is a fiftieth of the prior's.
-    assert found.state.parameters[-150:].std(axis=0)[0] < 0.2 * PRIOR.spread[0]
+    assert narrow.state.parameters[-150:].std(axis=0)[0] < 0.2 * PRIOR.spread[0]
 
 
-def test_a_round_never_goes_where_few_simulations_count():
-    rounds = CautiousRounds(400, 4, Quadratic(), FAST)
-    found = rounds.run(simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(2))
-    later = found.rounds[1:]
+def test_a_round_never_goes_where_few_simulations_count(narrow):
+    first, *later = narrow.rounds
+    assert first.power == 0.0
     assert min(r.effective for r in later) >= 19.9
-    assert later[0].power < 0.3  # a fiftieth of the prior in two dimensions holds none of a hundred simulations
     powers = [r.power for r in later]
     assert powers == sorted(powers)
+    assert powers[0] < 0.3  # a fiftieth of the prior in two dimensions holds none of a hundred simulations
 
 
 def test_far_simulations_are_kept_where_one_shape_fits_all():
-    found = CautiousRounds(300, 3, Quadratic(), FAST).run(
-        simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1)
-    )
+    rounds = CautiousRounds(300, 3, Quadratic(), FAST)
+    found = rounds.run(simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1))
     assert found.rounds[1].num_near < 200
     assert found.rounds[2].num_near == 300
 
@@ -220,30 +218,6 @@ def test_a_region_holds_nearly_all_and_ends():
     assert region.log_penalty(np.array([[0.02, 0.0]]))[0] < -5.0
 
 
-def test_with_the_learned_likelihood():
-    prior = NormalPrior(np.zeros(1), np.ones(1))
-    rounds = CautiousRounds(200, 2, LearnedLikelihood(), FAST)
-    found = rounds.run(lambda rng, p: rng.normal(p, 0.1), prior, np.array([0.7]), np.random.default_rng(9))
-    np.testing.assert_allclose(found.draws.positions.mean(), 0.7 / 1.01, atol=0.03)
-    np.testing.assert_allclose(found.draws.positions.std(), 0.1, rtol=0.25)
-    assert 0.0 < found.rounds[-1].place <= 1.0
-    assert found.rounds[-1].held_out_coverage > 0.7
-
-
-@pytest.mark.parametrize(
-    ("settings", "error"),
-    [
-        ({"num_simulations": 0}, ValueError),
-        ({"rounds": 0}, ValueError),
-        ({"num_simulations": 2, "rounds": 3}, ValueError),
-        ({"estimator": 3}, TypeError),
-    ],
-)
-def test_settings_are_checked(settings, error):
-    with pytest.raises(error):
-        CautiousRounds(**settings)
-
-
 def test_summaries_of_another_shape_are_refused():
     rounds = CautiousRounds(20, 1, Quadratic(), FAST)
     rng = np.random.default_rng(0)
@@ -267,6 +241,8 @@ def test_few_simulations_make_fewer_rounds(number, sizes):
 
 
 def test_too_many_rounds_are_not_called_failures(rng):
+    with pytest.raises(ValueError, match="too few for 3 rounds"):
+        CautiousRounds(num_simulations=2, rounds=3)
     rounds = CautiousRounds(num_simulations=10, rounds=5, sampler=FAST)
     state, parameters = rounds.propose(rng, rounds.init(NormalPrior(np.zeros(1), np.ones(1)), np.zeros(1)))
     with pytest.raises(ValueError, match=r"only 2 simulations can be learned from.*fewer rounds"):

@@ -113,11 +113,3 @@ def test_nothing_possible_is_said():
     prior = NormalPrior(np.zeros(1), np.ones(1))
     with pytest.raises(ValueError, match="likelihood of all"):
         ParticleSampler(100).sample(np.random.default_rng(5), prior, lambda p: np.full(len(p), -np.inf))
-
-
-@pytest.mark.parametrize(
-    "settings", [{"num_particles": 5}, {"threshold": 1.5}, {"moves": 0}, {"max_moves": 0}, {"correlation": 0.0}]
-)
-def test_settings_are_checked(settings):
-    with pytest.raises(ValueError, match=next(iter(settings))):
-        ParticleSampler(**settings)

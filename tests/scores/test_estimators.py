@@ -170,15 +170,6 @@ def test_nystroem_with_all_points_nearly_is_the_full_solution(rng):
     assert errors[2] < 0.02
 
 
-@pytest.mark.parametrize("base", ["uniform", "gaussian"])
-def test_full_reproduces_a_gaussian_score_in_one_dimension(base, rng):
-    x = rng.normal(1.0, 2.0, size=(500, 1))
-    fitted = S.Full(K.Gaussian(4.0), regularization=1e-4, base=base).fit(x)
-    where = np.linspace(-2.0, 4.0, 7)[:, None]
-    # The sampling error of a slope from 500 points is 1 / (4 sqrt(250)) a unit of distance, 3 units here at most.
-    np.testing.assert_allclose(fitted.score(where), -(where - 1.0) / 4.0, atol=0.12)
-
-
 def test_gaussian_base_alone_is_the_gaussian_fit(rng):
     x = rng.normal(size=(200, 2)) @ np.array([[2.0, 0.0], [1.0, 0.5]])
     fitted = S.Lite(K.Gaussian(1.0), regularization=1e12).fit(x)
@@ -230,12 +221,6 @@ def test_cross_validation_is_limited_in_coefficients(estimator, rng):
     assert 150 <= len(limited.system(x, np.full(300, 1 / 300), basis)[1]) <= 200
 
 
-def test_cross_validation_prefers_a_kernel_that_fits(rng):
-    x = rng.normal(size=(400, 2))
-    found = S.cross_validate(S.Lite(base="uniform"), x, length_scales=[0.05, 2.0], rng=rng)
-    assert found.estimator.kernel.length_scale == 2.0
-
-
 # -- errors ------------------------------------------------------------------------------------------------
 
 
@@ -243,16 +228,8 @@ def test_cross_validation_prefers_a_kernel_that_fits(rng):
     ("call", "error", "message"),
     [
         (lambda: S.Lite(K.Linear()), TypeError, "radial kernel"),
-        (lambda: S.Lite("gaussian"), TypeError, "radial kernel"),
         (lambda: S.Nystrom(K.Matern32(1.0)), NotDifferentiableError, "Matern32"),
         (lambda: S.Full(K.Matern52(1.0)), NotDifferentiableError, "Matern52"),
-        (lambda: S.Lite(regularization=0.0), ValueError, "regularization"),
-        (lambda: S.Lite(penalty="l1"), ValueError, "penalty"),
-        (lambda: S.Finite(num_features=0), ValueError, "num_features"),
-        (lambda: S.Nystrom(num_basis=0), ValueError, "num_basis"),
-        (lambda: S.Lite(base="cauchy").fit(np.zeros((3, 2)) + np.arange(3)[:, None]), ValueError, "base"),
-        (lambda: S.Lite().fit(np.array([[0.0], [np.nan]])), ValueError, "finite"),
-        (lambda: S.Lite().fit(np.zeros((3, 1)), [1.0, 2.0]), ValueError, "one per point"),
         (lambda: S.Lite().fit(np.arange(3.0), [1.0, -2.0, 1.0]), ValueError, "not negative"),
         (lambda: S.Lite().fit(np.arange(3.0)).score(np.zeros((2, 4))), ValueError, "4 dimensions"),
         (lambda: S.cross_validate(S.Lite(), np.arange(3.0), num_folds=9), ValueError, "num_folds"),

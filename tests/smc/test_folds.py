@@ -6,9 +6,7 @@ import pytest
 from benchmarks.evidence_bias import biases, log_errors
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import kameleon
-from pymc_kernel.smc import folds
-from pymc_kernel.smc.hamiltonian import Hamiltonian
-from pymc_kernel.smc.moves import Evaluated, Kameleon, Walk
+from pymc_kernel.smc import Evaluated, Hamiltonian, Kameleon, Walk, folds
 
 MOVES = {
     "walk": Walk(),

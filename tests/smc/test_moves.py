@@ -5,11 +5,11 @@ import pytest
 from scipy import stats
 
 from pymc_kernel import scores as S
+from pymc_kernel import smc
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.mcmc import kameleon, local_proposal
-from pymc_kernel.smc import moves as M
 from pymc_kernel.smc.differences import Differences
-from pymc_kernel.smc.hamiltonian import Hamiltonian
+from pymc_kernel.smc.moves import covariance_factor, largest_correlation
 from tests.reference.bananas import BANANA, worst_p_value
 
 
@@ -21,7 +21,7 @@ def learned_from_elsewhere(moves, rng):
     """What moves learn from particles of another distribution: wrong place, wrong scale, no bend."""
     positions = rng.normal(size=(300, 2)) * [6.0, 4.0] + [2.0, 1.0]
     density = -0.5 * (((positions - [2.0, 1.0]) / [6.0, 4.0]) ** 2).sum(axis=1)
-    particles = M.Evaluated(positions, np.zeros(300), density)
+    particles = smc.Evaluated(positions, np.zeros(300), density)
     return moves.fit(rng, particles, particles, 1.0, None)
 
 
@@ -51,13 +51,13 @@ class Turn(Differences):
 
 
 MOVES = {
-    "plain walk": M.Walk(learn_covariance=False),
-    "walk": M.Walk(),
-    "Kameleon": M.Kameleon(),
-    "Kameleon, local": M.Kameleon(kameleon.Config(whiten="local")),
-    "Kameleon, raw": M.Kameleon(kameleon.Config(whiten=False, gamma=0.5)),
-    "Hamiltonian": Hamiltonian(),
-    "Hamiltonian, scores": Hamiltonian(S.Lite(num_basis=100)),
+    "plain walk": smc.Walk(learn_covariance=False),
+    "walk": smc.Walk(),
+    "Kameleon": smc.Kameleon(),
+    "Kameleon, local": smc.Kameleon(kameleon.Config(whiten="local")),
+    "Kameleon, raw": smc.Kameleon(kameleon.Config(whiten=False, gamma=0.5)),
+    "Hamiltonian": smc.Hamiltonian(),
+    "Hamiltonian, scores": smc.Hamiltonian(S.Lite(num_basis=100)),
     **{f"differences, turn {turn}": Turn(turn=turn) for turn in range(8)},
 }
 
@@ -73,12 +73,12 @@ def test_every_move_is_invariant(moves, rng):
 def test_a_missing_ratio_is_seen(name, rng):
     moves = MOVES[name]
     if name == "Kameleon":
-        moves = M.Kameleon(kameleon.Config(Gaussian(0.5), num_basis=50, isotropic_share=0.1))
+        moves = smc.Kameleon(kameleon.Config(Gaussian(0.5), num_basis=50, isotropic_share=0.1))
     assert worst_p_value(moved(moves, rng, num_moves=10, wrong=True)[0]) < 1e-4
 
 
 def test_kameleon_for_all_particles_is_kameleon_for_each(rng):
-    moves = M.Kameleon()
+    moves = smc.Kameleon()
     learned = learned_from_elsewhere(moves, rng)
     learned = learned._replace(log_scale=0.3)
     points = BANANA.sample(rng, 50)
@@ -94,7 +94,7 @@ def test_kameleon_for_all_particles_is_kameleon_for_each(rng):
 
 def test_kameleon_remembers_where_particles_are(rng):
     """In place, as the sampler moves them: the next proposal is that of a proposal that remembers nothing."""
-    moves = M.Kameleon()
+    moves = smc.Kameleon()
     learned = learned_from_elsewhere(moves, rng)
     points = BANANA.sample(rng, 300)
     proposals = moves.propose(rng, points, learned)
@@ -122,7 +122,7 @@ def test_draws_do_not_depend_on_the_number_of_threads(rng, monkeypatch):
 
 
 def test_the_scale_follows_the_mean_acceptance(rng):
-    moves = M.Walk(learning_rate=1.0)
+    moves = smc.Walk(learning_rate=1.0)
     learned = learned_from_elsewhere(moves, rng)
     proposals = moves.propose(rng, BANANA.sample(rng, 10), learned)
     assert moves.adapt(learned, proposals, np.full(10, 0.734)).log_scale == pytest.approx(learned.log_scale + 0.5)
@@ -131,7 +131,7 @@ def test_the_scale_follows_the_mean_acceptance(rng):
 
 
 def test_a_surrogate_worse_than_the_walk_is_left_aside(rng):
-    moves = Hamiltonian()
+    moves = smc.Hamiltonian()
     learned = learned_from_elsewhere(moves, rng)
     points = BANANA.sample(rng, 200)
     proposals = moves.propose(rng, points, learned)
@@ -147,9 +147,9 @@ def test_a_surrogate_worse_than_the_walk_is_left_aside(rng):
 
 
 def test_without_a_surrogate_particles_walk(rng):
-    moves = Hamiltonian()
+    moves = smc.Hamiltonian()
     positions = rng.normal(size=(50, 2))
-    nowhere = M.Evaluated(positions, np.full(50, -np.inf), np.zeros(50))
+    nowhere = smc.Evaluated(positions, np.full(50, -np.inf), np.zeros(50))
     learned = moves.fit(rng, nowhere, nowhere, 0.5, None)
     assert learned.fit is None
     assert moves.propose(rng, positions, learned).is_exploring.all()
@@ -159,14 +159,14 @@ def test_without_a_surrogate_particles_walk(rng):
 def test_collapsed_particles_are_an_error(rng):
     positions = np.column_stack([rng.normal(size=20), np.ones(20)])
     with pytest.raises(ValueError, match="collapsed: 1 of 2 coordinates"):
-        M.covariance_factor(positions)
+        covariance_factor(positions)
     line = rng.normal(size=(20, 1)) * [1.0, 2.0, -1.0]
     with pytest.raises(ValueError, match="into a subspace of the 3"):
-        M.covariance_factor(line)
+        covariance_factor(line)
 
 
 def test_the_tempered_density_of_impossible_places():
-    places = M.Evaluated(np.zeros((4, 1)), np.array([0.0, -np.inf, np.nan, 1.0]), np.array([-np.inf, 1.0, 1.0, 2.0]))
+    places = smc.Evaluated(np.zeros((4, 1)), np.array([0.0, -np.inf, np.nan, 1.0]), np.array([-np.inf, 1.0, 1.0, 2.0]))
     np.testing.assert_array_equal(places.log_density(0.5), [-np.inf, -np.inf, -np.inf, 2.0])
     np.testing.assert_array_equal(places.log_density(0.0)[[0, 3]], [-np.inf, 1.0])
 
@@ -175,5 +175,5 @@ def test_the_largest_correlation(rng):
     before = rng.normal(size=(500, 3)) + 1e3
     after = np.column_stack([-0.8 * before[:, 0] + rng.normal(size=500), rng.normal(size=500), np.ones(500)])
     expected = max(abs(np.corrcoef(before[:, j], after[:, j])[0, 1]) for j in range(2))
-    assert M.largest_correlation(before, after) == pytest.approx(expected, abs=1e-9)
-    assert M.largest_correlation(before, np.ones((500, 3))) == 0.0
+    assert largest_correlation(before, after) == pytest.approx(expected, abs=1e-9)
+    assert largest_correlation(before, np.ones((500, 3))) == 0.0

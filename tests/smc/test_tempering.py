@@ -149,7 +149,6 @@ def test_particles_that_are_impossible_are_left_behind():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"threshold": 1.0}, "threshold must lie"),
         ({"min_moves": 5, "max_moves": 3}, "min_moves <= max_moves"),
         ({"schedule": (0.5, 0.2, 1.0)}, "increasing"),
         ({"schedule": (0.2, 0.5)}, "end with 1"),

@@ -161,21 +161,10 @@ def test_whitened_coordinates_keep_their_names(rng):
     assert s.shape == draws.shape
 
 
-@pytest.mark.parametrize("statistic", ["V", "U"])
-def test_the_discrepancy_grows_with_the_bias(statistic, rng):
-    draws = rng.standard_normal((1000, 2))
-    sizes = [stein.ksd_squared(draws + shift, -(draws + shift), statistic=statistic) for shift in (0.0, 0.3, 0.6)]
-    assert sizes[0] < sizes[1] < sizes[2]
-
-
 def test_bad_input_is_refused(rng):
     draws = rng.standard_normal((20, 3))
     with pytest.raises(ValueError, match="same shape"):
         stein.ksd_squared(draws, draws[:, :2])
-    with pytest.raises(ValueError, match="1 of 20 scores are not finite"):
-        stein.ksd_squared(draws, np.where(np.arange(20)[:, None] == 3, np.nan, -draws))
-    with pytest.raises(ValueError, match="constant"):
-        stein.ksd_squared(draws * np.array([1.0, 0.0, 1.0]), -draws)
     with pytest.raises(ValueError, match=r"too few to whiten.*how="):
         stein.ksd_squared(draws[:6], -draws[:6])
     with pytest.raises(TypeError, match="kink at zero"):
@@ -186,8 +175,6 @@ def test_bad_input_is_refused(rng):
         stein.ksd_squared(draws, -draws, statistic="W")
     with pytest.raises(ValueError, match="how must be"):
         stein.ksd_squared(draws, -draws, how="rank")
-    with pytest.raises(ValueError, match="at least two"):
-        stein.ksd_squared(draws[:1], -draws[:1])
 
 
 @pytest.mark.parametrize("statistic", ["V", "U"])

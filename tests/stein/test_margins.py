@@ -6,8 +6,7 @@ from scipy.stats import gamma
 
 from pymc_kernel import stein
 from pymc_kernel.stein.straighten import normal_margins, stretch
-from tests.stein.test_goodness_of_fit import shifted
-from tests.stein.test_straighten import banana, funnel
+from tests.reference.exact_draws import banana, funnel, shifted
 
 INDEPENDENT = {"thin": 1, "flip_probability": 0.5, "num_replicates": 200}
 
@@ -124,10 +123,20 @@ def test_scores_follow_the_map(rng):
 
 
 def test_odd_numbers_are_survived(rng):
+    """Numbers beyond reason, scores of zero, two values only, funnels and bananas: a finite answer."""
     draws, scores = log_scale(rng, 300, 3)
-    draws[0, 0], scores[1, 1] = -1e200, 1e100
+    odd, huge = draws.copy(), scores.copy()
+    odd[0, 0], huge[1, 1] = -1e200, 1e100
     two = np.where(rng.random((300, 1)) < 0.5, -1.0, 1.0)
-    cases = [(draws, scores), (np.hstack([draws[1:], two[1:]]), np.hstack([scores[1:], two[1:]])), banana(rng, 300)]
-    cases += [funnel(rng, 300, 3), (1e-200 * draws[1:], scores[1:]), (draws[1:], 1e-200 * scores[1:])]
+    neck, pull = funnel(rng, 300, 4)
+    neck[0, 0] = 1e9
+    cases = [
+        (odd, huge), (np.hstack([draws, two]), np.hstack([scores, two])), banana(rng, 300), funnel(rng, 300, 3),
+        (1e-200 * draws, scores), (draws, 1e-200 * scores), (neck, pull), (neck, np.zeros_like(pull)),
+        (np.hstack([neck, two]), np.hstack([pull, np.zeros((300, 1))])),
+        (np.hstack([two, neck]), np.hstack([two, pull])),
+        (neck[1:], np.exp(100.0 * rng.standard_normal((299, 1))) * pull[1:]),
+    ]  # fmt: skip
     for x, s in cases:
         assert all(np.isfinite(a).all() for a in normal_margins(x, s))
+        assert not 1e-150 < np.abs(x).max() < 1e150 or all(np.isfinite(a).all() for a in stein.standardize(x, s))

@@ -6,8 +6,8 @@ import pytest
 from pymc_kernel import kernels as K
 from pymc_kernel import stein
 from pymc_kernel.stein import thinning
+from tests.reference.exact_draws import autoregressive
 from tests.reference.slow_stein import greedy_choice
-from tests.stein.test_goodness_of_fit import autoregressive
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -100,5 +100,3 @@ def test_bad_samples_are_refused(rng):
     draws = rng.standard_normal((20, 2))
     with pytest.raises(ValueError, match="same columns"):
         stein.mmd_squared(draws, draws[:, :1])
-    with pytest.raises(ValueError, match="num_points"):
-        stein.stein_thin(draws, -draws, 0)

@@ -1,0 +1,56 @@
+"""Exact draws (n, d) that tests of the Stein checks share, chains and curved ones, the latter with their scores."""
+
+import numpy as np
+
+
+def autoregressive(rng, correlation, n, d):
+    """Stationary AR(1) draws of N(0, I)."""
+    x = np.empty((n, d))
+    x[0] = rng.standard_normal(d)
+    for t in range(1, n):
+        x[t] = correlation * x[t - 1] + np.sqrt(1 - correlation**2) * rng.standard_normal(d)
+    return x
+
+
+def shifted(rng, n, d):
+    """Draws of N(0, I) whose first coordinate has a uniform variable added (Chwialkowski et al. 2016)."""
+    draws = rng.standard_normal((n, d))
+    draws[:, 0] += rng.random(n)
+    return draws
+
+
+def funnel_scores(draws):
+    v, x = draws[:, 0], draws[:, 1:]
+    precision = np.exp(-v)
+    first = -v / 9.0 + 0.5 * (x**2).sum(axis=1) * precision - 0.5 * x.shape[1]
+    return np.column_stack([first, -x * precision[:, None]])
+
+
+def funnel(rng, n, d, lowest=-np.inf, noise=None):
+    """``d`` coordinates in all; everything below ``lowest`` is missing from the first."""
+    v = 3.0 * rng.standard_normal(10 * n)
+    v = v[v >= lowest][:n]
+    noise = rng.standard_normal((n, d - 1)) if noise is None else noise
+    draws = np.column_stack([v, np.exp(0.5 * v)[:, None] * noise])
+    return draws, funnel_scores(draws)
+
+
+def horseshoe(rng, n, d, lowest=-np.inf):
+    """log tau, d times log lambda, d times x ~ N(0, (tau lambda)^2)."""
+    logs = 1.5 * rng.standard_normal((10 * n, 1 + d))
+    logs = logs[logs[:, 1] >= lowest][:n]
+    scale = np.exp(logs[:, :1] + logs[:, 1:])
+    x = scale * rng.standard_normal((n, d))
+    excess = (x / scale) ** 2 - 1.0
+    down = -logs / 2.25
+    draws = np.column_stack([logs, x])
+    return draws, np.column_stack([down[:, 0] + excess.sum(axis=1), down[:, 1:] + excess, -x / scale**2])
+
+
+def banana(rng, n):
+    behind = rng.standard_normal((n, 3))
+    draws = behind * np.array([10.0, 1.0, 1.0])
+    draws[:, 1] += 0.1 * (draws[:, 0] ** 2 - 100.0)
+    scores = -behind
+    scores[:, 0] = -draws[:, 0] / 100.0 + 0.2 * draws[:, 0] * behind[:, 1]
+    return draws, scores
