@@ -17,7 +17,7 @@ from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import TensorType
 
 from pymc_kernel.likelihood_free import Workers
-from pymc_kernel.plugin.blocks.likelihoods import drawing_noise, estimated_terms
+from pymc_kernel.plugin.model.estimated import drawing_noise, estimated_terms
 from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.model.remote import Remote
 from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME

@@ -7,10 +7,8 @@ from pytensor.gradient import grad
 from pytensor.graph.replace import vectorize_graph
 
 from pymc_kernel.errors import NoGradientError
-from pymc_kernel.plugin.blocks.likelihoods import (
-    estimated_terms,
-)
 from pymc_kernel.plugin.model.compiled_once import compiled_once
+from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.interpreter import QUICK, STABLE
 from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, batched
 

@@ -13,7 +13,7 @@ import xarray as xr
 from pymc.vartypes import continuous_types
 
 from pymc_kernel.errors import NoGradientError
-from pymc_kernel.plugin.blocks.likelihoods import estimated_terms
+from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.scores import HeldOutScores, chain_folds, held_out_scores

@@ -11,17 +11,17 @@ import xarray as xr
 from pymc.blocking import DictToArrayBijection
 from pymc.initial_point import make_initial_point_fns_per_chain
 from pymc.vartypes import continuous_types
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import kernel_hmc, pooled
 from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, keywords_of
-from pymc_kernel.plugin.blocks.likelihoods import normal_blocks
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
+from pymc_kernel.plugin.model.estimated import normal_blocks
 from pymc_kernel.plugin.model.unconstrained import value_draws
+from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.normality import normality_of_draws
 from pymc_kernel.plugin.reports.provenance import provenance
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
@@ -318,22 +318,14 @@ def _tune_together(step, others, points, tune, rng, progressbar):
         chains.append(_Chain(generator, point, state, step.density.noise))
     begin_tuning(others, rng, tune * len(chains))
     plan = pooled.stretches(chains[0].state.position.size, tune)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
     # The number of BLAS threads would depend on the machine's load, and rounding depends on that number.
-    with one_blas_thread, Progress(*columns, disable=not progressbar) as progress:
-        task = progress.add_task("Tuning chains together", total=tune * len(chains))
+    with one_blas_thread, progress_bar("Tuning chains together", tune * len(chains), progressbar) as advance:
         for index, num_draws in enumerate(plan):
             for c, chain in enumerate(chains):
                 step.density.noise = chain.noise
                 chain = _stretch(chain, step, others, num_draws)
                 chains[c] = chain._replace(noise=step.density.noise)
-                progress.advance(task, num_draws)
+                advance(num_draws)
             if index < len(plan) - 1:
                 states = pooled.fit_together(rng, [c.state for c in chains], step.config)
                 chains = [c._replace(state=s) for c, s in zip(chains, states, strict=True)]

@@ -5,7 +5,6 @@ import pymc as pm
 import xarray as xr
 from arviz_base import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.parallel import one_blas_thread
@@ -16,6 +15,7 @@ from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import prior_positions
 from pymc_kernel.plugin.model.scores import compile_scores
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions, value_shapes
+from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.normality import normality_of_posterior
 from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.plugin.warn import warn_user
@@ -122,12 +122,10 @@ def sample_pmc(
     along = _model_scores(model) if drift == "gradient" else drift
     settings = {} if surrogate is None else {"surrogate": surrogate}
     config = population.Config(drift=along, drift_size=drift_size, weights=weights, **settings)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     results = []
-    with one_blas_thread, Progress(*columns, disable=not progressbar) as progress:
-        for c, rng in enumerate(np.random.default_rng(random_seed).spawn(chains)):
-            task = progress.add_task(f"Chain {c}", total=iterations)
-            result = _one_chain(model, density, config, draws, iterations, start, rng, progress, task)
+    with one_blas_thread, progress_bar("Population Monte Carlo", chains * iterations, progressbar) as advance:
+        for rng in np.random.default_rng(random_seed).spawn(chains):
+            result = _one_chain(model, density, config, draws, iterations, start, rng, advance)
             if result[1]:
                 results.append(result)
             if len(result[1]) < iterations:
@@ -155,7 +153,7 @@ def _model_scores(model):
     return lambda positions: scores(split_positions(model, positions, shapes))
 
 
-def _one_chain(model, density, config, draws, iterations, start, rng, progress, task):
+def _one_chain(model, density, config, draws, iterations, start, rng, advance):
     """Return the final state, what the iterations reported, and the generator."""
     density.seed(rng)
     if start is None:
@@ -184,7 +182,7 @@ def _one_chain(model, density, config, draws, iterations, start, rng, progress, 
                 # The first particles belong to no learned proposal; with a given start they have no true weight at all.
                 state = population.forget(rng, state, draws, config)
             history.append(info)
-            progress.update(task, advance=1, description=f"ESS {100 * info.effective_share:.0f} %")
+            advance(words=f"ESS {100 * info.effective_share:.0f} %")
     except KeyboardInterrupt:
         pass
     return state, history, rng

@@ -2,6 +2,7 @@
 
 import math
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +18,15 @@ from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
 from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.plugin.arguments import Variables
-from pymc_kernel.plugin.blocks.likelihoods import block_of
+from pymc_kernel.plugin.model.estimated import blocks_of
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, open_end_warning
-from pymc_kernel.plugin.samplers.foreign_steps import model_in_question
 from pymc_kernel.plugin.samplers.given_surrogate import given_surrogate, transition_state
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep, measured_variance
 from pymc_kernel.rounds import LogPosterior
 
-__all__ = ["DROPPED", "KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_models", "register_step_methods"]
+__all__ = ["DROPPED", "KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_model", "register_step_methods"]
 
+_ESTIMATED: WeakSet[pm.Model] = WeakSet()  # models with a likelihood that is only estimated
 _STARTS_TRIED = 20  # draws of a given surrogate, of which one must have a finite density
 _LEAST_TUNING = 100  # tuning draws of kernel HMC: with fewer there is one fit to a few points, or none
 
@@ -329,8 +330,9 @@ class KernelHMC(TransitionStep):
 
         Discrete variables of such a model are claimed, too: the constructor's error says what to do with them.
         """
-        model = model_in_question()
-        is_estimated = model is not None and any(block_of(rv) is not None for rv in model.observed_RVs)
+        in_context = pm.Model.get_context(error_if_none=False)
+        known = {in_context} if in_context is not None and blocks_of(in_context) else set()
+        is_estimated = any(var is rv for model in known | set(_ESTIMATED) for rv in model.free_RVs)
         return Competence.IDEAL if is_estimated else Competence.INCOMPATIBLE
 
     def _better_start(self, position, log_density):
@@ -430,7 +432,11 @@ def register_step_methods() -> None:
         STEP_METHODS.insert(0, KAMH)
 
 
-def offer_to_estimated_models() -> None:
-    """Make ``pm.sample`` ask :class:`KernelHMC`, before all others, whether the model has an estimated term."""
+def offer_to_estimated_model(model: pm.Model) -> None:
+    """Make ``pm.sample`` ask :class:`KernelHMC`, before all others, whether a variable is of a model such as this one.
+
+    A copy of the model is known only where it is in context.
+    """
+    _ESTIMATED.add(model.root)
     if KernelHMC not in STEP_METHODS:
         STEP_METHODS.insert(0, KernelHMC)

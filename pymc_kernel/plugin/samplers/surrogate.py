@@ -10,7 +10,6 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from pymc.stats.convergence import log_warnings, run_convergence_checks
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.likelihood_free import WorkersLost
@@ -26,9 +25,9 @@ from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import observed_values
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
+from pymc_kernel.plugin.progress import STUCK_AFTER, progress_bar
 from pymc_kernel.plugin.samplers.exact import STARTS_TRIED, ExactDraws, Trace, run_exact
 from pymc_kernel.plugin.samplers.given_surrogate import GivenSurrogate, transition_state
-from pymc_kernel.plugin.samplers.progress import STUCK_AFTER
 from pymc_kernel.plugin.samplers.surrogate_tree import tree_of
 from pymc_kernel.plugin.unknown_arguments import explain_arguments
 from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
@@ -272,17 +271,16 @@ def _run(
 ) -> tuple[State, bool]:
     """Return the state after the last batch, and whether it was not interrupted."""
     within = 0
-    with Progress(*_columns(), disable=not progressbar) as progress:
-        task = progress.add_task("Searching", total=most)
+    with progress_bar("Searching", most, progressbar) as advance:
         try:
             while True:
                 number = len(state.positions)
                 wanted = state.proposed[: most - number]
-                values = evaluate(number, wanted, lambda: progress.advance(task))
+                values = evaluate(number, wanted, advance)
                 state = config.update(rng, state, values)
                 distance = config.distance(state)
                 known = not (state.is_climbing or np.isnan(distance.total_variation))
-                progress.update(task, description=f"Distance {distance.total_variation:.2f}" if known else "Searching")
+                advance(0, f"Distance {distance.total_variation:.2f}" if known else "Searching")
                 within = within + 1 if known and distance.total_variation < tolerance else 0
                 state = config.propose(rng, state)  # says whether the last surrogate still climbs, too
                 if len(state.positions) >= most:
@@ -300,16 +298,6 @@ def _run(
             return state, False
 
 
-def _columns():
-    return (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-
-
 def _exact(rng, state, found, evaluate, shape, noisy, progressbar) -> tuple[ExactDraws | None, Trace]:
     """Return exact draws of chains along the last surrogate, None where there are none, and what was evaluated."""
     own = np.concatenate([part.positions for part in found])
@@ -317,10 +305,9 @@ def _exact(rng, state, found, evaluate, shape, noisy, progressbar) -> tuple[Exac
     config = kernel_hmc.Config(noisy=noisy)
     first = transition_state(GivenSurrogate(learned, own), config)
     trace = Trace(lambda number, places: evaluate(number, places, lambda: None), state.prior.log_density, own.shape[1])
-    with Progress(*_columns(), disable=not progressbar) as progress:
-        task = progress.add_task("Exact draws", total=shape[0] * shape[1])
+    with progress_bar("Exact draws", shape[0] * shape[1], progressbar) as advance:
         try:
-            return run_exact(rng, first, own, trace, shape, lambda count: progress.advance(task, count)), trace
+            return run_exact(rng, first, own, trace, shape, advance), trace
         except KeyboardInterrupt:
             return None, trace
         except (WorkersLost, NonFiniteStartError) as ended:

@@ -19,9 +19,9 @@ from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc import noise, unvisited
 from pymc_kernel.plugin.model.log_density import compile_log_density
 from pymc_kernel.plugin.model.unconstrained import coordinate_names
+from pymc_kernel.plugin.progress import STUCK_AFTER, progress_columns, progress_updates
 from pymc_kernel.plugin.reports.normality import normality_warning
 from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report, raised_warning
-from pymc_kernel.plugin.samplers.progress import STUCK_AFTER, progress_columns, progress_updates
 from pymc_kernel.plugin.samplers.starts import NUM_CANDIDATES, prior_draws
 
 __all__ = ["RandomWalkStep", "TransitionState", "TransitionStep", "measured_variance"]

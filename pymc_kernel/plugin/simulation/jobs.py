@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.likelihood_free import (
     ArraySpec,
@@ -15,6 +14,7 @@ from pymc_kernel.likelihood_free import (
 )
 from pymc_kernel.parallel import leave_one_thread
 from pymc_kernel.plugin.model.remote import Remote
+from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["STATUS", "Job", "Run", "run"]
@@ -87,22 +87,12 @@ def run(keeper, job, parameters, executor, retries, max_in_flight, progressbar) 
         rows = keeper.rows(index)
         return job, index, sizes[index], None if parameters is None else [v[rows] for v in parameters]
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]:.0f} draws/s, {task.fields[failed]} failed"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
     with (
-        Progress(*columns, disable=not progressbar) as progress,
+        progress_bar("Simulating", keeper.draws, progressbar) as advance,
         Workers(executor, leave_one_thread) as workers,
     ):
-        shown = progress.add_task(
-            "Simulating", total=keeper.draws, completed=keeper.draws - sum(sizes.values()), failed=0, rate=0.0
-        )
-        failed = simulated = 0
+        advance(keeper.draws - sum(sizes.values()))
+        failed = 0
         try:
             for index, result, error in workers.run(simulate_batch, left, arguments, retries, max_in_flight):
                 if error is None:
@@ -112,9 +102,7 @@ def run(keeper, job, parameters, executor, retries, max_in_flight, progressbar) 
                 keeper.write(index, arrays, is_complete=error is None)
                 first_error = first_error or message
                 failed += int(np.count_nonzero(arrays[STATUS]))
-                simulated += sizes[index]
-                seconds = progress.tasks[0].elapsed or 1e-9
-                progress.update(shown, advance=sizes[index], failed=failed, rate=simulated / seconds)
+                advance(sizes[index], f"Simulating, {failed} failed" if failed else None)
         except (KeyboardInterrupt, WorkersLost) as ended:
             if len(keeper.left()) == len(keeper.is_done[:]):
                 raise

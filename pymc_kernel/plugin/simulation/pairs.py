@@ -14,7 +14,7 @@ from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.distributions.simulator import SimulatorRV
 from pytensor.graph.traversal import ancestors
 
-from pymc_kernel.plugin.blocks.likelihoods import block_of
+from pymc_kernel.plugin.model.estimated import block_of
 from pymc_kernel.plugin.model.groups import constant_groups, observed_group, observed_values
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, unconstrained_draws
 from pymc_kernel.plugin.simulation.simulate import (
