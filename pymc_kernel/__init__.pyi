@@ -20,13 +20,11 @@ from .plugin.emulation.search import Emulation as Emulation
 from .plugin.model.unconstrained import unconstrained_draws as unconstrained_draws
 from .plugin.reports.density_plot import plot_density as plot_density
 from .plugin.reports.diagnostics import diagnose as diagnose
-from .plugin.reports.diagnostics import ksd_squared_parts as ksd_squared_parts
 from .plugin.reports.diagnostics import ksd_test as ksd_test
 from .plugin.reports.diagnostics import summary as summary
 from .plugin.reports.plots import plot_calibration as plot_calibration
 from .plugin.reports.plots import plot_score as plot_score
 from .plugin.reports.plots import plot_smc as plot_smc
-from .plugin.reports.provenance import provenance as provenance
 from .plugin.reports.stein_plots import plot_ksd as plot_ksd
 from .plugin.reports.stein_plots import plot_ksd_evolution as plot_ksd_evolution
 from .plugin.reports.stein_plots import plot_stein_thin as plot_stein_thin
@@ -36,10 +34,8 @@ from .plugin.reports.stein_uses import stein_thin as stein_thin
 from .plugin.samplers.pooled import sample_khmc as sample_khmc
 from .plugin.samplers.population import sample_pmc as sample_pmc
 from .plugin.samplers.smc import sample_smc as sample_smc
-from .plugin.samplers.smc import smc_stats as smc_stats
 from .plugin.samplers.smc_kernels import ASMC as ASMC
 from .plugin.samplers.smc_kernels import KASMC as KASMC
-from .plugin.samplers.smc_kernels import RWSMC as RWSMC
 from .plugin.samplers.smc_kernels import KernelHMCSMC as KernelHMCSMC
 from .plugin.samplers.step_methods import KAMH as KAMH
 from .plugin.samplers.step_methods import AdaptiveMetropolis as AdaptiveMetropolis

@@ -179,7 +179,10 @@ print(learned["round_stats"].to_dataset()[["num_simulations", "power", "change"]
 
 # %%
 abc_simulations = (
-    50 * int(abc["sample_stats"].attrs["tuning_evaluations"] + pk.provenance(abc)["evaluations"])
+    50
+    * int(
+        abc["sample_stats"].attrs["tuning_evaluations"] + abc["sample_stats"]["evaluations"].sum()
+    )
     + 3000
 )
 results = {

@@ -9,7 +9,7 @@ import cloudpickle
 import numpy as np
 import pymc as pm
 
-from pymc_kernel.plugin.model.compiled_once import compiled_once
+from pymc_kernel.plugin.model.interpreter import compiled_once
 from pymc_kernel.plugin.model.scores import compile_scores
 
 

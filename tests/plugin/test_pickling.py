@@ -8,7 +8,7 @@ import pytest
 from pytensor.compile.ops import wrap_py
 
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
-from pymc_kernel.plugin.model.pickling import pickled
+from pymc_kernel.plugin.model.remote import pickled
 
 
 def model_of_a_script():

@@ -104,7 +104,7 @@ def test_repeated_draws_and_long_runs_cost_no_more(rng, monkeypatch):
     found = pk.expectation(tree(x), model=model, score="surrogate")
     assert abs(float(found["x"].sel(estimate="value", which="a"))) < 0.1
     assert found.attrs["num_values"] == 160
-    assert pk.ksd_squared_parts(tree(x), model=model, score="surrogate").attrs["score_error"] < 0.2
+    assert pk.ksd_test(tree(x), model=model, score="surrogate").learned.score_error < 0.2
 
 
 def test_summary_and_diagnose_say_what_the_score_is_worth(rng, capsys):
@@ -172,7 +172,7 @@ def test_where_nothing_can_be_learned_one_line_says_why(rng, capsys):
     assert table[["ksd_share", "ksd_p"]].isna().all(axis=None)
     still = tree(np.ones((2, 100, 2)))
     with pytest.raises(NoGradientError, match="no score could be learned from 200 draws"):
-        pk.ksd_squared_parts(still, model=model, score="surrogate")
+        pk.ksd_test(still, model=model, score="surrogate")
     with pm.Model() as discrete:
         which = pm.Bernoulli("which", 0.3)
         pm.Normal("x", 3.0 * which, 1.0)
@@ -185,9 +185,9 @@ def test_where_nothing_can_be_learned_one_line_says_why(rng, capsys):
     outside = rng.normal(size=(2, 100, 2))
     outside[0, :3, 0] = 4.0
     with pytest.raises(NoGradientError, match="not finite at 3 of 200 draws"):
-        pk.ksd_squared_parts(az.from_dict({"posterior": {"x": outside}}), model=bounded, score="surrogate")
+        pk.ksd_test(az.from_dict({"posterior": {"x": outside}}), model=bounded, score="surrogate")
     with pytest.raises(ValueError, match='a function or "surrogate"'):
-        pk.ksd_squared_parts(few, model=model, score="learned")
+        pk.ksd_test(few, model=model, score="learned")
 
 
 def test_other_sample_dimensions(rng):

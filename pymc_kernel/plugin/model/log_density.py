@@ -53,7 +53,8 @@ class LogDensity:
         self._rng = np.random.default_rng()
         self._kept = self._tried = None  # the seeds of the current point and of the last evaluation
         self._last = Evaluation({}, {}, {}, {})
-        self.shares = {f"accepted_share_{op.term_name}": np.nan for op in self._blocks if op.accepts_share}
+        self._share_names = {op.key: f"accepted_share_{op.term_name}" for op in self._blocks if op.accepts_share}
+        self.shares = dict.fromkeys(self._share_names.values(), np.nan)
         self.starts = starts
         self.simulated = {}
         self.failure_names = tuple(f"failed_share_{op.term_name}" for op in self._blocks)
@@ -106,8 +107,7 @@ class LogDensity:
         """Make the noise of the last evaluation that of the current point, if the proposal was ``accepted``."""
         if accepted:
             self._kept = self._tried
-            known = [self._last.accepted.get(op.key, math.nan) for op in self._blocks if op.accepts_share]
-            self.shares = dict(zip(self.shares, known, strict=True))
+            self.shares = {name: self._last.accepted.get(key, math.nan) for key, name in self._share_names.items()}
             last = self._last.simulated
             self.simulated = {op.term_name: last[op.key] for op in self._blocks if op.key in last}
 

@@ -11,9 +11,8 @@ from pymc.initial_point import make_initial_point_expression
 from pymc.logprob.basic import transformed_conditional_logp
 
 from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler, can_be_drawn
-from pymc_kernel.plugin.model.interpreter import STABLE
-from pymc_kernel.plugin.model.particle_density import vectorized
-from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, split_positions
+from pymc_kernel.plugin.model.interpreter import STABLE, over_draws
+from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 
 __all__ = [
     "ModelPrior",
@@ -22,7 +21,6 @@ __all__ = [
     "initial_position",
     "prior_density",
     "prior_expression",
-    "prior_positions",
     "with_finite_columns",
     "without_draws",
 ]
@@ -61,28 +59,6 @@ def prior_expression(model: pm.Model) -> list:
     )
 
 
-def prior_positions(model: pm.Model, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Return draws from the prior of the free variables on the unconstrained scale, (size, d).
-
-    Raises
-    ------
-    ValueError
-        Where a prior cannot be drawn from, as that of ``pm.Flat``.
-    """
-    check_prior_draws(model, "Give it a proper prior, or start=.")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The effect of Potentials")
-        drawn = pm.draw(prior_expression(model), draws=size, random_seed=rng)
-    return _as_positions(model, drawn, size, rng)
-
-
-def _as_positions(model, drawn, size, rng):
-    """Return positions (size, d) of draws of the free variables on the unconstrained scale, (size, ...) each."""
-    by_variable = {model.rvs_to_values[rv]: values for rv, values in zip(model.free_RVs, drawn, strict=True)}
-    positions = np.concatenate([np.reshape(by_variable[v], (size, -1)) for v in model.value_vars], axis=1).astype(float)
-    return with_finite_columns(positions, rng)
-
-
 def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function from positions (n, d) on the unconstrained scale to log densities (n,) of the prior.
 
@@ -106,8 +82,7 @@ def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
     def all_at_once():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what PyTensor says of the speed of single operators
-            options = {"on_unused_input": "ignore", "mode": STABLE}  # on hundreds of draws as fast as machine code
-            return vectorized(model, [log_prior], model.initial_point(random_seed=0), options)
+            return over_draws(model, [log_prior], mode=STABLE)  # on hundreds of draws as fast as machine code
 
     @cache
     def one_by_one():
@@ -117,18 +92,18 @@ def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
 
     def densities(positions):
         nonlocal is_vectorized
+        columns = split_positions(model, positions, shapes())
         if is_vectorized:
             try:
-                blocks = [positions[a : a + DRAWS_AT_A_TIME] for a in range(0, len(positions), DRAWS_AT_A_TIME)]
-                return np.concatenate([np.broadcast_to(all_at_once()(block)[0], len(block)) for block in blocks])
+                return all_at_once()(columns)[0]
             except (
                 Exception
             ):  # an operator without a vectorized form may fail in many ways; the loop says what is wrong
                 is_vectorized = False
-        function = one_by_one()
-        columns = {v.name: c for v, c in zip(model.value_vars, split_positions(model, positions), strict=True)}
-        return np.array([float(function({n: c[i] for n, c in columns.items()})) for i in range(len(positions))])
+        named = {v.name: c for v, c in zip(model.value_vars, columns, strict=True)}
+        return np.array([float(one_by_one()({n: c[i] for n, c in named.items()})) for i in range(len(positions))])
 
+    shapes = cache(lambda: value_shapes(model))
     return densities
 
 
@@ -146,7 +121,9 @@ class ModelPrior:
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Return draws (size, d)."""
         drawn = self._sampler.prior(int(rng.integers(2**63)), 0, size, size)
-        return _as_positions(self._model, drawn, size, rng)
+        by_variable = {self._model.rvs_to_values[rv]: d for rv, d in zip(self._model.free_RVs, drawn, strict=True)}
+        columns = [np.reshape(by_variable[v], (size, -1)) for v in self._model.value_vars]
+        return with_finite_columns(np.concatenate(columns, axis=1).astype(float), rng)
 
 
 def initial_position(model: pm.Model) -> np.ndarray:

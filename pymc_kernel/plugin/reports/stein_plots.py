@@ -1,9 +1,7 @@
 """Plots of the kernel Stein discrepancy and of the draws that Stein thinning chooses."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-import arviz as az
 import arviz_plots as azp
 import numpy as np
 import xarray as xr
@@ -12,7 +10,7 @@ from arviz_plots import visuals
 
 from pymc_kernel import stein
 from pymc_kernel.plugin.reports import diagnostics
-from pymc_kernel.plugin.reports.model_draws import as_chains_and_draws, choose, list_sample_dims, read_draws
+from pymc_kernel.plugin.reports.model_draws import Scored, Selection, read_draws
 from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, backend_of, figure_arguments, scalars
 from pymc_kernel.plugin.reports.stein_uses import stein_thin
 from pymc_kernel.plugin.warn import warn_user
@@ -145,7 +143,7 @@ def plot_ksd_evolution(
     max_draws: int | None = 2000,
     backend: str | None = None,
     random_seed: int | None = None,
-    **arguments: Any,
+    **selection: Unpack[Scored],
 ) -> azp.PlotCollection:
     """Draw the kernel Stein discrepancy against the number of draws, a line for each chain, with the null band.
 
@@ -161,7 +159,7 @@ def plot_ksd_evolution(
     backend
         As in :func:`plot_ksd`.
     random_seed : int, optional
-    **arguments
+    **selection
         ``model``, ``var_names``, ``filter_vars``, ``group``, ``coords``, ``sample_dims``, ``score``: of ``pk.ksd_test``
 
     Returns
@@ -176,7 +174,7 @@ def plot_ksd_evolution(
     signs, is the median over those of the chains: the band of a chain that has not converged would be wider.
     """
     sizes, own, null = _evolution(
-        read_draws(data, **arguments), num_sizes, num_replicates, max_draws, 0 if random_seed is None else random_seed
+        read_draws(data, **selection), num_sizes, num_replicates, max_draws, 0 if random_seed is None else random_seed
     )
     low, high = np.median(null, axis=0).T
     count = np.broadcast_to(sizes, own.shape)
@@ -233,11 +231,9 @@ def plot_stein_thin(
     data: Any,
     num_points: int = 50,
     *,
-    var_names: str | Sequence[str] | None = None,
-    coords: dict[str, Any] | None = None,
     max_parameters: int = 5,
     backend: str | None = None,
-    **arguments: Any,
+    **selection: Unpack[Scored],
 ) -> azp.PlotMatrix:
     """Draw pairs of parameters with the draws that Stein thinning chooses.
 
@@ -246,28 +242,24 @@ def plot_stein_thin(
     data : DataTree or convertible
     num_points : int
         Draws to choose.
-    var_names, coords
-        Variables that are drawn, and by which draws are chosen.
     max_parameters : int
         The number of panels grows with its square. Where there are more parameters, only the first are drawn, with a
         warning that names them; the choice of draws uses all.
     backend
         As in :func:`plot_ksd`.
-    **arguments
-        Of ``pk.stein_thin``: ``model``, ``group`` and so on.
+    **selection
+        As of ``pk.stein_thin``: ``model``, ``var_names`` and so on. The chosen variables are drawn, and draws are
+        chosen by them.
 
     Returns
     -------
     arviz_plots.PlotMatrix
         Names on the diagonal; below it all draws with those chosen, above it those chosen alone.
     """
-    chosen = stein_thin(data, num_points, var_names=var_names, coords=coords, **arguments)
-    group = arguments.get("group", "posterior")
-    dims = list_sample_dims(arguments.get("sample_dims"))
-    tree = az.convert_to_datatree(data)
-    asked = choose(tree, var_names, arguments.get("filter_vars"), group, coords, dims)
-    draws = as_chains_and_draws(asked, dims)
-    points = chosen[group].to_dataset()[list(draws.data_vars)].sel(coords or {})
+    chosen = stein_thin(data, num_points, **selection)
+    selected = Selection(data, **selection)
+    draws = selected.as_chains(selected.chosen)
+    points = chosen[selected.group].to_dataset()[list(draws.data_vars)].sel(selected.coords or {})
     points = points.drop_vars(["source_chain", "source_draw"], errors="ignore")
     names = list(scalars(draws))
     if len(names) > max_parameters:

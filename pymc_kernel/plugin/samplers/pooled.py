@@ -23,7 +23,6 @@ from pymc_kernel.plugin.model.estimated import normal_blocks
 from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.normality import normality_of_draws
-from pymc_kernel.plugin.reports.provenance import provenance
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
 from pymc_kernel.plugin.samplers.compound import TunedSteps, begin_tuning, end_tuning, hold, move_others, split_steps
 from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
@@ -84,8 +83,8 @@ def sample_khmc(
         As from ``pm.sample``; the tuning draws are not in it. Attributes of ``posterior`` and ``sample_stats`` hold the
         cost of tuning: ``tuning_steps`` (for each chain), ``tuning_time`` in seconds, ``tuning_evaluations`` of the log
         density, by all chains, and ``tuning_raised``, those in which the model raised an error. Those of
-        ``sample_stats`` also hold ``check_evaluations``, those after the last draw, what ``pk.provenance`` returns, and
-        the name of the surrogate's estimator.
+        ``sample_stats`` also hold ``check_evaluations``, those after the last draw, and the name of the surrogate's
+        estimator. :func:`diagnose` says how often which kind of move was accepted.
 
     Raises
     ------
@@ -173,7 +172,7 @@ def sample_khmc(
     for name in {"posterior", "sample_stats"} & set(groups):
         groups[name].attrs |= took
     if "sample_stats" in groups:
-        groups["sample_stats"].attrs |= provenance(idata) | {"surrogate": type(step.config.surrogate).__name__}
+        groups["sample_stats"].attrs["surrogate"] = type(step.config.surrogate).__name__
         before = step.density.calls
         _say(model, step, idata, rng)
         groups["sample_stats"].attrs["check_evaluations"] = step.density.calls - before

@@ -10,9 +10,9 @@ from pymc_kernel.errors import NoGradientError
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.model.groups import constant_groups
+from pymc_kernel.plugin.model.groups import data_groups
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
-from pymc_kernel.plugin.model.priors import prior_positions
+from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
 from pymc_kernel.plugin.model.scores import compile_scores
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions, value_shapes
 from pymc_kernel.plugin.progress import progress_bar
@@ -157,7 +157,8 @@ def _one_chain(model, density, config, draws, iterations, start, rng, advance):
     """Return the final state, what the iterations reported, and the generator."""
     density.seed(rng)
     if start is None:
-        positions = prior_positions(model, draws, rng)
+        check_prior_draws(model, "Give it a proper prior, or start=.")
+        positions = ModelPrior(model).draw(rng, draws)
         _, log_weights = density(positions)
     else:
         positions = np.array(start, dtype=float)
@@ -222,12 +223,8 @@ def _tree(model, results, draws):
             f"The weights have a Pareto shape of {largest:.2f}, above {_UNRELIABLE}: a few draws carry them, and "
             "expectations and evidence are not to be trusted. Take more particles or iterations, or pk.sample_smc."
         )
-    observed = {v.name: np.asarray(model.rvs_to_values[v].eval()) for v in model.observed_RVs}
-    more = from_dict({"observed_data": observed}, coords=coords, dims=dims, sample_dims=[]) if observed else {}
-    extra = {"observed_data": more["observed_data"].to_dataset()} if observed else {}
     everything = {name: node.to_dataset() for name, node in tree.children.items()}
-    extra |= constant_groups(model, coords, dims)
-    return xr.DataTree.from_dict({**everything, statistics.PMC_GROUP: dataset, **extra})
+    return xr.DataTree.from_dict({**everything, statistics.PMC_GROUP: dataset, **data_groups(model)})
 
 
 def _stacked(chains):

@@ -53,7 +53,7 @@ _SHARED_NOTES = """
     accepted), ``proposal_scale``, ``log_density`` (at the draw; an estimated one as accepted), ``stuck_for``
     (rejections in a row up to this draw), ``evaluations`` (of the log density, normally 1). With an estimated
     likelihood ``y`` also ``failed_share_y`` (of the simulations for the proposal, or of its estimates) and
-    ``log_estimate_variance`` (measured while tuning). ``pk.provenance`` sums them up. A chain that is stuck after
+    ``log_estimate_variance`` (measured while tuning). :func:`diagnose` sums them up. A chain that is stuck after
     tuning is reported once, with the variance of the log estimate if the density is estimated. With an estimated
     density three more kinds of chains are reported: those whose scale the noise has driven to its floor (a tenth of
     2.38 / sqrt(d), in units of the learned covariance), those that cannot reach the given ``target_accept`` under the

@@ -160,12 +160,12 @@ def sample_surrogate(
     for bit, for any executor and any number of workers. Interrupted, or with an executor that breaks, it returns draws
     by the batches that are finished.
 
-    Exact draws: ``sample_stats`` has the statistics of :class:`KernelHMC` for each, and the summary of
-    :func:`provenance` as attributes. With a distance of .05 nine of ten proposals along the surrogate are accepted, and
-    draws are nearly independent; with a distance of .3 some half of them. An estimated likelihood is kept where it is
-    accepted (pseudo-marginal), so that draws have the exact spread; noise of standard deviation 1 takes acceptance to a
-    half, of 2 to a sixth. All chains are evaluated together, each time the slowest is waited for. From a stored result
-    exact draws come later, too: ``pm.sample(tune=0, step=pk.KernelHMC(surrogate=idata))``.
+    Exact draws: ``sample_stats`` has the statistics of :class:`KernelHMC` for each. With a distance of .05 nine of ten
+    proposals along the surrogate are accepted, and draws are nearly independent; with a distance of .3 some half of
+    them. An estimated likelihood is kept where it is accepted (pseudo-marginal), so that draws have the exact spread;
+    noise of standard deviation 1 takes acceptance to a half, of 2 to a sixth. All chains are evaluated together, each
+    time the slowest is waited for. From a stored result exact draws come later, too: ``pm.sample(tune=0,
+    step=pk.KernelHMC(surrogate=idata))``.
 
     Where a black box is a part of the model only, whose outputs go into a likelihood that PyMC knows, and has at most
     half as many inputs as the model has parameters, that part is learned, as :func:`emulate` does, and the draws are

@@ -3,14 +3,10 @@
 import numpy as np
 import pymc as pm
 import xarray as xr
-from arviz import from_dict
-from pymc.backends.arviz import coords_and_dims_for_inferencedata
 
 from pymc_kernel.likelihood_free import Status
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.model.groups import constant_groups, observed_group, observed_values
-from pymc_kernel.plugin.model.unconstrained import constrained_draws
-from pymc_kernel.plugin.reports.provenance import provenance
+from pymc_kernel.plugin.model.groups import data_groups, draws_group
 from pymc_kernel.plugin.samplers.exact import ExactDraws, Trace
 from pymc_kernel.plugin.samplers.given_surrogate import FREE_VARIABLES, RADIUS
 from pymc_kernel.rounds import ActiveLearning
@@ -46,14 +42,7 @@ def tree_of(
     trace : Trace, optional
         What was evaluated for exact draws, also where none was made.
     """
-    coords, dims = coords_and_dims_for_inferencedata(model)
-
-    def group(positions):
-        values = constrained_draws(model, positions.reshape(-1, positions.shape[-1]))
-        values = {name: v.reshape(*positions.shape[:2], *v.shape[1:]) for name, v in values.items()}
-        return from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset()
-
-    surrogate_draws = group(np.stack([part.positions[: shape[1]] for part in found]))
+    surrogate_draws = draws_group(model, np.stack([part.positions[: shape[1]] for part in found]))
     positions, log_prior, log_likelihood = state.positions, state.log_prior, state.log_likelihood
     if trace is not None:
         known = positions, log_prior, log_likelihood
@@ -79,22 +68,18 @@ def tree_of(
     if drawn is not None:
         each = {name: (("chain", "draw"), v) for name, v in drawn.statistics.items()}
         stats = stats.assign(each).assign_coords(draw=np.arange(drawn.positions.shape[1]))
-    evaluated = _evaluated(model, (positions, log_prior, log_likelihood, status), coords, dims)
+    evaluated = _evaluated(model, (positions, log_prior, log_likelihood, status))
     evaluated.attrs |= {FREE_VARIABLES: [v.name for v in model.free_RVs], RADIUS: state.radius}
-    tree = xr.DataTree.from_dict(
+    return xr.DataTree.from_dict(
         {
-            "posterior": surrogate_draws if drawn is None else group(drawn.positions),
+            "posterior": surrogate_draws if drawn is None else draws_group(model, drawn.positions),
             "sample_stats": stats,
             **({} if drawn is None else {"surrogate_posterior": surrogate_draws}),
             "batch_stats": xr.Dataset(batches, coords={"batch": np.arange(len(state.batches))}),
             "evaluations": evaluated,
-            "observed_data": observed_group(observed_values(model, None), coords, dims),
-            **constant_groups(model, coords, dims),
+            **data_groups(model),
         }
     )
-    if drawn is not None:
-        tree["sample_stats"].attrs |= provenance(tree)
-    return tree
 
 
 def _noise_bias(config, state):
@@ -103,12 +88,10 @@ def _noise_bias(config, state):
     return 0.5 * float(noise) ** 2
 
 
-def _evaluated(model, columns, coords, dims):
+def _evaluated(model, columns):
     """Return all places with their values."""
     positions, log_prior, log_likelihood, status = columns
-    values = {name: v[None] for name, v in constrained_draws(model, positions).items()}
-    points = from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset()
-    points = points.isel(chain=0, drop=True).rename(draw="evaluation")
+    points = draws_group(model, positions[None]).isel(chain=0, drop=True).rename(draw="evaluation")
     more = {
         "position": (("evaluation", "coordinate"), positions),
         "log_prior": ("evaluation", log_prior),

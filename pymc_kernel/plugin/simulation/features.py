@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.mode import Mode
 
 from pymc_kernel.embeddings.gram import factorize
 from pymc_kernel.embeddings.inputs import as_sample, as_weights, check_pairs, latent_kernel, scales_of
 from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.progress import progress_bar
 
 __all__ = ["FittedFeatures", "LearnedFeatures"]
 
 _DECAY_FIRST, _DECAY_SECOND, _TINY = 0.9, 0.999, 1e-8  # of Adam's moments
-# Nearly all time goes into matrix products of batches: nothing to gain from minutes of compilation.
-_MODE = Mode(linker="py", optimizer="fast_compile")
 _PATIENCE = 20  # epochs without a better validation loss
 
 
@@ -135,8 +133,8 @@ class LearnedFeatures:
         ).sum()
         inputs = [points, targets, weights, *parameters]
         return (
-            pytensor.function([points, *parameters], features, mode=_MODE),
-            pytensor.function(inputs, [loss, *pytensor.grad(loss, parameters)], mode=_MODE),
+            pytensor.function([points, *parameters], features, mode=QUICK),
+            pytensor.function(inputs, [loss, *pytensor.grad(loss, parameters)], mode=QUICK),
         )
 
     def _validation_loss(self, psi, data, inside, outside):

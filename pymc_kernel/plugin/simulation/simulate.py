@@ -18,7 +18,7 @@ from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.model.forward import ForwardSampler, can_be_drawn, forward_graph
-from pymc_kernel.plugin.model.groups import constant_groups, is_part_of_data, observed_group, observed_values
+from pymc_kernel.plugin.model.groups import data_groups, is_part_of_data, observed_values
 from pymc_kernel.plugin.model.priors import check_prior_draws
 from pymc_kernel.plugin.model.remote import Remote
 from pymc_kernel.plugin.simulation.jobs import STATUS, Job, run
@@ -139,7 +139,7 @@ def simulate(
     job = Job(sampler, specs, keeper.batch_size, int(made["seed"]), timeout, retries)
     with interrupts_wait:
         ran = run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
-        return _tree(keeper, store, specs, coords, dims, model, max_failures, ran)
+        return _tree(keeper, store, specs, coords, model, max_failures, ran)
 
 
 def _check(model, draws, executor, batch_size, timeout, retries, max_failures, max_in_flight):
@@ -233,7 +233,7 @@ def _spec(name, shape, dtype, dims, fill):
     return ArraySpec(shape, dtype, tuple(d or f"{name}_dim_{i}" for i, d in enumerate(known)), fill)
 
 
-def _tree(keeper, store, specs, coords, dims, model, max_failures, ran):
+def _tree(keeper, store, specs, coords, model, max_failures, ran):
     groups = _groups_on_disk(store, specs) if store is not None else _groups(keeper, specs, coords)
     status = groups["simulation_stats"]["status"].values[0]
     is_run = status != Status.NOT_RUN
@@ -246,9 +246,7 @@ def _tree(keeper, store, specs, coords, dims, model, max_failures, ran):
     }
     groups["simulation_stats"].attrs |= counts | {"ended_by": ran.ended_by}
     warn_of_failures("simulations", "their data are NaN", counts, max_failures)
-    groups["observed_data"] = observed_group(observed_values(model, dtype=None), coords, dims)
-    groups |= constant_groups(model, coords, dims)
-    return xr.DataTree.from_dict(groups)
+    return xr.DataTree.from_dict(groups | data_groups(model))
 
 
 def _groups(keeper, specs, coords):
