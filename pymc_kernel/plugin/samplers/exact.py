@@ -14,23 +14,47 @@ from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["STARTS_TRIED", "ExactDraws", "Trace", "run_exact"]
+__all__ = [
+    "MOVE_STATISTICS",
+    "STARTS_TRIED",
+    "STEP_STATISTICS",
+    "ExactDraws",
+    "Trace",
+    "move_statistics",
+    "run_exact",
+    "step_statistics",
+]
 
 STARTS_TRIED = 20  # draws of the surrogate, of which one a chain must have a finite density
 
-_STATISTICS = {
+# Of every step, and of kernel HMC.
+STEP_STATISTICS = {
     "accept": np.float64,
     "moved": np.float64,
     "proposal_scale": np.float64,
     "log_density": np.float64,
     "stuck_for": np.int64,
-    "evaluations": np.int64,
+}
+MOVE_STATISTICS = {
     "move": f"<U{max(map(len, NAMES))}",
     "num_steps": np.int64,
     "energy_error": np.float64,
     "surrogate_quality": np.float64,
     "log_weight": np.float64,
 }
+
+
+def step_statistics(state, info) -> dict:
+    """Return the statistics of a draw, by name."""
+    values = info.accept_prob, float(info.accepted), info.scale, state.log_density, state.rejections
+    return dict(zip(STEP_STATISTICS, values, strict=True))
+
+
+def move_statistics(state: State, info) -> dict:
+    """Return those of kernel HMC."""
+    quality = np.nan if state.fit is None else state.fit.learned.quality
+    values = info.move.name, info.num_steps, info.energy_error, quality, info.log_weight
+    return dict(zip(MOVE_STATISTICS, values, strict=True))
 
 
 class Trace:
@@ -110,14 +134,18 @@ def run_exact(
     rngs = rng.spawn(chains)
     states = _begun(rngs, first, surrogate_draws, trace)
     positions = np.empty((chains, draws, surrogate_draws.shape[1]))
-    statistics = {name: np.empty(shape, dtype) for name, dtype in _STATISTICS.items()}
+    statistics = {
+        name: np.empty(shape, dtype)
+        for name, dtype in (STEP_STATISTICS | MOVE_STATISTICS | {"evaluations": np.int64}).items()
+    }
     finished = 0
     try:
         for t in range(draws):
             states, infos, is_evaluated = _round(rngs, states, trace)
             for c, (state, info) in enumerate(zip(states, infos, strict=True)):
                 positions[c, t] = state.position
-                for name, value in _statistics(state, info, is_evaluated[c]).items():
+                own = step_statistics(state, info) | move_statistics(state, info)
+                for name, value in (own | {"evaluations": int(is_evaluated[c])}).items():
                     statistics[name][c, t] = value
             finished = t + 1
             advance(chains)
@@ -163,19 +191,3 @@ def _round(rngs, states, trace):
         for r, (state, proposal), value in zip(rngs, proposed, values, strict=True)
     ]
     return [state for state, _ in decided], [info for _, info in decided], is_evaluated
-
-
-def _statistics(state, info, is_evaluated):
-    return {
-        "accept": info.accept_prob,
-        "moved": float(info.accepted),
-        "proposal_scale": info.scale,
-        "log_density": state.log_density,
-        "stuck_for": state.rejections,
-        "evaluations": int(is_evaluated),
-        "move": info.move.name,
-        "num_steps": info.num_steps,
-        "energy_error": info.energy_error,
-        "surrogate_quality": state.fit.learned.quality,
-        "log_weight": info.log_weight,
-    }

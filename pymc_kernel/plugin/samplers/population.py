@@ -7,6 +7,7 @@ from arviz_base import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 
 from pymc_kernel.errors import NoGradientError
+from pymc_kernel.mcmc.coverage import pareto_shape
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed
@@ -19,7 +20,6 @@ from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.normality import normality_of_posterior
 from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.plugin.warn import warn_user
-from pymc_kernel.plugin.weights import reported_shape
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
 from pymc_kernel.smc.weights import log_mean_exp, normalized, resample
@@ -206,7 +206,8 @@ def _tree(model, results, draws):
         posterior.append({name: v[chosen] for name, v in values.items()})
         per_chain["log_evidence"].append(log_mean_exp(log_weights))
         per_chain["ess"].append(1.0 / (shares**2).sum())
-        per_chain["pareto_k"].append(reported_shape(log_weights))
+        shape = pareto_shape(log_weights[log_weights > -np.inf])
+        per_chain["pareto_k"].append(np.inf if np.isnan(shape) else shape)  # of too few weights
     groups = {"posterior": _stacked(posterior), "weighted_posterior": _stacked(weighted)}
     tree = from_dict(groups, coords=coords, dims=dims)
     stats = {

@@ -16,10 +16,10 @@ from pymc.util import get_value_vars_from_user_vars
 from pymc_kernel import scores
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
-from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.model.estimated import blocks_of
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, open_end_warning
+from pymc_kernel.plugin.samplers.exact import MOVE_STATISTICS, move_statistics
 from pymc_kernel.plugin.samplers.given_surrogate import given_surrogate, transition_state
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep, measured_variance
 from pymc_kernel.rounds import LogPosterior
@@ -105,14 +105,10 @@ class AdaptiveMetropolis(RandomWalkStep):
         learn_scale: bool = True,
         target_accept: float | str = "auto",
         adaptation: str = "tuning",
-        model: pm.Model | None = None,
-        rng: Any = None,
-        initial_point: dict[str, np.ndarray] | None = None,
-        compile_kwargs: dict | None = None,
-        blocked: bool = True,
+        **of_every_step: Any,
     ) -> None:
         config = adaptive_metropolis.Config(covariance, learn_covariance, scale, learn_scale, target_accept)
-        super().__init__(vars, config, adaptation, model, rng, initial_point, compile_kwargs, blocked)
+        super().__init__(vars, config, adaptation, **of_every_step)
 
     def _adapt(self, state, info):
         return adaptive_metropolis.adapt(state, info, self.config)
@@ -178,11 +174,7 @@ class KAMH(RandomWalkStep):
         target_accept: float | str = "auto",
         whiten: bool = True,
         adaptation: str = "tuning",
-        model: pm.Model | None = None,
-        rng: Any = None,
-        initial_point: dict[str, np.ndarray] | None = None,
-        compile_kwargs: dict | None = None,
-        blocked: bool = True,
+        **of_every_step: Any,
     ) -> None:
         config = kameleon.Config(
             kernel=Gaussian("median") if kernel is None else kernel,
@@ -194,7 +186,7 @@ class KAMH(RandomWalkStep):
             target_accept=target_accept,
             whiten=whiten,
         )
-        super().__init__(vars, config, adaptation, model, rng, initial_point, compile_kwargs, blocked)
+        super().__init__(vars, config, adaptation, **of_every_step)
 
     def _adapt(self, state, info):
         num_tune = self.num_tune if self.adaptation == "tuning" else 0
@@ -279,13 +271,7 @@ class KernelHMC(TransitionStep):
     name = "kernel_hmc"
     _transition_module = kernel_hmc
 
-    stats_dtypes_shapes = TransitionStep.stats_dtypes_shapes | {
-        "move": (f"<U{max(map(len, NAMES))}", []),
-        "num_steps": (np.int64, []),
-        "energy_error": (np.float64, []),
-        "surrogate_quality": (np.float64, []),
-        "log_weight": (np.float64, []),
-    }
+    stats_dtypes_shapes = TransitionStep.stats_dtypes_shapes | {name: (t, []) for name, t in MOVE_STATISTICS.items()}
 
     def __init__(
         self,
@@ -295,25 +281,21 @@ class KernelHMC(TransitionStep):
         exploring_share: float = 0.1,
         max_steps: int = 60,
         target_accept: float | str = "auto",
-        model: pm.Model | None = None,
-        rng: Any = None,
-        initial_point: dict[str, np.ndarray] | None = None,
-        compile_kwargs: dict | None = None,
-        blocked: bool = True,
+        **of_every_step: Any,
     ) -> None:
         source = surrogate if isinstance(surrogate, xr.DataTree | LogPosterior) else None
         if source is not None:
-            model = pm.modelcontext(model)
+            model = of_every_step["model"] = pm.modelcontext(of_every_step.get("model"))
             vars, surrogate = _all_variables(vars, model), "values"
         if isinstance(surrogate, str):
             if surrogate not in _ESTIMATORS:
                 raise ValueError(f"surrogate must be one of {', '.join(_ESTIMATORS)}, got {surrogate!r}.")
             surrogate = _ESTIMATORS[surrogate]()
         config = kernel_hmc.Config(surrogate, exploring_share, max_steps, target_accept)
-        super().__init__(vars, config, "tuning", model, rng, initial_point, compile_kwargs, blocked)
+        super().__init__(vars, config, "tuning", **of_every_step)
         self.given = None
         if source is not None:
-            initial_point = model.initial_point() if initial_point is None else initial_point
+            initial_point = of_every_step.get("initial_point") or model.initial_point()
             self._default = np.concatenate([np.ravel(initial_point[name]) for name in self.var_names]).astype(float)
             self.given = given_surrogate(source, model, self.config.noisy)
             self.learned = transition_state(self.given, self.config)
@@ -398,13 +380,7 @@ class KernelHMC(TransitionStep):
         return open_end_warning(draws, log_densities, self.density, self.coordinates, rng)
 
     def _stats(self, state, info):
-        return super()._stats(state, info) | {
-            "move": info.move.name,
-            "num_steps": info.num_steps,
-            "energy_error": info.energy_error,
-            "log_weight": info.log_weight,
-            "surrogate_quality": math.nan if state.fit is None else state.fit.learned.quality,
-        }
+        return super()._stats(state, info) | move_statistics(state, info)
 
 
 def _all_variables(vars, model):

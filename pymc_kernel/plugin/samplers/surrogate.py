@@ -12,24 +12,22 @@ import xarray as xr
 from pymc.stats.convergence import log_warnings, run_convergence_checks
 
 from pymc_kernel.errors import NonFiniteStartError
-from pymc_kernel.likelihood_free import WorkersLost
+from pymc_kernel.likelihood_free import Status, WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.coverage import is_missing_mass
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
+from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole, explain_arguments
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
-from pymc_kernel.plugin.model.groups import observed_values
+from pymc_kernel.plugin.model.groups import data_groups, draws_group, observed_values
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
 from pymc_kernel.plugin.progress import STUCK_AFTER, progress_bar
 from pymc_kernel.plugin.samplers.exact import STARTS_TRIED, ExactDraws, Trace, run_exact
-from pymc_kernel.plugin.samplers.given_surrogate import GivenSurrogate, transition_state
-from pymc_kernel.plugin.samplers.surrogate_tree import tree_of
-from pymc_kernel.plugin.unknown_arguments import explain_arguments
+from pymc_kernel.plugin.samplers.given_surrogate import FREE_VARIABLES, RADIUS, GivenSurrogate, transition_state
 from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_of_findings, warn_user
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
@@ -236,7 +234,7 @@ def sample_surrogate(
                 "cause is mended, pm.sample(tune=0, step=pk.KernelHMC(surrogate=idata)) makes exact ones."
                 + (f" The first error of an evaluation: {first_error}" if first_error else "")
             )
-        tree = tree_of(model, config, state, found, (chains, draws), status, drawn, trace)
+        tree = _tree(model, config, state, found, (chains, draws), status, drawn, trace)
         counts = counts_of(status, first_error, deaths)
         tree["evaluations"].attrs |= counts
         warn_of_failures("evaluations", "they count as places without density", counts, most=1.0)
@@ -313,6 +311,72 @@ def _exact(rng, state, found, evaluate, shape, noisy, progressbar) -> tuple[Exac
         except (WorkersLost, NonFiniteStartError) as ended:
             warn_user(str(ended))
             return None, trace
+
+
+def _tree(model, config, state, found, shape, status, drawn, trace) -> xr.DataTree:
+    """Return all groups of a result: with exact draws, if there are any, and all that was evaluated for them."""
+    surrogate_draws = draws_group(model, np.stack([part.positions[: shape[1]] for part in found]))
+    positions, log_prior, log_likelihood = state.positions, state.log_prior, state.log_likelihood
+    if trace is not None:
+        known = positions, log_prior, log_likelihood
+        positions, log_prior, log_likelihood = map(np.concatenate, zip(known, trace.evaluated(), strict=True))
+    distance = config.distance(state, *found)
+    stats = {
+        "distance": distance.total_variation,
+        "distance_error": distance.error,
+        "marginal_distance": distance.marginal,
+        statistics.EFFECTIVE_SHARE: distance.effective_share,
+        "num_fresh_draws": distance.num_draws,
+        "num_evaluations": len(positions),
+        statistics.NUM_FAILED: int((~np.isfinite(log_likelihood)).sum()),
+        "is_climbing": state.is_climbing,
+        statistics.CORRELATION: max(part.correlation for part in found),
+        statistics.LOG_EVIDENCE: ("chain", [part.log_evidence + _noise_bias(config, state) for part in found]),
+    }
+    batches = {
+        name: ("batch", np.array([getattr(b, name) for b in state.batches]))
+        for name in ("num_evaluations", "power", "is_climbing", "best", "error")
+    }
+    stats = xr.Dataset(stats, coords={"chain": np.arange(shape[0])})
+    if drawn is not None:
+        each = {name: (("chain", "draw"), v) for name, v in drawn.statistics.items()}
+        stats = stats.assign(each).assign_coords(draw=np.arange(drawn.positions.shape[1]))
+    evaluated = _evaluated(model, (positions, log_prior, log_likelihood, status))
+    evaluated.attrs |= {FREE_VARIABLES: [v.name for v in model.free_RVs], RADIUS: state.radius}
+    return xr.DataTree.from_dict(
+        {
+            "posterior": surrogate_draws if drawn is None else draws_group(model, drawn.positions),
+            "sample_stats": stats,
+            **({} if drawn is None else {"surrogate_posterior": surrogate_draws}),
+            "batch_stats": xr.Dataset(batches, coords={"batch": np.arange(len(state.batches))}),
+            "evaluations": evaluated,
+            **data_groups(model),
+        }
+    )
+
+
+def _noise_bias(config, state):
+    """Return how far the mean of logs of unbiased estimates lies below the log of their mean, were they log-normal."""
+    noise = state.learned.unit * state.learned.fit.noise_sd if config.noisy else 0.0
+    return 0.5 * float(noise) ** 2
+
+
+def _evaluated(model, columns):
+    """Return all places with their values."""
+    positions, log_prior, log_likelihood, status = columns
+    points = draws_group(model, positions[None]).isel(chain=0, drop=True).rename(draw="evaluation")
+    more = {
+        "position": (("evaluation", "coordinate"), positions),
+        "log_prior": ("evaluation", log_prior),
+        "log_likelihood": ("evaluation", log_likelihood),
+        "status": ("evaluation", status),
+    }
+    dataset = points.assign(more)
+    dataset["status"].attrs = {
+        "flag_values": [int(s) for s in Status],
+        "flag_meanings": " ".join(s.name.lower() for s in Status),
+    }
+    return dataset
 
 
 def _refuse_useless(state: State, first_error: str | None) -> None:

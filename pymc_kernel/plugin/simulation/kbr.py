@@ -10,12 +10,9 @@ import xarray as xr
 from pymc_kernel.embeddings import FittedRule, KernelBayesRule
 from pymc_kernel.embeddings.kernel_mean import smoothed_draws
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.arguments import RandomSeed, check_whole
+from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
-from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, findings, learning_errors, second_opinion
-from pymc_kernel.plugin.typicality import typicality
-from pymc_kernel.plugin.unknown_arguments import explain_arguments
-from pymc_kernel.plugin.warn import warn_of_findings
+from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, judged, second_opinion
 
 __all__ = ["sample_kbr"]
 
@@ -143,7 +140,22 @@ def sample_kbr(
     groups["kernel_weights"] = xr.Dataset(
         {"weight": ("simulation", weights), "position": (("simulation", "unconstrained"), fitted.latent)}
     )
-    groups["sample_stats"] = _stats(fitted, near, posterior, replicates, opinion, observed, summary is None, rng)
+    failed = fitted.pairs.num_dropped
+    warn_of_failed_pairs(failed, failed + len(fitted.latent))
+    is_long = summary is None and np.size(observed) > _MANY_NUMBERS
+    shorter = f"a summary= of the {np.size(observed)} numbers that the data are, " if is_long else ""
+    advice = (
+        f"Take {shorter}more simulations, or sample_likelihood_free; if the model simulates nothing like the data, "
+        "check its prior."
+    )
+    effective = float(1.0 / (posterior.weights**2).sum())
+    stats = judged(posterior, replicates, opinion, fitted.observed, observed, effective, advice, rng) | {
+        statistics.NUM_FAILED: failed,
+        "num_local": len(near.latent),
+        "regularization": near.regularization,
+        "rank": near.features.factor.rank,
+    }
+    groups["sample_stats"] = xr.Dataset(stats)
     tree = xr.DataTree.from_dict(groups)
     return (tree, fitted) if return_rule else tree
 
@@ -154,32 +166,3 @@ def _checked_rule(rule):
             f'sample_kbr needs rule=KernelBayesRule(...), not fitted, with normalize="prior", got {rule!r}.'
         )
     return rule
-
-
-def _stats(fitted, near, posterior, replicates, opinion, observed, is_raw, rng):
-    """Return the statistics of a posterior; warn of all that speaks against it."""
-    typical = float(typicality(fitted.observed, observed[None], rng)[0])
-    error, spread_error = learning_errors(posterior, replicates)
-    effective = float(1.0 / (posterior.weights**2).sum())
-    failed = fitted.pairs.num_dropped
-    warn_of_failed_pairs(failed, failed + len(fitted.latent))
-    is_long = is_raw and np.size(observed) > _MANY_NUMBERS
-    shorter = f"a summary= of the {np.size(observed)} numbers that the data are, " if is_long else ""
-    advice = (
-        f"Take {shorter}more simulations, or sample_likelihood_free; if the model simulates nothing like the data, "
-        "check its prior."
-    )
-    warn_of_findings(findings(typical, effective, error, [str(opinion)]), advice)
-    return xr.Dataset(
-        {
-            statistics.TYPICALITY: typical,
-            statistics.NUM_EFFECTIVE: effective,
-            statistics.LEARNING_ERROR: error,
-            statistics.SPREAD_LEARNING_ERROR: spread_error,
-            **opinion.statistics(),
-            statistics.NUM_FAILED: failed,
-            "num_local": len(near.latent),
-            "regularization": near.regularization,
-            "rank": near.features.factor.rank,
-        }
-    )

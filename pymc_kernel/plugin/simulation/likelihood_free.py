@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from pymc_kernel.likelihood_free import LearnedLikelihood, WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.arguments import RandomSeed, check_whole
+from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.simulation.pairs import (
@@ -24,7 +24,6 @@ from pymc_kernel.plugin.simulation.pairs import (
     warn_of_failed_pairs,
 )
 from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
-from pymc_kernel.plugin.unknown_arguments import explain_arguments
 from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.plugin.warn import warn_of_findings, warn_user
 from pymc_kernel.rounds import Calibration, CautiousRounds, Checks, Draws, LocalLikelihood, ParticleSampler, State
