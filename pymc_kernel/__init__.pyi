@@ -11,7 +11,6 @@ from . import stein as stein
 from .plugin.blocks.learned import LearnedLikelihood as LearnedLikelihood
 from .plugin.blocks.likelihoods import EstimatedLikelihood as EstimatedLikelihood
 from .plugin.blocks.simulators import KernelABC as KernelABC
-from .plugin.blocks.simulators import MMDLikelihood as MMDLikelihood
 from .plugin.blocks.simulators import SyntheticLikelihood as SyntheticLikelihood
 from .plugin.emulation.emulate import black_boxes as black_boxes
 from .plugin.emulation.emulate import emulate as emulate
@@ -26,7 +25,6 @@ from .plugin.reports.plots import plot_calibration as plot_calibration
 from .plugin.reports.plots import plot_score as plot_score
 from .plugin.reports.plots import plot_smc as plot_smc
 from .plugin.reports.stein_plots import plot_ksd as plot_ksd
-from .plugin.reports.stein_plots import plot_ksd_evolution as plot_ksd_evolution
 from .plugin.reports.stein_plots import plot_stein_thin as plot_stein_thin
 from .plugin.reports.stein_uses import expectation as expectation
 from .plugin.reports.stein_uses import mmd_test as mmd_test
@@ -40,7 +38,6 @@ from .plugin.samplers.smc_kernels import KernelHMCSMC as KernelHMCSMC
 from .plugin.samplers.step_methods import KAMH as KAMH
 from .plugin.samplers.step_methods import AdaptiveMetropolis as AdaptiveMetropolis
 from .plugin.samplers.step_methods import KernelHMC as KernelHMC
-from .plugin.samplers.step_methods import register_step_methods as register_step_methods
 from .plugin.samplers.surrogate import sample_surrogate as sample_surrogate
 from .plugin.simulation.features import LearnedFeatures as LearnedFeatures
 from .plugin.simulation.kbr import sample_kbr as sample_kbr

@@ -199,10 +199,6 @@ def test_other_sample_dimensions(rng):
         xr.DataTree.from_dict(groups), model=model, score="surrogate", sample_dims=["sample"], num_replicates=50
     )
     assert report.learned.num_evaluations == 0
-    evolution = pk.plot_ksd_evolution(
-        stacked, model=model, score="surrogate", num_sizes=2, num_replicates=20, backend="none"
-    )
-    assert evolution.aes["color"]["mapping"].size == 1
 
 
 def bent_estimate(rng, x, observed):

@@ -14,12 +14,9 @@ import numpy.typing as npt
 import pymc as pm
 from pytensor.tensor import TensorLike, TensorVariable
 
-from pymc_kernel.kernels import Gaussian, Kernel, median_distance, random_fourier_features
 from pymc_kernel.likelihood_free import (
-    as_data_points,
     failures_are_raised,
     log_kernel_abc,
-    log_mmd_abc,
     log_normal_unbiased,
     log_synthetic,
     simulate_repeatedly,
@@ -30,7 +27,7 @@ from pymc_kernel.plugin.blocks.likelihoods import EstimatedLikelihood
 from pymc_kernel.plugin.blocks.pilot import learned_bandwidth
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["KernelABC", "MMDLikelihood", "SyntheticLikelihood"]
+__all__ = ["KernelABC", "SyntheticLikelihood"]
 
 _CALLS_BEFORE_WARNING = 100  # of the simulator: enough to know the share of failures to 5 %
 
@@ -239,66 +236,6 @@ def SyntheticLikelihood(
 
     function.estimate_by(estimate, assumes_normal=shrinkage == 0.0)
     return _block(function, params, observed, kwargs)
-
-
-def MMDLikelihood(
-    name: str,
-    simulator: Callable,
-    *params: TensorLike,
-    observed: TensorLike,
-    epsilon: float,
-    kernel: Kernel | None = None,
-    num_features: int = 200,
-    num_simulations: int = 10,
-    random_seed: int = 0,
-    max_failures: float = 0.1,
-    vectorized: bool = False,
-    **kwargs: Any,
-) -> TensorVariable:
-    """Add data that can only be simulated, whole data sets compared as distributions: no summaries (K2-ABC).
-
-    The kernel on data sets is exp(-MMD^2 / epsilon), MMD the maximum mean discrepancy between the observations of one
-    and of the other (Park, Jitkrittum and Sejdinovic 2016), averaged over the simulations as a probability.
-
-    Parameters
-    ----------
-    name, simulator, *params, max_failures, vectorized, **kwargs
-        As in :func:`KernelABC`.
-    observed : array_like (n, ...)
-        n exchangeable observations along the first axis.
-    epsilon : float
-        Squared discrepancies below it count as near. Two samples of n from one distribution are about 2 / n apart.
-    kernel : radial kernel, optional
-        On observations; Gaussian at the median distance of the data by default.
-    num_features : int
-        Random Fourier features in place of the kernel: O(n num_features) a simulation.
-    num_simulations : int
-    random_seed : int
-        Of the features.
-
-    Returns
-    -------
-    TensorVariable
-    """
-    if not (np.isscalar(epsilon) and np.isfinite(epsilon) and epsilon > 0):
-        raise ValueError(f"epsilon of {name!r} must be a positive number, got {epsilon!r}.")
-    rng = np.random.default_rng(random_seed)
-    points = as_data_points(_values(observed))
-    kernel = Gaussian(median_distance(points, rng)) if kernel is None else kernel.resolve(points, rng)
-    features = random_fourier_features(kernel, num_features, points.shape[1], rng)
-
-    def embedded(data):
-        return features(as_data_points(data)).mean(axis=0)
-
-    function = _SimulatedLikelihood(name, simulator, embedded, num_simulations, max_failures, vectorized)
-
-    def estimate(summaries, observed_summaries, count):
-        return log_mmd_abc(summaries, observed_summaries, epsilon, count)
-
-    function.estimate_by(estimate)
-    variable = _block(function, params, observed, kwargs)
-    pm.Data(f"{name}_epsilon", float(epsilon))
-    return variable
 
 
 class _SimulatedLikelihood:

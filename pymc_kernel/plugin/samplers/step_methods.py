@@ -24,7 +24,7 @@ from pymc_kernel.plugin.samplers.given_surrogate import given_surrogate, transit
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep, measured_variance
 from pymc_kernel.rounds import LogPosterior
 
-__all__ = ["DROPPED", "KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_model", "register_step_methods"]
+__all__ = ["DROPPED", "KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_model"]
 
 _ESTIMATED: WeakSet[pm.Model] = WeakSet()  # models with a likelihood that is only estimated
 _STARTS_TRIED = 20  # draws of a given surrogate, of which one must have a finite density
@@ -394,18 +394,6 @@ for _step in (AdaptiveMetropolis, KAMH, KernelHMC):
     if _step.__doc__ is None:  # python -OO
         continue
     _step.__doc__ = _step.__doc__.format(parameters=_SHARED_PARAMETERS.strip(), notes=_SHARED_NOTES.strip())
-
-
-def register_step_methods() -> None:
-    """Let ``pm.sample`` choose :class:`KAMH` by itself for variables without a gradient.
-
-    Importing the package does not do this. Variables with a gradient stay with NUTS, discrete ones with
-    PyMC's own steps. Calling it twice changes nothing. Models with a likelihood that is only estimated need no such
-    call: once there is one, ``pm.sample`` takes :class:`KernelHMC` for it, and for no other model.
-    """
-    if KAMH not in STEP_METHODS:
-        # Among equals PyMC takes the first.
-        STEP_METHODS.insert(0, KAMH)
 
 
 def offer_to_estimated_model(model: pm.Model) -> None:

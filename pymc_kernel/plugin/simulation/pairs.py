@@ -14,7 +14,6 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.plugin.model.estimated import block_of
 from pymc_kernel.plugin.model.groups import data_groups, draws_group, observed_values
-from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.model.unconstrained import unconstrained_draws
 from pymc_kernel.plugin.simulation.simulate import (
     refuse_parts_of_the_data,
@@ -142,7 +141,9 @@ def _own_summary(rv) -> Callable | None:
     summary = rv.owner.op.sum_stat(data)
     if summary is data:
         return None
-    return pytensor.function([data], summary, mode=QUICK, allow_input_downcast=True)
+    # Nothing is rewritten, so that it rounds as the function itself.
+    mode = pytensor.compile.Mode(linker="py", optimizer=None)
+    return pytensor.function([data], summary, mode=mode, allow_input_downcast=True)
 
 
 def _observed_summaries(model, summary):
