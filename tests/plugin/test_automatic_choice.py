@@ -68,7 +68,7 @@ def test_models_without_our_blocks_keep_the_steps_of_pymc():
 def test_plain_sampling_keeps_the_estimates_that_were_accepted():
     with noisy_model():
         idata = pm.sample(100, tune=60, chains=1, cores=1, **QUIET)
-    theta, log_density = idata["posterior"]["theta"].values[0], idata["sample_stats"]["log_density"].values[0]
+    theta, log_density = idata["posterior"]["theta"].values[0], idata["sample_stats"]["lp"].values[0]
     stays = np.diff(theta) == 0.0
     assert 20 < stays.sum() < 99
     np.testing.assert_array_equal(np.diff(log_density) == 0.0, stays)

@@ -80,7 +80,7 @@ def test_one_evaluation_a_draw_and_all_of_them_are_kept(rough):
     assert calls == points.sizes["evaluation"] == stats["num_evaluations"] <= 26 + 3 * (600 + 20)
     assert np.mean(["traject" in m for m in stats["move"].values.ravel()]) > 0.85
     total = (points["log_prior"] + points["log_likelihood"]).values
-    assert np.isin(stats["log_density"].values, total).all()
+    assert np.isin(stats["lp"].values, total).all()
 
 
 def test_a_good_surrogate_gives_nearly_independent_draws():
@@ -143,7 +143,7 @@ def test_a_stored_result_is_followed_by_pm_sample(rough, tmp_path):
 
 def test_a_learned_log_posterior_will_do_and_tuning_is_said_to_be_for_nothing(caplog):
     with model_of():
-        _, learned = sampled(50, chains=1, evaluations=60, return_surrogate=True)
+        _, learned = sampled(50, chains=1, evaluations=60, return_fitted=True)
         idata = pm.sample(300, tune=5, chains=1, step=pk.KernelHMC(surrogate=learned), random_seed=3, progressbar=False)
     check_answers(idata["posterior"])
     assert "5 tuning draws had nothing to tune" in caplog.text

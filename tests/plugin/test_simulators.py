@@ -238,7 +238,7 @@ def test_discrepancy_of_data_sets_needs_no_summary():
 
     with pm.Model() as model:
         mean, spread = pm.Normal("mean", 0, 3), pm.HalfNormal("spread", 3)
-        features = pk.kernels.random_fourier_features(pk.kernels.Gaussian(2.5), 50, 1, 1)
+        features = pk.kernels.random_fourier_features(pk.kernels.Gaussian(2.5), 50, 1, np.random.default_rng(1))
         pk.KernelABC(
             "y", simulator, mean, spread, observed=data, epsilon=0.1, num_simulations=3,
             summary=lambda y: features(y[:, None]).mean(axis=0),

@@ -53,7 +53,7 @@ def exact_draws(rng, chains=4, draws=100):
 def tree(x, log_density=None):
     groups = {"posterior": {"x": x}}
     if log_density is not None:
-        groups["sample_stats"] = {"log_density": log_density}
+        groups["sample_stats"] = {"lp": log_density}
     return az.from_dict(groups, dims={"x": ["which"]}, coords={"which": ["a", "b"]})
 
 
@@ -147,7 +147,7 @@ def test_estimated_likelihoods_are_judged_by_the_estimates_that_were_accepted(rn
     """Of a chain that is right, and of one that lacks a part; estimates with log-normal noise as they are accepted."""
     theta = rng.standard_normal((4, 300))
     noise = rng.normal(0.5 * 0.6**2, 0.6, (4, 300))  # tilted by the acceptance: the mean was minus as much
-    idata = az.from_dict({"posterior": {"theta": theta}, "sample_stats": {"log_density": -0.5 * theta**2 + noise}})
+    idata = az.from_dict({"posterior": {"theta": theta}, "sample_stats": {"lp": -0.5 * theta**2 + noise}})
     with pytest.raises(NoGradientError, match=r"y is only estimated.*score=\"surrogate\""):
         pk.ksd_test(idata, model=noisy_model())
     report = pk.ksd_test(idata, model=noisy_model(), score="surrogate", num_replicates=200)
@@ -157,7 +157,7 @@ def test_estimated_likelihoods_are_judged_by_the_estimates_that_were_accepted(rn
     assert "with the noise of the estimates, worth" in str(report)
     kept = np.stack([row[np.sort(np.argsort(row)[60:])] for row in theta])  # without the lowest fifth
     there = np.stack([values[np.sort(np.argsort(row)[60:])] for row, values in zip(theta, noise, strict=True)])
-    idata = az.from_dict({"posterior": {"theta": kept}, "sample_stats": {"log_density": -0.5 * kept**2 + there}})
+    idata = az.from_dict({"posterior": {"theta": kept}, "sample_stats": {"lp": -0.5 * kept**2 + there}})
     assert pk.ksd_test(idata, model=noisy_model(), score="surrogate", num_replicates=200).verdict() == "misfit"
     del idata["sample_stats"]
     with pytest.raises(NoGradientError, match="does not hold the estimates that were accepted"):
@@ -216,6 +216,6 @@ def test_right_draws_of_a_noisy_likelihood_are_seldom_rejected():
         rng = np.random.default_rng(seed)
         x = exact_draws(rng, draws=250)
         estimates = log_density(x) + rng.normal(0.125, 0.5, x.shape[:2])  # as a chain accepts them
-        idata = az.from_dict({"posterior": {"x": x}, "sample_stats": {"log_density": estimates}})
+        idata = az.from_dict({"posterior": {"x": x}, "sample_stats": {"lp": estimates}})
         verdicts.append(pk.ksd_test(idata, model=model, score="surrogate", num_replicates=200).verdict())
     assert verdicts.count("misfit") <= 4

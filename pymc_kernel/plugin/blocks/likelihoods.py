@@ -88,7 +88,7 @@ def EstimatedLikelihood(
     ``pm.sample_smc`` keeps accepted estimates, so its posterior is right too, but with PyMC's own kernels the noise
     does not follow ``random_seed``; with those of this package it does. Log likelihoods computed afterwards
     (``pm.compute_log_likelihood``) are fresh estimates; the accepted ones, with the prior added, are in
-    ``sample_stats["log_density"]``. Missing data are not imputed.
+    ``sample_stats["lp"]``. Missing data are not imputed.
 
     Steps of PyMC's own evaluate the density anew where the chain is. The block then returns the estimate that it made
     there, so that they are exact, too; so does ``model.compile_logp()``: to measure the noise, call ``fn`` itself.

@@ -32,7 +32,7 @@ _ARGUMENTS = """data : DataTree or convertible
         From unconstrained draws of the continuous variables (n, d) to gradients of the log density there (n, d), where
         the model has none, or where a distribution other than the model's is to be tested. "surrogate" learns one from
         the log densities of the draws, for black boxes and estimated likelihoods: those in ``sample_stats``
-        (``log_density`` of this package's steps, ``lp`` of NUTS), otherwise the model's at 1,000 draws at most; the
+        (``lp``; ``log_density`` of :class:`EmulatedNUTS`), otherwise the model's at 1,000 draws at most; the
         result reports its error at held-out draws. Fewer draws cost fewer evaluations."""
 
 

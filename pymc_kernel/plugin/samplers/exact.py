@@ -32,7 +32,7 @@ STEP_STATISTICS = {
     "accept": np.float64,
     "moved": np.float64,
     "proposal_scale": np.float64,
-    "log_density": np.float64,
+    "lp": np.float64,
     "stuck_for": np.int64,
 }
 MOVE_STATISTICS = {

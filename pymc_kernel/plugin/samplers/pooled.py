@@ -198,7 +198,7 @@ def _say(model, step, idata, rng):
     if {rv.name for rv in model.free_RVs} <= set(posterior.data_vars):
         every = slice(None, None, max(1, posterior.sizes["draw"] // _JUDGED_DRAWS))
         columns = value_draws(posterior.isel(draw=every), model)
-        levels = stats["log_density"].values[:, every]
+        levels = stats["lp"].values[:, every]
         draws = np.concatenate([np.reshape(columns[v], (*levels.shape, -1)) for v in step.vars], axis=-1)
         if np.isfinite(draws).all():  # rounding may have put a draw at a bound
             words.append(step.open_end_warning(draws, levels, rng))

@@ -50,7 +50,7 @@ _SHARED_NOTES = """
     a point as likely as its draws that it never came near.
 
     Statistics of each draw, in ``sample_stats``: ``accept`` (acceptance probability), ``moved`` (1 if the proposal was
-    accepted), ``proposal_scale``, ``log_density`` (at the draw; an estimated one as accepted), ``stuck_for``
+    accepted), ``proposal_scale``, ``lp`` (log density at the draw; an estimated one as accepted), ``stuck_for``
     (rejections in a row up to this draw), ``evaluations`` (of the log density, normally 1). With an estimated
     likelihood ``y`` also ``failed_share_y`` (of the simulations for the proposal, or of its estimates) and
     ``log_estimate_variance`` (measured while tuning). :func:`diagnose` sums them up. A chain that is stuck after
@@ -244,7 +244,7 @@ class KernelHMC(TransitionStep):
     Learning takes some seconds a chain (O(n^3) for at most 1,000 points, twenty times), so it pays where an evaluation
     costs more than about a millisecond. With ``cores=1`` the surrogate of the last chain is afterwards in
     ``step.surrogate``; from any run one can be fitted by ``pk.scores.Values().fit(draws, log_density)``, to
-    unconstrained draws and ``sample_stats["log_density"]``.
+    unconstrained draws and ``sample_stats["lp"]``.
 
     With a result of :func:`sample_surrogate` nothing is tuned: all chains begin at draws of that surrogate (but where
     ``initvals`` say otherwise), propose the ends of many trajectories along it, and accept by the true density. Where

@@ -58,7 +58,7 @@ def sample_surrogate(
     store: str | Path | None = None,
     timeout: float | None = None,
     exact: bool = False,
-    return_surrogate: bool = False,
+    return_fitted: bool = False,
     model: pm.Model | None = None,
     random_seed: RandomSeed = None,
     progressbar: bool = True,
@@ -101,7 +101,7 @@ def sample_surrogate(
     exact : bool
         Whether the draws are corrected: each chain moves along the surrogate, as :class:`KernelHMC` does, and its
         proposals are accepted by the likelihood itself. ``chains`` workers are busy then.
-    return_surrogate : bool
+    return_fitted : bool
         Return the learned log posterior, too: a function of positions (n, d) on the unconstrained scale.
     model : pymc.Model, optional
         The model in context by default.
@@ -112,7 +112,7 @@ def sample_surrogate(
 
     Returns
     -------
-    xarray.DataTree, or with ``return_surrogate`` a tuple of it and a function
+    xarray.DataTree, or with ``return_fitted`` a tuple of it and a function
         ``posterior``; ``sample_stats``; ``batch_stats``; ``evaluations`` (all places, on the model's scale and as
         ``position`` on the unconstrained one, with ``log_prior``, ``log_likelihood`` and ``status``; attributes
         count them, with the first error and how often a worker process died); ``observed_data``, ``constant_data``.
@@ -193,7 +193,7 @@ def sample_surrogate(
     check_timeout(timeout)
     check_executor(executor)
     entropy = int(np.random.default_rng(random_seed).integers(2**63))
-    if not return_surrogate and (search := part_of(model, tolerance, np.random.default_rng([entropy, 1]))) is not None:
+    if not return_fitted and (search := part_of(model, tolerance, np.random.default_rng([entropy, 1]))) is not None:
         settings = {"executor": executor, "store": store, "timeout": timeout, "random_seed": random_seed}
         first_error = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
         return _by_part(search, first_error, (chains, draws), exact, entropy, progressbar)
@@ -241,7 +241,7 @@ def sample_surrogate(
         _warn(state, tree, drawn, first_error)
         if drawn is not None:
             log_warnings(run_convergence_checks(tree, model))
-        return (tree, state.learned) if return_surrogate else tree
+        return (tree, state.learned) if return_fitted else tree
 
 
 def _by_part(search, first_error, shape, exact, entropy, progressbar) -> xr.DataTree:

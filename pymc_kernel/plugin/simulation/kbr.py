@@ -22,14 +22,14 @@ _MANY_NUMBERS = 20  # of raw data, from which on a warning proposes to summarize
 
 @explain_arguments
 def sample_kbr(
-    simulations: xr.DataTree | None = None,
     draws: int = 1000,
     *,
     chains: int = 4,
+    simulations: xr.DataTree | None = None,
     num_simulations: int = 5000,
     summary: Summary | None = None,
-    rule: KernelBayesRule | None = None,
-    return_rule: bool = False,
+    estimator: KernelBayesRule | None = None,
+    return_fitted: bool = False,
     executor: Executor | int | None = None,
     model: pm.Model | None = None,
     random_seed: RandomSeed = None,
@@ -44,20 +44,20 @@ def sample_kbr(
 
     Parameters
     ----------
+    draws, chains : int
+        Draws, in ``chains`` chains for ArviZ's sake; they are independent up to stratified resampling.
     simulations : xarray.DataTree, optional
         With the groups ``prior`` and ``prior_predictive``, as :func:`simulate` and ``pm.sample_prior_predictive``
         return it. By default ``num_simulations`` are made.
-    draws, chains : int
-        Draws, in ``chains`` chains for ArviZ's sake; they are independent up to stratified resampling.
     num_simulations : int
     summary : callable or dict, optional
         A function of the observed variable's array that returns a vector, as in :func:`KernelABC`; where the model has
         several observed variables, a dictionary from their names to such functions. A variable without one keeps the
         summary of its block (:func:`KernelABC` and the like; ``sum_stat`` of ``pm.Simulator``), or else all its data,
         flattened, which suits up to some dozens of numbers.
-    rule : KernelBayesRule, optional
+    estimator : KernelBayesRule, optional
         With settings of your own.
-    return_rule : bool
+    return_fitted : bool
         Return the rule fitted to all simulations, too, which has posteriors for other observations.
     executor : concurrent.futures.Executor or int, optional
         For the simulations, as in :func:`simulate`. For long runs call :func:`simulate` with a store and limits, and
@@ -69,7 +69,7 @@ def sample_kbr(
 
     Returns
     -------
-    xarray.DataTree, or with ``return_rule`` a tuple of it and a FittedRule
+    xarray.DataTree, or with ``return_fitted`` a tuple of it and a FittedRule
         ``posterior``; ``kernel_weights``: simulated parameters on the unconstrained scale and the signed weights of
         their kernel mean; ``prior``, ``prior_predictive``, ``observed_data``; ``sample_stats``: see Notes.
 
@@ -119,7 +119,7 @@ def sample_kbr(
     """
     model = pm.modelcontext(model)
     check_whole(draws=draws, chains=chains, num_simulations=num_simulations)
-    rule = KernelBayesRule(scales=_SCALES) if rule is None else _checked_rule(rule)
+    rule = KernelBayesRule(scales=_SCALES) if estimator is None else _checked_rule(estimator)
     rng = np.random.default_rng(random_seed)
     latent, summaries, observed, simulations = learned_from(
         simulations, num_simulations, summary, model, "sample_kbr", rng, executor, progressbar
@@ -157,12 +157,12 @@ def sample_kbr(
     }
     groups["sample_stats"] = xr.Dataset(stats)
     tree = xr.DataTree.from_dict(groups)
-    return (tree, fitted) if return_rule else tree
+    return (tree, fitted) if return_fitted else tree
 
 
 def _checked_rule(rule):
     if not isinstance(rule, KernelBayesRule) or rule.normalize != "prior":
         raise ValueError(
-            f'sample_kbr needs rule=KernelBayesRule(...), not fitted, with normalize="prior", got {rule!r}.'
+            f'sample_kbr needs estimator=KernelBayesRule(...), not fitted, with normalize="prior", got {rule!r}.'
         )
     return rule

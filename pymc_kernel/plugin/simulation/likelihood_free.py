@@ -54,7 +54,7 @@ def sample_likelihood_free(
     rounds: int | None = None,
     summary: Summary | None = None,
     estimator: LearnedLikelihood | None = None,
-    return_likelihood: bool = False,
+    return_fitted: bool = False,
     executor: Executor | int | None = None,
     store: str | Path | None = None,
     model: pm.Model | None = None,
@@ -82,7 +82,7 @@ def sample_likelihood_free(
         dozens of numbers, whose distribution at given parameters has one hump or few.
     estimator : pymc_kernel.likelihood_free.LearnedLikelihood, optional
         With settings of your own.
-    return_likelihood : bool
+    return_fitted : bool
         Return the learned log likelihood of the data, too: a function of parameters (n, d) on the unconstrained scale.
     executor : concurrent.futures.Executor or int, optional
         For the simulations, as in :func:`simulate`.
@@ -96,7 +96,7 @@ def sample_likelihood_free(
 
     Returns
     -------
-    xarray.DataTree, or with ``return_likelihood`` a tuple of it and a function
+    xarray.DataTree, or with ``return_fitted`` a tuple of it and a function
         ``posterior``; ``prior`` and ``prior_predictive``: all simulations, with a coordinate ``round``;
         ``round_stats``; ``sample_stats``; ``observed_data``, ``constant_data``. Statistics: see Notes.
 
@@ -179,7 +179,7 @@ def sample_likelihood_free(
         groups["sample_stats"] = xr.Dataset(stats)
         _warn(state, stats, model)
         tree = xr.DataTree.from_dict(groups)
-        return (tree, state.likelihood) if return_likelihood else tree
+        return (tree, state.likelihood) if return_fitted else tree
 
 
 @dataclass

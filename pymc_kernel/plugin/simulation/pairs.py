@@ -66,12 +66,7 @@ def observed_for(model: pm.Model, summary: Summary | None, who: str) -> np.ndarr
 
 
 def _check_simulations(simulations, who: str) -> None:
-    """Raise an error for ``simulations`` of a wrong type, such as a number of simulations."""
-    if isinstance(simulations, int | float | np.number):
-        raise TypeError(
-            f"the first argument of {who} must be existing simulations, got {simulations!r}. For {simulations} new "
-            f"ones say num_simulations={simulations}; for {simulations} draws, draws={simulations}."
-        )
+    """Raise an error for ``simulations`` of a wrong type."""
     if simulations is not None and not isinstance(simulations, xr.DataTree):
         raise TypeError(
             f"simulations must be the DataTree that pk.simulate or pm.sample_prior_predictive returns, got "

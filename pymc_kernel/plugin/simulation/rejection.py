@@ -25,10 +25,10 @@ _ADVICE = (
 
 @explain_arguments
 def sample_abc(
-    simulations: xr.DataTree | None = None,
     draws: int | None = None,
     *,
     chains: int = 4,
+    simulations: xr.DataTree | None = None,
     quantile: float = 0.03,
     adjust: bool = True,
     num_simulations: int = 10_000,
@@ -46,9 +46,6 @@ def sample_abc(
 
     Parameters
     ----------
-    simulations : xarray.DataTree, optional
-        With the groups ``prior`` and ``prior_predictive``, as :func:`simulate` returns it; ``num_simulations`` are made
-        by default.
     draws : int, optional
         In each chain; as many as are accepted by default. Accepted simulations are resampled by their weights.
     chains : int
@@ -59,6 +56,9 @@ def sample_abc(
     adjust : bool
         Move accepted parameters to the data by a local linear regression on the summaries (Beaumont, Zhang and Balding
         2002), on the unconstrained scale, with larger weights for nearer simulations.
+    simulations : xarray.DataTree, optional
+        With the groups ``prior`` and ``prior_predictive``, as :func:`simulate` returns it; ``num_simulations`` are made
+        by default.
     num_simulations : int
     summary : callable or dict, optional
         As in :func:`sample_kbr`. Summaries are divided by their spread over the simulations.
