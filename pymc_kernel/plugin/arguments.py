@@ -68,11 +68,11 @@ def check_executor(executor: Executor | int | None) -> None:
         )
 
 
-def check_whole(*optional: str, **numbers) -> None:
-    """Raise where one of the named numbers is not a whole number of one or more; None is one for ``optional`` names."""
+def check_whole(*optional: str, least: int = 1, **numbers) -> None:
+    """Raise where a named number is not a whole one of ``least`` or more; None is one for ``optional`` names."""
     for name, value in numbers.items():
-        if not (value is None and name in optional) and not (isinstance(value, int | np.integer) and value >= 1):
-            raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+        if not (value is None and name in optional) and not (isinstance(value, int | np.integer) and value >= least):
+            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
 
 
 def explain_arguments[**P, R](function: Callable[P, R]) -> Callable[P, R]:

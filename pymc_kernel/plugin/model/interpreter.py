@@ -1,12 +1,10 @@
-"""How functions of a model are compiled: for many draws at once, by NumPy, and once for a model.
+"""How functions of a model are compiled: for many draws at once, by NumPy.
 
 Functions of many draws are called too seldom to pay for a compiler of machine code. PyTensor's interpreter calls a
 Python function for each number of an array where it knows no NumPy function for an operation: a prior with an interval
 took a hundred times as long as it does with those that stand here.
 """
 
-import functools
-import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -29,7 +27,6 @@ __all__ = [
     "STABLE",
     "by_numpy",
     "clip",
-    "compiled_once",
     "log1mexp",
     "over_draws",
     "second",
@@ -38,7 +35,6 @@ __all__ = [
 ]
 
 DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorized graph
-_PLACE = "_compiled_once"  # attribute of a model
 
 _LAST = 1000.0  # position of a rewrite after all of PyTensor's
 _LOG_HALF = -np.log(2.0)
@@ -130,41 +126,3 @@ def over_draws(
         return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
     return evaluate
-
-
-class _OfModel(threading.local):
-    """What was compiled, by the function that did it; a copy of the model, or a pickled one, begins without."""
-
-    def __init__(self):
-        self.known = {}
-
-    def __reduce__(self):
-        return _OfModel, ()
-
-
-def compiled_once[Compiled](compile_for: Callable[[pm.Model], Compiled]) -> Callable[[pm.Model], Compiled]:
-    """Keep what a function of a model returned with that model, for as long as the model has the same parts.
-
-    Of a report there is often another one on the same model, and compiling is half of its time. Variables of a model
-    do not change, but it can be given more of them, or other transforms. Data may change: compiled functions read
-    ``pm.Data`` when they are called. Each thread has its own, since compiled functions work in room of their own.
-    """
-
-    @functools.wraps(compile_for)
-    def compiled(model):
-        known = vars(model).setdefault(_PLACE, _OfModel()).known
-        parts, (before, _) = _parts(model), known.get(compile_for, ((), None))
-        if len(parts) != len(before) or any(a is not b for a, b in zip(parts, before, strict=True)):
-            # The parts are kept, so that no other object gets the identity of one of them.
-            known[compile_for] = parts, compile_for(model)
-        return known[compile_for][1]
-
-    return compiled
-
-
-def _parts(model):
-    """Return what the log density of a model is made of."""
-    variables = model.basic_RVs
-    values = [model.rvs_to_values[v] for v in variables]
-    transforms = [model.rvs_to_transforms[v] for v in variables]
-    return [*model.value_vars, *variables, *values, *transforms, *model.potentials]

@@ -8,14 +8,13 @@ from pytensor.gradient import grad
 
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.model.estimated import estimated_terms
-from pymc_kernel.plugin.model.interpreter import STABLE, compiled_once, over_draws
+from pymc_kernel.plugin.model.interpreter import STABLE, over_draws
 
 __all__ = ["compile_scores", "without_gradient"]
 
 _GRADIENT_ERRORS = (NotImplementedError, TypeError, AttributeError, ValueError)  # what an Op without a gradient raises
 
 
-@compiled_once
 def compile_scores(model: pm.Model):
     """Return a function from draws of all value variables, a list of (n, ...), to scores (n, d).
 

@@ -16,7 +16,7 @@ from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import kernel_hmc, pooled
 from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, keywords_of
+from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, check_whole, keywords_of
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.model.estimated import normal_blocks
@@ -123,9 +123,8 @@ def sample_khmc(
     ...     x = pm.Normal("x", shape=3)
     ...     idata = pk.sample_khmc(progressbar=False)  # doctest: +SKIP
     """
-    for name, value, least in (("draws", draws, 1), ("tune", tune, 50), ("chains", chains, 1)):
-        if not (name == "tune" and value is None) and not (isinstance(value, int | np.integer) and value >= least):
-            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
+    check_whole(draws=draws, chains=chains)
+    check_whole("tune", least=50, tune=tune)
     model = pm.modelcontext(model)
     rng, began, spent = np.random.default_rng(random_seed), time.perf_counter(), 0
     if step is None and initvals is None:

@@ -10,7 +10,7 @@ from pymc_kernel.errors import NoGradientError
 from pymc_kernel.mcmc.coverage import pareto_shape
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.arguments import RandomSeed
+from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.model.groups import data_groups
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
@@ -112,9 +112,9 @@ def sample_pmc(
     ...     pm.Normal("y", x[0] ** 2 + x[1], 0.5, observed=1.0)
     ...     idata = pk.sample_pmc(500, iterations=10, progressbar=False)  # doctest: +SKIP
     """
-    for name, value, least in (("draws", draws, 10), ("iterations", iterations, 2), ("chains", chains, 1)):
-        if not (isinstance(value, int | np.integer) and value >= least):
-            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
+    check_whole(least=10, draws=draws)
+    check_whole(least=2, iterations=iterations)
+    check_whole(chains=chains)
     if drift not in ("kernel", "gradient", "none"):
         raise ValueError(f'drift must be "kernel", "gradient" or "none", got {drift!r}.')
     model = pm.modelcontext(model)

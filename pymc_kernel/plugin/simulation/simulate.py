@@ -21,7 +21,7 @@ from pymc_kernel.likelihood_free import (
 )
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.parallel import leave_one_thread
-from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout
+from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.model.forward import ForwardSampler, can_be_drawn, forward_graph
 from pymc_kernel.plugin.model.groups import data_groups, is_part_of_data, observed_values
@@ -150,10 +150,9 @@ def simulate(
 
 
 def _check(model, draws, executor, batch_size, timeout, retries, max_failures, max_in_flight):
-    whole = (("draws", draws, 1), ("batch_size", batch_size, 1), ("max_in_flight", max_in_flight, 1))
-    for name, value, least in (*whole, ("retries", retries, 0)):
-        if value is not None and not (isinstance(value, int | np.integer) and value >= least):
-            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
+    sizes = {"draws": draws, "batch_size": batch_size, "max_in_flight": max_in_flight}
+    check_whole(*sizes, **sizes)
+    check_whole(least=0, retries=retries)
     check_timeout(timeout)
     if not 0.0 <= max_failures <= 1.0:
         raise ValueError(f"max_failures is a share and must be in [0, 1], got {max_failures!r}.")
