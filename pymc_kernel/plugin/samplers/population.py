@@ -6,7 +6,6 @@ import xarray as xr
 from arviz_base import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 
-from pymc_kernel.errors import NoGradientError
 from pymc_kernel.mcmc.coverage import pareto_shape
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin import statistics
@@ -14,8 +13,7 @@ from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.model.groups import data_groups
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
-from pymc_kernel.plugin.model.scores import compile_scores
-from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions, value_shapes
+from pymc_kernel.plugin.model.unconstrained import constrained_draws
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.normality import normality_of_posterior
 from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
@@ -58,8 +56,8 @@ def sample_pmc(
     iterations : int
     chains : int
         Independent repetitions, one after the other: the spread of their evidence shows the error.
-    drift : {"kernel", "gradient", "none"}
-        Along the learned score, along the model's own (GRIS), or none: adaptive population Monte Carlo.
+    drift : {"kernel", "none"}
+        Along the learned score, or none: adaptive population Monte Carlo.
     drift_size : float
         In (0, 1).
     surrogate : pymc_kernel.scores.Finite, optional
@@ -115,13 +113,12 @@ def sample_pmc(
     check_whole(least=10, draws=draws)
     check_whole(least=2, iterations=iterations)
     check_whole(chains=chains)
-    if drift not in ("kernel", "gradient", "none"):
-        raise ValueError(f'drift must be "kernel", "gradient" or "none", got {drift!r}.')
+    if drift not in ("kernel", "none"):
+        raise ValueError(f'drift must be "kernel" or "none", got {drift!r}.')
     model = pm.modelcontext(model)
     density = compile_particle_density(model, "sample_pmc", compile_kwargs)
-    along = _model_scores(model) if drift == "gradient" else drift
     settings = {} if surrogate is None else {"surrogate": surrogate}
-    config = population.Config(drift=along, drift_size=drift_size, weights=weights, **settings)
+    config = population.Config(drift=drift, drift_size=drift_size, weights=weights, **settings)
     results = []
     with one_blas_thread, progress_bar("Population Monte Carlo", chains * iterations, progressbar) as advance:
         for rng in np.random.default_rng(random_seed).spawn(chains):
@@ -139,18 +136,6 @@ def sample_pmc(
     if said := normality_of_posterior(model, tree["posterior"].to_dataset(), results[-1][-1]):
         warn_user(f"sample_pmc: {said}")
     return tree
-
-
-def _model_scores(model):
-    try:
-        scores = compile_scores(model)
-    except NoGradientError as error:
-        raise NoGradientError(
-            'drift="gradient" needs the gradient of the model, and this model has none: '
-            'take drift="kernel", whose score is learned from the draws.'
-        ) from error
-    shapes = value_shapes(model)
-    return lambda positions: scores(split_positions(model, positions, shapes))
 
 
 def _one_chain(model, density, config, draws, iterations, start, rng, advance):
