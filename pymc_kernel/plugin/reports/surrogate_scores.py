@@ -5,6 +5,7 @@ A surrogate is fitted to log densities at the draws, and judged at held-out draw
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -178,19 +179,12 @@ def learn_scores(
 
 def _evaluator(model):
     """Return a function from positions (n, d) to log densities (n,); it compiles at its first call."""
-    functions = {}
-
-    def compiled(mode):
-        if mode not in functions:
-            functions[mode] = compile_particle_density(model, 'score="surrogate"', mode and {"mode": mode})
-        return functions[mode]
+    compiled = cache(lambda mode: compile_particle_density(model, 'score="surrogate"', mode and {"mode": mode}))
 
     def evaluate(positions):
         values = np.add(*compiled(QUICK)(positions))
-        if np.isfinite(values).all():
-            return values
         # The quick mode leaves stable forms of some functions out.
-        return np.add(*compiled(None)(positions))
+        return values if np.isfinite(values).all() else np.add(*compiled(None)(positions))
 
     return evaluate
 

@@ -19,8 +19,12 @@ from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
 from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.model.estimated import blocks_of
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, open_end_warning
-from pymc_kernel.plugin.samplers.exact import MOVE_STATISTICS, move_statistics
-from pymc_kernel.plugin.samplers.given_surrogate import given_surrogate, transition_state
+from pymc_kernel.plugin.samplers.given_surrogate import (
+    MOVE_STATISTICS,
+    given_surrogate,
+    move_statistics,
+    transition_state,
+)
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep, measured_variance
 from pymc_kernel.rounds import LogPosterior
 

@@ -26,8 +26,16 @@ from pymc_kernel.plugin.model.groups import data_groups, draws_group, observed_v
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
 from pymc_kernel.plugin.progress import STUCK_AFTER, progress_bar
-from pymc_kernel.plugin.samplers.exact import STARTS_TRIED, ExactDraws, Trace, run_exact
-from pymc_kernel.plugin.samplers.given_surrogate import FREE_VARIABLES, RADIUS, GivenSurrogate, transition_state
+from pymc_kernel.plugin.samplers.given_surrogate import (
+    FREE_VARIABLES,
+    RADIUS,
+    STARTS_TRIED,
+    ExactDraws,
+    GivenSurrogate,
+    Trace,
+    run_exact,
+    transition_state,
+)
 from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_of_findings, warn_user
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
