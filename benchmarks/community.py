@@ -32,7 +32,7 @@ def _kbr(model, budget, draws, seed):
 def _abc(model, budget, draws, seed):
     simulations = pk.simulate(budget, model=model, random_seed=seed, progressbar=False)
     settings = {"draws": draws // CHAINS, "chains": CHAINS, "quantile": 100 / budget}
-    return pk.sample_abc(simulations, model=model, random_seed=seed, **settings)
+    return pk.sample_abc(simulations=simulations, model=model, random_seed=seed, **settings)
 
 
 def _likelihood(model, budget, draws, seed, rounds):

@@ -19,7 +19,7 @@ D, NOISE = 9, 0.4
 LOG_EVIDENCE = -0.5 * D * math.log(2.0 * math.pi * (1.0 + NOISE**2))
 KAMELEON = smc.Kameleon(kameleon.Config(whiten="local"))
 KERNELS = {  # the defaults of the kernels of these names
-    "pk.RWSMC": {"moves": smc.Walk(learn_covariance=False, learn_scale=False)},
+    "plain walk": {"moves": smc.Walk(learn_covariance=False, learn_scale=False)},
     "pk.ASMC": {"moves": smc.Walk()},
     "pk.KASMC": {"moves": KAMELEON},
     "pk.KernelHMCSMC": {"moves": smc.Hamiltonian()},

@@ -232,7 +232,7 @@ def run(name, number):
         warnings.simplefilter("always", UserWarning)
         begun = time.process_time()
         settings = {"num_simulations": BUDGET, "random_seed": number, "progressbar": False, "chains": CHAINS}
-        found, likelihood = pk.sample_likelihood_free(DRAWS, model=model, return_likelihood=True, **settings)
+        found, likelihood = pk.sample_likelihood_free(DRAWS, model=model, return_fitted=True, **settings)
         seconds = time.process_time() - begun
     draws = found["posterior"]["theta"].values.reshape(-1, theta.size)
     error = np.zeros(theta.size)

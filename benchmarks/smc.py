@@ -112,7 +112,7 @@ METHODS = {
     "exact draws": lambda seed: (TARGET.sample(np.random.default_rng([seed, 3]), NUM_PARTICLES), LOG_EVIDENCE, 0),
     "pm.smc IMH": by_pymc(pm.smc.kernels.IMH),
     "pm.smc MH": by_pymc(pm.smc.kernels.MH),
-    "pk.RWSMC, 20 moves": by_arrays(smc.Config(smc.Walk(learn_covariance=False, learn_scale=False), **TWENTY)),
+    "plain walk, 20 moves": by_arrays(smc.Config(smc.Walk(learn_covariance=False, learn_scale=False), **TWENTY)),
     "pk.ASMC, 20 moves": by_arrays(smc.Config(smc.Walk(), **TWENTY)),
     "pk.KASMC, 20 moves": by_arrays(smc.Config(KAMELEON, **TWENTY)),
     "pk.KernelHMCSMC": by_arrays(smc.Config()),
@@ -120,7 +120,7 @@ METHODS = {
 _FIXED = {"schedule": THESIS_SCHEDULE, "min_moves": 1, "max_moves": 1, "waste_free": False}
 _ALL = smc.Kameleon(kameleon.Config(num_basis=NUM_PARTICLES, gamma=0.2, whiten=False), learning_rate=0.1)
 THESIS = {
-    "RWSMC": by_arrays(smc.Config(smc.Walk(learn_covariance=False, learn_scale=False), **_FIXED)),
+    "plain walk": by_arrays(smc.Config(smc.Walk(learn_covariance=False, learn_scale=False), **_FIXED)),
     "ASMC": by_arrays(smc.Config(smc.Walk(learning_rate=0.1), **_FIXED)),
     "KASMC": by_arrays(smc.Config(_ALL, **_FIXED)),
     "KASMC, our default": by_arrays(smc.Config(KAMELEON, **_FIXED)),

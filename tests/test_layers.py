@@ -41,15 +41,14 @@ OUTSIDE_OF_ONE_FILE = {
 }
 
 
-# The same for the rooms of the plugin. Blocks offer the steps to pm.sample, which have to know blocks: that one arrow
-# points up.
+# The same for the rooms of the plugin. Blocks offer a step to pm.sample, so they stand on top.
 ROOMS = {
+    "model": set(),
+    "reports": {"model"},
+    "emulation": {"model"},
+    "samplers": {"model", "reports", "emulation"},
+    "simulation": {"model", "reports"},
     "blocks": {"model", "samplers"},
-    "model": {"blocks"},
-    "reports": {"blocks", "model"},
-    "emulation": {"blocks", "model"},
-    "samplers": {"blocks", "model", "reports", "emulation"},
-    "simulation": {"blocks", "model", "reports"},
 }
 
 

@@ -227,7 +227,7 @@ def summaries(amounts):
 
 
 with daily:
-    by_rule = pk.sample_kbr(more, summary=summaries, **settings)
+    by_rule = pk.sample_kbr(simulations=more, summary=summaries, **settings)
 print(az.summary(by_rule))
 
 # %% [markdown]

@@ -136,7 +136,7 @@ with pm.Model() as model:
     rate, share = priors()
     pm.Simulator("reported", epidemic, rate, share, observed=reported)
     rule_draws, rule = pk.sample_kbr(
-        num_simulations=4000 if QUICK else 10_000, return_rule=True, **SETTINGS
+        num_simulations=4000 if QUICK else 10_000, return_fitted=True, **SETTINGS
     )
 print(az.summary(rule_draws))
 for name in ("learning_error", "second_opinion_shift", "typicality"):
@@ -179,7 +179,10 @@ print(learned["round_stats"].to_dataset()[["num_simulations", "power", "change"]
 
 # %%
 abc_simulations = (
-    50 * int(abc["sample_stats"].attrs["tuning_evaluations"] + pk.provenance(abc)["evaluations"])
+    50
+    * int(
+        abc["sample_stats"].attrs["tuning_evaluations"] + abc["sample_stats"]["evaluations"].sum()
+    )
     + 3000
 )
 results = {

@@ -118,14 +118,13 @@ with model:
 print(az.summary(idata, kind="diagnostics"))
 
 # %% [markdown]
-# R-hat is one, and the effective sizes are near the number of draws. `pk.provenance` says how the
-# draws were made: how many evaluations after tuning, and how many of the proposals along the
-# surrogate were accepted.
+# R-hat is one, and the effective sizes are near the number of draws. The statistics say how the
+# draws were made: how many evaluations after tuning, and how many proposals were accepted.
 
 # %%
-made = pk.provenance(idata)
-print({key: made[key] for key in ("evaluations", "moved", "surrogate_share")})
-print("evaluations while tuning:", idata["sample_stats"].attrs["tuning_evaluations"])
+stats = idata["sample_stats"]
+print("evaluations:", int(stats["evaluations"].sum()), "accepted:", float(stats["moved"].mean()))
+print("evaluations while tuning:", stats.attrs["tuning_evaluations"])
 
 # %% [markdown]
 # ## Against the reference

@@ -175,7 +175,8 @@ for label, idata in results.items():
     draws = idata["posterior"]["spread"].values
     line += f"spread of plates {draws.mean():.3f} (sd {draws.std():.3f})"
     if idata is not full:
-        line += f", sd of log estimates {pk.provenance(idata)['log_estimate_variance'] ** 0.5:.1f}"
+        variance = float(idata["sample_stats"]["log_estimate_variance"].mean())
+        line += f", sd of log estimates {variance**0.5:.1f}"
     print(line)
 
 # %%

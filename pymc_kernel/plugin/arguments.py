@@ -1,13 +1,26 @@
 """Arguments that many functions share, or pass on: their types, and checks before the work begins."""
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from difflib import get_close_matches
+from functools import wraps
+from inspect import Parameter, signature
 
 import numpy as np
 from pytensor.graph.basic import Variable
 
-__all__ = ["RandomSeed", "Variables", "check_executor", "check_keywords", "check_timeout", "check_whole", "keywords_of"]
+__all__ = [
+    "RandomSeed",
+    "Variables",
+    "check_executor",
+    "check_keywords",
+    "check_timeout",
+    "check_whole",
+    "explain_arguments",
+    "keywords_of",
+]
+
+_ALIKE = 0.5  # of difflib's ratio: ``seed`` is like ``random_seed``
 
 type RandomSeed = int | Sequence[int] | np.ndarray | np.random.Generator | None
 """Whatever ``numpy.random.default_rng`` makes a generator from."""
@@ -18,7 +31,7 @@ type Variables = Variable | Sequence[Variable] | None
 
 def keywords_of(function: Callable) -> set[str]:
     """Return the names of the parameters of a function."""
-    return set(inspect.signature(function).parameters)
+    return set(signature(function).parameters)
 
 
 def check_keywords(who: str, given: Iterable[str], known: set[str], advice: str) -> None:
@@ -55,8 +68,30 @@ def check_executor(executor: Executor | int | None) -> None:
         )
 
 
-def check_whole(*optional: str, **numbers) -> None:
-    """Raise where one of the named numbers is not a whole number of one or more; None is one for ``optional`` names."""
+def check_whole(*optional: str, least: int = 1, **numbers) -> None:
+    """Raise where a named number is not a whole one of ``least`` or more; None is one for ``optional`` names."""
     for name, value in numbers.items():
-        if not (value is None and name in optional) and not (isinstance(value, int | np.integer) and value >= 1):
-            raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+        if not (value is None and name in optional) and not (isinstance(value, int | np.integer) and value >= least):
+            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
+
+
+def explain_arguments[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """Make errors for unknown keywords, or too many positional arguments, say what to do; for long keyword lists."""
+    name, known = function.__name__, signature(function).parameters
+    by_place = [n for n, one in known.items() if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for given in kwargs:
+            if given not in known:
+                alike = get_close_matches(given, known, n=1, cutoff=_ALIKE)
+                meant = f"; do you mean {alike[0]}=?" if alike else "."
+                raise TypeError(f"{name} has no argument {given!r}{meant} It takes {', '.join(known)}.")
+        if len(args) > len(by_place):
+            raise TypeError(
+                f"{name} takes {len(by_place)} arguments without a name ({', '.join(by_place)}), got {len(args)}: name "
+                f"the others, as in {list(known)[len(by_place)]}={args[len(by_place)]!r}."
+            )
+        return function(*args, **kwargs)
+
+    return checked

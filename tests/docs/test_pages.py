@@ -87,7 +87,7 @@ def test_texts_that_are_no_pages_say_it_in_the_same_words(page):
     assert UNSEEN_MODE in text
 
 
-@pytest.mark.parametrize("name", sorted(set(pk.__all__) - {"smc_stats"}))  # which puts into a table what others promise
+@pytest.mark.parametrize("name", sorted(pk.__all__))
 def test_docstrings_that_promise_evidence_say_it_in_the_same_words(name):
     text = " ".join((getattr(pk, name).__doc__ or "").split())
     assert ("log_evidence" in text) <= (UNSEEN_MODE in text)

@@ -1,6 +1,4 @@
-"""A model with an estimated likelihood: ``pm.sample`` takes our step, and steps that sample something else say so."""
-
-import warnings
+"""A model with an estimated likelihood: ``pm.sample`` takes our step."""
 
 import numpy as np
 import pymc as pm
@@ -33,7 +31,8 @@ def test_all_variables_of_an_estimated_model_go_to_one_step():
     everything = ["apart", "phi_log__", "theta"]
     model = mixed_model()
     assert chosen(model) == {pk.KernelHMC: everything}
-    assert chosen(freeze_dims_and_data(model)) == {pk.KernelHMC: everything}
+    with freeze_dims_and_data(model) as frozen:
+        assert chosen(frozen) == {pk.KernelHMC: everything}
     with exact_model():  # the model in question is not the one in context
         assert chosen(model) == {pk.KernelHMC: everything}
     with pm.Model() as outer:
@@ -67,43 +66,10 @@ def test_models_without_our_blocks_keep_the_steps_of_pymc():
 def test_plain_sampling_keeps_the_estimates_that_were_accepted():
     with noisy_model():
         idata = pm.sample(100, tune=60, chains=1, cores=1, **QUIET)
-    theta, log_density = idata["posterior"]["theta"].values[0], idata["sample_stats"]["log_density"].values[0]
+    theta, log_density = idata["posterior"]["theta"].values[0], idata["sample_stats"]["lp"].values[0]
     stays = np.diff(theta) == 0.0
     assert 20 < stays.sum() < 99
     np.testing.assert_array_equal(np.diff(log_density) == 0.0, stays)
-
-
-@pytest.mark.parametrize("step", [pm.Metropolis, pm.DEMetropolisZ, pm.Slice, pm.DEMetropolis])
-def test_a_foreign_step_says_that_it_will_be_wrong(step):
-    with mixed_model(), pytest.warns(UserWarning, match=rf"{step.__name__} will sample a wrong posterior.*'y'") as said:
-        step()
-    assert said[0].filename == __file__
-
-
-def test_the_warning_reaches_users_of_several_cores():
-    with noisy_model(), pytest.warns(UserWarning, match="Metropolis will sample a wrong posterior"):
-        pm.sample(10, tune=10, chains=2, cores=2, step=pm.Metropolis(), **QUIET)
-
-
-def test_what_is_no_step_or_keeps_its_estimates_hears_nothing():
-    def simulator(rng, theta, size):
-        return rng.normal(theta, 1.0, size)
-
-    with pm.Model() as model:
-        theta = pm.Normal("theta")
-        pk.KernelABC("y", simulator, theta, observed=np.ones(1), epsilon=0.5)
-    with warnings.catch_warnings(), model:
-        warnings.simplefilter("ignore")
-        warnings.filterwarnings("error", message=".*wrong posterior")
-        for step in (pk.KAMH, pk.AdaptiveMetropolis, pk.KernelHMC):
-            step()
-        model.compile_logp()({"theta": 0.0})
-        model.point_logps({"theta": np.array(0.0)})
-        pm.sample_prior_predictive(2, random_seed=1)
-        pm.find_MAP(progressbar=False, method="Powell", maxiter=2, jitter=False, return_inferencedata=True)
-        pm.sample_smc(20, chains=1, cores=1, **QUIET)
-        idata = pm.sample(20, tune=20, chains=1, cores=1, **QUIET)
-        pm.compute_log_likelihood(idata, progressbar=False)
 
 
 def test_discrete_variables_are_refused_with_a_way_out():
@@ -113,8 +79,5 @@ def test_discrete_variables_are_refused_with_a_way_out():
         with pytest.raises(NoisyBlockError, match=r"only estimated \(by y\).*k, being discrete.*let the estimate"):
             pm.sample(10, chains=1, **QUIET)
         # A step of PyMC's for the discrete ones leaves the rest to ours, which refuses to be one of two.
-        with (
-            pytest.warns(UserWarning, match="wrong posterior"),
-            pytest.raises(NoisyBlockError, match="k, being discrete"),
-        ):
+        with pytest.raises(NoisyBlockError, match="k, being discrete"):
             pm.sample(10, chains=1, step=pm.Metropolis([k]), **QUIET)

@@ -15,7 +15,7 @@ from scipy.special import expit
 import pymc_kernel as pk
 from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
-from pymc_kernel.plugin.reports import diagnostics, findings
+from pymc_kernel.plugin.reports import diagnostics, ksd_report
 from pymc_kernel.plugin.reports.model_draws import read_draws
 from tests.plugin.models import noisy_model, square_without_gradient
 from tests.reference.differences import central_differences
@@ -124,13 +124,10 @@ def test_exact_draws_fit_and_others_do_not(small):
 
 def test_parts_of_the_discrepancy(small):
     model, idata = small
-    parts = pk.ksd_squared_parts(idata, model=model)
-    assert parts["level"].dims == ("group",)
-    assert parts["share"].ndim == 0
-    total = sum(float(s.sum()) for s in parts.data_vars.values())
-    assert abs(total - parts.attrs["ksd"] ** 2) < 1e-12
-    part = read_draws(idata, model=model)
-    assert abs(total - stein.ksd_squared(part.draws, part.scores)) < 1e-12
+    report = pk.ksd_test(idata, model=model, num_replicates=50)
+    assert report.shares["level"].dims == ("group",)
+    assert report.shares["share"].ndim == 0
+    assert sum(float(s.sum()) for s in report.shares.data_vars.values()) == pytest.approx(1.0)
 
 
 def test_summary_is_arviz_s_with_two_columns(small):
@@ -160,8 +157,8 @@ def test_summary_is_arviz_s_with_two_columns(small):
 def test_a_single_sample_dimension(small):
     model, idata = small
     stacked = idata["posterior"].to_dataset().isel(chain=0, drop=True).rename(draw="sample")
-    parts = pk.ksd_squared_parts(tree(stacked), model=model, sample_dims=["sample"])
-    assert parts["level"].shape == (3,)
+    report = pk.ksd_test(tree(stacked), model=model, sample_dims=["sample"], num_replicates=50)
+    assert report.shares["level"].shape == (3,)
     assert "ksd" in pk.summary(tree(stacked), model=model, sample_dims=["sample"], kind="stats").attrs
 
 
@@ -202,7 +199,7 @@ def test_parameters_are_named_that_fail_and_no_others():
     shares = [0.02, 0.1, 0.6, 0.25, 0.01, 0.02]
     report = a_report(shares, [0.004, 0.32, 0.001, 0.049, 0.3, 0.9])
     assert list(report.table()["ksd_share"]) == sorted(shares, reverse=True)
-    lines = findings.in_words(report, [], 0.05, 1500, "Do this.")
+    lines = ksd_report.in_words(report, [], 0.05, 1500, "Do this.")
     assert lines[0] == (
         "The draws do not fit the model's scores (500 of 1500 draws left after thinning; p = 0.001; ksd 0.3, as many "
         "independent normal draws have 0.15)."
@@ -212,7 +209,7 @@ def test_parameters_are_named_that_fail_and_no_others():
         "corrected for all tests."
     )
     assert lines[2:] == ["Do this."]
-    many = findings.in_words(a_report(np.full(9, 1 / 9), np.full(9, 0.01)), [], 0.05, 1500, "")[1]
+    many = ksd_report.in_words(a_report(np.full(9, 1 / 9), np.full(9, 0.01)), [], 0.05, 1500, "")[1]
     assert "x[4] (p = 0.01) and 4 more;" in many
 
 
@@ -224,23 +221,23 @@ def test_parameters_are_named_that_fail_and_no_others():
     ],
 )
 def test_no_parameter_is_blamed_where_none_fails(shares, where):
-    lines = findings.in_words(a_report(shares, np.full(len(shares), 0.32)), [], 0.05, 1500, "")
+    lines = ksd_report.in_words(a_report(shares, np.full(len(shares), 0.32)), [], 0.05, 1500, "")
     assert lines[1] == f"Each parameter fits by itself, so look at how they depend on each other: {where}"
 
 
 def test_advice_follows_from_the_first_cause(small):
     part = read_draws(small[1], model=small[0])
     apart = {"rhat": {"bad_params": ["x"]}}
-    said = findings.misfit_advice(part, apart | {"divergent": {"n_divergent": 250}})
+    said = ksd_report.misfit_advice(part, apart | {"divergent": {"n_divergent": 250}})
     assert re.search("250 diverged: .*target_accept", said)
-    assert "take longer ones" in findings.misfit_advice(part, apart)
+    assert "take longer ones" in ksd_report.misfit_advice(part, apart)
     part.draws = part.draws[:1]
-    assert "run several" in findings.misfit_advice(part, {})
+    assert "run several" in ksd_report.misfit_advice(part, {})
 
 
 def test_few_draws_are_said():
     few = a_report(np.full(10, 0.1), np.full(10, 0.5), together=0.3, num_draws=60)
-    assert "So few draws (60)" in findings.in_words(few, [], 0.05, 60, "")[-1]
+    assert "So few draws (60)" in ksd_report.in_words(few, [], 0.05, 60, "")[-1]
 
 
 def test_separated_modes_are_warned_of(capsys, rng):
@@ -274,7 +271,7 @@ def test_without_a_gradient_the_way_out_is_named(rng, capsys):
         pm.Potential("dark", square_without_gradient(x))
     idata = az.from_dict({"posterior": {"x": rng.standard_normal((2, 300, 2))}})
     with pytest.raises(NoGradientError, match=r"dark is a black box.*score=.*mmd_test"):
-        pk.ksd_squared_parts(idata, model=model)
+        pk.ksd_test(idata, model=model)
     plain = az.summary(idata)
     for fmt in ("wide", "long", "xarray"):
         with pytest.warns(UserWarning, match=r"ksd_share and ksd_p are NaN.*dark is a black box"):
@@ -289,9 +286,9 @@ def test_without_a_gradient_the_way_out_is_named(rng, capsys):
     assert pk.ksd_test(idata, model=model, score=lambda draws: -draws, num_replicates=200).p_value > 0.02
     assert pk.ksd_test(idata, model=model, score=lambda draws: 0.5 - draws, num_replicates=200).p_value < 0.01
     with pytest.raises(ValueError, match="score must return"):
-        pk.ksd_squared_parts(idata, model=model, score=lambda draws: draws[:, 0])
+        pk.ksd_test(idata, model=model, score=lambda draws: draws[:, 0])
     with pytest.raises(NoGradientError, match="y is only estimated"):
-        pk.ksd_squared_parts(az.from_dict({"posterior": {"theta": rng.standard_normal((1, 50))}}), model=noisy_model())
+        pk.ksd_test(az.from_dict({"posterior": {"theta": rng.standard_normal((1, 50))}}), model=noisy_model())
 
 
 def test_thinned_tree(small):
@@ -331,15 +328,15 @@ def test_two_runs(small):
 def test_wrong_draws_are_refused(small):
     model, idata = small
     with pytest.raises(ValueError, match="no group 'prior'"):
-        pk.ksd_squared_parts(idata, model=model, group="prior")
+        pk.ksd_test(idata, model=model, group="prior")
     with pytest.raises(ValueError, match="no share"):
-        pk.ksd_squared_parts(tree(idata["posterior"].to_dataset().drop_vars("share")), model=model)
+        pk.ksd_test(tree(idata["posterior"].to_dataset().drop_vars("share")), model=model)
     with pytest.raises(ValueError, match="level have shape"):
         pk.ksd_test(tree(idata["posterior"].to_dataset().isel(group=slice(0, 2))), model=model)
     with pytest.raises(ValueError, match="none of the chosen variables"):
-        pk.ksd_squared_parts(idata, model=model, var_names="product")
+        pk.ksd_test(idata, model=model, var_names="product")
     with pytest.raises(TypeError, match="no model in context: give model="):
-        pk.ksd_squared_parts(idata)
+        pk.ksd_test(idata)
 
 
 def test_what_is_no_tree_of_draws_says_what_to_give(capsys):

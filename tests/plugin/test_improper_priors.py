@@ -56,7 +56,7 @@ def test_draws_begin_around_the_initial_value_and_follow_the_proper_priors():
 
 def test_a_prior_that_cannot_be_vectorized_is_compiled_once(monkeypatch):
     tried, compiled = [], pm.Model.compile_fn
-    monkeypatch.setattr(priors, "vectorized", lambda *args: tried.append("vectorized") or 1 / 0)
+    monkeypatch.setattr(priors, "over_draws", lambda *args, **kw: tried.append("vectorized") or 1 / 0)
     monkeypatch.setattr(pm.Model, "compile_fn", lambda *args, **kw: tried.append("one by one") or compiled(*args, **kw))
     with pm.Model() as model:
         pm.Normal("x", 1.0, 2.0)

@@ -30,7 +30,7 @@ def conjugate_model(data=1.0, simulate=simulator):
 
 @pytest.fixture(scope="module")
 def conjugate():
-    return pk.sample_likelihood_free(num_simulations=600, return_likelihood=True, model=conjugate_model(), **QUIET)
+    return pk.sample_likelihood_free(num_simulations=600, return_fitted=True, model=conjugate_model(), **QUIET)
 
 
 def test_mean_spread_and_quantiles_of_a_conjugate_model(conjugate):

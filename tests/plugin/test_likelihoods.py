@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.blocks import likelihoods
+from pymc_kernel.plugin.model import estimated
 from tests.plugin.models import noisy_model, noisy_normal, sample
 
 
@@ -41,20 +41,45 @@ def test_data_may_be_exchanged():
 
 
 @pytest.mark.machine_code
-def test_every_evaluation_is_a_new_estimate_even_with_pymc_alone():
+def test_with_pymc_alone_every_place_has_a_new_estimate_and_the_last_ones_keep_theirs():
     logp = noisy_model().compile_logp()
-    assert len({float(logp({"theta": 0.3})) for _ in range(20)}) == 20
+    places = np.arange(20.0)
+    noise = [float(logp({"theta": x})) + 0.5 * x**2 for x in places]
+    assert len(set(noise)) == 20
+    assert [float(logp({"theta": x})) + 0.5 * x**2 for x in places] == noise
+    for x in np.arange(100.0, 2200.0):
+        logp({"theta": x})
+    assert float(logp({"theta": 0.0})) != noise[0]
+
+
+@pytest.mark.machine_code
+@pytest.mark.parametrize("step", [pm.Metropolis, pm.Slice, pm.DEMetropolisZ])
+def test_steps_of_pymc_keep_the_estimates_too(step):
+    places = []
+
+    def log_estimate(rng, theta, observed):
+        places.append(float(theta))
+        return noisy_normal(rng, theta, observed)
+
+    with pm.Model():
+        pk.EstimatedLikelihood("y", log_estimate, pm.Normal("theta"), observed=np.zeros(1))
+        pm.sample(
+            50, tune=50, chains=1, cores=1, step=step(), random_seed=3, progressbar=False,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    assert len(places) > 60
+    assert len(set(places)) == len(places)  # nowhere is a second estimate made
 
 
 @pytest.mark.machine_code
 def test_installed_noise_decides_the_estimate():
     model = noisy_model()
     logp = model.compile_logp()
-    names, keys = likelihoods.estimated_terms(model.logp())
+    names, keys = estimated.estimated_terms(model.logp())
     assert names == ["y"]
     values = []
     for _ in range(2):
-        with likelihoods.drawing_noise(dict.fromkeys(keys, np.random.default_rng(4))):
+        with estimated.drawing_noise(dict.fromkeys(keys, np.random.default_rng(4))):
             values.append(float(logp({"theta": 0.3})))
     assert values[0] == values[1] == noisy_normal(np.random.default_rng(4), 0.3, None)
 
@@ -66,10 +91,10 @@ def test_a_forked_process_does_not_repeat_the_noise():
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(write, repr(float(logp({"theta": 0.0}))).encode())
+        os.write(write, repr(float(logp({"theta": 1.0}))).encode())
         os._exit(0)
     os.waitpid(child, 0)
-    assert float(os.read(read, 100)) != float(logp({"theta": 0.0}))
+    assert float(os.read(read, 100)) != float(logp({"theta": 1.0}))
 
 
 @pytest.mark.machine_code

@@ -49,7 +49,7 @@ def test_draws_of_other_data_are_said(group, rng, recwarn):
     assert not recwarn
     pk.ksd_test(other, model=model, num_replicates=10)
     pk.summary(other, model=model, num_replicates=10)
-    pk.plot_ksd_evolution(other, model=model, num_replicates=10, num_sizes=2, backend="none")
+    pk.plot_ksd(other, model=model, num_replicates=10, backend="none")
     said = [w for w in recwarn if f"other data for {name} " in str(w.message)]
     assert [w.filename for w in said] == [__file__] * 3
 

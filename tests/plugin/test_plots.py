@@ -225,39 +225,6 @@ def test_rows_of_too_many_parameters(rng):
     assert len(shown(collection)["yticks"]) == 41
 
 
-@pytest.fixture(scope="module")
-def normal():
-    """Three chains of a standard normal distribution in two dimensions, the last with a mean that is off."""
-    rng = np.random.default_rng(3)
-    draws = rng.normal(size=(3, 200, 2))
-    draws[2] += 0.5
-    with pm.Model() as model:
-        pm.Normal("x", shape=2)
-    return model, xr.DataTree.from_dict({"posterior": xr.Dataset({"x": (("chain", "draw", "x_dim_0"), draws)})})
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_evolution_in_one_panel(backend, normal):
-    model, tree = normal
-    collection = pk.plot_ksd_evolution(
-        tree, score=lambda x: -x, model=model, num_sizes=3, num_replicates=60, backend=backend
-    )
-    said = shown(collection)
-    check_page(said, ["chain 0", "chain 1", "chain 2", "the same draws, random signs (90 %)"])
-    assert (said["xlabel"], said["ylabel"]) == ("draws of each chain", "KSD / that of as many normal draws")
-    assert collection.viz["plot"].size == 1
-    if backend == "none":
-        lines = np.array([line["y"] for line in collection.viz["ksd"]["ksd"].values])
-        band = collection.viz["null_band"]["ksd"].item()
-        np.testing.assert_array_equal(collection.viz["ksd"]["ksd"].values[0]["x"], [66, 133, 200])
-        assert (band["y_bottom"] < 1.0).all()
-        assert (band["y_top"] > 1.0).all()
-        assert (lines[:2, -1] < band["y_top"][-1]).all()  # where draws are right
-        assert lines[2, -1] > max(1.5, lines[2, 0])  # a bias shows the more, the more draws there are
-        colors = {line["color"] for line in collection.viz["ksd"]["ksd"].values}
-        assert len(colors) == 3
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_chosen_draws_in_pairs(backend, rng):
     names = [f"x{i}" for i in range(5)]

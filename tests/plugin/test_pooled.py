@@ -53,7 +53,7 @@ def test_posterior_of_constrained_variables():
 def test_tuning_is_longer_in_more_dimensions(num_dims, expected, monkeypatch):
     """So that the longest burn-in, 100 + 50 d draws, is no more than half of it."""
 
-    def capture(step, others, points, tune, *rest):
+    def capture(step, starts, tune, *rest):
         raise Captured(tune)
 
     monkeypatch.setattr("pymc_kernel.plugin.samplers.pooled._tune_together", capture)
@@ -111,13 +111,6 @@ def beside(name, draws, **kwargs):
 def test_same_draws_beside_other_steps():
     one, two = (beside("several", 30, tune=120, cores=cores, random_seed=3) for cores in (1, 2))
     assert all(np.array_equal(one["posterior"][n], two["posterior"][n]) for n in one["posterior"].data_vars)
-    told = one["sample_stats"]
-    # What was tuned is kept, by all chains: of 240 draws of both, Metropolis tunes after 100 and 200.
-    [scaling], [scale] = np.unique(told["scaling"]), np.unique(told["proposal_scale"].values[..., 1])  # of KAMH
-    assert scaling != 1.0
-    assert scale != pytest.approx(2.38 / np.sqrt(2))
-    # Where another step has moved, the density is evaluated anew.
-    assert set(np.unique(told["evaluations"])) <= {0, 1, 2}
 
 
 @pytest.mark.slow
@@ -132,11 +125,6 @@ def test_same_draws_beside_other_steps_for_every_start_method(method):
 @pytest.mark.parametrize("name", STEPS_BESIDE)
 def test_posteriors_beside_other_steps(name):
     idata = beside(name, 20_000, tune=500, cores=2, random_seed=4)
-    if name == "NUTS":
-        # Kernel HMC has one, too: the same for all chains, since what was tuned is kept.
-        step_sizes = idata["sample_stats"]["step_size"].values
-        assert (step_sizes == step_sizes[0, 0]).all()
-        assert 0.25 not in step_sizes[0, 0]
     posterior = idata["posterior"]
     weights, mean, sd, below = summarized_exactly()
     x, k = posterior["x"].values, posterior["k"].values
@@ -189,8 +177,8 @@ def test_chains_begin_where_pilot_simulations_were_near_the_data(monkeypatch):
     def simulator(rng, theta, size):
         return rng.normal(theta, 1.0, size)
 
-    def capture(step, others, points, *rest):
-        raise Captured([float(p["theta"]) for p in points])
+    def capture(step, starts, *rest):
+        raise Captured([float(p[0]) for p in starts])
 
     monkeypatch.setattr("pymc_kernel.plugin.samplers.pooled._tune_together", capture)
     with pm.Model():
@@ -218,8 +206,6 @@ def test_bad_input_is_named_before_any_work():
         for wrong in (pk.KernelHMC, "KernelHMC", [pk.KernelHMC(), 3]):
             with pytest.raises(TypeError, match=r"as in step=pk\.KernelHMC\(\)"):
                 pk.sample_khmc(step=wrong)
-        with pytest.raises(TypeError, match=r"DEMetropolis needs all chains.*pm\.DEMetropolisZ"):
-            pk.sample_khmc(step=[pk.KernelHMC([x]), pm.DEMetropolis([y])])
         with pytest.raises(ValueError, match="surrogate must be one of"):
             pk.KernelHMC(surrogate="best")
         with pytest.raises(TypeError, match=r"pymc_kernel\.scores"):

@@ -16,7 +16,7 @@ def sample(model, draws=400, seed=2, **kwargs):
         return pk.sample_pmc(draws, iterations=8, random_seed=seed, progressbar=False, **kwargs)
 
 
-@pytest.mark.parametrize("drift", ["kernel", "gradient", "none"])
+@pytest.mark.parametrize("drift", ["kernel", "none"])
 @pytest.mark.machine_code
 def test_evidence_and_posterior_of_a_conjugate_model(drift):
     idata = sample(conjugate_model(), drift=drift)
@@ -125,13 +125,11 @@ def test_draws_of_interrupted_chains_are_of_the_iterations_that_are_shown(iterat
         ({"chains": 0}, ValueError, "chains must be"),
         ({"drift": "up"}, ValueError, "drift must be"),
         ({"weights": "equal"}, ValueError, "weights must be"),
-        ({"drift": "gradient", "model": "black box"}, ValueError, 'has none: take drift="kernel"'),
     ],
 )
 def test_settings_are_checked(settings, error, message):
-    model = black_box_model() if settings.pop("model", None) else conjugate_model()
     with pytest.raises(error, match=message):
-        sample(model, **settings)
+        sample(conjugate_model(), **settings)
 
 
 def test_priors_that_round_to_their_bounds():

@@ -231,7 +231,11 @@ def test_discrepancy_of_data_sets_needs_no_summary():
 
     with pm.Model() as model:
         mean, spread = pm.Normal("mean", 0, 3), pm.HalfNormal("spread", 3)
-        pk.MMDLikelihood("y", simulator, mean, spread, observed=data, epsilon=0.02, num_simulations=3, num_features=50)
+        features = pk.kernels.random_fourier_features(pk.kernels.Gaussian(2.5), 50, 1, np.random.default_rng(1))
+        pk.KernelABC(
+            "y", simulator, mean, spread, observed=data, epsilon=0.1, num_simulations=3,
+            summary=lambda y: features(y[:, None]).mean(axis=0),
+        )  # fmt: skip
     posterior = sample(model, pk.AdaptiveMetropolis, cores=1, draws=500, tune=500)["posterior"]
     assert float(posterior["mean"].mean()) == pytest.approx(1.0, abs=0.5)
     assert float(posterior["spread"].mean()) == pytest.approx(2.0, abs=0.6)
@@ -264,7 +268,6 @@ def test_a_simulator_that_fails_is_counted_and_said():
         (pk.KernelABC, {"random": normal_simulator}, "come from the simulator"),
         (pk.SyntheticLikelihood, {"num_simulations": 4}, "needs more than 4"),
         (pk.SyntheticLikelihood, {"shrinkage": 0.5}, "cannot be shrunk"),
-        (pk.MMDLikelihood, {"epsilon": 0.0}, "positive number"),
     ],
 )
 def test_mistakes_are_named(block, settings, message):

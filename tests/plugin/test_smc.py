@@ -8,6 +8,7 @@ import xarray as xr
 from scipy import stats
 
 import pymc_kernel as pk
+from pymc_kernel.plugin.samplers import smc
 from tests.plugin.models import black_box_model, noisy_normal
 
 pytestmark = [
@@ -15,7 +16,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:At one stage"),
 ]
 DATA = np.array([1.0, 2.0, 4.0])
-KERNELS = {"RWSMC": pk.RWSMC, "ASMC": pk.ASMC, "KASMC": pk.KASMC, "KernelHMCSMC": pk.KernelHMCSMC}
+PLAIN = {"learn_covariance": False, "learn_scale": False}
+KERNELS = {"ASMC": pk.ASMC, "KASMC": pk.KASMC, "KernelHMCSMC": pk.KernelHMCSMC}
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 
 
@@ -97,17 +99,15 @@ def test_a_noisy_likelihood_gives_the_exact_posterior():
 def test_with_pm_sample_smc_as_well():
     with several_variables():
         idata = pm.sample_smc(100, kernel=pk.KASMC, chains=1, random_seed=1, num_basis=50, threshold=0.7, **QUIET)
-    tidy = pk.smc_stats(idata)["smc_stats"]
-    assert tidy.sizes["chain"] == 1
-    assert tidy["inverse_temperature"].values[0, -1] == 1.0
+    assert idata["sample_stats"]["beta"].values.ravel()[-1] == 1.0
     assert idata["posterior"]["total"].shape == (1, 100)
 
 
 def test_results_can_be_saved(tmp_path):
     with conjugate_model():
         ours = pk.sample_smc(60, pk.ASMC, chains=2, cores=1, random_seed=1, **QUIET)
-        theirs = pk.smc_stats(pm.sample_smc(60, chains=1, cores=1, random_seed=1, **QUIET))
-    for idata in (ours, theirs):
+        alone = pk.sample_smc(60, pk.ASMC, chains=1, cores=1, random_seed=1, **QUIET)
+    for idata in (ours, alone):
         idata.to_netcdf(tmp_path / "smc.nc", engine="h5netcdf")
         idata.to_zarr(tmp_path / "smc.zarr", mode="w", consolidated=False)
         stored = xr.open_datatree(tmp_path / "smc.zarr", engine="zarr", consolidated=False)
@@ -127,7 +127,7 @@ def test_chains_of_different_length_are_padded():
     evidence = np.empty(2, dtype=object)
     evidence[:] = [[np.nan, np.nan, -3.0], [np.nan, -4.0]]
     idata["sample_stats"] = xr.Dataset({"beta": ("chain", told), "log_marginal_likelihood": ("chain", evidence)})
-    tidy = pk.smc_stats(idata)["smc_stats"]
+    tidy = smc._tidied(idata)["smc_stats"]
     np.testing.assert_array_equal(tidy["inverse_temperature"], [[0.1, 0.5, 1.0], [0.3, 1.0, np.nan]])
     np.testing.assert_array_equal(tidy["log_evidence"], [-3.0, -4.0])
     np.testing.assert_array_equal(tidy["num_stages"], [3, 2])
@@ -155,7 +155,7 @@ def test_initial_values_of_the_model_are_no_particles():
     with pm.Model() as model:
         mu = pm.Normal("mu", 0.0, 3.0, initval=0.0)
         pm.Normal("y", mu, 1.0, observed=DATA)
-    idata = sample(model, pk.RWSMC, draws=1000)
+    idata = sample(model, pk.ASMC, draws=1000, **PLAIN)
     np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], TRUTH, atol=0.3)
 
 
@@ -211,5 +211,6 @@ def test_degenerate_particles_are_reported():
         x = pm.Normal("x", 0.0, 100.0, shape=2)
         pm.Normal("y", x, 0.01, observed=np.zeros(2))
         with pytest.warns(UserWarning, match="still correlated|had offspring") as said:
-            pk.sample_smc(200, pk.RWSMC, scale=1e-3, max_moves=4, schedule=(0.5, 1.0), chains=1, random_seed=1, **QUIET)
+            pk.sample_smc(200, scale=1e-3, max_moves=4, schedule=(0.5, 1.0), chains=1, random_seed=1, kernel=pk.ASMC,
+                          **PLAIN, **QUIET)  # fmt: skip
     assert {w.filename for w in said if "At one stage" in str(w.message)} == {__file__}

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.samplers.starts import PriorDraws, prior_draws
+from pymc_kernel.plugin.model.priors import PriorDraws, prior_draws
 
 
 def draws_of(model):

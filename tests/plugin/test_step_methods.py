@@ -3,11 +3,9 @@ import pickle
 import numpy as np
 import pymc as pm
 import pytensor
-import pytensor.tensor as pt
 import pytest
 from arviz_stats.base import array_stats
 from pymc.model.transform.optimization import freeze_dims_and_data
-from pymc.step_methods import STEP_METHODS
 from scipy import stats
 
 import pymc_kernel as pk
@@ -253,33 +251,3 @@ def test_float32():
         idata = sample(exact_model(), pk.KAMH, cores=1)
     assert idata["posterior"]["z"].dtype == np.float32
     assert (idata["sample_stats"]["evaluations"] == 1).all()
-
-
-def without_gradient():
-    """A model with a black box of PyTensor's: exact, and not one of our blocks."""
-    black_box = pytensor.compile.ops.wrap_py([pt.dscalar], [pt.dscalar])(lambda x: np.asarray(-0.5 * x**2))
-    with pm.Model() as model:
-        pm.Potential("p", black_box(pm.Normal("theta")))
-    return model
-
-
-def test_registration_for_models_without_gradient_is_opt_in():
-    assert pk.KAMH not in STEP_METHODS
-    before = list(STEP_METHODS)
-    try:
-        pk.register_step_methods()
-        pk.register_step_methods()
-        assert STEP_METHODS.count(pk.KAMH) == 1
-        with without_gradient() as model:
-            _, chosen = pm.sampling.mcmc.assign_step_methods(model, methods=STEP_METHODS)
-            assert list(chosen) == [pk.KAMH]
-        with noisy_model() as model:  # whether asked for or not
-            _, chosen = pm.sampling.mcmc.assign_step_methods(model, methods=STEP_METHODS)
-            assert list(chosen) == [pk.KernelHMC]
-        with pm.Model() as model:
-            pm.Normal("x")
-            pm.Poisson("k", 1.0)
-            _, chosen = pm.sampling.mcmc.assign_step_methods(model, methods=STEP_METHODS)
-            assert pk.KAMH not in chosen
-    finally:
-        STEP_METHODS[:] = before

@@ -11,7 +11,7 @@ import pymc_kernel as pk
 from benchmarks import noisy_walks
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc.moves import SURVEY
-from pymc_kernel.plugin.blocks import likelihoods
+from pymc_kernel.plugin.model import estimated
 from tests.plugin.models import STEPS, advance, exact_model, noisy_model, noisy_normal, same_draws, sample
 
 # -- what is refused, and how ---------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_an_estimate_inside_a_nested_graph_is_found():
     with pm.Model():
         theta = pm.Normal("theta")
         phi = pm.Normal("phi")
-        op = likelihoods.EstimatedLogLikelihoodOp("inner", noisy_normal)
+        op = estimated.EstimatedLogLikelihoodOp("inner", noisy_normal)
         value = pt.dscalar()
         nested = OpFromGraph([value], [op(value, pt.zeros(1))])
         pm.Potential("p", nested(theta + phi))

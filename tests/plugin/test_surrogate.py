@@ -92,7 +92,7 @@ def test_every_evaluation_is_there(found):
 
 def test_it_stops_when_the_distance_stays_small():
     with model_of():
-        idata, learned = pk.sample_surrogate(50, chains=1, evaluations=400, return_surrogate=True, **QUICK)
+        idata, learned = pk.sample_surrogate(50, chains=1, evaluations=400, return_fitted=True, **QUICK)
     assert idata["sample_stats"]["num_evaluations"] < 150
     position = idata["evaluations"]["position"].values[:1]
     exact_value = idata["evaluations"]["log_likelihood"].values[0]

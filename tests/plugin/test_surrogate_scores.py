@@ -53,7 +53,7 @@ def exact_draws(rng, chains=4, draws=100):
 def tree(x, log_density=None):
     groups = {"posterior": {"x": x}}
     if log_density is not None:
-        groups["sample_stats"] = {"log_density": log_density}
+        groups["sample_stats"] = {"lp": log_density}
     return az.from_dict(groups, dims={"x": ["which"]}, coords={"which": ["a", "b"]})
 
 
@@ -104,7 +104,7 @@ def test_repeated_draws_and_long_runs_cost_no_more(rng, monkeypatch):
     found = pk.expectation(tree(x), model=model, score="surrogate")
     assert abs(float(found["x"].sel(estimate="value", which="a"))) < 0.1
     assert found.attrs["num_values"] == 160
-    assert pk.ksd_squared_parts(tree(x), model=model, score="surrogate").attrs["score_error"] < 0.2
+    assert pk.ksd_test(tree(x), model=model, score="surrogate").learned.score_error < 0.2
 
 
 def test_summary_and_diagnose_say_what_the_score_is_worth(rng, capsys):
@@ -147,7 +147,7 @@ def test_estimated_likelihoods_are_judged_by_the_estimates_that_were_accepted(rn
     """Of a chain that is right, and of one that lacks a part; estimates with log-normal noise as they are accepted."""
     theta = rng.standard_normal((4, 300))
     noise = rng.normal(0.5 * 0.6**2, 0.6, (4, 300))  # tilted by the acceptance: the mean was minus as much
-    idata = az.from_dict({"posterior": {"theta": theta}, "sample_stats": {"log_density": -0.5 * theta**2 + noise}})
+    idata = az.from_dict({"posterior": {"theta": theta}, "sample_stats": {"lp": -0.5 * theta**2 + noise}})
     with pytest.raises(NoGradientError, match=r"y is only estimated.*score=\"surrogate\""):
         pk.ksd_test(idata, model=noisy_model())
     report = pk.ksd_test(idata, model=noisy_model(), score="surrogate", num_replicates=200)
@@ -157,7 +157,7 @@ def test_estimated_likelihoods_are_judged_by_the_estimates_that_were_accepted(rn
     assert "with the noise of the estimates, worth" in str(report)
     kept = np.stack([row[np.sort(np.argsort(row)[60:])] for row in theta])  # without the lowest fifth
     there = np.stack([values[np.sort(np.argsort(row)[60:])] for row, values in zip(theta, noise, strict=True)])
-    idata = az.from_dict({"posterior": {"theta": kept}, "sample_stats": {"log_density": -0.5 * kept**2 + there}})
+    idata = az.from_dict({"posterior": {"theta": kept}, "sample_stats": {"lp": -0.5 * kept**2 + there}})
     assert pk.ksd_test(idata, model=noisy_model(), score="surrogate", num_replicates=200).verdict() == "misfit"
     del idata["sample_stats"]
     with pytest.raises(NoGradientError, match="does not hold the estimates that were accepted"):
@@ -172,7 +172,7 @@ def test_where_nothing_can_be_learned_one_line_says_why(rng, capsys):
     assert table[["ksd_share", "ksd_p"]].isna().all(axis=None)
     still = tree(np.ones((2, 100, 2)))
     with pytest.raises(NoGradientError, match="no score could be learned from 200 draws"):
-        pk.ksd_squared_parts(still, model=model, score="surrogate")
+        pk.ksd_test(still, model=model, score="surrogate")
     with pm.Model() as discrete:
         which = pm.Bernoulli("which", 0.3)
         pm.Normal("x", 3.0 * which, 1.0)
@@ -185,9 +185,9 @@ def test_where_nothing_can_be_learned_one_line_says_why(rng, capsys):
     outside = rng.normal(size=(2, 100, 2))
     outside[0, :3, 0] = 4.0
     with pytest.raises(NoGradientError, match="not finite at 3 of 200 draws"):
-        pk.ksd_squared_parts(az.from_dict({"posterior": {"x": outside}}), model=bounded, score="surrogate")
+        pk.ksd_test(az.from_dict({"posterior": {"x": outside}}), model=bounded, score="surrogate")
     with pytest.raises(ValueError, match='a function or "surrogate"'):
-        pk.ksd_squared_parts(few, model=model, score="learned")
+        pk.ksd_test(few, model=model, score="learned")
 
 
 def test_other_sample_dimensions(rng):
@@ -199,10 +199,6 @@ def test_other_sample_dimensions(rng):
         xr.DataTree.from_dict(groups), model=model, score="surrogate", sample_dims=["sample"], num_replicates=50
     )
     assert report.learned.num_evaluations == 0
-    evolution = pk.plot_ksd_evolution(
-        stacked, model=model, score="surrogate", num_sizes=2, num_replicates=20, backend="none"
-    )
-    assert evolution.aes["color"]["mapping"].size == 1
 
 
 def bent_estimate(rng, x, observed):
@@ -220,6 +216,6 @@ def test_right_draws_of_a_noisy_likelihood_are_seldom_rejected():
         rng = np.random.default_rng(seed)
         x = exact_draws(rng, draws=250)
         estimates = log_density(x) + rng.normal(0.125, 0.5, x.shape[:2])  # as a chain accepts them
-        idata = az.from_dict({"posterior": {"x": x}, "sample_stats": {"log_density": estimates}})
+        idata = az.from_dict({"posterior": {"x": x}, "sample_stats": {"lp": estimates}})
         verdicts.append(pk.ksd_test(idata, model=model, score="surrogate", num_replicates=200).verdict())
     assert verdicts.count("misfit") <= 4

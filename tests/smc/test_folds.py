@@ -100,7 +100,7 @@ def test_exact_draws_keep_their_spread_when_moved_by_what_the_others_teach():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pk.RWSMC", "pk.ASMC"])
+@pytest.mark.parametrize("name", ["plain walk", "pk.ASMC"])
 def test_the_evidence_of_few_particles_is_not_too_large(name):
     """A false alarm of one in ten thousand; the bias of moves that learn from those they move is .18."""
     errors = log_errors(name, 1000)

@@ -16,7 +16,7 @@ from scipy.stats import binom
 
 from pymc_kernel.likelihood_free import FittedLikelihood
 from pymc_kernel.plugin.blocks.likelihoods import check_further, has_missing_entries, predictive
-from pymc_kernel.plugin.blocks.object_mode import allow_object_mode
+from pymc_kernel.plugin.model.estimated import allow_object_mode
 from pymc_kernel.plugin.typicality import OUTSIDE, typicality
 from pymc_kernel.plugin.warn import warn_user
 

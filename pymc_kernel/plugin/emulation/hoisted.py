@@ -15,9 +15,9 @@ from pytensor.tensor import TensorVariable
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.utils import safe_signature
 
-from pymc_kernel.plugin.blocks.likelihoods import block_of
 from pymc_kernel.plugin.emulation.black_boxes import has_gradient
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
+from pymc_kernel.plugin.model.estimated import block_of
 
 __all__ = ["with_hoisted"]
 

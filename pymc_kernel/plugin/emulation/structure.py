@@ -9,10 +9,10 @@ from pymc.vartypes import continuous_types
 from pytensor.graph.traversal import ancestors
 from pytensor.scan.op import Scan
 
-from pymc_kernel.plugin.blocks.likelihoods import estimated_terms
 from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
 from pymc_kernel.plugin.emulation.evaluated import TrueModel
 from pymc_kernel.plugin.emulation.parts import Part, Rows, parts_of, rows_of
+from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.priors import ModelPrior, first_places
 

@@ -24,7 +24,6 @@ from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import TensorType
-from pytensor.tensor.type_other import NoneTypeT
 
 from pymc_kernel.plugin.model.interpreter import by_numpy
 
@@ -95,7 +94,6 @@ class ForwardSampler:
         self._data_sources = _sources(graph.free, graph.observed)
         for variable in (*self._prior_sources, *self._data_sources):
             variable.set_value(np.random.Generator(np.random.PCG64(0)), borrow=True)
-        self._calls = None if self.is_vectorized else self._simulator_calls(graph)
 
     def _compile(self, inputs, outputs):
         function = pymc_compile(inputs, outputs, **self._kwargs)
@@ -126,36 +124,13 @@ class ForwardSampler:
         """Return a function of batches of the free variables, None where there is none."""
         if not outputs or not _are_plain(outputs):
             return None
-        function, vary = self._batched(free, outputs)
-        return function if all(vary) else None
-
-    def _batched(self, free, outputs):
-        """Return a function of batches, None where there is none, and which outputs depend on the batch."""
         many = {v: TensorType(v.dtype, (None, *v.type.shape))() for v in free}
         try:
             batched = vectorize_graph(outputs, many)
             function = self._compile(list(many.values()), batched)
         except Exception:
-            return None, []
-        return function, [b.ndim > o.ndim for b, o in zip(batched, outputs, strict=True)]
-
-    def _simulator_calls(self, graph):
-        """Return what is needed to call the simulators without PyTensor, None where that is impossible."""
-        calls = []
-        for variable in graph.observed:
-            op, node = variable.owner.op, variable.owner
-            parameters = [op.size_param(node), *op.dist_params(node)] if isinstance(op, RandomVariable) else []
-            if not parameters or not _are_plain(parameters) or isinstance(parameters[0].type, NoneTypeT):
-                return None
-            function, vary = self._batched(graph.free, parameters)
-            if function is None:
-                return None
-            calls.append((op, op.rng_param(node), function, vary))
-        if not all(source in self._data_sources for _, source, _, _ in calls):
             return None
-        self._generators = [np.random.Generator(np.random.PCG64(0)) for _ in self._data_sources]
-        calls = [(op, self._data_sources.index(source), function, vary) for op, source, function, vary in calls]
-        return calls
+        return function if all(b.ndim > o.ndim for b, o in zip(batched, outputs, strict=True)) else None
 
     def prior(self, entropy: int, batch: int, size: int, batch_size: int) -> list[np.ndarray]:
         """Return draws of the free variables, each (size, ...).
@@ -185,28 +160,12 @@ class ForwardSampler:
         """Yield for each draw a function that simulates its data, with the same random numbers at every call."""
         words = _words(entropy, batch, _DATA, len(free[0]) * len(self._data_sources))
         words = words.reshape(len(free[0]), len(self._data_sources), _WORDS).tolist()
-        if self._calls is None:
-            for row, seeds in zip(_rows(free), words, strict=True):
-                yield partial(self._through_graph, row, seeds)
-        else:
-            inputs = [function(*free) for _, _, function, _ in self._calls]
-            for row, seeds in enumerate(words):
-                yield partial(self._through_calls, inputs, row, seeds)
+        for row, seeds in zip(_rows(free), words, strict=True):
+            yield partial(self._through_graph, row, seeds)
 
     def _through_graph(self, values, seeds):
         _install(self._data_sources, seeds)
         return self._one_data(*values)
-
-    def _through_calls(self, inputs, row, seeds):
-        """Call the simulators as their variables would."""
-        for generator, words in zip(self._generators, seeds, strict=True):
-            generator.bit_generator.state = _state(words)
-        data = []
-        for (op, source, _, vary), arrays in zip(self._calls, inputs, strict=True):
-            size, *parameters = [a[row] if v else a for a, v in zip(arrays, vary, strict=True)]
-            drawn = op.rng_fn(self._generators[source], *parameters, tuple(size))
-            data.append(np.asarray(drawn, dtype=op.dtype))
-        return data
 
 
 def _is_random(variable):

@@ -6,28 +6,31 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from arviz_base import from_dict
-from pymc.backends.arviz import find_constants
+from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.random.op import RandomVariable
 
-__all__ = ["constant_groups", "is_part_of_data", "observed_group", "observed_values"]
+from pymc_kernel.plugin.model.unconstrained import constrained_draws
+
+__all__ = ["data_groups", "draws_group", "is_part_of_data", "observed_values"]
 
 
-def constant_groups(model: pm.Model, coords: dict, dims: dict) -> dict[str, xr.Dataset]:
-    """Return the group ``constant_data``, as PyMC's samplers write it, by its name; nothing without ``pm.Data``."""
-    constants = find_constants(model)
-    if not constants:
-        return {}
-    tree = from_dict({"constant_data": constants}, coords=coords, dims=dims, sample_dims=[])
-    return {"constant_data": tree["constant_data"].to_dataset()}
+def data_groups(model: pm.Model) -> dict[str, xr.Dataset]:
+    """Return the groups ``observed_data`` and ``constant_data``, as PyMC's samplers write them, where there are any."""
+    coords, dims = coords_and_dims_for_inferencedata(model)
+    groups = {"observed_data": observed_values(model, None), "constant_data": find_constants(model)}
+    tree = from_dict({k: v for k, v in groups.items() if v}, coords=coords, dims=dims, sample_dims=[])
+    return {name: node.to_dataset() for name, node in tree.children.items()}
 
 
-def observed_group(data: dict[str, np.ndarray], coords: dict, dims: dict) -> xr.Dataset:
-    """Return the group ``observed_data``."""
-    tree = from_dict({"observed_data": data}, coords=coords, dims=dims, sample_dims=[])
-    return tree["observed_data"].to_dataset()
+def draws_group(model: pm.Model, positions: np.ndarray) -> xr.Dataset:
+    """Return the group ``posterior`` for draws (chain, draw, d) on the unconstrained scale."""
+    coords, dims = coords_and_dims_for_inferencedata(model)
+    values = constrained_draws(model, positions.reshape(-1, positions.shape[-1]))
+    values = {name: v.reshape(*positions.shape[:2], *v.shape[1:]) for name, v in values.items()}
+    return from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset()
 
 
 def is_part_of_data(model: pm.Model, rv: TensorVariable) -> bool:

@@ -1,20 +1,40 @@
-"""Modes that evaluate a graph by NumPy, an array at a time, without machine code.
+"""How functions of a model are compiled: for many draws at once, by NumPy.
 
-For graphs of many draws at once, which are called too seldom to pay for a compiler. PyTensor's interpreter calls a
+Functions of many draws are called too seldom to pay for a compiler of machine code. PyTensor's interpreter calls a
 Python function for each number of an array where it knows no NumPy function for an operation: a prior with an interval
 took a hundred times as long as it does with those that stand here.
 """
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
+import pymc as pm
+from pymc.pytensorf import compile as pymc_compile
 from pytensor.compile.mode import Mode, get_mode
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.rewriting.basic import NodeRewriter, dfs_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.scalar.basic import Clip, Second
 from pytensor.scalar.math import Log1mexp, Softplus, TriGamma
+from pytensor.tensor import tensor
 from pytensor.tensor.elemwise import Elemwise
 from scipy.special import zeta
 
-__all__ = ["QUICK", "STABLE", "by_numpy", "clip", "log1mexp", "second", "softplus", "trigamma"]
+__all__ = [
+    "DRAWS_AT_A_TIME",
+    "QUICK",
+    "STABLE",
+    "by_numpy",
+    "clip",
+    "log1mexp",
+    "over_draws",
+    "second",
+    "softplus",
+    "trigamma",
+]
+
+DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorized graph
 
 _LAST = 1000.0  # position of a rewrite after all of PyTensor's
 _LOG_HALF = -np.log(2.0)
@@ -80,3 +100,29 @@ QUICK = by_numpy(get_mode("FAST_COMPILE"))
 STABLE = by_numpy(
     Mode(linker="py", optimizer=RewriteDatabaseQuery(include=["fast_run"], exclude=["fusion", "inplace", "BlasOpt"]))
 )
+
+
+def over_draws(
+    model: pm.Model, outputs: Sequence[Variable], inputs: Sequence[Variable] | None = None, mode: Mode = QUICK
+) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+    """Return a function from draws of the inputs, a list of (n, ...), to those of the outputs, in one vectorized graph.
+
+    The inputs are the model's value variables by default.
+    """
+    inputs = list(model.value_vars if inputs is None else inputs)
+    many = {v: tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in inputs}
+    with model:
+        vectorized = vectorize_graph(list(outputs), many)
+        function = pymc_compile(list(many.values()), vectorized, on_unused_input="ignore", mode=mode)
+
+    def evaluate(draws):
+        parts = []
+        for start in range(0, len(draws[0]), DRAWS_AT_A_TIME):
+            batch = [d[start : start + DRAWS_AT_A_TIME] for d in draws]
+            batch = [np.ascontiguousarray(d, dtype=v.dtype) for d, v in zip(batch, inputs, strict=True)]
+            # An output that does not depend on the draws has no dimension of draws.
+            cores = [(o, np.shape(o)[np.ndim(o) - v.ndim :]) for o, v in zip(function(*batch), outputs, strict=True)]
+            parts.append([np.broadcast_to(o, (len(batch[0]), *core)) for o, core in cores])
+        return [np.concatenate(part) for part in zip(*parts, strict=True)]
+
+    return evaluate

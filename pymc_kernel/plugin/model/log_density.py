@@ -11,16 +11,7 @@ from pymc.vartypes import continuous_types
 from pytensor.tensor.random.type import RandomGeneratorType
 
 from pymc_kernel.errors import NoisyBlockError
-from pymc_kernel.plugin.blocks.likelihoods import (
-    Evaluation,
-    accepted_shares,
-    drawing_noise,
-    estimated_terms,
-    failed_shares,
-    normal_blocks,
-    reused_noise,
-    starting_positions,
-)
+from pymc_kernel.plugin.model.estimated import Evaluation, blocks_of, drawing_noise, estimated_terms
 from pymc_kernel.plugin.model.remembered import remember, remembered_in
 
 __all__ = ["LogDensity", "compile_log_density"]
@@ -54,25 +45,19 @@ class LogDensity:
         Blocks that take summaries for normal: name -> those of the estimate at the current point, and of the data.
     """
 
-    def __init__(
-        self, function, shared, estimated, keys, reuse=None, share_names=None, starts=None, failure_names=None,
-        normal_names=None,
-    ):  # fmt: skip
+    def __init__(self, function, shared, estimated=(), keys=(), blocks=(), starts=None):
         self._function = function
         self.shared = shared
-        self.estimated = estimated
-        self._keys = keys
-        self._reuse = reuse or {}
+        self.estimated = list(estimated)
+        self._keys, self._blocks = keys, list(blocks)
         self._rng = np.random.default_rng()
         self._kept = self._tried = None  # the seeds of the current point and of the last evaluation
         self._last = Evaluation({}, {}, {}, {})
-        self._share_names = share_names or {}
+        self._share_names = {op.key: f"accepted_share_{op.term_name}" for op in self._blocks if op.accepts_share}
         self.shares = dict.fromkeys(self._share_names.values(), np.nan)
         self.starts = starts
-        self._failure_names = failure_names or {}
-        self._normal_names = normal_names or {}
         self.simulated = {}
-        self.failure_names = tuple(self._failure_names.values())
+        self.failure_names = tuple(f"failed_share_{op.term_name}" for op in self._blocks)
         self._rng_variables = [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]
         self.evaluations = 0
         self._boxes = remembered_in(function)
@@ -102,13 +87,13 @@ class LogDensity:
         a new one, regardless of the position, is a symmetric proposal, so the posterior of the position is unchanged.
         """
         self._tried, sources = {}, {}
-        for key, (probability, count) in self._reuse.items():
-            seeds = self._rng.integers(2**63, size=count)
+        for op in [op for op in self._blocks if op.reuse_noise]:
+            seeds = self._rng.integers(2**63, size=op.num_streams)
             if self._kept is not None:
-                seeds = np.where(self._rng.random(count) < probability, self._kept[key], seeds)
-            self._tried[key] = seeds
+                seeds = np.where(self._rng.random(op.num_streams) < op.reuse_noise, self._kept[op.key], seeds)
+            self._tried[op.key] = seeds
             streams = [np.random.default_rng(s) for s in seeds]
-            sources[key] = streams if count > 1 else streams[0]
+            sources[op.key] = streams if op.num_streams > 1 else streams[0]
         return sources
 
     def estimates(self, position: np.ndarray, times: int) -> np.ndarray:
@@ -124,11 +109,12 @@ class LogDensity:
             self._kept = self._tried
             self.shares = {name: self._last.accepted.get(key, math.nan) for key, name in self._share_names.items()}
             last = self._last.simulated
-            self.simulated = {name: last[key] for key, name in self._normal_names.items() if key in last}
+            self.simulated = {op.term_name: last[op.key] for op in self._blocks if op.key in last}
 
     def failures(self) -> dict[str, float]:
         """Return the share of simulations, or of estimates, that failed in the last evaluation: name -> share."""
-        return {name: self._last.failed.get(key, math.nan) for key, name in self._failure_names.items()}
+        failed = [self._last.failed.get(op.key, math.nan) for op in self._blocks]
+        return dict(zip(self.failure_names, failed, strict=True))
 
     def seed(self, rng: np.random.Generator) -> None:
         """Draw the noise from new generators spawned from ``rng``, independent of it and of each other."""
@@ -200,18 +186,9 @@ def compile_log_density(
     with model:
         function = pymc_compile([vector], joined, **(compile_kwargs or {}))
     function.trust_input = True
-    starts = _starts(starting_positions(model), value_vars, initial_point)
-    return LogDensity(
-        function,
-        shared,
-        names,
-        keys,
-        reused_noise(logp),
-        accepted_shares(model),
-        starts,
-        failed_shares(model),
-        normal_blocks(model),
-    )
+    blocks = blocks_of(model)
+    known = {name: values for op in blocks for name, values in (getattr(op.fn, "starts", None) or {}).items()}
+    return LogDensity(function, shared, names, keys, blocks, _starts(known, value_vars, initial_point))
 
 
 def _starts(known, value_vars, initial_point):

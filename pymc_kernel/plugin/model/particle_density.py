@@ -1,7 +1,6 @@
 """Log prior and log likelihood of a model for many particles at once, compiled."""
 
 import warnings
-from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 import numpy as np
@@ -17,12 +16,11 @@ from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import TensorType
 
 from pymc_kernel.likelihood_free import Workers
-from pymc_kernel.plugin.blocks.likelihoods import drawing_noise, estimated_terms
-from pymc_kernel.plugin.model.interpreter import QUICK
+from pymc_kernel.plugin.model.estimated import drawing_noise, estimated_terms
+from pymc_kernel.plugin.model.interpreter import DRAWS_AT_A_TIME, QUICK
 from pymc_kernel.plugin.model.remote import Remote
-from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME
 
-__all__ = ["ParticleDensity", "compile_particle_density", "vectorized"]
+__all__ = ["ParticleDensity", "compile_particle_density"]
 
 _LARGEST_BATCH = 2**24  # numbers in the largest array that a batch of particles needs
 _SHARES = 16  # blocks of particles that an executor gets at once
@@ -169,7 +167,7 @@ def compile_particle_density(
             with warnings.catch_warnings():
                 # PyTensor's warnings on the speed of single operators do not matter to a user who chose none.
                 warnings.simplefilter("ignore")
-                function = vectorized(model, outputs, point, kwargs)
+                function = _vectorized(model, outputs, point, kwargs)
                 function(np.stack([example, example]))
                 batch = _batch_size(outputs, point)
             return ParticleDensity(function, True, batch, names, keys)
@@ -183,7 +181,7 @@ def compile_particle_density(
     return ParticleDensity(function, False, DRAWS_AT_A_TIME, names, keys)
 
 
-def vectorized(model: pm.Model, outputs: Sequence, point: dict, kwargs: dict) -> Callable:
+def _vectorized(model, outputs, point, kwargs):
     """Return a compiled function of positions (n, d) that gives the ``outputs`` of the model at each."""
     shapes = [np.shape(point[value.name]) for value in model.value_vars]
     # With all shapes known, the graph need not compute them: code that does takes seconds to compile.

@@ -17,7 +17,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.traversal import ancestors
 
-from pymc_kernel.plugin.blocks.object_mode import allow_object_mode
+from pymc_kernel.plugin.model.estimated import allow_object_mode
 
 __all__ = ["Remembered", "remember", "remembered_in"]
 

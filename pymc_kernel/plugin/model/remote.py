@@ -1,15 +1,15 @@
 """What takes long to compile, for workers: sent as bytes, made once in each thread that uses it."""
 
 import hashlib
+import io
 import threading
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 import cloudpickle
+from pytensor.compile.ops import FromFunctionOp
 
-from pymc_kernel.plugin.model.pickling import pickled
-
-__all__ = ["Remote"]
+__all__ = ["Remote", "pickled"]
 
 # PyTensor sets its mode, one for the process, while it compiles, and restores it: two threads that overlap would
 # leave the quick mode of these functions behind for every model of the session.
@@ -72,3 +72,24 @@ def _received(payload, key):
         _HERE[key] = there
         _LAST[:] = [there]
     return there
+
+
+class _ByValue(cloudpickle.Pickler):
+    """Pickles operators made by ``wrap_py`` with their functions.
+
+    PyTensor names the place where they were written, and a worker does not have the user's script or notebook.
+    """
+
+    def reducer_override(self, obj):
+        if type(obj) is FromFunctionOp:
+            own = vars(obj)
+            given = own["_FromFunctionOp__fn"], obj.itypes, obj.otypes, own["_FromFunctionOp__infer_shape"]
+            return FromFunctionOp, given
+        return super().reducer_override(obj)
+
+
+def pickled(what) -> bytes:
+    """Return bytes from which ``cloudpickle.loads`` makes the same object anywhere."""
+    buffer = io.BytesIO()
+    _ByValue(buffer).dump(what)
+    return buffer.getvalue()

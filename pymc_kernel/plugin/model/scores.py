@@ -1,25 +1,20 @@
 """Gradients of the log density of a model at draws."""
 
+import functools
+
 import numpy as np
 import pymc as pm
-from pymc.pytensorf import compile as pymc_compile
 from pytensor.gradient import grad
-from pytensor.graph.replace import vectorize_graph
 
 from pymc_kernel.errors import NoGradientError
-from pymc_kernel.plugin.blocks.likelihoods import (
-    estimated_terms,
-)
-from pymc_kernel.plugin.model.compiled_once import compiled_once
-from pymc_kernel.plugin.model.interpreter import QUICK, STABLE
-from pymc_kernel.plugin.model.unconstrained import DRAWS_AT_A_TIME, batched
+from pymc_kernel.plugin.model.estimated import estimated_terms
+from pymc_kernel.plugin.model.interpreter import STABLE, over_draws
 
 __all__ = ["compile_scores", "without_gradient"]
 
 _GRADIENT_ERRORS = (NotImplementedError, TypeError, AttributeError, ValueError)  # what an Op without a gradient raises
 
 
-@compiled_once
 def compile_scores(model: pm.Model):
     """Return a function from draws of all value variables, a list of (n, ...), to scores (n, d).
 
@@ -48,30 +43,14 @@ def compile_scores(model: pm.Model):
         gradients = grad(logp, variables, disconnected_inputs="ignore")
     except _GRADIENT_ERRORS as error:
         raise NoGradientError(_no_gradient(without_gradient(model, variables), "a black box")) from error
-    many = {v: batched(v) for v in model.value_vars}
-    outputs = vectorize_graph(gradients, many)
+    quick, stable = over_draws(model, gradients), functools.cache(lambda: over_draws(model, gradients, mode=STABLE))
 
-    def compiled(mode):
-        with model:
-            return pymc_compile(list(many.values()), outputs, on_unused_input="ignore", mode=mode)
-
-    quick = compiled(QUICK)
-
-    is_continuous = [v in set(variables) for v in model.value_vars]
-
-    def evaluate(function, values):
-        slopes = []
-        for start in range(0, len(values[0]), DRAWS_AT_A_TIME):
-            batch = [np.ascontiguousarray(v[start : start + DRAWS_AT_A_TIME]) for v in values]
-            shapes = [v.shape for v, wanted in zip(batch, is_continuous, strict=True) if wanted]
-            # A gradient that does not depend on the draws has no dimension of draws.
-            evaluated = [np.broadcast_to(f, shape) for f, shape in zip(function(*batch), shapes, strict=True)]
-            slopes.append(np.concatenate([f.reshape(len(f), -1) for f in evaluated], axis=1))
-        return np.concatenate(slopes)
+    def flat(slopes):
+        return np.concatenate([f.reshape(len(f), -1) for f in slopes], axis=1)
 
     def scores(values):
-        evaluated = evaluate(quick, values)
-        return evaluated if np.isfinite(evaluated).all() else evaluate(compiled(STABLE), values)
+        evaluated = flat(quick(values))
+        return evaluated if np.isfinite(evaluated).all() else flat(stable()(values))
 
     return scores
 

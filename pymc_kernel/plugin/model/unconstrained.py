@@ -6,17 +6,13 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pymc.pytensorf import compile as pymc_compile
-from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor import tensor
 
-from pymc_kernel.plugin.model.interpreter import QUICK
+from pymc_kernel.plugin.model.interpreter import over_draws
 
 __all__ = [
-    "DRAWS_AT_A_TIME",
     "ElementwiseTransform",
-    "batched",
     "constrained_draws",
     "coordinate_names",
     "elementwise_transform",
@@ -25,8 +21,6 @@ __all__ = [
     "value_draws",
     "value_shapes",
 ]
-
-DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorized graph
 
 
 def value_shapes(model: pm.Model) -> list[tuple[int, ...]]:
@@ -52,20 +46,8 @@ def constrained_draws(model: pm.Model, positions: np.ndarray) -> dict[str, np.nd
     """Return the free variables and deterministics at positions (n, d), as the user knows them: name -> (n, ...)."""
     names = {v.name for v in [*model.free_RVs, *model.deterministics]}
     outputs = [v for v in model.unobserved_value_vars if v.name in names]
-    many = {v: batched(v) for v in model.value_vars}
-    with model:
-        function = pymc_compile(
-            list(many.values()), vectorize_graph(outputs, many), on_unused_input="ignore", mode=QUICK
-        )
-    shapes = value_shapes(model)
-    columns = [[] for _ in outputs]
-    for start in range(0, len(positions), DRAWS_AT_A_TIME):
-        batch = split_positions(model, positions[start : start + DRAWS_AT_A_TIME], shapes)
-        for values, variable, out in zip(columns, outputs, function(*batch), strict=True):
-            # A deterministic that does not depend on the draws has no dimension of draws.
-            core = np.shape(out)[np.ndim(out) - variable.ndim :]
-            values.append(np.broadcast_to(out, (len(batch[0]), *core)))
-    return {v.name: np.concatenate(values) for v, values in zip(outputs, columns, strict=True)}
+    values = over_draws(model, outputs)(split_positions(model, positions))
+    return {v.name: drawn for v, drawn in zip(outputs, values, strict=True)}
 
 
 def unconstrained_draws(posterior: xr.Dataset, model: pm.Model | None = None) -> np.ndarray:
@@ -109,9 +91,6 @@ def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:
         else:
             parameters = clone_replace(list(rv.owner.inputs), replace=one)
             moved.append(transform.forward(one[rv], *parameters))
-    many = {x: batched(x) for x in one.values()}
-    with model:
-        function = pymc_compile(list(many.values()), vectorize_graph(moved, many), on_unused_input="ignore", mode=QUICK)
     shapes = model.eval_rv_shapes()
     arrays = []
     for rv in one:
@@ -120,12 +99,7 @@ def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:
             expected = tuple(int(s) for s in shapes[rv.name])
             raise ValueError(f"the draws of {rv.name} have shape {draws.shape[2:]}, but the model has {expected}.")
         arrays.append(np.ascontiguousarray(draws, dtype=rv.dtype).reshape(-1, *draws.shape[2:]))
-    return dict(zip(model.value_vars, function(*arrays), strict=True))
-
-
-def batched(variable):
-    """Return a variable for many values of another one, along a first axis."""
-    return tensor(dtype=variable.dtype, shape=(None, *variable.type.shape))
+    return dict(zip(model.value_vars, over_draws(model, moved, one.values())(arrays), strict=True))
 
 
 class ElementwiseTransform(NamedTuple):
@@ -154,10 +128,8 @@ def elementwise_transform(model: pm.Model, name: str) -> ElementwiseTransform | 
         return None
 
     def compiled(of, target):
-        many = batched(of)
-        with model:
-            function = pymc_compile([many], vectorize_graph(target, {of: many}), on_unused_input="ignore", mode=QUICK)
-        return lambda x: function(np.ascontiguousarray(x, of.dtype))
+        function = over_draws(model, [target], [of])
+        return lambda x: function([x])[0]
 
     return ElementwiseTransform(compiled(natural, moved), compiled(value, back))
 

@@ -2,12 +2,10 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-import arviz as az
 import arviz_plots as azp
 import numpy as np
-import pymc as pm
 import xarray as xr
 from arviz_plots import visuals
 from scipy.integrate import cumulative_trapezoid
@@ -15,7 +13,7 @@ from scipy.interpolate import PchipInterpolator
 
 from pymc_kernel.density import BayesianKDE
 from pymc_kernel.plugin.model.unconstrained import ElementwiseTransform, elementwise_transform
-from pymc_kernel.plugin.reports.model_draws import as_chains_and_draws, choose, list_sample_dims
+from pymc_kernel.plugin.reports.model_draws import Selected, Selection
 from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, check_panels, grid_arguments
 from pymc_kernel.stein.draws import choose_thinning
 
@@ -38,16 +36,12 @@ def plot_density(
     data: Any,
     var_names: str | Sequence[str] | None = None,
     *,
-    filter_vars: str | None = None,
-    group: str = "posterior",
-    coords: dict[str, Any] | None = None,
-    sample_dims: str | Sequence[str] | None = None,
-    model: pm.Model | None = None,
     probability: float = 0.9,
     max_draws: int = 500,
     num_points: int = 200,
     rug: bool = False,
     backend: str | None = None,
+    **selection: Unpack[Selected],
 ) -> azp.PlotCollection:
     """Draw the density of each parameter by a Bayesian bandwidth, with a band for the uncertainty of the bandwidth.
 
@@ -86,19 +80,17 @@ def plot_density(
     """
     if not 0.0 < probability < 1.0:
         raise ValueError(f"probability must lie between 0 and 1, got {probability!r}.")
-    model = pm.Model.get_context(error_if_none=False) if model is None else model
-    tree, dims = az.convert_to_datatree(data), list_sample_dims(sample_dims)
-    asked = as_chains_and_draws(choose(tree, var_names, filter_vars, group, coords, dims), dims)
+    selected = Selection(data, var_names, **selection)
+    model, asked, whole = selected.model, selected.as_chains(selected.chosen), selected.draws
     without = [name for name, v in asked.data_vars.items() if not np.issubdtype(v.dtype, np.floating)]
     asked = asked.drop_vars(without)
     if not asked.data_vars:
         raise ValueError(f"no continuous variable to draw; {', '.join(without)} have no density.")
-    whole = as_chains_and_draws(tree[group].to_dataset(), dims)
     settings = _Settings(probability, max_draws, num_points)
-    by_name = {
-        name: _curves(whole[name], coords, None if model is None else elementwise_transform(model, name), settings)
-        for name in asked.data_vars
-    }
+    by_name = {}
+    for name in asked.data_vars:
+        transform = None if model is None else elementwise_transform(model, name)
+        by_name[name] = _curves(whole[name], selected.coords, transform, settings)
     curves, kept = (xr.Dataset({name: pair[i] for name, pair in by_name.items()}) for i in (0, 1))
     return _drawn(curves, kept if rug else None, probability, backend)
 

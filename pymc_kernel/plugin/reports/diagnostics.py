@@ -1,14 +1,13 @@
 """Stein diagnostics of a DataTree and the model it was sampled from, beside ArviZ's; mathematics is in ``stein``."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import arviz as az
 import numpy as np
 import pandas as pd
-import pymc as pm
 import xarray as xr
 from arviz_base import dataset_to_dataframe
 
@@ -16,24 +15,20 @@ from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.kernels import Kernel
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.reports.findings import in_words, misfit_advice, separated
-from pymc_kernel.plugin.reports.ksd_report import KSDReport
+from pymc_kernel.plugin.reports.ksd_report import KSDReport, in_words, misfit_advice, separated
 from pymc_kernel.plugin.reports.learned_checks import check_learned
 from pymc_kernel.plugin.reports.model_draws import (
-    as_chains_and_draws,
-    as_tree,
-    choose,
+    Scored,
+    Selection,
     document_arguments,
     largest_first,
-    list_sample_dims,
-    model_in_context,
     read_draws,
 )
 from pymc_kernel.plugin.reports.normality import normality_of_posterior
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["KSDReport", "diagnose", "ksd_squared_parts", "ksd_test", "summary"]
+__all__ = ["KSDReport", "diagnose", "ksd_test", "summary"]
 
 _KINDS_WITH_DIAGNOSTICS = ("all", "diagnostics", "all_median", "diagnostics_median")
 _ATTRIBUTES = ("ksd", "ksd_normal", "ksd_null_low", "ksd_null_high", "ksd_p", "ksd_thin", "ksd_flip_probability")
@@ -41,56 +36,16 @@ _LEVEL = 0.05  # at which two tests by a surrogate must agree
 
 
 @document_arguments
-def ksd_squared_parts(
-    data: Any,
-    *,
-    model: pm.Model | None = None,
-    var_names: str | Sequence[str] | None = None,
-    filter_vars: str | None = None,
-    group: str = "posterior",
-    coords: dict[str, Any] | None = None,
-    sample_dims: str | Sequence[str] | None = None,
-    score: Callable[[np.ndarray], np.ndarray] | str | None = None,
-    kernel: Kernel | None = None,
-) -> xr.Dataset:
-    """Return each parameter's part of the squared kernel Stein discrepancy between draws and model.
-
-    Parameters
-    ----------
-    {arguments}
-    kernel : radial kernel of ``pymc_kernel.kernels``, optional
-        In standardized coordinates; the inverse multiquadric by default.
-
-    Returns
-    -------
-    xarray.Dataset
-        Parts of the square; their sum is ``attrs["ksd"] ** 2``. For a p-value see :func:`ksd_test`.
-    """
-    part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
-    parts = stein.ksd_squared_parts(part.draws, part.scores, kernel, weights=part.weights)
-    out = part.labeled(parts)
-    out.attrs["ksd"] = float(np.sqrt(parts.sum()))
-    out.attrs |= {} if part.learned is None else part.learned.attributes()
-    return out
-
-
-@document_arguments
 def ksd_test(
     data: Any,
     *,
-    model: pm.Model | None = None,
-    var_names: str | Sequence[str] | None = None,
-    filter_vars: str | None = None,
-    group: str = "posterior",
-    coords: dict[str, Any] | None = None,
-    sample_dims: str | Sequence[str] | None = None,
-    score: Callable[[np.ndarray], np.ndarray] | str | None = None,
     kernel: Kernel | None = None,
     num_replicates: int = 1000,
     thin: int | str = "auto",
     flip_probability: float | str = "auto",
     max_draws: int | None = 2000,
     random_seed: RandomSeed = None,
+    **selection: Unpack[Scored],
 ) -> KSDReport:
     """Test whether draws come from the model's posterior, by the model's own scores.
 
@@ -138,7 +93,7 @@ def ksd_test(
     says that the draws cannot be judged. The noise of an estimated likelihood is averaged out; with few draws or much
     noise no score can be learned, and the report says that, too.
     """
-    part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
+    part = read_draws(data, **selection)
     return _test(part, kernel, num_replicates, thin, flip_probability, max_draws, random_seed)
 
 
@@ -169,22 +124,17 @@ def _test(part, kernel, num_replicates, thin, flip_probability, max_draws, rando
 def summary(
     data: Any,
     var_names: str | Sequence[str] | None = None,
-    filter_vars: str | None = None,
-    group: str = "posterior",
-    coords: dict[str, Any] | None = None,
-    sample_dims: str | Sequence[str] | None = None,
+    *,
     kind: str = "all",
     fmt: str = "wide",
     ci_prob: float | None = None,
     ci_kind: str | None = None,
     round_to: int | str | None = "auto",
     skipna: bool = False,
-    *,
-    model: pm.Model | None = None,
-    score: Callable[[np.ndarray], np.ndarray] | str | None = None,
     num_replicates: int = 500,
     max_draws: int | None = 2000,
     random_seed: RandomSeed = None,
+    **selection: Unpack[Scored],
 ) -> pd.DataFrame | xr.Dataset:
     """Return ``az.summary`` with two more columns: whether the draws fit the model's posterior.
 
@@ -210,24 +160,17 @@ def summary(
     pandas.DataFrame or xarray.Dataset
         What ``az.summary`` returns.
     """
-    model, data = model_in_context(model), as_tree(data, group)
-    sample_dims = list_sample_dims(sample_dims)
-    asked = choose(data, var_names, filter_vars, group, coords, sample_dims)
+    selected = Selection(data, var_names, **selection)
+    selected.need_model()
+    asked, sample_dims = selected.chosen, selected.sample_dims
     ordered = largest_first(asked)
     table = az.summary(
-        xr.DataTree.from_dict({group: ordered}),
-        group=group,
-        sample_dims=sample_dims,
-        kind=kind,
-        fmt=fmt,
-        ci_prob=ci_prob,
-        ci_kind=ci_kind,
-        round_to=round_to,
-        skipna=skipna,
-    )
+        xr.DataTree.from_dict({selected.group: ordered}), group=selected.group, sample_dims=sample_dims, kind=kind,
+        fmt=fmt, ci_prob=ci_prob, ci_kind=ci_kind, round_to=round_to, skipna=skipna,
+    )  # fmt: skip
     shares, p_values, values, more = xr.Dataset(), xr.Dataset(), [np.nan] * len(_ATTRIBUTES), {}
     try:
-        part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
+        part = read_draws(data, var_names=var_names, **selection)
     except NoGradientError as error:
         warn_user(f"ksd_share and ksd_p are NaN, because there are no scores: {error}")
     else:
@@ -300,18 +243,11 @@ def _with_rows(table, added, fmt, round_to):
 def diagnose(
     data: Any,
     *,
-    model: pm.Model | None = None,
-    var_names: str | Sequence[str] | None = None,
-    filter_vars: str | None = None,
-    coords: dict[str, Any] | None = None,
-    sample_dims: str | Sequence[str] | None = None,
-    group: str = "posterior",
-    score: Callable[[np.ndarray], np.ndarray] | str | None = None,
     level: float = 0.05,
     show_diagnostics: bool = True,
     return_diagnostics: bool = False,
     random_seed: RandomSeed = None,
-    **arviz_arguments: Any,
+    **arguments: Any,
 ) -> bool | tuple[bool, dict[str, Any]]:
     """Print the results of ArviZ's checks and of the kernel Stein discrepancy in words, and what to do.
 
@@ -326,8 +262,8 @@ def diagnose(
         As in ``az.diagnose``.
     random_seed : int, optional
         Of the bootstrap.
-    **arviz_arguments
-        ``rhat_max`` and the others of ``az.diagnose``.
+    **arguments
+        Those above, and ``rhat_max`` and the others of ``az.diagnose``.
 
     Returns
     -------
@@ -342,33 +278,28 @@ def diagnose(
     A model without a gradient has ArviZ's checks alone, and a line that says so, unless ``score="surrogate"`` is given.
     Of a :class:`SyntheticLikelihood` 500 new estimates at the draws say whether its summaries are normal.
     """
-    model, data = model_in_context(model), as_tree(data, group)
+    selection = {name: arguments.pop(name) for name in Scored.__annotations__ if name in arguments}
+    selected = Selection(data, **selection)
+    model = selected.need_model()
     if show_diagnostics:
         print("The chains, by ArviZ\n")
     has_errors, found = az.diagnose(
-        data,
-        var_names=var_names,
-        filter_vars=filter_vars,
-        coords=coords,
-        sample_dims=sample_dims,
-        group=group,
-        show_diagnostics=show_diagnostics,
-        return_diagnostics=True,
-        **arviz_arguments,
+        selected.data, **selected.arguments, show_diagnostics=show_diagnostics, return_diagnostics=True, **arguments
     )
-    lines = ["\nThe draws against the model, by the kernel Stein discrepancy\n"]
+    lines = _how_made(selected.stats)
+    lines += ["\nThe draws against the model, by the kernel Stein discrepancy\n"]
     try:
-        part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
+        part = read_draws(data, **selection)
     except NoGradientError as error:
         lines.append(str(error))
     else:
         report = _test(part, None, 1000, "auto", "auto", 2000, random_seed)
         modes = separated(part)
-        all_draws = math.prod(part.dataset.sizes[d] for d in list_sample_dims(sample_dims))
+        all_draws = math.prod(part.dataset.sizes[d] for d in selected.sample_dims)
         has_errors = has_errors or report.p_value < level
         lines += in_words(report, modes, level, all_draws, misfit_advice(part, found))
         found |= {"ksd": report, "modes": modes}
-    posterior = as_chains_and_draws(data[group].to_dataset(), list_sample_dims(sample_dims))
+    posterior = selected.draws
     learned = check_learned(model, posterior, np.random.default_rng(random_seed))
     if learned:
         found["learned"] = learned
@@ -382,3 +313,17 @@ def diagnose(
     if show_diagnostics:
         print("\n".join(lines))
     return (has_errors, found) if return_diagnostics else has_errors
+
+
+def _how_made(stats):
+    """Return lines on how a step of this package made the draws; of others none."""
+    if stats is None or not {"evaluations", "moved"} <= set(stats):
+        return []
+    moved = stats["moved"].values
+    text = f"{int(stats['evaluations'].sum())} evaluations of the log density; {100 * moved.mean():.0f} % of proposals"
+    text += " were accepted"
+    if "move" in stats:
+        names, counts = np.unique(stats["move"].values, return_counts=True)
+        shares = [f"{100 * counts[i] / moved.size:.0f} % {names[i]}" for i in np.argsort(-counts, kind="stable")]
+        text += f": {', '.join(shares)}"
+    return ["\nHow the draws were made\n", f"{text}."]

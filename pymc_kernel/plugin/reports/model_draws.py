@@ -1,7 +1,9 @@
 """Draws of a model's posterior with their scores, and what each coordinate is called."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict, Unpack
 
 import arviz as az
 import numpy as np
@@ -17,17 +19,7 @@ from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.reports.surrogate_scores import LearnedScores, learn_scores
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = [
-    "ModelDraws",
-    "as_chains_and_draws",
-    "as_tree",
-    "choose",
-    "document_arguments",
-    "largest_first",
-    "list_sample_dims",
-    "model_in_context",
-    "read_draws",
-]
+__all__ = ["ModelDraws", "Scored", "Selected", "Selection", "document_arguments", "largest_first", "read_draws"]
 
 _ARGUMENTS = """data : DataTree or convertible
         With the draws of all free variables of the model.
@@ -40,8 +32,100 @@ _ARGUMENTS = """data : DataTree or convertible
         From unconstrained draws of the continuous variables (n, d) to gradients of the log density there (n, d), where
         the model has none, or where a distribution other than the model's is to be tested. "surrogate" learns one from
         the log densities of the draws, for black boxes and estimated likelihoods: those in ``sample_stats``
-        (``log_density`` of this package's steps, ``lp`` of NUTS), otherwise the model's at 1,000 draws at most; the
+        (``lp``; ``log_density`` of :class:`EmulatedNUTS`), otherwise the model's at 1,000 draws at most; the
         result reports its error at held-out draws. Fewer draws cost fewer evaluations."""
+
+
+@dataclass
+class Selection:
+    """Which draws of a run a report is on, and of which model: the arguments that all reports share."""
+
+    data: Any
+    var_names: str | Sequence[str] | None = None
+    filter_vars: str | None = None
+    group: str = "posterior"
+    coords: dict[str, Any] | None = None
+    sample_dims: str | Sequence[str] | None = None
+    model: pm.Model | None = None
+    score: Callable[[np.ndarray], np.ndarray] | str | None = None
+
+    def __post_init__(self):
+        if isinstance(self.data, pm.variational.Approximation | pm.variational.Inference):
+            kind = type(self.data).__name__
+            raise TypeError(f"{kind} is an approximation: give draws of it, as in pm.fit(...).sample(1000).")
+        self.data = az.convert_to_datatree(self.data)
+        if self.group not in self.data.children:
+            names = ", ".join(self.data.children)
+            names = names or f"none, only {', '.join(map(str, self.data.data_vars)) or 'nothing'}"
+            raise ValueError(
+                f"data has no group {self.group!r}; its groups are: {names}. Give the whole DataTree that the sampler "
+                "returned, not one of its groups."
+            )
+        dims = rcParams["data.sample_dims"] if self.sample_dims is None else self.sample_dims
+        self.sample_dims = [dims] if isinstance(dims, str) else list(dims)
+        self.model = pm.Model.get_context(error_if_none=False) if self.model is None else self.model
+
+    @property
+    def arguments(self) -> dict:
+        """Those that ArviZ takes, too."""
+        names = ("var_names", "filter_vars", "group", "coords", "sample_dims")
+        return {name: getattr(self, name) for name in names}
+
+    def need_model(self) -> pm.Model:
+        """Return the model, or raise a TypeError that says what to do."""
+        if self.model is None:
+            raise TypeError(
+                "no model in context: give model=, the model that was sampled, or call this within `with model:`."
+            )
+        return self.model
+
+    @property
+    def chosen(self) -> xr.Dataset:
+        """The chosen variables as ArviZ chooses them, with their sample dimensions."""
+        names = {"var_names": self.var_names, "filter_vars": self.filter_vars, "group": self.group}
+        chosen = extract(self.data, **names, sample_dims=self.sample_dims, combined=False, keep_dataset=True)
+        return chosen.sel(self.coords or {})
+
+    def as_chains(self, dataset: xr.Dataset) -> xr.Dataset:
+        """Return a dataset with the dimensions chain and draw, whatever its sample dimensions are called."""
+        dims = self.sample_dims
+        if dims == ["chain", "draw"]:
+            return dataset
+        if len(dims) == 1:
+            return dataset.rename({dims[0]: "draw"}).expand_dims("chain")
+        if len(dims) == 2:
+            return dataset.rename(dict(zip(dims, ("chain", "draw"), strict=True)))
+        raise ValueError(f"sample_dims must be one or two dimensions (chain, draw), got {dims}.")
+
+    @property
+    def draws(self) -> xr.Dataset:
+        """All variables, with the dimensions chain and draw."""
+        return self.as_chains(self.data[self.group].to_dataset())
+
+    @property
+    def stats(self) -> xr.Dataset | None:
+        """``sample_stats`` of the posterior's draws, with the dimensions chain and draw; None without any."""
+        if self.group != "posterior" or "sample_stats" not in self.data.children:
+            return None
+        stats = self.data["sample_stats"].to_dataset()
+        return self.as_chains(stats) if set(self.sample_dims) <= set(stats.dims) else None
+
+
+class Selected(TypedDict, total=False):
+    """The arguments of a report that say on which draws it is, and of which model."""
+
+    var_names: str | Sequence[str] | None
+    filter_vars: str | None
+    group: str
+    coords: dict[str, Any] | None
+    sample_dims: str | Sequence[str] | None
+    model: pm.Model | None
+
+
+class Scored(Selected, total=False):
+    """The same, and where scores come from."""
+
+    score: Callable[[np.ndarray], np.ndarray] | str | None
 
 
 class ModelDraws:
@@ -71,47 +155,6 @@ class ModelDraws:
         return xr.Dataset(out)
 
 
-def list_sample_dims(sample_dims) -> list[str]:
-    """Return the sample dimensions, ArviZ's default for None."""
-    sample_dims = rcParams["data.sample_dims"] if sample_dims is None else sample_dims
-    return [sample_dims] if isinstance(sample_dims, str) else list(sample_dims)
-
-
-def as_chains_and_draws(dataset, sample_dims):
-    """Return the dataset with the dimensions chain and draw, whatever its sample dimensions are called."""
-    if sample_dims == ["chain", "draw"]:
-        return dataset
-    if len(sample_dims) == 1:
-        return dataset.rename({sample_dims[0]: "draw"}).expand_dims("chain")
-    if len(sample_dims) == 2:
-        return dataset.rename(dict(zip(sample_dims, ("chain", "draw"), strict=True)))
-    raise ValueError(f"sample_dims must be one or two dimensions (chain, draw), got {sample_dims}.")
-
-
-def as_tree(data, group="posterior") -> xr.DataTree:
-    """Return draws as a DataTree with this group, or raise a ValueError that says what to give instead."""
-    if isinstance(data, pm.variational.Approximation | pm.variational.Inference):
-        raise TypeError(f"{type(data).__name__} is an approximation: give draws of it, as in pm.fit(...).sample(1000).")
-    data = az.convert_to_datatree(data)
-    if group not in data.children:
-        names = ", ".join(data.children) or f"none, only {', '.join(map(str, data.data_vars)) or 'nothing'}"
-        raise ValueError(
-            f"data has no group {group!r}; its groups are: {names}. Give the whole DataTree that the sampler returned, "
-            "not one of its groups."
-        )
-    return data
-
-
-def model_in_context(model: pm.Model | None) -> pm.Model:
-    """Return the model, or that in context, or raise a TypeError that says what to do."""
-    model = pm.Model.get_context(error_if_none=False) if model is None else model
-    if model is None:
-        raise TypeError(
-            "no model in context: give model=, the model that was sampled, or call this within `with model:`."
-        )
-    return model
-
-
 def largest_first(dataset: xr.Dataset) -> xr.Dataset:
     """Return the variables with most dims first.
 
@@ -125,31 +168,12 @@ def largest_first(dataset: xr.Dataset) -> xr.Dataset:
     return xr.Dataset(coords={d: dataset[d] for d in dims if d in dataset.coords}).assign(own)
 
 
-def choose(data, var_names, filter_vars, group, coords, sample_dims) -> xr.Dataset:
-    """Return the chosen variables as ArviZ chooses them, with their sample dimensions."""
-    chosen = extract(
-        data,
-        var_names=var_names,
-        filter_vars=filter_vars,
-        group=group,
-        sample_dims=sample_dims,
-        combined=False,
-        keep_dataset=True,
-    )
-    return chosen.sel(coords or {})
-
-
-def read_draws(
-    data, var_names=None, filter_vars=None, group="posterior", coords=None, sample_dims=None, model=None, score=None
-) -> ModelDraws:
-    """Return draws and scores of the chosen variables; arguments as in :func:`ksd`."""
-    model = model_in_context(model)
-    sample_dims = list_sample_dims(sample_dims)
-    data = as_tree(data, group)
+def read_draws(data: Any, **selection: Unpack[Scored]) -> ModelDraws:
+    """Return draws and scores of the chosen variables."""
+    selected = Selection(data, **selection)
+    model, score, asked, posterior = selected.need_model(), selected.score, selected.chosen, selected.draws
     if not callable(score):  # which may be that of another distribution
-        _warn_of_other_data(data, model)
-    asked = choose(data, var_names, filter_vars, group, coords, sample_dims)
-    posterior = as_chains_and_draws(data[group].to_dataset(), sample_dims)
+        _warn_of_other_data(selected.data, model)
     if isinstance(score, str) and score != "surrogate":
         raise ValueError(f'score must be a function or "surrogate", got {score!r}.')
     scores_of = compile_scores(model) if score is None else None
@@ -160,10 +184,7 @@ def read_draws(
     flat = np.concatenate([values[v].reshape(sizes[0] * sizes[1], -1) for v in continuous], axis=1)
     weights, learned, every = None, None, 1
     if isinstance(score, str):
-        stats = data["sample_stats"].to_dataset() if group == "posterior" and "sample_stats" in data.children else None
-        stats = None if stats is None or not set(sample_dims) <= set(stats.dims) else stats
-        stats = None if stats is None else as_chains_and_draws(stats, sample_dims)
-        every, found, learned = learn_scores(model, flat.reshape(*sizes, -1), stats)
+        every, found, learned = learn_scores(model, flat.reshape(*sizes, -1), selected.stats)
         flat = flat.reshape(*sizes, -1)[:, ::every].reshape(-1, flat.shape[1])
         sizes = sizes[0], len(flat) // sizes[0]
         scores, weights = found.scores, found.weights.reshape(sizes)
@@ -173,31 +194,22 @@ def read_draws(
         scores = np.asarray(score(flat), dtype=float)
         if scores.shape != flat.shape:
             raise ValueError(f"score must return an array of shape {flat.shape}, got {scores.shape}.")
-    positions, start = {}, 0
+    # The columns of the chosen entries, then their numbers among the chosen ones.
+    columns, start, positions, kept = {}, 0, {}, []
     for value in continuous:
-        rv = model.values_to_rvs[value]
-        shape = values[value].shape[1:]
-        columns = np.arange(start, start + math.prod(shape))
-        start += columns.size
-        if rv.name not in asked:
-            continue
-        one = posterior[rv.name].isel(chain=0, draw=0, drop=True)
-        if one.shape == shape:
-            one = one.copy(data=columns.reshape(shape))
-            selected = {k: v for k, v in (coords or {}).items() if k in one.dims}
-            positions[rv.name] = one.sel(selected)
-        else:
-            positions[rv.name] = columns
+        rv, shape = model.values_to_rvs[value], values[value].shape[1:]
+        columns[rv.name] = np.arange(start, start + math.prod(shape)).reshape(shape)
+        start += columns[rv.name].size
+    for name in [name for name in columns if name in asked]:
+        one, own = posterior[name].isel(chain=0, draw=0, drop=True), columns[name]
+        if one.shape == own.shape:
+            one = one.copy(data=own)
+            own = one.sel({k: v for k, v in (selected.coords or {}).items() if k in one.dims})
+        numbers = len(kept) + np.arange(own.size).reshape(own.shape)
+        positions[name] = own.copy(data=numbers) if isinstance(own, xr.DataArray) else numbers.ravel()
+        kept += np.ravel(own).tolist()
     if not positions:
         raise ValueError("none of the chosen variables is a continuous free variable of the model.")
-    kept = np.concatenate([np.ravel(c) for c in positions.values()])
-    numbers = dict(zip(kept.tolist(), range(kept.size), strict=True))
-    positions = {
-        name: c.copy(data=np.vectorize(numbers.get, otypes=[int])(c.values))
-        if isinstance(c, xr.DataArray)
-        else np.array([numbers[i] for i in c])
-        for name, c in positions.items()
-    }
     draws, scores = (a[:, kept].reshape(*sizes, -1) for a in (flat, scores))
     return ModelDraws(draws, scores, positions, asked, discrete, weights, learned, every)
 

@@ -7,7 +7,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_kernel.likelihood_free.normality import normality_errors
-from pymc_kernel.plugin.blocks.likelihoods import normal_blocks
+from pymc_kernel.plugin.model.estimated import normal_blocks
 from pymc_kernel.plugin.model.log_density import LogDensity, compile_log_density
 from pymc_kernel.plugin.model.unconstrained import coordinate_names, unconstrained_draws
 

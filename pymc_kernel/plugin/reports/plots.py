@@ -114,7 +114,7 @@ def plot_smc(
     Parameters
     ----------
     data : DataTree
-        From ``pk.sample_smc``, ``pk.smc_stats`` or ``pk.sample_pmc``.
+        From ``pk.sample_smc`` or ``pk.sample_pmc``.
     var_names : list of str, optional
         Statistics of ``smc_stats`` or ``pmc_stats`` by stage or iteration.
     backend
@@ -135,7 +135,7 @@ def plot_smc(
     }
     group = next((name for name in groups if name in data.children), None)
     if group is None:
-        raise ValueError("no group smc_stats or pmc_stats: make it by pk.smc_stats(idata) after pm.sample_smc.")
+        raise ValueError("no group smc_stats or pmc_stats: take pk.sample_smc or pk.sample_pmc.")
     along, panels = groups[group]
     stats = data[group].to_dataset()
     known = [name for name in stats.data_vars if stats[name].dims == ("chain", along)]

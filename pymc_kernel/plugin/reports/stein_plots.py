@@ -1,24 +1,20 @@
 """Plots of the kernel Stein discrepancy and of the draws that Stein thinning chooses."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-import arviz as az
 import arviz_plots as azp
 import numpy as np
 import xarray as xr
 from arviz_base import rcParams
 from arviz_plots import visuals
 
-from pymc_kernel import stein
 from pymc_kernel.plugin.reports import diagnostics
-from pymc_kernel.plugin.reports.model_draws import as_chains_and_draws, choose, list_sample_dims, read_draws
+from pymc_kernel.plugin.reports.model_draws import Scored, Selection
 from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, backend_of, figure_arguments, scalars
 from pymc_kernel.plugin.reports.stein_uses import stein_thin
 from pymc_kernel.plugin.warn import warn_user
-from pymc_kernel.stein.goodness_of_fit import prepare_chains
 
-__all__ = ["plot_ksd", "plot_ksd_evolution", "plot_stein_thin"]
+__all__ = ["plot_ksd", "plot_stein_thin"]
 
 _JOINT = "all together"
 _BAND = (0.05, 0.95)  # quantiles under the null
@@ -28,7 +24,6 @@ _OWN_COLOR = "C1"
 _ROW_HEIGHT = 24.0  # dots
 _MOST_ROWS = 40  # that are legible on one page
 _GAP = 0.6  # rows between the joint result and the parameters'
-_RELATIVE = "KSD / that of as many normal draws"
 _OFF = "distance from the model / its median with random signs"
 
 
@@ -137,107 +132,13 @@ def _add_names(collection, rows, start, stop):
     add_legend(collection, {"the draws": own, _BAND_NAME: band})
 
 
-def plot_ksd_evolution(
-    data: Any,
-    *,
-    num_sizes: int = 8,
-    num_replicates: int = 300,
-    max_draws: int | None = 2000,
-    backend: str | None = None,
-    random_seed: int | None = None,
-    **arguments: Any,
-) -> azp.PlotCollection:
-    """Draw the kernel Stein discrepancy against the number of draws, a line for each chain, with the null band.
-
-    Parameters
-    ----------
-    data : DataTree or convertible
-    num_sizes : int
-        Numbers of draws, evenly spaced.
-    num_replicates : int
-        Of the bootstrap, for the band from 5 % to 95 %.
-    max_draws : int, optional
-        Of each chain, after thinning.
-    backend
-        As in :func:`plot_ksd`.
-    random_seed : int, optional
-    **arguments
-        ``model``, ``var_names``, ``filter_vars``, ``group``, ``coords``, ``sample_dims``, ``score``: of ``pk.ksd_test``
-
-    Returns
-    -------
-    arviz_plots.PlotCollection
-        One panel, in units of what as many independent draws of a normal distribution would have: draws from the model
-        stay within the band, and a bias that does not go away rises as the root of the number of draws.
-
-    Notes
-    -----
-    All sizes are standardized alike, by the mean and covariance of all draws. The band, of the same draws with random
-    signs, is the median over those of the chains: the band of a chain that has not converged would be wider.
-    """
-    sizes, own, null = _evolution(
-        read_draws(data, **arguments), num_sizes, num_replicates, max_draws, 0 if random_seed is None else random_seed
-    )
-    low, high = np.median(null, axis=0).T
-    count = np.broadcast_to(sizes, own.shape)
-    lines = xr.Dataset(
-        {"ksd": (("plot_axis", "chain", "size"), [count, own])},
-        {"plot_axis": ["x", "y"], "chain": np.arange(len(own))},
-    )
-    band = xr.Dataset({"ksd": (("kwarg", "size"), [sizes, low, high])}, {"kwarg": ["x", "y_bottom", "y_top"]})
-    collection = azp.PlotCollection.wrap(
-        lines.isel(plot_axis=0, drop=True),
-        cols=[],
-        aes={"color": ["chain"]},
-        backend=backend,
-        figure_kwargs=figure_arguments(400.0, backend),
-    )
-    collection.map(visuals.fill_between_y, "null_band", data=band, ignore_aes="all", color="B3", alpha=0.3)
-    collection.map(visuals.line_xy, "ksd", data=lines, width=2)
-    backend, panel = backend_of(collection), collection.get_target(None, {})
-    backend.hline(1.0, panel, color="B3", width=1)
-    backend.xlabel("draws of each chain", panel)
-    backend.ylabel(_RELATIVE, panel)
-    colors = collection.aes["color"]["mapping"].values
-    entries = {f"chain {c}": {"color": color, "width": 2} for c, color in enumerate(colors)}
-    add_legend(collection, entries | {_BAND_NAME: {"color": "B3", "width": 8, "alpha": 0.3}})
-    return collection
-
-
-def _evolution(part, num_sizes, num_replicates, max_draws, seed):
-    """Return numbers of draws (s,), discrepancies (chain, s), and low and high with random signs (chain, s, 2).
-
-    In units of what normal draws would have.
-    """
-    most = None if max_draws is None else max_draws * len(part.draws)
-    chains, thin, _ = prepare_chains(part.draws, part.scores, "auto", "auto", "straighten", part.weights, most)
-    length = min(chains.lengths)
-    sizes = np.unique(np.linspace(length / num_sizes, length, num_sizes).astype(int))
-    rng = np.random.default_rng(seed)
-    own = np.empty((len(chains.lengths), len(sizes)))
-    null = np.empty((*own.shape, 2))
-    edges = np.cumsum((0, *chains.lengths))
-    for c, first in enumerate(edges[:-1]):
-        for s, size in enumerate(sizes):
-            rows = slice(first, first + size)
-            test = stein.ksd_test(
-                chains.draws[rows], chains.scores[rows], how="none", thin=1, num_replicates=num_replicates, rng=rng,
-                weights=None if chains.weights is None else chains.weights[rows],
-            )  # fmt: skip
-            own[c, s] = test.ksd / test.normal_ksd
-            null[c, s] = test.null_quantiles / test.normal_ksd
-    return sizes * thin * part.every, own, null
-
-
 def plot_stein_thin(
     data: Any,
     num_points: int = 50,
     *,
-    var_names: str | Sequence[str] | None = None,
-    coords: dict[str, Any] | None = None,
     max_parameters: int = 5,
     backend: str | None = None,
-    **arguments: Any,
+    **selection: Unpack[Scored],
 ) -> azp.PlotMatrix:
     """Draw pairs of parameters with the draws that Stein thinning chooses.
 
@@ -246,28 +147,24 @@ def plot_stein_thin(
     data : DataTree or convertible
     num_points : int
         Draws to choose.
-    var_names, coords
-        Variables that are drawn, and by which draws are chosen.
     max_parameters : int
         The number of panels grows with its square. Where there are more parameters, only the first are drawn, with a
         warning that names them; the choice of draws uses all.
     backend
         As in :func:`plot_ksd`.
-    **arguments
-        Of ``pk.stein_thin``: ``model``, ``group`` and so on.
+    **selection
+        As of ``pk.stein_thin``: ``model``, ``var_names`` and so on. The chosen variables are drawn, and draws are
+        chosen by them.
 
     Returns
     -------
     arviz_plots.PlotMatrix
         Names on the diagonal; below it all draws with those chosen, above it those chosen alone.
     """
-    chosen = stein_thin(data, num_points, var_names=var_names, coords=coords, **arguments)
-    group = arguments.get("group", "posterior")
-    dims = list_sample_dims(arguments.get("sample_dims"))
-    tree = az.convert_to_datatree(data)
-    asked = choose(tree, var_names, arguments.get("filter_vars"), group, coords, dims)
-    draws = as_chains_and_draws(asked, dims)
-    points = chosen[group].to_dataset()[list(draws.data_vars)].sel(coords or {})
+    chosen = stein_thin(data, num_points, **selection)
+    selected = Selection(data, **selection)
+    draws = selected.as_chains(selected.chosen)
+    points = chosen[selected.group].to_dataset()[list(draws.data_vars)].sel(selected.coords or {})
     points = points.drop_vars(["source_chain", "source_draw"], errors="ignore")
     names = list(scalars(draws))
     if len(names) > max_parameters:

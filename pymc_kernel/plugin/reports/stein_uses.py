@@ -1,23 +1,15 @@
 """Uses of draws and scores beyond a test: thinning, expectations, and two runs compared."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Unpack
 
-import arviz as az
 import numpy as np
-import pymc as pm
 import xarray as xr
 
 from pymc_kernel import stein
 from pymc_kernel.kernels import Kernel
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.reports.model_draws import (
-    as_chains_and_draws,
-    choose,
-    document_arguments,
-    list_sample_dims,
-    read_draws,
-)
+from pymc_kernel.plugin.reports.model_draws import Scored, Selected, Selection, document_arguments, read_draws
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.plugin.warn import warn_user
 
@@ -29,14 +21,8 @@ def stein_thin(
     data: Any,
     num_points: int,
     *,
-    model: pm.Model | None = None,
-    var_names: str | Sequence[str] | None = None,
-    filter_vars: str | None = None,
-    group: str = "posterior",
-    coords: dict[str, Any] | None = None,
-    sample_dims: str | Sequence[str] | None = None,
-    score: Callable[[np.ndarray], np.ndarray] | str | None = None,
     kernel: Kernel | None = None,
+    **selection: Unpack[Scored],
 ) -> xr.DataTree:
     """Return a DataTree with the few draws that together fit the model's posterior best.
 
@@ -58,20 +44,18 @@ def stein_thin(
         its attributes hold the held-out error of that score, as ``stein_score_error``, and a warning says where it is
         too large.
     """
-    part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
+    part, selected = read_draws(data, **selection), Selection(data, **selection)
     chosen = stein.stein_thin(part.draws, part.scores, num_points, kernel)
     if part.learned is not None and part.learned.trouble:
         warn_user(f"the choice should not be trusted: {part.learned.trouble}. {ADVICE}")
     chains, draws = np.divmod(chosen, part.draws.shape[1])
-    sample_dims = list_sample_dims(sample_dims)
-    data = az.convert_to_datatree(data)
     groups = {}
-    for name in data.children:
-        dataset = data[name].to_dataset()
-        if name in (group, "sample_stats"):
-            dataset = _take(as_chains_and_draws(dataset, sample_dims), chains, part.every * draws)
+    for name, node in selected.data.children.items():
+        dataset = node.to_dataset()
+        if name in (selected.group, "sample_stats"):
+            dataset = _take(selected.as_chains(dataset), chains, part.every * draws)
             dataset.attrs |= {} if part.learned is None else part.learned.attributes("stein_")
-        elif set(sample_dims) <= set(dataset.dims):
+        elif set(selected.sample_dims) <= set(dataset.dims):
             continue
         groups[name] = dataset
     return xr.DataTree.from_dict(groups)
@@ -91,15 +75,9 @@ def expectation(
     data: Any,
     function: Callable[[xr.Dataset], xr.Dataset] | None = None,
     *,
-    model: pm.Model | None = None,
-    var_names: str | Sequence[str] | None = None,
-    filter_vars: str | None = None,
-    group: str = "posterior",
-    coords: dict[str, Any] | None = None,
-    sample_dims: str | Sequence[str] | None = None,
-    score: Callable[[np.ndarray], np.ndarray] | str | None = None,
     kernel: Kernel | None = None,
     num_basis: int = 500,
+    **selection: Unpack[Scored],
 ) -> xr.Dataset:
     """Return posterior expectations with less variance than means of the draws, by control functionals.
 
@@ -120,41 +98,33 @@ def expectation(
         variance that the control leaves over that of the draws. Best in few dimensions and for smooth functions. An
         error of a surrogate does not bias the values, but reduces less of the variance.
     """
-    part = read_draws(data, var_names, filter_vars, group, coords, sample_dims, model, score)
-    dataset = as_chains_and_draws(part.dataset, list_sample_dims(sample_dims)).isel(draw=slice(None, None, part.every))
+    part, selected = read_draws(data, **selection), Selection(data, **selection)
+    dataset = selected.as_chains(part.dataset).isel(draw=slice(None, None, part.every))
     dataset = dataset if function is None else function(dataset)
-    columns, layout = [], []
-    for name, one in dataset.data_vars.items():
-        values = one.transpose("chain", "draw", ...)
-        columns.append(values.values.reshape(values.sizes["chain"] * values.sizes["draw"], -1).astype(float))
-        layout.append((name, values.isel(chain=0, draw=0, drop=True)))
+    values = [v.transpose("chain", "draw", ...) for v in dataset.data_vars.values()]
+    columns = [v.values.reshape(v.sizes["chain"] * v.sizes["draw"], -1).astype(float) for v in values]
     result = stein.controlled_expectation(
         np.concatenate(columns, axis=1), part.draws, part.scores, kernel, num_basis=num_basis, weights=part.weights
     )
-    out, start = {}, 0
-    for name, like in layout:
-        stop = start + like.size
-        parts = [a[start:stop].reshape(like.shape) for a in (result.value, result.mean, result.variance_ratio)]
-        arrays = [like.astype(float).copy(data=p) for p in parts]
-        out[name] = xr.concat(arrays, xr.DataArray(["value", "mean", "variance_ratio"], dims="estimate"))
-        start = stop
+    names, out, start = ["value", "mean", "variance_ratio"], {}, 0
+    for one in values:
+        like = one.isel(chain=0, draw=0, drop=True).astype(float)
+        found = [getattr(result, name)[start : start + like.size].reshape(like.shape) for name in names]
+        out[one.name] = xr.concat([like.copy(data=f) for f in found], xr.DataArray(names, dims="estimate"))
+        start += like.size
     attrs = {} if part.learned is None else part.learned.attributes()
-    return xr.Dataset(out, attrs=attrs).assign_coords(estimate=["value", "mean", "variance_ratio"])
+    return xr.Dataset(out, attrs=attrs).assign_coords(estimate=names)
 
 
 def mmd_test(
     data: Any,
     trusted: Any,
     *,
-    var_names: str | Sequence[str] | None = None,
-    filter_vars: str | None = None,
-    group: str = "posterior",
-    coords: dict[str, Any] | None = None,
-    sample_dims: str | Sequence[str] | None = None,
     kernel: Kernel | None = None,
     num_replicates: int = 1000,
     thin: int | str = "auto",
     random_seed: RandomSeed = None,
+    **selection: Unpack[Selected],
 ) -> stein.MMDTest:
     """Test whether two runs have the same distribution; for models that have no score.
 
@@ -170,10 +140,9 @@ def mmd_test(
         As in :func:`ksd_test`.
     """
     samples = []
-    sample_dims = list_sample_dims(sample_dims)
     for one in (data, trusted):
-        dataset = choose(az.convert_to_datatree(one), var_names, filter_vars, group, coords, sample_dims)
-        dataset = as_chains_and_draws(dataset, sample_dims)
+        selected = Selection(one, **selection)
+        dataset = selected.as_chains(selected.chosen)
         names = sorted(dataset.data_vars)
         sizes = dataset.sizes["chain"], dataset.sizes["draw"]
         flat = [dataset[v].transpose("chain", "draw", ...).values.reshape(*sizes, -1) for v in names]

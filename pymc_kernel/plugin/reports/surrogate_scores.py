@@ -5,6 +5,7 @@ A surrogate is fitted to log densities at the draws, and judged at held-out draw
 """
 
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import xarray as xr
 from pymc.vartypes import continuous_types
 
 from pymc_kernel.errors import NoGradientError
-from pymc_kernel.plugin.blocks.likelihoods import estimated_terms
+from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.scores import HeldOutScores, chain_folds, held_out_scores
@@ -27,7 +28,7 @@ ADVICE = (
 _MOST_EVALUATIONS = 1000  # of the model, where the run holds no log densities
 _MOST_DRAWS = 4000  # that a surrogate is fitted to; more of them add nothing but time
 _FEWEST_DRAWS = 50  # for four folds of a fit
-_LOG_DENSITIES = ("log_density", "lp")  # in sample_stats: of our steps, of NUTS
+_LOG_DENSITIES = ("log_density", "lp")  # in sample_stats: of the true model beside an emulated one; of all others
 _NUM_COMPARED = 8  # draws at which a log density of the run is compared with the model's
 _LOG_DENSITY_TOLERANCE = 0.01  # difference of log densities that is more than rounding
 _LEAST_OVERLAP = 0.95  # of surrogate and posterior, as an effective share of the weights
@@ -143,7 +144,7 @@ def learn_scores(
     if known is None and names:
         raise NoGradientError(
             f"the log density is only estimated (by {', '.join(names)}), and sample_stats does not hold the estimates "
-            "that were accepted. Sample with a step of this package, which keeps them as log_density; plain "
+            "that were accepted. Sample with a step of this package, which keeps them as lp; plain "
             "pm.sample() takes one for such a model."
         )
     every = -(-chains * draws // (_MOST_EVALUATIONS if known is None else _MOST_DRAWS))
@@ -178,19 +179,12 @@ def learn_scores(
 
 def _evaluator(model):
     """Return a function from positions (n, d) to log densities (n,); it compiles at its first call."""
-    functions = {}
-
-    def compiled(mode):
-        if mode not in functions:
-            functions[mode] = compile_particle_density(model, 'score="surrogate"', mode and {"mode": mode})
-        return functions[mode]
+    compiled = cache(lambda mode: compile_particle_density(model, 'score="surrogate"', mode and {"mode": mode}))
 
     def evaluate(positions):
         values = np.add(*compiled(QUICK)(positions))
-        if np.isfinite(values).all():
-            return values
         # The quick mode leaves stable forms of some functions out.
-        return np.add(*compiled(None)(positions))
+        return values if np.isfinite(values).all() else np.add(*compiled(None)(positions))
 
     return evaluate
 
@@ -200,7 +194,7 @@ def _of_the_run(stats, positions, evaluate, noisy):
     if stats is None:
         return None
     flat = positions.reshape(-1, positions.shape[-1])
-    for name in _LOG_DENSITIES[: 1 if noisy else None]:
+    for name in _LOG_DENSITIES:
         if name not in stats or set(stats[name].dims) != {"chain", "draw"}:
             continue
         values = stats[name].transpose("chain", "draw").values

@@ -1,5 +1,9 @@
-"""Surrogates that ``sample_surrogate`` has learned, as what kernel HMC moves along: rebuilt from a stored result."""
+"""What ``sample_surrogate`` has learned, as what kernel HMC moves along: rebuilt from a stored result; exact draws.
 
+Chains whose evaluations go to workers propose and decide together.
+"""
+
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -7,17 +11,70 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.likelihood_free import WorkersLost
+from pymc_kernel.mcmc import kernel_hmc
+from pymc_kernel.mcmc.coverage import Coverage, coverage_of
 from pymc_kernel.mcmc.kernel_hmc import Config, State, with_given
+from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.mcmc.surrogate_fit import emulated
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.model.priors import ModelPrior, initial_position
 from pymc_kernel.plugin.model.unconstrained import unconstrained_draws
+from pymc_kernel.plugin.warn import warn_user
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
 
-__all__ = ["FREE_VARIABLES", "RADIUS", "GivenSurrogate", "check_same_model", "given_surrogate", "transition_state"]
+__all__ = [
+    "FREE_VARIABLES",
+    "MOVE_STATISTICS",
+    "RADIUS",
+    "STARTS_TRIED",
+    "STEP_STATISTICS",
+    "ExactDraws",
+    "GivenSurrogate",
+    "Trace",
+    "check_same_model",
+    "given_surrogate",
+    "move_statistics",
+    "run_exact",
+    "step_statistics",
+    "transition_state",
+]
 
 FREE_VARIABLES, RADIUS = "free_variables", "region_radius"  # attributes of the group ``evaluations``
 _NUM_DRAWS = 2000  # from a learned log posterior that comes without draws
 _SEED = 0  # of a rebuilt surrogate, which is the same for all chains and processes
+
+STARTS_TRIED = 20  # draws of the surrogate, of which one a chain must have a finite density
+
+# Of every step, and of kernel HMC.
+STEP_STATISTICS = {
+    "accept": np.float64,
+    "moved": np.float64,
+    "proposal_scale": np.float64,
+    "lp": np.float64,
+    "stuck_for": np.int64,
+}
+MOVE_STATISTICS = {
+    "move": f"<U{max(map(len, NAMES))}",
+    "num_steps": np.int64,
+    "energy_error": np.float64,
+    "surrogate_quality": np.float64,
+    "log_weight": np.float64,
+}
+
+
+def step_statistics(state, info) -> dict:
+    """Return the statistics of a draw, by name."""
+    values = info.accept_prob, float(info.accepted), info.scale, state.log_density, state.rejections
+    return dict(zip(STEP_STATISTICS, values, strict=True))
+
+
+def move_statistics(state: State, info) -> dict:
+    """Return those of kernel HMC."""
+    quality = np.nan if state.fit is None else state.fit.learned.quality
+    values = info.move.name, info.num_steps, info.energy_error, quality, info.log_weight
+    return dict(zip(MOVE_STATISTICS, values, strict=True))
 
 
 class GivenSurrogate(NamedTuple):
@@ -96,3 +153,139 @@ def check_same_model(source: xr.DataTree, model: pm.Model) -> None:
             raise ValueError(
                 f"the surrogate was learned for {rv} of shape {stored[rv].shape[1:]}, and the model has {shape}."
             )
+
+
+class Trace:
+    """Values at places that were evaluated, in the order of their numbers.
+
+    Parameters
+    ----------
+    evaluate : callable
+        Takes the number of the first, places (n, d); returns log likelihoods (n,), NaN where there is none.
+    log_prior : callable
+        Takes places (n, d), returns (n,).
+    num_dims : int
+    """
+
+    def __init__(self, evaluate: Callable, log_prior: Callable, num_dims: int):
+        self._evaluate, self._log_prior = evaluate, log_prior
+        self._parts = [(np.empty((0, num_dims)), np.empty(0), np.empty(0))]
+        self._count = 0
+
+    def __call__(self, positions: np.ndarray) -> np.ndarray:
+        """Return log densities (n,) at positions (n, d), -inf where there is none."""
+        values = self._evaluate(self._count, positions)
+        prior = self._log_prior(positions)
+        self._parts.append((positions, prior, values))
+        self._count += len(positions)
+        total = prior + values
+        return np.where(np.isfinite(total), total, -np.inf)
+
+    def evaluated(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return all positions (n, d), their log priors (n,) and log likelihoods (n,)."""
+        positions, log_prior, log_likelihood = (np.concatenate(part) for part in zip(*self._parts, strict=True))
+        return positions, log_prior, log_likelihood
+
+
+class ExactDraws(NamedTuple):
+    """What the chains return."""
+
+    positions: np.ndarray
+    """(chains, draws, d)."""
+    statistics: dict[str, np.ndarray]
+    """Each (chains, draws), as of :class:`KernelHMC`."""
+    coverage: Coverage
+    """How the surrogate covers the density, from all chains."""
+
+
+def run_exact(
+    rng: np.random.Generator,
+    first: State,
+    surrogate_draws: np.ndarray,
+    trace: Trace,
+    shape: tuple[int, int],
+    advance: Callable[[int], object],
+) -> ExactDraws:
+    """Return draws of chains that begin at draws of a surrogate and are accepted by the density itself.
+
+    All chains propose, their proposals are evaluated together, all decide: the result depends on nothing but the seed.
+    The same kernel as of ``pm.sample(step=KernelHMC(surrogate=...))``, whose proof holds for it.
+
+    Parameters
+    ----------
+    first : State
+        Of a chain with a given surrogate.
+    surrogate_draws : ndarray (n, d)
+    trace : Trace
+        Evaluates.
+    shape : tuple
+        Number of chains, and draws of each.
+    advance : callable
+        Told of the number of draws after each round.
+
+    Raises
+    ------
+    NonFiniteStartError
+        Where a chain found no start with a finite density.
+    """
+    chains, draws = shape
+    rngs = rng.spawn(chains)
+    states = _begun(rngs, first, surrogate_draws, trace)
+    positions = np.empty((chains, draws, surrogate_draws.shape[1]))
+    statistics = {
+        name: np.empty(shape, dtype)
+        for name, dtype in (STEP_STATISTICS | MOVE_STATISTICS | {"evaluations": np.int64}).items()
+    }
+    finished = 0
+    try:
+        for t in range(draws):
+            states, infos, is_evaluated = _round(rngs, states, trace)
+            for c, (state, info) in enumerate(zip(states, infos, strict=True)):
+                positions[c, t] = state.position
+                own = step_statistics(state, info) | move_statistics(state, info)
+                for name, value in (own | {"evaluations": int(is_evaluated[c])}).items():
+                    statistics[name][c, t] = value
+            finished = t + 1
+            advance(chains)
+    except (KeyboardInterrupt, WorkersLost) as ended:
+        if not finished:
+            raise
+        if isinstance(ended, WorkersLost):
+            warn_user(f"{ended} {finished} exact draws a chain are finished.")
+    statistics = {name: values[:, :finished] for name, values in statistics.items()}
+    return ExactDraws(positions[:, :finished], statistics, coverage_of(statistics["log_weight"].ravel()))
+
+
+def _begun(rngs, first, surrogate_draws, trace):
+    """Return a state for each chain, at a draw of the surrogate where the density is finite."""
+    orders = [r.permutation(len(surrogate_draws))[:STARTS_TRIED] for r in rngs]
+    states = [None] * len(rngs)
+    for attempt in range(min(STARTS_TRIED, len(surrogate_draws))):
+        left = [c for c, state in enumerate(states) if state is None]
+        if not left:
+            break
+        places = surrogate_draws[[orders[c][attempt] for c in left]]
+        for c, place, value in zip(left, places, trace(places), strict=True):
+            if np.isfinite(value):
+                states[c] = kernel_hmc.relocate(first, place, value)
+    if any(state is None for state in states):
+        raise NonFiniteStartError(
+            f"the log density was not finite at {STARTS_TRIED} draws of the surrogate, far from the posterior: "
+            "take more evaluations before exact draws."
+        )
+    return states
+
+
+def _round(rngs, states, trace):
+    """Return states, reports and who was evaluated, after one draw of each chain."""
+    with one_blas_thread:  # the number of threads would depend on the machine's load, and rounding on that number
+        proposed = [kernel_hmc.propose(r, state) for r, state in zip(rngs, states, strict=True)]
+    is_evaluated = np.array([proposal.is_to_evaluate for _, proposal in proposed])
+    values = np.full(len(states), -np.inf)
+    if is_evaluated.any():
+        values[is_evaluated] = trace(np.array([p.position for _, p in proposed if p.is_to_evaluate]))
+    decided = [
+        kernel_hmc.decide(r, state, proposal, float(value))
+        for r, (state, proposal), value in zip(rngs, proposed, values, strict=True)
+    ]
+    return [state for state, _ in decided], [info for _, info in decided], is_evaluated

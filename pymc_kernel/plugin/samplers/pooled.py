@@ -10,22 +10,20 @@ import pymc as pm
 import xarray as xr
 from pymc.blocking import DictToArrayBijection
 from pymc.initial_point import make_initial_point_fns_per_chain
-from pymc.vartypes import continuous_types
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import kernel_hmc, pooled
 from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, keywords_of
-from pymc_kernel.plugin.blocks.likelihoods import normal_blocks
+from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, check_whole, keywords_of
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
+from pymc_kernel.plugin.model.estimated import normal_blocks
 from pymc_kernel.plugin.model.unconstrained import value_draws
+from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.normality import normality_of_draws
-from pymc_kernel.plugin.reports.provenance import provenance
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
-from pymc_kernel.plugin.samplers.compound import TunedSteps, begin_tuning, end_tuning, hold, move_others, split_steps
 from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
 from pymc_kernel.plugin.warn import warn_user
 
@@ -59,13 +57,13 @@ def sample_khmc(
     Parameters
     ----------
     draws, tune : int
-        For each chain; one evaluation of the likelihood each, at most, and a second one where other steps move. By
-        default 1,000 tuning draws in up to eight dimensions, and 200 + 100 d in more: burn-in alone may take half.
+        For each chain; one evaluation of the likelihood each, at most. By default 1,000 tuning draws in up to eight
+        dimensions, and 200 + 100 d in more: burn-in alone may take half.
     chains : int
     step : KernelHMC or list of steps, optional
         With settings of its own; afterwards it has the learned surrogate, ``step.surrogate``. All continuous variables
         by default. As in ``pm.sample``, other steps may be given beside it, and PyMC finds steps for variables that
-        none of them has, discrete ones for example. These steps are tuned on all chains, too.
+        none of them has, discrete ones for example: it is then ``pm.sample``, each of whose chains tunes by itself.
     random_seed : None, int, sequence of int or numpy.random.Generator
         The same seed gives the same draws for any number of ``cores``.
     initvals : dict or list of dict, optional
@@ -84,8 +82,8 @@ def sample_khmc(
         As from ``pm.sample``; the tuning draws are not in it. Attributes of ``posterior`` and ``sample_stats`` hold the
         cost of tuning: ``tuning_steps`` (for each chain), ``tuning_time`` in seconds, ``tuning_evaluations`` of the log
         density, by all chains, and ``tuning_raised``, those in which the model raised an error. Those of
-        ``sample_stats`` also hold ``check_evaluations``, those after the last draw, what ``pk.provenance`` returns, and
-        the name of the surrogate's estimator.
+        ``sample_stats`` also hold ``check_evaluations``, those after the last draw, and the name of the surrogate's
+        estimator. :func:`diagnose` says how often which kind of move was accepted.
 
     Raises
     ------
@@ -125,9 +123,8 @@ def sample_khmc(
     ...     x = pm.Normal("x", shape=3)
     ...     idata = pk.sample_khmc(progressbar=False)  # doctest: +SKIP
     """
-    for name, value, least in (("draws", draws, 1), ("tune", tune, 50), ("chains", chains, 1)):
-        if not (name == "tune" and value is None) and not (isinstance(value, int | np.integer) and value >= least):
-            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
+    check_whole(draws=draws, chains=chains)
+    check_whole("tune", least=50, tune=tune)
     model = pm.modelcontext(model)
     rng, began, spent = np.random.default_rng(random_seed), time.perf_counter(), 0
     if step is None and initvals is None:
@@ -139,18 +136,17 @@ def sample_khmc(
                 return _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs)
             spent = len(search.evaluated)
     with model:
-        step, others = split_steps(model, step, kwargs, kwargs.get("compile_kwargs"))
-        if step.given is not None:
-            raise ValueError(
-                "sample_khmc learns a surrogate of its own; for a given one take pm.sample(step=, tune=0)."
-            )
-        _check_for_sample(kwargs, model)
+        given, step = _pooled_step(model, step, kwargs.get("compile_kwargs"))
         tune = kernel_hmc.enough_tuning(len(step.coordinates)) if tune is None else tune
         seeds = [int(s) for s in rng.integers(2**30, size=chains)]
+        settings = {"chains": chains, "random_seed": seeds, "progressbar": progressbar, **kwargs}
+        if step.shared:
+            return pm.sample(draws, tune=tune, step=given, initvals=initvals, **settings)
+        _check_for_sample(kwargs, model)
         before, raised = step.density.calls, step.density.num_raised
         step.is_judged_alone = not kwargs.get("return_inferencedata", True)
-        points = _starts(model, step, initvals, chains, tune, rng)
-        step.learned, points = _tune_together(step, others, points, tune, rng, progressbar)
+        starts = _starts(model, step, initvals, chains, tune, rng)
+        step.learned, ends = _tune_together(step, starts, tune, rng, progressbar)
         if kernel_hmc.is_dropped(step.learned):
             warn_user(f"sample_khmc: {DROPPED}")
         took = {
@@ -159,21 +155,12 @@ def sample_khmc(
             "tuning_evaluations": spent + step.density.calls - before,
             "tuning_raised": step.density.num_raised - raised,
         }
-        idata = pm.sample(
-            draws,
-            tune=0,
-            chains=chains,
-            step=TunedSteps([step, *others]) if others else step,
-            initvals=_constrained(model, points),
-            random_seed=seeds,
-            progressbar=progressbar,
-            **kwargs,
-        )
+        idata = pm.sample(draws, tune=0, step=step, initvals=_constrained(model, step, ends), **settings)
     groups = getattr(idata, "children", {})
     for name in {"posterior", "sample_stats"} & set(groups):
         groups[name].attrs |= took
     if "sample_stats" in groups:
-        groups["sample_stats"].attrs |= provenance(idata) | {"surrogate": type(step.config.surrogate).__name__}
+        groups["sample_stats"].attrs["surrogate"] = type(step.config.surrogate).__name__
         before = step.density.calls
         _say(model, step, idata, rng)
         groups["sample_stats"].attrs["check_evaluations"] = step.density.calls - before
@@ -207,10 +194,10 @@ def _say(model, step, idata, rng):
     weights, raised = stats["log_weight"].values, stats["raised"].values
     words = [raised_warning(int(raised.sum()), weights.size, step.density.error), missing_mass_warning(weights.ravel())]
     posterior = idata["posterior"].to_dataset() if "posterior" in idata.children else xr.Dataset()
-    if not step.shared and {rv.name for rv in model.free_RVs} <= set(posterior.data_vars):
+    if {rv.name for rv in model.free_RVs} <= set(posterior.data_vars):
         every = slice(None, None, max(1, posterior.sizes["draw"] // _JUDGED_DRAWS))
         columns = value_draws(posterior.isel(draw=every), model)
-        levels = stats["log_density"].values[:, every]
+        levels = stats["lp"].values[:, every]
         draws = np.concatenate([np.reshape(columns[v], (*levels.shape, -1)) for v in step.vars], axis=-1)
         if np.isfinite(draws).all():  # rounding may have put a draw at a bound
             words.append(step.open_end_warning(draws, levels, rng))
@@ -244,43 +231,62 @@ def _check_for_sample(kwargs, model):
         raise ValueError(f"var_names has {', '.join(map(repr, missing))}; the model has {', '.join(known)}.")
 
 
-def _starts(model, step, initvals, chains, tune, rng) -> list[dict]:
-    """Return a point of the value variables for each chain at which the density is finite.
+def _pooled_step(model, step, compile_kwargs) -> tuple[list, KernelHMC]:
+    """Return all steps that were given, and the one among them that learns."""
+    given = [KernelHMC(model=model, compile_kwargs=compile_kwargs)] if step is None else step
+    given = list(given) if isinstance(given, Sequence) else [given]
+    wrong = [s for s in given if not isinstance(s, BlockedStep | CompoundStep)]
+    if wrong:
+        raise TypeError(
+            f"step must be a pk.KernelHMC, or a list of steps with one among them, got {wrong[0]!r}; steps are made by "
+            "calling their class, as in step=pk.KernelHMC()."
+        )
+    given = [one for s in given for one in flatten_steps(s)]
+    pooled = [s for s in given if isinstance(s, KernelHMC)]
+    if len(pooled) != 1:
+        names = ", ".join(type(s).__name__ for s in given)
+        raise TypeError(
+            f"sample_khmc needs exactly one pk.KernelHMC among its steps, got {names or 'none'}. Other steps are for "
+            "other variables, as in step=[pk.KernelHMC([theta]), pm.Metropolis([k])]; without kernel HMC take "
+            "pm.sample(step=...)."
+        )
+    if pooled[0].given is not None:
+        raise ValueError("sample_khmc learns a surrogate of its own; for a given one take pm.sample(step=, tune=0).")
+    return given, pooled[0]
 
-    It is a position from a block's pilot simulations; or the initial point or a draw from the prior, chosen by their
+
+def _starts(model, step, initvals, chains, tune, rng) -> list[np.ndarray]:
+    """Return a position (d,) for each chain at which the density is finite.
+
+    It is one from a block's pilot simulations; or the initial point or a draw from the prior, chosen by their
     likelihood; or, where values are given or the prior cannot be drawn from, PyMC's initial point, jittered.
     """
     given = [initvals] * chains if initvals is None or isinstance(initvals, Mapping) else list(initvals)
     if len(given) != chains:
         raise ValueError(f"initvals has {len(given)} entries for {chains} chains.")
-    default = model.initial_point()
-    points, tried = [], []
+    default = _position(step, model.initial_point())
+    positions, tried = [], []
     for overrides in given:
-        point = None
+        position = None
         if not overrides and step.density.starts is not None:
-            hold(step, default)
-            position = step.pilot_start(_position(step, default), rng)
-            point = _moved(step, default, position)
+            position = step.pilot_start(default, rng)
         elif not overrides and step.prior is not None:
-            hold(step, default)
             position, places = step.drawn_start(tune, rng)
             tried.append(places)
-            point = _moved(step, default, position)
-        if point is None or not math.isfinite(step.first_estimate(position)):
-            point = _jittered(model, step, overrides or {}, rng)
-        points.append(point)
+        if position is None or not math.isfinite(step.first_estimate(position)):
+            position = _jittered(model, step, overrides or {}, rng)
+        positions.append(position)
     step.tried = Places(*(np.concatenate(parts) for parts in zip(*tried, strict=True))) if tried else None
-    return points
+    return positions
 
 
-def _jittered(model, step, overrides, rng) -> dict:
-    free = {rv for rv in model.free_RVs if rv.name not in overrides and rv.dtype in continuous_types}
+def _jittered(model, step, overrides, rng) -> np.ndarray:
+    free = {rv for rv in model.free_RVs if rv.name not in overrides}
     [start] = make_initial_point_fns_per_chain(model=model, overrides=overrides, jitter_rvs=free, chains=1)
     for _ in range(_START_TRIALS):
-        point = start(int(rng.integers(2**30)))
-        hold(step, point)
-        if math.isfinite(step.density(_position(step, point))):
-            return point
+        position = _position(step, start(int(rng.integers(2**30))))
+        if math.isfinite(step.density(position)):
+            return position
     raise NonFiniteStartError(
         f"sample_khmc: the log density was not finite at {_START_TRIALS} jittered initial points. "
         "Give initvals at which the likelihood is not zero."
@@ -291,73 +297,41 @@ def _position(step, point) -> np.ndarray:
     return DictToArrayBijection.map({name: point[name] for name in step.var_names}).data.astype(float)
 
 
-def _moved(step, point, position) -> dict:
-    """Return the point with the variables of the step at ``position`` (d,)."""
-    where = DictToArrayBijection.map({name: point[name] for name in step.var_names})
-    return DictToArrayBijection.rmap(where._replace(data=position.astype(where.data.dtype)), start_point=point)
-
-
 class _Chain(NamedTuple):
     """A chain that tunes."""
 
     rng: np.random.Generator
-    point: dict[str, np.ndarray]
-    """All value variables; those of kernel HMC are up to date only between stretches of tuning."""
     state: kernel_hmc.State
     noise: Any
 
 
-def _tune_together(step, others, points, tune, rng, progressbar):
-    """Return the learned state, and the points at which the chains are after tuning."""
+def _tune_together(step, starts, tune, rng, progressbar):
+    """Return the learned state, and the positions at which the chains are after tuning."""
     chains = []
-    for generator, point in zip(rng.spawn(len(points)), points, strict=True):
+    for generator, position in zip(rng.spawn(len(starts)), starts, strict=True):
         step.density.seed(generator)
-        hold(step, point)
-        position = _position(step, point)
         state = kernel_hmc.init(position, step.first_estimate(position), step.config)
-        chains.append(_Chain(generator, point, state, step.density.noise))
-    begin_tuning(others, rng, tune * len(chains))
+        chains.append(_Chain(generator, state, step.density.noise))
     plan = pooled.stretches(chains[0].state.position.size, tune)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
     # The number of BLAS threads would depend on the machine's load, and rounding depends on that number.
-    with one_blas_thread, Progress(*columns, disable=not progressbar) as progress:
-        task = progress.add_task("Tuning chains together", total=tune * len(chains))
+    with one_blas_thread, progress_bar("Tuning chains together", tune * len(chains), progressbar) as advance:
         for index, num_draws in enumerate(plan):
             for c, chain in enumerate(chains):
                 step.density.noise = chain.noise
-                chain = _stretch(chain, step, others, num_draws)
-                chains[c] = chain._replace(noise=step.density.noise)
-                progress.advance(task, num_draws)
+                state = pooled.run(chain.rng, chain.state, step.density, step.config, num_draws)
+                chains[c] = chain._replace(state=state, noise=step.density.noise)
+                advance(num_draws)
             if index < len(plan) - 1:
                 states = pooled.fit_together(rng, [c.state for c in chains], step.config)
                 chains = [c._replace(state=s) for c, s in zip(chains, states, strict=True)]
-    end_tuning(others)
-    return pooled.frozen([c.state for c in chains], step.config), [c.point for c in chains]
+    return pooled.frozen([c.state for c in chains], step.config), [c.state.position for c in chains]
 
 
-def _stretch(chain, step, others, num_draws) -> _Chain:
-    """Return a chain after some draws of kernel HMC, each of them after one draw of every other step."""
-    state, point = chain.state, chain.point
-    hold(step, point)
-    if not others:
-        state = pooled.run(chain.rng, state, step.density, step.config, num_draws)
-    for _ in range(num_draws if others else 0):
-        point = move_others(others, point)
-        if hold(step, point):
-            state = kernel_hmc.relocate(state, state.position, step.density(state.position))
-        state = pooled.run(chain.rng, state, step.density, step.config, 1)
-        point = _moved(step, point, state.position)
-    return chain._replace(state=state, point=_moved(step, point, state.position))
-
-
-def _constrained(model, points) -> list[dict]:
-    """Return the values of the free variables, as the user knows them, at points of the value variables."""
+def _constrained(model, step, positions) -> list[dict]:
+    """Return the values of the free variables, as the user knows them, at positions (d,)."""
+    point = model.initial_point()
+    where = DictToArrayBijection.map({name: point[name] for name in step.var_names})
+    points = [DictToArrayBijection.rmap(where._replace(data=p.astype(where.data.dtype))) for p in positions]
     names = [rv.name for rv in model.free_RVs]
     outputs = [v for v in model.unobserved_value_vars if v.name in names]
     function = model.compile_fn(outputs, inputs=model.value_vars, on_unused_input="ignore")

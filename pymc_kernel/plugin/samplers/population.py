@@ -5,21 +5,19 @@ import pymc as pm
 import xarray as xr
 from arviz_base import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from pymc_kernel.errors import NoGradientError
+from pymc_kernel.mcmc.coverage import pareto_shape
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.model.groups import constant_groups
+from pymc_kernel.plugin.arguments import RandomSeed, check_whole
+from pymc_kernel.plugin.model.groups import data_groups
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
-from pymc_kernel.plugin.model.priors import prior_positions
-from pymc_kernel.plugin.model.scores import compile_scores
-from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions, value_shapes
+from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
+from pymc_kernel.plugin.model.unconstrained import constrained_draws
+from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.normality import normality_of_posterior
 from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.plugin.warn import warn_user
-from pymc_kernel.plugin.weights import reported_shape
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
 from pymc_kernel.smc.weights import log_mean_exp, normalized, resample
@@ -58,8 +56,8 @@ def sample_pmc(
     iterations : int
     chains : int
         Independent repetitions, one after the other: the spread of their evidence shows the error.
-    drift : {"kernel", "gradient", "none"}
-        Along the learned score, along the model's own (GRIS), or none: adaptive population Monte Carlo.
+    drift : {"kernel", "none"}
+        Along the learned score, or none: adaptive population Monte Carlo.
     drift_size : float
         In (0, 1).
     surrogate : pymc_kernel.scores.Finite, optional
@@ -112,22 +110,19 @@ def sample_pmc(
     ...     pm.Normal("y", x[0] ** 2 + x[1], 0.5, observed=1.0)
     ...     idata = pk.sample_pmc(500, iterations=10, progressbar=False)  # doctest: +SKIP
     """
-    for name, value, least in (("draws", draws, 10), ("iterations", iterations, 2), ("chains", chains, 1)):
-        if not (isinstance(value, int | np.integer) and value >= least):
-            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
-    if drift not in ("kernel", "gradient", "none"):
-        raise ValueError(f'drift must be "kernel", "gradient" or "none", got {drift!r}.')
+    check_whole(least=10, draws=draws)
+    check_whole(least=2, iterations=iterations)
+    check_whole(chains=chains)
+    if drift not in ("kernel", "none"):
+        raise ValueError(f'drift must be "kernel" or "none", got {drift!r}.')
     model = pm.modelcontext(model)
     density = compile_particle_density(model, "sample_pmc", compile_kwargs)
-    along = _model_scores(model) if drift == "gradient" else drift
     settings = {} if surrogate is None else {"surrogate": surrogate}
-    config = population.Config(drift=along, drift_size=drift_size, weights=weights, **settings)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    config = population.Config(drift=drift, drift_size=drift_size, weights=weights, **settings)
     results = []
-    with one_blas_thread, Progress(*columns, disable=not progressbar) as progress:
-        for c, rng in enumerate(np.random.default_rng(random_seed).spawn(chains)):
-            task = progress.add_task(f"Chain {c}", total=iterations)
-            result = _one_chain(model, density, config, draws, iterations, start, rng, progress, task)
+    with one_blas_thread, progress_bar("Population Monte Carlo", chains * iterations, progressbar) as advance:
+        for rng in np.random.default_rng(random_seed).spawn(chains):
+            result = _one_chain(model, density, config, draws, iterations, start, rng, advance)
             if result[1]:
                 results.append(result)
             if len(result[1]) < iterations:
@@ -143,23 +138,12 @@ def sample_pmc(
     return tree
 
 
-def _model_scores(model):
-    try:
-        scores = compile_scores(model)
-    except NoGradientError as error:
-        raise NoGradientError(
-            'drift="gradient" needs the gradient of the model, and this model has none: '
-            'take drift="kernel", whose score is learned from the draws.'
-        ) from error
-    shapes = value_shapes(model)
-    return lambda positions: scores(split_positions(model, positions, shapes))
-
-
-def _one_chain(model, density, config, draws, iterations, start, rng, progress, task):
+def _one_chain(model, density, config, draws, iterations, start, rng, advance):
     """Return the final state, what the iterations reported, and the generator."""
     density.seed(rng)
     if start is None:
-        positions = prior_positions(model, draws, rng)
+        check_prior_draws(model, "Give it a proper prior, or start=.")
+        positions = ModelPrior(model).draw(rng, draws)
         _, log_weights = density(positions)
     else:
         positions = np.array(start, dtype=float)
@@ -184,7 +168,7 @@ def _one_chain(model, density, config, draws, iterations, start, rng, progress, 
                 # The first particles belong to no learned proposal; with a given start they have no true weight at all.
                 state = population.forget(rng, state, draws, config)
             history.append(info)
-            progress.update(task, advance=1, description=f"ESS {100 * info.effective_share:.0f} %")
+            advance(words=f"ESS {100 * info.effective_share:.0f} %")
     except KeyboardInterrupt:
         pass
     return state, history, rng
@@ -207,7 +191,8 @@ def _tree(model, results, draws):
         posterior.append({name: v[chosen] for name, v in values.items()})
         per_chain["log_evidence"].append(log_mean_exp(log_weights))
         per_chain["ess"].append(1.0 / (shares**2).sum())
-        per_chain["pareto_k"].append(reported_shape(log_weights))
+        shape = pareto_shape(log_weights[log_weights > -np.inf])
+        per_chain["pareto_k"].append(np.inf if np.isnan(shape) else shape)  # of too few weights
     groups = {"posterior": _stacked(posterior), "weighted_posterior": _stacked(weighted)}
     tree = from_dict(groups, coords=coords, dims=dims)
     stats = {
@@ -224,12 +209,8 @@ def _tree(model, results, draws):
             f"The weights have a Pareto shape of {largest:.2f}, above {_UNRELIABLE}: a few draws carry them, and "
             "expectations and evidence are not to be trusted. Take more particles or iterations, or pk.sample_smc."
         )
-    observed = {v.name: np.asarray(model.rvs_to_values[v].eval()) for v in model.observed_RVs}
-    more = from_dict({"observed_data": observed}, coords=coords, dims=dims, sample_dims=[]) if observed else {}
-    extra = {"observed_data": more["observed_data"].to_dataset()} if observed else {}
     everything = {name: node.to_dataset() for name, node in tree.children.items()}
-    extra |= constant_groups(model, coords, dims)
-    return xr.DataTree.from_dict({**everything, statistics.PMC_GROUP: dataset, **extra})
+    return xr.DataTree.from_dict({**everything, statistics.PMC_GROUP: dataset, **data_groups(model)})
 
 
 def _stacked(chains):

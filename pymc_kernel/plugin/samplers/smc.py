@@ -13,7 +13,7 @@ from pymc_kernel.plugin.samplers.smc_kernels import EPSILON, KernelHMCSMC, Parti
 from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["sample_smc", "smc_stats"]
+__all__ = ["sample_smc"]
 
 _HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # not arguments of the user
 # Share of distinct particles below which a warning is given: of 1,000 particles twenty would be distinct.
@@ -30,14 +30,17 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
     draws : int
         Particles.
     kernel : type
-        One of ours: ``KernelHMCSMC``, ``KASMC``, ``ASMC``, ``RWSMC``.
+        One of ours: ``KernelHMCSMC``, ``KASMC``, ``ASMC``.
     kwargs
         To ``pm.sample_smc`` and to the kernel.
 
     Returns
     -------
     DataTree
-        As from ``pm.sample_smc``, with ``smc_stats`` from :func:`smc_stats` in place of its ragged ``sample_stats``.
+        As from ``pm.sample_smc``, with ``smc_stats`` in place of its ragged ``sample_stats``: each statistic has the
+        dimensions ``chain`` and ``stage``, filled with NaN behind a chain's last stage; ``log_evidence`` has the
+        dimension ``chain``. For a block :class:`KernelABC` named ``y`` there is ``epsilon_y``, the bandwidths at each
+        stage: a power b of a Gaussian kernel is one whose bandwidth is larger by 1 / sqrt(b).
 
     Notes
     -----
@@ -48,7 +51,7 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
     |unseen mode|
     """
     if not (isinstance(kernel, type) and issubclass(kernel, ParticleKernel)):
-        raise TypeError(f"kernel must be one of pk.KernelHMCSMC, pk.KASMC, pk.ASMC, pk.RWSMC, got {kernel!r}.")
+        raise TypeError(f"kernel must be one of pk.KernelHMCSMC, pk.KASMC, pk.ASMC, got {kernel!r}.")
     own = set().union(*(keywords_of(c.__init__) for c in kernel.__mro__ if c is not object))
     advice = "It takes the arguments of pm.sample_smc and those of its kernel, see help(pk.KernelHMCSMC)."
     known = (keywords_of(pm.sample_smc) | own) - _HANDED_OVER
@@ -65,23 +68,11 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
     return idata
 
 
-def smc_stats(idata: xr.DataTree) -> xr.DataTree:
-    """Return a result of ``pm.sample_smc`` that can be saved, with a group ``smc_stats``.
+def _tidied(idata):
+    """Return a result of ``pm.sample_smc`` with a group ``smc_stats``, which can be saved.
 
     PyMC writes one list a chain, of as many entries as the chain had stages, which neither netCDF nor zarr takes.
-    Here every statistic has the dimensions ``chain`` and ``stage``, filled with NaN behind a chain's last stage;
-    ``log_evidence`` has the dimension ``chain``. For a block :class:`KernelABC` named ``y`` there is ``epsilon_y``, the
-    bandwidths at each stage: a power b of a Gaussian kernel is one whose bandwidth is larger by 1 / sqrt(b).
-
-    Parameters
-    ----------
-    idata : DataTree
-        From ``pm.sample_smc`` with a kernel of this package, or of PyMC's.
     """
-    return _tidied(idata)
-
-
-def _tidied(idata):
     stats = idata["sample_stats"]
     chains = idata["posterior"].sizes["chain"]
     columns = {name: _per_chain(stats[name].values, chains) for name in stats.data_vars}

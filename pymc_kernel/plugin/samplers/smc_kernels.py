@@ -17,7 +17,7 @@ from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.smc import moves, tempering
 from pymc_kernel.smc.hamiltonian import Hamiltonian
 
-__all__ = ["ASMC", "EPSILON", "KASMC", "RWSMC", "KernelHMCSMC", "ParticleKernel"]
+__all__ = ["ASMC", "EPSILON", "KASMC", "KernelHMCSMC", "ParticleKernel"]
 
 _STATS = {
     statistics.ESS_SHARE: "effective_share",
@@ -168,22 +168,6 @@ def _spreads(factor):
     return factor if factor.ndim == 1 else np.sqrt((factor**2).sum(axis=1))
 
 
-class RWSMC(ParticleKernel):
-    """Plain random-walk moves for ``pm.sample_smc``: covariance nu^2 I on the unconstrained scale, a baseline.
-
-    Parameters
-    ----------
-    scale : float, optional
-        nu, fixed; 2.38 / sqrt(d) by default.
-    kwargs
-        As of :class:`KernelHMCSMC`.
-    """
-
-    def __init__(self, *args: Any, scale: float | None = None, **kwargs: Any) -> None:
-        walk = moves.Walk(learn_covariance=False, learn_scale=False, scale=scale)
-        super().__init__(walk, *args, **kwargs)
-
-
 class ASMC(ParticleKernel):
     """Random-walk moves along the covariance of the particles for ``pm.sample_smc`` (Fearnhead and Taylor 2013).
 
@@ -192,6 +176,8 @@ class ASMC(ParticleKernel):
 
     Parameters
     ----------
+    learn_covariance, learn_scale : bool
+        What is adapted. With both False this is plain Metropolis with covariance nu^2 I on the unconstrained scale.
     scale : float, optional
         nu at the start; 2.38 / sqrt(d) by default, then learned from the mean acceptance.
     target_accept : float
@@ -204,12 +190,17 @@ class ASMC(ParticleKernel):
     def __init__(
         self,
         *args: Any,
+        learn_covariance: bool = True,
         scale: float | None = None,
+        learn_scale: bool = True,
         target_accept: float = 0.234,
         learning_rate: float | None = None,
         **kwargs: Any,
     ) -> None:
-        walk = moves.Walk(scale=scale, target_accept=target_accept, learning_rate=learning_rate)
+        walk = moves.Walk(
+            learn_covariance=learn_covariance, learn_scale=learn_scale, scale=scale, target_accept=target_accept,
+            learning_rate=learning_rate,
+        )  # fmt: skip
         super().__init__(walk, *args, **kwargs)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -15,17 +16,21 @@ from pymc.util import get_value_vars_from_user_vars
 from pymc_kernel import scores
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
-from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.plugin.arguments import Variables
-from pymc_kernel.plugin.blocks.likelihoods import block_of
+from pymc_kernel.plugin.model.estimated import blocks_of
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, open_end_warning
-from pymc_kernel.plugin.samplers.foreign_steps import model_in_question
-from pymc_kernel.plugin.samplers.given_surrogate import given_surrogate, transition_state
+from pymc_kernel.plugin.samplers.given_surrogate import (
+    MOVE_STATISTICS,
+    given_surrogate,
+    move_statistics,
+    transition_state,
+)
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep, measured_variance
 from pymc_kernel.rounds import LogPosterior
 
-__all__ = ["DROPPED", "KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_models", "register_step_methods"]
+__all__ = ["DROPPED", "KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_model"]
 
+_ESTIMATED: WeakSet[pm.Model] = WeakSet()  # models with a likelihood that is only estimated
 _STARTS_TRIED = 20  # draws of a given surrogate, of which one must have a finite density
 _LEAST_TUNING = 100  # tuning draws of kernel HMC: with fewer there is one fit to a few points, or none
 
@@ -49,10 +54,10 @@ _SHARED_NOTES = """
     a point as likely as its draws that it never came near.
 
     Statistics of each draw, in ``sample_stats``: ``accept`` (acceptance probability), ``moved`` (1 if the proposal was
-    accepted), ``proposal_scale``, ``log_density`` (at the draw; an estimated one as accepted), ``stuck_for``
+    accepted), ``proposal_scale``, ``lp`` (log density at the draw; an estimated one as accepted), ``stuck_for``
     (rejections in a row up to this draw), ``evaluations`` (of the log density, normally 1). With an estimated
     likelihood ``y`` also ``failed_share_y`` (of the simulations for the proposal, or of its estimates) and
-    ``log_estimate_variance`` (measured while tuning). ``pk.provenance`` sums them up. A chain that is stuck after
+    ``log_estimate_variance`` (measured while tuning). :func:`diagnose` sums them up. A chain that is stuck after
     tuning is reported once, with the variance of the log estimate if the density is estimated. With an estimated
     density three more kinds of chains are reported: those whose scale the noise has driven to its floor (a tenth of
     2.38 / sqrt(d), in units of the learned covariance), those that cannot reach the given ``target_accept`` under the
@@ -104,14 +109,10 @@ class AdaptiveMetropolis(RandomWalkStep):
         learn_scale: bool = True,
         target_accept: float | str = "auto",
         adaptation: str = "tuning",
-        model: pm.Model | None = None,
-        rng: Any = None,
-        initial_point: dict[str, np.ndarray] | None = None,
-        compile_kwargs: dict | None = None,
-        blocked: bool = True,
+        **of_every_step: Any,
     ) -> None:
         config = adaptive_metropolis.Config(covariance, learn_covariance, scale, learn_scale, target_accept)
-        super().__init__(vars, config, adaptation, model, rng, initial_point, compile_kwargs, blocked)
+        super().__init__(vars, config, adaptation, **of_every_step)
 
     def _adapt(self, state, info):
         return adaptive_metropolis.adapt(state, info, self.config)
@@ -177,11 +178,7 @@ class KAMH(RandomWalkStep):
         target_accept: float | str = "auto",
         whiten: bool = True,
         adaptation: str = "tuning",
-        model: pm.Model | None = None,
-        rng: Any = None,
-        initial_point: dict[str, np.ndarray] | None = None,
-        compile_kwargs: dict | None = None,
-        blocked: bool = True,
+        **of_every_step: Any,
     ) -> None:
         config = kameleon.Config(
             kernel=Gaussian("median") if kernel is None else kernel,
@@ -193,7 +190,7 @@ class KAMH(RandomWalkStep):
             target_accept=target_accept,
             whiten=whiten,
         )
-        super().__init__(vars, config, adaptation, model, rng, initial_point, compile_kwargs, blocked)
+        super().__init__(vars, config, adaptation, **of_every_step)
 
     def _adapt(self, state, info):
         num_tune = self.num_tune if self.adaptation == "tuning" else 0
@@ -251,7 +248,7 @@ class KernelHMC(TransitionStep):
     Learning takes some seconds a chain (O(n^3) for at most 1,000 points, twenty times), so it pays where an evaluation
     costs more than about a millisecond. With ``cores=1`` the surrogate of the last chain is afterwards in
     ``step.surrogate``; from any run one can be fitted by ``pk.scores.Values().fit(draws, log_density)``, to
-    unconstrained draws and ``sample_stats["log_density"]``.
+    unconstrained draws and ``sample_stats["lp"]``.
 
     With a result of :func:`sample_surrogate` nothing is tuned: all chains begin at draws of that surrogate (but where
     ``initvals`` say otherwise), propose the ends of many trajectories along it, and accept by the true density. Where
@@ -278,13 +275,7 @@ class KernelHMC(TransitionStep):
     name = "kernel_hmc"
     _transition_module = kernel_hmc
 
-    stats_dtypes_shapes = TransitionStep.stats_dtypes_shapes | {
-        "move": (f"<U{max(map(len, NAMES))}", []),
-        "num_steps": (np.int64, []),
-        "energy_error": (np.float64, []),
-        "surrogate_quality": (np.float64, []),
-        "log_weight": (np.float64, []),
-    }
+    stats_dtypes_shapes = TransitionStep.stats_dtypes_shapes | {name: (t, []) for name, t in MOVE_STATISTICS.items()}
 
     def __init__(
         self,
@@ -294,25 +285,21 @@ class KernelHMC(TransitionStep):
         exploring_share: float = 0.1,
         max_steps: int = 60,
         target_accept: float | str = "auto",
-        model: pm.Model | None = None,
-        rng: Any = None,
-        initial_point: dict[str, np.ndarray] | None = None,
-        compile_kwargs: dict | None = None,
-        blocked: bool = True,
+        **of_every_step: Any,
     ) -> None:
         source = surrogate if isinstance(surrogate, xr.DataTree | LogPosterior) else None
         if source is not None:
-            model = pm.modelcontext(model)
+            model = of_every_step["model"] = pm.modelcontext(of_every_step.get("model"))
             vars, surrogate = _all_variables(vars, model), "values"
         if isinstance(surrogate, str):
             if surrogate not in _ESTIMATORS:
                 raise ValueError(f"surrogate must be one of {', '.join(_ESTIMATORS)}, got {surrogate!r}.")
             surrogate = _ESTIMATORS[surrogate]()
         config = kernel_hmc.Config(surrogate, exploring_share, max_steps, target_accept)
-        super().__init__(vars, config, "tuning", model, rng, initial_point, compile_kwargs, blocked)
+        super().__init__(vars, config, "tuning", **of_every_step)
         self.given = None
         if source is not None:
-            initial_point = model.initial_point() if initial_point is None else initial_point
+            initial_point = of_every_step.get("initial_point") or model.initial_point()
             self._default = np.concatenate([np.ravel(initial_point[name]) for name in self.var_names]).astype(float)
             self.given = given_surrogate(source, model, self.config.noisy)
             self.learned = transition_state(self.given, self.config)
@@ -329,8 +316,9 @@ class KernelHMC(TransitionStep):
 
         Discrete variables of such a model are claimed, too: the constructor's error says what to do with them.
         """
-        model = model_in_question()
-        is_estimated = model is not None and any(block_of(rv) is not None for rv in model.observed_RVs)
+        in_context = pm.Model.get_context(error_if_none=False)
+        known = {in_context} if in_context is not None and blocks_of(in_context) else set()
+        is_estimated = any(var is rv for model in known | set(_ESTIMATED) for rv in model.free_RVs)
         return Competence.IDEAL if is_estimated else Competence.INCOMPATIBLE
 
     def _better_start(self, position, log_density):
@@ -396,13 +384,7 @@ class KernelHMC(TransitionStep):
         return open_end_warning(draws, log_densities, self.density, self.coordinates, rng)
 
     def _stats(self, state, info):
-        return super()._stats(state, info) | {
-            "move": info.move.name,
-            "num_steps": info.num_steps,
-            "energy_error": info.energy_error,
-            "log_weight": info.log_weight,
-            "surrogate_quality": math.nan if state.fit is None else state.fit.learned.quality,
-        }
+        return super()._stats(state, info) | move_statistics(state, info)
 
 
 def _all_variables(vars, model):
@@ -418,19 +400,11 @@ for _step in (AdaptiveMetropolis, KAMH, KernelHMC):
     _step.__doc__ = _step.__doc__.format(parameters=_SHARED_PARAMETERS.strip(), notes=_SHARED_NOTES.strip())
 
 
-def register_step_methods() -> None:
-    """Let ``pm.sample`` choose :class:`KAMH` by itself for variables without a gradient.
+def offer_to_estimated_model(model: pm.Model) -> None:
+    """Make ``pm.sample`` ask :class:`KernelHMC`, before all others, whether a variable is of a model such as this one.
 
-    Importing the package does not do this. Variables with a gradient stay with NUTS, discrete ones with
-    PyMC's own steps. Calling it twice changes nothing. Models with a likelihood that is only estimated need no such
-    call: once there is one, ``pm.sample`` takes :class:`KernelHMC` for it, and for no other model.
+    A copy of the model is known only where it is in context.
     """
-    if KAMH not in STEP_METHODS:
-        # Among equals PyMC takes the first.
-        STEP_METHODS.insert(0, KAMH)
-
-
-def offer_to_estimated_models() -> None:
-    """Make ``pm.sample`` ask :class:`KernelHMC`, before all others, whether the model has an estimated term."""
+    _ESTIMATED.add(model.root)
     if KernelHMC not in STEP_METHODS:
         STEP_METHODS.insert(0, KernelHMC)

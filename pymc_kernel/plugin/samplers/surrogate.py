@@ -10,27 +10,32 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from pymc.stats.convergence import log_warnings, run_convergence_checks
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.errors import NonFiniteStartError
-from pymc_kernel.likelihood_free import WorkersLost
+from pymc_kernel.likelihood_free import Status, WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.coverage import is_missing_mass
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
+from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole, explain_arguments
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
-from pymc_kernel.plugin.model.groups import observed_values
+from pymc_kernel.plugin.model.groups import data_groups, draws_group, observed_values
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
-from pymc_kernel.plugin.samplers.exact import STARTS_TRIED, ExactDraws, Trace, run_exact
-from pymc_kernel.plugin.samplers.given_surrogate import GivenSurrogate, transition_state
-from pymc_kernel.plugin.samplers.progress import STUCK_AFTER
-from pymc_kernel.plugin.samplers.surrogate_tree import tree_of
-from pymc_kernel.plugin.unknown_arguments import explain_arguments
+from pymc_kernel.plugin.progress import STUCK_AFTER, progress_bar
+from pymc_kernel.plugin.samplers.given_surrogate import (
+    FREE_VARIABLES,
+    RADIUS,
+    STARTS_TRIED,
+    ExactDraws,
+    GivenSurrogate,
+    Trace,
+    run_exact,
+    transition_state,
+)
 from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_of_findings, warn_user
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
@@ -61,7 +66,7 @@ def sample_surrogate(
     store: str | Path | None = None,
     timeout: float | None = None,
     exact: bool = False,
-    return_surrogate: bool = False,
+    return_fitted: bool = False,
     model: pm.Model | None = None,
     random_seed: RandomSeed = None,
     progressbar: bool = True,
@@ -104,7 +109,7 @@ def sample_surrogate(
     exact : bool
         Whether the draws are corrected: each chain moves along the surrogate, as :class:`KernelHMC` does, and its
         proposals are accepted by the likelihood itself. ``chains`` workers are busy then.
-    return_surrogate : bool
+    return_fitted : bool
         Return the learned log posterior, too: a function of positions (n, d) on the unconstrained scale.
     model : pymc.Model, optional
         The model in context by default.
@@ -115,7 +120,7 @@ def sample_surrogate(
 
     Returns
     -------
-    xarray.DataTree, or with ``return_surrogate`` a tuple of it and a function
+    xarray.DataTree, or with ``return_fitted`` a tuple of it and a function
         ``posterior``; ``sample_stats``; ``batch_stats``; ``evaluations`` (all places, on the model's scale and as
         ``position`` on the unconstrained one, with ``log_prior``, ``log_likelihood`` and ``status``; attributes
         count them, with the first error and how often a worker process died); ``observed_data``, ``constant_data``.
@@ -161,12 +166,12 @@ def sample_surrogate(
     for bit, for any executor and any number of workers. Interrupted, or with an executor that breaks, it returns draws
     by the batches that are finished.
 
-    Exact draws: ``sample_stats`` has the statistics of :class:`KernelHMC` for each, and the summary of
-    :func:`provenance` as attributes. With a distance of .05 nine of ten proposals along the surrogate are accepted, and
-    draws are nearly independent; with a distance of .3 some half of them. An estimated likelihood is kept where it is
-    accepted (pseudo-marginal), so that draws have the exact spread; noise of standard deviation 1 takes acceptance to a
-    half, of 2 to a sixth. All chains are evaluated together, each time the slowest is waited for. From a stored result
-    exact draws come later, too: ``pm.sample(tune=0, step=pk.KernelHMC(surrogate=idata))``.
+    Exact draws: ``sample_stats`` has the statistics of :class:`KernelHMC` for each. With a distance of .05 nine of ten
+    proposals along the surrogate are accepted, and draws are nearly independent; with a distance of .3 some half of
+    them. An estimated likelihood is kept where it is accepted (pseudo-marginal), so that draws have the exact spread;
+    noise of standard deviation 1 takes acceptance to a half, of 2 to a sixth. All chains are evaluated together, each
+    time the slowest is waited for. From a stored result exact draws come later, too: ``pm.sample(tune=0,
+    step=pk.KernelHMC(surrogate=idata))``.
 
     Where a black box is a part of the model only, whose outputs go into a likelihood that PyMC knows, and has at most
     half as many inputs as the model has parameters, that part is learned, as :func:`emulate` does, and the draws are
@@ -196,7 +201,7 @@ def sample_surrogate(
     check_timeout(timeout)
     check_executor(executor)
     entropy = int(np.random.default_rng(random_seed).integers(2**63))
-    if not return_surrogate and (search := part_of(model, tolerance, np.random.default_rng([entropy, 1]))) is not None:
+    if not return_fitted and (search := part_of(model, tolerance, np.random.default_rng([entropy, 1]))) is not None:
         settings = {"executor": executor, "store": store, "timeout": timeout, "random_seed": random_seed}
         first_error = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
         return _by_part(search, first_error, (chains, draws), exact, entropy, progressbar)
@@ -237,14 +242,14 @@ def sample_surrogate(
                 "cause is mended, pm.sample(tune=0, step=pk.KernelHMC(surrogate=idata)) makes exact ones."
                 + (f" The first error of an evaluation: {first_error}" if first_error else "")
             )
-        tree = tree_of(model, config, state, found, (chains, draws), status, drawn, trace)
+        tree = _tree(model, config, state, found, (chains, draws), status, drawn, trace)
         counts = counts_of(status, first_error, deaths)
         tree["evaluations"].attrs |= counts
         warn_of_failures("evaluations", "they count as places without density", counts, most=1.0)
         _warn(state, tree, drawn, first_error)
         if drawn is not None:
             log_warnings(run_convergence_checks(tree, model))
-        return (tree, state.learned) if return_surrogate else tree
+        return (tree, state.learned) if return_fitted else tree
 
 
 def _by_part(search, first_error, shape, exact, entropy, progressbar) -> xr.DataTree:
@@ -272,17 +277,16 @@ def _run(
 ) -> tuple[State, bool]:
     """Return the state after the last batch, and whether it was not interrupted."""
     within = 0
-    with Progress(*_columns(), disable=not progressbar) as progress:
-        task = progress.add_task("Searching", total=most)
+    with progress_bar("Searching", most, progressbar) as advance:
         try:
             while True:
                 number = len(state.positions)
                 wanted = state.proposed[: most - number]
-                values = evaluate(number, wanted, lambda: progress.advance(task))
+                values = evaluate(number, wanted, advance)
                 state = config.update(rng, state, values)
                 distance = config.distance(state)
                 known = not (state.is_climbing or np.isnan(distance.total_variation))
-                progress.update(task, description=f"Distance {distance.total_variation:.2f}" if known else "Searching")
+                advance(0, f"Distance {distance.total_variation:.2f}" if known else "Searching")
                 within = within + 1 if known and distance.total_variation < tolerance else 0
                 state = config.propose(rng, state)  # says whether the last surrogate still climbs, too
                 if len(state.positions) >= most:
@@ -300,16 +304,6 @@ def _run(
             return state, False
 
 
-def _columns():
-    return (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-
-
 def _exact(rng, state, found, evaluate, shape, noisy, progressbar) -> tuple[ExactDraws | None, Trace]:
     """Return exact draws of chains along the last surrogate, None where there are none, and what was evaluated."""
     own = np.concatenate([part.positions for part in found])
@@ -317,15 +311,80 @@ def _exact(rng, state, found, evaluate, shape, noisy, progressbar) -> tuple[Exac
     config = kernel_hmc.Config(noisy=noisy)
     first = transition_state(GivenSurrogate(learned, own), config)
     trace = Trace(lambda number, places: evaluate(number, places, lambda: None), state.prior.log_density, own.shape[1])
-    with Progress(*_columns(), disable=not progressbar) as progress:
-        task = progress.add_task("Exact draws", total=shape[0] * shape[1])
+    with progress_bar("Exact draws", shape[0] * shape[1], progressbar) as advance:
         try:
-            return run_exact(rng, first, own, trace, shape, lambda count: progress.advance(task, count)), trace
+            return run_exact(rng, first, own, trace, shape, advance), trace
         except KeyboardInterrupt:
             return None, trace
         except (WorkersLost, NonFiniteStartError) as ended:
             warn_user(str(ended))
             return None, trace
+
+
+def _tree(model, config, state, found, shape, status, drawn, trace) -> xr.DataTree:
+    """Return all groups of a result: with exact draws, if there are any, and all that was evaluated for them."""
+    surrogate_draws = draws_group(model, np.stack([part.positions[: shape[1]] for part in found]))
+    positions, log_prior, log_likelihood = state.positions, state.log_prior, state.log_likelihood
+    if trace is not None:
+        known = positions, log_prior, log_likelihood
+        positions, log_prior, log_likelihood = map(np.concatenate, zip(known, trace.evaluated(), strict=True))
+    distance = config.distance(state, *found)
+    stats = {
+        "distance": distance.total_variation,
+        "distance_error": distance.error,
+        "marginal_distance": distance.marginal,
+        statistics.EFFECTIVE_SHARE: distance.effective_share,
+        "num_fresh_draws": distance.num_draws,
+        "num_evaluations": len(positions),
+        statistics.NUM_FAILED: int((~np.isfinite(log_likelihood)).sum()),
+        "is_climbing": state.is_climbing,
+        statistics.CORRELATION: max(part.correlation for part in found),
+        statistics.LOG_EVIDENCE: ("chain", [part.log_evidence + _noise_bias(config, state) for part in found]),
+    }
+    batches = {
+        name: ("batch", np.array([getattr(b, name) for b in state.batches]))
+        for name in ("num_evaluations", "power", "is_climbing", "best", "error")
+    }
+    stats = xr.Dataset(stats, coords={"chain": np.arange(shape[0])})
+    if drawn is not None:
+        each = {name: (("chain", "draw"), v) for name, v in drawn.statistics.items()}
+        stats = stats.assign(each).assign_coords(draw=np.arange(drawn.positions.shape[1]))
+    evaluated = _evaluated(model, (positions, log_prior, log_likelihood, status))
+    evaluated.attrs |= {FREE_VARIABLES: [v.name for v in model.free_RVs], RADIUS: state.radius}
+    return xr.DataTree.from_dict(
+        {
+            "posterior": surrogate_draws if drawn is None else draws_group(model, drawn.positions),
+            "sample_stats": stats,
+            **({} if drawn is None else {"surrogate_posterior": surrogate_draws}),
+            "batch_stats": xr.Dataset(batches, coords={"batch": np.arange(len(state.batches))}),
+            "evaluations": evaluated,
+            **data_groups(model),
+        }
+    )
+
+
+def _noise_bias(config, state):
+    """Return how far the mean of logs of unbiased estimates lies below the log of their mean, were they log-normal."""
+    noise = state.learned.unit * state.learned.fit.noise_sd if config.noisy else 0.0
+    return 0.5 * float(noise) ** 2
+
+
+def _evaluated(model, columns):
+    """Return all places with their values."""
+    positions, log_prior, log_likelihood, status = columns
+    points = draws_group(model, positions[None]).isel(chain=0, drop=True).rename(draw="evaluation")
+    more = {
+        "position": (("evaluation", "coordinate"), positions),
+        "log_prior": ("evaluation", log_prior),
+        "log_likelihood": ("evaluation", log_likelihood),
+        "status": ("evaluation", status),
+    }
+    dataset = points.assign(more)
+    dataset["status"].attrs = {
+        "flag_values": [int(s) for s in Status],
+        "flag_meanings": " ".join(s.name.lower() for s in Status),
+    }
+    return dataset
 
 
 def _refuse_useless(state: State, first_error: str | None) -> None:

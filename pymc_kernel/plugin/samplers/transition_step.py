@@ -18,11 +18,12 @@ from pymc.vartypes import continuous_types
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc import noise, unvisited
 from pymc_kernel.plugin.model.log_density import compile_log_density
+from pymc_kernel.plugin.model.priors import NUM_CANDIDATES, prior_draws
 from pymc_kernel.plugin.model.unconstrained import coordinate_names
+from pymc_kernel.plugin.progress import STUCK_AFTER, progress_columns, progress_updates
 from pymc_kernel.plugin.reports.normality import normality_warning
 from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report, raised_warning
-from pymc_kernel.plugin.samplers.progress import STUCK_AFTER, progress_columns, progress_updates
-from pymc_kernel.plugin.samplers.starts import NUM_CANDIDATES, prior_draws
+from pymc_kernel.plugin.samplers.given_surrogate import STEP_STATISTICS, step_statistics
 
 __all__ = ["RandomWalkStep", "TransitionState", "TransitionStep", "measured_variance"]
 
@@ -65,18 +66,15 @@ class TransitionStep(ArrayStepShared):
     _state_class = TransitionState
     _transition_module: ModuleType
 
-    stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
-        "accept": (np.float64, []),
-        "moved": (np.float64, []),
-        "proposal_scale": (np.float64, []),
-        "log_density": (np.float64, []),
-        "stuck_for": (np.int64, []),
+    stats_dtypes_shapes = {name: (dtype, []) for name, dtype in STEP_STATISTICS.items()} | {
         "evaluations": (np.int64, []),
         "raised": (np.int64, []),
         "warning": (SamplerWarning, None),
     }
 
-    def __init__(self, vars, config, adaptation, model, rng, initial_point, compile_kwargs, blocked):
+    def __init__(
+        self, vars, config, adaptation, *, model=None, rng=None, initial_point=None, compile_kwargs=None, blocked=True
+    ):
         if adaptation not in ("tuning", "vanishing"):
             raise ValueError(f'adaptation must be "tuning" or "vanishing", got {adaptation!r}.')
         model = pm.modelcontext(model)
@@ -183,15 +181,7 @@ class TransitionStep(ArrayStepShared):
         estimated = {}
         if self.density.estimated:
             estimated = self.density.failures() | {"log_estimate_variance": self._log_estimate_variance(state)}
-        return {
-            **estimated,
-            "accept": info.accept_prob,
-            "moved": float(info.accepted),
-            "proposal_scale": info.scale,
-            "log_density": state.log_density,
-            "stuck_for": state.rejections,
-            **self.density.shares,
-        }
+        return {**estimated, **step_statistics(state, info), **self.density.shares}
 
     def _log_estimate_variance(self, state) -> float:
         """Return the variance of the log estimates, as measured while tuning; NaN where it was not."""

@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pytensor.compile.mode import Mode
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.embeddings.gram import factorize
 from pymc_kernel.embeddings.inputs import as_sample, as_weights, check_pairs, latent_kernel, scales_of
 from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.plugin.model.interpreter import QUICK
+from pymc_kernel.plugin.progress import progress_bar
 
 __all__ = ["FittedFeatures", "LearnedFeatures"]
 
 _DECAY_FIRST, _DECAY_SECOND, _TINY = 0.9, 0.999, 1e-8  # of Adam's moments
-# Nearly all time goes into matrix products of batches: nothing to gain from minutes of compilation.
-_MODE = Mode(linker="py", optimizer="fast_compile")
 _PATIENCE = 20  # epochs without a better validation loss
 
 
@@ -98,11 +96,7 @@ class LearnedFeatures:
         split = order[held_out:], order[:held_out]
         parameters = [p for a, b in self._layers(observed.shape[1]) for p in _initial(a, b, rng)]
         function, step = self._compile()
-        progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-            disable=not progressbar,
-        )  # fmt: skip
-        parameters, losses = self._train(function, step, parameters, data, split, rng, progress)
+        parameters, losses = self._train(function, step, parameters, data, split, rng, progressbar)
         return FittedFeatures(function, mean, scale, parameters, losses)
 
     def _layers(self, width):
@@ -139,8 +133,8 @@ class LearnedFeatures:
         ).sum()
         inputs = [points, targets, weights, *parameters]
         return (
-            pytensor.function([points, *parameters], features, mode=_MODE),
-            pytensor.function(inputs, [loss, *pytensor.grad(loss, parameters)], mode=_MODE),
+            pytensor.function([points, *parameters], features, mode=QUICK),
+            pytensor.function(inputs, [loss, *pytensor.grad(loss, parameters)], mode=QUICK),
         )
 
     def _validation_loss(self, psi, data, inside, outside):
@@ -153,15 +147,14 @@ class LearnedFeatures:
         errors = targets[outside] - psi[outside] @ coefficients
         return float((weights[outside] * (errors**2).sum(axis=1)).mean())
 
-    def _train(self, function, step, initial, data, split, rng, progress):
+    def _train(self, function, step, initial, data, split, rng, progressbar):
         """Return the parameters with the smallest validation loss, and the losses (epochs, 2)."""
         inside, outside = split
         parameters = [p.copy() for p in initial]
         moments = [(np.zeros_like(p), np.zeros_like(p)) for p in parameters]
         null = [(w * (t**2).sum(axis=1)).mean() for _, t, w in ([a[i] for a in data] for i in (inside, outside))]
         best, best_loss, num_without_gain, count, losses = initial, np.inf, 0, 0, []
-        with progress:
-            task = progress.add_task("Learning features", total=self.num_epochs)
+        with progress_bar("Learning features", self.num_epochs, progressbar) as advance:
             try:
                 for _ in range(self.num_epochs):
                     order = rng.permutation(inside)
@@ -176,7 +169,7 @@ class LearnedFeatures:
                     num_without_gain += 1
                     if loss < best_loss:
                         best, best_loss, num_without_gain = [p.copy() for p in parameters], loss, 0
-                    progress.update(task, advance=1, description=f"Learning features, loss {loss:.3f}")
+                    advance(words=f"Learning features, loss {loss:.3f}")
                     if num_without_gain > _PATIENCE:
                         break
             except KeyboardInterrupt:

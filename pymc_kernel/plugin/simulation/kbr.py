@@ -10,12 +10,9 @@ import xarray as xr
 from pymc_kernel.embeddings import FittedRule, KernelBayesRule
 from pymc_kernel.embeddings.kernel_mean import smoothed_draws
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.arguments import RandomSeed, check_whole
+from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
-from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, findings, learning_errors, second_opinion
-from pymc_kernel.plugin.typicality import typicality
-from pymc_kernel.plugin.unknown_arguments import explain_arguments
-from pymc_kernel.plugin.warn import warn_of_findings
+from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, judged, second_opinion
 
 __all__ = ["sample_kbr"]
 
@@ -25,14 +22,14 @@ _MANY_NUMBERS = 20  # of raw data, from which on a warning proposes to summarize
 
 @explain_arguments
 def sample_kbr(
-    simulations: xr.DataTree | None = None,
     draws: int = 1000,
     *,
     chains: int = 4,
+    simulations: xr.DataTree | None = None,
     num_simulations: int = 5000,
     summary: Summary | None = None,
-    rule: KernelBayesRule | None = None,
-    return_rule: bool = False,
+    estimator: KernelBayesRule | None = None,
+    return_fitted: bool = False,
     executor: Executor | int | None = None,
     model: pm.Model | None = None,
     random_seed: RandomSeed = None,
@@ -47,20 +44,20 @@ def sample_kbr(
 
     Parameters
     ----------
+    draws, chains : int
+        Draws, in ``chains`` chains for ArviZ's sake; they are independent up to stratified resampling.
     simulations : xarray.DataTree, optional
         With the groups ``prior`` and ``prior_predictive``, as :func:`simulate` and ``pm.sample_prior_predictive``
         return it. By default ``num_simulations`` are made.
-    draws, chains : int
-        Draws, in ``chains`` chains for ArviZ's sake; they are independent up to stratified resampling.
     num_simulations : int
     summary : callable or dict, optional
         A function of the observed variable's array that returns a vector, as in :func:`KernelABC`; where the model has
         several observed variables, a dictionary from their names to such functions. A variable without one keeps the
         summary of its block (:func:`KernelABC` and the like; ``sum_stat`` of ``pm.Simulator``), or else all its data,
         flattened, which suits up to some dozens of numbers.
-    rule : KernelBayesRule, optional
+    estimator : KernelBayesRule, optional
         With settings of your own.
-    return_rule : bool
+    return_fitted : bool
         Return the rule fitted to all simulations, too, which has posteriors for other observations.
     executor : concurrent.futures.Executor or int, optional
         For the simulations, as in :func:`simulate`. For long runs call :func:`simulate` with a store and limits, and
@@ -72,7 +69,7 @@ def sample_kbr(
 
     Returns
     -------
-    xarray.DataTree, or with ``return_rule`` a tuple of it and a FittedRule
+    xarray.DataTree, or with ``return_fitted`` a tuple of it and a FittedRule
         ``posterior``; ``kernel_weights``: simulated parameters on the unconstrained scale and the signed weights of
         their kernel mean; ``prior``, ``prior_predictive``, ``observed_data``; ``sample_stats``: see Notes.
 
@@ -122,7 +119,7 @@ def sample_kbr(
     """
     model = pm.modelcontext(model)
     check_whole(draws=draws, chains=chains, num_simulations=num_simulations)
-    rule = KernelBayesRule(scales=_SCALES) if rule is None else _checked_rule(rule)
+    rule = KernelBayesRule(scales=_SCALES) if estimator is None else _checked_rule(estimator)
     rng = np.random.default_rng(random_seed)
     latent, summaries, observed, simulations = learned_from(
         simulations, num_simulations, summary, model, "sample_kbr", rng, executor, progressbar
@@ -143,43 +140,29 @@ def sample_kbr(
     groups["kernel_weights"] = xr.Dataset(
         {"weight": ("simulation", weights), "position": (("simulation", "unconstrained"), fitted.latent)}
     )
-    groups["sample_stats"] = _stats(fitted, near, posterior, replicates, opinion, observed, summary is None, rng)
-    tree = xr.DataTree.from_dict(groups)
-    return (tree, fitted) if return_rule else tree
-
-
-def _checked_rule(rule):
-    if not isinstance(rule, KernelBayesRule) or rule.normalize != "prior":
-        raise ValueError(
-            f'sample_kbr needs rule=KernelBayesRule(...), not fitted, with normalize="prior", got {rule!r}.'
-        )
-    return rule
-
-
-def _stats(fitted, near, posterior, replicates, opinion, observed, is_raw, rng):
-    """Return the statistics of a posterior; warn of all that speaks against it."""
-    typical = float(typicality(fitted.observed, observed[None], rng)[0])
-    error, spread_error = learning_errors(posterior, replicates)
-    effective = float(1.0 / (posterior.weights**2).sum())
     failed = fitted.pairs.num_dropped
     warn_of_failed_pairs(failed, failed + len(fitted.latent))
-    is_long = is_raw and np.size(observed) > _MANY_NUMBERS
+    is_long = summary is None and np.size(observed) > _MANY_NUMBERS
     shorter = f"a summary= of the {np.size(observed)} numbers that the data are, " if is_long else ""
     advice = (
         f"Take {shorter}more simulations, or sample_likelihood_free; if the model simulates nothing like the data, "
         "check its prior."
     )
-    warn_of_findings(findings(typical, effective, error, [str(opinion)]), advice)
-    return xr.Dataset(
-        {
-            statistics.TYPICALITY: typical,
-            statistics.NUM_EFFECTIVE: effective,
-            statistics.LEARNING_ERROR: error,
-            statistics.SPREAD_LEARNING_ERROR: spread_error,
-            **opinion.statistics(),
-            statistics.NUM_FAILED: failed,
-            "num_local": len(near.latent),
-            "regularization": near.regularization,
-            "rank": near.features.factor.rank,
-        }
-    )
+    effective = float(1.0 / (posterior.weights**2).sum())
+    stats = judged(posterior, replicates, opinion, fitted.observed, observed, effective, advice, rng) | {
+        statistics.NUM_FAILED: failed,
+        "num_local": len(near.latent),
+        "regularization": near.regularization,
+        "rank": near.features.factor.rank,
+    }
+    groups["sample_stats"] = xr.Dataset(stats)
+    tree = xr.DataTree.from_dict(groups)
+    return (tree, fitted) if return_fitted else tree
+
+
+def _checked_rule(rule):
+    if not isinstance(rule, KernelBayesRule) or rule.normalize != "prior":
+        raise ValueError(
+            f'sample_kbr needs estimator=KernelBayesRule(...), not fitted, with normalize="prior", got {rule!r}.'
+        )
+    return rule

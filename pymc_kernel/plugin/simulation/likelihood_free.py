@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pymc as pm
 import xarray as xr
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from scipy.special import ndtri
 
 from pymc_kernel.likelihood_free import LearnedLikelihood, WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.arguments import RandomSeed, check_whole
+from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
+from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,
     learned_groups,
@@ -24,7 +24,6 @@ from pymc_kernel.plugin.simulation.pairs import (
     warn_of_failed_pairs,
 )
 from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
-from pymc_kernel.plugin.unknown_arguments import explain_arguments
 from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
 from pymc_kernel.plugin.warn import warn_of_findings, warn_user
 from pymc_kernel.rounds import Calibration, CautiousRounds, Checks, Draws, LocalLikelihood, ParticleSampler, State
@@ -55,7 +54,7 @@ def sample_likelihood_free(
     rounds: int | None = None,
     summary: Summary | None = None,
     estimator: LearnedLikelihood | None = None,
-    return_likelihood: bool = False,
+    return_fitted: bool = False,
     executor: Executor | int | None = None,
     store: str | Path | None = None,
     model: pm.Model | None = None,
@@ -83,7 +82,7 @@ def sample_likelihood_free(
         dozens of numbers, whose distribution at given parameters has one hump or few.
     estimator : pymc_kernel.likelihood_free.LearnedLikelihood, optional
         With settings of your own.
-    return_likelihood : bool
+    return_fitted : bool
         Return the learned log likelihood of the data, too: a function of parameters (n, d) on the unconstrained scale.
     executor : concurrent.futures.Executor or int, optional
         For the simulations, as in :func:`simulate`.
@@ -97,7 +96,7 @@ def sample_likelihood_free(
 
     Returns
     -------
-    xarray.DataTree, or with ``return_likelihood`` a tuple of it and a function
+    xarray.DataTree, or with ``return_fitted`` a tuple of it and a function
         ``posterior``; ``prior`` and ``prior_predictive``: all simulations, with a coordinate ``round``;
         ``round_stats``; ``sample_stats``; ``observed_data``, ``constant_data``. Statistics: see Notes.
 
@@ -171,7 +170,7 @@ def sample_likelihood_free(
     run = _Run(config, ModelPrior(model), model, summary, executor, None if store is None else Path(store))
     with interrupts_wait:
         state, simulations = run(rng, observed, progressbar)
-        with _shown("Drawing from the posterior", progressbar):
+        with progress_bar("Drawing from the posterior", None, progressbar):
             posterior = _posterior(rng, config.sampler, state, chains, draws)
         positions = np.concatenate([chain.positions[:draws] for chain in posterior])
         groups = learned_groups(model, positions, (chains, draws), simulations)
@@ -180,7 +179,7 @@ def sample_likelihood_free(
         groups["sample_stats"] = xr.Dataset(stats)
         _warn(state, stats, model)
         tree = xr.DataTree.from_dict(groups)
-        return (tree, state.likelihood) if return_likelihood else tree
+        return (tree, state.likelihood) if return_fitted else tree
 
 
 @dataclass
@@ -199,7 +198,7 @@ class _Run:
         state, simulations, is_whole = self.config.init(self.prior, observed), [], True
         while is_whole and not state.is_finished:
             try:
-                with _shown(f"Round {len(simulations) + 1}: where to simulate", progressbar):
+                with progress_bar(f"Round {len(simulations) + 1}: where to simulate", None, progressbar):
                     proposed, parameters = self.config.propose(rng, state)
                 tree = self._simulated(parameters, len(simulations), rng, progressbar)
                 latent, summaries = simulated_pairs(tree, self.model, self.summary)
@@ -207,7 +206,9 @@ class _Run:
                 is_whole = not ended_by
                 try:
                     _refuse_useless(tree, summaries)
-                    with _shown(f"Round {len(simulations) + 1}: learning from {len(latent)} simulations", progressbar):
+                    with progress_bar(
+                        f"Round {len(simulations) + 1}: learning from {len(latent)} simulations", None, progressbar
+                    ):
                         state = self.config.update(rng, proposed, parameters if is_whole else latent, summaries)
                 except ValueError as error:
                     if ended_by == "interrupt":  # there are too few simulations
@@ -236,13 +237,6 @@ def _refuse_useless(tree: xr.DataTree, summaries: np.ndarray) -> None:
         first = tree["simulation_stats"].attrs["first_error"]
         said = f"the first error: {first}" if first else "their data have NaN or infinite numbers"
         raise _AllFailed(f"all {len(summaries)} simulations failed; {said}. Try the simulator with pk.simulate(10).")
-
-
-def _shown(words: str, progressbar: bool):
-    """Return a context that shows what is being done and for how long."""
-    progress = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), disable=not progressbar)
-    progress.add_task(words, total=None)
-    return progress
 
 
 def _joined(simulations):

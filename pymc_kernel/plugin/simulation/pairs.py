@@ -9,14 +9,12 @@ import numpy as np
 import pymc as pm
 import pytensor
 import xarray as xr
-from arviz import from_dict
-from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc.distributions.simulator import SimulatorRV
 from pytensor.graph.traversal import ancestors
 
-from pymc_kernel.plugin.blocks.likelihoods import block_of
-from pymc_kernel.plugin.model.groups import constant_groups, observed_group, observed_values
-from pymc_kernel.plugin.model.unconstrained import constrained_draws, unconstrained_draws
+from pymc_kernel.plugin.model.estimated import block_of
+from pymc_kernel.plugin.model.groups import data_groups, draws_group, observed_values
+from pymc_kernel.plugin.model.unconstrained import unconstrained_draws
 from pymc_kernel.plugin.simulation.simulate import (
     refuse_parts_of_the_data,
     simulate,
@@ -34,8 +32,6 @@ __all__ = [
     "simulated_pairs",
     "warn_of_failed_pairs",
 ]
-
-_INTERPRETED = pytensor.compile.Mode(linker="py", optimizer=None)  # for one small operator, mostly a call of Python
 
 Summary = Callable[[np.ndarray], np.ndarray] | Mapping[str, Callable[[np.ndarray], np.ndarray]]
 """Summaries of data sets: a function of the observed variable's array, or one for each observed variable by name."""
@@ -70,12 +66,7 @@ def observed_for(model: pm.Model, summary: Summary | None, who: str) -> np.ndarr
 
 
 def _check_simulations(simulations, who: str) -> None:
-    """Raise an error for ``simulations`` of a wrong type, such as a number of simulations."""
-    if isinstance(simulations, int | float | np.number):
-        raise TypeError(
-            f"the first argument of {who} must be existing simulations, got {simulations!r}. For {simulations} new "
-            f"ones say num_simulations={simulations}; for {simulations} draws, draws={simulations}."
-        )
+    """Raise an error for ``simulations`` of a wrong type."""
     if simulations is not None and not isinstance(simulations, xr.DataTree):
         raise TypeError(
             f"simulations must be the DataTree that pk.simulate or pm.sample_prior_predictive returns, got "
@@ -145,7 +136,9 @@ def _own_summary(rv) -> Callable | None:
     summary = rv.owner.op.sum_stat(data)
     if summary is data:
         return None
-    return pytensor.function([data], summary, mode=_INTERPRETED, allow_input_downcast=True)
+    # Nothing is rewritten, so that it rounds as the function itself.
+    mode = pytensor.compile.Mode(linker="py", optimizer=None)
+    return pytensor.function([data], summary, mode=mode, allow_input_downcast=True)
 
 
 def _observed_summaries(model, summary):
@@ -160,9 +153,7 @@ def simulated_again(
     positions: np.ndarray, model: pm.Model, rng, executor, progressbar, store: Path | None = None
 ) -> xr.DataTree:
     """Simulate data at unconstrained ``positions`` (n, d)."""
-    names = {rv.name for rv in model.free_RVs}
-    values = {name: v[None] for name, v in constrained_draws(model, positions).items() if name in names}
-    return _simulated(None, from_dict({"posterior": values})["posterior"], model, rng, executor, progressbar, store)
+    return _simulated(None, draws_group(model, positions[None]), model, rng, executor, progressbar, store)
 
 
 def _simulated(draws, given, model, rng, executor, progressbar, store=None):
@@ -234,12 +225,9 @@ def learned_groups(
     model: pm.Model, positions: np.ndarray, shape: tuple[int, int], simulations: xr.DataTree
 ) -> dict[str, xr.Dataset]:
     """Return the groups ``posterior``, from unconstrained positions (chains * draws, d), data and simulations."""
-    coords, dims = coords_and_dims_for_inferencedata(model)
-    values = {name: v.reshape(*shape, *v.shape[1:]) for name, v in constrained_draws(model, positions).items()}
     return {
-        "posterior": from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset(),
+        "posterior": draws_group(model, positions.reshape(*shape, -1)),
         "prior": simulations["prior"].to_dataset(),
         "prior_predictive": simulations["prior_predictive"].to_dataset(),
-        "observed_data": observed_group(observed_values(model), coords, dims),
-        **constant_groups(model, coords, dims),
+        **data_groups(model),
     }

@@ -10,12 +10,9 @@ from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.kernel_mean import resample
 from pymc_kernel.likelihood_free import regression_adjusted, rejection
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.arguments import RandomSeed, check_whole
+from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
-from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, Weighted, findings, learning_errors, second_opinion
-from pymc_kernel.plugin.typicality import typicality
-from pymc_kernel.plugin.unknown_arguments import explain_arguments
-from pymc_kernel.plugin.warn import warn_of_findings
+from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, Weighted, judged, second_opinion
 
 __all__ = ["sample_abc"]
 
@@ -28,10 +25,10 @@ _ADVICE = (
 
 @explain_arguments
 def sample_abc(
-    simulations: xr.DataTree | None = None,
     draws: int | None = None,
     *,
     chains: int = 4,
+    simulations: xr.DataTree | None = None,
     quantile: float = 0.03,
     adjust: bool = True,
     num_simulations: int = 10_000,
@@ -49,9 +46,6 @@ def sample_abc(
 
     Parameters
     ----------
-    simulations : xarray.DataTree, optional
-        With the groups ``prior`` and ``prior_predictive``, as :func:`simulate` returns it; ``num_simulations`` are made
-        by default.
     draws : int, optional
         In each chain; as many as are accepted by default. Accepted simulations are resampled by their weights.
     chains : int
@@ -62,6 +56,9 @@ def sample_abc(
     adjust : bool
         Move accepted parameters to the data by a local linear regression on the summaries (Beaumont, Zhang and Balding
         2002), on the unconstrained scale, with larger weights for nearer simulations.
+    simulations : xarray.DataTree, optional
+        With the groups ``prior`` and ``prior_predictive``, as :func:`simulate` returns it; ``num_simulations`` are made
+        by default.
     num_simulations : int
     summary : callable or dict, optional
         As in :func:`sample_kbr`. Summaries are divided by their spread over the simulations.
@@ -115,25 +112,17 @@ def sample_abc(
     replicates = [_adjusted(pairs, weights * row, adjust) for row in factors]
     used, draws = replicates[:chains] if chains > 1 else [posterior], draws or len(weights)
     positions = np.concatenate([one.points[resample(one.weights, draws, rng)] for one in used])
-    typical, effective = float(typicality(summaries, observed[None], rng)[0]), 1.0 / (weights**2).sum()
-    error, spread_error = learning_errors(posterior, replicates)
     opinion = second_opinion(posterior, *all_pairs, observed, rng)
-    warn_of_findings(findings(typical, effective, error, [str(opinion)]), _ADVICE)
+    effective = 1.0 / (weights**2).sum()
     groups = learned_groups(model, positions, (chains, draws), simulations)
-    groups["sample_stats"] = xr.Dataset(
-        {
-            "accept": len(weights) / total,
-            "epsilon": accepted.epsilon,
-            "num_simulations": total,
-            "num_accepted": len(weights),
-            statistics.NUM_FAILED: failed,
-            statistics.TYPICALITY: typical,
-            statistics.NUM_EFFECTIVE: effective,
-            statistics.LEARNING_ERROR: error,
-            statistics.SPREAD_LEARNING_ERROR: spread_error,
-            **opinion.statistics(),
-        }
-    )
+    stats = judged(posterior, replicates, opinion, summaries, observed, effective, _ADVICE, rng) | {
+        "accept": len(weights) / total,
+        "epsilon": accepted.epsilon,
+        "num_simulations": total,
+        "num_accepted": len(weights),
+        statistics.NUM_FAILED: failed,
+    }
+    groups["sample_stats"] = xr.Dataset(stats)
     return xr.DataTree.from_dict(groups)
 
 

@@ -3,6 +3,7 @@
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -12,16 +13,21 @@ from pymc.backends.arviz import coords_and_dims_for_inferencedata
 from pymc_kernel.likelihood_free import (
     ArraySpec,
     Status,
+    Workers,
+    WorkersLost,
     open_store,
+    raising_failures,
+    simulate_once,
 )
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
-from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout
+from pymc_kernel.parallel import leave_one_thread
+from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.model.forward import ForwardSampler, can_be_drawn, forward_graph
-from pymc_kernel.plugin.model.groups import constant_groups, is_part_of_data, observed_group, observed_values
+from pymc_kernel.plugin.model.groups import data_groups, is_part_of_data, observed_values
 from pymc_kernel.plugin.model.priors import check_prior_draws
 from pymc_kernel.plugin.model.remote import Remote
-from pymc_kernel.plugin.simulation.jobs import STATUS, Job, run
+from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_user
 
 __all__ = [
@@ -30,6 +36,7 @@ __all__ = [
     "warn_of_potentials",
 ]
 
+_STATUS = "simulation_stats/status"
 _PROBE = 0  # the seed of the draw from which shapes are taken
 
 
@@ -136,17 +143,16 @@ def simulate(
     identity["parameters"] = "prior" if parameters is None else array_fingerprint(parameters)
     fresh = {"seed": str(_entropy(None))}
     keeper, made = open_store(store, specs, coords, draws, batch_size, identity, fresh)
-    job = Job(sampler, specs, keeper.batch_size, int(made["seed"]), timeout, retries)
+    job = _Job(sampler, specs, keeper.batch_size, int(made["seed"]), timeout, retries)
     with interrupts_wait:
-        ran = run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
-        return _tree(keeper, store, specs, coords, dims, model, max_failures, ran)
+        ran = _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
+        return _tree(keeper, store, specs, coords, model, max_failures, ran)
 
 
 def _check(model, draws, executor, batch_size, timeout, retries, max_failures, max_in_flight):
-    whole = (("draws", draws, 1), ("batch_size", batch_size, 1), ("max_in_flight", max_in_flight, 1))
-    for name, value, least in (*whole, ("retries", retries, 0)):
-        if value is not None and not (isinstance(value, int | np.integer) and value >= least):
-            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
+    sizes = {"draws": draws, "batch_size": batch_size, "max_in_flight": max_in_flight}
+    check_whole(*sizes, **sizes)
+    check_whole(least=0, retries=retries)
     check_timeout(timeout)
     if not 0.0 <= max_failures <= 1.0:
         raise ValueError(f"max_failures is a share and must be in [0, 1], got {max_failures!r}.")
@@ -224,7 +230,7 @@ def _specs(model, graph, sampler, parameters, dims):
         specs[f"prior/{variable.name}"] = _spec(variable.name, values.shape[1:], str(values.dtype), dims, fill)
     for name, data in observed_values(model).items():
         specs[f"prior_predictive/{name}"] = _spec(name, data.shape, "float64", dims, np.nan)
-    specs[STATUS] = ArraySpec((), "int8", (), int(Status.NOT_RUN))
+    specs[_STATUS] = ArraySpec((), "int8", (), int(Status.NOT_RUN))
     return specs
 
 
@@ -233,7 +239,7 @@ def _spec(name, shape, dtype, dims, fill):
     return ArraySpec(shape, dtype, tuple(d or f"{name}_dim_{i}" for i, d in enumerate(known)), fill)
 
 
-def _tree(keeper, store, specs, coords, dims, model, max_failures, ran):
+def _tree(keeper, store, specs, coords, model, max_failures, ran):
     groups = _groups_on_disk(store, specs) if store is not None else _groups(keeper, specs, coords)
     status = groups["simulation_stats"]["status"].values[0]
     is_run = status != Status.NOT_RUN
@@ -246,9 +252,7 @@ def _tree(keeper, store, specs, coords, dims, model, max_failures, ran):
     }
     groups["simulation_stats"].attrs |= counts | {"ended_by": ran.ended_by}
     warn_of_failures("simulations", "their data are NaN", counts, max_failures)
-    groups["observed_data"] = observed_group(observed_values(model, dtype=None), coords, dims)
-    groups |= constant_groups(model, coords, dims)
-    return xr.DataTree.from_dict(groups)
+    return xr.DataTree.from_dict(groups | data_groups(model))
 
 
 def _groups(keeper, specs, coords):
@@ -269,3 +273,92 @@ def _groups_on_disk(store, specs):
     return {
         name: xr.open_zarr(store, group=name, consolidated=False, chunks=None, zarr_format=3) for name in sorted(names)
     }
+
+
+class _Job(NamedTuple):
+    """What all batches have in common."""
+
+    sampler: Remote
+    """Of a :class:`ForwardSampler`."""
+    specs: dict[str, ArraySpec]
+    batch_size: int
+    entropy: int
+    timeout: float | None
+    retries: int
+
+
+def simulate_batch(job, index, size, parameters):
+    """Return the arrays of a batch and the text of its first error; runs in a worker."""
+    sampler = job.sampler.here()
+    free = sampler.prior(job.entropy, index, size, job.batch_size) if parameters is None else parameters
+    of_prior, of_data = ([n for n in job.specs if n.startswith(f"{g}/")] for g in ("prior", "prior_predictive"))
+    arrays = dict(zip(of_prior, [*free, *sampler.derived(free)], strict=True))
+    if sampler.is_vectorized:
+        try:
+            data = sampler.data(free, job.entropy, index)
+        except Exception:
+            pass  # below, draw by draw, it is found which draws fail
+        else:
+            is_finite = [np.isfinite(values).reshape(size, -1).all(axis=1) for values in data]
+            status = np.where(np.all(is_finite, axis=0), Status.SUCCEEDED, Status.NOT_FINITE)
+            return arrays | dict(zip(of_data, data, strict=True)) | {_STATUS: status}, None
+    kept = {name: np.full((size, *job.specs[name].shape), np.nan) for name in of_data}
+    status, first_error = np.empty(size, dtype=np.int8), None
+    with raising_failures():
+        for row, simulate_data in enumerate(sampler.each_data(free, job.entropy, index)):
+            status[row], data, error = simulate_once(simulate_data, job.timeout, job.retries)
+            for name, values in zip(kept, data or (), strict=bool(data)):
+                kept[name][row] = values
+            if error is not None and first_error is None:
+                first_error = f"{type(error).__name__}: {error}"
+    return arrays | kept | {_STATUS: status}, first_error
+
+
+class _Run(NamedTuple):
+    """What is to be said of a run over batches."""
+
+    first_error: str | None
+    ended_by: str
+    """Nothing; an "interrupt"; or an "executor" that broke."""
+    deaths: int
+    """Of worker processes."""
+
+
+def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar) -> _Run:
+    """Simulate the batches that are left.
+
+    Raises
+    ------
+    KeyboardInterrupt, WorkersLost
+        Where no batch is finished; otherwise a warning says it.
+    """
+    left = [int(i) for i in keeper.left()]
+    sizes = {i: keeper.rows(i).stop - keeper.rows(i).start for i in left}
+    first_error, ended_by = None, ""
+
+    def arguments(index):
+        rows = keeper.rows(index)
+        return job, index, sizes[index], None if parameters is None else [v[rows] for v in parameters]
+
+    with (
+        progress_bar("Simulating", keeper.draws, progressbar) as advance,
+        Workers(executor, leave_one_thread) as workers,
+    ):
+        advance(keeper.draws - sum(sizes.values()))
+        failed = 0
+        try:
+            for index, result, error in workers.run(simulate_batch, left, arguments, retries, max_in_flight):
+                if error is None:
+                    arrays, message = result
+                else:
+                    arrays, message = {_STATUS: np.full(sizes[index], Status.LOST)}, f"{type(error).__name__}: {error}"
+                keeper.write(index, arrays, is_complete=error is None)
+                first_error = first_error or message
+                failed += int(np.count_nonzero(arrays[_STATUS]))
+                advance(sizes[index], f"Simulating, {failed} failed" if failed else None)
+        except (KeyboardInterrupt, WorkersLost) as ended:
+            if len(keeper.left()) == len(keeper.is_done[:]):
+                raise
+            ended_by = "interrupt" if isinstance(ended, KeyboardInterrupt) else "executor"
+            warn_user(f"{ended if ended_by == 'executor' else 'interrupted:'} what is finished is returned.")
+    return _Run(first_error, ended_by, workers.deaths)

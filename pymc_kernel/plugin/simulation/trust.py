@@ -6,9 +6,10 @@ import numpy as np
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.plugin import statistics
-from pymc_kernel.plugin.typicality import OUTSIDE
+from pymc_kernel.plugin.typicality import OUTSIDE, typicality
+from pymc_kernel.plugin.warn import warn_of_findings
 
-__all__ = ["NUM_REPLICATES", "SecondOpinion", "Weighted", "findings", "learning_errors", "second_opinion"]
+__all__ = ["NUM_REPLICATES", "SecondOpinion", "Weighted", "findings", "judged", "learning_errors", "second_opinion"]
 
 NUM_REPLICATES = 16  # fits to resampled simulations: their standard deviation is then known to a fifth of it
 _FEW_EFFECTIVE = 30  # effective number of simulations, below which a warning is given
@@ -48,6 +49,35 @@ class SecondOpinion(NamedTuple):
         if words and self.effective < _FEW_EFFECTIVE:
             words[-1] += f" (it gives weight to an effective number of {self.effective:.0f} simulations)"
         return f"a likelihood learned from the same simulations {' and '.join(words)}" if words else ""
+
+
+def judged(
+    posterior, replicates, opinion: SecondOpinion, summaries, observed, effective: float, advice: str, rng
+) -> dict:
+    """Warn of all that speaks against a posterior, and return its statistics as variables of a dataset.
+
+    Parameters
+    ----------
+    posterior, replicates
+        With ``points`` (n, d) and ``weights`` (n,) of sum one; the same by resampled simulations, a list.
+    opinion : SecondOpinion
+    summaries, observed : ndarray (n, q), (q,)
+        Of the simulations that did not fail, and of the data.
+    effective : float
+        Effective number of simulations that draws come from.
+    advice : str
+    rng : numpy.random.Generator
+    """
+    typical = float(typicality(summaries, observed[None], rng)[0])
+    error, spread_error = learning_errors(posterior, replicates)
+    warn_of_findings(findings(typical, effective, error, [str(opinion)]), advice)
+    return {
+        statistics.TYPICALITY: typical,
+        statistics.NUM_EFFECTIVE: effective,
+        statistics.LEARNING_ERROR: error,
+        statistics.SPREAD_LEARNING_ERROR: spread_error,
+        **opinion.statistics(),
+    }
 
 
 def second_opinion(posterior, latent, summaries, observed, rng) -> SecondOpinion:

@@ -1,15 +1,38 @@
-"""Columns of PyMC's progress bar for the steps of this package."""
+"""Progress bars: one of the package, and columns for its steps in that of PyMC."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from rich.progress import TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Column
 
-__all__ = ["STUCK_AFTER", "progress_columns", "progress_updates"]
+__all__ = ["STUCK_AFTER", "progress_bar", "progress_columns", "progress_updates"]
 
 # Rejections in a row. A chain that accepts one proposal in twenty rejects 200 in a row once in 30,000 draws.
 STUCK_AFTER = 200
+
+
+@contextmanager
+def progress_bar(words: str, total: int | None, shown: bool) -> Iterator[Callable]:
+    """Show a bar inside of the block, or without a ``total`` for how long it takes.
+
+    Yields a function of by how much it advances, and of other words.
+    """
+    known = (SpinnerColumn(),) if total is None else (BarColumn(), MofNCompleteColumn())
+    left = () if total is None else (TimeRemainingColumn(),)
+    columns = (TextColumn("{task.description}"), *known, TimeElapsedColumn(), *left)
+    with Progress(*columns, disable=not shown) as progress:
+        task = progress.add_task(words, total=total)
+        yield lambda advance=1, words=None: progress.update(task, advance=advance, description=words)
 
 
 def progress_columns(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list]]:
