@@ -55,8 +55,8 @@ class SecondOpinion(NamedTuple):
             words.append(f"has a standard deviation {self.spread[logs.argmax()]:.2f} times as large")
         if self.outside - _LEAST_LIKELY > _MUCH_OUTSIDE:
             words.append(
-                f"finds {100 * self.outside:.0f} % of these draws as unlikely as the least likely {100 * _LEAST_LIKELY:.0f} % "
-                "of its own"
+                f"finds {100 * self.outside:.0f} % of these draws as unlikely as the least likely "
+                f"{100 * _LEAST_LIKELY:.0f} % of its own"
             )
         if words and self.effective < _FEW_EFFECTIVE:
             words[-1] += f" (it gives weight to an effective number of {self.effective:.0f} simulations)"
