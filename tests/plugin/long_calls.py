@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.compile.ops import wrap_py
+from pytensor.graph.op import Op
 
 import pymc_kernel as pk
 
@@ -26,13 +26,23 @@ def calls_in(log):
     return log.stat().st_size if log.exists() else 0
 
 
-def with_likelihood(log):
-    @wrap_py([pt.dvector], [pt.dscalar])
-    def log_likelihood(x):
-        return counting(log, np.asarray(-0.5 * ((x[0] ** 2 - x[1]) ** 2 + x[0] ** 2) / 0.1))
+class LogLikelihood(Op):
+    """A curved ridge; an operator of its own, since PyMC sends it to processes of particles."""
 
+    __props__ = ("log",)
+    itypes, otypes = (pt.dvector,), (pt.dscalar,)
+
+    def __init__(self, log):
+        self.log = log
+
+    def perform(self, node, inputs, outputs):
+        x = inputs[0]
+        outputs[0][0] = counting(self.log, np.asarray(-0.5 * ((x[0] ** 2 - x[1]) ** 2 + x[0] ** 2) / 0.1))
+
+
+def with_likelihood(log):
     with pm.Model() as model:
-        pm.Potential("y", log_likelihood(pm.Normal("x", shape=2)))
+        pm.Potential("y", LogLikelihood(log)(pm.Normal("x", shape=2)))
     return model
 
 
