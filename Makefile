@@ -56,6 +56,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.zoo_checks
 	$(RUN) -m benchmarks.surrogate_checks
 	$(RUN) -m benchmarks.missing_mass
+	$(RUN) -m benchmarks.strangers
 	$(RUN) -m benchmarks.overhead
 	$(RUN) -m benchmarks.thesis_protocol
 	$(RUN) -m benchmarks.scores

@@ -154,9 +154,15 @@ def warned_run(method, size, family, first, seed):
     effective, (error, _) = 1.0 / (posterior.weights**2).sum(), learning_errors(posterior, replicates)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        opinion = str(second_opinion(posterior, latent, data, observed, rng))
-    said = {"error of learning": findings(1.0, effective, error, []), "second opinion": opinion}
-    said["either"] = said["error of learning"] or opinion
+        opinion = second_opinion(posterior, latent, data, observed, rng)
+    nothing = np.zeros_like(opinion.shift)
+    said = {
+        "error of learning": findings(1.0, effective, error, []),
+        "second opinion": str(opinion),
+        "its means and spreads alone": str(opinion._replace(outside=0.0)),
+        "its share of the draws alone": str(opinion._replace(shift=nothing, spread=nothing + 1.0)),
+    }
+    said["either"] = said["error of learning"] or said["second opinion"]
     return is_wrong(np.concatenate(drawn), exact), {name: bool(words) for name, words in said.items()}
 
 

@@ -211,14 +211,19 @@ def truth(name) -> tuple[np.ndarray, float]:
 
 def distance(draws, exact):
     """Return the mean total variation distance between marginal distributions."""
-    distances = []
+    return float(np.mean(distances(draws, exact)))
+
+
+def distances(draws, exact):
+    """Return the total variation distance of each marginal distribution (d,)."""
+    found = []
     for one, other in zip(draws.T, exact.T, strict=True):
         low, high = np.quantile(np.concatenate([one, other]), [0.0005, 0.9995])
         edge = 0.1 * (high - low)
         grid = np.linspace(low - edge, high + edge, 400)
         densities = [gaussian_kde(x[(x > low - edge) & (x < high + edge)])(grid) for x in (one, other)]
-        distances.append(0.5 * np.abs(densities[0] - densities[1]).sum() * (grid[1] - grid[0]))
-    return float(np.mean(distances))
+        found.append(0.5 * np.abs(densities[0] - densities[1]).sum() * (grid[1] - grid[0]))
+    return found
 
 
 def measured(name, noise, seed):

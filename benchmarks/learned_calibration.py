@@ -19,6 +19,7 @@ import numpy as np
 import pymc as pm
 from numba import njit
 from scipy import stats
+from scipy.special import ndtri
 
 import pymc_kernel as pk
 from benchmarks import harness
@@ -269,13 +270,34 @@ def cells(name, rows):
     return [name, len(rows), None if is_fixed else coverage, errors, f"{ratio:.2f}", *rates, seconds]
 
 
+def errors_of_truth(rows):
+    """Return what parameters that were drawn say of the truth, whose own error is otherwise unknown, in words.
+
+    Given the data, parameters lie around the true mean, and their distance from it is uncorrelated with any function of
+    the data and the simulations, such as the error of a learned mean. So the mean product of both distances, measured
+    from a wrong truth, is the mean square of the latter's error.
+    """
+    off, spread = (np.array([row[key] for row in rows]) for key in ("off", "spread"))
+    ranks = np.clip([row["ranks"] for row in rows], 0.5 / (CHAINS * DRAWS), 1.0 - 0.5 / (CHAINS * DRAWS))
+    from_learned = ndtri(ranks) * spread
+    products = (off * (from_learned + off)).mean(axis=1)
+    error = products.std(ddof=1) / np.sqrt(len(products))
+    squares = [(values**2).mean() for values in (from_learned, from_learned + off, off)]
+    return (
+        "Mean squares for the predators, in standard deviations of their truth: parameters around the learned means "
+        f"{squares[0]:.2f}, around the truth {squares[1]:.2f}, differences of the two {squares[2]:.2f}, of which the "
+        f"truth's own error is {products.mean():.2f} ({error:.2f}): which of these answers are right is not known well."
+    )
+
+
 def main(number=30, simulators=tuple(SIMULATORS), again=False):
     wanted = [(name, FIRST + i) for i, name in product(range(number), simulators)]
     rows = ROWS.complete(run, wanted, lambda row: f"{np.round(row['off'], 2)} {row['said']}", again)
     groups = {}
     for row in rows:
         groups.setdefault(row["key"][0], []).append(row)
-    TABLE.write([cells(name, groups[name]) for name in SIMULATORS if name in groups], NOTE)
+    below = errors_of_truth(groups["predators"]) if "predators" in groups else ""
+    TABLE.write([cells(name, groups[name]) for name in SIMULATORS if name in groups], NOTE, below)
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ def compared(exact) -> tuple[float, tuple[int, ...]]:
     return exact[1], (0, 1, 2, 4)
 
 
-def judge(summary, truth, rhat, said=(), num_reference_draws=np.inf):
+def judge(summary, truth, rhat, said=(), num_reference_draws=np.inf, near=_NEAR):
     """Return the verdict on a run.
 
     Parameters
@@ -147,6 +147,8 @@ def judge(summary, truth, rhat, said=(), num_reference_draws=np.inf):
         What the sampler said by itself. R-hat is added here.
     num_reference_draws : float
         Independent draws that the truth was computed from: its own error counts too.
+    near : float
+        Standard deviations that are near enough whatever the Monte Carlo error.
     """
     worst, excess, error = "", -1.0, 0.0
     for name, exact in truth.items():
@@ -156,7 +158,7 @@ def judge(summary, truth, rhat, said=(), num_reference_draws=np.inf):
         for k in which:
             is_known = errors[k] > 0.0 and rhat <= LARGEST_RHAT
             by_error = abs(off[k]) / (_ERRORS * errors[k]) if is_known else np.inf
-            by_spread = abs(estimates[k] - exact[k]) / (_NEAR * spread)
+            by_spread = abs(estimates[k] - exact[k]) / (near * spread)
             ratio = min(by_error, by_spread) if np.isfinite(by_spread) else np.inf
             if ratio > excess:
                 worst, excess, error = f"{STATISTICS[k]} of {name}", ratio, abs(estimates[k] - exact[k]) / spread

@@ -193,6 +193,20 @@ def test_information_that_is_lost_is_said():
     assert spread * float(opinion["second_opinion_spread"][0]) == pytest.approx(0.308, rel=0.25)
 
 
+def test_draws_beside_a_thin_posterior_are_said():
+    """A ring, seen by its radius: mean and spread of each parameter are right, and the draws fill its inside."""
+    with pm.Model():
+        theta = pm.Normal("theta", 0, 1, shape=2)
+        pm.Normal("y", pm.math.sqrt((theta**2).sum()), 0.02, observed=1.0)
+        with pytest.warns(UserWarning, match=r"of these draws as unlikely as the least likely 1 % of its own\."):
+            idata = pk.sample_kbr(num_simulations=1500, draws=250, **QUIET)
+    theta, opinion = idata["posterior"]["theta"].values, idata["sample_stats"].to_dataset()
+    assert np.abs(opinion["second_opinion_shift"]).max() < 0.4
+    # By the ring itself: the share of the draws within three of its standard deviations.
+    inside = (np.abs(np.hypot(theta[..., 0], theta[..., 1]) - 1.0) < 0.06).mean()
+    assert float(opinion["second_opinion_outside"]) == pytest.approx(1.0 - inside, abs=0.15)
+
+
 def test_a_warning_proposes_to_summarize_long_raw_data():
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("theta"), 1.0, observed=np.linspace(-1.0, 1.0, 30))

@@ -5,97 +5,14 @@ import os
 import signal
 import time
 import traceback
-import warnings
 
 import numpy as np
-import pymc as pm
-import pytensor.tensor as pt
 import pytest
-from pytensor.compile.ops import wrap_py
 
-import pymc_kernel as pk
+from tests.plugin.long_calls import CALLS, calls_in, run
 
 NUM_ENDS = 10
-SECONDS = 0.01  # of a call of the user's code
 pytestmark = pytest.mark.slow
-
-
-def counting(log, value):
-    """Count a call of the user's code that is finished; the workers of a run share the file."""
-    time.sleep(SECONDS)
-    if log is not None:
-        with open(log, "ab") as file:
-            file.write(b"x")
-    return value
-
-
-def calls_in(log):
-    return log.stat().st_size if log.exists() else 0
-
-
-def with_likelihood(log):
-    @wrap_py([pt.dvector], [pt.dscalar])
-    def log_likelihood(x):
-        return counting(log, np.asarray(-0.5 * ((x[0] ** 2 - x[1]) ** 2 + x[0] ** 2) / 0.1))
-
-    with pm.Model() as model:
-        pm.Potential("y", log_likelihood(pm.Normal("x", shape=2)))
-    return model
-
-
-def with_simulator(log):
-    def simulator(rng, x, size):
-        return counting(log, rng.normal([x[0] + x[1], x[0] - x[1] ** 2], 0.3))
-
-    with pm.Model() as model:
-        x = pm.Normal("x", shape=2)
-        pk.KernelABC("y", simulator, x, observed=np.array([0.4, 0.1]), epsilon=0.5)
-    return model
-
-
-def simulate(log, **settings):
-    return pk.simulate(120, batch_size=4, model=with_simulator(log), **settings)
-
-
-def surrogate(log, **settings):
-    return pk.sample_surrogate(15, chains=2, evaluations=40, tolerance=0.0, model=with_likelihood(log), **settings)
-
-
-def exact(log, **settings):
-    return surrogate(log, exact=True, **settings)
-
-
-def likelihood_free(log, **settings):
-    model = with_simulator(log)
-    return pk.sample_likelihood_free(15, chains=2, num_simulations=200, rounds=3, model=model, **settings)
-
-
-def khmc(log, executor, **settings):
-    return pk.sample_khmc(40, tune=60, chains=2, cores=executor or 1, model=with_likelihood(log), **settings)
-
-
-def smc(log, executor, **settings):
-    return pk.sample_smc(20, chains=2, cores=executor or 1, kernel=pk.ASMC, model=with_likelihood(log), **settings)
-
-
-# A call; the group of what it finished; and how many calls of the user's code may be finished, but not returned: in a
-# batch of each worker, in a round of places; or, where there is nothing before, until the first answer.
-CALLS = {
-    "simulate": (simulate, "prior", 4 * 4, 4 * 4),
-    "surrogate": (surrogate, "evaluations", 9, 13),
-    "exact": (exact, "evaluations", 9, 13),
-    "likelihood_free": (likelihood_free, "prior", 4, 25),
-    "khmc": (khmc, "posterior", np.inf, 2 * 60 + 500),
-    "smc": (smc, "posterior", np.inf, np.inf),
-}
-
-
-def run(name, log, store, executor):
-    settings = {"random_seed": 1, "progressbar": False, "executor": executor}
-    settings |= {} if store is None else {"store": store}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return CALLS[name][0](log, **settings)
 
 
 def run_apart(name, log, store, executor, begun, outcome):
@@ -137,13 +54,13 @@ def wait_for_end_of_group(number):
 @pytest.fixture(scope="module")
 def started():
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["arviz", "pymc", "zarr"])
+    context.set_forkserver_preload(["zarr", "tests.plugin.calls_made_once"])
 
     def start(*settings):
         begun, outcome = context.Event(), context.SimpleQueue()
         process = context.Process(target=run_apart, args=(*settings, begun, outcome))
         process.start()
-        assert begun.wait(120.0)
+        assert begun.wait(300.0)  # the first one waits for the calls that are made once
         return process, outcome
 
     return start
@@ -158,8 +75,9 @@ def finish(process, outcome):
 @pytest.mark.parametrize("name", ["simulate", "surrogate", "exact", "likelihood_free"])
 def test_killed_at_random_moments_it_goes_on_to_the_same_result(name, tmp_path, started):
     pytest.importorskip("zarr")
-    rng, began = np.random.default_rng(0), time.monotonic()
-    assert finish(*started(name, None, tmp_path / "undisturbed", 2))[0] == "returned"
+    rng = np.random.default_rng(0)
+    undisturbed, began = started(name, None, tmp_path / "undisturbed", 2), time.monotonic()
+    assert finish(*undisturbed)[0] == "returned"
     longest = time.monotonic() - began
     expected = run(name, None, tmp_path / "undisturbed", None)
     kills = stores = 0
@@ -168,8 +86,9 @@ def test_killed_at_random_moments_it_goes_on_to_the_same_result(name, tmp_path, 
         process = None
         while process is None or process.exitcode != 0:
             process, _ = started(name, None, path, 2 if stores % 2 else None)
-            process.join(rng.uniform(0.0, 0.7) * longest)
+            process.join(rng.uniform(0.0, 0.7) * longest if kills < NUM_ENDS else 300.0)  # the last one may finish
             if process.exitcode is None:
+                assert kills < NUM_ENDS, "it hangs"
                 process.kill()
                 process.join()
                 kills += 1

@@ -13,6 +13,9 @@ _MOST_DRAWS, _FEWEST_DRAWS = 1000, 100
 _MOST_ROWS = 50_000  # of draws times rows of data, which take some seconds for each replicate
 _PLACES = 4000  # parameters that are looked up among the simulated ones
 _HARDLY_ANY = 0.002  # share of the simulations in regions as sparse: what calls a place empty
+# Standard error of a mean, in posterior standard deviations, from which on it is a warning: of means known to .5 a
+# third are .5 off. It spoke of 11 % of 219 answers without a mean that far off, and of 41 % of 69 others.
+_LARGE_ERROR = 0.5
 _LARGE_SHARE = 0.1  # of a row's draws in empty places: the error, as a total variation distance, is at most as large
 
 
@@ -25,8 +28,8 @@ class LearnedCheck:
     name : str
     errors : dict of ndarray
         For each free variable, standard deviations of its posterior means, in posterior ones, between densities that
-        the simulations allow. They are standard errors, no verdicts: of posteriors whose means have an error of .5, two
-        thirds are less than .5 off.
+        the simulations allow. They are standard errors: of posteriors whose means have an error of .5, two thirds are
+        less than .5 off.
     outside : ndarray (k,)
         For each row of the data, the share of its parameters' draws in places that hardly any simulation reached.
     """
@@ -35,24 +38,36 @@ class LearnedCheck:
     errors: dict[str, np.ndarray]
     outside: np.ndarray
 
+    @property
+    def least_known(self) -> tuple[str, float]:
+        """The variable with the largest error, and that error."""
+        return max(((name, float(e.max(initial=0.0))) for name, e in self.errors.items()), key=lambda pair: pair[1])
+
     def in_words(self) -> str:
         """Return how well the posterior means are known."""
-        worst = max(self.errors, key=lambda name: self.errors[name].max(initial=0.0))
+        name, error = self.least_known
         return (
-            f"By the simulations that {self.name} was learned from, posterior means are known to "
-            f"{self.errors[worst].max(initial=0.0):.2f} posterior standard deviations ({worst}, the least known). More "
-            "simulations, made where this posterior is, make that smaller."
+            f"By the simulations that {self.name} was learned from, posterior means are known to {error:.2f} posterior "
+            f"standard deviations ({name}, the least known). More simulations, made where this posterior is, make that "
+            "smaller."
         )
 
     def warnings(self) -> list[str]:
         """Return what speaks against the posterior."""
-        row = int(self.outside.argmax())
+        row, words, (name, error) = int(self.outside.argmax()), [], self.least_known
+        if error > _LARGE_ERROR:
+            words.append(
+                f"The simulations that {self.name} was learned from leave the posterior mean of {name} open by "
+                f"{error:.2f} posterior standard deviations: the posterior should be taken for "
+                f"{np.hypot(1.0, error):.1f} times as wide. Learn from more simulations where this posterior is."
+            )
         if self.outside[row] <= _LARGE_SHARE:
-            return []
+            return words
         return [
+            *words,
             f"{100 * self.outside[row]:.0f} % of the draws of the parameters of row {row} of {self.name} lie where "
             "hardly any simulation was made: there the likelihood is extrapolated. Learn from simulations there, or "
-            "keep the prior within those that there are."
+            "keep the prior within those that there are.",
         ]
 
 

@@ -97,10 +97,11 @@ def sample_kbr(
     the largest standard deviation of a posterior mean between sixteen fits to resampled simulations, in posterior
     standard deviations, and ``spread_learning_error`` that of the spreads, in parts of them; ``second_opinion_shift``
     and ``second_opinion_spread``, means and standard deviations by a likelihood learned from 2,000 of the same
-    simulations, less and over those of the posterior, in its standard deviations, and ``second_opinion_effective``, the
-    effective number of simulations that this likelihood gives weight to; ``num_failed``, simulations with NaN
-    or infinite numbers; ``num_local``, simulations in the fit that is kept; its ``regularization`` and ``rank``. One
-    warning lists what speaks against the posterior.
+    simulations, less and over those of the posterior, in its standard deviations, ``second_opinion_outside``, the share
+    of the posterior where that likelihood is as low as for one in a hundred of its own draws, and
+    ``second_opinion_effective``, the effective number of simulations that it gives weight to; ``num_failed``,
+    simulations with NaN or infinite numbers; ``num_local``, simulations in the fit that is kept; its ``regularization``
+    and ``rank``. One warning lists what speaks against the posterior.
 
     **What it cannot know.** A posterior can be right on average over all data near these and still be wider than the
     exact one, or shifted for these data: the regression has then not used all that the data say, and no check by

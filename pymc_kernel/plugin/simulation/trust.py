@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtr
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.plugin import statistics
@@ -19,6 +20,10 @@ _OPINION_SIMULATIONS = 2000  # that a likelihood is learned from for a second op
 # Posterior standard deviations between the means of two opinions, and difference of log spreads, above which it is
 # said: of 44 right answers 7 %, of 18 wrong ones 94 %, with the error of learning (table kbr-warnings: fresh ones).
 _FAR_APART = 0.4
+_LEAST_LIKELY = 0.01  # of a posterior: that part of it where its own density is lowest
+# Share of the draws, beyond that, which lie where the other posterior is least likely: a lower bound of the total
+# variation distance. It is said from where a shift by _FAR_APART of a normal distribution would have it.
+_MUCH_OUTSIDE = 2.0 * ndtr(0.5 * _FAR_APART) - 1.0
 
 
 class SecondOpinion(NamedTuple):
@@ -30,6 +35,8 @@ class SecondOpinion(NamedTuple):
     """(d,), its standard deviations over those of the posterior."""
     effective: float
     """Effective number of simulations that it gives weight to."""
+    outside: float
+    """Share of the posterior that lies where its likelihood is as low as for one in a hundred of its own draws."""
 
     def statistics(self) -> dict:
         """Return it as variables of a dataset."""
@@ -37,6 +44,7 @@ class SecondOpinion(NamedTuple):
             statistics.SECOND_OPINION_SHIFT: ("unconstrained", self.shift),
             statistics.SECOND_OPINION_SPREAD: ("unconstrained", self.spread),
             statistics.SECOND_OPINION_EFFECTIVE: self.effective,
+            statistics.SECOND_OPINION_OUTSIDE: self.outside,
         }
 
     def __str__(self):
@@ -46,6 +54,11 @@ class SecondOpinion(NamedTuple):
         logs = np.nan_to_num(np.abs(np.log(self.spread)))
         if logs.max() > _FAR_APART:
             words.append(f"has a standard deviation {self.spread[logs.argmax()]:.2f} times as large")
+        if self.outside - _LEAST_LIKELY > _MUCH_OUTSIDE:
+            words.append(
+                f"finds {100 * self.outside:.0f} % of these draws as unlikely as the least likely "
+                f"{100 * _LEAST_LIKELY:.0f} % of its own"
+            )
         if words and self.effective < _FEW_EFFECTIVE:
             words[-1] += f" (it gives weight to an effective number of {self.effective:.0f} simulations)"
         return f"a likelihood learned from the same simulations {' and '.join(words)}" if words else ""
@@ -93,7 +106,7 @@ def second_opinion(posterior, latent, summaries, observed, rng) -> SecondOpinion
     rng : numpy.random.Generator
     """
     mean, spread = _moments(posterior)
-    nothing = SecondOpinion(*np.full((2, len(mean)), np.nan), np.nan)
+    nothing = SecondOpinion(*np.full((2, len(mean)), np.nan), np.nan, np.nan)
     latent, summaries = (rows[np.isfinite(latent).all(axis=1)] for rows in (latent, summaries))
     some = rng.permutation(len(latent))[:_OPINION_SIMULATIONS]
     try:
@@ -107,7 +120,12 @@ def second_opinion(posterior, latent, summaries, observed, rng) -> SecondOpinion
     weights /= weights.sum()
     other_mean, other_spread = _moments(Weighted(latent, weights))
     other_spread = np.maximum(other_spread, np.finfo(float).tiny)
-    return SecondOpinion((other_mean - mean) / spread, other_spread / spread, float(1.0 / (weights**2).sum()))
+    order = np.argsort(logs)
+    low = logs[order][np.searchsorted(np.cumsum(weights[order]), _LEAST_LIKELY)]
+    at_posterior = np.nan_to_num(likelihood.log_density(posterior.points, observed), nan=-np.inf)
+    outside = float(posterior.weights @ (at_posterior < low))
+    effective = float(1.0 / (weights**2).sum())
+    return SecondOpinion((other_mean - mean) / spread, other_spread / spread, effective, outside)
 
 
 class Weighted(NamedTuple):
