@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kernel.mcmc.local_proposal import Places
 from pymc_kernel.smc.hamiltonian import Hamiltonian
-from pymc_kernel.smc.local_covariances import Places
 from pymc_kernel.smc.moves import Evaluated, Kameleon, Proposals, Walk
 
 __all__ = ["Fitted", "adapt", "descend", "fit", "propose", "split"]

@@ -86,7 +86,7 @@ def test_kameleon_for_all_particles_is_kameleon_for_each(rng):
     scale = np.exp(0.3)
     for x, y, ratio in zip(points, proposals.positions, proposals.log_ratio, strict=True):
         forward, backward = (
-            local_proposal.proposal_covariance(p, learned.local.learned, moves.config, scale) for p in (x, y)
+            local_proposal.proposal_covariance(p, learned.local, moves.config, scale) for p in (x, y)
         )
         expected = stats.multivariate_normal(y, backward).logpdf(x) - stats.multivariate_normal(x, forward).logpdf(y)
         assert ratio == pytest.approx(expected, abs=1e-8)

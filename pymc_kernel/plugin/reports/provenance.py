@@ -5,7 +5,7 @@ from typing import Any
 import arviz as az
 import numpy as np
 
-from pymc_kernel.mcmc.moves import ALONG_SURROGATE, NAMES
+from pymc_kernel.mcmc.moves import TRAJECTORIES
 
 __all__ = ["provenance"]
 
@@ -54,7 +54,7 @@ def provenance(data: Any) -> dict[str, Any]:
         facts["move_names"] = [str(names[i]) for i in order]
         facts["move_shares"] = [float(counts[i] / kinds.size) for i in order]
         facts["move_moved"] = [float(moved[kinds == names[i]].mean()) for i in order]
-        facts["surrogate_share"] = float(np.isin(kinds, [NAMES[k] for k in ALONG_SURROGATE]).mean())
+        facts["surrogate_share"] = float((kinds == TRAJECTORIES).mean())
         facts["surrogate_error"] = float(np.median(stats["surrogate_quality"].values[..., -1]))
     for name in stats.data_vars:
         if name.startswith(_FAILED) or name == "log_estimate_variance":

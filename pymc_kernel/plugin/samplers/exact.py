@@ -154,13 +154,13 @@ def _round(rngs, states, trace):
     """Return states, reports and who was evaluated, after one draw of each chain."""
     with one_blas_thread:  # the number of threads would depend on the machine's load, and rounding on that number
         proposed = [kernel_hmc.propose(r, state) for r, state in zip(rngs, states, strict=True)]
-    is_evaluated = np.array([proposal.is_to_evaluate for _, proposal in proposed])
+    is_evaluated = np.array([proposal.is_to_evaluate for proposal in proposed])
     values = np.full(len(states), -np.inf)
     if is_evaluated.any():
-        values[is_evaluated] = trace(np.array([p.position for _, p in proposed if p.is_to_evaluate]))
+        values[is_evaluated] = trace(np.array([p.position for p in proposed if p.is_to_evaluate]))
     decided = [
         kernel_hmc.decide(r, state, proposal, float(value))
-        for r, (state, proposal), value in zip(rngs, proposed, values, strict=True)
+        for r, state, proposal, value in zip(rngs, states, proposed, values, strict=True)
     ]
     return [state for state, _ in decided], [info for _, info in decided], is_evaluated
 
@@ -173,7 +173,7 @@ def _statistics(state, info, is_evaluated):
         "log_density": state.log_density,
         "stuck_for": state.rejections,
         "evaluations": int(is_evaluated),
-        "move": info.move.name,
+        "move": info.move,
         "num_steps": info.num_steps,
         "energy_error": info.energy_error,
         "surrogate_quality": state.fit.learned.quality,

@@ -14,7 +14,7 @@ from pymc.vartypes import continuous_types
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from pymc_kernel.errors import NonFiniteStartError
-from pymc_kernel.mcmc import kernel_hmc, pooled
+from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, keywords_of
@@ -317,7 +317,7 @@ def _tune_together(step, others, points, tune, rng, progressbar):
         state = kernel_hmc.init(position, step.first_estimate(position), step.config)
         chains.append(_Chain(generator, point, state, step.density.noise))
     begin_tuning(others, rng, tune * len(chains))
-    plan = pooled.stretches(chains[0].state.position.size, tune)
+    plan = kernel_hmc.stretches(chains[0].state.position.size, tune)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -335,10 +335,10 @@ def _tune_together(step, others, points, tune, rng, progressbar):
                 chains[c] = chain._replace(noise=step.density.noise)
                 progress.advance(task, num_draws)
             if index < len(plan) - 1:
-                states = pooled.fit_together(rng, [c.state for c in chains], step.config)
+                states = kernel_hmc.fit_together(rng, [c.state for c in chains], step.config)
                 chains = [c._replace(state=s) for c, s in zip(chains, states, strict=True)]
     end_tuning(others)
-    return pooled.frozen([c.state for c in chains], step.config), [c.point for c in chains]
+    return kernel_hmc.frozen([c.state for c in chains], step.config), [c.point for c in chains]
 
 
 def _stretch(chain, step, others, num_draws) -> _Chain:
@@ -346,12 +346,12 @@ def _stretch(chain, step, others, num_draws) -> _Chain:
     state, point = chain.state, chain.point
     hold(step, point)
     if not others:
-        state = pooled.run(chain.rng, state, step.density, step.config, num_draws)
+        state = kernel_hmc.run(chain.rng, state, step.density, step.config, num_draws)
     for _ in range(num_draws if others else 0):
         point = move_others(others, point)
         if hold(step, point):
             state = kernel_hmc.relocate(state, state.position, step.density(state.position))
-        state = pooled.run(chain.rng, state, step.density, step.config, 1)
+        state = kernel_hmc.run(chain.rng, state, step.density, step.config, 1)
         point = _moved(step, point, state.position)
     return chain._replace(state=state, point=_moved(step, point, state.position))
 

@@ -397,7 +397,7 @@ class KernelHMC(TransitionStep):
 
     def _stats(self, state, info):
         return super()._stats(state, info) | {
-            "move": info.move.name,
+            "move": info.move,
             "num_steps": info.num_steps,
             "energy_error": info.energy_error,
             "log_weight": info.log_weight,
