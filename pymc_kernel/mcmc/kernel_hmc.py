@@ -403,9 +403,7 @@ def _settled(state, config):
     """Return the state without what is learned from, with room for the record of excesses."""
     d = state.position.size
     settled = state.walk._replace(noise=noise.settled(state.walk.noise))
-    return state._replace(
-        evaluated=empty_history(0, d + 1), walk=settled, is_weighed=not config.noisy
-    )
+    return state._replace(evaluated=empty_history(0, d + 1), walk=settled, is_weighed=not config.noisy)
 
 
 # -- several chains that learn together ------------------------------------------------------------------

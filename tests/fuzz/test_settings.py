@@ -21,8 +21,8 @@ SETTINGS = {
     adaptive_metropolis.Config: ["covariance", "scale", "target_accept"],
     kameleon.Config: ["kernel", "num_basis", "isotropic_share", "gamma", "scale", "target_accept", "whiten"],
     kernel_hmc.Config: ["surrogate", "exploring_share", "max_steps", "target_accept"],
-    tempering.Config: ["threshold", "min_moves", "max_moves", "correlation", "resampling", "num_folds", "moves"],
-    population.Config: ["drift", "drift_size", "scales", "weights", "resampling", "surrogate"],
+    tempering.Config: ["threshold", "min_moves", "max_moves", "correlation", "num_folds", "moves"],
+    population.Config: ["drift", "drift_size", "scales", "weights", "surrogate"],
     smc.Walk: ["scale", "target_accept", "learning_rate"],
     smc.Hamiltonian: ["surrogate", "exploring_share", "max_steps"],
 }

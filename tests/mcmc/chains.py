@@ -19,12 +19,8 @@ def worth(state, **measures):
     """Return the state in which kinds of moves have been measured so, the others zero."""
     jumps = np.zeros_like(state.choice.jumps)
     for move, measure in measures.items():
-        jumps[getattr(moves, move.upper()).place] = measure
-    return state._replace(choice=state.choice._replace(jumps=jumps))
-
-
-def surrogate_share(state):
-    return state.choice.shares[moves.ALONG_SURROGATE].sum()
+        jumps[moves.NAMES.index(move)] = measure
+    return state._replace(choice=state.choice._replace(jumps=jumps, counts=np.ones(3)))
 
 
 def misled(rng, estimator):
@@ -32,13 +28,12 @@ def misled(rng, estimator):
     config = kh.Config(estimator)
     state = kh.init(np.zeros(2), 0.0, config)
     points = rng.normal(size=(80, 2)) * [6.0, 4.0] + [2.0, 1.0]
-    evaluated, visited, levels = state.evaluated, state.visited, state.levels
+    evaluated, visited = state.evaluated, state.visited
     for x in points:
         value = -0.5 * (((x - [2.0, 1.0]) / [6.0, 4.0]) ** 2).sum() + 0.3 * np.sin(x[0])
         evaluated, visited = append(evaluated, np.append(x, value)), append(visited, x)
-        levels = append(levels, np.array([value]))
     walk = state.walk._replace(mean=points.mean(axis=0), factor=np.linalg.cholesky(np.cov(points.T)))
-    state = state._replace(evaluated=evaluated, visited=visited, levels=levels, walk=walk, arrival=None)
+    state = state._replace(evaluated=evaluated, visited=visited, walk=walk, arrival=None)
     return state._replace(fit=surrogate_fit.refit(rng, [state], config)), config
 
 

@@ -34,7 +34,7 @@ def test_it_emulates_a_log_density_where_its_draws_are(given):
     assert errors.std() < 0.01
 
 
-@pytest.mark.parametrize("kind", ["16 trajectories", "8 trajectories on the tempered surrogate", "all"])
+@pytest.mark.parametrize("kind", [moves.TRAJECTORIES, "all"])
 def test_one_draw_leaves_the_target_invariant(given, kind):
     state, config = given
     if kind != "all":

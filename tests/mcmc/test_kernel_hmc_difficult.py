@@ -11,7 +11,7 @@ from pymc_kernel import scores as S
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc import moves, surrogate_fit
-from tests.mcmc.chains import misled, run, surrogate_share, worth
+from tests.mcmc.chains import misled, run, worth
 
 # -- when things are difficult ----------------------------------------------------------------------------
 
@@ -53,20 +53,23 @@ def test_the_way_in_does_not_spoil_what_is_learned(rng):
     np.testing.assert_allclose((draws > np.quantile(exact, 0.95, axis=0)).mean(axis=0), 0.05, atol=0.04)
 
 
-WORTH = {
-    S.Values(): [(0.0, 0.0), (0.04, 0.0), (0.07, 0.2), (0.2, 0.9)],
-    # A surrogate of scores has to be better to be trusted.
-    S.Lite(num_basis=100): [(0.04, 0.0), (0.2, 0.2), (0.3, 0.9)],
-}
-
-
-@pytest.mark.parametrize(("estimator", "measure", "share"), [(e, *pair) for e in WORTH for pair in WORTH[e]])
-def test_the_share_of_surrogate_moves_is_what_they_are_worth(estimator, measure, share, rng):
-    state, config = misled(rng, estimator)
-    state = kh.finish(worth(state, walk=0.05, difference=0.01, four=measure), config)
-    assert surrogate_share(state) == pytest.approx(share)
+@pytest.mark.parametrize(("measure", "share"), [(0.04, 0.0), (0.06, 0.9)])
+def test_a_surrogate_worse_than_the_walk_is_not_used(measure, share, rng):
+    state, config = misled(rng, S.Values())
+    tuning = worth(state, walk=0.05, difference=0.01, trajectories=measure)
+    state = kh.finish(tuning, config)
+    assert state.choice.shares[2] == pytest.approx(share)
     assert kh.is_dropped(state) == (share == 0.0)
     assert state.choice.shares.sum() == pytest.approx(1.0)
+    # While the chain tunes a later one is tried.
+    assert 0.1 < kh.with_fit(tuning, tuning.fit, config).choice.shares[2] <= 0.9
+
+
+def test_what_was_never_tried_is_not_worse(rng):
+    state, config = misled(rng, S.Values())
+    state = worth(state, walk=0.5)
+    untried = state.choice._replace(counts=np.array([5.0, 5.0, 0.0]))
+    assert not kh.is_dropped(kh.finish(state._replace(choice=untried), config))
 
 
 def test_the_walk_keeps_its_step_when_learning_begins():
@@ -90,9 +93,9 @@ def test_independent_draws_have_a_measure_of_one(rng):
         before, proposal = mean + rng.standard_normal((2, 2)) @ factor.T
         # In a long chain the history keeps every second draw only: moves are measured from where they began.
         visited = state.visited._replace(buffer=before[None] + 100.0, count=1, stride=2)
-        info = kh.Info(True, 0.5, 1.0, proposal, 0.0, moves.LONG, 0.0, 1, before)
+        info = kh.Info(True, 0.5, 1.0, proposal, 0.0, moves.TRAJECTORIES, 0.0, 1, before)
         after = kh.learn_from(state._replace(visited=visited), info, kh.Config())
-        total += after.choice.jumps[moves.LONG.place] / 4000
+        total += after.choice.jumps[2] / 4000
         never = kh.learn_from(state._replace(visited=visited), info._replace(accept_prob=0.0), kh.Config())
         assert not never.choice.jumps.any()
     np.testing.assert_allclose(total, 0.5, atol=0.07)
@@ -100,7 +103,7 @@ def test_independent_draws_have_a_measure_of_one(rng):
 
 def test_a_fit_that_fails_keeps_the_old_one(rng):
     state, config = misled(rng, S.Values())
-    one = {name: getattr(state, name)._replace(count=1) for name in ("evaluated", "visited", "levels")}
+    one = {name: getattr(state, name)._replace(count=1) for name in ("evaluated", "visited")}
     empty = state._replace(**one)
     assert surrogate_fit.refit(rng, [empty], config) is None
 
@@ -141,18 +144,3 @@ def test_joint_shape_of_chains_on_a_line():
     _, factor = surrogate_fit.joint_shape([line, line])
     np.testing.assert_allclose(factor @ factor.T, [[1e-12, 1e-6], [1e-6, 1.0]], rtol=1e-8)
     assert (np.diag(factor) > 0.0).all()
-
-
-@pytest.mark.parametrize(
-    ("num_steps", "sixteen", "chosen"),
-    [(1, 0.55, moves.SIXTEEN), (60, 0.55, moves.FOUR), (60, 0.7, moves.SIXTEEN)],
-    ids=["cheap", "dear", "much better"],
-)
-def test_of_moves_that_are_worth_as_much_the_one_with_less_work_is_taken(num_steps, sixteen, chosen, rng):
-    """A choice by counted work: what is clearly better per evaluation is taken whatever it costs."""
-    state, config = misled(rng, S.Values())
-    state = worth(state._replace(fit=state.fit._replace(num_steps=num_steps)), walk=0.05, four=0.5)
-    jumps = state.choice.jumps.copy()
-    jumps[moves.SIXTEEN.place] = sixteen
-    shares = kh.finish(state._replace(choice=state.choice._replace(jumps=jumps)), config).choice.shares
-    assert np.argmax(shares) == chosen.place

@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from pymc_kernel.mcmc.trajectory import choose_num_steps, leapfrog, surrogate_chain, surrogate_chains
+from pymc_kernel.mcmc.trajectory import (
+    choose_chain_length,
+    choose_num_steps,
+    largest_correlation,
+    leapfrog,
+    surrogate_chains,
+)
 from pymc_kernel.scores import Values
 
 
@@ -56,7 +62,26 @@ def test_many_chains_at_once_are_those_one_by_one(work, rng):
     lengths, sizes = rng.integers(1, 9, (20, 4)), rng.uniform(0.1, 1.5, (20, 4))
     together = surrogate_chains(x[:20], momenta, uniforms, lengths, sizes, expansion, work)
     for i in range(20):
-        alone = surrogate_chain(x[i], momenta[i], uniforms[i], lengths[i], sizes[i], expansion)
-        for many, one in zip(together, alone, strict=True):
-            np.testing.assert_array_equal(many[i], one)
+        one = (a[i : i + 1] for a in (x, momenta, uniforms, lengths, sizes))
+        for many, alone in zip(together, surrogate_chains(*one, expansion), strict=True):
+            np.testing.assert_array_equal(many[i], alone[0])
     assert (np.abs(together[0] - x[:20]).sum(axis=1) > 0.0).sum() > 5
+
+
+def test_the_largest_correlation(rng):
+    before = rng.normal(size=(500, 3)) + 1e3
+    after = np.column_stack([-0.8 * before[:, 0] + rng.normal(size=500), rng.normal(size=500), np.ones(500)])
+    expected = max(abs(np.corrcoef(before[:, j], after[:, j])[0, 1]) for j in range(2))
+    assert largest_correlation(before, after) == pytest.approx(expected, abs=1e-9)
+    assert largest_correlation(before, np.ones((500, 3))) == 0.0
+
+
+@pytest.mark.parametrize(("num_steps", "expected"), [(6, 1), (1, 8)])
+def test_a_chain_is_as_long_as_it_takes_to_forget(num_steps, expected, rng):
+    """On a normal surrogate six steps of .25 turn a trajectory by a right angle; one step keeps a correlation of .97.
+
+    Half of the step sizes are smaller. The squares' correlation is the square of that.
+    """
+    starts = rng.standard_normal((400, 2))
+    length = choose_chain_length(rng, starts, 0.25, num_steps, quadratic(np.ones(2)))
+    assert (length <= 3) if expected == 1 else (length >= 16)

@@ -85,9 +85,7 @@ def test_kameleon_for_all_particles_is_kameleon_for_each(rng):
     proposals = moves.propose(np.random.default_rng(3), points, learned)
     scale = np.exp(0.3)
     for x, y, ratio in zip(points, proposals.positions, proposals.log_ratio, strict=True):
-        forward, backward = (
-            local_proposal.proposal_covariance(p, learned.local, moves.config, scale) for p in (x, y)
-        )
+        forward, backward = (local_proposal.proposal_covariance(p, learned.local, moves.config, scale) for p in (x, y))
         expected = stats.multivariate_normal(y, backward).logpdf(x) - stats.multivariate_normal(x, forward).logpdf(y)
         assert ratio == pytest.approx(expected, abs=1e-8)
 
@@ -169,11 +167,3 @@ def test_the_tempered_density_of_impossible_places():
     places = M.Evaluated(np.zeros((4, 1)), np.array([0.0, -np.inf, np.nan, 1.0]), np.array([-np.inf, 1.0, 1.0, 2.0]))
     np.testing.assert_array_equal(places.log_density(0.5), [-np.inf, -np.inf, -np.inf, 2.0])
     np.testing.assert_array_equal(places.log_density(0.0)[[0, 3]], [-np.inf, 1.0])
-
-
-def test_the_largest_correlation(rng):
-    before = rng.normal(size=(500, 3)) + 1e3
-    after = np.column_stack([-0.8 * before[:, 0] + rng.normal(size=500), rng.normal(size=500), np.ones(500)])
-    expected = max(abs(np.corrcoef(before[:, j], after[:, j])[0, 1]) for j in range(2))
-    assert M.largest_correlation(before, after) == pytest.approx(expected, abs=1e-9)
-    assert M.largest_correlation(before, np.ones((500, 3))) == 0.0
