@@ -185,20 +185,13 @@ _LOGARITHMIC = ("error", "size", "seconds")
 
 #: Mechanism -> what stands in place of names of modules when it is off.
 KHMC = {
-    "survey": {"mcmc.surrogate_fit.survey": lambda rng, starts, fit, num: np.empty((0, starts.shape[1]))},
-    "cost of moves": {"mcmc.moves.costs": lambda fit: np.ones(8)},
-    "tempered surrogate": {"mcmc.moves.ALONG_SURROGATE": [2, 3, 4, 5], "mcmc.moves.HOT": pk.mcmc.moves.LONG},
-    "safe kinds": {"mcmc.moves._SAFE_SHARE": 0.0},
-    "short and single trajectories": {"mcmc.moves.ALONG_SURROGATE": [4, 5, 6]},
-    "judged against exploring": {"mcmc.moves._worth_of_exploring": lambda choice: 0.0},
-    "differences": {"mcmc.moves._DIFFERENCE_SHARE": 0.0, "mcmc.moves._LEAST_DIFFERENCE_SHARE": 0.0},
-    "burn-in's walk": {"mcmc.burn_in.has_arrived": lambda arrival: True},
-    "shape of the surrogate": {"mcmc.surrogate_fit.refined_shape": lambda shape, learned: shape},
-    "bulk": {"mcmc.burn_in.bulk": lambda places, levels, fraction=1.0: places.buffer[: places.count]},
+    "judged against exploring": {"mcmc.moves.Choice.is_worse": False},
+    "differences": {"mcmc.moves._DIFFERENCE_SHARE": 0.0},
     "step sizes varied": {"mcmc.trajectory._STEP_FACTORS": np.ones(4)},
-    "climbs from the start": {"plugin.samplers.transition_step._SEARCH_SHARE": 0.0},
-    "fits after 15 % more": {"mcmc.kernel_hmc._GROWTH": 1.4},
-    "target under noise": {"mcmc.noise.optimal_target": lambda ceiling: 0.234},
+    "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
+    "longer chains": {"mcmc.trajectory._TARGET_CORRELATION": 0.2},
+    "length of trajectories": {"mcmc.surrogate_fit.choose_num_steps": lambda *given: 10},
+    "search for settings every third fit": {"mcmc.surrogate_fit._NEW_SEARCH_EVERY": 1},
 }
 
 

@@ -246,8 +246,9 @@ class KernelHMC(TransitionStep):
     (leave-one-out error of the values in units of the log density, or the held-out score-matching loss), ``log_weight``
     (log density minus surrogate at the draw; NaN where the density is estimated or no surrogate is used).
 
-    A surrogate move is one trajectory, or several in a row, each accepted or rejected by the surrogate alone, whose end
-    is one proposal. Every kind of move is measured during tuning and the best is kept; then everything is frozen.
+    A surrogate move is a chain of trajectories, each accepted or rejected by the surrogate alone, whose end is one
+    proposal; how many there are is chosen on the surrogate, so that they forget where they began. Moves are measured
+    during tuning; then everything is frozen, and a surrogate that is worse than the random walk is not used.
     Learning takes some seconds a chain (O(n^3) for at most 1,000 points, twenty times), so it pays where an evaluation
     costs more than about a millisecond. With ``cores=1`` the surrogate of the last chain is afterwards in
     ``step.surrogate``; from any run one can be fitted by ``pk.scores.Values().fit(draws, log_density)``, to
