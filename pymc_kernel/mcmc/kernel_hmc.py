@@ -312,8 +312,7 @@ def _learn_shape(state, info, config):
     mean, factor = walk.learn_shape(past.mean, past.factor, state.position, state.num_learned)
     log_scale, walks = past.log_scale, past.iteration
     if info.move == WALK:
-        floor = walk.scale_floor(walk.Config(), past.noise, past.factor, state.num_learned)
-        log_scale = walk.learn_scale(past, info.accept_prob, config.target_accept, floor)
+        log_scale = walk.learn_scale(past, info.accept_prob, config.target_accept)
         walks += 1
     choice = state.choice
     if state.fit is None and state.num_learned == _FIRST_DIFFERENCES + state.position.size:

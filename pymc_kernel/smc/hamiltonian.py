@@ -1,13 +1,12 @@
 """Hamiltonian moves of particles along a surrogate of the tempered density.
 
-Imports NumPy, SciPy, Numba and the lower floors only.
+Imports NumPy, Numba and the lower floors only.
 """
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from pymc_kernel.mcmc.surrogate_fit import Evaluations, Fit, Learned, along, check_surrogate_moves, learn, tuned
 from pymc_kernel.scores.values import Values
@@ -22,7 +21,6 @@ class HamiltonianFit(NamedTuple):
     walk: Shape
     fit: Fit | None  # None before the first one, or where it failed
     learned: Learned | None  # by the last fit that did not fail
-    worth: np.ndarray  # (2,), mean of acceptance times squared jump of walk and surrogate in the last move, or NaN
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,7 @@ class Hamiltonian:
     surrogate
         Of ``pymc_kernel.scores``: ``Values``, or one that matches scores, which learns from the particles alone.
     exploring_share : float
-        Share of random-walk moves, in (0, 1]. Where the surrogate moves particles less than the walk does, it is not
-        used until the next fit.
+        Share of random-walk moves, in (0, 1].
     max_steps : int
         Longest trajectory in leapfrog steps.
     noisy : bool
@@ -77,7 +74,7 @@ class Hamiltonian:
         if shared is not None and self.surrogate.learns_from == "values":
             return shared._replace(walk=shape)
         if learned is None:
-            learned = HamiltonianFit(shape, None, None, np.zeros(2))
+            learned = HamiltonianFit(shape, None, None)
         draws, coordinates = particles.positions, (shape.mean, shape.factor)
         density = evaluated.log_density(inverse_temperature)
         followed = learn(
@@ -86,28 +83,20 @@ class Hamiltonian:
         )  # fmt: skip
         if followed is None:
             return learned._replace(walk=shape, fit=None)
-        fit = tuned(rng, followed, coordinates, draws, self.max_steps)
-        return HamiltonianFit(shape, fit, followed, np.full(2, np.nan))
+        return HamiltonianFit(shape, tuned(rng, followed, coordinates, draws, self.max_steps), followed)
 
     def propose(self, rng, positions: np.ndarray, learned: HamiltonianFit) -> Proposals:
         """Return a proposal for every particle by the surrogate, or by the walk for a random part of them."""
         walked = self.walk.propose(rng, positions, learned.walk)
-        fit = learned.fit
-        if fit is None:
+        if learned.fit is None:
             return walked
-        share = 1.0 if learned.worth[1] < learned.worth[0] else self.exploring_share
-        is_exploring = rng.random(len(positions)) < share
-        proposed, log_ratio = walked.positions, walked.log_ratio
-        proposed[~is_exploring], log_ratio[~is_exploring], _ = along(rng, positions[~is_exploring], fit)
-        jumps = (solve_triangular(fit.factor, (proposed - positions).T, lower=True) ** 2).sum(axis=0)
-        return Proposals(proposed, log_ratio, is_exploring, np.where(np.isfinite(jumps), jumps, 0.0))
+        is_along = rng.random(len(positions)) >= self.exploring_share
+        walked.positions[is_along], walked.log_ratio[is_along], _ = along(rng, positions[is_along], learned.fit)
+        return walked._replace(is_exploring=~is_along)
 
     def adapt(self, learned: HamiltonianFit, proposals: Proposals, accept_prob: np.ndarray) -> HamiltonianFit:
         """Return what was learned with the walk's scale moved by the acceptance of those that walked."""
         walked = proposals.is_exploring
-        if proposals.squared_jumps is not None and walked.any() and not walked.all():
-            moved = accept_prob * proposals.squared_jumps
-            learned = learned._replace(worth=np.array([moved[walked].mean(), moved[~walked].mean()]))
         if not walked.any():
             return learned
         return learned._replace(walk=self.walk.adapt(learned.walk, proposals, accept_prob[walked]))

@@ -54,7 +54,6 @@ class Proposals(NamedTuple):
     positions: np.ndarray  # (n, d)
     log_ratio: np.ndarray  # (n,), log q(x | y) - log q(y | x)
     is_exploring: np.ndarray  # (n,), bool: by the random walk
-    squared_jumps: np.ndarray | None = None  # (n,), in the whitened space; where two kinds of moves are compared
     places: tuple[Places, Places] | None = None  # before and proposed, with local covariances; of Kameleon
 
 

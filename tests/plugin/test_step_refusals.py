@@ -146,21 +146,6 @@ def test_a_target_that_noise_puts_out_of_reach_is_reported(caplog):
     assert "variance of" in message
 
 
-@pytest.mark.parametrize("name", ["KAMH", "AdaptiveMetropolis"])
-def test_a_scale_at_its_floor_is_reported(name, caplog):
-    model = two_noisy_parameters()
-    with model:
-        step = STEPS[name]()
-    step.setup_chain(np.random.default_rng(1), 300, 10)
-    advance(step, model.initial_point(), 300)
-    step.stop_tuning()
-    floor = np.log(step.config.smallest_scale(2))
-    step.transition = step.transition._replace(log_scale=floor, rejections=0)
-    point = {"theta": step.transition.position}
-    _, [statistics] = step.step(point)
-    assert "floor" in statistics["warning"].message
-
-
 @pytest.mark.parametrize("num_draws", [100, 1000])
 def test_a_chain_that_hardly_moved_says_so_at_its_end(num_draws):
     model = two_noisy_parameters()

@@ -54,8 +54,7 @@ _SHARED_NOTES = """
     likelihood ``y`` also ``failed_share_y`` (of the simulations for the proposal, or of its estimates) and
     ``log_estimate_variance`` (measured while tuning). ``pk.provenance`` sums them up. A chain that is stuck after
     tuning is reported once, with the variance of the log estimate if the density is estimated. With an estimated
-    density three more kinds of chains are reported: those whose scale the noise has driven to its floor (a tenth of
-    2.38 / sqrt(d), in units of the learned covariance), those that cannot reach the given ``target_accept`` under the
+    density two more kinds of chains are reported: those that cannot reach the given ``target_accept`` under the
     measured noise, and those that have moved less than twelve times for each parameter.
 """
 
