@@ -14,7 +14,7 @@ from pymc_kernel.linalg import definite_cholesky, lower_times, mean_and_factor, 
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.mcmc.history import recent
-from pymc_kernel.mcmc.trajectory import choose_chain_length, choose_num_steps, choose_step_size, random_chains
+from pymc_kernel.mcmc.trajectory import choose_chain_length, choose_step_size, random_chains
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import Expansion, change_variables
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
@@ -198,7 +198,8 @@ def tuned(
     starts = whiten(places, mean, factor)
     momenta = rng.standard_normal(starts.shape)
     step_size = choose_step_size(starts, momenta, expansion)
-    num_steps = choose_num_steps(starts, momenta, step_size, max_steps, expansion)
+    # With lengths from half of the longest on and step sizes that vary, half a turn is a quarter on the average.
+    num_steps = min(max_steps, math.ceil(math.pi / step_size))
     chain_length = choose_chain_length(rng, starts, step_size, num_steps, expansion)
     return Fit(mean, factor, expansion, step_size, num_steps, chain_length, learned, shape)
 

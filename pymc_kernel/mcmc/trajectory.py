@@ -11,7 +11,6 @@ from pymc_kernel.scores.expansion import Expansion, rows_value_and_score, value_
 
 __all__ = [
     "choose_chain_length",
-    "choose_num_steps",
     "choose_step_size",
     "largest_correlation",
     "leapfrog",
@@ -23,12 +22,10 @@ __all__ = [
 _STEP_FACTORS = np.array([1.0, 1.0, 0.5, 0.25])
 _TRIAL_STEPS = 10  # leapfrog steps of a trial: the energy error hardly grows with their number while they are stable
 _ENERGY_ACCEPT = 0.9  # wanted mean of min(1, exp(-energy error)) of the trials
-_SHARE_OF_BEST_JUMP = 0.9  # of the largest expected squared jump
 _CHAIN_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # trajectories of a proposal
 # Of both ends of a chain, on the surrogate: two moves leave less than the 0.2 that ends the moves of a stage of
 # particles, so that all states but the first take part in weights and evidence.
 _TARGET_CORRELATION = 0.4
-_MIN_ENERGY_GAIN = -20.0  # energy gain below which a trajectory is given up: it would be accepted once in e^20 times
 
 
 def surrogate_chains(positions, momenta, uniforms, lengths, step_sizes, expansion: Expansion, work_per_chain=0.0):
@@ -128,42 +125,21 @@ def random_chains(rng, starts, length, step_size, num_steps, expansion: Expansio
     return ends, values, firsts, steps.sum(axis=1)
 
 
-def _energy_gains(starts, momenta, step_size, num_steps, expansion):
-    """Yield after each leapfrog step of all trajectories their positions (n, d) and energy gains (n,)."""
+def _trial_accept(starts, momenta, step_size, expansion):
+    """Return the mean of min(1, exp(-energy error)) over trajectories on the surrogate alone."""
     q, p = starts.copy(), momenta.copy()
     values, scores = np.empty(len(q)), np.empty_like(q)
     rows_value_and_score(q, expansion, 0, len(q), values, scores)
     before = values - 0.5 * (p**2).sum(axis=1)
     # Beyond the limit of stability trajectories go to infinity, which their energy shows.
     with np.errstate(over="ignore", invalid="ignore"):
-        for _ in range(num_steps):
+        for _ in range(_TRIAL_STEPS):
             p += 0.5 * step_size * scores
             q += step_size * p
             rows_value_and_score(q, expansion, 0, len(q), values, scores)
             p += 0.5 * step_size * scores
-            yield q, values - 0.5 * (p**2).sum(axis=1) - before
-
-
-def _trial_accept(starts, momenta, step_size, num_steps, expansion):
-    """Return the mean of min(1, exp(-energy error)) over trajectories on the surrogate alone."""
-    *_, (_, gains) = _energy_gains(starts, momenta, step_size, num_steps, expansion)
+        gains = values - 0.5 * (p**2).sum(axis=1) - before
     return np.where(np.isnan(gains), 0.0, np.exp(np.minimum(gains, 0.0))).mean()
-
-
-def _jumps(starts, momenta, step_size, max_steps, expansion, center, spread, spread_of_square):
-    """Return the squared jumps, times surrogate acceptance, of all q_i and (q_i - center_i)^2, (max_steps, 2 d)."""
-    n, d = starts.shape
-    out = np.zeros((max_steps, 2 * d))
-    squares = (starts - center) ** 2
-    alive = np.ones(n, dtype=bool)
-    for step, (q, gains) in enumerate(_energy_gains(starts, momenta, step_size, max_steps, expansion)):
-        alive &= gains > _MIN_ENERGY_GAIN
-        if not alive.any():
-            break
-        accept = np.exp(np.minimum(gains[alive], 0.0)) / n
-        out[step, :d] = accept @ (q[alive] - starts[alive]) ** 2 / spread
-        out[step, d:] = accept @ ((q[alive] - center) ** 2 - squares[alive]) ** 2 / spread_of_square
-    return out
 
 
 def vary_step_size(rng: np.random.Generator, step_size: float, size: int) -> np.ndarray:
@@ -188,38 +164,13 @@ def choose_step_size(starts: np.ndarray, momenta: np.ndarray, expansion: Expansi
     width = 1.0
     # The acceptance falls with the step size: bracket from the guess, then halve.
     while low < high - 0.05:
-        if _trial_accept(starts, momenta, math.exp(middle), _TRIAL_STEPS, expansion) >= _ENERGY_ACCEPT:
+        if _trial_accept(starts, momenta, math.exp(middle), expansion) >= _ENERGY_ACCEPT:
             low = middle
             middle = min(middle + width, 0.5 * (low + high)) if high == math.log(2.0) else 0.5 * (low + high)
         else:
             high = middle
             middle = max(middle - width, 0.5 * (low + high)) if low == math.log(1e-4) else 0.5 * (low + high)
     return math.exp(low)
-
-
-def choose_num_steps(
-    starts: np.ndarray, momenta: np.ndarray, step_size: float, max_steps: int, expansion: Expansion
-) -> int:
-    """Return the length of trajectories that moves the slowest direction most, on the surrogate.
-
-    Squared jumps of every coordinate and of its square are taken relative to their variances over ``starts``, and the
-    smallest counts: a sum would be dominated by directions that mix anyway.
-    """
-    center = starts.mean(axis=0)
-    square = (starts - center) ** 2
-    tiny = 1e-12
-    jumps = _jumps(
-        starts, momenta, step_size, max_steps, expansion, center, square.mean(axis=0) + tiny, square.var(axis=0) + tiny
-    )
-    # A move takes between half of L and L steps.
-    total = np.vstack([np.zeros(jumps.shape[1]), np.cumsum(jumps, axis=0)])
-    last = np.arange(1, max_steps + 1)
-    first = (last + 1) // 2
-    jumps = ((total[last] - total[first - 1]) / (last - first + 1)[:, None]).min(axis=1)
-    best = jumps.max()
-    if not best > 0.0:
-        return 1
-    return int(np.argmax(jumps >= _SHARE_OF_BEST_JUMP * best)) + 1
 
 
 def choose_chain_length(rng, starts: np.ndarray, step_size: float, num_steps: int, expansion: Expansion) -> int:

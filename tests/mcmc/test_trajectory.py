@@ -3,9 +3,7 @@ import pytest
 
 from pymc_kernel.mcmc.trajectory import (
     choose_chain_length,
-    choose_num_steps,
     largest_correlation,
-    leapfrog,
     surrogate_chains,
 )
 from pymc_kernel.scores import Values
@@ -16,41 +14,6 @@ def quadratic(precisions):
     rng = np.random.default_rng(0)
     points = rng.standard_normal((60, len(precisions)))
     return Values().fit(points, -0.5 * (precisions * points**2).sum(axis=1), rng, noisy=False).expansion
-
-
-def slow_num_steps(starts, momenta, step_size, max_steps, expansion):
-    """Expected squared jumps by the definition, one trajectory and one length at a time."""
-    center = starts.mean(axis=0)
-    spread, spread_of_square = starts.var(axis=0), ((starts - center) ** 2).var(axis=0)
-    jumps = np.zeros((max_steps, 2 * starts.shape[1]))
-    for start, momentum in zip(starts, momenta, strict=True):
-        before = leapfrog(start, momentum, 0.0, 1, expansion)[2] - 0.5 * momentum @ momentum
-        for length in range(1, max_steps + 1):
-            end, last, value = leapfrog(start, momentum, step_size, length, expansion)
-            accept = min(1.0, np.exp(value - 0.5 * last @ last - before))
-            of_square = (end - center) ** 2 - (start - center) ** 2
-            jump = np.concatenate([(end - start) ** 2 / spread, of_square**2 / spread_of_square])
-            jumps[length - 1] += accept * jump / len(starts)
-    worth = [jumps[(n + 1) // 2 - 1 : n].mean(axis=0).min() for n in range(1, max_steps + 1)]
-    return int(np.argmax(np.array(worth) >= 0.9 * max(worth))) + 1
-
-
-@pytest.mark.parametrize("is_square_alike", [True, False], ids=["coordinates count", "squares count"])
-@pytest.mark.parametrize("seed", range(3))
-def test_the_length_is_that_of_the_largest_expected_jump(seed, is_square_alike):
-    """Steps at nine tenths of the limit of stability, where far ends are seldom accepted.
-
-    With the squares of all starts nearly alike, their jumps are large in units of their variance, and those of the
-    coordinates decide.
-    """
-    rng = np.random.default_rng(seed)
-    scales, num_starts = np.array([1.0, 0.2]), 40
-    if is_square_alike:
-        starts = rng.choice([-1.0, 1.0], size=(num_starts, 2)) * (1.0 + 0.05 * rng.standard_normal((num_starts, 2)))
-    else:
-        starts = rng.standard_normal((num_starts, 2))
-    arguments = starts * scales, rng.standard_normal((num_starts, 2)), 0.36, 30, quadratic(scales**-2)
-    assert choose_num_steps(*arguments) == slow_num_steps(*arguments)
 
 
 @pytest.mark.parametrize("work", [0.0, 1e6])
