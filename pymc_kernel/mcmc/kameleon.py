@@ -83,9 +83,8 @@ class Config:
     target_accept : float or "auto"
         In (0, 1). "auto" is .234, and where the log density is noisy the rate that is best under the noise measured,
         see ``noise``.
-    whiten : bool or str
-        Whether the kernel acts in coordinates in which the history has unit covariance; ``"local"`` for ones in which
-        its neighborhoods have it, on the average, see ``local_metric``.
+    whiten : bool
+        Whether the kernel acts in coordinates in which the history has unit covariance.
     noisy : bool
         Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the scale
         is learned.
@@ -101,7 +100,7 @@ class Config:
     scale: float | None = None
     learn_scale: bool = True
     target_accept: float | str = "auto"
-    whiten: bool | str = True
+    whiten: bool = True
     noisy: bool = False
     covariance: np.ndarray | None = None
 
@@ -124,8 +123,8 @@ class Config:
         if self.scale is not None and not is_number(self.scale, 0.0, math.inf):
             raise ValueError(f"scale must be a positive number, got {self.scale!r}.")
         noise_of.check_target(self.target_accept)
-        if self.whiten not in (True, False, "local"):
-            raise ValueError(f'whiten must be True, False or "local", got {self.whiten!r}.')
+        if self.whiten not in (True, False):
+            raise ValueError(f"whiten must be True or False, got {self.whiten!r}.")
 
     def largest_scale(self, num_dims: int) -> float:
         """Return the bound of s while it is learned: four times 2.38 / sqrt(d), or ``scale`` if that is larger.

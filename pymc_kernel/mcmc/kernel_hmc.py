@@ -7,11 +7,10 @@ leapfrog trajectories along it, and accepts with the true, or estimated and kept
 - A proposal is the end of a chain of trajectories on the surrogate alone, accepted with pi(y) s(x) / (pi(x) s(y)), s
   the surrogate's density (Liu 2001, section 9.4.3). Step size, length and number of the trajectories are chosen on the
   surrogate, without evaluations. Where it is good, draws are nearly independent, for one evaluation each.
-- A share of the moves are random-walk moves (adaptive Metropolis, and differences of visited points), so that a bad
-  surrogate costs efficiency, but neither correctness nor irreducibility.
+- A share of the moves are those of adaptive Metropolis, so that a bad surrogate costs efficiency, but neither
+  correctness nor irreducibility.
 - Until the log density has stopped rising nothing is learned about the posterior, see ``burn_in``.
-- Moves along the surrogate and others are measured while tuning. After tuning all is frozen.
-- After tuning each draw reports its log weight, density over surrogate: see ``coverage``.
+- After tuning all is frozen, and each draw reports its log weight, density over surrogate: see ``coverage``.
 - In many dimensions the mass matrix comes from the surrogate's quadratic part, where there are enough values to fit
   one, and not from the few positions visited.
 
@@ -30,16 +29,18 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from pymc_kernel.mcmc import adaptive_metropolis as walk
-from pymc_kernel.mcmc import burn_in, moves, noise
+from pymc_kernel.mcmc import burn_in, noise
 from pymc_kernel.mcmc.history import History, append, empty_history
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept
-from pymc_kernel.mcmc.moves import DIFFERENCE, WALK, Choice
-from pymc_kernel.mcmc.surrogate_fit import Fit, along, bulk_of, check_surrogate_moves, joint_shape, refit, to_unit
+from pymc_kernel.mcmc.surrogate_fit import Fit, along, check_surrogate_moves, joint_shape, refit, to_unit
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import value_and_score
 from pymc_kernel.scores.values import Values
 
 __all__ = [
+    "MOVES",
+    "TRAJECTORIES",
+    "WALK",
     "Config",
     "Info",
     "Proposal",
@@ -51,7 +52,6 @@ __all__ = [
     "fit_together",
     "frozen",
     "init",
-    "is_dropped",
     "learn_from",
     "propose",
     "refit_is_due",
@@ -63,6 +63,10 @@ __all__ = [
     "with_given",
 ]
 
+#: Kinds of moves.
+MOVES = ("walk", "trajectories")
+WALK, TRAJECTORIES = MOVES
+
 _NUM_EVALUATED = 20_000  # evaluations remembered while tuning
 _NUM_VISITED = 4000  # places remembered
 _FIRST_FIT_DRAWS = 100  # and ten for each dimension
@@ -71,7 +75,6 @@ _LAST_FIT_SHARE = 0.9  # of tuning; what is left measures the moves of the last 
 _LONGEST_BURN_IN = 0.5  # of tuning
 _SHORTEST_TUNING = 1000  # draws, by default: PyMC's
 _LEAST_LEARNED = 2  # draws in the bulk, for each dimension, before the first fit
-_FIRST_DIFFERENCES = 50  # draws in the bulk, and one for each dimension, before differences are tried
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Config:
     surrogate
         One of ``pymc_kernel.scores``: ``Values``, or a score-matching estimator (``Lite``, ``Finite``, ``Nystrom``).
     exploring_share : float
-        Share of random-walk moves in (0, 1]; with a useless surrogate it becomes 1 by itself.
+        Share of random-walk moves in (0, 1].
     max_steps : int
         Longest trajectory in leapfrog steps. Steps cost microseconds, no evaluation.
     target_accept : float or "auto"
@@ -119,9 +122,8 @@ class State(NamedTuple):
     evaluated: History  # (n, d + 1) proposals and their log densities, where finite
     visited: History  # since the burn-in
     arrival: burn_in.Arrival | None  # during burn-in; None after it
-    archive: np.ndarray | None  # (n, d) points for difference moves; None for the visited ones
     fit: Fit | None
-    choice: Choice  # between the kinds of moves
+    walk_share: float  # of moves; one until there is a surrogate
     iteration: int  # of the adaptation
     num_learned: int  # draws that the walk's covariance is learned from: those since the burn-in
     num_fits: int
@@ -149,10 +151,9 @@ class Info(NamedTuple):
     scale: float  # of the random walk, or the step size
     proposal: np.ndarray  # (d,)
     proposal_log_density: float
-    move: str  # one of ``moves.NAMES``
+    move: str  # one of ``MOVES``
     energy_error: float  # true log density plus kinetic or surrogate part: minus the log acceptance ratio
     num_steps: int  # leapfrog steps
-    origin: np.ndarray  # (d,), where it was proposed from
     log_weight: float = math.nan  # log density minus surrogate at the draw; NaN where it is not weighed
 
 
@@ -169,9 +170,8 @@ def init(position, log_density: float, config: Config) -> State:
         evaluated=evaluated,
         visited=empty_history(_NUM_VISITED, d),
         arrival=burn_in.depart(d),
-        archive=None,
         fit=None,
-        choice=moves.first(d),
+        walk_share=1.0,
         iteration=0,
         num_learned=0,
         num_fits=0,
@@ -195,7 +195,7 @@ def step(
     """Return the next state and what happened; at most one evaluation of ``log_density``, or two to measure noise.
 
     With everything learned held fixed, each kind of move leaves the target invariant, and so does their mixture:
-    the walk and the difference are symmetric, a chain of trajectories is reversible with respect to the surrogate.
+    the walk is symmetric, a chain of trajectories is reversible with respect to the surrogate.
     """
     proposal = propose(rng, state)
     if proposal.move == WALK and state.walk.iteration >= state.walk.noise.next_probe:
@@ -206,14 +206,11 @@ def step(
 
 def propose(rng: np.random.Generator, state: State) -> Proposal:
     """Return where to go next; nothing is evaluated."""
-    move = moves.NAMES[int(np.searchsorted(np.cumsum(state.choice.shares)[:-1], rng.random(), side="right"))]
+    move = WALK if rng.random() < state.walk_share else TRAJECTORIES
     num_steps, log_ratio = 0, 0.0
     if move == WALK:
         scale = math.exp(state.walk.log_scale)
         place = walk.propose(state.position, state.walk.factor, scale, rng.standard_normal(state.position.size))
-    elif move == DIFFERENCE:
-        places = state.visited.buffer[: state.visited.count] if state.archive is None else state.archive
-        place, scale = moves.difference(rng, state.position, places, state.walk.factor)
     else:
         scale = state.fit.step_size
         place, log_ratio, num_steps = (one[0] for one in along(rng, state.position[None], state.fit))
@@ -225,7 +222,6 @@ def propose(rng: np.random.Generator, state: State) -> Proposal:
 def decide(rng: np.random.Generator, state: State, proposal: Proposal, log_density: float) -> tuple[State, Info]:
     """Return the next state and what happened, given the log density at a proposal that was to be evaluated."""
     place, move, scale, num_steps, log_ratio = proposal[:5]
-    origin = state.position
     if proposal.has_moved:
         proposed = log_density if proposal.is_to_evaluate else -math.inf
         gain = proposed - state.log_density + log_ratio
@@ -237,19 +233,14 @@ def decide(rng: np.random.Generator, state: State, proposal: Proposal, log_densi
     else:
         state = state._replace(rejections=state.rejections + 1)
     weight = _log_weight(state)
-    return state, Info(accepted, probability, scale, place, proposed, move, -gain, num_steps, origin, weight)
+    return state, Info(accepted, probability, scale, place, proposed, move, -gain, num_steps, weight)
 
 
 def _log_weight(state):
-    if not (state.is_weighed and state.choice.shares[2]):
+    if not (state.is_weighed and state.fit is not None):
         return math.nan
     here = to_unit(state.fit.factor, state.fit.mean, state.position[None])[0]
     return state.log_density - value_and_score(here, state.fit.expansion, np.empty_like(here))
-
-
-def is_dropped(state: State) -> bool:
-    """Return whether there is a surrogate, and no move goes along it: after tuning, where exploring moved farther."""
-    return state.fit is not None and not state.choice.shares[2]
 
 
 # -- learning -------------------------------------------------------------------------------------------
@@ -297,12 +288,11 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
 
 
 def learn_from(state: State, info: Info, config: Config) -> State:
-    """Return the state with walk, histories and measures updated by one draw; O(d^2)."""
+    """Return the state with walk and histories updated by one draw; O(d^2)."""
     evaluated = state.evaluated
     if math.isfinite(info.proposal_log_density):
         evaluated = append(evaluated, np.append(info.proposal, info.proposal_log_density))
-    choice = moves.measured(state.choice, info.move, _squared_jumps(state, info))
-    state = state._replace(evaluated=evaluated, choice=choice, iteration=state.iteration + 1)
+    state = state._replace(evaluated=evaluated, iteration=state.iteration + 1)
     return _learn_shape(state, info, config) if state.arrival is None else _burn_in_draw(state, info, config)
 
 
@@ -314,13 +304,9 @@ def _learn_shape(state, info, config):
     if info.move == WALK:
         log_scale = walk.learn_scale(past, info.accept_prob, config.target_accept)
         walks += 1
-    choice = state.choice
-    if state.fit is None and state.num_learned == _FIRST_DIFFERENCES + state.position.size:
-        choice = choice._replace(shares=moves.shares_of(0.0))
     return state._replace(
         walk=past._replace(mean=mean, factor=factor, log_scale=log_scale, iteration=walks),
         visited=append(state.visited, state.position),
-        choice=choice,
         num_learned=state.num_learned + 1,
     )
 
@@ -347,31 +333,17 @@ def _end_burn_in(state):
     shape = past._replace(
         mean=state.position, factor=size * past.factor, log_scale=math.log(walk.optimal_scale(d)), iteration=0
     )
-    return state._replace(
-        walk=shape,
-        visited=append(empty_history(_NUM_VISITED, d), state.position),
-        choice=moves.first(d)._replace(shares=state.choice.shares),
-        arrival=None,
-    )
-
-
-def _squared_jumps(state, info):
-    """Return the jumps of the last draw, for its kind of move."""
-    if not info.accept_prob > 0.0:
-        return np.zeros(2 * state.position.size)
-    ends = to_unit(state.walk.factor, state.walk.mean, np.stack([info.origin, info.proposal]))
-    return moves.squared_jumps(*ends, info.accept_prob)
+    return state._replace(walk=shape, visited=append(empty_history(_NUM_VISITED, d), state.position), arrival=None)
 
 
 def with_fit(state: State, fit: Fit, config: Config) -> State:
     """Return the state with a new surrogate, along which most moves go from now on."""
     # A chain in burn-in keeps its walk, even where chains that it learns with have reached the bulk.
     shape = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
-    choice = moves.while_tuning(state.choice, config.exploring_share)
-    return state._replace(fit=fit, choice=choice, num_fits=state.num_fits + 1, walk=shape)
+    return state._replace(fit=fit, walk_share=config.exploring_share, num_fits=state.num_fits + 1, walk=shape)
 
 
-def with_given(position, log_density: float, fit: Fit, archive: np.ndarray, config: Config) -> State:
+def with_given(position, log_density: float, fit: Fit, config: Config) -> State:
     """Return the state of a chain that has nothing to learn, since its surrogate is given.
 
     Parameters
@@ -380,26 +352,16 @@ def with_given(position, log_density: float, fit: Fit, archive: np.ndarray, conf
         Where the chain is.
     fit : Fit
         The surrogate, see :func:`pymc_kernel.mcmc.surrogate_fit.emulated`.
-    archive : ndarray (n, d)
-        Draws from the surrogate, for difference moves.
     """
     first = init(position, log_density, config)
     log_scale = math.log(walk.optimal_scale(first.position.size))
     shape = first.walk._replace(mean=fit.shape[0], factor=fit.shape[1], log_scale=log_scale)
-    choice = first.choice._replace(shares=moves.shares_of(1.0 - config.exploring_share))
-    return _settled(first._replace(walk=shape, fit=fit, archive=archive, choice=choice, arrival=None), config)
+    first = first._replace(walk=shape, fit=fit, walk_share=config.exploring_share, arrival=None)
+    return finish(first, config)
 
 
 def finish(state: State, config: Config) -> State:
     """Return the state for sampling after tuning, without what only learning needs."""
-    state = _settled(state, config)
-    if state.fit is None and not state.choice.shares[1]:
-        return state  # too short for differences even
-    return state._replace(choice=moves.after_tuning(state.choice, config.exploring_share, state.fit is not None))
-
-
-def _settled(state, config):
-    """Return the state without what is learned from, with room for the record of excesses."""
     d = state.position.size
     settled = state.walk._replace(noise=noise.settled(state.walk.noise))
     return state._replace(evaluated=empty_history(0, d + 1), walk=settled, is_weighed=not config.noisy)
@@ -429,11 +391,7 @@ def fit_together(rng: np.random.Generator, states: Sequence[State], config: Conf
     fit = refit(rng, in_bulk, config) if in_bulk else None
     if fit is None:
         return list(states)
-    archive, choice = bulk_of(in_bulk), moves.averaged([s.choice for s in in_bulk])
-    return [
-        with_fit(s._replace(archive=archive, choice=choice._replace(shares=s.choice.shares)), fit, config)
-        for s in states
-    ]
+    return [with_fit(s, fit, config) for s in states]
 
 
 @one_blas_thread
@@ -443,5 +401,4 @@ def frozen(states: Sequence[State], config: Config) -> State:
     mean, factor = joint_shape(states)
     log_scale = float(np.mean([s.walk.log_scale for s in states]))
     shape = states[0].walk._replace(mean=mean, factor=factor, log_scale=log_scale)
-    choice = moves.averaged([s.choice for s in states])
-    return finish(states[0]._replace(walk=shape, archive=bulk_of(states), choice=choice, rejections=0), config)
+    return finish(states[0]._replace(walk=shape, rejections=0), config)

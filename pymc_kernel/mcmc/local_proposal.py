@@ -13,7 +13,6 @@ from pymc_kernel.kernels import Kernel, RadialKernel
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.linalg import cholesky_in_place, dot_product, lower_times, solve_lower, whiten
 from pymc_kernel.machine_code import compiled
-from pymc_kernel.mcmc.local_metric import local_factor
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
 __all__ = ["Fit", "Places", "fit", "local_at", "places_at", "proposal_covariance", "propose", "propose_all"]
@@ -225,8 +224,6 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: n
     if not config.whiten:
         mean, factor = np.zeros(d), np.eye(d)
         unit = float(np.linalg.norm(points.std(axis=0))) / math.sqrt(d)
-    elif config.whiten == "local":
-        factor = local_factor(points, factor)
     whitened = whiten(points, mean, factor)
     kernel = config.kernel.resolve(np.unique(whitened, axis=0), rng, _BANDWIDTH_POINTS)
     a, b = kernel.shape_parameters

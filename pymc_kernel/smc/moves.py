@@ -8,7 +8,7 @@ Imports NumPy, SciPy, Numba and the lower floors only.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,6 @@ import numpy as np
 from pymc_kernel.kernels.points import is_number
 from pymc_kernel.mcmc import kameleon, local_proposal
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
-from pymc_kernel.mcmc.local_metric import local_factor
 from pymc_kernel.mcmc.local_proposal import Places, places_at, propose_all
 from pymc_kernel.mcmc.noise import check_target, target_of
 from pymc_kernel.mcmc.trajectory import largest_correlation
@@ -24,7 +23,6 @@ from pymc_kernel.mcmc.trajectory import largest_correlation
 __all__ = ["Evaluated", "Kameleon", "Proposals", "Shape", "Walk", "covariance_factor", "largest_correlation"]
 
 _RIDGE = 1e-9  # of the variances: a covariance of few particles has a factor
-_SHAPE_POINTS = 500  # whose neighborhoods are averaged, at a cost that grows by their square
 
 
 class Evaluated(NamedTuple):
@@ -197,12 +195,7 @@ class Kameleon:
         if len(positions) > self.config.num_basis:
             positions = positions[rng.choice(len(positions), self.config.num_basis, replace=False)]
         mean, factor = covariance_factor(particles.positions)
-        config = self.config
-        if config.whiten == "local":
-            # Neighbors are a share of the points, so a subset has the same average shape as all, at a lower cost.
-            config = replace(config, whiten=True)
-            factor = local_factor(positions[:: -(-len(positions) // _SHAPE_POINTS)], factor)
-        local = local_proposal.fit(positions, mean, factor, config, rng)
+        local = local_proposal.fit(positions, mean, factor, self.config, rng)
         if learned is None:
             d = positions.shape[1]
             return KameleonFit(local, math.log(self.config.scale or optimal_scale(d)), 0)

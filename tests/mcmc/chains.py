@@ -5,22 +5,14 @@ from functools import partial
 import numpy as np
 from scipy import stats
 
-from pymc_kernel.mcmc import adaptive_metropolis, moves, surrogate_fit
+from pymc_kernel.mcmc import adaptive_metropolis, surrogate_fit
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc.history import append
 
 
 def only(state, name):
     """Return the state with one kind of move."""
-    return state._replace(choice=state.choice._replace(shares=(np.array(moves.NAMES) == name).astype(float)))
-
-
-def worth(state, **measures):
-    """Return the state in which kinds of moves have been measured so, the others zero."""
-    jumps = np.zeros_like(state.choice.jumps)
-    for move, measure in measures.items():
-        jumps[moves.NAMES.index(move)] = measure
-    return state._replace(choice=state.choice._replace(jumps=jumps, counts=np.ones(3)))
+    return state._replace(walk_share=float(name == kh.WALK))
 
 
 def misled(rng, estimator):
@@ -34,7 +26,7 @@ def misled(rng, estimator):
         evaluated, visited = append(evaluated, np.append(x, value)), append(visited, x)
     walk = state.walk._replace(mean=points.mean(axis=0), factor=np.linalg.cholesky(np.cov(points.T)))
     state = state._replace(evaluated=evaluated, visited=visited, walk=walk, arrival=None)
-    return state._replace(fit=surrogate_fit.refit(rng, [state], config)), config
+    return kh.with_fit(state, surrogate_fit.refit(rng, [state], config), config), config
 
 
 def run(module, rng, log_density, start, config=None, tune=800, draws=2000, states=None):

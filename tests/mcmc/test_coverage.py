@@ -8,7 +8,6 @@ from scipy import stats
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc.coverage import coverage_of, is_missing_mass, pareto_shape
 from pymc_kernel.mcmc.history import append
-from pymc_kernel.mcmc.moves import shares_of
 from pymc_kernel.mcmc.surrogate_fit import Fit, Learned
 from pymc_kernel.scores import Values
 
@@ -57,7 +56,7 @@ def tuned(spread, rng, config):
     visited = state.visited
     for x in points:
         visited = append(visited, x)
-    return kh.finish(state._replace(choice=state.choice._replace(shares=shares_of(0.9)), visited=visited), config)
+    return kh.finish(state._replace(walk_share=0.1, visited=visited), config)
 
 
 @pytest.mark.parametrize(("spread", "is_missing"), [(0.6, True), (1.0, False), (1.3, False)])

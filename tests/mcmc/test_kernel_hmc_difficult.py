@@ -10,8 +10,8 @@ from benchmarks.targets import linear_regression
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc import moves, surrogate_fit
-from tests.mcmc.chains import misled, run, worth
+from pymc_kernel.mcmc import surrogate_fit
+from tests.mcmc.chains import misled, run
 
 # -- when things are difficult ----------------------------------------------------------------------------
 
@@ -53,52 +53,15 @@ def test_the_way_in_does_not_spoil_what_is_learned(rng):
     np.testing.assert_allclose((draws > np.quantile(exact, 0.95, axis=0)).mean(axis=0), 0.05, atol=0.04)
 
 
-@pytest.mark.parametrize(("measure", "share"), [(0.04, 0.0), (0.06, 0.9)])
-def test_a_surrogate_worse_than_the_walk_is_not_used(measure, share, rng):
-    state, config = misled(rng, S.Values())
-    tuning = worth(state, walk=0.05, difference=0.01, trajectories=measure)
-    state = kh.finish(tuning, config)
-    assert state.choice.shares[2] == pytest.approx(share)
-    assert kh.is_dropped(state) == (share == 0.0)
-    assert state.choice.shares.sum() == pytest.approx(1.0)
-    # While the chain tunes a later one is tried.
-    assert 0.1 < kh.with_fit(tuning, tuning.fit, config).choice.shares[2] <= 0.9
-
-
-def test_what_was_never_tried_is_not_worse(rng):
-    state, config = misled(rng, S.Values())
-    state = worth(state, walk=0.5)
-    untried = state.choice._replace(counts=np.array([5.0, 5.0, 0.0]))
-    assert not kh.is_dropped(kh.finish(state._replace(choice=untried), config))
-
-
 def test_the_walk_keeps_its_step_when_learning_begins():
     factor, config = np.array([[3.0, 0.0], [1.0, 0.5]]), kh.Config()
     state = kh.init(np.zeros(2), 0.0, config)
     walk = state.walk._replace(factor=factor, log_scale=-2.0)
-    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, moves.DIFFERENCE, 0.0, 0, state.position)
+    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, kh.TRAJECTORIES, 0.0, 0)
     after = kh.learn_from(state._replace(walk=walk, iteration=1000), info, config)
     assert after.arrival is None
     assert math.exp(after.walk.log_scale) == pytest.approx(am.optimal_scale(2))
     np.testing.assert_allclose(am.optimal_scale(2) * after.walk.factor, math.exp(-2.0) * factor)
-
-
-def test_independent_draws_have_a_measure_of_one(rng):
-    """Of places and of their squares, whatever the mean and the covariance; a move that is never accepted has none."""
-    mean, factor = np.array([3.0, -1.0]), np.array([[2.0, 0.0], [1.0, 0.5]])
-    state = kh.init(mean, 0.0, kh.Config())
-    state = state._replace(walk=state.walk._replace(mean=mean, factor=factor), arrival=None)
-    total = np.zeros(4)
-    for _ in range(4000):
-        before, proposal = mean + rng.standard_normal((2, 2)) @ factor.T
-        # In a long chain the history keeps every second draw only: moves are measured from where they began.
-        visited = state.visited._replace(buffer=before[None] + 100.0, count=1, stride=2)
-        info = kh.Info(True, 0.5, 1.0, proposal, 0.0, moves.TRAJECTORIES, 0.0, 1, before)
-        after = kh.learn_from(state._replace(visited=visited), info, kh.Config())
-        total += after.choice.jumps[2] / 4000
-        never = kh.learn_from(state._replace(visited=visited), info._replace(accept_prob=0.0), kh.Config())
-        assert not never.choice.jumps.any()
-    np.testing.assert_allclose(total, 0.5, atol=0.07)
 
 
 def test_a_fit_that_fails_keeps_the_old_one(rng):
@@ -109,18 +72,6 @@ def test_a_fit_that_fails_keeps_the_old_one(rng):
 
 
 # -- several chains -----------------------------------------------------------------------------------------
-
-
-def test_measures_of_chains_are_averaged_by_their_moves():
-    first = moves.first(2)
-    choices = [
-        first._replace(counts=np.full_like(first.counts, n), jumps=np.full_like(first.jumps, m))
-        for n, m in ((10.0, 1.0), (30.0, 3.0))
-    ]
-    both = moves.averaged(choices)
-    np.testing.assert_allclose(both.jumps, 2.5)
-    np.testing.assert_allclose(both.counts, 30.0)
-    np.testing.assert_array_equal(moves.averaged([first, first]).jumps, 0.0)
 
 
 def test_joint_shape_is_that_of_all_points(rng):

@@ -1,7 +1,6 @@
 import numpy as np
 
-from pymc_kernel.mcmc import kernel_hmc, moves
-from tests.mcmc.chains import only
+from pymc_kernel.mcmc import kernel_hmc
 
 
 def log_density(position):
@@ -18,14 +17,3 @@ def test_a_chain_does_not_begin_with_the_rejections_of_another(rng):
     state, config = tuned(rng, rejections=351)
     learned = kernel_hmc.frozen([state, state], config)
     assert kernel_hmc.relocate(learned, np.ones(2), -1.0).rejections == 0
-
-
-def test_differences_of_one_place_are_small_steps(rng):
-    """Chains that never moved have one place in common, and no two to take a difference of."""
-    state, config = tuned(rng)
-    state = only(state._replace(archive=np.zeros((1, 2))), moves.DIFFERENCE)
-    for _ in range(20):
-        after, info = kernel_hmc.step(rng, state, log_density, config)
-        assert info.move == moves.DIFFERENCE
-        assert 0.0 < np.abs(info.proposal - state.position).max() < 0.1
-        state = after

@@ -1,11 +1,8 @@
-import warnings
-
 import numpy as np
 import pymc as pm
 import pytest
 
 import pymc_kernel as pk
-from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.coverage import Coverage
 from pymc_kernel.plugin.samplers import chain_warnings
 
@@ -72,20 +69,3 @@ def test_a_chain_of_pymc_s_sampler_says_so_too(caplog):
         step = pk.KernelHMC()
         pm.sample(500, tune=300, chains=1, step=step, initvals={"x": [0.0, 0.0]}, random_seed=1, progressbar=False)
     assert caplog.text.count("hardly falls where the draws end") == 1
-
-
-@pytest.mark.parametrize("is_dropped", [True, False])
-def test_a_surrogate_that_is_not_used_is_announced(is_dropped, caplog, monkeypatch):
-    """By a step once for each chain; once for all chains that learned together."""
-    monkeypatch.setattr(kernel_hmc, "is_dropped", lambda state: is_dropped)
-    settings = {"tune": 120, "chains": 2, "cores": 1, "random_seed": 1, "progressbar": False}
-    with pm.Model():
-        pm.Normal("x")
-        pm.sample(20, step=pk.KernelHMC(), **settings)
-        assert caplog.text.count("the surrogate is not used") == 2 * is_dropped
-        caplog.clear()
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            pk.sample_khmc(20, **settings)
-    assert "the surrogate is not used" not in caplog.text
-    assert [str(w.message)[:38] for w in said] == ["sample_khmc: the surrogate is not used"] * is_dropped

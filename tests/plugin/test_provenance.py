@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_kernel as pk
-from pymc_kernel.mcmc.moves import NAMES
+from pymc_kernel.mcmc.kernel_hmc import MOVES
 from tests.plugin.models import STEPS, exact_model, noisy_model, sample
 
 pytestmark = pytest.mark.usefixtures("quick_models")
@@ -91,7 +91,7 @@ def test_moves_of_each_kind_are_counted_by_name(tmp_path):
         idata = pk.sample_khmc(200, tune=300, chains=2, random_seed=1, progressbar=False, cores=1,
                                compute_convergence_checks=False)  # fmt: skip
     told = pk.provenance(idata)
-    assert set(told["move_names"]) <= set(NAMES)
+    assert set(told["move_names"]) <= set(MOVES)
     assert sum(told["move_shares"]) == pytest.approx(1.0)
     assert told["move_shares"] == sorted(told["move_shares"], reverse=True)
     moves, moved = idata["sample_stats"]["move"].values, idata["sample_stats"]["moved"].values

@@ -54,7 +54,6 @@ MOVES = {
     "plain walk": M.Walk(learn_covariance=False),
     "walk": M.Walk(),
     "Kameleon": M.Kameleon(),
-    "Kameleon, local": M.Kameleon(kameleon.Config(whiten="local")),
     "Kameleon, raw": M.Kameleon(kameleon.Config(whiten=False, gamma=0.5)),
     "Hamiltonian": Hamiltonian(),
     "Hamiltonian, scores": Hamiltonian(S.Lite(num_basis=100)),

@@ -5,7 +5,7 @@ from typing import Any
 import arviz as az
 import numpy as np
 
-from pymc_kernel.mcmc.moves import TRAJECTORIES
+from pymc_kernel.mcmc.kernel_hmc import TRAJECTORIES
 
 __all__ = ["provenance"]
 

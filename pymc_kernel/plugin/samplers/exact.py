@@ -10,7 +10,6 @@ from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.coverage import Coverage, coverage_of
 from pymc_kernel.mcmc.kernel_hmc import State
-from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.warn import warn_user
 
@@ -25,7 +24,7 @@ _STATISTICS = {
     "log_density": np.float64,
     "stuck_for": np.int64,
     "evaluations": np.int64,
-    "move": f"<U{max(map(len, NAMES))}",
+    "move": f"<U{max(map(len, kernel_hmc.MOVES))}",
     "num_steps": np.int64,
     "energy_error": np.float64,
     "surrogate_quality": np.float64,

@@ -73,7 +73,7 @@ def given_surrogate(source: xr.DataTree | LogPosterior, model: pm.Model, noisy: 
 def transition_state(given: GivenSurrogate, config: Config) -> State:
     """Return the state of kernel HMC along the surrogate, at one of its draws; nothing is evaluated."""
     fit = emulated(np.random.default_rng(_SEED), given.learned, given.draws, config.max_steps)
-    return with_given(given.draws[0], 0.0, fit, given.draws, config)
+    return with_given(given.draws[0], 0.0, fit, config)
 
 
 def check_same_model(source: xr.DataTree, model: pm.Model) -> None:

@@ -26,7 +26,7 @@ from pymc_kernel.plugin.reports.normality import normality_of_draws
 from pymc_kernel.plugin.reports.provenance import provenance
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
 from pymc_kernel.plugin.samplers.compound import TunedSteps, begin_tuning, end_tuning, hold, move_others, split_steps
-from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
+from pymc_kernel.plugin.samplers.step_methods import KernelHMC
 from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["sample_khmc"]
@@ -151,8 +151,6 @@ def sample_khmc(
         step.is_judged_alone = not kwargs.get("return_inferencedata", True)
         points = _starts(model, step, initvals, chains, tune, rng)
         step.learned, points = _tune_together(step, others, points, tune, rng, progressbar)
-        if kernel_hmc.is_dropped(step.learned):
-            warn_user(f"sample_khmc: {DROPPED}")
         took = {
             "tuning_steps": int(tune),
             "tuning_time": time.perf_counter() - began,

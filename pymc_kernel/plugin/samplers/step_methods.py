@@ -15,7 +15,6 @@ from pymc.util import get_value_vars_from_user_vars
 from pymc_kernel import scores
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
-from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.blocks.likelihoods import block_of
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, open_end_warning
@@ -24,7 +23,7 @@ from pymc_kernel.plugin.samplers.given_surrogate import given_surrogate, transit
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep, measured_variance
 from pymc_kernel.rounds import LogPosterior
 
-__all__ = ["DROPPED", "KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_models", "register_step_methods"]
+__all__ = ["KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_models", "register_step_methods"]
 
 _STARTS_TRIED = 20  # draws of a given surrogate, of which one must have a finite density
 _LEAST_TUNING = 100  # tuning draws of kernel HMC: with fewer there is one fit to a few points, or none
@@ -140,10 +139,8 @@ class KAMH(RandomWalkStep):
     target_accept : float or "auto"
         Acceptance rate that the scale is driven to. "auto" is .234, and for an estimated likelihood the rate that is
         best under its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
-    whiten : bool or str
-        Whether the kernel acts in coordinates in which the chain's past has unit covariance; ``"local"`` for
-        coordinates in which its neighborhoods have unit covariance on average: for thin, bent or scattered posteriors,
-        at 0.1 s for each subsample.
+    whiten : bool
+        Whether the kernel acts in coordinates in which the chain's past has unit covariance.
     {parameters}
 
     Notes
@@ -208,13 +205,6 @@ _ESTIMATORS = {
 }
 
 
-#: Said where a surrogate was learned and is not used.
-DROPPED = (
-    "the surrogate is not used: while tuning, moves along it did not go as far as the random walk's, which makes all "
-    "draws now. Tune longer; or take pk.AdaptiveMetropolis, which spends no time on learning one."
-)
-
-
 class KernelHMC(TransitionStep):
     """Gradient-free Hamiltonian Monte Carlo along a surrogate of the log density, learned while the chain tunes.
 
@@ -228,8 +218,7 @@ class KernelHMC(TransitionStep):
         heavy tails, where both are alike. A result of :func:`sample_surrogate` (its DataTree, or the learned log
         posterior) is followed as it is: take ``tune=0``, see Notes.
     exploring_share : float
-        Share of random-walk moves after tuning, in (0, 1]. Where the surrogate does not help it becomes 1 by
-        itself.
+        Share of random-walk moves once there is a surrogate, in (0, 1].
     max_steps : int
         Leapfrog steps of a trajectory at most; they cost microseconds and no evaluation.
     target_accept : float or "auto"
@@ -240,18 +229,17 @@ class KernelHMC(TransitionStep):
     Notes
     -----
     {notes}
-    Further statistics: ``move`` (the kind of move, in words: one of ``pymc_kernel.mcmc.moves.NAMES``),
+    Further statistics: ``move`` (the kind of move, in words: one of ``pymc_kernel.mcmc.kernel_hmc.MOVES``),
     ``num_steps`` (leapfrog steps), ``energy_error`` (minus the log of the acceptance ratio), ``surrogate_quality``
     (leave-one-out error of the values in units of the log density, or the held-out score-matching loss), ``log_weight``
     (log density minus surrogate at the draw; NaN where the density is estimated or no surrogate is used).
 
     A surrogate move is a chain of trajectories, each accepted or rejected by the surrogate alone, whose end is one
-    proposal; how many there are is chosen on the surrogate, so that they forget where they began. Moves are measured
-    during tuning; then everything is frozen, and a surrogate that is worse than the random walk is not used.
-    Learning takes some seconds a chain (O(n^3) for at most 1,000 points, twenty times), so it pays where an evaluation
-    costs more than about a millisecond. With ``cores=1`` the surrogate of the last chain is afterwards in
-    ``step.surrogate``; from any run one can be fitted by ``pk.scores.Values().fit(draws, log_density)``, to
-    unconstrained draws and ``sample_stats["log_density"]``.
+    proposal; how many there are is chosen on the surrogate, so that they forget where they began. After tuning
+    everything is frozen. Learning takes some seconds a chain (O(n^3) for at most 1,000 points, twenty times), so it
+    pays where an evaluation costs more than about a millisecond. With ``cores=1`` the surrogate of the last chain is
+    afterwards in ``step.surrogate``; from any run one can be fitted by ``pk.scores.Values().fit(draws,
+    log_density)``, to unconstrained draws and ``sample_stats["log_density"]``.
 
     With a result of :func:`sample_surrogate` nothing is tuned: all chains begin at draws of that surrogate (but where
     ``initvals`` say otherwise), propose the ends of many trajectories along it, and accept by the true density. Where
@@ -279,7 +267,7 @@ class KernelHMC(TransitionStep):
     _transition_module = kernel_hmc
 
     stats_dtypes_shapes = TransitionStep.stats_dtypes_shapes | {
-        "move": (f"<U{max(map(len, NAMES))}", []),
+        "move": (f"<U{max(map(len, kernel_hmc.MOVES))}", []),
         "num_steps": (np.int64, []),
         "energy_error": (np.float64, []),
         "surrogate_quality": (np.float64, []),
@@ -364,9 +352,6 @@ class KernelHMC(TransitionStep):
                 "pm.sample(tune=0) saves their evaluations."
             )
             return SamplerWarning(WarningType.BAD_PARAMS, message, "warn", step=self.draw)
-        is_first = not self.tune and self.draw == self.num_tune + 1
-        if is_first and self.learned is None and kernel_hmc.is_dropped(state):
-            return SamplerWarning(WarningType.BAD_PARAMS, f"KernelHMC: {DROPPED}", "warn", step=self.draw)
         return super()._warning(state)
 
     def _adapt(self, state, info):
