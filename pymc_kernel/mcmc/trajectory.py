@@ -23,9 +23,9 @@ _STEP_FACTORS = np.array([1.0, 1.0, 0.5, 0.25])
 _TRIAL_STEPS = 10  # leapfrog steps of a trial: the energy error hardly grows with their number while they are stable
 _ENERGY_ACCEPT = 0.9  # wanted mean of min(1, exp(-energy error)) of the trials
 _CHAIN_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # trajectories of a proposal
-# Of both ends of a chain, on the surrogate: two moves leave less than the 0.2 that ends the moves of a stage of
-# particles, so that all states but the first take part in weights and evidence.
-_TARGET_CORRELATION = 0.4
+# Of both ends of a chain, on the surrogate: what ends the moves of a stage of particles, too. Rows "chains of
+# trajectories" and "as long" of ``benchmarks.ablations``.
+_TARGET_CORRELATION = 0.2
 
 
 def surrogate_chains(positions, momenta, uniforms, lengths, step_sizes, expansion: Expansion, work_per_chain=0.0):

@@ -39,12 +39,9 @@ def test_the_largest_correlation(rng):
     assert largest_correlation(before, np.ones((500, 3))) == 0.0
 
 
-@pytest.mark.parametrize(("num_steps", "expected"), [(6, 1), (1, 8)])
-def test_a_chain_is_as_long_as_it_takes_to_forget(num_steps, expected, rng):
-    """On a normal surrogate six steps of .25 turn a trajectory by a right angle; one step keeps a correlation of .97.
-
-    Half of the step sizes are smaller. The squares' correlation is the square of that.
-    """
+@pytest.mark.parametrize(("num_steps", "least", "most"), [(6, 3, 8), (1, 32, 32)])
+def test_a_chain_is_as_long_as_it_takes_to_forget(num_steps, least, most, rng):
+    """On a normal surrogate, where trajectories turn: three to six steps of .25, or less, keep .7 on the average."""
     starts = rng.standard_normal((400, 2))
     length = choose_chain_length(rng, starts, 0.25, num_steps, quadratic(np.ones(2)))
-    assert (length <= 3) if expected == 1 else (length >= 16)
+    assert least <= length <= most
