@@ -14,7 +14,8 @@ chains of 500 draws, the second tempered particles, four populations of 250, wit
 of answers that are right and that are silent by the judge of the zoo; the largest error, in posterior standard
 deviations, of means, standard deviations and quantiles; the smallest bulk effective size for 1,000 evaluations; seconds
 of processor time. The last three are compared by their logarithms: geometric means with and without, and the mean
-difference of natural logarithms. Curved are the families in ``CURVED``, where a normal approximation is poor.
+difference of natural logarithms. ``burn-in`` is a regression from fifty standard deviations away. Curved are the
+families in ``CURVED``, where a normal approximation is poor.
 """
 
 import contextlib
@@ -27,12 +28,14 @@ import pymc as pm
 import xarray as xr
 
 import pymc_kernel as pk
-from benchmarks import harness, zoo
+from benchmarks import harness, measures, zoo
 from benchmarks.measures import smallest_bulk_ess
 from benchmarks.posteriors.drawn import drawn
 from benchmarks.posteriors.exact import PROBABILITIES
 from benchmarks.posteriors.judge import compared, judge, split_names
+from benchmarks.targets import linear_regression
 from pymc_kernel import smc, stein
+from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.smc import differences, hamiltonian, moves
 
@@ -185,25 +188,17 @@ _LOGARITHMIC = ("error", "size", "seconds")
 
 #: Mechanism -> what stands in place of names of modules when it is off.
 KHMC = {
-    "judged against exploring": {"mcmc.moves.Choice.is_worse": False},
-    "differences": {"mcmc.moves._DIFFERENCE_SHARE": 0.0},
-    "step sizes varied": {"mcmc.trajectory._STEP_FACTORS": np.ones(4)},
     "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
-    "longer chains": {"mcmc.trajectory._TARGET_CORRELATION": 0.2},
-    "length of trajectories": {"mcmc.surrogate_fit.choose_num_steps": lambda *given: 10},
-    "search for settings every third fit": {"mcmc.surrogate_fit._NEW_SEARCH_EVERY": 1},
+    "as long": {"mcmc.trajectory._TARGET_CORRELATION": 0.4},
+    "step sizes varied": {"mcmc.trajectory._STEP_FACTORS": np.ones(4)},
 }
 
 
-def _turns(*kinds):
-    return {"smc.differences._TURNS": tuple(k for k in differences._TURNS if k not in kinds)}
+_adapt = differences.Differences.adapt
 
 
-_adapt = hamiltonian.Hamiltonian.adapt
-
-
-def _without_worth(self, learned, proposals, accept_prob):
-    return _adapt(self, learned, proposals, accept_prob)._replace(worth=np.full(2, np.nan))
+def _without_places(self, learned, proposals, accept_prob):
+    return _adapt(self, learned, proposals, accept_prob)._replace(is_anew=False)
 
 
 #: Moves of particles -> mechanism -> the same; "config" has other settings of the tempering.
@@ -213,18 +208,11 @@ PARTICLES = {
         "waste-free": {"config": {"waste_free": False}},
         "moves until forgotten": {"config": {"min_moves": 10, "max_moves": 10}},
     },
-    partial(moves.Kameleon, pk.mcmc.kameleon.Config(whiten="local")): {
-        "local metric": {"smc.moves.local_factor": lambda points, factor: factor}
-    },
     hamiltonian.Hamiltonian: {
-        "chain length": {"smc.hamiltonian._choose_chain_length": lambda rng, starts, fit: 4},
-        "judged against the walk": {"smc.hamiltonian.Hamiltonian.adapt": _without_worth},
+        "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
     },
     differences.Differences: {
-        "differences of close ones": _turns(differences._CLOSE),
-        "whole differences": _turns(differences._WHOLE),
-        "differences": {"smc.differences._TURNS": (differences._ANEW,)},
-        "places anew": _turns(differences._ANEW),
+        "places anew": {"smc.differences.Differences.adapt": _without_places},
         "scales varied": {"smc.differences._SPREAD_OF_SCALES": 0.0},
     },
 }
@@ -309,7 +297,7 @@ def _particles(evaluate, prior, kind, settings, seed, kept, model):
     return kept["draws"]
 
 
-def particles_outcome(family, seed, kinds):
+def particles_outcome(family, seed):
     """Return the same of particles: for each kind of moves with all mechanisms, then without each."""
     posterior = drawn(family, seed)
     truth, num_exact = _truth(posterior), len(next(iter(posterior.exact.values())))
@@ -317,8 +305,8 @@ def particles_outcome(family, seed, kinds):
     evaluate = compile_particle_density(model, "ablation", None)
     prior = pm.draw(model["x"], draws=1000, random_seed=seed)
     rows = []
-    for kind in kinds:
-        for patches in ({}, *PARTICLES[kind].values()):
+    for kind, mechanisms in PARTICLES.items():
+        for patches in ({}, *mechanisms.values()):
             kept, settings = {}, patches.get("config", {})
             call = partial(_particles, evaluate, prior, kind, settings, seed, kept)
             with _without({k: v for k, v in patches.items() if k != "config"}):
@@ -330,25 +318,69 @@ def particles_outcome(family, seed, kinds):
     return np.array(rows)
 
 
-def sampler_rows(outcome, mechanisms, families, first, repetitions, jobs):
-    """Yield rows: each mechanism, each measure, of curved and of other families."""
-    names = tuple(mechanisms)
-    asked = [(family, seed, names) for seed in range(first, first + repetitions) for family in families]
-    found = np.array(list(harness.results(outcome, asked, jobs)))  # (problem, names + 1, measures)
-    for k, name in enumerate(names):
-        for is_curved, group in ((True, "curved"), (False, "others")):
-            rows = [i for i, one in enumerate(asked) if (one[0] in CURVED) == is_curved]
+def _sampler_rows(found, families, columns):
+    """Yield rows of mechanisms, (name, column with, column without), from found (problems, columns, measures)."""
+    for name, on, off in columns:
+        for group, is_curved in (("curved", True), ("others", False)):
+            rows = [i for i, family in enumerate(families) if (family in CURVED) == is_curved]
             for m, measure in enumerate(MEASURES):
-                pair = found[rows][:, [0, k + 1], m]
-                pair = pair[np.isfinite(pair).all(axis=1)]
-                yield _row(name, f"{group}: {measure}", pair, measure in _LOGARITHMIC)
+                pair = found[rows][:, [on, off], m]
+                yield _row(name, f"{group}: {measure}", pair[np.isfinite(pair).all(axis=1)], measure in _LOGARITHMIC)
+
+
+def khmc_rows(first, repetitions, jobs):
+    """Yield rows of ``sample_khmc``."""
+    asked = [(family, seed, tuple(KHMC)) for seed in range(first, first + repetitions) for family in POSTERIORS]
+    found = np.array(list(harness.results(khmc_outcome, asked, jobs)))
+    columns = [(f"khmc: {name}", 0, k + 1) for k, name in enumerate(KHMC)]
+    yield from _sampler_rows(found, [family for family, *_ in asked], columns)
+
+
+def particles_rows(first, repetitions, jobs):
+    """Yield rows of particles, each kind of moves with all mechanisms before the same without each."""
+    asked = [(family, seed) for seed in range(first, first + repetitions) for family in SHAPES]
+    found = np.array(list(harness.results(particles_outcome, asked, jobs)))
+    columns, at = [], 0
+    for kind, mechanisms in PARTICLES.items():
+        columns += [(f"{kind.__name__}: {name}", at, at + k + 1) for k, name in enumerate(mechanisms)]
+        at += 1 + len(mechanisms)
+    yield from _sampler_rows(found, [family for family, _ in asked], columns)
+
+
+def burn_in_outcome(seed):
+    """Return error and effective size of one chain from zero, fifty standard deviations off, with burn-in and not."""
+    target, found = linear_regression(8), []
+    exact = target.sample(np.random.default_rng(seed), 20_000)
+    for patches in ({}, {"mcmc.burn_in.has_arrived": lambda arrival: True}):
+        with _without(patches):
+            run = measures.chain(
+                np.random.default_rng(seed), np.zeros(8), target.log_density, kernel_hmc.Config(), 900, 600
+            )
+            draws = np.array([state.position for state, _ in run])
+        error = np.abs((draws.mean(axis=0) - exact.mean(axis=0)) / exact.std(axis=0)).max()
+        found.append(np.log([error, smallest_bulk_ess(draws[None]) / 1.5]))
+    return np.array(found)
+
+
+def burn_in_rows(first, repetitions, jobs):
+    """Yield rows of chains from far away."""
+    found = np.array(list(harness.results(burn_in_outcome, [(first + r,) for r in range(repetitions)], jobs)))
+    for m, problems in enumerate(FAR):
+        yield _row("khmc: burn-in", problems, found[:, :, m], are_logs=True)
 
 
 #: Part of the package -> mechanisms, problems, and the function of first seed, repetitions and jobs that yields rows.
+FAR = ("from far away: error", "from far away: size")
 PROBLEMS = tuple(f"{group}: {measure}" for group in ("curved", "others") for measure in MEASURES)
 PARTS = {
     "stein": (STEIN, (*(f"wrong draws, {family}" for family in FAMILIES), "right draws"), stein_rows),
-    "khmc": (KHMC, PROBLEMS, partial(sampler_rows, khmc_outcome, KHMC, POSTERIORS)),
+    "khmc": ([f"khmc: {name}" for name in KHMC], PROBLEMS, khmc_rows),
+    "burn-in": (["khmc: burn-in"], FAR, burn_in_rows),
+    "particles": (
+        [f"{kind.__name__}: {name}" for kind, names in PARTICLES.items() for name in names],
+        PROBLEMS,
+        particles_rows,
+    ),
 }
 TABLE = harness.Table(
     "ablations",
@@ -357,7 +389,7 @@ TABLE = harness.Table(
 )
 
 
-def main(parts=("stein",), first=1000, repetitions=40, jobs=2):
+def main(parts=tuple(PARTS), first=1000, repetitions=40, jobs=2):
     """Print the rows of the parts, and write them to the table."""
     for part in parts:
         rows = []
