@@ -74,6 +74,7 @@ _GROWTH = 1.15  # of the number of draws from one fit to the next
 _LAST_FIT_SHARE = 0.9  # of tuning; what is left measures the moves of the last fit
 _LONGEST_BURN_IN = 0.5  # of tuning
 _SHORTEST_TUNING = 1000  # draws, by default: PyMC's
+_MEMORY = 50.0  # moves of a kind that its worth is averaged over
 _LEAST_LEARNED = 2  # draws in the bulk, for each dimension, before the first fit
 
 
@@ -124,6 +125,7 @@ class State(NamedTuple):
     arrival: burn_in.Arrival | None  # during burn-in; None after it
     fit: Fit | None
     walk_share: float  # of moves; one until there is a surrogate
+    worth: np.ndarray  # (2,) mean squared jumps of walk and trajectories times acceptance, of the latest moves
     iteration: int  # of the adaptation
     num_learned: int  # draws that the walk's covariance is learned from: those since the burn-in
     num_fits: int
@@ -154,6 +156,7 @@ class Info(NamedTuple):
     move: str  # one of ``MOVES``
     energy_error: float  # true log density plus kinetic or surrogate part: minus the log acceptance ratio
     num_steps: int  # leapfrog steps
+    squared_jump: float = 0.0  # of the proposal, in units of the walk's covariance, times acceptance probability
     log_weight: float = math.nan  # log density minus surrogate at the draw; NaN where it is not weighed
 
 
@@ -172,6 +175,7 @@ def init(position, log_density: float, config: Config) -> State:
         arrival=burn_in.depart(d),
         fit=None,
         walk_share=1.0,
+        worth=np.zeros(2),
         iteration=0,
         num_learned=0,
         num_fits=0,
@@ -222,6 +226,7 @@ def propose(rng: np.random.Generator, state: State) -> Proposal:
 def decide(rng: np.random.Generator, state: State, proposal: Proposal, log_density: float) -> tuple[State, Info]:
     """Return the next state and what happened, given the log density at a proposal that was to be evaluated."""
     place, move, scale, num_steps, log_ratio = proposal[:5]
+    origin = state.position
     if proposal.has_moved:
         proposed = log_density if proposal.is_to_evaluate else -math.inf
         gain = proposed - state.log_density + log_ratio
@@ -232,12 +237,13 @@ def decide(rng: np.random.Generator, state: State, proposal: Proposal, log_densi
         state = state._replace(position=place, log_density=proposed, rejections=0)
     else:
         state = state._replace(rejections=state.rejections + 1)
-    weight = _log_weight(state)
-    return state, Info(accepted, probability, scale, place, proposed, move, -gain, num_steps, weight)
+    away = to_unit(state.walk.factor, origin, place[None])[0] if probability > 0.0 else np.zeros(1)
+    jump, weight = probability * float(away @ away), _log_weight(state)
+    return state, Info(accepted, probability, scale, place, proposed, move, -gain, num_steps, jump, weight)
 
 
 def _log_weight(state):
-    if not (state.is_weighed and state.fit is not None):
+    if not (state.is_weighed and state.fit is not None and state.walk_share < 1.0):
         return math.nan
     here = to_unit(state.fit.factor, state.fit.mean, state.position[None])[0]
     return state.log_density - value_and_score(here, state.fit.expansion, np.empty_like(here))
@@ -292,7 +298,9 @@ def learn_from(state: State, info: Info, config: Config) -> State:
     evaluated = state.evaluated
     if math.isfinite(info.proposal_log_density):
         evaluated = append(evaluated, np.append(info.proposal, info.proposal_log_density))
-    state = state._replace(evaluated=evaluated, iteration=state.iteration + 1)
+    worth, k = state.worth.copy(), MOVES.index(info.move)
+    worth[k] += (info.squared_jump - worth[k]) / _MEMORY
+    state = state._replace(evaluated=evaluated, worth=worth, iteration=state.iteration + 1)
     return _learn_shape(state, info, config) if state.arrival is None else _burn_in_draw(state, info, config)
 
 
@@ -361,7 +369,13 @@ def with_given(position, log_density: float, fit: Fit, config: Config) -> State:
 
 
 def finish(state: State, config: Config) -> State:
-    """Return the state for sampling after tuning, without what only learning needs."""
+    """Return the state for sampling after tuning, without what only learning needs.
+
+    A surrogate along which the chain moved less far than by the walk is not used: at the walls of a box one proposal
+    in a hundred is accepted.
+    """
+    if state.worth[1] < state.worth[0]:
+        state = state._replace(walk_share=1.0)
     d = state.position.size
     settled = state.walk._replace(noise=noise.settled(state.walk.noise))
     return state._replace(evaluated=empty_history(0, d + 1), walk=settled, is_weighed=not config.noisy)
@@ -401,4 +415,5 @@ def frozen(states: Sequence[State], config: Config) -> State:
     mean, factor = joint_shape(states)
     log_scale = float(np.mean([s.walk.log_scale for s in states]))
     shape = states[0].walk._replace(mean=mean, factor=factor, log_scale=log_scale)
-    return finish(states[0]._replace(walk=shape, rejections=0), config)
+    worth = np.mean([s.worth for s in states], axis=0)
+    return finish(states[0]._replace(walk=shape, worth=worth, rejections=0), config)
