@@ -60,6 +60,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.thesis_protocol
 	$(RUN) -m benchmarks.scores
 	$(RUN) -m benchmarks.learned_parts
+	$(RUN) -m benchmarks.learned_chains
 	$(RUN) -m benchmarks.few_evaluations
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e '.[rivals]' && \
 		$(RUN) -m benchmarks.few_evaluations_rivals

@@ -131,7 +131,7 @@ STUCK = 1.05  # R-hat of the four chains of pm.sample on the emulated model; PyM
 OFF = 0.25  # posterior standard deviations of a mean beyond two Monte Carlo errors, from which on an answer is wrong
 
 
-def _moments(idata, names):
+def moments(idata, names):
     """Return means, standard deviations, Monte Carlo variances of means (in posterior variances), the largest R-hat."""
     draws = [np.reshape(idata["posterior"][n].values, (4, DRAWS["draws"], -1)) for n in names]
     draws = np.concatenate(draws, axis=2)
@@ -151,12 +151,12 @@ def one_run(target, seed):
         emulated = pk.emulate(unknown, evaluations, random_seed=seed, progressbar=False)
         said = [str(w.message) for w in said if "should not be trusted" in str(w.message)]
     names = [v.name for v in emulated.free_RVs]
-    mean, sd, variance, rhat = _moments(pm.sample(model=emulated, random_seed=seed, **DRAWS), names)
+    mean, sd, variance, rhat = moments(pm.sample(model=emulated, random_seed=seed, **DRAWS), names)
     if known is None:
         true_mean, true_sd = np.array(list(posteriordb.reference(HARES).values()))[:, :2].T  # in the order of the names
         true_variance = 1.0 / posteriordb.NUM_REFERENCE_DRAWS
     else:
-        true_mean, true_sd, true_variance, _ = _moments(pm.sample(model=known, random_seed=seed + 1, **DRAWS), names)
+        true_mean, true_sd, true_variance, _ = moments(pm.sample(model=known, random_seed=seed + 1, **DRAWS), names)
     emulation, off = emulated.emulation, np.abs((mean - true_mean) / true_sd)
     certain = off - 2.0 * np.sqrt(variance + true_variance)
     return {

@@ -91,18 +91,25 @@ def run(model_name, sampler, seed):
     """Return a row: estimates, their errors, R-hat, what was said and the seconds that it took."""
     posterior = ZOO[model_name]
     call, chains_are = SAMPLERS[sampler]
+    make = partial(own.BLOCKS[model_name], _BLOCKS[sampler]) if sampler in _BLOCKS else posterior.make
     row = {"model": model_name, "sampler": sampler, "seed": seed}
+    return row | measured(make, partial(call, seed=seed), posterior.truth(), chains_are)
+
+
+def measured(make, call, truth, chains_are):
+    """Return what ``call(model)`` gives for the quantities of the truth, what was said, and the seconds."""
+    row = {}
     words, logger = _Words(), logging.getLogger("pymc")
     begun = time.perf_counter()
     logger.addHandler(words)
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            model = own.BLOCKS[model_name](_BLOCKS[sampler]) if sampler in _BLOCKS else posterior.make()
+            model = make()
             with model:
-                idata = call(model, seed)
-            draws = _draws(idata["posterior"], posterior.truth())
-            found = summarized(draws, posterior.truth(), chains_are)
+                idata = call(model)
+            draws = _draws(idata["posterior"], truth)
+            found = summarized(draws, truth, chains_are)
             summary = {name: [[float(f"{x:.6g}") for x in part] for part in parts] for name, parts in found.items()}
             row |= {"summary": summary, "rhat": largest_rhat(draws)}
     except Exception as error:  # whatever it is, the user sees it, and the other rows are to be run

@@ -23,6 +23,7 @@ _LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a
 _LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors of an image or a series say the same
 _MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
 _LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
+SMALLEST = np.finfo(float).tiny  # whose logarithm stands for those of inputs that are not positive: beyond the range
 _ITERATIONS = 40  # of the search for hyperparameters
 
 
@@ -33,7 +34,7 @@ class FittedOutputs:
     Attributes
     ----------
     log_inputs, log_outputs : ndarray of bool (k,), (q,)
-        Which ones are learned by their logarithms.
+        Which ones are learned by their logarithms. Inputs that are not positive are beyond the range then.
     center, scale : ndarray (k,)
         Of the inputs.
     low, high : ndarray (k,)
@@ -47,6 +48,10 @@ class FittedOutputs:
     coefficients : ndarray (1 + k + k (k + 1) / 2, q)
         Of the polynomials in the scaled inputs, as :func:`trend_features` has them.
     hyperparameters : Hyperparameters
+    amplitude : ndarray (q,)
+        Of the outputs, or of their logarithms where they are learned by these.
+    factor, normal : ndarray (r, r)
+        Triangular: of the covariance of the points, and of the normal equations of their coefficients.
     """
 
     log_inputs: np.ndarray
@@ -60,6 +65,9 @@ class FittedOutputs:
     weights: np.ndarray
     coefficients: np.ndarray
     hyperparameters: Hyperparameters
+    amplitude: np.ndarray
+    factor: np.ndarray
+    normal: np.ndarray
 
     def scaled(self, inputs: np.ndarray, inside: bool = True) -> np.ndarray:
         """Return scaled inputs (n, k), by default within the range that was learned from."""
@@ -69,10 +77,33 @@ class FittedOutputs:
     @one_blas_thread
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """Return the outputs (n, q) at inputs (n, k)."""
-        z = self.scaled(inputs)
-        learned = _gaussian(z * self.inverse_length_scale, self.points) @ self.weights
-        learned += trend_features(z) @ self.coefficients
+        return self._back(self._mean(self.scaled(inputs)))
+
+    @one_blas_thread
+    def random(self, inputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return outputs (n, q) at inputs (n, k) as they may be, by what was learned: each with an error of its own.
+
+        Beyond the range that was learned from, trend and error go on.
+        """
+        z = self.scaled(inputs, inside=False)
+        error = self._relative_sd(z)[:, None] * self.amplitude
+        return self._back(self._mean(z) + error * rng.standard_normal(error.shape))
+
+    def _mean(self, z):
+        radial = _gaussian(z * self.inverse_length_scale, self.points) @ self.weights
+        return radial + trend_features(z) @ self.coefficients
+
+    def _back(self, learned):
         return np.where(self.log_outputs, np.exp(np.where(self.log_outputs, learned, 0.0)), learned)
+
+    def _relative_sd(self, z):
+        """Return the posterior standard deviation (n,) of an output of amplitude one."""
+        hyper = self.hyperparameters
+        points = self.points / hyper.inverse_length_scale
+        c = solve_triangular(self.factor, _covariance(hyper, points, z), lower=True)
+        own = _variance(hyper, z) - (c**2).sum(axis=0)
+        own += hyper.nugget * (solve_triangular(self.normal, c, trans=1) ** 2).sum(axis=0)
+        return np.sqrt(np.maximum(own, 0.0))
 
 
 @one_blas_thread
@@ -156,7 +187,7 @@ def _fitted(scales, place, z, moved, hyper):
     """Return the fit to all rows, carried by those that the others do not predict."""
     n, k = z.shape
     factor, pivots = pivoted_cholesky(
-        1.0 + hyper.quadratic * (1.0 + (z**2).sum(axis=1) / k) ** 2,
+        _variance(hyper, z),
         lambda p: _covariance(hyper, z, z[p]),
         min(n, _MAX_ROWS),
         _LEFT_OVER,
@@ -166,18 +197,20 @@ def _fitted(scales, place, z, moved, hyper):
     # zero with the weight of the nugget. By an orthogonal factor: the normal equations would square its condition.
     q, r = np.linalg.qr(np.concatenate([factor, np.sqrt(hyper.nugget) * np.eye(len(pivots))]))
     inner = solve_triangular(r, q[:n].T @ (moved - mean))
+    misfit = ((moved - mean - factor @ inner) ** 2).sum(axis=0) / hyper.nugget
+    amplitude = np.sqrt(((inner**2).sum(axis=0) + misfit) / n)
     weights = solve_triangular(factor[pivots], inner, lower=True, trans=1)
     borders = z.min(axis=0), z.max(axis=0)
     z = z[pivots]
     coefficients = hyper.quadratic * (_trend_weights(k)[:, None] * trend_features(z).T) @ weights
     coefficients[0] += mean
     points = z * hyper.inverse_length_scale
-    return FittedOutputs(*scales, *place, *borders, hyper.inverse_length_scale, points, weights, coefficients, hyper)
+    learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, amplitude, factor[pivots], r
+    return FittedOutputs(*scales, *place, *borders, *learned)
 
 
 def _moved(values, by_log):
-    positive = np.where(by_log & (values > 0.0), values, 1.0)
-    return np.where(by_log, np.where(values > 0.0, np.log(positive), np.nan), values)
+    return np.where(by_log, np.log(np.maximum(values, SMALLEST)), values)
 
 
 def _center_and_scale(values):
@@ -190,6 +223,11 @@ def _center_and_scale(values):
 def _gaussian(a, b):
     squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * (a @ b.T)
     return np.exp(-0.5 * np.maximum(squared, 0.0))
+
+
+def _variance(hyper, z):
+    """Return the prior variance (n,) of outputs of amplitude one, without the nugget."""
+    return 1.0 + hyper.quadratic * (1.0 + (z**2).sum(axis=1) / z.shape[1]) ** 2
 
 
 def _covariance(hyper, a, b):

@@ -54,6 +54,16 @@ def test_exponentials_are_learned_by_their_logarithms(rng):
     assert np.sqrt(((fit(new) / curves(new) - 1.0) ** 2).mean()) < 0.02
 
 
+def test_inputs_that_are_not_positive_have_the_outputs_of_the_border(rng):
+    x = positive(rng, 30)
+    fit = fit_outputs(x, curves(x), rng)
+    assert fit.log_inputs.all()
+    new = positive(rng, 5)
+    new[:, 0], at_border = [-2.0, -1e-9, 0.0, 1e-200, -1e200], new.copy()
+    at_border[:, 0] = x[:, 0].min()
+    np.testing.assert_allclose(fit(new), fit(at_border), rtol=1e-9)
+
+
 def test_a_quadratic_is_exact_and_ends_with_the_points(rng):
     x = rng.normal(size=(30, 3))
 
@@ -110,3 +120,29 @@ def test_bad_arrays(rng):
         fit_outputs(np.ones((3, 1)), np.ones((4, 1)), rng)
     with pytest.raises(ValueError, match="all coincide"):
         fit_outputs(np.ones((5, 2)), np.ones((5, 1)), rng)
+
+
+def test_outputs_as_they_may_be_have_the_spread_of_a_gaussian_process(rng):
+    x, new = positive(rng, 25), positive(rng, 40)
+    fit = fit_outputs(x, curves(x), rng)
+    versions = np.array([fit.random(new, rng) for _ in range(400)])
+    assert fit.log_outputs.all()
+    moved = np.log(curves(x)) - np.log(curves(x)).mean(axis=0)
+    inside = ((fit.scaled(new, inside=False) >= fit.low) & (fit.scaled(new, inside=False) <= fit.high)).all(axis=1)
+
+    def covariance(a, b):
+        a, b = fit.scaled(a, inside=False), fit.scaled(b, inside=False)
+        hyper = fit.hyperparameters
+        distances = ((a[:, None] - b) * hyper.inverse_length_scale) ** 2
+        return np.exp(-0.5 * distances.sum(axis=2)) + hyper.quadratic * (1.0 + a @ b.T / a.shape[1]) ** 2
+
+    gram = covariance(x, x) + fit.hyperparameters.nugget * np.eye(25)
+    cross = covariance(x, new)
+    variance = np.diag(covariance(new, new)) - (cross * np.linalg.solve(gram, cross)).sum(axis=0)
+    amplitude = np.sqrt((moved * np.linalg.solve(gram, moved)).sum(axis=0) / 25)
+    spread = np.log(versions).std(axis=0)
+    np.testing.assert_allclose(spread, np.sqrt(variance)[:, None] * amplitude, rtol=0.2)
+    assert inside.any()
+    np.testing.assert_allclose(
+        np.log(versions[:, inside]).mean(axis=0), np.log(fit(new[inside])), atol=4.0 * spread[inside].max() / 20.0
+    )

@@ -354,6 +354,24 @@ def test_a_black_box_that_is_random_is_refused():
         pk.emulate(curve_model(lambda r: np.exp(-r * TIMES) + 0.01 * noise.normal(size=4)), 30)
 
 
+def test_an_input_that_was_positive_so_far_may_be_negative():
+    box = wrap_py([pt.dscalar], [pt.dvector])(lambda x: np.log(np.maximum(x, [0.05, 0.04])))
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 0.5)
+        pm.Normal("y", box(x), 0.5, observed=np.log([0.05, 0.04]))
+    start = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5])[:, None]
+    emulated = pk.emulate(model, 60, start=start, random_seed=1, progressbar=False)
+
+    def density(x):
+        outputs = np.log(np.maximum(x, [0.05, 0.04]) / [0.05, 0.04])
+        return np.exp(-0.5 * (x / 0.5) ** 2 - 0.5 * ((outputs / 0.5) ** 2).sum())
+
+    truth = [quad(lambda x, k=k: x**k * density(x), -4.0, 4.0, points=[0.04, 0.05])[0] for k in (0, 1, 2)]
+    draws = pm.sample(1000, model=emulated, random_seed=1, chains=4, cores=1, progressbar=False)["posterior"]["x"]
+    mean, square = truth[1] / truth[0], truth[2] / truth[0]
+    assert abs(float(draws.mean()) - mean) < 0.2 * np.sqrt(square - mean**2)
+
+
 def test_modes_that_the_emulation_has_invented_are_found():
     """Learned by its logarithm, the curve is a quadratic of the rate, which bends back where nothing was evaluated."""
     x = np.linspace(0.0, 3.0, 30)
@@ -415,7 +433,7 @@ def test_terms_without_gradient_besides_the_black_boxes_are_named():
     with pm.Model() as model:
         rate = pm.LogNormal("rate")
         pm.Normal("y", one_subject(pt.stack([rate, 0.3])), 1.0, observed=np.zeros(4))
-        pm.CustomDist("z", rate, logp=log_density, observed=np.zeros(3))
+        pm.CustomDist("z", rate, logp=log_density, shape=3)
     with pytest.raises(ValueError, match="without gradient \\(z\\)"):
         pk.emulate(model)
 

@@ -11,7 +11,7 @@ from pytensor.graph.traversal import toposort
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.random.op import RandomVariable
 
-__all__ = ["BlackBox", "find_black_boxes"]
+__all__ = ["BlackBox", "find_black_boxes", "has_gradient"]
 
 _PULL_BACKS = ("pullback", "L_op", "grad")
 
@@ -61,12 +61,12 @@ def find_black_boxes(model: pm.Model) -> list[BlackBox]:
         inputs = [v for v in node.inputs if v in free or depends.get(v, False)]
         for variable in node.outputs:
             depends[variable] = bool(inputs)
-        if inputs and not isinstance(node.op, RandomVariable | SymbolicRandomVariable) and not _has_gradient(node):
+        if inputs and not isinstance(node.op, RandomVariable | SymbolicRandomVariable) and not has_gradient(node):
             found.append(BlackBox(node, inputs))
     return found
 
 
-def _has_gradient(node) -> bool:
+def has_gradient(node) -> bool:
     """Return whether a node offers a pull-back of its own, and the pull-back does not refuse."""
     op = node.op
     core = op.core_op if isinstance(op, Blockwise) else op
@@ -74,7 +74,7 @@ def _has_gradient(node) -> bool:
         return False
     inner = getattr(core, "fgraph", None)  # of a loop, or of a graph that is one operator
     if inner is not None:
-        return all(_has_gradient(n) for n in inner.apply_nodes)
+        return all(has_gradient(n) for n in inner.apply_nodes)
     try:
         op.pullback(node.inputs, node.outputs, [v.type() for v in node.outputs])
     except NotImplementedError:

@@ -5,14 +5,15 @@ from copy import copy
 
 import numpy as np
 import pymc as pm
+from arviz_stats.base import array_stats
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 
-__all__ = ["Chains", "largest_rhat"]
+__all__ = ["Chains", "autocorrelation_time", "largest_rhat"]
 
 _BLOCK = 50  # draws of each chain, after which convergence is looked at
-_FEWEST_BLOCKS, _MOST_BLOCKS = 2, 6
+_FEWEST_BLOCKS, _MOST_BLOCKS = 2, 20  # at most as many draws as pm.sample makes
 _CONVERGED = 1.1  # R-hat of the later half of the draws, some hundred in each chain: their own noise is about that
 _TREE_DEPTH = 8  # of 255 leapfrog steps: no matter how bad a surrogate's geometry is, a draw ends
 _TRIES = 10  # of a start with a finite density
@@ -34,7 +35,7 @@ class Chains:
     def __init__(self, model: pm.Model, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator):
         self._model, self._shapes = model, value_shapes(model)
         self._names = [v.name for v in model.value_vars]
-        self._function = model.logp_dlogp_function(ravel_inputs=True)
+        self._function = model.logp_dlogp_function(ravel_inputs=True, tempered=True)
         self._function.trust_input = True
         self._begin(starts, variances, rng)
 
@@ -77,21 +78,48 @@ class Chains:
         others._begin(np.array(starts), variances, rng)
         return others
 
+    def tempered(self, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> "Chains":
+        """Return chains of the same model, whose likelihood has a power of its own, see :meth:`set_power`."""
+        others = copy(self)
+        others._function = self._function.copy()
+        others._function.set_extra_values({})
+        others._begin(starts, variances, rng)
+        return others
+
+    def exchange(self, others: "Chains", rng: np.random.Generator) -> None:
+        """Exchange places with chains of another power (replica exchange): what they have found moves on to these."""
+        for mine, theirs in zip(rng.permutation(len(self._points)), range(len(others._points)), strict=False):
+            x, y = self._place(mine), others._place(theirs)
+            gain = self.log_density(y) - others.log_density(y) - self.log_density(x) + others.log_density(x)
+            if -rng.exponential() < gain:
+                self._points[mine], others._points[theirs] = others._points[theirs], self._points[mine]
+
+    def set_power(self, power: float) -> None:
+        """Let the likelihood count with this power, between zero and one, in all that follows."""
+        self._function.set_weights(np.array([power]))
+
     def draw(self, is_short: bool = False) -> tuple[np.ndarray, float]:
         """Return the later half of new draws (chains, n, d), and their largest R-hat.
 
-        Blocks of draws are made until the chains agree, at most six; two where they are to be short.
+        Blocks of draws are made until the chains agree, at most twenty; two where they are to be short.
         """
         most = _FEWEST_BLOCKS if is_short else _MOST_BLOCKS
         blocks = []
         while True:
-            blocks.append(np.stack([self._block(c) for c in range(len(self._steps))]))
+            blocks.append([self._block(c) for c in range(len(self._steps))])
             if len(blocks) < _FEWEST_BLOCKS:
                 continue
-            kept = np.concatenate(blocks[len(blocks) // 2 :], axis=1)
+            later = blocks[len(blocks) // 2 :]
+            kept = np.concatenate([[draws for draws, _ in block] for block in later], axis=1)
             largest = largest_rhat(kept)
             if largest < _CONVERGED or len(blocks) == most:
+                self._levels = np.concatenate([[levels for _, levels in block] for block in later], axis=1)
                 return kept, largest
+
+    @property
+    def are_at_one_level(self) -> bool:
+        """Whether the log densities of the chains' last draws agree: none is in a far lower mode than others."""
+        return _split_rhat(self._levels) < _CONVERGED
 
     @staticmethod
     def have_converged(rhat: float) -> bool:
@@ -102,12 +130,20 @@ class Chains:
         return np.concatenate([np.ravel(self._points[chain][name]) for name in self._names])
 
     def _block(self, chain):
-        draws = []
+        """Return draws (n, d) of a chain and their log densities (n,)."""
+        draws, levels = [], []
         with np.errstate(all="ignore"):  # a trajectory that runs away is a divergence
             for _ in range(_BLOCK):
-                self._points[chain], _ = self._steps[chain].step(self._points[chain])
+                self._points[chain], [stats] = self._steps[chain].step(self._points[chain])
                 draws.append(self._place(chain))
-        return draws
+                levels.append(stats["model_logp"])
+        return np.array(draws), np.array(levels)
+
+
+def autocorrelation_time(draws: np.ndarray) -> float:
+    """Return how many draws (chains, n, d) the slowest parameter takes for one effective draw; at least one."""
+    sizes = [array_stats.ess(x, chain_axis=0, draw_axis=1, method="bulk") for x in np.moveaxis(draws, 2, 0)]
+    return max(1.0, draws.shape[0] * draws.shape[1] / float(np.nanmin(sizes)))
 
 
 def largest_rhat(draws: np.ndarray) -> float:

@@ -1,5 +1,6 @@
 """Models whose black boxes are learned from a few evaluations, and have gradients then."""
 
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import closing
 from pathlib import Path
@@ -7,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pymc as pm
+from pytensor.graph.op import Op
 
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
+from pymc_kernel.plugin.emulation.hoisted import with_hoisted
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.evaluations import Evaluations
@@ -48,7 +51,7 @@ def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
     depend on their own inputs alone, and whether they all have one function.
     """
     model = pm.modelcontext(model)
-    unknown = unknown_of(model, np.random.default_rng(0))
+    unknown = unknown_of(with_hoisted(model), np.random.default_rng(0))
     columns = ["name", "calls", "rows", "inputs", "outputs", "functions"]
     table = []
     for part in unknown.parts if unknown else ():
@@ -64,6 +67,7 @@ def emulate(
     tolerance: float = 0.05,
     batch_size: int | None = None,
     start: np.ndarray | None = None,
+    coarse: Mapping[Op, Callable] | None = None,
     executor: Executor | int | None = None,
     store: str | Path | None = None,
     timeout: float | None = None,
@@ -88,10 +92,13 @@ def emulate(
         It stops early once the total variation distance at fresh draws is below this in two rounds in a row, and chains
         from different starts agree (R-hat below 1.1).
     batch_size : int, optional
-        Evaluations in a round. By default 2 (k + 2), for k inputs of the largest function, and 4 where the last round's
-        distance is above one half.
+        Evaluations in a round, besides those that explore. By default 2 (k + 2), for k inputs of the largest function,
+        and 4 where the last round's distance is above one half.
     start : ndarray (n, d), optional
         First places on the unconstrained scale. By default the model's initial point and draws of the prior.
+    coarse : mapping, optional
+        Cheap versions of black boxes, each by its operator as ``wrap_py`` returned it: functions from tensors to
+        tensors with gradients, such as a solver with few steps. Only how far these are off is learned.
     executor : concurrent.futures.Executor or int, optional
         None: in this process. A number: as many worker processes. Or any executor.
     store : str or path, optional
@@ -137,8 +144,10 @@ def emulate(
 
     Chains that have converged are challenged by others, which begin as those of ``pm.sample`` do, around a draw and
     around the model's initial point; where they end elsewhere, in a mode that the emulation has invented, it is
-    evaluated there. A distance is
-    measured where the emulated posterior is: a mode or a tail that no draw has seen is not in it.
+    evaluated there. Two more evaluations of each round are draws with a power of the likelihood below one, as large as
+    what is learned is good enough for: between prior and posterior other modes are in reach. Two more are those draws
+    whose log density is known least. A distance is measured where the emulated posterior is: a mode or a tail that no
+    draw has seen is not in it.
 
     Examples
     --------
@@ -164,15 +173,15 @@ def emulate(
     if store is not None and not isinstance(random_seed, int | np.integer):
         raise ValueError("store needs a whole number as random_seed: a run that goes on must propose the same places.")
     rng = np.random.default_rng(np.random.default_rng(random_seed).integers(2**63))
+    model = with_hoisted(model)
     unknown = unknown_of(model, rng)
     if unknown is None:
         raise ValueError(
             "this model has no function without gradient whose inputs depend on free variables, so there is nothing to "
-            "learn: use pm.sample. Where the logp of a pm.CustomDist calls a black box, call it in the model and give "
-            "logp what it returns, or use pk.sample_surrogate()."
+            "learn: use pm.sample."
         )
     unknown.check_sizes()
-    search = Search(model, unknown, tolerance, rng)
+    search = Search(model, unknown, tolerance, rng, {} if coarse is None else coarse)
     settings = {"executor": executor, "store": store, "timeout": timeout, "random_seed": random_seed}
     first_error = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
     emulated = search.result(first_error)
@@ -188,6 +197,7 @@ def part_of(model: pm.Model, tolerance: float, rng: np.random.Generator) -> Sear
     nothing of it known.
     """
     try:
+        model = with_hoisted(model)
         unknown = unknown_of(model, rng, only_parts=True)
         if unknown is None or not unknown.is_at_most(_SMALL_PART * initial_position(model).size):
             return None

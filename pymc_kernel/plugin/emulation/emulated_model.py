@@ -1,14 +1,18 @@
 """A model whose unknown parts are replaced by what was learned of them, differentiable everywhere."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pymc.model.fgraph import ModelVar, fgraph_from_model, model_from_fgraph
+from pymc.model.fgraph import ModelVar
+from pytensor.tensor import TensorVariable
 
 from pymc_kernel.emulation import FittedOutputs
+from pymc_kernel.emulation.outputs import SMALLEST
+from pymc_kernel.plugin.emulation.coarse import Coarse
+from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
 from pymc_kernel.plugin.emulation.parts import Part, Rows
 
 __all__ = ["LearnedPart", "model_with"]
@@ -39,6 +43,7 @@ class LearnedPart:
             "inverse_length_scale": (k,), "points": (None, k), "weights": (None, q), "coefficients": (num_features, q),
             "known": (None, k), "is_failed": (None,),
         }  # fmt: skip
+        self.is_factor = pytensor.shared(0.0, name=f"{name}_is_factor")
         # Ones, so that the graph has finite values before anything is learned.
         self._shared = {
             field: pytensor.shared(
@@ -49,7 +54,9 @@ class LearnedPart:
             for field, size in sizes.items()
         }
 
-    def renew(self, fits: Sequence[FittedOutputs], known: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
+    def renew(
+        self, fits: Sequence[FittedOutputs], known: Sequence[tuple[np.ndarray, np.ndarray]], is_factor: bool = False
+    ) -> None:
         """Put in what was learned of each function, and where it failed.
 
         Parameters
@@ -57,7 +64,10 @@ class LearnedPart:
         fits : sequence of FittedOutputs
         known : sequence of tuples of ndarray (n, k), (n,)
             Of each function: inputs and whether it failed there. Outputs are NaN at inputs next to a failed one.
+        is_factor : bool
+            Whether what was learned multiplies the outputs of a cheap version; else it is added to them.
         """
+        self.is_factor.set_value(float(is_factor))
         values = []
         for fit, (inputs, is_failed) in zip(fits, known, strict=True):
             places = fit.scaled(inputs, inside=False) * fit.inverse_length_scale
@@ -81,7 +91,7 @@ class LearnedPart:
             of = dict(self._shared)
         else:
             of = {name: shared[self.functions] for name, shared in self._shared.items()}
-        z = (_where(of["log_inputs"], pt.log, inputs) - of["center"]) / of["scale"]
+        z = (_where(of["log_inputs"], _log, inputs) - of["center"]) / of["scale"]
         is_failed = self._is_next_to_failed(z * of["inverse_length_scale"], of)
         z = pt.clip(z, of["low"], of["high"])
         s, points = z * of["inverse_length_scale"], of["points"]
@@ -104,14 +114,20 @@ class LearnedPart:
         return (failed[nearest] if self.num_functions == 1 else failed[pt.arange(s.shape[0]), nearest]) > 0.5
 
 
+def _log(values):
+    return pt.log(pt.maximum(values, SMALLEST))
+
+
 def _where(flags, function, values):
     """Return function(values) where ``flags`` are one, without infinities in the gradients of the others."""
-    neutral = 1.0 if function is pt.log else 0.0
+    neutral = 1.0 if function is _log else 0.0
     return pt.switch(flags > 0.5, function(pt.switch(flags > 0.5, values, neutral)), values)
 
 
-def model_with(model: pm.Model, calls: Sequence[Rows], parts: Sequence[Part], outputs_of) -> pm.Model:
-    """Return a copy of a model in which the outputs of calls are replaced.
+def model_with(
+    model: pm.Model, calls: Sequence[Rows], parts: Sequence[Part], outputs_of: Sequence, coarse: Mapping[int, Coarse]
+) -> tuple[pm.Model, list[TensorVariable]]:
+    """Return a copy of a model in which the outputs of calls are replaced, and its inputs (b, k) of each part.
 
     Parameters
     ----------
@@ -119,25 +135,26 @@ def model_with(model: pm.Model, calls: Sequence[Rows], parts: Sequence[Part], ou
     calls : sequence of Rows
     parts : sequence of Part
     outputs_of : sequence of callable
-        For each part, from its inputs (b, k), a tensor, to its outputs (b, q).
+        For each part, from its inputs (b, k), a tensor, to its outputs (b, q), or to what corrects those of cheap
+        versions; ``is_factor``, a shared variable, says how.
+    coarse : mapping
+        Cheap versions by the numbers of calls.
     """
-    initial = dict(model.rvs_to_initial_values)
-    try:
-        model.rvs_to_initial_values.update(dict.fromkeys(initial))  # fgraphs know none
-        fgraph, memo = fgraph_from_model(model)
-    finally:
-        model.rvs_to_initial_values.update(initial)
-    replaced = {}
+    fgraph, memo = graph_of_model(model)
+    replaced, inputs_of = {}, []
     for part, outputs in zip(parts, outputs_of, strict=True):
         members = [calls[i] for i in part.calls]
         rows = [m.inputs([replaced.get(memo[v], memo[v]) for v in m.box.inputs]) for m in members]
         inputs = rows[0] if len(rows) == 1 else pt.concatenate(rows, axis=0)
         inputs = pt.specify_shape(inputs, (len(part.functions), members[0].sizes[0]))
+        inputs_of.append(inputs)
         learned, start = outputs(inputs), 0
-        for call in members:
-            for old, new in zip(
-                call.box.node.outputs, call.assembled(learned[start : start + call.num_rows]), strict=True
-            ):
+        for i, call in zip(part.calls, members, strict=True):
+            given = [memo.get(v, v) for v in call.box.node.inputs]
+            new_outputs = call.assembled(learned[start : start + call.num_rows])
+            if i in coarse:
+                new_outputs = coarse[i].corrected([replaced.get(v, v) for v in given], new_outputs, outputs.is_factor)
+            for old, new in zip(call.box.node.outputs, new_outputs, strict=True):
                 of_graph = memo[old]
                 if isinstance(of_graph.owner.op, ModelVar):  # a potential that is the output itself
                     of_graph = of_graph.owner.inputs[0]
@@ -146,10 +163,4 @@ def model_with(model: pm.Model, calls: Sequence[Rows], parts: Sequence[Part], ou
                 fgraph.replace(of_graph, new, import_missing=True)
                 replaced[memo[old]] = new
             start += call.num_rows
-    copy = model_from_fgraph(fgraph, mutate_fgraph=True)
-    order = {name: i for i, name in enumerate(model.named_vars)}
-    for variables in (copy.free_RVs, copy.observed_RVs, copy.deterministics, copy.potentials):
-        variables.sort(key=lambda v: order[v.name])  # as in the model, so that positions mean the same in both
-    for variable, value in initial.items():
-        copy.set_initval(copy[variable.name], value)
-    return copy
+    return model_of_graph(fgraph, model), inputs_of

@@ -18,6 +18,8 @@ from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["EmulatedNUTS"]
 
+_MOST_TRANSITIONS = 10  # some tenths of a second with a hundred parameters: as long as an evaluation of a slow solver
+
 
 @dataclass_state
 class _State(NUTSState):
@@ -39,8 +41,9 @@ class EmulatedNUTS(pm.NUTS):
     ----------
     emulated : pymc.Model
         As :func:`emulate` returned it, of the model in context.
-    transitions : int
-        Of NUTS in a proposal.
+    transitions : int, optional
+        Of NUTS in a proposal, which cost no evaluation. By default as many as its slowest parameter takes for one
+        effective draw on the emulated model, at most ten.
     model : pymc.Model, optional
         The true model; the one in context by default.
     **kwargs
@@ -74,7 +77,7 @@ class EmulatedNUTS(pm.NUTS):
         self,
         emulated: pm.Model,
         *,
-        transitions: int = 3,
+        transitions: int | None = None,
         model: pm.Model | None = None,
         blocked: bool = True,
         **kwargs: Any,
@@ -85,6 +88,8 @@ class EmulatedNUTS(pm.NUTS):
             raise TypeError(f"emulated must be what pk.emulate(model) returned, got {type(emulated).__name__}.")
         if [v.name for v in emulated.value_vars] != [v.name for v in model.value_vars]:
             raise ValueError("the emulated model has other variables than this one: give what was learned of this one.")
+        if transitions is None:
+            transitions = min(math.ceil(emulation.autocorrelation_time), _MOST_TRANSITIONS)
         if not (isinstance(transitions, int | np.integer) and transitions >= 1):
             raise ValueError(f"transitions must be a whole number >= 1, got {transitions!r}.")
         if not Chains.have_converged(emulation.rhat):
@@ -112,7 +117,7 @@ class EmulatedNUTS(pm.NUTS):
             self.is_placed = True
             q0 = RaveledVars(self.rng.choice(self._starts).astype(q0.data.dtype), q0.point_map_info)
         if self.tune:
-            q, [stats] = super().astep(q0)
+            q, [stats] = self._moved(q0)
             return q, [stats | {"accept": 1.0, "moved": 1.0, "log_density": math.nan, "evaluations": 0}]
         before = self._density.evaluations
         if self.correction is None:
@@ -124,7 +129,7 @@ class EmulatedNUTS(pm.NUTS):
                 )
         q = q0
         for _ in range(self._transitions):
-            q, [stats] = super().astep(q)
+            q, [stats] = self._moved(q)
         correction = self._correct(q)
         log_ratio = correction[0] - self.correction[0]
         accept = math.exp(min(log_ratio, 0.0)) if math.isfinite(log_ratio) else 0.0
@@ -135,6 +140,11 @@ class EmulatedNUTS(pm.NUTS):
             q = q0
         own = {"accept": accept, "moved": float(moved), "log_density": self.correction[1]}
         return q, [stats | own | {"evaluations": self._density.evaluations - before}]
+
+    def _moved(self, q: RaveledVars):
+        """Return the next position along the emulated model."""
+        with np.errstate(all="ignore"):  # a trajectory that runs away is a divergence
+            return super().astep(q)
 
     def _correct(self, q: RaveledVars) -> tuple[float, float]:
         """Return true minus emulated log density, and the true one."""

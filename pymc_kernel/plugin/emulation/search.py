@@ -1,6 +1,8 @@
 """Rounds of an emulated model: learn, draw by NUTS, evaluate draws, compare."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pymc_kernel.emulation import FittedOutputs, fit_outputs
 from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
-from pymc_kernel.plugin.emulation.chains import Chains, largest_rhat
+from pymc_kernel.plugin.emulation.chains import Chains, autocorrelation_time, largest_rhat
+from pymc_kernel.plugin.emulation.coarse import coarse_versions
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.structure import Unknown
@@ -25,7 +28,13 @@ from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["Emulation", "Search"]
 
+_NONE: Mapping = MappingProxyType({})
 _CHAINS = 4
+# With 0, 2, 2 at once, and 4 explorers, 4 of 6, 8 of 8, 4 of 6, and 7 of 8 runs on hares and lynx found the right mode.
+_EXPLORERS = 2  # chains besides, one evaluation of each a round
+_GROWTH = 2.0  # of the power of their likelihood, at most, from round to round: two values say little of an error
+_UNCERTAIN, _CANDIDATES = 2, 200  # evaluations in a round where what is learned is least certain, of so many draws
+_VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _FOLDS = 10  # of cross-validation
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
@@ -48,6 +57,8 @@ class Emulation:
     """Of these draws, were they weighted by importance."""
     rhat: float
     """Largest R-hat of the chains that made these draws."""
+    autocorrelation_time: float
+    """Draws that these chains took for one effective draw of the slowest parameter."""
     rounds: pd.DataFrame
     """The same after each round, by the number of evaluations that it had learned from."""
     draws: np.ndarray
@@ -61,7 +72,8 @@ class Emulation:
 class _GivenRows:
     """Outputs of a part that are given as numbers: rows (b, q)."""
 
-    def __init__(self, num_rows, num_outputs):
+    def __init__(self, num_rows, num_outputs, is_factor):
+        self.is_factor = is_factor
         self.rows = pytensor.shared(np.ones((num_rows, num_outputs)), shape=(num_rows, num_outputs))
 
     def __call__(self, inputs):
@@ -80,32 +92,46 @@ class _Round(NamedTuple):
 class Search:
     """Evaluations so far, what was learned of them, and chains on the emulated model."""
 
-    def __init__(self, model: pm.Model, unknown: Unknown, tolerance: float, rng: np.random.Generator):
+    def __init__(
+        self, model: pm.Model, unknown: Unknown, tolerance: float, rng: np.random.Generator, coarse: Mapping = _NONE
+    ):
         calls, parts = unknown.calls, unknown.parts
         self.model, self.unknown = model, unknown
         self.calls, self.parts, self.tolerance, self.rng = calls, parts, tolerance, rng
         self.learned = [LearnedPart(p, f"part{i}", *unknown.sizes(p)) for i, p in enumerate(parts)]
-        self.emulated = model_with(model, calls, parts, self.learned)
+        self.coarse = coarse_versions(calls, coarse)
+        self.emulated, inputs = model_with(model, calls, parts, self.learned, self.coarse)
         left = without_gradient(self.emulated, self.emulated.continuous_value_vars)
         if left:
             raise ValueError(
                 f"besides its black boxes, this model has log density terms without gradient ({', '.join(left)}), "
-                "which pk.emulate does not learn: use pk.sample_surrogate(). Where a term is a pm.CustomDist whose "
-                "logp calls a black box, call it in the model and give logp what it returns."
+                "which pk.emulate does not learn: use pk.sample_surrogate(). A prior whose logp calls a black box may "
+                "be a pm.Potential of what the box returns."
             )
-        given = [_GivenRows(len(p.functions), unknown.sizes(p)[1]) for p in parts]
+        given = [
+            _GivenRows(len(p.functions), unknown.sizes(p)[1], learned.is_factor)
+            for p, learned in zip(parts, self.learned, strict=True)
+        ]
         self.given_rows = [g.rows for g in given]
-        with_given = model_with(model, calls, parts, given)
+        with_given, _ = model_with(model, calls, parts, given, self.coarse)
+        settings = {"mode": STABLE, "on_unused_input": "ignore"}
         with with_given:
-            self.density_given = pymc_compile(
-                with_given.value_vars, with_given.logp(), mode=STABLE, on_unused_input="ignore"
-            )
+            self.density_given = pymc_compile(with_given.value_vars, with_given.logp(), **settings)
+        with self.emulated:
+            inputs = self.emulated.replace_rvs_by_values(inputs)
+            self.inputs_of_parts = pymc_compile(self.emulated.value_vars, inputs, **settings)
         self.shapes, self.initial = value_shapes(model), initial_position(model)
         self.positions = np.empty((0, self.initial.size))
         self.evaluated: list[Evaluated] = []
+        self.rough: list[dict] = []  # of each evaluation, outputs (b, q) of the cheap versions of calls
         self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
+        self.slowness = self.best_slowness = np.nan
         self.rounds: list[_Round] = []
         self.is_confirmed = False
+        # Of the likelihood, for chains that explore: none of it at first.
+        self.explorers, self.power = None, 0.0
+        self.num_own, self.num_explored = 0, 0  # of a batch: draws of the posterior, and places of explorers
+        self.is_chosen: list[bool] = []
 
     def run(self, prior, places: np.ndarray, size: int | None, most: int, evaluate, progressbar: bool) -> None:
         """Evaluate ``places`` (n, d) and learn in rounds of ``size``, until the search has ended or after ``most``.
@@ -123,6 +149,7 @@ class Search:
         with Progress(*columns, TimeRemainingColumn(), disable=not progressbar) as bar:
             task = bar.add_task("First places", total=most)
             batch = places[:most]
+            self.num_own = len(batch)
             while len(batch):
                 vectors = evaluate(len(self.positions), batch, lambda: bar.advance(task))
                 self.add(batch, [self.unknown.true.read(v, x) for v, x in zip(vectors, batch, strict=True)])
@@ -131,13 +158,20 @@ class Search:
                 if self.has_ended:
                     break
                 batch = self.propose(prior, size or (_CHAINS if self._is_poor else self.unknown.batch_size))
+                self.num_own = len(batch)
+                if self.chains is not None:
+                    explored = self._explored(prior)
+                    self.num_explored = len(explored)
+                    batch = np.concatenate([batch, explored, self._most_uncertain()])
                 batch = batch[: most - len(self.positions)]
 
     def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
         """Take in what was evaluated; of fresh draws, measure the distance first."""
         if self.fits is not None:
             learned = np.array([self.chains.log_density(x) for x in batch])
-            measured = _measured(np.array([e.log_density for e in evaluated]) - learned)
+            log_ratios = np.array([e.log_density for e in evaluated]) - learned
+            self._set_power(log_ratios[self.num_own :][: self.num_explored])
+            measured = _measured(log_ratios[: self.num_own])
             self.rounds.append(_Round(len(self.positions), *measured, self.held_out, self.rhat))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
             worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
@@ -145,9 +179,12 @@ class Search:
             is_confirmed = len(self.rounds) > 1 and Chains.have_converged(worse.rhat)
             if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
                 self.best, self.is_confirmed = worse, is_confirmed
-                self.best_fits, self.best_draws = self.fits, self.draws
+                self.best_fits, self.best_draws, self.best_slowness = self.fits, self.draws, self.slowness
+        # Beyond the explorers' places are those that were chosen because they cannot be predicted from others.
+        self.is_chosen += [i >= self.num_own + self.num_explored for i in range(len(batch))]
         self.positions = np.concatenate([self.positions, batch])
         self.evaluated += evaluated
+        self.rough += [{i: c.rows(e.inputs[i]) for i, c in self.coarse.items()} for e in evaluated]
 
     @property
     def has_ended(self) -> bool:
@@ -159,6 +196,11 @@ class Search:
         """Whether most draws of the emulated model have no place in the posterior, by the last round."""
         return not self.rounds or self.rounds[-1].distance > _POOR
 
+    @property
+    def _is_only_slow(self) -> bool:
+        """Whether chains that do not agree yet are where the posterior is: what was learned is right there."""
+        return self.rounds[-1].distance < self.tolerance and self.chains.are_at_one_level
+
     def propose(self, prior, size: int) -> np.ndarray:
         """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
         self.fits = self._fitted()
@@ -169,18 +211,74 @@ class Search:
             if self.chains is None:
                 variances = np.maximum(prior.draw(self.rng, 100).var(axis=0), 1e-12)
                 self.chains = Chains(self.emulated, self._best_places(), variances, self.rng)
-            elif not (Chains.have_converged(self.rhat) and self.chains.have_density):
+            elif not self.chains.have_density or not (Chains.have_converged(self.rhat) or self._is_only_slow):
                 # Some were in modes that were invented or are far lower, or where an evaluation has failed since.
                 self.chains.go_to(self._best_places())
+            if self.explorers is not None:
+                self.chains.exchange(self.explorers, self.rng)
             draws, self.rhat = self.chains.draw(is_short=self._is_poor)
             self.draws = draws.reshape(-1, draws.shape[2])
             self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             if self.held_out < self.tolerance:
                 draws, self.rhat = self._challenged(draws)
                 self.draws = draws.reshape(-1, draws.shape[2])
+            self.slowness = autocorrelation_time(draws)
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
         return draws[:, kept].transpose(1, 0, 2).reshape(-1, draws.shape[2])[:size]
+
+    def _explored(self, prior) -> np.ndarray:
+        """Return places (_EXPLORERS, d) between the prior and the posterior, where other modes are in reach.
+
+        Draws of the emulated model with a power of its likelihood that what is learned is good enough for.
+        """
+        if self.explorers is None:
+            places = prior.draw(self.rng, 100)
+            variances = np.maximum(places.var(axis=0), 1e-12)
+            self.explorers = self.chains.tempered(places[:_EXPLORERS], variances, self.rng)
+        self.explorers.set_power(self.power)
+        if not self.explorers.have_density:
+            self.explorers.go_to(self._best_places()[:_EXPLORERS])
+        with interrupts_wait.not_here():
+            draws, _ = self.explorers.draw(is_short=True)
+        return draws[:, -1]
+
+    def _most_uncertain(self) -> np.ndarray:
+        """Return the draws (_UNCERTAIN, d) whose log density is known least; none of a model that is poor.
+
+        Of n places that were learned from, 2 / n of the next draws lie beyond the range of each input.
+        """
+        if self._is_poor:
+            return np.empty((0, self.initial.size))
+        draws = self.rng.permutation(self.draws)[:_CANDIDATES]
+        return draws[np.argsort(-self._uncertainty(draws))[:_UNCERTAIN]]
+
+    def _uncertainty(self, draws: np.ndarray) -> np.ndarray:
+        """Return how far (n,) the log density at draws (n, d) may be off, by what is learned: a root mean square."""
+        square = np.zeros(len(draws))
+        for i, x in enumerate(draws):
+            split = [p[0] for p in split_positions(self.emulated, x[None], self.shapes)]
+            inputs, learned = self.inputs_of_parts(*split), self.chains.log_density(x)
+            for _ in range(_VERSIONS):
+                for shared, part, rows, (of_part, *_) in zip(
+                    self.given_rows, self.parts, inputs, self.fits, strict=True
+                ):
+                    outputs = np.empty(shared.get_value(borrow=True).shape)
+                    for function, fit in enumerate(of_part):
+                        mine = part.functions == function
+                        outputs[mine] = fit.random(rows[mine], self.rng)
+                    shared.set_value(outputs)
+                square[i] += (float(self.density_given(*split)) - learned) ** 2 / _VERSIONS
+        return np.sqrt(np.where(np.isfinite(square), square, 0.0))
+
+    def _set_power(self, log_ratios):
+        """Choose the next power by true minus learned log densities where explorers are: an error of one nat."""
+        if not len(log_ratios):
+            return
+        error = np.sqrt(np.mean(np.square(log_ratios)))
+        if np.isfinite(error):
+            most = _GROWTH * self.power if self.power else 1.0
+            self.power = min(1.0, most, 1.0 / max(1.0, error))
 
     def _best_places(self) -> np.ndarray:
         """Return the places (chains, d) with the largest true log density."""
@@ -219,6 +317,7 @@ class Search:
             log_ratio_sd=best.log_ratio_sd,
             effective_share=best.effective_share,
             rhat=best.rhat,
+            autocorrelation_time=self.best_slowness,
             rounds=pd.DataFrame(self.rounds),
             draws=self.best_draws,
             positions=self.positions,
@@ -263,8 +362,8 @@ class Search:
         """
         folds = np.arange(len(self.evaluated)) % _FOLDS
         rows_of_parts = []
-        for part, (of_part, _) in zip(self.parts, self.fits, strict=True):
-            inputs, outputs = self._values(part)
+        for part, (of_part, *_) in zip(self.parts, self.fits, strict=True):
+            inputs, outputs, _ = self._values(part)
             predicted = np.full(outputs.shape, np.nan)
             for function in range(part.num_functions):
                 mine = part.functions == function
@@ -279,7 +378,9 @@ class Search:
         log_ratios = []
         for i, (x, e) in enumerate(zip(self.positions, self.evaluated, strict=True)):
             # Failed ones lie anywhere: fresh draws say how many of the posterior's fail.
-            if not np.isfinite(e.log_density) or max(self.chains.log_density(x), e.log_density) < least:
+            if self.is_chosen[i] or not np.isfinite(e.log_density):
+                continue
+            if max(self.chains.log_density(x), e.log_density) < least:
                 continue
             for shared, predicted in zip(self.given_rows, rows_of_parts, strict=True):
                 shared.set_value(predicted[i])
@@ -296,11 +397,11 @@ class Search:
         for variable, value in zip(model.free_RVs, of_free, strict=True):
             model.set_initval(variable, value)
 
-    def _fitted(self) -> list[tuple[list[FittedOutputs], list]] | None:
-        """Return what is learned of each function of each part, and where each failed; None for too few rows."""
+    def _fitted(self) -> list[tuple[list[FittedOutputs], list, bool]] | None:
+        """Return the arguments of ``LearnedPart.renew`` of each part; None for too few rows."""
         fits = []
         for part in self.parts:
-            inputs, outputs = self._values(part)
+            inputs, outputs, is_factor = self._values(part)
             has_values = np.isfinite(inputs).all(axis=2) & np.isfinite(outputs).all(axis=2)
             # Of several rows without any value nobody knows which one failed.
             has_failed = np.isfinite(inputs).all(axis=2) & ~has_values
@@ -312,19 +413,30 @@ class Search:
                     return None
                 of_part.append(fit_outputs(x[good], y[good], self.rng))
                 known.append((x[good | bad], bad[good | bad]))
-            fits.append((of_part, known))
+            fits.append((of_part, known, is_factor))
         return fits
 
     def _values(self, part):
-        """Return inputs and outputs (evaluations, rows, k or q) of a part so far."""
+        """Return inputs and what is learned (evaluations, rows, k or q) of a part so far, and whether that is a factor.
+
+        Outputs are learned, or how far they are from those of a cheap version: as factors where all are positive.
+        """
         members = [(i, self.calls[i]) for i in part.calls]
-        inputs = [np.concatenate([c.inputs(e.inputs[i]) for i, c in members]) for e in self.evaluated]
-        outputs = [np.concatenate([c.outputs(e.outputs[i]) for i, c in members]) for e in self.evaluated]
-        return np.array(inputs), np.array(outputs)
+        inputs = np.array([np.concatenate([c.inputs(e.inputs[i]) for i, c in members]) for e in self.evaluated])
+        outputs = np.array([np.concatenate([c.outputs(e.outputs[i]) for i, c in members]) for e in self.evaluated])
+        has_rough = np.concatenate([np.full(c.num_rows, i in self.coarse) for i, c in members])
+        if not has_rough.any():
+            return inputs, outputs, False
+        rough = np.zeros_like(outputs)
+        rough[:, has_rough] = [np.concatenate([of[i] for i, _ in members if i in of]) for of in self.rough]
+        known = np.concatenate([rough[:, has_rough], outputs[:, has_rough]])
+        if (known[np.isfinite(known)] > 0.0).all():
+            return inputs, outputs / np.where(has_rough[:, None], rough, 1.0), True
+        return inputs, outputs - rough, False
 
     def _renew(self, fits):
-        for learned, (of_part, known) in zip(self.learned, fits, strict=True):
-            learned.renew(of_part, known)
+        for learned, fit in zip(self.learned, fits, strict=True):
+            learned.renew(*fit)
 
 
 def _measured(log_ratios) -> tuple[float, float, float]:

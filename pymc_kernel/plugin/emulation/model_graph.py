@@ -1,0 +1,27 @@
+"""A model as a graph that may be changed, and back."""
+
+import pymc as pm
+from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
+
+__all__ = ["graph_of_model", "model_of_graph"]
+
+
+def graph_of_model(model: pm.Model) -> tuple:
+    """Return the graph of a model, and a dictionary from the model's variables to those of the graph."""
+    initial = dict(model.rvs_to_initial_values)
+    try:
+        model.rvs_to_initial_values.update(dict.fromkeys(initial))  # graphs know none
+        return fgraph_from_model(model)
+    finally:
+        model.rvs_to_initial_values.update(initial)
+
+
+def model_of_graph(fgraph, model: pm.Model) -> pm.Model:
+    """Return the model of a changed graph of ``model``: variables in the same order, with the same initial values."""
+    copy = model_from_fgraph(fgraph, mutate_fgraph=True)
+    order = {name: i for i, name in enumerate(model.named_vars)}
+    for variables in (copy.free_RVs, copy.observed_RVs, copy.deterministics, copy.potentials):
+        variables.sort(key=lambda v: order[v.name])  # so that positions mean the same in both
+    for variable, value in model.rvs_to_initial_values.items():
+        copy.set_initval(copy[variable.name], value)
+    return copy

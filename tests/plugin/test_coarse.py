@@ -1,0 +1,105 @@
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pytensor import wrap_py
+from pytensor.graph.replace import vectorize_graph
+
+import pymc_kernel as pk
+
+# NUTS takes tens of thousands of gradients.
+pytestmark = pytest.mark.machine_code
+
+TIMES = np.array([0.5, 1.0, 2.0, 4.0])
+OBSERVED = np.array([0.7, 0.45, 0.3, 0.0])
+
+
+@wrap_py([pt.dscalar], [pt.dvector])
+def decay(rate):
+    return np.exp(-rate * TIMES) * (1.0 + 0.2 * np.sin(rate))
+
+
+@wrap_py([pt.dscalar], [pt.dvector])
+def shifted_decay(rate):
+    """The same curve moved down, where values are negative and no factor corrects them."""
+    return np.exp(-rate * TIMES) * (1.0 + 0.2 * np.sin(rate)) - 0.5
+
+
+def coarse_decay(rate):
+    return pt.exp(-rate * TIMES)
+
+
+def curve(box, shift=0.0):
+    with pm.Model() as model:
+        rate = pm.LogNormal("rate", 0.0, 1.0)
+        pm.Normal("y", box(rate), 0.1, observed=OBSERVED - shift)
+    return model
+
+
+def errors(emulated, true):
+    """Return true minus emulated log densities at draws of the emulated model, but for a constant."""
+    density, learned = (m.compile_logp(mode="FAST_COMPILE") for m in (true, emulated))
+    values = [{"rate_log__": x[0]} for x in emulated.emulation.draws[-20:]]
+    ratios = np.array([float(density(v)) - float(learned(v)) for v in values])
+    return ratios - ratios.mean()
+
+
+@pytest.mark.parametrize(
+    ("box", "coarse", "shift"),
+    [
+        (decay, coarse_decay, 0.0),  # positive: what is learned is a factor
+        (shifted_decay, lambda rate: coarse_decay(rate) - 0.5, 0.5),  # not positive: a difference
+    ],
+)
+def test_how_far_a_coarse_version_is_off_is_learned(box, coarse, shift):
+    true = curve(box, shift)
+    emulated = pk.emulate(true, 40, coarse={box: coarse}, random_seed=1, progressbar=False)
+    assert emulated.emulation.distance < 0.05
+    assert np.abs(errors(emulated, true)).max() < 0.1
+
+
+def test_a_coarse_version_that_is_exact_leaves_nothing_to_learn():
+    times = np.linspace(0.1, 6.0, 40)
+
+    @wrap_py([pt.dvector], [pt.dvector])
+    def waves(p):
+        return np.sin(5.0 * p[0] * times) * np.exp(-p[1] * times)
+
+    with pm.Model() as model:
+        p = pm.Uniform("p", 0.1, 1.0, shape=2)
+        pm.Normal("y", waves(p), 0.2, observed=np.sin(3.0 * times) * np.exp(-0.3 * times))
+    coarse = {waves: lambda p: pt.sin(5.0 * p[0] * times) * pt.exp(-p[1] * times)}
+    emulated = pk.emulate(model, 60, coarse=coarse, random_seed=1, progressbar=False)
+    assert emulated.emulation.rounds.log_ratio_sd.max() < 1e-6
+
+
+def test_calls_with_and_without_a_coarse_version_are_learned_together():
+    @wrap_py([pt.dscalar], [pt.dvector])
+    def other(rate):
+        return np.exp(-0.5 * rate * TIMES)
+
+    with pm.Model() as model:
+        rate = pm.LogNormal("rate", 0.0, 1.0)
+        pm.Normal("y", pt.stack([decay(rate), other(rate)]), 0.1, observed=[OBSERVED, OBSERVED**0.5])
+    emulated = pk.emulate(model, 60, coarse={decay: coarse_decay}, random_seed=1, progressbar=False)
+    assert emulated.emulation.distance < 0.05
+    assert np.abs(errors(emulated, model)).max() < 0.1
+
+
+def test_coarse_versions_that_do_not_fit_are_refused():
+    refused = {
+        "no black box of this model": {wrap_py([pt.dscalar], [pt.dvector])(lambda r: r): coarse_decay},
+        "returns 2 tensors": {decay: lambda rate: [rate, rate]},
+        r"an array of shape \(\),": {decay: lambda rate: rate},
+        "an array of shape": {decay: lambda rate: pt.exp(-rate * TIMES[:3])},
+        "no gradient": {decay: decay},
+    }
+    for message, coarse in refused.items():
+        with pytest.raises(ValueError, match=message):
+            pk.emulate(curve(decay), 20, coarse=coarse, progressbar=False)
+    with pytest.raises(TypeError, match="coarse must map"):
+        pk.emulate(curve(decay), 20, coarse=coarse_decay, progressbar=False)
+    rate = pt.dscalar()
+    vectorized = curve(lambda r: vectorize_graph(decay(rate), {rate: r[None]})[0])
+    with pytest.raises(ValueError, match="vectorized"):
+        pk.emulate(vectorized, 20, coarse={decay: coarse_decay}, progressbar=False)
