@@ -4,7 +4,7 @@ The covariance of the visited positions is useless during burn-in: it is long in
 travels, so that the scale, which is bounded by the narrow directions, falls to nothing. So the first covariance is kept
 and the scale alone follows the acceptance rate, at a speed that does not vanish, 2 / (2 + d). When the log density has
 stopped rising, learning begins, from here. Without burn-in a regression from fifty standard deviations away has a
-hundredth of the effective size: row "burn-in" of ``benchmarks.ablations``.
+three-hundredth of the effective size: row "burn-in" of ``benchmarks.ablations``.
 
 Imports NumPy and the lower floors only.
 """
