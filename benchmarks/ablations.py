@@ -8,15 +8,36 @@ not help by two standard errors of the difference in some row goes. Seeds below 
 all coordinates at 5 % rejects them. Families: correlated normals, tails on one side, Student t, scales that depend on
 another coordinate (one for many, one for each, both), bananas, close mixtures. Faults: a tail cut off, a spread or a
 place a little wrong, a dependence lost.
+
+``khmc`` and ``particles``: posteriors of ``benchmarks/posteriors/drawn.py``. The first is ``sample_khmc`` with two
+chains of 500 draws, the second tempered particles, four populations of 250, with the moves named. Of each: the shares
+of answers that are right and that are silent by the judge of the zoo; the largest error, in posterior standard
+deviations, of means, standard deviations and quantiles; the smallest bulk effective size for 1,000 evaluations; seconds
+of processor time. The last three are compared by their logarithms: geometric means with and without, and the mean
+difference of natural logarithms. ``burn-in`` is a regression from fifty standard deviations away. Curved are the
+families in ``CURVED``, where a normal approximation is poor.
 """
 
 import contextlib
+import time
+from functools import partial
 from unittest import mock
 
 import numpy as np
+import pymc as pm
+import xarray as xr
 
-from benchmarks import harness
-from pymc_kernel import stein
+import pymc_kernel as pk
+from benchmarks import harness, measures, zoo
+from benchmarks.measures import smallest_bulk_ess
+from benchmarks.posteriors.drawn import drawn
+from benchmarks.posteriors.exact import PROBABILITIES
+from benchmarks.posteriors.judge import compared, judge, split_names
+from benchmarks.targets import linear_regression
+from pymc_kernel import smc, stein
+from pymc_kernel.mcmc import kernel_hmc
+from pymc_kernel.plugin.model.particle_density import compile_particle_density
+from pymc_kernel.smc import differences, hamiltonian, moves
 
 # -- Stein: draws to be judged ---------------------------------------------------------------------------
 
@@ -149,15 +170,218 @@ def stein_rows(first, repetitions, jobs):
         yield _row(name, "right draws", np.concatenate(all_found)[:, :, 0])
 
 
-def _row(name, problems, outcomes):
+def _row(name, problems, outcomes, are_logs=False):
     """Return a row from outcomes (n, 2), with and without, of the same problems."""
     n, (on, off) = len(outcomes), outcomes.mean(axis=0)
     error = (outcomes[:, 0] - outcomes[:, 1]).std(ddof=1) / np.sqrt(n)
-    return [name, problems, n, f"{on:.2f}", f"{off:.2f}", f"{on - off:+.2f}", f"{error:.2f}"]
+    shown = [f"{np.exp(x):.3g}" if are_logs else f"{x:.2f}" for x in (on, off)]
+    return [name, problems, n, *shown, f"{on - off:+.2f}", f"{error:.2f}"]
+
+
+# -- samplers, on posteriors that a seed draws ------------------------------------------------------------
+
+CURVED = ("bend", "funnel", "heavy", "product", "ring", "hierarchy")
+SHAPES = ("bend", "funnel", "heavy", "correlated", "mixture", "spike", "kink", "wall", "skewed", "ring")
+POSTERIORS = (*SHAPES, "hierarchy", "regression", "logistic", "product", "noise")
+MEASURES = ("right", "silent", "error", "size", "seconds")
+_LOGARITHMIC = ("error", "size", "seconds")
+
+#: Mechanism -> what stands in place of names of modules when it is off.
+KHMC = {
+    "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
+    "as long": {"mcmc.trajectory._TARGET_CORRELATION": 0.4},
+    "step sizes varied": {"mcmc.trajectory._STEP_FACTORS": np.ones(4)},
+}
+
+
+_adapt = differences.Differences.adapt
+
+
+def _without_places(self, learned, proposals, accept_prob):
+    return _adapt(self, learned, proposals, accept_prob)._replace(is_anew=False)
+
+
+#: Moves of particles -> mechanism -> the same; "config" has other settings of the tempering.
+PARTICLES = {
+    moves.Walk: {
+        "folds": {"config": {"num_folds": 1}},
+        "waste-free": {"config": {"waste_free": False}},
+        "moves until forgotten": {"config": {"min_moves": 10, "max_moves": 10}},
+    },
+    hamiltonian.Hamiltonian: {
+        "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
+    },
+    differences.Differences: {
+        "places anew": {"smc.differences.Differences.adapt": _without_places},
+        "scales varied": {"smc.differences._SPREAD_OF_SCALES": 0.0},
+    },
+}
+
+
+@contextlib.contextmanager
+def _without(patches):
+    with contextlib.ExitStack() as stack:
+        for target, other in patches.items():
+            stack.enter_context(mock.patch(f"pymc_kernel.{target}", other))
+        yield
+
+
+def _truth(posterior):
+    truth = {}
+    for name, draws in posterior.exact.items():
+        for entry, values in split_names(name, draws[None]).items():
+            moments = (values.mean(), values.std()) if posterior.has_moments else (np.nan, np.nan)
+            truth[entry] = np.array([*moments, *np.quantile(values, PROBABILITIES)])
+    return truth
+
+
+def _largest_error(summary, truth):
+    worst = 0.0
+    for name, exact in truth.items():
+        spread, which = compared(exact)
+        worst = max(worst, *(abs(summary[name][0][k] - exact[k]) / spread for k in which))
+    return worst
+
+
+def _measures(row, truth, num_exact, draws, num_evaluations, seconds):
+    """Return right, silent, and logarithms of error, effective size and seconds."""
+    if "summary" not in row:
+        return np.full(len(MEASURES), np.nan)
+    found = judge(row["summary"], truth, row["rhat"], row["said"], num_exact)
+    size = smallest_bulk_ess(np.stack(list(draws.values()), axis=-1)) / num_evaluations
+    error = _largest_error(row["summary"], truth)
+    return np.array([found.outcome == "right", found.outcome == "silent", *np.log([error, 1000.0 * size, seconds])])
+
+
+def _khmc(step, settings, seed, kept, model):
+    begun = time.process_time()
+    idata = pk.sample_khmc(chains=2, cores=1, step=step, random_seed=seed, progressbar=False, **settings)
+    kept["seconds"] = time.process_time() - begun
+    kept["evaluations"] = idata["sample_stats"].attrs["tuning_evaluations"]
+    kept["evaluations"] += idata["sample_stats"]["evaluations"].values.sum()
+    kept["draws"] = idata["posterior"]
+    return idata
+
+
+def khmc_outcome(family, seed, names):
+    """Return the measures of each mechanism's absence, the first with all of them, (names + 1, measures)."""
+    posterior = drawn(family, seed)
+    truth, num_exact = _truth(posterior), len(next(iter(posterior.exact.values())))
+    model = posterior.make()
+    with model:
+        step = pk.KernelHMC()
+        zoo.measured(lambda: model, partial(_khmc, step, {"draws": 10, "tune": 200}, 0, {}), truth, "")  # compiles
+    found = []
+    for patches in ({}, *(KHMC[name] for name in names)):
+        kept = {}
+        with _without(patches):
+            row = zoo.measured(lambda: model, partial(_khmc, step, {"draws": 500}, seed, kept), truth, "")
+        if "raised" in row:
+            print(family, seed, patches.keys(), row["raised"], flush=True)
+        draws = zoo._draws(kept["draws"], truth) if "draws" in kept else {}
+        found.append(_measures(row, truth, num_exact, draws, kept.get("evaluations", 1), kept.get("seconds", 1.0)))
+    return np.array(found)
+
+
+def _particles(evaluate, prior, kind, settings, seed, kept, model):
+    """Return the last particles of four populations."""
+    begun, found, evaluations = time.process_time(), [], 0
+    for c, rng in enumerate(np.random.default_rng(seed).spawn(4)):
+        start = prior[250 * c : 250 * (c + 1)]
+        first = smc.tempering.Evaluated(start, *evaluate(start))
+        state, history = smc.sample(rng, first, evaluate, smc.Config(kind(), **settings))
+        found.append(rng.permutation(state.particles.positions))
+        evaluations += len(start) + sum(info.num_evaluations for info in history)
+    kept |= {"seconds": time.process_time() - begun, "evaluations": evaluations}
+    kept["draws"] = {"posterior": xr.Dataset({"x": (("chain", "draw", "dim"), np.array(found))})}
+    return kept["draws"]
+
+
+def particles_outcome(family, seed):
+    """Return the same of particles: for each kind of moves with all mechanisms, then without each."""
+    posterior = drawn(family, seed)
+    truth, num_exact = _truth(posterior), len(next(iter(posterior.exact.values())))
+    model = posterior.make()
+    evaluate = compile_particle_density(model, "ablation", None)
+    prior = pm.draw(model["x"], draws=1000, random_seed=seed)
+    rows = []
+    for kind, mechanisms in PARTICLES.items():
+        for patches in ({}, *mechanisms.values()):
+            kept, settings = {}, patches.get("config", {})
+            call = partial(_particles, evaluate, prior, kind, settings, seed, kept)
+            with _without({k: v for k, v in patches.items() if k != "config"}):
+                row = zoo.measured(lambda: model, call, truth, "populations")
+            if "raised" in row:
+                print(family, seed, kind, patches.keys(), row["raised"], flush=True)
+            draws = zoo._draws(kept["draws"]["posterior"], truth) if "draws" in kept else {}
+            rows.append(_measures(row, truth, num_exact, draws, kept.get("evaluations", 1), kept.get("seconds", 1.0)))
+    return np.array(rows)
+
+
+def _sampler_rows(found, families, columns):
+    """Yield rows of mechanisms, (name, column with, column without), from found (problems, columns, measures)."""
+    for name, on, off in columns:
+        for group, is_curved in (("curved", True), ("others", False)):
+            rows = [i for i, family in enumerate(families) if (family in CURVED) == is_curved]
+            for m, measure in enumerate(MEASURES):
+                pair = found[rows][:, [on, off], m]
+                yield _row(name, f"{group}: {measure}", pair[np.isfinite(pair).all(axis=1)], measure in _LOGARITHMIC)
+
+
+def khmc_rows(first, repetitions, jobs):
+    """Yield rows of ``sample_khmc``."""
+    asked = [(family, seed, tuple(KHMC)) for seed in range(first, first + repetitions) for family in POSTERIORS]
+    found = np.array(list(harness.results(khmc_outcome, asked, jobs)))
+    columns = [(f"khmc: {name}", 0, k + 1) for k, name in enumerate(KHMC)]
+    yield from _sampler_rows(found, [family for family, *_ in asked], columns)
+
+
+def particles_rows(first, repetitions, jobs):
+    """Yield rows of particles, each kind of moves with all mechanisms before the same without each."""
+    asked = [(family, seed) for seed in range(first, first + repetitions) for family in SHAPES]
+    found = np.array(list(harness.results(particles_outcome, asked, jobs)))
+    columns, at = [], 0
+    for kind, mechanisms in PARTICLES.items():
+        columns += [(f"{kind.__name__}: {name}", at, at + k + 1) for k, name in enumerate(mechanisms)]
+        at += 1 + len(mechanisms)
+    yield from _sampler_rows(found, [family for family, _ in asked], columns)
+
+
+def burn_in_outcome(seed):
+    """Return error and effective size of one chain from zero, fifty standard deviations off, with burn-in and not."""
+    target, found = linear_regression(8), []
+    exact = target.sample(np.random.default_rng(seed), 20_000)
+    for patches in ({}, {"mcmc.burn_in.has_arrived": lambda arrival: True}):
+        with _without(patches):
+            run = measures.chain(
+                np.random.default_rng(seed), np.zeros(8), target.log_density, kernel_hmc.Config(), 900, 600
+            )
+            draws = np.array([state.position for state, _ in run])
+        error = np.abs((draws.mean(axis=0) - exact.mean(axis=0)) / exact.std(axis=0)).max()
+        found.append(np.log([error, smallest_bulk_ess(draws[None]) / 1.5]))
+    return np.array(found)
+
+
+def burn_in_rows(first, repetitions, jobs):
+    """Yield rows of chains from far away."""
+    found = np.array(list(harness.results(burn_in_outcome, [(first + r,) for r in range(repetitions)], jobs)))
+    for m, problems in enumerate(FAR):
+        yield _row("khmc: burn-in", problems, found[:, :, m], are_logs=True)
 
 
 #: Part of the package -> mechanisms, problems, and the function of first seed, repetitions and jobs that yields rows.
-PARTS = {"stein": (STEIN, (*(f"wrong draws, {family}" for family in FAMILIES), "right draws"), stein_rows)}
+FAR = ("from far away: error", "from far away: size")
+PROBLEMS = tuple(f"{group}: {measure}" for group in ("curved", "others") for measure in MEASURES)
+PARTS = {
+    "stein": (STEIN, (*(f"wrong draws, {family}" for family in FAMILIES), "right draws"), stein_rows),
+    "khmc": ([f"khmc: {name}" for name in KHMC], PROBLEMS, khmc_rows),
+    "burn-in": (["khmc: burn-in"], FAR, burn_in_rows),
+    "particles": (
+        [f"{kind.__name__}: {name}" for kind, names in PARTICLES.items() for name in names],
+        PROBLEMS,
+        particles_rows,
+    ),
+}
 TABLE = harness.Table(
     "ablations",
     ("mechanism", "problems", "n", "with", "without", "difference", "standard error"),
@@ -165,7 +389,7 @@ TABLE = harness.Table(
 )
 
 
-def main(parts=("stein",), first=1000, repetitions=40, jobs=2):
+def main(parts=tuple(PARTS), first=1000, repetitions=40, jobs=2):
     """Print the rows of the parts, and write them to the table."""
     for part in parts:
         rows = []

@@ -13,11 +13,10 @@ import numpy as np
 
 from benchmarks import harness, measures
 from pymc_kernel import smc
-from pymc_kernel.mcmc import kameleon
 
 D, NOISE = 9, 0.4
 LOG_EVIDENCE = -0.5 * D * math.log(2.0 * math.pi * (1.0 + NOISE**2))
-KAMELEON = smc.Kameleon(kameleon.Config(whiten="local"))
+KAMELEON = smc.Kameleon()
 KERNELS = {  # the defaults of the kernels of these names
     "plain walk": {"moves": smc.Walk(learn_covariance=False, learn_scale=False)},
     "pk.ASMC": {"moves": smc.Walk()},

@@ -14,10 +14,8 @@ from benchmarks import harness, measures
 from benchmarks.targets import banana
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kameleon as ka
-from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc import moves
-from pymc_kernel.mcmc.history import History
-from pymc_kernel.mcmc.surrogate_fit import refit
+from pymc_kernel.mcmc.surrogate_fit import Evaluations, learn, tuned
+from pymc_kernel.mcmc.trajectory import leapfrog, vary_step_size
 from pymc_kernel.scores import Finite, Lite
 
 TUNE, BURN_IN, DRAW = 2000, 200, 2000
@@ -33,21 +31,27 @@ HEADER = ("sampler", "acceptance", "ESS / 1000", "R-hat", "norm of the mean's er
 TABLE = harness.Table("history", HEADER, [(name,) for name in (*WALKS, *LEARNED, TRUE)])
 
 
-def learned_state(num_points, estimator, rng):
-    """Return a state whose surrogate comes from exact draws, and its configuration."""
-    config = kh.Config(estimator)
-    start = TARGET.sample(rng, 1)[0]
-    state = kh.init(start, TARGET.log_density(start), config)
-    # The latest two thirds of a history are learned from.
-    draws = TARGET.sample(rng, num_points * 3 // 2)
-    shape = state.walk._replace(mean=draws.mean(axis=0), factor=np.linalg.cholesky(np.cov(draws.T)))
-    levels = np.array([[TARGET.log_density(x)] for x in draws])
-    records = (History(values, len(draws), 1, 0) for values in (draws, levels))
-    state = state._replace(**dict(zip(("visited", "levels"), records, strict=True)), walk=shape)
-    state = kh.with_fit(state, refit(rng, [state], config), config)
-    shares = np.zeros(len(moves.MOVES))
-    shares[moves.WALK.place], shares[moves.LONG.place] = 0.1, 0.9
-    return state._replace(choice=state.choice._replace(shares=shares)), config
+def by_learned_gradient(rng, num_points, estimator):
+    """Return draws and acceptance rate of one chain along a surrogate of exact draws; one move in ten is a walk."""
+    points = TARGET.sample(rng, num_points)
+    shape = points.mean(axis=0), np.linalg.cholesky(np.cov(points.T))
+    learned = learn(rng, estimator, Evaluations(points, points, np.zeros(num_points), False), shape)
+    fit = tuned(rng, learned, shape, points, LONGEST)
+    place, draws, accepted = TARGET.sample(rng, 1)[0], [], []
+    for _ in range(BURN_IN + DRAW):
+        momentum, log_ratio = rng.standard_normal(place.size), 0.0
+        if rng.random() < 0.1:
+            end = place + am.optimal_scale(place.size) * shape[1] @ momentum
+        else:
+            here = np.linalg.solve(shape[1], place - shape[0])
+            size = vary_step_size(rng, fit.step_size, 1)[0]
+            steps = rng.integers((fit.num_steps + 1) // 2, fit.num_steps + 1)
+            end, turned, _ = leapfrog(here, momentum, size, steps, fit.expansion)
+            end, log_ratio = shape[0] + shape[1] @ end, 0.5 * (momentum @ momentum - turned @ turned)
+        accepted.append(np.log(rng.random()) < TARGET.log_density(end) - TARGET.log_density(place) + log_ratio)
+        place = end if accepted[-1] else place
+        draws.append(place)
+    return np.array(draws[BURN_IN:]), np.mean(accepted)
 
 
 @numba.njit(cache=True)
@@ -82,11 +86,10 @@ def one_chain(name, seed):
     rng = np.random.default_rng([seed, 44])
     if name == TRUE:
         return by_true_gradient(rng)
-    if name in WALKS:
-        start = TARGET.sample(rng, 1)[0]
-        run = measures.chain(rng, start, TARGET.log_density, WALKS[name], TUNE, BURN_IN + DRAW)
-    else:
-        run = measures.draws_from(rng, *learned_state(*LEARNED[name], rng), TARGET.log_density, BURN_IN + DRAW)
+    if name in LEARNED:
+        return by_learned_gradient(rng, *LEARNED[name])
+    start = TARGET.sample(rng, 1)[0]
+    run = measures.chain(rng, start, TARGET.log_density, WALKS[name], TUNE, BURN_IN + DRAW)
     positions, accepted = zip(*[(state.position, info.accepted) for state, info in run], strict=True)
     return np.array(positions[BURN_IN:]), np.mean(accepted)
 

@@ -15,7 +15,6 @@ from benchmarks import harness, measures
 from benchmarks import targets as T
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc.moves import ALONG_SURROGATE
 from pymc_kernel.scores import Lite
 
 TUNE, DRAW, CHAINS = 2000, 4000, 4
@@ -57,8 +56,8 @@ def one_chain(name, sampler, seed):
     if start is None:
         start = reference.mean(axis=0) + rng.standard_normal(target.num_dims) * reference.std(axis=0)
     run = list(measures.chain(rng, start, target.log_density, config, TUNE, DRAW))
-    shares = run[-1][0].choice.shares[ALONG_SURROGATE] if isinstance(config, kh.Config) else np.zeros(1)
-    return name, np.array([state.position for state, _ in run]), shares.sum()
+    share = 1.0 - run[-1][0].walk_share if isinstance(config, kh.Config) else 0.0
+    return name, np.array([state.position for state, _ in run]), share
 
 
 def cells(chains):

@@ -55,9 +55,9 @@ def through_pymc(name, sigma, num_dims, chains, seed, target_accept="auto", tune
 
 
 def on_arrays(name, sigma, num_dims, chains, seed, target_accept="auto", tune=1000, draws=1000):
-    """Return chains by the transitions themselves, which have to find the noise."""
+    """Return chains by the transitions themselves."""
     module = STEPS[name][1]
-    config = module.Config(target_accept=target_accept)
+    config = module.Config(target_accept=target_accept, noisy=sigma > 0.0)
     found, warned, accept = [], [], []
     for c in range(chains):
         rng, of_noise = np.random.default_rng([seed, c]).spawn(2)
@@ -71,8 +71,7 @@ def on_arrays(name, sigma, num_dims, chains, seed, target_accept="auto", tune=10
         last = run[-1][0]
         is_still = (np.diff(np.array(found[-1])[:, 0]) != 0.0).sum() < noise.MOVES_PER_DIMENSION * num_dims
         is_stuck = max(state.rejections for state, _ in run) >= STUCK_AFTER
-        is_floored = module.is_at_floor(last, config) or noise.is_out_of_reach(target_accept, last.noise)
-        warned.append(is_still or is_stuck or is_floored)
+        warned.append(is_still or is_stuck or noise.is_out_of_reach(target_accept, last.noise))
     return Chains(np.array(found), np.array(warned, dtype=bool), float(np.mean(accept)))
 
 

@@ -107,7 +107,7 @@ def by_pymc(kernel):
 
 
 TWENTY = {"min_moves": 20, "max_moves": 20}
-KAMELEON = smc.Kameleon(kameleon.Config(whiten="local"))  # the default of pk.KASMC
+KAMELEON = smc.Kameleon()
 METHODS = {
     "exact draws": lambda seed: (TARGET.sample(np.random.default_rng([seed, 3]), NUM_PARTICLES), LOG_EVIDENCE, 0),
     "pm.smc IMH": by_pymc(pm.smc.kernels.IMH),

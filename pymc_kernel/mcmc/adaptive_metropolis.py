@@ -25,35 +25,21 @@ __all__ = [
     "adapt",
     "checked_covariance",
     "init",
-    "is_at_floor",
     "learn_scale",
     "learn_shape",
     "optimal_scale",
     "probed",
     "propose",
     "relocate",
-    "scale_floor",
-    "smallest_scale",
     "step",
 ]
 
-# Noise changes the best scale by a tenth at most, and targets far from Gaussian have needed no less than a third of it.
-# A tenth of it needs a hundred times as many draws.
-_SMALLEST_SCALE = 0.1
 _ASYMMETRY = 1e-5  # of a given covariance, in units of its standard deviations
 
 
 def optimal_scale(num_dims: int) -> float:
     """Return 2.38 / sqrt(d), the best random-walk scale for Gaussians (Gelman, Roberts and Gilks 1996)."""
     return 2.38 / math.sqrt(num_dims)
-
-
-def smallest_scale(num_dims: int, start: float | None = None) -> float:
-    """Return the floor of a scale that is learned under noise: .1 x 2.38 / sqrt(d), or the first scale if smaller.
-
-    In units of the learned covariance.
-    """
-    return min(_SMALLEST_SCALE * optimal_scale(num_dims), math.inf if start is None else start)
 
 
 def checked_covariance(covariance) -> np.ndarray:
@@ -84,10 +70,9 @@ class Config:
     target_accept : float or "auto"
         Acceptance rate that the learned scale is driven to, in (0, 1). "auto" is .234, and where the log density is
         noisy the rate that is best under the noise measured, see ``noise``.
-    noisy : bool, optional
+    noisy : bool
         Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the scale
-        is learned, and the scale keeps a floor. With None this is tested, by one evaluation after 0, 1, 10, 100, ...
-        draws.
+        is learned.
     """
 
     covariance: np.ndarray | None = None
@@ -95,7 +80,7 @@ class Config:
     scale: float | None = None
     learn_scale: bool = True
     target_accept: float | str = "auto"
-    noisy: bool | None = None
+    noisy: bool = False
 
     def __post_init__(self):
         if self.covariance is not None:
@@ -108,11 +93,6 @@ class Config:
     def learns_covariance(self) -> bool:
         """Whether the covariance is learned, so that ``covariance`` is only its start."""
         return self.learn_covariance and self.scale is None
-
-    def smallest_scale(self, num_dims: int) -> float:
-        """Return the floor of the scale under noise; 0 where there is none."""
-        # With a given covariance that is not learned, the best scale can have any size.
-        return smallest_scale(num_dims, self.scale) if self.learn_scale and self.learn_covariance else 0.0
 
 
 class State(NamedTuple):
@@ -230,33 +210,10 @@ def step(
     return state, Info(accepted, probability, scale, proposal, proposed)
 
 
-def scale_floor(config, known: noise.Noise, factor: np.ndarray, iteration: int) -> float:
-    """Return the floor of the scale along a learned covariance, 0 where there is none.
-
-    There is none without noise, where short steps are accepted. And there is none while in some direction a good part
-    of the learned covariance is still the initial one: that is not a property of the target, and a target that is far
-    smaller needs a small scale.
-    """
-    if not known.is_noisy:
-        return 0.0
-    # The product of 1 - gain of ``learn_shape`` over all iterations so far.
-    d, t = factor.shape[0], iteration
-    first_share = math.prod((5.0 * d + i) / (t + 5.0 * d + i) for i in range(3))
-    first = 1.0 if config.covariance is None else np.diag(config.covariance)
-    is_learned = (np.diag(factor) ** 2 > 2.0 * first_share * first).all()
-    return config.smallest_scale(d) if is_learned else 0.0
-
-
-def learn_scale(state, accept_prob: float, target_accept: float | str, floor: float) -> float:
-    """Return the log scale of the state of any walk after one more draw, no lower than the log of ``floor``."""
+def learn_scale(state, accept_prob: float, target_accept: float | str) -> float:
+    """Return the log scale of the state of any walk after one more draw."""
     target = noise.target_of(target_accept, state.noise)
-    log_scale = state.log_scale + robbins_monro_rate(state.iteration) * (accept_prob - target)
-    return max(log_scale, math.log(floor)) if floor > 0.0 else log_scale
-
-
-def is_at_floor(state: State, config: Config) -> bool:
-    """Return whether noise has driven the scale to its floor."""
-    return math.exp(state.log_scale) < 1.01 * scale_floor(config, state.noise, state.factor, state.iteration)
+    return state.log_scale + robbins_monro_rate(state.iteration) * (accept_prob - target)
 
 
 def adapt(state: State, info: Info, config: Config) -> State:
@@ -265,6 +222,5 @@ def adapt(state: State, info: Info, config: Config) -> State:
     if config.learn_covariance:
         mean, factor = learn_shape(mean, factor, state.position, state.iteration)
     if config.learn_scale:
-        floor = scale_floor(config, state.noise, factor, state.iteration + 1)
-        log_scale = learn_scale(state, info.accept_prob, config.target_accept, floor)
+        log_scale = learn_scale(state, info.accept_prob, config.target_accept)
     return state._replace(mean=mean, factor=factor, log_scale=log_scale, iteration=state.iteration + 1)

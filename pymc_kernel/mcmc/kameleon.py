@@ -40,7 +40,6 @@ __all__ = [
     "State",
     "adapt",
     "init",
-    "is_at_floor",
     "refresh",
     "relocate",
     "step",
@@ -84,13 +83,11 @@ class Config:
     target_accept : float or "auto"
         In (0, 1). "auto" is .234, and where the log density is noisy the rate that is best under the noise measured,
         see ``noise``.
-    whiten : bool or str
-        Whether the kernel acts in coordinates in which the history has unit covariance; ``"local"`` for ones in which
-        its neighborhoods have it, on the average, see ``local_metric``.
-    noisy : bool, optional
+    whiten : bool
+        Whether the kernel acts in coordinates in which the history has unit covariance.
+    noisy : bool
         Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the scale
-        is learned, and the scale keeps a floor. With None this is tested, by one evaluation after 0, 1, 10, 100, ...
-        draws.
+        is learned.
     covariance : ndarray (d, d), optional
         Of the proposal until there is a history; the identity by default.
     """
@@ -103,8 +100,8 @@ class Config:
     scale: float | None = None
     learn_scale: bool = True
     target_accept: float | str = "auto"
-    whiten: bool | str = True
-    noisy: bool | None = None
+    whiten: bool = True
+    noisy: bool = False
     covariance: np.ndarray | None = None
 
     def __post_init__(self):
@@ -126,8 +123,8 @@ class Config:
         if self.scale is not None and not is_number(self.scale, 0.0, math.inf):
             raise ValueError(f"scale must be a positive number, got {self.scale!r}.")
         noise_of.check_target(self.target_accept)
-        if self.whiten not in (True, False, "local"):
-            raise ValueError(f'whiten must be True, False or "local", got {self.whiten!r}.')
+        if self.whiten not in (True, False):
+            raise ValueError(f"whiten must be True or False, got {self.whiten!r}.")
 
     def largest_scale(self, num_dims: int) -> float:
         """Return the bound of s while it is learned: four times 2.38 / sqrt(d), or ``scale`` if that is larger.
@@ -137,10 +134,6 @@ class Config:
         and would be stuck as soon as it came back.
         """
         return max(_LARGEST_SCALE * walk.optimal_scale(num_dims), self.scale or 0.0)
-
-    def smallest_scale(self, num_dims: int) -> float:
-        """Return the floor of s under noise; 0 where there is none."""
-        return walk.smallest_scale(num_dims, self.scale) if self.learn_scale else 0.0
 
     def widths(self, scale: float) -> tuple[float, float]:
         """Return (gamma, nu) at a scale in the kernel's coordinates: s times ``Fit.unit``."""
@@ -245,7 +238,7 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     log_scale, shape = state.log_scale, state.walk
     if config.learn_scale:
         d = state.position.size
-        log_scale = walk.learn_scale(state, info.accept_prob, config.target_accept, _floor(state, config))
+        log_scale = walk.learn_scale(state, info.accept_prob, config.target_accept)
         log_scale = min(log_scale, math.log(config.largest_scale(d)))
     if config.whiten or state.fit is None:
         mean, factor = walk.learn_shape(shape.mean, shape.factor, state.position, t)
@@ -272,17 +265,6 @@ def _shape(state):
     if not state.noise.is_noisy or np.unique(places[:, 0]).size < 4 * d + 4:
         return state.walk.mean, state.walk.factor
     return mean_and_factor(places) or (state.walk.mean, state.walk.factor)
-
-
-def _floor(state, config):
-    if not config.whiten and state.fit is not None:
-        return config.smallest_scale(state.position.size) if state.noise.is_noisy else 0.0
-    return walk.scale_floor(config, state.noise, state.walk.factor, state.iteration)
-
-
-def is_at_floor(state: State, config: Config) -> bool:
-    """Return whether noise has driven the scale to its floor."""
-    return math.exp(state.log_scale) < 1.01 * _floor(state, config)
 
 
 @one_blas_thread

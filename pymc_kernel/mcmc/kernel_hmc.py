@@ -4,41 +4,43 @@ Kernel HMC (Strathmann et al. 2015; Strathmann 2018, chapter 4) learns a gradien
 leapfrog trajectories along it, and accepts with the true, or estimated and kept, log density. Departures:
 
 - The surrogate is by default a regression on log-density values, which learns from rejected proposals too.
-- Besides single trajectories there are chains of them: k Hamiltonian transitions on the surrogate alone are one
-  proposal, accepted with pi(y) s(x) / (pi(x) s(y)), s the surrogate's density (Liu 2001, section 9.4.3). Where the
-  surrogate is good, draws are nearly independent, for one evaluation each. Some of these chains run on the tempered
-  surrogate, to the power 1/2: while tuning they evaluate the density in its tails, so that the surrogate is learned
-  there, too; where it is too low, the chain would later get stuck.
-- A share of the moves are random-walk moves (adaptive Metropolis, and differences of visited points), so that a bad
-  surrogate costs efficiency, but neither correctness nor irreducibility.
-- Until the log density has stopped rising nothing is learned about the posterior: burn-in has its own random walk, see
-  ``burn_in``, and is forgotten.
-- Each kind of move is measured while tuning, and the shares follow from that, and among nearly equal ones from a count
-  of their work. After tuning all is frozen.
-- After tuning each draw reports its log weight, density over surrogate: see ``coverage``.
+- A proposal is the end of a chain of trajectories on the surrogate alone, accepted with pi(y) s(x) / (pi(x) s(y)), s
+  the surrogate's density (Liu 2001, section 9.4.3). Step size, length and number of the trajectories are chosen on the
+  surrogate, without evaluations. Where it is good, draws are nearly independent, for one evaluation each.
+- A share of the moves are those of adaptive Metropolis, so that a bad surrogate costs efficiency, but neither
+  correctness nor irreducibility.
+- Until the log density has stopped rising nothing is learned about the posterior, see ``burn_in``.
+- After tuning all is frozen, and each draw reports its log weight, density over surrogate: see ``coverage``.
 - In many dimensions the mass matrix comes from the surrogate's quadratic part, where there are enough values to fit
   one, and not from the few positions visited.
+
+Chains that start far apart explore more of a hard target than a single one, so several may learn one surrogate together
+(:func:`fit_together`, :func:`frozen`). Between two fits they run separately, so the result does not depend on how they
+are scheduled. After tuning every chain is a Markov chain of its own that leaves the target invariant.
 
 Imports NumPy, Numba and the lower floors only.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from pymc_kernel.mcmc import adaptive_metropolis as walk
-from pymc_kernel.mcmc import burn_in, moves, noise
+from pymc_kernel.mcmc import burn_in, noise
 from pymc_kernel.mcmc.history import History, append, empty_history
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept
-from pymc_kernel.mcmc.moves import DIFFERENCE, SURVEY, WALK, Choice, Move
-from pymc_kernel.mcmc.surrogate_fit import Fit, check_surrogate_moves, places_to_survey, refit, to_unit
+from pymc_kernel.mcmc.surrogate_fit import Fit, along, check_surrogate_moves, joint_shape, refit, to_unit
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import value_and_score
 from pymc_kernel.scores.values import Values
 
 __all__ = [
+    "MOVES",
+    "TRAJECTORIES",
+    "WALK",
     "Config",
     "Info",
     "Proposal",
@@ -47,16 +49,24 @@ __all__ = [
     "decide",
     "enough_tuning",
     "finish",
+    "fit_together",
+    "frozen",
     "init",
     "is_dropped",
     "learn_from",
     "propose",
     "refit_is_due",
     "relocate",
+    "run",
     "step",
+    "stretches",
     "with_fit",
     "with_given",
 ]
+
+#: Kinds of moves.
+MOVES = ("walk", "trajectories")
+WALK, TRAJECTORIES = MOVES
 
 _NUM_EVALUATED = 20_000  # evaluations remembered while tuning
 _NUM_VISITED = 4000  # places remembered
@@ -65,10 +75,8 @@ _GROWTH = 1.15  # of the number of draws from one fit to the next
 _LAST_FIT_SHARE = 0.9  # of tuning; what is left measures the moves of the last fit
 _LONGEST_BURN_IN = 0.5  # of tuning
 _SHORTEST_TUNING = 1000  # draws, by default: PyMC's
+_MEMORY = 50.0  # moves of a kind that its worth is averaged over
 _LEAST_LEARNED = 2  # draws in the bulk, for each dimension, before the first fit
-_FIRST_DIFFERENCES = 50  # draws in the bulk, and one for each dimension, before differences are tried
-_WARY = 10  # draws for each dimension, that the first shape of the walk counts for besides those of the walk itself
-_LEAST_IN_BULK = 0.5  # of the draws since the burn-in: with fewer in the bulk, burn-in is not over
 
 
 @dataclass(frozen=True)
@@ -80,7 +88,7 @@ class Config:
     surrogate
         One of ``pymc_kernel.scores``: ``Values``, or a score-matching estimator (``Lite``, ``Finite``, ``Nystrom``).
     exploring_share : float
-        Share of random-walk moves in (0, 1]; with a useless surrogate it becomes 1 by itself.
+        Share of random-walk moves in (0, 1].
     max_steps : int
         Longest trajectory in leapfrog steps. Steps cost microseconds, no evaluation.
     target_accept : float or "auto"
@@ -115,12 +123,10 @@ class State(NamedTuple):
     walk: walk.State
     evaluated: History  # (n, d + 1) proposals and their log densities, where finite
     visited: History  # since the burn-in
-    levels: History  # (n, 1) log densities there
     arrival: burn_in.Arrival | None  # during burn-in; None after it
-    archive: np.ndarray | None  # (n, d) points for difference moves; None for the visited ones
-    survey: np.ndarray  # (k, d) places to evaluate while tuning, the most urgent first
     fit: Fit | None
-    choice: Choice  # between the kinds of moves
+    walk_share: float  # of moves; one until there is a surrogate
+    worth: np.ndarray  # (2,) mean squared jumps of walk and trajectories times acceptance, of the latest moves
     iteration: int  # of the adaptation
     num_learned: int  # draws that the walk's covariance is learned from: those since the burn-in
     num_fits: int
@@ -132,7 +138,7 @@ class Proposal(NamedTuple):
     """Where a chain may go next."""
 
     position: np.ndarray  # (d,)
-    move: Move
+    move: str
     scale: float  # of the random walk, or the step size
     num_steps: int  # leapfrog steps
     log_ratio: float  # that the log acceptance ratio has besides that of the target
@@ -148,10 +154,10 @@ class Info(NamedTuple):
     scale: float  # of the random walk, or the step size
     proposal: np.ndarray  # (d,)
     proposal_log_density: float
-    move: Move
+    move: str  # one of ``MOVES``
     energy_error: float  # true log density plus kinetic or surrogate part: minus the log acceptance ratio
     num_steps: int  # leapfrog steps
-    origin: np.ndarray  # (d,), where it was proposed from
+    squared_jump: float = 0.0  # of the proposal, in units of the walk's covariance, times acceptance probability
     log_weight: float = math.nan  # log density minus surrogate at the draw; NaN where it is not weighed
 
 
@@ -167,12 +173,10 @@ def init(position, log_density: float, config: Config) -> State:
         walk=first,
         evaluated=evaluated,
         visited=empty_history(_NUM_VISITED, d),
-        levels=empty_history(_NUM_VISITED, 1),
         arrival=burn_in.depart(d),
-        archive=None,
-        survey=np.empty((0, d)),
         fit=None,
-        choice=moves.first(d),
+        walk_share=1.0,
+        worth=np.zeros(2),
         iteration=0,
         num_learned=0,
         num_fits=0,
@@ -196,38 +200,28 @@ def step(
     """Return the next state and what happened; at most one evaluation of ``log_density``, or two to measure noise.
 
     With everything learned held fixed, each kind of move leaves the target invariant, and so does their mixture:
-    the walk and the difference are symmetric, a trajectory is reversible and preserves volume, a chain of
-    trajectories is reversible with respect to the surrogate.
+    the walk is symmetric, a chain of trajectories is reversible with respect to the surrogate.
     """
-    state, proposal = propose(rng, state)
-    if proposal.move is WALK and state.walk.iteration >= state.walk.noise.next_probe:
+    proposal = propose(rng, state)
+    if proposal.move == WALK and state.walk.iteration >= state.walk.noise.next_probe:
         here = state.walk._replace(position=state.position, log_density=state.log_density)
         state = state._replace(walk=walk.probed(here, log_density))
     return decide(rng, state, proposal, log_density(proposal.position) if proposal.is_to_evaluate else math.nan)
 
 
-def propose(rng: np.random.Generator, state: State) -> tuple[State, Proposal]:
-    """Return the state without what the proposal has used up, and the proposal; nothing is evaluated."""
-    move = moves.MOVES[int(np.searchsorted(np.cumsum(state.choice.shares)[:-1], rng.random(), side="right"))]
-    if move is SURVEY and not len(state.survey):
-        move = WALK
+def propose(rng: np.random.Generator, state: State) -> Proposal:
+    """Return where to go next; nothing is evaluated."""
+    move = WALK if rng.random() < state.walk_share else TRAJECTORIES
     num_steps, log_ratio = 0, 0.0
-    if move is WALK:
+    if move == WALK:
         scale = math.exp(state.walk.log_scale)
         place = walk.propose(state.position, state.walk.factor, scale, rng.standard_normal(state.position.size))
-    elif move is DIFFERENCE:
-        places = state.visited.buffer[: state.visited.count] if state.archive is None else state.archive
-        place, scale = moves.difference(rng, state.position, places, state.walk.factor)
-    elif move is SURVEY:
-        # Evaluated to learn from, never moved to.
-        place, scale, log_ratio = state.survey[0], math.nan, -math.inf
-        state = state._replace(survey=state.survey[1:])
     else:
         scale = state.fit.step_size
-        place, num_steps, log_ratio = moves.along_surrogate(rng, state.position, state.fit, move)
+        place, log_ratio, num_steps = (one[0] for one in along(rng, state.position[None], state.fit))
     has_moved = not np.array_equal(place, state.position)  # the surrogate's own chain may stay where it was
     is_to_evaluate = has_moved and bool(np.isfinite(place).all())
-    return state, Proposal(place, move, scale, num_steps, log_ratio, has_moved, is_to_evaluate)
+    return Proposal(place, move, scale, int(num_steps), float(log_ratio), has_moved, is_to_evaluate)
 
 
 def decide(rng: np.random.Generator, state: State, proposal: Proposal, log_density: float) -> tuple[State, Info]:
@@ -244,23 +238,24 @@ def decide(rng: np.random.Generator, state: State, proposal: Proposal, log_densi
         state = state._replace(position=place, log_density=proposed, rejections=0)
     else:
         state = state._replace(rejections=state.rejections + 1)
-    weight = _log_weight(state)
-    return state, Info(accepted, probability, scale, place, proposed, move, -gain, num_steps, origin, weight)
+    away = to_unit(state.walk.factor, origin, place[None])[0] if probability > 0.0 else np.zeros(1)
+    jump, weight = probability * float(away @ away), _log_weight(state)
+    return state, Info(accepted, probability, scale, place, proposed, move, -gain, num_steps, jump, weight)
 
 
 def _log_weight(state):
-    if not (state.is_weighed and state.choice.shares[moves.ALONG_SURROGATE].any()):
+    if not (state.is_weighed and state.fit is not None and state.walk_share < 1.0):
         return math.nan
-    here = to_unit(state.fit.factor, state.fit.mean, state.position)
+    here = to_unit(state.fit.factor, state.fit.mean, state.position[None])[0]
     return state.log_density - value_and_score(here, state.fit.expansion, np.empty_like(here))
 
 
-def is_dropped(state: State) -> bool:
-    """Return whether there is a surrogate, and no move goes along it: after tuning, where exploring moved farther."""
-    return state.fit is not None and not state.choice.shares[moves.ALONG_SURROGATE].any()
-
-
 # -- learning -------------------------------------------------------------------------------------------
+
+
+def is_dropped(state: State) -> bool:
+    """Return whether there is a surrogate, and no move goes along it: after tuning, where the walk moved farther."""
+    return state.fit is not None and state.walk_share == 1.0
 
 
 def enough_tuning(num_dims: int) -> int:
@@ -300,39 +295,32 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     if due and state.arrival is None and state.num_learned >= _LEAST_LEARNED * state.position.size:
         fit = refit(rng, [state], config)
         if fit is not None:
-            state = with_fit(state, fit, config, places_to_survey(rng, [state], fit)[0])
+            state = with_fit(state, fit, config)
     return finish(state, config) if state.iteration == num_tune else state
 
 
 def learn_from(state: State, info: Info, config: Config) -> State:
-    """Return the state with walk, histories and measures updated by one draw; O(d^2)."""
+    """Return the state with walk and histories updated by one draw; O(d^2)."""
     evaluated = state.evaluated
     if math.isfinite(info.proposal_log_density):
         evaluated = append(evaluated, np.append(info.proposal, info.proposal_log_density))
-    choice = moves.measured(state.choice, info.move, _squared_jumps(state, info))
-    state = state._replace(evaluated=evaluated, choice=choice, iteration=state.iteration + 1)
+    worth, k = state.worth.copy(), MOVES.index(info.move)
+    worth[k] += (info.squared_jump - worth[k]) / _MEMORY
+    state = state._replace(evaluated=evaluated, worth=worth, iteration=state.iteration + 1)
     return _learn_shape(state, info, config) if state.arrival is None else _burn_in_draw(state, info, config)
 
 
 def _learn_shape(state, info, config):
     """Return the state with the walk and the visited positions updated by one draw in the bulk."""
     past = state.walk
-    # A surrogate learned from draws alone never looks where the walk has not been: the walk must not grow narrow early.
-    offset = _WARY * state.position.size if config.surrogate.learns_from == "draws" else 0
-    mean, factor = walk.learn_shape(past.mean, past.factor, state.position, state.num_learned + offset)
+    mean, factor = walk.learn_shape(past.mean, past.factor, state.position, state.num_learned)
     log_scale, walks = past.log_scale, past.iteration
-    if info.move is WALK:
-        floor = walk.scale_floor(walk.Config(), past.noise, past.factor, state.num_learned)
-        log_scale = walk.learn_scale(past, info.accept_prob, config.target_accept, floor)
+    if info.move == WALK:
+        log_scale = walk.learn_scale(past, info.accept_prob, config.target_accept)
         walks += 1
-    choice = state.choice
-    if state.fit is None and state.num_learned == _FIRST_DIFFERENCES + state.position.size:
-        choice = moves.with_difference(choice)
     return state._replace(
         walk=past._replace(mean=mean, factor=factor, log_scale=log_scale, iteration=walks),
         visited=append(state.visited, state.position),
-        levels=append(state.levels, np.array([state.log_density])),
-        choice=choice,
         num_learned=state.num_learned + 1,
     )
 
@@ -340,18 +328,12 @@ def _learn_shape(state, info, config):
 def _burn_in_draw(state, info, config):
     """Return the state after one more draw of the burn-in, which may end it."""
     past = state.walk
-    arrival = burn_in.remember(state.arrival, state.log_density)
-    factor, log_scale = past.factor, past.log_scale
-    if info.move is WALK:
-        moved = state.position - info.origin if info.accepted else None
+    arrival, log_scale = burn_in.remember(state.arrival, state.log_density), past.log_scale
+    if info.move == WALK:
         error = info.accept_prob - noise.target_of(config.target_accept, past.noise)
-        arrival, factor, log_scale = burn_in.learn_step(arrival, factor, log_scale, moved, error, config.noisy)
-    state = state._replace(
-        walk=past._replace(mean=state.position, factor=factor, log_scale=log_scale),
-        visited=append(state.visited, state.position),
-        levels=append(state.levels, np.array([state.log_density])),
-        arrival=arrival,
-    )
+        arrival, log_scale = burn_in.learn_scale(arrival, log_scale, error, config.noisy)
+    walk_now = past._replace(mean=state.position, log_scale=log_scale)
+    state = state._replace(walk=walk_now, visited=append(state.visited, state.position), arrival=arrival)
     is_late = state.iteration >= burn_in.longest(state.position.size)
     return _end_burn_in(state) if is_late or burn_in.has_arrived(arrival) else state
 
@@ -365,40 +347,17 @@ def _end_burn_in(state):
     shape = past._replace(
         mean=state.position, factor=size * past.factor, log_scale=math.log(walk.optimal_scale(d)), iteration=0
     )
-    return state._replace(
-        walk=shape,
-        visited=append(empty_history(_NUM_VISITED, d), state.position),
-        levels=append(empty_history(_NUM_VISITED, 1), np.array([state.log_density])),
-        choice=moves.first(d)._replace(shares=state.choice.shares),
-        arrival=None,
-    )
+    return state._replace(walk=shape, visited=append(empty_history(_NUM_VISITED, d), state.position), arrival=None)
 
 
-def _squared_jumps(state, info):
-    """Return the jumps of the last draw, for its kind of move."""
-    mean, factor = state.walk.mean, state.walk.factor
-    if not info.accept_prob > 0.0:
-        return np.zeros(2 * state.position.size)
-    before, after = (to_unit(factor, mean, x) for x in (info.origin, info.proposal))
-    return moves.squared_jumps(before, after, info.accept_prob)
-
-
-def with_fit(state: State, fit: Fit, config: Config, places: np.ndarray | None = None) -> State:
-    """Return the state with a new surrogate; all kinds of surrogate moves are tried from now on.
-
-    Parameters
-    ----------
-    places : ndarray (k, d), optional
-        Points to evaluate for the next surrogate, see :func:`places_to_survey`.
-    """
-    survey = np.empty((0, state.position.size)) if places is None else places
+def with_fit(state: State, fit: Fit, config: Config) -> State:
+    """Return the state with a new surrogate, along which most moves go from now on."""
     # A chain in burn-in keeps its walk, even where chains that it learns with have reached the bulk.
     shape = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
-    choice = moves.with_surrogate(state.choice, config.surrogate.learns_from, config.exploring_share, len(survey) > 0)
-    return state._replace(fit=fit, choice=choice, num_fits=state.num_fits + 1, survey=survey, walk=shape)
+    return state._replace(fit=fit, walk_share=config.exploring_share, num_fits=state.num_fits + 1, walk=shape)
 
 
-def with_given(position, log_density: float, fit: Fit, archive: np.ndarray, config: Config) -> State:
+def with_given(position, log_density: float, fit: Fit, config: Config) -> State:
     """Return the state of a chain that has nothing to learn, since its surrogate is given.
 
     Parameters
@@ -407,30 +366,60 @@ def with_given(position, log_density: float, fit: Fit, archive: np.ndarray, conf
         Where the chain is.
     fit : Fit
         The surrogate, see :func:`pymc_kernel.mcmc.surrogate_fit.emulated`.
-    archive : ndarray (n, d)
-        Draws from the surrogate, for difference moves.
     """
     first = init(position, log_density, config)
     log_scale = math.log(walk.optimal_scale(first.position.size))
     shape = first.walk._replace(mean=fit.shape[0], factor=fit.shape[1], log_scale=log_scale)
-    choice = first.choice._replace(shares=moves.given(config.exploring_share))
-    return _settled(first._replace(walk=shape, fit=fit, archive=archive, choice=choice, arrival=None), config)
+    first = first._replace(walk=shape, fit=fit, walk_share=config.exploring_share, arrival=None)
+    return finish(first, config)
 
 
 def finish(state: State, config: Config) -> State:
-    """Return the state for sampling after tuning, without what only learning needs."""
-    state = _settled(state, config)
-    if state.fit is None and not state.choice.shares[DIFFERENCE.place]:
-        return state  # too short for differences even
-    in_bulk = len(burn_in.bulk(state.visited, state.levels)) >= _LEAST_IN_BULK * state.visited.count
-    learns_from, share = config.surrogate.learns_from, config.exploring_share
-    return state._replace(choice=moves.after_tuning(state.choice, learns_from, share, state.fit, in_bulk))
+    """Return the state for sampling after tuning, without what only learning needs.
 
-
-def _settled(state, config):
-    """Return the state without what is learned from, with room for the record of excesses."""
+    A surrogate along which the chain moved less far than by the walk is not used: at the walls of a box one proposal
+    in a hundred is accepted.
+    """
+    if state.worth[1] < state.worth[0]:
+        state = state._replace(walk_share=1.0)
     d = state.position.size
     settled = state.walk._replace(noise=noise.settled(state.walk.noise))
-    return state._replace(
-        evaluated=empty_history(0, d + 1), survey=np.empty((0, d)), walk=settled, is_weighed=not config.noisy
-    )
+    return state._replace(evaluated=empty_history(0, d + 1), walk=settled, is_weighed=not config.noisy)
+
+
+# -- several chains that learn together ------------------------------------------------------------------
+
+
+def stretches(num_dims: int, num_tune: int) -> list[int]:
+    """Return the lengths of the stretches between fits, in draws of each chain; they sum to ``num_tune``."""
+    due = [t for t in range(num_tune) if refit_is_due(num_dims, t, num_tune)]
+    return np.diff([0, *(t + 1 for t in due), num_tune]).tolist()
+
+
+def run(rng: np.random.Generator, state: State, log_density: Callable, config: Config, num_draws: int) -> State:
+    """Return the state of one chain after a stretch; its draws and evaluations are remembered."""
+    for _ in range(num_draws):
+        state, info = step(rng, state, log_density, config)
+        state = learn_from(state, info, config)
+    return state
+
+
+@one_blas_thread
+def fit_together(rng: np.random.Generator, states: Sequence[State], config: Config) -> list[State]:
+    """Return the states with one surrogate and one shape of the walk learned from all; unchanged where that fails."""
+    in_bulk = [s for s in states if s.arrival is None]
+    fit = refit(rng, in_bulk, config) if in_bulk else None
+    if fit is None:
+        return list(states)
+    return [with_fit(s, fit, config) for s in states]
+
+
+@one_blas_thread
+def frozen(states: Sequence[State], config: Config) -> State:
+    """Return the state that every chain samples with after tuning; :func:`relocate` moves it to each chain."""
+    states = [s for s in states if s.arrival is None] or states
+    mean, factor = joint_shape(states)
+    log_scale = float(np.mean([s.walk.log_scale for s in states]))
+    shape = states[0].walk._replace(mean=mean, factor=factor, log_scale=log_scale)
+    worth = np.mean([s.worth for s in states], axis=0)
+    return finish(states[0]._replace(walk=shape, worth=worth, rejections=0), config)

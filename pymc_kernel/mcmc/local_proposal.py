@@ -13,10 +13,9 @@ from pymc_kernel.kernels import Kernel, RadialKernel
 from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.linalg import cholesky_in_place, dot_product, lower_times, solve_lower, whiten
 from pymc_kernel.machine_code import compiled
-from pymc_kernel.mcmc.local_metric import local_factor
-from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
-__all__ = ["Fit", "fit", "local_at", "proposal_covariance", "proposal_factor", "propose"]
+__all__ = ["Fit", "Places", "fit", "local_at", "places_at", "proposal_covariance", "propose", "propose_all"]
 
 _BANDWIDTH_POINTS = 500  # of which the median distance is taken
 _TRACE_POINTS = 50  # over which the mean trace is taken
@@ -81,7 +80,7 @@ def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b
 
 
 @compiled
-def proposal_factor(local, gamma, nu):
+def _proposal_factor(local, gamma, nu):
     """Return the Cholesky factor of gamma^2 I + nu^2 local, and its log determinant (NaN on failure)."""
     d = local.shape[0]
     factor = nu * nu * local
@@ -101,7 +100,7 @@ def propose(whitened, local, fit, gamma, nu, noise):
 
     The whitening is linear with a constant Jacobian, which cancels in the ratio.
     """
-    forward, log_det_forward = proposal_factor(local, gamma, nu)
+    forward, log_det_forward = _proposal_factor(local, gamma, nu)
     displacement = np.empty_like(whitened)
     lower_times(forward, noise, displacement)
     new_whitened = whitened + displacement
@@ -115,7 +114,7 @@ def propose(whitened, local, fit, gamma, nu, noise):
         fit.shape_b,
         fit.normalizer,
     )
-    backward, log_det_backward = proposal_factor(new_local, gamma, nu)
+    backward, log_det_backward = _proposal_factor(new_local, gamma, nu)
     position = np.empty_like(whitened)
     lower_times(fit.factor, new_whitened, position)
     position += fit.mean
@@ -142,6 +141,58 @@ def local_at(position, fit):
         fit.normalizer,
     )
     return whitened, local
+
+
+# -- many places at once --------------------------------------------------------------------------------
+
+
+class Places(NamedTuple):
+    """Positions with what a proposal from them needs."""
+
+    positions: np.ndarray  # (n, d)
+    whitened: np.ndarray  # (n, d)
+    local: np.ndarray  # (n, d, d)
+
+
+def places_at(positions: np.ndarray, learned: Fit) -> Places:
+    """Return the local covariances at positions (n, d), on all cores."""
+    found = Places(positions.copy(), np.empty(positions.shape), np.empty((*positions.shape, positions.shape[1])))
+
+    def rows(start, stop):
+        _fill_local(*found, learned, start, stop)
+
+    over_row_blocks(rows, len(positions), float(learned.points_t.size))
+    return found
+
+
+def propose_all(places: Places, learned: Fit, gamma: float, nu: float, noise: np.ndarray) -> tuple[Places, np.ndarray]:
+    """Return a proposal x' for every place x, and log q(x | x') - log q(x' | x), on all cores."""
+    proposed, log_ratio = Places(*(np.empty_like(part) for part in places)), np.empty(len(noise))
+
+    def rows(start, stop):
+        _fill_proposals(*places[1:], learned, gamma, nu, noise, *proposed, log_ratio, start, stop)
+
+    over_row_blocks(rows, len(noise), float(learned.points_t.size))
+    return proposed, log_ratio
+
+
+@compiled
+def _fill_local(positions, whitened, local, fit, start, stop):
+    for i in range(start, stop):
+        whitened[i], local[i] = local_at(positions[i], fit)
+
+
+@compiled
+def _fill_proposals(
+    whitened, local, fit, gamma, nu, noise, positions, new_whitened, new_local, log_ratio, start, stop
+):  # fmt: skip
+    for i in range(start, stop):
+        positions[i], new_whitened[i], new_local[i], log_ratio[i] = propose(
+            whitened[i], local[i], fit, gamma, nu, noise[i]
+        )
+
+
+# -- learning -------------------------------------------------------------------------------------------
 
 
 @one_blas_thread
@@ -173,8 +224,6 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: n
     if not config.whiten:
         mean, factor = np.zeros(d), np.eye(d)
         unit = float(np.linalg.norm(points.std(axis=0))) / math.sqrt(d)
-    elif config.whiten == "local":
-        factor = local_factor(points, factor)
     whitened = whiten(points, mean, factor)
     kernel = config.kernel.resolve(np.unique(whitened, axis=0), rng, _BANDWIDTH_POINTS)
     a, b = kernel.shape_parameters

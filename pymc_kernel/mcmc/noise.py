@@ -42,7 +42,6 @@ _LATE_SHARE = 0.01  # interval between probes as a share of the draws so far, wh
 _PRIOR_CEILING, _PRIOR_WEIGHT = 0.29, 5
 _LOWEST_CEILING = 1e-3  # smallest acceptance rate that a ceiling may have
 _FEWEST_PROBES = 10  # before anything is reported to the user
-_ROUNDING = 1e-9  # differences of a log density, relative to its size, that count as rounding
 # A target above this share of the ceiling is reached by short steps alone: on a Gaussian, under noise of a standard
 # deviation of 1.5, with .44 of the best scale at this share and with .3 at .9.
 _REACHABLE_SHARE = 0.8
@@ -51,7 +50,7 @@ _REACHABLE_SHARE = 0.8
 class Noise(NamedTuple):
     """What a chain has learned about the noise of its log density."""
 
-    is_noisy: bool | None  # None: not known
+    is_noisy: bool
     ceiling: float  # acceptance rate of steps of length zero
     target: float  # the acceptance rate that fits it
     num_probes: int
@@ -65,20 +64,18 @@ def check_target(target_accept) -> None:
         raise ValueError(f'target_accept must lie between 0 and 1, or be "auto", got {target_accept!r}.')
 
 
-def unmeasured(is_noisy: bool | None, is_wanted: bool = True) -> Noise:
+def unmeasured(is_noisy: bool, is_wanted: bool = True) -> Noise:
     """Return the state before the first probe.
 
     Parameters
     ----------
     is_noisy
-        Whether the log density is an estimate; None where that has to be tested, by an evaluation after 0, 1, 10, 100,
-        ... iterations. An exact density is never probed.
+        Whether the log density is an estimate. An exact density is never probed.
     is_wanted
         Whether anything depends on the noise.
     """
     ceiling = _PRIOR_CEILING if is_noisy else 1.0
-    next_probe = math.inf if is_noisy is False or not is_wanted else 0
-    return Noise(is_noisy, ceiling, optimal_target(ceiling), 0, next_probe)
+    return Noise(is_noisy, ceiling, optimal_target(ceiling), 0, 0 if is_noisy and is_wanted else math.inf)
 
 
 def probe(known: Noise, iteration: int, kept: float, again: float) -> Noise:
@@ -91,10 +88,6 @@ def probe(known: Noise, iteration: int, kept: float, again: float) -> Noise:
     kept, again
         Log density that the chain holds, and the new estimate of it.
     """
-    if not known.is_noisy:
-        if abs(again - kept) <= _ROUNDING * (1.0 + abs(kept)):
-            return known._replace(next_probe=max(1, 10 * iteration))
-        known = unmeasured(True)
     difference = again - kept
     accepted = 0.0 if math.isnan(difference) else math.exp(min(difference, 0.0))
     # Gain 2 / n weights probe n in proportion to n: noise during burn-in is forgotten.

@@ -11,38 +11,34 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.linalg import definite_cholesky, lower_times, mean_and_factor, solve_lower, whiten
-from pymc_kernel.mcmc import burn_in
+from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
-from pymc_kernel.mcmc.survey import survey
-from pymc_kernel.mcmc.trajectory import choose_num_steps, choose_step_size
+from pymc_kernel.mcmc.history import recent
+from pymc_kernel.mcmc.trajectory import choose_chain_length, choose_step_size, random_chains
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.expansion import Expansion, change_variables, scaled_expansion
+from pymc_kernel.scores.expansion import Expansion, change_variables
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.scores.validation import cross_validate
 from pymc_kernel.scores.values import Values
 
 __all__ = [
-    "INVERSE_TEMPERATURE",
     "Evaluations",
     "Fit",
     "Learned",
+    "along",
     "bulk_of",
     "check_surrogate_moves",
     "emulated",
-    "from_unit",
     "joint_shape",
     "learn",
-    "places_to_survey",
     "refined_shape",
     "refit",
     "to_unit",
     "tuned",
 ]
 
-INVERSE_TEMPERATURE = 0.5  # inverse temperature of the tempered surrogate
 _TRIALS = 100  # starts of the trajectories that choose step size and length
 _VALIDATION = 1000  # draws that cross-validation looks at
-_LARGEST_SURVEY = 60  # places a chain and fit
 _NEW_SEARCH_EVERY = 3  # fits; those in between search for settings from the last ones only
 _ENOUGH_FOR_SHAPE = 10  # positions for each dimension, from which on their own covariance is used
 _EMULATED = 1000  # draws of a known log density at which a surrogate emulates it
@@ -72,25 +68,30 @@ class Fit(NamedTuple):
     mean: np.ndarray  # (d,)
     factor: np.ndarray  # (d, d), lower: x = mean + factor q, and momenta of q have unit variance
     expansion: Expansion  # in q
-    tempered: Expansion  # the surrogate to the power INVERSE_TEMPERATURE
     step_size: float
-    num_steps: int  # longest
+    num_steps: int  # of the longest trajectory
+    chain_length: int  # trajectories of a proposal
     learned: Learned
     shape: tuple[np.ndarray, np.ndarray]  # mean (d,) and lower factor (d, d) of the covariance of the draws
 
 
-def to_unit(factor: np.ndarray, mean: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """Return factor^-1 (position - mean)."""
-    out = position - mean
-    solve_lower(factor, out, out)
+@compiled
+def to_unit(factor, mean, positions):
+    """Return factor^-1 (x - mean) for the rows x of ``positions`` (n, d); the same bits for any number of rows."""
+    out = positions - mean
+    for i in range(len(out)):
+        solve_lower(factor, out[i], out[i])
     return out
 
 
-def from_unit(factor: np.ndarray, mean: np.ndarray, whitened: np.ndarray) -> np.ndarray:
-    """Return mean + factor whitened; no BLAS, whose threads would change the last bit from a hundred dimensions on."""
+@compiled
+def _from_unit(factor, mean, whitened):
+    """Return mean + factor q for the rows q of ``whitened`` (n, d); no BLAS, which rounds by the number of rows."""
     out = np.empty_like(whitened)
-    lower_times(factor, whitened, out)
-    return mean + out
+    for i in range(len(out)):
+        lower_times(factor, whitened[i], out[i])
+        out[i] += mean
+    return out
 
 
 def check_surrogate_moves(estimator, exploring_share, max_steps) -> None:
@@ -182,7 +183,7 @@ def tuned(
     draws: np.ndarray,
     max_steps: int,
 ) -> Fit:
-    """Return a surrogate with step size and length of its trajectories, in the coordinates of a shape.
+    """Return a surrogate with step size, length and number of its trajectories, in the coordinates of a shape.
 
     No density is evaluated.
 
@@ -197,10 +198,23 @@ def tuned(
     starts = whiten(places, mean, factor)
     momenta = rng.standard_normal(starts.shape)
     step_size = choose_step_size(starts, momenta, expansion)
-    num_steps = choose_num_steps(starts, momenta, step_size, max_steps, expansion)
-    return Fit(
-        mean, factor, expansion, scaled_expansion(expansion, INVERSE_TEMPERATURE), step_size, num_steps, learned, shape
+    # With lengths from half of the longest on and step sizes that vary, half a turn is a quarter on the average.
+    num_steps = min(max_steps, math.ceil(math.pi / step_size))
+    chain_length = choose_chain_length(rng, starts, step_size, num_steps, expansion)
+    return Fit(mean, factor, expansion, step_size, num_steps, chain_length, learned, shape)
+
+
+def along(rng: np.random.Generator, positions: np.ndarray, fit: Fit) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return proposals (n, d) from positions (n, d) by chains of trajectories on the surrogate.
+
+    Also the log ratios (n,) of the surrogate, before to after, and the numbers of leapfrog steps (n,).
+    """
+    here = to_unit(fit.factor, fit.mean, positions)
+    ends, values, firsts, steps = random_chains(
+        rng, here, fit.chain_length, fit.step_size, fit.num_steps, fit.expansion
     )
+    with np.errstate(over="ignore", invalid="ignore"):  # trajectories that diverged
+        return _from_unit(fit.factor, fit.mean, ends), firsts - values, steps
 
 
 # -- chains -------------------------------------------------------------------------------------------
@@ -253,8 +267,8 @@ def emulated(
 
 
 def bulk_of(states: Sequence, fraction: float = 2.0 / 3.0) -> np.ndarray:
-    """Return the positions (n, d) visited by the chains since they were in the bulk, see ``burn_in.bulk``."""
-    return np.concatenate([burn_in.bulk(s.visited, s.levels, fraction) for s in states])
+    """Return the latest ``fraction`` of the positions (n, d) that the chains have visited since their burn-in."""
+    return np.concatenate([recent(s.visited, fraction) for s in states])
 
 
 def _recent_shape(states):
@@ -282,12 +296,3 @@ def joint_shape(states: Sequence) -> tuple[np.ndarray, np.ndarray]:
     if factor is None:  # places on a line
         factor = np.linalg.cholesky(covariance + np.diag(_RIDGE * np.diag(covariance)))
     return mean, factor
-
-
-@one_blas_thread
-def places_to_survey(rng: np.random.Generator, states: Sequence, fit: Fit) -> list[np.ndarray]:
-    """Return for each chain the points to evaluate before the next fit; none for surrogates learned from draws."""
-    if fit.learned.estimator.learns_from != "values":
-        return [np.empty((0, s.position.size)) for s in states]
-    places = survey(rng, whiten(bulk_of(states), fit.mean, fit.factor), fit, _LARGEST_SURVEY * len(states))
-    return [places[c :: len(states)] for c in range(len(states))]

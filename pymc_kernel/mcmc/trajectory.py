@@ -1,6 +1,7 @@
 """Leapfrog trajectories along a surrogate, compiled. Imports NumPy, Numba and the lower floors only."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 
@@ -8,57 +9,49 @@ from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.expansion import Expansion, rows_value_and_score, value_and_score
 
-__all__ = ["choose_num_steps", "choose_step_size", "leapfrog", "surrogate_chain", "surrogate_chains"]
+__all__ = [
+    "choose_chain_length",
+    "choose_step_size",
+    "largest_correlation",
+    "leapfrog",
+    "random_chains",
+    "surrogate_chains",
+]
 
 # Of the step size, drawn anew for each trajectory: small steps still move where large ones are rejected.
 _STEP_FACTORS = np.array([1.0, 1.0, 0.5, 0.25])
 _TRIAL_STEPS = 10  # leapfrog steps of a trial: the energy error hardly grows with their number while they are stable
 _ENERGY_ACCEPT = 0.9  # wanted mean of min(1, exp(-energy error)) of the trials
-_SHARE_OF_BEST_JUMP = 0.9  # of the largest expected squared jump
-_MIN_ENERGY_GAIN = -20.0  # energy gain below which a trajectory is given up: it would be accepted once in e^20 times
+_CHAIN_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # trajectories of a proposal
+# Of both ends of a chain, on the surrogate: what ends the moves of a stage of particles, too. Rows "chains of
+# trajectories" and "as long" of ``benchmarks.ablations``.
+_TARGET_CORRELATION = 0.2
 
 
-def surrogate_chain(position, momenta, uniforms, lengths, step_sizes, expansion: Expansion):
-    """Return the end of a Hamiltonian chain on the surrogate alone, and the surrogate's values there and at the start.
+def surrogate_chains(positions, momenta, uniforms, lengths, step_sizes, expansion: Expansion, work_per_chain=0.0):
+    """Return the ends of Hamiltonian chains on the surrogate alone, and the surrogate's values there and at the starts.
 
     Each transition accepts by the surrogate's energy, so the whole is reversible with respect to exp(surrogate):
     as a proposal for another density it needs the ratio of surrogate values only (Liu 2001, section 9.4.3).
 
     Parameters
     ----------
-    momenta : ndarray (k, d)
-    uniforms : ndarray (k,)
+    positions, momenta : ndarray (n, d), (n, k, d)
+    uniforms : ndarray (n, k)
         Where one is negative its transition always accepts.
-    lengths, step_sizes : ndarray (k,)
+    lengths, step_sizes : ndarray (n, k)
         Leapfrog steps of each transition and their sizes.
+    expansion
+        Of the surrogate; the potential is minus it. Unit mass; O(m d) for each step.
+    work_per_chain : float
+        Rough number of inner operations, by which chains are spread over threads; zero for this thread alone.
 
     Returns
     -------
-    position : ndarray (d,)
-    value, first : float
-    momentum : ndarray (d,)
+    positions : ndarray (n, d)
+    values, firsts : ndarray (n,)
+    momenta : ndarray (n, d)
         At the end of the last trajectory, accepted or not.
-
-    Notes
-    -----
-    The potential is minus the surrogate. Unit mass; O(m d) for each step.
-    """
-    ends, values, firsts, last = surrogate_chains(
-        position[None], momenta[None], uniforms[None], lengths[None], step_sizes[None], expansion
-    )
-    return ends[0], float(values[0]), float(firsts[0]), last[0]
-
-
-def surrogate_chains(positions, momenta, uniforms, lengths, step_sizes, expansion: Expansion, work_per_chain=0.0):
-    """Return what :func:`surrogate_chain` does for many chains at once: (n, d), (n,), (n,), (n, d).
-
-    Parameters
-    ----------
-    positions, momenta : ndarray (n, d), (n, k, d)
-    uniforms, lengths, step_sizes : ndarray (n, k)
-    expansion
-    work_per_chain : float
-        Rough number of inner operations, by which chains are spread over threads; zero for this thread alone.
     """
     n = len(positions)
     ends, last = np.empty(positions.shape), np.empty(positions.shape)
@@ -111,48 +104,42 @@ def _chains(positions, momenta, uniforms, lengths, step_sizes, expansion, start,
 
 def leapfrog(position, momentum, step_size, num_steps, expansion):
     """Return the end (position, momentum) of a trajectory along the surrogate, and its surrogate value."""
-    momenta, always = np.array(momentum, dtype=float)[None], np.array([-1.0])
-    sizes = np.array([float(step_size)])
-    end, value, _, last = surrogate_chain(position, momenta, always, np.array([num_steps]), sizes, expansion)
-    return end, last, value
+    momenta = np.array(momentum, dtype=float)[None, None]
+    always, steps, sizes = np.array([[-1.0]]), np.array([[num_steps]]), np.array([[float(step_size)]])
+    end, value, _, last = surrogate_chains(np.asarray(position)[None], momenta, always, steps, sizes, expansion)
+    return end[0], last[0], float(value[0])
 
 
-def _energy_gains(starts, momenta, step_size, num_steps, expansion):
-    """Yield after each leapfrog step of all trajectories their positions (n, d) and energy gains (n,)."""
+def random_chains(rng, starts, length, step_size, num_steps, expansion: Expansion):
+    """Return ends (n, d) of chains of ``length`` trajectories, surrogate values there and before, and leapfrog steps.
+
+    Trajectories have random lengths, from half of ``num_steps`` on: otherwise periodic ones might return to their start
+    every time.
+    """
+    (n, d), shape = starts.shape, (len(starts), length)
+    steps = rng.integers((num_steps + 1) // 2, num_steps + 1, size=shape)
+    momenta, uniforms = rng.standard_normal((*shape, d)), rng.random(shape)
+    sizes = vary_step_size(rng, step_size, shape)
+    work = float(length * num_steps * expansion.coefficients.size * d) if n > 1 else 0.0
+    ends, values, firsts, _ = surrogate_chains(starts, momenta, uniforms, steps, sizes, expansion, work)
+    return ends, values, firsts, steps.sum(axis=1)
+
+
+def _trial_accept(starts, momenta, step_size, expansion):
+    """Return the mean of min(1, exp(-energy error)) over trajectories on the surrogate alone."""
     q, p = starts.copy(), momenta.copy()
     values, scores = np.empty(len(q)), np.empty_like(q)
     rows_value_and_score(q, expansion, 0, len(q), values, scores)
     before = values - 0.5 * (p**2).sum(axis=1)
     # Beyond the limit of stability trajectories go to infinity, which their energy shows.
     with np.errstate(over="ignore", invalid="ignore"):
-        for _ in range(num_steps):
+        for _ in range(_TRIAL_STEPS):
             p += 0.5 * step_size * scores
             q += step_size * p
             rows_value_and_score(q, expansion, 0, len(q), values, scores)
             p += 0.5 * step_size * scores
-            yield q, values - 0.5 * (p**2).sum(axis=1) - before
-
-
-def _trial_accept(starts, momenta, step_size, num_steps, expansion):
-    """Return the mean of min(1, exp(-energy error)) over trajectories on the surrogate alone."""
-    *_, (_, gains) = _energy_gains(starts, momenta, step_size, num_steps, expansion)
+        gains = values - 0.5 * (p**2).sum(axis=1) - before
     return np.where(np.isnan(gains), 0.0, np.exp(np.minimum(gains, 0.0))).mean()
-
-
-def _jumps(starts, momenta, step_size, max_steps, expansion, center, spread, spread_of_square):
-    """Return the squared jumps, times surrogate acceptance, of all q_i and (q_i - center_i)^2, (max_steps, 2 d)."""
-    n, d = starts.shape
-    out = np.zeros((max_steps, 2 * d))
-    squares = (starts - center) ** 2
-    alive = np.ones(n, dtype=bool)
-    for step, (q, gains) in enumerate(_energy_gains(starts, momenta, step_size, max_steps, expansion)):
-        alive &= gains > _MIN_ENERGY_GAIN
-        if not alive.any():
-            break
-        accept = np.exp(np.minimum(gains[alive], 0.0)) / n
-        out[step, :d] = accept @ (q[alive] - starts[alive]) ** 2 / spread
-        out[step, d:] = accept @ ((q[alive] - center) ** 2 - squares[alive]) ** 2 / spread_of_square
-    return out
 
 
 def vary_step_size(rng: np.random.Generator, step_size: float, size: int) -> np.ndarray:
@@ -177,7 +164,7 @@ def choose_step_size(starts: np.ndarray, momenta: np.ndarray, expansion: Expansi
     width = 1.0
     # The acceptance falls with the step size: bracket from the guess, then halve.
     while low < high - 0.05:
-        if _trial_accept(starts, momenta, math.exp(middle), _TRIAL_STEPS, expansion) >= _ENERGY_ACCEPT:
+        if _trial_accept(starts, momenta, math.exp(middle), expansion) >= _ENERGY_ACCEPT:
             low = middle
             middle = min(middle + width, 0.5 * (low + high)) if high == math.log(2.0) else 0.5 * (low + high)
         else:
@@ -186,26 +173,29 @@ def choose_step_size(starts: np.ndarray, momenta: np.ndarray, expansion: Expansi
     return math.exp(low)
 
 
-def choose_num_steps(
-    starts: np.ndarray, momenta: np.ndarray, step_size: float, max_steps: int, expansion: Expansion
-) -> int:
-    """Return the length of trajectories that moves the slowest direction most, on the surrogate.
+def choose_chain_length(rng, starts: np.ndarray, step_size: float, num_steps: int, expansion: Expansion) -> int:
+    """Return how many trajectories decorrelate positions (n, d) and their squares on the surrogate alone."""
+    before, here = np.hstack([starts, starts**2]), starts
+    for done, length in pairwise((0, *_CHAIN_LENGTHS)):
+        here = random_chains(rng, here, length - done, step_size, num_steps, expansion)[0]
+        if largest_correlation(before, np.hstack([here, here**2])) <= _TARGET_CORRELATION:
+            break
+    return length
 
-    Squared jumps of every coordinate and of its square are taken relative to their variances over ``starts``, and the
-    smallest counts: a sum would be dominated by directions that mix anyway.
-    """
-    center = starts.mean(axis=0)
-    square = (starts - center) ** 2
-    tiny = 1e-12
-    jumps = _jumps(
-        starts, momenta, step_size, max_steps, expansion, center, square.mean(axis=0) + tiny, square.var(axis=0) + tiny
-    )
-    # A move takes between half of L and L steps.
-    total = np.vstack([np.zeros(jumps.shape[1]), np.cumsum(jumps, axis=0)])
-    last = np.arange(1, max_steps + 1)
-    first = (last + 1) // 2
-    jumps = ((total[last] - total[first - 1]) / (last - first + 1)[:, None]).min(axis=1)
-    best = jumps.max()
-    if not best > 0.0:
-        return 1
-    return int(np.argmax(jumps >= _SHARE_OF_BEST_JUMP * best)) + 1
+
+def largest_correlation(before: np.ndarray, after: np.ndarray) -> float:
+    """Return the largest absolute correlation of a column of (n, d) arrays before and after; 0 for constant columns."""
+    before, after = _in_unit_range(before), _in_unit_range(after)
+    sums, n = np.stack([before.sum(axis=0), after.sum(axis=0)]), len(before)
+    squares = np.stack([np.einsum("ij,ij->j", side, side) for side in (before, after)]) - sums**2 / n
+    products = np.einsum("ij,ij->j", before, after) - sums.prod(axis=0) / n
+    varies = (squares > 0.0).all(axis=0)
+    correlations = np.abs(products[varies]) / np.sqrt(squares[:, varies].prod(axis=0))
+    return float(correlations.max(initial=0.0))
+
+
+def _in_unit_range(values):
+    """Return columns of (n, d) from their first values, in units of the largest: squares keep their digits."""
+    apart = values - values[0]
+    largest = np.abs(apart).max(axis=0)
+    return apart / np.where(largest > 0.0, largest, 1.0)

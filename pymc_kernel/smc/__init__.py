@@ -3,14 +3,7 @@
 from pymc_kernel.smc.hamiltonian import Hamiltonian
 from pymc_kernel.smc.moves import Evaluated, Kameleon, Walk
 from pymc_kernel.smc.tempering import Config, Info, State, init, sample, step
-from pymc_kernel.smc.weights import (
-    conditional_effective_share,
-    effective_share,
-    log_mean_exp,
-    next_temperature,
-    normalized,
-    resample,
-)
+from pymc_kernel.smc.weights import effective_share, log_mean_exp, next_temperature, normalized, resample
 
 __all__ = [
     "Config",
@@ -20,7 +13,6 @@ __all__ = [
     "Kameleon",
     "State",
     "Walk",
-    "conditional_effective_share",
     "effective_share",
     "init",
     "log_mean_exp",

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kernel.mcmc.local_proposal import Places
 from pymc_kernel.smc.hamiltonian import Hamiltonian
-from pymc_kernel.smc.local_covariances import Places
 from pymc_kernel.smc.moves import Evaluated, Kameleon, Proposals, Walk
 
 __all__ = ["Fitted", "adapt", "descend", "fit", "propose", "split"]
@@ -115,7 +115,7 @@ def propose(
 def _joined(parts):
     if len(parts) == 1:
         return parts[0]
-    places, jumps = parts[0].places, [p.squared_jumps for p in parts]
+    places = parts[0].places
     if places is not None:
         pairs = zip(*(p.places for p in parts), strict=True)
         places = tuple(Places(*(np.concatenate(a) for a in zip(*ends, strict=True))) for ends in pairs)
@@ -123,7 +123,6 @@ def _joined(parts):
         np.concatenate([p.positions for p in parts]),
         np.concatenate([p.log_ratio for p in parts]),
         np.concatenate([p.is_exploring for p in parts]),
-        None if any(j is None for j in jumps) else np.concatenate(jumps),
         places,
     )
 

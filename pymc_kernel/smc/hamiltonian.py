@@ -1,28 +1,18 @@
 """Hamiltonian moves of particles along a surrogate of the tempered density.
 
-Imports NumPy, SciPy, Numba and the lower floors only.
+Imports NumPy, Numba and the lower floors only.
 """
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
-from pymc_kernel.linalg import whiten
-from pymc_kernel.mcmc.surrogate_fit import Evaluations, Fit, Learned, check_surrogate_moves, learn, tuned
-from pymc_kernel.mcmc.trajectory import surrogate_chains, vary_step_size
+from pymc_kernel.mcmc.surrogate_fit import Evaluations, Fit, Learned, along, check_surrogate_moves, learn, tuned
 from pymc_kernel.scores.values import Values
-from pymc_kernel.smc.moves import Proposals, Shape, Walk, largest_correlation
+from pymc_kernel.smc.moves import Proposals, Shape, Walk
 
 __all__ = ["Hamiltonian"]
-
-_TRIAL_CHAINS = 400  # particles that choose the number of trajectories
-_CHAIN_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # trajectories of a proposal
-# Of both ends of a chain, on the surrogate: two moves leave less than the 0.2 that ends the moves of a stage, so that
-# all states but the first take part in weights and evidence.
-_TARGET_CORRELATION = 0.4
 
 
 class HamiltonianFit(NamedTuple):
@@ -31,8 +21,6 @@ class HamiltonianFit(NamedTuple):
     walk: Shape
     fit: Fit | None  # None before the first one, or where it failed
     learned: Learned | None  # by the last fit that did not fail
-    chain_length: int  # trajectories of a proposal
-    worth: np.ndarray  # (2,), mean of acceptance times squared jump of walk and surrogate in the last move, or NaN
 
 
 @dataclass(frozen=True)
@@ -49,8 +37,7 @@ class Hamiltonian:
     surrogate
         Of ``pymc_kernel.scores``: ``Values``, or one that matches scores, which learns from the particles alone.
     exploring_share : float
-        Share of random-walk moves, in (0, 1]. Where the surrogate moves particles less than the walk does, it is not
-        used until the next fit.
+        Share of random-walk moves, in (0, 1].
     max_steps : int
         Longest trajectory in leapfrog steps.
     noisy : bool
@@ -87,7 +74,7 @@ class Hamiltonian:
         if shared is not None and self.surrogate.learns_from == "values":
             return shared._replace(walk=shape)
         if learned is None:
-            learned = HamiltonianFit(shape, None, None, 0, np.zeros(2))
+            learned = HamiltonianFit(shape, None, None)
         draws, coordinates = particles.positions, (shape.mean, shape.factor)
         density = evaluated.log_density(inverse_temperature)
         followed = learn(
@@ -96,39 +83,20 @@ class Hamiltonian:
         )  # fmt: skip
         if followed is None:
             return learned._replace(walk=shape, fit=None)
-        fit = tuned(rng, followed, coordinates, draws, self.max_steps)
-        starts = draws[rng.choice(len(draws), min(len(draws), _TRIAL_CHAINS), replace=False)]
-        chain_length = _choose_chain_length(rng, whiten(starts, *coordinates), fit)
-        return HamiltonianFit(shape, fit, followed, chain_length, np.full(2, np.nan))
+        return HamiltonianFit(shape, tuned(rng, followed, coordinates, draws, self.max_steps), followed)
 
     def propose(self, rng, positions: np.ndarray, learned: HamiltonianFit) -> Proposals:
         """Return a proposal for every particle by the surrogate, or by the walk for a random part of them."""
         walked = self.walk.propose(rng, positions, learned.walk)
-        fit = learned.fit
-        if fit is None:
+        if learned.fit is None:
             return walked
-        n, d = positions.shape
-        share = 1.0 if learned.worth[1] < learned.worth[0] else self.exploring_share
-        is_exploring = rng.random(n) < share
-        movers = np.flatnonzero(~is_exploring)
-        k = len(movers)
-        randomness = _chain_randomness(rng, k, learned.chain_length, d, fit)
-        proposed, log_ratio = walked.positions, walked.log_ratio
-        expansion = fit.expansion
-        here = _whitened(positions[movers], fit.mean, fit.factor)
-        work = 2.0 * learned.chain_length * fit.num_steps * expansion.coefficients.size * d
-        there, end, begin, _ = surrogate_chains(here, *randomness, expansion, work)
-        with np.errstate(over="ignore", invalid="ignore"):  # trajectories that diverged
-            proposed[movers], log_ratio[movers] = _placed(there, fit.mean, fit.factor), begin - end
-        jumps = (solve_triangular(fit.factor, (proposed - positions).T, lower=True) ** 2).sum(axis=0)
-        return Proposals(proposed, log_ratio, is_exploring, np.where(np.isfinite(jumps), jumps, 0.0))
+        is_along = rng.random(len(positions)) >= self.exploring_share
+        walked.positions[is_along], walked.log_ratio[is_along], _ = along(rng, positions[is_along], learned.fit)
+        return walked._replace(is_exploring=~is_along)
 
     def adapt(self, learned: HamiltonianFit, proposals: Proposals, accept_prob: np.ndarray) -> HamiltonianFit:
         """Return what was learned with the walk's scale moved by the acceptance of those that walked."""
         walked = proposals.is_exploring
-        if proposals.squared_jumps is not None and walked.any() and not walked.all():
-            moved = accept_prob * proposals.squared_jumps
-            learned = learned._replace(worth=np.array([moved[walked].mean(), moved[~walked].mean()]))
         if not walked.any():
             return learned
         return learned._replace(walk=self.walk.adapt(learned.walk, proposals, accept_prob[walked]))
@@ -136,45 +104,3 @@ class Hamiltonian:
     def scale_of(self, learned: HamiltonianFit) -> float:
         """Return the step size, or the scale of the walk where there is no surrogate."""
         return learned.fit.step_size if learned.fit is not None else self.walk.scale_of(learned.walk)
-
-
-def _chain_randomness(rng, size, length, num_dims, fit):
-    """Return momenta (size, length, d), and (size, length) uniforms, leapfrog steps and their sizes."""
-    shape = (size, length)
-    steps = rng.integers((fit.num_steps + 1) // 2, fit.num_steps + 1, size=shape)
-    return rng.standard_normal((*shape, num_dims)), rng.random(shape), steps, vary_step_size(rng, fit.step_size, shape)
-
-
-def _choose_chain_length(rng, starts, fit):
-    """Return how many trajectories decorrelate the particles on the surrogate alone."""
-    d = starts.shape[1]
-    before, here = _with_squares(starts), starts
-    for done, length in pairwise((0, *_CHAIN_LENGTHS)):
-        randomness = _chain_randomness(rng, len(starts), length - done, d, fit)
-        here = surrogate_chains(here, *randomness, fit.expansion)[0]
-        if largest_correlation(before, _with_squares(here)) <= _TARGET_CORRELATION:
-            break
-    return length
-
-
-def _with_squares(positions):
-    return np.hstack([positions, positions**2])
-
-
-def _whitened(positions, mean, factor):
-    """Return factor^-1 (x - mean) for the rows of ``positions``, as :func:`~pymc_kernel.linalg.solve_lower` does."""
-    out = positions - mean
-    for a in range(out.shape[1]):
-        for b in range(a):
-            out[:, a] -= factor[a, b] * out[:, b]
-        out[:, a] /= factor[a, a]
-    return out
-
-
-def _placed(whitened, mean, factor):
-    """Return mean + factor q for the rows q of ``whitened``; no BLAS, whose kernels round by the number of rows."""
-    out = np.repeat(mean[None], len(whitened), axis=0)
-    for a in range(out.shape[1]):
-        for b in range(a + 1):
-            out[:, a] += factor[a, b] * whitened[:, b]
-    return out

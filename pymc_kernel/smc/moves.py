@@ -8,7 +8,7 @@ Imports NumPy, SciPy, Numba and the lower floors only.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -16,14 +16,13 @@ import numpy as np
 from pymc_kernel.kernels.points import is_number
 from pymc_kernel.mcmc import kameleon, local_proposal
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
-from pymc_kernel.mcmc.local_metric import local_factor
+from pymc_kernel.mcmc.local_proposal import Places, places_at, propose_all
 from pymc_kernel.mcmc.noise import check_target, target_of
-from pymc_kernel.smc.local_covariances import Places, Table, local_at, propose, table
+from pymc_kernel.mcmc.trajectory import largest_correlation
 
 __all__ = ["Evaluated", "Kameleon", "Proposals", "Shape", "Walk", "covariance_factor", "largest_correlation"]
 
 _RIDGE = 1e-9  # of the variances: a covariance of few particles has a factor
-_SHAPE_POINTS = 500  # whose neighborhoods are averaged, at a cost that grows by their square
 
 
 class Evaluated(NamedTuple):
@@ -53,7 +52,6 @@ class Proposals(NamedTuple):
     positions: np.ndarray  # (n, d)
     log_ratio: np.ndarray  # (n,), log q(x | y) - log q(y | x)
     is_exploring: np.ndarray  # (n,), bool: by the random walk
-    squared_jumps: np.ndarray | None = None  # (n,), in the whitened space; where two kinds of moves are compared
     places: tuple[Places, Places] | None = None  # before and proposed, with local covariances; of Kameleon
 
 
@@ -164,7 +162,7 @@ class Walk:
 class KameleonFit(NamedTuple):
     """A local proposal and its scale."""
 
-    local: Table
+    local: local_proposal.Fit
     log_scale: float
     num_adapted: int
     places: tuple[Places, Places] | None = (
@@ -185,8 +183,7 @@ class Kameleon:
 
     Notes
     -----
-    A pass over n particles with m basis points costs O(n m d^2) as a product of matrices, on all cores; memory
-    O((n + m) d^2), and 128 m numbers a thread.
+    A pass over n particles with m basis points costs O(n m d^2), on all cores; memory O(n d^2 + m d).
     """
 
     config: kameleon.Config = field(default_factory=kameleon.Config)
@@ -198,12 +195,7 @@ class Kameleon:
         if len(positions) > self.config.num_basis:
             positions = positions[rng.choice(len(positions), self.config.num_basis, replace=False)]
         mean, factor = covariance_factor(particles.positions)
-        config = self.config
-        if config.whiten == "local":
-            # Neighbors are a share of the points, so a subset has the same average shape as all, at a lower cost.
-            config = replace(config, whiten=True)
-            factor = local_factor(positions[:: -(-len(positions) // _SHAPE_POINTS)], factor)
-        local = table(local_proposal.fit(positions, mean, factor, config, rng))
+        local = local_proposal.fit(positions, mean, factor, self.config, rng)
         if learned is None:
             d = positions.shape[1]
             return KameleonFit(local, math.log(self.config.scale or optimal_scale(d)), 0)
@@ -211,9 +203,9 @@ class Kameleon:
 
     def propose(self, rng, positions: np.ndarray, learned: KameleonFit) -> Proposals:
         """Return a proposal for every particle, with the log ratio of the two local normal densities."""
-        gamma, nu = self.config.widths(math.exp(learned.log_scale) * learned.local.learned.unit)
+        gamma, nu = self.config.widths(math.exp(learned.log_scale) * learned.local.unit)
         before = _where(positions, learned)
-        proposed, log_ratio = propose(before, learned.local, gamma, nu, rng.standard_normal(positions.shape))
+        proposed, log_ratio = propose_all(before, learned.local, gamma, nu, rng.standard_normal(positions.shape))
         is_exploring = np.ones(len(positions), dtype=bool)
         return Proposals(proposed.positions, log_ratio, is_exploring, places=(before, proposed))
 
@@ -224,7 +216,7 @@ class Kameleon:
             return learned
         target = target_of(self.config.target_accept)
         log_scale = _follow(learned.log_scale, learned.num_adapted, accept_prob.mean(), target, self.learning_rate)
-        bound = math.log(self.config.largest_scale(learned.local.center.size))
+        bound = math.log(self.config.largest_scale(learned.local.mean.size))
         return learned._replace(log_scale=min(log_scale, bound), num_adapted=learned.num_adapted + 1)
 
     def scale_of(self, learned: KameleonFit) -> float:
@@ -235,32 +227,14 @@ class Kameleon:
 def _where(positions, learned):
     """Return local covariances at the particles, computed only where the last move did not already compute them."""
     if learned.places is None or len(positions) != len(learned.places[0].positions):
-        return local_at(positions, learned.local)
+        return places_at(positions, learned.local)
     before, proposed = learned.places
     has_moved = (positions == proposed.positions).all(axis=1)
     is_known = has_moved | (positions == before.positions).all(axis=1)
     if not is_known.all():
-        return local_at(positions, learned.local)
+        return places_at(positions, learned.local)
     chosen = [
         np.where(has_moved.reshape(-1, *[1] * (new.ndim - 1)), new, old)
         for new, old in zip(proposed, before, strict=True)
     ]
     return Places(*chosen)
-
-
-def largest_correlation(before: np.ndarray, after: np.ndarray) -> float:
-    """Return the largest absolute correlation of a column of (n, d) arrays before and after; 0 for constant columns."""
-    before, after = _in_unit_range(before), _in_unit_range(after)
-    sums, n = np.stack([before.sum(axis=0), after.sum(axis=0)]), len(before)
-    squares = np.stack([np.einsum("ij,ij->j", side, side) for side in (before, after)]) - sums**2 / n
-    products = np.einsum("ij,ij->j", before, after) - sums.prod(axis=0) / n
-    varies = (squares > 0.0).all(axis=0)
-    correlations = np.abs(products[varies]) / np.sqrt(squares[:, varies].prod(axis=0))
-    return float(correlations.max(initial=0.0))
-
-
-def _in_unit_range(values):
-    """Return columns of (n, d) from their first values, in units of the largest: squares keep their digits."""
-    apart = values - values[0]
-    largest = np.abs(apart).max(axis=0)
-    return apart / np.where(largest > 0.0, largest, 1.0)

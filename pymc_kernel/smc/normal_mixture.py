@@ -1,4 +1,4 @@
-"""A mixture of normals fitted to particles, as a distribution to propose from. Imports NumPy, SciPy, Numba."""
+"""A mixture of normals fitted to particles, as a distribution to propose from. Imports NumPy, SciPy."""
 
 import math
 import warnings
@@ -7,8 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.cluster.vq import kmeans2
 
-from pymc_kernel.kernels.profiles import exp_in_place
-from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["NormalMixture", "fit_mixture"]
@@ -18,7 +16,6 @@ _POINTS_A_NUMBER = 6.0  # points for each number of a component's mean and covar
 _MAX_COMPONENTS = 32
 _RIDGE = 1e-4  # of the smallest within-component variance, relative to the mean one of its direction
 _INFLATION = 1.3  # of each covariance: tails that are too light keep particles where they are
-_BLOCK = 256  # points whose log densities are computed together
 _WIDE_SHARE, _WIDE = 0.05, 4.0  # weight of one normal for all, and the inflation of its covariance
 
 
@@ -44,52 +41,14 @@ class NormalMixture(NamedTuple):
         return self.means[chosen] + np.einsum("nij,nj->ni", self.factors[chosen], noise)
 
     def log_density(self, positions: np.ndarray) -> np.ndarray:
-        """Return log densities (n,)."""
-        out = np.empty(len(positions))
-        columns = np.ascontiguousarray(positions.T, dtype=float)
-        _fill_log_density(columns, self.means, self.inverses, self._log_constants(), out)
-        return out
-
-    def _log_constants(self):
-        d = self.means.shape[1]
+        """Return log densities (n,); O(n k d^2) time, n k numbers of memory."""
+        logs = np.empty((len(self.means), len(positions)))
+        for k, (mean, inverse) in enumerate(zip(self.means, self.inverses, strict=True)):
+            logs[k] = -0.5 * (((positions - mean) @ inverse.T) ** 2).sum(axis=1)
         log_determinants = np.log(np.diagonal(self.inverses, axis1=1, axis2=2)).sum(axis=1)
-        return self.log_weights + log_determinants - 0.5 * d * math.log(2.0 * math.pi)
-
-
-@compiled
-def _fill_log_density(columns, means, inverses, constants, out):
-    """Write log densities at points, the columns (d, n), block by block, so that all stays in the fast memory."""
-    (d, n), k = columns.shape, len(means)
-    logs, distance, largest = np.empty((k, _BLOCK)), np.empty(_BLOCK), np.empty(_BLOCK)
-    for start in range(0, n, _BLOCK):
-        size = min(_BLOCK, n - start)
-        for j in range(k):
-            row = logs[j]
-            for i in range(size):
-                row[i] = constants[j]
-            for a in range(d):
-                for i in range(size):
-                    distance[i] = 0.0
-                for b in range(a + 1):
-                    coefficient, mean, column = inverses[j, a, b], means[j, b], columns[b, start : start + size]
-                    for i in range(size):
-                        distance[i] += coefficient * (column[i] - mean)
-                for i in range(size):
-                    row[i] -= 0.5 * distance[i] * distance[i]
-            for i in range(size):
-                largest[i] = row[i] if j == 0 else max(row[i], largest[i])
-        totals = distance
-        for i in range(size):
-            totals[i] = 0.0
-        for j in range(k):
-            row = logs[j, :size]
-            for i in range(size):
-                row[i] -= largest[i]
-            exp_in_place(row)
-            for i in range(size):
-                totals[i] += row[i]
-        for i in range(size):
-            out[start + i] = largest[i] + math.log(totals[i])
+        logs += (self.log_weights + log_determinants - 0.5 * self.means.shape[1] * math.log(2.0 * math.pi))[:, None]
+        largest = logs.max(axis=0)
+        return largest + np.log(np.exp(logs - largest).sum(axis=0))
 
 
 @one_blas_thread

@@ -30,14 +30,7 @@ from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.finite import Finite
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
-from pymc_kernel.smc.weights import (
-    RESAMPLING,
-    effective_share,
-    log_mean_exp,
-    next_temperature,
-    normalized,
-    resample,
-)
+from pymc_kernel.smc.weights import effective_share, log_mean_exp, next_temperature, normalized, resample
 
 __all__ = ["Config", "Info", "State", "forget", "init", "step", "weighted_draws"]
 
@@ -66,7 +59,6 @@ class Config:
         nu, candidates in units of 2.38 / sqrt(d); the shares of each are learned.
     weights : {"mixture", "own"}
         The density that a draw is weighted by: of the mixture over all particles, O(n^2 d), or of its own particle.
-    resampling : str
     """
 
     drift: str | Callable = "kernel"
@@ -74,7 +66,6 @@ class Config:
     surrogate: Finite = field(default_factory=lambda: Finite(num_features=200, regularization=1e-2))
     scales: tuple[float, ...] = _SCALES
     weights: str = "mixture"
-    resampling: str = "systematic"
 
     def __post_init__(self):
         if not (callable(self.drift) or self.drift in ("kernel", "none")):
@@ -87,8 +78,6 @@ class Config:
             raise TypeError(f"surrogate must be one of pymc_kernel.scores, got {type(self.surrogate).__name__}.")
         if not np.size(self.scales) or not all(is_number(s, 0.0, np.inf) for s in np.atleast_1d(self.scales)):
             raise ValueError(f"scales must be positive numbers, got {self.scales!r}.")
-        if self.resampling not in RESAMPLING:
-            raise ValueError(f"resampling must be one of {', '.join(RESAMPLING)}, got {self.resampling!r}.")
 
 
 class State(NamedTuple):
@@ -125,7 +114,7 @@ def init(rng: np.random.Generator, positions: np.ndarray, log_weights: np.ndarra
     if log_weights.shape != (n,):
         raise ValueError(f"log_weights must have shape ({n},), got {log_weights.shape}.")
     shares = np.full(len(config.scales), 1.0 / len(config.scales))
-    particles = positions[resample(rng, _tempered(log_weights, n), n, config.resampling)]
+    particles = positions[resample(rng, _tempered(log_weights, n), n)]
     return State(positions, log_weights, particles, shares, None, 0)
 
 
@@ -135,7 +124,7 @@ def forget(rng: np.random.Generator, state: State, size: int, config: Config) ->
     positions, log_weights = state.positions[size:], state.log_weights[size:]
     if not (log_weights > -np.inf).any():
         raise ValueError("the density is zero at all draws around the start: begin nearer to the posterior.")
-    chosen = resample(rng, _tempered(log_weights, len(state.particles)), len(state.particles), config.resampling)
+    chosen = resample(rng, _tempered(log_weights, len(state.particles)), len(state.particles))
     return state._replace(positions=positions, log_weights=log_weights, particles=positions[chosen])
 
 
@@ -212,7 +201,7 @@ def step(
     positions = np.concatenate([state.positions, positions])
     log_weights = np.concatenate([state.log_weights, log_weights])
     # Ancestors come from all draws so far, which have weights for the same target.
-    chosen = resample(rng, _tempered(log_weights, n), n, config.resampling)
+    chosen = resample(rng, _tempered(log_weights, n), n)
     return State(positions, log_weights, positions[chosen], shares, surrogate, state.iteration + 1), info
 
 

@@ -20,13 +20,7 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc import folds
 from pymc_kernel.smc.hamiltonian import Hamiltonian
 from pymc_kernel.smc.moves import Evaluated, Kameleon, Walk, largest_correlation
-from pymc_kernel.smc.weights import (
-    RESAMPLING,
-    log_mean_exp,
-    next_temperature,
-    normalized,
-    resample,
-)
+from pymc_kernel.smc.weights import log_mean_exp, next_temperature, normalized, resample
 
 __all__ = ["Config", "Info", "State", "choose_temperature", "init", "rejuvenate", "sample", "step"]
 
@@ -59,8 +53,6 @@ class Config:
     waste_free : bool
         Whether states before the last take part in weights, evidence and resampling, where they are no more
         correlated with the first than the last is, or than ``correlation``.
-    resampling : str
-        One of ``weights.RESAMPLING``.
     num_folds : int
         Parts of the particles, each of which is moved by what was learned from the others, see ``folds``; with 1 the
         evidence of few particles is too large.
@@ -73,7 +65,6 @@ class Config:
     max_moves: int | None = None
     correlation: float = 0.2
     waste_free: bool = True
-    resampling: str = "systematic"
     num_folds: int = 4
 
     def __post_init__(self):
@@ -88,8 +79,6 @@ class Config:
             raise ValueError(f"correlation must lie between 0 and 1, got {self.correlation!r}.")
         if not (isinstance(self.num_folds, int | np.integer) and self.num_folds >= 1):
             raise ValueError(f"num_folds must be at least 1 and whole, got {self.num_folds!r}.")
-        if self.resampling not in RESAMPLING:
-            raise ValueError(f"resampling must be one of {', '.join(RESAMPLING)}, got {self.resampling!r}.")
         if self.schedule is not None:
             schedule = np.asarray(self.schedule, dtype=float)
             if schedule.ndim != 1 or not len(schedule) or schedule[-1] != 1.0 or (np.diff(schedule) <= 0).any():
@@ -239,7 +228,7 @@ def rejuvenate(
     """
     target, weights, gained = chosen
     n = len(state.particles.positions)
-    ancestors = resample(rng, weights, n, config.resampling)
+    ancestors = resample(rng, weights, n)
     start = state.pool.take(ancestors)
     families = ancestors // (weights.size // n)  # ancestors are in order, so families are next to each other
     particles, pool, evaluated, learned, measures = _move(rng, start, families, evaluate, target, state, config)

@@ -5,26 +5,14 @@ from functools import partial
 import numpy as np
 from scipy import stats
 
-from pymc_kernel.mcmc import adaptive_metropolis, moves, surrogate_fit
+from pymc_kernel.mcmc import adaptive_metropolis, surrogate_fit
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc.history import append
 
 
 def only(state, name):
     """Return the state with one kind of move."""
-    return state._replace(choice=state.choice._replace(shares=(np.array(moves.NAMES) == name).astype(float)))
-
-
-def worth(state, **measures):
-    """Return the state in which kinds of moves have been measured so, the others zero."""
-    jumps = np.zeros_like(state.choice.jumps)
-    for move, measure in measures.items():
-        jumps[getattr(moves, move.upper()).place] = measure
-    return state._replace(choice=state.choice._replace(jumps=jumps))
-
-
-def surrogate_share(state):
-    return state.choice.shares[moves.ALONG_SURROGATE].sum()
+    return state._replace(walk_share=float(name == kh.WALK))
 
 
 def misled(rng, estimator):
@@ -32,14 +20,13 @@ def misled(rng, estimator):
     config = kh.Config(estimator)
     state = kh.init(np.zeros(2), 0.0, config)
     points = rng.normal(size=(80, 2)) * [6.0, 4.0] + [2.0, 1.0]
-    evaluated, visited, levels = state.evaluated, state.visited, state.levels
+    evaluated, visited = state.evaluated, state.visited
     for x in points:
         value = -0.5 * (((x - [2.0, 1.0]) / [6.0, 4.0]) ** 2).sum() + 0.3 * np.sin(x[0])
         evaluated, visited = append(evaluated, np.append(x, value)), append(visited, x)
-        levels = append(levels, np.array([value]))
     walk = state.walk._replace(mean=points.mean(axis=0), factor=np.linalg.cholesky(np.cov(points.T)))
-    state = state._replace(evaluated=evaluated, visited=visited, levels=levels, walk=walk, arrival=None)
-    return state._replace(fit=surrogate_fit.refit(rng, [state], config)), config
+    state = state._replace(evaluated=evaluated, visited=visited, walk=walk, arrival=None)
+    return kh.with_fit(state, surrogate_fit.refit(rng, [state], config), config), config
 
 
 def run(module, rng, log_density, start, config=None, tune=800, draws=2000, states=None):

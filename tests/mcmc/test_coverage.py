@@ -8,10 +8,8 @@ from scipy import stats
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc.coverage import coverage_of, is_missing_mass, pareto_shape
 from pymc_kernel.mcmc.history import append
-from pymc_kernel.mcmc.moves import FOUR
 from pymc_kernel.mcmc.surrogate_fit import Fit, Learned
 from pymc_kernel.scores import Values
-from pymc_kernel.scores.expansion import scaled_expansion
 
 
 @pytest.mark.parametrize("shape", [-0.5, 0.3, 0.7, 1.5])
@@ -52,16 +50,13 @@ def tuned(spread, rng, config):
     points = rng.standard_normal((200, 2))
     surrogate = Values().fit(points, -0.5 * (points**2).sum(axis=1) / spread**2, rng, noisy=False)
     expansion, unit = surrogate.expansion, np.eye(2)
-    tempered = scaled_expansion(expansion, 0.5)
     learned = Learned(surrogate, Values(), 0.0)
-    fit = Fit(np.zeros(2), unit, expansion, tempered, 0.5 * spread, 5, learned, (np.zeros(2), unit))
+    fit = Fit(np.zeros(2), unit, expansion, 0.5 * spread, 5, 4, learned, (np.zeros(2), unit))
     state = kh.init(np.zeros(2), 0.0, config)._replace(fit=fit, arrival=None)
-    jumps = np.zeros_like(state.choice.jumps)
-    jumps[FOUR.place] = 1.0
-    levels, visited = state.levels, state.visited
+    visited = state.visited
     for x in points:
-        levels, visited = append(levels, np.zeros(1)), append(visited, x)
-    return kh.finish(state._replace(choice=state.choice._replace(jumps=jumps), levels=levels, visited=visited), config)
+        visited = append(visited, x)
+    return kh.finish(state._replace(walk_share=0.1, visited=visited), config)
 
 
 @pytest.mark.parametrize(("spread", "is_missing"), [(0.6, True), (1.0, False), (1.3, False)])

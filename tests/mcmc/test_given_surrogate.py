@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc import moves
 from pymc_kernel.mcmc.surrogate_fit import emulated
+from tests.mcmc.chains import only
 
 
 def target(x):
@@ -25,7 +25,7 @@ def given():
     draws = rng.normal(size=(600, 2)) * [0.84, 2.3] + [0.5, 0.0]
     config = kh.Config()
     fit = emulated(rng, wrong, draws, config.max_steps)
-    return kh.with_given(draws[0], 0.0, fit, draws, config), config
+    return kh.with_given(draws[0], 0.0, fit, config), config
 
 
 def test_it_emulates_a_log_density_where_its_draws_are(given):
@@ -34,11 +34,11 @@ def test_it_emulates_a_log_density_where_its_draws_are(given):
     assert errors.std() < 0.01
 
 
-@pytest.mark.parametrize("kind", ["16 trajectories", "8 trajectories on the tempered surrogate", "all"])
+@pytest.mark.parametrize("kind", [kh.TRAJECTORIES, "all"])
 def test_one_draw_leaves_the_target_invariant(given, kind):
     state, config = given
     if kind != "all":
-        state = state._replace(choice=state.choice._replace(shares=(np.array(moves.NAMES) == kind).astype(float)))
+        state = only(state, kind)
     rng = np.random.default_rng(2)
     starts = rng.normal(size=(3000, 2)) * [1.0, 2.0]
     ends, accepted = np.empty_like(starts), 0

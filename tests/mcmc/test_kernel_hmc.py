@@ -7,11 +7,9 @@ from benchmarks.measures import smallest_bulk_ess
 from benchmarks.targets import banana
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc import moves, pooled, surrogate_fit, trajectory
+from pymc_kernel.mcmc import trajectory
 from tests.mcmc.chains import misled, moved, only, run, worst_p_value_of_chain
 from tests.reference.bananas import BANANA, worst_p_value
-
-KINDS = [name for name in moves.NAMES if name != "survey"]
 
 
 def moved_by(rng, kind, estimator, num_points, num_steps=5):
@@ -30,7 +28,7 @@ def moved_by(rng, kind, estimator, num_points, num_steps=5):
     return moved(rng, BANANA, begin, step, num_points, num_steps), np.mean(accepted)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", kh.MOVES)
 def test_every_move_is_invariant_with_a_misled_surrogate(kind, rng):
     points, accepted = moved_by(rng, kind, S.Values(), 2500)
     assert accepted > 0.02
@@ -51,35 +49,29 @@ def test_chains_on_the_surrogate_accept_by_its_energy(rng):
             accepted.append(uniforms[t] < math.exp(min(gain, 0.0)))
             if accepted[-1]:
                 there, value = end, new
-        found, last, *_ = trajectory.surrogate_chain(start, momenta, uniforms, lengths, sizes, expansion)
-        np.testing.assert_allclose(found, there, rtol=1e-10)
-        assert abs(last - value) < 1e-8
+        one = (a[None] for a in (start, momenta, uniforms, lengths, sizes))
+        found, last, *_ = trajectory.surrogate_chains(*one, expansion)
+        np.testing.assert_allclose(found[0], there, rtol=1e-10)
+        assert abs(last[0] - value) < 1e-8
     assert 0.1 < np.mean(accepted) < 0.9
 
 
 @pytest.mark.parametrize("estimator", [S.Lite(), S.Finite(num_features=40), S.Nystrom(num_basis=10)], ids=repr)
 def test_every_estimator_is_invariant(estimator, rng):
-    points, accepted = moved_by(rng, "trajectory", estimator, 2500)
+    points, accepted = moved_by(rng, kh.TRAJECTORIES, estimator, 2500)
     assert accepted > 0.02
     assert worst_p_value(points) > 1e-4
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("trajectory", marks=pytest.mark.slow),
-        "4 trajectories",
-        pytest.param("8 trajectories on the tempered surrogate", marks=pytest.mark.slow),
-    ],
-)
-def test_invariance_test_sees_a_missing_ratio(kind, rng, monkeypatch):
-    along = moves.along_surrogate
+def test_invariance_test_sees_a_missing_ratio(rng, monkeypatch):
+    along = kh.along
 
     def without_ratio(*arguments):
-        return *along(*arguments)[:2], 0.0
+        places, log_ratio, steps = along(*arguments)
+        return places, np.zeros_like(log_ratio), steps
 
-    monkeypatch.setattr(moves, "along_surrogate", without_ratio)
-    assert worst_p_value(moved_by(rng, kind, S.Values(), 2000, num_steps=10)[0]) < 1e-6
+    monkeypatch.setattr(kh, "along", without_ratio)
+    assert worst_p_value(moved_by(rng, kh.TRAJECTORIES, S.Values(), 2000, num_steps=10)[0]) < 1e-6
 
 
 # -- tuning ---------------------------------------------------------------------------------------------
@@ -93,16 +85,13 @@ def test_fits_become_rarer_and_end_before_tuning_does():
     assert 15 < len(due) < 22
     assert (np.diff(gaps) >= -1).all()
     assert not any(kh.refit_is_due(8, t, 0) for t in range(100))
-    assert pooled.stretches(8, 2000) == np.diff([0, *due, 2000]).tolist()
+    assert kh.stretches(8, 2000) == np.diff([0, *due, 2000]).tolist()
 
 
 def test_nothing_changes_after_tuning(rng):
     config = kh.Config()
     _, state = run(kh, rng, lambda x: -0.5 * x @ x, np.ones(3), draws=1)
-    shares = state.choice.shares
-    assert shares.sum() == pytest.approx(1.0)
-    assert shares[moves.SURVEY.place] == 0.0
-    assert shares[:2].sum() >= config.exploring_share - 1e-12
+    assert state.walk_share == config.exploring_share
     later = state
     for _ in range(50):
         later, info = kh.step(rng, later, lambda x: -0.5 * x @ x, config)
@@ -110,30 +99,7 @@ def test_nothing_changes_after_tuning(rng):
     assert later.fit is state.fit
     assert later.visited is state.visited
     assert later.walk is state.walk
-    np.testing.assert_array_equal(later.choice.shares, shares)
-
-
-def test_a_survey_evaluates_and_never_moves(rng):
-    state, config = misled(rng, S.Values())
-    [places] = surrogate_fit.places_to_survey(rng, [state], state.fit)
-    covariance = state.fit.learned.surrogate.covariance(places)
-    assert len(places) > 5
-    # The most uncertain come first, and each is judged given those before.
-    assert np.argmax(np.diag(covariance)[:5]) <= 1
-    state = only(state._replace(survey=places), "survey")
-    seen = []
-
-    def density(x):
-        seen.append(x)
-        return 1e6
-
-    later, info = kh.step(rng, state, density, config)
-    np.testing.assert_array_equal(seen[0], places[0])
-    assert not info.accepted
-    assert later.position is state.position
-    assert len(later.survey) == len(places) - 1
-    learned = kh.learn_from(later, info, config)
-    np.testing.assert_array_equal(learned.evaluated.buffer[learned.evaluated.count - 1], [*places[0], 1e6])
+    assert later.walk_share == state.walk_share
 
 
 def test_surrogate_moves_are_nearly_independent_draws_on_a_banana(rng):
@@ -155,6 +121,6 @@ def test_surrogate_moves_are_nearly_independent_draws_on_a_banana(rng):
 def test_score_matching_surrogates_move(name, rng):
     estimator = {"lite": S.Lite(num_basis=300), "finite": S.Finite(), "nystrom": S.Nystrom(num_basis=20)}[name]
     draws, state = run(kh, rng, lambda x: -0.5 * x @ x, np.ones(3), kh.Config(estimator), tune=600)
-    assert state.choice.shares[2:].sum() > 0.2
+    assert state.fit is not None
     assert smallest_bulk_ess(draws[None]) > 150
     np.testing.assert_allclose(draws.std(axis=0), 1.0, atol=0.25)

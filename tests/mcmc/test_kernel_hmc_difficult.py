@@ -10,8 +10,8 @@ from benchmarks.targets import linear_regression
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc import moves, surrogate_fit
-from tests.mcmc.chains import misled, run, surrogate_share, worth
+from pymc_kernel.mcmc import surrogate_fit
+from tests.mcmc.chains import misled, run
 
 # -- when things are difficult ----------------------------------------------------------------------------
 
@@ -53,71 +53,25 @@ def test_the_way_in_does_not_spoil_what_is_learned(rng):
     np.testing.assert_allclose((draws > np.quantile(exact, 0.95, axis=0)).mean(axis=0), 0.05, atol=0.04)
 
 
-WORTH = {
-    S.Values(): [(0.0, 0.0), (0.04, 0.0), (0.07, 0.2), (0.2, 0.9)],
-    # A surrogate of scores has to be better to be trusted.
-    S.Lite(num_basis=100): [(0.04, 0.0), (0.2, 0.2), (0.3, 0.9)],
-}
-
-
-@pytest.mark.parametrize(("estimator", "measure", "share"), [(e, *pair) for e in WORTH for pair in WORTH[e]])
-def test_the_share_of_surrogate_moves_is_what_they_are_worth(estimator, measure, share, rng):
-    state, config = misled(rng, estimator)
-    state = kh.finish(worth(state, walk=0.05, difference=0.01, four=measure), config)
-    assert surrogate_share(state) == pytest.approx(share)
-    assert kh.is_dropped(state) == (share == 0.0)
-    assert state.choice.shares.sum() == pytest.approx(1.0)
-
-
 def test_the_walk_keeps_its_step_when_learning_begins():
     factor, config = np.array([[3.0, 0.0], [1.0, 0.5]]), kh.Config()
     state = kh.init(np.zeros(2), 0.0, config)
     walk = state.walk._replace(factor=factor, log_scale=-2.0)
-    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, moves.DIFFERENCE, 0.0, 0, state.position)
+    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, kh.TRAJECTORIES, 0.0, 0)
     after = kh.learn_from(state._replace(walk=walk, iteration=1000), info, config)
     assert after.arrival is None
     assert math.exp(after.walk.log_scale) == pytest.approx(am.optimal_scale(2))
     np.testing.assert_allclose(am.optimal_scale(2) * after.walk.factor, math.exp(-2.0) * factor)
 
 
-def test_independent_draws_have_a_measure_of_one(rng):
-    """Of places and of their squares, whatever the mean and the covariance; a move that is never accepted has none."""
-    mean, factor = np.array([3.0, -1.0]), np.array([[2.0, 0.0], [1.0, 0.5]])
-    state = kh.init(mean, 0.0, kh.Config())
-    state = state._replace(walk=state.walk._replace(mean=mean, factor=factor), arrival=None)
-    total = np.zeros(4)
-    for _ in range(4000):
-        before, proposal = mean + rng.standard_normal((2, 2)) @ factor.T
-        # In a long chain the history keeps every second draw only: moves are measured from where they began.
-        visited = state.visited._replace(buffer=before[None] + 100.0, count=1, stride=2)
-        info = kh.Info(True, 0.5, 1.0, proposal, 0.0, moves.LONG, 0.0, 1, before)
-        after = kh.learn_from(state._replace(visited=visited), info, kh.Config())
-        total += after.choice.jumps[moves.LONG.place] / 4000
-        never = kh.learn_from(state._replace(visited=visited), info._replace(accept_prob=0.0), kh.Config())
-        assert not never.choice.jumps.any()
-    np.testing.assert_allclose(total, 0.5, atol=0.07)
-
-
 def test_a_fit_that_fails_keeps_the_old_one(rng):
     state, config = misled(rng, S.Values())
-    one = {name: getattr(state, name)._replace(count=1) for name in ("evaluated", "visited", "levels")}
+    one = {name: getattr(state, name)._replace(count=1) for name in ("evaluated", "visited")}
     empty = state._replace(**one)
     assert surrogate_fit.refit(rng, [empty], config) is None
 
 
 # -- several chains -----------------------------------------------------------------------------------------
-
-
-def test_measures_of_chains_are_averaged_by_their_moves():
-    first = moves.first(2)
-    choices = [
-        first._replace(counts=np.full_like(first.counts, n), jumps=np.full_like(first.jumps, m))
-        for n, m in ((10.0, 1.0), (30.0, 3.0))
-    ]
-    both = moves.averaged(choices)
-    np.testing.assert_allclose(both.jumps, 2.5)
-    np.testing.assert_allclose(both.counts, 30.0)
-    np.testing.assert_array_equal(moves.averaged([first, first]).jumps, 0.0)
 
 
 def test_joint_shape_is_that_of_all_points(rng):
@@ -141,18 +95,3 @@ def test_joint_shape_of_chains_on_a_line():
     _, factor = surrogate_fit.joint_shape([line, line])
     np.testing.assert_allclose(factor @ factor.T, [[1e-12, 1e-6], [1e-6, 1.0]], rtol=1e-8)
     assert (np.diag(factor) > 0.0).all()
-
-
-@pytest.mark.parametrize(
-    ("num_steps", "sixteen", "chosen"),
-    [(1, 0.55, moves.SIXTEEN), (60, 0.55, moves.FOUR), (60, 0.7, moves.SIXTEEN)],
-    ids=["cheap", "dear", "much better"],
-)
-def test_of_moves_that_are_worth_as_much_the_one_with_less_work_is_taken(num_steps, sixteen, chosen, rng):
-    """A choice by counted work: what is clearly better per evaluation is taken whatever it costs."""
-    state, config = misled(rng, S.Values())
-    state = worth(state._replace(fit=state.fit._replace(num_steps=num_steps)), walk=0.05, four=0.5)
-    jumps = state.choice.jumps.copy()
-    jumps[moves.SIXTEEN.place] = sixteen
-    shares = kh.finish(state._replace(choice=state.choice._replace(jumps=jumps)), config).choice.shares
-    assert np.argmax(shares) == chosen.place

@@ -23,11 +23,10 @@ def evaluations(rng, num_points):
 def state_of(points, values, config):
     """A chain in the bulk that has visited all places that it has evaluated."""
     state = kh.init(points[0], values[0], config)
-    evaluated, visited, levels = state.evaluated, state.visited, state.levels
+    evaluated, visited = state.evaluated, state.visited
     for x, value in zip(points, values, strict=True):
         evaluated, visited = append(evaluated, np.append(x, value)), append(visited, x)
-        levels = append(levels, np.array([value]))
-    return state._replace(evaluated=evaluated, visited=visited, levels=levels, arrival=None)
+    return state._replace(evaluated=evaluated, visited=visited, arrival=None)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kameleon as ka
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc import noise
-from pymc_kernel.mcmc.moves import WALK
 from pymc_kernel.scores import Values
 from tests.mcmc.chains import run
 
@@ -91,14 +90,9 @@ def test_probes_of_densities_that_are_no_numbers_count_as_rejections():
 
 @pytest.mark.parametrize("module", WALKS.values(), ids=WALKS)
 def test_an_exact_density_pays_nothing(module):
-    """Where it is said to be exact; else four evaluations in a thousand draws, and the same draws."""
-    said, sought = NoisyNormal(0.0, 0), NoisyNormal(0.0, 0)
-    one, _ = chain(module, module.Config(noisy=False), said, 2, 3, 800, 200)
-    other, state = chain(module, module.Config(), sought, 2, 3, 800, 200)
-    assert said.calls == 1001
-    assert sought.calls == 1005
-    assert state.noise.is_noisy is None
-    np.testing.assert_array_equal(one, other)
+    density = NoisyNormal(0.0, 0)
+    chain(module, module.Config(), density, 2, 3, 800, 200)
+    assert density.calls == 1001
 
 
 # -- walks under noise ----------------------------------------------------------------------------------
@@ -110,44 +104,16 @@ def test_walks_of_kernel_hmc_aim_lower_under_noise():
     _, state = chain(kh, config, density, 2, 4, 160)
     assert state.walk.noise.num_probes >= 2
     before = state.walk
-    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, WALK, 0.0, 0, state.position)
+    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, kh.WALK, 0.0, 0)
     after = kh.learn_from(state, info, config).walk
     fall = before.log_scale - after.log_scale
     assert fall == pytest.approx((1.0 + before.iteration) ** -0.6 * before.noise.target, rel=1e-9)
 
 
-@pytest.mark.parametrize("module", WALKS.values(), ids=WALKS)
-def test_the_scale_keeps_a_floor_under_noise_alone(module):
-    for sigma, has_floor in ((1.5, True), (0.0, False)):
-        config = module.Config()
-        _, state = chain(module, config, NoisyNormal(sigma, 0), 2, 0, 600)
-        rejected = am.Info(False, 0.0, 1.0, state.position, -1.0)
-        rng = np.random.default_rng(0)
-        for _ in range(3000):
-            state = am.adapt(state, rejected, config) if module is am else ka.adapt(rng, state, rejected, config, 600)
-        # What is learned from a chain that stands still shrinks, and takes the chain's steps with it; the scale stays.
-        assert (math.exp(state.log_scale) == pytest.approx(0.1 * am.optimal_scale(2))) == has_floor
-        assert module.is_at_floor(state, config) == has_floor
-
-
-def test_there_is_no_floor_while_the_first_covariance_is_half_of_what_is_learned():
-    """What is left of it after 40 positions that are all the same is all that there is."""
-    mean, first = np.array([1.0, -2.0]), np.diag([3.0, 0.5])
-    config, known = am.Config(covariance=first @ first), noise.unmeasured(True)
-    factor = first
-    for t in range(40):
-        _, factor = am.learn_shape(mean, factor, mean, t)
-    for times, has_floor in ((1.9, False), (2.1, True)):
-        floor = am.scale_floor(config, known, math.sqrt(times) * factor, 40)
-        assert floor == (config.smallest_scale(2) if has_floor else 0.0)
-    assert am.scale_floor(config, noise.unmeasured(False), 2.0 * factor, 40) == 0.0
-
-
-def test_a_small_target_is_reached_in_spite_of_the_floor():
+def test_a_small_target_is_reached_under_noise():
     """As long as the first covariance is most of what is learned, the scale has to make up for it."""
     density = NoisyNormal(1.5, 0, scale=1e-5)
-    draws, state = chain(am, am.Config(), density, 1, 0, 1000, 2000)
-    assert math.exp(state.log_scale) < 0.5 * am.Config().smallest_scale(1)
+    draws, _ = chain(am, am.Config(noisy=True), density, 1, 0, 1000, 2000)
     assert draws.std() == pytest.approx(1e-5, rel=0.35)
 
 

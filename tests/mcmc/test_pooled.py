@@ -1,6 +1,6 @@
 import numpy as np
 
-from pymc_kernel.mcmc import kernel_hmc, moves, pooled
+from pymc_kernel.mcmc import kernel_hmc
 
 
 def log_density(position):
@@ -10,22 +10,10 @@ def log_density(position):
 def tuned(rng, rejections=0, num_draws=80):
     config = kernel_hmc.Config()
     state = kernel_hmc.init(np.zeros(2), 0.0, config)
-    return pooled.run(rng, state, log_density, config, num_draws)._replace(rejections=rejections), config
+    return kernel_hmc.run(rng, state, log_density, config, num_draws)._replace(rejections=rejections), config
 
 
 def test_a_chain_does_not_begin_with_the_rejections_of_another(rng):
     state, config = tuned(rng, rejections=351)
-    learned = pooled.frozen([state, state], config)
+    learned = kernel_hmc.frozen([state, state], config)
     assert kernel_hmc.relocate(learned, np.ones(2), -1.0).rejections == 0
-
-
-def test_differences_of_one_place_are_small_steps(rng):
-    """Chains that never moved have one place in common, and no two to take a difference of."""
-    state, config = tuned(rng)
-    shares = np.array([float(move is moves.DIFFERENCE) for move in moves.MOVES])
-    state = state._replace(archive=np.zeros((1, 2)), choice=state.choice._replace(shares=shares))
-    for _ in range(20):
-        after, info = kernel_hmc.step(rng, state, log_density, config)
-        assert info.move is moves.DIFFERENCE
-        assert 0.0 < np.abs(info.proposal - state.position).max() < 0.1
-        state = after

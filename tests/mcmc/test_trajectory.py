@@ -1,7 +1,11 @@
 import numpy as np
 import pytest
 
-from pymc_kernel.mcmc.trajectory import choose_num_steps, leapfrog, surrogate_chain, surrogate_chains
+from pymc_kernel.mcmc.trajectory import (
+    choose_chain_length,
+    largest_correlation,
+    surrogate_chains,
+)
 from pymc_kernel.scores import Values
 
 
@@ -10,41 +14,6 @@ def quadratic(precisions):
     rng = np.random.default_rng(0)
     points = rng.standard_normal((60, len(precisions)))
     return Values().fit(points, -0.5 * (precisions * points**2).sum(axis=1), rng, noisy=False).expansion
-
-
-def slow_num_steps(starts, momenta, step_size, max_steps, expansion):
-    """Expected squared jumps by the definition, one trajectory and one length at a time."""
-    center = starts.mean(axis=0)
-    spread, spread_of_square = starts.var(axis=0), ((starts - center) ** 2).var(axis=0)
-    jumps = np.zeros((max_steps, 2 * starts.shape[1]))
-    for start, momentum in zip(starts, momenta, strict=True):
-        before = leapfrog(start, momentum, 0.0, 1, expansion)[2] - 0.5 * momentum @ momentum
-        for length in range(1, max_steps + 1):
-            end, last, value = leapfrog(start, momentum, step_size, length, expansion)
-            accept = min(1.0, np.exp(value - 0.5 * last @ last - before))
-            of_square = (end - center) ** 2 - (start - center) ** 2
-            jump = np.concatenate([(end - start) ** 2 / spread, of_square**2 / spread_of_square])
-            jumps[length - 1] += accept * jump / len(starts)
-    worth = [jumps[(n + 1) // 2 - 1 : n].mean(axis=0).min() for n in range(1, max_steps + 1)]
-    return int(np.argmax(np.array(worth) >= 0.9 * max(worth))) + 1
-
-
-@pytest.mark.parametrize("is_square_alike", [True, False], ids=["coordinates count", "squares count"])
-@pytest.mark.parametrize("seed", range(3))
-def test_the_length_is_that_of_the_largest_expected_jump(seed, is_square_alike):
-    """Steps at nine tenths of the limit of stability, where far ends are seldom accepted.
-
-    With the squares of all starts nearly alike, their jumps are large in units of their variance, and those of the
-    coordinates decide.
-    """
-    rng = np.random.default_rng(seed)
-    scales, num_starts = np.array([1.0, 0.2]), 40
-    if is_square_alike:
-        starts = rng.choice([-1.0, 1.0], size=(num_starts, 2)) * (1.0 + 0.05 * rng.standard_normal((num_starts, 2)))
-    else:
-        starts = rng.standard_normal((num_starts, 2))
-    arguments = starts * scales, rng.standard_normal((num_starts, 2)), 0.36, 30, quadratic(scales**-2)
-    assert choose_num_steps(*arguments) == slow_num_steps(*arguments)
 
 
 @pytest.mark.parametrize("work", [0.0, 1e6])
@@ -56,7 +25,23 @@ def test_many_chains_at_once_are_those_one_by_one(work, rng):
     lengths, sizes = rng.integers(1, 9, (20, 4)), rng.uniform(0.1, 1.5, (20, 4))
     together = surrogate_chains(x[:20], momenta, uniforms, lengths, sizes, expansion, work)
     for i in range(20):
-        alone = surrogate_chain(x[i], momenta[i], uniforms[i], lengths[i], sizes[i], expansion)
-        for many, one in zip(together, alone, strict=True):
-            np.testing.assert_array_equal(many[i], one)
+        one = (a[i : i + 1] for a in (x, momenta, uniforms, lengths, sizes))
+        for many, alone in zip(together, surrogate_chains(*one, expansion), strict=True):
+            np.testing.assert_array_equal(many[i], alone[0])
     assert (np.abs(together[0] - x[:20]).sum(axis=1) > 0.0).sum() > 5
+
+
+def test_the_largest_correlation(rng):
+    before = rng.normal(size=(500, 3)) + 1e3
+    after = np.column_stack([-0.8 * before[:, 0] + rng.normal(size=500), rng.normal(size=500), np.ones(500)])
+    expected = max(abs(np.corrcoef(before[:, j], after[:, j])[0, 1]) for j in range(2))
+    assert largest_correlation(before, after) == pytest.approx(expected, abs=1e-9)
+    assert largest_correlation(before, np.ones((500, 3))) == 0.0
+
+
+@pytest.mark.parametrize(("num_steps", "least", "most"), [(6, 3, 8), (1, 32, 32)])
+def test_a_chain_is_as_long_as_it_takes_to_forget(num_steps, least, most, rng):
+    """On a normal surrogate, where trajectories turn: three to six steps of .25, or less, keep .7 on the average."""
+    starts = rng.standard_normal((400, 2))
+    length = choose_chain_length(rng, starts, 0.25, num_steps, quadratic(np.ones(2)))
+    assert least <= length <= most

@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_kernel as pk
-from pymc_kernel.mcmc.moves import NAMES
+from pymc_kernel.mcmc.kernel_hmc import MOVES
 from tests.plugin.models import STEPS, exact_model, noisy_model, sample
 
 pytestmark = pytest.mark.usefixtures("quick_models")
@@ -70,7 +70,7 @@ def test_moves_of_each_kind_are_counted_by_name(tmp_path, capsys):
                                compute_convergence_checks=False)  # fmt: skip
         pk.diagnose(idata)
     moves, stats = idata["sample_stats"]["move"].values, idata["sample_stats"]
-    assert set(np.unique(moves)) <= set(NAMES)
+    assert set(np.unique(moves)) <= set(MOVES)
     said = capsys.readouterr().out
     names, counts = np.unique(moves, return_counts=True)
     first = names[counts.argmax()]

@@ -10,7 +10,6 @@ from scipy import stats
 import pymc_kernel as pk
 from benchmarks import noisy_walks
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
-from pymc_kernel.mcmc.moves import SURVEY
 from pymc_kernel.plugin.model import estimated
 from tests.plugin.models import STEPS, advance, exact_model, noisy_model, noisy_normal, same_draws, sample
 
@@ -144,21 +143,6 @@ def test_a_target_that_noise_puts_out_of_reach_is_reported(caplog):
     assert "variance of" in message
 
 
-@pytest.mark.parametrize("name", ["KAMH", "AdaptiveMetropolis"])
-def test_a_scale_at_its_floor_is_reported(name, caplog):
-    model = two_noisy_parameters()
-    with model:
-        step = STEPS[name]()
-    step.setup_chain(np.random.default_rng(1), 300, 10)
-    advance(step, model.initial_point(), 300)
-    step.stop_tuning()
-    floor = np.log(step.config.smallest_scale(2))
-    step.transition = step.transition._replace(log_scale=floor, rejections=0)
-    point = {"theta": step.transition.position}
-    _, [statistics] = step.step(point)
-    assert "floor" in statistics["warning"].message
-
-
 @pytest.mark.parametrize("num_draws", [100, 1000])
 def test_a_chain_that_hardly_moved_says_so_at_its_end(num_draws):
     model = two_noisy_parameters()
@@ -262,14 +246,14 @@ def test_short_tuning_learns_no_shape_from_a_handful_of_points(tune, adaptation)
 
 
 def test_a_loop_that_ends_tuning_early_ends_the_learning():
-    """One that counts evaluations may: no survey moves are left after that."""
+    """One that counts evaluations may."""
     model = exact_model()
     with model:
         step = pk.KernelHMC()
     step.setup_chain(np.random.default_rng(3), 300, 20)
     point = advance(step, model.initial_point(), 250)[-1]
     step.stop_tuning()
-    shares = step.transition.choice.shares
-    assert shares[SURVEY.place] == 0.0
+    walk, fit = step.transition.walk, step.transition.fit
     advance(step, point, 20)
-    assert step.transition.choice.shares is shares
+    assert step.transition.walk is walk
+    assert step.transition.fit is fit

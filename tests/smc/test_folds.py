@@ -5,12 +5,11 @@ import pytest
 
 from benchmarks.evidence_bias import biases, log_errors
 from pymc_kernel import scores as S
-from pymc_kernel.mcmc import kameleon
 from pymc_kernel.smc import Evaluated, Hamiltonian, Kameleon, Walk, folds
 
 MOVES = {
     "walk": Walk(),
-    "Kameleon": Kameleon(kameleon.Config(whiten="local")),
+    "Kameleon": Kameleon(),
     "Hamiltonian": Hamiltonian(),
     "Hamiltonian, scores": Hamiltonian(S.Lite(num_basis=50)),
 }
@@ -62,7 +61,7 @@ def test_a_fold_learns_nothing_from_its_own_particles(name, rng):
 def shape_of(learned):
     """Return the numbers that proposals of the walk or of Kameleon are drawn with."""
     if hasattr(learned, "local"):
-        return np.concatenate([learned.local.learned.factor.ravel(), learned.local.learned.points_t.ravel()[:20]])
+        return np.concatenate([learned.local.factor.ravel(), learned.local.points_t.ravel()[:20]])
     return (learned.walk if hasattr(learned, "walk") else learned).factor
 
 

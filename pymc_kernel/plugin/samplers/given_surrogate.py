@@ -16,7 +16,6 @@ from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.coverage import Coverage, coverage_of
 from pymc_kernel.mcmc.kernel_hmc import Config, State, with_given
-from pymc_kernel.mcmc.moves import NAMES
 from pymc_kernel.mcmc.surrogate_fit import emulated
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.model.priors import ModelPrior, initial_position
@@ -56,7 +55,7 @@ STEP_STATISTICS = {
     "stuck_for": np.int64,
 }
 MOVE_STATISTICS = {
-    "move": f"<U{max(map(len, NAMES))}",
+    "move": f"<U{max(map(len, kernel_hmc.MOVES))}",
     "num_steps": np.int64,
     "energy_error": np.float64,
     "surrogate_quality": np.float64,
@@ -73,7 +72,7 @@ def step_statistics(state, info) -> dict:
 def move_statistics(state: State, info) -> dict:
     """Return those of kernel HMC."""
     quality = np.nan if state.fit is None else state.fit.learned.quality
-    values = info.move.name, info.num_steps, info.energy_error, quality, info.log_weight
+    values = info.move, info.num_steps, info.energy_error, quality, info.log_weight
     return dict(zip(MOVE_STATISTICS, values, strict=True))
 
 
@@ -130,7 +129,7 @@ def given_surrogate(source: xr.DataTree | LogPosterior, model: pm.Model, noisy: 
 def transition_state(given: GivenSurrogate, config: Config) -> State:
     """Return the state of kernel HMC along the surrogate, at one of its draws; nothing is evaluated."""
     fit = emulated(np.random.default_rng(_SEED), given.learned, given.draws, config.max_steps)
-    return with_given(given.draws[0], 0.0, fit, given.draws, config)
+    return with_given(given.draws[0], 0.0, fit, config)
 
 
 def check_same_model(source: xr.DataTree, model: pm.Model) -> None:
@@ -280,12 +279,12 @@ def _round(rngs, states, trace):
     """Return states, reports and who was evaluated, after one draw of each chain."""
     with one_blas_thread:  # the number of threads would depend on the machine's load, and rounding on that number
         proposed = [kernel_hmc.propose(r, state) for r, state in zip(rngs, states, strict=True)]
-    is_evaluated = np.array([proposal.is_to_evaluate for _, proposal in proposed])
+    is_evaluated = np.array([proposal.is_to_evaluate for proposal in proposed])
     values = np.full(len(states), -np.inf)
     if is_evaluated.any():
-        values[is_evaluated] = trace(np.array([p.position for _, p in proposed if p.is_to_evaluate]))
+        values[is_evaluated] = trace(np.array([p.position for p in proposed if p.is_to_evaluate]))
     decided = [
         kernel_hmc.decide(r, state, proposal, float(value))
-        for r, (state, proposal), value in zip(rngs, proposed, values, strict=True)
+        for r, state, proposal, value in zip(rngs, states, proposed, values, strict=True)
     ]
     return [state for state, _ in decided], [info for _, info in decided], is_evaluated

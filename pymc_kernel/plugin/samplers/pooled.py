@@ -13,7 +13,7 @@ from pymc.initial_point import make_initial_point_fns_per_chain
 from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 from pymc_kernel.errors import NonFiniteStartError
-from pymc_kernel.mcmc import kernel_hmc, pooled
+from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.unvisited import Places
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, check_whole, keywords_of
@@ -312,19 +312,19 @@ def _tune_together(step, starts, tune, rng, progressbar):
         step.density.seed(generator)
         state = kernel_hmc.init(position, step.first_estimate(position), step.config)
         chains.append(_Chain(generator, state, step.density.noise))
-    plan = pooled.stretches(chains[0].state.position.size, tune)
+    plan = kernel_hmc.stretches(chains[0].state.position.size, tune)
     # The number of BLAS threads would depend on the machine's load, and rounding depends on that number.
     with one_blas_thread, progress_bar("Tuning chains together", tune * len(chains), progressbar) as advance:
         for index, num_draws in enumerate(plan):
             for c, chain in enumerate(chains):
                 step.density.noise = chain.noise
-                state = pooled.run(chain.rng, chain.state, step.density, step.config, num_draws)
+                state = kernel_hmc.run(chain.rng, chain.state, step.density, step.config, num_draws)
                 chains[c] = chain._replace(state=state, noise=step.density.noise)
                 advance(num_draws)
             if index < len(plan) - 1:
-                states = pooled.fit_together(rng, [c.state for c in chains], step.config)
+                states = kernel_hmc.fit_together(rng, [c.state for c in chains], step.config)
                 chains = [c._replace(state=s) for c, s in zip(chains, states, strict=True)]
-    return pooled.frozen([c.state for c in chains], step.config), [c.state.position for c in chains]
+    return kernel_hmc.frozen([c.state for c in chains], step.config), [c.state.position for c in chains]
 
 
 def _constrained(model, step, positions) -> list[dict]:

@@ -219,10 +219,8 @@ class KASMC(ParticleKernel):
         m, the particles that shape the proposals. A pass over n particles costs O(n m d^2), on all cores.
     isotropic_share, gamma, scale, target_accept
         As of :class:`KAMH`.
-    whiten : bool or str
-        ``"local"``: the kernel acts in coordinates in which neighborhoods of particles have unit covariance on average,
-        so that steps across a thin ridge are short even if the ridge is bent or has several parts. True for unit
-        covariance of all particles, False for the coordinates as they are.
+    whiten : bool
+        Whether the kernel acts in coordinates in which the particles have unit covariance.
     learning_rate : float, optional
         As of :class:`ASMC`.
     kwargs
@@ -246,7 +244,7 @@ class KASMC(ParticleKernel):
         gamma: float | None = None,
         scale: float | None = None,
         target_accept: float = 0.234,
-        whiten: bool | str = "local",
+        whiten: bool = True,
         learning_rate: float | None = None,
         **kwargs: Any,
     ) -> None:

@@ -59,8 +59,7 @@ _SHARED_NOTES = """
     likelihood ``y`` also ``failed_share_y`` (of the simulations for the proposal, or of its estimates) and
     ``log_estimate_variance`` (measured while tuning). :func:`diagnose` sums them up. A chain that is stuck after
     tuning is reported once, with the variance of the log estimate if the density is estimated. With an estimated
-    density three more kinds of chains are reported: those whose scale the noise has driven to its floor (a tenth of
-    2.38 / sqrt(d), in units of the learned covariance), those that cannot reach the given ``target_accept`` under the
+    density two more kinds of chains are reported: those that cannot reach the given ``target_accept`` under the
     measured noise, and those that have moved less than twelve times for each parameter.
 """
 
@@ -142,10 +141,8 @@ class KAMH(RandomWalkStep):
     target_accept : float or "auto"
         Acceptance rate that the scale is driven to. "auto" is .234, and for an estimated likelihood the rate that is
         best under its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
-    whiten : bool or str
-        Whether the kernel acts in coordinates in which the chain's past has unit covariance; ``"local"`` for
-        coordinates in which its neighborhoods have unit covariance on average: for thin, bent or scattered posteriors,
-        at 0.1 s for each subsample.
+    whiten : bool
+        Whether the kernel acts in coordinates in which the chain's past has unit covariance.
     {parameters}
 
     Notes
@@ -226,8 +223,8 @@ class KernelHMC(TransitionStep):
         heavy tails, where both are alike. A result of :func:`sample_surrogate` (its DataTree, or the learned log
         posterior) is followed as it is: take ``tune=0``, see Notes.
     exploring_share : float
-        Share of random-walk moves after tuning, in (0, 1]. Where the surrogate does not help it becomes 1 by
-        itself.
+        Share of random-walk moves once there is a surrogate, in (0, 1]. Where moves along it do not go as far as the
+        walk's it becomes 1 after tuning.
     max_steps : int
         Leapfrog steps of a trajectory at most; they cost microseconds and no evaluation.
     target_accept : float or "auto"
@@ -238,17 +235,17 @@ class KernelHMC(TransitionStep):
     Notes
     -----
     {notes}
-    Further statistics: ``move`` (the kind of move, in words: one of ``pymc_kernel.mcmc.moves.NAMES``),
+    Further statistics: ``move`` (the kind of move, in words: one of ``pymc_kernel.mcmc.kernel_hmc.MOVES``),
     ``num_steps`` (leapfrog steps), ``energy_error`` (minus the log of the acceptance ratio), ``surrogate_quality``
     (leave-one-out error of the values in units of the log density, or the held-out score-matching loss), ``log_weight``
     (log density minus surrogate at the draw; NaN where the density is estimated or no surrogate is used).
 
-    A surrogate move is one trajectory, or several in a row, each accepted or rejected by the surrogate alone, whose end
-    is one proposal. Every kind of move is measured during tuning and the best is kept; then everything is frozen.
-    Learning takes some seconds a chain (O(n^3) for at most 1,000 points, twenty times), so it pays where an evaluation
-    costs more than about a millisecond. With ``cores=1`` the surrogate of the last chain is afterwards in
-    ``step.surrogate``; from any run one can be fitted by ``pk.scores.Values().fit(draws, log_density)``, to
-    unconstrained draws and ``sample_stats["lp"]``.
+    A surrogate move is a chain of trajectories, each accepted or rejected by the surrogate alone, whose end is one
+    proposal; how many there are is chosen on the surrogate, so that they forget where they began. After tuning
+    everything is frozen. Learning takes some seconds a chain (O(n^3) for at most 1,000 points, twenty times), so it
+    pays where an evaluation costs more than about a millisecond. With ``cores=1`` the surrogate of the last chain is
+    afterwards in ``step.surrogate``; from any run one can be fitted by ``pk.scores.Values().fit(draws,
+    log_density)``, to unconstrained draws and ``sample_stats["lp"]``.
 
     With a result of :func:`sample_surrogate` nothing is tuned: all chains begin at draws of that surrogate (but where
     ``initvals`` say otherwise), propose the ends of many trajectories along it, and accept by the true density. Where

@@ -384,6 +384,4 @@ class RandomWalkStep(TransitionStep):
                 f"the target acceptance of {self.config.target_accept:g} cannot be reached but by steps too short to "
                 f'explore: {ceiling}Leave target_accept at "auto". '
             )
-        if self._transition_module.is_at_floor(state, self.config):
-            return f"the scale of the proposals has shrunk to its floor, so the chain moves slowly: {ceiling}"
         return ""
