@@ -55,6 +55,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.zoo
 	$(RUN) -m benchmarks.zoo_checks
 	$(RUN) -m benchmarks.surrogate_checks
+	$(RUN) -m benchmarks.fresh
 	$(RUN) -m benchmarks.missing_mass
 	$(RUN) -m benchmarks.strangers
 	$(RUN) -m benchmarks.overhead

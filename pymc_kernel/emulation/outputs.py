@@ -24,6 +24,7 @@ _LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors of an 
 _MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
 _LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
 SMALLEST = np.finfo(float).tiny  # whose logarithm stands for those of inputs that are not positive: beyond the range
+_MARGIN = 0.25  # of the range of an input, by which what was learned goes on beyond it
 _ITERATIONS = 40  # of the search for hyperparameters
 
 
@@ -38,8 +39,8 @@ class FittedOutputs:
     center, scale : ndarray (k,)
         Of the inputs.
     low, high : ndarray (k,)
-        Range of the scaled inputs that were learned from. What lies beyond has the outputs of the border: a trend that
-        goes on there invents modes.
+        Range of the scaled inputs that were learned from, and a quarter of it on each side. What lies beyond has the
+        outputs of the border: a trend that goes on there invents modes.
     inverse_length_scale : ndarray (k,)
         Of the scaled inputs.
     points : ndarray (r, k)
@@ -200,7 +201,8 @@ def _fitted(scales, place, z, moved, hyper):
     misfit = ((moved - mean - factor @ inner) ** 2).sum(axis=0) / hyper.nugget
     amplitude = np.sqrt(((inner**2).sum(axis=0) + misfit) / n)
     weights = solve_triangular(factor[pivots], inner, lower=True, trans=1)
-    borders = z.min(axis=0), z.max(axis=0)
+    low, high = z.min(axis=0), z.max(axis=0)
+    borders = low - _MARGIN * (high - low), high + _MARGIN * (high - low)
     z = z[pivots]
     coefficients = hyper.quadratic * (_trend_weights(k)[:, None] * trend_features(z).T) @ weights
     coefficients[0] += mean

@@ -17,7 +17,7 @@ def two_powers(power):
 
 
 def places(chains):
-    return np.array([p["x"] for p in chains._points], dtype=float)
+    return chains.places[:, 0]
 
 
 def test_a_power_tempers_the_likelihood_alone():
@@ -45,15 +45,3 @@ def test_places_are_exchanged_by_the_ratio_of_both_densities():
         count += (places(chains) == 1.0).sum()
     probability = np.exp(0.75 * -0.5)
     assert count / 1000 == pytest.approx(probability, abs=4.0 * np.sqrt(probability * (1.0 - probability) / 1000))
-
-
-@pytest.mark.parametrize(("lower", "is_level"), [(0.0, True), (30.0, False)])
-def test_chains_in_a_far_lower_mode_are_not_at_one_level(lower, is_level):
-    with pm.Model() as model:
-        x = pm.Flat("x")
-        pm.Potential("modes", pm.math.logaddexp(-0.5 * (x - 30.0) ** 2, -0.5 * (x + 30.0) ** 2 - lower))
-    starts = np.array([[-30.0], [30.0], [-30.0], [30.0]])
-    chains = Chains(model, starts, np.ones(1), np.random.default_rng(3))
-    _, rhat = chains.draw(is_short=True)
-    assert not Chains.have_converged(rhat)
-    assert chains.are_at_one_level == is_level

@@ -11,6 +11,7 @@ from tests.plugin.models import exact_model, noisy_model
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 
 
+@pytest.mark.filterwarnings("ignore:.*the surrogate is not used")  # it is learned from few values here
 @pytest.mark.parametrize("model", [exact_model, noisy_model], ids=["exact", "noisy"])
 def test_same_draws_for_one_and_two_cores(model):
     found = []

@@ -57,9 +57,14 @@ class Chains:
         ]
 
     @property
+    def places(self) -> np.ndarray:
+        """Where the chains are, (chains, d)."""
+        return np.array([self._place(c) for c in range(len(self._points))])
+
+    @property
     def have_density(self) -> bool:
         """Whether the model, as it is now, has a density where the chains are."""
-        return all(np.isfinite(self.log_density(self._place(c))) for c in range(len(self._points)))
+        return all(np.isfinite(self.log_density(x)) for x in self.places)
 
     def log_density(self, position: np.ndarray) -> float:
         """Return the log density of the model, as it is now, at a position (d,)."""
@@ -106,20 +111,13 @@ class Chains:
         most = _FEWEST_BLOCKS if is_short else _MOST_BLOCKS
         blocks = []
         while True:
-            blocks.append([self._block(c) for c in range(len(self._steps))])
+            blocks.append(np.stack([self._block(c) for c in range(len(self._steps))]))
             if len(blocks) < _FEWEST_BLOCKS:
                 continue
-            later = blocks[len(blocks) // 2 :]
-            kept = np.concatenate([[draws for draws, _ in block] for block in later], axis=1)
+            kept = np.concatenate(blocks[len(blocks) // 2 :], axis=1)
             largest = largest_rhat(kept)
             if largest < _CONVERGED or len(blocks) == most:
-                self._levels = np.concatenate([[levels for _, levels in block] for block in later], axis=1)
                 return kept, largest
-
-    @property
-    def are_at_one_level(self) -> bool:
-        """Whether the log densities of the chains' last draws agree: none is in a far lower mode than others."""
-        return _split_rhat(self._levels) < _CONVERGED
 
     @staticmethod
     def have_converged(rhat: float) -> bool:
@@ -130,14 +128,12 @@ class Chains:
         return np.concatenate([np.ravel(self._points[chain][name]) for name in self._names])
 
     def _block(self, chain):
-        """Return draws (n, d) of a chain and their log densities (n,)."""
-        draws, levels = [], []
+        draws = []
         with np.errstate(all="ignore"):  # a trajectory that runs away is a divergence
             for _ in range(_BLOCK):
-                self._points[chain], [stats] = self._steps[chain].step(self._points[chain])
+                self._points[chain], _ = self._steps[chain].step(self._points[chain])
                 draws.append(self._place(chain))
-                levels.append(stats["model_logp"])
-        return np.array(draws), np.array(levels)
+        return draws
 
 
 def autocorrelation_time(draws: np.ndarray) -> float:

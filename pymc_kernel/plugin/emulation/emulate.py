@@ -134,7 +134,8 @@ def emulate(
     -----
     Evaluations that raise, or have values that are not finite, are counted. Next to inputs of such rows the emulated
     density is zero. Where one of several calls raises, nobody knows which, and nothing is learned of it: return NaN for
-    the row instead. Nothing is extrapolated: beyond the range of inputs so far, outputs are those of the border.
+    the row instead. What was learned goes on beyond the range of each input by a quarter of that; farther out, outputs
+    are those of the border.
     Data that go into a black box are frozen as they are; emulate again where they change.
 
     Rows of a matrix, calls in a loop and vectorized operators come to the same: see :func:`black_boxes`. Inputs and
@@ -143,11 +144,12 @@ def emulate(
     with twelve rows of three inputs takes 0.1 milliseconds, a round of 40 parameters some seconds.
 
     Chains that have converged are challenged by others, which begin as those of ``pm.sample`` do, around a draw and
-    around the model's initial point; where they end elsewhere, in a mode that the emulation has invented, it is
-    evaluated there. Two more evaluations of each round are draws with a power of the likelihood below one, as large as
-    what is learned is good enough for: between prior and posterior other modes are in reach. Two more are those draws
-    whose log density is known least. A distance is measured where the emulated posterior is: a mode or a tail that no
-    draw has seen is not in it.
+    around the model's initial point, and at draws of the prior. Where these end elsewhere, in a mode that the emulation
+    has invented or that no chain was in, it is evaluated there, and chains that do not agree are said. Two more
+    evaluations of each round are draws with a power of the likelihood below one, as large as what is learned is good
+    enough for: between prior and posterior other modes are in reach. Two more are those draws whose log density is
+    known least. A distance is measured where the emulated posterior is: a mode or a tail that no draw has seen is not
+    in it.
 
     Examples
     --------

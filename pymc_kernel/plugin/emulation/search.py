@@ -11,6 +11,7 @@ import pymc as pm
 import pytensor
 from pymc.pytensorf import compile as pymc_compile
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from scipy.stats import chi2
 
 from pymc_kernel.emulation import FittedOutputs, fit_outputs
 from pymc_kernel.emulation.outputs import held_out_outputs
@@ -35,6 +36,7 @@ _EXPLORERS = 2  # chains besides, one evaluation of each a round
 _GROWTH = 2.0  # of the power of their likelihood, at most, from round to round: two values say little of an error
 _UNCERTAIN, _CANDIDATES = 2, 200  # evaluations in a round where what is learned is least certain, of so many draws
 _VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
+_RARE = 1e-3  # of the draws of a normal distribution have a lower log density than a chain that is not lost
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _FOLDS = 10  # of cross-validation
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
@@ -196,11 +198,6 @@ class Search:
         """Whether most draws of the emulated model have no place in the posterior, by the last round."""
         return not self.rounds or self.rounds[-1].distance > _POOR
 
-    @property
-    def _is_only_slow(self) -> bool:
-        """Whether chains that do not agree yet are where the posterior is: what was learned is right there."""
-        return self.rounds[-1].distance < self.tolerance and self.chains.are_at_one_level
-
     def propose(self, prior, size: int) -> np.ndarray:
         """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
         self.fits = self._fitted()
@@ -211,16 +208,15 @@ class Search:
             if self.chains is None:
                 variances = np.maximum(prior.draw(self.rng, 100).var(axis=0), 1e-12)
                 self.chains = Chains(self.emulated, self._best_places(), variances, self.rng)
-            elif not self.chains.have_density or not (Chains.have_converged(self.rhat) or self._is_only_slow):
-                # Some were in modes that were invented or are far lower, or where an evaluation has failed since.
-                self.chains.go_to(self._best_places())
+            elif not (Chains.have_converged(self.rhat) and self.chains.have_density):
+                self._begin_anew()
             if self.explorers is not None:
                 self.chains.exchange(self.explorers, self.rng)
             draws, self.rhat = self.chains.draw(is_short=self._is_poor)
             self.draws = draws.reshape(-1, draws.shape[2])
             self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             if self.held_out < self.tolerance:
-                draws, self.rhat = self._challenged(draws)
+                draws, self.rhat = self._challenged(draws, prior)
                 self.draws = draws.reshape(-1, draws.shape[2])
             self.slowness = autocorrelation_time(draws)
         each = -(-size // len(draws))
@@ -285,15 +281,29 @@ class Search:
         best = np.argsort(-self.log_densities)[:_CHAINS]
         return self.positions[best[np.isfinite(self.log_densities[best])]]
 
-    def _challenged(self, draws: np.ndarray) -> tuple[np.ndarray, float]:
+    def _begin_anew(self) -> None:
+        """Let chains that are lost go on from the best places; others may be in modes of their own, or only slow.
+
+        Lost in a mode that was invented or is far lower, or where an evaluation has failed since: the log density of a
+        normal distribution is below its maximum by half a chi-squared variable.
+        """
+        best, places = self._best_places(), self.chains.places
+        least = self.log_densities.max() - 0.5 * chi2.isf(_RARE, places.shape[1])
+        lost = [c for c, x in enumerate(places) if not self.chains.log_density(x) >= least]
+        for i, c in enumerate(lost):
+            places[c] = best[i % len(best)]
+        self.chains.go_to(places)
+
+    def _challenged(self, draws: np.ndarray, prior) -> tuple[np.ndarray, float]:
         """Return draws and their R-hat, with those of other chains where these have ended elsewhere.
 
-        A surrogate may have modes where nothing was evaluated. Chains that go on from round to round never see them.
-        Those of ``pm.sample`` do, which begin around a draw (see ``result``) or, with initial values of the user,
-        elsewhere. What is found there is evaluated next.
+        A surrogate may have modes where nothing was evaluated, and the posterior modes that no chain is in. Chains that
+        go on from round to round never see them. Those of ``pm.sample`` may, which begin around a draw (see ``result``)
+        or, with initial values of the user, elsewhere; so may those that begin at draws of the prior. What is found
+        there is evaluated next.
         """
         flat = draws.reshape(-1, draws.shape[2])
-        centers = [self.rng.choice(flat), self.initial] * (_CHAINS // 2)
+        centers = [self.rng.choice(flat), self.initial, *prior.draw(self.rng, _CHAINS)]
         others, _ = self.chains.elsewhere(centers, np.maximum(flat.var(axis=0), 1e-12), self.rng).draw()
         count = min(draws.shape[1], others.shape[1])
         both = np.concatenate([draws[:, -count:], others[:, -count:]])
