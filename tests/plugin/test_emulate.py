@@ -386,6 +386,17 @@ def test_modes_that_the_emulation_has_invented_are_found():
     np.testing.assert_allclose(idata["posterior"]["a"].mean("draw"), 2.05, atol=0.03)
 
 
+def test_modes_of_the_posterior_that_do_not_mix_are_said():
+    """An output that is even in its input: whichever mode the chains are in, others begin at draws of the prior."""
+    box = wrap_py([pt.dscalar], [pt.dvector])(lambda a: a**2 * np.array([1.0, 2.0, 3.0]))
+    with pm.Model() as model:
+        pm.Normal("y", box(pm.Normal("a", 0.5, 2.0)), 0.5, observed=[3.9, 7.6, 11.8])
+    with pytest.warns(UserWarning, match="chains on it do not agree"):
+        emulated = pk.emulate(model, 60, random_seed=1, progressbar=False)
+    assert emulated.emulation.draws.min() < -1.8
+    assert emulated.emulation.draws.max() > 1.8
+
+
 def test_models_that_cannot_be_emulated_are_refused_before_any_work():
     with pytest.raises(ValueError, match="no function without gradient"):
         pk.emulate(drug("gradient"))

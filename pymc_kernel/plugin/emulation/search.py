@@ -1,16 +1,13 @@
 """Rounds of an emulated model: learn, draw by NUTS, evaluate draws, compare."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pymc as pm
 import pytensor
 from pymc.pytensorf import compile as pymc_compile
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from scipy.stats import chi2
 
 from pymc_kernel.emulation import FittedOutputs, fit_outputs
@@ -19,56 +16,27 @@ from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.emulation.chains import Chains, autocorrelation_time, largest_rhat
 from pymc_kernel.plugin.emulation.coarse import coarse_versions
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
+from pymc_kernel.plugin.emulation.emulation import Emulation, Round, measured
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
+from pymc_kernel.plugin.emulation.explorers import Explorers
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.priors import initial_position
 from pymc_kernel.plugin.model.scores import without_gradient
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
+from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["Emulation", "Search"]
+__all__ = ["Search"]
 
 _NONE: Mapping = MappingProxyType({})
 _CHAINS = 4
-# With 0, 2, 2 at once, and 4 explorers, 4 of 6, 8 of 8, 4 of 6, and 7 of 8 runs on hares and lynx found the right mode.
-_EXPLORERS = 2  # chains besides, one evaluation of each a round
-_GROWTH = 2.0  # of the power of their likelihood, at most, from round to round: two values say little of an error
 _UNCERTAIN, _CANDIDATES = 2, 200  # evaluations in a round where what is learned is least certain, of so many draws
 _VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
 _RARE = 1e-3  # of the draws of a normal distribution have a lower log density than a chain that is not lost
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _FOLDS = 10  # of cross-validation
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
-
-
-@dataclass(frozen=True, eq=False)
-class Emulation:
-    """How an emulated model was learned, and how far it is from the true one; ``emulated.emulation`` has it."""
-
-    num_evaluations: int
-    """Of the whole model, besides the three to six that showed its structure."""
-    num_failed: int
-    """Of these, without a finite value."""
-    distance: float
-    """Total variation distance between the posteriors, the largest of three: at the fresh draws of two rounds, which
-    had not been learned, and at all places like them, by what is learned without them (ten folds)."""
-    log_ratio_sd: float
-    """Standard deviation (nats) of true minus learned log density at these draws."""
-    effective_share: float
-    """Of these draws, were they weighted by importance."""
-    rhat: float
-    """Largest R-hat of the chains that made these draws."""
-    autocorrelation_time: float
-    """Draws that these chains took for one effective draw of the slowest parameter."""
-    rounds: pd.DataFrame
-    """The same after each round, by the number of evaluations that it had learned from."""
-    draws: np.ndarray
-    """(n, d): draws of the emulated posterior on the unconstrained scale, where the next chains may begin."""
-    positions: np.ndarray
-    """(num_evaluations, d): where the model was evaluated, on the unconstrained scale."""
-    log_density: np.ndarray
-    """(num_evaluations,): of the true model there, minus infinity where it failed."""
 
 
 class _GivenRows:
@@ -80,15 +48,6 @@ class _GivenRows:
 
     def __call__(self, inputs):
         return self.rows
-
-
-class _Round(NamedTuple):
-    num_evaluations: int
-    distance: float
-    log_ratio_sd: float
-    effective_share: float
-    held_out: float
-    rhat: float
 
 
 class Search:
@@ -128,10 +87,9 @@ class Search:
         self.rough: list[dict] = []  # of each evaluation, outputs (b, q) of the cheap versions of calls
         self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
         self.slowness = self.best_slowness = np.nan
-        self.rounds: list[_Round] = []
+        self.rounds: list[Round] = []
         self.is_confirmed = False
-        # Of the likelihood, for chains that explore: none of it at first.
-        self.explorers, self.power = None, 0.0
+        self.explorers: Explorers | None = None
         self.num_own, self.num_explored = 0, 0  # of a batch: draws of the posterior, and places of explorers
         self.is_chosen: list[bool] = []
 
@@ -147,22 +105,23 @@ class Search:
         evaluate : Evaluations
             Of the true model.
         """
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-        with Progress(*columns, TimeRemainingColumn(), disable=not progressbar) as bar:
-            task = bar.add_task("First places", total=most)
+        with progress_bar("First places", most, progressbar) as advance:
             batch = places[:most]
             self.num_own = len(batch)
             while len(batch):
-                vectors = evaluate(len(self.positions), batch, lambda: bar.advance(task))
+                vectors = evaluate(len(self.positions), batch, advance)
                 self.add(batch, [self.unknown.true.read(v, x) for v, x in zip(vectors, batch, strict=True)])
                 if self.best is not None:
-                    bar.update(task, description=f"Distance {self.best.distance:.2f}")
+                    advance(0, f"Distance {self.best.distance:.2f}")
                 if self.has_ended:
                     break
                 batch = self.propose(prior, size or (_CHAINS if self._is_poor else self.unknown.batch_size))
                 self.num_own = len(batch)
                 if self.chains is not None:
-                    explored = self._explored(prior)
+                    if self.explorers is None:
+                        self.explorers = Explorers(self.chains, prior, self.rng)
+                    with interrupts_wait.not_here():
+                        explored = self.explorers.draw(self._best_places())
                     self.num_explored = len(explored)
                     batch = np.concatenate([batch, explored, self._most_uncertain()])
                 batch = batch[: most - len(self.positions)]
@@ -172,9 +131,11 @@ class Search:
         if self.fits is not None:
             learned = np.array([self.chains.log_density(x) for x in batch])
             log_ratios = np.array([e.log_density for e in evaluated]) - learned
-            self._set_power(log_ratios[self.num_own :][: self.num_explored])
-            measured = _measured(log_ratios[: self.num_own])
-            self.rounds.append(_Round(len(self.positions), *measured, self.held_out, self.rhat))
+            explored = log_ratios[self.num_own :][: self.num_explored]
+            if explored.size:
+                self.explorers.set_power(explored)
+            own = measured(log_ratios[: self.num_own])
+            self.rounds.append(Round(len(self.positions), *own, self.held_out, self.rhat))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
             worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
             worse = worse._replace(distance=max(worse.distance, self.held_out))
@@ -211,7 +172,7 @@ class Search:
             elif not (Chains.have_converged(self.rhat) and self.chains.have_density):
                 self._begin_anew()
             if self.explorers is not None:
-                self.chains.exchange(self.explorers, self.rng)
+                self.chains.exchange(self.explorers.chains, self.rng)
             draws, self.rhat = self.chains.draw(is_short=self._is_poor)
             self.draws = draws.reshape(-1, draws.shape[2])
             self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
@@ -222,22 +183,6 @@ class Search:
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
         return draws[:, kept].transpose(1, 0, 2).reshape(-1, draws.shape[2])[:size]
-
-    def _explored(self, prior) -> np.ndarray:
-        """Return places (_EXPLORERS, d) between the prior and the posterior, where other modes are in reach.
-
-        Draws of the emulated model with a power of its likelihood that what is learned is good enough for.
-        """
-        if self.explorers is None:
-            places = prior.draw(self.rng, 100)
-            variances = np.maximum(places.var(axis=0), 1e-12)
-            self.explorers = self.chains.tempered(places[:_EXPLORERS], variances, self.rng)
-        self.explorers.set_power(self.power)
-        if not self.explorers.have_density:
-            self.explorers.go_to(self._best_places()[:_EXPLORERS])
-        with interrupts_wait.not_here():
-            draws, _ = self.explorers.draw(is_short=True)
-        return draws[:, -1]
 
     def _most_uncertain(self) -> np.ndarray:
         """Return the draws (_UNCERTAIN, d) whose log density is known least; none of a model that is poor.
@@ -266,15 +211,6 @@ class Search:
                     shared.set_value(outputs)
                 square[i] += (float(self.density_given(*split)) - learned) ** 2 / _VERSIONS
         return np.sqrt(np.where(np.isfinite(square), square, 0.0))
-
-    def _set_power(self, log_ratios):
-        """Choose the next power by true minus learned log densities where explorers are: an error of one nat."""
-        if not len(log_ratios):
-            return
-        error = np.sqrt(np.mean(np.square(log_ratios)))
-        if np.isfinite(error):
-            most = _GROWTH * self.power if self.power else 1.0
-            self.power = min(1.0, most, 1.0 / max(1.0, error))
 
     def _best_places(self) -> np.ndarray:
         """Return the places (chains, d) with the largest true log density."""
@@ -396,7 +332,7 @@ class Search:
                 shared.set_value(predicted[i])
             split = split_positions(self.emulated, x[None], self.shapes)
             log_ratios.append(e.log_density - float(self.density_given(*[p[0] for p in split])))
-        return _measured(np.array(log_ratios))[0]
+        return measured(np.array(log_ratios))[0]
 
     def _begin_at(self, position: np.ndarray) -> None:
         """Make a position (d,) the initial point of the emulated model: away from what was learned all is invented."""
@@ -447,13 +383,3 @@ class Search:
     def _renew(self, fits):
         for learned, fit in zip(self.learned, fits, strict=True):
             learned.renew(*fit)
-
-
-def _measured(log_ratios) -> tuple[float, float, float]:
-    """Return total variation distance, standard deviation and effective share of true over learned densities."""
-    finite = log_ratios[np.isfinite(log_ratios)]
-    if finite.size < 2:
-        return 1.0, np.inf, 0.0
-    weights = np.where(np.isfinite(log_ratios), np.exp(log_ratios - finite.max()), 0.0)
-    weights /= weights.mean()
-    return 0.5 * float(np.abs(weights - 1.0).mean()), float(finite.std(ddof=1)), float(1.0 / (weights**2).mean())
