@@ -14,8 +14,8 @@ from .plugin.blocks.simulators import KernelABC as KernelABC
 from .plugin.blocks.simulators import SyntheticLikelihood as SyntheticLikelihood
 from .plugin.emulation.emulate import black_boxes as black_boxes
 from .plugin.emulation.emulate import emulate as emulate
-from .plugin.emulation.exact_step import EmulatedNUTS as EmulatedNUTS
 from .plugin.emulation.emulation import Emulation as Emulation
+from .plugin.emulation.exact_step import EmulatedNUTS as EmulatedNUTS
 from .plugin.model.unconstrained import unconstrained_draws as unconstrained_draws
 from .plugin.reports.density_plot import plot_density as plot_density
 from .plugin.reports.diagnostics import diagnose as diagnose
