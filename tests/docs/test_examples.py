@@ -109,6 +109,7 @@ def test_each_check_has_its_page():
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*of 5000 simulations:UserWarning")  # its simulator fails now and then
+@pytest.mark.filterwarnings("ignore:overflow encountered in dot:RuntimeWarning")  # PyMC's NUTS while it tunes
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
