@@ -86,7 +86,6 @@ class Search:
         self.evaluated: list[Evaluated] = []
         self.rough: list[dict] = []  # of each evaluation, outputs (b, q) of the cheap versions of calls
         self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
-        self.slowness = self.best_slowness = np.nan
         self.rounds: list[Round] = []
         self.is_confirmed = False
         self.explorers: Explorers | None = None
@@ -142,7 +141,7 @@ class Search:
             is_confirmed = len(self.rounds) > 1 and Chains.have_converged(worse.rhat)
             if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
                 self.best, self.is_confirmed = worse, is_confirmed
-                self.best_fits, self.best_draws, self.best_slowness = self.fits, self.draws, self.slowness
+                self.best_fits, self.best_draws = self.fits, self.draws
         # Beyond the explorers' places are those that were chosen because they cannot be predicted from others.
         self.is_chosen += [i >= self.num_own + self.num_explored for i in range(len(batch))]
         self.positions = np.concatenate([self.positions, batch])
@@ -174,15 +173,14 @@ class Search:
             if self.explorers is not None:
                 self.chains.exchange(self.explorers.chains, self.rng)
             draws, self.rhat = self.chains.draw(is_short=self._is_poor)
-            self.draws = draws.reshape(-1, draws.shape[2])
+            self.draws = draws
             self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             if self.held_out < self.tolerance:
                 draws, self.rhat = self._challenged(draws, prior)
-                self.draws = draws.reshape(-1, draws.shape[2])
-            self.slowness = autocorrelation_time(draws)
+                self.draws = draws
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
-        return draws[:, kept].transpose(1, 0, 2).reshape(-1, draws.shape[2])[:size]
+        return _flat(draws[:, kept].transpose(1, 0, 2))[:size]
 
     def _most_uncertain(self) -> np.ndarray:
         """Return the draws (_UNCERTAIN, d) whose log density is known least; none of a model that is poor.
@@ -191,7 +189,7 @@ class Search:
         """
         if self._is_poor:
             return np.empty((0, self.initial.size))
-        draws = self.rng.permutation(self.draws)[:_CANDIDATES]
+        draws = self.rng.permutation(_flat(self.draws))[:_CANDIDATES]
         return draws[np.argsort(-self._uncertainty(draws))[:_UNCERTAIN]]
 
     def _uncertainty(self, draws: np.ndarray) -> np.ndarray:
@@ -238,7 +236,7 @@ class Search:
         or, with initial values of the user, elsewhere; so may those that begin at draws of the prior. What is found
         there is evaluated next.
         """
-        flat = draws.reshape(-1, draws.shape[2])
+        flat = _flat(draws)
         centers = [self.rng.choice(flat), self.initial, *prior.draw(self.rng, _CHAINS)]
         others, _ = self.chains.elsewhere(centers, np.maximum(flat.var(axis=0), 1e-12), self.rng).draw()
         count = min(draws.shape[1], others.shape[1])
@@ -263,9 +261,9 @@ class Search:
             log_ratio_sd=best.log_ratio_sd,
             effective_share=best.effective_share,
             rhat=best.rhat,
-            autocorrelation_time=self.best_slowness,
+            autocorrelation_time=autocorrelation_time(self.best_draws),
             rounds=pd.DataFrame(self.rounds),
-            draws=self.best_draws,
+            draws=_flat(self.best_draws),
             positions=self.positions,
             log_density=self.log_densities,
         )
@@ -320,7 +318,7 @@ class Search:
                 block[is_finite] = held_out_outputs(of_part[function], x[is_finite], y[is_finite], fold)
                 predicted[:, mine] = block
             rows_of_parts.append(predicted)
-        least = np.quantile([self.chains.log_density(x) for x in self.draws], _TAIL)
+        least = np.quantile([self.chains.log_density(x) for x in _flat(self.draws)], _TAIL)
         log_ratios = []
         for i, (x, e) in enumerate(zip(self.positions, self.evaluated, strict=True)):
             # Failed ones lie anywhere: fresh draws say how many of the posterior's fail.
@@ -383,3 +381,8 @@ class Search:
     def _renew(self, fits):
         for learned, fit in zip(self.learned, fits, strict=True):
             learned.renew(*fit)
+
+
+def _flat(draws: np.ndarray) -> np.ndarray:
+    """Return draws (chains, n, d) as (chains * n, d)."""
+    return draws.reshape(-1, draws.shape[2])
