@@ -4,14 +4,16 @@ Imports NumPy and siblings only.
 """
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
+from scipy.special import logsumexp, softmax
 
 from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
 from pymc_kernel.likelihood_free.learned_likelihood.chance import Chance, learn_chance
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps
 from pymc_kernel.likelihood_free.learned_likelihood.diagnostics import HeldOut, Place, check_held_out, place_among
-from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity
+from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity, log_densities_of
 from pymc_kernel.likelihood_free.learned_likelihood.polish import Data
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed, SummaryMap
 from pymc_kernel.likelihood_free.learned_likelihood.training import Plan, learn, learn_by_plan
@@ -147,6 +149,17 @@ class FittedLikelihood:
         return Observed(*[np.where(outside[:, None], 0.0, part) for part in values]), outside
 
 
+class Averaged(NamedTuple):
+    """Log densities of rows whose sum is that of all rows, averaged over what simulations allow."""
+
+    rows: np.ndarray
+    """(m,), by the estimate; what averaging changes of their sum is shared equally."""
+    slopes: np.ndarray
+    """(m, d), gradients of the rows by the estimate."""
+    joint_slopes: np.ndarray
+    """(m, d), gradients of the sum."""
+
+
 @dataclass(frozen=True, eq=False)
 class LikelihoodOfData:
     """A learned likelihood of given data: ``values`` of k rows, one or as many as parameters will have.
@@ -161,14 +174,34 @@ class LikelihoodOfData:
     @one_blas_thread
     def log_density(self, parameters) -> np.ndarray:
         """Return log densities (m,) at parameters (m, d)."""
-        return self._evaluate(parameters, False)[0]
+        return self._evaluate(parameters, False)[0][0]
 
     @one_blas_thread
     def log_density_and_gradient(self, parameters) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (m,) and their gradients (m, d)."""
-        return self._evaluate(parameters, True)
+        [density], [slopes] = self._evaluate(parameters, True)
+        return density, slopes
 
-    def _evaluate(self, parameters, gradient):
+    @one_blas_thread
+    def averaged(self, parameters, gradient: bool = False) -> Averaged:
+        """Return the density of all rows together at parameters (m, d), averaged over the replicates.
+
+        Errors of a learned density add up over rows. The average of the product of all rows over densities that the
+        simulations allow is their marginal likelihood: posteriors are as much wider as the simulations leave open.
+        """
+        found, slopes = self._evaluate(parameters, gradient, self.learned.replicates)
+        if len(found) == 1:
+            return Averaged(found[0], slopes[0], slopes[0])
+        totals = found[1:].sum(axis=1)
+        joint = logsumexp(totals) - np.log(len(totals))
+        with np.errstate(invalid="ignore"):
+            rows = found[0] + (joint - found[0].sum()) / found.shape[1]
+        rows = np.where(np.isnan(rows), -np.inf, rows)
+        shares = softmax(totals) if np.isfinite(joint) else np.zeros(len(totals))
+        return Averaged(rows, slopes[0], np.einsum("r,rmd->md", shares, slopes[1:]))
+
+    def _evaluate(self, parameters, gradient, replicates=()):
+        """Return log densities (r + 1, m), by the estimate and r replicates, and gradients (r + 1, m, d)."""
         parameters, values = self.learned._parameters(parameters), self.values
         if len(self.outside) not in (1, len(parameters)):
             q = self.learned.num_summaries
@@ -178,17 +211,22 @@ class LikelihoodOfData:
             )
         if len(self.outside) != len(parameters):
             values = Observed(*[np.broadcast_to(part, (len(parameters), part.shape[1])) for part in values])
+        densities = [self.learned.density, *replicates]
         with np.errstate(over="ignore", invalid="ignore"):  # samplers ask beyond the largest numbers, too
-            result = self.learned.density.log_density(parameters, values, gradient)
-        density, slope = result if gradient else (result, np.zeros(parameters.shape))
-        success = self.learned.success
-        if success is not None and gradient:
-            terms = success.log_probability_and_gradient(parameters)
-            density, slope = density + terms[0], slope + terms[1]
-        elif success is not None:
-            density = density + success.log_probability(parameters)
-        outside = self.outside | ~np.isfinite(density) | ~np.isfinite(slope).all(axis=1)
-        return np.where(outside, -np.inf, density), np.where(outside[:, None], 0.0, slope)
+            found, slopes = log_densities_of(densities, parameters, values, gradient)
+        if self.learned.success is not None:
+            for k, chance in enumerate(
+                [self.learned.success, *map(self.learned.success.replicate, range(len(replicates)))]
+            ):
+                probability, slope = (
+                    chance.log_probability_and_gradient(parameters)
+                    if gradient
+                    else (chance.log_probability(parameters), 0.0)
+                )
+                found[k] += probability
+                slopes[k] += slope
+        outside = self.outside | ~np.isfinite(found) | ~np.isfinite(slopes).all(axis=2)
+        return np.where(outside, -np.inf, found), np.where(outside[..., None], 0.0, slopes)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Resi
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
 from pymc_kernel.likelihood_free.learned_likelihood.triangular import backward, forward, from_noise
 
-__all__ = ["ConditionalDensity", "Weights", "log_terms", "pull_back", "residuals_of"]
+__all__ = ["ConditionalDensity", "Weights", "log_densities_of", "log_terms", "pull_back", "residuals_of"]
 
 _ROWS = 4096  # at once, so that memory stays bounded
 _MAX_LOG_SD = 30.0
@@ -77,21 +77,15 @@ class ConditionalDensity:
 
     def log_density(self, parameters, observed: Observed, gradient: bool = False):
         """Return log densities (m,) of summaries at ``parameters`` (m, d), and gradients (m, d) if wanted."""
-        density, slopes = np.empty(len(parameters)), np.empty(parameters.shape)
-        for start in range(0, len(parameters), _ROWS):
-            rows = slice(start, start + _ROWS)
-            density[rows], slopes[rows] = self._log_density(parameters[rows], observed.take(rows), gradient)
-        return (density, slopes) if gradient else density
+        [density], slopes = log_densities_of([self], parameters, observed, gradient)
+        return (density, slopes[0]) if gradient else density
 
-    def _log_density(self, parameters, observed, gradient):
-        z = self.parameters(parameters)
-        features = self.features(z)
+    def of_features(self, features, observed, gradient):
+        """Return log densities (m,) given features (m, p), and derivatives (m, p) by these if wanted."""
         parts, inside = self.entries(features)
         terms = log_terms(parts, observed, self.residuals)
-        if not gradient:
-            return terms.log_density, 0.0
-        back = self.features.pull_back(z, features, self.weights.pulled(_inside(pull_back(parts, terms), inside)))
-        return terms.log_density, back * self.parameters.slope(parameters)
+        factors = self.weights.pulled(_inside(pull_back(parts, terms), inside)) if gradient else None
+        return terms.log_density, factors
 
     def log_densities(self, parameters, observed: Observed) -> np.ndarray:
         """Return log densities (k, m) of each of k rows of summaries at each of the ``parameters`` (m, d)."""
@@ -115,6 +109,21 @@ class ConditionalDensity:
                 noise, entries.means, entries.log_sd, entries.coefficients, entries.log_rest, out[start : start + _ROWS]
             )
         return out
+
+
+def log_densities_of(densities, parameters, observed: Observed, gradient: bool):
+    """Return log densities (r, m) by r densities of the same features, and gradients (r, m, d), zero if not wanted."""
+    found, first = np.empty((len(densities), len(parameters))), densities[0]
+    slopes = np.zeros((*found.shape, parameters.shape[1]))
+    for start in range(0, len(parameters), _ROWS):
+        rows = slice(start, start + _ROWS)
+        z = first.parameters(parameters[rows])
+        features, stretch = first.features(z), first.parameters.slope(parameters[rows]) if gradient else None
+        for k, density in enumerate(densities):
+            found[k, rows], factors = density.of_features(features, observed.take(rows), gradient)
+            if gradient:
+                slopes[k, rows] = first.features.pull_back(z, features, factors) * stretch
+    return found, slopes
 
 
 def residuals_of(parts: Weights, values) -> tuple[np.ndarray, np.ndarray]:

@@ -59,7 +59,7 @@ def learn(places, train: Data, held: Data, rng, sizes) -> tuple[ConditionalDensi
     plain = score(now, residuals)
     scores = [gain(score(now, residuals.scaled(s)), plain) - 0.5 * (np.log(s) / _SD_OF_SCALE) ** 2 for s in _SCALES]
     scale = float(_SCALES[int(np.argmax(scores))]) if len(held.weights) >= _FEWEST else 1.0
-    density = _density(places, staged.design, now, residuals.scaled(scale))
+    [density] = _densities(places, staged.design, [(now, residuals.scaled(scale))])
     return density, Plan(family, member, rounds, scale, staged.choices())
 
 
@@ -75,33 +75,39 @@ def learn_by_plan(places, data: Data, plan: Plan, before: StageChoices, rng, siz
     polish = Polish(staged, data) if plan.rounds else None
     for _ in range(plan.rounds):
         now, residuals = _round(polish, now, residuals)
-    density = _density(places, staged.design, now, residuals.scaled(plan.scale))
+    found = [(now, residuals.scaled(plan.scale))]
     if not num_replicates:
-        return density, ()
+        return _densities(places, staged.design, found)[0], ()
     curved = Polish(replace(staged, weights=now), data)
     center, noise = curved.pack(now), curved.noise(now)
-    replicates = []
     for _ in range(num_replicates):
         weights = curved.unpack(center + rng.standard_normal(center.shape))
         shape = residuals
         if residuals.num_components > 1:  # mean and spread of a normal distribution are among the weights
             shape = residuals.fitted(noise, data.weights * rng.standard_exponential(len(noise)), _BOOTSTRAP_STEPS)
-        replicates.append(_density(places, staged.design, weights, shape.scaled(plan.scale)))
+        found.append((weights, shape.scaled(plan.scale)))
+    density, *replicates = _densities(places, staged.design, found)
     return density, tuple(replicates)
 
 
-def _density(places, design, weights, residuals) -> ConditionalDensity:
-    parts = design.entries(weights)
-    spreads = np.hstack([parts.log_sd, parts.log_rest])
-    # A polynomial in a log spread runs away where nothing was simulated.
-    limits = np.stack([spreads.min(axis=0) - _BEYOND, spreads.max(axis=0) + _BEYOND])
-    raw = design.raw(weights)
-    used = (np.hstack([raw.means, raw.log_sd, raw.log_rest]) != 0.0).any(axis=1)
-    used[: len(raw.coefficients)] |= (raw.coefficients != 0.0).any(axis=1)
+def _densities(places, design, found) -> list[ConditionalDensity]:
+    """Return densities by pairs of weights and residuals, of the features that any of them uses."""
+    raw = [design.raw(weights) for weights, _ in found]
+    used = np.zeros(len(raw[0].means), bool)
+    for weights in raw:
+        used |= (np.hstack([weights.means, weights.log_sd, weights.log_rest]) != 0.0).any(axis=1)
+        used[: len(weights.coefficients)] |= (weights.coefficients != 0.0).any(axis=1)
     features, index = design.map.reduced(used)
-    coefficients = raw.coefficients[index[index < len(raw.coefficients)]]
-    raw = Weights(raw.means[index], raw.log_sd[index], coefficients, raw.log_rest[index])
-    return ConditionalDensity(places, features, raw, residuals, limits)
+    densities = []
+    for (weights, residuals), own in zip(found, raw, strict=True):
+        parts = design.entries(weights)
+        spreads = np.hstack([parts.log_sd, parts.log_rest])
+        # A polynomial in a log spread runs away where nothing was simulated.
+        limits = np.stack([spreads.min(axis=0) - _BEYOND, spreads.max(axis=0) + _BEYOND])
+        coefficients = own.coefficients[index[index < len(own.coefficients)]]
+        own = Weights(own.means[index], own.log_sd[index], coefficients, own.log_rest[index])
+        densities.append(ConditionalDensity(places, features, own, residuals, limits))
+    return densities
 
 
 def _round(polish, weights: Weights, residuals: Residuals):

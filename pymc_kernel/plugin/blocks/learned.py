@@ -28,7 +28,8 @@ _FALSE_ALARMS = 0.01  # probability that as many rows lie outside, where all wer
 class LearnedLogLikelihoodOp(Op):
     """Log densities (...) of summaries (..., q) at parameters (..., d), by a learned likelihood.
 
-    With ``with_gradient`` there is a second output, the gradients (..., d) by the parameters.
+    Their sum is averaged over what the simulations allow. With ``with_gradient`` there are two more outputs, gradients
+    (..., d) by the parameters: of each row by the estimate, and of the sum.
     """
 
     __props__ = ("learned", "with_gradient")
@@ -55,12 +56,12 @@ class LearnedLogLikelihoodOp(Op):
         inputs = [pt.as_tensor_variable(i).astype("float64") for i in (parameters, observed)]
         outputs = [pt.tensor(dtype="float64", shape=inputs[0].type.shape[:-1])]
         if self.with_gradient:
-            outputs.append(inputs[0].type())
+            outputs += [inputs[0].type(), inputs[0].type()]
         return Apply(self, inputs, outputs)
 
     def infer_shape(self, node, input_shapes):
         """Return the shapes of the outputs."""
-        return [input_shapes[0][:-1], input_shapes[0]][: len(node.outputs)]
+        return [input_shapes[0][:-1], input_shapes[0], input_shapes[0]][: len(node.outputs)]
 
     def perform(self, node, inputs, output_storage):
         """Evaluate all rows at once."""
@@ -70,20 +71,19 @@ class LearnedLogLikelihoodOp(Op):
         finite = np.isfinite(places).all(axis=1)  # PyMC asks beyond the largest number, too
         if not finite.all():
             places = np.where(finite[:, None], places, 0.0)
-        given = self._given(rows)
-        if self.with_gradient:
-            density, gradient = given.log_density_and_gradient(places)
-            output_storage[1][0] = np.where(finite[:, None], gradient, 0.0).reshape(parameters.shape)
-        else:
-            density = given.log_density(places)
-        output_storage[0][0] = np.asarray(np.where(finite, density, -np.inf).reshape(parameters.shape[:-1]))
+        found = self._given(rows).averaged(places, self.with_gradient)
+        for storage, slopes in zip(output_storage[1:], found[1:], strict=False):
+            storage[0] = np.where(finite[:, None], slopes, 0.0).reshape(parameters.shape)
+        output_storage[0][0] = np.asarray(np.where(finite, found.rows, -np.inf).reshape(parameters.shape[:-1]))
 
     def pullback(self, inputs, outputs, cotangents):
         """Return the pulled-back gradient for the parameters; the data have none."""
         if self.with_gradient:
             raise NotImplementedError("a learned likelihood has first derivatives only.")
-        _, slopes = LearnedLogLikelihoodOp(self.learned, True)(*inputs)
-        return [cotangents[0][..., None] * slopes, DisconnectedType()()]
+        _, slopes, joint = LearnedLogLikelihoodOp(self.learned, True)(*inputs)
+        # What averaging changes of the sum is shared by all rows.
+        shared = cotangents[0].mean() * (joint - slopes)
+        return [cotangents[0][..., None] * slopes + shared, DisconnectedType()()]
 
     def connection_pattern(self, node):
         """Return that densities depend on the parameters; gradients by the data are not offered."""
