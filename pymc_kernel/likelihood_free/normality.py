@@ -2,7 +2,7 @@
 
 A draw comes with the simulations that made its estimate. They estimate the likelihood by a kernel, too, which assumes
 nothing; the normal density, seen through the same kernel, differs from that where summaries are not normal. The ratio
-of the two reweights the draws: what that does to a mean is the error of the mean.
+of the two reweights the draws: what that does to a mean, a spread or a quantile is its error.
 """
 
 from typing import NamedTuple
@@ -16,21 +16,21 @@ from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["NormalityErrors", "normality_errors"]
 
-_NARROWEST = 0.3  # of the spread of the summaries: what a kernel hides of a skewness by then is a tenth
+_NARROWEST = 0.2  # of the spread of the summaries: what a kernel hides of a skewness by then is a twentieth
+_QUANTILES = (0.05, 0.95)
 _BATCHES = 20  # of consecutive draws, for standard errors of chains
 _FEWEST_DRAWS = 5 * _BATCHES
 _LOG_2PI = np.log(2.0 * np.pi)
 
 
 class NormalityErrors(NamedTuple):
-    """What not normal summaries do to a posterior, with standard errors; arrays (d,)."""
+    """What not normal summaries do to a posterior; rows of (4, d) are mean, spread, 5 % and 95 % quantile."""
 
-    shift: np.ndarray
-    """How far true means lie above the posterior's, in its standard deviations."""
-    shift_error: np.ndarray
-    log_spread: np.ndarray
-    """Logarithm of the true spread over the posterior's."""
-    log_spread_error: np.ndarray
+    moved: np.ndarray
+    """How far the true ones lie above the posterior's, in its standard deviations; of the spread, log of true over
+    posterior's."""
+    errors: np.ndarray
+    """Standard errors."""
 
 
 @one_blas_thread
@@ -74,8 +74,7 @@ def normality_errors(
     log_ratio = log_kernel + 0.5 * (scaled**2).sum(axis=1) + log_volumes + 0.5 * len(observed) * _LOG_2PI
     if not np.isfinite(log_ratio).any():
         return None
-    weights = np.exp(log_ratio - log_ratio.max())
-    return _moved((weights / weights.mean())[:, None], positions)
+    return _moved(np.exp(log_ratio - log_ratio.max()), positions)
 
 
 def _relative_width(width, count):
@@ -88,15 +87,21 @@ def _relative_width(width, count):
 
 
 def _moved(weights, positions):
-    """Return what weights (n, 1) of mean one do to means and spreads, with batch-means standard errors."""
+    """Return what weights (n,) do, with standard errors by leaving out batches of consecutive draws."""
     z = (positions - positions.mean(axis=0)) / positions.std(axis=0)
-    shift = (weights * z).mean(axis=0)
-    variance = (weights * (z - shift) ** 2).mean(axis=0)
-    of_shift = weights * (z - shift) - z
-    of_spread = 0.5 * (weights * ((z - shift) ** 2 / variance - 1.0) - (z**2 - 1.0))
-    return NormalityErrors(shift, _error(of_shift), 0.5 * np.log(variance), _error(of_spread))
+    moved = _statistics(z, weights) - _statistics(z, np.ones(len(z)))
+    without = []
+    for batch in np.array_split(np.arange(len(z)), _BATCHES):
+        rest, w = np.delete(z, batch, axis=0), np.delete(weights, batch)
+        without.append(_statistics(rest, w) - _statistics(rest, np.ones(len(rest))))
+    return NormalityErrors(moved, np.std(without, axis=0) * np.sqrt(_BATCHES - 1.0))
 
 
-def _error(influences):
-    batches = np.array([batch.mean(axis=0) for batch in np.array_split(influences, _BATCHES)])
-    return batches.std(axis=0, ddof=1) / np.sqrt(_BATCHES)
+def _statistics(z, weights):
+    """Return means, log spreads and quantiles (4, d) of weighted draws (n, d)."""
+    shares = weights / weights.sum()
+    mean = shares @ z
+    order = np.argsort(z, axis=0)
+    levels, values = shares[order].cumsum(axis=0), np.take_along_axis(z, order, axis=0)
+    ends = [[np.interp(q, levels[:, j], values[:, j]) for j in range(z.shape[1])] for q in _QUANTILES]
+    return np.array([mean, 0.5 * np.log(shares @ (z - mean) ** 2), *ends])

@@ -13,9 +13,10 @@ from pymc_kernel.plugin.model.unconstrained import coordinate_names, unconstrain
 
 __all__ = ["normality_of_draws", "normality_of_posterior", "normality_warning"]
 
-_LEAST_ERROR = 0.15  # posterior standard deviations of a mean, or part of a spread, that need no warning
-_STANDARD_ERRORS = 2.0  # by which an error must exceed that
-_NUM_SIMULATED = 500  # draws at which estimates are made again, as many as of a chain
+_KINDS = ("mean", "spread", "5 % quantile", "95 % quantile")
+_LEAST_ERROR = 0.2  # posterior standard deviations of a mean or quantile, or part of a spread: less needs no warning
+_STANDARD_ERRORS = 2.0  # by which an error differs from none
+_NUM_SIMULATED = 1000  # draws at which estimates are made again: a 5 % quantile is known to .1 by these
 
 
 def normality_of_posterior(model: pm.Model, posterior: xr.Dataset, rng: np.random.Generator) -> str:
@@ -68,12 +69,14 @@ def normality_warning(simulated: Sequence, entries: Sequence[str]) -> str:
 
 def _words(errors, entries):
     """Return what is wrong for certain."""
-    limit, words = _LEAST_ERROR, []
-    for name, shift, error in zip(entries, errors.shift, errors.shift_error, strict=True):
-        if abs(shift) - _STANDARD_ERRORS * error > limit:
-            side = "below" if shift > 0.0 else "above"
-            words.append(f"the mean of {name} is {abs(shift):.2f} posterior standard deviations {side} the true one")
-    for name, log_spread, error in zip(entries, errors.log_spread, errors.log_spread_error, strict=True):
-        if abs(log_spread) - _STANDARD_ERRORS * error > limit:
-            words.append(f"the true spread of {name} is {np.exp(log_spread):.2f} times the draws'")
+    words = []
+    for kind, moved, standard_errors in zip(_KINDS, errors.moved, errors.errors, strict=True):
+        for name, by, error in zip(entries, moved, standard_errors, strict=True):
+            if abs(by) <= max(_LEAST_ERROR, _STANDARD_ERRORS * error):
+                continue
+            if kind == "spread":
+                words.append(f"the true spread of {name} is {np.exp(by):.2f} times the draws'")
+            else:
+                side = "below" if by > 0.0 else "above"
+                words.append(f"the {kind} of {name} is {abs(by):.2f} posterior standard deviations {side} the true one")
     return words
