@@ -249,13 +249,14 @@ def run(name, noise, seed, counts):
         drawn = config.sample(rng, state, NUM_DRAWS)
         told = config.distance(state, drawn)
         said = told.marginal
+        is_near = said - told.marginal_error <= SAID and told.total_variation <= SAID_JOINT
         yield {
             "evaluations": most,
             "distance": distance(drawn.positions, exact),
             "evidence": drawn.log_evidence - log_evidence,
             "said": None if np.isnan(said) else said,
             "joint": None if np.isnan(said) else told.total_variation,
-            "warned": bool(state.is_climbing or not (said <= SAID and told.total_variation <= SAID_JOINT)),
+            "warned": bool(state.is_climbing or not is_near),
             "seconds": seconds,
         }
 

@@ -289,6 +289,7 @@ class ActiveLearning:
             total_variation=float(np.maximum(found.total_variation, unjudged)),
             error=0.0 if unjudged > found.total_variation else found.error,
             marginal=float(np.maximum(found.marginal, unjudged)),
+            marginal_error=0.0 if unjudged > found.marginal else found.marginal_error,
         )
 
     def _uncertain(self, learned, fresh, candidates, count, is_climbing):

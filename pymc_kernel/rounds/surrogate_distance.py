@@ -20,7 +20,7 @@ _LEAST_DENSITY = 0.01  # of the cautious density relative to the surrogate, with
 _EVIDENCE_ERROR = 0.07  # nats, of the log evidence by a thousand particles
 _LARGEST_LOG_WEIGHT = 100.0  # which exponentials can bear
 _DEGREES = (1, 2, 3)  # of polynomials in the rank of a coordinate: shifts, widths, skewness
-_BY_NOISE = 0.9  # probability with which noise alone makes no marginal distance
+_BY_CHANCE = 0.9  # probability with which chance alone makes no marginal distance
 _MEAN_OF_ABSOLUTE = np.sqrt(2.0 / np.pi)  # of a standard normal variable
 
 
@@ -32,8 +32,9 @@ class Distance(NamedTuple):
     error: float
     """Standard error of it; NaN of noisy values, zero where it is a lower bound."""
     marginal: float
-    """Total variation distance of marginal distributions, the largest of all coordinates; the chance of few draws makes
-    it larger, not smaller."""
+    """Total variation distance of marginal distributions, the largest of all coordinates."""
+    marginal_error: float
+    """By how much it is larger than what chance does not make of few draws, with a probability of .9."""
     effective_share: float
     """Of importance weights from the surrogate's posterior to the true one."""
     num_draws: int
@@ -41,7 +42,7 @@ class Distance(NamedTuple):
 
 def unknown_distance(num_draws: int = 0) -> Distance:
     """Return the distance where too few draws were evaluated."""
-    return Distance(np.nan, np.nan, np.nan, np.nan, num_draws)
+    return Distance(np.nan, np.nan, np.nan, np.nan, np.nan, num_draws)
 
 
 def distance_of(log_ratios, caution, draws, particles, noise: float, log_shares=None) -> Distance:
@@ -70,24 +71,27 @@ def distance_of(log_ratios, caution, draws, particles, noise: float, log_shares=
     if noise > 0.0:
         departures = (log_ratios + caution)[finite]
         departures = departures - departures.mean()
-        squares = _squares(departures, polynomials[:, finite])
+        marginals = _marginal(departures, polynomials[:, finite], noise**2)
         # Twice the standard error of what noise adds, so that chance does not hide an error.
         excess = float(np.var(departures)) - noise**2 * (1.0 - 2.0 * np.sqrt(2.0 / departures.size))
         spread = np.sqrt(max(excess, 0.0))
-        by_noise = noise**2 / departures.size * chdtri(len(polynomials), 1.0 - _BY_NOISE ** (1.0 / draws.shape[1]))
-        marginal = 0.5 * _MEAN_OF_ABSOLUTE * np.sqrt(max(squares - by_noise, 0.0))
         total = float(2.0 * ndtr(0.5 * spread) - 1.0)
-        return Distance(total, np.nan, min(float(marginal), total), float(np.exp(-(spread**2))), n)
+        return Distance(total, np.nan, *_within(total, *marginals), float(np.exp(-(spread**2))), n)
     weights, cautious = normalized(log_ratios) * n, normalized(-caution) * n
     parts = 0.5 * np.abs(weights - cautious)
     total, error = float(parts.mean()), float(parts.std() / np.sqrt(n))
-    marginal = 0.5 * _MEAN_OF_ABSOLUTE * np.sqrt(_squares(weights - cautious, polynomials))
+    marginal, surely = _marginal(weights - cautious, polynomials, np.var(weights - cautious))
     if log_shares is not None:
         missing = _missing_mass(log_ratios + log_shares)
         error = 0.0 if missing > total else error
-        total, marginal = max(total, missing), max(marginal, missing)
+        total, marginal, surely = max(total, missing), max(marginal, missing), max(surely, missing)
     share = float(weights.mean() ** 2 / (weights**2 / np.maximum(cautious, _LEAST_DENSITY)).mean())
-    return Distance(total, error, min(float(marginal), total), share, n)
+    return Distance(total, error, *_within(total, marginal, surely), share, n)
+
+
+def _within(total, marginal, surely):
+    """Return the distance of a margin, which is at most that of joint distributions, and its error."""
+    return min(marginal, total), max(min(marginal, total) - surely, 0.0)
 
 
 def _missing_mass(log_weights):
@@ -106,7 +110,15 @@ def _polynomials(draws, particles):
     return np.stack([np.sqrt(2.0 * k + 1.0) * eval_legendre(k, uniform) for k in _DEGREES])
 
 
-def _squares(departures, polynomials):
-    """Return the largest squared norm of the conditional means of departures (n,) given a coordinate."""
+def _marginal(departures, polynomials, variance):
+    """Return the largest distance of a coordinate's marginal distributions, without what chance makes of them.
+
+    It is that of the conditional means of departures (n,) given the coordinate. By chance these have a squared norm of
+    the departures' ``variance`` over n for each of k polynomials (k, n, d). Its mean is taken off, for the first value
+    returned, or for the second as much as the largest of d coordinates has at most with a probability of .9.
+    """
+    count, _, d = polynomials.shape
     coefficients = np.einsum("n,knd->kd", departures, polynomials) / departures.size
-    return float((coefficients**2).sum(axis=0).max())
+    squares = (coefficients**2).sum(axis=0).max()
+    by_chance = variance / departures.size * np.array([count, chdtri(count, 1.0 - _BY_CHANCE ** (1.0 / d))])
+    return 0.5 * _MEAN_OF_ABSOLUTE * np.sqrt(np.maximum(squares - by_chance, 0.0))

@@ -138,7 +138,7 @@ def sample_surrogate(
     Warns
     -----
     UserWarning
-        Where the marginal distance is above 0.1, or the joint one above 0.4 by more than its standard error, or it is
+        Where the marginal distance is above 0.1 or the joint one above 0.4, by more than their errors, or they are
         unknown, where the bulk of the posterior was still searched for, and where half of the evaluations failed.
         Exact draws have the checks of ``pm.sample`` and of :class:`KernelHMC`, and not those of the distances. Where an
         executor breaks; and where the run ended before the first exact draw, which leaves the draws of the surrogate.
@@ -149,7 +149,7 @@ def sample_surrogate(
     estimated from the true and predicted values at the latest draws that were evaluated, before they were learned, and
     at least the mass of the returned draws that none of those stands for; ``distance_error`` is its standard error,
     zero where that mass decides; ``effective_share`` that of importance weights. Distances of marginal distributions
-    are smaller: ``marginal_distance``, that of the worst parameter, is rather too large than too small by chance; 0.2
+    are smaller: ``marginal_distance`` is that of the worst parameter, of which ``marginal_error`` may be chance; 0.2
     is a shift of half a standard deviation. Both know of the region that was seen. Once the bulk is found, a second
     search from other starting points makes every other batch, until it arrives there too or settles elsewhere; both can
     miss a mode that is far away. Another ``random_seed`` begins elsewhere; where the evidence of two runs differs,
@@ -333,6 +333,7 @@ def _tree(model, config, state, found, shape, status, drawn, trace) -> xr.DataTr
         "distance": distance.total_variation,
         "distance_error": distance.error,
         "marginal_distance": distance.marginal,
+        "marginal_error": distance.marginal_error,
         statistics.EFFECTIVE_SHARE: distance.effective_share,
         "num_fresh_draws": distance.num_draws,
         "num_evaluations": len(positions),
@@ -421,11 +422,12 @@ def _warn(state: State, tree: xr.DataTree, drawn: ExactDraws | None, first_error
 
 def _of_surrogate_draws(stats):
     distance, error, marginal = (float(stats[n]) for n in ("distance", "distance_error", "marginal_distance"))
+    surely = marginal - float(stats["marginal_error"])
     chance, said = (0.0, "") if np.isnan(error) else (error, f" ± {error:.2f}")  # unknown of noisy values
     return {
         "too few of its draws were evaluated to say how far it is from the posterior": bool(np.isnan(distance)),
         f"it is a total variation distance of {distance:.2f}{said} from the posterior, {marginal:.2f} in its worst "
-        "margin": distance - chance > _LARGE_DISTANCE or marginal > _LARGE_MARGINAL_DISTANCE,
+        "margin": distance - chance > _LARGE_DISTANCE or surely > _LARGE_MARGINAL_DISTANCE,
         "particles have not forgotten where they were, so weights of modes may be wrong": (
             float(stats[statistics.CORRELATION]) > _REMEMBERED
         ),
