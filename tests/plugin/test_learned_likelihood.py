@@ -319,9 +319,7 @@ def test_errors_of_rows_that_share_a_parameter_add_up(capsys):
     said = capsys.readouterr().out
     for error in errors:
         assert f"posterior means are known to {error:.2f} posterior standard deviations (theta, the" in said
-    assert f"leave the posterior mean of theta open by {errors[1]:.2f} posterior" in said
-    assert f"taken for {np.hypot(1.0, errors[1]):.1f} times as wide" in said
-    assert said.count("times as wide") == 1
+    assert said.count(f"leave the posterior mean of theta open by {errors[1]:.2f} posterior") == 1
 
 
 def test_draws_where_nothing_was_simulated_are_said(capsys):

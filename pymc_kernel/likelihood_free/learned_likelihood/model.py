@@ -43,12 +43,6 @@ class Weights:
         coefficients = features[:, : len(self.coefficients)] @ self.coefficients
         return Weights(parts[0], parts[1], coefficients, parts[2])
 
-    def pulled(self, pulls: "Weights") -> np.ndarray:
-        """Return derivatives (m, p) by the features, given those by the entries."""
-        out = np.hstack([pulls.means, pulls.log_sd, pulls.log_rest]) @ self._joined.T
-        out[:, : len(self.coefficients)] += pulls.coefficients @ self.coefficients.T
-        return out
-
 
 @dataclass(frozen=True, eq=False)
 class ConditionalDensity:
@@ -66,32 +60,23 @@ class ConditionalDensity:
         """How many summaries there are."""
         return self.weights.means.shape[1]
 
-    def entries(self, features) -> tuple[Weights, np.ndarray]:
-        """Return the entries of the triangular map, and whether log spreads (m, 2 q) are within their limits."""
-        parts = self.weights.entries(features)
-        free = np.hstack([parts.log_sd, parts.log_rest])
-        spreads = np.clip(free, *self.limits)
-        q = self.num_summaries
+    def entries(self, features) -> Weights:
+        """Return the entries of the triangular map, log spreads within their limits."""
+        parts, q = self.weights.entries(features), self.num_summaries
+        spreads = np.clip(np.hstack([parts.log_sd, parts.log_rest]), *self.limits)
         log_sd, log_rest = np.ascontiguousarray(spreads[:, :q]), np.ascontiguousarray(spreads[:, q:])
-        return Weights(parts.means, log_sd, parts.coefficients, log_rest), spreads == free
+        return Weights(parts.means, log_sd, parts.coefficients, log_rest)
 
     def log_density(self, parameters, observed: Observed, gradient: bool = False):
         """Return log densities (m,) of summaries at ``parameters`` (m, d), and gradients (m, d) if wanted."""
         [density], slopes = log_densities_of([self], parameters, observed, gradient)
         return (density, slopes[0]) if gradient else density
 
-    def of_features(self, features, observed, gradient):
-        """Return log densities (m,) given features (m, p), and derivatives (m, p) by these if wanted."""
-        parts, inside = self.entries(features)
-        terms = log_terms(parts, observed, self.residuals)
-        factors = self.weights.pulled(_inside(pull_back(parts, terms), inside)) if gradient else None
-        return terms.log_density, factors
-
     def log_densities(self, parameters, observed: Observed) -> np.ndarray:
         """Return log densities (k, m) of each of k rows of summaries at each of the ``parameters`` (m, d)."""
         out = np.empty((len(observed.values), len(parameters)))
         for start in range(0, len(parameters), _ROWS):
-            entries, _ = self.entries(self.features(self.parameters(parameters[start : start + _ROWS])))
+            entries = self.entries(self.features(self.parameters(parameters[start : start + _ROWS])))
             size = entries.means.shape
             for k in range(len(out)):
                 row = Observed(*[np.broadcast_to(part[k], size) for part in observed])
@@ -103,7 +88,7 @@ class ConditionalDensity:
         out = np.empty((len(parameters), self.num_summaries))
         for start in range(0, len(parameters), _ROWS):
             part = parameters[start : start + _ROWS]
-            entries, _ = self.entries(self.features(self.parameters(part)))
+            entries = self.entries(self.features(self.parameters(part)))
             noise = np.ascontiguousarray(self.residuals.sample(len(part), rng))
             from_noise(
                 noise, entries.means, entries.log_sd, entries.coefficients, entries.log_rest, out[start : start + _ROWS]
@@ -113,17 +98,58 @@ class ConditionalDensity:
 
 def log_densities_of(densities, parameters, observed: Observed, gradient: bool):
     """Return log densities (r, m) by r densities of the same features, and gradients (r, m, d), zero if not wanted."""
-    found, first = np.empty((len(densities), len(parameters))), densities[0]
-    slopes = np.zeros((*found.shape, parameters.shape[1]))
-    for start in range(0, len(parameters), _ROWS):
-        rows = slice(start, start + _ROWS)
-        z = first.parameters(parameters[rows])
-        features, stretch = first.features(z), first.parameters.slope(parameters[rows]) if gradient else None
-        for k, density in enumerate(densities):
-            found[k, rows], factors = density.of_features(features, observed.take(rows), gradient)
-            if gradient:
-                slopes[k, rows] = first.features.pull_back(z, features, factors) * stretch
+    r, first = len(densities), densities[0]
+    found, slopes = np.empty((r, len(parameters))), np.zeros((r, *parameters.shape))
+    joined = np.stack([density.weights._joined for density in densities])
+    coefficients = np.stack([density.weights.coefficients for density in densities])
+    limits = np.stack([density.limits for density in densities])[:, :, None, :]
+    residuals = first.residuals if r == 1 else _Several([density.residuals for density in densities])
+    size = max(_ROWS // r, 1)
+    for start in range(0, len(parameters), size):
+        rows = slice(start, start + size)
+        z, data = first.parameters(parameters[rows]), observed.take(rows)
+        features, m = first.features(z), len(z)
+        entries = features @ joined
+        q = entries.shape[2] // 3
+        free = np.clip(entries[:, :, q:], -_MAX_LOG_SD, _MAX_LOG_SD)
+        spreads = np.clip(free, limits[:, 0], limits[:, 1])
+        leaning = features[:, : coefficients.shape[1]] @ coefficients
+        parts = [entries[:, :, :q], spreads[:, :, :q], leaning, spreads[:, :, q:]]
+        parts = Weights(*[np.ascontiguousarray(part.reshape(r * m, -1)) for part in parts])
+        terms = log_terms(parts, Observed(*[np.tile(part, (r, 1)) for part in data]), residuals)
+        found[:, rows] = terms.log_density.reshape(r, m)
+        if not gradient:
+            continue
+        pulls = pull_back(parts, terms)
+        to_spreads = np.hstack([pulls.log_sd, pulls.log_rest]).reshape(r, m, -1) * (spreads == free)
+        factors = np.concatenate([pulls.means.reshape(r, m, q), to_spreads], axis=2) @ joined.transpose(0, 2, 1)
+        of_coefficients = pulls.coefficients.reshape(r, m, -1) @ coefficients.transpose(0, 2, 1)
+        factors[:, :, : coefficients.shape[1]] += of_coefficients
+        back = first.features.pull_back(*[np.tile(a, (r, 1)) for a in (z, features)], factors.reshape(r * m, -1))
+        slopes[:, rows] = back.reshape(r, m, -1) * first.parameters.slope(parameters[rows])
     return found, slopes
+
+
+class _Several(NamedTuple):
+    """Distributions of residuals, each for as many of the rows."""
+
+    each: list
+
+    def take(self, columns):
+        return _Several([own.take(columns) for own in self.each])
+
+    def log_density_and_slope(self, noise):
+        return self._joined([own.log_density_and_slope(rows) for own, rows in self._split(noise)])
+
+    def log_masses(self, noise, below, above):
+        return self._joined([own.log_masses(*rows) for own, *rows in self._split(noise, below, above)])
+
+    def _split(self, *arrays):
+        return zip(self.each, *[np.split(array, len(self.each)) for array in arrays], strict=True)
+
+    @staticmethod
+    def _joined(found):
+        return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
 
 def residuals_of(parts: Weights, values) -> tuple[np.ndarray, np.ndarray]:
@@ -132,12 +158,6 @@ def residuals_of(parts: Weights, values) -> tuple[np.ndarray, np.ndarray]:
     values = np.require(values, float, ["C", "W"])
     forward(values, parts.means, parts.log_sd, parts.coefficients, parts.log_rest, scaled, noise)
     return scaled, noise
-
-
-def _inside(pulls: Weights, inside) -> Weights:
-    """Return derivatives, none by log spreads that are at their limits."""
-    q = pulls.means.shape[1]
-    return Weights(pulls.means, pulls.log_sd * inside[:, :q], pulls.coefficients, pulls.log_rest * inside[:, q:])
 
 
 class Terms(NamedTuple):
@@ -160,7 +180,8 @@ def log_terms(parts: Weights, observed: Observed, residuals) -> Terms:
     scaled, noise = residuals_of(parts, observed.values)
     log_spread = parts.log_sd + parts.log_rest
     cells = (observed.above > 0.0).any(axis=0)
-    if isinstance(residuals, Joint) or not cells.any():
+    family = residuals.each[0] if isinstance(residuals, _Several) else residuals
+    if isinstance(family, Joint) or not cells.any():
         density, slope = residuals.log_density_and_slope(noise)
         density = density + (observed.log_slope - log_spread).sum(axis=1)
         return Terms(density, scaled, noise, slope, np.full(noise.shape, -1.0))

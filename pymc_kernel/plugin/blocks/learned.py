@@ -155,10 +155,12 @@ def LearnedLikelihood(
     -----
     A learned likelihood knows nothing of parameters where nothing was simulated: keep the prior within them, or
     simulate where the posterior is (``pk.sample_likelihood_free`` does). Errors of one row add up over rows that share
-    parameters: n simulations near the posterior cannot vouch for more rows than that. ``pk.diagnose`` says how well the
-    posterior means are known, by densities that the simulations allow as well, and whether draws lie where nothing was
-    simulated. A row costs one product of its features with
-    the weights, some 10 microseconds, and the gradient twice that.
+    parameters: n simulations near the posterior cannot vouch for more rows than that. So the likelihood of all rows is
+    averaged over densities that the simulations allow as well (draws of the learned weights), and posteriors are wider
+    where simulations are few: 90 % intervals of one scale by 200 rows and 1,000 simulations hold .86 of the true ones,
+    and .77 without. ``pk.diagnose`` says how much of a posterior's width that is, and whether draws lie where nothing
+    was simulated. Rows of the log likelihood are those of the estimate, what averaging changes of their sum shared
+    equally. The log density of 60 rows and its gradient take some half a millisecond.
 
     Examples
     --------

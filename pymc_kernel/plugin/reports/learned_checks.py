@@ -58,8 +58,8 @@ class LearnedCheck:
         if error > _LARGE_ERROR:
             words.append(
                 f"The simulations that {self.name} was learned from leave the posterior mean of {name} open by "
-                f"{error:.2f} posterior standard deviations: the posterior should be taken for "
-                f"{np.hypot(1.0, error):.1f} times as wide. Learn from more simulations where this posterior is."
+                f"{error:.2f} posterior standard deviations: so much of its width is not of the data. Learn from more "
+                "simulations where this posterior is."
             )
         if self.outside[row] <= _LARGE_SHARE:
             return words
