@@ -39,6 +39,7 @@ SIZES = {"sample_kbr": (2000, 5000), "sample_abc": (10_000,)}
 _PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _WRONG_MEAN, _WRONG_LOG_SPREAD = 0.3, 0.3
 _LEAST_LIKELY = 0.01
+NUM_PAIRS, _WIDER = 2000, (1.2, 1.8)  # standard deviations of the pairs' prior
 
 
 # -- two families more -----------------------------------------------------------------------------------------------
@@ -175,6 +176,13 @@ MECHANISMS = {
 }
 #: The same of rejection: the share that is kept, and whether it is adjusted by regression.
 REJECTION = {"rejection as it is": (0.03, True), "rejection, a hundredth": (0.01, True), "adjustment": (0.03, False)}
+#: The same of pairs from another prior.
+RATIO = {
+    "ratio smoother than of least loss": {f"{_EMBEDDINGS}.bayes_rule._RATIO_CAUTION": 0.0},
+    "residuals by the ratio of least loss": {
+        f"{_EMBEDDINGS}.density_ratio.FittedRatio.least_loss_ratio": property(lambda self: self.ratio)
+    },
+}
 ADDED = ("three length scales",)  # mechanisms that the rule as it is does not have
 MEASURES = ("mean", "spread", "quantiles", "joint", "beside", "wrong", "silent")
 _NUM_LOGARITHMIC = 4
@@ -245,37 +253,58 @@ def mechanisms_run(family, seed):
     return np.array(found)
 
 
-def mechanisms(repetitions, families, first, jobs):
-    """Run all families; write the table."""
-    tasks = [(family, seed) for seed in range(first, first + repetitions) for family in families]
-    found = []
-    for task, one in zip(tasks, harness.results(mechanisms_run, tasks, jobs), strict=True):
-        found.append(one)
-        if task[0] == families[-1]:
-            print(task, flush=True)
-    found, rows, names = np.array(found), [], ["as it is", *MECHANISMS, *REJECTION]
+def another_prior_run(family, seed):
+    """Return the same where the pairs are of a wider prior, and the ratio of densities is estimated."""
+    rng = np.random.default_rng([seed, 1])
+    problem, latent, _, observed = problem_of(family, seed, NUM_PAIRS, ALL)
+    exact = exact_draws(problem, observed, np.random.default_rng(seed))
+    latent, prior = rng.uniform(*_WIDER) * latent, rng.standard_normal((NUM_PAIRS, problem.width))
+    data, found = problem.simulate(rng, latent), []
+    for patches in ({}, *RATIO.values()):
+        with contextlib.ExitStack() as stack, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for target, other in patches.items():
+                stack.enter_context(mock.patch(target, other))
+            rule = KernelBayesRule().fit(latent, data, prior, rng=np.random.default_rng(seed))
+            draws = rule.sample(observed, NUM_DRAWS, np.random.default_rng(seed))[0]
+        found.append(measures(draws, exact, problem, observed, False))
+    return np.array(found)
+
+
+def differences(tasks, found, names, bases):
+    """Yield rows by group of families: ``found`` (tasks, names, measures) of bases, and what it is more of others."""
     for k, name in enumerate(names):
-        base = 0 if k <= len(MECHANISMS) else len(MECHANISMS) + 1
         for group, members in GROUPS.items():
             inside = np.array([family in members for family, _ in tasks])
-            if not inside.any():
+            if inside.sum() < 2:
                 continue
-            values = found[inside, k] - (0.0 if k == base else found[inside, base])
+            values = found[inside, k] - (0.0 if k == bases[k] else found[inside, bases[k]])
             values = -values if name in ADDED else values
             means, errors = values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(len(values))
-            if k == base:
+            if k == bases[k]:
                 means[:_NUM_LOGARITHMIC] = np.exp(means[:_NUM_LOGARITHMIC])
                 cells = [f"{mean:.3f}" for mean in means]
             else:
                 cells = [f"{mean:+.3f} ({error:.3f})" for mean, error in zip(means, errors, strict=True)]
-            rows.append([name, group, len(values), *cells])
-            print(*rows[-1], sep=" | ", flush=True)
+            yield [name, group, len(values), *cells]
+
+
+def mechanisms(marker, function, names, bases, note, tasks, jobs):
+    """Run all problems; write the table."""
+    found = []
+    for task, one in zip(tasks, harness.results(function, tasks, jobs), strict=True):
+        found.append(one)
+        print(*task, flush=True)
+    rows = list(differences(tasks, np.array(found), names, bases))
+    for row in rows:
+        print(*row, sep=" | ", flush=True)
+    seeds = sorted({seed for _, seed in tasks})
     note = (
-        f"{repetitions} problems of each of {len(families)} families, seeds from {first:,} on; "
-        f"{NUM_SIMULATIONS:,} simulations. Below the first rows: how much more without the mechanism, with its "
-        "standard error; of the first four columns natural logarithms."
+        f"{len(seeds)} problems of each of {len({family for family, _ in tasks})} families, seeds from {seeds[0]:,} on; "
+        f"{note} Below the first rows: how much more without the mechanism, with its standard error; of the first four "
+        "columns natural logarithms."
     )
-    harness.Table("kbr-ablation", ["without", "families", "n", *MEASURES]).write(rows, note)
+    harness.Table(marker, ["without", "families", "n", *MEASURES]).write(rows, note)
 
 
 def rejected(latent, data, observed, quantile, adjust=True):
@@ -337,9 +366,17 @@ def warned(runs, families, first, jobs):
     harness.Table("kbr-warnings", header).write(rows, note)
 
 
-def main(runs=40, parts=("mechanisms", "warnings"), families=tuple(ALL), first=1000, jobs=1):
+def main(runs=12, parts=("mechanisms", "ratio", "warnings"), families=tuple(ALL), first=1000, jobs=1):
+    tasks = [(family, seed) for seed in range(first, first + runs) for family in families]
     if "mechanisms" in parts:
-        mechanisms(runs, families, first, jobs)
+        names = ["as it is", *MECHANISMS, *REJECTION]
+        bases = [0] * (1 + len(MECHANISMS)) + [1 + len(MECHANISMS)] * len(REJECTION)
+        note = f"{NUM_SIMULATIONS:,} simulations, rejection {max(SIZES['sample_abc']):,}."
+        mechanisms("kbr-ablation", mechanisms_run, names, bases, note, tasks, jobs)
+    if "ratio" in parts:
+        note = f"{NUM_PAIRS:,} pairs of a wider prior and as many draws of the prior."
+        names = ["as it is", *RATIO]
+        mechanisms("kbr-ratio-ablation", another_prior_run, names, [0] * len(names), note, tasks, jobs)
     if "warnings" in parts:
         warned(runs, families, first, jobs)
 
