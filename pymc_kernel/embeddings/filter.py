@@ -8,18 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import cho_solve, eigh
 
-from pymc_kernel.embeddings.gram import GramFactor, factorize
-from pymc_kernel.embeddings.inputs import (
-    as_sample,
-    as_weights,
-    check_choice,
-    check_pairs,
-    check_positive,
-    median_scales,
-    resolved,
-)
+from pymc_kernel.embeddings.inputs import check_pairs, check_positive, median_scales, resolved, signed_weights
 from pymc_kernel.embeddings.kernel_mean import KernelMean
+from pymc_kernel.embeddings.ridge import GramFactor, factorize
 from pymc_kernel.kernels import Gaussian
+from pymc_kernel.kernels.points import as_points
 from pymc_kernel.linalg import jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread
 
@@ -70,7 +63,7 @@ class KernelBayesFilter:
         Of the ratio in the update and of the transition: eta = lambda' of Xu et al., epsilon of Fukumizu et al. Both
         regularizations are in units of the mean of k(x, x), delta in its square; it is one for radial kernels.
     num_basis, tolerance
-        Of the low-rank factors, see :func:`~pymc_kernel.embeddings.gram.factorize`.
+        Of the low-rank factors, see :func:`~pymc_kernel.embeddings.ridge.factorize`.
 
     Notes
     -----
@@ -102,7 +95,8 @@ class KernelBayesFilter:
     tolerance: float = 1e-4
 
     def __post_init__(self):
-        check_choice("method", self.method, _METHODS)
+        if self.method not in _METHODS:
+            raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}, got {self.method!r}.")
         check_positive(**self.given()._asdict())
 
     def given(self) -> FilterSettings:
@@ -116,7 +110,7 @@ class KernelBayesFilter:
 
         ``rng`` is a seed or a numpy.random.Generator; copies of it draw the basis points for all candidates.
         """
-        states, observations = as_sample(states, "states"), as_sample(observations, "observations")
+        states, observations = as_points(states, "states"), as_points(observations, "observations")
         check_pairs(states=states, observations=observations)
         if len(states) < 10:
             raise ValueError(f"a filter needs states and observations of at least ten times, got {len(states)}.")
@@ -280,13 +274,13 @@ class FittedFilter:
     @one_blas_thread
     def start(self, weights=None) -> FilterState:
         """Return the state before any observation: ``weights`` (T,) on the training states, equal by default."""
-        weights = as_weights(weights, len(self.states), "weights")
+        weights = signed_weights(weights, len(self.states), "weights")
         return FilterState(weights, self.dynamics.features.T @ weights)
 
     @one_blas_thread
     def update(self, state: FilterState, observation) -> FilterState:
         """Return the state after one more ``observation`` (q,). O(T r^2)."""
-        row = as_sample(np.reshape(observation, (1, -1)), "observation")
+        row = as_points(np.reshape(observation, (1, -1)), "observation")
         return self._step(state, self.factor(row)[0])
 
     def _step(self, state, query):
@@ -306,7 +300,7 @@ class FittedFilter:
             Weights of the first state's distribution on the training states; equal by default.
         """
         state = self.start(initial)
-        queries = self.factor(as_sample(observations, "observations"))
+        queries = self.factor(as_points(observations, "observations"))
         weights = np.empty((len(queries), len(self.states)))
         for t, query in enumerate(queries):
             state = self._step(state, query)
@@ -336,7 +330,7 @@ class FittedFilter:
         assumes that the training sequence is stationary, and that the first state has its distribution. O(T r^2) a
         step.
         """
-        queries = self.factor(as_sample(observations, "observations"))
+        queries = self.factor(as_points(observations, "observations"))
         weights = np.atleast_2d(filtered.weights)
         if len(queries) != len(weights):
             raise ValueError(
