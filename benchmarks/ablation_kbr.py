@@ -22,9 +22,9 @@ from scipy.stats import nbinom
 from benchmarks import harness
 from benchmarks.simulated_problems import FAMILIES, Problem, exact_draws, problem_of
 from pymc_kernel.embeddings import KernelBayesRule
-from pymc_kernel.embeddings.inputs import median_scales, robust_scales
+from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.kernel_mean import resample, smoothed_draws
-from pymc_kernel.kernels import Gaussian
+from pymc_kernel.embeddings.ridge import least_error
 from pymc_kernel.likelihood_free import LearnedLikelihood, regression_adjusted, rejection
 from pymc_kernel.plugin.simulation.trust import (
     NUM_REPLICATES,
@@ -39,7 +39,6 @@ SIZES = {"sample_kbr": (2000, 5000), "sample_abc": (10_000,)}
 _PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _WRONG_MEAN, _WRONG_LOG_SPREAD = 0.3, 0.3
 _LEAST_LIKELY = 0.01
-NUM_PAIRS, _WIDER = 2000, (1.2, 1.8)  # standard deviations of the pairs' prior
 
 
 # -- two families more -----------------------------------------------------------------------------------------------
@@ -106,22 +105,13 @@ GROUPS = {
 # -- mechanisms ------------------------------------------------------------------------------------------------------
 
 
-def _gaussian_alone(points, rng, factor=1.0):
-    return Gaussian(factor * median_scales(points, rng))
-
-
-def _by_leaving_out(path, targets, criterion):
-    losses = path.losses(targets, path.grid).mean(axis=1)
-    return float(path.grid[losses.argmin()]), float(losses.min())
-
-
 def _nearest_by(columns):
     """Return ``FittedRule.nearest`` by the data alone, or by posterior means alone."""
 
     def nearest(self, observed, size, rng):
         fit = self._residual_fit
         if columns == "data":
-            apart = self.features.coordinates.scaled(self.observed) - self.features.coordinates.scaled(observed)
+            apart = self.features.scaled(self.observed) - self.features.scaled(observed)
         else:
             apart = (self.latent - fit.residuals - self.mean(observed)) / fit.residuals.std(axis=0)
         order = rng.permutation(len(apart))
@@ -139,8 +129,8 @@ def _near_at_once(self, observed, rng):
     return self.settings.fit(self.latent[inside], self.observed[inside], rng=rng)
 
 
-def _alike(self, features):
-    return np.full((len(features), len(self.latent)), 1.0 / len(self.latent))
+def _alike(self, rows):
+    return np.full_like(rows, 1.0 / rows.shape[1])
 
 
 def _rule_of_thumb(points, weights):
@@ -158,32 +148,23 @@ def _left_in(self):
 _EMBEDDINGS = "pymc_kernel.embeddings"
 _WIDTHS, _RULE = f"{_EMBEDDINGS}.kernel_mean._leave_one_out_widths", f"{_EMBEDDINGS}.fitted_rule.FittedRule"
 _RESIDUALS = f"{_EMBEDDINGS}.fitted_rule.ResidualFit"
-#: Mechanism -> settings of the rule, and what stands in place of names when it is off.
+#: Mechanism -> what stands in place of names when it is off.
 MECHANISMS = {
-    "three length scales": ({"scales": (0.5, 1.0, 2.0)}, {}),
-    "linear part of the kernel": ({}, {f"{_EMBEDDINGS}.training.default_observed_kernel": _gaussian_alone}),
-    "observations clipped": ({}, {f"{_EMBEDDINGS}.training._MAX_SCALED_DISTANCE": np.inf}),
-    "evidence, not leaving one out": ({}, {f"{_EMBEDDINGS}.bayes_rule.choose_regularization": _by_leaving_out}),
-    "fit near the data": ({}, {f"{_RULE}.near": lambda self, observed, rng: self}),
-    "choice of the fit": ({}, {f"{_RULE}.normal_score": lambda self, cases: -len(self.latent)}),
-    "halved again and again": ({}, {f"{_RULE}.near": _near_at_once}),
-    "nearest by means, too": ({}, {f"{_RULE}.nearest": _nearest_by("data")}),
-    "nearest by data, too": ({}, {f"{_RULE}.nearest": _nearest_by("means")}),
-    "weights of residuals": ({}, {f"{_RESIDUALS}.shares": _alike}),
-    "residuals that leave one out": ({}, {f"{_RESIDUALS}.residuals": property(_left_in)}),
-    "a width for each point": ({}, {_WIDTHS: _rule_of_thumb}),
-    "smoothing": ({}, {_WIDTHS: lambda points, weights: np.zeros(len(points))}),
+    "linear part of the kernel": {f"{_EMBEDDINGS}.fitted_rule.Sum": lambda kernels: kernels[0]},
+    "observations clipped": {f"{_EMBEDDINGS}.fitted_rule._MAX_SCALED_DISTANCE": np.inf},
+    "evidence, not leaving one out": {f"{_EMBEDDINGS}.bayes_rule.most_evidence": least_error},
+    "fit near the data": {f"{_RULE}.near": lambda self, observed, rng: self},
+    "choice of the fit": {f"{_RULE}.size_of_residuals": lambda self, cases: len(self.latent)},
+    "halved again and again": {f"{_RULE}.near": _near_at_once},
+    "nearest by means, too": {f"{_RULE}.nearest": _nearest_by("data")},
+    "nearest by data, too": {f"{_RULE}.nearest": _nearest_by("means")},
+    "weights of residuals": {f"{_RESIDUALS}.shares": _alike},
+    "residuals that leave one out": {f"{_RESIDUALS}.residuals": property(_left_in)},
+    "a width for each point": {_WIDTHS: _rule_of_thumb},
+    "smoothing": {_WIDTHS: lambda points, weights: np.zeros(len(points))},
 }
 #: The same of rejection: the share that is kept, and whether it is adjusted by regression.
 REJECTION = {"rejection as it is": (0.03, True), "rejection, a hundredth": (0.01, True), "adjustment": (0.03, False)}
-#: The same of pairs from another prior.
-RATIO = {
-    "ratio smoother than of least loss": {f"{_EMBEDDINGS}.bayes_rule._RATIO_CAUTION": 0.0},
-    "residuals by the ratio of least loss": {
-        f"{_EMBEDDINGS}.density_ratio.FittedRatio.least_loss_ratio": property(lambda self: self.ratio)
-    },
-}
-ADDED = ("three length scales",)  # mechanisms that the rule as it is does not have
 MEASURES = ("mean", "spread", "quantiles", "joint", "beside", "wrong", "silent")
 _NUM_LOGARITHMIC = 4
 
@@ -217,10 +198,10 @@ def measures(draws, exact, problem, observed, is_said):
     return np.array([*np.log(errors), np.log(joint), beside, wrong, wrong and not is_said], dtype=float)
 
 
-def one_answer(latent, data, observed, seed, settings):
+def one_answer(latent, data, observed, seed):
     """Return posterior and draws as ``sample_kbr`` makes them, but for the bootstrap."""
     rng = np.random.default_rng(seed)
-    rule = KernelBayesRule(**settings).fit(latent, data, rng=rng)
+    rule = KernelBayesRule().fit(latent, data, rng=rng)
     (posterior,) = rule.near(observed, rng).posteriors(observed)
     return posterior, smoothed_draws(posterior.points, posterior.weights, NUM_DRAWS, rng)
 
@@ -237,36 +218,18 @@ def mechanisms_run(family, seed):
             likelihood.extend([] if likelihood else [super().fit(*given)])
             return likelihood[0]
 
-    for settings, patches in ({}, {}), *MECHANISMS.values():
+    for patches in ({}, *MECHANISMS.values()):
         with contextlib.ExitStack() as stack, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for target, other in patches.items():
                 stack.enter_context(mock.patch(target, other))
             stack.enter_context(mock.patch("pymc_kernel.plugin.simulation.trust.LearnedLikelihood", Kept))
-            posterior, draws = one_answer(latent, data, observed, seed, settings)
+            posterior, draws = one_answer(latent, data, observed, seed)
             said = str(second_opinion(posterior, latent, data, observed, np.random.default_rng(seed)))
         found.append(measures(draws, exact, problem, observed, bool(said)))
     for quantile, adjust in REJECTION.values():
         answer, _ = rejected(*simulated, observed, quantile, adjust)
         draws = answer.points[resample(answer.weights, NUM_DRAWS, np.random.default_rng(seed))]
-        found.append(measures(draws, exact, problem, observed, False))
-    return np.array(found)
-
-
-def another_prior_run(family, seed):
-    """Return the same where the pairs are of a wider prior, and the ratio of densities is estimated."""
-    rng = np.random.default_rng([seed, 1])
-    problem, latent, _, observed = problem_of(family, seed, NUM_PAIRS, ALL)
-    exact = exact_draws(problem, observed, np.random.default_rng(seed))
-    latent, prior = rng.uniform(*_WIDER) * latent, rng.standard_normal((NUM_PAIRS, problem.width))
-    data, found = problem.simulate(rng, latent), []
-    for patches in ({}, *RATIO.values()):
-        with contextlib.ExitStack() as stack, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for target, other in patches.items():
-                stack.enter_context(mock.patch(target, other))
-            rule = KernelBayesRule().fit(latent, data, prior, rng=np.random.default_rng(seed))
-            draws = rule.sample(observed, NUM_DRAWS, np.random.default_rng(seed))[0]
         found.append(measures(draws, exact, problem, observed, False))
     return np.array(found)
 
@@ -279,7 +242,6 @@ def differences(tasks, found, names, bases):
             if inside.sum() < 2:
                 continue
             values = found[inside, k] - (0.0 if k == bases[k] else found[inside, bases[k]])
-            values = -values if name in ADDED else values
             means, errors = values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(len(values))
             if k == bases[k]:
                 means[:_NUM_LOGARITHMIC] = np.exp(means[:_NUM_LOGARITHMIC])
@@ -298,9 +260,9 @@ def mechanisms(marker, function, names, bases, note, tasks, jobs):
     rows = list(differences(tasks, np.array(found), names, bases))
     for row in rows:
         print(*row, sep=" | ", flush=True)
-    seeds = sorted({seed for _, seed in tasks})
+    families, seeds = {family for family, _ in tasks}, sorted({seed for _, seed in tasks})
     note = (
-        f"{len(seeds)} problems of each of {len({family for family, _ in tasks})} families, seeds from {seeds[0]:,} on; "
+        f"{len(seeds)} problems of each of {len(families)} families, seeds from {seeds[0]:,} on; "
         f"{note} Below the first rows: how much more without the mechanism, with its standard error; of the first four "
         "columns natural logarithms."
     )
@@ -326,7 +288,7 @@ def warned_run(method, size, family, first, seed):
     problem, latent, data, observed = problem_of(family, first + seed, size, ALL)
     exact, rng = exact_draws(problem, observed, np.random.default_rng(seed)), np.random.default_rng(seed)
     if method == "sample_kbr":
-        near = KernelBayesRule(scales=(0.5, 1.0, 2.0)).fit(latent, data, rng=rng).near(observed, rng)
+        near = KernelBayesRule().fit(latent, data, rng=rng).near(observed, rng)
         (posterior,) = near.posteriors(observed)
         factors = rng.standard_exponential((NUM_REPLICATES, len(near.latent)))
         replicates = [near.posteriors(observed, row)[0] for row in factors]
@@ -366,17 +328,13 @@ def warned(runs, families, first, jobs):
     harness.Table("kbr-warnings", header).write(rows, note)
 
 
-def main(runs=12, parts=("mechanisms", "ratio", "warnings"), families=tuple(ALL), first=1000, jobs=1):
+def main(runs=12, parts=("mechanisms", "warnings"), families=tuple(ALL), first=1000, jobs=1):
     tasks = [(family, seed) for seed in range(first, first + runs) for family in families]
     if "mechanisms" in parts:
         names = ["as it is", *MECHANISMS, *REJECTION]
         bases = [0] * (1 + len(MECHANISMS)) + [1 + len(MECHANISMS)] * len(REJECTION)
         note = f"{NUM_SIMULATIONS:,} simulations, rejection {max(SIZES['sample_abc']):,}."
         mechanisms("kbr-ablation", mechanisms_run, names, bases, note, tasks, jobs)
-    if "ratio" in parts:
-        note = f"{NUM_PAIRS:,} pairs of a wider prior and as many draws of the prior."
-        names = ["as it is", *RATIO]
-        mechanisms("kbr-ratio-ablation", another_prior_run, names, [0] * len(names), note, tasks, jobs)
     if "warnings" in parts:
         warned(runs, families, first, jobs)
 

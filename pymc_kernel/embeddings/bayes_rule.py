@@ -7,8 +7,9 @@ import numpy as np
 from scipy.linalg import eigh
 
 from pymc_kernel.embeddings.density_ratio import DensityRatio
-from pymc_kernel.embeddings.fitted_rule import FittedRule, ObservedFeatures, Pairs, Prior
+from pymc_kernel.embeddings.fitted_rule import FittedRule, ObservedFeatures
 from pymc_kernel.embeddings.inputs import check_pairs, check_positive, latent_kernel, scales_of, signed_weights
+from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.embeddings.ridge import RidgePath, factorize, most_evidence
 from pymc_kernel.errors import warn_caller
 from pymc_kernel.kernels.points import as_points, as_weights
@@ -20,7 +21,6 @@ _LARGEST = 1e100  # numbers whose squares overflow are as good as infinite
 _MAX_SHIFT = 0.5  # of the weighted training latents' mean, in standard deviations of the prior
 _NUM_FOLDS = 5  # a fifth held out costs little accuracy; the fits are five
 _GRID = 10.0 ** np.arange(-8.0, 0.1, 0.5)  # of the largest squared eigenvalue
-_SINGULAR = 1e-14  # smallest eigenvalue along which a matrix can be inverted, as a share of its largest
 
 
 @dataclass(frozen=True)
@@ -98,29 +98,28 @@ class KernelBayesRule:
             For rows that do not match, fewer than two complete pairs, or a prior of another dimension.
         """
         rng = np.random.default_rng(rng)
-        pairs = _complete_pairs(latent, observed, weights)
-        kernel = latent_kernel(self.latent_kernel, pairs.latent, rng)
-        is_given = prior is not None or prior_weights is not None
-        prior = _as_prior(prior, prior_weights, pairs.latent) if is_given else None
-        ratio = pairs.weights * len(pairs.latent)
-        if weights is None and prior is not None:
-            ratio = self._estimated_ratio(pairs, kernel, prior, rng)
-        features = ObservedFeatures.of(self, pairs.observed, rng)
+        is_known = weights is not None
+        latent, observed, weights, num_dropped = _complete_pairs(latent, observed, weights)
+        kernel, ratio = latent_kernel(self.latent_kernel, latent, rng), weights * len(weights)
+        if prior is not None or prior_weights is not None:
+            prior = _as_prior(prior, prior_weights, latent, kernel)
+            ratio = ratio if is_known else self._estimated_ratio(latent, kernel, prior, rng)
+        features = ObservedFeatures.of(self, observed, rng)
         path, chosen = RidgePath.of(features.factor.features, ratio), self.regularization
-        fitted = FittedRule(self, pairs, kernel, ratio, prior, features, path, chosen)
+        fitted = FittedRule(self, latent, observed, num_dropped, kernel, ratio, prior, features, path, chosen)
         if chosen is not None:
             return fitted
-        targets = (pairs.latent - fitted.fallback) / scales_of(pairs.latent, ratio)[1]
+        targets = (latent - fitted.fallback) / scales_of(latent, ratio)[1]
         return replace(fitted, regularization=most_evidence(path, targets))
 
-    def _estimated_ratio(self, pairs, kernel, prior, rng):
+    def _estimated_ratio(self, latent, kernel, prior, rng):
         ratio = self.ratio
         if ratio is None:
             ratio = DensityRatio(num_basis=self.num_basis, tolerance=self.tolerance)
         if ratio.kernel is None:
             ratio = replace(ratio, kernel=kernel)
-        values = ratio.fit(prior.points, pairs.latent, prior.weights, rng=rng).ratio
-        _check_overlap(values, pairs.latent, prior)
+        values = ratio.fit(prior.points, latent, prior.weights, rng=rng).ratio
+        _check_overlap(values, latent, prior)
         return values / values.mean()
 
 
@@ -160,17 +159,17 @@ class OriginalBayesRule:
         Parameters are those of :meth:`KernelBayesRule.fit <pymc_kernel.embeddings.KernelBayesRule.fit>`.
         """
         rng = np.random.default_rng(rng)
-        pairs = _complete_pairs(latent, observed)
-        kernel = latent_kernel(self.latent_kernel, pairs.latent, rng)
-        prior = _as_prior(prior, prior_weights, pairs.latent)
-        weights = self._sum_rule(factorize(kernel, pairs.latent, self.num_basis, self.tolerance, rng), prior)
-        _check_overlap(weights * len(weights), pairs.latent, prior)
-        features = ObservedFeatures.of(self, pairs.observed, rng)
+        latent, observed, _, num_dropped = _complete_pairs(latent, observed)
+        kernel = latent_kernel(self.latent_kernel, latent, rng)
+        prior = _as_prior(prior, prior_weights, latent, kernel)
+        weights = self._sum_rule(factorize(kernel, latent, self.num_basis, self.tolerance, rng), prior)
+        _check_overlap(weights * len(weights), latent, prior)
+        features = ObservedFeatures.of(self, observed, rng)
         path, delta = SignedRule.of(features.factor.features, weights), self.regularization
         if delta is None:
-            positive = np.maximum(weights, 0.0)
-            delta = _choose_delta(features.factor.features, pairs.latent / scales_of(pairs.latent, positive)[1], rng)
-        return FittedRule(self, pairs, kernel, weights, prior, features, path, delta)
+            scaled = latent / scales_of(latent, np.maximum(weights, 0.0))[1]
+            delta = _choose_delta(features.factor.features, scaled, rng)
+        return FittedRule(self, latent, observed, num_dropped, kernel, weights, prior, features, path, delta)
 
     def _sum_rule(self, factor, prior):
         """Return mu = (G + n epsilon I)^-1 m (n,), which sums to about one: equation 11 divided by n."""
@@ -178,9 +177,8 @@ class OriginalBayesRule:
         if epsilon is None:
             epsilon = DensityRatio().solve(factor.features, above, prior.weights).regularization
         values, vectors = eigh(factor.features.T @ factor.features)
-        kept = values > _SINGULAR * values[-1]
-        values, vectors = values[kept], vectors[:, kept]
-        return factor.features @ (vectors @ (vectors.T @ (prior.weights @ above) / (values + n * epsilon)))
+        mean = vectors.T @ (prior.weights @ above)
+        return factor.features @ (vectors @ (mean / (np.maximum(values, 0.0) + n * epsilon)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +230,10 @@ def _choose_delta(features, latent, rng):
 
 
 def _complete_pairs(latent, observed, weights=None):
-    """Return the training pairs whose numbers are all finite; warn of others, and of constant columns."""
+    """Return the pairs whose numbers are all finite, their weights of sum one, and the number of others.
+
+    Warns of these, and of constant columns.
+    """
     latent, observed = as_points(latent, "latent", finite=False), as_points(observed, "observed", finite=False)
     check_pairs(latent=latent, observed=observed)
     weights = as_weights(weights, len(latent))
@@ -249,15 +250,15 @@ def _complete_pairs(latent, observed, weights=None):
     if len(constant):
         what = "all columns are" if len(constant) == observed.shape[1] else f"columns {constant.tolist()} are"
         warn_caller(f"{what} constant in observed: they say nothing about the latents.")
-    return Pairs(latent, observed, weights, num_dropped)
+    return latent, observed, weights, num_dropped
 
 
-def _as_prior(points, weights, latent):
+def _as_prior(points, weights, latent, kernel):
     """Return the sample of the prior that a user gave; the training latents where only their weights are given."""
     points = latent if points is None else as_points(points, "prior")
     if points.shape[1] != latent.shape[1]:
         raise ValueError(f"prior has {points.shape[1]} dimensions and latent {latent.shape[1]}; they must agree.")
-    return Prior(points, signed_weights(weights, len(points), "prior_weights"))
+    return KernelMean(points, signed_weights(weights, len(points), "prior_weights"), kernel)
 
 
 def _check_overlap(ratio, latent, prior):

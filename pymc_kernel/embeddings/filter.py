@@ -146,24 +146,22 @@ class KernelBayesFilter:
         return best, float(errors[best].sum())
 
     def _factors(self, states, observations, settings, rng):
-        """Return the states' kernel, and the factors of states and observations."""
-        rng = copy.deepcopy(rng)
-        kernel, state_factor = self._factor(self.state_kernel, states, settings.state_scale, rng)
-        return kernel, state_factor, self._factor(self.observed_kernel, observations, settings.observed_scale, rng)[1]
-
-    def _factor(self, kernel, points, scale, rng):
-        if kernel is None or np.isscalar(kernel):
-            kernel = Gaussian(scale * median_scales(points, rng))
-        kernel = resolved(kernel, points, rng)
-        return kernel, factorize(kernel, points, self.num_basis, self.tolerance, rng)
+        """Return the kernel and the factor of states, and those of observations."""
+        rng, out = copy.deepcopy(rng), []
+        for kernel, points, scale in (
+            (self.state_kernel, states, settings.state_scale),
+            (self.observed_kernel, observations, settings.observed_scale),
+        ):
+            if kernel is None or np.isscalar(kernel):
+                kernel = Gaussian(scale * median_scales(points, rng))
+            kernel = resolved(kernel, points, rng)
+            out += [kernel, factorize(kernel, points, self.num_basis, self.tolerance, rng)]
+        return out
 
     def _learn(self, states, factors, settings):
-        kernel, state_factor, observed_factor = factors
-        unit = _mean_square(observed_factor.features)
-        strength = settings.regularization * (unit if self.method == "importance" else unit**2)
-        update = Update(self.method, observed_factor.features, strength)
+        state_kernel, state_factor, _, observed_factor = factors
         dynamics = Dynamics.of(state_factor.features, settings.ratio_regularization)
-        return FittedFilter(states, kernel, observed_factor, dynamics, update, settings)
+        return FittedFilter(states, state_kernel, observed_factor, dynamics, self.method, settings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,44 +203,6 @@ class Dynamics:
 
 
 @dataclass(frozen=True, eq=False)
-class Update:
-    """Bayes' rule for the features of one observation.
-
-    Attributes
-    ----------
-    method : {"importance", "original"}
-    features : ndarray (T, r)
-        Of the training observations.
-    strength : float
-        Of the regularization.
-    """
-
-    method: str
-    features: np.ndarray
-    strength: float
-
-    def __call__(self, ratio: np.ndarray, query: np.ndarray) -> np.ndarray:
-        """Return weights (T,) of sum one, given the prior as a ratio (T,) and the features (r,) of an observation."""
-        size, rank = self.features.shape
-        if self.method == "importance":
-            ratio = np.maximum(0.0, ratio)
-            system = (self.features * ratio[:, None]).T @ self.features
-            system[np.diag_indices(rank)] += size * self.strength
-            coefficients = cho_solve((jittered_cholesky(system), True), query)
-        else:
-            ratio = ratio / size  # sums to about one, so that delta does not depend on T
-            values, vectors = eigh((self.features * ratio[:, None]).T @ self.features)
-            coefficients = vectors @ (values / (values**2 + self.strength) * (vectors.T @ query))
-        weights = ratio * (self.features @ coefficients)
-        for candidate in (weights, np.maximum(ratio, 0.0)):
-            total = candidate.sum()
-            if total > 0.0:
-                return candidate / total
-            # The observation is unlike all that the prediction expects: the prediction is kept without an update.
-        return np.full(size, 1.0 / size)
-
-
-@dataclass(frozen=True, eq=False)
 class FittedFilter:
     """A learned state-space model.
 
@@ -254,7 +214,7 @@ class FittedFilter:
     factor : GramFactor
         Features of observations.
     dynamics : Dynamics
-    condition : Update
+    method : {"importance", "original"}
     settings : FilterSettings
         The four numbers in use.
     validation_error : float or None
@@ -265,7 +225,7 @@ class FittedFilter:
     state_kernel: Any
     factor: GramFactor
     dynamics: Dynamics
-    condition: Update
+    method: str
     settings: FilterSettings
     validation_error: float | None = None
 
@@ -284,8 +244,29 @@ class FittedFilter:
         return self._step(state, self.factor(row)[0])
 
     def _step(self, state, query):
-        weights = self.condition(self.dynamics.ratio_rows @ state.predicted, query)
+        weights = self._updated(self.dynamics.ratio_rows @ state.predicted, query)
         return FilterState(weights, self.dynamics.ahead(weights))
+
+    def _updated(self, ratio, query):
+        """Return weights (T,) of sum one, given the prior as a ratio (T,) and the features (r,) of an observation."""
+        features, size, unit = self.factor.features, len(ratio), _mean_square(self.factor.features)
+        if self.method == "importance":
+            ratio = np.maximum(0.0, ratio)
+            system = (features * ratio[:, None]).T @ features
+            system.flat[:: len(system) + 1] += size * self.settings.regularization * unit
+            coefficients = cho_solve((jittered_cholesky(system), True), query)
+        else:
+            ratio = ratio / size  # sums to about one, so that delta does not depend on T
+            values, vectors = eigh((features * ratio[:, None]).T @ features)
+            values = values / (values**2 + self.settings.regularization * unit**2)
+            coefficients = vectors @ (values * (vectors.T @ query))
+        weights = ratio * (features @ coefficients)
+        for candidate in (weights, np.maximum(ratio, 0.0)):
+            total = candidate.sum()
+            if total > 0.0:
+                return candidate / total
+            # The observation is unlike all that the prediction expects: the prediction is kept without an update.
+        return np.full(size, 1.0 / size)
 
     # -- a whole sequence ---------------------------------------------------------------------------------------------
 
@@ -337,9 +318,7 @@ class FittedFilter:
                 f"filtered has {len(weights)} times and observations {len(queries)}: give those it came from."
             )
         dynamics = Dynamics.of(self.dynamics.features[::-1], self.settings.ratio_regularization)
-        backward = replace(
-            self, dynamics=dynamics, condition=replace(self.condition, features=self.condition.features[::-1])
-        )
+        backward = replace(self, dynamics=dynamics, factor=replace(self.factor, features=self.factor.features[::-1]))
         smoothed = np.array(weights)
         state = backward._step(FilterState(None, dynamics.features.mean(axis=0)), queries[-1])
         for t in range(len(weights) - 2, -1, -1):
@@ -347,7 +326,7 @@ class FittedFilter:
             if t > 0:
                 ratio = ratio * np.maximum(0.0, self.dynamics.ratio_rows @ self.dynamics.ahead(weights[t - 1]))
             if ratio.sum() > 0.0:
-                smoothed[t] = self.condition(ratio * (len(ratio) / ratio.sum()), queries[t])
+                smoothed[t] = self._updated(ratio * (len(ratio) / ratio.sum()), queries[t])
             state = backward._step(state, queries[t])
         return KernelMean(self.states, smoothed, self.state_kernel)
 

@@ -3,7 +3,7 @@
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,31 +15,11 @@ from pymc_kernel.kernels import Gaussian, Linear, Sum
 from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["FittedRule", "ObservedFeatures", "Pairs", "Prior", "ResidualFit"]
+__all__ = ["FittedRule", "ObservedFeatures", "ResidualFit"]
 
 _MAX_SCALED_DISTANCE = 10.0  # robust z-scores at which observations are clipped for the default kernel
 _NUM_CASES = 200  # that a rule near an observation is to predict
 _POINTS_A_FEATURE = 3  # that a rule near an observation keeps for each feature
-
-
-class Pairs(NamedTuple):
-    """Training pairs without those that have numbers missing."""
-
-    latent: np.ndarray  # (n, p)
-    observed: np.ndarray  # (n, q)
-    weights: np.ndarray  # (n,) known ratio of prior to training latents, of sum one; equal where it is not known
-    num_dropped: int  # pairs with NaN or infinite numbers
-
-
-class Prior(NamedTuple):
-    """A sample of the prior."""
-
-    points: np.ndarray  # (l, p)
-    weights: np.ndarray  # (l,) of sum one, may be negative
-
-    def mean(self) -> np.ndarray:
-        """Return the mean (p,)."""
-        return self.weights @ self.points
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,12 +116,16 @@ class ResidualFit:
         """
         rows, out = self.path.coefficients(features, self.regularization), []
         means = self.fallback + rows @ (self.latent - self.fallback)
-        missing = 1.0 - rows.sum(axis=1, keepdims=True)
-        shares = np.maximum(rows + missing * self.path.weights / self.path.weights.sum(), 0.0)
-        for mean, row in zip(means, shares / shares.sum(axis=1, keepdims=True), strict=True):
+        for mean, row in zip(means, self.shares(rows), strict=True):
             inside = np.flatnonzero(row)
             out.append(KernelMean(mean + self.residuals[inside], row[inside], self.kernel))
         return out
+
+    def shares(self, rows: np.ndarray) -> np.ndarray:
+        """Return the weights of the residuals, of sum one, from the weights ``rows`` (m, n) of the rule."""
+        missing = 1.0 - rows.sum(axis=1, keepdims=True)
+        rows = np.maximum(rows + missing * self.path.weights / self.path.weights.sum(), 0.0)
+        return rows / rows.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,12 +135,14 @@ class FittedRule:
     Attributes
     ----------
     settings : KernelBayesRule or OriginalBayesRule
-    pairs : Pairs
-        Training latents and observations, and how many were left out.
+    latent, observed : ndarray (n, p), (n, q)
+        Training pairs whose numbers are all finite.
+    num_dropped : int
+        Number of the other pairs.
     latent_kernel : kernel
     ratio : ndarray (n,)
         By which the training latents represent the prior: of mean one, or signed and of sum one for the original rule.
-    prior : Prior or None
+    prior : KernelMean or None
         None where the training latents, so weighted, are all that is known of it.
     features : ObservedFeatures
         Of observations; ``features.factor`` has their number and the share of the trace that they miss.
@@ -166,23 +152,15 @@ class FittedRule:
     """
 
     settings: Any
-    pairs: Pairs
+    latent: np.ndarray
+    observed: np.ndarray
+    num_dropped: int
     latent_kernel: Any
     ratio: np.ndarray
-    prior: Prior | None
+    prior: KernelMean | None
     features: ObservedFeatures
     path: Any
     regularization: float
-
-    @property
-    def latent(self) -> np.ndarray:
-        """Training latents (n, p)."""
-        return self.pairs.latent
-
-    @property
-    def observed(self) -> np.ndarray:
-        """Training observations (n, q)."""
-        return self.pairs.observed
 
     @property
     def fallback(self) -> np.ndarray:

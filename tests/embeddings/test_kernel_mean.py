@@ -104,7 +104,6 @@ def test_draws_by_signed_weights_follow_the_embedding():
     mean, cut = (KernelMean(points, w / w.sum(), Gaussian(0.7)) for w in (signed, np.maximum(signed, 0.0)))
     draws = mean.sample(300, np.random.default_rng(0))
     assert mean.mmd(KernelMean(draws, kernel=mean.kernel)) < 0.3 * mean.mmd(cut)
-    assert mean[None].sample(5, np.random.default_rng(0)).shape == (1, 5, 1) if mean.weights.ndim == 2 else True
 
 
 def test_smoothing_follows_dimension_and_shape():

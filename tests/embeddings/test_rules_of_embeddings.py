@@ -81,7 +81,7 @@ def test_failed_simulations_and_constant_columns_are_said():
     texts = " ".join(str(w.message) for w in said)
     assert "10 of 100" in texts
     assert "columns [2] are constant" in texts
-    assert rule.pairs.num_dropped == 10
+    assert rule.num_dropped == 10
     assert np.isfinite(rule.mean(x[20:30])).all()
 
 

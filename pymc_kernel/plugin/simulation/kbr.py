@@ -140,7 +140,7 @@ def sample_kbr(
     groups["kernel_weights"] = xr.Dataset(
         {"weight": ("simulation", weights), "position": (("simulation", "unconstrained"), fitted.latent)}
     )
-    failed = fitted.pairs.num_dropped
+    failed = fitted.num_dropped
     warn_of_failed_pairs(failed, failed + len(fitted.latent))
     is_long = summary is None and np.size(observed) > _MANY_NUMBERS
     shorter = f"a summary= of the {np.size(observed)} numbers that the data are, " if is_long else ""
