@@ -154,7 +154,7 @@ MECHANISMS = {
     "observations clipped": {f"{_EMBEDDINGS}.fitted_rule._MAX_SCALED_DISTANCE": np.inf},
     "evidence, not leaving one out": {f"{_EMBEDDINGS}.bayes_rule.most_evidence": least_error},
     "fit near the data": {f"{_RULE}.near": lambda self, observed, rng: self},
-    "choice of the fit": {f"{_RULE}.size_of_residuals": lambda self, cases: len(self.latent)},
+    "choice of the fit": {f"{_RULE}.normal_score": lambda self, cases: -len(self.latent)},
     "halved again and again": {f"{_RULE}.near": _near_at_once},
     "nearest by means, too": {f"{_RULE}.nearest": _nearest_by("data")},
     "nearest by data, too": {f"{_RULE}.nearest": _nearest_by("means")},

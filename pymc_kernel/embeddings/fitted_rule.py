@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pymc_kernel.embeddings.calibration import RuleCalibration, calibrate
-from pymc_kernel.embeddings.inputs import median_scales, resolved, robust_scales
+from pymc_kernel.embeddings.inputs import median_scales, resolved, robust_scales, scales_of
 from pymc_kernel.embeddings.kernel_mean import KernelMean, smoothed_draws
 from pymc_kernel.embeddings.ridge import GramFactor, RidgePath, factorize
 from pymc_kernel.kernels import Gaussian, Linear, Sum
@@ -249,8 +249,8 @@ class FittedRule:
         To condition on an observation is to know that it is this one, so leaving out what is far away does not change
         the posterior, and what is left is a simpler problem for as many features. The farther half is left out as often
         as three points a feature remain, each time by the rule before. Of these rules and this one, the one is kept
-        whose leave-one-out residuals at the 200 nearest points are smallest: where one regression fits everywhere, all
-        points tell.
+        that best predicts the 200 nearest points, each by all others: where one regression fits everywhere, all points
+        tell.
         """
         rules, kept, fewest = [self], [np.arange(len(self.latent))], _POINTS_A_FEATURE * self.settings.num_basis
         while len(kept[-1]) // 2 >= fewest:
@@ -263,14 +263,27 @@ class FittedRule:
                 warnings.simplefilter("ignore", UserWarning)  # warnings were given at the first fit
                 pairs = self.latent[kept[-1]], self.observed[kept[-1]]
                 rules.append(self.settings.fit(*pairs, weights=ratio, rng=rng))
+        if len(rules) == 1:
+            return self
         cases = kept[-1][rules[-1].nearest(observed, _NUM_CASES, rng)]
-        sizes = [rule.size_of_residuals(np.searchsorted(own, cases)) for own, rule in zip(kept, rules, strict=True)]
-        return rules[int(np.argmin(sizes))]
+        scores = [rule.normal_score(np.searchsorted(own, cases)) for own, rule in zip(kept, rules, strict=True)]
+        return rules[int(np.argmax(scores))]
 
-    def size_of_residuals(self, cases: np.ndarray) -> float:
-        """Return the logarithm of the product of the mean squared leave-one-out residuals of points ``cases``."""
-        mean_square = (self._residual_fit.residuals[cases] ** 2).mean(axis=0)
-        return float(np.log(np.maximum(mean_square, np.finfo(float).tiny)).sum())
+    def normal_score(self, cases: np.ndarray) -> float:
+        """Return the mean log density of training points ``cases`` (indices) given all others, up to a constant.
+
+        As if posteriors were normal, with their means and covariances.
+        """
+        fit = self._residual_fit
+        shares = fit.shares(fit.path.coefficients(self.features.factor.features[cases], self.regularization))
+        shares[np.arange(len(cases)), cases] = 0.0
+        spread = scales_of(fit.residuals)[1]
+        scaled = fit.residuals / spread  # whatever the units, the pseudoinverse leaves out rounding alone
+        squares = np.einsum("ij,ik->ijk", scaled, scaled)
+        covariances = np.tensordot(shares / shares.sum(axis=1, keepdims=True), squares, 1)
+        inverses = np.linalg.pinv(covariances, hermitian=True)
+        squared = np.einsum("mi,mij,mj->m", scaled[cases], inverses, scaled[cases])
+        return float(-0.5 * (np.linalg.slogdet(covariances)[1] + squared).mean() - np.log(spread).sum())
 
     def nearest(self, observed, size: int, rng: np.random.Generator) -> np.ndarray:
         """Return the indices of the ``size`` training points nearest to one observation (q,); of ties any.

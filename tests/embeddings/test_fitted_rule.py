@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy import stats
 
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.calibration import held_out
@@ -75,6 +76,20 @@ def test_where_one_regression_fits_everywhere_all_points_tell():
     z = rng.standard_normal((3000, 5))
     rule = KernelBayesRule(num_basis=100).fit(z, z + rng.standard_normal((3000, 5)), rng=0)
     assert rule.near(np.full(5, 0.5), rng) is rule
+
+
+def test_a_point_is_predicted_by_all_others(rng):
+    """By a normal distribution around the mean that leaves it out, with the covariance of the others' residuals."""
+    rule = KernelBayesRule(Gaussian(1.0), regularization=0.01, **EXACT).fit(
+        rng.standard_normal((30, 2)), rng.standard_normal((30, 1))
+    )
+    fit, scores = rule.refitted(), []
+    for i in (3, 17):
+        weights = fit.shares(rule.weights(rule.observed[i : i + 1]))[0]
+        weights[i] = 0.0
+        covariance = (fit.residuals.T * weights) @ fit.residuals / weights.sum()
+        scores.append(stats.multivariate_normal.logpdf(fit.residuals[i], np.zeros(2), covariance))
+    assert rule.normal_score(np.array([3, 17])) == pytest.approx(np.mean(scores) + np.log(2.0 * np.pi))
 
 
 def test_replicates_differ_by_the_error_of_learning():
