@@ -109,11 +109,10 @@ def _nearest_by(columns):
     """Return ``FittedRule.nearest`` by the data alone, or by posterior means alone."""
 
     def nearest(self, observed, size, rng):
-        fit = self._residual_fit
         if columns == "data":
             apart = self.features.scaled(self.observed) - self.features.scaled(observed)
         else:
-            apart = (self.latent - fit.residuals - self.mean(observed)) / fit.residuals.std(axis=0)
+            apart = (self.latent - self.residuals - self.mean(observed)) / self.residuals.std(axis=0)
         order = rng.permutation(len(apart))
         return order[np.argsort((apart[order] ** 2).sum(axis=1), kind="stable")[:size]]
 
@@ -129,8 +128,8 @@ def _near_at_once(self, observed, rng):
     return self.settings.fit(self.latent[inside], self.observed[inside], rng=rng)
 
 
-def _alike(self, rows):
-    return np.full_like(rows, 1.0 / rows.shape[1])
+def _alike(self, observed):
+    return np.full((len(self.features.as_rows(observed)), len(self.latent)), 1.0 / len(self.latent))
 
 
 def _rule_of_thumb(points, weights):
@@ -147,7 +146,6 @@ def _left_in(self):
 
 _EMBEDDINGS = "pymc_kernel.embeddings"
 _WIDTHS, _RULE = f"{_EMBEDDINGS}.kernel_mean._leave_one_out_widths", f"{_EMBEDDINGS}.fitted_rule.FittedRule"
-_RESIDUALS = f"{_EMBEDDINGS}.fitted_rule.ResidualFit"
 #: Mechanism -> what stands in place of names when it is off.
 MECHANISMS = {
     "linear part of the kernel": {f"{_EMBEDDINGS}.fitted_rule.Sum": lambda kernels: kernels[0]},
@@ -158,8 +156,8 @@ MECHANISMS = {
     "halved again and again": {f"{_RULE}.near": _near_at_once},
     "nearest by means, too": {f"{_RULE}.nearest": _nearest_by("data")},
     "nearest by data, too": {f"{_RULE}.nearest": _nearest_by("means")},
-    "weights of residuals": {f"{_RESIDUALS}.shares": _alike},
-    "residuals that leave one out": {f"{_RESIDUALS}.residuals": property(_left_in)},
+    "weights of residuals": {f"{_RULE}.shares": _alike},
+    "residuals that leave one out": {f"{_RULE}.residuals": property(_left_in)},
     "a width for each point": {_WIDTHS: _rule_of_thumb},
     "smoothing": {_WIDTHS: lambda points, weights: np.zeros(len(points))},
 }
@@ -291,7 +289,7 @@ def warned_run(method, size, family, first, seed):
         near = KernelBayesRule().fit(latent, data, rng=rng).near(observed, rng)
         (posterior,) = near.posteriors(observed)
         factors = rng.standard_exponential((NUM_REPLICATES, len(near.latent)))
-        replicates = [near.posteriors(observed, row)[0] for row in factors]
+        replicates = [near.refitted(row).posteriors(observed)[0] for row in factors]
     else:
         posterior, fit = rejected(latent, data, observed, 0.03)
         replicates = [fit(row) for row in rng.standard_exponential((NUM_REPLICATES, len(posterior.weights)))]

@@ -10,7 +10,7 @@ from pymc_kernel.embeddings.density_ratio import DensityRatio
 from pymc_kernel.embeddings.fitted_rule import FittedRule, ObservedFeatures
 from pymc_kernel.embeddings.inputs import check_pairs, check_positive, latent_kernel, scales_of, signed_weights
 from pymc_kernel.embeddings.kernel_mean import KernelMean
-from pymc_kernel.embeddings.ridge import RidgePath, factorize, most_evidence
+from pymc_kernel.embeddings.ridge import RidgePath, factorize, folds, most_evidence
 from pymc_kernel.errors import warn_caller
 from pymc_kernel.kernels.points import as_points, as_weights
 from pymc_kernel.parallel import one_blas_thread
@@ -19,7 +19,6 @@ __all__ = ["KernelBayesRule", "OriginalBayesRule"]
 
 _LARGEST = 1e100  # numbers whose squares overflow are as good as infinite
 _MAX_SHIFT = 0.5  # of the weighted training latents' mean, in standard deviations of the prior
-_NUM_FOLDS = 5  # a fifth held out costs little accuracy; the fits are five
 _GRID = 10.0 ** np.arange(-8.0, 0.1, 0.5)  # of the largest squared eigenvalue
 
 
@@ -213,11 +212,9 @@ class SignedRule:
 
 def _choose_delta(features, latent, rng):
     """Return delta of the least squared error of held-out scaled ``latent`` (n, p), their marginal being the prior."""
-    n, latent = len(features), latent - latent.mean(axis=0)
-    num_folds = min(_NUM_FOLDS, n)
-    fold, losses, scale = rng.permutation(np.arange(n) % num_folds), np.zeros(len(_GRID)), None
-    for a in range(num_folds):
-        inside, outside = fold != a, fold == a
+    latent, fold_of, losses, scale = latent - latent.mean(axis=0), folds(len(latent), rng), np.zeros(len(_GRID)), None
+    for fold in np.unique(fold_of):
+        inside, outside = fold_of != fold, fold_of == fold
         rule = SignedRule.of(features[inside], np.full(inside.sum(), 1.0 / inside.sum()))
         scale = max(rule.values[-1] ** 2, np.finfo(float).tiny) if scale is None else scale
         for k, delta in enumerate(_GRID):

@@ -6,6 +6,7 @@ import numpy as np
 
 from pymc_kernel.embeddings.inputs import scales_of
 from pymc_kernel.embeddings.kernel_mean import KernelMean, resample
+from pymc_kernel.embeddings.ridge import folds
 from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
 
@@ -13,7 +14,6 @@ __all__ = ["RuleCalibration", "calibrate", "calibration_of", "held_out"]
 
 LEVELS = np.round(np.arange(0.05, 1.0, 0.05), 2)  # of the intervals whose coverage is counted
 _SHOWN_LEVELS = np.array([0.5, 0.9])  # levels that a printed calibration shows
-_NUM_FOLDS = 5  # a fifth held out costs little accuracy; the fits are five
 _MAX_LATENTS = 8  # that a printed calibration shows
 
 
@@ -89,7 +89,7 @@ def calibrate(
     if (latent is None) != (observed is None):
         raise ValueError("give latent and observed both, or neither for calibration by cross-validation.")
     if latent is None:
-        cases = np.unique(resample(rule.refitted().path.weights, min(num_cases, len(rule.latent)), rng))
+        cases = np.unique(resample(rule.ratio, min(num_cases, len(rule.latent)), rng))
         draws = np.stack([posterior.sample(num_draws, rng) for posterior in held_out(rule, cases, rng)])
         return calibration_of(draws, rule.latent[cases], rng)
     latent, rows = as_points(latent, "latent"), rule.features.as_rows(observed)
@@ -100,12 +100,11 @@ def calibrate(
 
 def held_out(rule, cases: np.ndarray, rng: np.random.Generator) -> list[KernelMean]:
     """Return the posteriors of training points ``cases`` (indices), each by a fit without a fifth that holds it."""
-    fold_of = rng.permutation(np.arange(len(rule.latent)) % _NUM_FOLDS)
-    out = [None] * len(cases)
+    fold_of, out = folds(len(rule.latent), rng), [None] * len(cases)
     for fold in np.unique(fold_of[cases]):
         mine = np.flatnonzero(fold_of[cases] == fold)
         fit = rule.refitted((fold_of != fold).astype(float))
-        for i, posterior in zip(mine, fit.posteriors(rule.features.factor.features[cases[mine]]), strict=True):
+        for i, posterior in zip(mine, fit.posteriors(rule.observed[cases[mine]]), strict=True):
             out[i] = posterior
     return out
 

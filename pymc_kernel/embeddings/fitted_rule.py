@@ -1,7 +1,7 @@
 """A fitted kernel Bayes' rule: embeddings, means, draws and intervals for any observation. Imports siblings."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from pymc_kernel.kernels import Gaussian, Linear, Sum
 from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["FittedRule", "ObservedFeatures", "ResidualFit"]
+__all__ = ["FittedRule", "ObservedFeatures"]
 
 _MAX_SCALED_DISTANCE = 10.0  # robust z-scores at which observations are clipped for the default kernel
 _NUM_CASES = 200  # that a rule near an observation is to predict
@@ -80,52 +80,6 @@ class ObservedFeatures:
     def __call__(self, observed) -> np.ndarray:
         """Return the features (m, r) of observations (m, q), or (q,) for one."""
         return self.factor(self.placed(self.as_rows(observed)))
-
-
-@dataclass(frozen=True, eq=False)
-class ResidualFit:
-    """Posteriors as the mean of a ridge regression plus its residuals, weighted by the rule at the observation.
-
-    Attributes
-    ----------
-    path : RidgePath
-        Of the features, with the weights of the training points; zero leaves a point out.
-    latent : ndarray (n, p)
-    fallback : ndarray (p,)
-        Means where the features are zero, far from the training points.
-    regularization : float
-    kernel : kernel
-        On the latents.
-    """
-
-    path: RidgePath
-    latent: np.ndarray
-    fallback: np.ndarray
-    regularization: float
-    kernel: Any
-
-    @cached_property
-    def residuals(self) -> np.ndarray:
-        """Training latents minus their means by all other training points, (n, p)."""
-        return self.path.leave_one_out(self.latent - self.fallback, self.regularization)
-
-    def posteriors(self, features: np.ndarray) -> list[KernelMean]:
-        """Return the posterior for each row of ``features`` (m, r), as points whose weights are not negative.
-
-        The weight that those of the rule lack to one belongs to the prior: to all residuals alike.
-        """
-        rows, out = self.path.coefficients(features, self.regularization), []
-        means = self.fallback + rows @ (self.latent - self.fallback)
-        for mean, row in zip(means, self.shares(rows), strict=True):
-            inside = np.flatnonzero(row)
-            out.append(KernelMean(mean + self.residuals[inside], row[inside], self.kernel))
-        return out
-
-    def shares(self, rows: np.ndarray) -> np.ndarray:
-        """Return the weights of the residuals, of sum one, from the weights ``rows`` (m, n) of the rule."""
-        missing = 1.0 - rows.sum(axis=1, keepdims=True)
-        rows = np.maximum(rows + missing * self.path.weights / self.path.weights.sum(), 0.0)
-        return rows / rows.sum(axis=1, keepdims=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,36 +153,43 @@ class FittedRule:
 
     # -- draws -----------------------------------------------------------------------------------------------
 
-    @one_blas_thread
-    def refitted(self, factors: np.ndarray | None = None) -> ResidualFit:
-        """Return the regression that draws come from, with weights of the training points times ``factors`` (n,).
-
-        Zero leaves a point out; random factors of mean one make a Bayesian bootstrap (Rubin 1981).
-        """
+    @cached_property
+    def residuals(self) -> np.ndarray:
+        """Training latents minus their means by all other training points, (n, p)."""
         if not isinstance(self.path, RidgePath):
             raise ValueError(
                 "draws by residuals need KernelBayesRule, whose weights of training points are not negative; take "
                 "intervals and draws from condition(observed)."
             )
-        path, fallback = self.path, self.fallback
-        if factors is not None:
-            weights = path.weights * factors
-            path = RidgePath.of(self.features.factor.features, weights / weights.mean())
-            fallback = weights @ self.latent / weights.sum() if self.prior is None else fallback
-        return ResidualFit(path, self.latent, fallback, self.regularization, self.latent_kernel)
-
-    @cached_property
-    def _residual_fit(self):
-        return self.refitted()
+        return self.path.leave_one_out(self.latent - self.fallback, self.regularization)
 
     @one_blas_thread
-    def posteriors(self, observed, factors: np.ndarray | None = None) -> list[KernelMean]:
+    def refitted(self, factors: np.ndarray) -> "FittedRule":
+        """Return the regression with weights of the training points times ``factors`` (n,).
+
+        Zero leaves a point out; random factors of mean one make a Bayesian bootstrap (Rubin 1981).
+        """
+        weights = self.ratio * factors / (self.ratio @ factors) * len(factors)
+        return replace(self, ratio=weights, path=RidgePath.of(self.features.factor.features, weights))
+
+    @one_blas_thread
+    def posteriors(self, observed) -> list[KernelMean]:
         """Return the posterior for each of ``observed`` (m, q): points with weights that are not negative.
 
         Each is the posterior mean plus the leave-one-out residuals of the training points, with the weights of the rule
-        at the observation, cut at zero. ``factors`` (n,) are those of :meth:`refitted`.
+        at the observation, cut at zero.
         """
-        return (self._residual_fit if factors is None else self.refitted(factors)).posteriors(self.features(observed))
+        residuals, out = self.residuals, []
+        for mean, row in zip(self.mean(observed), self.shares(observed), strict=True):
+            inside = np.flatnonzero(row)
+            out.append(KernelMean(mean + residuals[inside], row[inside], self.latent_kernel))
+        return out
+
+    def shares(self, observed) -> np.ndarray:
+        """Return the weights (m, n) of the residuals, of sum one; the weight that is missing goes to all alike."""
+        rows = self.weights(observed)
+        rows = np.maximum(rows + (1.0 - rows.sum(axis=1, keepdims=True)) * self.ratio / self.ratio.sum(), 0.0)
+        return rows / rows.sum(axis=1, keepdims=True)
 
     @one_blas_thread
     def sample(self, observed, num_draws: int, rng: np.random.Generator) -> np.ndarray:
@@ -255,7 +216,7 @@ class FittedRule:
         rules, kept, fewest = [self], [np.arange(len(self.latent))], _POINTS_A_FEATURE * self.settings.num_basis
         while len(kept[-1]) // 2 >= fewest:
             inside = np.sort(rules[-1].nearest(observed, len(kept[-1]) // 2, rng))
-            ratio = rules[-1].path.weights[inside]
+            ratio = rules[-1].ratio[inside]
             if ratio.sum() ** 2 < fewest * (ratio**2).sum():
                 break
             kept.append(kept[-1][inside])
@@ -274,11 +235,10 @@ class FittedRule:
 
         As if posteriors were normal, with their means and covariances.
         """
-        fit = self._residual_fit
-        shares = fit.shares(fit.path.coefficients(self.features.factor.features[cases], self.regularization))
+        shares = self.shares(self.observed[cases])
         shares[np.arange(len(cases)), cases] = 0.0
-        spread = scales_of(fit.residuals)[1]
-        scaled = fit.residuals / spread  # whatever the units, the pseudoinverse leaves out rounding alone
+        spread = scales_of(self.residuals)[1]
+        scaled = self.residuals / spread  # whatever the units, the pseudoinverse leaves out rounding alone
         squares = np.einsum("ij,ik->ijk", scaled, scaled)
         covariances = np.tensordot(shares / shares.sum(axis=1, keepdims=True), squares, 1)
         inverses = np.linalg.pinv(covariances, hermitian=True)
@@ -291,9 +251,8 @@ class FittedRule:
         By squared distances of observations, in their spreads, plus those of posterior means, in spreads of residuals,
         each in units of their median.
         """
-        fit, scaled = self._residual_fit, self.features.scaled
-        spread = np.sqrt(fit.path.weights @ fit.residuals**2 / fit.path.weights.sum())
-        means = self.latent - fit.residuals, self.mean(observed)
+        scaled, spread = self.features.scaled, np.sqrt(self.ratio @ self.residuals**2 / self.ratio.sum())
+        means = self.latent - self.residuals, self.mean(observed)
         squared = _squared_distances(scaled(self.observed), scaled(self.features.as_rows(observed)))
         squared = squared + _squared_distances(*(m / np.where(spread > 0.0, spread, 1.0) for m in means))
         order = rng.permutation(len(squared))

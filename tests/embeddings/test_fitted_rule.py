@@ -39,7 +39,8 @@ def test_factors_of_zero_leave_points_out(rng):
     settings = KernelBayesRule(Gaussian(1.0), regularization=0.01, **EXACT)
     whole, part = settings.fit(latent, observed), settings.fit(latent[inside], observed[inside])
     found, expected = (
-        rule.posteriors([[0.2, 0.1]], factors)[0] for rule, factors in ((whole, inside / 1.0), (part, np.ones(40)))
+        rule.refitted(factors).posteriors([[0.2, 0.1]])[0]
+        for rule, factors in ((whole, inside / 1.0), (part, np.ones(40)))
     )
     np.testing.assert_allclose(found.points, expected.points, atol=1e-6)
     np.testing.assert_allclose(found.weights, expected.weights, atol=1e-6)
@@ -83,12 +84,12 @@ def test_a_point_is_predicted_by_all_others(rng):
     rule = KernelBayesRule(Gaussian(1.0), regularization=0.01, **EXACT).fit(
         rng.standard_normal((30, 2)), rng.standard_normal((30, 1))
     )
-    fit, scores = rule.refitted(), []
+    scores = []
     for i in (3, 17):
-        weights = fit.shares(rule.weights(rule.observed[i : i + 1]))[0]
+        weights = rule.shares(rule.observed[i : i + 1])[0]
         weights[i] = 0.0
-        covariance = (fit.residuals.T * weights) @ fit.residuals / weights.sum()
-        scores.append(stats.multivariate_normal.logpdf(fit.residuals[i], np.zeros(2), covariance))
+        covariance = (rule.residuals.T * weights) @ rule.residuals / weights.sum()
+        scores.append(stats.multivariate_normal.logpdf(rule.residuals[i], np.zeros(2), covariance))
     assert rule.normal_score(np.array([3, 17])) == pytest.approx(np.mean(scores) + np.log(2.0 * np.pi))
 
 
@@ -98,9 +99,9 @@ def test_replicates_differ_by_the_error_of_learning():
     z = rng.normal(size=(800, 1))
     rule = KernelBayesRule().fit(z, z + 0.5 * rng.normal(size=(800, 1)), rng=0)
     mean, spread = moments(rule.posteriors([1.0])[0])
-    means = [moments(rule.posteriors([1.0], rng.standard_exponential(800))[0])[0] for _ in range(30)]
+    means = [moments(rule.refitted(rng.standard_exponential(800)).posteriors([1.0])[0])[0] for _ in range(30)]
     assert 0.5 / np.sqrt(800) < np.std(means) / spread[0] < 4.0 / np.sqrt(800)
-    np.testing.assert_allclose(moments(rule.posteriors([1.0], np.full(800, 2.0))[0])[0], mean)
+    np.testing.assert_allclose(moments(rule.refitted(np.full(800, 2.0)).posteriors([1.0])[0])[0], mean)
 
 
 def test_of_tied_observations_no_row_is_nearer():

@@ -99,7 +99,7 @@ def test_bayes_rules(method, data, d, rng):
         kept(lambda: fit.sample(place, 3, rng), NAMES)
         near = kept(lambda: fit.near(place, rng), NAMES)
         if near is not None:
-            kept(lambda: near.posteriors(place, rng.standard_exponential(len(near.latent))), NAMES)
+            kept(lambda: near.refitted(rng.standard_exponential(len(near.latent))).posteriors(place), NAMES)
         found = kept(lambda: fit.calibration(num_draws=4, num_cases=5, rng=rng), NAMES)
         assert found is None or ((found.ranks >= 0.0) & (found.ranks <= 1.0)).all()
 

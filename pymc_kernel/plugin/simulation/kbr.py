@@ -132,7 +132,7 @@ def sample_kbr(
     (posterior,) = near.posteriors(observed)
     opinion = second_opinion(posterior, latent, summaries, observed, rng)
     factors = rng.standard_exponential((max(chains, NUM_REPLICATES), len(near.latent)))
-    replicates = [near.posteriors(observed, row)[0] for row in factors]
+    replicates = [near.refitted(row).posteriors(observed)[0] for row in factors]
     used = replicates[:chains] if chains > 1 else [posterior]
     positions = np.concatenate([smoothed_draws(one.points, one.weights, draws, rng) for one in used])
     groups = learned_groups(model, positions, (chains, draws), simulations)
