@@ -36,7 +36,8 @@ class DensityRatio:
         relative p + (1 - relative) q (Yamada et al. 2011), which never exceeds 1 / relative and is the safer choice
         where q has almost no mass in regions where p has some.
     regularization : float, optional
-        eta of the papers; by default chosen by the leave-one-out loss, in closed form.
+        eta of the papers; by default the strongest whose leave-one-out loss, in closed form, is within one standard
+        error of the smallest (Breiman et al. 1984, section 3.4.3): too smooth a ratio costs less than a noisy one.
     num_basis, tolerance
         Of the low-rank factor, see :func:`~pymc_kernel.embeddings.ridge.factorize`.
 
@@ -95,12 +96,16 @@ class DensityRatio:
         path = RidgePath.of(points, shares * len(points))
         values, turned = path.eigenvalues / len(points), path.vectors.T @ (weights @ above)
         grid = path.grid if self.regularization is None else np.array([float(self.regularization)])
-        losses = self._losses(values, turned, path.projected[:n], path.projected[n:], weights, grid[:, None])
-        best = int(losses.argmin())
-        return RatioSolution(path.vectors @ (turned / (values + grid[best])), float(grid[best]), float(losses[best]))
+        terms = self._losses(values, turned, path.projected[:n], path.projected[n:], weights, grid[:, None])
+        losses = sum(part.sum(axis=1) for part in terms)
+        best = losses.argmin()
+        variance = sum(part.shape[1] * (part - part[best]).var(axis=1) for part in terms)
+        chosen = np.flatnonzero(losses - losses[best] <= np.sqrt(variance)).max()
+        coefficients = path.vectors @ (turned / (values + grid[chosen]))
+        return RatioSolution(coefficients, float(grid[chosen]), float(losses[chosen]))
 
     def _losses(self, values, turned, below, above, weights, strength):
-        """Return E_q[r^2] / 2 - E_p[r] for g regularizations ``strength`` (g, 1), each r without its point.
+        """Return the terms (g, n), (g, l) of E_q[r^2] / 2 - E_p[r] for ``strength`` (g, 1), each r without its point.
 
         Dropping a point of the denominator from A leaves (A - s f f') / (1 - s), s its share. A point of the numerator
         is part of A, with share a w, and of h, with w: it is removed from both.
@@ -115,7 +120,7 @@ class DensityRatio:
             own = weights * (full @ (above**2).T)
             at_p = (at_p - own) / ((1.0 - weights) * np.maximum(1.0 - a * own, 1e-10))
         at_q, at_p = np.maximum(0.0, at_q), np.maximum(0.0, at_p)
-        return 0.5 * share * (at_q**2).sum(axis=1) + (0.5 * a * at_p**2 - at_p) @ weights
+        return 0.5 * share * at_q**2, weights * (0.5 * a * at_p**2 - at_p)
 
 
 @dataclass(frozen=True, eq=False)
