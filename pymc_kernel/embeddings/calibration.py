@@ -13,7 +13,6 @@ from pymc_kernel.parallel import one_blas_thread
 __all__ = ["RuleCalibration", "calibrate", "calibration_of", "held_out"]
 
 LEVELS = np.round(np.arange(0.05, 1.0, 0.05), 2)  # of the intervals whose coverage is counted
-_SHOWN_LEVELS = np.array([0.5, 0.9])  # levels that a printed calibration shows
 _MAX_LATENTS = 8  # that a printed calibration shows
 
 
@@ -34,7 +33,7 @@ class RuleCalibration(NamedTuple):
     """Of both shares at the nominal level, (k,)."""
 
     def __repr__(self):
-        nominal = _SHOWN_LEVELS.tolist()
+        nominal = 0.5, 0.9
         at = [int(np.argmin(np.abs(self.levels - level))) for level in nominal]
         coverage = self.coverage[at].T
         lines = [

@@ -123,10 +123,7 @@ class KernelMean:
         difference = np.concatenate(
             [np.broadcast_to(mine, (rows, mine.shape[1])), -np.broadcast_to(theirs, (rows, theirs.shape[1]))], axis=1
         )
-        squared = np.zeros(rows)
-        for a in range(0, len(points), _ROWS):
-            block = self.kernel(points[a : a + _ROWS], points)
-            squared += np.einsum("mi,mi->m", difference[:, a : a + _ROWS], difference @ block.T)
+        squared = np.einsum("mi,mi->m", difference, KernelMean(points, difference, self.kernel)(points))
         out = np.sqrt(np.maximum(squared, 0.0))
         return out[0] if self.weights.ndim == other.weights.ndim == 1 else out
 
