@@ -128,6 +128,18 @@ def test_loss_of_the_ratio_is_leave_one_out():
     assert ratio.solution.loss == pytest.approx(slow.ratio_loss(factor.features, factor(u), weights, 0.07), rel=1e-8)
 
 
+def test_the_ratio_is_the_smoothest_within_one_standard_error_of_the_least_loss():
+    """The least loss is at a hundredth of the regularization that is chosen, and lower by .022."""
+    z, _, u = pairs(200)
+    chosen = DensityRatio().fit(u, z, rng=0).solution
+    losses = [
+        DensityRatio(regularization=chosen.regularization * factor).fit(u, z, rng=0).solution.loss
+        for factor in 10.0 ** -np.arange(0.0, 3.1, 0.25)
+    ]
+    assert losses[0] == pytest.approx(chosen.loss)
+    assert min(losses) + 0.01 < chosen.loss < min(losses) + 0.05
+
+
 @pytest.mark.parametrize("tolerance", [1e-14, 1e-15, 0.0])
 def test_a_tolerance_below_rounding_is_met_by_a_factor_that_leaves_rounding(tolerance):
     """With room for more features than there are points."""
