@@ -129,7 +129,7 @@ def test_loss_of_the_ratio_is_leave_one_out():
 
 
 def test_the_ratio_is_the_smoothest_within_one_standard_error_of_the_least_loss():
-    """The least loss is at a hundredth of the regularization that is chosen, and lower by .022."""
+    """The least loss is at an eighteenth of the regularization that is chosen, and lower by .022."""
     z, _, u = pairs(200)
     chosen = DensityRatio().fit(u, z, rng=0).solution
     losses = [
