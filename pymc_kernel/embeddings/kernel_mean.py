@@ -40,7 +40,7 @@ class KernelMean:
     >>> from pymc_kernel.embeddings import KernelMean
     >>> mean = KernelMean(np.random.default_rng(0).normal(size=(500, 1)))
     >>> float(mean.interval(0.9)[0, 1].round(1))
-    1.7
+    1.6
     """
 
     def __init__(self, points, weights=None, kernel=None, *, rng=None):
