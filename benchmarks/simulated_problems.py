@@ -5,7 +5,7 @@ what it simulates, and shapes and sizes that the seed draws. The posterior of on
 hundred thousand draws of the prior, resampled by their likelihood and moved by differential evolution (ter Braak 2006).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -181,10 +181,10 @@ _ALL = (linear, bends, growth, modes, counts, proportions, gamma_sample, edge, a
 FAMILIES = {family.__name__: family for family in _ALL}
 
 
-def problem_of(family: str, seed: int, num_simulations: int):
+def problem_of(family: str, seed: int, num_simulations: int, families: Mapping[str, Callable] = FAMILIES):
     """Return the problem of a seed, simulations (parameters, data), and data whose posterior is wanted."""
     rng = np.random.default_rng([seed, *family.encode()])
-    problem = FAMILIES[family](rng)
+    problem = families[family](rng)
     latent = rng.standard_normal((num_simulations + 1, problem.width))
     data = problem.simulate(rng, latent)
     return problem, latent[1:], data[1:], data[0]

@@ -1,33 +1,25 @@
-"""Kernel Bayes' rule: posteriors from samples of prior and joint distribution. Imports NumPy and siblings."""
+"""Kernel Bayes' rules: posteriors from samples of prior and joint distribution. Imports NumPy, SciPy and siblings."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any
 
 import numpy as np
+from scipy.linalg import eigh
 
 from pymc_kernel.embeddings.density_ratio import DensityRatio
-from pymc_kernel.embeddings.fitted_rule import FittedRule
-from pymc_kernel.embeddings.inputs import check_choice, check_regularization, latent_kernel
-from pymc_kernel.embeddings.ridge import RidgePath, choose_regularization
-from pymc_kernel.embeddings.training import (
-    Coordinates,
-    Weighting,
-    as_prior,
-    check_overlap,
-    complete_pairs,
-    observed_features,
-    observed_kernels,
-    regression_targets,
-)
+from pymc_kernel.embeddings.fitted_rule import FittedRule, ObservedFeatures
+from pymc_kernel.embeddings.inputs import check_pairs, check_positive, latent_kernel, scales_of, signed_weights
+from pymc_kernel.embeddings.kernel_mean import KernelMean
+from pymc_kernel.embeddings.ridge import RidgePath, factorize, folds, most_evidence
+from pymc_kernel.errors import warn_caller
+from pymc_kernel.kernels.points import as_points, as_weights
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["NORMALIZATIONS", "KernelBayesRule"]
+__all__ = ["KernelBayesRule", "OriginalBayesRule"]
 
-NORMALIZATIONS = ("prior", "sum", "none")
-_CRITERIA = {"latent": "evidence", "embedding": "leave-one-out"}
-_RATIO_CAUTION = 2.0  # standard errors: too smooth a ratio costs little, a noisy one costs effective points
+_LARGEST = 1e100  # numbers whose squares overflow are as good as infinite
+_MAX_SHIFT = 0.5  # of the weighted training latents' mean, in standard deviations of the prior
+_GRID = 10.0 ** np.arange(-8.0, 0.1, 0.5)  # of the largest squared eigenvalue
 
 
 @dataclass(frozen=True)
@@ -43,25 +35,17 @@ class KernelBayesRule:
     ----------
     observed_kernel : kernel, optional
         On the observations. By default Gaussian at the median distance plus linear, on coordinates in units of their
-        spread (from quartiles) around their mean, and clipped at ten spreads. ``Product`` joins several variables,
+        spread (from quartiles) around their median, and clipped at ten spreads. ``Product`` joins several variables,
         ``Linear`` is the trace kernel for flattened matrices, ``FeatureKernel`` takes learned features.
-    scales : sequence of float
-        Factors of the median distance tried for the default ``observed_kernel``; the criterion of the regularization
-        decides. Each costs a fit.
     latent_kernel : kernel, optional
         On the latents, for the ratio and the embedding; by default Gaussian at the median distance, spread by spread.
     ratio : DensityRatio, optional
-        How the ratio is estimated; by default with ``caution=2`` and the rule's basis. Without a kernel of its own it
-        has the one on the latents.
-    regularization : float or {"latent", "embedding"}
-        lambda of Xu et al., or what it is chosen for: means of the latents, by the evidence of a Gaussian process, or
-        their features, by leaving one out, which chooses less smoothing and suits expectations of other functions
-        better. For draws and intervals take the first.
-    normalize : {"prior", "sum", "none"}
-        The weights of a ridge regression sum to less than one. "prior" gives the missing weight to the prior, so that
-        an uninformative observation leaves the prior unchanged; "sum" divides by the sum; "none" is the papers' form.
+        How the ratio is estimated; by default with the rule's basis. Without a kernel of its own it has the one on the
+        latents.
+    regularization : float, optional
+        lambda of Xu et al.; by default chosen for the means of the latents, by the evidence of a Gaussian process.
     num_basis, tolerance
-        Of the low-rank factors, see :func:`~pymc_kernel.embeddings.gram.factorize`.
+        Of the low-rank factors, see :func:`~pymc_kernel.embeddings.ridge.factorize`.
 
     Notes
     -----
@@ -80,20 +64,14 @@ class KernelBayesRule:
     """
 
     observed_kernel: Any = None
-    scales: tuple[float, ...] = (1.0,)
     latent_kernel: Any = None
     ratio: DensityRatio | None = None
-    regularization: float | str = "latent"
-    normalize: str = "prior"
+    regularization: float | None = None
     num_basis: int = 300
     tolerance: float = 1e-3
 
     def __post_init__(self):
-        check_regularization(self.regularization, tuple(_CRITERIA))
-        check_choice("normalize", self.normalize, NORMALIZATIONS)
-        is_sequence = isinstance(self.scales, Sequence | np.ndarray) and len(self.scales) > 0
-        if not is_sequence or not all(isinstance(s, Real) and np.isfinite(s) and s > 0 for s in self.scales):
-            raise ValueError(f"scales must be positive numbers, at least one, got {self.scales!r}.")
+        check_positive(regularization=self.regularization)
 
     @one_blas_thread
     def fit(self, latent, observed, prior=None, prior_weights=None, *, weights=None, rng=None) -> FittedRule:
@@ -119,42 +97,181 @@ class KernelBayesRule:
             For rows that do not match, fewer than two complete pairs, or a prior of another dimension.
         """
         rng = np.random.default_rng(rng)
-        pairs = complete_pairs(latent, observed, weights)
-        kernel = latent_kernel(self.latent_kernel, pairs.latent, rng)
-        given = prior is not None or prior_weights is not None
-        prior = as_prior(prior, prior_weights, pairs.latent) if given else None
-        return self._fitted(pairs, kernel, self._weighting(pairs, kernel, prior, rng), rng)
+        is_known = weights is not None
+        latent, observed, weights, num_dropped = _complete_pairs(latent, observed, weights)
+        kernel, ratio = latent_kernel(self.latent_kernel, latent, rng), weights * len(weights)
+        if prior is not None or prior_weights is not None:
+            prior = _as_prior(prior, prior_weights, latent, kernel)
+            ratio = ratio if is_known else self._estimated_ratio(latent, kernel, prior, rng)
+        features = ObservedFeatures.of(self, observed, rng)
+        path, chosen = RidgePath.of(features.factor.features, ratio), self.regularization
+        fitted = FittedRule(self, latent, observed, num_dropped, kernel, ratio, prior, features, path, chosen)
+        if chosen is not None:
+            return fitted
+        targets = (latent - fitted.fallback) / scales_of(latent, ratio)[1]
+        return replace(fitted, regularization=most_evidence(path, targets))
 
-    def _weighting(self, pairs, kernel, prior, rng):
-        if pairs.weights is not None or prior is None:
-            weights = np.ones(len(pairs.latent)) if pairs.weights is None else pairs.weights / pairs.weights.mean()
-            return Weighting(weights, weights, None, prior)
+    def _estimated_ratio(self, latent, kernel, prior, rng):
         ratio = self.ratio
         if ratio is None:
-            ratio = DensityRatio(caution=_RATIO_CAUTION, num_basis=self.num_basis, tolerance=self.tolerance)
+            ratio = DensityRatio(num_basis=self.num_basis, tolerance=self.tolerance)
         if ratio.kernel is None:
             ratio = replace(ratio, kernel=kernel)
-        fitted = ratio.fit(prior.points, pairs.latent, prior.weights, rng=rng)
-        check_overlap(fitted.ratio, pairs.latent, prior, float(len(fitted.ratio)))
-        weights = fitted.ratio * (len(fitted.ratio) / fitted.ratio.sum())
-        # Means want a smooth ratio; the spread of residuals is an average and wants one with little bias.
-        least = fitted.least_loss_ratio / fitted.least_loss_ratio.mean()
-        return Weighting(weights, least, fitted.solution.regularization, prior)
+        values = ratio.fit(prior.points, latent, prior.weights, rng=rng).ratio
+        _check_overlap(values, latent, prior)
+        return values / values.mean()
 
-    def _fitted(self, pairs, kernel, weighting, rng):
-        """Return the rule for training points with these weights: of the kernels to choose from, the best."""
-        coordinates = Coordinates.of(pairs.observed, weighting.ratio, self.observed_kernel is None)
-        kernels = observed_kernels(self.observed_kernel, coordinates.placed(pairs.observed), self.scales, rng)
-        given = None if isinstance(self.regularization, str) else self.regularization
-        kind, best = self.regularization if given is None else "latent", np.inf
-        choosing = given is None or len(kernels) > 1
-        targets = regression_targets(kind, self, pairs.latent, kernel, weighting) if choosing else None
-        for observed_kernel in kernels:
-            features = observed_features(observed_kernel, coordinates, pairs.observed, self, rng)
-            path, regularization, loss = RidgePath.of(features.factor.features, weighting.ratio), given, 0.0
-            if choosing:
-                chosen, loss = choose_regularization(path, targets, _CRITERIA[kind])
-                regularization = chosen if given is None else given
-            if loss < best:
-                best, kept = loss, (features, path, regularization)
-        return FittedRule(self, pairs, kernel, weighting, *kept)
+
+@dataclass(frozen=True)
+class OriginalBayesRule:
+    """Kernel Bayes' rule with the squared regularization of Fukumizu et al. (2013), figure 1.
+
+    Its prior weights may be negative, so draws and intervals come from the embedding alone. For posteriors prefer
+    :class:`~pymc_kernel.embeddings.KernelBayesRule`.
+
+    Parameters
+    ----------
+    observed_kernel, latent_kernel, num_basis, tolerance
+        As of :class:`~pymc_kernel.embeddings.KernelBayesRule`.
+    regularization : float, optional
+        delta of the figure over n^2, since prior weights sum to one here and to n there; by default chosen for the
+        means of the latents, by five-fold cross-validation. The paper's criterion, that posteriors averaged over
+        held-out observations are the held-out marginal, does not detect overfitting.
+    ratio_regularization : float, optional
+        epsilon; by default chosen by the leave-one-out loss of the ratio.
+    """
+
+    observed_kernel: Any = None
+    latent_kernel: Any = None
+    regularization: float | None = None
+    ratio_regularization: float | None = None
+    num_basis: int = 300
+    tolerance: float = 1e-3
+
+    def __post_init__(self):
+        check_positive(regularization=self.regularization, ratio_regularization=self.ratio_regularization)
+
+    @one_blas_thread
+    def fit(self, latent, observed, prior=None, prior_weights=None, *, rng=None) -> FittedRule:
+        """Return the rule learned from pairs and a sample of the prior, by default the training latents.
+
+        Parameters are those of :meth:`KernelBayesRule.fit <pymc_kernel.embeddings.KernelBayesRule.fit>`.
+        """
+        rng = np.random.default_rng(rng)
+        latent, observed, _, num_dropped = _complete_pairs(latent, observed)
+        kernel = latent_kernel(self.latent_kernel, latent, rng)
+        prior = _as_prior(prior, prior_weights, latent, kernel)
+        weights = self._sum_rule(factorize(kernel, latent, self.num_basis, self.tolerance, rng), prior)
+        _check_overlap(weights * len(weights), latent, prior)
+        features = ObservedFeatures.of(self, observed, rng)
+        path, delta = SignedRule.of(features.factor.features, weights), self.regularization
+        if delta is None:
+            scaled = latent / scales_of(latent, np.maximum(weights, 0.0))[1]
+            delta = _choose_delta(features.factor.features, scaled, rng)
+        return FittedRule(self, latent, observed, num_dropped, kernel, weights, prior, features, path, delta)
+
+    def _sum_rule(self, factor, prior):
+        """Return mu = (G + n epsilon I)^-1 m (n,), which sums to about one: equation 11 divided by n."""
+        n, above, epsilon = len(factor.features), factor(prior.points), self.ratio_regularization
+        if epsilon is None:
+            epsilon = DensityRatio().solve(factor.features, above, prior.weights).regularization
+        values, vectors = eigh(factor.features.T @ factor.features)
+        mean = vectors.T @ (prior.weights @ above)
+        return factor.features @ (vectors @ (mean / (np.maximum(values, 0.0) + n * epsilon)))
+
+
+@dataclass(frozen=True, eq=False)
+class SignedRule:
+    """B (B^2 + delta I)^-1 with B = F' diag(mu) F, which may have negative eigenvalues.
+
+    Attributes
+    ----------
+    features : ndarray (n, r)
+        Of the observations, F.
+    signed : ndarray (n,)
+        Prior weights mu.
+    values, vectors : ndarray (r,), (r, r)
+        Eigendecomposition of B.
+    """
+
+    features: np.ndarray
+    signed: np.ndarray
+    values: np.ndarray
+    vectors: np.ndarray
+
+    @classmethod
+    def of(cls, features: np.ndarray, signed: np.ndarray) -> "SignedRule":
+        """Decompose for ``features`` (n, r) and prior weights ``signed`` (n,)."""
+        return cls(features, signed, *eigh((features * signed[:, None]).T @ features))
+
+    def coefficients(self, features: np.ndarray, delta: float) -> np.ndarray:
+        """Return weights (m, n) of the training points for the features (m, r) of new observations: proposition 4."""
+        turned = (features @ self.vectors) * (self.values / (self.values**2 + delta))
+        return ((turned @ self.vectors.T) @ self.features.T) * self.signed
+
+
+def _choose_delta(features, latent, rng):
+    """Return delta of the least squared error of held-out scaled ``latent`` (n, p), their marginal being the prior."""
+    latent, fold_of, losses, scale = latent - latent.mean(axis=0), folds(len(latent), rng), np.zeros(len(_GRID)), None
+    for fold in np.unique(fold_of):
+        inside, outside = fold_of != fold, fold_of == fold
+        rule = SignedRule.of(features[inside], np.full(inside.sum(), 1.0 / inside.sum()))
+        scale = max(rule.values[-1] ** 2, np.finfo(float).tiny) if scale is None else scale
+        for k, delta in enumerate(_GRID):
+            errors = rule.coefficients(features[outside], delta * scale) @ latent[inside] - latent[outside]
+            losses[k] += (errors**2).sum()
+    return float(_GRID[losses.argmin()] * scale)
+
+
+# -- what users give ---------------------------------------------------------------------------------------------------
+
+
+def _complete_pairs(latent, observed, weights=None):
+    """Return the pairs whose numbers are all finite, their weights of sum one, and the number of others.
+
+    Warns of these, and of constant columns.
+    """
+    latent, observed = as_points(latent, "latent", finite=False), as_points(observed, "observed", finite=False)
+    check_pairs(latent=latent, observed=observed)
+    weights = as_weights(weights, len(latent))
+    complete = (np.abs(latent) < _LARGEST).all(axis=1) & (np.abs(observed) < _LARGEST).all(axis=1)
+    num_dropped = int((~complete).sum())
+    if complete.sum() < 2:
+        raise ValueError(
+            f"only {complete.sum()} of {len(latent)} pairs of latent and observed are complete, not at least two."
+        )
+    if num_dropped:
+        warn_caller(f"{num_dropped} of {len(latent)} pairs have NaN or infinite numbers and are left out.")
+    latent, observed, weights = latent[complete], observed[complete], as_weights(weights[complete], complete.sum())
+    constant = np.flatnonzero(np.ptp(observed, axis=0) == 0.0)
+    if len(constant):
+        what = "all columns are" if len(constant) == observed.shape[1] else f"columns {constant.tolist()} are"
+        warn_caller(f"{what} constant in observed: they say nothing about the latents.")
+    return latent, observed, weights, num_dropped
+
+
+def _as_prior(points, weights, latent, kernel):
+    """Return the sample of the prior that a user gave; the training latents where only their weights are given."""
+    points = latent if points is None else as_points(points, "prior")
+    if points.shape[1] != latent.shape[1]:
+        raise ValueError(f"prior has {points.shape[1]} dimensions and latent {latent.shape[1]}; they must agree.")
+    return KernelMean(points, signed_weights(weights, len(points), "prior_weights"), kernel)
+
+
+def _check_overlap(ratio, latent, prior):
+    """Refuse a prior where there are no training latents, and warn where its mean cannot be reached from them.
+
+    The weights ``ratio`` (n,) of the training latents should have mean one.
+    """
+    if not ratio.mean() > 1e-3:
+        raise ValueError(
+            "the ratio of prior to training latents is zero at every training point: the prior lies where there "
+            "are no training latents. Take training latents that cover the prior."
+        )
+    spread = scales_of(prior.points, np.maximum(prior.weights, 0.0))[1]
+    shift = (np.abs(ratio @ latent / ratio.sum() - prior.mean()) / spread).max()
+    if shift > _MAX_SHIFT:
+        warn_caller(
+            f"weighted to follow the prior, the training latents still have a mean {shift:.2g} standard deviations of "
+            "the prior off: they do not cover it, and the posterior is extrapolated."
+        )

@@ -4,14 +4,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.embeddings.inputs import as_sample, scales_of
-from pymc_kernel.embeddings.kernel_mean import resample
+from pymc_kernel.embeddings.inputs import scales_of
+from pymc_kernel.embeddings.kernel_mean import KernelMean, resample
+from pymc_kernel.embeddings.ridge import folds
+from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["RuleCalibration", "calibrate", "calibration_of"]
+__all__ = ["RuleCalibration", "calibrate", "calibration_of", "held_out"]
 
 LEVELS = np.round(np.arange(0.05, 1.0, 0.05), 2)  # of the intervals whose coverage is counted
-_SHOWN_LEVELS = np.array([0.5, 0.9])  # levels that a printed calibration shows
 _MAX_LATENTS = 8  # that a printed calibration shows
 
 
@@ -32,7 +33,7 @@ class RuleCalibration(NamedTuple):
     """Of both shares at the nominal level, (k,)."""
 
     def __repr__(self):
-        nominal = _SHOWN_LEVELS.tolist()
+        nominal = 0.5, 0.9
         at = [int(np.argmin(np.abs(self.levels - level))) for level in nominal]
         coverage = self.coverage[at].T
         lines = [
@@ -87,18 +88,24 @@ def calibrate(
     if (latent is None) != (observed is None):
         raise ValueError("give latent and observed both, or neither for calibration by cross-validation.")
     if latent is None:
-        return _cross_calibration(rule, num_cases, num_draws, rng)
-    latent, rows = as_sample(latent, "latent"), rule.features.as_rows(observed)
+        cases = np.unique(resample(rule.ratio, min(num_cases, len(rule.latent)), rng))
+        draws = np.stack([posterior.sample(num_draws, rng) for posterior in held_out(rule, cases, rng)])
+        return calibration_of(draws, rule.latent[cases], rng)
+    latent, rows = as_points(latent, "latent"), rule.features.as_rows(observed)
     if latent.shape != (len(rows), rule.latent.shape[1]):
         raise ValueError(f"latent must have shape {(len(rows), rule.latent.shape[1])}, got {latent.shape}.")
     return calibration_of(rule.sample(rows, num_draws, rng), latent, rng)
 
 
-def _cross_calibration(rule, num_cases, num_draws, rng):
-    """Return the calibration on folds that are held out in turn."""
-    cases = np.unique(resample(rule.refitted().residual_weights, min(num_cases, len(rule.latent)), rng))
-    draws = np.stack([posterior.sample(num_draws, rng) for posterior in rule.held_out(cases, rng)])
-    return calibration_of(draws, rule.latent[cases], rng)
+def held_out(rule, cases: np.ndarray, rng: np.random.Generator) -> list[KernelMean]:
+    """Return the posteriors of training points ``cases`` (indices), each by a fit without a fifth that holds it."""
+    fold_of, out = folds(len(rule.latent), rng), [None] * len(cases)
+    for fold in np.unique(fold_of[cases]):
+        mine = np.flatnonzero(fold_of[cases] == fold)
+        fit = rule.refitted((fold_of != fold).astype(float))
+        for i, posterior in zip(mine, fit.posteriors(rule.observed[cases[mine]]), strict=True):
+            out[i] = posterior
+    return out
 
 
 def calibration_of(draws: np.ndarray, truths: np.ndarray, rng: np.random.Generator) -> RuleCalibration:

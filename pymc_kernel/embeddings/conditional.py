@@ -5,18 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from pymc_kernel.embeddings.gram import GramFactor, factorize
-from pymc_kernel.embeddings.inputs import (
-    as_sample,
-    as_weights,
-    check_pairs,
-    check_regularization,
-    latent_kernel,
-    scales_of,
-)
+from pymc_kernel.embeddings.inputs import check_pairs, check_positive, latent_kernel
 from pymc_kernel.embeddings.kernel_mean import KernelMean
-from pymc_kernel.embeddings.ridge import RidgePath, choose_regularization
+from pymc_kernel.embeddings.ridge import GramFactor, RidgePath, factorize, least_error
 from pymc_kernel.kernels import Product
+from pymc_kernel.kernels.points import as_points, as_weights
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["ConditionalMean", "FittedConditionalMean"]
@@ -30,11 +23,10 @@ class ConditionalMean:
     ----------
     input_kernel, output_kernel : kernel, optional
         By default Gaussian at the median distance, spread by spread.
-    regularization : float or {"embedding", "outputs"}
-        A number, or what it is chosen for: features of the outputs, by leaving one out, or the outputs themselves, by
-        the evidence.
+    regularization : float, optional
+        By default chosen for the features of the outputs, by leaving one out.
     num_basis, tolerance
-        Of the low-rank factors, see :func:`~pymc_kernel.embeddings.gram.factorize`.
+        Of the low-rank factors, see :func:`~pymc_kernel.embeddings.ridge.factorize`.
 
     Notes
     -----
@@ -44,12 +36,12 @@ class ConditionalMean:
 
     input_kernel: Any = None
     output_kernel: Any = None
-    regularization: float | str = "embedding"
+    regularization: float | None = None
     num_basis: int = 300
     tolerance: float = 1e-3
 
     def __post_init__(self):
-        check_regularization(self.regularization, ("embedding", "outputs"))
+        check_positive(regularization=self.regularization)
 
     @one_blas_thread
     def fit(self, inputs, outputs, weights=None, *, rng=None) -> "FittedConditionalMean":
@@ -63,22 +55,17 @@ class ConditionalMean:
             Of the pairs, not negative; equal by default.
         rng : int or numpy.random.Generator, optional
         """
-        inputs, outputs = as_sample(inputs, "inputs"), as_sample(outputs, "outputs")
+        inputs, outputs = as_points(inputs, "inputs"), as_points(outputs, "outputs")
         check_pairs(inputs=inputs, outputs=outputs)
-        weights = as_weights(weights, len(inputs), "weights") * len(inputs)
-        if (weights < 0.0).any():
-            raise ValueError("weights of the pairs must not be negative.")
+        weights = as_weights(weights, len(inputs)) * len(inputs)
         rng = np.random.default_rng(rng)
         input_kernel = latent_kernel(self.input_kernel, inputs, rng)
         output_kernel = latent_kernel(self.output_kernel, outputs, rng)
         factor = factorize(input_kernel, inputs, self.num_basis, self.tolerance, rng)
         path, regularization = RidgePath.of(factor.features, weights), self.regularization
-        if regularization == "outputs":
-            mean, scale = scales_of(outputs, weights)
-            regularization, _ = choose_regularization(path, (outputs - mean) / scale, "evidence")
-        elif regularization == "embedding":
+        if regularization is None:
             targets = factorize(output_kernel, outputs, self.num_basis, self.tolerance, rng).features
-            regularization, _ = choose_regularization(path, targets, "leave-one-out")
+            regularization = least_error(path, targets)
         return FittedConditionalMean(inputs, outputs, input_kernel, output_kernel, factor, path, regularization)
 
 
@@ -107,7 +94,7 @@ class FittedConditionalMean:
     @one_blas_thread
     def weights(self, inputs) -> np.ndarray:
         """Return the weights (m, n) of the outputs for ``inputs`` (m, q)."""
-        return self.path.coefficients(self.factor(as_sample(inputs, "inputs")), self.regularization)
+        return self.path.coefficients(self.factor(as_points(inputs, "inputs")), self.regularization)
 
     @one_blas_thread
     def condition(self, inputs) -> KernelMean:
@@ -117,7 +104,7 @@ class FittedConditionalMean:
     @one_blas_thread
     def sum_rule(self, inputs: KernelMean) -> KernelMean:
         """Return the embedding of the outputs' distribution when the inputs have the distribution of ``inputs``."""
-        return KernelMean(self.outputs, self._carried(inputs), self.output_kernel)
+        return KernelMean(self.outputs, inputs.weights @ self.weights(inputs.points), self.output_kernel)
 
     @one_blas_thread
     def chain_rule(self, inputs: KernelMean) -> KernelMean:
@@ -125,9 +112,4 @@ class FittedConditionalMean:
         split = self.inputs.shape[1]
         kernel = Product([self.input_kernel, self.output_kernel], [slice(0, split), slice(split, None)])
         joint = np.concatenate([self.inputs, self.outputs], axis=1)
-        return KernelMean(joint, self._carried(inputs), kernel)
-
-    def _carried(self, inputs):
-        """Return average weights under distributions of inputs; they are linear in features, so these are averaged."""
-        features = np.atleast_2d(inputs.weights) @ self.factor(inputs.points)
-        return self.path.coefficients(features, self.regularization).reshape(*inputs.weights.shape[:-1], -1)
+        return KernelMean(joint, self.sum_rule(inputs).weights, kernel)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_kernel.embeddings.gram import GramFactor, factorize
-from pymc_kernel.embeddings.inputs import as_sample, as_weights, check_positive, latent_kernel
-from pymc_kernel.embeddings.ridge import RidgePath
+from pymc_kernel.embeddings.inputs import check_positive, latent_kernel, signed_weights
+from pymc_kernel.embeddings.ridge import GramFactor, RidgePath, factorize
+from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["DensityRatio", "FittedRatio", "RatioSolution"]
@@ -19,7 +19,6 @@ class RatioSolution(NamedTuple):
     """The ratio as a linear function of features."""
 
     coefficients: np.ndarray  # (r,)
-    least_loss_coefficients: np.ndarray  # (r,) at the regularization of the smallest loss, whatever ``caution`` is
     regularization: float
     loss: float  # leave-one-out estimate of E_q[r^2] / 2 - E_p[r]
 
@@ -37,11 +36,10 @@ class DensityRatio:
         relative p + (1 - relative) q (Yamada et al. 2011), which never exceeds 1 / relative and is the safer choice
         where q has almost no mass in regions where p has some.
     regularization : float, optional
-        eta of the papers; by default chosen by the leave-one-out loss, in closed form.
-    caution : float
-        The strongest regularization is chosen whose loss is within this many standard errors of the smallest.
+        eta of the papers; by default the strongest whose leave-one-out loss, in closed form, is within one standard
+        error of the smallest (Breiman et al. 1984, section 3.4.3): too smooth a ratio costs less than a noisy one.
     num_basis, tolerance
-        Of the low-rank factor, see :func:`~pymc_kernel.embeddings.gram.factorize`.
+        Of the low-rank factor, see :func:`~pymc_kernel.embeddings.ridge.factorize`.
 
     Notes
     -----
@@ -55,7 +53,6 @@ class DensityRatio:
     kernel: Any = None
     relative: float = 0.0
     regularization: float | None = None
-    caution: float = 1.0
     num_basis: int = 300
     tolerance: float = 1e-3
 
@@ -78,12 +75,12 @@ class DensityRatio:
             Of the numerator's points; equal by default.
         rng : int or numpy.random.Generator, optional
         """
-        numerator, denominator = as_sample(numerator, "numerator"), as_sample(denominator, "denominator")
+        numerator, denominator = as_points(numerator, "numerator"), as_points(denominator, "denominator")
         if numerator.shape[1] != denominator.shape[1]:
             raise ValueError(
                 f"numerator has {numerator.shape[1]} dimensions, denominator {denominator.shape[1]}; they must agree."
             )
-        weights = as_weights(weights, len(numerator), "weights")
+        weights = signed_weights(weights, len(numerator), "weights")
         if self.relative > 0.0 and (weights < 0.0).any():
             raise ValueError("a relative ratio needs weights that are not negative; relative=0 takes signed ones.")
         rng = np.random.default_rng(rng)
@@ -93,59 +90,37 @@ class DensityRatio:
 
     def solve(self, below: np.ndarray, above: np.ndarray, weights: np.ndarray) -> RatioSolution:
         """Return the fit to features: ``below`` (n, r) of the denominator, ``above`` (l, r) of the numerator."""
-        n, a = len(below), self.relative
-        mean = weights @ above
-        if a > 0.0:
-            # The mixture's second moments, as those of one sample with weights.
-            points = np.concatenate([below, above])
-            shares = np.concatenate([np.full(n, (1.0 - a) / n), a * weights])
-        else:
-            points, shares = below, np.full(n, 1.0 / n)
+        points, n = np.concatenate([below, above]), len(below)
+        shares = np.concatenate([np.full(n, (1.0 - self.relative) / n), self.relative * weights])
         # RidgePath works with weights of mean one: its eigenvalues are those of A times the number of points.
         path = RidgePath.of(points, shares * len(points))
-        turned = path.vectors.T @ mean
+        values, turned = path.eigenvalues / len(points), path.vectors.T @ (weights @ above)
         grid = path.grid if self.regularization is None else np.array([float(self.regularization)])
-        first, second = self._losses(path, turned, above @ path.vectors, weights, shares, grid)
-        chosen, loss, least = self._choose(grid, first, second)
-        coefficients = [path.vectors @ (turned * path.shrinkage(eta) * len(points)) for eta in (chosen, least)]
-        return RatioSolution(*coefficients, chosen, loss)
+        terms = self._losses(values, turned, path.projected[:n], path.projected[n:], weights, grid[:, None])
+        losses = sum(part.sum(axis=1) for part in terms)
+        best = losses.argmin()
+        variance = sum(part.shape[1] * (part - part[best]).var(axis=1) for part in terms)
+        chosen = np.flatnonzero(losses - losses[best] <= np.sqrt(variance)).max()
+        coefficients = path.vectors @ (turned / (values + grid[chosen]))
+        return RatioSolution(coefficients, float(grid[chosen]), float(losses[chosen]))
 
-    def _choose(self, grid, first, second):
-        """Return the strongest regularization close to the smallest loss, its loss, and that of the smallest."""
-        totals = first.sum(axis=1) - second.sum(axis=1)
-        best = int(totals.argmin())
-        variance = sum(p.shape[1] * (p - p[best]).var(axis=1) for p in (first, second))
-        close = totals - totals[best] <= self.caution * np.sqrt(variance)
-        close[:best] = False
-        chosen = int(np.flatnonzero(close).max())
-        return float(grid[chosen]), float(totals[chosen]), float(grid[best])
+    def _losses(self, values, turned, below, above, weights, strength):
+        """Return the terms (g, n), (g, l) of E_q[r^2] / 2 - E_p[r] for ``strength`` (g, 1), each r without its point.
 
-    def _losses(self, path, turned, above, weights, shares, grid):
-        """Return the terms (g, n) of E_q[r^2] / 2 and (g, l) of E_p[r] for g regularizations, each r without its point.
-
-        Dropping point i from A leaves (A - s_i f f') / (1 - s_i), s_i its share.
+        Dropping a point of the denominator from A leaves (A - s f f') / (1 - s), s its share. A point of the numerator
+        is part of A, with share a w, and of h, with w: it is removed from both.
         """
-        values, strength = path.eigenvalues / len(path.projected), grid[:, None]
-        full = 1.0 / (values + strength)  # (g, r)
-        at, own = (full * turned) @ above.T, full @ (above**2).T
-        alone = bool((weights >= 0).all() and (weights < 1).all())
-        if self.relative == 0.0:
-            # (A_-i + eta)^-1 = (1 - s) (A + eta (1 - s) - s f f')^-1, s = 1 / n.
-            kept = 1.0 - 1.0 / len(path.projected)
-            shrunk = 1.0 / (values + strength * kept)
-            leverage = shrunk @ (path.projected**2).T / len(path.projected)
-            out = kept * ((shrunk * turned) @ path.projected.T) / np.maximum(1.0 - leverage, 1e-10)
-            if alone:
-                at = (at - weights * own) / (1.0 - weights)
-            return 0.5 * shares * np.maximum(0.0, out) ** 2, weights * np.maximum(0.0, at)
-        # A point of the numerator is part of A, with share a w, and of h, with w: it is removed from both.
-        below = path.projected[: len(path.projected) - len(weights)]
-        leverage = shares[0] * (full @ (below**2).T)
-        out = ((full * turned) @ below.T) / np.maximum(1.0 - leverage, 1e-10)
-        if alone:
-            at = (at - weights * own) / ((1.0 - weights) * np.maximum(1.0 - self.relative * weights * own, 1e-10))
-        both = np.concatenate([out, at], axis=1)
-        return 0.5 * shares * np.maximum(0.0, both) ** 2, weights * np.maximum(0.0, at)
+        a, share = self.relative, (1.0 - self.relative) / len(below)
+        shrunk = 1.0 / (values + strength * (1.0 - share))  # (g, r)
+        leverage = share * (shrunk @ (below**2).T)
+        at_q = (1.0 - share) * ((shrunk * turned) @ below.T) / np.maximum(1.0 - leverage, 1e-10)
+        full = 1.0 / (values + strength)
+        at_p = (full * turned) @ above.T
+        if (weights >= 0).all() and (weights < 1).all():
+            own = weights * (full @ (above**2).T)
+            at_p = (at_p - own) / ((1.0 - weights) * np.maximum(1.0 - a * own, 1e-10))
+        at_q, at_p = np.maximum(0.0, at_q), np.maximum(0.0, at_p)
+        return 0.5 * share * at_q**2, weights * (0.5 * a * at_p**2 - at_p)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,16 +141,9 @@ class FittedRatio:
     @one_blas_thread
     def __call__(self, points) -> np.ndarray:
         """Return the ratio at ``points`` (m, d), shape (m,)."""
-        return np.maximum(0.0, self.factor(as_sample(points, "points")) @ self.solution.coefficients)
+        return np.maximum(0.0, self.factor(as_points(points, "points")) @ self.solution.coefficients)
 
     @cached_property
-    @one_blas_thread
     def ratio(self) -> np.ndarray:
         """The ratio (n,) at the points of the denominator."""
         return np.maximum(0.0, self.factor.features @ self.solution.coefficients)
-
-    @cached_property
-    @one_blas_thread
-    def least_loss_ratio(self) -> np.ndarray:
-        """The same at the regularization of the smallest loss, whatever the caution: noisier and less biased."""
-        return np.maximum(0.0, self.factor.features @ self.solution.least_loss_coefficients)

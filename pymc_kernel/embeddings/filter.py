@@ -8,18 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import cho_solve, eigh
 
-from pymc_kernel.embeddings.gram import GramFactor, factorize
-from pymc_kernel.embeddings.inputs import (
-    as_sample,
-    as_weights,
-    check_choice,
-    check_pairs,
-    check_positive,
-    median_scales,
-    resolved,
-)
+from pymc_kernel.embeddings.inputs import check_pairs, check_positive, median_scales, resolved, signed_weights
 from pymc_kernel.embeddings.kernel_mean import KernelMean
+from pymc_kernel.embeddings.ridge import GramFactor, factorize
 from pymc_kernel.kernels import Gaussian
+from pymc_kernel.kernels.points import as_points
 from pymc_kernel.linalg import jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread
 
@@ -70,7 +63,7 @@ class KernelBayesFilter:
         Of the ratio in the update and of the transition: eta = lambda' of Xu et al., epsilon of Fukumizu et al. Both
         regularizations are in units of the mean of k(x, x), delta in its square; it is one for radial kernels.
     num_basis, tolerance
-        Of the low-rank factors, see :func:`~pymc_kernel.embeddings.gram.factorize`.
+        Of the low-rank factors, see :func:`~pymc_kernel.embeddings.ridge.factorize`.
 
     Notes
     -----
@@ -102,7 +95,8 @@ class KernelBayesFilter:
     tolerance: float = 1e-4
 
     def __post_init__(self):
-        check_choice("method", self.method, _METHODS)
+        if self.method not in _METHODS:
+            raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}, got {self.method!r}.")
         check_positive(**self.given()._asdict())
 
     def given(self) -> FilterSettings:
@@ -116,7 +110,7 @@ class KernelBayesFilter:
 
         ``rng`` is a seed or a numpy.random.Generator; copies of it draw the basis points for all candidates.
         """
-        states, observations = as_sample(states, "states"), as_sample(observations, "observations")
+        states, observations = as_points(states, "states"), as_points(observations, "observations")
         check_pairs(states=states, observations=observations)
         if len(states) < 10:
             raise ValueError(f"a filter needs states and observations of at least ten times, got {len(states)}.")
@@ -152,24 +146,22 @@ class KernelBayesFilter:
         return best, float(errors[best].sum())
 
     def _factors(self, states, observations, settings, rng):
-        """Return the states' kernel, and the factors of states and observations."""
-        rng = copy.deepcopy(rng)
-        kernel, state_factor = self._factor(self.state_kernel, states, settings.state_scale, rng)
-        return kernel, state_factor, self._factor(self.observed_kernel, observations, settings.observed_scale, rng)[1]
-
-    def _factor(self, kernel, points, scale, rng):
-        if kernel is None or np.isscalar(kernel):
-            kernel = Gaussian(scale * median_scales(points, rng))
-        kernel = resolved(kernel, points, rng)
-        return kernel, factorize(kernel, points, self.num_basis, self.tolerance, rng)
+        """Return the kernel and the factor of states, and those of observations."""
+        rng, out = copy.deepcopy(rng), []
+        for kernel, points, scale in (
+            (self.state_kernel, states, settings.state_scale),
+            (self.observed_kernel, observations, settings.observed_scale),
+        ):
+            if kernel is None or np.isscalar(kernel):
+                kernel = Gaussian(scale * median_scales(points, rng))
+            kernel = resolved(kernel, points, rng)
+            out += [kernel, factorize(kernel, points, self.num_basis, self.tolerance, rng)]
+        return out
 
     def _learn(self, states, factors, settings):
-        kernel, state_factor, observed_factor = factors
-        unit = _mean_square(observed_factor.features)
-        strength = settings.regularization * (unit if self.method == "importance" else unit**2)
-        update = Update(self.method, observed_factor.features, strength)
+        state_kernel, state_factor, _, observed_factor = factors
         dynamics = Dynamics.of(state_factor.features, settings.ratio_regularization)
-        return FittedFilter(states, kernel, observed_factor, dynamics, update, settings)
+        return FittedFilter(states, state_kernel, observed_factor, dynamics, self.method, settings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,44 +203,6 @@ class Dynamics:
 
 
 @dataclass(frozen=True, eq=False)
-class Update:
-    """Bayes' rule for the features of one observation.
-
-    Attributes
-    ----------
-    method : {"importance", "original"}
-    features : ndarray (T, r)
-        Of the training observations.
-    strength : float
-        Of the regularization.
-    """
-
-    method: str
-    features: np.ndarray
-    strength: float
-
-    def __call__(self, ratio: np.ndarray, query: np.ndarray) -> np.ndarray:
-        """Return weights (T,) of sum one, given the prior as a ratio (T,) and the features (r,) of an observation."""
-        size, rank = self.features.shape
-        if self.method == "importance":
-            ratio = np.maximum(0.0, ratio)
-            system = (self.features * ratio[:, None]).T @ self.features
-            system[np.diag_indices(rank)] += size * self.strength
-            coefficients = cho_solve((jittered_cholesky(system), True), query)
-        else:
-            ratio = ratio / size  # sums to about one, so that delta does not depend on T
-            values, vectors = eigh((self.features * ratio[:, None]).T @ self.features)
-            coefficients = vectors @ (values / (values**2 + self.strength) * (vectors.T @ query))
-        weights = ratio * (self.features @ coefficients)
-        for candidate in (weights, np.maximum(ratio, 0.0)):
-            total = candidate.sum()
-            if total > 0.0:
-                return candidate / total
-            # The observation is unlike all that the prediction expects: the prediction is kept without an update.
-        return np.full(size, 1.0 / size)
-
-
-@dataclass(frozen=True, eq=False)
 class FittedFilter:
     """A learned state-space model.
 
@@ -260,7 +214,7 @@ class FittedFilter:
     factor : GramFactor
         Features of observations.
     dynamics : Dynamics
-    condition : Update
+    method : {"importance", "original"}
     settings : FilterSettings
         The four numbers in use.
     validation_error : float or None
@@ -271,7 +225,7 @@ class FittedFilter:
     state_kernel: Any
     factor: GramFactor
     dynamics: Dynamics
-    condition: Update
+    method: str
     settings: FilterSettings
     validation_error: float | None = None
 
@@ -280,18 +234,39 @@ class FittedFilter:
     @one_blas_thread
     def start(self, weights=None) -> FilterState:
         """Return the state before any observation: ``weights`` (T,) on the training states, equal by default."""
-        weights = as_weights(weights, len(self.states), "weights")
+        weights = signed_weights(weights, len(self.states), "weights")
         return FilterState(weights, self.dynamics.features.T @ weights)
 
     @one_blas_thread
     def update(self, state: FilterState, observation) -> FilterState:
         """Return the state after one more ``observation`` (q,). O(T r^2)."""
-        row = as_sample(np.reshape(observation, (1, -1)), "observation")
+        row = as_points(np.reshape(observation, (1, -1)), "observation")
         return self._step(state, self.factor(row)[0])
 
     def _step(self, state, query):
-        weights = self.condition(self.dynamics.ratio_rows @ state.predicted, query)
+        weights = self._updated(self.dynamics.ratio_rows @ state.predicted, query)
         return FilterState(weights, self.dynamics.ahead(weights))
+
+    def _updated(self, ratio, query):
+        """Return weights (T,) of sum one, given the prior as a ratio (T,) and the features (r,) of an observation."""
+        features, size, unit = self.factor.features, len(ratio), _mean_square(self.factor.features)
+        if self.method == "importance":
+            ratio = np.maximum(0.0, ratio)
+            system = (features * ratio[:, None]).T @ features
+            system.flat[:: len(system) + 1] += size * self.settings.regularization * unit
+            coefficients = cho_solve((jittered_cholesky(system), True), query)
+        else:
+            ratio = ratio / size  # sums to about one, so that delta does not depend on T
+            values, vectors = eigh((features * ratio[:, None]).T @ features)
+            values = values / (values**2 + self.settings.regularization * unit**2)
+            coefficients = vectors @ (values * (vectors.T @ query))
+        weights = ratio * (features @ coefficients)
+        for candidate in (weights, np.maximum(ratio, 0.0)):
+            total = candidate.sum()
+            if total > 0.0:
+                return candidate / total
+            # The observation is unlike all that the prediction expects: the prediction is kept without an update.
+        return np.full(size, 1.0 / size)
 
     # -- a whole sequence ---------------------------------------------------------------------------------------------
 
@@ -306,7 +281,7 @@ class FittedFilter:
             Weights of the first state's distribution on the training states; equal by default.
         """
         state = self.start(initial)
-        queries = self.factor(as_sample(observations, "observations"))
+        queries = self.factor(as_points(observations, "observations"))
         weights = np.empty((len(queries), len(self.states)))
         for t, query in enumerate(queries):
             state = self._step(state, query)
@@ -336,16 +311,14 @@ class FittedFilter:
         assumes that the training sequence is stationary, and that the first state has its distribution. O(T r^2) a
         step.
         """
-        queries = self.factor(as_sample(observations, "observations"))
+        queries = self.factor(as_points(observations, "observations"))
         weights = np.atleast_2d(filtered.weights)
         if len(queries) != len(weights):
             raise ValueError(
                 f"filtered has {len(weights)} times and observations {len(queries)}: give those it came from."
             )
         dynamics = Dynamics.of(self.dynamics.features[::-1], self.settings.ratio_regularization)
-        backward = replace(
-            self, dynamics=dynamics, condition=replace(self.condition, features=self.condition.features[::-1])
-        )
+        backward = replace(self, dynamics=dynamics, factor=replace(self.factor, features=self.factor.features[::-1]))
         smoothed = np.array(weights)
         state = backward._step(FilterState(None, dynamics.features.mean(axis=0)), queries[-1])
         for t in range(len(weights) - 2, -1, -1):
@@ -353,7 +326,7 @@ class FittedFilter:
             if t > 0:
                 ratio = ratio * np.maximum(0.0, self.dynamics.ratio_rows @ self.dynamics.ahead(weights[t - 1]))
             if ratio.sum() > 0.0:
-                smoothed[t] = self.condition(ratio * (len(ratio) / ratio.sum()), queries[t])
+                smoothed[t] = self._updated(ratio * (len(ratio) / ratio.sum()), queries[t])
             state = backward._step(state, queries[t])
         return KernelMean(self.states, smoothed, self.state_kernel)
 

@@ -8,67 +8,78 @@ from typing import Any
 import numpy as np
 
 from pymc_kernel.embeddings.calibration import RuleCalibration, calibrate
+from pymc_kernel.embeddings.inputs import median_scales, resolved, robust_scales, scales_of
 from pymc_kernel.embeddings.kernel_mean import KernelMean, smoothed_draws
-from pymc_kernel.embeddings.ridge import RidgePath
-from pymc_kernel.embeddings.training import ObservedFeatures, Pairs, Weighting
+from pymc_kernel.embeddings.ridge import GramFactor, RidgePath, factorize
+from pymc_kernel.kernels import Gaussian, Linear, Sum
+from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["FittedRule", "ResidualFit"]
+__all__ = ["FittedRule", "ObservedFeatures"]
 
-_NUM_FOLDS = 5  # a fifth held out costs little accuracy; the fits are five
+_MAX_SCALED_DISTANCE = 10.0  # robust z-scores at which observations are clipped for the default kernel
 _NUM_CASES = 200  # that a rule near an observation is to predict
 _POINTS_A_FEATURE = 3  # that a rule near an observation keeps for each feature
 
 
 @dataclass(frozen=True, eq=False)
-class ResidualFit:
-    """Posteriors as the mean of a ridge regression plus its residuals, weighted by the rule at the observation.
+class ObservedFeatures:
+    """Features of observations.
 
     Attributes
     ----------
-    path : RidgePath
-        Of the features, with the weights of the training points; zero leaves a point out.
-    residual_weights : ndarray (n,)
-        Of the training points as residuals.
-    latent : ndarray (n, p)
-    fallback : ndarray (p,)
-        Means where the features are zero, far from the training points.
-    regularization : float
     kernel : kernel
-        On the latents.
+        On the scaled and clipped observations where it is the default, else on these as they are.
+    is_default : bool
+    middle, spread : ndarray (q,)
+        Robust scales of the training observations.
+    factor : GramFactor
+        Features of the training observations, and their extension.
     """
 
-    path: RidgePath
-    residual_weights: np.ndarray
-    latent: np.ndarray
-    fallback: np.ndarray
-    regularization: float
     kernel: Any
+    is_default: bool
+    middle: np.ndarray
+    spread: np.ndarray
+    factor: GramFactor
 
-    @cached_property
-    def residuals(self) -> np.ndarray:
-        """Training latents minus their means by all other training points, (n, p)."""
-        return self.path.leave_one_out(self.latent - self.fallback, self.regularization)
+    @classmethod
+    def of(cls, settings, observed: np.ndarray, rng: np.random.Generator) -> "ObservedFeatures":
+        """Return those of a rule with these ``settings`` for training observations (n, q)."""
+        middle, spread = robust_scales(observed)
+        scaled = cls(None, settings.observed_kernel is None, middle, spread, None)
+        placed = scaled.placed(observed)
+        if scaled.is_default:
+            # The linear part is for posterior means that go on rising far from the data, where the other is zero. Both
+            # are on average about one.
+            kernel = Sum([Gaussian(median_scales(placed, rng)), Linear(np.sqrt(placed.shape[1]))])
+        else:
+            kernel = resolved(settings.observed_kernel, placed, rng)
+        factor = factorize(kernel, placed, settings.num_basis, settings.tolerance, rng)
+        return cls(kernel, scaled.is_default, middle, spread, factor)
 
-    def posteriors(self, features: np.ndarray) -> list[KernelMean]:
-        """Return the posterior for each row of ``features`` (m, r), as points whose weights are not negative.
+    def scaled(self, rows: np.ndarray) -> np.ndarray:
+        """Return observations (m, q) in units of the training observations' spreads."""
+        return (rows - self.middle) / self.spread
 
-        The weight that those of the rule lack to one belongs to the prior: to all residuals alike.
-        """
-        rows = self.path.coefficients(features, self.regularization)
-        means = self.fallback + rows @ (self.latent - self.fallback)
-        out = []
-        for mean, shares in zip(means, self.shares(features), strict=True):
-            inside = np.flatnonzero(shares)
-            out.append(KernelMean(mean + self.residuals[inside], shares[inside], self.kernel))
-        return out
+    def placed(self, rows: np.ndarray) -> np.ndarray:
+        """Return observations (m, q) as the kernel gets them."""
+        # A simulation with extreme values would dominate a linear kernel's trace, and leave no rank to the others.
+        return np.clip(self.scaled(rows), -_MAX_SCALED_DISTANCE, _MAX_SCALED_DISTANCE) if self.is_default else rows
 
-    def shares(self, features: np.ndarray) -> np.ndarray:
-        """Return the weights (m, n) of the residuals for each row of ``features`` (m, r), of sum one."""
-        missing = self.residual_weights / self.residual_weights.sum()
-        rows = replace(self.path, weights=self.residual_weights).coefficients(features, self.regularization)
-        rows = np.maximum(rows + (1.0 - rows.sum(axis=1, keepdims=True)) * missing, 0.0)
-        return rows / rows.sum(axis=1, keepdims=True)
+    def as_rows(self, observed) -> np.ndarray:
+        """Return observations (m, q) from an array (m, q), or (q,) for one."""
+        observed, width = np.asarray(observed, dtype=float), len(self.middle)
+        if observed.ndim == 0 or (observed.ndim == 1 and observed.shape[0] == width):
+            observed = observed.reshape(1, -1)
+        observed = as_points(observed, "observed")
+        if observed.shape[1] != width:
+            raise ValueError(f"observed has {observed.shape[1]} columns, the training observations have {width}.")
+        return observed
+
+    def __call__(self, observed) -> np.ndarray:
+        """Return the features (m, r) of observations (m, q), or (q,) for one."""
+        return self.factor(self.placed(self.as_rows(observed)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +89,15 @@ class FittedRule:
     Attributes
     ----------
     settings : KernelBayesRule or OriginalBayesRule
-    pairs : Pairs
-        Training latents and observations, and how many were left out.
+    latent, observed : ndarray (n, p), (n, q)
+        Training pairs whose numbers are all finite.
+    num_dropped : int
+        Number of the other pairs.
     latent_kernel : kernel
-    weighting : Weighting
-        Of the training points, mean one where they are estimated from a prior; with the prior.
+    ratio : ndarray (n,)
+        By which the training latents represent the prior: of mean one, or signed and of sum one for the original rule.
+    prior : KernelMean or None
+        None where the training latents, so weighted, are all that is known of it.
     features : ObservedFeatures
         Of observations; ``features.factor`` has their number and the share of the trace that they miss.
     path : RidgePath or SignedRule
@@ -91,103 +106,95 @@ class FittedRule:
     """
 
     settings: Any
-    pairs: Pairs
+    latent: np.ndarray
+    observed: np.ndarray
+    num_dropped: int
     latent_kernel: Any
-    weighting: Weighting
+    ratio: np.ndarray
+    prior: KernelMean | None
     features: ObservedFeatures
     path: Any
     regularization: float
 
     @property
-    def latent(self) -> np.ndarray:
-        """Training latents (n, p)."""
-        return self.pairs.latent
-
-    @property
-    def observed(self) -> np.ndarray:
-        """Training observations (n, q)."""
-        return self.pairs.observed
+    def fallback(self) -> np.ndarray:
+        """Mean of the prior (p,), to which an observation that says nothing leads."""
+        return self.ratio @ self.latent / self.ratio.sum() if self.prior is None else self.prior.mean()
 
     # -- the embedding -----------------------------------------------------------------------------------------
 
     @one_blas_thread
     def weights(self, observed) -> np.ndarray:
-        """Return the weights (m, n) of the training points for ``observed`` (m, q), before any normalization."""
-        return self.path.coefficients(self.features(self.features.as_rows(observed)), self.regularization)
+        """Return the weights (m, n) of the training points for ``observed`` (m, q), as the papers print them."""
+        return self.path.coefficients(self.features(observed), self.regularization)
 
     @one_blas_thread
     def condition(self, observed) -> KernelMean:
         """Return the posterior embedding for ``observed`` (q,) or the embeddings for (m, q), at once.
 
-        Its points are the training latents, followed by the sample of the prior where the prior gets the missing weight
-        (``normalize="prior"``).
+        The weights of a ridge regression sum to less than one. The prior gets what is missing, so that an observation
+        that says nothing leaves it unchanged: the points are the training latents, followed by its sample if there is
+        one.
         """
-        rows = self.features.as_rows(observed)
-        weights, points = self.weights(rows), self.latent
-        ratio, prior = self.weighting.ratio, self.weighting.prior
-        if self.settings.normalize == "sum":
-            weights = weights / _guarded(weights.sum(axis=1))[:, None]
-        elif self.settings.normalize == "prior":
-            missing = 1.0 - weights.sum(axis=1, keepdims=True)
-            if prior is None:
-                weights = weights + missing * (ratio / ratio.sum())
-            else:
-                points = np.concatenate([points, prior.points])
-                weights = np.concatenate([weights, missing * prior.weights], axis=1)
+        weights, points = self.weights(observed), self.latent
+        missing = 1.0 - weights.sum(axis=1, keepdims=True)
+        if self.prior is None:
+            weights = weights + missing * (self.ratio / self.ratio.sum())
+        else:
+            points = np.concatenate([points, self.prior.points])
+            weights = np.concatenate([weights, missing * self.prior.weights], axis=1)
         embedding = KernelMean(points, weights, self.latent_kernel)
-        return embedding[0] if np.ndim(observed) < 2 and len(rows) == 1 else embedding
+        return embedding[0] if np.ndim(observed) < 2 and len(weights) == 1 else embedding
 
     @one_blas_thread
     def mean(self, observed) -> np.ndarray:
         """Return posterior means (m, p) for ``observed`` (m, q)."""
-        weights = self.weights(observed)
-        first = weights @ self.latent
-        if self.settings.normalize == "prior":
-            return first + (1.0 - weights.sum(axis=1, keepdims=True)) * self.weighting.prior_mean(self.latent)
-        if self.settings.normalize == "sum":
-            return first / _guarded(weights.sum(axis=1))[:, None]
-        return first
+        return self.fallback + self.weights(observed) @ (self.latent - self.fallback)
 
     # -- draws -----------------------------------------------------------------------------------------------
 
+    @cached_property
+    def residuals(self) -> np.ndarray:
+        """Training latents minus their means by all other training points, (n, p)."""
+        if not isinstance(self.path, RidgePath):
+            raise ValueError(
+                "draws by residuals need KernelBayesRule, whose weights of training points are not negative; take "
+                "intervals and draws from condition(observed)."
+            )
+        return self.path.leave_one_out(self.latent - self.fallback, self.regularization)
+
     @one_blas_thread
-    def refitted(self, factors: np.ndarray | None = None) -> ResidualFit:
-        """Return the regression that draws come from, with weights of the training points times ``factors`` (n,).
+    def refitted(self, factors: np.ndarray) -> "FittedRule":
+        """Return the regression with weights of the training points times ``factors`` (n,).
 
         Zero leaves a point out; random factors of mean one make a Bayesian bootstrap (Rubin 1981).
         """
-        if self.weighting.residual_weights is None or self.settings.normalize != "prior":
-            raise ValueError(
-                'draws by residuals need KernelBayesRule with normalize="prior", whose weights are not negative and '
-                "whose means fall back to the prior; or take intervals and draws from condition(observed)."
-            )
-        path, residual_weights = self.path, self.weighting.residual_weights
-        if factors is not None:
-            weights, residual_weights = _scaled(path.weights * factors), _scaled(residual_weights * factors)
-            path = RidgePath.of(self.features.factor.features, weights)
-        prior = self.weighting.prior
-        fallback = path.weights @ self.latent / path.weights.sum() if prior is None else prior.mean()
-        return ResidualFit(path, residual_weights, self.latent, fallback, self.regularization, self.latent_kernel)
-
-    @cached_property
-    def _residual_fit(self):
-        return self.refitted()
+        weights = self.ratio * factors / (self.ratio @ factors) * len(factors)
+        return replace(self, ratio=weights, path=RidgePath.of(self.features.factor.features, weights))
 
     @one_blas_thread
-    def posteriors(self, observed, factors: np.ndarray | None = None) -> list[KernelMean]:
+    def posteriors(self, observed) -> list[KernelMean]:
         """Return the posterior for each of ``observed`` (m, q): points with weights that are not negative.
 
         Each is the posterior mean plus the leave-one-out residuals of the training points, with the weights of the rule
-        at the observation, cut at zero. ``factors`` (n,) are those of :meth:`refitted`.
+        at the observation, cut at zero.
         """
-        features = self.features(self.features.as_rows(observed))
-        return (self._residual_fit if factors is None else self.refitted(factors)).posteriors(features)
+        residuals, out = self.residuals, []
+        for mean, row in zip(self.mean(observed), self.shares(observed), strict=True):
+            inside = np.flatnonzero(row)
+            out.append(KernelMean(mean + residuals[inside], row[inside], self.latent_kernel))
+        return out
+
+    def shares(self, observed) -> np.ndarray:
+        """Return the weights (m, n) of the residuals, of sum one; the weight that is missing goes to all alike."""
+        rows = self.weights(observed)
+        rows = np.maximum(rows + (1.0 - rows.sum(axis=1, keepdims=True)) * self.ratio / self.ratio.sum(), 0.0)
+        return rows / rows.sum(axis=1, keepdims=True)
 
     @one_blas_thread
     def sample(self, observed, num_draws: int, rng: np.random.Generator) -> np.ndarray:
         """Return posterior draws (m, num_draws, p) for ``observed`` (m, q), smoothed so that none repeats."""
-        found = self.posteriors(observed)
-        return np.stack([smoothed_draws(one.points, one.weights, num_draws, rng) for one in found])
+        return np.stack([smoothed_draws(one.points, one.weights, num_draws, rng) for one in self.posteriors(observed)])
 
     @one_blas_thread
     def interval(self, observed, probability: float = 0.94) -> np.ndarray:
@@ -202,42 +209,40 @@ class FittedRule:
 
         To condition on an observation is to know that it is this one, so leaving out what is far away does not change
         the posterior, and what is left is a simpler problem for as many features. The farther half is left out as often
-        as three points a feature remain, each time by the rule before. Of these rules and this one, the best predicts
-        the nearest 200 points, each by all others: where one regression fits everywhere, all points tell.
+        as three points a feature remain, each time by the rule before. Of these rules and this one, the one is kept
+        that best predicts the 200 nearest points, each by all others: where one regression fits everywhere, all points
+        tell.
         """
-        rules, fewest = [(np.arange(len(self.latent)), self)], _POINTS_A_FEATURE * self.settings.num_basis
-        while len(rules[-1][0]) // 2 >= fewest:
-            kept, here = rules[-1]
-            inside = here.nearest(observed, len(kept) // 2, rng)
-            ratio = here.weighting.residual_weights[inside]
+        rules, kept, fewest = [self], [np.arange(len(self.latent))], _POINTS_A_FEATURE * self.settings.num_basis
+        while len(kept[-1]) // 2 >= fewest:
+            inside = np.sort(rules[-1].nearest(observed, len(kept[-1]) // 2, rng))
+            ratio = rules[-1].ratio[inside]
             if ratio.sum() ** 2 < fewest * (ratio**2).sum():
                 break
+            kept.append(kept[-1][inside])
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # warnings were given at the first fit
-                new = self.settings.fit(here.latent[inside], here.observed[inside], weights=ratio, rng=rng)
-            rules.append((kept[inside], new))
-        cases = rules[-1][0][:_NUM_CASES]
-        orders = [np.argsort(kept) for kept, _ in rules]
-        places = [o[np.searchsorted(kept, cases, sorter=o)] for o, (kept, _) in zip(orders, rules, strict=True)]
-        scores = [rule.normal_score(own) for own, (_, rule) in zip(places, rules, strict=True)]
-        return rules[int(np.argmax(scores))][1] if len(rules) > 1 else self
+                pairs = self.latent[kept[-1]], self.observed[kept[-1]]
+                rules.append(self.settings.fit(*pairs, weights=ratio, rng=rng))
+        if len(rules) == 1:
+            return self
+        cases = kept[-1][rules[-1].nearest(observed, _NUM_CASES, rng)]
+        scores = [rule.normal_score(np.searchsorted(own, cases)) for own, rule in zip(kept, rules, strict=True)]
+        return rules[int(np.argmax(scores))]
 
     def normal_score(self, cases: np.ndarray) -> float:
         """Return the mean log density of training points ``cases`` (indices) given all others, up to a constant.
 
         As if posteriors were normal, with their means and covariances.
         """
-        fit = self._residual_fit
-        shares = fit.shares(self.features.factor.features[cases])
+        shares = self.shares(self.observed[cases])
         shares[np.arange(len(cases)), cases] = 0.0
-        shares /= shares.sum(axis=1, keepdims=True)
-        spread = fit.residuals.std(axis=0)
-        spread[spread == 0.0] = 1.0
-        scaled = fit.residuals / spread  # whatever the units, the pseudoinverse leaves out rounding alone
-        p = scaled.shape[1]
-        covariances = (shares @ (scaled[:, :, None] * scaled[:, None, :]).reshape(-1, p * p)).reshape(-1, p, p)
-        own = scaled[cases]
-        squared = np.einsum("mi,mij,mj->m", own, np.linalg.pinv(covariances, hermitian=True), own)
+        spread = scales_of(self.residuals)[1]
+        scaled = self.residuals / spread  # whatever the units, the pseudoinverse leaves out rounding alone
+        squares = np.einsum("ij,ik->ijk", scaled, scaled)
+        covariances = np.tensordot(shares / shares.sum(axis=1, keepdims=True), squares, 1)
+        inverses = np.linalg.pinv(covariances, hermitian=True)
+        squared = np.einsum("mi,mij,mj->m", scaled[cases], inverses, scaled[cases])
         return float(-0.5 * (np.linalg.slogdet(covariances)[1] + squared).mean() - np.log(spread).sum())
 
     def nearest(self, observed, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -246,35 +251,16 @@ class FittedRule:
         By squared distances of observations, in their spreads, plus those of posterior means, in spreads of residuals,
         each in units of their median.
         """
-        fit, scaled = self._residual_fit, self.features.coordinates.scaled
-        spread = np.sqrt(fit.residual_weights @ fit.residuals**2 / fit.residual_weights.sum())
-        means = self.latent - fit.residuals, self.mean(observed)
+        scaled, spread = self.features.scaled, np.sqrt(self.ratio @ self.residuals**2 / self.ratio.sum())
+        means = self.latent - self.residuals, self.mean(observed)
         squared = _squared_distances(scaled(self.observed), scaled(self.features.as_rows(observed)))
         squared = squared + _squared_distances(*(m / np.where(spread > 0.0, spread, 1.0) for m in means))
         order = rng.permutation(len(squared))
         return order[np.argsort(squared[order], kind="stable")[:size]]
 
-    @one_blas_thread
-    def held_out(self, cases: np.ndarray, rng: np.random.Generator) -> list[KernelMean]:
-        """Return the posteriors of training points ``cases`` (indices), each by a fit without a fifth that holds it."""
-        fold_of = rng.permutation(np.arange(len(self.latent)) % _NUM_FOLDS)
-        out = [None] * len(cases)
-        for fold in np.unique(fold_of[cases]):
-            mine = np.flatnonzero(fold_of[cases] == fold)
-            fit = self.refitted((fold_of != fold).astype(float))
-            found = fit.posteriors(self.features.factor.features[cases[mine]])
-            for i, posterior in zip(mine, found, strict=True):
-                out[i] = posterior
-        return out
-
     def calibration(self, latent=None, observed=None, **options) -> RuleCalibration:
         """Return the calibration of the posteriors: see :func:`pymc_kernel.embeddings.calibration.calibrate`."""
         return calibrate(self, latent, observed, **options)
-
-
-def _scaled(weights):
-    """Return weights with mean one, as regularizations are for them."""
-    return weights / weights.mean()
 
 
 def _squared_distances(points, place):
@@ -283,11 +269,3 @@ def _squared_distances(points, place):
     rounding = 1e-18 * max(np.abs(points).max(), np.abs(place).max()) ** 2
     squared = np.where(squared > rounding, squared, 0.0)
     return squared / (np.median(squared) or squared.mean() or 1.0)  # more than half may be tied with the place
-
-
-def _guarded(totals):
-    if not (totals > 0.0).all():
-        raise ValueError(
-            'the weights of an observation sum to zero or less, so they cannot be divided by it; use normalize="prior".'
-        )
-    return totals

@@ -1,27 +1,20 @@
 """Users' inputs: checks, scales and default kernels. Imports NumPy and ``kernels``."""
 
-from collections.abc import Sequence
 from numbers import Real
 
 import numpy as np
 
-from pymc_kernel.kernels import Gaussian, Linear, Sum, median_distance
-from pymc_kernel.kernels.base import as_points
+from pymc_kernel.kernels import Gaussian, median_distance
 
 __all__ = [
-    "as_sample",
-    "as_weights",
-    "check_choice",
-    "check_count",
     "check_pairs",
     "check_positive",
-    "check_regularization",
-    "default_observed_kernel",
     "latent_kernel",
     "median_scales",
     "resolved",
     "robust_scales",
     "scales_of",
+    "signed_weights",
 ]
 
 _MEDIAN_POINTS = 500  # whose distances give the median: to 2 %, in milliseconds
@@ -36,21 +29,6 @@ def check_positive(**numbers) -> None:
             raise ValueError(f"{name} must be a positive number, got {value!r}.")
 
 
-def check_choice(name: str, value, options: Sequence[str]) -> None:
-    """Raise where a named value is none of the options."""
-    if value not in options:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}.")
-
-
-def check_regularization(regularization, criteria: Sequence[str]) -> None:
-    """Raise where a regularization is neither a positive number nor one of the criteria that it is chosen by."""
-    if not isinstance(regularization, str):
-        check_positive(regularization=regularization)
-    if regularization is None or (isinstance(regularization, str) and regularization not in criteria):
-        options = ", ".join(map(repr, criteria))
-        raise ValueError(f"regularization must be a positive number or one of {options}, got {regularization!r}.")
-
-
 def check_pairs(**samples) -> None:
     """Raise where two named samples differ in their numbers of rows."""
     (name, first), (other, second) = samples.items()
@@ -58,19 +36,7 @@ def check_pairs(**samples) -> None:
         raise ValueError(f"{name} has {len(first)} rows and {other} {len(second)}: they must be pairs, one row each.")
 
 
-def check_count(**numbers) -> None:
-    """Raise where one of the named numbers is no whole number >= 0."""
-    for name, value in numbers.items():
-        if not (isinstance(value, int | np.integer) and value >= 0):
-            raise ValueError(f"{name} must be a whole number >= 0, got {value!r}.")
-
-
-def as_sample(points, name: str) -> np.ndarray:
-    """Return ``points`` as floats (n, d) with all numbers finite."""
-    return as_points(points, name)
-
-
-def as_weights(weights, size: int, name: str) -> np.ndarray:
+def signed_weights(weights, size: int, name: str) -> np.ndarray:
     """Return ``weights`` (size,) that sum to one, equal ones for None; they may be negative."""
     if weights is None:
         return np.full(size, 1.0 / size)
@@ -124,12 +90,3 @@ def median_scales(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def latent_kernel(kernel, points: np.ndarray, rng: np.random.Generator):
     """Return a user's kernel with its numbers; for None Gaussian at the median distance, spread by spread."""
     return Gaussian(median_scales(points, rng)) if kernel is None else resolved(kernel, points, rng)
-
-
-def default_observed_kernel(points: np.ndarray, rng: np.random.Generator, factor: float = 1.0) -> Sum:
-    """Return Gaussian, at ``factor`` times the median distance, plus linear; each one on average at centered points.
-
-    The linear part is for posterior means that go on rising far from the data, where a Gaussian kernel is zero.
-    """
-    _, scale = robust_scales(points)
-    return Sum([Gaussian(factor * median_scales(points, rng)), Linear(scale * np.sqrt(points.shape[1]))])

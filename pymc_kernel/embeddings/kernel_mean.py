@@ -5,20 +5,16 @@ from scipy.optimize import isotonic_regression
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
 
-from pymc_kernel.embeddings.gram import factorize
-from pymc_kernel.embeddings.inputs import as_sample, check_count, latent_kernel
+from pymc_kernel.embeddings.inputs import latent_kernel
 from pymc_kernel.kernels import Gaussian
+from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["KernelMean", "herd", "nearest_probability", "resample", "signed_quantiles", "smoothed_draws"]
+__all__ = ["KernelMean", "herd", "resample", "signed_quantiles", "smoothed_draws"]
 
 _ROWS = 1024  # of a Gram matrix at a time
 _PREIMAGE_STEPS = 200  # of the fixed point, at most
 _PREIMAGE_TOLERANCE = 1e-8  # of a step, in length scales: as exact as sums of floating-point kernels are
-_NUM_BASIS = 500  # of the factor of the Gram matrix
-_SEED = 0  # of its points: the result is a function of the weights alone
-_PROJECTION_STEPS = 500  # at most; the duality gap falls as 1 / steps, and nearly all runs reach the tolerance before
-_GAP_TOLERANCE = 1e-6  # of the gap, in units of the mean diagonal of the Gram matrix
 _SHARES = 2.0 ** -np.arange(9.0)  # of the weight, within the width of a smoothing: to about one of 250 points
 _MOST_SMOOTHED = 1000  # points at once, in memory O(n^2)
 _SINGULAR, _ROUNDING = 1e-12, 1e-9  # of variances, along which there is no spread, and of distances
@@ -44,11 +40,11 @@ class KernelMean:
     >>> from pymc_kernel.embeddings import KernelMean
     >>> mean = KernelMean(np.random.default_rng(0).normal(size=(500, 1)))
     >>> float(mean.interval(0.9)[0, 1].round(1))
-    1.7
+    1.6
     """
 
     def __init__(self, points, weights=None, kernel=None, *, rng=None):
-        self.points = as_sample(points, "points")
+        self.points = as_points(points, "points")
         n = len(self.points)
         self.weights = np.full(n, 1.0 / n) if weights is None else np.asarray(weights, dtype=float)
         if self.weights.ndim not in (1, 2) or self.weights.shape[-1] != n or not np.isfinite(self.weights).all():
@@ -112,7 +108,7 @@ class KernelMean:
     @one_blas_thread
     def __call__(self, points) -> np.ndarray:
         """Return the embedding at ``points`` (k, d), shape (k,) or (m, k). Memory O(1024 n)."""
-        points = as_sample(points, "points")
+        points = as_points(points, "points")
         blocks = [
             self.kernel(points[a : a + _ROWS], self.points) @ self.weights.T for a in range(0, len(points), _ROWS)
         ]
@@ -127,29 +123,11 @@ class KernelMean:
         difference = np.concatenate(
             [np.broadcast_to(mine, (rows, mine.shape[1])), -np.broadcast_to(theirs, (rows, theirs.shape[1]))], axis=1
         )
-        squared = np.zeros(rows)
-        for a in range(0, len(points), _ROWS):
-            block = self.kernel(points[a : a + _ROWS], points)
-            squared += np.einsum("mi,mi->m", difference[:, a : a + _ROWS], difference @ block.T)
+        squared = np.einsum("mi,mi->m", difference, KernelMean(points, difference, self.kernel)(points))
         out = np.sqrt(np.maximum(squared, 0.0))
         return out[0] if self.weights.ndim == other.weights.ndim == 1 else out
 
     # -- from weights to a distribution ----------------------------------------------------------------------
-
-    @one_blas_thread
-    def nonnegative(self, ridge: float = 1e-3) -> "KernelMean":
-        """Return the nearest kernel mean on the same points with weights that are not negative and sum to one.
-
-        Parameters
-        ----------
-        ridge : float
-            Added to the diagonal of the Gram matrix, as a share of its mean: spreads the weights.
-        """
-        rows = np.atleast_2d(self.weights)
-        if (rows >= 0.0).all() and np.allclose(rows.sum(axis=1), 1.0, rtol=0.0, atol=1e-12):
-            return self
-        out = nearest_probability(self.kernel, self.points, rows, ridge)
-        return KernelMean(self.points, out[0] if self.weights.ndim == 1 else out, self.kernel)
 
     def quantile(self, probabilities) -> np.ndarray:
         """Return marginal quantiles, shape (q, d) or (m, q, d).
@@ -166,10 +144,16 @@ class KernelMean:
         tail = 0.5 * (1.0 - probability)
         return np.moveaxis(self.quantile([tail, 1.0 - tail]), -2, -1)
 
+    @one_blas_thread
     def sample(self, num_draws: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws (num_draws, d) or (m, num_draws, d) among the points, by their :meth:`nonnegative` weights."""
-        check_count(num_draws=num_draws)
-        return self._each(self.nonnegative().weights, lambda row: self.points[resample(row, num_draws, rng)])
+        """Return draws (num_draws, d) or (m, num_draws, d) among the points, in random order.
+
+        By their weights; of weights some of which are negative, by :meth:`herd`.
+        """
+        _check_count(num_draws)
+        if (self.weights < 0.0).any():
+            return rng.permutation(self.herd(num_draws), axis=-2)
+        return self._each(self.weights, lambda row: self.points[resample(row, num_draws, rng)])
 
     @one_blas_thread
     def herd(self, num_draws: int, candidates=None) -> np.ndarray:
@@ -179,8 +163,8 @@ class KernelMean:
         1 / num_draws where independent draws have its root. Chosen among ``candidates`` (k, d), the points by default.
         O(k n) for the embedding, O(k) kernels a draw.
         """
-        check_count(num_draws=num_draws)
-        candidates = self.points if candidates is None else as_sample(candidates, "candidates")
+        _check_count(num_draws)
+        candidates = self.points if candidates is None else as_points(candidates, "candidates")
         return self._each(self(candidates), lambda row: candidates[herd(self.kernel, candidates, row, num_draws)])
 
     @one_blas_thread
@@ -213,39 +197,14 @@ class KernelMean:
                 break
         return here
 
-    @one_blas_thread
-    def density(self, grid, length_scale=None) -> np.ndarray:
-        """Return a density at ``grid`` (k, d) for plots, shape (k,) or (m, k), not negative.
-
-        The non-negative weights, smoothed by a Gaussian of the rule-of-thumb width unless ``length_scale`` is given.
-        """
-        grid = as_sample(grid, "grid")
-
-        def smoothed(row):
-            scale = length_scale
-            if scale is None:
-                spread, width = _rule_of_thumb(self.points, row)
-                scale = width * spread
-            scale = np.asarray(scale, dtype=float)
-            heights = Gaussian(scale).dot(grid, row, self.points)
-            # In logs: the volume of many narrow dimensions is below the range of floating point.
-            log_volume = np.log(np.broadcast_to(np.sqrt(2.0 * np.pi) * scale, grid.shape[1:])).sum()
-            with np.errstate(divide="ignore", over="ignore"):
-                return np.exp(np.log(heights) - log_volume)
-
-        return self._each(self.nonnegative().weights, smoothed)
-
     def _each(self, rows, function):
         """Return ``function`` of each row, stacked; of the only one where this stands for one distribution."""
         return function(rows) if self.weights.ndim == 1 else np.stack([function(row) for row in rows])
 
 
-def _rule_of_thumb(points, weights):
-    """Return spreads (d,), and the width of a smoothing in spreads (Silverman 1986, equation 4.14)."""
-    mean = weights @ points
-    spread = np.sqrt(np.maximum(weights @ (points - mean) ** 2, 1e-300))
-    effective = 1.0 / (weights @ weights)
-    return spread, (4.0 / ((points.shape[1] + 2.0) * effective)) ** (1.0 / (points.shape[1] + 4.0))
+def _check_count(num_draws):
+    if not (isinstance(num_draws, int | np.integer) and num_draws >= 0):
+        raise ValueError(f"num_draws must be a whole number >= 0, got {num_draws!r}.")
 
 
 @one_blas_thread
@@ -326,44 +285,6 @@ def resample(weights: np.ndarray, size: int, rng: np.random.Generator) -> np.nda
     edges = np.cumsum(weights)
     places = (rng.random() + np.arange(size)) / size * edges[-1]
     return rng.permutation(np.minimum(np.searchsorted(edges, places, side="right"), len(weights) - 1))
-
-
-def nearest_probability(kernel, points: np.ndarray, weights: np.ndarray, ridge: float) -> np.ndarray:
-    """Return the probability vectors (m, n) whose kernel means are nearest to those of signed ``weights`` (m, n).
-
-    Minimizes (p - w)' (G + ridge g I) (p - w) over the simplex, g the mean of G's diagonal, by accelerated projected
-    gradients with restarts, all rows at once; O(m n r) a step, r the rank of the Gram matrix.
-    """
-    if not (weights.sum(axis=1) > 0.0).all():
-        raise ValueError("the weights of a kernel mean sum to zero or less: there is no distribution near to it.")
-    factor = factorize(kernel, points, min(len(points), _NUM_BASIS), 1e-6, np.random.default_rng(_SEED))
-    features = factor.features / np.sqrt(np.mean(kernel.diagonal(points)))
-    lipschitz = np.linalg.eigvalsh(features.T @ features)[-1] + ridge
-    signed = weights / weights.sum(axis=1, keepdims=True)
-    here = _to_simplex(signed)
-    ahead, momentum = here, np.ones((len(signed), 1))
-    for _ in range(_PROJECTION_STEPS):
-        difference = ahead - signed
-        gradient = (difference @ features) @ features.T + ridge * difference
-        # The duality gap bounds the distance from the minimum.
-        gap = np.einsum("mi,mi->m", gradient, ahead) - gradient.min(axis=1)
-        if (gap < _GAP_TOLERANCE).all():
-            break
-        new = _to_simplex(ahead - gradient / lipschitz)
-        uphill = np.einsum("mi,mi->m", gradient, new - here) > 0.0
-        momentum[uphill] = 1.0
-        following = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum**2))
-        ahead = new + (momentum - 1.0) / following * (new - here)
-        here, momentum = new, following
-    return here
-
-
-def _to_simplex(rows: np.ndarray) -> np.ndarray:
-    """Return the Euclidean projections of ``rows`` (m, n) on the probability simplex (Duchi et al. 2008)."""
-    ordered = -np.sort(-rows, axis=1)
-    shifts = (np.cumsum(ordered, axis=1) - 1.0) / np.arange(1, rows.shape[1] + 1)
-    last = (ordered > shifts).sum(axis=1) - 1
-    return np.maximum(0.0, rows - np.take_along_axis(shifts, last[:, None], axis=1))
 
 
 def herd(kernel, candidates: np.ndarray, embedding: np.ndarray, size: int) -> np.ndarray:

@@ -1,14 +1,102 @@
-"""Weighted ridge regression on features along a path of regularizations. Imports NumPy and SciPy."""
+"""Low-rank features of kernels, and weighted ridge regression on them. Imports NumPy, SciPy, ``linalg``, ``kernels``.
 
+Everything in this folder is linear algebra on features: G = F F' with F (n, r), and rows of F for new points. With the
+pivoted Cholesky factor at a small tolerance that is the exact method; with fewer columns it is Nystroem's.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import eigh
+from scipy.linalg import eigh, solve_triangular
 
-__all__ = ["RidgePath", "choose_regularization"]
+from pymc_kernel.kernels import FeatureKernel
+from pymc_kernel.linalg import pivoted_cholesky
 
+__all__ = ["GramFactor", "RidgePath", "factorize", "folds", "least_error", "most_evidence"]
+
+_ROUNDING = 1e-12  # of the largest eigenvalue
+_NUM_FOLDS = 5  # a fifth held out costs little accuracy; the fits are five
 # Of the largest eigenvalue; beyond the grid the prediction is nearly constant.
 _GRID = 10.0 ** np.arange(-7.0, 1.1, 0.25)
+
+
+@dataclass(frozen=True, eq=False)
+class GramFactor:
+    """Features whose scalar products are the kernel, up to what was left out.
+
+    Attributes
+    ----------
+    features : ndarray (n, r)
+        Of the points that it was made from.
+    left_out : float
+        Trace of what the factor leaves out, as a share of the trace of the Gram matrix.
+    extend : callable
+        Points (m, d) -> features (m, r).
+    """
+
+    features: np.ndarray
+    left_out: float
+    extend: Callable[[np.ndarray], np.ndarray]
+
+    @property
+    def rank(self) -> int:
+        """Number of features r."""
+        return self.features.shape[1]
+
+    def __call__(self, points) -> np.ndarray:
+        """Return the features of new points (m, d), shape (m, r). O(m r^2) time, O(m r) memory."""
+        return self.extend(points)
+
+
+def factorize(kernel, points: np.ndarray, num_basis: int, tolerance: float, rng: np.random.Generator) -> GramFactor:
+    """Return features of a kernel on ``points`` (n, d).
+
+    Parameters
+    ----------
+    kernel
+        With a numeric length scale. A :class:`~pymc_kernel.kernels.FeatureKernel` brings its features along.
+    points : ndarray (n, d)
+    num_basis : int
+        Most features. Where the tolerance would need more, the factor is Nystroem's with this many points, drawn at
+        random: greedy pivots would be outlying points.
+    tolerance : float
+        Largest trace of what is left out, as a share of the trace of the Gram matrix.
+    rng : numpy.random.Generator
+        Draws Nystroem's points.
+
+    Notes
+    -----
+    O(n r^2) time and O(n r) memory; the Gram matrix is never formed.
+    """
+    if isinstance(kernel, FeatureKernel):
+        return GramFactor(np.ascontiguousarray(kernel.features(points), dtype=float), 0.0, kernel.features)
+    n, diagonal = len(points), kernel.diagonal(points)
+    trace = diagonal.sum()
+    if not trace > 0.0:
+        raise ValueError("the kernel is zero at all points, so it cannot distinguish them; take another kernel.")
+    # A remainder of at most this on each entry of the diagonal keeps its sum below the share of the trace.
+    level = tolerance * trace / n
+    features, pivots = pivoted_cholesky(diagonal, lambda chosen: kernel(points, points[chosen]), num_basis, level)
+    left_out = _left_out(features, trace)
+    # A factor that ended before its largest size has left out no more than rounding, whatever the tolerance.
+    if left_out <= tolerance or len(pivots) < num_basis or len(pivots) == n:
+        centers, triangle = points[pivots], features[pivots]
+
+        def on_pivots(new):
+            return solve_triangular(triangle, kernel(centers, new), lower=True, overwrite_b=True).T
+
+        return GramFactor(np.ascontiguousarray(features), left_out, on_pivots)
+    centers = points[rng.choice(n, size=num_basis, replace=False)]
+    values, vectors = eigh(kernel(centers))
+    kept = values > _ROUNDING * values[-1]
+    root = vectors[:, kept] / np.sqrt(values[kept])
+    features = kernel(points, centers) @ root
+    return GramFactor(features, _left_out(features, trace), lambda new: kernel(new, centers) @ root)
+
+
+def _left_out(features, trace):
+    return max(0.0, 1.0 - np.einsum("ij,ij->", features, features) / trace)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,18 +145,6 @@ class RidgePath:
         leverage = self.weights * ((self.projected**2) @ shrinkage)
         return (targets - fitted) / np.maximum(1.0 - leverage, 1e-10)[:, None]
 
-    def losses(self, targets: np.ndarray, grid: np.ndarray) -> np.ndarray:
-        """Return weighted squared leave-one-out errors, shape (len(grid), n)."""
-        shrinkage = np.stack([self.shrinkage(value) for value in grid])  # (g, r)
-        leverage = (self.projected**2) @ shrinkage.T  # (n, g)
-        right = self.projected.T @ (self.weights[:, None] * targets)  # (r, p)
-        out = np.empty((len(grid), len(targets)))
-        for g, row in enumerate(shrinkage):
-            residuals = targets - self.projected @ (row[:, None] * right)
-            errors = residuals / np.maximum(1.0 - self.weights * leverage[:, g], 1e-10)[:, None]
-            out[g] = self.weights * np.einsum("ij,ij->i", errors, errors)
-        return out
-
     def evidence(self, targets: np.ndarray, grid: np.ndarray) -> np.ndarray:
         """Return log marginal likelihoods (len(grid),), up to a constant, of Gaussian processes with these features.
 
@@ -84,20 +160,21 @@ class RidgePath:
         return -0.5 * (size * np.log(np.maximum(left / size, floor)) + targets.shape[1] * volumes)
 
 
-def choose_regularization(path: RidgePath, targets: np.ndarray, criterion: str) -> tuple[float, float]:
-    """Return the best regularization of the grid for ``targets`` (n, p), and its loss.
+def most_evidence(path: RidgePath, targets: np.ndarray) -> float:
+    """Return the regularization of most evidence for ``targets`` (n, p), centered where predictions fall back to.
 
-    Parameters
-    ----------
-    path
-    targets : ndarray (n, p)
-        Centered where predictions should fall back to, on comparable scales.
-    criterion : {"evidence", "leave-one-out"}
-        The loss is minus the log evidence, or the mean weighted squared leave-one-out error. The evidence varies less
-        from sample to sample, and observations away from the center of the training data need the caution; it takes the
-        targets to be Gaussian around their means, which features of latents are not.
+    The evidence varies less from sample to sample than errors of points that are left out, and observations away from
+    the center of the training data need the caution; it takes targets to be Gaussian around their means.
     """
-    grid = path.grid
-    losses = -path.evidence(targets, grid) if criterion == "evidence" else path.losses(targets, grid).mean(axis=1)
-    best = int(losses.argmin())
-    return float(grid[best]), float(losses[best])
+    return float(path.grid[path.evidence(targets, path.grid).argmax()])
+
+
+def least_error(path: RidgePath, targets: np.ndarray) -> float:
+    """Return the regularization of the least mean squared error of ``targets`` (n, p), each by all other points."""
+    errors = [path.weights @ (path.leave_one_out(targets, value) ** 2).sum(axis=1) for value in path.grid]
+    return float(path.grid[int(np.argmin(errors))])
+
+
+def folds(n: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the fold (n,) that each of n points is held out with, of five or of n."""
+    return rng.permutation(np.arange(n) % min(_NUM_FOLDS, n))

@@ -33,7 +33,7 @@ SETTINGS = {
     population.Config: ["drift", "drift_size", "scales", "weights", "surrogate"],
     smc.Walk: ["scale", "target_accept", "learning_rate"],
     smc.Hamiltonian: ["surrogate", "exploring_share", "max_steps"],
-    embeddings.KernelBayesRule: ["regularization", "normalize", "scales"],
+    embeddings.KernelBayesRule: ["regularization"],
     embeddings.OriginalBayesRule: ["regularization", "ratio_regularization"],
     embeddings.ConditionalMean: ["regularization"],
     embeddings.DensityRatio: ["relative", "regularization"],

@@ -118,9 +118,8 @@ def test_mistakes_are_named():
     with pytest.raises(ValueError, match="cannot be simulated"):
         pk.sample_kbr(model=estimated)
     model = normal_model()
-    for rule in (OriginalBayesRule(), KernelBayesRule(normalize="sum")):
-        with pytest.raises(ValueError, match="sample_kbr needs estimator=KernelBayesRule"):
-            pk.sample_kbr(model=model, estimator=rule)
+    with pytest.raises(ValueError, match="sample_kbr needs estimator=KernelBayesRule"):
+        pk.sample_kbr(model=model, estimator=OriginalBayesRule())
     with pm.Model() as counted:
         pm.Normal("y", pm.Poisson("k", 5), 0.3, observed=6.0)
     with pytest.raises(ValueError, match="continuous parameters only"):

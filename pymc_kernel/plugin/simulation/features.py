@@ -9,8 +9,9 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 
-from pymc_kernel.embeddings.gram import factorize
-from pymc_kernel.embeddings.inputs import as_sample, as_weights, check_pairs, latent_kernel, scales_of
+from pymc_kernel.embeddings.inputs import check_pairs, latent_kernel, scales_of
+from pymc_kernel.embeddings.ridge import factorize
+from pymc_kernel.kernels.points import as_points, as_weights
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.progress import progress_bar
@@ -77,7 +78,7 @@ class LearnedFeatures:
         rng : int or numpy.random.Generator, optional
         progressbar : bool
         """
-        latent, observed = as_sample(latent, "latent"), as_sample(observed, "observed")
+        latent, observed = as_points(latent, "latent"), as_points(observed, "observed")
         check_pairs(latent=latent, observed=observed)
         held_out = int(self.validation * len(latent))
         if len(latent) - held_out < self.batch_size or held_out <= self.num_features:
@@ -86,9 +87,7 @@ class LearnedFeatures:
                 f"with a share of {self.validation} held out; take smaller ones."
             )
         rng = np.random.default_rng(rng)
-        weights = as_weights(weights, len(latent), "weights") * len(latent)
-        if (weights < 0.0).any():
-            raise ValueError("weights must not be negative.")
+        weights = as_weights(weights, len(latent)) * len(latent)
         targets = self._targets(latent, rng)
         mean, scale = scales_of(observed)
         data = (observed - mean) / scale, targets, weights
@@ -201,7 +200,7 @@ class FittedFeatures:
     @one_blas_thread
     def __call__(self, observed) -> np.ndarray:
         """Return features (m, num_features) of ``observed`` (m, q)."""
-        return self.function((as_sample(observed, "observed") - self.mean) / self.scale, *self.parameters)
+        return self.function((as_points(observed, "observed") - self.mean) / self.scale, *self.parameters)
 
 
 def _adam_step(parameters, gradient, moments, learning_rate, count):

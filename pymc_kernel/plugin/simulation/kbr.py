@@ -16,7 +16,6 @@ from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, judged, second_o
 
 __all__ = ["sample_kbr"]
 
-_SCALES = (0.5, 1.0, 2.0)  # of the median distance
 _MANY_NUMBERS = 20  # of raw data, from which on a warning proposes to summarize them
 
 
@@ -120,7 +119,7 @@ def sample_kbr(
     """
     model = pm.modelcontext(model)
     check_whole(draws=draws, chains=chains, num_simulations=num_simulations)
-    rule = KernelBayesRule(scales=_SCALES) if estimator is None else _checked_rule(estimator)
+    rule = KernelBayesRule() if estimator is None else _checked_rule(estimator)
     rng = np.random.default_rng(random_seed)
     latent, summaries, observed, simulations = learned_from(
         simulations, num_simulations, summary, model, "sample_kbr", rng, executor, progressbar
@@ -133,7 +132,7 @@ def sample_kbr(
     (posterior,) = near.posteriors(observed)
     opinion = second_opinion(posterior, latent, summaries, observed, rng)
     factors = rng.standard_exponential((max(chains, NUM_REPLICATES), len(near.latent)))
-    replicates = [near.posteriors(observed, row)[0] for row in factors]
+    replicates = [near.refitted(row).posteriors(observed)[0] for row in factors]
     used = replicates[:chains] if chains > 1 else [posterior]
     positions = np.concatenate([smoothed_draws(one.points, one.weights, draws, rng) for one in used])
     groups = learned_groups(model, positions, (chains, draws), simulations)
@@ -141,7 +140,7 @@ def sample_kbr(
     groups["kernel_weights"] = xr.Dataset(
         {"weight": ("simulation", weights), "position": (("simulation", "unconstrained"), fitted.latent)}
     )
-    failed = fitted.pairs.num_dropped
+    failed = fitted.num_dropped
     warn_of_failed_pairs(failed, failed + len(fitted.latent))
     is_long = summary is None and np.size(observed) > _MANY_NUMBERS
     shorter = f"a summary= of the {np.size(observed)} numbers that the data are, " if is_long else ""
@@ -162,8 +161,6 @@ def sample_kbr(
 
 
 def _checked_rule(rule):
-    if not isinstance(rule, KernelBayesRule) or rule.normalize != "prior":
-        raise ValueError(
-            f'sample_kbr needs estimator=KernelBayesRule(...), not fitted, with normalize="prior", got {rule!r}.'
-        )
+    if not isinstance(rule, KernelBayesRule):
+        raise ValueError(f"sample_kbr needs estimator=KernelBayesRule(...), not fitted, got {rule!r}.")
     return rule
