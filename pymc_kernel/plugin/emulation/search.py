@@ -11,6 +11,7 @@ import pymc as pm
 import pytensor
 from pymc.pytensorf import compile as pymc_compile
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from scipy.special import ndtr
 
 from pymc_kernel.emulation import FittedOutputs, fit_outputs
 from pymc_kernel.emulation.outputs import held_out_outputs
@@ -168,7 +169,7 @@ class Search:
             learned = np.array([self.chains.log_density(x) for x in batch])
             log_ratios = np.array([e.log_density for e in evaluated]) - learned
             self._set_power(log_ratios[self.num_own :][: self.num_explored])
-            measured = _measured(log_ratios[: self.num_own])
+            measured = _measured(log_ratios[: self.num_own], self._noise_variance)
             self.rounds.append(_Round(len(self.positions), *measured, self.held_out, self.rhat))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
             worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
@@ -266,7 +267,7 @@ class Search:
         """Choose the next power by true minus learned log densities where explorers are: an error of one nat."""
         if not len(log_ratios):
             return
-        error = np.sqrt(np.mean(np.square(log_ratios)))
+        error = np.sqrt(max(np.mean(np.square(log_ratios)) - self._noise_variance, 0.0))
         if np.isfinite(error):
             most = _GROWTH * self.power if self.power else 1.0
             self.power = min(1.0, most, 1.0 / max(1.0, error))
@@ -376,7 +377,7 @@ class Search:
                 shared.set_value(predicted[i])
             split = split_positions(self.emulated, x[None], self.shapes)
             log_ratios.append(e.log_density - float(self.density_given(*[p[0] for p in split])))
-        return _measured(np.array(log_ratios))[0]
+        return _measured(np.array(log_ratios), self._noise_variance)[0]
 
     def _begin_at(self, position: np.ndarray) -> None:
         """Make a position (d,) the initial point of the emulated model: away from what was learned all is invented."""
@@ -401,10 +402,25 @@ class Search:
                 x, y, good, bad = (v[:, part.functions == function] for v in (inputs, outputs, has_values, has_failed))
                 if good.sum() < x.shape[2] + 2:
                     return None
-                of_part.append(fit_outputs(x[good], y[good], self.rng))
+                of_part.append(fit_outputs(x[good], y[good], self.rng, self._is_noisy(part, function)))
                 known.append((x[good | bad], bad[good | bad]))
             fits.append((of_part, known, is_factor))
         return fits
+
+    def _is_noisy(self, part, function):
+        """Return whether a function of a part is an estimate."""
+        of_rows = np.concatenate([np.full(self.calls[i].num_rows, self.calls[i].is_estimate) for i in part.calls])
+        return bool(of_rows[part.functions == function].any())
+
+    @property
+    def _noise_variance(self) -> float:
+        """Variance of the log density by the noise of estimates, by the fits; zero without estimates."""
+        return sum(
+            float((part.functions == f).sum() * fit.noise_variance.sum())
+            for part, (of_part, *_) in zip(self.parts, self.fits, strict=True)
+            for f, fit in enumerate(of_part)
+            if self._is_noisy(part, f)
+        )
 
     def _values(self, part):
         """Return inputs and what is learned (evaluations, rows, k or q) of a part so far, and whether that is a factor.
@@ -429,11 +445,20 @@ class Search:
             learned.renew(*fit)
 
 
-def _measured(log_ratios) -> tuple[float, float, float]:
-    """Return total variation distance, standard deviation and effective share of true over learned densities."""
+def _measured(log_ratios, noise_variance=0.0) -> tuple[float, float, float]:
+    """Return total variation distance, standard deviation and effective share of true over learned densities.
+
+    Of estimates the variance of their noise, by the fits, is taken from that of the log ratios. What is left is taken
+    for the variance v of a normal log ratio: a distance of 2 Phi(sqrt(v) / 2) - 1 and a share of exp(-v). With n
+    log ratios v has a standard error of about noise_variance sqrt(2 / n); zero is no proof of a good fit.
+    """
     finite = log_ratios[np.isfinite(log_ratios)]
     if finite.size < 2:
         return 1.0, np.inf, 0.0
+    if noise_variance:
+        left, lost = max(float(finite.var(ddof=1)) - noise_variance, 0.0), 1.0 - finite.size / log_ratios.size
+        distance = 2.0 * float(ndtr(0.5 * np.sqrt(left))) - 1.0
+        return min(1.0, distance + lost), float(np.sqrt(left)), float(np.exp(-left)) * (1.0 - lost)
     weights = np.where(np.isfinite(log_ratios), np.exp(log_ratios - finite.max()), 0.0)
     weights /= weights.mean()
     return 0.5 * float(np.abs(weights - 1.0).mean()), float(finite.std(ddof=1)), float(1.0 / (weights**2).mean())

@@ -1,0 +1,173 @@
+"""Estimated likelihoods, one a group, learned and sampled exactly: normal groups, whose posterior is known."""
+
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kernel as pk
+from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups
+
+pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
+
+DATA = np.array([0.4, -0.9, 1.6])
+CENTER_SD, EFFECT_SD, DATA_SD, NOISE_SD = 1.5, 0.8, 0.7, 1.0
+
+
+def estimate(rng, effect, observed):
+    """The log likelihood of a group with noise whose exponential has the expectation one."""
+    exact = -0.5 * np.sum((observed - effect) ** 2) / DATA_SD**2
+    return exact + NOISE_SD * (rng.standard_normal() - 0.5 * NOISE_SD)
+
+
+def groups(fn=estimate):
+    """Three groups, centred."""
+    with pm.Model() as model:
+        center = pm.Normal("center", 0.0, CENTER_SD)
+        effect = pm.Normal("effect", center, EFFECT_SD, shape=3)
+        for i, y in enumerate(DATA):
+            pk.EstimatedLikelihood(f"y{i}", fn, effect[i], observed=[y])
+    return model
+
+
+def posterior():
+    """Mean (4,) and covariance (4, 4) of center and effects."""
+    prior = np.full((4, 4), CENTER_SD**2)
+    prior[1:, 1:] += EFFECT_SD**2 * np.eye(3)
+    seen = prior[1:, 1:] + DATA_SD**2 * np.eye(3)
+    gain = np.linalg.solve(seen, prior[1:]).T
+    return gain @ DATA, prior - gain @ prior[1:]
+
+
+def emulated_of(model, **settings):
+    """A quick emulation, whose doubts do not matter here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        settings = {"evaluations": 60, "random_seed": 1, "progressbar": False} | settings
+        return pk.emulate(model, **settings)
+
+
+@pytest.fixture(scope="module")
+def made():
+    """The model and what was learned of it."""
+    model = groups()
+    return model, emulated_of(model)
+
+
+def settled(model, emulated):
+    """A step that was tuned on the emulated model, and a point to begin at."""
+    with model:
+        step = pk.EmulatedNUTS(emulated)
+    step.setup_chain(np.random.default_rng(5), 200, 0)
+    point = {v.name: x for v, x in zip(model.value_vars, (0.0, np.zeros(3)), strict=True)}
+    for _ in range(200):
+        point, _ = step.step({k: np.asarray(v) for k, v in point.items()})
+    step.stop_tuning()
+    return step
+
+
+def after_one_step(step, rng, refresh):
+    """Return exact draws and where one frozen step brings them, (n, 4) each.
+
+    Estimates at an exact draw are those of its joint distribution with the noise: their log has a larger mean there.
+    """
+    mean, covariance = posterior()
+    before = rng.multivariate_normal(mean, covariance, 4000)
+    after = []
+    for x in before:
+        exact = -0.5 * ((DATA - x[1:]) / DATA_SD) ** 2
+        shift = -0.5 if refresh else 0.5
+        step.estimates = list(exact + NOISE_SD * (rng.standard_normal(3) + shift * NOISE_SD))
+        point, _ = step.step({"center": np.asarray(x[0]), "effect": x[1:]})
+        after.append([float(point["center"]), *point["effect"]])
+    return before, np.array(after)
+
+
+def largest_z(draws):
+    """Return the largest error of means and variances (n, 4), in standard errors."""
+    mean, covariance = posterior()
+    centered = (draws - mean) / np.sqrt(np.diag(covariance))
+    root = np.sqrt(len(draws))
+    return max(
+        np.abs(centered.mean(axis=0)).max() * root, np.abs((centered**2).mean(axis=0) - 1.0).max() * root / 2**0.5
+    )
+
+
+def test_a_frozen_step_leaves_the_posterior_invariant(made):
+    step = settled(*made)
+    before, after = after_one_step(step, np.random.default_rng(11), refresh=False)
+    assert largest_z(before) < 4.0
+    assert largest_z(after) < 4.0  # of eight normal statistics: a false alarm in 2,000
+    assert np.mean(np.any(before != after, axis=1)) > 0.2
+
+
+def test_estimating_the_current_point_anew_is_seen(made):
+    """The negative control, by the distribution that it leaves behind: a chain's spread."""
+    model, emulated = made
+    step = settled(model, emulated)
+    point, draws = {"center": np.asarray(0.0), "effect": np.zeros(3)}, []
+    for _ in range(4000):
+        step.estimates = None  # each sweep begins with new ones
+        point, _ = step.step(point)
+        draws.append([float(point["center"]), *point["effect"]])
+    assert largest_z(np.array(draws)) > 4.0
+
+
+def test_coordinates_move_by_group(made):
+    model, emulated = made
+    with model:
+        step = pk.EmulatedNUTS(emulated)
+    assert isinstance(step, EmulatedGroups)
+    assert [(b.tolist(), c) for b, c in step.blocks] == [([0], ()), ([1], (0,)), ([2], (1,)), ([3], (2,))]
+
+
+def sampled(made, **settings):
+    model, emulated = made
+    settings = {"draws": 1500, "tune": 200, "chains": 2, "random_seed": 3} | settings
+    with model:
+        return pm.sample(
+            step=pk.EmulatedNUTS(emulated), progressbar=False, compute_convergence_checks=False, **settings
+        )
+
+
+def test_spread_is_exact_under_noise(made):
+    idata = sampled(made)
+    draws = np.concatenate([idata.posterior["center"].values[..., None], idata.posterior["effect"].values], axis=2)
+    mean, covariance = posterior()
+    sd = np.sqrt(np.diag(covariance))
+    flat = draws.reshape(-1, 4)
+    assert np.abs((flat.mean(axis=0) - mean) / sd).max() < 0.15
+    assert np.abs(flat.std(axis=0) / sd - 1.0).max() < 0.1
+    assert idata.sample_stats["evaluations"].values[:, 1:].max() == 1  # of the group that was estimated most
+
+
+def test_same_draws_for_any_cores(made):
+    one, two = (sampled(made, draws=20, tune=20, cores=c) for c in (1, 2))
+    np.testing.assert_array_equal(one.posterior["effect"].values, two.posterior["effect"].values)
+
+
+def test_emulation_follows_the_seed():
+    model = groups()
+    a, b, c = (emulated_of(model, evaluations=30, random_seed=s).emulation for s in (1, 1, 2))
+    np.testing.assert_array_equal(a.log_density, b.log_density)
+    assert not np.array_equal(a.log_density, c.log_density)
+
+
+@pytest.mark.parametrize(("settings", "said"), [({"pointwise": True}, "pointwise"), ({"reuse_noise": 0.5}, "reuses")])
+def test_estimates_that_are_not_learned_are_refused(settings, said):
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+
+        def fn(rng, theta, y):
+            return rng.standard_normal(y.shape) if "pointwise" in settings else rng.standard_normal()
+
+        pk.EstimatedLikelihood("y", fn, theta, observed=[1.0, 2.0], **settings)
+    with pytest.raises(ValueError, match=said):
+        pk.emulate(model, progressbar=False)
+
+
+def test_a_function_with_randomness_of_its_own_is_refused():
+    hidden = np.random.default_rng(1)
+    with pytest.raises(ValueError, match="called again at the same place"):
+        pk.emulate(groups(lambda rng, theta, y: hidden.standard_normal()), progressbar=False)
