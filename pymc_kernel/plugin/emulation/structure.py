@@ -142,7 +142,8 @@ def _refuse_estimates(model, boxes):
             problems.append(f"{box.op.term_name} depends on what another black box returns")
     if problems:
         raise ValueError(
-            f"pk.emulate cannot learn the estimates of this model: {'; '.join(problems)}. It learns likelihoods of "
+            f"the log density of this model is only estimated, as pk.emulate cannot learn it: {'; '.join(problems)}. It "
+            "learns likelihoods of "
             "pk.EstimatedLikelihood, each one number and with new noise for each estimate. Use pk.sample_khmc(), which "
             "keeps the estimates that it accepts."
         )
