@@ -142,8 +142,7 @@ def _refuse_estimates(model, boxes):
             problems.append(f"{box.op.term_name} depends on what another black box returns")
     if problems:
         raise ValueError(
-            f"the log density of this model is only estimated, as pk.emulate cannot learn it: {'; '.join(problems)}. It "
-            "learns likelihoods of "
-            "pk.EstimatedLikelihood, each one number and with new noise for each estimate. Use pk.sample_khmc(), which "
-            "keeps the estimates that it accepts."
+            f"the log density of this model is only estimated, as pk.emulate cannot learn it: {'; '.join(problems)}. "
+            "It learns likelihoods of pk.EstimatedLikelihood, each one number and with new noise for each estimate. "
+            "Use pk.sample_khmc(), which keeps the estimates that it accepts."
         )
