@@ -90,6 +90,11 @@ class FittedOutputs:
         error = self._relative_sd(z)[:, None] * self.amplitude
         return self._back(self._mean(z) + error * rng.standard_normal(error.shape))
 
+    @property
+    def noise_variance(self) -> np.ndarray:
+        """Variance (q,) of what the inputs do not explain, of outputs or of their logarithms."""
+        return self.hyperparameters.nugget * self.amplitude**2
+
     def _mean(self, z):
         radial = _gaussian(z * self.inverse_length_scale, self.points) @ self.weights
         return radial + trend_features(z) @ self.coefficients
@@ -108,7 +113,9 @@ class FittedOutputs:
 
 
 @one_blas_thread
-def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generator) -> FittedOutputs:
+def fit_outputs(
+    inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generator, noisy: bool = False
+) -> FittedOutputs:
     """Return what is learned of a function from its values.
 
     Which of the positive inputs and outputs are learned by their logarithms is chosen by the marginal likelihood: none,
@@ -121,6 +128,9 @@ def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generato
         Finite.
     rng : numpy.random.Generator
         Draws the rows that the hyperparameters are learned from.
+    noisy : bool
+        Whether outputs are estimates with independent noise of one variance. Their mean is learned, and the
+        variance of the noise (``noise_variance``); outputs are never learned by their logarithms then.
 
     Raises
     ------
@@ -135,12 +145,14 @@ def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generato
         rows = np.sort(rng.choice(rows.size, _LEARN_ROWS, replace=False))
     positive_inputs, positive_outputs = (inputs > 0.0).all(axis=0), (outputs > 0.0).all(axis=0)
     best = None
+    if noisy:
+        positive_outputs = np.zeros_like(positive_outputs)
     for log_inputs, log_outputs in product(_both(positive_inputs), _both(positive_outputs)):
         center, scale = _center_and_scale(_moved(inputs, log_inputs))
         z = (_moved(inputs, log_inputs) - center) / scale
         moved = _moved(outputs, log_outputs)
         data = _regression(z[rows], moved[rows])
-        hyper = learn_hyperparameters(data, None, True, _ITERATIONS, False)
+        hyper = learn_hyperparameters(data, None, True, _ITERATIONS, noisy)
         # The density of the outputs themselves: each logarithm brings a factor of one over the output.
         # With more outputs than are learned from, each of these stands for several.
         share = data.values.shape[1] / moved.shape[1]

@@ -219,7 +219,8 @@ def learn(
     start = first_places(model, prior, start, (batch_size or search.unknown.batch_size) - 1, search.rng)
     identity = {"seed": str(random_seed), "data": array_fingerprint(list(observed_values(model, None).values()))}
     path = None if store is None else Path(store)
-    settings = (0, executor, path, timeout, identity, start.shape[1], "emulated", true.size)
+    entropy = int(search.rng.integers(2**63)) if true.estimated else 0  # of the noise of estimates
+    settings = (entropy, executor, path, timeout, identity, start.shape[1], "emulated", true.size)
     with interrupts_wait, closing(Evaluations(true, evaluations, *settings)) as evaluate:
         try:
             search.run(prior, start, batch_size, evaluations, evaluate, progressbar)

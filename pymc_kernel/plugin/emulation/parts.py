@@ -13,6 +13,7 @@ from pytensor.tensor import TensorVariable
 from pytensor.tensor.blockwise import Blockwise
 
 from pymc_kernel.plugin.emulation.black_boxes import BlackBox
+from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp
 
 __all__ = ["Part", "Rows", "parts_of", "rows_of"]
 
@@ -39,6 +40,11 @@ class Rows(NamedTuple):
     input_shapes: tuple[tuple[int, ...], ...]
     output_shapes: tuple[tuple[int, ...], ...]
     functions: tuple[int, ...]
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether the outputs have noise."""
+        return isinstance(self.box.op, EstimatedLogLikelihoodOp)
 
     @property
     def num_rows(self) -> int:

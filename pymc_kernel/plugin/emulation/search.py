@@ -355,10 +355,25 @@ class Search:
                 x, y, good, bad = (v[:, part.functions == function] for v in (inputs, outputs, has_values, has_failed))
                 if good.sum() < x.shape[2] + 2:
                     return None
-                of_part.append(fit_outputs(x[good], y[good], self.rng))
+                of_part.append(fit_outputs(x[good], y[good], self.rng, self._is_noisy(part, function)))
                 known.append((x[good | bad], bad[good | bad]))
             fits.append((of_part, known, is_factor))
         return fits
+
+    def _is_noisy(self, part, function):
+        """Return whether a function of a part is an estimate."""
+        of_rows = np.concatenate([np.full(self.calls[i].num_rows, self.calls[i].is_estimate) for i in part.calls])
+        return bool(of_rows[part.functions == function].any())
+
+    @property
+    def _noise_variance(self) -> float:
+        """Variance of the log density by the noise of estimates, by the fits; zero without estimates."""
+        return sum(
+            float((part.functions == f).sum() * fit.noise_variance.sum())
+            for part, (of_part, *_) in zip(self.parts, self.fits, strict=True)
+            for f, fit in enumerate(of_part)
+            if self._is_noisy(part, f)
+        )
 
     def _values(self, part):
         """Return inputs and what is learned (evaluations, rows, k or q) of a part so far, and whether that is a factor.

@@ -1,0 +1,325 @@
+"""NUTS on an emulated model, corrected by estimates of the groups that have moved: exact draws, group by group."""
+
+import itertools
+import math
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.blocking import RaveledVars
+from pymc.pytensorf import compile as pymc_compile
+from pymc.pytensorf import join_nonshared_inputs
+from pymc.step_methods.arraystep import ArrayStepShared
+from pymc.step_methods.compound import Competence, StepMethodState
+from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
+from pymc.step_methods.state import dataclass_state
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+
+from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.plugin.emulation.chains import Chains
+from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing_noise, estimated_terms
+from pymc_kernel.plugin.model.interpreter import STABLE
+from pymc_kernel.plugin.warn import warn_user
+
+__all__ = ["EmulatedGroups", "check_emulated"]
+
+_PROBED = 3  # draws at which each coordinate is moved, to see which estimates it moves
+_PRIOR_WEIGHT = 10  # draws that the first variances count for, as in PyMC's own start
+
+
+@dataclass_state
+class _State(StepMethodState):
+    tune: bool
+    is_placed: bool
+    estimates: Any
+    noise: Any
+    inner: Any = field(default=None)
+
+
+class EstimatedDensity:
+    """A log density, of which estimates are given as numbers.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        Of which each estimated term is a call with one number as output.
+    """
+
+    def __init__(self, model: pm.Model):
+        logp, point = model.logp(), model.initial_point(random_seed=0)
+        nodes = {v.owner: None for v in ancestors([logp]) if v.owner is not None}
+        self._nodes = [n for n in nodes if isinstance(n.op, EstimatedLogLikelihoodOp)]
+        self._nodes.sort(key=lambda n: n.op.term_name)
+        names, keys = estimated_terms(logp)
+        if len(keys) != len(self._nodes) or {n.op.term_name for n in self._nodes} != set(names):
+            raise ValueError(
+                f"the estimates of this model ({', '.join(names)}) do not each stand for themselves in its log density."
+            )
+        placeholders = [n.outputs[0].type() for n in self._nodes]
+        given = dict(zip([n.outputs[0] for n in self._nodes], placeholders, strict=True))
+        [with_given] = graph_replace([logp], given, strict=True)
+        inputs = [v for n in self._nodes for v in n.inputs]
+        self._edges = np.cumsum([len(n.inputs) for n in self._nodes])[:-1]
+        outputs, vector = join_nonshared_inputs(
+            point=point, outputs=[with_given, *inputs], inputs=list(model.value_vars), shared_inputs={}
+        )
+        settings = {"mode": STABLE, "on_unused_input": "ignore"}
+        with model:
+            self._density = pymc_compile([vector, *placeholders], outputs[0], **settings)
+            self._inputs = pymc_compile([vector], outputs[1:], **settings)
+
+    @property
+    def num_calls(self) -> int:
+        """Number of estimated terms."""
+        return len(self._nodes)
+
+    def __call__(self, position: np.ndarray, estimates: list) -> float:
+        """Return the log density at a position (d,) with these estimates."""
+        return float(self._density(position, *estimates))
+
+    def inputs(self, position: np.ndarray) -> list[list[np.ndarray]]:
+        """Return what each estimate depends on at a position (d,)."""
+        flat = [np.asarray(v) for v in self._inputs(position)]
+        edges = [0, *self._edges, len(flat)]
+        return [flat[a:b] for a, b in itertools.pairwise(edges)]
+
+    def estimate(self, call: int, inputs: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
+        """Return a new estimate; that of a call which raises is zero."""
+        node, storage = self._nodes[call], [[None]]
+        try:
+            with drawing_noise({node.op.key: rng}):
+                node.op.perform(node, [np.array(v) for v in inputs], storage)
+        except Exception:
+            return np.asarray(-np.inf)
+        return np.asarray(storage[0][0])
+
+
+class _OfBlock:
+    """The emulated log density of some coordinates, in the form that PyMC's integrator calls."""
+
+    _extra_vars_shared: dict = {}  # noqa: RUF012 (read by PyMC)
+    _raveled_inputs = True
+
+    def __init__(self, function, coordinates, size):
+        self._whole, self._coordinates, self.position = function, coordinates, np.zeros(size)
+        self.dtype = "float64"
+
+    def __call__(self, position, info=None):
+        return self._pytensor_function(getattr(position, "data", position))
+
+    def _pytensor_function(self, position):
+        whole = self.position.copy()
+        whole[self._coordinates] = position
+        value, gradient = self._whole._pytensor_function(whole)
+        return value, np.asarray(gradient)[self._coordinates]
+
+
+class EmulatedGroups(ArrayStepShared):
+    """Exact draws from a model of estimated likelihoods, one for each group, along what was learned of them.
+
+    ``pm.sample(step=pk.EmulatedNUTS(emulated))`` makes it where the model has estimates. Coordinates of the
+    unconstrained vector are split into blocks by the estimates that they move. A draw is a sweep over the blocks: a few
+    transitions of NUTS on the emulated density of a block, the others fixed, then new estimates of those terms alone
+    whose inputs have moved, and acceptance by the true density with these estimates and the kept ones (pseudo-marginal:
+    the accepted estimate of a term is part of the chain's state and stays valid as long as the term's inputs stay). A
+    block that moves no term is always accepted where all else is exact.
+
+    Parameters
+    ----------
+    emulated, transitions, model
+        As of :class:`EmulatedNUTS`.
+    **kwargs
+        Of ``pymc.NUTS``, as ``target_accept``.
+
+    Notes
+    -----
+    In a hierarchy that is written centred (``pm.Normal("effect", center, spread)``) each group is a block, and
+    hyperparameters move without estimates. In one that is not centred they move all groups at once, and the noise of
+    all adds up: exact, but slower. Other black boxes are called once for each block.
+
+    Tuning runs on the emulated model alone. Statistics: ``accept``, the mean probability of acceptance of blocks that
+    move estimates; ``moved``, the share of these that moved; ``log_density`` with the estimates; ``evaluations``,
+    estimates of the group that was estimated most; ``diverging``, of any block.
+    """
+
+    name = "emulated_groups"
+    keeps_estimates = True
+    default_blocked = True
+    _state_class = _State
+    stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
+        "tune": (bool, []),
+        "accept": (np.float64, []),
+        "moved": (np.float64, []),
+        "log_density": (np.float64, []),
+        "evaluations": (np.int64, []),
+        "diverging": (bool, []),
+    }
+
+    def __init__(
+        self, emulated, *, transitions=None, model=None, blocked=True, rng=None, initial_point=None, compile_kwargs=None,
+        **kwargs,
+    ):  # fmt: skip
+        model = pm.modelcontext(model)
+        check_emulated(emulated, model, transitions)
+        self._density = EstimatedDensity(model)
+        function = emulated.logp_dlogp_function(ravel_inputs=True)
+        function.trust_input = True
+        self._learned, self._transitions = function, int(transitions or 1)
+        self._starts = emulated.emulation.draws
+        self.blocks = self._found_blocks()
+        self.tune, self.is_placed, self.estimates = True, False, None
+        super().__init__(model.value_vars, {}, blocked, rng=rng)
+        self.noise = self.rng.spawn(1)[0]
+        variances, size = np.maximum(self._starts.var(axis=0), 1e-12), self._starts.shape[1]
+        self._of_blocks = [_OfBlock(function, block, size) for block, _ in self.blocks]
+        self._steps = []
+        for (block, _), of_block in zip(self.blocks, self._of_blocks, strict=True):
+            start = self._starts[:, block].mean(axis=0)
+            own = self.rng.spawn(2)
+            metric = QuadPotentialDiagAdapt(len(block), start, variances[block], _PRIOR_WEIGHT, rng=own[0])
+            settings = {"logp_dlogp_func": of_block, "potential": metric, "rng": own[1]}
+            self._steps.append(pm.NUTS(model=emulated, **settings, **kwargs))
+        self._fresh = [s.sampling_state for s in self._steps]
+
+    def _found_blocks(self) -> list[tuple[np.ndarray, tuple[int, ...]]]:
+        """Return coordinates by the terms that they move, at a few draws; astep asks again at each proposal."""
+        rng = np.random.default_rng(0)
+        moved = np.zeros((self._starts.shape[1], self._density.num_calls), bool)
+        for x in rng.choice(self._starts, _PROBED):
+            before, other = self._density.inputs(x), rng.choice(self._starts)
+            for d in range(len(x)):
+                changed = x.copy()
+                changed[d] = other[d] if other[d] != x[d] else x[d] + 1.0
+                moved[d] |= self._changed(before, self._density.inputs(changed))
+        groups: dict[tuple, list[int]] = {}
+        for d, calls in enumerate(moved):
+            groups.setdefault(tuple(np.flatnonzero(calls).tolist()), []).append(d)
+        return [(np.array(coordinates), calls) for calls, coordinates in sorted(groups.items())]
+
+    @staticmethod
+    def _changed(before, after):
+        return np.array(
+            [
+                not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(x, y, strict=True))
+                for x, y in zip(before, after, strict=True)
+            ]
+        )
+
+    @property
+    def inner(self) -> tuple:
+        """States of the steps of the blocks."""
+        return tuple(s.sampling_state for s in self._steps)
+
+    @inner.setter
+    def inner(self, states) -> None:
+        for step, state in zip(self._steps, states, strict=True):
+            step.sampling_state = state
+
+    def setup_chain(self, rng, tune: int, draws: int) -> None:
+        """Start a new chain, with metrics of its own."""
+        super().setup_chain(rng, tune, draws)
+        self.inner = self._fresh
+        self.tune, self.is_placed, self.estimates = tune > 0, False, None
+        self.noise, *own = self.rng.spawn(1 + len(self._steps))
+        for step, generator in zip(self._steps, own, strict=True):
+            step.setup_chain(generator, tune, draws)
+            step.tune = self.tune
+
+    def stop_tuning(self) -> None:
+        """Fix step sizes and metrics."""
+        self.tune = False
+        for step in self._steps:
+            step.stop_tuning()
+
+    def astep(self, q0: RaveledVars):
+        """Return the next position: each block has been asked to move once."""
+        x = np.array(q0.data, dtype=float)
+        if not self.is_placed:
+            self.is_placed = True
+            x = self.rng.choice(self._starts).astype(float)
+        counts = np.zeros(self._density.num_calls, int)
+        if not self.tune and self.estimates is None:
+            inputs = self._density.inputs(x)
+            self.estimates = [self._density.estimate(i, v, self.noise) for i, v in enumerate(inputs)]
+            counts += 1
+            if not math.isfinite(self._density(x, self.estimates)):
+                raise NonFiniteStartError(
+                    "the estimated log density is not finite at a draw of the emulated model: take more evaluations in "
+                    "pk.emulate, or tune longer."
+                )
+        accepts, moves, diverging = [], [], False
+        for number in range(len(self.blocks)):
+            proposal, has_diverged = self._proposed(number, x)
+            diverging |= has_diverged
+            if self.tune:
+                x = proposal
+                continue
+            accept, proposal, estimates, changed = self._judged(x, proposal)
+            counts += changed
+            is_moved = self.rng.random() < accept
+            if is_moved:
+                x, self.estimates = proposal, estimates
+            if changed.any():
+                accepts.append(accept)
+                moves.append(is_moved)
+        stats = {
+            "tune": self.tune,
+            "accept": float(np.mean(accepts)) if accepts else 1.0,
+            "moved": float(np.mean(moves)) if moves else 1.0,
+            "log_density": math.nan if self.tune else self._density(x, self.estimates),
+            "evaluations": int(counts.max()),
+            "diverging": diverging,
+        }
+        return RaveledVars(x.astype(q0.data.dtype), q0.point_map_info), [stats]
+
+    def _proposed(self, number, x):
+        """Return where NUTS on the emulated density of one block goes, and whether it diverged on its way."""
+        (block, _), of_block, step = self.blocks[number], self._of_blocks[number], self._steps[number]
+        of_block.position = x
+        info = tuple((f"block{number}", (len(block),), len(block), np.dtype(float)) for _ in range(1))
+        q, has_diverged = RaveledVars(x[block], info), False
+        with np.errstate(all="ignore"):
+            for _ in range(self._transitions):
+                q, [stats] = step.astep(q)
+                has_diverged |= bool(stats["diverging"])
+        proposal = x.copy()
+        proposal[block] = q.data
+        return proposal, has_diverged
+
+    def _judged(self, x, proposal):
+        """Return the probability of acceptance, the proposal, its estimates, and which of these are new."""
+        inputs = self._density.inputs(proposal)
+        changed = self._changed(self._density.inputs(x), inputs)
+        estimates = list(self.estimates)
+        for i in np.flatnonzero(changed):
+            estimates[i] = self._density.estimate(i, inputs[i], self.noise)
+        log_ratio = self._correction(proposal, estimates) - self._correction(x, self.estimates)
+        accept = math.exp(min(log_ratio, 0.0)) if math.isfinite(log_ratio) else 0.0
+        return accept, proposal, estimates, changed
+
+    def _correction(self, x, estimates):
+        learned, _ = self._learned._pytensor_function(x)
+        return self._density(x, estimates) - float(learned)
+
+    @staticmethod
+    def competence(var, has_grad):
+        """Return that PyMC does not choose this step by itself."""
+        return Competence.INCOMPATIBLE
+
+
+def check_emulated(emulated: pm.Model, model: pm.Model, transitions: int | None) -> None:
+    """Raise where a model was not emulated, or is another one's; warn where chains on it did not agree."""
+    emulation = getattr(emulated, "emulation", None)
+    if emulation is None:
+        raise TypeError(f"emulated must be what pk.emulate(model) returned, got {type(emulated).__name__}.")
+    if [v.name for v in emulated.value_vars] != [v.name for v in model.value_vars]:
+        raise ValueError("the emulated model has other variables than this one: give what was learned of this one.")
+    if transitions is not None and not (isinstance(transitions, int | np.integer) and transitions >= 1):
+        raise ValueError(f"transitions must be a whole number >= 1, got {transitions!r}.")
+    if not Chains.have_converged(emulation.rhat):
+        warn_user(
+            f"chains on the emulated model do not agree (R-hat {emulation.rhat:.2f}): an exact chain may stay in "
+            "the mode where it begins, and accept all of its proposals there."
+        )
