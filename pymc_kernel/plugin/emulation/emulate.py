@@ -43,7 +43,8 @@ def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
     pandas.DataFrame
         ``name`` of the function; ``calls`` in an evaluation of the model; ``rows`` of inputs that are given to it, each
         of which gives outputs by itself; ``inputs`` and ``outputs`` of a row; ``functions``, how many different ones:
-        one where all rows have the same function. Empty for a model that has gradients everywhere.
+        one where all rows have the same function; ``noisy``, whether outputs are estimates. Empty for a model that has
+        gradients everywhere.
 
     Notes
     -----
@@ -52,11 +53,12 @@ def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
     """
     model = pm.modelcontext(model)
     unknown = unknown_of(with_hoisted(model), np.random.default_rng(0))
-    columns = ["name", "calls", "rows", "inputs", "outputs", "functions"]
+    columns = ["name", "calls", "rows", "inputs", "outputs", "functions", "noisy"]
     table = []
     for part in unknown.parts if unknown else ():
         names = dict.fromkeys(unknown.calls[i].box.name for i in part.calls)
-        table.append((", ".join(names), len(part.calls), len(part.functions), *unknown.sizes(part), part.num_functions))
+        sizes = len(part.calls), len(part.functions), *unknown.sizes(part), part.num_functions
+        table.append((", ".join(names), *sizes, unknown.is_estimate(part)))
     return pd.DataFrame(table, columns=columns)
 
 

@@ -28,6 +28,8 @@ class Emulation:
     """Largest R-hat of the chains that made these draws."""
     autocorrelation_time: float
     """Draws that these chains took for one effective draw of the slowest parameter."""
+    noise_sd: dict[str, float]
+    """Of each estimated likelihood, the standard deviation (nats) of its estimates where the posterior is."""
     rounds: pd.DataFrame
     """The same after each round, by the number of evaluations that it had learned from."""
     draws: np.ndarray
@@ -47,6 +49,7 @@ class Round(NamedTuple):
     effective_share: float
     held_out: float
     rhat: float
+    noise_sd: float
 
 
 def measured(log_ratios) -> tuple[float, float, float]:

@@ -3,7 +3,7 @@
 import itertools
 import math
 from dataclasses import field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -34,8 +34,15 @@ class _State(StepMethodState):
     tune: bool
     is_placed: bool
     estimates: Any
-    noise: Any
     inner: Any = field(default=None)
+
+
+class Estimates(NamedTuple):
+    """Log estimates that belong to a place, and the random numbers behind them: part of the state of a chain."""
+
+    values: list[np.ndarray]
+    seeds: list[int]
+    """Of each estimate; with its inputs they determine it."""
 
 
 class EstimatedDensity:
@@ -85,11 +92,12 @@ class EstimatedDensity:
         edges = [0, *self._edges, len(flat)]
         return [flat[a:b] for a, b in itertools.pairwise(edges)]
 
-    def estimate(self, call: int, inputs: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-        """Return a new estimate; that of a call which raises is zero."""
+    def estimate(self, call: int, inputs: list[np.ndarray], seed: int) -> np.ndarray:
+        """Return the estimate of a call at these inputs with these random numbers; that of one which raises is zero."""
         node, storage = self._nodes[call], [[None]]
+        streams = [np.random.default_rng([seed, i]) for i in range(node.op.num_streams)]
         try:
-            with drawing_noise({node.op.key: rng}):
+            with drawing_noise({node.op.key: streams if len(streams) > 1 else streams[0]}):
                 node.op.perform(node, [np.array(v) for v in inputs], storage)
         except Exception:
             return np.asarray(-np.inf)
@@ -121,27 +129,36 @@ class EmulatedGroups(ArrayStepShared):
 
     ``pm.sample(step=pk.EmulatedNUTS(emulated))`` makes it where the model has estimates. Coordinates of the
     unconstrained vector are split into blocks by the estimates that they move. A draw is a sweep over the blocks: a few
-    transitions of NUTS on the emulated density of a block, the others fixed, then new estimates of those terms alone
-    whose inputs have moved, and acceptance by the true density with these estimates and the kept ones (pseudo-marginal:
-    the accepted estimate of a term is part of the chain's state and stays valid as long as the term's inputs stay). A
-    block that moves no term is always accepted where all else is exact.
+    transitions of NUTS on the emulated density of a block, the others fixed, then estimates of those terms alone whose
+    inputs have moved, and acceptance by the true density with these estimates and the kept ones (pseudo-marginal,
+    Andrieu and Roberts 2009: the accepted estimate of a term is part of the chain's state, and stays valid as long as
+    the term's inputs stay). A block that moves no term is always accepted where all else is exact.
 
     Parameters
     ----------
-    emulated, transitions, model
+    emulated, model
         As of :class:`EmulatedNUTS`.
+    transitions : int, optional
+        Of NUTS in each block's proposal, one by default.
     **kwargs
         Of ``pymc.NUTS``, as ``target_accept``.
 
     Notes
     -----
     In a hierarchy that is written centred (``pm.Normal("effect", center, spread)``) each group is a block, and
-    hyperparameters move without estimates. In one that is not centred they move all groups at once, and the noise of
-    all adds up: exact, but slower. Other black boxes are called once for each block.
+    hyperparameters move without estimates: a draw costs one estimate of each group. What moves several terms at once,
+    such as hyperparameters of a hierarchy that is not centred or a parameter of all likelihoods, costs another one of
+    each, and the noises of all would add up in one acceptance. There each term keeps its random numbers: an estimate is
+    a function of its inputs and a seed, which is part of the chain's state, and only blocks that move the fewest terms
+    draw a new one. So noise cancels where an estimate with the same random numbers is a smooth function of its inputs:
+    importance sampling with normal numbers is, a particle filter that resamples is not. Exact in both cases; in the
+    second such blocks are hardly ever accepted once the noises of all groups together have a standard deviation above
+    two: write the hierarchy centred. Other black boxes are called once for each block.
 
     Tuning runs on the emulated model alone. Statistics: ``accept``, the mean probability of acceptance of blocks that
-    move estimates; ``moved``, the share of these that moved; ``log_density`` with the estimates; ``evaluations``,
-    estimates of the group that was estimated most; ``diverging``, of any block.
+    move estimates, and ``least_accept``, the smallest of these; ``moved``, the share of these that moved;
+    ``log_density`` with the estimates; ``evaluations``, estimates of the term that was estimated most; ``diverging``,
+    of any block.
     """
 
     name = "emulated_groups"
@@ -151,6 +168,7 @@ class EmulatedGroups(ArrayStepShared):
     stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
         "tune": (bool, []),
         "accept": (np.float64, []),
+        "least_accept": (np.float64, []),
         "moved": (np.float64, []),
         "log_density": (np.float64, []),
         "evaluations": (np.int64, []),
@@ -158,9 +176,17 @@ class EmulatedGroups(ArrayStepShared):
     }
 
     def __init__(
-        self, emulated, *, transitions=None, model=None, blocked=True, rng=None, initial_point=None, compile_kwargs=None,
-        **kwargs,
-    ):  # fmt: skip
+        self,
+        emulated: pm.Model,
+        *,
+        transitions: int | None = None,
+        model: pm.Model | None = None,
+        blocked: bool = True,
+        rng=None,
+        initial_point=None,
+        compile_kwargs=None,
+        **kwargs: Any,
+    ) -> None:
         model = pm.modelcontext(model)
         check_emulated(emulated, model, transitions)
         self._density = EstimatedDensity(model)
@@ -169,9 +195,9 @@ class EmulatedGroups(ArrayStepShared):
         self._learned, self._transitions = function, int(transitions or 1)
         self._starts = emulated.emulation.draws
         self.blocks = self._found_blocks()
+        self._renewed = self._renewing()
         self.tune, self.is_placed, self.estimates = True, False, None
         super().__init__(model.value_vars, {}, blocked, rng=rng)
-        self.noise = self.rng.spawn(1)[0]
         variances, size = np.maximum(self._starts.var(axis=0), 1e-12), self._starts.shape[1]
         self._of_blocks = [_OfBlock(function, block, size) for block, _ in self.blocks]
         self._steps = []
@@ -198,6 +224,11 @@ class EmulatedGroups(ArrayStepShared):
             groups.setdefault(tuple(np.flatnonzero(calls).tolist()), []).append(d)
         return [(np.array(coordinates), calls) for calls, coordinates in sorted(groups.items())]
 
+    def _renewing(self) -> list[set[int]]:
+        """Return for each block the terms to which it gives new random numbers: it is among those that move fewest."""
+        fewest = [min(len(calls) for _, calls in self.blocks if c in calls) for c in range(self._density.num_calls)]
+        return [{c for c in calls if len(calls) == fewest[c]} for _, calls in self.blocks]
+
     @staticmethod
     def _changed(before, after):
         return np.array(
@@ -222,8 +253,7 @@ class EmulatedGroups(ArrayStepShared):
         super().setup_chain(rng, tune, draws)
         self.inner = self._fresh
         self.tune, self.is_placed, self.estimates = tune > 0, False, None
-        self.noise, *own = self.rng.spawn(1 + len(self._steps))
-        for step, generator in zip(self._steps, own, strict=True):
+        for step, generator in zip(self._steps, self.rng.spawn(len(self._steps)), strict=True):
             step.setup_chain(generator, tune, draws)
             step.tune = self.tune
 
@@ -241,14 +271,8 @@ class EmulatedGroups(ArrayStepShared):
             x = self.rng.choice(self._starts).astype(float)
         counts = np.zeros(self._density.num_calls, int)
         if not self.tune and self.estimates is None:
-            inputs = self._density.inputs(x)
-            self.estimates = [self._density.estimate(i, v, self.noise) for i, v in enumerate(inputs)]
+            self.estimates = self._first_estimates(x)
             counts += 1
-            if not math.isfinite(self._density(x, self.estimates)):
-                raise NonFiniteStartError(
-                    "the estimated log density is not finite at a draw of the emulated model: take more evaluations in "
-                    "pk.emulate, or tune longer."
-                )
         accepts, moves, diverging = [], [], False
         for number in range(len(self.blocks)):
             proposal, has_diverged = self._proposed(number, x)
@@ -256,7 +280,7 @@ class EmulatedGroups(ArrayStepShared):
             if self.tune:
                 x = proposal
                 continue
-            accept, proposal, estimates, changed = self._judged(x, proposal)
+            accept, estimates, changed = self._judged(number, x, proposal)
             counts += changed
             is_moved = self.rng.random() < accept
             if is_moved:
@@ -267,12 +291,24 @@ class EmulatedGroups(ArrayStepShared):
         stats = {
             "tune": self.tune,
             "accept": float(np.mean(accepts)) if accepts else 1.0,
+            "least_accept": float(np.min(accepts)) if accepts else 1.0,
             "moved": float(np.mean(moves)) if moves else 1.0,
-            "log_density": math.nan if self.tune else self._density(x, self.estimates),
+            "log_density": math.nan if self.tune else self._density(x, self.estimates.values),
             "evaluations": int(counts.max()),
             "diverging": diverging,
         }
         return RaveledVars(x.astype(q0.data.dtype), q0.point_map_info), [stats]
+
+    def _first_estimates(self, x):
+        inputs = self._density.inputs(x)
+        seeds = self.rng.integers(2**63, size=len(inputs)).tolist()
+        values = [self._density.estimate(i, v, s) for i, (v, s) in enumerate(zip(inputs, seeds, strict=True))]
+        if not math.isfinite(self._density(x, values)):
+            raise NonFiniteStartError(
+                "the estimated log density is not finite at a draw of the emulated model: take more evaluations in "
+                "pk.emulate, or tune longer."
+            )
+        return Estimates(values, seeds)
 
     def _proposed(self, number, x):
         """Return where NUTS on the emulated density of one block goes, and whether it diverged on its way."""
@@ -288,18 +324,21 @@ class EmulatedGroups(ArrayStepShared):
         proposal[block] = q.data
         return proposal, has_diverged
 
-    def _judged(self, x, proposal):
-        """Return the probability of acceptance, the proposal, its estimates, and which of these are new."""
+    def _judged(self, number, x, proposal):
+        """Return the probability that a block's proposal is accepted, its estimates, and which of these were made."""
         inputs = self._density.inputs(proposal)
         changed = self._changed(self._density.inputs(x), inputs)
-        estimates = list(self.estimates)
+        values, seeds = list(self.estimates.values), list(self.estimates.seeds)
         for i in np.flatnonzero(changed):
-            estimates[i] = self._density.estimate(i, inputs[i], self.noise)
-        log_ratio = self._correction(proposal, estimates) - self._correction(x, self.estimates)
+            if i in self._renewed[number]:
+                seeds[i] = int(self.rng.integers(2**63))
+            values[i] = self._density.estimate(i, inputs[i], seeds[i])
+        log_ratio = self._correction(proposal, values) - self._correction(x, self.estimates.values)
         accept = math.exp(min(log_ratio, 0.0)) if math.isfinite(log_ratio) else 0.0
-        return accept, proposal, estimates, changed
+        return accept, Estimates(values, seeds), changed
 
     def _correction(self, x, estimates):
+        """Return true minus learned log density."""
         learned, _ = self._learned._pytensor_function(x)
         return self._density(x, estimates) - float(learned)
 

@@ -215,7 +215,7 @@ def _called(box, inputs):
 
 
 def parts_of(calls: Sequence[Rows]) -> list[Part]:
-    """Return the calls by what can be learned together: as many inputs and outputs, and none feeds another."""
+    """Return the calls by what is learned together: none feeds another, as many inputs and outputs, exact or not."""
     depth = {}
     known = {out: i for i, rows in enumerate(calls) for out in rows.box.node.outputs}
     for i, rows in enumerate(calls):
@@ -223,7 +223,7 @@ def parts_of(calls: Sequence[Rows]) -> list[Part]:
         depth[i] = 1 + max((depth[j] for j in feeding), default=0)
     groups: dict[tuple, list[int]] = {}
     for i, rows in enumerate(calls):
-        groups.setdefault((depth[i], *rows.sizes), []).append(i)
+        groups.setdefault((depth[i], rows.is_estimate, *rows.sizes), []).append(i)
     parts = []
     for _, members in sorted(groups.items()):
         numbers: dict[tuple, int] = {}

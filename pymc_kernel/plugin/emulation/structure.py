@@ -34,6 +34,10 @@ class Unknown(NamedTuple):
         """Return the numbers of inputs and outputs of a row of a part."""
         return self.calls[part.calls[0]].sizes
 
+    def is_estimate(self, part: Part) -> bool:
+        """Return whether the outputs of a part have noise."""
+        return self.calls[part.calls[0]].is_estimate
+
     @property
     def batch_size(self) -> int:
         """Evaluations in a round: two for each coefficient of a linear function of the inputs, and two."""
@@ -59,7 +63,7 @@ def unknown_of(model: pm.Model, rng: np.random.Generator, only_parts: bool = Fal
     """Return what is unknown in a model; None where it has gradients everywhere.
 
     Costs some evaluations, of draws of the prior and of probes. With ``only_parts`` it is None, too, where the log
-    likelihood is unknown as a whole or estimated, and no black box is called to see that.
+    likelihood is unknown as a whole, and no black box is called to see that.
 
     Raises
     ------
@@ -70,7 +74,7 @@ def unknown_of(model: pm.Model, rng: np.random.Generator, only_parts: bool = Fal
         random or never finite.
     """
     boxes = find_black_boxes(model)
-    if not boxes or (only_parts and (_estimates(boxes) or _is_whole(model, boxes))):
+    if not boxes or (only_parts and _is_whole(model, boxes)):
         return None
     _refuse(model, boxes)
     true = TrueModel(model, boxes, np.random.default_rng(int(rng.integers(2**63))) if _estimates(boxes) else None)
