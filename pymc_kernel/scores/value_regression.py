@@ -40,7 +40,6 @@ _BOUNDS_INVERSE_LENGTH = (math.log(1e-4), math.log(30.0))  # of the radial kerne
 # Of outputs, each relative to its own amplitude. The ends keep the covariance of a thousand points solvable.
 _BOUNDS_QUADRATIC_OUTPUTS = (math.log(1e-2), math.log(1e3))
 _BOUNDS_NUGGET_OUTPUTS = (math.log(1e-9), math.log(1e-1))
-_BOUNDS_NUGGET_NOISY_OUTPUTS = (math.log(1e-9), math.log(1e4))  # noise of a hundred amplitudes hides all of a function
 _LEAST_AMPLITUDE = 1e-300  # of a constant output
 
 
@@ -307,8 +306,7 @@ def learn_hyperparameters(
     radial = _BOUNDS_RADIAL_NOISY if noisy else _BOUNDS_RADIAL
     bounds = [_BOUNDS_INVERSE_LENGTH] * d + [radial, _BOUNDS_QUADRATIC, nugget, _BOUNDS_DEPTH]
     if has_outputs:  # their amplitudes stand for the radial part's
-        nugget = _BOUNDS_NUGGET_NOISY_OUTPUTS if noisy else _BOUNDS_NUGGET_OUTPUTS
-        bounds[d:] = [(0.0, 0.0), _BOUNDS_QUADRATIC_OUTPUTS, nugget, _BOUNDS_DEPTH]
+        bounds[d:] = [(0.0, 0.0), _BOUNDS_QUADRATIC_OUTPUTS, _BOUNDS_NUGGET_OUTPUTS, _BOUNDS_DEPTH]
 
     def penalized(logs):
         value, gradient = data.negative_log_marginal(logs)

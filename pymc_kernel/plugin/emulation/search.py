@@ -10,7 +10,8 @@ import pytensor
 from pymc.pytensorf import compile as pymc_compile
 from scipy.stats import chi2
 
-from pymc_kernel.emulation import FittedOutputs, fit_outputs
+from pymc_kernel.emulation import FittedOutputs, fit_estimates, fit_outputs
+from pymc_kernel.emulation.estimates import held_out_estimates
 from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.emulation.chains import Chains, autocorrelation_time, largest_rhat
@@ -399,7 +400,8 @@ class Search:
                 is_finite = np.isfinite(x).all(axis=2) & np.isfinite(y).all(axis=2)
                 fold = np.broadcast_to(folds[:, None], is_finite.shape)[is_finite]
                 block = np.full(y.shape, np.nan)
-                block[is_finite] = held_out_outputs(of_part[function], x[is_finite], y[is_finite], fold)
+                held_out = held_out_estimates if self.unknown.is_estimate(part) else held_out_outputs
+                block[is_finite] = held_out(of_part[function], x[is_finite], y[is_finite], fold)
                 predicted[:, mine] = block
             rows_of_parts.append(predicted)
         least = np.quantile([self.chains.log_density(x) for x in _flat(self.draws)], _TAIL)
@@ -448,7 +450,7 @@ class Search:
                 bad = bad & (not is_noisy)  # an estimate may be zero where the likelihood is not
                 if good.sum() < x.shape[2] + 2:
                     return None
-                of_part.append(fit_outputs(x[good], y[good], self.rng, is_noisy))
+                of_part.append((fit_estimates if is_noisy else fit_outputs)(x[good], y[good], self.rng))
                 known.append((x[good | bad], bad[good | bad]))
             fits.append((of_part, known, is_factor))
         return fits
