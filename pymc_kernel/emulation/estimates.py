@@ -84,7 +84,7 @@ def held_out_estimates(fit: FittedOutputs, inputs: np.ndarray, values: np.ndarra
 
 def _without_depths(values, num_inputs):
     """Return values (n,) of which the lowest are less deep, and which ones are as they were, or among the best."""
-    window = 4.0 * num_inputs + 10.0  # as of scores.Values
+    window = _window(num_inputs)
     depth = values.max() - values
     excess = np.maximum(depth / window - 1.0, 0.0)
     few = min(values.size, 20 + 5 * num_inputs)
@@ -92,16 +92,21 @@ def _without_depths(values, num_inputs):
     return values.max() - np.minimum(depth, window) - window * np.log1p(excess), is_near
 
 
+def _window(num_inputs):
+    return 4.0 * num_inputs + 10.0  # nats, as of scores.Values
+
+
 def _regression(z, values):
     depth = np.maximum(np.quantile(values, _REFERENCE_QUANTILE) - values, 0.0)
-    return Regression(z, values - values.mean(), depth, Gaussian())
+    depth = np.minimum(depth, _window(z.shape[1]))
+    return Regression(z, values - values.min(), depth, Gaussian())
 
 
 def _fitted(log_inputs, place, z, values, hyper: Hyperparameters):
     pivots, weights, posterior = _regression(z, values).regress(hyper, _MAX_ROWS)
     weights, z_pivots = weights[:, None], z[pivots]
     coefficients = trend_of(hyper, z_pivots, weights)
-    coefficients[0] += values.mean()
+    coefficients[0] += values.min()  # away from all rows the likelihood is small, whatever most of them say
     return FittedOutputs(
         log_inputs, np.zeros(1, bool), *place, *borders_of(z), hyper.inverse_length_scale,
         z_pivots * hyper.inverse_length_scale, hyper.radial * weights, coefficients, hyper, np.ones(1), posterior.own,
