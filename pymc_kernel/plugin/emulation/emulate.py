@@ -193,20 +193,25 @@ def emulate(
     return emulated
 
 
-def part_of(model: pm.Model, tolerance: float, rng: np.random.Generator) -> Search | None:
+def part_of(
+    model: pm.Model, tolerance: float, rng: np.random.Generator, noise_share: float | None = None
+) -> Search | None:
     """Return a search that has not begun, of a model of which a part is unknown.
 
     None where the unknown is not a part, or a part with more than half as many inputs as the model has parameters, and
     for what :func:`emulate` refuses. A black box of all parameters that gives one number, the log likelihood, leaves
-    nothing of it known.
+    nothing of it known. Models with estimates only with ``noise_share``: the search ends where the standard deviation
+    of the log ratio is this share of that of the noise, too.
     """
     try:
         model = with_hoisted(model)
         unknown = unknown_of(model, rng, only_parts=True)
-        if unknown is None or not unknown.is_at_most(_SMALL_PART * initial_position(model).size):
+        if unknown is None or (unknown.true.estimated and noise_share is None):
+            return None
+        if not unknown.is_at_most(_SMALL_PART * initial_position(model).size):
             return None
         unknown.check_sizes()
-        return Search(model, unknown, tolerance, rng)
+        return Search(model, unknown, tolerance, rng, noise_share=noise_share or 0.0)
     except (TypeError, ValueError):
         return None
 

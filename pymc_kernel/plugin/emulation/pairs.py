@@ -3,7 +3,12 @@
 import numpy as np
 from scipy.special import ndtr
 
-__all__ = ["measured_by_pairs", "noise_variance", "squared_error", "tilt"]
+__all__ = ["measured_by_pairs", "noise_variance", "normal_distance", "squared_error", "tilt"]
+
+
+def normal_distance(log_ratio_sd: float) -> float:
+    """Return the total variation distance of two densities whose log ratio is normal with this standard deviation."""
+    return 2.0 * float(ndtr(0.5 * log_ratio_sd)) - 1.0
 
 
 def noise_variance(errors: np.ndarray) -> np.ndarray:
@@ -72,6 +77,9 @@ def measured_by_pairs(errors: np.ndarray, inputs: list[np.ndarray]) -> tuple[flo
         return 1.0, np.inf, 0.0
     variance, error = squared_error(kept)
     variance += sum(tilt(kept[:, :, 1 + i], x[is_finite]) for i, x in enumerate(inputs))
-    variance, lost = max(variance, 0.0) + error, 1.0 - is_finite.mean()
-    distance = 2.0 * float(ndtr(0.5 * np.sqrt(variance))) - 1.0
-    return min(1.0, distance + lost), float(np.sqrt(variance)), float(np.exp(-variance)) * (1.0 - lost)
+    variance, lost = max(variance, 0.0) + error, 1.0 - float(is_finite.mean())
+    return (
+        min(1.0, normal_distance(np.sqrt(variance)) + lost),
+        float(np.sqrt(variance)),
+        float(np.exp(-variance)) * (1.0 - lost),
+    )

@@ -20,7 +20,7 @@ from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.emulation import Emulation, Round, measured
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.explorers import Explorers
-from pymc_kernel.plugin.emulation.pairs import measured_by_pairs, noise_variance
+from pymc_kernel.plugin.emulation.pairs import measured_by_pairs, noise_variance, normal_distance
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.priors import initial_position
@@ -57,7 +57,13 @@ class Search:
     """Evaluations so far, what was learned of them, and chains on the emulated model."""
 
     def __init__(
-        self, model: pm.Model, unknown: Unknown, tolerance: float, rng: np.random.Generator, coarse: Mapping = _NONE
+        self,
+        model: pm.Model,
+        unknown: Unknown,
+        tolerance: float,
+        rng: np.random.Generator,
+        coarse: Mapping = _NONE,
+        noise_share: float = 0.0,
     ):
         calls, parts = unknown.calls, unknown.parts
         self.model, self.unknown = model, unknown
@@ -98,6 +104,7 @@ class Search:
         self.estimated = [i for i, c in enumerate(calls) if c.is_estimate]
         self.repeats = 2 if self.estimated else 1
         self.held_out_errors = self.best_noise = None
+        self.noise_share, self.noise_sd = noise_share, 0.0
 
     def run(self, prior, places: np.ndarray, size: int | None, most: int, evaluate, progressbar: bool) -> None:
         """Evaluate ``places`` (n, d) and learn in rounds of ``size``, until the search has ended or after ``most``.
@@ -138,7 +145,8 @@ class Search:
         """Take in what was evaluated at a batch (n, d); of fresh draws, measure the distance first."""
         if self.fits is not None:
             own, noise = self._measured_at_fresh(batch, evaluated)
-            self.rounds.append(Round(len(self.positions), *own, self.held_out, self.rhat, float(np.sqrt(noise.sum()))))
+            self.noise_sd = float(np.sqrt(noise.sum()))
+            self.rounds.append(Round(len(self.positions), *own, self.held_out, self.rhat, self.noise_sd))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
             worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
             worse = worse._replace(distance=max(worse.distance, self.held_out))
@@ -218,7 +226,12 @@ class Search:
     @property
     def has_ended(self) -> bool:
         """Whether the distance is known to be within the tolerance."""
-        return self.best is not None and self.is_confirmed and self.best.distance < self.tolerance
+        return self.best is not None and self.is_confirmed and self.best.distance < self._enough
+
+    @property
+    def _enough(self) -> float:
+        """Distance at which the search ends: the tolerance, or what is small beside the noise of estimates."""
+        return max(self.tolerance, normal_distance(self.noise_share * self.noise_sd))
 
     def _density_with(self, rows_of_parts, position):
         """Return the log density at a position (d,) with these outputs (b, q) of the parts."""
@@ -255,7 +268,7 @@ class Search:
             draws, self.rhat = self.chains.draw(is_short=self._is_poor)
             self.draws = draws
             self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
-            if self.held_out < self.tolerance:
+            if self.held_out < self._enough:
                 draws, self.rhat = self._challenged(draws, prior)
                 self.draws = draws
         each = -(-size // len(draws))
