@@ -4,10 +4,14 @@ import warnings
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
+from pytensor import wrap_py
 
 import pymc_kernel as pk
+from pymc_kernel.emulation import fit_estimates
 from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups
+from pymc_kernel.plugin.emulation.pairs import measured_by_pairs, noise_variance, squared_error, tilt
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 
@@ -55,78 +59,6 @@ def made():
     return model, emulated_of(model)
 
 
-def settled(model, emulated):
-    """A step that was tuned on the emulated model, and a point to begin at."""
-    with model:
-        step = pk.EmulatedNUTS(emulated, transitions=1)
-    step.setup_chain(np.random.default_rng(5), 200, 0)
-    point = {v.name: x for v, x in zip(model.value_vars, (0.0, np.zeros(3)), strict=True)}
-    for _ in range(100):
-        point, _ = step.step({k: np.asarray(v) for k, v in point.items()})
-    step.stop_tuning()
-    return step
-
-
-def noise_sd(effect):
-    """Of estimates whose mean log is far from the log likelihood, so that the emulated posterior is wrong."""
-    return 0.8 + 0.6 * np.tanh(effect)
-
-
-def tilted(rng, effect, observed):
-    """An unbiased estimate with more noise where the effect is large."""
-    sd = noise_sd(effect)
-    return -0.5 * np.sum((observed - effect) ** 2) / DATA_SD**2 + sd * (rng.standard_normal() - 0.5 * sd)
-
-
-@pytest.fixture(scope="module")
-def made_tilted():
-    """The model of these estimates and what was learned of it."""
-    model = groups(tilted)
-    return model, emulated_of(model)
-
-
-def after_frozen_steps(step, rng):
-    """Return exact draws and where three frozen sweeps bring them, (n, 4) each.
-
-    Estimates at an exact draw are those of its joint distribution with the noise: their log has a larger mean there.
-    """
-    mean, covariance = posterior()
-    before = rng.multivariate_normal(mean, covariance, 600)
-    after = []
-    for x in before:
-        point, sd = {"center": np.asarray(x[0]), "effect": x[1:]}, noise_sd(x[1:])
-        exact = -0.5 * ((DATA - x[1:]) / DATA_SD) ** 2
-        step.estimates = [np.asarray(v) for v in exact + sd * (rng.standard_normal(3) + 0.5 * sd)]
-        for _ in range(3):
-            point, _ = step.step(point)
-        after.append([float(point["center"]), *point["effect"]])
-    return before, np.array(after)
-
-
-def largest_z(draws):
-    """Return the largest error of means and variances (n, 4), in standard errors."""
-    mean, covariance = posterior()
-    centered = (draws - mean) / np.sqrt(np.diag(covariance))
-    root = np.sqrt(len(draws))
-    return max(
-        np.abs(centered.mean(axis=0)).max() * root, np.abs((centered**2).mean(axis=0) - 1.0).max() * root / 2**0.5
-    )
-
-
-def test_frozen_steps_leave_the_posterior_invariant(made_tilted):
-    before, after = after_frozen_steps(settled(*made_tilted), np.random.default_rng(11))
-    assert largest_z(before) < 4.0
-    assert largest_z(after) < 4.0  # of eight normal statistics: a false alarm in 2,000
-    assert np.mean(np.all(before != after, axis=1)) > 0.2
-
-
-def test_steps_without_correction_are_seen(made_tilted, monkeypatch):
-    """The negative control: proposals are accepted as if they did not come from the emulated posterior."""
-    monkeypatch.setattr(EmulatedGroups, "_correction", lambda self, x, estimates: self._density(x, estimates))
-    _, after = after_frozen_steps(settled(*made_tilted), np.random.default_rng(11))
-    assert largest_z(after) > 4.0
-
-
 def test_coordinates_move_by_group(made):
     model, emulated = made
     with model:
@@ -147,6 +79,7 @@ def sampled(made, **settings):
         )
 
 
+@pytest.mark.slow
 def test_spread_is_exact_under_noise(made):
     idata = sampled(made)
     draws = np.concatenate([idata.posterior["center"].values[..., None], idata.posterior["effect"].values], axis=2)
@@ -163,11 +96,11 @@ def test_same_draws_for_any_cores(made):
     np.testing.assert_array_equal(one.posterior["effect"].values, two.posterior["effect"].values)
 
 
-def test_emulation_follows_the_seed():
-    model = groups()
-    a, b, c = (emulated_of(model, evaluations=25, random_seed=s).emulation for s in (1, 1, 2))
+def test_emulation_follows_the_seed(made):
+    a, b, c = (made[1].emulation, *(emulated_of(groups(), random_seed=s).emulation for s in (1, 2)))
     np.testing.assert_array_equal(a.log_density, b.log_density)
-    assert not np.array_equal(a.log_density, c.log_density)
+    assert a.log_density[0] != c.log_density[0]  # other noise at the initial point
+    assert a.log_density[0] != a.log_density[1]  # and at the second estimate there
 
 
 @pytest.mark.parametrize(("settings", "said"), [({"pointwise": True}, "pointwise"), ({"reuse_noise": 0.5}, "reuses")])
@@ -187,3 +120,138 @@ def test_a_function_with_randomness_of_its_own_is_refused():
     hidden = np.random.default_rng(1)
     with pytest.raises(ValueError, match="called again at the same place"):
         pk.emulate(groups(lambda rng, theta, y: hidden.standard_normal()), progressbar=False)
+
+
+# -- how far off ---------------------------------------------------------------------------------------
+
+
+def errors_of(rng, n, sd, learned):
+    """Errors (n, 2, 3) of something exact and of two terms with noise; ``learned`` (n, 3) is what was learned."""
+    noise = sd * rng.standard_normal((n, 2, 3))
+    noise[:, :, 0] = 0.0
+    return noise - learned[:, None]
+
+
+def test_squared_errors_of_what_is_learned_are_estimated_without_bias():
+    rng = np.random.default_rng(1)
+    learned = rng.standard_normal((50, 3)) * [0.1, 0.2, 0.3]
+    found = np.array([squared_error(errors_of(rng, 50, 1.0, learned)) for _ in range(2000)])
+    exact_variance = learned.var(axis=0, ddof=1).sum()
+    assert abs(found[:, 0].mean() - exact_variance) < 4.0 * found[:, 0].std() / 2000**0.5
+    assert abs(found[:, 1].mean() / found[:, 0].std() - 1.0) < 0.05  # and the standard error is right
+
+
+def test_a_distance_by_estimates_is_never_zero_and_nears_it():
+    rng, nothing = np.random.default_rng(2), [np.zeros((0, 1))] * 2
+    for n in (10, 100, 1000):
+        distances = [
+            measured_by_pairs(errors_of(rng, n, 0.8, np.zeros((n, 3))), [np.zeros((n, 1))] * 2)[0] for _ in range(50)
+        ]
+        assert min(distances) > 0.0
+        assert 0.1 < np.median(distances) * n**0.25 < 1.0
+    assert measured_by_pairs(np.full((10, 2, 3), np.nan), nothing)[0] == 1.0
+
+
+def test_the_distance_without_noise_is_that_of_the_normal_log_ratio():
+    rng = np.random.default_rng(3)
+    learned = 0.5 * rng.standard_normal((4000, 3)) * [1.0, 0.0, 0.0]
+    distance, sd, share = measured_by_pairs(errors_of(rng, 4000, 0.0, learned), [np.zeros((4000, 1))] * 2)
+    assert sd == pytest.approx(0.5, rel=0.05)
+    assert distance == pytest.approx(0.197, rel=0.05)  # 2 Phi(.25) - 1
+    assert share == pytest.approx(np.exp(-0.25), rel=0.05)
+
+
+def test_noise_and_its_tilt_are_measured():
+    rng = np.random.default_rng(4)
+    inputs = rng.standard_normal((4000, 1))
+    variance = 1.0 + 0.4 * np.clip(inputs, -2.0, 2.0)
+    errors = np.sqrt(variance) * rng.standard_normal((4000, 2))
+    assert noise_variance(errors) == pytest.approx(1.0, rel=0.1)
+    assert tilt(errors, inputs) == pytest.approx((0.5 * variance).var(), rel=0.3)
+    assert abs(tilt(errors, rng.standard_normal((4000, 1)))) < 0.01
+
+
+def test_estimates_are_learned_with_their_noise_and_whatever_is_deep():
+    rng = np.random.default_rng(5)
+    inputs = np.concatenate([0.3 * rng.standard_normal((80, 2)), 6.0 * rng.standard_normal((40, 2))])
+    clean = -10.0 * (inputs**2).sum(axis=1)
+    fit = fit_estimates(inputs, clean + (0.7 - 0.05 * clean) * rng.standard_normal(120), rng)
+    near = 0.3 * rng.standard_normal((50, 2))
+    error = fit(near)[:, 0] + 10.0 * (near**2).sum(axis=1)
+    assert error.std() < 0.5
+    assert 0.3 < np.sqrt(fit.hyperparameters.nugget) < 1.5
+    assert fit(np.array([[5.0, -5.0]]))[0, 0] < -30.0
+    assert fit(np.array([[3.0, 3.0]]))[0, 0] < fit(near).min() - 10.0
+
+
+# -- harder models -------------------------------------------------------------------------------------
+
+
+def test_black_boxes_shows_terms_as_noisy():
+    box = wrap_py([pt.dscalar], [pt.dscalar])(lambda x: np.exp(x))
+    with groups() as model:
+        pm.Normal("z", box(model["center"]), 1.0, observed=1.0)
+        table = pk.black_boxes()
+    assert table["noisy"].tolist() == [False, True]
+    assert table["calls"].tolist() == [1, 3]
+    assert set(table["name"][1].split(", ")) == {"y0", "y1", "y2"}
+
+
+def test_an_exact_black_box_beside_estimated_groups():
+    """The exact one is learned without noise, and called at each block."""
+    box = wrap_py([pt.dscalar], [pt.dscalar])(lambda x: np.exp(x))
+    with groups() as model:
+        pm.Normal("z", box(model["center"]), 0.5, observed=1.0)
+    emulated = emulated_of(model, evaluations=80)
+    assert set(emulated.emulation.noise_sd) == {"y0", "y1", "y2"}
+    assert all(0.7 < sd < 1.4 for sd in emulated.emulation.noise_sd.values())
+    assert emulated.emulation.log_ratio_sd > 0.0
+    with model:
+        step = pk.EmulatedNUTS(emulated)
+        idata = pm.sample(200, tune=50, chains=1, step=step, random_seed=1, progressbar=False,
+                          compute_convergence_checks=False)  # fmt: skip
+    assert idata.sample_stats["accept"].mean() > 0.3
+
+
+def test_two_groups_that_share_an_estimate_move_together():
+    def both(rng, effect, observed):
+        return exact(effect, observed) + NOISE_SD * (rng.standard_normal() - 0.5 * NOISE_SD)
+
+    with pm.Model() as model:
+        center = pm.Normal("center", 0.0, CENTER_SD)
+        effect = pm.Normal("effect", center, EFFECT_SD, shape=3)
+        pk.EstimatedLikelihood("y", both, effect[:2], observed=DATA[:2])
+        pk.EstimatedLikelihood("y2", estimate, effect[2], observed=DATA[2:])
+    with model:
+        step = pk.EmulatedNUTS(emulated_of(model))
+    assert [(b.tolist(), len(c)) for b, c in step.blocks] == [([0], 0), ([1, 2], 1), ([3], 1)]
+
+
+def exact(mean, observed):
+    """The log likelihood of groups."""
+    return -0.5 * np.sum((observed - mean) ** 2) / DATA_SD**2
+
+
+def test_a_group_nearly_without_data_stays_at_its_prior():
+    def flat(rng, effect, observed):
+        return 1e-4 * exact(effect, observed) + NOISE_SD * (rng.standard_normal() - 0.5 * NOISE_SD)
+
+    with pm.Model() as model:
+        effect = pm.Normal("effect", 0.0, 1.0, shape=3)
+        pk.EstimatedLikelihood("y", flat, effect[0], observed=[3.0])
+        pk.EstimatedLikelihood("y1", estimate, effect[1], observed=DATA[1:2])
+    with model:
+        idata = sampled((model, emulated_of(model)), draws=500)
+    draws = idata.posterior["effect"].values
+    assert abs(draws[..., 0].mean()) < 0.3
+    assert draws[..., 0].std() == pytest.approx(1.0, abs=0.25)
+
+
+def test_sample_khmc_moves_group_by_group():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        settings = {"draws": 20, "tune": 60, "chains": 2, "cores": 1, "progressbar": False, "random_seed": 3}
+        idata = pk.sample_khmc(model=groups(), **settings, compute_convergence_checks=False)
+    assert "least_accept" in idata.sample_stats
+    assert idata.sample_stats.attrs["tuning_evaluations"] <= 60
+    assert idata.sample_stats["evaluations"].values[:, 1:].max() == 1
