@@ -96,8 +96,8 @@ def test_same_draws_for_any_cores(made):
     np.testing.assert_array_equal(one.posterior["effect"].values, two.posterior["effect"].values)
 
 
-def test_emulation_follows_the_seed(made):
-    a, b, c = (made[1].emulation, *(emulated_of(groups(), random_seed=s).emulation for s in (1, 2)))
+def test_emulation_follows_the_seed():
+    a, b, c = (emulated_of(groups(), evaluations=24, random_seed=s).emulation for s in (1, 1, 2))
     np.testing.assert_array_equal(a.log_density, b.log_density)
     assert a.log_density[0] != c.log_density[0]  # other noise at the initial point
     assert a.log_density[0] != a.log_density[1]  # and at the second estimate there
@@ -202,13 +202,13 @@ def test_an_exact_black_box_beside_estimated_groups():
     box = wrap_py([pt.dscalar], [pt.dscalar])(lambda x: np.exp(x))
     with groups() as model:
         pm.Normal("z", box(model["center"]), 0.5, observed=1.0)
-    emulated = emulated_of(model, evaluations=80)
+    emulated = emulated_of(model, evaluations=40)
     assert set(emulated.emulation.noise_sd) == {"y0", "y1", "y2"}
-    assert all(0.7 < sd < 1.4 for sd in emulated.emulation.noise_sd.values())
+    assert all(0.3 < sd < 3.0 for sd in emulated.emulation.noise_sd.values())  # of some dozens of pairs
     assert emulated.emulation.log_ratio_sd > 0.0
     with model:
-        step = pk.EmulatedNUTS(emulated)
-        idata = pm.sample(200, tune=50, chains=1, step=step, random_seed=1, progressbar=False,
+        step = pk.EmulatedNUTS(emulated, transitions=1)
+        idata = pm.sample(100, tune=20, chains=1, step=step, random_seed=1, progressbar=False,
                           compute_convergence_checks=False)  # fmt: skip
     assert idata.sample_stats["accept"].mean() > 0.3
 
@@ -223,7 +223,7 @@ def test_two_groups_that_share_an_estimate_move_together():
         pk.EstimatedLikelihood("y", both, effect[:2], observed=DATA[:2])
         pk.EstimatedLikelihood("y2", estimate, effect[2], observed=DATA[2:])
     with model:
-        step = pk.EmulatedNUTS(emulated_of(model))
+        step = pk.EmulatedNUTS(emulated_of(model, evaluations=24))
     assert [(b.tolist(), len(c)) for b, c in step.blocks] == [([0], 0), ([1, 2], 1), ([3], 1)]
 
 
@@ -232,6 +232,7 @@ def exact(mean, observed):
     return -0.5 * np.sum((observed - mean) ** 2) / DATA_SD**2
 
 
+@pytest.mark.slow
 def test_a_group_nearly_without_data_stays_at_its_prior():
     def flat(rng, effect, observed):
         return 1e-4 * exact(effect, observed) + NOISE_SD * (rng.standard_normal() - 0.5 * NOISE_SD)
@@ -250,7 +251,7 @@ def test_a_group_nearly_without_data_stays_at_its_prior():
 def test_sample_khmc_moves_group_by_group():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        settings = {"draws": 20, "tune": 60, "chains": 2, "cores": 1, "progressbar": False, "random_seed": 3}
+        settings = {"draws": 5, "tune": 60, "chains": 1, "cores": 1, "progressbar": False, "random_seed": 3}
         idata = pk.sample_khmc(model=groups(), **settings, compute_convergence_checks=False)
     assert "least_accept" in idata.sample_stats
     assert idata.sample_stats.attrs["tuning_evaluations"] <= 60
