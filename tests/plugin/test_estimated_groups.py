@@ -9,7 +9,6 @@ import pytest
 from pytensor import wrap_py
 
 import pymc_kernel as pk
-from pymc_kernel.emulation import fit_estimates
 from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups
 from pymc_kernel.plugin.emulation.pairs import measured_by_pairs, noise_variance, squared_error, tilt
 
@@ -169,19 +168,6 @@ def test_noise_and_its_tilt_are_measured():
     assert noise_variance(errors) == pytest.approx(1.0, rel=0.1)
     assert tilt(errors, inputs) == pytest.approx((0.5 * variance).var(), rel=0.3)
     assert abs(tilt(errors, rng.standard_normal((4000, 1)))) < 0.01
-
-
-def test_estimates_are_learned_with_their_noise_and_whatever_is_deep():
-    rng = np.random.default_rng(5)
-    inputs = np.concatenate([0.3 * rng.standard_normal((80, 2)), 6.0 * rng.standard_normal((40, 2))])
-    clean = -10.0 * (inputs**2).sum(axis=1)
-    fit = fit_estimates(inputs, clean + (0.7 - 0.05 * clean) * rng.standard_normal(120), rng)
-    near = 0.3 * rng.standard_normal((50, 2))
-    error = fit(near)[:, 0] + 10.0 * (near**2).sum(axis=1)
-    assert error.std() < 0.5
-    assert 0.3 < np.sqrt(fit.hyperparameters.nugget) < 1.5
-    assert fit(np.array([[5.0, -5.0]]))[0, 0] < -30.0
-    assert fit(np.array([[3.0, 3.0]]))[0, 0] < fit(near).min() - 10.0
 
 
 # -- harder models -------------------------------------------------------------------------------------
