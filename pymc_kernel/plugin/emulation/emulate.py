@@ -145,6 +145,13 @@ def emulate(
     with the smallest confirmed distance is returned; the last batch only measures. A gradient of the emulated model
     with twelve rows of three inputs takes 0.1 milliseconds, a round of 40 parameters some seconds.
 
+    Likelihoods that are only estimated (:class:`EstimatedLikelihood`) are learned, too, each as a function of its own
+    inputs, from two estimates at each place, which count as two evaluations: by their independent noises it is known
+    how far off what is learned is, with an error of about the noise variance over the root of the number of places.
+    Where that leaves the distance above the tolerance, draw exactly (:class:`EmulatedNUTS`). The mean of the logarithms
+    is learned, below the log likelihood by half the variance of the noise; where that changes, the distance has it.
+    Estimates of zero are left out, and counted as failed.
+
     Chains that have converged are challenged by others, which begin as those of ``pm.sample`` do, around a draw and
     around the model's initial point, and at draws of the prior. Where these end elsewhere, in a mode that the emulation
     has invented or that no chain was in, it is evaluated there, and chains that do not agree are said. Two more

@@ -19,9 +19,10 @@ class Emulation:
     """Of these, without a finite value."""
     distance: float
     """Total variation distance between the posteriors, the largest of three: at the fresh draws of two rounds, which
-    had not been learned, and at all places like them, by what is learned without them (ten folds)."""
+    had not been learned, and at all places like them, by what is learned without them (ten folds). Of estimates, fresh
+    draws and places like them together, with one standard error: it is never zero, however good what is learned is."""
     log_ratio_sd: float
-    """Standard deviation (nats) of true minus learned log density at these draws."""
+    """Standard deviation (nats) of true minus learned log density at these draws; of estimates, without their noise."""
     effective_share: float
     """Of these draws, were they weighted by importance."""
     rhat: float

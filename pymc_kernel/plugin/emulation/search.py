@@ -394,6 +394,7 @@ class Search:
             warn_user(
                 f"the emulated model should not be trusted: {' and '.join(problems)}, after {len(self.evaluated)} "
                 "evaluations. Take more evaluations, or a prior or start= nearer to the data."
+                + (" Exact draws, by pk.EmulatedNUTS, correct it." if self.estimated else "")
                 + (f" {failed} evaluations failed; the first error: {first_error}" if failed and first_error else "")
             )
 
