@@ -163,7 +163,8 @@ def one_run(target, method, seed):
     off, stats = np.abs((flat.mean(axis=0) - mean) / sd), idata["sample_stats"]
     return {
         "target": target, "method": method, "seed": seed, "estimates": estimates, "rhat": measures.largest_rhat(draws),
-        "size": measures.smallest_bulk_ess(draws), "accepted": float(np.minimum(stats["accept"], 1.0).mean()), "mean": float(off.max()),
+        "size": measures.smallest_bulk_ess(draws), "accepted": float(np.minimum(stats["accept"], 1.0).mean()),
+        "mean": float(off.max()),
         "spread": float(np.abs(flat.std(axis=0) / sd - 1.0).max()), "said": bool(said),
         "true_rhat": rhat, "true_size": float(1.0 / variance.max()),
     }  # fmt: skip
