@@ -11,6 +11,7 @@ from pytensor import wrap_py
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups
 from pymc_kernel.plugin.emulation.pairs import measured_by_pairs, noise_variance, squared_error, tilt
+from pymc_kernel.plugin.samplers.pooled import warn_of_stuck_groups
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 
@@ -242,3 +243,23 @@ def test_sample_khmc_moves_group_by_group():
     assert "least_accept" in idata.sample_stats
     assert idata.sample_stats.attrs["tuning_evaluations"] <= 60
     assert idata.sample_stats["evaluations"].values[:, 1:].max() == 1
+
+
+@pytest.mark.parametrize(("longest", "sd", "said"), [(200, 0.7, "in some places"), (200, 3.0, "y0 3"), (90, 3.0, None)])
+def test_a_group_that_is_stuck_is_said(longest, sd, said):
+    stuck = np.zeros((4, 1000), int)
+    stuck[2, 500 : 500 + longest] = np.arange(1, longest + 1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_stuck_groups(stuck, {"y0": sd, "y1": 0.5})
+    texts = [str(w.message) for w in caught]
+    assert (texts == []) if said is None else (said in texts[0] and "less noisy" in texts[0])
+
+
+def test_a_block_that_does_not_move_is_counted(made, monkeypatch):
+    def never(step, number, x, proposal):
+        return 0.0, step.estimates, np.ones(3, bool)
+
+    monkeypatch.setattr(EmulatedGroups, "_judged", never)
+    idata = sampled(made, draws=12, tune=2, chains=1)
+    np.testing.assert_array_equal(idata.sample_stats["stuck"].values[0], np.arange(1, 13))

@@ -37,6 +37,7 @@ class _State(StepMethodState):
     tune: bool
     is_placed: bool
     estimates: Any
+    runs: Any
     inner: Any = field(default=None)
 
 
@@ -160,8 +161,8 @@ class EmulatedGroups(ArrayStepShared):
 
     Tuning runs on the emulated model alone. Statistics: ``accept``, the mean probability of acceptance of blocks that
     move estimates, and ``least_accept``, the smallest of these; ``moved``, the share of these that moved;
-    ``log_density`` with the estimates; ``evaluations``, estimates of the term that was estimated most; ``diverging``,
-    of any block.
+    ``stuck``, for how many draws in a row the block that is stuck has not moved; ``log_density`` with the estimates;
+    ``evaluations``, estimates of the term that was estimated most; ``diverging``, of any block.
     """
 
     name = "emulated_groups"
@@ -173,6 +174,7 @@ class EmulatedGroups(ArrayStepShared):
         "accept": (np.float64, []),
         "least_accept": (np.float64, []),
         "moved": (np.float64, []),
+        "stuck": (np.int64, []),
         "log_density": (np.float64, []),
         "evaluations": (np.int64, []),
         "diverging": (bool, []),
@@ -200,6 +202,7 @@ class EmulatedGroups(ArrayStepShared):
         self.blocks = self._found_blocks()
         self._renewed = self._renewing()
         self.tune, self.is_placed, self.estimates = True, False, None
+        self.runs = np.zeros(len(self.blocks), int)  # draws in a row without a move of each block
         super().__init__(model.value_vars, {}, blocked, rng=rng)
         variances, size = np.maximum(self._starts.var(axis=0), 1e-12), self._starts.shape[1]
         self._of_blocks = [_OfBlock(function, block, size) for block, _ in self.blocks]
@@ -256,6 +259,7 @@ class EmulatedGroups(ArrayStepShared):
         super().setup_chain(rng, tune, draws)
         self.inner = self._fresh
         self.tune, self.is_placed, self.estimates = tune > 0, False, None
+        self.runs = np.zeros(len(self.blocks), int)
         for step, generator in zip(self._steps, self.rng.spawn(len(self._steps)), strict=True):
             step.setup_chain(generator, tune, draws)
             step.tune = self.tune
@@ -277,6 +281,7 @@ class EmulatedGroups(ArrayStepShared):
             self.estimates = self._first_estimates(x)
             counts += 1
         accepts, moves, diverging = [], [], False
+        self.runs = self.runs.copy()
         for number in range(len(self.blocks)):
             proposal, has_diverged = self._proposed(number, x)
             diverging |= has_diverged
@@ -288,6 +293,7 @@ class EmulatedGroups(ArrayStepShared):
             is_moved = self.rng.random() < accept
             if is_moved:
                 x, self.estimates = proposal, estimates
+            self.runs[number] = 0 if is_moved else self.runs[number] + 1
             if changed.any():
                 accepts.append(accept)
                 moves.append(is_moved)
@@ -296,6 +302,7 @@ class EmulatedGroups(ArrayStepShared):
             "accept": float(np.mean(accepts)) if accepts else 1.0,
             "least_accept": float(np.min(accepts)) if accepts else 1.0,
             "moved": float(np.mean(moves)) if moves else 1.0,
+            "stuck": int(self.runs.max()),
             "log_density": math.nan if self.tune else self._density(x, self.estimates.values),
             "evaluations": int(counts.max()),
             "diverging": diverging,

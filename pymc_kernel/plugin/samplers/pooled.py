@@ -35,7 +35,9 @@ _NOISE_SHARE = (
     1 / 3
 )  # standard deviation of its error, relative to that of the noise, to whose variance it adds a ninth
 _USELESS = 0.5  # there may be none
+_STUCK = 0.1  # of a chain without a move of one group: it has less than ten draws of that group then
 _JUDGED_DRAWS = 1000  # of each chain, by which it is judged whether the density ends where the draws do
+_NOISY = 1.7  # nats: above this a fixed computing budget is better spent on better estimates (Doucet et al. 2015)
 _START_TRIALS = 20  # jittered initial points of which one must have a finite density
 
 
@@ -185,6 +187,8 @@ def _along_emulated(model, emulated, draws, tune, chains, rng, began, progressba
             draws, tune=tune, chains=chains, step=step, random_seed=seeds, progressbar=progressbar, **kwargs
         )
     emulation, groups = emulated.emulation, getattr(idata, "children", {})
+    if "stuck" in groups.get("sample_stats", ()):
+        warn_of_stuck_groups(groups["sample_stats"]["stuck"].values, emulation.noise_sd)
     for name in {"posterior", "sample_stats"} & set(groups):
         groups[name].attrs |= {
             "tuning_steps": tune,
@@ -194,6 +198,20 @@ def _along_emulated(model, emulated, draws, tune, chains, rng, began, progressba
             "distance": emulation.distance,
         }
     return idata
+
+
+def warn_of_stuck_groups(stuck, noise_sd) -> None:
+    """Warn where one group did not move for a large part of a chain; ``stuck`` (chains, draws), noise by name."""
+    longest, draws = int(stuck.max()), stuck.shape[1]
+    if longest <= max(_STUCK * draws, 10):
+        return
+    noisy = ", ".join(f"{name} {sd:.2g}" for name, sd in noise_sd.items() if sd > _NOISY)
+    where = f"log estimates have standard deviations of {noisy}" if noisy else "in some places their noise is larger"
+    warn_user(
+        f"sample_khmc: parameters of one estimated likelihood did not move for {longest} of {draws} draws, as an "
+        f"estimate was far too large by chance ({where}). Make the estimates less noisy: more draws or particles in "
+        "each, or a better importance density."
+    )
 
 
 def _say(model, step, idata, rng):
