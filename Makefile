@@ -63,6 +63,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.scores
 	$(RUN) -m benchmarks.learned_parts
 	$(RUN) -m benchmarks.learned_chains
+	$(RUN) -m benchmarks.estimated_groups
 	$(RUN) -m benchmarks.few_evaluations
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e '.[rivals]' && \
 		$(RUN) -m benchmarks.few_evaluations_rivals

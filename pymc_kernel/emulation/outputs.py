@@ -72,7 +72,7 @@ class FittedOutputs:
 
     def scaled(self, inputs: np.ndarray, inside: bool = True) -> np.ndarray:
         """Return scaled inputs (n, k), by default within the range that was learned from."""
-        z = (_moved(inputs, self.log_inputs) - self.center) / self.scale
+        z = (on_scale(inputs, self.log_inputs) - self.center) / self.scale
         return np.clip(z, self.low, self.high) if inside else z
 
     @one_blas_thread
@@ -133,12 +133,11 @@ def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generato
     rows = np.arange(len(inputs))
     if rows.size > _LEARN_ROWS:
         rows = np.sort(rng.choice(rows.size, _LEARN_ROWS, replace=False))
-    positive_inputs, positive_outputs = (inputs > 0.0).all(axis=0), (outputs > 0.0).all(axis=0)
     best = None
-    for log_inputs, log_outputs in product(_both(positive_inputs), _both(positive_outputs)):
-        center, scale = _center_and_scale(_moved(inputs, log_inputs))
-        z = (_moved(inputs, log_inputs) - center) / scale
-        moved = _moved(outputs, log_outputs)
+    for log_inputs, log_outputs in product(input_scales(inputs), _both((outputs > 0.0).all(axis=0))):
+        center, scale = center_and_scale(on_scale(inputs, log_inputs))
+        z = (on_scale(inputs, log_inputs) - center) / scale
+        moved = on_scale(outputs, log_outputs)
         data = _regression(z[rows], moved[rows])
         hyper = learn_hyperparameters(data, None, True, _ITERATIONS, False)
         # The density of the outputs themselves: each logarithm brings a factor of one over the output.
@@ -163,7 +162,7 @@ def held_out_outputs(fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray
     folds : ndarray of int (n,)
         At least two different ones.
     """
-    moved = _moved(outputs, fit.log_outputs)
+    moved = on_scale(outputs, fit.log_outputs)
     z = fit.scaled(inputs)
     predicted = np.empty(outputs.shape)
     for fold in np.unique(folds):
@@ -186,7 +185,7 @@ def _regression(z, moved):
 
 def _fitted(scales, place, z, moved, hyper):
     """Return the fit to all rows, carried by those that the others do not predict."""
-    n, k = z.shape
+    n = len(z)
     factor, pivots = pivoted_cholesky(
         _variance(hyper, z),
         lambda p: _covariance(hyper, z, z[p]),
@@ -201,21 +200,37 @@ def _fitted(scales, place, z, moved, hyper):
     misfit = ((moved - mean - factor @ inner) ** 2).sum(axis=0) / hyper.nugget
     amplitude = np.sqrt(((inner**2).sum(axis=0) + misfit) / n)
     weights = solve_triangular(factor[pivots], inner, lower=True, trans=1)
-    low, high = z.min(axis=0), z.max(axis=0)
-    borders = low - _MARGIN * (high - low), high + _MARGIN * (high - low)
-    z = z[pivots]
-    coefficients = hyper.quadratic * (_trend_weights(k)[:, None] * trend_features(z).T) @ weights
+    borders, z = borders_of(z), z[pivots]
+    coefficients = trend_of(hyper, z, weights)
     coefficients[0] += mean
     points = z * hyper.inverse_length_scale
     learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, amplitude, factor[pivots], r
     return FittedOutputs(*scales, *place, *borders, *learned)
 
 
-def _moved(values, by_log):
+def borders_of(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far, (k,) each, what is learned at scaled inputs (n, k) goes on."""
+    low, high = z.min(axis=0), z.max(axis=0)
+    return low - _MARGIN * (high - low), high + _MARGIN * (high - low)
+
+
+def trend_of(hyper: Hyperparameters, z: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the coefficients (m, q) of the polynomial part, of weights (r, q) of scaled inputs (r, k)."""
+    return hyper.quadratic * (_trend_weights(z.shape[1])[:, None] * trend_features(z).T) @ weights
+
+
+def on_scale(values: np.ndarray, by_log: np.ndarray) -> np.ndarray:
+    """Return values (n, k), or their logarithms where ``by_log`` (k,)."""
     return np.where(by_log, np.log(np.maximum(values, SMALLEST)), values)
 
 
-def _center_and_scale(values):
+def input_scales(inputs: np.ndarray) -> list[np.ndarray]:
+    """Return the choices of inputs (n, k) that are learned by their logarithms: none, and all that are positive."""
+    return _both((inputs > 0.0).all(axis=0))
+
+
+def center_and_scale(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and standard deviations (k,); one for what does not vary."""
     scale = values.std(axis=0)
     if not (scale > 0.0).any():
         raise ValueError("the inputs all coincide, so that nothing can be learned between them.")
@@ -229,13 +244,13 @@ def _gaussian(a, b):
 
 def _variance(hyper, z):
     """Return the prior variance (n,) of outputs of amplitude one, without the nugget."""
-    return 1.0 + hyper.quadratic * (1.0 + (z**2).sum(axis=1) / z.shape[1]) ** 2
+    return hyper.radial + hyper.quadratic * (1.0 + (z**2).sum(axis=1) / z.shape[1]) ** 2
 
 
 def _covariance(hyper, a, b):
     """Return the covariance (n, m) of outputs of amplitude one at scaled inputs, without the nugget."""
     radial = _gaussian(a * hyper.inverse_length_scale, b * hyper.inverse_length_scale)
-    return radial + hyper.quadratic * (1.0 + a @ b.T / a.shape[1]) ** 2
+    return hyper.radial * radial + hyper.quadratic * (1.0 + a @ b.T / a.shape[1]) ** 2
 
 
 def trend_features(z: np.ndarray) -> np.ndarray:

@@ -83,7 +83,10 @@ def EstimatedLikelihood(
     -----
     The same ``random_seed`` gives the same draws for any number of cores. A standard deviation of the log
     estimate between 1 and 1.7 spends a fixed computing budget best (Doucet et al. 2015); far above, chains
-    get stuck, which the steps report. All free variables of the model must be sampled in one block.
+    get stuck, which the steps report. All free variables of the model must be sampled in one block, and the noises of
+    several such likelihoods add up there. Where each has few inputs of its own, one for each group, ``sample_khmc``
+    learns them by themselves and moves group by group: with twelve groups of three inputs it was right after 5,000
+    estimates of each, where moves of all variables at once had an R-hat of four.
 
     ``pm.sample_smc`` keeps accepted estimates, so its posterior is right too, but with PyMC's own kernels the noise
     does not follow ``random_seed``; with those of this package it does. Log likelihoods computed afterwards

@@ -11,6 +11,8 @@ from pytensor.graph.traversal import toposort
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.random.op import RandomVariable
 
+from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp
+
 __all__ = ["BlackBox", "find_black_boxes", "has_gradient"]
 
 _PULL_BACKS = ("pullback", "L_op", "grad")
@@ -36,7 +38,9 @@ class BlackBox(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the operator is called."""
+        """What the operator is called; the name of the variable whose likelihood it estimates."""
+        if isinstance(self.op, EstimatedLogLikelihoodOp):
+            return self.op.term_name
         function = getattr(self.op, "_FromFunctionOp__fn", None)
         return type(self.op).__name__ if function is None else function.__name__
 

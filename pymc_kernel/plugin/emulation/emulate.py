@@ -43,7 +43,8 @@ def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
     pandas.DataFrame
         ``name`` of the function; ``calls`` in an evaluation of the model; ``rows`` of inputs that are given to it, each
         of which gives outputs by itself; ``inputs`` and ``outputs`` of a row; ``functions``, how many different ones:
-        one where all rows have the same function. Empty for a model that has gradients everywhere.
+        one where all rows have the same function; ``noisy``, whether outputs are estimates. Empty for a model that has
+        gradients everywhere.
 
     Notes
     -----
@@ -52,11 +53,12 @@ def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
     """
     model = pm.modelcontext(model)
     unknown = unknown_of(with_hoisted(model), np.random.default_rng(0))
-    columns = ["name", "calls", "rows", "inputs", "outputs", "functions"]
+    columns = ["name", "calls", "rows", "inputs", "outputs", "functions", "noisy"]
     table = []
     for part in unknown.parts if unknown else ():
         names = dict.fromkeys(unknown.calls[i].box.name for i in part.calls)
-        table.append((", ".join(names), len(part.calls), len(part.functions), *unknown.sizes(part), part.num_functions))
+        sizes = len(part.calls), len(part.functions), *unknown.sizes(part), part.num_functions
+        table.append((", ".join(names), *sizes, unknown.is_estimate(part)))
     return pd.DataFrame(table, columns=columns)
 
 
@@ -143,6 +145,13 @@ def emulate(
     with the smallest confirmed distance is returned; the last batch only measures. A gradient of the emulated model
     with twelve rows of three inputs takes 0.1 milliseconds, a round of 40 parameters some seconds.
 
+    Likelihoods that are only estimated (:class:`EstimatedLikelihood`) are learned, too, each as a function of its own
+    inputs, from two estimates at each place, which count as two evaluations: by their independent noises it is known
+    how far off what is learned is, with an error of about the noise variance over the root of the number of places.
+    Where that leaves the distance above the tolerance, draw exactly (:class:`EmulatedNUTS`). The mean of the logarithms
+    is learned, below the log likelihood by half the variance of the noise; where that changes, the distance has it.
+    Estimates of zero are left out, and counted as failed.
+
     Chains that have converged are challenged by others, which begin as those of ``pm.sample`` do, around a draw and
     around the model's initial point, and at draws of the prior. Where these end elsewhere, in a mode that the emulation
     has invented or that no chain was in, it is evaluated there, and chains that do not agree are said. Two more
@@ -191,20 +200,25 @@ def emulate(
     return emulated
 
 
-def part_of(model: pm.Model, tolerance: float, rng: np.random.Generator) -> Search | None:
+def part_of(
+    model: pm.Model, tolerance: float, rng: np.random.Generator, noise_share: float | None = None
+) -> Search | None:
     """Return a search that has not begun, of a model of which a part is unknown.
 
     None where the unknown is not a part, or a part with more than half as many inputs as the model has parameters, and
     for what :func:`emulate` refuses. A black box of all parameters that gives one number, the log likelihood, leaves
-    nothing of it known.
+    nothing of it known. Models with estimates only with ``noise_share``: the search ends where the standard deviation
+    of the log ratio is this share of that of the noise, too.
     """
     try:
         model = with_hoisted(model)
         unknown = unknown_of(model, rng, only_parts=True)
-        if unknown is None or not unknown.is_at_most(_SMALL_PART * initial_position(model).size):
+        if unknown is None or (unknown.true.estimated and noise_share is None):
+            return None
+        if not unknown.is_at_most(_SMALL_PART * initial_position(model).size):
             return None
         unknown.check_sizes()
-        return Search(model, unknown, tolerance, rng)
+        return Search(model, unknown, tolerance, rng, noise_share=noise_share or 0.0)
     except (TypeError, ValueError):
         return None
 
@@ -219,7 +233,8 @@ def learn(
     start = first_places(model, prior, start, (batch_size or search.unknown.batch_size) - 1, search.rng)
     identity = {"seed": str(random_seed), "data": array_fingerprint(list(observed_values(model, None).values()))}
     path = None if store is None else Path(store)
-    settings = (0, executor, path, timeout, identity, start.shape[1], "emulated", true.size)
+    entropy = int(search.rng.integers(2**63)) if true.estimated else 0  # of the noise of estimates
+    settings = (entropy, executor, path, timeout, identity, start.shape[1], "emulated", true.size)
     with interrupts_wait, closing(Evaluations(true, evaluations, *settings)) as evaluate:
         try:
             search.run(prior, start, batch_size, evaluations, evaluate, progressbar)

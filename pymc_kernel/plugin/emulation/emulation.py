@@ -19,15 +19,18 @@ class Emulation:
     """Of these, without a finite value."""
     distance: float
     """Total variation distance between the posteriors, the largest of three: at the fresh draws of two rounds, which
-    had not been learned, and at all places like them, by what is learned without them (ten folds)."""
+    had not been learned, and at all places like them, by what is learned without them (ten folds). Of estimates, fresh
+    draws and places like them together, with one standard error: it is never zero, however good what is learned is."""
     log_ratio_sd: float
-    """Standard deviation (nats) of true minus learned log density at these draws."""
+    """Standard deviation (nats) of true minus learned log density at these draws; of estimates, without their noise."""
     effective_share: float
     """Of these draws, were they weighted by importance."""
     rhat: float
     """Largest R-hat of the chains that made these draws."""
     autocorrelation_time: float
     """Draws that these chains took for one effective draw of the slowest parameter."""
+    noise_sd: dict[str, float]
+    """Of each estimated likelihood, the standard deviation (nats) of its estimates where the posterior is."""
     rounds: pd.DataFrame
     """The same after each round, by the number of evaluations that it had learned from."""
     draws: np.ndarray
@@ -47,6 +50,7 @@ class Round(NamedTuple):
     effective_share: float
     held_out: float
     rhat: float
+    noise_sd: float
 
 
 def measured(log_ratios) -> tuple[float, float, float]:

@@ -8,6 +8,7 @@ import pymc as pm
 from pymc.pytensorf import compile as pymc_compile
 
 from pymc_kernel.plugin.emulation.black_boxes import BlackBox
+from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing_noise
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.unconstrained import value_shapes
 
@@ -28,11 +29,18 @@ class TrueModel:
     """Log density of a model with all that its calls without gradient were given and returned; each call runs once.
 
     As ``at_one`` returns it, an evaluation is one vector: the log density, then inputs and outputs call by call.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    boxes : sequence of BlackBox
+    rng : numpy.random.Generator, optional
+        Of the noise of estimates while shapes are learned.
     """
 
-    estimated = ()
-
-    def __init__(self, model: pm.Model, boxes: Sequence[BlackBox]):
+    def __init__(self, model: pm.Model, boxes: Sequence[BlackBox], rng: np.random.Generator | None = None):
+        self.estimated = tuple(b.op.key for b in boxes if isinstance(b.op, EstimatedLogLikelihoodOp))
+        self._rng = rng
         self._value_shapes = value_shapes(model)
         variables = [v for box in boxes for v in (*box.inputs, *box.node.outputs)]
         self._counts = [(len(box.inputs), len(box.node.outputs)) for box in boxes]
@@ -58,12 +66,13 @@ class TrueModel:
         found, first_error = [], None
         for position in positions:
             try:
-                log_density, arrays = self._at(position)
+                seed = int(self._rng.integers(2**63)) if self.estimated else 0
+                log_density, arrays = self._at(position, np.random.default_rng(seed))
             except Exception as error:
                 first_error = first_error or error
                 continue
             if all(np.isfinite(a).all() for a in arrays):
-                found.append((position, log_density, arrays))
+                found.append((position, log_density, arrays, seed))
                 if len(found) == 2:
                     break
         if not found:
@@ -73,19 +82,20 @@ class TrueModel:
                 + ". Make the prior less wide."
             )
         self._shapes = [a.shape for a in found[0][2]]
-        if any([a.shape for a in other] != self._shapes for _, _, other in found):
+        if any([a.shape for a in other] != self._shapes for _, _, other, _ in found):
             raise ValueError(
                 "a black box of this model returns arrays of other sizes at other places: let it return always as many "
                 "numbers, NaN where there are none."
             )
-        position, _, arrays = found[-1]  # the first one is often zero, which relative noise leaves as it is
-        _, again = self._at(position)
+        position, _, arrays, seed = found[-1]  # the first one is often zero, which relative noise leaves as it is
+        _, again = self._at(position, np.random.default_rng(seed))  # estimates by the same random numbers
         if not all(np.array_equal(a, b) for a, b in zip(arrays, again, strict=True)):
             raise ValueError(
                 "a black box of this model returns other values when it is called again at the same place. A random "
-                "one is a simulator or an estimate: see pk.EstimatedLikelihood and pk.sample_likelihood_free."
+                "one is a simulator or an estimate: see pk.EstimatedLikelihood, whose function takes all its "
+                "randomness from the generator that it is given, and pk.sample_likelihood_free."
             )
-        first, other = (self.read(_vector(f, values), x) for x, f, values in (found[0], found[-1]))
+        first, other = (self.read(_vector(f, values), x) for x, f, values, _ in (found[0], found[-1]))
         return first, other
 
     @property
@@ -93,9 +103,9 @@ class TrueModel:
         """Length of the vector of an evaluation."""
         return 1 + sum(int(np.prod(s)) for s in self._shapes)
 
-    def at_one(self, position: np.ndarray, noise: None) -> tuple[float, np.ndarray]:
+    def at_one(self, position: np.ndarray, noise: np.random.Generator | None) -> tuple[float, np.ndarray]:
         """Return the log density at a position (d,), and the vector of the evaluation."""
-        log_density, arrays = self._at(position)
+        log_density, arrays = self._at(position, noise)
         if [a.shape for a in arrays] != self._shapes:
             raise ValueError("a black box returned an array of another size than before.")
         return log_density, _vector(log_density, arrays)
@@ -120,8 +130,9 @@ class TrueModel:
         parts = np.split(position, np.cumsum([int(np.prod(s)) for s in self._value_shapes])[:-1])
         return [p.reshape(s) for p, s in zip(parts, self._value_shapes, strict=True)]
 
-    def _at(self, position):
-        log_density, *arrays = self._function(*self._split(position))
+    def _at(self, position, noise):
+        with drawing_noise(dict.fromkeys(self.estimated, noise)):
+            log_density, *arrays = self._function(*self._split(position))
         return float(log_density), [np.asarray(a, dtype=float) for a in arrays]
 
 

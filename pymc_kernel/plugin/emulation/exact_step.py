@@ -11,10 +11,10 @@ from pymc.step_methods.hmc.nuts import NUTSState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_kernel.errors import NonFiniteStartError
-from pymc_kernel.plugin.emulation.chains import Chains
+from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups, check_emulated
+from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.log_density import compile_log_density
-from pymc_kernel.plugin.warn import warn_user
 
 __all__ = ["EmulatedNUTS"]
 
@@ -60,7 +60,10 @@ class EmulatedNUTS(pm.NUTS):
     -----
     Statistics besides those of NUTS, whose ``diverging`` and ``tree_size`` are of the last transition: ``accept``, the
     probability with which the proposal is accepted; ``moved``; ``log_density`` of the true model; ``evaluations`` of
-    it. A chain begins at a draw of the emulated posterior. The true density must not be an estimate.
+    it. A chain begins at a draw of the emulated posterior.
+
+    Models with estimated likelihoods get an :class:`EmulatedGroups` step: in place of all variables at once, those of
+    a group move, and estimates of the others are kept.
     """
 
     name = "emulated_nuts"
@@ -83,20 +86,10 @@ class EmulatedNUTS(pm.NUTS):
         **kwargs: Any,
     ) -> None:
         model = pm.modelcontext(model)
-        emulation = getattr(emulated, "emulation", None)
-        if emulation is None:
-            raise TypeError(f"emulated must be what pk.emulate(model) returned, got {type(emulated).__name__}.")
-        if [v.name for v in emulated.value_vars] != [v.name for v in model.value_vars]:
-            raise ValueError("the emulated model has other variables than this one: give what was learned of this one.")
+        check_emulated(emulated, model, transitions)
+        emulation = emulated.emulation
         if transitions is None:
             transitions = min(math.ceil(emulation.autocorrelation_time), _MOST_TRANSITIONS)
-        if not (isinstance(transitions, int | np.integer) and transitions >= 1):
-            raise ValueError(f"transitions must be a whole number >= 1, got {transitions!r}.")
-        if not Chains.have_converged(emulation.rhat):
-            warn_user(
-                f"chains on the emulated model do not agree (R-hat {emulation.rhat:.2f}): an exact chain may stay in "
-                "the mode where it begins, and accept all of its proposals there."
-            )
         function = emulated.logp_dlogp_function(ravel_inputs=True)
         function.trust_input = True
         self._starts, self._transitions = emulation.draws, int(transitions)
@@ -105,6 +98,13 @@ class EmulatedNUTS(pm.NUTS):
         self._density = compile_log_density(model, model.value_vars, point, type(self).__name__, kwargs)
         self.correction, self.is_placed = None, False
         super().__init__(model.value_vars, model=model, blocked=blocked, logp_dlogp_func=function, **kwargs)
+
+    def __new__(cls, emulated=None, *args, **kwargs):
+        """Return the step of estimated models where the model is one."""
+        model = pm.modelcontext(kwargs.get("model"))
+        if isinstance(emulated, pm.Model) and estimated_terms(model.logp())[0]:
+            return EmulatedGroups(emulated, *args, **kwargs)
+        return super().__new__(cls, emulated, *args, **kwargs)
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
         """Start a new chain, with a metric of its own."""

@@ -17,7 +17,6 @@ from pytensor.tensor.utils import safe_signature
 
 from pymc_kernel.plugin.emulation.black_boxes import has_gradient
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
-from pymc_kernel.plugin.model.estimated import block_of
 
 __all__ = ["with_hoisted"]
 
@@ -62,7 +61,6 @@ def with_hoisted(model: pm.Model) -> pm.Model:
     parameters and data.
     """
     custom = [rv for rv in model.observed_RVs if isinstance(rv.owner.op, CustomDistRV | CustomSymbolicDistRV)]
-    custom = [rv for rv in custom if block_of(rv) is None]  # estimates are not learned yet
     if not any(_opened(rv, model.rvs_to_values[rv]).outputs for rv in custom):
         return model
     fgraph, memo = graph_of_model(model)

@@ -19,7 +19,9 @@ def graph_of_model(model: pm.Model) -> tuple:
 def model_of_graph(fgraph, model: pm.Model) -> pm.Model:
     """Return the model of a changed graph of ``model``: variables in the same order, with the same initial values."""
     copy = model_from_fgraph(fgraph, mutate_fgraph=True)
-    order = {name: i for i, name in enumerate(model.named_vars)}
+    # Not by named_vars: of a model that was itself made of a graph these have another order.
+    known = [*model.free_RVs, *model.observed_RVs, *model.deterministics, *model.potentials]
+    order = {v.name: i for i, v in enumerate(known)}
     for variables in (copy.free_RVs, copy.observed_RVs, copy.deterministics, copy.potentials):
         variables.sort(key=lambda v: order[v.name])  # so that positions mean the same in both
     for variable, value in model.rvs_to_initial_values.items():

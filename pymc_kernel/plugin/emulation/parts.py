@@ -13,6 +13,7 @@ from pytensor.tensor import TensorVariable
 from pytensor.tensor.blockwise import Blockwise
 
 from pymc_kernel.plugin.emulation.black_boxes import BlackBox
+from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp
 
 __all__ = ["Part", "Rows", "parts_of", "rows_of"]
 
@@ -39,6 +40,11 @@ class Rows(NamedTuple):
     input_shapes: tuple[tuple[int, ...], ...]
     output_shapes: tuple[tuple[int, ...], ...]
     functions: tuple[int, ...]
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether the outputs have noise."""
+        return isinstance(self.box.op, EstimatedLogLikelihoodOp)
 
     @property
     def num_rows(self) -> int:
@@ -209,7 +215,7 @@ def _called(box, inputs):
 
 
 def parts_of(calls: Sequence[Rows]) -> list[Part]:
-    """Return the calls by what can be learned together: as many inputs and outputs, and none feeds another."""
+    """Return the calls by what is learned together: none feeds another, as many inputs and outputs, exact or not."""
     depth = {}
     known = {out: i for i, rows in enumerate(calls) for out in rows.box.node.outputs}
     for i, rows in enumerate(calls):
@@ -217,7 +223,7 @@ def parts_of(calls: Sequence[Rows]) -> list[Part]:
         depth[i] = 1 + max((depth[j] for j in feeding), default=0)
     groups: dict[tuple, list[int]] = {}
     for i, rows in enumerate(calls):
-        groups.setdefault((depth[i], *rows.sizes), []).append(i)
+        groups.setdefault((depth[i], rows.is_estimate, *rows.sizes), []).append(i)
     parts = []
     for _, members in sorted(groups.items()):
         numbers: dict[tuple, int] = {}

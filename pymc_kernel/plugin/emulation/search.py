@@ -10,7 +10,8 @@ import pytensor
 from pymc.pytensorf import compile as pymc_compile
 from scipy.stats import chi2
 
-from pymc_kernel.emulation import FittedOutputs, fit_outputs
+from pymc_kernel.emulation import FittedOutputs, fit_estimates, fit_outputs
+from pymc_kernel.emulation.estimates import held_out_estimates
 from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.emulation.chains import Chains, autocorrelation_time, largest_rhat
@@ -19,6 +20,7 @@ from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.emulation import Emulation, Round, measured
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.explorers import Explorers
+from pymc_kernel.plugin.emulation.pairs import measured_by_pairs, noise_variance, normal_distance
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.priors import initial_position
@@ -36,6 +38,7 @@ _VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known wit
 _RARE = 1e-3  # of the draws of a normal distribution have a lower log density than a chain that is not lost
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _FOLDS = 10  # of cross-validation
+_GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
 
 
@@ -54,7 +57,13 @@ class Search:
     """Evaluations so far, what was learned of them, and chains on the emulated model."""
 
     def __init__(
-        self, model: pm.Model, unknown: Unknown, tolerance: float, rng: np.random.Generator, coarse: Mapping = _NONE
+        self,
+        model: pm.Model,
+        unknown: Unknown,
+        tolerance: float,
+        rng: np.random.Generator,
+        coarse: Mapping = _NONE,
+        noise_share: float = 0.0,
     ):
         calls, parts = unknown.calls, unknown.parts
         self.model, self.unknown = model, unknown
@@ -91,12 +100,18 @@ class Search:
         self.explorers: Explorers | None = None
         self.num_own, self.num_explored = 0, 0  # of a batch: draws of the posterior, and places of explorers
         self.is_chosen: list[bool] = []
+        # Of estimates there are two at each place, one after the other: their noises are independent.
+        self.estimated = [i for i, c in enumerate(calls) if c.is_estimate]
+        self.repeats = 2 if self.estimated else 1
+        self.held_out_errors = self.best_noise = None
+        self.noise_share, self.noise_sd = noise_share, 0.0
 
     def run(self, prior, places: np.ndarray, size: int | None, most: int, evaluate, progressbar: bool) -> None:
         """Evaluate ``places`` (n, d) and learn in rounds of ``size``, until the search has ended or after ``most``.
 
         Without ``size`` a round has two evaluations for each coefficient of a linear function of the inputs, and two;
-        of a model that is poor, one of each chain: most of its draws show the same fault.
+        of a model that is poor, one of each chain: most of its draws show the same fault. Of a model with estimates
+        each place is evaluated twice, and a round has at least a quarter of the places so far.
 
         Parameters
         ----------
@@ -105,16 +120,17 @@ class Search:
             Of the true model.
         """
         with progress_bar("First places", most, progressbar) as advance:
-            batch = places[:most]
+            batch = places[: most // self.repeats]
             self.num_own = len(batch)
             while len(batch):
-                vectors = evaluate(len(self.positions), batch, advance)
-                self.add(batch, [self.unknown.true.read(v, x) for v, x in zip(vectors, batch, strict=True)])
+                positions = np.repeat(batch, self.repeats, axis=0)
+                vectors = evaluate(len(self.positions), positions, advance)
+                self.add(batch, [self.unknown.true.read(v, x) for v, x in zip(vectors, positions, strict=True)])
                 if self.best is not None:
                     advance(0, f"Distance {self.best.distance:.2f}")
                 if self.has_ended:
                     break
-                batch = self.propose(prior, size or (_CHAINS if self._is_poor else self.unknown.batch_size))
+                batch = self.propose(prior, size or self._batch_size)
                 self.num_own = len(batch)
                 if self.chains is not None:
                     if self.explorers is None:
@@ -123,35 +139,112 @@ class Search:
                         explored = self.explorers.draw(self._best_places())
                     self.num_explored = len(explored)
                     batch = np.concatenate([batch, explored, self._most_uncertain()])
-                batch = batch[: most - len(self.positions)]
+                batch = batch[: (most - len(self.positions)) // self.repeats]
 
     def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
-        """Take in what was evaluated; of fresh draws, measure the distance first."""
+        """Take in what was evaluated at a batch (n, d); of fresh draws, measure the distance first."""
         if self.fits is not None:
-            learned = np.array([self.chains.log_density(x) for x in batch])
-            log_ratios = np.array([e.log_density for e in evaluated]) - learned
-            explored = log_ratios[self.num_own :][: self.num_explored]
-            if explored.size:
-                self.explorers.set_power(explored)
-            own = measured(log_ratios[: self.num_own])
-            self.rounds.append(Round(len(self.positions), *own, self.held_out, self.rhat))
+            own, noise = self._measured_at_fresh(batch, evaluated)
+            self.noise_sd = float(np.sqrt(noise.sum()))
+            self.rounds.append(Round(len(self.positions), *own, self.held_out, self.rhat, self.noise_sd))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
             worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
             worse = worse._replace(distance=max(worse.distance, self.held_out))
             is_confirmed = len(self.rounds) > 1 and Chains.have_converged(worse.rhat)
             if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
                 self.best, self.is_confirmed = worse, is_confirmed
-                self.best_fits, self.best_draws = self.fits, self.draws
+                self.best_fits, self.best_draws, self.best_noise = self.fits, self.draws, np.sqrt(noise)
         # Beyond the explorers' places are those that were chosen because they cannot be predicted from others.
-        self.is_chosen += [i >= self.num_own + self.num_explored for i in range(len(batch))]
-        self.positions = np.concatenate([self.positions, batch])
+        is_chosen = np.arange(len(batch)) >= self.num_own + self.num_explored
+        self.is_chosen += np.repeat(is_chosen, self.repeats).tolist()
+        self.positions = np.concatenate([self.positions, np.repeat(batch, self.repeats, axis=0)])
         self.evaluated += evaluated
         self.rough += [{i: c.rows(e.inputs[i]) for i, c in self.coarse.items()} for e in evaluated]
+
+    def _measured_at_fresh(self, batch, evaluated):
+        """Return what was measured at the fresh draws of a batch, and the variances (f,) of the noise of estimates.
+
+        By estimates these draws alone tell little; the places before them, each by what is learned without it, count
+        as much.
+        """
+        explored = slice(self.num_own, self.num_own + self.num_explored)
+        if not self.estimated:
+            learned = np.array([self.chains.log_density(x) for x in batch])
+            log_ratios = np.array([e.log_density for e in evaluated]) - learned
+            if log_ratios[explored].size:
+                self.explorers.set_power(log_ratios[explored])
+            return measured(log_ratios[: self.num_own]), np.zeros(0)
+        positions = np.repeat(batch, self.repeats, axis=0)
+        errors, inputs = self._errors(positions, evaluated, [self._predicted(e) for e in evaluated])
+        if errors[explored].size:
+            squares = np.maximum(errors[explored].prod(axis=1).sum(axis=1).mean(), 0.0)
+            self.explorers.set_power(np.sqrt([squares]))
+        errors, inputs = errors[: self.num_own], [x[: self.num_own] for x in inputs]
+        if self.held_out_errors is not None:
+            errors = np.concatenate([errors, self.held_out_errors[0]])
+            inputs = [np.concatenate(pair) for pair in zip(inputs, self.held_out_errors[1], strict=True)]
+        is_finite = np.isfinite(errors).all(axis=(1, 2))
+        noise = noise_variance(errors[is_finite][:, :, 1:]) if is_finite.any() else np.zeros(len(inputs))
+        return measured_by_pairs(errors, inputs), noise
+
+    def _predicted(self, evaluated):
+        """Return the learned outputs (b, q) of each part at the inputs of an evaluation."""
+        rows_of_parts = []
+        for part, (of_part, *_) in zip(self.parts, self.fits, strict=True):
+            inputs = np.concatenate([self.calls[i].inputs(evaluated.inputs[i]) for i in part.calls])
+            outputs = np.full((len(inputs), self.unknown.sizes(part)[1]), np.nan)
+            for function in range(part.num_functions):
+                mine = (part.functions == function) & np.isfinite(inputs).all(axis=1)
+                if mine.any():
+                    outputs[mine] = of_part[function](inputs[mine])
+            rows_of_parts.append(outputs)
+        return rows_of_parts
+
+    def _errors(self, positions, evaluated, predicted):
+        """Return errors (n, 2, 1 + f) by the estimates of 2 n evaluations, and the inputs (n, k) of f estimated terms.
+
+        Parameters
+        ----------
+        positions : ndarray (2 n, d)
+        evaluated : list of Evaluated
+        predicted : list of lists of ndarray (b, q)
+            Learned outputs of each part at each of these.
+        """
+        errors = np.empty((len(evaluated), 1 + len(self.estimated)))
+        inputs: list[list] = [[] for _ in self.estimated]
+        for row, x, e, rows_of_parts in zip(errors, positions, evaluated, predicted, strict=True):
+            of_calls = {}
+            for part, rows in zip(self.parts, rows_of_parts, strict=True):
+                edges = np.cumsum([self.calls[i].num_rows for i in part.calls])[:-1]
+                of_calls |= dict(zip(part.calls, np.split(rows, edges), strict=True))
+            row[1:] = [e.outputs[i][0].item() - of_calls[i].item() for i in self.estimated]
+            row[0] = e.log_density - self._density_with(rows_of_parts, x) - row[1:].sum()
+            for own, i in zip(inputs, self.estimated, strict=True):
+                own.append(self.calls[i].inputs(e.inputs[i])[0])
+        return errors.reshape(-1, 2, errors.shape[1]), [np.array(x)[::2] for x in inputs]
 
     @property
     def has_ended(self) -> bool:
         """Whether the distance is known to be within the tolerance."""
-        return self.best is not None and self.is_confirmed and self.best.distance < self.tolerance
+        return self.best is not None and self.is_confirmed and self.best.distance < self._enough
+
+    @property
+    def _enough(self) -> float:
+        """Distance at which the search ends: the tolerance, or what is small beside the noise of estimates."""
+        return max(self.tolerance, normal_distance(self.noise_share * self.noise_sd))
+
+    def _density_with(self, rows_of_parts, position):
+        """Return the log density at a position (d,) with these outputs (b, q) of the parts."""
+        for shared, rows in zip(self.given_rows, rows_of_parts, strict=True):
+            shared.set_value(rows)
+        split = split_positions(self.emulated, position[None], self.shapes)
+        return float(self.density_given(*[p[0] for p in split]))
+
+    @property
+    def _batch_size(self) -> int:
+        """Places in the next round."""
+        size = _CHAINS if self._is_poor else self.unknown.batch_size
+        return max(size, int(_GROWTH * len(self.positions)) // self.repeats) if self.estimated else size
 
     @property
     def _is_poor(self) -> bool:
@@ -160,7 +253,7 @@ class Search:
 
     def propose(self, prior, size: int) -> np.ndarray:
         """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
-        self.fits = self._fitted()
+        self.fits, self.held_out_errors = self._fitted(), None
         if self.fits is None:
             return prior.draw(self.rng, size)
         self._renew(self.fits)
@@ -175,7 +268,7 @@ class Search:
             draws, self.rhat = self.chains.draw(is_short=self._is_poor)
             self.draws = draws
             self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
-            if self.held_out < self.tolerance:
+            if self.held_out < self._enough:
                 draws, self.rhat = self._challenged(draws, prior)
                 self.draws = draws
         each = -(-size // len(draws))
@@ -211,9 +304,10 @@ class Search:
         return np.sqrt(np.where(np.isfinite(square), square, 0.0))
 
     def _best_places(self) -> np.ndarray:
-        """Return the places (chains, d) with the largest true log density."""
-        best = np.argsort(-self.log_densities)[:_CHAINS]
-        return self.positions[best[np.isfinite(self.log_densities[best])]]
+        """Return the places (chains, d) with the largest true log density, or mean of two estimates."""
+        levels = self.log_densities.reshape(-1, self.repeats).mean(axis=1)
+        best = np.argsort(-levels)[:_CHAINS]
+        return self.positions[:: self.repeats][best[np.isfinite(levels[best])]]
 
     def _begin_anew(self) -> None:
         """Let chains that are lost go on from the best places; others may be in modes of their own, or only slow.
@@ -222,7 +316,10 @@ class Search:
         normal distribution is below its maximum by half a chi-squared variable.
         """
         best, places = self._best_places(), self.chains.places
-        least = self.log_densities.max() - 0.5 * chi2.isf(_RARE, places.shape[1])
+        known = self.log_densities
+        if self.estimated:  # the largest of many estimates is one with large noise
+            known = np.array([self.chains.log_density(x) for x in self.positions[np.isfinite(known)]])
+        least = known.max() - 0.5 * chi2.isf(_RARE, places.shape[1])
         lost = [c for c, x in enumerate(places) if not self.chains.log_density(x) >= least]
         for i, c in enumerate(lost):
             places[c] = best[i % len(best)]
@@ -262,6 +359,7 @@ class Search:
             effective_share=best.effective_share,
             rhat=best.rhat,
             autocorrelation_time=autocorrelation_time(self.best_draws),
+            noise_sd=dict(zip((self.calls[i].box.name for i in self.estimated), self.best_noise.tolist(), strict=True)),
             rounds=pd.DataFrame(self.rounds),
             draws=_flat(self.best_draws),
             positions=self.positions,
@@ -296,6 +394,7 @@ class Search:
             warn_user(
                 f"the emulated model should not be trusted: {' and '.join(problems)}, after {len(self.evaluated)} "
                 "evaluations. Take more evaluations, or a prior or start= nearer to the data."
+                + (" Exact draws, by pk.EmulatedNUTS, correct it." if self.estimated else "")
                 + (f" {failed} evaluations failed; the first error: {first_error}" if failed and first_error else "")
             )
 
@@ -304,7 +403,7 @@ class Search:
 
         A round has few fresh draws: those of a step in a function fall beside it more often than not.
         """
-        folds = np.arange(len(self.evaluated)) % _FOLDS
+        folds = np.arange(len(self.evaluated)) // self.repeats % _FOLDS
         rows_of_parts = []
         for part, (of_part, *_) in zip(self.parts, self.fits, strict=True):
             inputs, outputs, _ = self._values(part)
@@ -315,22 +414,29 @@ class Search:
                 is_finite = np.isfinite(x).all(axis=2) & np.isfinite(y).all(axis=2)
                 fold = np.broadcast_to(folds[:, None], is_finite.shape)[is_finite]
                 block = np.full(y.shape, np.nan)
-                block[is_finite] = held_out_outputs(of_part[function], x[is_finite], y[is_finite], fold)
+                held_out = held_out_estimates if self.unknown.is_estimate(part) else held_out_outputs
+                block[is_finite] = held_out(of_part[function], x[is_finite], y[is_finite], fold)
                 predicted[:, mine] = block
             rows_of_parts.append(predicted)
         least = np.quantile([self.chains.log_density(x) for x in _flat(self.draws)], _TAIL)
-        log_ratios = []
-        for i, (x, e) in enumerate(zip(self.positions, self.evaluated, strict=True)):
-            # Failed ones lie anywhere: fresh draws say how many of the posterior's fail.
-            if self.is_chosen[i] or not np.isfinite(e.log_density):
-                continue
-            if max(self.chains.log_density(x), e.log_density) < least:
-                continue
-            for shared, predicted in zip(self.given_rows, rows_of_parts, strict=True):
-                shared.set_value(predicted[i])
-            split = split_positions(self.emulated, x[None], self.shapes)
-            log_ratios.append(e.log_density - float(self.density_given(*[p[0] for p in split])))
-        return measured(np.array(log_ratios))[0]
+        kept = [i for i in range(len(self.evaluated)) if self._is_like_draws(i, least)]
+        predicted = [[rows[i] for rows in rows_of_parts] for i in kept]
+        if not self.estimated:
+            learned = [self._density_with(rows, self.positions[i]) for i, rows in zip(kept, predicted, strict=True)]
+            return measured(self.log_densities[kept] - np.array(learned))[0]
+        if not kept:
+            return 1.0
+        self.held_out_errors = self._errors(self.positions[kept], [self.evaluated[i] for i in kept], predicted)
+        return measured_by_pairs(*self.held_out_errors)[0]
+
+    def _is_like_draws(self, number, least):
+        """Return whether an evaluation is where draws are, whose log densities are hardly ever below ``least``."""
+        pair = self.evaluated[number // self.repeats * self.repeats :][: self.repeats]
+        # Failed ones lie anywhere: fresh draws say how many of the posterior's fail.
+        if self.is_chosen[number] or not all(np.isfinite(e.log_density) for e in pair):
+            return False
+        learned = self.chains.log_density(self.positions[number])
+        return learned >= least if self.estimated else max(learned, pair[0].log_density) >= least
 
     def _begin_at(self, position: np.ndarray) -> None:
         """Make a position (d,) the initial point of the emulated model: away from what was learned all is invented."""
@@ -352,10 +458,13 @@ class Search:
             has_failed &= has_values.any(axis=1, keepdims=True) | (has_values.shape[1] == 1)
             of_part, known = [], []
             for function in range(part.num_functions):
-                x, y, good, bad = (v[:, part.functions == function] for v in (inputs, outputs, has_values, has_failed))
+                own, is_noisy = part.functions == function, self.unknown.is_estimate(part)
+                every = slice(None, None, 1 if is_noisy else self.repeats)  # exact values of a place are the same twice
+                x, y, good, bad = (v[every][:, own] for v in (inputs, outputs, has_values, has_failed))
+                bad = bad & (not is_noisy)  # an estimate may be zero where the likelihood is not
                 if good.sum() < x.shape[2] + 2:
                     return None
-                of_part.append(fit_outputs(x[good], y[good], self.rng))
+                of_part.append((fit_estimates if is_noisy else fit_outputs)(x[good], y[good], self.rng))
                 known.append((x[good | bad], bad[good | bad]))
             fits.append((of_part, known, is_factor))
         return fits

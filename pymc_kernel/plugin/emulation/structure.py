@@ -8,11 +8,12 @@ from pymc.pytensorf import compile as pymc_compile
 from pymc.vartypes import continuous_types
 from pytensor.graph.traversal import ancestors
 from pytensor.scan.op import Scan
+from pytensor.tensor.blockwise import Blockwise
 
 from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
 from pymc_kernel.plugin.emulation.evaluated import TrueModel
 from pymc_kernel.plugin.emulation.parts import Part, Rows, parts_of, rows_of
-from pymc_kernel.plugin.model.estimated import estimated_terms
+from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, estimated_terms
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.priors import ModelPrior, first_places
 
@@ -32,6 +33,10 @@ class Unknown(NamedTuple):
     def sizes(self, part: Part) -> tuple[int, int]:
         """Return the numbers of inputs and outputs of a row of a part."""
         return self.calls[part.calls[0]].sizes
+
+    def is_estimate(self, part: Part) -> bool:
+        """Return whether the outputs of a part have noise."""
+        return self.calls[part.calls[0]].is_estimate
 
     @property
     def batch_size(self) -> int:
@@ -65,14 +70,14 @@ def unknown_of(model: pm.Model, rng: np.random.Generator, only_parts: bool = Fal
     TypeError
         For discrete variables, and inputs that are whole numbers.
     ValueError
-        For log densities that are estimated, calls inside of ``pytensor.scan``, black boxes that are random or never
-        finite.
+        For estimates that are not learned (see the message), calls inside of ``pytensor.scan``, black boxes that are
+        random or never finite.
     """
     boxes = find_black_boxes(model)
     if not boxes or (only_parts and _is_whole(model, boxes)):
         return None
     _refuse(model, boxes)
-    true = TrueModel(model, boxes)
+    true = TrueModel(model, boxes, np.random.default_rng(int(rng.integers(2**63))) if _estimates(boxes) else None)
     first, others = true.learn_shapes(first_places(model, ModelPrior(model), None, _TRIED, rng))
     calls = [
         rows_of(box, inputs, outputs, lambda i=i: others.inputs[i])
@@ -100,12 +105,7 @@ def _is_whole(model, boxes):
 
 def _refuse(model, boxes):
     """Raise where NUTS could not sample the model even with gradients in place of the black boxes."""
-    estimated, _ = estimated_terms(model.logp())
-    if estimated:
-        raise ValueError(
-            f"the log density of this model is only estimated (by {', '.join(estimated)}): pk.emulate learns exact "
-            "functions. Use pk.sample_khmc(), which keeps the estimates that it accepts."
-        )
+    _refuse_estimates(model, boxes)
     discrete = [v.name for v in model.value_vars if v.dtype not in continuous_types]
     if discrete:
         raise TypeError(
@@ -123,3 +123,30 @@ def _refuse(model, boxes):
                 f"{box.name} has a whole number as an input that depends on free variables, by which nothing can be "
                 "differentiated: give it the number before it was rounded, or pk.sample_smc() the model."
             )
+
+
+def _estimates(boxes):
+    """Return the operators of estimated likelihoods among black boxes."""
+    return [box.op for box in boxes if isinstance(box.op, EstimatedLogLikelihoodOp)]
+
+
+def _refuse_estimates(model, boxes):
+    """Raise where an estimate is not one number of one call that stands by itself in the model."""
+    names, _ = estimated_terms(model.logp())
+    ops = _estimates(boxes)
+    known = {op.term_name for op in ops}
+    outputs = {v for box in boxes for v in box.node.outputs}
+    problems = [f"{name} is no pk.EstimatedLikelihood with parameters" for name in names if name not in known]
+    problems += [f"{op.term_name} is pointwise" for op in ops if op.pointwise]
+    problems += [f"{op.term_name} reuses its noise" for op in ops if op.reuse_noise]
+    for box in boxes:
+        if box.op in ops and isinstance(box.node.op, Blockwise):
+            problems.append(f"{box.op.term_name} was vectorized")
+        if box.op in ops and outputs & set(ancestors(box.inputs)):
+            problems.append(f"{box.op.term_name} depends on what another black box returns")
+    if problems:
+        raise ValueError(
+            f"the log density of this model is only estimated, as pk.emulate cannot learn it: {'; '.join(problems)}. "
+            "It learns likelihoods of pk.EstimatedLikelihood, each one number and with new noise for each estimate. "
+            "Use pk.sample_khmc(), which keeps the estimates that it accepts."
+        )

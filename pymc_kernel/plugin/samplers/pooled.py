@@ -31,8 +31,13 @@ __all__ = ["sample_khmc"]
 
 _TUNE = 1000  # of NUTS along an emulated model, as in pm.sample; and evaluations at most until it is learned
 _ENOUGH = 0.2  # distance of an emulated model: at least six of ten proposals along it are accepted
+_NOISE_SHARE = (
+    1 / 3
+)  # standard deviation of its error, relative to that of the noise, to whose variance it adds a ninth
 _USELESS = 0.5  # there may be none
+_STUCK = 0.1  # of a chain without a move of one group: it has less than ten draws of that group then
 _JUDGED_DRAWS = 1000  # of each chain, by which it is judged whether the density ends where the draws do
+_NOISY = 1.7  # nats: above this a fixed computing budget is better spent on better estimates (Doucet et al. 2015)
 _START_TRIALS = 20  # jittered initial points of which one must have a finite density
 
 
@@ -103,6 +108,11 @@ def sample_khmc(
     within a distance of one half after ``tune`` evaluations. And where a part has at most half as many inputs as the
     model has parameters; with more, what is gained is little, and a search from few places may end in a lesser mode.
 
+    Estimated likelihoods, one for each group (:class:`EstimatedLikelihood`), are such parts, too, each learned as a
+    function of its own inputs from two estimates at each place. Chains then move group by group and keep the estimates
+    of the others (:class:`EmulatedNUTS`): with twelve groups in place of all their noises one at a time decides. The
+    search ends where it is off by less than a third of the noise.
+
     Else it learns the whole log density, so it needs values for every direction in which that is not quadratic: it is
     for a dozen parameters, or for more where the posterior is nearly Gaussian and tuning long. Many groups of
     parameters with a scale of their own are not for it: a hierarchy of 31 parameters had an R-hat of 2.
@@ -129,9 +139,9 @@ def sample_khmc(
     rng, began, spent = np.random.default_rng(random_seed), time.perf_counter(), 0
     if step is None and initvals is None:
         _check_for_sample(kwargs, model)
-        if (search := part_of(model, _ENOUGH, rng)) is not None:
+        if (search := part_of(model, _ENOUGH, rng, _NOISE_SHARE)) is not None:
             first_error = learn(search, _TUNE if tune is None else tune, progressbar=progressbar)
-            if search.is_confirmed and search.best.distance < _USELESS:
+            if search.has_ended or (search.is_confirmed and search.best.distance < _USELESS):
                 emulated = search.result(first_error)
                 return _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs)
             spent = len(search.evaluated)
@@ -177,6 +187,8 @@ def _along_emulated(model, emulated, draws, tune, chains, rng, began, progressba
             draws, tune=tune, chains=chains, step=step, random_seed=seeds, progressbar=progressbar, **kwargs
         )
     emulation, groups = emulated.emulation, getattr(idata, "children", {})
+    if "stuck" in groups.get("sample_stats", ()):
+        warn_of_stuck_groups(groups["sample_stats"]["stuck"].values, emulation.noise_sd)
     for name in {"posterior", "sample_stats"} & set(groups):
         groups[name].attrs |= {
             "tuning_steps": tune,
@@ -186,6 +198,20 @@ def _along_emulated(model, emulated, draws, tune, chains, rng, began, progressba
             "distance": emulation.distance,
         }
     return idata
+
+
+def warn_of_stuck_groups(stuck, noise_sd) -> None:
+    """Warn where one group did not move for a large part of a chain; ``stuck`` (chains, draws), noise by name."""
+    longest, draws = int(stuck.max()), stuck.shape[1]
+    if longest <= max(_STUCK * draws, 10):
+        return
+    noisy = ", ".join(f"{name} {sd:.2g}" for name, sd in noise_sd.items() if sd > _NOISY)
+    where = f"log estimates have standard deviations of {noisy}" if noisy else "in some places their noise is larger"
+    warn_user(
+        f"sample_khmc: parameters of one estimated likelihood did not move for {longest} of {draws} draws, as an "
+        f"estimate was far too large by chance ({where}). Make the estimates less noisy: more draws or particles in "
+        "each, or a better importance density."
+    )
 
 
 def _say(model, step, idata, rng):

@@ -1,0 +1,265 @@
+"""Estimated likelihoods, one a group, learned and sampled exactly: normal groups, whose posterior is known."""
+
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pytensor import wrap_py
+
+import pymc_kernel as pk
+from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups
+from pymc_kernel.plugin.emulation.pairs import measured_by_pairs, noise_variance, squared_error, tilt
+from pymc_kernel.plugin.samplers.pooled import warn_of_stuck_groups
+
+pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
+
+DATA = np.array([0.4, -0.9, 1.6])
+CENTER_SD, EFFECT_SD, DATA_SD, NOISE_SD = 1.5, 0.8, 0.7, 1.0
+
+
+def estimate(rng, effect, observed):
+    """The log likelihood of a group with noise whose exponential has the expectation one."""
+    exact = -0.5 * np.sum((observed - effect) ** 2) / DATA_SD**2
+    return exact + NOISE_SD * (rng.standard_normal() - 0.5 * NOISE_SD)
+
+
+def groups(fn=estimate):
+    """Three groups, centred."""
+    with pm.Model() as model:
+        center = pm.Normal("center", 0.0, CENTER_SD)
+        effect = pm.Normal("effect", center, EFFECT_SD, shape=3)
+        for i, y in enumerate(DATA):
+            pk.EstimatedLikelihood(f"y{i}", fn, effect[i], observed=[y])
+    return model
+
+
+def posterior():
+    """Mean (4,) and covariance (4, 4) of center and effects."""
+    prior = np.full((4, 4), CENTER_SD**2)
+    prior[1:, 1:] += EFFECT_SD**2 * np.eye(3)
+    seen = prior[1:, 1:] + DATA_SD**2 * np.eye(3)
+    gain = np.linalg.solve(seen, prior[1:]).T
+    return gain @ DATA, prior - gain @ prior[1:]
+
+
+def emulated_of(model, **settings):
+    """A quick emulation, whose doubts do not matter here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        settings = {"evaluations": 60, "random_seed": 1, "progressbar": False} | settings
+        return pk.emulate(model, **settings)
+
+
+@pytest.fixture(scope="module")
+def made():
+    """The model and what was learned of it."""
+    model = groups()
+    return model, emulated_of(model)
+
+
+def test_coordinates_move_by_group(made):
+    model, emulated = made
+    with model:
+        step = pk.EmulatedNUTS(emulated)
+    assert isinstance(step, EmulatedGroups)
+    assert [(b.tolist(), c) for b, c in step.blocks] == [([0], ()), ([1], (0,)), ([2], (1,)), ([3], (2,))]
+
+
+def sampled(made, **settings):
+    model, emulated = made
+    settings = {"draws": 1000, "tune": 100, "chains": 2, "random_seed": 3} | settings
+    with model:
+        return pm.sample(
+            step=pk.EmulatedNUTS(emulated, transitions=1),
+            progressbar=False,
+            compute_convergence_checks=False,
+            **settings,
+        )
+
+
+@pytest.mark.slow
+def test_spread_is_exact_under_noise(made):
+    idata = sampled(made)
+    draws = np.concatenate([idata.posterior["center"].values[..., None], idata.posterior["effect"].values], axis=2)
+    mean, covariance = posterior()
+    sd = np.sqrt(np.diag(covariance))
+    flat = draws.reshape(-1, 4)
+    assert np.abs((flat.mean(axis=0) - mean) / sd).max() < 0.15
+    assert np.abs(flat.std(axis=0) / sd - 1.0).max() < 0.1
+    assert idata.sample_stats["evaluations"].values[:, 1:].max() == 1  # of the group that was estimated most
+
+
+def test_same_draws_for_any_cores(made):
+    one, two = (sampled(made, draws=20, tune=20, cores=c) for c in (1, 2))
+    np.testing.assert_array_equal(one.posterior["effect"].values, two.posterior["effect"].values)
+
+
+def test_emulation_follows_the_seed():
+    a, b, c = (emulated_of(groups(), evaluations=24, random_seed=s).emulation for s in (1, 1, 2))
+    np.testing.assert_array_equal(a.log_density, b.log_density)
+    assert a.log_density[0] != c.log_density[0]  # other noise at the initial point
+    assert a.log_density[0] != a.log_density[1]  # and at the second estimate there
+
+
+@pytest.mark.parametrize(("settings", "said"), [({"pointwise": True}, "pointwise"), ({"reuse_noise": 0.5}, "reuses")])
+def test_estimates_that_are_not_learned_are_refused(settings, said):
+    with pm.Model() as model:
+        theta = pm.Normal("theta")
+
+        def fn(rng, theta, y):
+            return rng.standard_normal(y.shape) if "pointwise" in settings else rng.standard_normal()
+
+        pk.EstimatedLikelihood("y", fn, theta, observed=[1.0, 2.0], **settings)
+    with pytest.raises(ValueError, match=said):
+        pk.emulate(model, progressbar=False)
+
+
+def test_a_function_with_randomness_of_its_own_is_refused():
+    hidden = np.random.default_rng(1)
+    with pytest.raises(ValueError, match="called again at the same place"):
+        pk.emulate(groups(lambda rng, theta, y: hidden.standard_normal()), progressbar=False)
+
+
+# -- how far off ---------------------------------------------------------------------------------------
+
+
+def errors_of(rng, n, sd, learned):
+    """Errors (n, 2, 3) of something exact and of two terms with noise; ``learned`` (n, 3) is what was learned."""
+    noise = sd * rng.standard_normal((n, 2, 3))
+    noise[:, :, 0] = 0.0
+    return noise - learned[:, None]
+
+
+def test_squared_errors_of_what_is_learned_are_estimated_without_bias():
+    rng = np.random.default_rng(1)
+    learned = rng.standard_normal((50, 3)) * [0.1, 0.2, 0.3]
+    found = np.array([squared_error(errors_of(rng, 50, 1.0, learned)) for _ in range(2000)])
+    exact_variance = learned.var(axis=0, ddof=1).sum()
+    assert abs(found[:, 0].mean() - exact_variance) < 4.0 * found[:, 0].std() / 2000**0.5
+    assert abs(found[:, 1].mean() / found[:, 0].std() - 1.0) < 0.05  # and the standard error is right
+
+
+def test_a_distance_by_estimates_is_never_zero_and_nears_it():
+    rng, nothing = np.random.default_rng(2), [np.zeros((0, 1))] * 2
+    for n in (10, 100, 1000):
+        distances = [
+            measured_by_pairs(errors_of(rng, n, 0.8, np.zeros((n, 3))), [np.zeros((n, 1))] * 2)[0] for _ in range(50)
+        ]
+        assert min(distances) > 0.0
+        assert 0.1 < np.median(distances) * n**0.25 < 1.0
+    assert measured_by_pairs(np.full((10, 2, 3), np.nan), nothing)[0] == 1.0
+
+
+def test_the_distance_without_noise_is_that_of_the_normal_log_ratio():
+    rng = np.random.default_rng(3)
+    learned = 0.5 * rng.standard_normal((4000, 3)) * [1.0, 0.0, 0.0]
+    distance, sd, share = measured_by_pairs(errors_of(rng, 4000, 0.0, learned), [np.zeros((4000, 1))] * 2)
+    assert sd == pytest.approx(0.5, rel=0.05)
+    assert distance == pytest.approx(0.197, rel=0.05)  # 2 Phi(.25) - 1
+    assert share == pytest.approx(np.exp(-0.25), rel=0.05)
+
+
+def test_noise_and_its_tilt_are_measured():
+    rng = np.random.default_rng(4)
+    inputs = rng.standard_normal((4000, 1))
+    variance = 1.0 + 0.4 * np.clip(inputs, -2.0, 2.0)
+    errors = np.sqrt(variance) * rng.standard_normal((4000, 2))
+    assert noise_variance(errors) == pytest.approx(1.0, rel=0.1)
+    assert tilt(errors, inputs) == pytest.approx((0.5 * variance).var(), rel=0.3)
+    assert abs(tilt(errors, rng.standard_normal((4000, 1)))) < 0.01
+
+
+# -- harder models -------------------------------------------------------------------------------------
+
+
+def test_black_boxes_shows_terms_as_noisy():
+    box = wrap_py([pt.dscalar], [pt.dscalar])(lambda x: np.exp(x))
+    with groups() as model:
+        pm.Normal("z", box(model["center"]), 1.0, observed=1.0)
+        table = pk.black_boxes()
+    assert table["noisy"].tolist() == [False, True]
+    assert table["calls"].tolist() == [1, 3]
+    assert set(table["name"][1].split(", ")) == {"y0", "y1", "y2"}
+
+
+def test_an_exact_black_box_beside_estimated_groups():
+    """The exact one is learned without noise, and called at each block."""
+    box = wrap_py([pt.dscalar], [pt.dscalar])(lambda x: np.exp(x))
+    with groups() as model:
+        pm.Normal("z", box(model["center"]), 0.5, observed=1.0)
+    emulated = emulated_of(model, evaluations=40)
+    assert set(emulated.emulation.noise_sd) == {"y0", "y1", "y2"}
+    assert all(0.3 < sd < 3.0 for sd in emulated.emulation.noise_sd.values())  # of some dozens of pairs
+    assert emulated.emulation.log_ratio_sd > 0.0
+    with model:
+        step = pk.EmulatedNUTS(emulated, transitions=1)
+        idata = pm.sample(100, tune=20, chains=1, step=step, random_seed=1, progressbar=False,
+                          compute_convergence_checks=False)  # fmt: skip
+    assert idata.sample_stats["accept"].mean() > 0.3
+
+
+def test_two_groups_that_share_an_estimate_move_together():
+    def both(rng, effect, observed):
+        return exact(effect, observed) + NOISE_SD * (rng.standard_normal() - 0.5 * NOISE_SD)
+
+    with pm.Model() as model:
+        center = pm.Normal("center", 0.0, CENTER_SD)
+        effect = pm.Normal("effect", center, EFFECT_SD, shape=3)
+        pk.EstimatedLikelihood("y", both, effect[:2], observed=DATA[:2])
+        pk.EstimatedLikelihood("y2", estimate, effect[2], observed=DATA[2:])
+    with model:
+        step = pk.EmulatedNUTS(emulated_of(model, evaluations=24))
+    assert [(b.tolist(), len(c)) for b, c in step.blocks] == [([0], 0), ([1, 2], 1), ([3], 1)]
+
+
+def exact(mean, observed):
+    """The log likelihood of groups."""
+    return -0.5 * np.sum((observed - mean) ** 2) / DATA_SD**2
+
+
+@pytest.mark.slow
+def test_a_group_nearly_without_data_stays_at_its_prior():
+    def flat(rng, effect, observed):
+        return 1e-4 * exact(effect, observed) + NOISE_SD * (rng.standard_normal() - 0.5 * NOISE_SD)
+
+    with pm.Model() as model:
+        effect = pm.Normal("effect", 0.0, 1.0, shape=3)
+        pk.EstimatedLikelihood("y", flat, effect[0], observed=[3.0])
+        pk.EstimatedLikelihood("y1", estimate, effect[1], observed=DATA[1:2])
+    with model:
+        idata = sampled((model, emulated_of(model)), draws=500)
+    draws = idata.posterior["effect"].values
+    assert abs(draws[..., 0].mean()) < 0.3
+    assert draws[..., 0].std() == pytest.approx(1.0, abs=0.25)
+
+
+def test_sample_khmc_moves_group_by_group():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        settings = {"draws": 5, "tune": 60, "chains": 1, "cores": 1, "progressbar": False, "random_seed": 3}
+        idata = pk.sample_khmc(model=groups(), **settings, compute_convergence_checks=False)
+    assert "least_accept" in idata.sample_stats
+    assert idata.sample_stats.attrs["tuning_evaluations"] <= 60
+    assert idata.sample_stats["evaluations"].values[:, 1:].max() == 1
+
+
+@pytest.mark.parametrize(("longest", "sd", "said"), [(200, 0.7, "in some places"), (200, 3.0, "y0 3"), (90, 3.0, None)])
+def test_a_group_that_is_stuck_is_said(longest, sd, said):
+    stuck = np.zeros((4, 1000), int)
+    stuck[2, 500 : 500 + longest] = np.arange(1, longest + 1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_stuck_groups(stuck, {"y0": sd, "y1": 0.5})
+    texts = [str(w.message) for w in caught]
+    assert (texts == []) if said is None else (said in texts[0] and "less noisy" in texts[0])
+
+
+def test_a_block_that_does_not_move_is_counted(made, monkeypatch):
+    def never(step, number, x, proposal):
+        return 0.0, step.estimates, np.ones(3, bool)
+
+    monkeypatch.setattr(EmulatedGroups, "_judged", never)
+    idata = sampled(made, draws=12, tune=2, chains=1)
+    np.testing.assert_array_equal(idata.sample_stats["stuck"].values[0], np.arange(1, 13))

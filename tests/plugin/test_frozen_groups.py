@@ -1,0 +1,173 @@
+"""Steps of estimated groups from exact draws of parameters with random numbers, whose distribution they must leave."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kernel as pk
+from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups, Estimates
+
+pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
+
+DATA = np.array([0.4, -0.9])
+CENTER_SD, EFFECT_SD, OFFSET_SD, DATA_SD = 1.5, 0.8, 0.5, 0.7
+
+
+def exact(mean, observed):
+    """The log likelihood of a group, up to a constant."""
+    return -0.5 * np.sum((observed - mean) ** 2) / DATA_SD**2
+
+
+# Noise with two values, so that the joint distribution of parameters and random numbers can be drawn exactly.
+
+
+def height(mean):
+    """How far the factor of an estimate is from one, up or down: much where the mean is large."""
+    return 0.2 + 0.75 / (1.0 + np.exp(-2.0 * mean))
+
+
+def is_up(seed):
+    """Whether an estimate with this seed is too large, as ``two_valued`` draws it."""
+    return np.random.default_rng([seed, 0]).random() < 0.5
+
+
+def two_valued(rng, effect, offset, observed):
+    """An unbiased estimate: the likelihood times one plus or minus its height."""
+    mean = effect + offset
+    factor = height(mean) if rng.random() < 0.5 else -height(mean)
+    return exact(mean, observed) + np.log1p(factor)
+
+
+def two_groups():
+    """A center, two effects, and an offset that both likelihoods have as an input."""
+    with pm.Model() as model:
+        center = pm.Normal("center", 0.0, CENTER_SD)
+        effect = pm.Normal("effect", center, EFFECT_SD, shape=2)
+        offset = pm.Normal("offset", 0.0, OFFSET_SD)
+        for i in range(2):
+            pk.EstimatedLikelihood(f"y{i}", two_valued, effect[i], offset, observed=[DATA[i]])
+    return model
+
+
+def posterior_of_two():
+    """Mean (4,) and covariance (4, 4) of center, effects and offset."""
+    prior = np.diag([CENTER_SD**2, EFFECT_SD**2, EFFECT_SD**2, OFFSET_SD**2])
+    prior[:3, :3] = CENTER_SD**2 + np.diag([0.0, EFFECT_SD**2, EFFECT_SD**2])
+    to_means = np.array([[0.0, 1.0, 0.0, 1.0], [0.0, 0.0, 1.0, 1.0]])
+    seen = to_means @ prior @ to_means.T + DATA_SD**2 * np.eye(2)
+    gain = np.linalg.solve(seen, to_means @ prior).T
+    return gain @ DATA, prior - gain @ to_means @ prior
+
+
+def wrongly_learned():
+    """A model in place of an emulated one, whose posterior is elsewhere."""
+    with pm.Model() as model:
+        center = pm.Normal("center", 0.0, CENTER_SD)
+        effect = pm.Normal("effect", center, EFFECT_SD, shape=2)
+        offset = pm.Normal("offset", 0.0, OFFSET_SD)
+        pm.Normal("y", effect + offset, DATA_SD, observed=DATA + 1.2)
+    mean, covariance = posterior_of_two()
+    draws = np.random.default_rng(0).multivariate_normal(mean, 1.5 * covariance, 500)
+    model.emulation = SimpleNamespace(draws=draws, rhat=1.0, autocorrelation_time=1.0)
+    return model
+
+
+@pytest.fixture(scope="module")
+def frozen():
+    """A step that does not tune any more."""
+    learned = wrongly_learned()
+    with two_groups():
+        step = pk.EmulatedNUTS(learned, transitions=1)
+    step.setup_chain(np.random.default_rng(5), 0, 0)
+    step.stop_tuning()
+    step.is_placed = True
+    return step
+
+
+def after_frozen_steps(step, count, sweeps, seed=11):
+    """Return exact draws of parameters with random numbers, and where sweeps bring them.
+
+    Each row has the parameters and, for each group, whether its estimate is too large.
+    """
+    rng = np.random.default_rng(seed)
+    before, after = np.empty((2, count, 6))
+    for x, y, place in zip(before, after, rng.multivariate_normal(*posterior_of_two(), count), strict=True):
+        heights, seeds = height(place[1:3] + place[3]), []
+        for h in heights:  # rejection: weights of one plus or minus h
+            while True:
+                s = int(rng.integers(2**63))
+                if rng.random() * (1.0 + h) < (1.0 + h if is_up(s) else 1.0 - h):
+                    break
+            seeds.append(s)
+        x[:4], x[4:] = place, [is_up(s) for s in seeds]
+        inputs = step._density.inputs(place)
+        step.estimates = Estimates([step._density.estimate(i, v, seeds[i]) for i, v in enumerate(inputs)], seeds)
+        point = {"center": np.asarray(place[0]), "effect": place[1:3], "offset": np.asarray(place[3])}
+        for _ in range(sweeps):
+            point, _ = step.step(point)
+        y[:4] = float(point["center"]), *point["effect"], float(point["offset"])
+        y[4:] = [is_up(s) for s in step.estimates.seeds]
+    return before, after
+
+
+def largest_z(rows):
+    """Return the largest error of means, variances and shares of large estimates, in standard errors.
+
+    An estimate is too large with a probability of (1 + its height) / 2 in the joint distribution.
+    """
+    mean, covariance = posterior_of_two()
+    centered = (rows[:, :4] - mean) / np.sqrt(np.diag(covariance))
+    excess = rows[:, 4:] - 0.5 * (1.0 + height(rows[:, 1:3] + rows[:, 3:4]))
+    statistics = np.concatenate([centered, centered**2 - 1.0, excess], axis=1)
+    return np.abs(statistics.mean(axis=0) / statistics.std(axis=0)).max() * np.sqrt(len(rows))
+
+
+def test_frozen_steps_leave_parameters_and_random_numbers_invariant(frozen):
+    before, after = after_frozen_steps(frozen, 400, 4)
+    assert largest_z(before) < 4.0
+    assert largest_z(after) < 4.0  # of ten statistics: a false alarm in 1,600
+    assert np.all((before != after)[:, :4].mean(axis=0) > 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_frozen_steps_leave_the_posterior_invariant_for_long(frozen, seed):
+    _, after = after_frozen_steps(frozen, 10_000, 6, seed)
+    assert largest_z(after) < 4.0
+
+
+def estimated_again(step, number, x, proposal, judged=EmulatedGroups._judged):
+    """Estimates of the current place that are not kept: their noise depends on the parameters."""
+    seeds = step.rng.integers(2**63, size=2).tolist()
+    step.estimates = Estimates(
+        [step._density.estimate(i, v, seeds[i]) for i, v in enumerate(step._density.inputs(x))], seeds
+    )
+    return judged(step, number, x, proposal)
+
+
+WRONG = {
+    "estimated again where the chain is": ("_judged", estimated_again),
+    "not corrected by the learned density": ("_correction", lambda step, x, values: step._density(x, values)),
+    "estimates kept although inputs moved": ("_changed", staticmethod(lambda before, after: np.zeros(2, bool))),
+    "wrong sign": (
+        "_correction",
+        lambda step, x, values, right=EmulatedGroups._correction: -right(step, x, values),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_wrong_steps_are_seen(frozen, monkeypatch, fault):
+    """Negative controls: the same number of sweeps, and a bound that right ones would exceed once in 10^8."""
+    name, wrong = WRONG[fault]
+    monkeypatch.setattr(EmulatedGroups, name, wrong)
+    _, after = after_frozen_steps(frozen, 400, 4)
+    assert largest_z(after) > 6.0
+
+
+def test_new_random_numbers_come_with_the_blocks_that_move_fewest_terms(frozen):
+    blocks = [(block.tolist(), calls) for block, calls in frozen.blocks]
+    assert blocks == [([0], ()), ([1], (0,)), ([3], (0, 1)), ([2], (1,))]
+    assert frozen._renewed == [set(), {0}, set(), {1}]
