@@ -22,7 +22,7 @@ from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.model.estimated import normal_blocks
 from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.progress import progress_bar
-from pymc_kernel.plugin.reports.normality import normality_of_draws
+from pymc_kernel.plugin.reports.normality import normality_of_draws, normality_of_posterior
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
 from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
 from pymc_kernel.plugin.warn import warn_user
@@ -105,8 +105,9 @@ def sample_khmc(
     their own inputs by some dozens of evaluations, as :func:`emulate` does, and the chains move by
     :class:`EmulatedNUTS`, for any number of parameters; ``tune`` draws are then along the emulated model and cost no
     evaluation. Statistics are those of that step. So without ``step`` and ``initvals``, and where the emulated model is
-    within a distance of one half after ``tune`` evaluations. And where a part has at most half as many inputs as the
-    model has parameters; with more, what is gained is little, and a search from few places may end in a lesser mode.
+    within a distance of one half after ``tune`` evaluations, or moves group by group. And where a part has at most half
+    as many inputs as the model has parameters; with more, what is gained is little, and a search from few places may
+    end in a lesser mode.
 
     Estimated likelihoods, one for each group (:class:`EstimatedLikelihood`), are such parts, too, each learned as a
     function of its own inputs from two estimates at each place. Chains then move group by group and keep the estimates
@@ -119,7 +120,7 @@ def sample_khmc(
 
     At the end at most 256 evaluations look beyond the ends of the draws: chains on a long ridge may agree with each
     other, and lack what is beyond. That is said, as are missing parts that weights of the draws show, summaries that
-    are not as normal as :class:`SyntheticLikelihood` takes them (by 500 new estimates), and calls of the model that
+    are not as normal as :class:`SyntheticLikelihood` takes them (by 1,000 new estimates), and calls of the model that
     raised an error, which count as a density of zero: once, for all chains.
 
     Tuning runs in this process, whatever ``cores`` is. Where an evaluation takes a second or more, take
@@ -141,7 +142,9 @@ def sample_khmc(
         _check_for_sample(kwargs, model)
         if (search := part_of(model, _ENOUGH, rng, _NOISE_SHARE)) is not None:
             first_error = learn(search, _TUNE if tune is None else tune, progressbar=progressbar)
-            if search.has_ended or (search.is_confirmed and search.best.distance < _USELESS):
+            # Groups move one at a time, so that the distance of all of them together does not decide.
+            is_useful = search.is_confirmed and (search.best.distance < _USELESS or len(search.estimated) > 1)
+            if search.has_ended or is_useful:
                 emulated = search.result(first_error)
                 return _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs)
             spent = len(search.evaluated)
@@ -187,6 +190,8 @@ def _along_emulated(model, emulated, draws, tune, chains, rng, began, progressba
             draws, tune=tune, chains=chains, step=step, random_seed=seeds, progressbar=progressbar, **kwargs
         )
     emulation, groups = emulated.emulation, getattr(idata, "children", {})
+    if "posterior" in groups and (said := normality_of_posterior(model, idata["posterior"].to_dataset(), rng)):
+        warn_user(f"sample_khmc: {said}")
     if "stuck" in groups.get("sample_stats", ()):
         warn_of_stuck_groups(groups["sample_stats"]["stuck"].values, emulation.noise_sd)
     for name in {"posterior", "sample_stats"} & set(groups):
