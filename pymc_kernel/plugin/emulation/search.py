@@ -149,7 +149,7 @@ class Search:
         """Take in what was evaluated at a batch (n, d); of fresh draws, measure the distance first."""
         if len(self.elsewhere):
             found = self._levels(np.array([e.log_density for e in evaluated]))
-            self.has_other_modes |= bool((found >= max(self._least_level(), found.max() - self._fall)).any())
+            self.has_other_modes = bool((found >= min(map(self.chains.log_density, _flat(self.draws)))).any())
         elif self.fits is not None:
             own, noise = self._measured_at_fresh(batch, evaluated)
             self.noise_sd = float(np.sqrt(noise.sum()))
@@ -320,24 +320,17 @@ class Search:
         """Return the log density at each place, or the mean of two estimates."""
         return log_densities.reshape(-1, self.repeats).mean(axis=1)
 
-    @property
-    def _fall(self) -> float:
-        """Return how far below its maximum hardly any draw of a normal log density is: half a chi-squared variable."""
-        return 0.5 * chi2.isf(_RARE, self.initial.size)
-
-    def _least_level(self) -> float:
-        """Return the lowest log density of a place that is not lost."""
-        known = self.log_densities
-        if self.estimated:  # the largest of many estimates is one with large noise
-            known = np.array([self.chains.log_density(x) for x in self.positions[np.isfinite(known)]])
-        return known.max() - self._fall
-
     def _begin_anew(self) -> None:
         """Let chains that are lost go on from the best places; others may be in modes of their own, or only slow.
 
-        Lost in a mode that was invented or is far lower, or where an evaluation has failed since.
+        Lost in a mode that was invented or is far lower, or where an evaluation has failed since: the log density of a
+        normal distribution is below its maximum by half a chi-squared variable.
         """
-        best, places, least = self._best_places(), self.chains.places, self._least_level()
+        best, places = self._best_places(), self.chains.places
+        known = self.log_densities
+        if self.estimated:  # the largest of many estimates is one with large noise
+            known = np.array([self.chains.log_density(x) for x in self.positions[np.isfinite(known)]])
+        least = known.max() - 0.5 * chi2.isf(_RARE, places.shape[1])
         lost = [c for c, x in enumerate(places) if not self.chains.log_density(x) >= least]
         for i, c in enumerate(lost):
             places[c] = best[i % len(best)]
@@ -349,8 +342,8 @@ class Search:
         A surrogate may have modes where nothing was evaluated, and the posterior modes that no chain is in. Chains that
         go on from round to round never see them. Those of ``pm.sample`` may, which begin around a draw (see ``result``)
         or, with initial values of the user, elsewhere; so may those that begin at draws of the prior. Where one of
-        these has ended elsewhere, that place alone is evaluated next, to tell whether the mode is an invention. Where
-        one was none, draws are those of all chains.
+        these has ended elsewhere, that place alone is evaluated next. Where its log density is below those of all draws
+        the mode is an invention, or slight; else draws are those of all chains in the round after.
         """
         flat = _flat(draws)
         centers = [self.rng.choice(flat), self.initial, *prior.draw(self.rng, _CHAINS)]
@@ -363,6 +356,7 @@ class Search:
         own = [np.concatenate([draws[:, -count:], chain[None, -count:]]) for chain in others]
         is_elsewhere = np.array([not Chains.have_converged(largest_rhat(chains)) for chains in own])
         if self.has_other_modes or not is_elsewhere.any():
+            self.has_other_modes = False
             return both, rhat
         self.elsewhere = others[is_elsewhere, -1]
         return draws, self.rhat
