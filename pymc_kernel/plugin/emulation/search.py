@@ -100,8 +100,6 @@ class Search:
         self.explorers: Explorers | None = None
         self.num_own, self.num_explored = 0, 0  # of a batch: draws of the posterior, and places of explorers
         self.is_chosen: list[bool] = []
-        self.elsewhere = np.empty((0, self.initial.size))  # where challengers have ended, if not where the chains are
-        self.has_other_modes = False
         # Of estimates there are two at each place, one after the other: their noises are independent.
         self.estimated = [i for i, c in enumerate(calls) if c.is_estimate]
         self.repeats = 2 if self.estimated else 1
@@ -133,10 +131,8 @@ class Search:
                 if self.has_ended:
                     break
                 batch = self.propose(prior, size or self._batch_size)
-                self.num_own, self.num_explored = len(batch), 0
-                if len(self.elsewhere):
-                    batch, self.num_own = self.elsewhere, 0
-                elif self.chains is not None:
+                self.num_own = len(batch)
+                if self.chains is not None:
                     if self.explorers is None:
                         self.explorers = Explorers(self.chains, prior, self.rng)
                     with interrupts_wait.not_here():
@@ -147,10 +143,7 @@ class Search:
 
     def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
         """Take in what was evaluated at a batch (n, d); of fresh draws, measure the distance first."""
-        if len(self.elsewhere):
-            found = self._levels(np.array([e.log_density for e in evaluated]))
-            self.has_other_modes = bool((found >= min(map(self.chains.log_density, _flat(self.draws)))).any())
-        elif self.fits is not None:
+        if self.fits is not None:
             own, noise = self._measured_at_fresh(batch, evaluated)
             self.noise_sd = float(np.sqrt(noise.sum()))
             self.rounds.append(Round(len(self.positions), *own, self.held_out, self.rhat, self.noise_sd))
@@ -260,7 +253,7 @@ class Search:
 
     def propose(self, prior, size: int) -> np.ndarray:
         """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
-        self.fits, self.held_out_errors, self.elsewhere = self._fitted(), None, self.elsewhere[:0]
+        self.fits, self.held_out_errors = self._fitted(), None
         if self.fits is None:
             return prior.draw(self.rng, size)
         self._renew(self.fits)
@@ -312,13 +305,9 @@ class Search:
 
     def _best_places(self) -> np.ndarray:
         """Return the places (chains, d) with the largest true log density, or mean of two estimates."""
-        levels = self._levels(self.log_densities)
+        levels = self.log_densities.reshape(-1, self.repeats).mean(axis=1)
         best = np.argsort(-levels)[:_CHAINS]
         return self.positions[:: self.repeats][best[np.isfinite(levels[best])]]
-
-    def _levels(self, log_densities: np.ndarray) -> np.ndarray:
-        """Return the log density at each place, or the mean of two estimates."""
-        return log_densities.reshape(-1, self.repeats).mean(axis=1)
 
     def _begin_anew(self) -> None:
         """Let chains that are lost go on from the best places; others may be in modes of their own, or only slow.
@@ -341,9 +330,8 @@ class Search:
 
         A surrogate may have modes where nothing was evaluated, and the posterior modes that no chain is in. Chains that
         go on from round to round never see them. Those of ``pm.sample`` may, which begin around a draw (see ``result``)
-        or, with initial values of the user, elsewhere; so may those that begin at draws of the prior. Where one of
-        these has ended elsewhere, that place alone is evaluated next. Where its log density is below those of all draws
-        the mode is an invention, or slight; else draws are those of all chains in the round after.
+        or, with initial values of the user, elsewhere; so may those that begin at draws of the prior. What is found
+        there is evaluated next.
         """
         flat = _flat(draws)
         centers = [self.rng.choice(flat), self.initial, *prior.draw(self.rng, _CHAINS)]
@@ -351,15 +339,7 @@ class Search:
         count = min(draws.shape[1], others.shape[1])
         both = np.concatenate([draws[:, -count:], others[:, -count:]])
         rhat = largest_rhat(both)
-        if Chains.have_converged(rhat):
-            return draws, rhat
-        own = [np.concatenate([draws[:, -count:], chain[None, -count:]]) for chain in others]
-        is_elsewhere = np.array([not Chains.have_converged(largest_rhat(chains)) for chains in own])
-        if self.has_other_modes or not is_elsewhere.any():
-            self.has_other_modes = False
-            return both, rhat
-        self.elsewhere = others[is_elsewhere, -1]
-        return draws, self.rhat
+        return (draws, rhat) if Chains.have_converged(rhat) else (both, rhat)
 
     def result(self, first_error) -> pm.Model:
         """Return the emulated model with the best of the fits."""
