@@ -4,16 +4,16 @@ Imports NumPy and siblings only.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp, softmax
 
 from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
 from pymc_kernel.likelihood_free.learned_likelihood.chance import Chance, learn_chance
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps
 from pymc_kernel.likelihood_free.learned_likelihood.diagnostics import HeldOut, Place, check_held_out, place_among
-from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity, log_densities_of
+from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity, Together
 from pymc_kernel.likelihood_free.learned_likelihood.polish import Data
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed, SummaryMap
 from pymc_kernel.likelihood_free.learned_likelihood.training import Plan, learn, learn_by_plan
@@ -174,12 +174,12 @@ class LikelihoodOfData:
     @one_blas_thread
     def log_density(self, parameters) -> np.ndarray:
         """Return log densities (m,) at parameters (m, d)."""
-        return self._evaluate(parameters, False)[0][0]
+        return self._evaluate(parameters, False, Together.of([self.learned.density]))[0][0]
 
     @one_blas_thread
     def log_density_and_gradient(self, parameters) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (m,) and their gradients (m, d)."""
-        [density], [slopes] = self._evaluate(parameters, True)
+        [density], [slopes] = self._evaluate(parameters, True, Together.of([self.learned.density]))
         return density, slopes
 
     @one_blas_thread
@@ -189,19 +189,24 @@ class LikelihoodOfData:
         Errors of a learned density add up over rows. The average of the product of all rows over densities that the
         simulations allow is their marginal likelihood: posteriors are as much wider as the simulations leave open.
         """
-        found, slopes = self._evaluate(parameters, gradient, self.learned.replicates)
+        found, slopes = self._evaluate(parameters, gradient, self._together)
         if len(found) == 1:
             return Averaged(found[0], slopes[0], slopes[0])
         totals = found[1:].sum(axis=1)
-        joint = logsumexp(totals) - np.log(len(totals))
-        with np.errstate(invalid="ignore"):
+        largest = totals.max()
+        shares = np.exp(totals - largest) if np.isfinite(largest) else np.zeros(len(totals))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            joint = largest + np.log(shares.mean())
             rows = found[0] + (joint - found[0].sum()) / found.shape[1]
         rows = np.where(np.isnan(rows), -np.inf, rows)
-        shares = softmax(totals) if np.isfinite(joint) else np.zeros(len(totals))
-        return Averaged(rows, slopes[0], np.einsum("r,rmd->md", shares, slopes[1:]))
+        return Averaged(rows, slopes[0], np.einsum("r,rmd->md", shares / max(shares.sum(), 1.0), slopes[1:]))
 
-    def _evaluate(self, parameters, gradient, replicates=()):
-        """Return log densities (r + 1, m), by the estimate and r replicates, and gradients (r + 1, m, d)."""
+    @cached_property
+    def _together(self) -> Together:
+        return Together.of([self.learned.density, *self.learned.replicates])
+
+    def _evaluate(self, parameters, gradient, together):
+        """Return log densities (r, m) and gradients (r, m, d) by the estimate, and by r - 1 replicates."""
         parameters, values = self.learned._parameters(parameters), self.values
         if len(self.outside) not in (1, len(parameters)):
             q = self.learned.num_summaries
@@ -211,20 +216,16 @@ class LikelihoodOfData:
             )
         if len(self.outside) != len(parameters):
             values = Observed(*[np.broadcast_to(part, (len(parameters), part.shape[1])) for part in values])
-        densities = [self.learned.density, *replicates]
         with np.errstate(over="ignore", invalid="ignore"):  # samplers ask beyond the largest numbers, too
-            found, slopes = log_densities_of(densities, parameters, values, gradient)
-        if self.learned.success is not None:
-            for k, chance in enumerate(
-                [self.learned.success, *map(self.learned.success.replicate, range(len(replicates)))]
-            ):
-                probability, slope = (
-                    chance.log_probability_and_gradient(parameters)
-                    if gradient
-                    else (chance.log_probability(parameters), 0.0)
-                )
-                found[k] += probability
-                slopes[k] += slope
+            found, slopes = together.log_densities(parameters, values, gradient)
+        success = self.learned.success
+        for k in range(len(found) if success is not None else 0):
+            chance = success if k == 0 else success.replicate(k - 1)
+            if gradient:
+                terms = chance.log_probability_and_gradient(parameters)
+                found[k], slopes[k] = found[k] + terms[0], slopes[k] + terms[1]
+            else:
+                found[k] += chance.log_probability(parameters)
         outside = self.outside | ~np.isfinite(found) | ~np.isfinite(slopes).all(axis=2)
         return np.where(outside, -np.inf, found), np.where(outside[..., None], 0.0, slopes)
 

@@ -1,5 +1,6 @@
 """A conditional density: triangular map whose entries are sums of features. Imports NumPy and siblings only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Resi
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
 from pymc_kernel.likelihood_free.learned_likelihood.triangular import backward, forward, from_noise
 
-__all__ = ["ConditionalDensity", "Weights", "log_densities_of", "log_terms", "pull_back", "residuals_of"]
+__all__ = ["ConditionalDensity", "Together", "Weights", "log_terms", "pull_back", "residuals_of"]
 
 _ROWS = 4096  # at once, so that memory stays bounded
 _MAX_LOG_SD = 30.0
@@ -62,14 +63,11 @@ class ConditionalDensity:
 
     def entries(self, features) -> Weights:
         """Return the entries of the triangular map, log spreads within their limits."""
-        parts, q = self.weights.entries(features), self.num_summaries
-        spreads = np.clip(np.hstack([parts.log_sd, parts.log_rest]), *self.limits)
-        log_sd, log_rest = np.ascontiguousarray(spreads[:, :q]), np.ascontiguousarray(spreads[:, q:])
-        return Weights(parts.means, log_sd, parts.coefficients, log_rest)
+        return Together.of([self]).entries(features)[0]
 
     def log_density(self, parameters, observed: Observed, gradient: bool = False):
         """Return log densities (m,) of summaries at ``parameters`` (m, d), and gradients (m, d) if wanted."""
-        [density], slopes = log_densities_of([self], parameters, observed, gradient)
+        [density], slopes = Together.of([self]).log_densities(parameters, observed, gradient)
         return (density, slopes[0]) if gradient else density
 
     def log_densities(self, parameters, observed: Observed) -> np.ndarray:
@@ -96,38 +94,79 @@ class ConditionalDensity:
         return out
 
 
-def log_densities_of(densities, parameters, observed: Observed, gradient: bool):
-    """Return log densities (r, m) by r densities of the same features, and gradients (r, m, d), zero if not wanted."""
-    r, first = len(densities), densities[0]
-    found, slopes = np.empty((r, len(parameters))), np.zeros((r, *parameters.shape))
-    joined = np.stack([density.weights._joined for density in densities])
-    coefficients = np.stack([density.weights.coefficients for density in densities])
-    limits = np.stack([density.limits for density in densities])[:, :, None, :]
-    residuals = first.residuals if r == 1 else _Several([density.residuals for density in densities])
-    size = max(_ROWS // r, 1)
-    for start in range(0, len(parameters), size):
-        rows = slice(start, start + size)
-        z, data = first.parameters(parameters[rows]), observed.take(rows)
-        features, m = first.features(z), len(z)
-        entries = features @ joined
-        q = entries.shape[2] // 3
-        free = np.clip(entries[:, :, q:], -_MAX_LOG_SD, _MAX_LOG_SD)
-        spreads = np.clip(free, limits[:, 0], limits[:, 1])
-        leaning = features[:, : coefficients.shape[1]] @ coefficients
-        parts = [entries[:, :, :q], spreads[:, :, :q], leaning, spreads[:, :, q:]]
-        parts = Weights(*[np.ascontiguousarray(part.reshape(r * m, -1)) for part in parts])
-        terms = log_terms(parts, Observed(*[np.tile(part, (r, 1)) for part in data]), residuals)
-        found[:, rows] = terms.log_density.reshape(r, m)
-        if not gradient:
-            continue
-        pulls = pull_back(parts, terms)
-        to_spreads = np.hstack([pulls.log_sd, pulls.log_rest]).reshape(r, m, -1) * (spreads == free)
-        factors = np.concatenate([pulls.means.reshape(r, m, q), to_spreads], axis=2) @ joined.transpose(0, 2, 1)
-        of_coefficients = pulls.coefficients.reshape(r, m, -1) @ coefficients.transpose(0, 2, 1)
-        factors[:, :, : coefficients.shape[1]] += of_coefficients
-        back = first.features.pull_back(*[np.tile(a, (r, 1)) for a in (z, features)], factors.reshape(r * m, -1))
-        slopes[:, rows] = back.reshape(r, m, -1) * first.parameters.slope(parameters[rows])
-    return found, slopes
+@dataclass(frozen=True, eq=False)
+class Together:
+    """Densities of the same features, with stacked weights: one pass evaluates r of them.
+
+    Attributes
+    ----------
+    parameters, features
+        Of all densities.
+    joined : ndarray (r, p, 3 q)
+        Weights of means, log spreads and remaining log spreads.
+    coefficients : ndarray (r, c, q (q - 1) / 2)
+    limits : ndarray (2, r, 1, 2 q)
+        Of log spreads and of remaining log spreads.
+    residuals : Residuals or _Several
+    """
+
+    parameters: ParameterMap
+    features: FeatureMap
+    joined: np.ndarray
+    coefficients: np.ndarray
+    limits: np.ndarray
+    residuals: "Residuals | _Several"
+
+    @classmethod
+    def of(cls, densities: "Sequence[ConditionalDensity]") -> "Together":
+        """Return them stacked; all have the features of the first."""
+        first, each = densities[0], [density.residuals for density in densities]
+        return cls(
+            first.parameters,
+            first.features,
+            np.stack([density.weights._joined for density in densities]),
+            np.stack([density.weights.coefficients for density in densities]),
+            np.stack([density.limits for density in densities], axis=1)[:, :, None],
+            each[0] if len(each) == 1 else _Several(each),
+        )
+
+    def entries(self, features: np.ndarray) -> tuple[Weights, np.ndarray]:
+        """Return the entries (r m, ...) of triangular maps, and whether log spreads (r, m, 2 q) are in their limits."""
+        joined = features @ self.joined
+        q, num_rows = joined.shape[2] // 3, joined.shape[0] * joined.shape[1]
+        free = np.clip(joined[:, :, q:], -_MAX_LOG_SD, _MAX_LOG_SD)
+        spreads = np.clip(free, *self.limits)
+        coefficients = features[:, : self.coefficients.shape[1]] @ self.coefficients
+        parts = joined[:, :, :q], spreads[:, :, :q], coefficients, spreads[:, :, q:]
+        return Weights(*[np.ascontiguousarray(p.reshape(num_rows, -1)) for p in parts]), spreads == free
+
+    def log_densities(self, parameters, observed: Observed, gradient: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return log densities (r, m) at parameters (m, d), and gradients (r, m, d), zero if not wanted."""
+        r = len(self.joined)
+        found, slopes = np.empty((r, len(parameters))), np.zeros((r, *parameters.shape))
+        size = max(_ROWS // r, 1)
+        for start in range(0, len(parameters), size):
+            rows = slice(start, start + size)
+            z = self.parameters(parameters[rows])
+            features = self.features(z)
+            parts, inside = self.entries(features)
+            data = Observed(*[np.tile(part, (r, 1)) for part in observed.take(rows)])
+            terms = log_terms(parts, data, self.residuals)
+            found[:, rows] = terms.log_density.reshape(r, -1)
+            if gradient:
+                factors = self._pulled(pull_back(parts, terms), inside)
+                back = self.features.pull_back(np.tile(z, (r, 1)), np.tile(features, (r, 1)), factors)
+                slopes[:, rows] = back.reshape(r, *z.shape) * self.parameters.slope(parameters[rows])
+        return found, slopes
+
+    def _pulled(self, pulls: Weights, inside: np.ndarray) -> np.ndarray:
+        """Return derivatives (r m, p) by the features, given those by the entries; none by spreads at their limits."""
+        r, m, _ = inside.shape
+        means, log_sd, coefficients, log_rest = (part.reshape(r, m, -1) for part in pulls.parts())
+        spreads = np.concatenate([log_sd, log_rest], axis=2) * inside
+        out = np.concatenate([means, spreads], axis=2) @ self.joined.transpose(0, 2, 1)
+        out[:, :, : self.coefficients.shape[1]] += coefficients @ self.coefficients.transpose(0, 2, 1)
+        return out.reshape(r * m, -1)
 
 
 class _Several(NamedTuple):
