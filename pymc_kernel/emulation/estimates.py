@@ -6,7 +6,18 @@ only.
 
 import numpy as np
 
-from pymc_kernel.emulation.outputs import FittedOutputs, borders_of, center_and_scale, input_scales, on_scale, trend_of
+from pymc_kernel.emulation.outputs import (
+    ITERATIONS,
+    MAX_ROWS,
+    FittedOutputs,
+    borders_of,
+    center_and_scale,
+    held_out,
+    input_scales,
+    on_scale,
+    rows_to_learn_from,
+    trend_of,
+)
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
@@ -14,10 +25,7 @@ from pymc_kernel.scores.value_regression import Hyperparameters, Regression, lea
 
 __all__ = ["fit_estimates", "held_out_estimates"]
 
-_LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a step, some dozens of steps
-_MAX_ROWS = 1000  # rows that carry a fit
 _REFERENCE_QUANTILE = 0.75  # of the values: typical of the posterior, unlike the largest
-_ITERATIONS = 40  # of the search for hyperparameters
 
 
 @one_blas_thread
@@ -41,19 +49,14 @@ def fit_estimates(inputs: np.ndarray, values: np.ndarray, rng: np.random.Generat
         For shapes that do not fit, or fewer than two different inputs.
     """
     inputs, values = as_points(inputs), np.ravel(values)
-    if len(inputs) != len(values):
-        raise ValueError(f"inputs and values must have as many rows, got {len(inputs)} and {len(values)}.")
-    rows = np.arange(len(inputs))
-    if rows.size > _LEARN_ROWS:
-        rows = np.sort(rng.choice(rows.size, _LEARN_ROWS, replace=False))
+    rows, best = rows_to_learn_from(inputs, values, rng), None
     shallow, is_near = _without_depths(values, inputs.shape[1])
-    best = None
     for log_inputs in input_scales(inputs):
         moved = on_scale(inputs, log_inputs)
         center, scale = center_and_scale(moved[is_near] if np.ptp(moved[is_near], axis=0).any() else moved)
         z = (moved - center) / scale
         data = _regression(z[rows], shallow[rows])
-        hyper = learn_hyperparameters(data, None, True, _ITERATIONS, True)
+        hyper = learn_hyperparameters(data, None, True, ITERATIONS, True)
         loss = data.negative_log_marginal(hyper.pack())[0]
         if best is None or loss < best[0]:
             best = loss, log_inputs, (center, scale), z, hyper
@@ -74,12 +77,10 @@ def held_out_estimates(fit: FittedOutputs, inputs: np.ndarray, values: np.ndarra
         At least two different ones.
     """
     shallow, _ = _without_depths(np.ravel(values), inputs.shape[1])
-    z, predicted = fit.scaled(inputs, inside=False), np.empty((len(inputs), 1))
-    for fold in np.unique(folds):
-        left = folds == fold
-        others = _fitted(fit.log_inputs, (fit.center, fit.scale), z[~left], shallow[~left], fit.hyperparameters)
-        predicted[left] = others(inputs[left])
-    return predicted
+    z, place = fit.scaled(inputs, inside=False), (fit.center, fit.scale)
+    return held_out(
+        inputs, folds, lambda kept: _fitted(fit.log_inputs, place, z[kept], shallow[kept], fit.hyperparameters)
+    )
 
 
 def _without_depths(values, num_inputs):
@@ -103,7 +104,7 @@ def _regression(z, values):
 
 
 def _fitted(log_inputs, place, z, values, hyper: Hyperparameters):
-    pivots, weights, posterior = _regression(z, values).regress(hyper, _MAX_ROWS)
+    pivots, weights, posterior = _regression(z, values).regress(hyper, MAX_ROWS)
     weights, z_pivots = weights[:, None], z[pivots]
     coefficients = trend_of(hyper, z_pivots, weights)
     coefficients[0] += values.min()  # away from all rows the likelihood is small, whatever most of them say

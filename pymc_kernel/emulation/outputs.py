@@ -5,6 +5,7 @@ each: the engine of ``scores.value_regression``. Positive inputs and outputs may
 Imports NumPy, SciPy and the lower floors only.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
@@ -21,11 +22,11 @@ __all__ = ["FittedOutputs", "fit_outputs", "held_out_outputs"]
 
 _LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a step, some dozens of steps
 _LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors of an image or a series say the same
-_MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
+MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
 _LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
 SMALLEST = np.finfo(float).tiny  # whose logarithm stands for those of inputs that are not positive: beyond the range
 _MARGIN = 0.25  # of the range of an input, by which what was learned goes on beyond it
-_ITERATIONS = 40  # of the search for hyperparameters
+ITERATIONS = 40  # of the search for hyperparameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,18 +129,13 @@ def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generato
         For shapes that do not fit, or fewer than two different inputs.
     """
     inputs, outputs = as_points(inputs), as_points(outputs)
-    if len(inputs) != len(outputs):
-        raise ValueError(f"inputs and outputs must have as many rows, got {len(inputs)} and {len(outputs)}.")
-    rows = np.arange(len(inputs))
-    if rows.size > _LEARN_ROWS:
-        rows = np.sort(rng.choice(rows.size, _LEARN_ROWS, replace=False))
-    best = None
+    rows, best = rows_to_learn_from(inputs, outputs, rng), None
     for log_inputs, log_outputs in product(input_scales(inputs), _both((outputs > 0.0).all(axis=0))):
         center, scale = center_and_scale(on_scale(inputs, log_inputs))
         z = (on_scale(inputs, log_inputs) - center) / scale
         moved = on_scale(outputs, log_outputs)
         data = _regression(z[rows], moved[rows])
-        hyper = learn_hyperparameters(data, None, True, _ITERATIONS, False)
+        hyper = learn_hyperparameters(data, None, True, ITERATIONS, False)
         # The density of the outputs themselves: each logarithm brings a factor of one over the output.
         # With more outputs than are learned from, each of these stands for several.
         share = data.values.shape[1] / moved.shape[1]
@@ -162,14 +158,29 @@ def held_out_outputs(fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray
     folds : ndarray of int (n,)
         At least two different ones.
     """
-    moved = on_scale(outputs, fit.log_outputs)
-    z = fit.scaled(inputs)
-    predicted = np.empty(outputs.shape)
+    moved, z = on_scale(outputs, fit.log_outputs), fit.scaled(inputs)
+    scales, place = (fit.log_inputs, fit.log_outputs), (fit.center, fit.scale)
+    return held_out(inputs, folds, lambda kept: _fitted(scales, place, z[kept], moved[kept], fit.hyperparameters))
+
+
+def held_out(inputs: np.ndarray, folds: np.ndarray, fitted: Callable[[np.ndarray], FittedOutputs]) -> np.ndarray:
+    """Return outputs (n, q) at inputs (n, k), each by what is ``fitted`` to the rows (n,) of other folds."""
+    predicted = None
     for fold in np.unique(folds):
         left = folds == fold
-        scales, place = (fit.log_inputs, fit.log_outputs), (fit.center, fit.scale)
-        predicted[left] = _fitted(scales, place, z[~left], moved[~left], fit.hyperparameters)(inputs[left])
+        outputs = fitted(~left)(inputs[left])
+        predicted = np.empty((len(inputs), outputs.shape[1])) if predicted is None else predicted
+        predicted[left] = outputs
     return predicted
+
+
+def rows_to_learn_from(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the rows (m,) of inputs (n, k) that hyperparameters are learned from; there are as many outputs."""
+    if len(inputs) != len(outputs):
+        raise ValueError(f"inputs and outputs must have as many rows, got {len(inputs)} and {len(outputs)}.")
+    if len(inputs) <= _LEARN_ROWS:
+        return np.arange(len(inputs))
+    return np.sort(rng.choice(len(inputs), _LEARN_ROWS, replace=False))
 
 
 def _both(positive):
@@ -189,7 +200,7 @@ def _fitted(scales, place, z, moved, hyper):
     factor, pivots = pivoted_cholesky(
         _variance(hyper, z),
         lambda p: _covariance(hyper, z, z[p]),
-        min(n, _MAX_ROWS),
+        min(n, MAX_ROWS),
         _LEFT_OVER,
     )
     mean = moved.mean(axis=0)
