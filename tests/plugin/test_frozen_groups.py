@@ -138,13 +138,11 @@ def test_frozen_steps_leave_the_posterior_invariant_for_long(frozen, seed):
     assert largest_z(after) < 4.0
 
 
-def estimated_again(step, number, x, proposal, judged=EmulatedGroups._judged):
+def estimated_again(step, number, here, proposal, judged=EmulatedGroups._judged):
     """Estimates of the current place that are not kept: their noise depends on the parameters."""
     seeds = step.rng.integers(2**63, size=2).tolist()
-    step.estimates = Estimates(
-        [step._density.estimate(i, v, seeds[i]) for i, v in enumerate(step._density.inputs(x))], seeds
-    )
-    return judged(step, number, x, proposal)
+    step.estimates = Estimates([step._density.estimate(i, v, seeds[i]) for i, v in enumerate(here.inputs)], seeds)
+    return judged(step, number, step._place(here.position, step.estimates, here.inputs), proposal)
 
 
 WRONG = {

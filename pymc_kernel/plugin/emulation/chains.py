@@ -10,7 +10,7 @@ from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 
-__all__ = ["Chains", "autocorrelation_time", "largest_rhat"]
+__all__ = ["Chains", "autocorrelation_time", "first_metric", "largest_rhat"]
 
 _BLOCK = 50  # draws of each chain, after which convergence is looked at
 _FEWEST_BLOCKS, _MOST_BLOCKS = 2, 20  # at most as many draws as pm.sample makes
@@ -44,7 +44,7 @@ class Chains:
         self.go_to(starts)
         self._steps = []
         for start, own in zip(starts, rng.spawn(len(starts)), strict=True):
-            metric = QuadPotentialDiagAdapt(len(start), start.copy(), variances, _PRIOR_WEIGHT, rng=own.spawn(1)[0])
+            metric = first_metric(start, variances, own.spawn(1)[0])
             self._steps.append(
                 pm.NUTS(model=model, logp_dlogp_func=function, potential=metric, max_treedepth=_TREE_DEPTH, rng=own)
             )
@@ -134,6 +134,11 @@ class Chains:
                 self._points[chain], _ = self._steps[chain].step(self._points[chain])
                 draws.append(self._place(chain))
         return draws
+
+
+def first_metric(start: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> QuadPotentialDiagAdapt:
+    """Return a metric that adapts, of a chain that begins at ``start`` (d,) with a first guess of variances (d,)."""
+    return QuadPotentialDiagAdapt(len(start), start.copy(), variances, _PRIOR_WEIGHT, rng=rng)
 
 
 def autocorrelation_time(draws: np.ndarray) -> float:

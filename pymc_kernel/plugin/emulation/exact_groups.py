@@ -12,24 +12,22 @@ from pymc.pytensorf import compile as pymc_compile
 from pymc.pytensorf import join_nonshared_inputs
 from pymc.step_methods.arraystep import ArrayStepShared
 from pymc.step_methods.compound import Competence, StepMethodState
-from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 from pymc.step_methods.state import dataclass_state
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.errors import NonFiniteStartError
-from pymc_kernel.plugin.emulation.chains import Chains
+from pymc_kernel.plugin.emulation.chains import Chains, first_metric
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing_noise, estimated_terms
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["EmulatedGroups", "check_emulated"]
+__all__ = ["EmulatedGroups", "acceptance_probability", "check_emulated"]
 
 # With 3 in place of 1 the smallest effective size of 43 parameters was 100 in place of 65 of 1,000 draws, their median
 # 350 in place of 220; a draw of twelve groups took 27 milliseconds in place of 16.
 _TRANSITIONS = 3
 _PROBED = 3  # draws at which each coordinate is moved, to see which estimates it moves
-_PRIOR_WEIGHT = 10  # draws that the first variances count for, as in PyMC's own start
 
 
 @dataclass_state
@@ -47,6 +45,17 @@ class Estimates(NamedTuple):
     values: list[np.ndarray]
     seeds: list[int]
     """Of each estimate; with its inputs they determine it."""
+
+
+class Place(NamedTuple):
+    """Where a chain is, or may go, with all that a proposal from there is judged by."""
+
+    position: np.ndarray
+    estimates: Estimates
+    inputs: list[list[np.ndarray]]
+    """What each estimate depends on."""
+    correction: float
+    """True minus learned log density."""
 
 
 class EstimatedDensity:
@@ -157,7 +166,7 @@ class EmulatedGroups(ArrayStepShared):
     draw a new one. So noise cancels where an estimate with the same random numbers is a smooth function of its inputs:
     importance sampling with normal numbers is, a particle filter that resamples is not. Exact in both cases; in the
     second such blocks are hardly ever accepted once the noises of all groups together have a standard deviation above
-    two: write the hierarchy centred. Other black boxes are called once for each block.
+    two: write the hierarchy centred. Other black boxes are called once for each block, and twice for each draw.
 
     Tuning runs on the emulated model alone. Statistics: ``accept``, the mean probability of acceptance of blocks that
     move estimates, and ``least_accept``, the smallest of these; ``moved``, the share of these that moved;
@@ -208,10 +217,9 @@ class EmulatedGroups(ArrayStepShared):
         self._of_blocks = [_OfBlock(function, block, size) for block, _ in self.blocks]
         self._steps = []
         for (block, _), of_block in zip(self.blocks, self._of_blocks, strict=True):
-            start = self._starts[:, block].mean(axis=0)
-            own = self.rng.spawn(2)
-            metric = QuadPotentialDiagAdapt(len(block), start, variances[block], _PRIOR_WEIGHT, rng=own[0])
-            settings = {"logp_dlogp_func": of_block, "potential": metric, "rng": own[1]}
+            of_metric, own = self.rng.spawn(2)
+            metric = first_metric(self._starts[:, block].mean(axis=0), variances[block], of_metric)
+            settings = {"logp_dlogp_func": of_block, "potential": metric, "rng": own}
             self._steps.append(pm.NUTS(model=emulated, **settings, **kwargs))
         self._fresh = [s.sampling_state for s in self._steps]
 
@@ -276,23 +284,25 @@ class EmulatedGroups(ArrayStepShared):
         if not self.is_placed:
             self.is_placed = True
             x = self.rng.choice(self._starts).astype(float)
-        counts = np.zeros(self._density.num_calls, int)
-        if not self.tune and self.estimates is None:
-            self.estimates = self._first_estimates(x)
-            counts += 1
+        counts, here = np.zeros(self._density.num_calls, int), None
+        if not self.tune:
+            if self.estimates is None:
+                self.estimates = self._first_estimates(x)
+                counts += 1
+            here = self._place(x, self.estimates, self._density.inputs(x))
         accepts, moves, diverging = [], [], False
         self.runs = self.runs.copy()
         for number in range(len(self.blocks)):
             proposal, has_diverged = self._proposed(number, x)
             diverging |= has_diverged
-            if self.tune:
+            if here is None:
                 x = proposal
                 continue
-            accept, estimates, changed = self._judged(number, x, proposal)
+            accept, there, changed = self._judged(number, here, proposal)
             counts += changed
             is_moved = self.rng.random() < accept
             if is_moved:
-                x, self.estimates = proposal, estimates
+                here, x, self.estimates = there, there.position, there.estimates
             self.runs[number] = 0 if is_moved else self.runs[number] + 1
             if changed.any():
                 accepts.append(accept)
@@ -324,7 +334,7 @@ class EmulatedGroups(ArrayStepShared):
         """Return where NUTS on the emulated density of one block goes, and whether it diverged on its way."""
         (block, _), of_block, step = self.blocks[number], self._of_blocks[number], self._steps[number]
         of_block.position = x
-        info = tuple((f"block{number}", (len(block),), len(block), np.dtype(float)) for _ in range(1))
+        info = ((f"block{number}", (len(block),), len(block), np.dtype(float)),)
         q, has_diverged = RaveledVars(x[block], info), False
         with np.errstate(all="ignore"):
             for _ in range(self._transitions):
@@ -334,18 +344,20 @@ class EmulatedGroups(ArrayStepShared):
         proposal[block] = q.data
         return proposal, has_diverged
 
-    def _judged(self, number, x, proposal):
-        """Return the probability that a block's proposal is accepted, its estimates, and which of these were made."""
+    def _judged(self, number, here, proposal):
+        """Return the probability that a block's proposal is accepted, its place, and which estimates were made."""
         inputs = self._density.inputs(proposal)
-        changed = self._changed(self._density.inputs(x), inputs)
-        values, seeds = list(self.estimates.values), list(self.estimates.seeds)
+        changed = self._changed(here.inputs, inputs)
+        values, seeds = list(here.estimates.values), list(here.estimates.seeds)
         for i in np.flatnonzero(changed):
             if i in self._renewed[number]:
                 seeds[i] = int(self.rng.integers(2**63))
             values[i] = self._density.estimate(i, inputs[i], seeds[i])
-        log_ratio = self._correction(proposal, values) - self._correction(x, self.estimates.values)
-        accept = math.exp(min(log_ratio, 0.0)) if math.isfinite(log_ratio) else 0.0
-        return accept, Estimates(values, seeds), changed
+        there = self._place(proposal, Estimates(values, seeds), inputs)
+        return acceptance_probability(there.correction - here.correction), there, changed
+
+    def _place(self, position, estimates, inputs):
+        return Place(position, estimates, inputs, self._correction(position, estimates.values))
 
     def _correction(self, x, estimates):
         """Return true minus learned log density."""
@@ -356,6 +368,11 @@ class EmulatedGroups(ArrayStepShared):
     def competence(var, has_grad):
         """Return that PyMC does not choose this step by itself."""
         return Competence.INCOMPATIBLE
+
+
+def acceptance_probability(log_ratio: float) -> float:
+    """Return the probability of acceptance; none where the log ratio is not finite."""
+    return math.exp(min(log_ratio, 0.0)) if math.isfinite(log_ratio) else 0.0
 
 
 def check_emulated(emulated: pm.Model, model: pm.Model, transitions: int | None) -> None:

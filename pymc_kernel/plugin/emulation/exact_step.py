@@ -11,7 +11,7 @@ from pymc.step_methods.hmc.nuts import NUTSState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_kernel.errors import NonFiniteStartError
-from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups, check_emulated
+from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups, acceptance_probability, check_emulated
 from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.log_density import compile_log_density
@@ -131,8 +131,7 @@ class EmulatedNUTS(pm.NUTS):
         for _ in range(self._transitions):
             q, [stats] = self._moved(q)
         correction = self._correct(q)
-        log_ratio = correction[0] - self.correction[0]
-        accept = math.exp(min(log_ratio, 0.0)) if math.isfinite(log_ratio) else 0.0
+        accept = acceptance_probability(correction[0] - self.correction[0])
         moved = self.rng.random() < accept
         if moved:
             self.correction = correction

@@ -31,9 +31,7 @@ __all__ = ["sample_khmc"]
 
 _TUNE = 1000  # of NUTS along an emulated model, as in pm.sample; and evaluations at most until it is learned
 _ENOUGH = 0.2  # distance of an emulated model: at least six of ten proposals along it are accepted
-_NOISE_SHARE = (
-    1 / 3
-)  # standard deviation of its error, relative to that of the noise, to whose variance it adds a ninth
+_NOISE_SHARE = 1.0 / 3.0  # of the noise's standard deviation: an error that adds a ninth to its variance
 _USELESS = 0.5  # there may be none
 _STUCK = 0.1  # of a chain without a move of one group: it has less than ten draws of that group then
 _JUDGED_DRAWS = 1000  # of each chain, by which it is judged whether the density ends where the draws do
