@@ -149,7 +149,11 @@ class FittedRule:
     @one_blas_thread
     def mean(self, observed) -> np.ndarray:
         """Return posterior means (m, p) for ``observed`` (m, q)."""
-        return self.fallback + self.weights(observed) @ (self.latent - self.fallback)
+        return self._means(self.weights(observed))
+
+    def _means(self, weights):
+        fallback = self.fallback
+        return fallback + weights @ (self.latent - fallback)
 
     # -- draws -----------------------------------------------------------------------------------------------
 
@@ -179,15 +183,14 @@ class FittedRule:
         Each is the posterior mean plus the leave-one-out residuals of the training points, with the weights of the rule
         at the observation, cut at zero.
         """
-        residuals, out = self.residuals, []
-        for mean, row in zip(self.mean(observed), self.shares(observed), strict=True):
+        residuals, weights, out = self.residuals, self.weights(observed), []
+        for mean, row in zip(self._means(weights), self._shares(weights), strict=True):
             inside = np.flatnonzero(row)
             out.append(KernelMean(mean + residuals[inside], row[inside], self.latent_kernel))
         return out
 
-    def shares(self, observed) -> np.ndarray:
-        """Return the weights (m, n) of the residuals, of sum one; the weight that is missing goes to all alike."""
-        rows = self.weights(observed)
+    def _shares(self, rows):
+        """Return the weights (m, n) of the residuals, of sum one; what is missing of ``rows`` goes to all alike."""
         rows = np.maximum(rows + (1.0 - rows.sum(axis=1, keepdims=True)) * self.ratio / self.ratio.sum(), 0.0)
         return rows / rows.sum(axis=1, keepdims=True)
 
@@ -235,7 +238,7 @@ class FittedRule:
 
         As if posteriors were normal, with their means and covariances.
         """
-        shares = self.shares(self.observed[cases])
+        shares = self._shares(self.path.coefficients(self.features.factor.features[cases], self.regularization))
         shares[np.arange(len(cases)), cases] = 0.0
         spread = scales_of(self.residuals)[1]
         scaled = self.residuals / spread  # whatever the units, the pseudoinverse leaves out rounding alone

@@ -86,7 +86,7 @@ def test_a_point_is_predicted_by_all_others(rng):
     )
     scores = []
     for i in (3, 17):
-        weights = rule.shares(rule.observed[i : i + 1])[0]
+        weights = rule._shares(rule.weights(rule.observed[i : i + 1]))[0]
         weights[i] = 0.0
         covariance = (rule.residuals.T * weights) @ rule.residuals / weights.sum()
         scores.append(stats.multivariate_normal.logpdf(rule.residuals[i], np.zeros(2), covariance))

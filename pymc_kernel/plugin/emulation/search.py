@@ -292,16 +292,19 @@ class Search:
             split = [p[0] for p in split_positions(self.emulated, x[None], self.shapes)]
             inputs, learned = self.inputs_of_parts(*split), self.chains.log_density(x)
             for _ in range(_VERSIONS):
-                for shared, part, rows, (of_part, *_) in zip(
-                    self.given_rows, self.parts, inputs, self.fits, strict=True
-                ):
-                    outputs = np.empty(shared.get_value(borrow=True).shape)
-                    for function, fit in enumerate(of_part):
-                        mine = part.functions == function
-                        outputs[mine] = fit.random(rows[mine], self.rng)
-                    shared.set_value(outputs)
-                square[i] += (float(self.density_given(*split)) - learned) ** 2 / _VERSIONS
+                square[i] += (self._density_with(self._as_may_be(inputs), x) - learned) ** 2 / _VERSIONS
         return np.sqrt(np.where(np.isfinite(square), square, 0.0))
+
+    def _as_may_be(self, inputs):
+        """Return outputs (b, q) of each part at its inputs (b, k), as they may be by what was learned."""
+        rows_of_parts = []
+        for part, rows, (of_part, *_) in zip(self.parts, inputs, self.fits, strict=True):
+            outputs = np.empty((len(rows), self.unknown.sizes(part)[1]))
+            for function, fit in enumerate(of_part):
+                mine = part.functions == function
+                outputs[mine] = fit.random(rows[mine], self.rng)
+            rows_of_parts.append(outputs)
+        return rows_of_parts
 
     def _best_places(self) -> np.ndarray:
         """Return the places (chains, d) with the largest true log density, or mean of two estimates."""
