@@ -171,3 +171,13 @@ def test_new_random_numbers_come_with_the_blocks_that_move_fewest_terms(frozen):
     blocks = [(block.tolist(), calls) for block, calls in frozen.blocks]
     assert blocks == [([0], ()), ([1], (0,)), ([3], (0, 1)), ([2], (1,))]
     assert frozen._renewed == [set(), {0}, set(), {1}]
+
+
+def test_a_term_that_no_probe_moves_gets_new_random_numbers_wherever_it_moves():
+    learned = wrongly_learned()
+    with two_groups() as model:
+        far = pm.math.maximum(model["offset"], 100 * OFFSET_SD)
+        pk.EstimatedLikelihood("far", two_valued, far, 0.0, observed=[100 * OFFSET_SD])
+        step = pk.EmulatedNUTS(learned, transitions=1)
+    assert [calls for _, calls in step.blocks] == [(), (1,), (1, 2), (2,)]
+    assert step._renewed == [{0}, {0, 1}, {0}, {0, 2}]

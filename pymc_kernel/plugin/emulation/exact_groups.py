@@ -239,9 +239,13 @@ class EmulatedGroups(ArrayStepShared):
         return [(np.array(coordinates), calls) for calls, coordinates in sorted(groups.items())]
 
     def _renewing(self) -> list[set[int]]:
-        """Return for each block the terms to which it gives new random numbers: it is among those that move fewest."""
-        fewest = [min(len(calls) for _, calls in self.blocks if c in calls) for c in range(self._density.num_calls)]
-        return [{c for c in calls if len(calls) == fewest[c]} for _, calls in self.blocks]
+        """Return for each block the terms to which it gives new random numbers: it is among those that move fewest.
+
+        A term that no probe has moved gets new ones wherever it moves after all.
+        """
+        sizes = [[len(calls) for _, calls in self.blocks if c in calls] for c in range(self._density.num_calls)]
+        unmoved = {c for c, of_term in enumerate(sizes) if not of_term}
+        return [{c for c in calls if len(calls) == min(sizes[c])} | unmoved for _, calls in self.blocks]
 
     @staticmethod
     def _changed(before, after):
