@@ -64,6 +64,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.learned_parts
 	$(RUN) -m benchmarks.learned_chains
 	$(RUN) -m benchmarks.estimated_groups
+	$(RUN) -m benchmarks.pymc_notebook
 	$(RUN) -m benchmarks.few_evaluations
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e '.[rivals]' && \
 		$(RUN) -m benchmarks.few_evaluations_rivals

@@ -10,6 +10,7 @@ import warnings
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from pytensor import wrap_py
 
@@ -112,6 +113,24 @@ def sensor(seed):
 def hares(seed):
     """Return the model of hares and lynx, whose reference draws stand for the truth."""
     return posteriordb.MODELS[HARES](), None
+
+
+def few_steps(rates, start, times, steps_a_year=1):
+    """Return the log numbers of hares and lynx at the end of each year by few steps of Runge and Kutta, with gradients."""
+
+    def change(logs):
+        return pt.stack([rates[0] - rates[1] * pt.exp(logs[1]), rates[3] * pt.exp(logs[0]) - rates[2]])
+
+    def step(logs, *_):
+        h = 1.0 / steps_a_year
+        one = change(logs)
+        two = change(logs + 0.5 * h * one)
+        three = change(logs + 0.5 * h * two)
+        return logs + h / 6.0 * (one + 2.0 * two + 2.0 * three + change(logs + h * three))
+
+    num_years = times.type.shape[0]
+    logs = pytensor.scan(step, None, [pt.log(start)], [rates], n_steps=num_years * steps_a_year, return_updates=False)
+    return logs[steps_a_year - 1 :: steps_a_year]
 
 
 TARGETS = {
