@@ -73,6 +73,20 @@ def test_a_coarse_version_that_is_exact_leaves_nothing_to_learn():
     assert emulated.emulation.rounds.log_ratio_sd.max() < 1e-6
 
 
+def test_a_search_begins_at_draws_of_the_model_with_cheap_versions():
+    emulation = pk.emulate(curve(decay), 40, coarse={decay: coarse_decay}, random_seed=1, progressbar=False).emulation
+    first, draws = emulation.positions[:5, 0], emulation.draws[:, 0]
+    assert draws.std() < 0.3  # and the prior's standard deviation is one
+    assert np.abs(first - draws.mean()).max() < 6.0 * draws.std()
+
+
+def test_a_cheap_version_without_a_value_at_draws_of_the_prior_is_left_out_of_the_beginning():
+    with pytest.raises(ValueError, match="too few to learn from"):
+        pk.emulate(
+            curve(decay), 20, coarse={decay: lambda rate: np.nan * coarse_decay(rate)}, random_seed=1, progressbar=False
+        )
+
+
 def test_calls_with_and_without_a_coarse_version_are_learned_together():
     @wrap_py([pt.dscalar], [pt.dvector])
     def other(rate):

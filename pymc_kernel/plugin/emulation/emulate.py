@@ -97,7 +97,8 @@ def emulate(
         Evaluations in a round, besides those that explore. By default 2 (k + 2), for k inputs of the largest function,
         and 4 where the last round's distance is above one half.
     start : ndarray (n, d), optional
-        First places on the unconstrained scale. By default the model's initial point and draws of the prior.
+        First places on the unconstrained scale. By default draws of the model with the cheap versions, where all black
+        boxes have one in ``coarse``; else the model's initial point and draws of the prior.
     coarse : mapping, optional
         Cheap versions of black boxes, each by its operator as ``wrap_py`` returned it: functions from tensors to
         tensors with gradients, such as a solver with few steps. Only how far these are off is learned.
@@ -230,7 +231,10 @@ def learn(
     """Let a search run, with the arguments of :func:`emulate`; return the first error of an evaluation."""
     model, true = search.model, search.unknown.true
     prior = ModelPrior(model)
-    start = first_places(model, prior, start, (batch_size or search.unknown.batch_size) - 1, search.rng)
+    size = batch_size or search.unknown.batch_size
+    if start is None:
+        start = search.coarse_places(prior, size)
+    start = first_places(model, prior, start, size - 1, search.rng)
     identity = {"seed": str(random_seed), "data": array_fingerprint(list(observed_values(model, None).values()))}
     path = None if store is None else Path(store)
     entropy = int(search.rng.integers(2**63)) if true.estimated else 0  # of the noise of estimates

@@ -54,6 +54,12 @@ class LearnedPart:
             for field, size in sizes.items()
         }
 
+    def clear(self) -> None:
+        """Learn nothing: a cheap version stays as it is."""
+        for field in ("log_inputs", "log_outputs", "weights", "coefficients", "is_failed"):
+            self._shared[field].set_value(np.zeros_like(self._shared[field].get_value()))
+        self.is_factor.set_value(0.0)
+
     def renew(
         self, fits: Sequence[FittedOutputs], known: Sequence[tuple[np.ndarray, np.ndarray]], is_factor: bool = False
     ) -> None:

@@ -168,7 +168,9 @@ class EmulatedGroups(ArrayStepShared):
     second such blocks are hardly ever accepted once the noises of all groups together have a standard deviation above
     two: write the hierarchy centred. Other black boxes are called once for each block, and twice for each draw.
 
-    Tuning runs on the emulated model alone. Statistics: ``accept``, the mean probability of acceptance of blocks that
+    Tuning runs on the emulated model alone, each draw from one of the emulation's draws: a chain that goes on and on
+    comes to where nothing was evaluated, and what was learned of estimates may be wrong by a hundred nats there.
+    Statistics: ``accept``, the mean probability of acceptance of blocks that
     move estimates, and ``least_accept``, the smallest of these; ``moved``, the share of these that moved;
     ``stuck``, for how many draws in a row the block that is stuck has not moved; ``log_density`` with the estimates;
     ``evaluations``, estimates of the term that was estimated most; ``diverging``, of any block.
@@ -285,7 +287,7 @@ class EmulatedGroups(ArrayStepShared):
     def astep(self, q0: RaveledVars):
         """Return the next position: each block has been asked to move once."""
         x = np.array(q0.data, dtype=float)
-        if not self.is_placed:
+        if self.tune or not self.is_placed:
             self.is_placed = True
             x = self.rng.choice(self._starts).astype(float)
         counts, here = np.zeros(self._density.num_calls, int), None

@@ -38,6 +38,7 @@ _VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known wit
 _RARE = 1e-3  # of the draws of a normal distribution have a lower log density than a chain that is not lost
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _FOLDS = 10  # of cross-validation
+_CHEAP = 100  # draws of the prior, at the best of which chains on a model with cheap versions begin
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
 
@@ -140,6 +141,25 @@ class Search:
                     self.num_explored = len(explored)
                     batch = np.concatenate([batch, explored, self._most_uncertain()])
                 batch = batch[: (most - len(self.positions)) // self.repeats]
+
+    def coarse_places(self, prior, size: int) -> np.ndarray | None:
+        """Return draws (size, d) of the model with cheap versions of all its black boxes in their place.
+
+        None where some have none, or where the density with them is zero at a hundred draws of the prior.
+        """
+        if len(self.coarse) < len(self.calls):
+            return None
+        for learned in self.learned:
+            learned.clear()
+        places = prior.draw(self.rng, _CHEAP)
+        chains = Chains(self.emulated, places[:_CHAINS], np.maximum(places.var(axis=0), 1e-12), self.rng)
+        levels = np.array([chains.log_density(x) for x in places])
+        best = np.argsort(-np.where(np.isfinite(levels), levels, -np.inf))[:_CHAINS]
+        if not np.isfinite(levels[best]).all():
+            return None
+        chains.go_to(places[best])
+        draws, _ = chains.draw()
+        return self.rng.permutation(_flat(draws))[:size]
 
     def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
         """Take in what was evaluated at a batch (n, d); of fresh draws, measure the distance first."""
