@@ -17,6 +17,7 @@ from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.reports import diagnostics, ksd_report
 from pymc_kernel.plugin.reports.model_draws import read_draws
+from pymc_kernel.plugin.warn import report
 from tests.plugin.models import noisy_model, square_without_gradient
 from tests.reference.differences import central_differences
 
@@ -170,6 +171,12 @@ def test_diagnose_says_it_in_words(small, capsys):
     assert "no misfit detected (600 of 600 draws left after thinning;" in said
     assert "do not reveal a mode without any draw" in said
     assert "The draws fit" not in said
+    warned = idata.copy()
+    with pytest.warns(UserWarning, match="a part is missing"):
+        report("a part is missing", warned["posterior"])
+    has_errors, found = pk.diagnose(warned, model=model, return_diagnostics=True)
+    assert (has_errors, found["findings"]) == (True, ["a part is missing"])
+    assert "a part is missing" in capsys.readouterr().out
     moved = idata.copy(deep=True)
     moved["posterior"]["level"] = moved["posterior"]["level"] + np.array([0.0, 1.5, 0.0])
     has_errors, found = pk.diagnose(moved, model=model, return_diagnostics=True)

@@ -26,7 +26,7 @@ from pymc_kernel.plugin.reports.model_draws import (
 )
 from pymc_kernel.plugin.reports.normality import normality_of_posterior
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
-from pymc_kernel.plugin.warn import warn_user
+from pymc_kernel.plugin.warn import findings_in, warn_user
 
 __all__ = ["KSDReport", "diagnose", "ksd_test", "summary"]
 
@@ -270,8 +270,9 @@ def diagnose(
     has_errors : bool
     diagnostics : dict
         Where asked for: those of ``az.diagnose``, and "ksd", a :class:`KSDReport`, and "modes", the names of parameters
-        whose draws fall into separated modes; "learned", a list of ``LearnedCheck``, for models with a
-        :class:`LearnedLikelihood`: how well the posterior is known by the simulations that it was learned from.
+        whose draws fall into separated modes; "findings", what the sampler warned of; "learned", a list of
+        ``LearnedCheck``, for models with a :class:`LearnedLikelihood`: how well the posterior is known by the
+        simulations that it was learned from.
 
     Notes
     -----
@@ -287,6 +288,9 @@ def diagnose(
         selected.data, **selected.arguments, show_diagnostics=show_diagnostics, return_diagnostics=True, **arguments
     )
     lines = _how_made(selected.stats)
+    if said := [text for group in selected.data.children.values() for text in findings_in(group)]:
+        lines += ["\nWhat the sampler warned of\n", *said]
+        has_errors, found = True, found | {"findings": said}
     lines += ["\nThe draws against the model, by the kernel Stein discrepancy\n"]
     try:
         part = read_draws(data, **selection)

@@ -25,7 +25,7 @@ from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.normality import normality_of_draws, normality_of_posterior
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
 from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
-from pymc_kernel.plugin.warn import warn_user
+from pymc_kernel.plugin.warn import report, warn_user
 
 __all__ = ["sample_khmc"]
 
@@ -189,9 +189,9 @@ def _along_emulated(model, emulated, draws, tune, chains, rng, began, progressba
         )
     emulation, groups = emulated.emulation, getattr(idata, "children", {})
     if "posterior" in groups and (said := normality_of_posterior(model, idata["posterior"].to_dataset(), rng)):
-        warn_user(f"sample_khmc: {said}")
+        report(f"sample_khmc: {said}", groups.get("sample_stats", idata))
     if "stuck" in groups.get("sample_stats", ()):
-        warn_of_stuck_groups(groups["sample_stats"]["stuck"].values, emulation.noise_sd)
+        report_stuck_groups(groups["sample_stats"], emulation.noise_sd)
     for name in {"posterior", "sample_stats"} & set(groups):
         groups[name].attrs |= {
             "tuning_steps": tune,
@@ -203,17 +203,18 @@ def _along_emulated(model, emulated, draws, tune, chains, rng, began, progressba
     return idata
 
 
-def warn_of_stuck_groups(stuck, noise_sd) -> None:
-    """Warn where one group did not move for a large part of a chain; ``stuck`` (chains, draws), noise by name."""
-    longest, draws = int(stuck.max()), stuck.shape[1]
+def report_stuck_groups(stats, noise_sd) -> None:
+    """Report where one group did not move for a large part of a chain; ``stuck`` (chain, draw), noise by name."""
+    longest, draws = int(stats["stuck"].max()), stats["stuck"].shape[1]
     if longest <= max(_STUCK * draws, 10):
         return
     noisy = ", ".join(f"{name} {sd:.2g}" for name, sd in noise_sd.items() if sd > _NOISY)
     where = f"log estimates have standard deviations of {noisy}" if noisy else "in some places their noise is larger"
-    warn_user(
+    report(
         f"sample_khmc: parameters of one estimated likelihood did not move for {longest} of {draws} draws, as an "
         f"estimate was far too large by chance ({where}). Make the estimates less noisy: more draws or particles in "
-        "each, or a better importance density."
+        "each, or a better importance density.",
+        stats,
     )
 
 
@@ -233,7 +234,7 @@ def _say(model, step, idata, rng):
             if normal_blocks(model):
                 words.append(normality_of_draws(step.density, np.concatenate(draws), step.coordinates, rng))
     if said := " Besides, ".join(w for w in words if w):
-        warn_user(f"sample_khmc: {said}")
+        report(f"sample_khmc: {said}", stats)
 
 
 def _check_for_sample(kwargs, model):

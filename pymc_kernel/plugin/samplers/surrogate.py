@@ -36,8 +36,7 @@ from pymc_kernel.plugin.samplers.given_surrogate import (
     run_exact,
     transition_state,
 )
-from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
-from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_of_findings, warn_user
+from pymc_kernel.plugin.warn import counts_of, report_all, says_what_evidence_lacks, warn_of_failures, warn_user
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
 from pymc_kernel.rounds.search_state import State
 
@@ -417,7 +416,7 @@ def _warn(state: State, tree: xr.DataTree, drawn: ExactDraws | None, first_error
             "surrogate is far too low": int(drawn.statistics["stuck_for"].max()) >= STUCK_AFTER,
         }
     advice = "Take more evaluations, or start= near the posterior."
-    warn_of_findings([words for words, holds in found.items() if holds], advice)
+    report_all([words for words, holds in found.items() if holds], advice, stats)
 
 
 def _of_surrogate_draws(stats):

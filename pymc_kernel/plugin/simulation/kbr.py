@@ -149,13 +149,9 @@ def sample_kbr(
         "check its prior."
     )
     effective = float(1.0 / (posterior.weights**2).sum())
-    stats = judged(posterior, replicates, opinion, fitted.observed, observed, effective, advice, rng) | {
-        statistics.NUM_FAILED: failed,
-        "num_local": len(near.latent),
-        "regularization": near.regularization,
-        "rank": near.features.factor.rank,
-    }
-    groups["sample_stats"] = xr.Dataset(stats)
+    stats = judged(posterior, replicates, opinion, fitted.observed, observed, effective, advice, rng)
+    of_fit = {"num_local": len(near.latent), "regularization": near.regularization, "rank": near.features.factor.rank}
+    groups["sample_stats"] = stats.assign({statistics.NUM_FAILED: failed, **of_fit})
     tree = xr.DataTree.from_dict(groups)
     return (tree, fitted) if return_fitted else tree
 

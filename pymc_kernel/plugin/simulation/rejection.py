@@ -115,14 +115,15 @@ def sample_abc(
     opinion = second_opinion(posterior, *all_pairs, observed, rng)
     effective = 1.0 / (weights**2).sum()
     groups = learned_groups(model, positions, (chains, draws), simulations)
-    stats = judged(posterior, replicates, opinion, summaries, observed, effective, _ADVICE, rng) | {
+    stats = judged(posterior, replicates, opinion, summaries, observed, effective, _ADVICE, rng)
+    counts = {
         "accept": len(weights) / total,
         "epsilon": accepted.epsilon,
         "num_simulations": total,
         "num_accepted": len(weights),
         statistics.NUM_FAILED: failed,
     }
-    groups["sample_stats"] = xr.Dataset(stats)
+    groups["sample_stats"] = stats.assign(counts)
     return xr.DataTree.from_dict(groups)
 
 

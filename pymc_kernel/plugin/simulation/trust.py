@@ -3,12 +3,13 @@
 from typing import NamedTuple
 
 import numpy as np
+import xarray as xr
 from scipy.special import ndtr
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.typicality import OUTSIDE, typicality
-from pymc_kernel.plugin.warn import warn_of_findings
+from pymc_kernel.plugin.warn import report_all
 
 __all__ = ["NUM_REPLICATES", "SecondOpinion", "Weighted", "findings", "judged", "learning_errors", "second_opinion"]
 
@@ -66,8 +67,8 @@ class SecondOpinion(NamedTuple):
 
 def judged(
     posterior, replicates, opinion: SecondOpinion, summaries, observed, effective: float, advice: str, rng
-) -> dict:
-    """Warn of all that speaks against a posterior, and return its statistics as variables of a dataset.
+) -> xr.Dataset:
+    """Report all that speaks against a posterior, and return its statistics.
 
     Parameters
     ----------
@@ -83,14 +84,15 @@ def judged(
     """
     typical = float(typicality(summaries, observed[None], rng)[0])
     error, spread_error = learning_errors(posterior, replicates)
-    warn_of_findings(findings(typical, effective, error, [str(opinion)]), advice)
-    return {
+    own = {
         statistics.TYPICALITY: typical,
         statistics.NUM_EFFECTIVE: effective,
         statistics.LEARNING_ERROR: error,
         statistics.SPREAD_LEARNING_ERROR: spread_error,
-        **opinion.statistics(),
     }
+    stats = xr.Dataset(own | opinion.statistics())
+    report_all(findings(typical, effective, error, [str(opinion)]), advice, stats)
+    return stats
 
 
 def second_opinion(posterior, latent, summaries, observed, rng) -> SecondOpinion:
