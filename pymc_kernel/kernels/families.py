@@ -8,7 +8,7 @@ import numpy as np
 
 from pymc_kernel.kernels import profiles
 from pymc_kernel.kernels.base import DotProductKernel, RadialKernel
-from pymc_kernel.kernels.points import as_points
+from pymc_kernel.kernels.points import as_points, check_between, check_whole
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = [
@@ -25,9 +25,9 @@ __all__ = [
 ]
 
 
-def _positive(value, name):
-    if not (isinstance(value, Real) and np.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be a positive number, got {value!r}.")
+def _check_constant(constant):
+    if not (isinstance(constant, Real) and np.isfinite(constant) and constant >= 0):
+        raise ValueError(f"constant must be a number >= 0, got {constant!r}.")
 
 
 def _student_frequencies(degrees, num_features, num_dims, rng):
@@ -59,7 +59,7 @@ class RationalQuadratic(RadialKernel):
 
     def __post_init__(self):
         super().__post_init__()
-        _positive(self.alpha, "alpha")
+        check_between(high=np.inf, alpha=self.alpha)
 
     @property
     def shape_parameters(self):
@@ -84,7 +84,7 @@ class InverseMultiquadric(RadialKernel):
 
     def __post_init__(self):
         super().__post_init__()
-        _positive(self.beta, "beta")
+        check_between(high=np.inf, beta=self.beta)
 
     @property
     def shape_parameters(self):
@@ -142,8 +142,7 @@ class Linear(DotProductKernel):
 
     def __post_init__(self):
         super().__post_init__()
-        if not (isinstance(self.constant, Real) and np.isfinite(self.constant) and self.constant >= 0):
-            raise ValueError(f"constant must be a number >= 0, got {self.constant!r}.")
+        _check_constant(self.constant)
 
     @property
     def shape_parameters(self):
@@ -161,10 +160,8 @@ class Polynomial(DotProductKernel):
 
     def __post_init__(self):
         super().__post_init__()
-        if not (isinstance(self.degree, int | np.integer) and self.degree >= 1):
-            raise ValueError(f"degree must be a whole number >= 1, got {self.degree!r}.")
-        if not (isinstance(self.constant, Real) and np.isfinite(self.constant) and self.constant >= 0):
-            raise ValueError(f"constant must be a number >= 0, got {self.constant!r}.")
+        check_whole(degree=self.degree)
+        _check_constant(self.constant)
 
     @property
     def shape_parameters(self):

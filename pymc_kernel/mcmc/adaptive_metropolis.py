@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.kernels.points import as_numbers, is_number
+from pymc_kernel.kernels.points import as_numbers, check_between
 from pymc_kernel.linalg import cholesky_update, definite_cholesky, lower_times
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc import noise
@@ -85,8 +85,7 @@ class Config:
     def __post_init__(self):
         if self.covariance is not None:
             object.__setattr__(self, "covariance", checked_covariance(self.covariance))
-        if self.scale is not None and not is_number(self.scale, 0.0, math.inf):
-            raise ValueError(f"scale must be a positive number, got {self.scale!r}.")
+        check_between("scale", high=math.inf, scale=self.scale)
         noise.check_target(self.target_accept)
 
     @property

@@ -25,7 +25,7 @@ import numpy as np
 
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels import Gaussian, Kernel
-from pymc_kernel.kernels.points import is_number
+from pymc_kernel.kernels.points import check_between, check_whole
 from pymc_kernel.linalg import mean_and_factor
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import noise as noise_of
@@ -114,14 +114,9 @@ class Config:
                 f"{type(self.kernel).__name__} has no gradient at zero distance; use Gaussian, RationalQuadratic, "
                 "InverseMultiquadric, Matern32 or Matern52."
             )
-        if not (isinstance(self.num_basis, int | np.integer) and self.num_basis >= 2):
-            raise ValueError(f"num_basis must be a whole number >= 2, got {self.num_basis!r}.")
-        if not is_number(self.isotropic_share, 0.0, 1.0):
-            raise ValueError(f"isotropic_share must lie between 0 and 1, got {self.isotropic_share!r}.")
-        if self.gamma is not None and not is_number(self.gamma, 0.0, math.inf):
-            raise ValueError(f"gamma must be a positive number, got {self.gamma!r}.")
-        if self.scale is not None and not is_number(self.scale, 0.0, math.inf):
-            raise ValueError(f"scale must be a positive number, got {self.scale!r}.")
+        check_whole(least=2, num_basis=self.num_basis)
+        check_between(isotropic_share=self.isotropic_share)
+        check_between("gamma", "scale", high=math.inf, gamma=self.gamma, scale=self.scale)
         noise_of.check_target(self.target_accept)
         if self.whiten not in (True, False):
             raise ValueError(f"whiten must be True or False, got {self.whiten!r}.")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kernel.kernels.points import check_whole
 from pymc_kernel.linalg import definite_cholesky, lower_times, mean_and_factor, solve_lower, whiten
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
@@ -104,8 +105,7 @@ def check_surrogate_moves(estimator, exploring_share, max_steps) -> None:
         )
     if not (isinstance(exploring_share, Real) and 0.0 < exploring_share <= 1.0):
         raise ValueError(f"exploring_share must be above 0 and at most 1, got {exploring_share!r}.")
-    if not (isinstance(max_steps, int | np.integer) and max_steps >= 1):
-        raise ValueError(f"max_steps must be a whole number >= 1, got {max_steps!r}.")
+    check_whole(max_steps=max_steps)
 
 
 @one_blas_thread

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pymc_kernel.kernels.points import as_numbers, as_points
+from pymc_kernel.kernels.points import as_numbers, as_points, check_whole
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.rounds.learned_posterior import drawn_from
 from pymc_kernel.rounds.learning import learned_state
@@ -69,9 +69,7 @@ class ActiveLearning:
     )
 
     def __post_init__(self):
-        size = self.batch_size
-        if not (size is None or (isinstance(size, int | np.integer) and size >= 1)):
-            raise ValueError(f"batch_size must be a whole number >= 1, got {size!r}.")
+        check_whole("batch_size", batch_size=self.batch_size)
 
     def init(self, prior: Prior, start, is_from_prior: bool = True) -> State:
         """Return the state before the first evaluation; ``start`` (n, d) is evaluated first.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.kernels.points import as_numbers, as_points
+from pymc_kernel.kernels.points import as_numbers, as_points, check_whole
 from pymc_kernel.likelihood_free.learned_likelihood import LearnedLikelihood
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.rounds.checks import Checks, Fold, checked, choose_match
@@ -132,10 +132,7 @@ class CautiousRounds:
     sampler: ParticleSampler = field(default_factory=ParticleSampler)
 
     def __post_init__(self):
-        for name in ("num_simulations", "rounds"):
-            value = getattr(self, name)
-            if not ((name == "rounds" and value is None) or (isinstance(value, int | np.integer) and value >= 1)):
-                raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+        check_whole("rounds", num_simulations=self.num_simulations, rounds=self.rounds)
         if isinstance(self.estimator, type):
             name = self.estimator.__name__
             raise TypeError(f"estimator must be an object with settings, such as {name}(), got the class {name}.")

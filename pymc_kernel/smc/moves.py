@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.kernels.points import is_number
+from pymc_kernel.kernels.points import check_between
 from pymc_kernel.mcmc import kameleon, local_proposal
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.mcmc.local_proposal import Places, places_at, propose_all
@@ -116,10 +116,7 @@ class Walk:
 
     def __post_init__(self):
         check_target(self.target_accept)
-        for name in ("scale", "learning_rate"):
-            value = getattr(self, name)
-            if value is not None and not is_number(value, 0.0, math.inf):
-                raise ValueError(f"{name} must be a positive number, got {value!r}.")
+        check_between("scale", "learning_rate", high=math.inf, scale=self.scale, learning_rate=self.learning_rate)
 
     def fit(
         self,

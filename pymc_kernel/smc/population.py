@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from pymc_kernel.kernels.points import as_numbers, as_points, is_number
+from pymc_kernel.kernels.points import as_numbers, as_points, check_between, is_number
 from pymc_kernel.linalg import whiten
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
@@ -70,8 +70,7 @@ class Config:
     def __post_init__(self):
         if not (callable(self.drift) or self.drift in ("kernel", "none")):
             raise ValueError(f'drift must be "kernel", "none" or a function of positions, got {self.drift!r}.')
-        if not is_number(self.drift_size, 0.0, 1.0):
-            raise ValueError(f"drift_size must lie between 0 and 1, got {self.drift_size!r}.")
+        check_between(drift_size=self.drift_size)
         if self.weights not in ("mixture", "own"):
             raise ValueError(f'weights must be "mixture" or "own", got {self.weights!r}.')
         if not callable(getattr(self.surrogate, "fit", None)):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pymc_kernel.kernels.base import RadialKernel
+from pymc_kernel.kernels.points import check_whole
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
@@ -96,8 +97,7 @@ def sign_processes(
 
 def check_settings(num_replicates, thin, flip_probability) -> None:
     """Raise where the settings that all bootstrap tests share are out of range."""
-    if not (isinstance(num_replicates, int | np.integer) and num_replicates >= 1):
-        raise ValueError(f"num_replicates must be a whole number >= 1, got {num_replicates!r}.")
+    check_whole(num_replicates=num_replicates)
     if thin != "auto" and not (isinstance(thin, int | np.integer) and thin >= 1):
         raise ValueError(f'thin must be "auto" or a whole number >= 1, got {thin!r}.')
     if flip_probability != "auto" and not (np.isscalar(flip_probability) and 0.0 < flip_probability <= 0.5):

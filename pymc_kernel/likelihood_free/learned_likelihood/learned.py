@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
+from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude, check_whole
 from pymc_kernel.likelihood_free.learned_likelihood.chance import Chance, learn_chance
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps
 from pymc_kernel.likelihood_free.learned_likelihood.diagnostics import HeldOut, Place, check_held_out, place_among
@@ -264,10 +264,7 @@ class LearnedLikelihood:
     num_replicates: int = 8
 
     def __post_init__(self):
-        for name in ("num_centers", "num_knots"):
-            value = getattr(self, name)
-            if not (isinstance(value, int | np.integer) and value >= 1):
-                raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+        check_whole(num_centers=self.num_centers, num_knots=self.num_knots)
 
     @one_blas_thread
     def fit(self, parameters, summaries, rng=None, *, weights=None) -> FittedLikelihood:
