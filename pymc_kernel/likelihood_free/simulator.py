@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.likelihood_free.time_limit import TimedOut, time_limit
+from pymc_kernel.likelihood_free.interrupts import TimedOut, time_limit
 
 __all__ = [
     "Simulations",
@@ -118,7 +118,7 @@ def simulate_once(
     simulate : callable
         Called again after a time-out, at most ``retries`` times.
     timeout : float, optional
-        Seconds; see :func:`~pymc_kernel.likelihood_free.time_limit.time_limit`.
+        Seconds; see :func:`~pymc_kernel.likelihood_free.interrupts.time_limit`.
     retries : int
     """
     for _ in range(retries + 1):

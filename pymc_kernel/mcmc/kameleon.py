@@ -29,9 +29,8 @@ from pymc_kernel.kernels.points import check_between, check_whole
 from pymc_kernel.linalg import mean_and_factor
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import noise as noise_of
-from pymc_kernel.mcmc.history import History, append, empty_history, recent
 from pymc_kernel.mcmc.local_proposal import Fit, fit, local_at, propose
-from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept
+from pymc_kernel.mcmc.metropolis import History, append, checked_start, empty_history, metropolis_accept, recent
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = [

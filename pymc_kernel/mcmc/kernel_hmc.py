@@ -10,7 +10,7 @@ leapfrog trajectories along it, and accepts with the true, or estimated and kept
 - A share of the moves are those of adaptive Metropolis, so that a bad surrogate costs efficiency, but neither
   correctness nor irreducibility.
 - Until the log density has stopped rising nothing is learned about the posterior, see ``burn_in``.
-- After tuning all is frozen, and each draw reports its log weight, density over surrogate: see ``coverage``.
+- After tuning all is frozen, and each draw reports its log weight, density over surrogate: see ``chain_checks``.
 - In many dimensions the mass matrix comes from the surrogate's quadratic part, where there are enough values to fit
   one, and not from the few positions visited.
 
@@ -30,8 +30,7 @@ import numpy as np
 
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import burn_in, noise
-from pymc_kernel.mcmc.history import History, append, empty_history
-from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept
+from pymc_kernel.mcmc.metropolis import History, append, checked_start, empty_history, metropolis_accept
 from pymc_kernel.mcmc.surrogate_fit import Fit, along, check_surrogate_moves, joint_shape, refit, to_unit
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import value_and_score

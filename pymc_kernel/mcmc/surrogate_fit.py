@@ -14,7 +14,7 @@ from pymc_kernel.kernels.points import check_whole
 from pymc_kernel.linalg import definite_cholesky, lower_times, mean_and_factor, solve_lower, whiten
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
-from pymc_kernel.mcmc.history import recent
+from pymc_kernel.mcmc.metropolis import recent
 from pymc_kernel.mcmc.trajectory import choose_chain_length, choose_step_size, random_chains
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import Expansion, change_variables

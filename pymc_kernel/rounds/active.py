@@ -15,10 +15,8 @@ import numpy as np
 
 from pymc_kernel.kernels.points import as_numbers, as_points, check_whole
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.rounds.learned_posterior import drawn_from
-from pymc_kernel.rounds.learning import learned_state
+from pymc_kernel.rounds.learned_posterior import Batch, State, drawn_from, learned_state
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
-from pymc_kernel.rounds.search_state import Batch, State
 from pymc_kernel.rounds.surrogate_distance import Distance, distance_of, unknown_distance
 from pymc_kernel.scores.values import Values
 

@@ -21,8 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.mcmc.local_proposal import Places
-from pymc_kernel.smc.hamiltonian import Hamiltonian
-from pymc_kernel.smc.moves import Evaluated, Kameleon, Proposals, Walk
+from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Proposals, Walk
 
 __all__ = ["Fitted", "adapt", "descend", "fit", "propose", "split"]
 

@@ -18,8 +18,7 @@ import numpy as np
 from pymc_kernel.kernels.points import as_points, check_between, check_whole
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc import folds
-from pymc_kernel.smc.hamiltonian import Hamiltonian
-from pymc_kernel.smc.moves import Evaluated, Kameleon, Walk, largest_correlation
+from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Walk, largest_correlation
 from pymc_kernel.smc.weights import log_mean_exp, next_temperature, normalized, resample
 
 __all__ = ["Config", "Info", "State", "choose_temperature", "init", "rejuvenate", "sample", "step"]

@@ -7,7 +7,7 @@ from scipy import stats
 
 from pymc_kernel.mcmc import adaptive_metropolis, surrogate_fit
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc.history import append
+from pymc_kernel.mcmc.metropolis import append
 
 
 def only(state, name):

@@ -6,8 +6,8 @@ from arviz_stats.base import array_stats
 from scipy import stats
 
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc.coverage import coverage_of, is_missing_mass, pareto_shape
-from pymc_kernel.mcmc.history import append
+from pymc_kernel.mcmc.chain_checks import coverage_of, is_missing_mass, pareto_shape
+from pymc_kernel.mcmc.metropolis import append
 from pymc_kernel.mcmc.surrogate_fit import Fit, Learned
 from pymc_kernel.scores import Values
 

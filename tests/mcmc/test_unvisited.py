@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from benchmarks.targets import banana
-from pymc_kernel.mcmc.unvisited import Places, missed, other_hills
+from pymc_kernel.mcmc.chain_checks import Places, missed, other_hills
 
 
 def two_modes(x):

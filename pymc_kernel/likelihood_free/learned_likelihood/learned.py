@@ -14,9 +14,8 @@ from pymc_kernel.likelihood_free.learned_likelihood.chance import Chance, learn_
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps
 from pymc_kernel.likelihood_free.learned_likelihood.diagnostics import HeldOut, Place, check_held_out, place_among
 from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity, Together
-from pymc_kernel.likelihood_free.learned_likelihood.polish import Data
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed, SummaryMap
-from pymc_kernel.likelihood_free.learned_likelihood.training import Plan, learn, learn_by_plan
+from pymc_kernel.likelihood_free.learned_likelihood.training import Data, Plan, learn, learn_by_plan
 from pymc_kernel.parallel import one_blas_thread
 
 __all__ = ["FittedLikelihood", "LearnedLikelihood"]

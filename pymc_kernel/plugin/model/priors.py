@@ -13,7 +13,7 @@ from pymc.logprob.basic import transformed_conditional_logp
 from pytensor.compile.mode import Mode
 from pytensor.link.vm import VMLinker
 
-from pymc_kernel.mcmc.unvisited import Places, other_hills
+from pymc_kernel.mcmc.chain_checks import Places, other_hills
 from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler, can_be_drawn
 from pymc_kernel.plugin.model.interpreter import STABLE, over_draws
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes

@@ -5,9 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pymc_kernel.mcmc import unvisited
-from pymc_kernel.mcmc.coverage import coverage_of, is_missing_mass
-from pymc_kernel.mcmc.reach import open_ends
+from pymc_kernel.mcmc.chain_checks import Places, coverage_of, is_missing_mass, missed, open_ends
 
 __all__ = [
     "missed_point_warning",
@@ -27,7 +25,7 @@ _FEW_RAISED = 1e-3
 _ADVICE = "Proposals seldom get there: take more draws (longer tuning seldom helps), or reparametrize."
 
 
-def missed_point_warning(known: unvisited.Places, visited: Sequence, variables: Sequence) -> str:
+def missed_point_warning(known: Places, visited: Sequence, variables: Sequence) -> str:
     """Return a warning about a point as likely as the chain's draws that the chain never came near; or nothing.
 
     Parameters
@@ -40,7 +38,7 @@ def missed_point_warning(known: unvisited.Places, visited: Sequence, variables: 
         Value variables of the positions.
     """
     draws, log_densities = (np.array(a) for a in zip(*visited, strict=True))
-    place = unvisited.missed(known, draws, log_densities)
+    place = missed(known, draws, log_densities)
     if place is None:
         return ""
     return (
@@ -117,7 +115,7 @@ def open_end_warning(
     Parameters
     ----------
     draws, log_densities, log_density
-        See :func:`pymc_kernel.mcmc.reach.open_ends`.
+        See :func:`pymc_kernel.mcmc.chain_checks.open_ends`.
     names : sequence of str (d,)
     """
     found = open_ends(rng, draws, log_densities, log_density)

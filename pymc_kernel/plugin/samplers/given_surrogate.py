@@ -14,7 +14,7 @@ import xarray as xr
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.mcmc import kernel_hmc
-from pymc_kernel.mcmc.coverage import Coverage, coverage_of
+from pymc_kernel.mcmc.chain_checks import Coverage, coverage_of
 from pymc_kernel.mcmc.kernel_hmc import Config, State, with_given
 from pymc_kernel.mcmc.surrogate_fit import emulated
 from pymc_kernel.parallel import one_blas_thread

@@ -14,7 +14,7 @@ from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import kernel_hmc
-from pymc_kernel.mcmc.unvisited import Places
+from pymc_kernel.mcmc.chain_checks import Places
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, check_whole, keywords_of
 from pymc_kernel.plugin.emulation.emulate import learn, part_of

@@ -6,7 +6,7 @@ import xarray as xr
 from arviz_base import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 
-from pymc_kernel.mcmc.coverage import pareto_shape
+from pymc_kernel.mcmc.chain_checks import pareto_shape
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole

@@ -15,7 +15,7 @@ from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.likelihood_free import Status, WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.mcmc import kernel_hmc
-from pymc_kernel.mcmc.coverage import is_missing_mass
+from pymc_kernel.mcmc.chain_checks import is_missing_mass
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole, explain_arguments
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
@@ -38,7 +38,7 @@ from pymc_kernel.plugin.samplers.given_surrogate import (
 )
 from pymc_kernel.plugin.warn import counts_of, report_all, says_what_evidence_lacks, warn_of_failures, warn_user
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
-from pymc_kernel.rounds.search_state import State
+from pymc_kernel.rounds.learned_posterior import State
 
 __all__ = ["sample_surrogate"]
 

@@ -16,7 +16,8 @@ from pymc.util import get_value_vars_from_user_vars
 from pymc.vartypes import continuous_types
 
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
-from pymc_kernel.mcmc import noise, unvisited
+from pymc_kernel.mcmc import noise
+from pymc_kernel.mcmc.chain_checks import Places
 from pymc_kernel.plugin.model.log_density import compile_log_density
 from pymc_kernel.plugin.model.priors import NUM_CANDIDATES, prior_draws
 from pymc_kernel.plugin.model.unconstrained import coordinate_names
@@ -254,7 +255,7 @@ class TransitionStep(ArrayStepShared):
         self.density.settle(True)
         return start, there
 
-    def drawn_start(self, num_tune: int, rng: np.random.Generator) -> tuple[np.ndarray, unvisited.Places]:
+    def drawn_start(self, num_tune: int, rng: np.random.Generator) -> tuple[np.ndarray, Places]:
         """Return a likely position (d,) among draws from the prior, which must exist, and all points evaluated."""
         budget = 0 if self.density.estimated else int(_SEARCH_SHARE * num_tune)
         return self.prior.choose(self.density, rng, budget)
