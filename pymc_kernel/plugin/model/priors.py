@@ -10,18 +10,15 @@ import pymc as pm
 import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_expression
 from pymc.logprob.basic import transformed_conditional_logp
-from pytensor.compile.mode import Mode
-from pytensor.link.vm import VMLinker
 
 from pymc_kernel.mcmc.chain_checks import Places, other_hills
 from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler, can_be_drawn
-from pymc_kernel.plugin.model.interpreter import STABLE, over_draws
+from pymc_kernel.plugin.model.interpreter import STABLE, UNOPTIMIZED, over_draws
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 from pymc_kernel.smc.weights import normalized
 
 __all__ = [
     "NUM_CANDIDATES",
-    "UNOPTIMIZED",
     "ModelPrior",
     "PriorDraws",
     "check_prior_draws",
@@ -37,8 +34,6 @@ __all__ = [
 NUM_CANDIDATES = 20  # evaluations a chain; 2 % of PyMC's 1,000 tuning draws
 _POOL_SIZE = 200  # draws of the prior; its quantiles are known to 5 % of its spread
 _SEED = 0  # of the pool; each chain tries draws from it that its own generator chooses
-# The graph is called 200 times: rewriting it would take longer, and C libraries for all its operations longer still.
-UNOPTIMIZED = Mode(linker=VMLinker(use_cloop=False, c_thunks=False), optimizer=None)
 _NORMAL_QUANTILES = (0.15865525, 0.84134475)  # one standard deviation on either side
 
 

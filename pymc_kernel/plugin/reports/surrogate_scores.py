@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pymc.vartypes import continuous_types
 
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.model.estimated import estimated_terms
@@ -126,7 +125,7 @@ def learn_scores(
         Where a surrogate cannot be learned either; the text says why.
     """
     names, _ = estimated_terms(model.logp())
-    discrete = [v.name for v in model.value_vars if v.dtype not in continuous_types]
+    discrete = [v.name for v in model.discrete_value_vars]
     if discrete:
         raise NoGradientError(
             f'score="surrogate" learns the log density of continuous variables, and {", ".join(discrete)} '

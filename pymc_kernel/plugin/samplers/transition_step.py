@@ -79,7 +79,7 @@ class TransitionStep(ArrayStepShared):
         if adaptation not in ("tuning", "vanishing"):
             raise ValueError(f'adaptation must be "tuning" or "vanishing", got {adaptation!r}.')
         model = pm.modelcontext(model)
-        value_vars = _continuous(model) if vars is None else get_value_vars_from_user_vars(vars, model)
+        value_vars = model.continuous_value_vars if vars is None else get_value_vars_from_user_vars(vars, model)
         if not value_vars:
             raise ValueError(
                 f"{type(self).__name__} samples continuous variables, and the model has none that are free."
@@ -344,11 +344,6 @@ def _lost_density(who, log_density) -> NonFiniteStartError:
 def measured_variance(known: noise.Noise) -> float:
     """Return the variance of log-normal noise with the measured ceiling of the acceptance rate; NaN without probes."""
     return noise.variance_of(known.ceiling) if known.is_noisy and known.num_probes else math.nan
-
-
-def _continuous(model) -> list:
-    """Return the value variables that are not discrete; PyMC finds steps for the others."""
-    return [v for v in model.value_vars if v.dtype in continuous_types]
 
 
 class RandomWalkStep(TransitionStep):
