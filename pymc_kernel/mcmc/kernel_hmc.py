@@ -31,7 +31,7 @@ import numpy as np
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import burn_in, noise
 from pymc_kernel.mcmc.metropolis import History, append, checked_start, empty_history, metropolis_accept
-from pymc_kernel.mcmc.surrogate_fit import Fit, along, check_surrogate_moves, joint_shape, refit, to_unit
+from pymc_kernel.mcmc.surrogate_fit import NUM_EVALUATED, Fit, along, check_surrogate_moves, joint_shape, refit, to_unit
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import value_and_score
 from pymc_kernel.scores.values import Values
@@ -67,7 +67,6 @@ __all__ = [
 MOVES = ("walk", "trajectories")
 WALK, TRAJECTORIES = MOVES
 
-_NUM_EVALUATED = 20_000  # evaluations remembered while tuning
 _NUM_VISITED = 4000  # places remembered
 _FIRST_FIT_DRAWS = 100  # and ten for each dimension
 _GROWTH = 1.15  # of the number of draws from one fit to the next
@@ -165,7 +164,7 @@ def init(position, log_density: float, config: Config) -> State:
     position, log_density = checked_start(position, log_density)
     d = position.size
     first = walk.init(position, log_density, walk.Config(covariance=config.covariance, noisy=config.noisy))
-    evaluated = append(empty_history(_NUM_EVALUATED, d + 1), np.append(position, log_density))
+    evaluated = append(empty_history(NUM_EVALUATED, d + 1), np.append(position, log_density))
     return State(
         position=position,
         log_density=log_density,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.kernels.points import check_whole
-from pymc_kernel.linalg import definite_cholesky, lower_times, mean_and_factor, solve_lower, whiten
+from pymc_kernel.linalg import definite_cholesky, lower_times, mean_and_factor, ridged_cholesky, solve_lower, whiten
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.mcmc.metropolis import recent
@@ -23,6 +23,7 @@ from pymc_kernel.scores.validation import cross_validate
 from pymc_kernel.scores.values import Values
 
 __all__ = [
+    "NUM_EVALUATED",
     "Evaluations",
     "Fit",
     "Learned",
@@ -38,12 +39,12 @@ __all__ = [
     "tuned",
 ]
 
+NUM_EVALUATED = 20_000  # evaluations of a density remembered to learn from
 _TRIALS = 100  # starts of the trajectories that choose step size and length
 _VALIDATION = 1000  # draws that cross-validation looks at
 _NEW_SEARCH_EVERY = 3  # fits; those in between search for settings from the last ones only
 _ENOUGH_FOR_SHAPE = 10  # positions for each dimension, from which on their own covariance is used
 _EMULATED = 1000  # draws of a known log density at which a surrogate emulates it
-_RIDGE = 1e-9  # of each variance
 
 
 class Evaluations(NamedTuple):
@@ -294,5 +295,5 @@ def joint_shape(states: Sequence) -> tuple[np.ndarray, np.ndarray]:
     covariance += (means - mean).T @ (means - mean) / len(states)
     factor = definite_cholesky(covariance)
     if factor is None:  # places on a line
-        factor = np.linalg.cholesky(covariance + np.diag(_RIDGE * np.diag(covariance)))
+        factor = ridged_cholesky(covariance)
     return mean, factor

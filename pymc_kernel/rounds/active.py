@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pymc_kernel.kernels.points import as_numbers, as_points, check_whole
+from pymc_kernel.kernels.points import MAD_TO_SD, as_numbers, as_points, check_whole
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.rounds.learned_posterior import Batch, State, drawn_from, learned_state
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
@@ -30,7 +30,6 @@ _LARGEST_RADIUS = 8.0  # of the region, in units of sqrt(d) whitened ones
 _GROW, _SHRINK, _SETTLE = 1.5, 1.5, 1.2  # factors of the radius: few batches reach the bulk, none leaps over it
 _AT_EDGE, _WITHIN = 0.05, 0.01  # shares of particles at the region's edge, from which it grows, below which it shrinks
 _ACCURATE = 2.0  # nats of error of the flattened surrogate with which the region may grow; with three times it shrinks
-_MAD_TO_SD = 1.4826  # of a normal distribution
 _FEWEST_FRESH = 30  # draws that the distance is measured by, or three a dimension
 _LOWEST_OF_BULK = 0.01  # quantile of the surrogate at its particles
 _FEWEST_OUTSIDE = 0.1  # share of the particles of a second search, below which it has come to the same bulk
@@ -336,7 +335,7 @@ def _is_outside(learned, particles, others):
 def _error(log_ratios):
     """Return the standard deviation of normal errors with this median size; places without density are infinite."""
     sizes = np.where(np.isfinite(log_ratios), np.abs(log_ratios), np.inf)
-    return _MAD_TO_SD * float(np.median(sizes)) if sizes.size else np.nan
+    return MAD_TO_SD * float(np.median(sizes)) if sizes.size else np.nan
 
 
 def _given(covariance, index, noise):

@@ -16,6 +16,7 @@ from pymc_kernel.linalg import dot_product
 from pymc_kernel.machine_code import compiled
 
 __all__ = [
+    "BLOCK",
     "Expansion",
     "change_variables",
     "cosine_expansion",
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 _RADIAL, _COSINE = 0, 1
-_BLOCK = 100_000  # second derivatives at a time: they stay in the second cache
+BLOCK = 100_000  # second derivatives at a time: they stay in the second cache
 
 
 class Expansion(NamedTuple):
@@ -207,7 +208,7 @@ def hessian_diag(x: np.ndarray, expansion: Expansion) -> np.ndarray:
     u, norms = (x - e.center) @ e.transform.T, (e.transform**2).sum(axis=0)[:, None]
     if e.kind == _COSINE:
         return np.diag(e.quadratic) - (e.coefficients * np.cos(u + e.phases)) @ e.transform**2
-    block = max(1, _BLOCK // (e.coefficients.size * x.shape[1]))
+    block = max(1, BLOCK // (e.coefficients.size * x.shape[1]))
     for start in range(0, len(x), block):
         rows = slice(start, start + block)
         off = u[rows, :, None] - e.points_t  # (rows, p, m)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.kernels.points import check_between
+from pymc_kernel.linalg import RIDGE, ridged_cholesky
 from pymc_kernel.mcmc import kameleon, local_proposal
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.mcmc.local_proposal import Places, places_at, propose_all
@@ -32,8 +33,6 @@ __all__ = [
     "covariance_factor",
     "largest_correlation",
 ]
-
-_RIDGE = 1e-9  # of the variances: a covariance of few particles has a factor
 
 
 class Evaluated(NamedTuple):
@@ -92,8 +91,8 @@ def covariance_factor(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             f"the particles have collapsed: {int((diagonal <= 0).sum())} of {diagonal.size} coordinates are the same "
             f"for all of them. {advice}"
         )
-    factor = np.linalg.cholesky(covariance + np.diag(_RIDGE * diagonal))
-    if (np.diag(factor) < 2.0 * np.sqrt(_RIDGE * diagonal)).any():
+    factor = ridged_cholesky(covariance)
+    if (np.diag(factor) < 2.0 * np.sqrt(RIDGE * diagonal)).any():
         raise ValueError(f"the particles have collapsed into a subspace of the {diagonal.size} coordinates. {advice}")
     return mean, factor
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.kernels.points import as_points, check_between, check_whole
+from pymc_kernel.mcmc.surrogate_fit import NUM_EVALUATED
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc import folds
 from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Walk, largest_correlation
@@ -24,7 +25,6 @@ from pymc_kernel.smc.weights import log_mean_exp, next_temperature, normalized, 
 __all__ = ["Config", "Info", "State", "choose_temperature", "init", "rejuvenate", "sample", "step"]
 
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-_NUM_EVALUATED = 20_000  # positions remembered for surrogates
 _FEWEST_AT_MOST = 20  # default of ``max_moves`` in few dimensions
 # Moves a stage and dimension. One move of a random walk at its best scale leaves a correlation of 1 - .66 / d (Roberts,
 # Gelman and Gilks 1997), so that three a dimension leave a seventh.
@@ -192,7 +192,7 @@ def _move(rng, particles, families, evaluate, inverse_temperature, state, config
     else:
         pool = particles
     evaluations = _joined(evaluations)
-    evaluations = evaluations.take(slice(-_NUM_EVALUATED, None))
+    evaluations = evaluations.take(slice(-NUM_EVALUATED, None))
     surrogate = float(np.mean(surrogate_rates)) if surrogate_rates else math.nan
     return particles, pool, evaluations, learned, (float(np.mean(rates)), surrogate, correlation, count)
 

@@ -177,8 +177,6 @@ def _chosen_residuals(staged, weights, score, gain, rng):
 
 # -- all weights at once, from where the stages ended --------------------------------------------------
 
-_MAX_LOG_SD = 30.0
-
 
 class Polish:
     """The penalized likelihood of a staged fit as a function of one vector, in coordinates of about unit curvature."""

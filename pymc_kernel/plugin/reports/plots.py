@@ -101,8 +101,8 @@ _SMC_PANELS = (
 _PMC_PANELS = (
     statistics.EFFECTIVE_SHARE,
     statistics.LOG_EVIDENCE_OF_ITERATION,
-    statistics.DRIFT,
-    statistics.MEAN_SCALE,
+    "drift",
+    "mean_scale",
 )
 
 

@@ -44,7 +44,7 @@ FREE_VARIABLES, RADIUS = "free_variables", "region_radius"  # attributes of the 
 _NUM_DRAWS = 2000  # from a learned log posterior that comes without draws
 _SEED = 0  # of a rebuilt surrogate, which is the same for all chains and processes
 
-STARTS_TRIED = 20  # draws of the surrogate, of which one a chain must have a finite density
+STARTS_TRIED = 20  # places to begin at, of which one a chain must have a finite density
 
 # Of every step, and of kernel HMC.
 STEP_STATISTICS = {

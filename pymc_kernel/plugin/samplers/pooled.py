@@ -24,6 +24,7 @@ from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.normality import normality_of_draws, normality_of_posterior
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
+from pymc_kernel.plugin.samplers.given_surrogate import STARTS_TRIED
 from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
 from pymc_kernel.plugin.warn import report, warn_user
 
@@ -36,7 +37,6 @@ _USELESS = 0.5  # there may be none
 _STUCK = 0.1  # of a chain without a move of one group: it has less than ten draws of that group then
 _JUDGED_DRAWS = 1000  # of each chain, by which it is judged whether the density ends where the draws do
 _NOISY = 1.7  # nats: above this a fixed computing budget is better spent on better estimates (Doucet et al. 2015)
-_START_TRIALS = 20  # jittered initial points of which one must have a finite density
 
 
 def sample_khmc(
@@ -313,12 +313,12 @@ def _starts(model, step, initvals, chains, tune, rng) -> list[np.ndarray]:
 def _jittered(model, step, overrides, rng) -> np.ndarray:
     free = {rv for rv in model.free_RVs if rv.name not in overrides}
     [start] = make_initial_point_fns_per_chain(model=model, overrides=overrides, jitter_rvs=free, chains=1)
-    for _ in range(_START_TRIALS):
+    for _ in range(STARTS_TRIED):
         position = _position(step, start(int(rng.integers(2**30))))
         if math.isfinite(step.density(position)):
             return position
     raise NonFiniteStartError(
-        f"sample_khmc: the log density was not finite at {_START_TRIALS} jittered initial points. "
+        f"sample_khmc: the log density was not finite at {STARTS_TRIED} jittered initial points. "
         "Give initvals at which the likelihood is not zero."
     )
 

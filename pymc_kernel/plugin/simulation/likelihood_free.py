@@ -266,9 +266,9 @@ def _stats(state: State, posterior: list[Draws]) -> dict:
         calibration = state.checks.calibration
         furthest = np.argmax(np.abs(np.log(calibration.spread)))
         checks = {
-            statistics.NUM_HELD_OUT: calibration.num_cases,
-            statistics.HELD_OUT_SHIFT: calibration.shift[np.argmax(np.abs(calibration.shift))],
-            statistics.HELD_OUT_SPREAD: calibration.spread[furthest],
+            "num_held_out": calibration.num_cases,
+            "held_out_shift": calibration.shift[np.argmax(np.abs(calibration.shift))],
+            "held_out_spread": calibration.spread[furthest],
             statistics.LEARNING_ERROR: state.checks.mean_error.max(),
             "outside": state.checks.outside,
         }

@@ -42,10 +42,10 @@ class SecondOpinion(NamedTuple):
     def statistics(self) -> dict:
         """Return it as variables of a dataset."""
         return {
-            statistics.SECOND_OPINION_SHIFT: ("unconstrained", self.shift),
-            statistics.SECOND_OPINION_SPREAD: ("unconstrained", self.spread),
-            statistics.SECOND_OPINION_EFFECTIVE: self.effective,
-            statistics.SECOND_OPINION_OUTSIDE: self.outside,
+            "second_opinion_shift": ("unconstrained", self.shift),
+            "second_opinion_spread": ("unconstrained", self.spread),
+            "second_opinion_effective": self.effective,
+            "second_opinion_outside": self.outside,
         }
 
     def __str__(self):
@@ -85,10 +85,10 @@ def judged(
     typical = float(typicality(summaries, observed[None], rng)[0])
     error, spread_error = learning_errors(posterior, replicates)
     own = {
-        statistics.TYPICALITY: typical,
-        statistics.NUM_EFFECTIVE: effective,
+        "typicality": typical,
+        "num_effective": effective,
         statistics.LEARNING_ERROR: error,
-        statistics.SPREAD_LEARNING_ERROR: spread_error,
+        "spread_learning_error": spread_error,
     }
     stats = xr.Dataset(own | opinion.statistics())
     report_all(findings(typical, effective, error, [str(opinion)]), advice, stats)
