@@ -14,21 +14,6 @@ from scipy.linalg.lapack import dpocon, dpotrf, dtrtrs
 
 from pymc_kernel.machine_code import compiled
 
-__all__ = [
-    "RIDGE",
-    "cholesky_in_place",
-    "cholesky_update",
-    "definite_cholesky",
-    "dot_product",
-    "jittered_cholesky",
-    "lower_times",
-    "mean_and_factor",
-    "pivoted_cholesky",
-    "ridged_cholesky",
-    "solve_lower",
-    "triangular_solution",
-]
-
 RIDGE = 1e-9  # of each variance
 _ROUNDING = 1e-13  # of a diagonal entry: smaller remainders have no correct digit
 _PIVOT_ROUNDING = 8.0 * np.finfo(float).eps  # of the diagonal and for each row: the error of a pivot

@@ -10,8 +10,6 @@ from pymc_kernel.density.sites import STRUCTURES, Likelihood, precision_prior, p
 from pymc_kernel.kernels.points import check_whole
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["BayesianKDE"]
-
 _PRIOR_RATE = 0.1  # of a gamma distribution with shape 1, for data of unit variance
 
 

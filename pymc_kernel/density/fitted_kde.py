@@ -17,8 +17,6 @@ from pymc_kernel.linalg import definite_cholesky
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
-__all__ = ["FittedKDE", "checked_data", "normal_mixture", "student_mixture", "without_ties"]
-
 _LOG_OF_ZERO = -800.0  # whose exponential is zero
 
 

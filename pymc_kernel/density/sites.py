@@ -11,19 +11,6 @@ import numpy as np
 from pymc_kernel.density.propagation import gamma_sweep, log_gamma_constant, log_wishart_constant, wishart_sweep
 from pymc_kernel.errors import warn_caller
 
-__all__ = [
-    "STRUCTURES",
-    "GammaPosterior",
-    "Likelihood",
-    "Propagation",
-    "Sites",
-    "WishartPosterior",
-    "empty_sites",
-    "precision_prior",
-    "propagate",
-    "start_at_rule_of_thumb",
-]
-
 STRUCTURES = ("full", "diagonal", "isotropic")
 
 

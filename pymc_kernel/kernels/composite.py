@@ -12,8 +12,6 @@ import numpy as np
 from pymc_kernel.kernels.base import Kernel, as_points
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["FeatureKernel", "Product", "Sum"]
-
 
 @dataclass(frozen=True, eq=False)
 class Sum:

@@ -11,19 +11,6 @@ from pymc_kernel.kernels.base import DotProductKernel, RadialKernel
 from pymc_kernel.kernels.points import as_points, check_between, check_whole
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = [
-    "Gaussian",
-    "InverseMultiquadric",
-    "Laplace",
-    "Linear",
-    "Matern32",
-    "Matern52",
-    "Polynomial",
-    "RandomFourierFeatures",
-    "RationalQuadratic",
-    "random_fourier_features",
-]
-
 
 def _check_constant(constant):
     if not (isinstance(constant, Real) and np.isfinite(constant) and constant >= 0):

@@ -5,18 +5,6 @@ from numbers import Real
 import numpy as np
 from scipy.spatial.distance import pdist
 
-__all__ = [
-    "MAD_TO_SD",
-    "as_numbers",
-    "as_points",
-    "as_weights",
-    "check_between",
-    "check_magnitude",
-    "check_whole",
-    "is_number",
-    "median_distance",
-]
-
 MAD_TO_SD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
 _SMALLEST, _LARGEST = 1e-60, 1e60  # whose fourth powers, in curvatures, are floating-point numbers still
 

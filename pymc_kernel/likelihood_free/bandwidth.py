@@ -13,8 +13,6 @@ from pymc_kernel.kernels.points import MAD_TO_SD, as_numbers, as_points, check_m
 from pymc_kernel.likelihood_free.rejection import rejection
 from pymc_kernel.linalg import whiten
 
-__all__ = ["Bandwidth", "Pilot", "TooManyFailures", "choose_bandwidth", "explore"]
-
 _HUGE = 1e100  # summaries whose squares overflow are as good as infinite
 _SHARES = (0.2, 0.1, 0.1, 0.1, 0.1)  # of the pilot simulations: at the prior, then in rounds; the rest are replicates
 _NEAREST = 0.2  # nearest share of the simulations so far, from which the next round is learned

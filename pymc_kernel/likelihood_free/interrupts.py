@@ -6,8 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ContextDecorator, contextmanager
 
-__all__ = ["TimedOut", "interrupts_wait", "time_limit"]
-
 
 class _InterruptsWait(ContextDecorator):
     """See :data:`interrupts_wait`."""

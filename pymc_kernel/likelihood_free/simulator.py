@@ -10,16 +10,6 @@ import numpy as np
 
 from pymc_kernel.likelihood_free.interrupts import TimedOut, time_limit
 
-__all__ = [
-    "Simulations",
-    "Status",
-    "failures_are_raised",
-    "raising_failures",
-    "simulate_once",
-    "simulate_repeatedly",
-    "simulate_together",
-]
-
 _RAISING = ContextVar("raising", default=False)
 
 

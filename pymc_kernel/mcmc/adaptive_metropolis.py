@@ -18,22 +18,6 @@ from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc import noise
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
 
-__all__ = [
-    "Config",
-    "Info",
-    "State",
-    "adapt",
-    "checked_covariance",
-    "init",
-    "learn_scale",
-    "learn_shape",
-    "optimal_scale",
-    "probed",
-    "propose",
-    "relocate",
-    "step",
-]
-
 _ASYMMETRY = 1e-5  # of a given covariance, in units of its standard deviations
 
 

@@ -30,18 +30,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "Coverage",
-    "OpenEnd",
-    "Places",
-    "coverage_of",
-    "is_missing_mass",
-    "missed",
-    "open_ends",
-    "other_hills",
-    "pareto_shape",
-]
-
 _TAIL_MASS = 0.025  # beyond an end of a 95 % interval
 _STANDARD_ERRORS = 2.0  # of the mass that draws have there: a missing mass above that is no chance
 _LARGEST_LOG_WEIGHT = 500.0  # over the median: larger ones are not finite numbers

@@ -33,18 +33,6 @@ from pymc_kernel.mcmc.local_proposal import Fit, fit, local_at, propose
 from pymc_kernel.mcmc.metropolis import History, append, checked_start, empty_history, metropolis_accept, recent
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = [
-    "Config",
-    "Info",
-    "State",
-    "adapt",
-    "init",
-    "refresh",
-    "relocate",
-    "step",
-    "with_fit",
-]
-
 # The first fit needs enough positions to span the space; after the last one the scale needs time to settle.
 _FIRST_FIT_DRAWS = 100
 _LAST_FIT_SHARE = 0.8

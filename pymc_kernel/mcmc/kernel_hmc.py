@@ -36,33 +36,6 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import value_and_score
 from pymc_kernel.scores.values import Values
 
-__all__ = [
-    "MOVES",
-    "TRAJECTORIES",
-    "WALK",
-    "Config",
-    "Info",
-    "Proposal",
-    "State",
-    "adapt",
-    "decide",
-    "enough_tuning",
-    "finish",
-    "fit_together",
-    "frozen",
-    "init",
-    "is_dropped",
-    "learn_from",
-    "propose",
-    "refit_is_due",
-    "relocate",
-    "run",
-    "step",
-    "stretches",
-    "with_fit",
-    "with_given",
-]
-
 #: Kinds of moves.
 MOVES = ("walk", "trajectories")
 WALK, TRAJECTORIES = MOVES

@@ -15,8 +15,6 @@ from pymc_kernel.linalg import cholesky_in_place, dot_product, lower_times, solv
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
-__all__ = ["Fit", "Places", "fit", "local_at", "places_at", "propose", "propose_all"]
-
 _BANDWIDTH_POINTS = 500  # of which the median distance is taken
 _TRACE_POINTS = 50  # over which the mean trace is taken
 

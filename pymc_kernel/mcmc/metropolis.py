@@ -10,8 +10,6 @@ import numpy as np
 
 from pymc_kernel.errors import NonFiniteStartError
 
-__all__ = ["History", "append", "checked_start", "empty_history", "metropolis_accept", "recent", "robbins_monro_rate"]
-
 
 def checked_start(position, log_density: float, size: int | None = None) -> tuple[np.ndarray, float]:
     """Return the start of a chain as a float vector and number; an error where the density is not finite.

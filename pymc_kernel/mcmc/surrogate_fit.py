@@ -22,23 +22,6 @@ from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.scores.validation import cross_validate
 from pymc_kernel.scores.values import Values
 
-__all__ = [
-    "NUM_EVALUATED",
-    "Evaluations",
-    "Fit",
-    "Learned",
-    "along",
-    "bulk_of",
-    "check_surrogate_moves",
-    "emulated",
-    "joint_shape",
-    "learn",
-    "refined_shape",
-    "refit",
-    "to_unit",
-    "tuned",
-]
-
 NUM_EVALUATED = 20_000  # evaluations of a density remembered to learn from
 _TRIALS = 100  # starts of the trajectories that choose step size and length
 _VALIDATION = 1000  # draws that cross-validation looks at

@@ -9,18 +9,7 @@ from inspect import Parameter, signature
 import numpy as np
 from pytensor.graph.basic import Variable
 
-from pymc_kernel.kernels.points import check_whole
-
-__all__ = [
-    "RandomSeed",
-    "Variables",
-    "check_executor",
-    "check_keywords",
-    "check_timeout",
-    "check_whole",
-    "explain_arguments",
-    "keywords_of",
-]
+from pymc_kernel.kernels.points import check_whole as check_whole
 
 _ALIKE = 0.5  # of difflib's ratio: ``seed`` is like ``random_seed``
 

@@ -6,8 +6,6 @@ from scipy.spatial import KDTree
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["OUTSIDE", "typicality"]
-
 OUTSIDE = 0.01  # smallest share of simulations in sparser regions than a place that is among them
 _TYPICAL_POINTS, _NEIGHBORS = 2000, 10
 _MAX_SCALED_DISTANCE = 10.0  # robust z-scores of simulations are clipped there; those of places at ten times that

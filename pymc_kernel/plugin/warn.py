@@ -11,17 +11,6 @@ import pytensor
 from pymc_kernel.errors import warn_caller
 from pymc_kernel.likelihood_free import Status
 
-__all__ = [
-    "UNSEEN_MODE",
-    "counts_of",
-    "findings_in",
-    "report",
-    "report_all",
-    "says_what_evidence_lacks",
-    "warn_of_failures",
-    "warn_user",
-]
-
 _CALLERS_OF_OURS = tuple(os.path.dirname(module.__file__) + os.sep for module in (pm, pytensor))
 _FAILURES = [s.name.lower() for s in Status if s > Status.SUCCEEDED]
 _FINDINGS = "findings"  # attribute of a group of statistics: texts, one a line

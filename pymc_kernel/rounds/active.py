@@ -20,8 +20,6 @@ from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
 from pymc_kernel.rounds.surrogate_distance import Distance, distance_of, unknown_distance
 from pymc_kernel.scores.values import Values
 
-__all__ = ["ActiveLearning"]
-
 _FRESH_SHARE = 0.5  # of a batch that are draws from the surrogate's posterior
 _FRESH_SHARE_CLIMBING = 0.25  # the same while the bulk is searched for
 _CLIMBING = 0.1  # share of particles above the best value so far, from which on the bulk counts as not found

@@ -24,8 +24,6 @@ from pymc_kernel.rounds.local_likelihood import LocalLikelihood, Region, region_
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
 from pymc_kernel.smc.weights import effective_share
 
-__all__ = ["CautiousRounds", "Posterior", "Round", "State"]
-
 Simulate = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 _MAX_ROUNDS = 5
 _FEWEST_A_ROUND = 20  # simulations, where the number of rounds is not given: fewer are not learned from

@@ -24,18 +24,6 @@ from pymc_kernel.rounds.local_likelihood import LocalLikelihood, as_logit
 from pymc_kernel.rounds.particles import Draws
 from pymc_kernel.smc.weights import normalized
 
-__all__ = [
-    "TAIL",
-    "Calibration",
-    "Checks",
-    "Fold",
-    "checked",
-    "choose_match",
-    "ranks_of",
-    "simulated_ranks",
-    "summarized_ranks",
-]
-
 _MAX_PLACES, _MAX_CASES = 500, 1000
 _MOST_ALIKE = 200  # nearest cases: they show a shift of a quarter of a standard deviation at 3.5 standard errors
 _LEAST_ALIKE = 0.05  # overlap of a case's posterior and the observation's: normal ones five spreads apart

@@ -14,8 +14,6 @@ from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
 from pymc_kernel.scores.values import FittedValues, Hyperparameters, Values
 from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
 
-__all__ = ["Batch", "LogPosterior", "Region", "State", "drawn_from", "learned_state"]
-
 _PENALTY = 8.0  # a whitened unit beyond the region costs four nats, two cost sixteen
 _FEWEST_PARTICLES = 1000
 _ROWS = 2000  # points at a time, which bounds the memory of distances

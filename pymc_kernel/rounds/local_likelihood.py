@@ -8,8 +8,6 @@ import numpy as np
 from pymc_kernel.likelihood_free.learned_likelihood import Chance, FittedLikelihood
 from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
 
-__all__ = ["LocalLikelihood", "Region", "as_logit", "region_of"]
-
 _LARGEST_LOGIT = 12.0  # of a probability by a learned density, that a correction can still mend
 
 _OUTSIDE = 0.002  # of a round's own draws that lie outside of its region

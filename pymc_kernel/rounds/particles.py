@@ -17,8 +17,6 @@ from pymc_kernel.smc import tempering
 from pymc_kernel.smc.differences import Differences
 from pymc_kernel.smc.moves import Evaluated, largest_correlation
 
-__all__ = ["Draws", "ParticleSampler", "Prior"]
-
 LogLikelihood = Callable[[np.ndarray], np.ndarray]
 _BLOCK = 4  # moves between two looks at how much is forgotten: two turns of both kinds
 _BRIEFLY = 0.4  # correlation at which particles have moved enough for the next power

@@ -15,18 +15,6 @@ from pymc_kernel.kernels.profiles import fill_derivatives, fill_profile, radial_
 from pymc_kernel.linalg import dot_product
 from pymc_kernel.machine_code import compiled
 
-__all__ = [
-    "BLOCK",
-    "Expansion",
-    "change_variables",
-    "cosine_expansion",
-    "hessian_diag",
-    "radial_expansion",
-    "rows_value_and_score",
-    "scaled_expansion",
-    "value_and_score",
-]
-
 _RADIAL, _COSINE = 0, 1
 BLOCK = 100_000  # second derivatives at a time: they stay in the second cache
 

@@ -10,8 +10,6 @@ from pymc_kernel.scores.expansion import cosine_expansion
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.scores.score_matching import ScoreMatching, base_measure
 
-__all__ = ["Finite"]
-
 
 @dataclass(frozen=True)
 class Finite(ScoreMatching):

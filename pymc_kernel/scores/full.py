@@ -15,8 +15,6 @@ from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
 from pymc_kernel.scores.nystrom import derivative_gram, laplacian_gradients
 from pymc_kernel.scores.score_matching import ScoreMatching, base_measure, checked_sample, regularized_solve
 
-__all__ = ["FittedFull", "Full"]
-
 _BLOCK = 256  # rows at a time, each of d^2 n numbers
 
 

@@ -12,8 +12,6 @@ from pymc_kernel.scores.expansion import radial_expansion
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.scores.score_matching import ScoreMatching, base_measure
 
-__all__ = ["Lite"]
-
 
 @dataclass(frozen=True)
 class Lite(ScoreMatching):

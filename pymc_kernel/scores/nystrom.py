@@ -11,8 +11,6 @@ from pymc_kernel.scores.expansion import BLOCK, radial_expansion
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.scores.score_matching import ScoreMatching, base_measure
 
-__all__ = ["Nystrom", "derivative_gram", "laplacian_gradients"]
-
 
 @dataclass(frozen=True)
 class Nystrom(ScoreMatching):

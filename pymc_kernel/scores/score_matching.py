@@ -17,8 +17,6 @@ from pymc_kernel.linalg import jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
 
-__all__ = ["BaseMeasure", "ScoreMatching", "base_measure", "checked_sample", "regularized_solve", "ridge_of"]
-
 
 def checked_sample(x, weights) -> tuple[np.ndarray, np.ndarray]:
     """Return points (n, d) and weights (n,) that sum to one; raises ``ValueError`` for invalid ones."""

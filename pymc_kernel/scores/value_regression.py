@@ -18,8 +18,6 @@ from pymc_kernel.kernels import RadialKernel
 from pymc_kernel.kernels.profiles import fill_derivatives, fill_profile
 from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
 
-__all__ = ["Hyperparameters", "Posterior", "Regression", "learn_hyperparameters"]
-
 _ROUGH_ITERATIONS = 8
 _TOLERANCE = 1e-5  # of the log marginal likelihood, relative: some hundredths, where differences of one hardly matter
 _PRIOR_SD = 2.0  # of the log length scales

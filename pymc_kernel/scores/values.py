@@ -22,8 +22,6 @@ from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
 from pymc_kernel.scores.score_matching import ridge_of
 from pymc_kernel.scores.value_regression import Hyperparameters, Posterior, Regression, learn_hyperparameters
 
-__all__ = ["FittedValues", "Hyperparameters", "Values"]
-
 _REFERENCE_QUANTILE = 0.75  # of the values: typical of the posterior, unlike the largest
 _FEW_ITERATIONS = 10  # from where the last search ended
 _LEAST_POINTS = 20  # beyond five a dimension: fewer do not fix the kernel's settings

@@ -15,8 +15,6 @@ from pymc_kernel.kernels.points import check_between
 from pymc_kernel.smc.moves import Evaluated, Proposals
 from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
 
-__all__ = ["Differences"]
-
 _JITTER = 1e-3  # of a difference, so that finitely many of them reach every place
 _LARGEST_LOG_SCALE = 50.0  # of steps on a target without an end, so that factors stay finite
 _SPREAD_OF_SCALES = 0.3  # standard deviation of the log of a step's scale: short steps where the target is narrow

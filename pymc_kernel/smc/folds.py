@@ -23,8 +23,6 @@ import numpy as np
 from pymc_kernel.mcmc.local_proposal import Places
 from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Proposals, Walk
 
-__all__ = ["Fitted", "adapt", "descend", "fit", "propose", "split"]
-
 
 class Fitted(NamedTuple):
     """What the moves of each fold have learned from the other folds; fold k is the rows edges[k] to edges[k + 1]."""

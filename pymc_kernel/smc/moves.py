@@ -20,19 +20,8 @@ from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.mcmc.local_proposal import Places, places_at, propose_all
 from pymc_kernel.mcmc.noise import check_target, target_of
 from pymc_kernel.mcmc.surrogate_fit import Evaluations, Fit, Learned, along, check_surrogate_moves, learn, tuned
-from pymc_kernel.mcmc.trajectory import largest_correlation
+from pymc_kernel.mcmc.trajectory import largest_correlation as largest_correlation
 from pymc_kernel.scores.values import Values
-
-__all__ = [
-    "Evaluated",
-    "Hamiltonian",
-    "Kameleon",
-    "Proposals",
-    "Shape",
-    "Walk",
-    "covariance_factor",
-    "largest_correlation",
-]
 
 
 class Evaluated(NamedTuple):

@@ -32,8 +32,6 @@ from pymc_kernel.scores.finite import Finite
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.smc.weights import effective_share, log_mean_exp, next_temperature, normalized, resample
 
-__all__ = ["Config", "Info", "State", "forget", "init", "step"]
-
 _SCALES = (0.35, 0.7, 1.0, 1.4)  # of the proposals, in units of 2.38 / sqrt(d): narrow ones lose tails, wide ones draws
 _SAFE_SHARE = 0.05  # of every scale
 _LARGEST_LEARNED_SHARE = 0.9  # of the draws with a weight above zero

@@ -22,8 +22,6 @@ from pymc_kernel.smc import folds
 from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Walk, largest_correlation
 from pymc_kernel.smc.weights import log_mean_exp, next_temperature, normalized, resample
 
-__all__ = ["Config", "Info", "State", "choose_temperature", "init", "rejuvenate", "sample", "step"]
-
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 _FEWEST_AT_MOST = 20  # default of ``max_moves`` in few dimensions
 # Moves a stage and dimension. One move of a random walk at its best scale leaves a correlation of 1 - .66 / d (Roberts,

@@ -6,8 +6,6 @@ import numpy as np
 
 from pymc_kernel.kernels.points import as_numbers, check_whole
 
-__all__ = ["effective_share", "log_mean_exp", "next_temperature", "normalized", "resample"]
-
 _BISECTIONS = 60  # of a temperature in (0, 1]: beyond the last bit of a number
 _SUM_TOLERANCE = 1e-6  # tolerance for rounding in the sum of a user's weights
 _LAST_STAGE_SHARE = 0.9  # of the wanted share: a last stage with hardly any change of temperature is left out

@@ -11,18 +11,6 @@ import numpy as np
 from pymc_kernel.kernels.points import as_points, as_weights
 from pymc_kernel.stein.straighten import normal_margins, straighten
 
-__all__ = [
-    "STANDARDIZATIONS",
-    "Chains",
-    "as_chains",
-    "autocorrelation",
-    "checked_weights",
-    "choose_thinning",
-    "merge_repeats",
-    "standardize",
-    "thin_chains",
-]
-
 STANDARDIZATIONS = ("straighten", "whiten", "scale", "none")
 
 _SMALLEST_EIGENVALUE = 1e-10  # of a correlation matrix

@@ -23,8 +23,6 @@ from pymc_kernel.stein.draws import (
     thin_chains,
 )
 
-__all__ = ["KSDTest", "ksd_test", "margin_forms", "quadratic_forms", "sign_processes"]
-
 _INDEPENDENT = 0.5  # probability that the sign of the wild bootstrap flips from one draw to the next: independent signs
 _CORRELATED = 0.1  # the same for chains (Chwialkowski et al. 2014): signs that hold for ten draws
 _NO_CORRELATION = 0.05  # autocorrelation of draws that count as independent, beyond its standard error

@@ -10,8 +10,6 @@ from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
 from pymc_kernel.stein.draws import as_chains
 
-__all__ = ["stein_thin"]
-
 _THREADED = 200_000  # entries of the draws, above which a step is shared between cores
 
 

@@ -8,8 +8,6 @@ from pymc_kernel.likelihood_free.learned_likelihood.residuals import Marginals
 from pymc_kernel.likelihood_free.learned_likelihood.stages import LOG_CHI
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap, candidate_kinds, winsorized
 
-__all__ = ["choose_maps", "choose_parameter_map"]
-
 _MAX_CASES = 2000
 _CLEARLY = 3.0  # log likelihood that another function than the identity must gain
 _ERRORS = 2.0  # standard errors by which a function of a summary must be better than those before

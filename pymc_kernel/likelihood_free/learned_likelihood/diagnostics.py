@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["HeldOut", "Place", "check_held_out", "place_among"]
-
 _NUM_DRAWS = 200  # at each case; a share of 2.5 % of them has a standard error of 1.1 %
 _MAX_CASES = 1000
 _LEVEL = 0.95

@@ -18,8 +18,6 @@ from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed, S
 from pymc_kernel.likelihood_free.learned_likelihood.training import Data, Plan, learn, learn_by_plan
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["FittedLikelihood", "LearnedLikelihood"]
-
 _FEWEST = 20
 _MOST_FOR_PLAN = 12_000  # simulations by which choices are made; all of them teach the density itself
 _MAX_EXAMPLES = 2000  # simulations that a fit keeps, so that others can say what is among them

@@ -11,18 +11,6 @@ from pymc_kernel.likelihood_free.learned_likelihood.features import FeatureMap, 
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Residuals
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
 
-__all__ = [
-    "ConditionalDensity",
-    "Together",
-    "Weights",
-    "backward",
-    "forward",
-    "from_noise",
-    "log_terms",
-    "pull_back",
-    "residuals_of",
-]
-
 _ROWS = 4096  # at once, so that memory stays bounded
 _MAX_LOG_SD = 30.0
 

@@ -13,8 +13,6 @@ from pymc_kernel.likelihood_free.learned_likelihood.features import Block, Featu
 from pymc_kernel.likelihood_free.learned_likelihood.model import Weights
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import winsorized
 
-__all__ = ["LOG_CHI", "Design", "StageChoices", "StagedFit", "fit_stages"]
-
 _REGULAR = 4.0  # standard deviations from which on the weight of a residual falls
 LOG_CHI = -1.2704  # mean of the log of a chi-square variable of one degree
 _VARIANCE_OF_LOG = 2.0  # inverse Fisher information of a log variance from one residual

@@ -7,8 +7,6 @@ import numpy as np
 
 from pymc_kernel.kernels.points import MAD_TO_SD
 
-__all__ = ["Observed", "SummaryMap", "candidate_kinds", "robust_spread", "winsorized"]
-
 _CONSTANT_SHARE = 1e-10  # spread, relative to the size, below which a column is a constant
 _ROUNDING = 1e-12  # relative, of numbers that were computed in different orders
 _MOST_STEPS = 1e5  # that the largest number of a column on a grid is away from zero

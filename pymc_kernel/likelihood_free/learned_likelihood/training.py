@@ -22,8 +22,6 @@ from pymc_kernel.likelihood_free.learned_likelihood.stages import StageChoices, 
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
 from pymc_kernel.linalg import triangular_solution
 
-__all__ = ["Data", "Plan", "Polish", "learn", "learn_by_plan"]
-
 _STEPS = 12  # of the maximization between two looks at the held-out score
 _MAX_ROUNDS = 6
 _SCALES = np.exp(np.linspace(-0.4, 0.4, 33))

@@ -16,8 +16,6 @@ from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.model.priors import with_finite_columns
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["learned_bandwidth"]
-
 _LEAST_PILOT = 200  # simulations; fewer do not locate a posterior
 _WIDE = 0.75  # relative bandwidth above which posterior spreads are more than a quarter too wide
 _HIDDEN = 3.0  # ratio above which the spread of the summaries has information that their mean has not

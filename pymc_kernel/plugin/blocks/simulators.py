@@ -28,8 +28,6 @@ from pymc_kernel.plugin.blocks.likelihoods import EstimatedLikelihood
 from pymc_kernel.plugin.blocks.pilot import learned_bandwidth
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["KernelABC", "SyntheticLikelihood"]
-
 _CALLS_BEFORE_WARNING = 100  # of the simulator: enough to know the share of failures to 5 %
 
 

@@ -23,21 +23,6 @@ from pytensor.tensor import tensor
 from pytensor.tensor.elemwise import Elemwise
 from scipy.special import zeta
 
-__all__ = [
-    "DRAWS_AT_A_TIME",
-    "QUICK",
-    "STABLE",
-    "UNOPTIMIZED",
-    "by_numpy",
-    "clip",
-    "log1mexp",
-    "of_vector",
-    "over_draws",
-    "second",
-    "softplus",
-    "trigamma",
-]
-
 DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorized graph
 
 _LAST = 1000.0  # position of a rewrite after all of PyTensor's

@@ -13,8 +13,6 @@ from pymc_kernel.plugin.model.estimated import Evaluation, blocks_of, drawing_no
 from pymc_kernel.plugin.model.interpreter import of_vector
 from pymc_kernel.plugin.model.remembered import remember, remembered_in
 
-__all__ = ["LogDensity", "compile_log_density"]
-
 
 class LogDensity:
     """The log density of a model as a function of one vector, with the noise it may need.

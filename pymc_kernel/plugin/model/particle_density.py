@@ -18,8 +18,6 @@ from pymc_kernel.plugin.model.estimated import drawing_noise, estimated_terms
 from pymc_kernel.plugin.model.interpreter import DRAWS_AT_A_TIME, QUICK, of_vector
 from pymc_kernel.plugin.model.remote import Remote
 
-__all__ = ["ParticleDensity", "compile_particle_density"]
-
 _LARGEST_BATCH = 2**24  # numbers in the largest array that a batch of particles needs
 _SHARES = 16  # blocks of particles that an executor gets at once
 

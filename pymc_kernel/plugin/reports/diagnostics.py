@@ -28,8 +28,6 @@ from pymc_kernel.plugin.reports.normality import normality_of_posterior
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.plugin.warn import findings_in, warn_user
 
-__all__ = ["KSDReport", "diagnose", "ksd_test", "summary"]
-
 _KINDS_WITH_DIAGNOSTICS = ("all", "diagnostics", "all_median", "diagnostics_median")
 _ATTRIBUTES = ("ksd", "ksd_normal", "ksd_null_low", "ksd_null_high", "ksd_p", "ksd_thin", "ksd_flip_probability")
 _LEVEL = 0.05  # at which two tests by a surrogate must agree

@@ -7,8 +7,6 @@ import pymc as pm
 
 from pymc_kernel.plugin.typicality import typicality
 
-__all__ = ["LearnedCheck", "check_learned"]
-
 _MOST_DRAWS, _FEWEST_DRAWS = 1000, 100
 _MOST_ROWS = 50_000  # of draws times rows of data, which take some seconds for each replicate
 _PLACES = 4000  # parameters that are looked up among the simulated ones

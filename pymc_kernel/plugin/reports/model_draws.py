@@ -19,8 +19,6 @@ from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.reports.surrogate_scores import LearnedScores, learn_scores
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["ModelDraws", "Scored", "Selected", "Selection", "document_arguments", "largest_first", "read_draws"]
-
 _ARGUMENTS = """data : DataTree or convertible
         With the draws of all free variables of the model.
     model : pymc.Model, optional

@@ -11,8 +11,6 @@ from pymc_kernel.plugin.model.estimated import normal_blocks
 from pymc_kernel.plugin.model.log_density import LogDensity, compile_log_density
 from pymc_kernel.plugin.model.unconstrained import coordinate_names, unconstrained_draws
 
-__all__ = ["normality_of_draws", "normality_of_posterior", "normality_warning"]
-
 _KINDS = ("mean", "spread", "5 % quantile", "95 % quantile")
 _LEAST_ERROR = 0.2  # posterior standard deviations of a mean or quantile, or part of a spread: less needs no warning
 _STANDARD_ERRORS = 2.0  # by which an error differs from none

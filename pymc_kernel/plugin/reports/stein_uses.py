@@ -13,8 +13,6 @@ from pymc_kernel.plugin.reports.model_draws import Scored, Selected, Selection, 
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["expectation", "mmd_test", "stein_thin"]
-
 
 @document_arguments
 def stein_thin(

@@ -18,8 +18,6 @@ from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.scores import HeldOutScores, chain_folds, held_out_scores
 
-__all__ = ["ADVICE", "LearnedScores", "learn_scores"]
-
 ADVICE = (
     "Take more draws from the model, or parameters on whose scale the posterior is nearer to normal; or compare with a "
     "run that you trust by pk.mmd_test(idata, trusted)."

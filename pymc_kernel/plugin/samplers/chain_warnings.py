@@ -7,14 +7,6 @@ import numpy as np
 
 from pymc_kernel.mcmc.chain_checks import Places, coverage_of, is_missing_mass, missed, open_ends
 
-__all__ = [
-    "missed_point_warning",
-    "missing_mass_warning",
-    "noise_report",
-    "open_end_warning",
-    "raised_warning",
-]
-
 _NOISE_REPLICATES = 20  # new estimates that measure the noise where a chain is stuck
 _NAMED = 4  # coordinates of a position that a message shows
 # Share of draws whose proposals raised, from which on it is said. Proposals fall into a region about as often as draws

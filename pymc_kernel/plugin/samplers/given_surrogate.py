@@ -23,23 +23,6 @@ from pymc_kernel.plugin.model.unconstrained import unconstrained_draws
 from pymc_kernel.plugin.warn import warn_user
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
 
-__all__ = [
-    "FREE_VARIABLES",
-    "MOVE_STATISTICS",
-    "RADIUS",
-    "STARTS_TRIED",
-    "STEP_STATISTICS",
-    "ExactDraws",
-    "GivenSurrogate",
-    "Trace",
-    "check_same_model",
-    "given_surrogate",
-    "move_statistics",
-    "run_exact",
-    "step_statistics",
-    "transition_state",
-]
-
 FREE_VARIABLES, RADIUS = "free_variables", "region_radius"  # attributes of the group ``evaluations``
 _NUM_DRAWS = 2000  # from a learned log posterior that comes without draws
 _SEED = 0  # of a rebuilt surrogate, which is the same for all chains and processes

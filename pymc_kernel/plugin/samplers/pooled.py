@@ -28,8 +28,6 @@ from pymc_kernel.plugin.samplers.given_surrogate import STARTS_TRIED
 from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
 from pymc_kernel.plugin.warn import report, warn_user
 
-__all__ = ["sample_khmc"]
-
 _TUNE = 1000  # of NUTS along an emulated model, as in pm.sample; and evaluations at most until it is learned
 _ENOUGH = 0.2  # distance of an emulated model: at least six of ten proposals along it are accepted
 _NOISE_SHARE = 1.0 / 3.0  # of the noise's standard deviation: an error that adds a ninth to its variance

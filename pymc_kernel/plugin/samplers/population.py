@@ -21,8 +21,6 @@ from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
 from pymc_kernel.smc.weights import log_mean_exp, normalized, resample
 
-__all__ = ["sample_pmc"]
-
 _UNRELIABLE = 0.7  # Pareto k from which importance sampling is not to be trusted (Vehtari et al. 2024)
 
 

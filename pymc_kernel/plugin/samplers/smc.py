@@ -12,8 +12,6 @@ from pymc_kernel.plugin.reports.normality import normality_of_posterior
 from pymc_kernel.plugin.samplers.smc_kernels import EPSILON, KernelHMCSMC, ParticleKernel
 from pymc_kernel.plugin.warn import report, says_what_evidence_lacks
 
-__all__ = ["sample_smc"]
-
 _HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # not arguments of the user
 # Share of distinct particles below which a warning is given: of 1,000 particles twenty would be distinct.
 _FEW_DISTINCT = 0.02

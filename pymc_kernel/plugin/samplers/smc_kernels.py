@@ -17,8 +17,6 @@ from pymc_kernel.plugin.warn import says_what_evidence_lacks
 from pymc_kernel.smc import moves, tempering
 from pymc_kernel.smc.moves import Hamiltonian
 
-__all__ = ["ASMC", "EPSILON", "KASMC", "KernelHMCSMC", "ParticleKernel"]
-
 _STATS = {
     statistics.ESS_SHARE: "effective_share",
     "distinct_ancestors": "distinct_share",

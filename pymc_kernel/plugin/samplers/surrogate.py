@@ -40,8 +40,6 @@ from pymc_kernel.plugin.warn import counts_of, report_all, says_what_evidence_la
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
 from pymc_kernel.rounds.learned_posterior import State
 
-__all__ = ["sample_surrogate"]
-
 # Total variation between joint distributions, less its standard error, from which on a warning is due. On seven targets
 # right answers are warned of a quarter as often as without the error.
 _LARGE_DISTANCE = 0.4

@@ -26,8 +26,6 @@ from pymc_kernel.plugin.reports.normality import normality_warning
 from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report, raised_warning
 from pymc_kernel.plugin.samplers.given_surrogate import STEP_STATISTICS, step_statistics
 
-__all__ = ["RandomWalkStep", "TransitionState", "TransitionStep", "measured_variance"]
-
 _NUM_VISITED = 500  # draws kept, to find at the end whether the chain missed a part
 _SEARCH_SHARE = 0.1  # evaluations for climbs from the prior's draws towards modes, as a share of the tuning draws
 _NO_FIT = "The proposals do not fit the posterior there: tune longer, or reparametrize."

@@ -14,8 +14,6 @@ from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_argume
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, judged, second_opinion
 
-__all__ = ["sample_kbr"]
-
 _MANY_NUMBERS = 20  # of raw data, from which on a warning proposes to summarize them
 
 

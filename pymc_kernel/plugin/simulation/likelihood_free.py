@@ -27,8 +27,6 @@ from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
 from pymc_kernel.plugin.warn import report_all, says_what_evidence_lacks, warn_user
 from pymc_kernel.rounds import Calibration, CautiousRounds, Checks, Draws, LocalLikelihood, ParticleSampler, State
 
-__all__ = ["sample_likelihood_free"]
-
 _UNLIKELY = 0.01  # probability of summaries less likely than the data's, below which a warning is due
 _COVERAGE = (0.9, 0.99)  # of held-out simulations, in regions of 95 %: outside, and by chance hardly so, it is said
 _CHANCE = 3.0  # binomial standard errors

@@ -23,17 +23,6 @@ from pymc_kernel.plugin.simulation.simulate import (
 )
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = [
-    "SimulatedPairs",
-    "Summary",
-    "learned_from",
-    "learned_groups",
-    "observed_for",
-    "simulated_again",
-    "simulated_pairs",
-    "warn_of_failed_pairs",
-]
-
 Summary = Callable[[np.ndarray], np.ndarray] | Mapping[str, Callable[[np.ndarray], np.ndarray]]
 """Summaries of data sets: a function of the observed variable's array, or one for each observed variable by name."""
 

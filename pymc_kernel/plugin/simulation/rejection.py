@@ -14,8 +14,6 @@ from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_argume
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, Weighted, judged, second_opinion
 
-__all__ = ["sample_abc"]
-
 _FEWEST_A_SLOPE = 10  # accepted simulations for each coefficient of the adjustment, at least
 _ADVICE = (
     "Take more simulations or better summaries, or sample_likelihood_free; if the model simulates nothing like the "

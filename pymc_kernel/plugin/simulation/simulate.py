@@ -30,12 +30,6 @@ from pymc_kernel.plugin.model.remote import Remote
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_user
 
-__all__ = [
-    "refuse_parts_of_the_data",
-    "simulate",
-    "warn_of_potentials",
-]
-
 _STATUS = "simulation_stats/status"
 _PROBE = 0  # the seed of the draw from which shapes are taken
 

@@ -11,8 +11,6 @@ from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.typicality import OUTSIDE, typicality
 from pymc_kernel.plugin.warn import report_all
 
-__all__ = ["NUM_REPLICATES", "SecondOpinion", "Weighted", "findings", "judged", "learning_errors", "second_opinion"]
-
 NUM_REPLICATES = 16  # fits to resampled simulations: their standard deviation is then known to a fifth of it
 _FEW_EFFECTIVE = 30  # effective number of simulations, below which a warning is given
 _LARGE_ERROR = 0.2  # learning error in posterior standard deviations, above which it is said
