@@ -197,7 +197,7 @@ _STRIDE_GROWTH, _STRIDE_DECAY = 1.5, 1.5**-0.25
 _CLIMB_EVALUATIONS = 30  # evaluations for each dimension and climb
 
 
-class Places(NamedTuple):
+class KnownPlaces(NamedTuple):
     """Where a density was evaluated."""
 
     positions: np.ndarray
@@ -207,12 +207,12 @@ class Places(NamedTuple):
 
 
 def other_hills(
-    places: Places,
+    places: KnownPlaces,
     log_density: Callable[[np.ndarray], float],
     scales: np.ndarray,
     budget: int,
     rng: np.random.Generator,
-) -> Places:
+) -> KnownPlaces:
     """Return points (m, d) high up on hills that the highest of the places is not on; often none.
 
     Two places are on one hill where the density half way between them is no lower than at the lower one (Ursem 1999).
@@ -220,7 +220,7 @@ def other_hills(
 
     Parameters
     ----------
-    places : Places
+    places : KnownPlaces
     log_density
         Of a position (d,).
     scales : ndarray (d,)
@@ -250,7 +250,7 @@ def other_hills(
             top, height = _climb(position, level, log_density, scales, length, rng)
             tops.append(top)
             levels.append(height)
-    return Places(np.reshape(tops, (len(tops), len(scales))), np.array(levels))
+    return KnownPlaces(np.reshape(tops, (len(tops), len(scales))), np.array(levels))
 
 
 def _climb(position, level, log_density, scales, num_steps, rng):
@@ -266,12 +266,12 @@ def _climb(position, level, log_density, scales, num_steps, rng):
     return position, level
 
 
-def missed(places: Places, draws: np.ndarray, log_densities: np.ndarray) -> np.ndarray | None:
+def missed(places: KnownPlaces, draws: np.ndarray, log_densities: np.ndarray) -> np.ndarray | None:
     """Return the most likely of the places that a chain has left out, (d,), or None.
 
     Parameters
     ----------
-    places : Places
+    places : KnownPlaces
         Evaluated beforehand, not chosen by the chain.
     draws, log_densities
         (n, d) and (n,), of the chain, which must all be of the target; thinned ones will do. O(m n d).

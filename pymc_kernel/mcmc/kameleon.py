@@ -29,7 +29,7 @@ from pymc_kernel.kernels.points import check_between, check_whole
 from pymc_kernel.linalg import mean_and_factor
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import noise as noise_of
-from pymc_kernel.mcmc.local_proposal import Fit, fit, local_at, propose
+from pymc_kernel.mcmc.local_proposal import LocalFit, fit, local_at, propose
 from pymc_kernel.mcmc.metropolis import History, append, checked_start, empty_history, metropolis_accept, recent
 from pymc_kernel.parallel import one_blas_thread
 
@@ -118,7 +118,7 @@ class Config:
         return max(_LARGEST_SCALE * walk.optimal_scale(num_dims), self.scale or 0.0)
 
     def widths(self, scale: float) -> tuple[float, float]:
-        """Return (gamma, nu) at a scale in the kernel's coordinates: s times ``Fit.unit``."""
+        """Return (gamma, nu) at a scale in the kernel's coordinates: s times ``LocalFit.unit``."""
         if self.gamma is not None:
             return self.gamma, scale
         return scale * math.sqrt(self.isotropic_share), scale * math.sqrt(1.0 - self.isotropic_share)
@@ -130,7 +130,7 @@ class State(NamedTuple):
     position: np.ndarray  # (d,)
     log_density: float
     walk: walk.State  # the global random walk: the moves before the first fit, and the source of whitening
-    fit: Fit | None
+    fit: LocalFit | None
     whitened: np.ndarray  # (d,), z of the position under ``fit``
     local: np.ndarray  # (d, d), normalized M H M' at the position
     history: History
@@ -172,7 +172,7 @@ def relocate(state: State, position, log_density: float) -> State:
     return state if same_place or state.fit is None else with_fit(state, state.fit)
 
 
-def with_fit(state: State, learned: Fit) -> State:
+def with_fit(state: State, learned: LocalFit) -> State:
     """Return the state with another proposal and its local covariance at the position."""
     whitened, local = local_at(state.position, learned)
     return state._replace(fit=learned, whitened=whitened, local=local)

@@ -31,7 +31,15 @@ import numpy as np
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import burn_in, noise
 from pymc_kernel.mcmc.metropolis import History, append, checked_start, empty_history, metropolis_accept
-from pymc_kernel.mcmc.surrogate_fit import NUM_EVALUATED, Fit, along, check_surrogate_moves, joint_shape, refit, to_unit
+from pymc_kernel.mcmc.surrogate_fit import (
+    NUM_EVALUATED,
+    SurrogateFit,
+    along,
+    check_surrogate_moves,
+    joint_shape,
+    refit,
+    to_unit,
+)
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import value_and_score
 from pymc_kernel.scores.values import Values
@@ -95,7 +103,7 @@ class State(NamedTuple):
     evaluated: History  # (n, d + 1) proposals and their log densities, where finite
     visited: History  # since the burn-in
     arrival: burn_in.Arrival | None  # during burn-in; None after it
-    fit: Fit | None
+    fit: SurrogateFit | None
     walk_share: float  # of moves; one until there is a surrogate
     worth: np.ndarray  # (2,) mean squared jumps of walk and trajectories times acceptance, of the latest moves
     iteration: int  # of the adaptation
@@ -321,21 +329,21 @@ def _end_burn_in(state):
     return state._replace(walk=shape, visited=append(empty_history(_NUM_VISITED, d), state.position), arrival=None)
 
 
-def with_fit(state: State, fit: Fit, config: Config) -> State:
+def with_fit(state: State, fit: SurrogateFit, config: Config) -> State:
     """Return the state with a new surrogate, along which most moves go from now on."""
     # A chain in burn-in keeps its walk, even where chains that it learns with have reached the bulk.
     shape = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
     return state._replace(fit=fit, walk_share=config.exploring_share, num_fits=state.num_fits + 1, walk=shape)
 
 
-def with_given(position, log_density: float, fit: Fit, config: Config) -> State:
+def with_given(position, log_density: float, fit: SurrogateFit, config: Config) -> State:
     """Return the state of a chain that has nothing to learn, since its surrogate is given.
 
     Parameters
     ----------
     position, log_density
         Where the chain is.
-    fit : Fit
+    fit : SurrogateFit
         The surrogate, see :func:`pymc_kernel.mcmc.surrogate_fit.emulated`.
     """
     first = init(position, log_density, config)

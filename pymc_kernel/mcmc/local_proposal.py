@@ -19,7 +19,7 @@ _BANDWIDTH_POINTS = 500  # of which the median distance is taken
 _TRACE_POINTS = 50  # over which the mean trace is taken
 
 
-class Fit(NamedTuple):
+class LocalFit(NamedTuple):
     """What the proposal has learned; frozen between refreshes."""
 
     mean: np.ndarray  # (d,)
@@ -126,7 +126,7 @@ def local_at(position, fit):
 # -- many places at once --------------------------------------------------------------------------------
 
 
-class Places(NamedTuple):
+class LocalPlaces(NamedTuple):
     """Positions with what a proposal from them needs."""
 
     positions: np.ndarray  # (n, d)
@@ -134,9 +134,9 @@ class Places(NamedTuple):
     local: np.ndarray  # (n, d, d)
 
 
-def places_at(positions: np.ndarray, learned: Fit) -> Places:
+def places_at(positions: np.ndarray, learned: LocalFit) -> LocalPlaces:
     """Return the local covariances at positions (n, d), on all cores."""
-    found = Places(positions.copy(), np.empty(positions.shape), np.empty((*positions.shape, positions.shape[1])))
+    found = LocalPlaces(positions.copy(), np.empty(positions.shape), np.empty((*positions.shape, positions.shape[1])))
 
     def rows(start, stop):
         _fill_local(*found, learned, start, stop)
@@ -145,9 +145,11 @@ def places_at(positions: np.ndarray, learned: Fit) -> Places:
     return found
 
 
-def propose_all(places: Places, learned: Fit, gamma: float, nu: float, noise: np.ndarray) -> tuple[Places, np.ndarray]:
+def propose_all(
+    places: LocalPlaces, learned: LocalFit, gamma: float, nu: float, noise: np.ndarray
+) -> tuple[LocalPlaces, np.ndarray]:
     """Return a proposal x' for every place x, and log q(x | x') - log q(x' | x), on all cores."""
-    proposed, log_ratio = Places(*(np.empty_like(part) for part in places)), np.empty(len(noise))
+    proposed, log_ratio = LocalPlaces(*(np.empty_like(part) for part in places)), np.empty(len(noise))
 
     def rows(start, stop):
         _fill_proposals(*places[1:], learned, gamma, nu, noise, *proposed, log_ratio, start, stop)
@@ -176,7 +178,7 @@ def _fill_proposals(
 
 
 @one_blas_thread
-def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: np.random.Generator) -> Fit:
+def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: np.random.Generator) -> LocalFit:
     """Return a proposal learned from ``points`` (n, d).
 
     Parameters
@@ -207,7 +209,7 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: n
     whitened = whiten(points, mean, factor)
     kernel = config.kernel.resolve(np.unique(whitened, axis=0), rng, _BANDWIDTH_POINTS)
     a, b = kernel.shape_parameters
-    learned = Fit(
+    learned = LocalFit(
         mean,
         factor,
         np.ascontiguousarray(whitened.T),

@@ -30,7 +30,7 @@ _ENOUGH_FOR_SHAPE = 10  # positions for each dimension, from which on their own 
 _EMULATED = 1000  # draws of a known log density at which a surrogate emulates it
 
 
-class Evaluations(NamedTuple):
+class LearningData(NamedTuple):
     """The data that a surrogate can be learned from."""
 
     draws: np.ndarray  # (n, d), from the bulk: estimators that match scores learn from them
@@ -47,7 +47,7 @@ class Learned(NamedTuple):
     quality: float  # leave-one-out error of values, or held-out score-matching loss
 
 
-class Fit(NamedTuple):
+class SurrogateFit(NamedTuple):
     """A surrogate and how to move along it; frozen between fits."""
 
     mean: np.ndarray  # (d,)
@@ -96,7 +96,7 @@ def check_surrogate_moves(estimator, exploring_share, max_steps) -> None:
 def learn(
     rng: np.random.Generator,
     estimator,
-    evaluations: Evaluations,
+    evaluations: LearningData,
     shape: tuple[np.ndarray, np.ndarray],
     previous: Learned | None = None,
     search: bool = True,
@@ -166,7 +166,7 @@ def tuned(
     shape: tuple[np.ndarray, np.ndarray],
     draws: np.ndarray,
     max_steps: int,
-) -> Fit:
+) -> SurrogateFit:
     """Return a surrogate with step size, length and number of its trajectories, in the coordinates of a shape.
 
     No density is evaluated.
@@ -185,10 +185,12 @@ def tuned(
     # With lengths from half of the longest on and step sizes that vary, half a turn is a quarter on the average.
     num_steps = min(max_steps, math.ceil(math.pi / step_size))
     chain_length = choose_chain_length(rng, starts, step_size, num_steps, expansion)
-    return Fit(mean, factor, expansion, step_size, num_steps, chain_length, learned, shape)
+    return SurrogateFit(mean, factor, expansion, step_size, num_steps, chain_length, learned, shape)
 
 
-def along(rng: np.random.Generator, positions: np.ndarray, fit: Fit) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def along(
+    rng: np.random.Generator, positions: np.ndarray, fit: SurrogateFit
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return proposals (n, d) from positions (n, d) by chains of trajectories on the surrogate.
 
     Also the log ratios (n,) of the surrogate, before to after, and the numbers of leapfrog steps (n,).
@@ -205,7 +207,7 @@ def along(rng: np.random.Generator, positions: np.ndarray, fit: Fit) -> tuple[np
 
 
 @one_blas_thread
-def refit(rng: np.random.Generator, states: Sequence, config) -> Fit | None:
+def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | None:
     """Return a surrogate learned from what the chains have evaluated and visited, or None where that fails.
 
     Parameters
@@ -217,7 +219,7 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> Fit | None:
     search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
     draws, shape = bulk_of(states), _recent_shape(states)
     rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
-    evaluations = Evaluations(draws, rows[:, :-1], rows[:, -1], config.noisy)
+    evaluations = LearningData(draws, rows[:, :-1], rows[:, -1], config.noisy)
     learned = learn(rng, config.surrogate, evaluations, shape, previous and previous.learned, search)
     if learned is None:
         return None
@@ -227,7 +229,7 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> Fit | None:
 @one_blas_thread
 def emulated(
     rng: np.random.Generator, log_density: Callable[[np.ndarray], np.ndarray], draws: np.ndarray, max_steps: int
-) -> Fit:
+) -> SurrogateFit:
     """Return a surrogate of a cheap log density, in the form that trajectories follow, with their step size and length.
 
     It is learned from values at the draws, and around them by differences of draws, so that it is right in the tails.

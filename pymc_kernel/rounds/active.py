@@ -15,7 +15,7 @@ import numpy as np
 
 from pymc_kernel.kernels.points import MAD_TO_SD, as_numbers, as_points, check_whole
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.rounds.learned_posterior import Batch, State, drawn_from, learned_state
+from pymc_kernel.rounds.learned_posterior import SearchBatch, SearchState, drawn_from, learned_state
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
 from pymc_kernel.rounds.surrogate_distance import Distance, distance_of, unknown_distance
 from pymc_kernel.scores.values import Values
@@ -66,7 +66,7 @@ class ActiveLearning:
     def __post_init__(self):
         check_whole("batch_size", batch_size=self.batch_size)
 
-    def init(self, prior: Prior, start, is_from_prior: bool = True) -> State:
+    def init(self, prior: Prior, start, is_from_prior: bool = True) -> SearchState:
         """Return the state before the first evaluation; ``start`` (n, d) is evaluated first.
 
         A second search begins from half of it; from draws of the prior alone where ``start`` is not from there, and all
@@ -74,7 +74,7 @@ class ActiveLearning:
         """
         start = as_points(start)
         none = np.empty(0)
-        return State(
+        return SearchState(
             prior=prior,
             positions=np.empty((0, start.shape[1])),
             log_prior=none,
@@ -93,7 +93,7 @@ class ActiveLearning:
         )
 
     @one_blas_thread
-    def update(self, rng: np.random.Generator, state: State, log_likelihood) -> State:
+    def update(self, rng: np.random.Generator, state: SearchState, log_likelihood) -> SearchState:
         """Return the state with the values (b,) at the proposed places learned; NaN and infinities mean no density.
 
         With fewer proposed than were asked for, the first ones are those that were evaluated.
@@ -123,7 +123,7 @@ class ActiveLearning:
         )
         power = np.nan if state.learned is None else state.learned.power
         best = float(state.log_density.max())
-        batch = Batch(
+        batch = SearchBatch(
             len(state.positions),
             power,
             state.is_climbing,
@@ -140,7 +140,7 @@ class ActiveLearning:
         )
 
     @one_blas_thread
-    def propose(self, rng: np.random.Generator, state: State) -> State:
+    def propose(self, rng: np.random.Generator, state: SearchState) -> SearchState:
         """Return the state with the places (b, d) to evaluate next, fresh draws of the learned posterior first.
 
         Once the bulk is found, every other batch is a second search's, until that one has found its own.
@@ -152,7 +152,7 @@ class ActiveLearning:
         return state._replace(proposed=rival.proposed, num_fresh=0, is_rivals_turn=True, rival=rival)
 
     @staticmethod
-    def has_searched_twice(state: State) -> bool:
+    def has_searched_twice(state: SearchState) -> bool:
         """Return whether a second search has ended, and no other one has begun.
 
         Distances are measured where the first search looked: they are small from the moment that it has found one mode.
@@ -209,7 +209,7 @@ class ActiveLearning:
         )
 
     @one_blas_thread
-    def sample(self, rng: np.random.Generator, state: State, size: int, tries: int = _TRIES) -> Draws:
+    def sample(self, rng: np.random.Generator, state: SearchState, size: int, tries: int = _TRIES) -> Draws:
         """Return draws from the learned posterior; their ``log_likelihood`` is the log ratio to where they began.
 
         Where they hold mass that the search never saw they are made anew, in so many ``tries``.
@@ -231,7 +231,7 @@ class ActiveLearning:
             draws = min(draws, again, key=lambda found: found.log_evidence)
         return draws
 
-    def unjudged_mass(self, state: State, draws: Draws) -> float:
+    def unjudged_mass(self, state: SearchState, draws: Draws) -> float:
         """Return the share of mass that only one has: last draws, or the particles that the distance is judged by.
 
         Both are of the same surrogate, so their evidence differs where one of them has found a mode that the other has
@@ -242,7 +242,7 @@ class ActiveLearning:
         difference = abs(draws.log_evidence - self._known_evidence(state))
         return float(1.0 - np.exp(-max(difference - _EVIDENCE_TOLERANCE, 0.0)))
 
-    def adopt(self, state: State, draws: Draws) -> State:
+    def adopt(self, state: SearchState, draws: Draws) -> SearchState:
         """Return the state with last draws as its particles, among which the next places are chosen.
 
         Its kernel has put mass where there may be none, so that it is searched for again.
@@ -256,7 +256,7 @@ class ActiveLearning:
         kept = np.exp(-state.learned.caution(state.particles[:_CANDIDATES])).mean()
         return state.log_evidence + float(np.log(max(kept, 1e-300)))
 
-    def distance(self, state: State, *draws: Draws) -> Distance:
+    def distance(self, state: SearchState, *draws: Draws) -> Distance:
         """Return the distance between the learned and the true posterior, from the latest fresh draws.
 
         With the last ``draws``, of one chain or several, it is at least their mass that was not judged.

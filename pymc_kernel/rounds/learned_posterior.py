@@ -19,7 +19,7 @@ _FEWEST_PARTICLES = 1000
 _ROWS = 2000  # points at a time, which bounds the memory of distances
 
 
-class Region(NamedTuple):
+class BelievedRegion(NamedTuple):
     """Where the surrogate is believed: within a radius of good points, in whitened units."""
 
     inverse: np.ndarray  # (d, d), of the whitening factor
@@ -48,7 +48,7 @@ class LogPosterior:
         Of the log likelihood in units of ``unit`` nats.
     unit, offset : float
     prior : Prior
-    region : Region
+    region : BelievedRegion
     power : float
         Of the likelihood; below one until the bulk is found.
     is_careful : bool
@@ -63,7 +63,7 @@ class LogPosterior:
     unit: float
     offset: float
     prior: Prior
-    region: Region
+    region: BelievedRegion
     power: float
     is_careful: bool = False
     ceiling: float = np.inf
@@ -134,7 +134,7 @@ def drawn_from(rng, learned: LogPosterior, base: np.ndarray, sampler: ParticleSa
 # -- what a search carries from batch to batch ---------------------------------------------------------
 
 
-class Batch(NamedTuple):
+class SearchBatch(NamedTuple):
     """What a batch of evaluations reports."""
 
     num_evaluations: int
@@ -159,7 +159,7 @@ class Batch(NamedTuple):
     """Whether it was proposed by a second search."""
 
 
-class State(NamedTuple):
+class SearchState(NamedTuple):
     """What is carried from batch to batch."""
 
     prior: Prior
@@ -183,10 +183,10 @@ class State(NamedTuple):
     """Number of values when all hyperparameters were last searched for."""
     radius: float
     """Of the region, in units of sqrt(d)."""
-    batches: tuple[Batch, ...]
+    batches: tuple[SearchBatch, ...]
     num_start: int
     """Of the evaluations, the first ones, that are draws of the prior."""
-    rival: "State | None" = None
+    rival: "SearchState | None" = None
     """A second search, from other starting points, that learns from its own values alone."""
     is_rivals_turn: bool = False
     """Whether it proposed the next places."""
@@ -212,8 +212,8 @@ _PASSES = 3  # of a fit, each with the deep places that the one before has too h
 
 
 def learned_state(
-    rng: np.random.Generator, state: State, estimator: Values, sampler: ParticleSampler, noisy: bool
-) -> State:
+    rng: np.random.Generator, state: SearchState, estimator: Values, sampler: ParticleSampler, noisy: bool
+) -> SearchState:
     """Return the state with a surrogate of all values, and particles of it; as it was where they are too few."""
     count, d = state.positions.shape
     if np.isfinite(state.log_density).sum() < d + 3:
@@ -226,7 +226,7 @@ def learned_state(
     is_searched = state.hyperparameters is None or count >= _NEW_SEARCH * state.searched_at
     fit = _fitted(rng, state, values, noise, unit, coordinates, is_searched, estimator, noisy)
     inverse = np.linalg.inv(coordinates[1])
-    region = Region(inverse, state.positions[noise == 0.0] @ inverse.T, float(np.sqrt(d) * state.radius))
+    region = BelievedRegion(inverse, state.positions[noise == 0.0] @ inverse.T, float(np.sqrt(d) * state.radius))
     learned = LogPosterior(fit, unit, 0.0, state.prior, region, power)
     learned = replace(learned, offset=_offset(learned, state, is_good))
     draws = drawn_from(rng, learned, base, sampler)

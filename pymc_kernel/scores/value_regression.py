@@ -172,7 +172,7 @@ class Regression:
         depth = hyper.depth_noise * (diagonal @ self.depth_squared)
         return negative, np.concatenate([4.0 * spread, [radial, quadratic, nugget, depth]])
 
-    def regress(self, hyper, num_basis) -> tuple[np.ndarray, np.ndarray, "Posterior"]:
+    def regress(self, hyper, num_basis) -> tuple[np.ndarray, np.ndarray, "SmoothPosterior"]:
         """Return the points that carry the posterior mean, their weights, and the posterior, from all values.
 
         With the incomplete Cholesky factor F of the smooth covariance, K ~ F F', the mean at the points is F c for (F'
@@ -195,7 +195,7 @@ class Regression:
         normal = _definite(normal)
         inner = cho_solve((normal, True), scaled.T @ (self.values / np.sqrt(noise)))
         own = factor[pivots]
-        posterior = Posterior(self.kernel, hyper, self.whitened[pivots], own, normal)
+        posterior = SmoothPosterior(self.kernel, hyper, self.whitened[pivots], own, normal)
         return pivots, solve_triangular(own, inner, lower=True, trans=1), posterior
 
     def compress(self, hyper, weights) -> tuple[np.ndarray, np.ndarray]:
@@ -230,7 +230,7 @@ class Regression:
 
 
 @dataclass(frozen=True, eq=False)
-class Posterior:
+class SmoothPosterior:
     """The distribution of the smooth part given the values, through the pivots that carry it."""
 
     kernel: RadialKernel

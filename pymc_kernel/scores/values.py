@@ -20,7 +20,7 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import radial_expansion, scaled_expansion
 from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
 from pymc_kernel.scores.score_matching import ridge_of
-from pymc_kernel.scores.value_regression import Hyperparameters, Posterior, Regression, learn_hyperparameters
+from pymc_kernel.scores.value_regression import Hyperparameters, Regression, SmoothPosterior, learn_hyperparameters
 
 _REFERENCE_QUANTILE = 0.75  # of the values: typical of the posterior, unlike the largest
 _FEW_ITERATIONS = 10  # from where the last search ended
@@ -42,7 +42,7 @@ class FittedValues(KernelExpansion):
 
     hyperparameters: Hyperparameters
     error: float
-    posterior: Posterior = field(repr=False)
+    posterior: SmoothPosterior = field(repr=False)
     has_trend: bool = False
     """Whether a quadratic was fitted first, as in many dimensions once there are enough values."""
 

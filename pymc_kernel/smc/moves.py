@@ -17,9 +17,17 @@ from pymc_kernel.kernels.points import check_between
 from pymc_kernel.linalg import RIDGE, ridged_cholesky
 from pymc_kernel.mcmc import kameleon, local_proposal
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
-from pymc_kernel.mcmc.local_proposal import Places, places_at, propose_all
+from pymc_kernel.mcmc.local_proposal import LocalPlaces, places_at, propose_all
 from pymc_kernel.mcmc.noise import check_target, target_of
-from pymc_kernel.mcmc.surrogate_fit import Evaluations, Fit, Learned, along, check_surrogate_moves, learn, tuned
+from pymc_kernel.mcmc.surrogate_fit import (
+    Learned,
+    LearningData,
+    SurrogateFit,
+    along,
+    check_surrogate_moves,
+    learn,
+    tuned,
+)
 from pymc_kernel.mcmc.trajectory import largest_correlation as largest_correlation
 from pymc_kernel.scores.values import Values
 
@@ -51,7 +59,7 @@ class Proposals(NamedTuple):
     positions: np.ndarray  # (n, d)
     log_ratio: np.ndarray  # (n,), log q(x | y) - log q(y | x)
     is_exploring: np.ndarray  # (n,), bool: by the random walk
-    places: tuple[Places, Places] | None = None  # before and proposed, with local covariances; of Kameleon
+    places: tuple[LocalPlaces, LocalPlaces] | None = None  # before and proposed, with local covariances; of Kameleon
 
 
 class Shape(NamedTuple):
@@ -158,10 +166,10 @@ class Walk:
 class KameleonFit(NamedTuple):
     """A local proposal and its scale."""
 
-    local: local_proposal.Fit
+    local: local_proposal.LocalFit
     log_scale: float
     num_adapted: int
-    places: tuple[Places, Places] | None = (
+    places: tuple[LocalPlaces, LocalPlaces] | None = (
         None  # before the last move and proposed by it: each particle is at one of the two
     )
 
@@ -233,14 +241,14 @@ def _where(positions, learned):
         np.where(has_moved.reshape(-1, *[1] * (new.ndim - 1)), new, old)
         for new, old in zip(proposed, before, strict=True)
     ]
-    return Places(*chosen)
+    return LocalPlaces(*chosen)
 
 
 class HamiltonianFit(NamedTuple):
     """A surrogate of the tempered density, how to move along it, and the walk beside it."""
 
     walk: Shape
-    fit: Fit | None  # None before the first one, or where it failed
+    fit: SurrogateFit | None  # None before the first one, or where it failed
     learned: Learned | None  # by the last fit that did not fail
 
 
@@ -299,7 +307,7 @@ class Hamiltonian:
         draws, coordinates = particles.positions, (shape.mean, shape.factor)
         density = evaluated.log_density(inverse_temperature)
         followed = learn(
-            rng, self.surrogate, Evaluations(draws, evaluated.positions, density, self.noisy), coordinates,
+            rng, self.surrogate, LearningData(draws, evaluated.positions, density, self.noisy), coordinates,
             learned.learned, search=learned.learned is None,
         )  # fmt: skip
         if followed is None:

@@ -14,7 +14,7 @@ from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
 from pymc_kernel.stein.draws import (
-    Chains,
+    ScoredChains,
     as_chains,
     autocorrelation,
     choose_thinning,
@@ -113,7 +113,7 @@ def choose_flip_probability(draws: np.ndarray, lengths: tuple[int, ...], lag: in
 
 def prepare_chains(
     draws, scores, thin, flip_probability, how, weights=None, max_draws=None
-) -> tuple[Chains, int, float]:
+) -> tuple[ScoredChains, int, float]:
     """Return chains for a test, the thinning, and the flip probability; arguments as in the test.
 
     Repeats are merged, then chains thinned and standardized.

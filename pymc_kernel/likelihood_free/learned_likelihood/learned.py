@@ -12,7 +12,12 @@ import numpy as np
 from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude, check_whole
 from pymc_kernel.likelihood_free.learned_likelihood.chance import Chance, learn_chance
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps
-from pymc_kernel.likelihood_free.learned_likelihood.diagnostics import HeldOut, Place, check_held_out, place_among
+from pymc_kernel.likelihood_free.learned_likelihood.diagnostics import (
+    HeldOut,
+    PredictivePlace,
+    check_held_out,
+    place_among,
+)
 from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity, Together
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed, SummaryMap
 from pymc_kernel.likelihood_free.learned_likelihood.training import Data, Plan, learn, learn_by_plan
@@ -110,7 +115,7 @@ class FittedLikelihood:
         return self.summaries.inverse(self.density.sample(self._parameters(parameters), rng))
 
     @one_blas_thread
-    def place_of(self, observed, parameters, rng: np.random.Generator) -> Place:
+    def place_of(self, observed, parameters, rng: np.random.Generator) -> PredictivePlace:
         """Return where ``observed`` (q,) lies in the learned distributions given ``parameters`` (m, d).
 
         With draws from the posterior it is a posterior predictive check of each summary, and of all together; with

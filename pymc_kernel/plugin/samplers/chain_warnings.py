@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pymc_kernel.mcmc.chain_checks import Places, coverage_of, is_missing_mass, missed, open_ends
+from pymc_kernel.mcmc.chain_checks import KnownPlaces, coverage_of, is_missing_mass, missed, open_ends
 
 _NOISE_REPLICATES = 20  # new estimates that measure the noise where a chain is stuck
 _NAMED = 4  # coordinates of a position that a message shows
@@ -17,7 +17,7 @@ _FEW_RAISED = 1e-3
 _ADVICE = "Proposals seldom get there: take more draws (longer tuning seldom helps), or reparametrize."
 
 
-def missed_point_warning(known: Places, visited: Sequence, variables: Sequence) -> str:
+def missed_point_warning(known: KnownPlaces, visited: Sequence, variables: Sequence) -> str:
     """Return a warning about a point as likely as the chain's draws that the chain never came near; or nothing.
 
     Parameters

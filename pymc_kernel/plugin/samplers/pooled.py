@@ -14,7 +14,7 @@ from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import kernel_hmc
-from pymc_kernel.mcmc.chain_checks import Places
+from pymc_kernel.mcmc.chain_checks import KnownPlaces
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, check_whole, keywords_of
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
@@ -304,7 +304,7 @@ def _starts(model, step, initvals, chains, tune, rng) -> list[np.ndarray]:
         if position is None or not math.isfinite(step.first_estimate(position)):
             position = _jittered(model, step, overrides or {}, rng)
         positions.append(position)
-    step.tried = Places(*(np.concatenate(parts) for parts in zip(*tried, strict=True))) if tried else None
+    step.tried = KnownPlaces(*(np.concatenate(parts) for parts in zip(*tried, strict=True))) if tried else None
     return positions
 
 

@@ -17,7 +17,7 @@ from pymc.vartypes import continuous_types
 
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc import noise
-from pymc_kernel.mcmc.chain_checks import Places
+from pymc_kernel.mcmc.chain_checks import KnownPlaces
 from pymc_kernel.plugin.model.log_density import compile_log_density
 from pymc_kernel.plugin.model.priors import NUM_CANDIDATES, prior_draws
 from pymc_kernel.plugin.model.unconstrained import coordinate_names
@@ -49,7 +49,7 @@ class TransitionState(StepMethodState):
     raised: int  # calls of the model that raised after tuning
     counted: int  # calls of the model, up to the last draw
     log_weights: list  # of the draws after tuning, where the transition reports them
-    known: Any  # Places: points evaluated in the search for a start
+    known: Any  # KnownPlaces: points evaluated in the search for a start
     visited: list  # (position, log density) of some draws after tuning
     simulated: list  # (position, summaries by block) of some draws after tuning, where summaries are taken for normal
 
@@ -88,7 +88,7 @@ class TransitionStep(ArrayStepShared):
         empty = [v.name for v in value_vars if np.size(initial_point[v.name]) == 0]
         if empty:
             raise ValueError(f"{type(self).__name__} got variables without entries: {', '.join(empty)}.")
-        self.tried = None  # set by ``sample_khmc``: Places, the points evaluated in its search for starts
+        self.tried = None  # set by ``sample_khmc``: KnownPlaces, the points evaluated in its search for starts
         self.learned = None  # set by ``sample_khmc``: the state whose adaptation every chain starts with
         self.is_judged_alone = True  # not by ``sample_khmc``, which has one word for all chains
         self.prior = prior_draws(model, value_vars, initial_point)
@@ -253,7 +253,7 @@ class TransitionStep(ArrayStepShared):
         self.density.settle(True)
         return start, there
 
-    def drawn_start(self, num_tune: int, rng: np.random.Generator) -> tuple[np.ndarray, Places]:
+    def drawn_start(self, num_tune: int, rng: np.random.Generator) -> tuple[np.ndarray, KnownPlaces]:
         """Return a likely position (d,) among draws from the prior, which must exist, and all points evaluated."""
         budget = 0 if self.density.estimated else int(_SEARCH_SHARE * num_tune)
         return self.prior.choose(self.density, rng, budget)

@@ -308,7 +308,7 @@ def simulate_batch(job, index, size, parameters):
     return arrays | kept | {_STATUS: status}, first_error
 
 
-class _Run(NamedTuple):
+class _Outcome(NamedTuple):
     """What is to be said of a run over batches."""
 
     first_error: str | None
@@ -318,7 +318,7 @@ class _Run(NamedTuple):
     """Of worker processes."""
 
 
-def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar) -> _Run:
+def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar) -> _Outcome:
     """Simulate the batches that are left.
 
     Raises
@@ -355,4 +355,4 @@ def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
                 raise
             ended_by = "interrupt" if isinstance(ended, KeyboardInterrupt) else "executor"
             warn_user(f"{ended if ended_by == 'executor' else 'interrupted:'} what is finished is returned.")
-    return _Run(first_error, ended_by, workers.deaths)
+    return _Outcome(first_error, ended_by, workers.deaths)
