@@ -16,7 +16,7 @@ from pymc_kernel.errors import NoGradientError
 from pymc_kernel.kernels import Kernel
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.reports.ksd_report import KSDReport, in_words, misfit_advice, separated
-from pymc_kernel.plugin.reports.learned_checks import check_learned
+from pymc_kernel.plugin.reports.likelihood_checks import check_learned, normality_of_posterior
 from pymc_kernel.plugin.reports.model_draws import (
     Scored,
     Selection,
@@ -24,7 +24,6 @@ from pymc_kernel.plugin.reports.model_draws import (
     largest_first,
     read_draws,
 )
-from pymc_kernel.plugin.reports.normality import normality_of_posterior
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.plugin.warn import findings_in, warn_user
 

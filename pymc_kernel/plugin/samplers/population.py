@@ -15,7 +15,7 @@ from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
 from pymc_kernel.plugin.model.unconstrained import constrained_draws
 from pymc_kernel.plugin.progress import progress_bar
-from pymc_kernel.plugin.reports.normality import normality_of_posterior
+from pymc_kernel.plugin.reports.likelihood_checks import normality_of_posterior
 from pymc_kernel.plugin.warn import report, says_what_evidence_lacks
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population

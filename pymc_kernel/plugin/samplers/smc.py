@@ -8,7 +8,7 @@ import xarray as xr
 
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import check_keywords, keywords_of
-from pymc_kernel.plugin.reports.normality import normality_of_posterior
+from pymc_kernel.plugin.reports.likelihood_checks import normality_of_posterior
 from pymc_kernel.plugin.samplers.smc_kernels import EPSILON, KernelHMCSMC, ParticleKernel
 from pymc_kernel.plugin.warn import report, says_what_evidence_lacks
 

@@ -22,7 +22,7 @@ from pymc_kernel.plugin.model.log_density import compile_log_density
 from pymc_kernel.plugin.model.priors import NUM_CANDIDATES, prior_draws
 from pymc_kernel.plugin.model.unconstrained import coordinate_names
 from pymc_kernel.plugin.progress import STUCK_AFTER, progress_columns, progress_updates
-from pymc_kernel.plugin.reports.normality import normality_warning
+from pymc_kernel.plugin.reports.likelihood_checks import normality_warning
 from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report, raised_warning
 from pymc_kernel.plugin.samplers.given_surrogate import STEP_STATISTICS, step_statistics
 
