@@ -156,8 +156,8 @@ def init(position, log_density: float, config: Config) -> State:
     return State(position, log_density, position.copy(), factor, math.log(scale), 0, known, 0)
 
 
-def relocate(state: State, position, log_density: float) -> State:
-    """Return the state moved to ``position`` with its log density; everything learned is kept."""
+def relocate(state, position, log_density: float):
+    """Return the state of any transition moved to ``position`` with its log density; everything learned is kept."""
     position, log_density = checked_start(position, log_density, state.position.size)
     return state._replace(position=position, log_density=log_density)
 

@@ -30,6 +30,7 @@ import numpy as np
 
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import burn_in, noise
+from pymc_kernel.mcmc.adaptive_metropolis import relocate as relocate
 from pymc_kernel.mcmc.metropolis import History, append, checked_start, empty_history, metropolis_accept
 from pymc_kernel.mcmc.surrogate_fit import (
     NUM_EVALUATED,
@@ -162,12 +163,6 @@ def init(position, log_density: float, config: Config) -> State:
         rejections=0,
         is_weighed=False,
     )
-
-
-def relocate(state: State, position, log_density: float) -> State:
-    """Return the state moved to ``position`` with its log density; everything learned is kept."""
-    position, log_density = checked_start(position, log_density, state.position.size)
-    return state._replace(position=position, log_density=log_density)
 
 
 # -- one draw -------------------------------------------------------------------------------------------

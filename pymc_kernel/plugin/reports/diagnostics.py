@@ -90,7 +90,7 @@ def ksd_test(
     says that the draws cannot be judged. The noise of an estimated likelihood is averaged out; with few draws or much
     noise no score can be learned, and the report says that, too.
     """
-    part = read_draws(data, **selection)
+    part = read_draws(Selection(data, **selection))
     return _test(part, kernel, num_replicates, thin, flip_probability, max_draws, random_seed)
 
 
@@ -167,7 +167,7 @@ def summary(
     )  # fmt: skip
     shares, p_values, values, more = xr.Dataset(), xr.Dataset(), [np.nan] * len(_ATTRIBUTES), {}
     try:
-        part = read_draws(data, var_names=var_names, **selection)
+        part = read_draws(selected)
     except NoGradientError as error:
         warn_user(f"ksd_share and ksd_p are NaN, because there are no scores: {error}")
     else:
@@ -290,7 +290,7 @@ def diagnose(
         has_errors, found = True, found | {"findings": said}
     lines += ["\nThe draws against the model, by the kernel Stein discrepancy\n"]
     try:
-        part = read_draws(data, **selection)
+        part = read_draws(selected)
     except NoGradientError as error:
         lines.append(str(error))
     else:
