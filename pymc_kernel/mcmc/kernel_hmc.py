@@ -104,14 +104,14 @@ class State(NamedTuple):
     evaluated: History  # (n, d + 1) proposals and their log densities, where finite
     visited: History  # since the burn-in
     arrival: burn_in.Arrival | None  # during burn-in; None after it
-    fit: SurrogateFit | None
-    walk_share: float  # of moves; one until there is a surrogate
     worth: np.ndarray  # (2,) mean squared jumps of walk and trajectories times acceptance, of the latest moves
-    iteration: int  # of the adaptation
-    num_learned: int  # draws that the walk's covariance is learned from: those since the burn-in
-    num_fits: int
-    rejections: int  # in a row, up to now
-    is_weighed: bool  # whether draws report their weights: after tuning, where the density is exact
+    fit: SurrogateFit | None = None
+    walk_share: float = 1.0  # of moves; one until there is a surrogate
+    iteration: int = 0  # of the adaptation
+    num_learned: int = 0  # draws that the walk's covariance is learned from: those since the burn-in
+    num_fits: int = 0
+    rejections: int = 0  # in a row, up to now
+    is_weighed: bool = False  # whether draws report their weights: after tuning, where the density is exact
 
 
 class Proposal(NamedTuple):
@@ -147,22 +147,8 @@ def init(position, log_density: float, config: Config) -> State:
     d = position.size
     first = walk.init(position, log_density, walk.Config(covariance=config.covariance, noisy=config.noisy))
     evaluated = append(empty_history(NUM_EVALUATED, d + 1), np.append(position, log_density))
-    return State(
-        position=position,
-        log_density=log_density,
-        walk=first,
-        evaluated=evaluated,
-        visited=empty_history(_NUM_VISITED, d),
-        arrival=burn_in.depart(d),
-        fit=None,
-        walk_share=1.0,
-        worth=np.zeros(2),
-        iteration=0,
-        num_learned=0,
-        num_fits=0,
-        rejections=0,
-        is_weighed=False,
-    )
+    visited, arrival = empty_history(_NUM_VISITED, d), burn_in.depart(d)
+    return State(position, log_density, first, evaluated, visited, arrival, np.zeros(2))
 
 
 # -- one draw -------------------------------------------------------------------------------------------

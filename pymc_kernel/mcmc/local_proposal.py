@@ -208,19 +208,9 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: n
         unit = float(np.linalg.norm(points.std(axis=0))) / math.sqrt(d)
     whitened = whiten(points, mean, factor)
     kernel = config.kernel.resolve(np.unique(whitened, axis=0), rng, _BANDWIDTH_POINTS)
-    a, b = kernel.shape_parameters
-    learned = LocalFit(
-        mean,
-        factor,
-        np.ascontiguousarray(whitened.T),
-        kernel.inverse_length_scale(d),
-        isinstance(kernel, RadialKernel),
-        kernel.family,
-        a,
-        b,
-        1.0,
-        unit,
-    )
+    points_t, inverse = np.ascontiguousarray(whitened.T), kernel.inverse_length_scale(d)
+    profile = isinstance(kernel, RadialKernel), kernel.family, *kernel.shape_parameters
+    learned = LocalFit(mean, factor, points_t, inverse, *profile, 1.0, unit)
     where = rng.choice(n, size=min(n, _TRACE_POINTS), replace=False)
     trace = np.mean([np.trace(local_at(points[i], learned)[1]) for i in where])
     # With a kernel narrower than the gaps between points the gradients are nearly zero at the points and huge just

@@ -73,24 +73,8 @@ class ActiveLearning:
         of it may lie near one mode.
         """
         start = as_points(start)
-        none = np.empty(0)
-        return SearchState(
-            prior=prior,
-            positions=np.empty((0, start.shape[1])),
-            log_prior=none,
-            log_likelihood=none,
-            proposed=start,
-            num_fresh=0,
-            is_climbing=True,
-            learned=None,
-            particles=None,
-            log_evidence=np.nan,
-            hyperparameters=None,
-            searched_at=0,
-            radius=1.0,
-            batches=(),
-            num_start=len(start) if is_from_prior else 0,
-        )
+        nothing = np.empty((0, start.shape[1])), np.empty(0), np.empty(0)
+        return SearchState(prior, *nothing, proposed=start, num_start=len(start) if is_from_prior else 0)
 
     @one_blas_thread
     def update(self, rng: np.random.Generator, state: SearchState, log_likelihood) -> SearchState:
@@ -122,22 +106,10 @@ class ActiveLearning:
             rival=rival,
         )
         power = np.nan if state.learned is None else state.learned.power
-        best = float(state.log_density.max())
-        batch = SearchBatch(
-            len(state.positions),
-            power,
-            state.is_climbing,
-            best,
-            error,
-            ratios,
-            caution,
-            fresh,
-            state.log_evidence,
-            state.is_rivals_turn,
-        )
-        return learned_state(
-            rng, state._replace(batches=(*state.batches, batch)), self.estimator, self.sampler, self.noisy
-        )
+        search = len(state.positions), power, state.is_climbing, float(state.log_density.max()), error
+        batch = SearchBatch(*search, ratios, caution, fresh, state.log_evidence, state.is_rivals_turn)
+        state = state._replace(batches=(*state.batches, batch))
+        return learned_state(rng, state, self.estimator, self.sampler, self.noisy)
 
     @one_blas_thread
     def propose(self, rng: np.random.Generator, state: SearchState) -> SearchState:

@@ -170,22 +170,22 @@ class SearchState(NamedTuple):
     """(n,), -inf where there is none."""
     proposed: np.ndarray
     """(b, d), to be evaluated next."""
-    num_fresh: int
-    """Of these, that are draws from the surrogate's posterior."""
-    is_climbing: bool
-    learned: LogPosterior | None
-    particles: np.ndarray | None
-    """(m, d), of the learned posterior at its power."""
-    log_evidence: float
-    """Of the learned posterior at its power."""
-    hyperparameters: Hyperparameters | None
-    searched_at: int
-    """Number of values when all hyperparameters were last searched for."""
-    radius: float
-    """Of the region, in units of sqrt(d)."""
-    batches: tuple[SearchBatch, ...]
     num_start: int
     """Of the evaluations, the first ones, that are draws of the prior."""
+    num_fresh: int = 0
+    """Of those proposed, draws from the surrogate's posterior."""
+    is_climbing: bool = True
+    learned: LogPosterior | None = None
+    particles: np.ndarray | None = None
+    """(m, d), of the learned posterior at its power."""
+    log_evidence: float = np.nan
+    """Of the learned posterior at its power."""
+    hyperparameters: Hyperparameters | None = None
+    searched_at: int = 0
+    """Number of values when all hyperparameters were last searched for."""
+    radius: float = 1.0
+    """Of the region, in units of sqrt(d)."""
+    batches: tuple[SearchBatch, ...] = ()
     rival: "SearchState | None" = None
     """A second search, from other starting points, that learns from its own values alone."""
     is_rivals_turn: bool = False

@@ -53,44 +53,29 @@ def radial_expansion(
     linear, quadratic : ndarray (d,), (d, d), optional
         About ``center``, 0 by default.
     """
-    d = points.shape[1]
-    center = np.zeros(d) if center is None else np.asarray(center, dtype=float)
-    transform = np.eye(d) if transform is None else transform
+    center, *quadratic = _about(center, linear, quadratic, points.shape[1])
+    transform = np.eye(points.shape[1]) if transform is None else transform
     transform = kernel.inverse_length_scale(transform.shape[0])[:, None] * transform
-    a, b = kernel.shape_parameters
-    return Expansion(
-        _RADIAL,
-        kernel.family,
-        a,
-        b,
-        center,
-        np.ascontiguousarray(transform),
-        np.ascontiguousarray(transform @ (points - center).T),
-        np.ascontiguousarray(coefficients, dtype=float),
-        np.empty((transform.shape[0], 0)) if directions is None else np.ascontiguousarray(directions.T),
-        np.empty(0),
-        np.zeros(d) if linear is None else np.ascontiguousarray(linear),
-        np.zeros((d, d)) if quadratic is None else np.ascontiguousarray(quadratic),
-    )
+    points_t = np.ascontiguousarray(transform @ (points - center).T)
+    transform, coefficients = np.ascontiguousarray(transform), np.ascontiguousarray(coefficients, dtype=float)
+    along = np.empty((len(transform), 0)) if directions is None else np.ascontiguousarray(directions.T)
+    profile = kernel.family, *kernel.shape_parameters
+    return Expansion(_RADIAL, *profile, center, transform, points_t, coefficients, along, np.empty(0), *quadratic)
+
+
+def _about(center, linear, quadratic, num_dims):
+    """Return the arrays of a quadratic about a center, zeros for None."""
+    shapes = (num_dims,), (num_dims,), (num_dims, num_dims)
+    pairs = zip((center, linear, quadratic), shapes, strict=True)
+    return [np.zeros(shape) if a is None else np.ascontiguousarray(a, dtype=float) for a, shape in pairs]
 
 
 def cosine_expansion(frequencies, phases, coefficients, *, linear=None, quadratic=None, center=None) -> Expansion:
     """Return sum_j a_j cos(w_j . (x - center) + p_j) plus a quadratic; ``frequencies`` are (m, d)."""
-    d = frequencies.shape[1]
-    return Expansion(
-        _COSINE,
-        0,
-        1.0,
-        1.0,
-        np.zeros(d) if center is None else np.asarray(center, dtype=float),
-        np.ascontiguousarray(frequencies),
-        np.empty((0, 0)),
-        np.ascontiguousarray(coefficients, dtype=float),
-        np.empty((0, 0)),
-        np.ascontiguousarray(phases),
-        np.zeros(d) if linear is None else np.ascontiguousarray(linear),
-        np.zeros((d, d)) if quadratic is None else np.ascontiguousarray(quadratic),
-    )
+    center, *quadratic = _about(center, linear, quadratic, frequencies.shape[1])
+    frequencies, phases = np.ascontiguousarray(frequencies), np.ascontiguousarray(phases)
+    coefficients, none = np.ascontiguousarray(coefficients, dtype=float), np.empty((0, 0))
+    return Expansion(_COSINE, 0, 1.0, 1.0, center, frequencies, none, coefficients, none, phases, *quadratic)
 
 
 def change_variables(expansion: Expansion, factor: np.ndarray, mean: np.ndarray) -> Expansion:

@@ -94,13 +94,4 @@ class Lite(ScoreMatching):
 
     def assemble(self, coefficients, basis, base) -> KernelExpansion:
         """Return the surrogate with these coefficients."""
-        return KernelExpansion(
-            radial_expansion(
-                self.kernel,
-                basis,
-                coefficients,
-                center=base.center,
-                linear=base.linear,
-                quadratic=base.quadratic,
-            )
-        )
+        return KernelExpansion(radial_expansion(self.kernel, basis, coefficients, **base._asdict()))

@@ -71,18 +71,9 @@ class Nystrom(ScoreMatching):
     def assemble(self, coefficients, basis, base) -> KernelExpansion:
         """Return the surrogate: d k(x, Y_j) / d y_i = -2 phi' (x - Y_j)_i / l_i^2 are direction terms."""
         m, d = basis.shape
-        inverse = self.kernel.inverse_length_scale(d)
-        return KernelExpansion(
-            radial_expansion(
-                self.kernel,
-                basis,
-                np.zeros(m),
-                directions=-2.0 * coefficients.reshape(d, m).T * inverse,
-                center=base.center,
-                linear=base.linear,
-                quadratic=base.quadratic,
-            )
-        )
+        directions = -2.0 * coefficients.reshape(d, m).T * self.kernel.inverse_length_scale(d)
+        expansion = radial_expansion(self.kernel, basis, np.zeros(m), directions=directions, **base._asdict())
+        return KernelExpansion(expansion)
 
 
 @one_blas_thread

@@ -107,12 +107,6 @@ class Regression:
         squared = _squared_distances(self.whitened)
         return float(np.sqrt(np.median(squared[np.triu_indices_from(squared, 1)])))
 
-    def _profile(self, squared, order):
-        a, b = self.kernel.shape_parameters
-        out = np.empty(squared.size)
-        fill_profile(self.kernel.family, a, b, order, squared.ravel(), out)
-        return out.reshape(squared.shape)
-
     def _value_and_slope(self, squared):
         a, b = self.kernel.shape_parameters
         value, slope, curvature = np.empty((3, squared.size))
@@ -120,7 +114,7 @@ class Regression:
         return value.reshape(squared.shape), slope.reshape(squared.shape)
 
     def _covariance(self, hyper, squared):
-        return self._covariance_of(hyper, self._profile(squared, 0))
+        return self._covariance_of(hyper, _profile(self.kernel, squared))
 
     def _covariance_of(self, hyper, profile):
         covariance = hyper.radial * profile
@@ -205,7 +199,7 @@ class Regression:
         the values L L'a at the points, column by column, so that the error for every rank is known at once. Smooth
         surrogates need a tenth of the points, and so a tenth of the time of a trajectory.
         """
-        gram = self._profile(_squared_distances(self.whitened * hyper.inverse_length_scale), 0)
+        gram = _profile(self.kernel, _squared_distances(self.whitened * hyper.inverse_length_scale))
         exact = hyper.radial * (gram @ weights)
         factor, pivots, rank, _ = dpstrf(gram, lower=1, tol=1e-12, overwrite_a=1)
         factor, order = np.tril(factor)[:, :rank], pivots - 1
@@ -261,20 +255,25 @@ class SmoothPosterior:
         return whitened, cross, solve_triangular(self.normal, cross, lower=True)
 
 
+def _profile(kernel, squared):
+    """Return the kernel at scaled squared distances of any shape."""
+    out = np.empty(squared.size)
+    fill_profile(kernel.family, *kernel.shape_parameters, 0, squared.ravel(), out)
+    return out.reshape(squared.shape)
+
+
 def _smooth(kernel, hyper, one, other):
     """Return radial k(|(z - z') / l|) + quadratic (1 + z'z / d)^2 for all pairs, (n, m)."""
     a, b = one * hyper.inverse_length_scale, other * hyper.inverse_length_scale
     squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * (a @ b.T)
     np.maximum(squared, 0.0, out=squared)
-    out = np.empty(squared.size)
-    fill_profile(kernel.family, *kernel.shape_parameters, 0, squared.ravel(), out)
-    return hyper.radial * out.reshape(squared.shape) + hyper.quadratic * (1.0 + one @ other.T / one.shape[1]) ** 2
+    radial = hyper.radial * _profile(kernel, squared)
+    return radial + hyper.quadratic * (1.0 + one @ other.T / one.shape[1]) ** 2
 
 
 def _smooth_diagonal(kernel, hyper, points):
-    at_zero = np.empty(1)
-    fill_profile(kernel.family, *kernel.shape_parameters, 0, np.zeros(1), at_zero)
-    return hyper.radial * at_zero[0] + hyper.quadratic * (1.0 + (points**2).sum(axis=1) / points.shape[1]) ** 2
+    at_zero = _profile(kernel, np.zeros(1))[0]
+    return hyper.radial * at_zero + hyper.quadratic * (1.0 + (points**2).sum(axis=1) / points.shape[1]) ** 2
 
 
 def _squared_distances(points):

@@ -83,3 +83,7 @@ def test_the_missing_mass_of_a_pareto_tail(power, rng):
     log_weights = stats.expon(scale=1.0 / power).rvs(n, random_state=rng)
     level = (2.0 ** (1.0 / power)) ** (1.0 / (1.0 + power)) * n ** (1.0 / (1.0 + power))
     assert coverage_of(log_weights).missing == pytest.approx(level**-power, rel=0.3)
+
+
+def test_excess_is_that_of_the_largest_log_weight_over_the_median():
+    assert coverage_of(np.linspace(0.0, 4.0, 201)).excess == pytest.approx(2.0)
