@@ -22,7 +22,7 @@ _LOG_OF_ZERO = -800.0  # whose exponential is zero
 
 def checked_data(data, least: int | None = None) -> np.ndarray:
     """Return data as (n, d), or raise; ``least`` points are enough where it is not a first fit."""
-    x = np.asarray(data, dtype=float)
+    x = np.asarray(data, dtype=float, order="C")
     x = x[:, None] if x.ndim == 1 else x
     if x.ndim != 2 or x.shape[1] == 0:
         raise ValueError(f"data must have shape (n, d) or (n,), got {np.shape(data)}.")
