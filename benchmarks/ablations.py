@@ -37,7 +37,7 @@ from benchmarks.targets import linear_regression
 from pymc_kernel import smc, stein
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
-from pymc_kernel.smc import differences, hamiltonian, moves
+from pymc_kernel.smc import differences, moves
 
 # -- Stein: draws to be judged ---------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ PARTICLES = {
         "waste-free": {"config": {"waste_free": False}},
         "moves until forgotten": {"config": {"min_moves": 10, "max_moves": 10}},
     },
-    hamiltonian.Hamiltonian: {
+    moves.Hamiltonian: {
         "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
     },
     differences.Differences: {

@@ -132,7 +132,7 @@ def discrepancy_rows(rng):
     s = -x + 0.1 * rng.standard_normal(x.shape)
     assert abs(stein.ksd_squared(x, s, how="none") / numpy_ksd(x, s) - 1.0) < 1e-10
     signs = stein.goodness_of_fit.sign_processes(rng, (5000,), 1000, 0.5)
-    forms, prepared = stein.forms.quadratic_forms, stein.tiles.prepare(x, s, stein.default_kernel())
+    forms, prepared = stein.goodness_of_fit.quadratic_forms, stein.tiles.prepare(x, s, stein.default_kernel())
     ours = time(lambda: stein.ksd_squared(x, s, how="none"), 15), time(lambda: forms(prepared, signs), 5)
     plain = time(lambda: numpy_ksd(x, s), 3), time(lambda: numpy_bootstrap(x, s, signs.astype(float)), 2)
     names = "KSD, n = 5,000, d = 10", "wild bootstrap, n = 5,000, 1,000 replicates"

@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 import pymc_kernel  # noqa: E402
 from docs.tutorial_pages import markdown_to_rst  # noqa: E402
-from pymc_kernel.plugin.unseen_mode import UNSEEN_MODE  # noqa: E402
+from pymc_kernel.plugin.warn import UNSEEN_MODE  # noqa: E402
 
 project = "pymc_kernel"
 author = "The authors of pymc_kernel"

@@ -9,15 +9,6 @@ import functools
 import os
 import warnings
 
-__all__ = [
-    "NoGradientError",
-    "NoisyBlockError",
-    "NonFiniteStartError",
-    "NotDifferentiableError",
-    "PymcKernelError",
-    "warn_caller",
-]
-
 # How files begin whose lines are not the caller's: the package, and what calls its functions for it.
 _NOT_THE_CALLERS = (
     os.path.dirname(__file__) + os.sep,

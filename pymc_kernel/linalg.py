@@ -14,19 +14,7 @@ from scipy.linalg.lapack import dpocon, dpotrf, dtrtrs
 
 from pymc_kernel.machine_code import compiled
 
-__all__ = [
-    "cholesky_in_place",
-    "cholesky_update",
-    "definite_cholesky",
-    "dot_product",
-    "jittered_cholesky",
-    "lower_times",
-    "mean_and_factor",
-    "pivoted_cholesky",
-    "solve_lower",
-    "triangular_solution",
-]
-
+RIDGE = 1e-9  # of each variance
 _ROUNDING = 1e-13  # of a diagonal entry: smaller remainders have no correct digit
 _PIVOT_ROUNDING = 8.0 * np.finfo(float).eps  # of the diagonal and for each row: the error of a pivot
 _SINGULAR = 1e-12  # reciprocal condition number; sums over ten thousand draws round to about as much
@@ -74,6 +62,11 @@ def mean_and_factor(points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """
     factor = definite_cholesky(np.atleast_2d(np.cov(points.T, bias=True)))
     return None if factor is None else (points.mean(axis=0), factor)
+
+
+def ridged_cholesky(covariance: np.ndarray) -> np.ndarray:
+    """Return the lower Cholesky factor of a covariance (d, d) with a ridge: that of few draws has a factor, too."""
+    return np.linalg.cholesky(covariance + np.diag(RIDGE * np.diag(covariance)))
 
 
 def definite_cholesky(matrix: np.ndarray, smallest: float = _SINGULAR) -> np.ndarray | None:

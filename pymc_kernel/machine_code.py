@@ -14,8 +14,6 @@ from pathlib import Path
 import numba
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
-__all__ = ["compiled"]
-
 
 def _hash_of_sources() -> str:
     """Return a hash of all Python files but the plugin's, which compiles nothing; the version is in one of them."""

@@ -21,8 +21,6 @@ from itertools import pairwise
 
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
-__all__ = ["leave_one_thread", "num_threads", "one_blas_thread", "over_row_blocks"]
-
 
 @cache
 def _blas_libraries() -> tuple[list, list]:

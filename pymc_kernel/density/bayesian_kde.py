@@ -6,11 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pymc_kernel.density.fitted_kde import FittedKDE, checked_data, without_ties
-from pymc_kernel.density.precision import STRUCTURES, precision_prior
-from pymc_kernel.density.sites import Likelihood, propagate, start_at_rule_of_thumb
+from pymc_kernel.density.sites import STRUCTURES, Likelihood, precision_prior, propagate, start_at_rule_of_thumb
+from pymc_kernel.kernels.points import check_whole
 from pymc_kernel.parallel import one_blas_thread
-
-__all__ = ["BayesianKDE"]
 
 _PRIOR_RATE = 0.1  # of a gamma distribution with shape 1, for data of unit variance
 
@@ -63,8 +61,7 @@ class BayesianKDE:
             raise ValueError(f"prior_shape must be a positive number, got {self.prior_shape!r}.")
         if self.prior_shape is not None and self.structure == "auto":
             raise ValueError('prior_shape has a different meaning for each structure: name one instead of "auto".')
-        if not (isinstance(self.max_sweeps, int | np.integer) and self.max_sweeps >= 1):
-            raise ValueError(f"max_sweeps must be a whole number >= 1, got {self.max_sweeps!r}.")
+        check_whole(max_sweeps=self.max_sweeps)
 
     @one_blas_thread
     def fit(self, x, *, rng=None) -> FittedKDE:

@@ -26,8 +26,6 @@ import numpy as np
 from pymc_kernel.linalg import cholesky_in_place, solve_lower
 from pymc_kernel.machine_code import compiled
 
-__all__ = ["gamma_sweep", "log_gamma_constant", "log_wishart_constant", "wishart_sweep"]
-
 _LOG_2PI = math.log(2.0 * math.pi)
 
 

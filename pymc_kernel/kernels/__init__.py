@@ -1,8 +1,8 @@
 """Positive definite kernels: values, derivatives, random features, bandwidths."""
 
 from pymc_kernel.kernels.base import DotProductKernel, Kernel, RadialKernel
-from pymc_kernel.kernels.composite import FeatureKernel, Product, Sum
 from pymc_kernel.kernels.families import (
+    FeatureKernel,
     Gaussian,
     InverseMultiquadric,
     Laplace,
@@ -10,8 +10,10 @@ from pymc_kernel.kernels.families import (
     Matern32,
     Matern52,
     Polynomial,
+    Product,
     RandomFourierFeatures,
     RationalQuadratic,
+    Sum,
     random_fourier_features,
 )
 from pymc_kernel.kernels.points import median_distance

@@ -15,8 +15,6 @@ from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
-__all__ = ["DotProductKernel", "Kernel", "RadialKernel", "as_points"]
-
 
 def _within_range(values):
     """Return the values; an error where they are too large for floating point."""

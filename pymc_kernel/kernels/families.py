@@ -1,33 +1,25 @@
-"""The kernels themselves, a formula each, and their random Fourier features. Imports NumPy and lower files only."""
+"""Families of kernels, and kernels made of kernels: sums, products over several variables, given features.
 
-from dataclasses import dataclass
+What is made of others has values only, which is all that kernel means need. Imports NumPy and lower files of
+``kernels``.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import ClassVar
 
 import numpy as np
 
 from pymc_kernel.kernels import profiles
-from pymc_kernel.kernels.base import DotProductKernel, RadialKernel
-from pymc_kernel.kernels.points import as_points
+from pymc_kernel.kernels.base import DotProductKernel, Kernel, RadialKernel
+from pymc_kernel.kernels.points import as_points, check_between, check_whole
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = [
-    "Gaussian",
-    "InverseMultiquadric",
-    "Laplace",
-    "Linear",
-    "Matern32",
-    "Matern52",
-    "Polynomial",
-    "RandomFourierFeatures",
-    "RationalQuadratic",
-    "random_fourier_features",
-]
 
-
-def _positive(value, name):
-    if not (isinstance(value, Real) and np.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be a positive number, got {value!r}.")
+def _check_constant(constant):
+    if not (isinstance(constant, Real) and np.isfinite(constant) and constant >= 0):
+        raise ValueError(f"constant must be a number >= 0, got {constant!r}.")
 
 
 def _student_frequencies(degrees, num_features, num_dims, rng):
@@ -59,7 +51,7 @@ class RationalQuadratic(RadialKernel):
 
     def __post_init__(self):
         super().__post_init__()
-        _positive(self.alpha, "alpha")
+        check_between(high=np.inf, alpha=self.alpha)
 
     @property
     def shape_parameters(self):
@@ -84,7 +76,7 @@ class InverseMultiquadric(RadialKernel):
 
     def __post_init__(self):
         super().__post_init__()
-        _positive(self.beta, "beta")
+        check_between(high=np.inf, beta=self.beta)
 
     @property
     def shape_parameters(self):
@@ -142,8 +134,7 @@ class Linear(DotProductKernel):
 
     def __post_init__(self):
         super().__post_init__()
-        if not (isinstance(self.constant, Real) and np.isfinite(self.constant) and self.constant >= 0):
-            raise ValueError(f"constant must be a number >= 0, got {self.constant!r}.")
+        _check_constant(self.constant)
 
     @property
     def shape_parameters(self):
@@ -161,10 +152,8 @@ class Polynomial(DotProductKernel):
 
     def __post_init__(self):
         super().__post_init__()
-        if not (isinstance(self.degree, int | np.integer) and self.degree >= 1):
-            raise ValueError(f"degree must be a whole number >= 1, got {self.degree!r}.")
-        if not (isinstance(self.constant, Real) and np.isfinite(self.constant) and self.constant >= 0):
-            raise ValueError(f"constant must be a number >= 0, got {self.constant!r}.")
+        check_whole(degree=self.degree)
+        _check_constant(self.constant)
 
     @property
     def shape_parameters(self):
@@ -225,3 +214,126 @@ def random_fourier_features(
     inverse = kernel.inverse_length_scale(num_dims)
     frequencies = kernel.sample_frequencies(num_features, num_dims, rng) * inverse
     return RandomFourierFeatures(frequencies, rng.uniform(0.0, 2.0 * np.pi, size=num_features))
+
+
+# -- kernels made of kernels ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """k(x, y) = sum_j scale_j k_j(x, y).
+
+    Parameters
+    ----------
+    kernels : sequence of kernels
+        All on the same points.
+    scales : sequence of float, optional
+        Positive; one each, 1 by default.
+    """
+
+    kernels: Sequence
+    scales: Sequence[float] | None = None
+
+    def __post_init__(self):
+        scales = np.ones(len(self.kernels)) if self.scales is None else np.asarray(self.scales, dtype=float)
+        if len(self.kernels) == 0 or scales.shape != (len(self.kernels),) or not (scales > 0).all():
+            raise ValueError(
+                f"Sum needs at least one kernel and as many positive scales, got {len(self.kernels)} and {self.scales}."
+            )
+        object.__setattr__(self, "scales", tuple(scales.tolist()))
+
+    def __call__(self, x, y=None) -> np.ndarray:
+        """Return the Gram matrix (n, m); ``y`` defaults to ``x``."""
+        first, *rest = (s * k(x, y) for k, s in zip(self.kernels, self.scales, strict=True))
+        for matrix in rest:
+            first = first + matrix
+        return first
+
+    def diagonal(self, x) -> np.ndarray:
+        """Return k(x_i, x_i), shape (n,)."""
+        return sum(s * k.diagonal(x) for k, s in zip(self.kernels, self.scales, strict=True))
+
+    def resolve(self, points, rng: np.random.Generator | None = None, max_points: int = 1000):
+        """Return this kernel with numbers for the length scales that are "median"."""
+        return replace(self, kernels=[k.resolve(points, rng, max_points) for k in self.kernels])
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """k(x, y) = prod_j k_j(x[columns_j], y[columns_j]): one kernel for each of several variables.
+
+    Parameters
+    ----------
+    kernels : sequence of kernels
+    columns : sequence of slice or of sequences of int
+        The columns of the points that each kernel uses.
+
+    Notes
+    -----
+    The kernel mean of a joint distribution under a product is that on the product space (Fukumizu et al. 2013, section
+    2). For matrices, flattened to rows of points, :class:`~pymc_kernel.kernels.Linear` is the trace kernel tr(A B').
+    """
+
+    kernels: Sequence
+    columns: Sequence
+
+    def __post_init__(self):
+        if len(self.kernels) == 0 or len(self.kernels) != len(self.columns):
+            raise ValueError(
+                f"Product needs one set of columns for each kernel, got {len(self.kernels)} kernels and "
+                f"{len(self.columns)} sets."
+            )
+
+    def _parts(self, points):
+        points = as_points(points)
+        for columns in self.columns:
+            yield np.ascontiguousarray(points[:, columns if isinstance(columns, slice) else list(columns)])
+
+    def __call__(self, x, y=None) -> np.ndarray:
+        """Return the Gram matrix (n, m); ``y`` defaults to ``x``."""
+        others = [None] * len(self.kernels) if y is None else self._parts(y)
+        first, *rest = (k(a, b) for k, a, b in zip(self.kernels, self._parts(x), others, strict=True))
+        for matrix in rest:
+            first = first * matrix
+        return first
+
+    def diagonal(self, x) -> np.ndarray:
+        """Return k(x_i, x_i), shape (n,)."""
+        return np.prod([k.diagonal(a) for k, a in zip(self.kernels, self._parts(x), strict=True)], axis=0)
+
+    def resolve(self, points, rng: np.random.Generator | None = None, max_points: int = 1000):
+        """Return this kernel with numbers for the length scales that are "median", each from its own columns."""
+        parts = self._parts(points)
+        return replace(self, kernels=[k.resolve(a, rng, max_points) for k, a in zip(self.kernels, parts, strict=True)])
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureKernel:
+    """k(x, y) = features(x) . features(y), of random Fourier features, learned ones or your own.
+
+    Parameters
+    ----------
+    features : callable
+        Points (n, d) -> (n, m).
+    """
+
+    features: Callable[[np.ndarray], np.ndarray]
+
+    @one_blas_thread
+    def __call__(self, x, y=None) -> np.ndarray:
+        """Return the Gram matrix (n, m); ``y`` defaults to ``x``."""
+        left = self.features(x)
+        return left @ (left if y is None else self.features(y)).T
+
+    @one_blas_thread
+    def diagonal(self, x) -> np.ndarray:
+        """Return k(x_i, x_i), shape (n,)."""
+        features = self.features(x)
+        return np.einsum("ij,ij->i", features, features)
+
+    def resolve(self, points, rng: np.random.Generator | None = None, max_points: int = 1000):
+        """Return itself: there is nothing to learn."""
+        return self
+
+
+AnyKernel = Kernel | Sum | Product | FeatureKernel

@@ -16,19 +16,6 @@ import numpy as np
 
 from pymc_kernel.machine_code import compiled
 
-__all__ = [
-    "GAUSSIAN",
-    "LAPLACE",
-    "MATERN32",
-    "MATERN52",
-    "POLYNOMIAL",
-    "POWER",
-    "exp_in_place",
-    "fill_derivatives",
-    "fill_profile",
-    "radial_row",
-]
-
 GAUSSIAN = 0
 POWER = 1  # (1 + s / a)^-b: rational quadratic (a = 2 alpha, b = alpha), inverse multiquadric (a = 1)
 MATERN32 = 2

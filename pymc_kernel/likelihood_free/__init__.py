@@ -9,6 +9,7 @@ from pymc_kernel.likelihood_free.estimates import (
     log_normal_unbiased,
     log_synthetic,
 )
+from pymc_kernel.likelihood_free.interrupts import TimedOut, time_limit
 from pymc_kernel.likelihood_free.learned_likelihood import FittedLikelihood, LearnedLikelihood
 from pymc_kernel.likelihood_free.rejection import Accepted, regression_adjusted, rejection
 from pymc_kernel.likelihood_free.simulator import (
@@ -21,7 +22,6 @@ from pymc_kernel.likelihood_free.simulator import (
     simulate_together,
 )
 from pymc_kernel.likelihood_free.store import ArraySpec, Store, open_store
-from pymc_kernel.likelihood_free.time_limit import TimedOut, time_limit
 
 __all__ = [
     "Accepted",

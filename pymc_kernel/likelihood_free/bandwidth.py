@@ -9,11 +9,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
-from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
+from pymc_kernel.kernels.points import MAD_TO_SD, as_numbers, as_points, check_magnitude
 from pymc_kernel.likelihood_free.rejection import rejection
 from pymc_kernel.linalg import whiten
-
-__all__ = ["Bandwidth", "Pilot", "TooManyFailures", "choose_bandwidth", "explore"]
 
 _HUGE = 1e100  # summaries whose squares overflow are as good as infinite
 _SHARES = (0.2, 0.1, 0.1, 0.1, 0.1)  # of the pilot simulations: at the prior, then in rounds; the rest are replicates
@@ -164,7 +162,7 @@ def _enlarged(positions, rng):
 def _spreads(values):
     """Return a robust standard deviation of each column; the plain one, or one, where most values are the same."""
     middle = np.median(values, axis=0)
-    robust = 1.4826 * np.median(np.abs(values - middle), axis=0)
+    robust = MAD_TO_SD * np.median(np.abs(values - middle), axis=0)
     spread = np.where(robust > 0.0, robust, values.std(axis=0))
     return np.where(spread > 0.0, spread, 1.0)
 

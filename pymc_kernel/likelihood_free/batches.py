@@ -20,8 +20,6 @@ from typing import NamedTuple
 
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 
-__all__ = ["Batch", "Workers", "WorkersLost"]
-
 
 class WorkersLost(RuntimeError):
     """An executor of the user's broke, and only its owner can make a new one."""

@@ -10,8 +10,6 @@ from pymc_kernel.kernels.points import as_numbers, as_points
 from pymc_kernel.linalg import definite_cholesky
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["as_data_points", "log_kernel_abc", "log_mmd_abc", "log_normal_unbiased", "log_synthetic"]
-
 _LOG_2PI = math.log(2.0 * math.pi)
 
 

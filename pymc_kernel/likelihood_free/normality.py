@@ -14,8 +14,6 @@ from pymc_kernel.likelihood_free.estimates import log_kernel_abc
 from pymc_kernel.linalg import definite_cholesky
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["NormalityErrors", "normality_errors"]
-
 _NARROWEST = 0.2  # of the spread of the summaries: what a kernel hides of a skewness by then is a twentieth
 _QUANTILES = (0.05, 0.95)
 _BATCHES = 20  # of consecutive draws, for standard errors of chains

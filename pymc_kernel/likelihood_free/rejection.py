@@ -7,8 +7,6 @@ import numpy as np
 from pymc_kernel.kernels.points import as_numbers, as_points
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["Accepted", "regression_adjusted", "rejection"]
-
 _ROUNDING = 1e-12  # of the largest singular value: smaller ones are rounding
 
 

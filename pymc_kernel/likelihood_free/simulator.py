@@ -8,17 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.likelihood_free.time_limit import TimedOut, time_limit
-
-__all__ = [
-    "Simulations",
-    "Status",
-    "failures_are_raised",
-    "raising_failures",
-    "simulate_once",
-    "simulate_repeatedly",
-    "simulate_together",
-]
+from pymc_kernel.likelihood_free.interrupts import TimedOut, time_limit
 
 _RAISING = ContextVar("raising", default=False)
 
@@ -118,7 +108,7 @@ def simulate_once(
     simulate : callable
         Called again after a time-out, at most ``retries`` times.
     timeout : float, optional
-        Seconds; see :func:`~pymc_kernel.likelihood_free.time_limit.time_limit`.
+        Seconds; see :func:`~pymc_kernel.likelihood_free.interrupts.time_limit`.
     retries : int
     """
     for _ in range(retries + 1):

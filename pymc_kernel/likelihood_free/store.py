@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["ArraySpec", "Store", "open_store"]
-
 _FORMAT = 1  # of the store on disk: a later one is refused, not misread
 _DONE, _INCOMPLETE = 1, 2
 

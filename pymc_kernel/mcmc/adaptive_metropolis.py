@@ -12,27 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.kernels.points import as_numbers, is_number
+from pymc_kernel.kernels.points import as_numbers, check_between
 from pymc_kernel.linalg import cholesky_update, definite_cholesky, lower_times
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc import noise
 from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
-
-__all__ = [
-    "Config",
-    "Info",
-    "State",
-    "adapt",
-    "checked_covariance",
-    "init",
-    "learn_scale",
-    "learn_shape",
-    "optimal_scale",
-    "probed",
-    "propose",
-    "relocate",
-    "step",
-]
 
 _ASYMMETRY = 1e-5  # of a given covariance, in units of its standard deviations
 
@@ -85,8 +69,7 @@ class Config:
     def __post_init__(self):
         if self.covariance is not None:
             object.__setattr__(self, "covariance", checked_covariance(self.covariance))
-        if self.scale is not None and not is_number(self.scale, 0.0, math.inf):
-            raise ValueError(f"scale must be a positive number, got {self.scale!r}.")
+        check_between("scale", high=math.inf, scale=self.scale)
         noise.check_target(self.target_accept)
 
     @property
@@ -173,8 +156,8 @@ def init(position, log_density: float, config: Config) -> State:
     return State(position, log_density, position.copy(), factor, math.log(scale), 0, known, 0)
 
 
-def relocate(state: State, position, log_density: float) -> State:
-    """Return the state moved to ``position`` with its log density; everything learned is kept."""
+def relocate(state, position, log_density: float):
+    """Return the state of any transition moved to ``position`` with its log density; everything learned is kept."""
     position, log_density = checked_start(position, log_density, state.position.size)
     return state._replace(position=position, log_density=log_density)
 

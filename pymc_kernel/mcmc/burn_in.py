@@ -16,8 +16,6 @@ import numpy as np
 
 from pymc_kernel.mcmc.metropolis import robbins_monro_rate
 
-__all__ = ["Arrival", "depart", "has_arrived", "learn_scale", "longest", "remember"]
-
 
 class Arrival(NamedTuple):
     """What a chain knows during burn-in, besides the scale of its walk."""

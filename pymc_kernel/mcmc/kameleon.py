@@ -25,26 +25,13 @@ import numpy as np
 
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels import Gaussian, Kernel
-from pymc_kernel.kernels.points import is_number
+from pymc_kernel.kernels.points import check_between, check_whole
 from pymc_kernel.linalg import mean_and_factor
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import noise as noise_of
-from pymc_kernel.mcmc.history import History, append, empty_history, recent
-from pymc_kernel.mcmc.local_proposal import Fit, fit, local_at, propose
-from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept
+from pymc_kernel.mcmc.local_proposal import LocalFit, fit, local_at, propose
+from pymc_kernel.mcmc.metropolis import History, append, checked_start, empty_history, metropolis_accept, recent
 from pymc_kernel.parallel import one_blas_thread
-
-__all__ = [
-    "Config",
-    "Info",
-    "State",
-    "adapt",
-    "init",
-    "refresh",
-    "relocate",
-    "step",
-    "with_fit",
-]
 
 # The first fit needs enough positions to span the space; after the last one the scale needs time to settle.
 _FIRST_FIT_DRAWS = 100
@@ -114,14 +101,9 @@ class Config:
                 f"{type(self.kernel).__name__} has no gradient at zero distance; use Gaussian, RationalQuadratic, "
                 "InverseMultiquadric, Matern32 or Matern52."
             )
-        if not (isinstance(self.num_basis, int | np.integer) and self.num_basis >= 2):
-            raise ValueError(f"num_basis must be a whole number >= 2, got {self.num_basis!r}.")
-        if not is_number(self.isotropic_share, 0.0, 1.0):
-            raise ValueError(f"isotropic_share must lie between 0 and 1, got {self.isotropic_share!r}.")
-        if self.gamma is not None and not is_number(self.gamma, 0.0, math.inf):
-            raise ValueError(f"gamma must be a positive number, got {self.gamma!r}.")
-        if self.scale is not None and not is_number(self.scale, 0.0, math.inf):
-            raise ValueError(f"scale must be a positive number, got {self.scale!r}.")
+        check_whole(least=2, num_basis=self.num_basis)
+        check_between(isotropic_share=self.isotropic_share)
+        check_between("gamma", "scale", high=math.inf, gamma=self.gamma, scale=self.scale)
         noise_of.check_target(self.target_accept)
         if self.whiten not in (True, False):
             raise ValueError(f"whiten must be True or False, got {self.whiten!r}.")
@@ -136,7 +118,7 @@ class Config:
         return max(_LARGEST_SCALE * walk.optimal_scale(num_dims), self.scale or 0.0)
 
     def widths(self, scale: float) -> tuple[float, float]:
-        """Return (gamma, nu) at a scale in the kernel's coordinates: s times ``Fit.unit``."""
+        """Return (gamma, nu) at a scale in the kernel's coordinates: s times ``LocalFit.unit``."""
         if self.gamma is not None:
             return self.gamma, scale
         return scale * math.sqrt(self.isotropic_share), scale * math.sqrt(1.0 - self.isotropic_share)
@@ -148,7 +130,7 @@ class State(NamedTuple):
     position: np.ndarray  # (d,)
     log_density: float
     walk: walk.State  # the global random walk: the moves before the first fit, and the source of whitening
-    fit: Fit | None
+    fit: LocalFit | None
     whitened: np.ndarray  # (d,), z of the position under ``fit``
     local: np.ndarray  # (d, d), normalized M H M' at the position
     history: History
@@ -190,7 +172,7 @@ def relocate(state: State, position, log_density: float) -> State:
     return state if same_place or state.fit is None else with_fit(state, state.fit)
 
 
-def with_fit(state: State, learned: Fit) -> State:
+def with_fit(state: State, learned: LocalFit) -> State:
     """Return the state with another proposal and its local covariance at the position."""
     whitened, local = local_at(state.position, learned)
     return state._replace(fit=learned, whitened=whitened, local=local)

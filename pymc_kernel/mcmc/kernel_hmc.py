@@ -10,7 +10,7 @@ leapfrog trajectories along it, and accepts with the true, or estimated and kept
 - A share of the moves are those of adaptive Metropolis, so that a bad surrogate costs efficiency, but neither
   correctness nor irreducibility.
 - Until the log density has stopped rising nothing is learned about the posterior, see ``burn_in``.
-- After tuning all is frozen, and each draw reports its log weight, density over surrogate: see ``coverage``.
+- After tuning all is frozen, and each draw reports its log weight, density over surrogate: see ``chain_checks``.
 - In many dimensions the mass matrix comes from the surrogate's quadratic part, where there are enough values to fit
   one, and not from the few positions visited.
 
@@ -30,45 +30,25 @@ import numpy as np
 
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import burn_in, noise
-from pymc_kernel.mcmc.history import History, append, empty_history
-from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept
-from pymc_kernel.mcmc.surrogate_fit import Fit, along, check_surrogate_moves, joint_shape, refit, to_unit
+from pymc_kernel.mcmc.adaptive_metropolis import relocate as relocate
+from pymc_kernel.mcmc.metropolis import History, append, checked_start, empty_history, metropolis_accept
+from pymc_kernel.mcmc.surrogate_fit import (
+    NUM_EVALUATED,
+    SurrogateFit,
+    along,
+    check_surrogate_moves,
+    joint_shape,
+    refit,
+    to_unit,
+)
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import value_and_score
 from pymc_kernel.scores.values import Values
-
-__all__ = [
-    "MOVES",
-    "TRAJECTORIES",
-    "WALK",
-    "Config",
-    "Info",
-    "Proposal",
-    "State",
-    "adapt",
-    "decide",
-    "enough_tuning",
-    "finish",
-    "fit_together",
-    "frozen",
-    "init",
-    "is_dropped",
-    "learn_from",
-    "propose",
-    "refit_is_due",
-    "relocate",
-    "run",
-    "step",
-    "stretches",
-    "with_fit",
-    "with_given",
-]
 
 #: Kinds of moves.
 MOVES = ("walk", "trajectories")
 WALK, TRAJECTORIES = MOVES
 
-_NUM_EVALUATED = 20_000  # evaluations remembered while tuning
 _NUM_VISITED = 4000  # places remembered
 _FIRST_FIT_DRAWS = 100  # and ten for each dimension
 _GROWTH = 1.15  # of the number of draws from one fit to the next
@@ -124,14 +104,14 @@ class State(NamedTuple):
     evaluated: History  # (n, d + 1) proposals and their log densities, where finite
     visited: History  # since the burn-in
     arrival: burn_in.Arrival | None  # during burn-in; None after it
-    fit: Fit | None
-    walk_share: float  # of moves; one until there is a surrogate
     worth: np.ndarray  # (2,) mean squared jumps of walk and trajectories times acceptance, of the latest moves
-    iteration: int  # of the adaptation
-    num_learned: int  # draws that the walk's covariance is learned from: those since the burn-in
-    num_fits: int
-    rejections: int  # in a row, up to now
-    is_weighed: bool  # whether draws report their weights: after tuning, where the density is exact
+    fit: SurrogateFit | None = None
+    walk_share: float = 1.0  # of moves; one until there is a surrogate
+    iteration: int = 0  # of the adaptation
+    num_learned: int = 0  # draws that the walk's covariance is learned from: those since the burn-in
+    num_fits: int = 0
+    rejections: int = 0  # in a row, up to now
+    is_weighed: bool = False  # whether draws report their weights: after tuning, where the density is exact
 
 
 class Proposal(NamedTuple):
@@ -166,29 +146,9 @@ def init(position, log_density: float, config: Config) -> State:
     position, log_density = checked_start(position, log_density)
     d = position.size
     first = walk.init(position, log_density, walk.Config(covariance=config.covariance, noisy=config.noisy))
-    evaluated = append(empty_history(_NUM_EVALUATED, d + 1), np.append(position, log_density))
-    return State(
-        position=position,
-        log_density=log_density,
-        walk=first,
-        evaluated=evaluated,
-        visited=empty_history(_NUM_VISITED, d),
-        arrival=burn_in.depart(d),
-        fit=None,
-        walk_share=1.0,
-        worth=np.zeros(2),
-        iteration=0,
-        num_learned=0,
-        num_fits=0,
-        rejections=0,
-        is_weighed=False,
-    )
-
-
-def relocate(state: State, position, log_density: float) -> State:
-    """Return the state moved to ``position`` with its log density; everything learned is kept."""
-    position, log_density = checked_start(position, log_density, state.position.size)
-    return state._replace(position=position, log_density=log_density)
+    evaluated = append(empty_history(NUM_EVALUATED, d + 1), np.append(position, log_density))
+    visited, arrival = empty_history(_NUM_VISITED, d), burn_in.depart(d)
+    return State(position, log_density, first, evaluated, visited, arrival, np.zeros(2))
 
 
 # -- one draw -------------------------------------------------------------------------------------------
@@ -350,21 +310,21 @@ def _end_burn_in(state):
     return state._replace(walk=shape, visited=append(empty_history(_NUM_VISITED, d), state.position), arrival=None)
 
 
-def with_fit(state: State, fit: Fit, config: Config) -> State:
+def with_fit(state: State, fit: SurrogateFit, config: Config) -> State:
     """Return the state with a new surrogate, along which most moves go from now on."""
     # A chain in burn-in keeps its walk, even where chains that it learns with have reached the bulk.
     shape = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
     return state._replace(fit=fit, walk_share=config.exploring_share, num_fits=state.num_fits + 1, walk=shape)
 
 
-def with_given(position, log_density: float, fit: Fit, config: Config) -> State:
+def with_given(position, log_density: float, fit: SurrogateFit, config: Config) -> State:
     """Return the state of a chain that has nothing to learn, since its surrogate is given.
 
     Parameters
     ----------
     position, log_density
         Where the chain is.
-    fit : Fit
+    fit : SurrogateFit
         The surrogate, see :func:`pymc_kernel.mcmc.surrogate_fit.emulated`.
     """
     first = init(position, log_density, config)

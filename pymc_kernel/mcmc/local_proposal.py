@@ -15,13 +15,11 @@ from pymc_kernel.linalg import cholesky_in_place, dot_product, lower_times, solv
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
-__all__ = ["Fit", "Places", "fit", "local_at", "places_at", "proposal_covariance", "propose", "propose_all"]
-
 _BANDWIDTH_POINTS = 500  # of which the median distance is taken
 _TRACE_POINTS = 50  # over which the mean trace is taken
 
 
-class Fit(NamedTuple):
+class LocalFit(NamedTuple):
     """What the proposal has learned; frozen between refreshes."""
 
     mean: np.ndarray  # (d,)
@@ -37,16 +35,17 @@ class Fit(NamedTuple):
 
 
 @compiled
-def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b, normalizer):
+def _local_covariance(z, fit):
     """Return normalizer x M H M' at z, shape (d, d); O(n d^2) time, (d + 1) n numbers of memory.
 
     Radial: a column of M is 4 phi'(s) (z - Z_i) / l^2. Dot product: 2 psi'(t) Z_i / l^2. The mean column is subtracted
     before the products: with M M' - n m m' instead, nearly parallel columns would lose all digits.
     """
+    points_t, inverse_length_scale = fit.points_t, fit.inverse_length_scale
     d, n = points_t.shape
     slope = np.empty(n)
     columns = np.empty((d, n))
-    if is_radial:
+    if fit.is_radial:
         radial_row(z, points_t, inverse_length_scale, slope)
     else:
         slope[:] = 0.0
@@ -54,11 +53,11 @@ def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b
             x = z[i] * inverse_length_scale[i] ** 2
             for j in range(n):
                 slope[j] += x * points_t[i, j]
-    fill_profile(family, a, b, np.int64(1), slope, slope)
+    fill_profile(fit.family, fit.shape_a, fit.shape_b, np.int64(1), slope, slope)
     ones = np.ones(n)
     for i in range(d):
         inverse_square = inverse_length_scale[i] ** 2
-        if is_radial:
+        if fit.is_radial:
             x = z[i]
             factor = 4.0 * inverse_square
             for j in range(n):
@@ -73,7 +72,7 @@ def _local_covariance(z, points_t, inverse_length_scale, is_radial, family, a, b
     out = np.empty((d, d))
     for i in range(d):
         for k in range(i + 1):
-            value = normalizer * dot_product(columns[i], columns[k])
+            value = fit.normalizer * dot_product(columns[i], columns[k])
             out[i, k] = value
             out[k, i] = value
     return out
@@ -104,16 +103,7 @@ def propose(whitened, local, fit, gamma, nu, noise):
     displacement = np.empty_like(whitened)
     lower_times(forward, noise, displacement)
     new_whitened = whitened + displacement
-    new_local = _local_covariance(
-        new_whitened,
-        fit.points_t,
-        fit.inverse_length_scale,
-        fit.is_radial,
-        fit.family,
-        fit.shape_a,
-        fit.shape_b,
-        fit.normalizer,
-    )
+    new_local = _local_covariance(new_whitened, fit)
     backward, log_det_backward = _proposal_factor(new_local, gamma, nu)
     position = np.empty_like(whitened)
     lower_times(fit.factor, new_whitened, position)
@@ -130,23 +120,13 @@ def local_at(position, fit):
     """Return z of a position and the normalized local covariance there."""
     whitened = np.empty_like(position)
     solve_lower(fit.factor, position - fit.mean, whitened)
-    local = _local_covariance(
-        whitened,
-        fit.points_t,
-        fit.inverse_length_scale,
-        fit.is_radial,
-        fit.family,
-        fit.shape_a,
-        fit.shape_b,
-        fit.normalizer,
-    )
-    return whitened, local
+    return whitened, _local_covariance(whitened, fit)
 
 
 # -- many places at once --------------------------------------------------------------------------------
 
 
-class Places(NamedTuple):
+class LocalPlaces(NamedTuple):
     """Positions with what a proposal from them needs."""
 
     positions: np.ndarray  # (n, d)
@@ -154,9 +134,9 @@ class Places(NamedTuple):
     local: np.ndarray  # (n, d, d)
 
 
-def places_at(positions: np.ndarray, learned: Fit) -> Places:
+def places_at(positions: np.ndarray, learned: LocalFit) -> LocalPlaces:
     """Return the local covariances at positions (n, d), on all cores."""
-    found = Places(positions.copy(), np.empty(positions.shape), np.empty((*positions.shape, positions.shape[1])))
+    found = LocalPlaces(positions.copy(), np.empty(positions.shape), np.empty((*positions.shape, positions.shape[1])))
 
     def rows(start, stop):
         _fill_local(*found, learned, start, stop)
@@ -165,9 +145,11 @@ def places_at(positions: np.ndarray, learned: Fit) -> Places:
     return found
 
 
-def propose_all(places: Places, learned: Fit, gamma: float, nu: float, noise: np.ndarray) -> tuple[Places, np.ndarray]:
+def propose_all(
+    places: LocalPlaces, learned: LocalFit, gamma: float, nu: float, noise: np.ndarray
+) -> tuple[LocalPlaces, np.ndarray]:
     """Return a proposal x' for every place x, and log q(x | x') - log q(x' | x), on all cores."""
-    proposed, log_ratio = Places(*(np.empty_like(part) for part in places)), np.empty(len(noise))
+    proposed, log_ratio = LocalPlaces(*(np.empty_like(part) for part in places)), np.empty(len(noise))
 
     def rows(start, stop):
         _fill_proposals(*places[1:], learned, gamma, nu, noise, *proposed, log_ratio, start, stop)
@@ -196,7 +178,7 @@ def _fill_proposals(
 
 
 @one_blas_thread
-def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: np.random.Generator) -> Fit:
+def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: np.random.Generator) -> LocalFit:
     """Return a proposal learned from ``points`` (n, d).
 
     Parameters
@@ -226,19 +208,9 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: n
         unit = float(np.linalg.norm(points.std(axis=0))) / math.sqrt(d)
     whitened = whiten(points, mean, factor)
     kernel = config.kernel.resolve(np.unique(whitened, axis=0), rng, _BANDWIDTH_POINTS)
-    a, b = kernel.shape_parameters
-    learned = Fit(
-        mean,
-        factor,
-        np.ascontiguousarray(whitened.T),
-        kernel.inverse_length_scale(d),
-        isinstance(kernel, RadialKernel),
-        kernel.family,
-        a,
-        b,
-        1.0,
-        unit,
-    )
+    points_t, inverse = np.ascontiguousarray(whitened.T), kernel.inverse_length_scale(d)
+    profile = isinstance(kernel, RadialKernel), kernel.family, *kernel.shape_parameters
+    learned = LocalFit(mean, factor, points_t, inverse, *profile, 1.0, unit)
     where = rng.choice(n, size=min(n, _TRACE_POINTS), replace=False)
     trace = np.mean([np.trace(local_at(points[i], learned)[1]) for i in where])
     # With a kernel narrower than the gaps between points the gradients are nearly zero at the points and huge just
@@ -257,12 +229,3 @@ def _largest_bump(kernel: Kernel, num_dims: int) -> float:
     along = np.zeros((200, num_dims))
     along[:, inverse.argmax()] = distances
     return float((4.0 * kernel.gradient(along, np.zeros((1, num_dims))) ** 2).sum(axis=2).max())
-
-
-@one_blas_thread
-def proposal_covariance(position, learned: Fit, config, scale: float) -> np.ndarray:
-    """Return the covariance (d, d) of the proposal with scale s at ``position`` (d,), in the target's coordinates."""
-    local = local_at(np.asarray(position, dtype=float), learned)[1]
-    gamma, nu = config.widths(scale * learned.unit)
-    covariance = gamma**2 * np.eye(local.shape[0]) + nu**2 * local
-    return learned.factor @ covariance @ learned.factor.T

@@ -15,21 +15,6 @@ from numbers import Real
 from statistics import NormalDist
 from typing import NamedTuple
 
-__all__ = [
-    "MOVES_PER_DIMENSION",
-    "PLAIN_TARGET",
-    "Noise",
-    "ceiling_of",
-    "check_target",
-    "is_out_of_reach",
-    "optimal_target",
-    "probe",
-    "settled",
-    "target_of",
-    "unmeasured",
-    "variance_of",
-]
-
 #: Acceptance rate of the best random walk on a Gaussian in many dimensions, without noise.
 PLAIN_TARGET = 0.234
 #: Accepted steps of a random walk at its best scale that are worth about as many effective draws, 12, as tell a spread

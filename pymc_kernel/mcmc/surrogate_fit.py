@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.linalg import definite_cholesky, lower_times, mean_and_factor, solve_lower, whiten
+from pymc_kernel.kernels.points import check_whole
+from pymc_kernel.linalg import definite_cholesky, lower_times, mean_and_factor, ridged_cholesky, solve_lower, whiten
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
-from pymc_kernel.mcmc.history import recent
+from pymc_kernel.mcmc.metropolis import recent
 from pymc_kernel.mcmc.trajectory import choose_chain_length, choose_step_size, random_chains
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import Expansion, change_variables
@@ -21,31 +22,15 @@ from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.scores.validation import cross_validate
 from pymc_kernel.scores.values import Values
 
-__all__ = [
-    "Evaluations",
-    "Fit",
-    "Learned",
-    "along",
-    "bulk_of",
-    "check_surrogate_moves",
-    "emulated",
-    "joint_shape",
-    "learn",
-    "refined_shape",
-    "refit",
-    "to_unit",
-    "tuned",
-]
-
+NUM_EVALUATED = 20_000  # evaluations of a density remembered to learn from
 _TRIALS = 100  # starts of the trajectories that choose step size and length
 _VALIDATION = 1000  # draws that cross-validation looks at
 _NEW_SEARCH_EVERY = 3  # fits; those in between search for settings from the last ones only
 _ENOUGH_FOR_SHAPE = 10  # positions for each dimension, from which on their own covariance is used
 _EMULATED = 1000  # draws of a known log density at which a surrogate emulates it
-_RIDGE = 1e-9  # of each variance
 
 
-class Evaluations(NamedTuple):
+class LearningData(NamedTuple):
     """The data that a surrogate can be learned from."""
 
     draws: np.ndarray  # (n, d), from the bulk: estimators that match scores learn from them
@@ -62,7 +47,7 @@ class Learned(NamedTuple):
     quality: float  # leave-one-out error of values, or held-out score-matching loss
 
 
-class Fit(NamedTuple):
+class SurrogateFit(NamedTuple):
     """A surrogate and how to move along it; frozen between fits."""
 
     mean: np.ndarray  # (d,)
@@ -104,15 +89,14 @@ def check_surrogate_moves(estimator, exploring_share, max_steps) -> None:
         )
     if not (isinstance(exploring_share, Real) and 0.0 < exploring_share <= 1.0):
         raise ValueError(f"exploring_share must be above 0 and at most 1, got {exploring_share!r}.")
-    if not (isinstance(max_steps, int | np.integer) and max_steps >= 1):
-        raise ValueError(f"max_steps must be a whole number >= 1, got {max_steps!r}.")
+    check_whole(max_steps=max_steps)
 
 
 @one_blas_thread
 def learn(
     rng: np.random.Generator,
     estimator,
-    evaluations: Evaluations,
+    evaluations: LearningData,
     shape: tuple[np.ndarray, np.ndarray],
     previous: Learned | None = None,
     search: bool = True,
@@ -182,7 +166,7 @@ def tuned(
     shape: tuple[np.ndarray, np.ndarray],
     draws: np.ndarray,
     max_steps: int,
-) -> Fit:
+) -> SurrogateFit:
     """Return a surrogate with step size, length and number of its trajectories, in the coordinates of a shape.
 
     No density is evaluated.
@@ -201,10 +185,12 @@ def tuned(
     # With lengths from half of the longest on and step sizes that vary, half a turn is a quarter on the average.
     num_steps = min(max_steps, math.ceil(math.pi / step_size))
     chain_length = choose_chain_length(rng, starts, step_size, num_steps, expansion)
-    return Fit(mean, factor, expansion, step_size, num_steps, chain_length, learned, shape)
+    return SurrogateFit(mean, factor, expansion, step_size, num_steps, chain_length, learned, shape)
 
 
-def along(rng: np.random.Generator, positions: np.ndarray, fit: Fit) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def along(
+    rng: np.random.Generator, positions: np.ndarray, fit: SurrogateFit
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return proposals (n, d) from positions (n, d) by chains of trajectories on the surrogate.
 
     Also the log ratios (n,) of the surrogate, before to after, and the numbers of leapfrog steps (n,).
@@ -221,7 +207,7 @@ def along(rng: np.random.Generator, positions: np.ndarray, fit: Fit) -> tuple[np
 
 
 @one_blas_thread
-def refit(rng: np.random.Generator, states: Sequence, config) -> Fit | None:
+def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | None:
     """Return a surrogate learned from what the chains have evaluated and visited, or None where that fails.
 
     Parameters
@@ -233,7 +219,7 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> Fit | None:
     search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
     draws, shape = bulk_of(states), _recent_shape(states)
     rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
-    evaluations = Evaluations(draws, rows[:, :-1], rows[:, -1], config.noisy)
+    evaluations = LearningData(draws, rows[:, :-1], rows[:, -1], config.noisy)
     learned = learn(rng, config.surrogate, evaluations, shape, previous and previous.learned, search)
     if learned is None:
         return None
@@ -243,7 +229,7 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> Fit | None:
 @one_blas_thread
 def emulated(
     rng: np.random.Generator, log_density: Callable[[np.ndarray], np.ndarray], draws: np.ndarray, max_steps: int
-) -> Fit:
+) -> SurrogateFit:
     """Return a surrogate of a cheap log density, in the form that trajectories follow, with their step size and length.
 
     It is learned from values at the draws, and around them by differences of draws, so that it is right in the tails.
@@ -294,5 +280,5 @@ def joint_shape(states: Sequence) -> tuple[np.ndarray, np.ndarray]:
     covariance += (means - mean).T @ (means - mean) / len(states)
     factor = definite_cholesky(covariance)
     if factor is None:  # places on a line
-        factor = np.linalg.cholesky(covariance + np.diag(_RIDGE * np.diag(covariance)))
+        factor = ridged_cholesky(covariance)
     return mean, factor

@@ -9,15 +9,6 @@ from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.expansion import Expansion, rows_value_and_score, value_and_score
 
-__all__ = [
-    "choose_chain_length",
-    "choose_step_size",
-    "largest_correlation",
-    "leapfrog",
-    "random_chains",
-    "surrogate_chains",
-]
-
 # Of the step size, drawn anew for each trajectory: small steps still move where large ones are rejected.
 _STEP_FACTORS = np.array([1.0, 1.0, 0.5, 0.25])
 _TRIAL_STEPS = 10  # leapfrog steps of a trial: the energy error hardly grows with their number while they are stable

@@ -9,16 +9,7 @@ from inspect import Parameter, signature
 import numpy as np
 from pytensor.graph.basic import Variable
 
-__all__ = [
-    "RandomSeed",
-    "Variables",
-    "check_executor",
-    "check_keywords",
-    "check_timeout",
-    "check_whole",
-    "explain_arguments",
-    "keywords_of",
-]
+from pymc_kernel.kernels.points import check_whole as check_whole
 
 _ALIKE = 0.5  # of difflib's ratio: ``seed`` is like ``random_seed``
 
@@ -66,13 +57,6 @@ def check_executor(executor: Executor | int | None) -> None:
             "executor must be None, a number of processes, or have the methods of concurrent.futures.Executor "
             f"(for Dask: client.get_executor()); got {executor!r}."
         )
-
-
-def check_whole(*optional: str, least: int = 1, **numbers) -> None:
-    """Raise where a named number is not a whole one of ``least`` or more; None is one for ``optional`` names."""
-    for name, value in numbers.items():
-        if not (value is None and name in optional) and not (isinstance(value, int | np.integer) and value >= least):
-            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
 
 
 def explain_arguments[**P, R](function: Callable[P, R]) -> Callable[P, R]:

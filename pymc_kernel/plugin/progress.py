@@ -15,8 +15,6 @@ from rich.progress import (
 )
 from rich.table import Column
 
-__all__ = ["STUCK_AFTER", "progress_bar", "progress_columns", "progress_updates"]
-
 # Rejections in a row. A chain that accepts one proposal in twenty rejects 200 in a row once in 30,000 draws.
 STUCK_AFTER = 200
 

@@ -1,4 +1,4 @@
-"""Whether places lie among simulations; limits of what is learned from simulations."""
+"""Whether places lie among simulations."""
 
 import numpy as np
 from scipy.spatial import KDTree
@@ -6,9 +6,6 @@ from scipy.spatial import KDTree
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["LARGE_ERROR", "OUTSIDE", "typicality"]
-
-LARGE_ERROR = 0.3  # learning error in posterior standard deviations, above which it is said
 OUTSIDE = 0.01  # smallest share of simulations in sparser regions than a place that is among them
 _TYPICAL_POINTS, _NEIGHBORS = 2000, 10
 _MAX_SCALED_DISTANCE = 10.0  # robust z-scores of simulations are clipped there; those of places at ten times that

@@ -1,6 +1,8 @@
-"""Warnings that point to the user's line, and one warning of all that speaks against an answer."""
+"""Warnings that point to the user's line; what speaks against an answer is kept with it, for :func:`diagnose`."""
 
 import os
+from textwrap import fill
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -9,10 +11,23 @@ import pytensor
 from pymc_kernel.errors import warn_caller
 from pymc_kernel.likelihood_free import Status
 
-__all__ = ["counts_of", "warn_of_failures", "warn_of_findings", "warn_user"]
-
 _CALLERS_OF_OURS = tuple(os.path.dirname(module.__file__) + os.sep for module in (pm, pytensor))
 _FAILURES = [s.name.lower() for s in Status if s > Status.SUCCEEDED]
+_FINDINGS = "findings"  # attribute of a group of statistics: texts, one a line
+
+_MARK = "|unseen mode|"  # where the sentence goes; pages of the documentation use the same mark
+UNSEEN_MODE = (
+    "A narrow mode on a broad hill is found by no sampler unless a draw happens to fall into it, which in five "
+    "dimensions and more is unlikely: the evidence then lacks the mode's mass, no check shows it, and runs that agree "
+    "do not rule it out."
+)
+
+
+def says_what_evidence_lacks[T](promising: T) -> T:
+    """Put the sentence where the docstring of a function or class has its mark, in lines as of the docstring."""
+    sentence = fill(UNSEEN_MODE, 120, initial_indent=" " * 4, subsequent_indent=" " * 4)
+    promising.__doc__ = (promising.__doc__ or "").replace(" " * 4 + _MARK, sentence)
+    return promising
 
 
 def warn_user(message: str) -> None:
@@ -20,10 +35,21 @@ def warn_user(message: str) -> None:
     warn_caller(message, *_CALLERS_OF_OURS)
 
 
-def warn_of_findings(problems: list[str], advice: str) -> None:
-    """Give one warning of all problems, if there are any."""
+def report(message: str, stats: Any) -> None:
+    """Warn of what speaks against an answer, and keep that in its statistics: a dataset, or a group of a DataTree."""
+    warn_user(message)
+    stats.attrs[_FINDINGS] = "\n".join([*findings_in(stats), message])
+
+
+def report_all(problems: list[str], advice: str, stats: Any) -> None:
+    """Report all problems together, if there are any."""
     if problems:
-        warn_user(f"this posterior should not be trusted: {'; '.join(problems)}. {advice}")
+        report(f"this posterior should not be trusted: {'; '.join(problems)}. {advice}", stats)
+
+
+def findings_in(stats: Any) -> list[str]:
+    """Return what was reported of an answer."""
+    return stats.attrs.get(_FINDINGS, "").splitlines()
 
 
 def warn_of_failures(what: str, consequence: str, counts: dict, most: float) -> None:

@@ -13,16 +13,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from pymc_kernel.kernels.points import as_numbers, as_points
+from pymc_kernel.kernels.points import MAD_TO_SD, as_numbers, as_points, check_whole
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.rounds.learned_posterior import drawn_from
-from pymc_kernel.rounds.learning import learned_state
+from pymc_kernel.rounds.learned_posterior import SearchBatch, SearchState, drawn_from, learned_state
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
-from pymc_kernel.rounds.search_state import Batch, State
 from pymc_kernel.rounds.surrogate_distance import Distance, distance_of, unknown_distance
 from pymc_kernel.scores.values import Values
-
-__all__ = ["ActiveLearning"]
 
 _FRESH_SHARE = 0.5  # of a batch that are draws from the surrogate's posterior
 _FRESH_SHARE_CLIMBING = 0.25  # the same while the bulk is searched for
@@ -32,7 +28,6 @@ _LARGEST_RADIUS = 8.0  # of the region, in units of sqrt(d) whitened ones
 _GROW, _SHRINK, _SETTLE = 1.5, 1.5, 1.2  # factors of the radius: few batches reach the bulk, none leaps over it
 _AT_EDGE, _WITHIN = 0.05, 0.01  # shares of particles at the region's edge, from which it grows, below which it shrinks
 _ACCURATE = 2.0  # nats of error of the flattened surrogate with which the region may grow; with three times it shrinks
-_MAD_TO_SD = 1.4826  # of a normal distribution
 _FEWEST_FRESH = 30  # draws that the distance is measured by, or three a dimension
 _LOWEST_OF_BULK = 0.01  # quantile of the surrogate at its particles
 _FEWEST_OUTSIDE = 0.1  # share of the particles of a second search, below which it has come to the same bulk
@@ -69,38 +64,20 @@ class ActiveLearning:
     )
 
     def __post_init__(self):
-        size = self.batch_size
-        if not (size is None or (isinstance(size, int | np.integer) and size >= 1)):
-            raise ValueError(f"batch_size must be a whole number >= 1, got {size!r}.")
+        check_whole("batch_size", batch_size=self.batch_size)
 
-    def init(self, prior: Prior, start, is_from_prior: bool = True) -> State:
+    def init(self, prior: Prior, start, is_from_prior: bool = True) -> SearchState:
         """Return the state before the first evaluation; ``start`` (n, d) is evaluated first.
 
         A second search begins from half of it; from draws of the prior alone where ``start`` is not from there, and all
         of it may lie near one mode.
         """
         start = as_points(start)
-        none = np.empty(0)
-        return State(
-            prior=prior,
-            positions=np.empty((0, start.shape[1])),
-            log_prior=none,
-            log_likelihood=none,
-            proposed=start,
-            num_fresh=0,
-            is_climbing=True,
-            learned=None,
-            particles=None,
-            log_evidence=np.nan,
-            hyperparameters=None,
-            searched_at=0,
-            radius=1.0,
-            batches=(),
-            num_start=len(start) if is_from_prior else 0,
-        )
+        nothing = np.empty((0, start.shape[1])), np.empty(0), np.empty(0)
+        return SearchState(prior, *nothing, proposed=start, num_start=len(start) if is_from_prior else 0)
 
     @one_blas_thread
-    def update(self, rng: np.random.Generator, state: State, log_likelihood) -> State:
+    def update(self, rng: np.random.Generator, state: SearchState, log_likelihood) -> SearchState:
         """Return the state with the values (b,) at the proposed places learned; NaN and infinities mean no density.
 
         With fewer proposed than were asked for, the first ones are those that were evaluated.
@@ -129,25 +106,13 @@ class ActiveLearning:
             rival=rival,
         )
         power = np.nan if state.learned is None else state.learned.power
-        best = float(state.log_density.max())
-        batch = Batch(
-            len(state.positions),
-            power,
-            state.is_climbing,
-            best,
-            error,
-            ratios,
-            caution,
-            fresh,
-            state.log_evidence,
-            state.is_rivals_turn,
-        )
-        return learned_state(
-            rng, state._replace(batches=(*state.batches, batch)), self.estimator, self.sampler, self.noisy
-        )
+        search = len(state.positions), power, state.is_climbing, float(state.log_density.max()), error
+        batch = SearchBatch(*search, ratios, caution, fresh, state.log_evidence, state.is_rivals_turn)
+        state = state._replace(batches=(*state.batches, batch))
+        return learned_state(rng, state, self.estimator, self.sampler, self.noisy)
 
     @one_blas_thread
-    def propose(self, rng: np.random.Generator, state: State) -> State:
+    def propose(self, rng: np.random.Generator, state: SearchState) -> SearchState:
         """Return the state with the places (b, d) to evaluate next, fresh draws of the learned posterior first.
 
         Once the bulk is found, every other batch is a second search's, until that one has found its own.
@@ -159,7 +124,7 @@ class ActiveLearning:
         return state._replace(proposed=rival.proposed, num_fresh=0, is_rivals_turn=True, rival=rival)
 
     @staticmethod
-    def has_searched_twice(state: State) -> bool:
+    def has_searched_twice(state: SearchState) -> bool:
         """Return whether a second search has ended, and no other one has begun.
 
         Distances are measured where the first search looked: they are small from the moment that it has found one mode.
@@ -216,7 +181,7 @@ class ActiveLearning:
         )
 
     @one_blas_thread
-    def sample(self, rng: np.random.Generator, state: State, size: int, tries: int = _TRIES) -> Draws:
+    def sample(self, rng: np.random.Generator, state: SearchState, size: int, tries: int = _TRIES) -> Draws:
         """Return draws from the learned posterior; their ``log_likelihood`` is the log ratio to where they began.
 
         Where they hold mass that the search never saw they are made anew, in so many ``tries``.
@@ -238,7 +203,7 @@ class ActiveLearning:
             draws = min(draws, again, key=lambda found: found.log_evidence)
         return draws
 
-    def unjudged_mass(self, state: State, draws: Draws) -> float:
+    def unjudged_mass(self, state: SearchState, draws: Draws) -> float:
         """Return the share of mass that only one has: last draws, or the particles that the distance is judged by.
 
         Both are of the same surrogate, so their evidence differs where one of them has found a mode that the other has
@@ -249,7 +214,7 @@ class ActiveLearning:
         difference = abs(draws.log_evidence - self._known_evidence(state))
         return float(1.0 - np.exp(-max(difference - _EVIDENCE_TOLERANCE, 0.0)))
 
-    def adopt(self, state: State, draws: Draws) -> State:
+    def adopt(self, state: SearchState, draws: Draws) -> SearchState:
         """Return the state with last draws as its particles, among which the next places are chosen.
 
         Its kernel has put mass where there may be none, so that it is searched for again.
@@ -263,7 +228,7 @@ class ActiveLearning:
         kept = np.exp(-state.learned.caution(state.particles[:_CANDIDATES])).mean()
         return state.log_evidence + float(np.log(max(kept, 1e-300)))
 
-    def distance(self, state: State, *draws: Draws) -> Distance:
+    def distance(self, state: SearchState, *draws: Draws) -> Distance:
         """Return the distance between the learned and the true posterior, from the latest fresh draws.
 
         With the last ``draws``, of one chain or several, it is at least their mass that was not judged.
@@ -340,7 +305,7 @@ def _is_outside(learned, particles, others):
 def _error(log_ratios):
     """Return the standard deviation of normal errors with this median size; places without density are infinite."""
     sizes = np.where(np.isfinite(log_ratios), np.abs(log_ratios), np.inf)
-    return _MAD_TO_SD * float(np.median(sizes)) if sizes.size else np.nan
+    return MAD_TO_SD * float(np.median(sizes)) if sizes.size else np.nan
 
 
 def _given(covariance, index, noise):

@@ -16,15 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.kernels.points import as_numbers, as_points
+from pymc_kernel.kernels.points import as_numbers, as_points, check_whole
 from pymc_kernel.likelihood_free.learned_likelihood import LearnedLikelihood
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.rounds.checks import Checks, Fold, checked, choose_match
-from pymc_kernel.rounds.local_likelihood import LocalLikelihood, Region, region_of
+from pymc_kernel.rounds.local_likelihood import LocalLikelihood, SimulatedRegion, region_of
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
 from pymc_kernel.smc.weights import effective_share
-
-__all__ = ["CautiousRounds", "Posterior", "Round", "State"]
 
 Simulate = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 _MAX_ROUNDS = 5
@@ -39,13 +37,13 @@ _LARGEST_GAIN = 10.0  # nats that one held-out simulation can say for either of 
 _BISECTIONS = 40  # of a power in (0, 1]: to 1e-12
 
 
-class Proposal(NamedTuple):
+class RoundProposal(NamedTuple):
     """The prior times a likelihood to a power; the prior itself, where there is no likelihood."""
 
     likelihood: LocalLikelihood | None
     power: float
     log_evidence: float
-    region: Region | None
+    region: SimulatedRegion | None
 
     def log_ratio(self, parameters: np.ndarray) -> np.ndarray:
         """Return the log density (m,) relative to the prior's."""
@@ -86,7 +84,7 @@ class State(NamedTuple):
     """(n, q), NaN where a simulation failed."""
     near: np.ndarray
     """(n,), bool: what the likelihood was learned from."""
-    proposals: tuple[Proposal, ...]
+    proposals: tuple[RoundProposal, ...]
     """Of each round, the one that is being simulated included."""
     sizes: tuple[int, ...]
     """Simulations of each round."""
@@ -132,10 +130,7 @@ class CautiousRounds:
     sampler: ParticleSampler = field(default_factory=ParticleSampler)
 
     def __post_init__(self):
-        for name in ("num_simulations", "rounds"):
-            value = getattr(self, name)
-            if not ((name == "rounds" and value is None) or (isinstance(value, int | np.integer) and value >= 1)):
-                raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+        check_whole("rounds", num_simulations=self.num_simulations, rounds=self.rounds)
         if isinstance(self.estimator, type):
             name = self.estimator.__name__
             raise TypeError(f"estimator must be an object with settings, such as {name}(), got the class {name}.")
@@ -160,13 +155,13 @@ class CautiousRounds:
         size = self._next_size(state)
         if state.likelihood is None:
             parameters = as_points(state.prior.draw(rng, size), "draws of the prior")
-            proposal, effective = Proposal(None, 0.0, 0.0, None), np.nan
+            proposal, effective = RoundProposal(None, 0.0, 0.0, None), np.nan
         else:
             power, effective = choose_power(state)
             sampler = replace(self.sampler, num_particles=max(_NUM_PROPOSED, size))
             draws = sampler.sample(rng, state.prior, state.likelihood, power)
             parameters = draws.positions[:size]
-            proposal = Proposal(state.likelihood, power, draws.log_evidence, region_of(rng, draws.positions))
+            proposal = RoundProposal(state.likelihood, power, draws.log_evidence, region_of(rng, draws.positions))
         proposals, sizes = (*state.proposals, proposal), (*state.sizes, size)
         return state._replace(proposals=proposals, sizes=sizes, effective=effective), parameters
 

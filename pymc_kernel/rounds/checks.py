@@ -1,20 +1,151 @@
 """What speaks for or against the likelihood of a last round, by fits that leave out a part of the simulations each.
 
-Imports NumPy and lower floors only.
+**Calibration.** Whether posteriors of data sets that resemble the observation are right: simulation-based calibration,
+locally. The parameters of a simulation are one of the places that were simulated, each as likely as another before its
+data are known; so given its data, each is as likely as the likelihood says, and the rank of the true one among all,
+weighted by it, is uniform. That holds for whatever selection of data sets, and for weights of them: here those whose
+likelihood overlaps most with the observation's, weighted by that overlap. Where data say little all of them resemble
+each other, and errors of either sign would cancel in a mean over all. The likelihood of each comes from a fit to other
+simulations, so that none is judged by itself.
+
+Imports NumPy, SciPy and lower floors only.
+
+S. Talts and others, "Validating Bayesian inference algorithms with simulation-based calibration" (2018).
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import log_expit
+from scipy.special import bdtr, bdtrc, log_expit, ndtri
 
-from pymc_kernel.rounds.calibration import Calibration, Fold, simulated_ranks, summarized_ranks
 from pymc_kernel.rounds.local_likelihood import LocalLikelihood, as_logit
 from pymc_kernel.rounds.particles import Draws
 from pymc_kernel.smc.weights import normalized
 
-__all__ = ["Checks", "Fold", "checked", "choose_match"]
+_MAX_PLACES, _MAX_CASES = 500, 1000
+_MOST_ALIKE = 200  # nearest cases: they show a shift of a quarter of a standard deviation at 3.5 standard errors
+_LEAST_ALIKE = 0.05  # overlap of a case's posterior and the observation's: normal ones five spreads apart
+TAIL = 0.05  # probability on either side beyond which ranks are counted
+
+
+class Fold(NamedTuple):
+    """Simulations, and a likelihood that was learned from all others."""
+
+    rows: np.ndarray
+    """(k,), their numbers."""
+    fit: object
+    """With ``log_density`` and ``log_densities``."""
+
+
+class Calibration(NamedTuple):
+    """How true parameters lie in the posteriors of their data; in normal scores of their ranks."""
+
+    num_cases: float
+    shift: np.ndarray
+    """(d,), mean: how many posterior standard deviations true parameters lie above the learned mean."""
+    spread: np.ndarray
+    """(d,), root mean square about it: by how much the learned posterior is too narrow."""
+    tails: np.ndarray
+    """(2, d), shares of true parameters below the learned 5 % quantile, and above the 95 % quantile."""
+
+    @property
+    def shift_error(self) -> float:
+        """Standard error of the shifts, where all is right."""
+        return 1.0 / np.sqrt(max(self.num_cases, 1))
+
+    @property
+    def log_spread_error(self) -> float:
+        """Standard error of logarithms of the spreads, where all is right."""
+        return 1.0 / np.sqrt(2.0 * max(self.num_cases, 1))
+
+    @property
+    def tail_chance(self) -> np.ndarray:
+        """Probabilities (2, d) of shares as far from 5 % as the ``tails``, on their side of it, where all is right."""
+        number = int(self.num_cases)
+        found = np.floor(np.nan_to_num(self.tails, nan=TAIL) * number)
+        fewer, more = bdtr(np.minimum(found + 1.0, number), number, TAIL), bdtrc(found - 1.0, number, TAIL)
+        return np.where(self.tails < TAIL, fewer, np.where(found > 0.0, more, 1.0))
+
+
+def simulated_ranks(parameters, summaries, observed, folds: Iterable[Fold], rng, log_weights=None):
+    """Return ranks (k, d) in (0, 1) of true parameters, and weights (k,), of simulations that resemble the observation.
+
+    Parameters
+    ----------
+    parameters : ndarray (n, d)
+        All that were simulated.
+    summaries : ndarray (n, q)
+    observed : ndarray (q,)
+    folds : iterable of Fold
+    log_weights : ndarray (n,), optional
+        Of the parameters: logarithms of the prior density relative to that of where they were simulated, so that the
+        posteriors are those under the prior.
+    """
+    n = len(parameters)
+    log_weights = np.zeros(n) if log_weights is None else log_weights
+    places = rng.permutation(n)[:_MAX_PLACES]
+    is_case = np.zeros(n, dtype=bool)
+    is_case[rng.permutation(n)[:_MAX_CASES]] = True
+    ranks, alike, chosen = [np.empty((0, parameters.shape[1]))], [np.empty(0)], [np.empty(0, int)]
+    for rows, fit in folds:
+        cases = rows[is_case[rows]]
+        if not len(cases):
+            continue
+        values = fit.log_densities(parameters[places], summaries[cases])
+        own = fit.log_density(parameters[cases], summaries[cases])
+        values, own = values + log_weights[places], own + log_weights[cases]
+        both = np.concatenate([places, cases])
+        here = fit.log_density(parameters[both], observed) + log_weights[both]
+        with np.errstate(invalid="ignore"):
+            weights = _weights(values, own, places, cases)
+            at_observed = np.broadcast_to(here[: len(places)], values.shape)
+            alike.append(np.sqrt(weights * _weights(at_observed, here[len(places) :], places, cases)).sum(axis=1))
+        chosen.append(cases)
+        ranks.append(ranks_of(parameters[cases], parameters[places], weights, rng))
+    ranks, alike, cases = np.concatenate(ranks), np.nan_to_num(np.concatenate(alike)), np.concatenate(chosen)
+    chosen, weights = _nearest(alike, log_weights[cases])
+    return ranks[chosen], weights
+
+
+def _nearest(alike, log_weights):
+    """Return which cases (k,) are nearest to the observation, and their weights, by overlaps (n,) of posteriors."""
+    chosen = np.argsort(-alike, kind="stable")[: min(_MOST_ALIKE, int((alike >= _LEAST_ALIKE).sum()))]
+    weights = log_weights[chosen]
+    return chosen, alike[chosen] * np.exp(weights - weights.max(initial=-np.inf))
+
+
+def _weights(values, own, places, cases):
+    """Return normalized likelihoods (k, m + 1) at all places, each case's own last and once."""
+    joined = np.column_stack([np.where(places == cases[:, None], -np.inf, values), own])
+    weights = np.exp(joined - joined.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def ranks_of(parameters, places, weights, rng) -> np.ndarray:
+    """Return ranks (k, d) of ``parameters`` (k, d) among places (m, d), by weights (k, m + 1), the last their own."""
+    out = np.empty(parameters.shape)
+    for j in range(parameters.shape[1]):
+        below = (places[:, j] < parameters[:, j, None]) * weights[:, :-1]
+        out[:, j] = below.sum(axis=1) + rng.random(len(out)) * weights[:, -1]
+    return out
+
+
+def summarized_ranks(ranks: np.ndarray, weights: np.ndarray) -> Calibration:
+    """Return what ranks (k, d) of cases with weights (k,) say."""
+    usable = np.isfinite(ranks).all(axis=1) & (weights > 0.0)
+    ranks, weights = ranks[usable], weights[usable]
+    k, d = ranks.shape
+    if k < 2:
+        return Calibration(k, *np.full((2, d), np.nan), np.full((2, d), np.nan))
+    size = weights.sum() ** 2 / (weights**2).sum()
+    scores = ndtri(np.clip(ranks, 0.1 / k, 1.0 - 0.1 / k))
+    shift = weights @ scores / weights.sum()
+    spread = np.sqrt(weights @ (scores - shift) ** 2 / weights.sum())
+    tails = np.stack([weights @ (ranks < TAIL), weights @ (ranks > 1.0 - TAIL)]) / weights.sum()
+    return Calibration(size, shift, spread, tails)
+
 
 _FEWEST_MATCHES, _LEAST_SHARE = 20, 0.05  # simulations that give just the data, for their probability to be learned
 _TOWARD_PRIOR = 0.5  # power of the weights that make simulated parameters draws of the prior: at 1 few would count

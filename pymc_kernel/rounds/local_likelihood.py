@@ -8,14 +8,12 @@ import numpy as np
 from pymc_kernel.likelihood_free.learned_likelihood import Chance, FittedLikelihood
 from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
 
-__all__ = ["LocalLikelihood", "Region", "as_logit", "region_of"]
-
 _LARGEST_LOGIT = 12.0  # of a probability by a learned density, that a correction can still mend
 
 _OUTSIDE = 0.002  # of a round's own draws that lie outside of its region
 
 
-class Region(NamedTuple):
+class SimulatedRegion(NamedTuple):
     """Where a round simulated; beyond it a normal tail takes over."""
 
     mixture: NormalMixture
@@ -34,7 +32,7 @@ class LocalLikelihood:
     ----------
     fit : FittedLikelihood
     observed : ndarray (q,)
-    region : Region or None
+    region : SimulatedRegion or None
         None: everywhere.
     success : Chance or None
         That a simulation does not fail, since the data were observed; None: always.
@@ -45,7 +43,7 @@ class LocalLikelihood:
 
     fit: FittedLikelihood
     observed: np.ndarray
-    region: Region | None
+    region: SimulatedRegion | None
     success: Chance | None = None
     match: Chance | None = None
 
@@ -80,7 +78,7 @@ def as_logit(log_probability) -> np.ndarray:
     return np.clip(values - np.log(-np.expm1(values)), -_LARGEST_LOGIT, _LARGEST_LOGIT)
 
 
-def region_of(rng: np.random.Generator, positions: np.ndarray) -> Region:
+def region_of(rng: np.random.Generator, positions: np.ndarray) -> SimulatedRegion:
     """Return the region that holds nearly all of a distribution with these draws (n, d)."""
     mixture = fit_mixture(rng, positions)
-    return Region(mixture, float(np.quantile(mixture.log_density(positions), _OUTSIDE)))
+    return SimulatedRegion(mixture, float(np.quantile(mixture.log_density(positions), _OUTSIDE)))

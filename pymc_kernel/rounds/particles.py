@@ -11,13 +11,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from pymc_kernel.kernels.points import is_number
+from pymc_kernel.kernels.points import check_between, check_whole
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc import tempering
 from pymc_kernel.smc.differences import Differences
 from pymc_kernel.smc.moves import Evaluated, largest_correlation
-
-__all__ = ["Draws", "ParticleSampler", "Prior"]
 
 LogLikelihood = Callable[[np.ndarray], np.ndarray]
 _BLOCK = 4  # moves between two looks at how much is forgotten: two turns of both kinds
@@ -77,14 +75,9 @@ class ParticleSampler:
     correlation: float = 0.1
 
     def __post_init__(self):
-        for name, least in (("num_particles", 20), ("moves", 1), ("max_moves", 1)):
-            value = getattr(self, name)
-            is_whole = isinstance(value, int | np.integer) and value >= least
-            if not (is_whole or (name == "max_moves" and value is None)):
-                raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
-        for name in ("threshold", "correlation"):
-            if not is_number(getattr(self, name), 0.0, 1.0):
-                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)!r}.")
+        check_whole(least=20, num_particles=self.num_particles)
+        check_whole("max_moves", moves=self.moves, max_moves=self.max_moves)
+        check_between(threshold=self.threshold, correlation=self.correlation)
 
     @one_blas_thread
     def sample(

@@ -13,8 +13,6 @@ from scipy.special import chdtri, eval_legendre, ndtr
 
 from pymc_kernel.smc.weights import normalized
 
-__all__ = ["Distance", "distance_of", "unknown_distance"]
-
 _LEAST_DRAWS = 8  # with which a distance is said at all
 _LEAST_DENSITY = 0.01  # of the cautious density relative to the surrogate, with which a weight is divided
 _EVIDENCE_ERROR = 0.07  # nats, of the log evidence by a thousand particles

@@ -15,19 +15,8 @@ from pymc_kernel.kernels.profiles import fill_derivatives, fill_profile, radial_
 from pymc_kernel.linalg import dot_product
 from pymc_kernel.machine_code import compiled
 
-__all__ = [
-    "Expansion",
-    "change_variables",
-    "cosine_expansion",
-    "hessian_diag",
-    "radial_expansion",
-    "rows_value_and_score",
-    "scaled_expansion",
-    "value_and_score",
-]
-
 _RADIAL, _COSINE = 0, 1
-_BLOCK = 100_000  # second derivatives at a time: they stay in the second cache
+BLOCK = 100_000  # second derivatives at a time: they stay in the second cache
 
 
 class Expansion(NamedTuple):
@@ -64,44 +53,29 @@ def radial_expansion(
     linear, quadratic : ndarray (d,), (d, d), optional
         About ``center``, 0 by default.
     """
-    d = points.shape[1]
-    center = np.zeros(d) if center is None else np.asarray(center, dtype=float)
-    transform = np.eye(d) if transform is None else transform
+    center, *quadratic = _about(center, linear, quadratic, points.shape[1])
+    transform = np.eye(points.shape[1]) if transform is None else transform
     transform = kernel.inverse_length_scale(transform.shape[0])[:, None] * transform
-    a, b = kernel.shape_parameters
-    return Expansion(
-        _RADIAL,
-        kernel.family,
-        a,
-        b,
-        center,
-        np.ascontiguousarray(transform),
-        np.ascontiguousarray(transform @ (points - center).T),
-        np.ascontiguousarray(coefficients, dtype=float),
-        np.empty((transform.shape[0], 0)) if directions is None else np.ascontiguousarray(directions.T),
-        np.empty(0),
-        np.zeros(d) if linear is None else np.ascontiguousarray(linear),
-        np.zeros((d, d)) if quadratic is None else np.ascontiguousarray(quadratic),
-    )
+    points_t = np.ascontiguousarray(transform @ (points - center).T)
+    transform, coefficients = np.ascontiguousarray(transform), np.ascontiguousarray(coefficients, dtype=float)
+    along = np.empty((len(transform), 0)) if directions is None else np.ascontiguousarray(directions.T)
+    profile = kernel.family, *kernel.shape_parameters
+    return Expansion(_RADIAL, *profile, center, transform, points_t, coefficients, along, np.empty(0), *quadratic)
+
+
+def _about(center, linear, quadratic, num_dims):
+    """Return the arrays of a quadratic about a center, zeros for None."""
+    shapes = (num_dims,), (num_dims,), (num_dims, num_dims)
+    pairs = zip((center, linear, quadratic), shapes, strict=True)
+    return [np.zeros(shape) if a is None else np.ascontiguousarray(a, dtype=float) for a, shape in pairs]
 
 
 def cosine_expansion(frequencies, phases, coefficients, *, linear=None, quadratic=None, center=None) -> Expansion:
     """Return sum_j a_j cos(w_j . (x - center) + p_j) plus a quadratic; ``frequencies`` are (m, d)."""
-    d = frequencies.shape[1]
-    return Expansion(
-        _COSINE,
-        0,
-        1.0,
-        1.0,
-        np.zeros(d) if center is None else np.asarray(center, dtype=float),
-        np.ascontiguousarray(frequencies),
-        np.empty((0, 0)),
-        np.ascontiguousarray(coefficients, dtype=float),
-        np.empty((0, 0)),
-        np.ascontiguousarray(phases),
-        np.zeros(d) if linear is None else np.ascontiguousarray(linear),
-        np.zeros((d, d)) if quadratic is None else np.ascontiguousarray(quadratic),
-    )
+    center, *quadratic = _about(center, linear, quadratic, frequencies.shape[1])
+    frequencies, phases = np.ascontiguousarray(frequencies), np.ascontiguousarray(phases)
+    coefficients, none = np.ascontiguousarray(coefficients, dtype=float), np.empty((0, 0))
+    return Expansion(_COSINE, 0, 1.0, 1.0, center, frequencies, none, coefficients, none, phases, *quadratic)
 
 
 def change_variables(expansion: Expansion, factor: np.ndarray, mean: np.ndarray) -> Expansion:
@@ -207,7 +181,7 @@ def hessian_diag(x: np.ndarray, expansion: Expansion) -> np.ndarray:
     u, norms = (x - e.center) @ e.transform.T, (e.transform**2).sum(axis=0)[:, None]
     if e.kind == _COSINE:
         return np.diag(e.quadratic) - (e.coefficients * np.cos(u + e.phases)) @ e.transform**2
-    block = max(1, _BLOCK // (e.coefficients.size * x.shape[1]))
+    block = max(1, BLOCK // (e.coefficients.size * x.shape[1]))
     for start in range(0, len(x), block):
         rows = slice(start, start + block)
         off = u[rows, :, None] - e.points_t  # (rows, p, m)

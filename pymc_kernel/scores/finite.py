@@ -10,8 +10,6 @@ from pymc_kernel.scores.expansion import cosine_expansion
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.scores.score_matching import ScoreMatching, base_measure
 
-__all__ = ["Finite"]
-
 
 @dataclass(frozen=True)
 class Finite(ScoreMatching):
@@ -69,13 +67,5 @@ class Finite(ScoreMatching):
         """Return the surrogate with these coefficients."""
         frequencies, phases = basis
         scale = np.sqrt(2.0 / len(phases))
-        return KernelExpansion(
-            cosine_expansion(
-                frequencies,
-                phases + frequencies @ base.center,
-                scale * theta,
-                center=base.center,
-                linear=base.linear,
-                quadratic=base.quadratic,
-            )
-        )
+        phases = phases + frequencies @ base.center
+        return KernelExpansion(cosine_expansion(frequencies, phases, scale * theta, **base._asdict()))

@@ -15,8 +15,6 @@ from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
 from pymc_kernel.scores.nystrom import derivative_gram, laplacian_gradients
 from pymc_kernel.scores.score_matching import ScoreMatching, base_measure, checked_sample, regularized_solve
 
-__all__ = ["FittedFull", "Full"]
-
 _BLOCK = 256  # rows at a time, each of d^2 n numbers
 
 
@@ -123,13 +121,6 @@ class Full(ScoreMatching):
         beta = regularized_solve(matrix, products.ravel() / self.regularization).reshape(d, n).T
         # d k(X_a, x) / d X_a,i = -2 phi' (x - X_a)_i / l_i^2.
         directions = beta - weights[:, None] * base_score / self.regularization
-        expansion = radial_expansion(
-            kernel,
-            x,
-            np.zeros(n),
-            directions=-2.0 * directions * kernel.inverse_length_scale(d),
-            center=base.center,
-            linear=base.linear,
-            quadratic=base.quadratic,
-        )
+        directions = -2.0 * directions * kernel.inverse_length_scale(d)
+        expansion = radial_expansion(kernel, x, np.zeros(n), directions=directions, **base._asdict())
         return FittedFull(expansion, kernel, x, -weights / self.regularization)

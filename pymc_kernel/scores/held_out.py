@@ -12,8 +12,6 @@ import numpy as np
 from pymc_kernel.kernels.points import as_numbers, as_points
 from pymc_kernel.scores.values import Values
 
-__all__ = ["HeldOutScores", "chain_folds", "held_out_scores"]
-
 _NUM_FOLDS = 4  # a quarter held out; the fits are four
 _BLOCKS = 5  # of each chain and fold: neighbors in a chain are alike, and should be in one fold
 _QUANTILE = 0.95  # of the errors of the log density: a single draw far out may have a huge one without harm

@@ -9,8 +9,6 @@ from pymc_kernel.kernels.points import as_points, as_weights
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.expansion import Expansion, hessian_diag, rows_value_and_score
 
-__all__ = ["KernelExpansion", "within_range"]
-
 
 def within_range(method):
     """Return a method that raises ``ValueError`` where its result is not finite, in place of NumPy's warnings.

@@ -12,8 +12,6 @@ from pymc_kernel.scores.expansion import radial_expansion
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.scores.score_matching import ScoreMatching, base_measure
 
-__all__ = ["Lite"]
-
 
 @dataclass(frozen=True)
 class Lite(ScoreMatching):
@@ -96,13 +94,4 @@ class Lite(ScoreMatching):
 
     def assemble(self, coefficients, basis, base) -> KernelExpansion:
         """Return the surrogate with these coefficients."""
-        return KernelExpansion(
-            radial_expansion(
-                self.kernel,
-                basis,
-                coefficients,
-                center=base.center,
-                linear=base.linear,
-                quadratic=base.quadratic,
-            )
-        )
+        return KernelExpansion(radial_expansion(self.kernel, basis, coefficients, **base._asdict()))

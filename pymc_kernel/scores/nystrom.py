@@ -7,13 +7,9 @@ import numpy as np
 
 from pymc_kernel.kernels import RadialKernel
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.expansion import radial_expansion
+from pymc_kernel.scores.expansion import BLOCK, radial_expansion
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.scores.score_matching import ScoreMatching, base_measure
-
-__all__ = ["Nystrom", "derivative_gram", "laplacian_gradients"]
-
-_BLOCK = 100_000  # derivatives of basis functions at a time: they stay in the second cache
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ class Nystrom(ScoreMatching):
         base = base_measure(self.base, x, weights) if base is None else base
         base_score = base.score(x)
         curvature, slope = np.zeros((m * d, m * d)), np.zeros(m * d)
-        block = max(64, _BLOCK // (m * d * d))  # fewer would add to C too often
+        block = max(64, BLOCK // (m * d * d))  # fewer would add to C too often
         for start in range(0, n, block):
             rows = slice(start, start + block)
             gradients = derivative_gram(self.kernel, x[rows], basis)
@@ -75,18 +71,9 @@ class Nystrom(ScoreMatching):
     def assemble(self, coefficients, basis, base) -> KernelExpansion:
         """Return the surrogate: d k(x, Y_j) / d y_i = -2 phi' (x - Y_j)_i / l_i^2 are direction terms."""
         m, d = basis.shape
-        inverse = self.kernel.inverse_length_scale(d)
-        return KernelExpansion(
-            radial_expansion(
-                self.kernel,
-                basis,
-                np.zeros(m),
-                directions=-2.0 * coefficients.reshape(d, m).T * inverse,
-                center=base.center,
-                linear=base.linear,
-                quadratic=base.quadratic,
-            )
-        )
+        directions = -2.0 * coefficients.reshape(d, m).T * self.kernel.inverse_length_scale(d)
+        expansion = radial_expansion(self.kernel, basis, np.zeros(m), directions=directions, **base._asdict())
+        return KernelExpansion(expansion)
 
 
 @one_blas_thread

@@ -5,7 +5,6 @@ Imports NumPy, SciPy and the lower floors only.
 
 import math
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -13,12 +12,10 @@ from scipy.linalg import cho_solve
 
 from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
-from pymc_kernel.kernels.points import as_points, as_weights, check_magnitude
+from pymc_kernel.kernels.points import as_points, as_weights, check_between, check_magnitude, check_whole
 from pymc_kernel.linalg import jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
-
-__all__ = ["BaseMeasure", "ScoreMatching", "base_measure", "checked_sample", "regularized_solve", "ridge_of"]
 
 
 def checked_sample(x, weights) -> tuple[np.ndarray, np.ndarray]:
@@ -118,12 +115,8 @@ class ScoreMatching:
                 f"{type(self.kernel).__name__} lacks derivatives that this estimator needs; use Gaussian, "
                 "RationalQuadratic or InverseMultiquadric."
             )
-        if not (isinstance(self.regularization, Real) and 0.0 < self.regularization < math.inf):
-            raise ValueError(f"regularization must be a positive number, got {self.regularization!r}.")
-        for name in ("num_basis", "num_features"):
-            size = getattr(self, name, 1)
-            if not (isinstance(size, int | np.integer) and size >= 1):
-                raise ValueError(f"{name} must be a whole number >= 1, got {size!r}.")
+        check_between(high=math.inf, regularization=self.regularization)
+        check_whole(**{name: getattr(self, name, 1) for name in ("num_basis", "num_features")})
 
     @within_range
     @one_blas_thread

@@ -13,8 +13,6 @@ from pymc_kernel.kernels.points import as_numbers
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.score_matching import ScoreMatching, base_measure, checked_sample
 
-__all__ = ["Validation", "cross_validate"]
-
 _LENGTH_SCALES = (0.5, 1.0, 2.0, 4.0)  # times the median distance
 _REGULARIZATIONS = tuple(10.0 ** np.arange(-7, 2))
 

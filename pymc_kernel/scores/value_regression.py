@@ -18,8 +18,6 @@ from pymc_kernel.kernels import RadialKernel
 from pymc_kernel.kernels.profiles import fill_derivatives, fill_profile
 from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
 
-__all__ = ["Hyperparameters", "Posterior", "Regression", "learn_hyperparameters"]
-
 _ROUGH_ITERATIONS = 8
 _TOLERANCE = 1e-5  # of the log marginal likelihood, relative: some hundredths, where differences of one hardly matter
 _PRIOR_SD = 2.0  # of the log length scales
@@ -109,12 +107,6 @@ class Regression:
         squared = _squared_distances(self.whitened)
         return float(np.sqrt(np.median(squared[np.triu_indices_from(squared, 1)])))
 
-    def _profile(self, squared, order):
-        a, b = self.kernel.shape_parameters
-        out = np.empty(squared.size)
-        fill_profile(self.kernel.family, a, b, order, squared.ravel(), out)
-        return out.reshape(squared.shape)
-
     def _value_and_slope(self, squared):
         a, b = self.kernel.shape_parameters
         value, slope, curvature = np.empty((3, squared.size))
@@ -122,7 +114,7 @@ class Regression:
         return value.reshape(squared.shape), slope.reshape(squared.shape)
 
     def _covariance(self, hyper, squared):
-        return self._covariance_of(hyper, self._profile(squared, 0))
+        return self._covariance_of(hyper, _profile(self.kernel, squared))
 
     def _covariance_of(self, hyper, profile):
         covariance = hyper.radial * profile
@@ -174,7 +166,7 @@ class Regression:
         depth = hyper.depth_noise * (diagonal @ self.depth_squared)
         return negative, np.concatenate([4.0 * spread, [radial, quadratic, nugget, depth]])
 
-    def regress(self, hyper, num_basis) -> tuple[np.ndarray, np.ndarray, "Posterior"]:
+    def regress(self, hyper, num_basis) -> tuple[np.ndarray, np.ndarray, "SmoothPosterior"]:
         """Return the points that carry the posterior mean, their weights, and the posterior, from all values.
 
         With the incomplete Cholesky factor F of the smooth covariance, K ~ F F', the mean at the points is F c for (F'
@@ -197,7 +189,7 @@ class Regression:
         normal = _definite(normal)
         inner = cho_solve((normal, True), scaled.T @ (self.values / np.sqrt(noise)))
         own = factor[pivots]
-        posterior = Posterior(self.kernel, hyper, self.whitened[pivots], own, normal)
+        posterior = SmoothPosterior(self.kernel, hyper, self.whitened[pivots], own, normal)
         return pivots, solve_triangular(own, inner, lower=True, trans=1), posterior
 
     def compress(self, hyper, weights) -> tuple[np.ndarray, np.ndarray]:
@@ -207,7 +199,7 @@ class Regression:
         the values L L'a at the points, column by column, so that the error for every rank is known at once. Smooth
         surrogates need a tenth of the points, and so a tenth of the time of a trajectory.
         """
-        gram = self._profile(_squared_distances(self.whitened * hyper.inverse_length_scale), 0)
+        gram = _profile(self.kernel, _squared_distances(self.whitened * hyper.inverse_length_scale))
         exact = hyper.radial * (gram @ weights)
         factor, pivots, rank, _ = dpstrf(gram, lower=1, tol=1e-12, overwrite_a=1)
         factor, order = np.tril(factor)[:, :rank], pivots - 1
@@ -232,7 +224,7 @@ class Regression:
 
 
 @dataclass(frozen=True, eq=False)
-class Posterior:
+class SmoothPosterior:
     """The distribution of the smooth part given the values, through the pivots that carry it."""
 
     kernel: RadialKernel
@@ -263,20 +255,25 @@ class Posterior:
         return whitened, cross, solve_triangular(self.normal, cross, lower=True)
 
 
+def _profile(kernel, squared):
+    """Return the kernel at scaled squared distances of any shape."""
+    out = np.empty(squared.size)
+    fill_profile(kernel.family, *kernel.shape_parameters, 0, squared.ravel(), out)
+    return out.reshape(squared.shape)
+
+
 def _smooth(kernel, hyper, one, other):
     """Return radial k(|(z - z') / l|) + quadratic (1 + z'z / d)^2 for all pairs, (n, m)."""
     a, b = one * hyper.inverse_length_scale, other * hyper.inverse_length_scale
     squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * (a @ b.T)
     np.maximum(squared, 0.0, out=squared)
-    out = np.empty(squared.size)
-    fill_profile(kernel.family, *kernel.shape_parameters, 0, squared.ravel(), out)
-    return hyper.radial * out.reshape(squared.shape) + hyper.quadratic * (1.0 + one @ other.T / one.shape[1]) ** 2
+    radial = hyper.radial * _profile(kernel, squared)
+    return radial + hyper.quadratic * (1.0 + one @ other.T / one.shape[1]) ** 2
 
 
 def _smooth_diagonal(kernel, hyper, points):
-    at_zero = np.empty(1)
-    fill_profile(kernel.family, *kernel.shape_parameters, 0, np.zeros(1), at_zero)
-    return hyper.radial * at_zero[0] + hyper.quadratic * (1.0 + (points**2).sum(axis=1) / points.shape[1]) ** 2
+    at_zero = _profile(kernel, np.zeros(1))[0]
+    return hyper.radial * at_zero + hyper.quadratic * (1.0 + (points**2).sum(axis=1) / points.shape[1]) ** 2
 
 
 def _squared_distances(points):

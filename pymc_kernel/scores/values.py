@@ -14,15 +14,13 @@ import numpy as np
 from scipy.linalg import lstsq
 
 from pymc_kernel.kernels import Gaussian, RadialKernel
-from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
+from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude, check_whole
 from pymc_kernel.linalg import whiten
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import radial_expansion, scaled_expansion
 from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
 from pymc_kernel.scores.score_matching import ridge_of
-from pymc_kernel.scores.value_regression import Hyperparameters, Posterior, Regression, learn_hyperparameters
-
-__all__ = ["FittedValues", "Hyperparameters", "Values"]
+from pymc_kernel.scores.value_regression import Hyperparameters, Regression, SmoothPosterior, learn_hyperparameters
 
 _REFERENCE_QUANTILE = 0.75  # of the values: typical of the posterior, unlike the largest
 _FEW_ITERATIONS = 10  # from where the last search ended
@@ -44,7 +42,7 @@ class FittedValues(KernelExpansion):
 
     hyperparameters: Hyperparameters
     error: float
-    posterior: Posterior = field(repr=False)
+    posterior: SmoothPosterior = field(repr=False)
     has_trend: bool = False
     """Whether a quadratic was fitted first, as in many dimensions once there are enough values."""
 
@@ -109,10 +107,8 @@ class Values:
     def __post_init__(self):
         if not isinstance(self.kernel, RadialKernel):
             raise TypeError(f"kernel must be a radial one of pymc_kernel.kernels, got {self.kernel!r}.")
-        for name in ("max_values", "num_basis", "learn_points", "max_iterations"):
-            value = getattr(self, name)
-            if not (isinstance(value, int | np.integer) and value >= 1):
-                raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+        names = "max_values", "num_basis", "learn_points", "max_iterations"
+        check_whole(**{name: getattr(self, name) for name in names})
         if self.window is not None and not (isinstance(self.window, Real) and self.window > 0):
             raise ValueError(f"window must be a positive number, got {self.window!r}.")
 

@@ -11,11 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.kernels.points import is_number
+from pymc_kernel.kernels.points import check_between
 from pymc_kernel.smc.moves import Evaluated, Proposals
 from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
-
-__all__ = ["Differences"]
 
 _JITTER = 1e-3  # of a difference, so that finitely many of them reach every place
 _LARGEST_LOG_SCALE = 50.0  # of steps on a target without an end, so that factors stay finite
@@ -45,8 +43,7 @@ class Differences:
     target_accept: float = 0.3
 
     def __post_init__(self):
-        if not is_number(self.target_accept, 0.0, 1.0):
-            raise ValueError(f"target_accept must lie between 0 and 1, got {self.target_accept!r}.")
+        check_between(target_accept=self.target_accept)
 
     def fit(
         self,

@@ -20,11 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.mcmc.local_proposal import Places
-from pymc_kernel.smc.hamiltonian import Hamiltonian
-from pymc_kernel.smc.moves import Evaluated, Kameleon, Proposals, Walk
-
-__all__ = ["Fitted", "adapt", "descend", "fit", "propose", "split"]
+from pymc_kernel.mcmc.local_proposal import LocalPlaces
+from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Proposals, Walk
 
 
 class Fitted(NamedTuple):
@@ -118,7 +115,7 @@ def _joined(parts):
     places = parts[0].places
     if places is not None:
         pairs = zip(*(p.places for p in parts), strict=True)
-        places = tuple(Places(*(np.concatenate(a) for a in zip(*ends, strict=True))) for ends in pairs)
+        places = tuple(LocalPlaces(*(np.concatenate(a) for a in zip(*ends, strict=True))) for ends in pairs)
     return Proposals(
         np.concatenate([p.positions for p in parts]),
         np.concatenate([p.log_ratio for p in parts]),
@@ -136,6 +133,6 @@ def adapt(
     """
     learned = []
     for start, stop, one in zip(fitted.edges[:-1], fitted.edges[1:], fitted.learned, strict=True):
-        own = proposals.places and tuple(Places(*(a[start:stop] for a in place)) for place in proposals.places)
+        own = proposals.places and tuple(LocalPlaces(*(a[start:stop] for a in place)) for place in proposals.places)
         learned.append(moves.adapt(one, proposals._replace(places=own), accept_prob))
     return fitted._replace(learned=tuple(learned))

@@ -13,16 +13,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.kernels.points import is_number
+from pymc_kernel.kernels.points import check_between
+from pymc_kernel.linalg import RIDGE, ridged_cholesky
 from pymc_kernel.mcmc import kameleon, local_proposal
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
-from pymc_kernel.mcmc.local_proposal import Places, places_at, propose_all
+from pymc_kernel.mcmc.local_proposal import LocalPlaces, places_at, propose_all
 from pymc_kernel.mcmc.noise import check_target, target_of
-from pymc_kernel.mcmc.trajectory import largest_correlation
-
-__all__ = ["Evaluated", "Kameleon", "Proposals", "Shape", "Walk", "covariance_factor", "largest_correlation"]
-
-_RIDGE = 1e-9  # of the variances: a covariance of few particles has a factor
+from pymc_kernel.mcmc.surrogate_fit import (
+    Learned,
+    LearningData,
+    SurrogateFit,
+    along,
+    check_surrogate_moves,
+    learn,
+    tuned,
+)
+from pymc_kernel.mcmc.trajectory import largest_correlation as largest_correlation
+from pymc_kernel.scores.values import Values
 
 
 class Evaluated(NamedTuple):
@@ -52,7 +59,7 @@ class Proposals(NamedTuple):
     positions: np.ndarray  # (n, d)
     log_ratio: np.ndarray  # (n,), log q(x | y) - log q(y | x)
     is_exploring: np.ndarray  # (n,), bool: by the random walk
-    places: tuple[Places, Places] | None = None  # before and proposed, with local covariances; of Kameleon
+    places: tuple[LocalPlaces, LocalPlaces] | None = None  # before and proposed, with local covariances; of Kameleon
 
 
 class Shape(NamedTuple):
@@ -81,8 +88,8 @@ def covariance_factor(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             f"the particles have collapsed: {int((diagonal <= 0).sum())} of {diagonal.size} coordinates are the same "
             f"for all of them. {advice}"
         )
-    factor = np.linalg.cholesky(covariance + np.diag(_RIDGE * diagonal))
-    if (np.diag(factor) < 2.0 * np.sqrt(_RIDGE * diagonal)).any():
+    factor = ridged_cholesky(covariance)
+    if (np.diag(factor) < 2.0 * np.sqrt(RIDGE * diagonal)).any():
         raise ValueError(f"the particles have collapsed into a subspace of the {diagonal.size} coordinates. {advice}")
     return mean, factor
 
@@ -116,10 +123,7 @@ class Walk:
 
     def __post_init__(self):
         check_target(self.target_accept)
-        for name in ("scale", "learning_rate"):
-            value = getattr(self, name)
-            if value is not None and not is_number(value, 0.0, math.inf):
-                raise ValueError(f"{name} must be a positive number, got {value!r}.")
+        check_between("scale", "learning_rate", high=math.inf, scale=self.scale, learning_rate=self.learning_rate)
 
     def fit(
         self,
@@ -162,10 +166,10 @@ class Walk:
 class KameleonFit(NamedTuple):
     """A local proposal and its scale."""
 
-    local: local_proposal.Fit
+    local: local_proposal.LocalFit
     log_scale: float
     num_adapted: int
-    places: tuple[Places, Places] | None = (
+    places: tuple[LocalPlaces, LocalPlaces] | None = (
         None  # before the last move and proposed by it: each particle is at one of the two
     )
 
@@ -237,4 +241,95 @@ def _where(positions, learned):
         np.where(has_moved.reshape(-1, *[1] * (new.ndim - 1)), new, old)
         for new, old in zip(proposed, before, strict=True)
     ]
-    return Places(*chosen)
+    return LocalPlaces(*chosen)
+
+
+class HamiltonianFit(NamedTuple):
+    """A surrogate of the tempered density, how to move along it, and the walk beside it."""
+
+    walk: Shape
+    fit: SurrogateFit | None  # None before the first one, or where it failed
+    learned: Learned | None  # by the last fit that did not fail
+
+
+@dataclass(frozen=True)
+class Hamiltonian:
+    """Chains of Hamiltonian trajectories along a surrogate of the tempered log density.
+
+    Some Hamiltonian transitions on the surrogate alone (1 to 32, as many as decorrelate the particles there) are one
+    proposal, accepted with the ratio of the tempered density to the surrogate (Liu 2001, section 9.4.3): one evaluation
+    a move. The surrogate learns from all evaluations, rejected proposals included: prior and likelihood are kept
+    separately, so that an evaluation at one temperature gives the tempered density at every other.
+
+    Parameters
+    ----------
+    surrogate
+        Of ``pymc_kernel.scores``: ``Values``, or one that matches scores, which learns from the particles alone.
+    exploring_share : float
+        Share of random-walk moves, in (0, 1].
+    max_steps : int
+        Longest trajectory in leapfrog steps.
+    noisy : bool
+        Whether likelihoods are estimates.
+    """
+
+    surrogate: object = field(default_factory=lambda: Values(num_basis=500, max_values=3000))
+    exploring_share: float = 0.1
+    max_steps: int = 30
+    noisy: bool = False
+    walk: Walk = field(default_factory=Walk)
+
+    def __post_init__(self):
+        check_surrogate_moves(self.surrogate, self.exploring_share, self.max_steps)
+
+    def fit(
+        self,
+        rng,
+        particles,
+        evaluated,
+        inverse_temperature,
+        learned: HamiltonianFit | None,
+        shared: HamiltonianFit | None = None,
+    ):
+        """Return a surrogate of the density at this temperature; without one where the fit fails.
+
+        Parameters
+        ----------
+        shared
+            Fitted to the same evaluations for other particles: its surrogate is taken over, but for the walk, unless
+            the estimator learns from the particles.
+        """
+        shape = self.walk.fit(rng, particles, evaluated, inverse_temperature, None if learned is None else learned.walk)
+        if shared is not None and self.surrogate.learns_from == "values":
+            return shared._replace(walk=shape)
+        if learned is None:
+            learned = HamiltonianFit(shape, None, None)
+        draws, coordinates = particles.positions, (shape.mean, shape.factor)
+        density = evaluated.log_density(inverse_temperature)
+        followed = learn(
+            rng, self.surrogate, LearningData(draws, evaluated.positions, density, self.noisy), coordinates,
+            learned.learned, search=learned.learned is None,
+        )  # fmt: skip
+        if followed is None:
+            return learned._replace(walk=shape, fit=None)
+        return HamiltonianFit(shape, tuned(rng, followed, coordinates, draws, self.max_steps), followed)
+
+    def propose(self, rng, positions: np.ndarray, learned: HamiltonianFit) -> Proposals:
+        """Return a proposal for every particle by the surrogate, or by the walk for a random part of them."""
+        walked = self.walk.propose(rng, positions, learned.walk)
+        if learned.fit is None:
+            return walked
+        is_along = rng.random(len(positions)) >= self.exploring_share
+        walked.positions[is_along], walked.log_ratio[is_along], _ = along(rng, positions[is_along], learned.fit)
+        return walked._replace(is_exploring=~is_along)
+
+    def adapt(self, learned: HamiltonianFit, proposals: Proposals, accept_prob: np.ndarray) -> HamiltonianFit:
+        """Return what was learned with the walk's scale moved by the acceptance of those that walked."""
+        walked = proposals.is_exploring
+        if not walked.any():
+            return learned
+        return learned._replace(walk=self.walk.adapt(learned.walk, proposals, accept_prob[walked]))
+
+    def scale_of(self, learned: HamiltonianFit) -> float:
+        """Return the step size, or the scale of the walk where there is no surrogate."""
+        return learned.fit.step_size if learned.fit is not None else self.walk.scale_of(learned.walk)

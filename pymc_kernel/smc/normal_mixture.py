@@ -9,8 +9,6 @@ from scipy.cluster.vq import kmeans2
 
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["NormalMixture", "fit_mixture"]
-
 _MAX_POINTS = 3000  # that a mixture is fitted to
 _POINTS_A_NUMBER = 6.0  # points for each number of a component's mean and covariance, at least
 _MAX_COMPONENTS = 32

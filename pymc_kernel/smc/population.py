@@ -24,22 +24,19 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from pymc_kernel.kernels.points import as_numbers, as_points, is_number
-from pymc_kernel.linalg import whiten
+from pymc_kernel.kernels.points import as_numbers, as_points, check_between, is_number
+from pymc_kernel.linalg import ridged_cholesky, whiten
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.finite import Finite
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.smc.weights import effective_share, log_mean_exp, next_temperature, normalized, resample
 
-__all__ = ["Config", "Info", "State", "forget", "init", "step", "weighted_draws"]
-
 _SCALES = (0.35, 0.7, 1.0, 1.4)  # of the proposals, in units of 2.38 / sqrt(d): narrow ones lose tails, wide ones draws
 _SAFE_SHARE = 0.05  # of every scale
 _LARGEST_LEARNED_SHARE = 0.9  # of the draws with a weight above zero
 _LEARNED_SHARE = 0.25  # of the particles: the effective sample size of the tempered weights for learning
 _LARGEST_DRIFT = 2.0  # in standard deviations of the proposal
-_RIDGE = 1e-9  # of the variances: a covariance of few particles has a factor
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,7 @@ class Config:
     def __post_init__(self):
         if not (callable(self.drift) or self.drift in ("kernel", "none")):
             raise ValueError(f'drift must be "kernel", "none" or a function of positions, got {self.drift!r}.')
-        if not is_number(self.drift_size, 0.0, 1.0):
-            raise ValueError(f"drift_size must lie between 0 and 1, got {self.drift_size!r}.")
+        check_between(drift_size=self.drift_size)
         if self.weights not in ("mixture", "own"):
             raise ValueError(f'weights must be "mixture" or "own", got {self.weights!r}.')
         if not callable(getattr(self.surrogate, "fit", None)):
@@ -133,13 +129,12 @@ def _shape(positions, weights):
     mean = weights @ positions
     off = positions - mean
     covariance = (off * weights[:, None]).T @ off
-    ridge = _RIDGE * np.diag(covariance)
-    if not (ridge > 0.0).all():
+    if not (np.diag(covariance) > 0.0).all():
         raise ValueError(
             "all weight is on one draw: the proposals are too far from the posterior. Take more particles, or begin "
             "nearer (a few stages of pm.sample_smc with pk.ASMC, given as start=)."
         )
-    return np.linalg.cholesky(covariance + np.diag(ridge))
+    return ridged_cholesky(covariance)
 
 
 @one_blas_thread
@@ -276,8 +271,3 @@ def _mixture_block(whitened, centers, scales, out, start, stop):
             for j in range(n):
                 total += math.exp(-rate * (squared[j] - nearest))
             out[i, s] = math.log(total / n) - rate * nearest - d * math.log(scales[s])
-
-
-def weighted_draws(state: State) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return all draws (m, d), their normalized weights (m,), and the log evidence."""
-    return state.positions, normalized(state.log_weights), log_mean_exp(state.log_weights)

@@ -15,17 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.kernels.points import as_points, is_number
+from pymc_kernel.kernels.points import as_points, check_between, check_whole
+from pymc_kernel.mcmc.surrogate_fit import NUM_EVALUATED
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc import folds
-from pymc_kernel.smc.hamiltonian import Hamiltonian
-from pymc_kernel.smc.moves import Evaluated, Kameleon, Walk, largest_correlation
+from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Walk, largest_correlation
 from pymc_kernel.smc.weights import log_mean_exp, next_temperature, normalized, resample
 
-__all__ = ["Config", "Info", "State", "choose_temperature", "init", "rejuvenate", "sample", "step"]
-
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-_NUM_EVALUATED = 20_000  # positions remembered for surrogates
 _FEWEST_AT_MOST = 20  # default of ``max_moves`` in few dimensions
 # Moves a stage and dimension. One move of a random walk at its best scale leaves a correlation of 1 - .66 / d (Roberts,
 # Gelman and Gilks 1997), so that three a dimension leave a seventh.
@@ -70,15 +67,11 @@ class Config:
     def __post_init__(self):
         if not all(callable(getattr(self.moves, name, None)) for name in ("fit", "propose", "adapt")):
             raise TypeError(f"moves must be a Walk, Kameleon or Hamiltonian, got {type(self.moves).__name__}.")
-        if not is_number(self.threshold, 0.0, 1.0):
-            raise ValueError(f"threshold must lie between 0 and 1, got {self.threshold!r}.")
+        check_between(threshold=self.threshold, correlation=self.correlation)
+        check_whole(num_folds=self.num_folds)
         given = [self.min_moves] if self.max_moves is None else [self.min_moves, self.max_moves]
         if not (all(isinstance(n, int | np.integer) for n in given) and 1 <= given[0] <= given[-1]):
             raise ValueError(f"1 <= min_moves <= max_moves is needed, got {self.min_moves!r} and {self.max_moves!r}.")
-        if not is_number(self.correlation, 0.0, 1.0):
-            raise ValueError(f"correlation must lie between 0 and 1, got {self.correlation!r}.")
-        if not (isinstance(self.num_folds, int | np.integer) and self.num_folds >= 1):
-            raise ValueError(f"num_folds must be at least 1 and whole, got {self.num_folds!r}.")
         if self.schedule is not None:
             schedule = np.asarray(self.schedule, dtype=float)
             if schedule.ndim != 1 or not len(schedule) or schedule[-1] != 1.0 or (np.diff(schedule) <= 0).any():
@@ -197,7 +190,7 @@ def _move(rng, particles, families, evaluate, inverse_temperature, state, config
     else:
         pool = particles
     evaluations = _joined(evaluations)
-    evaluations = evaluations.take(slice(-_NUM_EVALUATED, None))
+    evaluations = evaluations.take(slice(-NUM_EVALUATED, None))
     surrogate = float(np.mean(surrogate_rates)) if surrogate_rates else math.nan
     return particles, pool, evaluations, learned, (float(np.mean(rates)), surrogate, correlation, count)
 

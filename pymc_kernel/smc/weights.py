@@ -4,9 +4,7 @@ import math
 
 import numpy as np
 
-from pymc_kernel.kernels.points import as_numbers
-
-__all__ = ["effective_share", "log_mean_exp", "next_temperature", "normalized", "resample"]
+from pymc_kernel.kernels.points import as_numbers, check_whole
 
 _BISECTIONS = 60  # of a temperature in (0, 1]: beyond the last bit of a number
 _SUM_TOLERANCE = 1e-6  # tolerance for rounding in the sum of a user's weights
@@ -117,8 +115,7 @@ def resample(rng: np.random.Generator, weights: np.ndarray, size: int) -> np.nda
         raise ValueError(f"weights must be a vector with one entry for each particle, got shape {weights.shape}.")
     if not ((weights >= 0.0).all() and abs(weights.sum() - 1.0) < _SUM_TOLERANCE):
         raise ValueError("weights must be finite, not negative, and sum to one.")
-    if not (isinstance(size, int | np.integer) and size >= 0):
-        raise ValueError(f"size must be a whole number >= 0, got {size!r}.")
+    check_whole(least=0, size=size)
     points = (np.arange(size) + rng.random()) / size
     # Indices at which the cumulated weights first exceed the points; where rounding keeps their sum below a point, the
     # last one with weight.

@@ -10,8 +10,6 @@ from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
 from pymc_kernel.stein.draws import as_chains, checked_weights
 
-__all__ = ["ControlledExpectation", "controlled_expectation"]
-
 _RIDGES = 10.0 ** np.arange(-8.0, 1.0)  # of which cross-validation chooses one
 _FOLDS = 5  # a fifth held out; the fits are five for each ridge
 

@@ -11,8 +11,6 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.draws import as_chains, merge_repeats, standardize
 
-__all__ = ["default_kernel", "ksd_squared", "ksd_squared_parts", "stein_matrix"]
-
 _LARGEST = 1e60  # whose fourth powers, in regressions on the kernel, are floating-point numbers still
 
 

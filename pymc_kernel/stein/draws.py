@@ -11,25 +11,13 @@ import numpy as np
 from pymc_kernel.kernels.points import as_points, as_weights
 from pymc_kernel.stein.straighten import normal_margins, straighten
 
-__all__ = [
-    "STANDARDIZATIONS",
-    "Chains",
-    "as_chains",
-    "autocorrelation",
-    "checked_weights",
-    "choose_thinning",
-    "merge_repeats",
-    "standardize",
-    "thin_chains",
-]
-
 STANDARDIZATIONS = ("straighten", "whiten", "scale", "none")
 
 _SMALLEST_EIGENVALUE = 1e-10  # of a correlation matrix
 _LARGEST_LAG_SHARE = 0.1  # of the shortest chain
 
 
-class Chains(NamedTuple):
+class ScoredChains(NamedTuple):
     """Draws of several chains, one after the other."""
 
     draws: np.ndarray  # (n, d)
@@ -38,8 +26,8 @@ class Chains(NamedTuple):
     weights: np.ndarray | None = None  # (n,), of mean one; none where all are equal
 
 
-def as_chains(draws, scores, weights=None) -> Chains:
-    """Return draws and scores, (n, d) or (chain, draw, d) or a sequence of (draw, d), as :class:`Chains`.
+def as_chains(draws, scores, weights=None) -> ScoredChains:
+    """Return draws and scores, (n, d) or (chain, draw, d) or a sequence of (draw, d), as :class:`ScoredChains`.
 
     Raises
     ------
@@ -62,7 +50,7 @@ def as_chains(draws, scores, weights=None) -> Chains:
     if [c.shape for c in parts[0]] != [c.shape for c in parts[1]]:
         shapes = [[c.shape for c in chains] for chains in parts]
         raise ValueError(f"draws and scores must have the same shape, got {shapes[0]} and {shapes[1]}.")
-    joined = Chains(np.concatenate(parts[0]), np.concatenate(parts[1]), tuple(len(c) for c in parts[0]))
+    joined = ScoredChains(np.concatenate(parts[0]), np.concatenate(parts[1]), tuple(len(c) for c in parts[0]))
     if len(joined.draws) < 2:
         raise ValueError("at least two draws are needed.")
     for name, values in (("draws", joined.draws), ("scores", joined.scores)):
@@ -82,7 +70,7 @@ def checked_weights(weights, lengths: tuple[int, ...]) -> np.ndarray:
     return size * as_weights(np.concatenate([np.ravel(part) for part in parts]), size)
 
 
-def merge_repeats(chains: Chains) -> Chains:
+def merge_repeats(chains: ScoredChains) -> ScoredChains:
     """Return the different draws of positive weight, each where it comes first, with the weight of all its repeats.
 
     Importance resampling and rejected proposals repeat draws. A sum over draws is the same with repeats as with
@@ -104,7 +92,7 @@ def merge_repeats(chains: Chains) -> Chains:
     edges = np.searchsorted(first[kept], np.cumsum((0, *chains.lengths)))
     scores, total = scores[kept] / total[kept, None], total[kept]
     lengths = tuple(int(length) for length in np.diff(edges) if length)
-    return Chains(chains.draws[first[kept]], scores, lengths, total / total.mean())
+    return ScoredChains(chains.draws[first[kept]], scores, lengths, total / total.mean())
 
 
 def standardize(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") -> tuple[np.ndarray, np.ndarray]:
@@ -207,9 +195,9 @@ def choose_thinning(
     return lag
 
 
-def thin_chains(chains: Chains, thin: int) -> Chains:
+def thin_chains(chains: ScoredChains, thin: int) -> ScoredChains:
     """Return every ``thin``-th draw of each chain."""
     starts = np.cumsum((0, *chains.lengths))
     rows = np.concatenate([np.arange(start, stop, thin) for start, stop in pairwise(starts)])
     weights = None if chains.weights is None else chains.weights[rows] / chains.weights[rows].mean()
-    return Chains(chains.draws[rows], chains.scores[rows], tuple(-(-n // thin) for n in chains.lengths), weights)
+    return ScoredChains(chains.draws[rows], chains.scores[rows], tuple(-(-n // thin) for n in chains.lengths), weights)

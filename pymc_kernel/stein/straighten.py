@@ -27,8 +27,6 @@ which grows as u^a above and as |u|^b below; a = b = 1 leaves it as it is. Of a 
 
 import numpy as np
 
-__all__ = ["normal_margins", "straighten", "stretch"]
-
 _FEWEST_DRAWS = 50  # with fewer, scales cannot be estimated
 _EVIDENCE = 20.0  # twice the log-likelihood ratio; with 4 log d for all pairs, a false alarm in exp(10) of normal draws
 _FLOOR = 0.05  # added to squared scores before the logarithm, in medians: a score may happen to be zero

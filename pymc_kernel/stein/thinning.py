@@ -4,12 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from pymc_kernel.kernels.points import check_whole
 from pymc_kernel.parallel import num_threads, one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
 from pymc_kernel.stein.draws import as_chains
-
-__all__ = ["stein_thin"]
 
 _THREADED = 200_000  # entries of the draws, above which a step is shared between cores
 
@@ -62,8 +61,7 @@ def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "white
     ----------
     Riabiz et al. (2022), Optimal thinning of MCMC output, algorithm 1.
     """
-    if not (isinstance(num_points, int | np.integer) and num_points >= 1):
-        raise ValueError(f"num_points must be a whole number >= 1, got {num_points!r}.")
+    check_whole(num_points=num_points)
     chains = as_chains(draws, scores)
     stein, _ = prepared(chains.draws, chains.scores, kernel, how)
     n, num_tiles = len(chains.draws), len(stein.packed)

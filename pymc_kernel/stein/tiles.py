@@ -22,21 +22,6 @@ from pymc_kernel.kernels.profiles import POWER, fill_derivatives
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import over_row_blocks
 
-__all__ = [
-    "TILE",
-    "Stein",
-    "compiled_sums",
-    "coordinate_sums",
-    "diagonal",
-    "fill",
-    "fill_here",
-    "from_both_ends",
-    "margin",
-    "prepare",
-    "total",
-    "write_block",
-]
-
 TILE = 64  # columns, whose coordinates stay in the first cache up to 30 of them
 # Without the sums being reordered, so that they are the same on every machine that has fused multiply-add.
 compiled_sums = compiled(fastmath={"contract"})

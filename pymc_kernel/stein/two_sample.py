@@ -10,8 +10,6 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein.draws import choose_thinning
 from pymc_kernel.stein.goodness_of_fit import check_settings, choose_flip_probability, sign_processes
 
-__all__ = ["MMDTest", "mmd_squared", "mmd_test"]
-
 _BLOCK = 1024  # rows of the Gram matrix at a time
 _LARGEST_CORRELATION = 0.25  # after thinning; less than for a discrepancy, whose mean under the null is known
 

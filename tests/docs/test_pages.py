@@ -8,7 +8,7 @@ import pytest
 import pymc_kernel as pk
 from docs.page_examples import DOCS, PAGES
 from docs.tutorial_pages import ORDER
-from pymc_kernel.plugin.unseen_mode import UNSEEN_MODE
+from pymc_kernel.plugin.warn import UNSEEN_MODE
 
 ARRAY_MODULES = (
     "density",

@@ -8,10 +8,9 @@ from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps, choose_parameter_map
 from pymc_kernel.likelihood_free.learned_likelihood.evidence import fit_blocks
 from pymc_kernel.likelihood_free.learned_likelihood.features import Block, ParameterMap, make_features
-from pymc_kernel.likelihood_free.learned_likelihood.model import Weights, residuals_of
+from pymc_kernel.likelihood_free.learned_likelihood.model import Weights, from_noise, residuals_of
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Marginals, candidates
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap
-from pymc_kernel.likelihood_free.learned_likelihood.triangular import from_noise
 from tests.reference.differences import central_differences
 
 

@@ -5,9 +5,16 @@ from functools import partial
 import numpy as np
 from scipy import stats
 
-from pymc_kernel.mcmc import adaptive_metropolis, surrogate_fit
+from pymc_kernel.mcmc import adaptive_metropolis, local_proposal, surrogate_fit
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc.history import append
+from pymc_kernel.mcmc.metropolis import append
+
+
+def proposal_covariance(position, learned, config, scale):
+    """Return the covariance (d, d) of Kameleon's proposal with scale s at a position, in the target's coordinates."""
+    local = local_proposal.local_at(np.asarray(position, dtype=float), learned)[1]
+    gamma, nu = config.widths(scale * learned.unit)
+    return learned.factor @ (gamma**2 * np.eye(len(local)) + nu**2 * local) @ learned.factor.T
 
 
 def only(state, name):

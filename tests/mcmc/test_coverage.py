@@ -6,9 +6,9 @@ from arviz_stats.base import array_stats
 from scipy import stats
 
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc.coverage import coverage_of, is_missing_mass, pareto_shape
-from pymc_kernel.mcmc.history import append
-from pymc_kernel.mcmc.surrogate_fit import Fit, Learned
+from pymc_kernel.mcmc.chain_checks import coverage_of, is_missing_mass, pareto_shape
+from pymc_kernel.mcmc.metropolis import append
+from pymc_kernel.mcmc.surrogate_fit import Learned, SurrogateFit
 from pymc_kernel.scores import Values
 
 
@@ -51,7 +51,7 @@ def tuned(spread, rng, config):
     surrogate = Values().fit(points, -0.5 * (points**2).sum(axis=1) / spread**2, rng, noisy=False)
     expansion, unit = surrogate.expansion, np.eye(2)
     learned = Learned(surrogate, Values(), 0.0)
-    fit = Fit(np.zeros(2), unit, expansion, 0.5 * spread, 5, 4, learned, (np.zeros(2), unit))
+    fit = SurrogateFit(np.zeros(2), unit, expansion, 0.5 * spread, 5, 4, learned, (np.zeros(2), unit))
     state = kh.init(np.zeros(2), 0.0, config)._replace(fit=fit, arrival=None)
     visited = state.visited
     for x in points:
@@ -83,3 +83,7 @@ def test_the_missing_mass_of_a_pareto_tail(power, rng):
     log_weights = stats.expon(scale=1.0 / power).rvs(n, random_state=rng)
     level = (2.0 ** (1.0 / power)) ** (1.0 / (1.0 + power)) * n ** (1.0 / (1.0 + power))
     assert coverage_of(log_weights).missing == pytest.approx(level**-power, rel=0.3)
+
+
+def test_excess_is_that_of_the_largest_log_weight_over_the_median():
+    assert coverage_of(np.linspace(0.0, 4.0, 201)).excess == pytest.approx(2.0)

@@ -1,6 +1,6 @@
 import numpy as np
 
-from pymc_kernel.mcmc.history import append, empty_history, recent
+from pymc_kernel.mcmc.metropolis import append, empty_history, recent
 
 
 def test_history_is_bounded_and_evenly_spaced():

@@ -10,7 +10,7 @@ from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.mcmc import kameleon as ka
 from pymc_kernel.mcmc import local_proposal
 from pymc_kernel.smc import Evaluated, Kameleon
-from tests.mcmc.chains import moved, run
+from tests.mcmc.chains import moved, proposal_covariance, run
 from tests.reference.bananas import BANANA, worst_p_value
 from tests.reference.slow_kernels import kameleon_covariance
 
@@ -46,9 +46,7 @@ def test_covariance_equals_the_formula(kernel, rng):
 
         nu = 0.7 * fit.unit * np.sqrt(fit.normalizer)
         expected = fit.factor @ kameleon_covariance(gradient, z, whitened, 0.3, nu) @ fit.factor.T
-        np.testing.assert_allclose(
-            local_proposal.proposal_covariance(x, fit, config, 0.7), expected, rtol=1e-10, atol=1e-13
-        )
+        np.testing.assert_allclose(proposal_covariance(x, fit, config, 0.7), expected, rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize("whiten", [True, False])
@@ -62,8 +60,8 @@ def test_ratio_is_that_of_the_two_normal_densities(whiten, rng):
         y, _, local, log_ratio = local_proposal.propose(
             state.whitened, state.local, fit, gamma, nu, rng.standard_normal(3)
         )
-        forward = stats.multivariate_normal(x, local_proposal.proposal_covariance(x, fit, config, 0.8)).logpdf(y)
-        backward = stats.multivariate_normal(y, local_proposal.proposal_covariance(y, fit, config, 0.8)).logpdf(x)
+        forward = stats.multivariate_normal(x, proposal_covariance(x, fit, config, 0.8)).logpdf(y)
+        backward = stats.multivariate_normal(y, proposal_covariance(y, fit, config, 0.8)).logpdf(x)
         assert log_ratio == pytest.approx(backward - forward, abs=1e-9)
         np.testing.assert_allclose(local, local_proposal.local_at(y, fit)[1], rtol=1e-9, atol=1e-12)
 
@@ -212,7 +210,7 @@ def test_the_scale_means_the_same_in_all_units(whiten, rng):
     points = rng.normal(size=(60, 3)) @ np.diag([1.0, 2.0, 3.0])
     factor = np.linalg.cholesky(np.cov(points.T))
     small, large = (
-        local_proposal.proposal_covariance(
+        proposal_covariance(
             k * points[7],
             local_proposal.fit(k * points, k * points.mean(axis=0), k * factor, config, np.random.default_rng(2)),
             config,
@@ -223,14 +221,11 @@ def test_the_scale_means_the_same_in_all_units(whiten, rng):
     np.testing.assert_allclose(large, 1e6 * small, rtol=1e-7)
     # On the average over the points it is s^2 times the covariance of the sample, in size.
     fit = local_proposal.fit(points, points.mean(axis=0), factor, config, rng)
-    sizes = [
-        np.trace(np.linalg.solve(np.cov(points.T), local_proposal.proposal_covariance(x, fit, config, 0.8)))
-        for x in points
-    ]
+    sizes = [np.trace(np.linalg.solve(np.cov(points.T), proposal_covariance(x, fit, config, 0.8))) for x in points]
     if whiten:
         assert np.mean(sizes) == pytest.approx(3 * 0.8**2, rel=0.05)
     else:
-        total = np.mean([np.trace(local_proposal.proposal_covariance(x, fit, config, 0.8)) for x in points])
+        total = np.mean([np.trace(proposal_covariance(x, fit, config, 0.8)) for x in points])
         assert total == pytest.approx(0.8**2 * np.trace(np.cov(points.T)), rel=0.1)
 
 

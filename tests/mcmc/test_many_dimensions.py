@@ -6,7 +6,7 @@ import pytest
 from benchmarks.targets import correlated_gaussian
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc.history import append
+from pymc_kernel.mcmc.metropolis import append
 from pymc_kernel.mcmc.surrogate_fit import refit
 
 NUM_DIMS = 24  # a quadratic has 325 coefficients

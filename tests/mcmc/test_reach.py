@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.targets import funnel
-from pymc_kernel.mcmc.reach import open_ends
+from pymc_kernel.mcmc.chain_checks import open_ends
 
 
 def curved(x):

@@ -6,7 +6,7 @@ import pytest
 
 import pymc_kernel as pk
 from pymc_kernel.mcmc import kernel_hmc
-from pymc_kernel.mcmc.coverage import Coverage
+from pymc_kernel.mcmc.chain_checks import Coverage
 from pymc_kernel.plugin.samplers import chain_warnings
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of samples is too small")

@@ -16,7 +16,8 @@ import pymc_kernel as pk
 from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.reports import diagnostics, ksd_report
-from pymc_kernel.plugin.reports.model_draws import read_draws
+from pymc_kernel.plugin.reports.model_draws import Selection, read_draws
+from pymc_kernel.plugin.warn import report
 from tests.plugin.models import noisy_model, square_without_gradient
 from tests.reference.differences import central_differences
 
@@ -82,7 +83,7 @@ def test_scores_equal_finite_differences_for_every_transform(rng):
     names = [v.name for v in model.unobserved_value_vars]
     free = {rv.name for rv in model.free_RVs}
     draws = {n: np.stack([p[i] for p in places])[None] for i, n in enumerate(names) if n in free}
-    part = read_draws(az.from_dict({"posterior": draws}), model=model)
+    part = read_draws(Selection(az.from_dict({"posterior": draws}), model=model))
     np.testing.assert_allclose(part.draws[0], flat, rtol=1e-6, atol=1e-6)
     density = model.compile_logp()
     for x, score in zip(flat, part.scores[0], strict=True):
@@ -96,7 +97,7 @@ def test_scores_stay_finite_far_out():
         level = pm.Normal("level", 0.0, 1.0)
         pm.Potential("terms", -pt.log1p(pt.exp(level)))
     level = np.array([0.3, -2.0, 800.0, -800.0])
-    part = read_draws(az.from_dict({"posterior": {"level": level[None]}}), model=model)
+    part = read_draws(Selection(az.from_dict({"posterior": {"level": level[None]}}), model=model))
     np.testing.assert_allclose(part.scores[0, :, 0], -level - expit(level), rtol=1e-10)
 
 
@@ -170,6 +171,12 @@ def test_diagnose_says_it_in_words(small, capsys):
     assert "no misfit detected (600 of 600 draws left after thinning;" in said
     assert "do not reveal a mode without any draw" in said
     assert "The draws fit" not in said
+    warned = idata.copy()
+    with pytest.warns(UserWarning, match="a part is missing"):
+        report("a part is missing", warned["posterior"])
+    has_errors, found = pk.diagnose(warned, model=model, return_diagnostics=True)
+    assert (has_errors, found["findings"]) == (True, ["a part is missing"])
+    assert "a part is missing" in capsys.readouterr().out
     moved = idata.copy(deep=True)
     moved["posterior"]["level"] = moved["posterior"]["level"] + np.array([0.0, 1.5, 0.0])
     has_errors, found = pk.diagnose(moved, model=model, return_diagnostics=True)
@@ -226,7 +233,7 @@ def test_no_parameter_is_blamed_where_none_fails(shares, where):
 
 
 def test_advice_follows_from_the_first_cause(small):
-    part = read_draws(small[1], model=small[0])
+    part = read_draws(Selection(small[1], model=small[0]))
     apart = {"rhat": {"bad_params": ["x"]}}
     said = ksd_report.misfit_advice(part, apart | {"divergent": {"n_divergent": 250}})
     assert re.search("250 diverged: .*target_accept", said)

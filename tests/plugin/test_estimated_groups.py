@@ -6,12 +6,13 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+import xarray as xr
 from pytensor import wrap_py
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups
 from pymc_kernel.plugin.emulation.pairs import measured_by_pairs, noise_variance, squared_error, tilt
-from pymc_kernel.plugin.samplers.pooled import warn_of_stuck_groups
+from pymc_kernel.plugin.samplers.pooled import report_stuck_groups
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 
@@ -247,11 +248,11 @@ def test_sample_khmc_moves_group_by_group():
 
 @pytest.mark.parametrize(("longest", "sd", "said"), [(200, 0.7, "in some places"), (200, 3.0, "y0 3"), (90, 3.0, None)])
 def test_a_group_that_is_stuck_is_said(longest, sd, said):
-    stuck = np.zeros((4, 1000), int)
-    stuck[2, 500 : 500 + longest] = np.arange(1, longest + 1)
+    stats = xr.Dataset({"stuck": (("chain", "draw"), np.zeros((4, 1000), int))})
+    stats["stuck"][2, 500 : 500 + longest] = np.arange(1, longest + 1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_of_stuck_groups(stuck, {"y0": sd, "y1": 0.5})
+        report_stuck_groups(stats, {"y0": sd, "y1": 0.5})
     texts = [str(w.message) for w in caught]
     assert (texts == []) if said is None else (said in texts[0] and "less noisy" in texts[0])
 

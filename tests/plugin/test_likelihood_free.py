@@ -11,6 +11,7 @@ from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.simulation import likelihood_free
+from pymc_kernel.plugin.warn import findings_in
 from pymc_kernel.rounds import Calibration, Checks
 
 QUIET = {"progressbar": False, "random_seed": 1}
@@ -220,7 +221,8 @@ def test_what_folds_say_in_words():
 
 def test_data_that_no_simulation_is_like_are_said():
     with pytest.warns(UserWarning, match="should not be trusted: the data are in a place"):
-        pk.sample_likelihood_free(num_simulations=100, rounds=1, chains=1, model=conjugate_model(12.0), **QUIET)
+        idata = pk.sample_likelihood_free(num_simulations=100, rounds=1, chains=1, model=conjugate_model(12.0), **QUIET)
+    assert "the data are in a place" in findings_in(idata["sample_stats"])[0]
 
 
 @pytest.mark.parametrize(

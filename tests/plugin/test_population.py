@@ -5,6 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_kernel as pk
+from pymc_kernel.plugin.warn import findings_in
 from tests.plugin.models import black_box_model, noisy_normal
 from tests.plugin.test_smc import TRUTH, conjugate_model, several_variables
 
@@ -93,7 +94,8 @@ def test_weights_that_a_few_draws_carry_are_reported():
         x = pm.Normal("x", 0.0, 1000.0, shape=6)
         pm.Normal("y", x, 1e-3, observed=np.zeros(6))
     with model, pytest.warns(UserWarning, match="Pareto shape"):
-        pk.sample_pmc(20, iterations=2, chains=1, random_seed=1, progressbar=False)
+        idata = pk.sample_pmc(20, iterations=2, chains=1, random_seed=1, progressbar=False)
+    assert "Pareto shape" in findings_in(idata["pmc_stats"])[0]
 
 
 @pytest.mark.parametrize(("iterations", "chains"), [(6, 2), (2, 1)])

@@ -9,6 +9,7 @@ from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.samplers import smc
+from pymc_kernel.plugin.warn import findings_in
 from tests.plugin.models import black_box_model, noisy_normal
 
 pytestmark = [
@@ -211,6 +212,7 @@ def test_degenerate_particles_are_reported():
         x = pm.Normal("x", 0.0, 100.0, shape=2)
         pm.Normal("y", x, 0.01, observed=np.zeros(2))
         with pytest.warns(UserWarning, match="still correlated|had offspring") as said:
-            pk.sample_smc(200, scale=1e-3, max_moves=4, schedule=(0.5, 1.0), chains=1, random_seed=1, kernel=pk.ASMC,
-                          **PLAIN, **QUIET)  # fmt: skip
+            idata = pk.sample_smc(200, scale=1e-3, max_moves=4, schedule=(0.5, 1.0), chains=1, random_seed=1,
+                                  kernel=pk.ASMC, **PLAIN, **QUIET)  # fmt: skip
+    assert findings_in(idata["smc_stats"]) == [str(w.message) for w in said if "At one stage" in str(w.message)]
     assert {w.filename for w in said if "At one stage" in str(w.message)} == {__file__}

@@ -13,6 +13,7 @@ import pymc_kernel as pk
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.plugin.samplers import surrogate
+from pymc_kernel.plugin.warn import findings_in
 from pymc_kernel.rounds import ActiveLearning
 from pymc_kernel.rounds.surrogate_distance import Distance
 
@@ -144,7 +145,8 @@ def test_what_cannot_be_trusted_is_said():
         return pt.switch(x[0] > 0.3, 0.0, -np.inf) + 0.0 * x[1]
 
     with pytest.warns(UserWarning, match="should not be trusted"):
-        pk.sample_surrogate(50, chains=1, evaluations=50, model=model_of(wall), **QUICK)
+        idata = pk.sample_surrogate(50, chains=1, evaluations=50, model=model_of(wall), **QUICK)
+    assert "should not be trusted" in findings_in(idata["sample_stats"])[0]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pytensor.graph.op import Apply, Op
 
 import pymc_kernel as pk
 from pymc_kernel.errors import NoGradientError
-from pymc_kernel.plugin.reports.model_draws import read_draws
+from pymc_kernel.plugin.reports.model_draws import Selection, read_draws
 from tests.plugin.models import noisy_model
 
 pytestmark = pytest.mark.usefixtures("quick_models")
@@ -90,7 +90,7 @@ def test_repeated_draws_and_long_runs_cost_no_more(rng, monkeypatch):
     monkeypatch.setattr("pymc_kernel.plugin.reports.surrogate_scores._MOST_EVALUATIONS", 200)
     model, op = black_box()
     x = np.repeat(exact_draws(rng, draws=40), 3, axis=1)  # 480 draws, of which one in three is used
-    part = read_draws(tree(x), model=model, score="surrogate")
+    part = read_draws(Selection(tree(x), model=model, score="surrogate"))
     assert part.every == 3
     assert part.draws.shape == (4, 40, 2)
     assert op.calls <= 165

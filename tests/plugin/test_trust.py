@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
+import xarray as xr
 
 from pymc_kernel.plugin.simulation.trust import findings
 from pymc_kernel.plugin.typicality import typicality
-from pymc_kernel.plugin.warn import warn_of_findings
+from pymc_kernel.plugin.warn import findings_in, report_all
 
 
 def test_typicality_of_what_the_model_simulates_is_uniform(rng):
@@ -26,6 +27,8 @@ def test_every_finding_is_said_beyond_its_bound_alone():
     assert len(words) == 4
     for said, number in zip(words, ("only 0.4 %", "number of 29", "by 0.21 posterior", "more"), strict=True):
         assert number in said
+    stats = xr.Dataset()
     with pytest.warns(UserWarning, match=r"should not be trusted: a; b\. Do this"):
-        warn_of_findings(["a", "b"], "Do this")
-    warn_of_findings([], "Do this")
+        report_all(["a", "b"], "Do this.", stats)
+    report_all([], "Do this.", stats)
+    assert findings_in(stats) == ["this posterior should not be trusted: a; b. Do this."]

@@ -5,8 +5,7 @@ import pytest
 from scipy import stats
 
 from pymc_kernel.rounds import ActiveLearning
-from pymc_kernel.rounds.learned_posterior import LogPosterior, drawn_from
-from pymc_kernel.rounds.learning import _bounded
+from pymc_kernel.rounds.learned_posterior import LogPosterior, _bounded, drawn_from
 from tests.rounds.priors import NormalPrior
 
 PRIOR = NormalPrior(np.zeros(2), np.full(2, 3.0))

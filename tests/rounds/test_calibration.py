@@ -9,8 +9,7 @@ from scipy.special import expit
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.rounds import CautiousRounds, Draws, LocalLikelihood, ParticleSampler
-from pymc_kernel.rounds.calibration import Fold, ranks_of, simulated_ranks, summarized_ranks
-from pymc_kernel.rounds.checks import checked, choose_match
+from pymc_kernel.rounds.checks import Fold, checked, choose_match, ranks_of, simulated_ranks, summarized_ranks
 from tests.rounds.priors import NormalPrior, UniformPrior
 
 NOISE = np.array([0.3, 500.0])

@@ -191,7 +191,7 @@ def test_the_power_is_the_largest_that_simulations_support():
         parameters=parameters,
         near=np.ones(n, dtype=bool),
         likelihood=likelihood,
-        proposals=(cautious.Proposal(None, 0.0, 0.0, None),),
+        proposals=(cautious.RoundProposal(None, 0.0, 0.0, None),),
         sizes=(n,),
     )
     power, effective = cautious.choose_power(state)
@@ -199,7 +199,7 @@ def test_the_power_is_the_largest_that_simulations_support():
     a = power / 0.003**2  # weights exp(-a x^2 / 2): E[w]^2 / E[w^2] = sqrt(1 + 2 a) / (1 + a)
     assert n * np.sqrt(1.0 + 2.0 * a) / (1.0 + a) == pytest.approx(600.0, rel=0.1)
     # Simulations that were made near the posterior count for less, each by the density of where they were made.
-    narrow = cautious.Proposal(likelihood, 1e-4, 0.5 * np.log(1.0 / (1.0 + 1e-4 / 0.003**2)), None)
+    narrow = cautious.RoundProposal(likelihood, 1e-4, 0.5 * np.log(1.0 / (1.0 + 1e-4 / 0.003**2)), None)
     ratio = cautious.log_mixture_ratio(state._replace(proposals=(narrow,)), parameters)
     assert np.exp(ratio).mean() == pytest.approx(1.0, abs=0.05)
 

@@ -7,9 +7,10 @@ from scipy import stats
 from pymc_kernel import scores as S
 from pymc_kernel import smc
 from pymc_kernel.kernels import Gaussian
-from pymc_kernel.mcmc import kameleon, local_proposal
+from pymc_kernel.mcmc import kameleon
 from pymc_kernel.smc.differences import Differences
 from pymc_kernel.smc.moves import covariance_factor
+from tests.mcmc.chains import proposal_covariance
 from tests.reference.bananas import BANANA, worst_p_value
 
 
@@ -85,7 +86,7 @@ def test_kameleon_for_all_particles_is_kameleon_for_each(rng):
     proposals = moves.propose(np.random.default_rng(3), points, learned)
     scale = np.exp(0.3)
     for x, y, ratio in zip(points, proposals.positions, proposals.log_ratio, strict=True):
-        forward, backward = (local_proposal.proposal_covariance(p, learned.local, moves.config, scale) for p in (x, y))
+        forward, backward = (proposal_covariance(p, learned.local, moves.config, scale) for p in (x, y))
         expected = stats.multivariate_normal(y, backward).logpdf(x) - stats.multivariate_normal(x, forward).logpdf(y)
         assert ratio == pytest.approx(expected, abs=1e-8)
 

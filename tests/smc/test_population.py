@@ -6,7 +6,7 @@ from scipy import stats
 
 from benchmarks.targets import banana
 from pymc_kernel.scores import Finite
-from pymc_kernel.smc import log_mean_exp
+from pymc_kernel.smc import log_mean_exp, normalized
 from pymc_kernel.smc import population as P
 
 BANANA = banana(0.1, 25.0, num_dims=3)
@@ -29,6 +29,10 @@ def run(seed, config, num_particles=300, iterations=12, log_density=log_density)
     return state, history
 
 
+def weighted_draws(state):
+    return state.positions, normalized(state.log_weights), log_mean_exp(state.log_weights)
+
+
 CONFIGS = {
     "kernel": P.Config(),
     "none": P.Config(drift="none"),
@@ -41,7 +45,7 @@ CONFIGS = {
 def test_evidence_and_moments(name):
     errors, means = [], []
     for seed in range(10):
-        positions, weights, evidence = P.weighted_draws(run(seed, CONFIGS[name])[0])
+        positions, weights, evidence = weighted_draws(run(seed, CONFIGS[name])[0])
         errors.append(evidence - TRUTH)
         means.append(weights @ positions)
     assert abs(np.mean(errors)) < 3 * np.std(errors, ddof=1) / math.sqrt(10) + 0.03
@@ -119,7 +123,7 @@ def test_impossible_draws_have_no_weight():
     def halved(x):
         return np.where(x[:, 0] > 0, log_density(x), -np.inf)
 
-    positions, weights, evidence = P.weighted_draws(run(4, P.Config(), log_density=halved)[0])
+    positions, weights, evidence = weighted_draws(run(4, P.Config(), log_density=halved)[0])
     assert weights[positions[:, 0] <= 0].sum() == 0.0
     assert evidence == pytest.approx(TRUTH - math.log(2), abs=0.25)
 

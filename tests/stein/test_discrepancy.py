@@ -6,8 +6,7 @@ import pytest
 from pymc_kernel import kernels as K
 from pymc_kernel import parallel, stein
 from pymc_kernel.stein import tiles
-from pymc_kernel.stein.forms import margin_forms, quadratic_forms
-from pymc_kernel.stein.goodness_of_fit import sign_processes
+from pymc_kernel.stein.goodness_of_fit import margin_forms, quadratic_forms, sign_processes
 from tests.reference.slow_stein import stein_kernels
 
 SCALES = np.array([0.5, 1.0, 1.5, 2.0, 0.7])

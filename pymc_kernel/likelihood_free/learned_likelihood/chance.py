@@ -14,8 +14,6 @@ from pymc_kernel.likelihood_free.learned_likelihood.features import FeatureMap, 
 from pymc_kernel.likelihood_free.learned_likelihood.stages import Design
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["Chance", "learn_chance"]
-
 _MAX_STEPS = 30  # of Newton's method
 _LONGEST = 3.0  # change of a logit in one step
 _MOVED = 0.02  # change of a logit below which steps end

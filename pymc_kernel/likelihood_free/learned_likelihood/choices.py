@@ -5,9 +5,8 @@ from scipy.linalg import solve_triangular
 
 from pymc_kernel.likelihood_free.learned_likelihood.features import ParameterMap, make_features, transform_columns
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Marginals
+from pymc_kernel.likelihood_free.learned_likelihood.stages import LOG_CHI
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap, candidate_kinds, winsorized
-
-__all__ = ["choose_maps", "choose_parameter_map"]
 
 _MAX_CASES = 2000
 _CLEARLY = 3.0  # log likelihood that another function than the identity must gain
@@ -15,7 +14,6 @@ _ERRORS = 2.0  # standard errors by which a function of a summary must be better
 _MAX_BUMPS = 60
 _MAX_RANGE = 30.0  # of a parameter whose exponential is a candidate
 _PENALTY = 1e-3  # relative to the number of cases
-_LOG_CHI = -1.2704  # mean of the log of a chi-square variable of one degree
 
 
 def choose_parameter_map(parameters, values, rng) -> ParameterMap:
@@ -134,7 +132,7 @@ def _leave_one_out_scores(design, transform, summaries):
     values, log_slope = transform(summaries), transform.log_slope(summaries)
     predict = _left_out(design)
     rest = values - predict(winsorized(values))
-    log_variance = predict(np.log(rest**2 + 1e-6 * np.median(rest**2, axis=0)) - _LOG_CHI)
+    log_variance = predict(np.log(rest**2 + 1e-6 * np.median(rest**2, axis=0)) - LOG_CHI)
     scaled = rest * np.exp(-0.5 * log_variance)
     unit = np.maximum(np.median(np.abs(scaled), axis=0), 1e-300)
     shape = Marginals.start(scaled, 3).fitted(scaled / unit, np.ones(len(scaled)), 20)

@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["HeldOut", "Place", "check_held_out", "place_among"]
-
 _NUM_DRAWS = 200  # at each case; a share of 2.5 % of them has a standard error of 1.1 %
 _MAX_CASES = 1000
 _LEVEL = 0.95
@@ -40,7 +38,7 @@ class HeldOut(NamedTuple):
         return float((self.joint >= 1.0 - _LEVEL).mean())
 
 
-class Place(NamedTuple):
+class PredictivePlace(NamedTuple):
     """Where an observation lies in the distribution of simulated ones; small numbers say outside."""
 
     p_values: np.ndarray
@@ -68,7 +66,7 @@ def _share_below(draws, values, rng):
     return np.where(draws == values, rng.random(values.shape), draws < values)
 
 
-def place_among(fit, observed, parameters, rng) -> Place:
+def place_among(fit, observed, parameters, rng) -> PredictivePlace:
     """Return where ``observed`` (q,) lies among draws given ``parameters`` (m, d), one or several each."""
     m = len(parameters)
     repeated = np.tile(parameters, (max(1, -(-2000 // m)), 1))
@@ -77,4 +75,4 @@ def place_among(fit, observed, parameters, rng) -> Place:
     below = _share_below(draws, rows, rng).sum(axis=0)
     share = (below + 0.5) / (len(draws) + 1.0)
     lower = fit.log_density(repeated, draws) < fit.log_density(repeated, rows)
-    return Place(2.0 * np.minimum(share, 1.0 - share), float((lower.sum() + 0.5) / (len(draws) + 1.0)))
+    return PredictivePlace(2.0 * np.minimum(share, 1.0 - share), float((lower.sum() + 0.5) / (len(draws) + 1.0)))

@@ -8,8 +8,6 @@ from scipy.linalg import lapack
 
 from pymc_kernel.linalg import triangular_solution
 
-__all__ = ["BlockFit", "fit_blocks"]
-
 _LEAST_GAIN = 3.0  # log evidence below which a block is left out
 _LEAST_DETERMINED = 1e-2  # number of weights that the data determine, below which likewise
 _MAX_ITERATIONS = 20

@@ -10,8 +10,6 @@ import numpy as np
 from scipy.linalg import block_diag
 from scipy.special import expit
 
-__all__ = ["Block", "FeatureMap", "ParameterMap", "make_features", "transform_columns"]
-
 _SMALLEST = 1e-5  # eigenvalue of a kernel matrix, relative to the largest, that is a feature
 _WIDTH_OF_BUMPS = 6.0  # in standard deviations of a parameter, divided by how many bumps there are
 _MAX_DIMS_OF_FINE = 6  # beyond them bumps of half the length scale hardly overlap

@@ -9,17 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude
+from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude, check_whole
 from pymc_kernel.likelihood_free.learned_likelihood.chance import Chance, learn_chance
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps
-from pymc_kernel.likelihood_free.learned_likelihood.diagnostics import HeldOut, Place, check_held_out, place_among
+from pymc_kernel.likelihood_free.learned_likelihood.diagnostics import (
+    HeldOut,
+    PredictivePlace,
+    check_held_out,
+    place_among,
+)
 from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity, Together
-from pymc_kernel.likelihood_free.learned_likelihood.polish import Data
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed, SummaryMap
-from pymc_kernel.likelihood_free.learned_likelihood.training import Plan, learn, learn_by_plan
+from pymc_kernel.likelihood_free.learned_likelihood.training import Data, Plan, learn, learn_by_plan
 from pymc_kernel.parallel import one_blas_thread
-
-__all__ = ["FittedLikelihood", "LearnedLikelihood"]
 
 _FEWEST = 20
 _MOST_FOR_PLAN = 12_000  # simulations by which choices are made; all of them teach the density itself
@@ -113,7 +115,7 @@ class FittedLikelihood:
         return self.summaries.inverse(self.density.sample(self._parameters(parameters), rng))
 
     @one_blas_thread
-    def place_of(self, observed, parameters, rng: np.random.Generator) -> Place:
+    def place_of(self, observed, parameters, rng: np.random.Generator) -> PredictivePlace:
         """Return where ``observed`` (q,) lies in the learned distributions given ``parameters`` (m, d).
 
         With draws from the posterior it is a posterior predictive check of each summary, and of all together; with
@@ -264,10 +266,7 @@ class LearnedLikelihood:
     num_replicates: int = 8
 
     def __post_init__(self):
-        for name in ("num_centers", "num_knots"):
-            value = getattr(self, name)
-            if not (isinstance(value, int | np.integer) and value >= 1):
-                raise ValueError(f"{name} must be a whole number >= 1, got {value!r}.")
+        check_whole(num_centers=self.num_centers, num_knots=self.num_knots)
 
     @one_blas_thread
     def fit(self, parameters, summaries, rng=None, *, weights=None) -> FittedLikelihood:

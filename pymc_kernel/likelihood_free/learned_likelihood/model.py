@@ -10,9 +10,6 @@ import numpy as np
 from pymc_kernel.likelihood_free.learned_likelihood.features import FeatureMap, ParameterMap
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Residuals
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
-from pymc_kernel.likelihood_free.learned_likelihood.triangular import backward, forward, from_noise
-
-__all__ = ["ConditionalDensity", "Together", "Weights", "log_terms", "pull_back", "residuals_of"]
 
 _ROWS = 4096  # at once, so that memory stays bounded
 _MAX_LOG_SD = 30.0
@@ -243,3 +240,52 @@ def pull_back(parts: Weights, terms: Terms) -> Weights:
     given = terms.scaled, terms.noise, parts.log_sd, parts.coefficients, parts.log_rest, slope, widths
     backward(*given, out.means, out.log_sd, out.coefficients, out.log_rest)
     return out
+
+
+# -- the triangular map --------------------------------------------------------------------------------
+
+# Loops over rows of the triangle alone: as quick as machine code, which would take a second to compile.
+
+
+def forward(values, means, log_sd, coefficients, log_rest, scaled, noise):
+    """Fill ``scaled`` = (values - means) / sd and ``noise`` = (scaled_j - sum_k a_jk scaled_k) / rest_j; all (m, q).
+
+    ``coefficients`` (m, q (q - 1) / 2) has the rows of a lower triangle one after another.
+    """
+    np.subtract(values, means, out=scaled)
+    scaled *= np.exp(-log_sd)
+    noise[:] = scaled
+    for j, row in _rows(coefficients):
+        noise[:, j] -= np.einsum("ik,ik->i", coefficients[:, row], scaled[:, :j])
+    noise *= np.exp(-log_rest)
+
+
+def _rows(coefficients):
+    """Return the places of the rows of a triangle: number j of a summary that has others before it, and a slice."""
+    rows, stop, j = [], 0, 1
+    while stop < coefficients.shape[1]:
+        rows.append((j, slice(stop, stop + j)))
+        stop, j = stop + j, j + 1
+    return rows
+
+
+def backward(
+    scaled, noise, log_sd, coefficients, log_rest, slope, widths, to_means, to_log_sd, to_coefficients, to_log_rest
+):
+    """Fill derivatives of a log density, given its ``slope`` (m, q) by the noise and ``widths`` by log spreads."""
+    np.subtract(widths, slope * noise, out=to_log_rest)
+    own = slope * np.exp(-log_rest)
+    pull = own.copy()
+    for j, row in _rows(coefficients):
+        pull[:, :j] -= own[:, j, None] * coefficients[:, row]
+        np.multiply(-own[:, j, None], scaled[:, :j], out=to_coefficients[:, row])
+    np.subtract(widths, pull * scaled, out=to_log_sd)
+    np.multiply(-pull, np.exp(-log_sd), out=to_means)
+
+
+def from_noise(noise, means, log_sd, coefficients, log_rest, values):
+    """Fill ``values`` (m, q) that ``forward`` takes to ``noise``."""
+    scaled = noise * np.exp(log_rest)
+    for j, row in _rows(coefficients):
+        scaled[:, j] += np.einsum("ik,ik->i", coefficients[:, row], scaled[:, :j])
+    values[:] = means + scaled * np.exp(log_sd)

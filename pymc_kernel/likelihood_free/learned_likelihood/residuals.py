@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import ndtr
 
-__all__ = ["Joint", "Marginals", "Residuals", "candidates"]
-
 _LOG_2_PI = np.log(2.0 * np.pi)
 _SMALLEST_MASS = 1e-200
 _NARROW = 1e-3  # width of an interval, in units of the residuals

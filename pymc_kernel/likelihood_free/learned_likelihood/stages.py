@@ -13,10 +13,8 @@ from pymc_kernel.likelihood_free.learned_likelihood.features import Block, Featu
 from pymc_kernel.likelihood_free.learned_likelihood.model import Weights
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import winsorized
 
-__all__ = ["Design", "StageChoices", "StagedFit", "fit_stages"]
-
 _REGULAR = 4.0  # standard deviations from which on the weight of a residual falls
-_LOG_CHI = -1.2704  # mean of the log of a chi-square variable of one degree
+LOG_CHI = -1.2704  # mean of the log of a chi-square variable of one degree
 _VARIANCE_OF_LOG = 2.0  # inverse Fisher information of a log variance from one residual
 _VARIANCE_OF_LOG_CHI = np.pi**2 / 2.0
 _MEDIAN_OF_CHI = 0.4549  # square of one degree
@@ -228,7 +226,7 @@ def fit_log_sd(design, rest, weights, start=None):
         level = np.log(np.median(rest[:, j] ** 2) / _MEDIAN_OF_CHI + 1e-300)
         square = np.maximum(rest[:, j] ** 2, 1e-12 * np.exp(level))
         # The first step is from logarithms, which no outlier moves far.
-        response = np.log(square) - _LOG_CHI
+        response = np.log(square) - LOG_CHI
         before = None if start is None else start[j]
         moment = design.moment(weights * response)
         fit = fit_blocks(gram, moment, weights @ response**2, n, design.blocks, before, _VARIANCE_OF_LOG_CHI)

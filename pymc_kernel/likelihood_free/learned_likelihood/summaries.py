@@ -1,13 +1,12 @@
-"""Functions of summaries, their slopes and inverses. Imports NumPy only."""
+"""Functions of summaries, their slopes and inverses. Imports NumPy and ``kernels`` only."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Observed", "SummaryMap", "candidate_kinds", "robust_spread", "winsorized"]
+from pymc_kernel.kernels.points import MAD_TO_SD
 
-_SPREAD_OF_MAD = 1.4826  # of a normal distribution
 _CONSTANT_SHARE = 1e-10  # spread, relative to the size, below which a column is a constant
 _ROUNDING = 1e-12  # relative, of numbers that were computed in different orders
 _MOST_STEPS = 1e5  # that the largest number of a column on a grid is away from zero
@@ -177,7 +176,7 @@ def _apply(kind, x, shift, unit):
 def robust_spread(x) -> float:
     """Return a standard deviation that a few outliers do not change, positive where ``x`` is not constant."""
     x = x[np.isfinite(x)]
-    spread = _SPREAD_OF_MAD * np.median(np.abs(x - np.median(x)))
+    spread = MAD_TO_SD * np.median(np.abs(x - np.median(x)))
     if spread > 0.0:
         return float(spread)
     low, high = np.quantile(x, [0.02, 0.98])

@@ -20,8 +20,6 @@ from pymc_kernel.plugin.model.estimated import allow_object_mode
 from pymc_kernel.plugin.typicality import OUTSIDE, typicality
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["LearnedLikelihood"]
-
 _FALSE_ALARMS = 0.01  # probability that as many rows lie outside, where all were made by the simulator
 
 

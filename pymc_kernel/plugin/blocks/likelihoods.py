@@ -13,8 +13,6 @@ from pymc_kernel.plugin.arguments import check_keywords
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp
 from pymc_kernel.plugin.samplers.step_methods import offer_to_estimated_model
 
-__all__ = ["EstimatedLikelihood", "check_further", "has_missing_entries", "predictive"]
-
 # Arguments of ``pm.CustomDist`` that a block hands on: PyMC itself ignores in silence what it does not know.
 _FURTHER = {
     "default_transform",

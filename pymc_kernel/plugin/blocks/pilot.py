@@ -11,11 +11,10 @@ from pymc.vartypes import continuous_types
 from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.likelihood_free import TooManyFailures, choose_bandwidth, explore, simulate_repeatedly
+from pymc_kernel.plugin.arguments import check_whole
 from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.model.priors import with_finite_columns
 from pymc_kernel.plugin.warn import warn_user
-
-__all__ = ["learned_bandwidth"]
 
 _LEAST_PILOT = 200  # simulations; fewer do not locate a posterior
 _WIDE = 0.75  # relative bandwidth above which posterior spreads are more than a quarter too wide
@@ -43,8 +42,7 @@ def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, 
     name, count = function.name, function.num_simulations
     if not log_variance > 0.0:
         raise ValueError(f"log_variance of {name!r} must be positive, got {log_variance!r}.")
-    if not (isinstance(num_pilot, int | np.integer) and num_pilot >= _LEAST_PILOT):
-        raise ValueError(f"num_pilot of {name!r} must be a whole number >= {_LEAST_PILOT}, got {num_pilot!r}.")
+    check_whole(least=_LEAST_PILOT, **{f"num_pilot of {name!r}": num_pilot})
     rng = np.random.default_rng(random_seed)
     parameters = _BlockParameters(params)
     errors = []

@@ -23,11 +23,10 @@ from pymc_kernel.likelihood_free import (
     simulate_together,
 )
 from pymc_kernel.linalg import definite_cholesky
+from pymc_kernel.plugin.arguments import check_whole
 from pymc_kernel.plugin.blocks.likelihoods import EstimatedLikelihood
 from pymc_kernel.plugin.blocks.pilot import learned_bandwidth
 from pymc_kernel.plugin.warn import warn_user
-
-__all__ = ["KernelABC", "SyntheticLikelihood"]
 
 _CALLS_BEFORE_WARNING = 100  # of the simulator: enough to know the share of failures to 5 %
 
@@ -245,8 +244,7 @@ class _SimulatedLikelihood:
         for what, function in (("simulator", simulator), ("summary", summary)):
             if not (callable(function) or (what == "summary" and function is None)):
                 raise TypeError(f"{what} of {name!r} must be a function, got {type(function).__name__}.")
-        if not (isinstance(num_simulations, int | np.integer) and num_simulations >= 1):
-            raise ValueError(f"num_simulations of {name!r} must be a whole number >= 1, got {num_simulations!r}.")
+        check_whole(**{f"num_simulations of {name!r}": num_simulations})
         if not 0.0 <= max_failures <= 1.0:
             raise ValueError(f"max_failures of {name!r} is a share and must be in [0, 1], got {max_failures!r}.")
         self.name = name

@@ -24,17 +24,6 @@ from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 
-__all__ = [
-    "EstimatedLogLikelihoodOp",
-    "Evaluation",
-    "allow_object_mode",
-    "block_of",
-    "blocks_of",
-    "drawing_noise",
-    "estimated_terms",
-    "normal_blocks",
-]
-
 # Estimates at the last places. A slice sampler returns to where it began when its interval has shrunk to nothing: by 37
 # nats to relative rounding from either side, by 745 to the smallest number. Without the old estimate it would not end.
 _KEPT, _FEWEST_KEPT, _KEPT_NUMBERS = 2048, 256, 2**20

@@ -13,8 +13,6 @@ from pymc_kernel.parallel import leave_one_thread
 from pymc_kernel.plugin.model.particle_density import ParticleDensity
 from pymc_kernel.plugin.model.remote import Remote
 
-__all__ = ["Evaluations"]
-
 _GROUP = "evaluations"
 _COMPILE_SECONDS = 120.0  # that the first call of a worker may take beyond its time limit, for machine code
 _SAME_NATS, _SAME_SHARE = 0.01, 1e-9  # by which one likelihood differs between machines: absolute, and of its size

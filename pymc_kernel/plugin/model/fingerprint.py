@@ -19,8 +19,6 @@ from pytensor.tensor.random.type import RandomGeneratorType
 
 from pymc_kernel.plugin.model.forward import ForwardGraph
 
-__all__ = ["array_fingerprint", "model_fingerprint"]
-
 _LENGTH = 16  # hexadecimal digits: 64 bits tell models apart, and are read at a glance
 
 

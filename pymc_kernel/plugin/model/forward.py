@@ -27,8 +27,6 @@ from pytensor.tensor.type import TensorType
 
 from pymc_kernel.plugin.model.interpreter import by_numpy
 
-__all__ = ["ForwardGraph", "ForwardSampler", "can_be_drawn", "forward_graph"]
-
 # Compiles in milliseconds in every worker. The calls of a Python simulator outweigh the rest.
 _QUICK = by_numpy(Mode(linker="py", optimizer=RewriteDatabaseQuery(include=["fast_compile"], exclude=["BlasOpt"])))
 _IMPROPER = FlatRV, HalfFlatRV, ICARRV

@@ -14,8 +14,6 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pymc_kernel.plugin.model.unconstrained import constrained_draws
 
-__all__ = ["data_groups", "draws_group", "is_part_of_data", "observed_values"]
-
 
 def data_groups(model: pm.Model) -> dict[str, xr.Dataset]:
     """Return the groups ``observed_data`` and ``constant_data``, as PyMC's samplers write them, where there are any."""

@@ -10,29 +10,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pymc as pm
 from pymc.pytensorf import compile as pymc_compile
+from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.rewriting.basic import NodeRewriter, dfs_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.link.vm import VMLinker
 from pytensor.scalar.basic import Clip, Second
 from pytensor.scalar.math import Log1mexp, Softplus, TriGamma
 from pytensor.tensor import tensor
 from pytensor.tensor.elemwise import Elemwise
 from scipy.special import zeta
-
-__all__ = [
-    "DRAWS_AT_A_TIME",
-    "QUICK",
-    "STABLE",
-    "by_numpy",
-    "clip",
-    "log1mexp",
-    "over_draws",
-    "second",
-    "softplus",
-    "trigamma",
-]
 
 DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorized graph
 
@@ -100,6 +89,28 @@ QUICK = by_numpy(get_mode("FAST_COMPILE"))
 STABLE = by_numpy(
     Mode(linker="py", optimizer=RewriteDatabaseQuery(include=["fast_run"], exclude=["fusion", "inplace", "BlasOpt"]))
 )
+#: For graphs that are called some hundred times: rewriting them would take longer, and machine code longer still.
+UNOPTIMIZED = Mode(linker=VMLinker(use_cloop=False, c_thunks=False), optimizer=None)
+
+
+def of_vector(
+    model: pm.Model, value_vars: Sequence[Variable], point: dict, outputs: Sequence[Variable], compile_kwargs: dict
+) -> tuple[Callable, dict]:
+    """Return a compiled function from a vector of some value variables, and shared stand-ins of the others.
+
+    Parameters
+    ----------
+    point : dict
+        Values of all value variables, from which shapes and stand-ins are taken.
+    outputs : sequence of Variable
+        Of one alone the function returns its value, not a list.
+    """
+    shared = make_shared_replacements(point, value_vars, model)
+    joined, vector = join_nonshared_inputs(point=point, outputs=outputs, inputs=list(value_vars), shared_inputs=shared)
+    with model:
+        function = pymc_compile([vector], joined if len(joined) > 1 else joined[0], **compile_kwargs)
+    function.trust_input = True
+    return function, shared
 
 
 def over_draws(

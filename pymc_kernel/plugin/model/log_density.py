@@ -5,16 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pymc as pm
-from pymc.pytensorf import compile as pymc_compile
-from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
 from pymc.vartypes import continuous_types
 from pytensor.tensor.random.type import RandomGeneratorType
 
 from pymc_kernel.errors import NoisyBlockError
 from pymc_kernel.plugin.model.estimated import Evaluation, blocks_of, drawing_noise, estimated_terms
+from pymc_kernel.plugin.model.interpreter import of_vector
 from pymc_kernel.plugin.model.remembered import remember, remembered_in
-
-__all__ = ["LogDensity", "compile_log_density"]
 
 
 class LogDensity:
@@ -179,13 +176,7 @@ def compile_log_density(
         )
     if others:
         remember(logp)
-    shared = make_shared_replacements(initial_point, value_vars, model)
-    [joined], vector = join_nonshared_inputs(
-        point=initial_point, outputs=[logp], inputs=list(value_vars), shared_inputs=shared
-    )
-    with model:
-        function = pymc_compile([vector], joined, **(compile_kwargs or {}))
-    function.trust_input = True
+    function, shared = of_vector(model, value_vars, initial_point, [logp], compile_kwargs or {})
     blocks = blocks_of(model)
     known = {name: values for op in blocks for name, values in (getattr(op.fn, "starts", None) or {}).items()}
     return LogDensity(function, shared, names, keys, blocks, _starts(known, value_vars, initial_point))

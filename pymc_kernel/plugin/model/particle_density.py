@@ -7,8 +7,6 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.pytensorf import compile as pymc_compile
-from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
-from pymc.vartypes import continuous_types
 from pytensor import function as pytensor_function
 from pytensor.graph.replace import vectorize_graph
 from pytensor.graph.traversal import ancestors
@@ -17,10 +15,8 @@ from pytensor.tensor.type import TensorType
 
 from pymc_kernel.likelihood_free import Workers
 from pymc_kernel.plugin.model.estimated import drawing_noise, estimated_terms
-from pymc_kernel.plugin.model.interpreter import DRAWS_AT_A_TIME, QUICK
+from pymc_kernel.plugin.model.interpreter import DRAWS_AT_A_TIME, QUICK, of_vector
 from pymc_kernel.plugin.model.remote import Remote
-
-__all__ = ["ParticleDensity", "compile_particle_density"]
 
 _LARGEST_BATCH = 2**24  # numbers in the largest array that a batch of particles needs
 _SHARES = 16  # blocks of particles that an executor gets at once
@@ -150,7 +146,7 @@ def compile_particle_density(
     """
     if not model.free_RVs:
         raise ValueError("the model has no free variable: there is nothing to infer.")
-    discrete = [v.name for v in model.value_vars if v.dtype not in continuous_types]
+    discrete = [v.name for v in model.discrete_value_vars]
     if discrete:
         raise TypeError(
             f"{kernel_name} moves continuous variables only, but {', '.join(discrete)} "
@@ -173,11 +169,7 @@ def compile_particle_density(
             return ParticleDensity(function, True, batch, names, keys)
         except Exception:  # an operator without a vectorized form may fail in many ways; the loop says what is wrong
             pass
-    shared = make_shared_replacements(point, model.value_vars, model)
-    joined, vector = join_nonshared_inputs(point=point, outputs=outputs, inputs=model.value_vars, shared_inputs=shared)
-    with model:
-        function = pymc_compile([vector], joined, **kwargs)
-    function.trust_input = True
+    function, _ = of_vector(model, model.value_vars, point, outputs, kwargs)
     return ParticleDensity(function, False, DRAWS_AT_A_TIME, names, keys)
 
 

@@ -10,35 +10,16 @@ import pymc as pm
 import pytensor.tensor as pt
 from pymc.initial_point import make_initial_point_expression
 from pymc.logprob.basic import transformed_conditional_logp
-from pytensor.compile.mode import Mode
-from pytensor.link.vm import VMLinker
 
-from pymc_kernel.mcmc.unvisited import Places, other_hills
+from pymc_kernel.mcmc.chain_checks import KnownPlaces, other_hills
 from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler, can_be_drawn
-from pymc_kernel.plugin.model.interpreter import STABLE, over_draws
+from pymc_kernel.plugin.model.interpreter import STABLE, UNOPTIMIZED, over_draws
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 from pymc_kernel.smc.weights import normalized
-
-__all__ = [
-    "NUM_CANDIDATES",
-    "UNOPTIMIZED",
-    "ModelPrior",
-    "PriorDraws",
-    "check_prior_draws",
-    "first_places",
-    "initial_position",
-    "prior_density",
-    "prior_draws",
-    "prior_expression",
-    "with_finite_columns",
-    "without_draws",
-]
 
 NUM_CANDIDATES = 20  # evaluations a chain; 2 % of PyMC's 1,000 tuning draws
 _POOL_SIZE = 200  # draws of the prior; its quantiles are known to 5 % of its spread
 _SEED = 0  # of the pool; each chain tries draws from it that its own generator chooses
-# The graph is called 200 times: rewriting it would take longer, and C libraries for all its operations longer still.
-UNOPTIMIZED = Mode(linker=VMLinker(use_cloop=False, c_thunks=False), optimizer=None)
 _NORMAL_QUANTILES = (0.15865525, 0.84134475)  # one standard deviation on either side
 
 
@@ -213,7 +194,7 @@ class PriorDraws:
 
     def choose(
         self, log_density: Callable[[np.ndarray], float], rng: np.random.Generator, budget: int = 0
-    ) -> tuple[np.ndarray, Places]:
+    ) -> tuple[np.ndarray, KnownPlaces]:
         """Return a start, (d,), and all points evaluated: the initial point and twenty draws from the prior.
 
         The start is one of these, with probability in proportion to the likelihood. So a chain keeps the initial point
@@ -232,12 +213,12 @@ class PriorDraws:
         priors = np.array([self.default_log_density, *self.log_densities[chosen]])
         levels = np.array([log_density(candidate) for candidate in candidates])
         log_likelihoods = np.where(np.isfinite(levels) & np.isfinite(priors), levels - priors, -np.inf)
-        places = Places(candidates, levels)
+        places = KnownPlaces(candidates, levels)
         if not np.isfinite(log_likelihoods).any():
             return self.default, places
         start = candidates[rng.choice(len(candidates), p=normalized(log_likelihoods))]
         tops = other_hills(places, log_density, self.scales, budget, rng)
-        return start, Places(np.vstack([candidates, tops.positions]), np.append(levels, tops.log_densities))
+        return start, KnownPlaces(np.vstack([candidates, tops.positions]), np.append(levels, tops.log_densities))
 
 
 def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> PriorDraws | None:

@@ -19,8 +19,6 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.plugin.model.estimated import allow_object_mode
 
-__all__ = ["Remembered", "remember", "remembered_in"]
-
 _GRADIENTS = ("pullback", "L_op", "grad")
 _RESULTS_PER_NODE = 2  # at the current point and at a proposal
 

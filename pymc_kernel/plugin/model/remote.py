@@ -9,8 +9,6 @@ from weakref import WeakValueDictionary
 import cloudpickle
 from pytensor.compile.ops import FromFunctionOp
 
-__all__ = ["Remote", "pickled"]
-
 # PyTensor sets its mode, one for the process, while it compiles, and restores it: two threads that overlap would
 # leave the quick mode of these functions behind for every model of the session.
 _COMPILING = threading.Lock()

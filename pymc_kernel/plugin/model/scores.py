@@ -10,8 +10,6 @@ from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.interpreter import STABLE, over_draws
 
-__all__ = ["compile_scores", "without_gradient"]
-
 _GRADIENT_ERRORS = (NotImplementedError, TypeError, AttributeError, ValueError)  # what an Op without a gradient raises
 
 

@@ -11,17 +11,6 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.plugin.model.interpreter import over_draws
 
-__all__ = [
-    "ElementwiseTransform",
-    "constrained_draws",
-    "coordinate_names",
-    "elementwise_transform",
-    "split_positions",
-    "unconstrained_draws",
-    "value_draws",
-    "value_shapes",
-]
-
 
 def value_shapes(model: pm.Model) -> list[tuple[int, ...]]:
     """Return the shape of each value variable; it takes a fifth of a second."""

@@ -17,8 +17,6 @@ from pymc_kernel.plugin.reports.model_draws import Selected, Selection
 from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, check_panels, grid_arguments
 from pymc_kernel.stein.draws import choose_thinning
 
-__all__ = ["plot_density"]
-
 _LEAST_DISTINCT = 0.5  # of the draws; with fewer, a variable is discrete, or has an atom
 _LARGEST_CORRELATION = 0.5  # of the draws that a curve is estimated from
 _SPARE = 0.05  # of the range of the draws: how far beyond the draws a mapped curve may extend

@@ -16,7 +16,7 @@ from pymc_kernel.errors import NoGradientError
 from pymc_kernel.kernels import Kernel
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.reports.ksd_report import KSDReport, in_words, misfit_advice, separated
-from pymc_kernel.plugin.reports.learned_checks import check_learned
+from pymc_kernel.plugin.reports.likelihood_checks import check_learned, normality_of_posterior
 from pymc_kernel.plugin.reports.model_draws import (
     Scored,
     Selection,
@@ -24,11 +24,8 @@ from pymc_kernel.plugin.reports.model_draws import (
     largest_first,
     read_draws,
 )
-from pymc_kernel.plugin.reports.normality import normality_of_posterior
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
-from pymc_kernel.plugin.warn import warn_user
-
-__all__ = ["KSDReport", "diagnose", "ksd_test", "summary"]
+from pymc_kernel.plugin.warn import findings_in, warn_user
 
 _KINDS_WITH_DIAGNOSTICS = ("all", "diagnostics", "all_median", "diagnostics_median")
 _ATTRIBUTES = ("ksd", "ksd_normal", "ksd_null_low", "ksd_null_high", "ksd_p", "ksd_thin", "ksd_flip_probability")
@@ -93,7 +90,7 @@ def ksd_test(
     says that the draws cannot be judged. The noise of an estimated likelihood is averaged out; with few draws or much
     noise no score can be learned, and the report says that, too.
     """
-    part = read_draws(data, **selection)
+    part = read_draws(Selection(data, **selection))
     return _test(part, kernel, num_replicates, thin, flip_probability, max_draws, random_seed)
 
 
@@ -170,7 +167,7 @@ def summary(
     )  # fmt: skip
     shares, p_values, values, more = xr.Dataset(), xr.Dataset(), [np.nan] * len(_ATTRIBUTES), {}
     try:
-        part = read_draws(data, var_names=var_names, **selection)
+        part = read_draws(selected)
     except NoGradientError as error:
         warn_user(f"ksd_share and ksd_p are NaN, because there are no scores: {error}")
     else:
@@ -270,8 +267,9 @@ def diagnose(
     has_errors : bool
     diagnostics : dict
         Where asked for: those of ``az.diagnose``, and "ksd", a :class:`KSDReport`, and "modes", the names of parameters
-        whose draws fall into separated modes; "learned", a list of ``LearnedCheck``, for models with a
-        :class:`LearnedLikelihood`: how well the posterior is known by the simulations that it was learned from.
+        whose draws fall into separated modes; "findings", what the sampler warned of; "learned", a list of
+        ``LearnedCheck``, for models with a :class:`LearnedLikelihood`: how well the posterior is known by the
+        simulations that it was learned from.
 
     Notes
     -----
@@ -287,9 +285,12 @@ def diagnose(
         selected.data, **selected.arguments, show_diagnostics=show_diagnostics, return_diagnostics=True, **arguments
     )
     lines = _how_made(selected.stats)
+    if said := [text for group in selected.data.children.values() for text in findings_in(group)]:
+        lines += ["\nWhat the sampler warned of\n", *said]
+        has_errors, found = True, found | {"findings": said}
     lines += ["\nThe draws against the model, by the kernel Stein discrepancy\n"]
     try:
-        part = read_draws(data, **selection)
+        part = read_draws(selected)
     except NoGradientError as error:
         lines.append(str(error))
     else:

@@ -11,8 +11,6 @@ from pymc_kernel import stein
 from pymc_kernel.plugin.reports.model_draws import largest_first
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE, LearnedScores
 
-__all__ = ["KSDReport", "in_words", "misfit_advice", "separated"]
-
 _NAMED = 5  # parameters
 _FEW_DRAWS = 200  # left after thinning: with fewer only a gross misfit is detected
 _VALLEY = 0.2  # ratio of a density estimate to the lower peak beside it: where it is lower, modes are separated

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict
 
 import arviz as az
 import numpy as np
@@ -18,8 +18,6 @@ from pymc_kernel.plugin.model.scores import compile_scores
 from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.reports.surrogate_scores import LearnedScores, learn_scores
 from pymc_kernel.plugin.warn import warn_user
-
-__all__ = ["ModelDraws", "Scored", "Selected", "Selection", "document_arguments", "largest_first", "read_draws"]
 
 _ARGUMENTS = """data : DataTree or convertible
         With the draws of all free variables of the model.
@@ -168,9 +166,8 @@ def largest_first(dataset: xr.Dataset) -> xr.Dataset:
     return xr.Dataset(coords={d: dataset[d] for d in dims if d in dataset.coords}).assign(own)
 
 
-def read_draws(data: Any, **selection: Unpack[Scored]) -> ModelDraws:
+def read_draws(selected: Selection) -> ModelDraws:
     """Return draws and scores of the chosen variables."""
-    selected = Selection(data, **selection)
     model, score, asked, posterior = selected.need_model(), selected.score, selected.chosen, selected.draws
     if not callable(score):  # which may be that of another distribution
         _warn_of_other_data(selected.data, model)

@@ -5,8 +5,6 @@ from importlib import import_module
 from arviz_base import rcParams, xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
-__all__ = ["FlatLabeller", "add_legend", "backend_of", "check_panels", "figure_arguments", "grid_arguments", "scalars"]
-
 WIDTH = 800.0  # dots; the column of text on GitHub and in notebooks is about as wide
 _COLUMNS = 3  # of panels
 _PANEL_HEIGHT = 230.0  # dots, with its title and axis

@@ -16,8 +16,6 @@ from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, grid_arguments
 
-__all__ = ["plot_calibration", "plot_score", "plot_smc"]
-
 _QUANTILES = (0.005, 0.995)  # of the draws, between which the plane is drawn
 _PIXELS = 150  # a side: sharp at the default size of the figure
 
@@ -101,8 +99,8 @@ _SMC_PANELS = (
 _PMC_PANELS = (
     statistics.EFFECTIVE_SHARE,
     statistics.LOG_EVIDENCE_OF_ITERATION,
-    statistics.DRIFT,
-    statistics.MEAN_SCALE,
+    "drift",
+    "mean_scale",
 )
 
 

@@ -14,8 +14,6 @@ from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, backend_
 from pymc_kernel.plugin.reports.stein_uses import stein_thin
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["plot_ksd", "plot_stein_thin"]
-
 _JOINT = "all together"
 _BAND = (0.05, 0.95)  # quantiles under the null
 _BAND_NAME = "the same draws, random signs (90 %)"

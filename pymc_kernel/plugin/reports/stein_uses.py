@@ -13,8 +13,6 @@ from pymc_kernel.plugin.reports.model_draws import Scored, Selected, Selection, 
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["expectation", "mmd_test", "stein_thin"]
-
 
 @document_arguments
 def stein_thin(
@@ -44,7 +42,8 @@ def stein_thin(
         its attributes hold the held-out error of that score, as ``stein_score_error``, and a warning says where it is
         too large.
     """
-    part, selected = read_draws(data, **selection), Selection(data, **selection)
+    selected = Selection(data, **selection)
+    part = read_draws(selected)
     chosen = stein.stein_thin(part.draws, part.scores, num_points, kernel)
     if part.learned is not None and part.learned.trouble:
         warn_user(f"the choice should not be trusted: {part.learned.trouble}. {ADVICE}")
@@ -98,7 +97,8 @@ def expectation(
         variance that the control leaves over that of the draws. Best in few dimensions and for smooth functions. An
         error of a surrogate does not bias the values, but reduces less of the variance.
     """
-    part, selected = read_draws(data, **selection), Selection(data, **selection)
+    selected = Selection(data, **selection)
+    part = read_draws(selected)
     dataset = selected.as_chains(part.dataset).isel(draw=slice(None, None, part.every))
     dataset = dataset if function is None else function(dataset)
     values = [v.transpose("chain", "draw", ...) for v in dataset.data_vars.values()]

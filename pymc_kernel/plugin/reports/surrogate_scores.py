@@ -11,15 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 import xarray as xr
-from pymc.vartypes import continuous_types
 
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.scores import HeldOutScores, chain_folds, held_out_scores
-
-__all__ = ["ADVICE", "LearnedScores", "learn_scores"]
 
 ADVICE = (
     "Take more draws from the model, or parameters on whose scale the posterior is nearer to normal; or compare with a "
@@ -126,7 +123,7 @@ def learn_scores(
         Where a surrogate cannot be learned either; the text says why.
     """
     names, _ = estimated_terms(model.logp())
-    discrete = [v.name for v in model.value_vars if v.dtype not in continuous_types]
+    discrete = [v.name for v in model.discrete_value_vars]
     if discrete:
         raise NoGradientError(
             f'score="surrogate" learns the log density of continuous variables, and {", ".join(discrete)} '

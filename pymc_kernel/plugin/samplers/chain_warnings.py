@@ -5,17 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pymc_kernel.mcmc import unvisited
-from pymc_kernel.mcmc.coverage import coverage_of, is_missing_mass
-from pymc_kernel.mcmc.reach import open_ends
-
-__all__ = [
-    "missed_point_warning",
-    "missing_mass_warning",
-    "noise_report",
-    "open_end_warning",
-    "raised_warning",
-]
+from pymc_kernel.mcmc.chain_checks import KnownPlaces, coverage_of, is_missing_mass, missed, open_ends
 
 _NOISE_REPLICATES = 20  # new estimates that measure the noise where a chain is stuck
 _NAMED = 4  # coordinates of a position that a message shows
@@ -27,7 +17,7 @@ _FEW_RAISED = 1e-3
 _ADVICE = "Proposals seldom get there: take more draws (longer tuning seldom helps), or reparametrize."
 
 
-def missed_point_warning(known: unvisited.Places, visited: Sequence, variables: Sequence) -> str:
+def missed_point_warning(known: KnownPlaces, visited: Sequence, variables: Sequence) -> str:
     """Return a warning about a point as likely as the chain's draws that the chain never came near; or nothing.
 
     Parameters
@@ -40,7 +30,7 @@ def missed_point_warning(known: unvisited.Places, visited: Sequence, variables: 
         Value variables of the positions.
     """
     draws, log_densities = (np.array(a) for a in zip(*visited, strict=True))
-    place = unvisited.missed(known, draws, log_densities)
+    place = missed(known, draws, log_densities)
     if place is None:
         return ""
     return (
@@ -117,7 +107,7 @@ def open_end_warning(
     Parameters
     ----------
     draws, log_densities, log_density
-        See :func:`pymc_kernel.mcmc.reach.open_ends`.
+        See :func:`pymc_kernel.mcmc.chain_checks.open_ends`.
     names : sequence of str (d,)
     """
     found = open_ends(rng, draws, log_densities, log_density)

@@ -14,7 +14,7 @@ import xarray as xr
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.mcmc import kernel_hmc
-from pymc_kernel.mcmc.coverage import Coverage, coverage_of
+from pymc_kernel.mcmc.chain_checks import Coverage, coverage_of
 from pymc_kernel.mcmc.kernel_hmc import Config, State, with_given
 from pymc_kernel.mcmc.surrogate_fit import emulated
 from pymc_kernel.parallel import one_blas_thread
@@ -23,28 +23,11 @@ from pymc_kernel.plugin.model.unconstrained import unconstrained_draws
 from pymc_kernel.plugin.warn import warn_user
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
 
-__all__ = [
-    "FREE_VARIABLES",
-    "MOVE_STATISTICS",
-    "RADIUS",
-    "STARTS_TRIED",
-    "STEP_STATISTICS",
-    "ExactDraws",
-    "GivenSurrogate",
-    "Trace",
-    "check_same_model",
-    "given_surrogate",
-    "move_statistics",
-    "run_exact",
-    "step_statistics",
-    "transition_state",
-]
-
 FREE_VARIABLES, RADIUS = "free_variables", "region_radius"  # attributes of the group ``evaluations``
 _NUM_DRAWS = 2000  # from a learned log posterior that comes without draws
 _SEED = 0  # of a rebuilt surrogate, which is the same for all chains and processes
 
-STARTS_TRIED = 20  # draws of the surrogate, of which one a chain must have a finite density
+STARTS_TRIED = 20  # places to begin at, of which one a chain must have a finite density
 
 # Of every step, and of kernel HMC.
 STEP_STATISTICS = {

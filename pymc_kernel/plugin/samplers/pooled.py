@@ -14,7 +14,7 @@ from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import kernel_hmc
-from pymc_kernel.mcmc.unvisited import Places
+from pymc_kernel.mcmc.chain_checks import KnownPlaces
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, check_whole, keywords_of
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
@@ -22,12 +22,11 @@ from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.model.estimated import normal_blocks
 from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.progress import progress_bar
-from pymc_kernel.plugin.reports.normality import normality_of_draws, normality_of_posterior
+from pymc_kernel.plugin.reports.likelihood_checks import normality_of_draws, normality_of_posterior
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
+from pymc_kernel.plugin.samplers.given_surrogate import STARTS_TRIED
 from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
-from pymc_kernel.plugin.warn import warn_user
-
-__all__ = ["sample_khmc"]
+from pymc_kernel.plugin.warn import report, warn_user
 
 _TUNE = 1000  # of NUTS along an emulated model, as in pm.sample; and evaluations at most until it is learned
 _ENOUGH = 0.2  # distance of an emulated model: at least six of ten proposals along it are accepted
@@ -36,7 +35,6 @@ _USELESS = 0.5  # there may be none
 _STUCK = 0.1  # of a chain without a move of one group: it has less than ten draws of that group then
 _JUDGED_DRAWS = 1000  # of each chain, by which it is judged whether the density ends where the draws do
 _NOISY = 1.7  # nats: above this a fixed computing budget is better spent on better estimates (Doucet et al. 2015)
-_START_TRIALS = 20  # jittered initial points of which one must have a finite density
 
 
 def sample_khmc(
@@ -189,9 +187,9 @@ def _along_emulated(model, emulated, draws, tune, chains, rng, began, progressba
         )
     emulation, groups = emulated.emulation, getattr(idata, "children", {})
     if "posterior" in groups and (said := normality_of_posterior(model, idata["posterior"].to_dataset(), rng)):
-        warn_user(f"sample_khmc: {said}")
+        report(f"sample_khmc: {said}", groups.get("sample_stats", idata))
     if "stuck" in groups.get("sample_stats", ()):
-        warn_of_stuck_groups(groups["sample_stats"]["stuck"].values, emulation.noise_sd)
+        report_stuck_groups(groups["sample_stats"], emulation.noise_sd)
     for name in {"posterior", "sample_stats"} & set(groups):
         groups[name].attrs |= {
             "tuning_steps": tune,
@@ -203,17 +201,18 @@ def _along_emulated(model, emulated, draws, tune, chains, rng, began, progressba
     return idata
 
 
-def warn_of_stuck_groups(stuck, noise_sd) -> None:
-    """Warn where one group did not move for a large part of a chain; ``stuck`` (chains, draws), noise by name."""
-    longest, draws = int(stuck.max()), stuck.shape[1]
+def report_stuck_groups(stats, noise_sd) -> None:
+    """Report where one group did not move for a large part of a chain; ``stuck`` (chain, draw), noise by name."""
+    longest, draws = int(stats["stuck"].max()), stats["stuck"].shape[1]
     if longest <= max(_STUCK * draws, 10):
         return
     noisy = ", ".join(f"{name} {sd:.2g}" for name, sd in noise_sd.items() if sd > _NOISY)
     where = f"log estimates have standard deviations of {noisy}" if noisy else "in some places their noise is larger"
-    warn_user(
+    report(
         f"sample_khmc: parameters of one estimated likelihood did not move for {longest} of {draws} draws, as an "
         f"estimate was far too large by chance ({where}). Make the estimates less noisy: more draws or particles in "
-        "each, or a better importance density."
+        "each, or a better importance density.",
+        stats,
     )
 
 
@@ -233,7 +232,7 @@ def _say(model, step, idata, rng):
             if normal_blocks(model):
                 words.append(normality_of_draws(step.density, np.concatenate(draws), step.coordinates, rng))
     if said := " Besides, ".join(w for w in words if w):
-        warn_user(f"sample_khmc: {said}")
+        report(f"sample_khmc: {said}", stats)
 
 
 def _check_for_sample(kwargs, model):
@@ -305,19 +304,19 @@ def _starts(model, step, initvals, chains, tune, rng) -> list[np.ndarray]:
         if position is None or not math.isfinite(step.first_estimate(position)):
             position = _jittered(model, step, overrides or {}, rng)
         positions.append(position)
-    step.tried = Places(*(np.concatenate(parts) for parts in zip(*tried, strict=True))) if tried else None
+    step.tried = KnownPlaces(*(np.concatenate(parts) for parts in zip(*tried, strict=True))) if tried else None
     return positions
 
 
 def _jittered(model, step, overrides, rng) -> np.ndarray:
     free = {rv for rv in model.free_RVs if rv.name not in overrides}
     [start] = make_initial_point_fns_per_chain(model=model, overrides=overrides, jitter_rvs=free, chains=1)
-    for _ in range(_START_TRIALS):
+    for _ in range(STARTS_TRIED):
         position = _position(step, start(int(rng.integers(2**30))))
         if math.isfinite(step.density(position)):
             return position
     raise NonFiniteStartError(
-        f"sample_khmc: the log density was not finite at {_START_TRIALS} jittered initial points. "
+        f"sample_khmc: the log density was not finite at {STARTS_TRIED} jittered initial points. "
         "Give initvals at which the likelihood is not zero."
     )
 

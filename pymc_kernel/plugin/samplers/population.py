@@ -6,7 +6,7 @@ import xarray as xr
 from arviz_base import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 
-from pymc_kernel.mcmc.coverage import pareto_shape
+from pymc_kernel.mcmc.chain_checks import pareto_shape
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
@@ -15,14 +15,11 @@ from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
 from pymc_kernel.plugin.model.unconstrained import constrained_draws
 from pymc_kernel.plugin.progress import progress_bar
-from pymc_kernel.plugin.reports.normality import normality_of_posterior
-from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
-from pymc_kernel.plugin.warn import warn_user
+from pymc_kernel.plugin.reports.likelihood_checks import normality_of_posterior
+from pymc_kernel.plugin.warn import report, says_what_evidence_lacks
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
 from pymc_kernel.smc.weights import log_mean_exp, normalized, resample
-
-__all__ = ["sample_pmc"]
 
 _UNRELIABLE = 0.7  # Pareto k from which importance sampling is not to be trusted (Vehtari et al. 2024)
 
@@ -134,7 +131,7 @@ def sample_pmc(
         results.pop()
     tree = _tree(model, results, draws)
     if said := normality_of_posterior(model, tree["posterior"].to_dataset(), results[-1][-1]):
-        warn_user(f"sample_pmc: {said}")
+        report(f"sample_pmc: {said}", tree[statistics.PMC_GROUP])
     return tree
 
 
@@ -205,9 +202,10 @@ def _tree(model, results, draws):
     dataset = xr.Dataset(stats, coords={"chain": chains, statistics.ITERATION: np.arange(done)}, attrs={"draws": draws})
     largest = float(dataset["pareto_k"].max())
     if not largest <= _UNRELIABLE:
-        warn_user(
+        report(
             f"The weights have a Pareto shape of {largest:.2f}, above {_UNRELIABLE}: a few draws carry them, and "
-            "expectations and evidence are not to be trusted. Take more particles or iterations, or pk.sample_smc."
+            "expectations and evidence are not to be trusted. Take more particles or iterations, or pk.sample_smc.",
+            dataset,
         )
     everything = {name: node.to_dataset() for name, node in tree.children.items()}
     return xr.DataTree.from_dict({**everything, statistics.PMC_GROUP: dataset, **data_groups(model)})

@@ -8,12 +8,9 @@ import xarray as xr
 
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import check_keywords, keywords_of
-from pymc_kernel.plugin.reports.normality import normality_of_posterior
+from pymc_kernel.plugin.reports.likelihood_checks import normality_of_posterior
 from pymc_kernel.plugin.samplers.smc_kernels import EPSILON, KernelHMCSMC, ParticleKernel
-from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
-from pymc_kernel.plugin.warn import warn_user
-
-__all__ = ["sample_smc"]
+from pymc_kernel.plugin.warn import report, says_what_evidence_lacks
 
 _HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # not arguments of the user
 # Share of distinct particles below which a warning is given: of 1,000 particles twenty would be distinct.
@@ -64,7 +61,7 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
     idata = _tidied(pm.sample_smc(draws, kernel=kernel, **kwargs))
     model = pm.modelcontext(kwargs.get("model"))
     if said := normality_of_posterior(model, idata["posterior"].to_dataset(), np.random.default_rng(0)):
-        warn_user(f"sample_smc: {said}")
+        report(f"sample_smc: {said}", idata[statistics.SMC_GROUP])
     return idata
 
 
@@ -109,13 +106,15 @@ def _per_chain(values, chains):
 def _warn(tidy):
     distinct = tidy.get("distinct_ancestors")
     if distinct is not None and float(distinct.min()) < _FEW_DISTINCT:
-        warn_user(
+        report(
             f"At one stage only {100 * float(distinct.min()):.1f} % of the particles had offspring: the evidence is "
-            "unreliable. Take more particles, or a higher threshold."
+            "unreliable. Take more particles, or a higher threshold.",
+            tidy,
         )
     correlation = tidy.get(statistics.CORRELATION)
     if correlation is not None and float(correlation.max()) > _STILL_CORRELATED:
-        warn_user(
+        report(
             "At one stage the particles were still correlated with their positions at its start "
-            f"({float(correlation.max()):.2f}) after max_moves moves: raise max_moves, or take KernelHMCSMC."
+            f"({float(correlation.max()):.2f}) after max_moves moves: raise max_moves, or take KernelHMCSMC.",
+            tidy,
         )

@@ -13,11 +13,9 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import check_prior_draws, prior_expression, with_finite_columns
-from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
+from pymc_kernel.plugin.warn import says_what_evidence_lacks
 from pymc_kernel.smc import moves, tempering
-from pymc_kernel.smc.hamiltonian import Hamiltonian
-
-__all__ = ["ASMC", "EPSILON", "KASMC", "KernelHMCSMC", "ParticleKernel"]
+from pymc_kernel.smc.moves import Hamiltonian
 
 _STATS = {
     statistics.ESS_SHARE: "effective_share",

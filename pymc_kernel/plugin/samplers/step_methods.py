@@ -21,6 +21,7 @@ from pymc_kernel.plugin.model.estimated import blocks_of
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, open_end_warning
 from pymc_kernel.plugin.samplers.given_surrogate import (
     MOVE_STATISTICS,
+    STARTS_TRIED,
     given_surrogate,
     move_statistics,
     transition_state,
@@ -28,10 +29,7 @@ from pymc_kernel.plugin.samplers.given_surrogate import (
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep, measured_variance
 from pymc_kernel.rounds import LogPosterior
 
-__all__ = ["DROPPED", "KAMH", "AdaptiveMetropolis", "KernelHMC", "offer_to_estimated_model"]
-
 _ESTIMATED: WeakSet[pm.Model] = WeakSet()  # models with a likelihood that is only estimated
-_STARTS_TRIED = 20  # draws of a given surrogate, of which one must have a finite density
 _LEAST_TUNING = 100  # tuning draws of kernel HMC: with fewer there is one fit to a few points, or none
 
 _SHARED_PARAMETERS = """
@@ -322,7 +320,7 @@ class KernelHMC(TransitionStep):
         """Return a draw of the given surrogate as the start, unless the user has given one."""
         if self.given is None or not np.array_equal(position, self._default):
             return super()._better_start(position, log_density)
-        for start in self.rng.permutation(self.given.draws)[:_STARTS_TRIED]:
+        for start in self.rng.permutation(self.given.draws)[:STARTS_TRIED]:
             there = self.density(start)
             if math.isfinite(there):
                 self.density.settle(True)

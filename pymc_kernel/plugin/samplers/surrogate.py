@@ -15,7 +15,7 @@ from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.likelihood_free import Status, WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.mcmc import kernel_hmc
-from pymc_kernel.mcmc.coverage import is_missing_mass
+from pymc_kernel.mcmc.chain_checks import is_missing_mass
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole, explain_arguments
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
@@ -36,12 +36,9 @@ from pymc_kernel.plugin.samplers.given_surrogate import (
     run_exact,
     transition_state,
 )
-from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
-from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_of_findings, warn_user
+from pymc_kernel.plugin.warn import counts_of, report_all, says_what_evidence_lacks, warn_of_failures, warn_user
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
-from pymc_kernel.rounds.search_state import State
-
-__all__ = ["sample_surrogate"]
+from pymc_kernel.rounds.learned_posterior import SearchState
 
 # Total variation between joint distributions, less its standard error, from which on a warning is due. On seven targets
 # right answers are warned of a quarter as often as without the error.
@@ -273,8 +270,8 @@ def _by_part(search, first_error, shape, exact, entropy, progressbar) -> xr.Data
 
 
 def _run(
-    config: ActiveLearning, rng, state: State, evaluate: Callable, most: int, tolerance: float, progressbar: bool
-) -> tuple[State, bool]:
+    config: ActiveLearning, rng, state: SearchState, evaluate: Callable, most: int, tolerance: float, progressbar: bool
+) -> tuple[SearchState, bool]:
     """Return the state after the last batch, and whether it was not interrupted."""
     within = 0
     with progress_bar("Searching", most, progressbar) as advance:
@@ -388,7 +385,7 @@ def _evaluated(model, columns):
     return dataset
 
 
-def _refuse_useless(state: State, first_error: str | None) -> None:
+def _refuse_useless(state: SearchState, first_error: str | None) -> None:
     if state.learned is None:
         said = f"the first error: {first_error}" if first_error else "the likelihood may be zero there"
         raise ValueError(
@@ -397,7 +394,7 @@ def _refuse_useless(state: State, first_error: str | None) -> None:
         )
 
 
-def _warn(state: State, tree: xr.DataTree, drawn: ExactDraws | None, first_error: str | None) -> None:
+def _warn(state: SearchState, tree: xr.DataTree, drawn: ExactDraws | None, first_error: str | None) -> None:
     """Warn once of all that speaks against the draws."""
     stats = tree["sample_stats"]
     failed = int(stats[statistics.NUM_FAILED]) / int(stats["num_evaluations"])
@@ -417,7 +414,7 @@ def _warn(state: State, tree: xr.DataTree, drawn: ExactDraws | None, first_error
             "surrogate is far too low": int(drawn.statistics["stuck_for"].max()) >= STUCK_AFTER,
         }
     advice = "Take more evaluations, or start= near the posterior."
-    warn_of_findings([words for words, holds in found.items() if holds], advice)
+    report_all([words for words, holds in found.items() if holds], advice, stats)
 
 
 def _of_surrogate_draws(stats):

@@ -16,16 +16,15 @@ from pymc.util import get_value_vars_from_user_vars
 from pymc.vartypes import continuous_types
 
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
-from pymc_kernel.mcmc import noise, unvisited
+from pymc_kernel.mcmc import noise
+from pymc_kernel.mcmc.chain_checks import KnownPlaces
 from pymc_kernel.plugin.model.log_density import compile_log_density
 from pymc_kernel.plugin.model.priors import NUM_CANDIDATES, prior_draws
 from pymc_kernel.plugin.model.unconstrained import coordinate_names
 from pymc_kernel.plugin.progress import STUCK_AFTER, progress_columns, progress_updates
-from pymc_kernel.plugin.reports.normality import normality_warning
+from pymc_kernel.plugin.reports.likelihood_checks import normality_warning
 from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report, raised_warning
 from pymc_kernel.plugin.samplers.given_surrogate import STEP_STATISTICS, step_statistics
-
-__all__ = ["RandomWalkStep", "TransitionState", "TransitionStep", "measured_variance"]
 
 _NUM_VISITED = 500  # draws kept, to find at the end whether the chain missed a part
 _SEARCH_SHARE = 0.1  # evaluations for climbs from the prior's draws towards modes, as a share of the tuning draws
@@ -50,7 +49,7 @@ class TransitionState(StepMethodState):
     raised: int  # calls of the model that raised after tuning
     counted: int  # calls of the model, up to the last draw
     log_weights: list  # of the draws after tuning, where the transition reports them
-    known: Any  # Places: points evaluated in the search for a start
+    known: Any  # KnownPlaces: points evaluated in the search for a start
     visited: list  # (position, log density) of some draws after tuning
     simulated: list  # (position, summaries by block) of some draws after tuning, where summaries are taken for normal
 
@@ -78,7 +77,7 @@ class TransitionStep(ArrayStepShared):
         if adaptation not in ("tuning", "vanishing"):
             raise ValueError(f'adaptation must be "tuning" or "vanishing", got {adaptation!r}.')
         model = pm.modelcontext(model)
-        value_vars = _continuous(model) if vars is None else get_value_vars_from_user_vars(vars, model)
+        value_vars = model.continuous_value_vars if vars is None else get_value_vars_from_user_vars(vars, model)
         if not value_vars:
             raise ValueError(
                 f"{type(self).__name__} samples continuous variables, and the model has none that are free."
@@ -89,7 +88,7 @@ class TransitionStep(ArrayStepShared):
         empty = [v.name for v in value_vars if np.size(initial_point[v.name]) == 0]
         if empty:
             raise ValueError(f"{type(self).__name__} got variables without entries: {', '.join(empty)}.")
-        self.tried = None  # set by ``sample_khmc``: Places, the points evaluated in its search for starts
+        self.tried = None  # set by ``sample_khmc``: KnownPlaces, the points evaluated in its search for starts
         self.learned = None  # set by ``sample_khmc``: the state whose adaptation every chain starts with
         self.is_judged_alone = True  # not by ``sample_khmc``, which has one word for all chains
         self.prior = prior_draws(model, value_vars, initial_point)
@@ -254,7 +253,7 @@ class TransitionStep(ArrayStepShared):
         self.density.settle(True)
         return start, there
 
-    def drawn_start(self, num_tune: int, rng: np.random.Generator) -> tuple[np.ndarray, unvisited.Places]:
+    def drawn_start(self, num_tune: int, rng: np.random.Generator) -> tuple[np.ndarray, KnownPlaces]:
         """Return a likely position (d,) among draws from the prior, which must exist, and all points evaluated."""
         budget = 0 if self.density.estimated else int(_SEARCH_SHARE * num_tune)
         return self.prior.choose(self.density, rng, budget)
@@ -343,11 +342,6 @@ def _lost_density(who, log_density) -> NonFiniteStartError:
 def measured_variance(known: noise.Noise) -> float:
     """Return the variance of log-normal noise with the measured ceiling of the acceptance rate; NaN without probes."""
     return noise.variance_of(known.ceiling) if known.is_noisy and known.num_probes else math.nan
-
-
-def _continuous(model) -> list:
-    """Return the value variables that are not discrete; PyMC finds steps for the others."""
-    return [v for v in model.value_vars if v.dtype in continuous_types]
 
 
 class RandomWalkStep(TransitionStep):

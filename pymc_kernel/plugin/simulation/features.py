@@ -16,8 +16,6 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.progress import progress_bar
 
-__all__ = ["FittedFeatures", "LearnedFeatures"]
-
 _DECAY_FIRST, _DECAY_SECOND, _TINY = 0.9, 0.999, 1e-8  # of Adam's moments
 _PATIENCE = 20  # epochs without a better validation loss
 

@@ -14,8 +14,6 @@ from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_argume
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, judged, second_opinion
 
-__all__ = ["sample_kbr"]
-
 _MANY_NUMBERS = 20  # of raw data, from which on a warning proposes to summarize them
 
 
@@ -149,13 +147,9 @@ def sample_kbr(
         "check its prior."
     )
     effective = float(1.0 / (posterior.weights**2).sum())
-    stats = judged(posterior, replicates, opinion, fitted.observed, observed, effective, advice, rng) | {
-        statistics.NUM_FAILED: failed,
-        "num_local": len(near.latent),
-        "regularization": near.regularization,
-        "rank": near.features.factor.rank,
-    }
-    groups["sample_stats"] = xr.Dataset(stats)
+    stats = judged(posterior, replicates, opinion, fitted.observed, observed, effective, advice, rng)
+    of_fit = {"num_local": len(near.latent), "regularization": near.regularization, "rank": near.features.factor.rank}
+    groups["sample_stats"] = stats.assign({statistics.NUM_FAILED: failed, **of_fit})
     tree = xr.DataTree.from_dict(groups)
     return (tree, fitted) if return_fitted else tree
 

@@ -24,11 +24,8 @@ from pymc_kernel.plugin.simulation.pairs import (
     warn_of_failed_pairs,
 )
 from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
-from pymc_kernel.plugin.unseen_mode import says_what_evidence_lacks
-from pymc_kernel.plugin.warn import warn_of_findings, warn_user
+from pymc_kernel.plugin.warn import report_all, says_what_evidence_lacks, warn_user
 from pymc_kernel.rounds import Calibration, CautiousRounds, Checks, Draws, LocalLikelihood, ParticleSampler, State
-
-__all__ = ["sample_likelihood_free"]
 
 _UNLIKELY = 0.01  # probability of summaries less likely than the data's, below which a warning is due
 _COVERAGE = (0.9, 0.99)  # of held-out simulations, in regions of 95 %: outside, and by chance hardly so, it is said
@@ -175,8 +172,7 @@ def sample_likelihood_free(
         positions = np.concatenate([chain.positions[:draws] for chain in posterior])
         groups = learned_groups(model, positions, (chains, draws), simulations)
         groups["round_stats"] = _round_stats(state.rounds)
-        stats = _stats(state, posterior)
-        groups["sample_stats"] = xr.Dataset(stats)
+        groups["sample_stats"] = stats = xr.Dataset(_stats(state, posterior))
         _warn(state, stats, model)
         tree = xr.DataTree.from_dict(groups)
         return (tree, state.likelihood) if return_fitted else tree
@@ -268,9 +264,9 @@ def _stats(state: State, posterior: list[Draws]) -> dict:
         calibration = state.checks.calibration
         furthest = np.argmax(np.abs(np.log(calibration.spread)))
         checks = {
-            statistics.NUM_HELD_OUT: calibration.num_cases,
-            statistics.HELD_OUT_SHIFT: calibration.shift[np.argmax(np.abs(calibration.shift))],
-            statistics.HELD_OUT_SPREAD: calibration.spread[furthest],
+            "num_held_out": calibration.num_cases,
+            "held_out_shift": calibration.shift[np.argmax(np.abs(calibration.shift))],
+            "held_out_spread": calibration.spread[furthest],
             statistics.LEARNING_ERROR: state.checks.mean_error.max(),
             "outside": state.checks.outside,
         }
@@ -287,10 +283,11 @@ def _stats(state: State, posterior: list[Draws]) -> dict:
     }
 
 
-def _warn(state: State, stats: dict, model: pm.Model) -> None:
+def _warn(state: State, stats: xr.Dataset, model: pm.Model) -> None:
     """Warn once of all that speaks against the posterior."""
     last = state.rounds[-1]
-    warn_of_failed_pairs(stats[statistics.NUM_FAILED], stats["num_simulations"], _CHANCE_OF_SUCCESS)
+    counts = int(stats[statistics.NUM_FAILED]), int(stats["num_simulations"])
+    warn_of_failed_pairs(*counts, _CHANCE_OF_SUCCESS)
     slack = _CHANCE * np.sqrt(0.95 * 0.05 / max(last.num_near // 5, 1))  # a fifth is held out
     coverage = last.held_out_coverage
     found = {
@@ -302,7 +299,7 @@ def _warn(state: State, stats: dict, model: pm.Model) -> None:
         ),
         f"the last round simulated where the likelihood has the power {last.power:.2g} only": 0.0 < last.power < 1.0,
         "particles have not forgotten where they were, so weights of modes may be wrong": (
-            stats[statistics.CORRELATION] > _REMEMBERED
+            bool(stats[statistics.CORRELATION] > _REMEMBERED)
         ),
     }
     advice = (
@@ -311,7 +308,7 @@ def _warn(state: State, stats: dict, model: pm.Model) -> None:
     )
     words = [words for words, holds in found.items() if holds]
     words += [] if state.checks is None else _words_of(state.checks, _entry_names(model))
-    warn_of_findings(words, advice)
+    report_all(words, advice, stats)
 
 
 def _words_of(checks: Checks, names: list[str]) -> list[str]:

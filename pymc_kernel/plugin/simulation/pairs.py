@@ -14,6 +14,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.plugin.model.estimated import block_of
 from pymc_kernel.plugin.model.groups import data_groups, draws_group, observed_values
+from pymc_kernel.plugin.model.interpreter import UNOPTIMIZED
 from pymc_kernel.plugin.model.unconstrained import unconstrained_draws
 from pymc_kernel.plugin.simulation.simulate import (
     refuse_parts_of_the_data,
@@ -21,17 +22,6 @@ from pymc_kernel.plugin.simulation.simulate import (
     warn_of_potentials,
 )
 from pymc_kernel.plugin.warn import warn_user
-
-__all__ = [
-    "SimulatedPairs",
-    "Summary",
-    "learned_from",
-    "learned_groups",
-    "observed_for",
-    "simulated_again",
-    "simulated_pairs",
-    "warn_of_failed_pairs",
-]
 
 Summary = Callable[[np.ndarray], np.ndarray] | Mapping[str, Callable[[np.ndarray], np.ndarray]]
 """Summaries of data sets: a function of the observed variable's array, or one for each observed variable by name."""
@@ -137,8 +127,7 @@ def _own_summary(rv) -> Callable | None:
     if summary is data:
         return None
     # Nothing is rewritten, so that it rounds as the function itself.
-    mode = pytensor.compile.Mode(linker="py", optimizer=None)
-    return pytensor.function([data], summary, mode=mode, allow_input_downcast=True)
+    return pytensor.function([data], summary, mode=UNOPTIMIZED, allow_input_downcast=True)
 
 
 def _observed_summaries(model, summary):

@@ -14,8 +14,6 @@ from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_argume
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, Weighted, judged, second_opinion
 
-__all__ = ["sample_abc"]
-
 _FEWEST_A_SLOPE = 10  # accepted simulations for each coefficient of the adjustment, at least
 _ADVICE = (
     "Take more simulations or better summaries, or sample_likelihood_free; if the model simulates nothing like the "
@@ -115,14 +113,15 @@ def sample_abc(
     opinion = second_opinion(posterior, *all_pairs, observed, rng)
     effective = 1.0 / (weights**2).sum()
     groups = learned_groups(model, positions, (chains, draws), simulations)
-    stats = judged(posterior, replicates, opinion, summaries, observed, effective, _ADVICE, rng) | {
+    stats = judged(posterior, replicates, opinion, summaries, observed, effective, _ADVICE, rng)
+    counts = {
         "accept": len(weights) / total,
         "epsilon": accepted.epsilon,
         "num_simulations": total,
         "num_accepted": len(weights),
         statistics.NUM_FAILED: failed,
     }
-    groups["sample_stats"] = xr.Dataset(stats)
+    groups["sample_stats"] = stats.assign(counts)
     return xr.DataTree.from_dict(groups)
 
 

@@ -30,12 +30,6 @@ from pymc_kernel.plugin.model.remote import Remote
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_user
 
-__all__ = [
-    "refuse_parts_of_the_data",
-    "simulate",
-    "warn_of_potentials",
-]
-
 _STATUS = "simulation_stats/status"
 _PROBE = 0  # the seed of the draw from which shapes are taken
 
@@ -314,7 +308,7 @@ def simulate_batch(job, index, size, parameters):
     return arrays | kept | {_STATUS: status}, first_error
 
 
-class _Run(NamedTuple):
+class _Outcome(NamedTuple):
     """What is to be said of a run over batches."""
 
     first_error: str | None
@@ -324,7 +318,7 @@ class _Run(NamedTuple):
     """Of worker processes."""
 
 
-def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar) -> _Run:
+def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar) -> _Outcome:
     """Simulate the batches that are left.
 
     Raises
@@ -361,4 +355,4 @@ def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
                 raise
             ended_by = "interrupt" if isinstance(ended, KeyboardInterrupt) else "executor"
             warn_user(f"{ended if ended_by == 'executor' else 'interrupted:'} what is finished is returned.")
-    return _Run(first_error, ended_by, workers.deaths)
+    return _Outcome(first_error, ended_by, workers.deaths)

@@ -3,14 +3,13 @@
 from typing import NamedTuple
 
 import numpy as np
+import xarray as xr
 from scipy.special import ndtr
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.typicality import OUTSIDE, typicality
-from pymc_kernel.plugin.warn import warn_of_findings
-
-__all__ = ["NUM_REPLICATES", "SecondOpinion", "Weighted", "findings", "judged", "learning_errors", "second_opinion"]
+from pymc_kernel.plugin.warn import report_all
 
 NUM_REPLICATES = 16  # fits to resampled simulations: their standard deviation is then known to a fifth of it
 _FEW_EFFECTIVE = 30  # effective number of simulations, below which a warning is given
@@ -41,10 +40,10 @@ class SecondOpinion(NamedTuple):
     def statistics(self) -> dict:
         """Return it as variables of a dataset."""
         return {
-            statistics.SECOND_OPINION_SHIFT: ("unconstrained", self.shift),
-            statistics.SECOND_OPINION_SPREAD: ("unconstrained", self.spread),
-            statistics.SECOND_OPINION_EFFECTIVE: self.effective,
-            statistics.SECOND_OPINION_OUTSIDE: self.outside,
+            "second_opinion_shift": ("unconstrained", self.shift),
+            "second_opinion_spread": ("unconstrained", self.spread),
+            "second_opinion_effective": self.effective,
+            "second_opinion_outside": self.outside,
         }
 
     def __str__(self):
@@ -66,8 +65,8 @@ class SecondOpinion(NamedTuple):
 
 def judged(
     posterior, replicates, opinion: SecondOpinion, summaries, observed, effective: float, advice: str, rng
-) -> dict:
-    """Warn of all that speaks against a posterior, and return its statistics as variables of a dataset.
+) -> xr.Dataset:
+    """Report all that speaks against a posterior, and return its statistics.
 
     Parameters
     ----------
@@ -83,14 +82,15 @@ def judged(
     """
     typical = float(typicality(summaries, observed[None], rng)[0])
     error, spread_error = learning_errors(posterior, replicates)
-    warn_of_findings(findings(typical, effective, error, [str(opinion)]), advice)
-    return {
-        statistics.TYPICALITY: typical,
-        statistics.NUM_EFFECTIVE: effective,
+    own = {
+        "typicality": typical,
+        "num_effective": effective,
         statistics.LEARNING_ERROR: error,
-        statistics.SPREAD_LEARNING_ERROR: spread_error,
-        **opinion.statistics(),
+        "spread_learning_error": spread_error,
     }
+    stats = xr.Dataset(own | opinion.statistics())
+    report_all(findings(typical, effective, error, [str(opinion)]), advice, stats)
+    return stats
 
 
 def second_opinion(posterior, latent, summaries, observed, rng) -> SecondOpinion:

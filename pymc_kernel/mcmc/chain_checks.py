@@ -1,0 +1,289 @@
+"""What speaks against the draws of chains: a part of the density that they lack. Imports NumPy only.
+
+**Coverage of a surrogate.** Where a surrogate is far too low its moves hardly ever go, and a chain that gets there is
+stuck. The draws then look well mixed, with all chains alike, but lack a part of the posterior: the neck of a funnel,
+heavy tails. The chain of moves along a surrogate s works like independent proposals from s with the weights w = pi / s.
+Of n proposals n s(A) are expected in the places A where w is above t, and s(A) is at most pi(A) / t: with n pi(A) < t
+they are expected less than once. pi(A) is what the draws say of the upper tail of the weights, a generalized Pareto
+distribution beyond the largest (Vehtari et al. 2024). So the weights at the draws reveal the mass of a part that was
+never visited.
+
+**Open ends.** Moves along a surrogate hardly leave the region that the surrogate knows, so its ends can act as walls
+that are not in the density: on a long ridge chains then agree with each other, and all of them lack the rest. R-hat
+cannot show that, a few evaluations can. Take draws near the end of a coordinate, and shift them outward along it, the
+other coordinates by a function of this one alone: the map preserves volume. Then the mean ratio of densities, shifted
+to unshifted, is the ratio of the marginal densities there, whatever the shape of the target; cut off at one it is a
+lower bound, so that the larger one of two maps may be taken. Where the draws exceed a quantile by e on average, an
+exponential tail falls to exp(-1) within e, and heavier and lighter tails fall alike. At a wall of the chains the
+density does not fall.
+
+**Missed modes.** If a chain covers its target, there are draws near every point whose log density is no lower than
+theirs. Points that were evaluated before the chain began, at draws from the prior for example, were not chosen by the
+chain: one that is as high as the draws and far from all of them belongs to a mode that the chain has not visited. R-hat
+does not show that where all chains are in one mode. A few such points seldom lie in a narrow mode, but one on its slope
+is enough: a short climb is made from every hill other than the highest.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+_TAIL_MASS = 0.025  # beyond an end of a 95 % interval
+_STANDARD_ERRORS = 2.0  # of the mass that draws have there: a missing mass above that is no chance
+_LARGEST_LOG_WEIGHT = 500.0  # over the median: larger ones are not finite numbers
+_FEWEST_WEIGHTS = 100  # for a fit of their tail: it takes a fifth of them
+
+
+class Coverage(NamedTuple):
+    """What the weights pi / s at the draws say."""
+
+    missing: float  # mass of the posterior where as many proposals are expected less than once; NaN for few weights
+    error: float  # standard error of the mass that as many independent draws have beyond an end of a 95 % interval
+    excess: float  # of the largest log weight over the median
+
+
+def coverage_of(log_weights: np.ndarray) -> Coverage:
+    """Return the coverage from the log weights at the draws (n,).
+
+    The missing mass is the larger of those by all draws and by the distinct positions: a single long stay at the
+    largest weight makes a tail of equal weights, which has no shape.
+    """
+    finite = log_weights[np.isfinite(log_weights)]
+    if finite.size < _FEWEST_WEIGHTS:
+        return Coverage(math.nan, math.nan, math.nan)
+    distinct = np.unique(finite)
+    masses = [_missing_mass(w, finite.size) for w in (finite, distinct) if w.size >= _FEWEST_WEIGHTS]
+    error = math.sqrt(_TAIL_MASS * (1.0 - _TAIL_MASS) / finite.size)
+    return Coverage(float(np.fmax.reduce(masses)), error, float(finite.max() - np.median(finite)))
+
+
+def is_missing_mass(coverage: Coverage) -> bool:
+    """Return whether chains along this surrogate are likely to miss a part of the posterior."""
+    return coverage.missing > _STANDARD_ERRORS * coverage.error
+
+
+def _missing_mass(log_weights, num_proposals):
+    """Return the mass of the tail of the weights that proposals are expected to enter less than once."""
+    weights = np.exp(np.minimum(np.sort(log_weights) - np.median(log_weights), _LARGEST_LOG_WEIGHT))
+    fitted = _tail(weights)
+    if fitted is None:
+        return math.nan
+    threshold, mass, shape, scale = fitted
+    # At no weight above this one can the condition fail.
+    levels = np.geomspace(threshold, max(threshold, mass * num_proposals), 1000)
+    with np.errstate(divide="ignore"):  # beyond the end of a tail that is bounded
+        masses = mass * np.maximum(1.0 + shape * (levels - threshold) / scale, 0.0) ** (-1.0 / shape)
+    missing = masses[np.argmax(num_proposals * masses <= levels)]
+    return max(0.0, float(missing) - 1.0 / num_proposals)  # which draws from the posterior itself would miss
+
+
+def pareto_shape(log_weights: np.ndarray) -> float:
+    """Return the shape of a generalized Pareto distribution fitted to the largest weights; NaN where equal or few.
+
+    The largest min(n / 5, 3 sqrt(n)) of them, by the estimator of Zhang and Stephens (2009) with the weak prior of
+    Vehtari et al. (2024), which draws small samples towards one half.
+
+    Parameters
+    ----------
+    log_weights : ndarray (n,)
+        Finite; of 25 at least there is a shape.
+    """
+    fitted = _tail(np.exp(np.sort(log_weights) - log_weights.max()))
+    return math.nan if fitted is None else fitted[2]
+
+
+def _tail(ordered):
+    """Return threshold, mass, shape and scale of the upper tail of ordered weights (n,); None for equal or few."""
+    n = ordered.size
+    num_tail = math.ceil(min(0.2 * n, 3.0 * math.sqrt(n)))
+    if n <= num_tail:
+        return None
+    threshold = ordered[-num_tail - 1]
+    excesses = ordered[-num_tail:] - threshold
+    # Many draws at one position have equal weights: only what lies above the threshold is the tail.
+    excesses = excesses[excesses > 1e-12 * ordered[-1]]
+    if excesses.size < 5 or np.ptp(excesses) == 0.0:
+        return None
+    shape, scale = _zhang_stephens(excesses)
+    return threshold, excesses.size / n, shape, scale
+
+
+def _zhang_stephens(excesses):
+    """Return shape and scale fitted to ordered positive excesses (m,), by a mean over a grid of the scale's inverse."""
+    m = excesses.size
+    num_nodes = 30 + int(math.sqrt(m))
+    nodes = 1.0 - np.sqrt(num_nodes / (np.arange(1.0, num_nodes + 1.0) - 0.5))
+    nodes = nodes / (3.0 * excesses[int(m / 4 + 0.5) - 1]) + 1.0 / excesses[-1]
+    shapes = np.log1p(-nodes[:, None] * excesses).mean(axis=1)
+    log_likelihoods = m * (np.log(-nodes / shapes) - shapes - 1.0)
+    weights = np.exp(log_likelihoods - log_likelihoods.max())
+    node = (nodes * weights).sum() / weights.sum()
+    shape = np.log1p(-node * excesses).mean()
+    return float((m * shape + 5.0) / (m + 10.0)), float(-shape / node)
+
+
+# -- ends of the draws that the density does not have ----------------------------------------------------
+
+_NUM_COORDINATES = 4  # that are judged: those along which the chains move least
+_END = 0.05  # of the draws: an end, whose mean excess is the unit of length
+_FEWEST_AT_END = 20  # draws, for a mean excess to a quarter
+# Of the draws, from the end on: there the other coordinates are regressed on this one, by a quadratic. A long, even
+# ridge needs many draws for its direction, a winding one near draws.
+_NEIGHBORHOODS = (1.0 / 3.0, 0.1)
+_NUM_SHIFTED = 16  # draws for each end and map
+_HALF_WAY = math.exp(-0.5)  # in logs, between an exponential tail and a wall
+
+
+class OpenEnd(NamedTuple):
+    """An end of the draws that is not one of the density."""
+
+    coordinate: int
+    end: float
+    """The 5 % or 95 % quantile of the draws."""
+    ratio: float
+    """Of the marginal density a mean excess further out to that of the draws beyond the quantile."""
+
+
+def open_ends(
+    rng: np.random.Generator, draws: np.ndarray, log_densities: np.ndarray, log_density: Callable[[np.ndarray], float]
+) -> list[OpenEnd]:
+    """Return the ends of the draws beyond which the density goes on; 256 evaluations, or 64 d if these are fewer.
+
+    Parameters
+    ----------
+    draws, log_densities : ndarray (chain, draw, d), (chain, draw)
+        Of chains in the order of their draws. With fewer than 400 in all there is no end to judge.
+    log_density : callable
+        Of a position (d,), exact.
+    """
+    # The expected squared jump over twice the variance: one minus the autocorrelation.
+    variances = draws.var(axis=(0, 1))
+    jumps = (np.diff(draws, axis=1) ** 2).mean(axis=(0, 1)) / np.where(variances > 0.0, 2.0 * variances, np.inf)
+    draws, log_densities = draws.reshape(-1, draws.shape[-1]), log_densities.ravel()
+    num_end = int(_END * len(draws))
+    if num_end < _FEWEST_AT_END:
+        return []
+    ends = [(int(j), sign) for j in np.argsort(jumps)[:_NUM_COORDINATES] if variances[j] > 0.0 for sign in (1, -1)]
+    found = []
+    for j, sign in ends:
+        order = np.argsort(-sign * draws[:, j])
+        end = order[:num_end]
+        excesses = draws[:, j] - draws[end[-1], j]
+        t = excesses / excesses[end].mean() if excesses[end].any() else excesses
+        ratio = 0.0
+        for share in _NEIGHBORHOODS:
+            near, chosen = order[: int(share * len(draws))], rng.choice(end, _NUM_SHIFTED)
+            path = np.linalg.lstsq(np.vander(t[near], 3, increasing=True), draws[near])[0]
+            shift = path[1] + np.outer((t[chosen] + 1.0) ** 2 - t[chosen] ** 2, path[2])
+            values = np.array([log_density(place) for place in draws[chosen] + shift])
+            ratio = max(ratio, np.exp(np.minimum(values - log_densities[chosen], 0.0)).mean())
+        if ratio > _HALF_WAY:
+            found.append(OpenEnd(j, float(draws[end[-1], j]), float(ratio)))
+    return found
+
+
+# -- points as likely as the draws that no chain came near ------------------------------------------------
+
+_LOW_QUANTILE = 0.01  # quantile of the draws' log densities: points above it are in the highest-density region of 99 %
+# Two independent draws of a normal distribution are sqrt(2 d) standard deviations apart, give or take one, and a point
+# of that region lies as far from an average draw. The nearest of hundreds is nearer by far.
+_DISTANCE_MARGIN = 3.0
+_LEAST_DRAWS = 100  # for a meaningful quantile and spread
+_FIRST_STRIDE = 0.3  # of the climbs, in units of the scales
+# Factors of the stride: it keeps its length where one step in five goes up (Rechenberg's rule).
+_STRIDE_GROWTH, _STRIDE_DECAY = 1.5, 1.5**-0.25
+_CLIMB_EVALUATIONS = 30  # evaluations for each dimension and climb
+
+
+class KnownPlaces(NamedTuple):
+    """Where a density was evaluated."""
+
+    positions: np.ndarray
+    """(m, d)."""
+    log_densities: np.ndarray
+    """(m,); not finite where it is zero or failed."""
+
+
+def other_hills(
+    places: KnownPlaces,
+    log_density: Callable[[np.ndarray], float],
+    scales: np.ndarray,
+    budget: int,
+    rng: np.random.Generator,
+) -> KnownPlaces:
+    """Return points (m, d) high up on hills that the highest of the places is not on; often none.
+
+    Two places are on one hill where the density half way between them is no lower than at the lower one (Ursem 1999).
+    A banana counts as two hills then: the density is only to be as high there as the chain finds it elsewhere.
+
+    Parameters
+    ----------
+    places : KnownPlaces
+    log_density
+        Of a position (d,).
+    scales : ndarray (d,)
+        Rough spreads of the target: the climbs begin with steps of a third of them.
+    budget : int
+        Largest number of evaluations. No climb begins that would exceed it.
+    """
+    order = np.argsort(-np.where(np.isfinite(places.log_densities), places.log_densities, -np.inf))
+    order = [i for i in order if np.isfinite(places.log_densities[i])]
+    hills, tops, levels = order[:1], [], []
+    length = _CLIMB_EVALUATIONS * places.positions.shape[1]
+    for i in order[1:]:
+        if budget < length + len(hills):
+            break
+        position, level = places.positions[i], places.log_densities[i]
+        apart = (places.positions[hills] - position) / scales
+        by_distance = np.argsort((apart**2).sum(axis=1))
+        is_new = True
+        for hill in np.take(hills, by_distance):
+            budget -= 1
+            is_new = log_density(0.5 * (position + places.positions[hill])) < level
+            if not is_new:
+                break
+        if is_new:
+            hills.append(i)
+            budget -= length
+            top, height = _climb(position, level, log_density, scales, length, rng)
+            tops.append(top)
+            levels.append(height)
+    return KnownPlaces(np.reshape(tops, (len(tops), len(scales))), np.array(levels))
+
+
+def _climb(position, level, log_density, scales, num_steps, rng):
+    stride = _FIRST_STRIDE
+    for _ in range(num_steps):
+        proposal = position + stride * scales * rng.standard_normal(position.size)
+        height = log_density(proposal)
+        if height > level:
+            position, level = proposal, height
+            stride *= _STRIDE_GROWTH
+        else:
+            stride *= _STRIDE_DECAY
+    return position, level
+
+
+def missed(places: KnownPlaces, draws: np.ndarray, log_densities: np.ndarray) -> np.ndarray | None:
+    """Return the most likely of the places that a chain has left out, (d,), or None.
+
+    Parameters
+    ----------
+    places : KnownPlaces
+        Evaluated beforehand, not chosen by the chain.
+    draws, log_densities
+        (n, d) and (n,), of the chain, which must all be of the target; thinned ones will do. O(m n d).
+    """
+    if len(draws) < _LEAST_DRAWS:
+        return None
+    spreads = draws.std(axis=0)
+    if not (spreads > 0.0).all():
+        return None  # the chain has hardly moved; other warnings report that
+    is_likely = places.log_densities >= np.quantile(log_densities, _LOW_QUANTILE)
+    positions, levels = places.positions[is_likely], places.log_densities[is_likely]
+    differences = (positions[:, None] - draws) / spreads
+    nearest = np.sqrt(np.einsum("mnd,mnd->mn", differences, differences).min(axis=1, initial=np.inf))
+    is_far = nearest > math.sqrt(2.0 * draws.shape[1]) + _DISTANCE_MARGIN
+    return positions[is_far][np.argmax(levels[is_far])] if is_far.any() else None
