@@ -15,8 +15,6 @@ from pymc_kernel.errors import warn_caller
 from pymc_kernel.kernels.points import as_points, as_weights
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["KernelBayesRule", "OriginalBayesRule"]
-
 _LARGEST = 1e100  # numbers whose squares overflow are as good as infinite
 _MAX_SHIFT = 0.5  # of the weighted training latents' mean, in standard deviations of the prior
 _GRID = 10.0 ** np.arange(-8.0, 0.1, 0.5)  # of the largest squared eigenvalue

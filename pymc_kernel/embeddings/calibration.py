@@ -10,8 +10,6 @@ from pymc_kernel.embeddings.ridge import folds
 from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["RuleCalibration", "calibrate", "calibration_of", "held_out"]
-
 LEVELS = np.round(np.arange(0.05, 1.0, 0.05), 2)  # of the intervals whose coverage is counted
 _MAX_LATENTS = 8  # that a printed calibration shows
 

@@ -12,8 +12,6 @@ from pymc_kernel.kernels import Product
 from pymc_kernel.kernels.points import as_points, as_weights
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["ConditionalMean", "FittedConditionalMean"]
-
 
 @dataclass(frozen=True)
 class ConditionalMean:

@@ -12,8 +12,6 @@ from pymc_kernel.embeddings.ridge import GramFactor, RidgePath, factorize
 from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["DensityRatio", "FittedRatio", "RatioSolution"]
-
 
 class RatioSolution(NamedTuple):
     """The ratio as a linear function of features."""

@@ -16,8 +16,6 @@ from pymc_kernel.kernels.points import as_points
 from pymc_kernel.linalg import jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["FilterSettings", "FilterState", "FittedFilter", "KernelBayesFilter"]
-
 _METHODS = ("importance", "original")
 _MAX_VALIDATION = 200  # steps, a third of the sequence at most
 

@@ -15,8 +15,6 @@ from pymc_kernel.kernels import Gaussian, Linear, Sum
 from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["FittedRule", "ObservedFeatures"]
-
 _MAX_SCALED_DISTANCE = 10.0  # robust z-scores at which observations are clipped for the default kernel
 _NUM_CASES = 200  # that a rule near an observation is to predict
 _POINTS_A_FEATURE = 3  # that a rule near an observation keeps for each feature

@@ -6,17 +6,6 @@ import numpy as np
 
 from pymc_kernel.kernels import Gaussian, median_distance
 
-__all__ = [
-    "check_pairs",
-    "check_positive",
-    "latent_kernel",
-    "median_scales",
-    "resolved",
-    "robust_scales",
-    "scales_of",
-    "signed_weights",
-]
-
 _MEDIAN_POINTS = 500  # whose distances give the median: to 2 %, in milliseconds
 _ROUNDING = 1e-12  # of the largest number of a column: what varies less is constant
 _QUARTILE_DISTANCE = 1.349  # between the quartiles of a standard normal distribution

@@ -10,8 +10,6 @@ from pymc_kernel.kernels import Gaussian
 from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
 
-__all__ = ["KernelMean", "herd", "resample", "signed_quantiles", "smoothed_draws"]
-
 _ROWS = 1024  # of a Gram matrix at a time
 _PREIMAGE_STEPS = 200  # of the fixed point, at most
 _PREIMAGE_TOLERANCE = 1e-8  # of a step, in length scales: as exact as sums of floating-point kernels are

@@ -13,8 +13,6 @@ from scipy.linalg import eigh, solve_triangular
 from pymc_kernel.kernels import FeatureKernel
 from pymc_kernel.linalg import pivoted_cholesky
 
-__all__ = ["GramFactor", "RidgePath", "factorize", "folds", "least_error", "most_evidence"]
-
 _ROUNDING = 1e-12  # of the largest eigenvalue
 _NUM_FOLDS = 5  # a fifth held out costs little accuracy; the fits are five
 # Of the largest eigenvalue; beyond the grid the prediction is nearly constant.

@@ -23,8 +23,6 @@ from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.value_regression import Hyperparameters, Regression, learn_hyperparameters
 
-__all__ = ["fit_estimates", "held_out_estimates"]
-
 _REFERENCE_QUANTILE = 0.75  # of the values: typical of the posterior, unlike the largest
 
 

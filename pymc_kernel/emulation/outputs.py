@@ -18,8 +18,6 @@ from pymc_kernel.linalg import pivoted_cholesky
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.value_regression import Hyperparameters, Regression, learn_hyperparameters
 
-__all__ = ["FittedOutputs", "fit_outputs", "held_out_outputs"]
-
 _LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a step, some dozens of steps
 _LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors of an image or a series say the same
 MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance

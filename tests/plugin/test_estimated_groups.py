@@ -10,8 +10,8 @@ import xarray as xr
 from pytensor import wrap_py
 
 import pymc_kernel as pk
+from pymc_kernel.plugin.emulation.emulation import measured_by_pairs, noise_variance, squared_error, tilt
 from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups
-from pymc_kernel.plugin.emulation.pairs import measured_by_pairs, noise_variance, squared_error, tilt
 from pymc_kernel.plugin.samplers.pooled import report_stuck_groups
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")

@@ -13,8 +13,6 @@ from pytensor.tensor.random.op import RandomVariable
 
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp
 
-__all__ = ["BlackBox", "find_black_boxes", "has_gradient"]
-
 _PULL_BACKS = ("pullback", "L_op", "grad")
 
 

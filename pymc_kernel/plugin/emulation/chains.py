@@ -8,10 +8,12 @@ import pymc as pm
 from arviz_stats.base import array_stats
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
+from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 
-__all__ = ["Chains", "autocorrelation_time", "first_metric", "largest_rhat"]
-
+# With 0, 2, 2 at once, and 4 explorers, 4 of 6, 8 of 8, 4 of 6, and 7 of 8 runs on hares and lynx found the right mode.
+_EXPLORERS = 2  # chains besides, one evaluation of each a round
+_POWER_GROWTH = 2.0  # of the power of their likelihood, at most, from round to round: two values say little of an error
 _BLOCK = 50  # draws of each chain, after which convergence is looked at
 _FEWEST_BLOCKS, _MOST_BLOCKS = 2, 20  # at most as many draws as pm.sample makes
 _CONVERGED = 1.1  # R-hat of the later half of the draws, some hundred in each chain: their own noise is about that
@@ -159,3 +161,37 @@ def _split_rhat(draws: Sequence) -> float:
     within = halves.var(axis=1, ddof=1).mean()
     between = halves.mean(axis=1).var(ddof=1)
     return float(np.sqrt((half - 1) / half + between / within)) if within > 0.0 else np.inf
+
+
+class Explorers:
+    """Chains on an emulated model with a power of its likelihood that what is learned is good enough for.
+
+    They begin at draws of the prior, with none of the likelihood.
+
+    Parameters
+    ----------
+    chains : Chains
+        On the emulated model.
+    prior : ModelPrior
+    rng : numpy.random.Generator
+    """
+
+    def __init__(self, chains: Chains, prior: ModelPrior, rng: np.random.Generator):
+        places = prior.draw(rng, 100)
+        self.chains = chains.tempered(places[:_EXPLORERS], np.maximum(places.var(axis=0), 1e-12), rng)
+        self._power = 0.0
+
+    def draw(self, best: np.ndarray) -> np.ndarray:
+        """Return where the chains end (explorers, d), which begin at the ``best`` places where they have no density."""
+        self.chains.set_power(self._power)
+        if not self.chains.have_density:
+            self.chains.go_to(best[:_EXPLORERS])
+        draws, _ = self.chains.draw(is_short=True)
+        return draws[:, -1]
+
+    def set_power(self, log_ratios: np.ndarray) -> None:
+        """Choose the next power by true minus learned log densities where the chains are: an error of one nat."""
+        error = np.sqrt(np.mean(np.square(log_ratios)))
+        if np.isfinite(error):
+            most = _POWER_GROWTH * self._power if self._power else 1.0
+            self._power = min(1.0, most, 1.0 / max(1.0, error))

@@ -11,8 +11,6 @@ from pytensor.tensor.blockwise import Blockwise
 from pymc_kernel.plugin.emulation.parts import Rows
 from pymc_kernel.plugin.model.interpreter import STABLE
 
-__all__ = ["Coarse", "coarse_versions"]
-
 
 class Coarse:
     """A cheap version of a call: its outputs, and the call's own in terms of them.

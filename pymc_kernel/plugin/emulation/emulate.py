@@ -22,8 +22,6 @@ from pymc_kernel.plugin.model.groups import observed_values
 from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["black_boxes", "emulate", "learn", "part_of"]
-
 # Of the parameters. A search that begins at few places may end in a lesser mode of the true posterior, and no distance
 # shows it. With six inputs of eight parameters (hares and lynx) it did so with two of fourteen fresh seeds, where
 # kernel HMC was right; and what is won by learning the part is small there.

@@ -15,8 +15,6 @@ from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
 from pymc_kernel.plugin.emulation.parts import Part, Rows
 
-__all__ = ["LearnedPart", "model_with"]
-
 _FAR = 1e100  # a place that nothing is next to
 
 

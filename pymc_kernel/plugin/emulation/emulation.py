@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-
-__all__ = ["Emulation", "Round", "measured"]
+from scipy.special import ndtr
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,3 +60,82 @@ def measured(log_ratios) -> tuple[float, float, float]:
     weights = np.where(np.isfinite(log_ratios), np.exp(log_ratios - finite.max()), 0.0)
     weights /= weights.mean()
     return 0.5 * float(np.abs(weights - 1.0).mean()), float(finite.std(ddof=1)), float(1.0 / (weights**2).mean())
+
+
+def normal_distance(log_ratio_sd: float) -> float:
+    """Return the total variation distance of two densities whose log ratio is normal with this standard deviation."""
+    return 2.0 * float(ndtr(0.5 * log_ratio_sd)) - 1.0
+
+
+def noise_variance(errors: np.ndarray) -> np.ndarray:
+    """Return the variance (..., f) of the noise of each term, of errors (n, 2, f) at n places."""
+    return 0.5 * np.mean((errors[:, 0] - errors[:, 1]) ** 2, axis=0)
+
+
+def squared_error(errors: np.ndarray) -> tuple[float, float]:
+    """Return the variance over places of what is learned minus the truth, and the standard error of this estimate.
+
+    The noises of two estimates at a place are independent, so that the product of their errors has the squared error
+    of what is learned as its expectation, however large the noise is. It may be below zero by chance.
+
+    Parameters
+    ----------
+    errors : ndarray (n, 2, f)
+        True minus learned, at n >= 2 places, by two estimates, of f terms that are learned by themselves: their errors
+        are taken as independent of each other, so that the products of different terms are left out, whose expectation
+        is zero and whose variance is the largest.
+    """
+    n = len(errors)
+    centered = errors - errors.mean(axis=0)  # a constant factor of a density does not count
+    products = (centered[:, 0] * centered[:, 1]).sum(axis=1) * n / (n - 1)
+    return float(products.mean()), float(products.std(ddof=1) / np.sqrt(n))
+
+
+def tilt(errors: np.ndarray, inputs: np.ndarray) -> float:
+    """Return the variance over places of half the variance of the noise, as a linear function of the inputs.
+
+    The log of an unbiased estimate with normal noise lies below the log likelihood by half the variance of the noise.
+    Where that changes with the parameters, the mean of the log estimates is tilted against the log likelihood.
+
+    Parameters
+    ----------
+    errors : ndarray (n, 2)
+        Of one term.
+    inputs : ndarray (n, k)
+    """
+    n, k = inputs.shape
+    if n < 2 * (k + 2):
+        return 0.0
+    half = 0.25 * (errors[:, 0] - errors[:, 1]) ** 2
+    design = np.hstack([np.ones((n, 1)), inputs - inputs.mean(axis=0)])
+    fitted = design @ np.linalg.lstsq(design, half, rcond=None)[0]
+    residual = np.sum((half - fitted) ** 2) / (n - k - 1)
+    return float(fitted.var() - residual * k / n)  # without the part that k coefficients take from chance
+
+
+def measured_by_pairs(errors: np.ndarray, inputs: list[np.ndarray]) -> tuple[float, float, float]:
+    """Return total variation distance, standard deviation and effective share of true over learned densities.
+
+    One standard error is added to the variance of the log ratio: a distance that noise hides is not zero. The log ratio
+    is taken for normal: with variance v the distance is 2 Phi(sqrt(v) / 2) - 1, and the share exp(-v).
+
+    Parameters
+    ----------
+    errors : ndarray (n, 2, 1 + f)
+        As of :func:`squared_error`; the first is that of all that is not estimated. Places where one is not finite
+        count as lost.
+    inputs : list of ndarray (n, k)
+        Of each of the f estimated terms.
+    """
+    is_finite = np.isfinite(errors).all(axis=(1, 2))
+    kept = errors[is_finite]
+    if len(kept) < 3:
+        return 1.0, np.inf, 0.0
+    variance, error = squared_error(kept)
+    variance += sum(tilt(kept[:, :, 1 + i], x[is_finite]) for i, x in enumerate(inputs))
+    variance, lost = max(variance, 0.0) + error, 1.0 - float(is_finite.mean())
+    return (
+        min(1.0, normal_distance(np.sqrt(variance)) + lost),
+        float(np.sqrt(variance)),
+        float(np.exp(-variance)) * (1.0 - lost),
+    )

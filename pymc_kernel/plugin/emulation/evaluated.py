@@ -12,8 +12,6 @@ from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.unconstrained import value_shapes
 
-__all__ = ["Evaluated", "TrueModel"]
-
 
 class Evaluated(NamedTuple):
     """What an evaluation of the whole model gave."""

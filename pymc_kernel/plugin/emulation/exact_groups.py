@@ -22,8 +22,6 @@ from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.warn import warn_user
 
-__all__ = ["EmulatedGroups", "acceptance_probability", "check_emulated"]
-
 # With 3 in place of 1 the smallest effective size of 43 parameters was 100 in place of 65 of 1,000 draws, their median
 # 350 in place of 220; a draw of twelve groups took 27 milliseconds in place of 16.
 _TRANSITIONS = 3

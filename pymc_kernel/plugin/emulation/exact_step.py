@@ -16,8 +16,6 @@ from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.log_density import compile_log_density
 
-__all__ = ["EmulatedNUTS"]
-
 _MOST_TRANSITIONS = 10  # some tenths of a second with a hundred parameters: as long as an evaluation of a slow solver
 
 

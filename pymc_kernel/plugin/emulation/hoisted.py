@@ -18,8 +18,6 @@ from pytensor.tensor.utils import safe_signature
 from pymc_kernel.plugin.emulation.black_boxes import has_gradient
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
 
-__all__ = ["with_hoisted"]
-
 
 class _Hoisted(RandomVariable):
     """Custom distributions of known shape, whose log density takes outputs of black boxes as further parameters.

@@ -3,8 +3,6 @@
 import pymc as pm
 from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 
-__all__ = ["graph_of_model", "model_of_graph"]
-
 
 def graph_of_model(model: pm.Model) -> tuple:
     """Return the graph of a model, and a dictionary from the model's variables to those of the graph."""

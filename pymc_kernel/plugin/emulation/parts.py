@@ -15,8 +15,6 @@ from pytensor.tensor.blockwise import Blockwise
 from pymc_kernel.plugin.emulation.black_boxes import BlackBox
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp
 
-__all__ = ["Part", "Rows", "parts_of", "rows_of"]
-
 
 class Rows(NamedTuple):
     """How the inputs and outputs of one call split into rows.

@@ -14,13 +14,18 @@ from pymc_kernel.emulation import FittedOutputs, fit_estimates, fit_outputs
 from pymc_kernel.emulation.estimates import held_out_estimates
 from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
-from pymc_kernel.plugin.emulation.chains import Chains, autocorrelation_time, largest_rhat
+from pymc_kernel.plugin.emulation.chains import Chains, Explorers, autocorrelation_time, largest_rhat
 from pymc_kernel.plugin.emulation.coarse import coarse_versions
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
-from pymc_kernel.plugin.emulation.emulation import Emulation, Round, measured
+from pymc_kernel.plugin.emulation.emulation import (
+    Emulation,
+    Round,
+    measured,
+    measured_by_pairs,
+    noise_variance,
+    normal_distance,
+)
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
-from pymc_kernel.plugin.emulation.explorers import Explorers
-from pymc_kernel.plugin.emulation.pairs import measured_by_pairs, noise_variance, normal_distance
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.priors import initial_position
@@ -28,8 +33,6 @@ from pymc_kernel.plugin.model.scores import without_gradient
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.warn import warn_user
-
-__all__ = ["Search"]
 
 _NONE: Mapping = MappingProxyType({})
 _CHAINS = 4

@@ -17,8 +17,6 @@ from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, estimat
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.priors import ModelPrior, first_places
 
-__all__ = ["Unknown", "unknown_of"]
-
 _MOST_INPUTS = 15  # of a row: a trend alone has 136 coefficients then
 _TRIED = 20  # draws of the prior, of which one must have finite values
 
