@@ -106,6 +106,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.community
 	$(RUN) -m benchmarks.community_coverage
 	$(RUN) -m benchmarks.learned_calibration
+	$(RUN) -c 'from case_studies import glass; glass.main(folder="case_studies/figures")'
 	$(RUN) -m case_studies.skew_normal_abc
 	$(RUN) -m case_studies.lynx
 	$(RUN) -m case_studies.reaction_times

@@ -11,7 +11,7 @@
 # `pk.EstimatedLikelihood` puts it into a PyMC model, `pk.KernelHMC` samples it; a random walk, `pk.KAMH`, is asked
 # for as many draws, to compare.
 #
-# Run it with `make demo`, or `python -m case_studies.glass`.
+# Run it with `make demo`, or `python -m case_studies.glass`; the pictures go to `build/glass`.
 
 # %%
 import time
@@ -31,7 +31,7 @@ from threadpoolctl import threadpool_limits
 
 import pymc_kernel as pk
 
-FIGURES = Path(__file__).parent / "figures"
+FIGURES = Path(__file__).parent.parent / "build" / "glass"
 PRIOR_SD = np.sqrt(5.0)
 JITTER = 1e-4
 
@@ -168,6 +168,7 @@ def main(draws=1000, tune=1000, chains=4, cores=2, seed=20, folder=FIGURES):
     num_estimates = sum(int(idata["sample_stats"]["evaluations"].sum()) for idata in (hamiltonian, walk))
     print(f"\n{num_estimates} estimates after tuning, {time.perf_counter() - start:.0f} s in all.")
     print("Pictures:", *paths)
+    print(f"\n{found(hamiltonian, walk)}")
     return hamiltonian, walk
 
 
@@ -208,6 +209,19 @@ def table(hamiltonian, walk):
     return pd.DataFrame(columns, index=list(NAMES.values())).sort_values("length scale")
 
 
+def found(hamiltonian, walk):
+    """Return in words which measurement matters most, and whether the chains of both samplers agree."""
+    rows = table(hamiltonian, walk)
+    name, first = rows.index[0], rows.iloc[0]
+    scale = f"{first['length scale']} standard deviations (90 % interval {first['5 %']} to {first['95 %']})"
+    said = [f"Found: {name} matters most. It has the shortest length scale, {scale}."]
+    for sampler in ("KernelHMC", "KAMH"):
+        worst, fewest = rows[f"R-hat, {sampler}"].max(), rows[f"effective draws, {sampler}"].min()
+        verdict = "agree" if worst < 1.01 else "do not agree yet"
+        said.append(f"The chains of {sampler} {verdict}: R-hat at most {worst}, at least {fewest} effective draws.")
+    return "\n".join(said)
+
+
 # %% [markdown]
 # ## The pictures
 #
@@ -222,7 +236,7 @@ STYLE = {"font.size": 12, "axes.spines.top": False, "axes.spines.right": False, 
 
 def save_figures(hamiltonian, walk, folder):
     """Write the pictures; returns their paths."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     with plt.rc_context(STYLE):
         pictures = {
             "glass_scales": scales_figure(hamiltonian),

@@ -42,6 +42,9 @@ def test_a_short_run_has_a_table_and_pictures(tmp_path, capsys):
     told = capsys.readouterr().out
     assert all(name in told for name in glass.NAMES.values())
     assert "1 of 3" in told
+    first = glass.table(hamiltonian, walk).index[0]
+    assert f"Found: {first} matters most." in told
+    assert "do not agree yet" in told  # after twenty draws
     assert len(glass.table(hamiltonian, walk)) == 9
 
 
