@@ -512,7 +512,7 @@ def raising(black_box):
             if (d < 0).any():
                 raise ValueError("negative")
             return np.sqrt(d)
-        return pt.where(pt.any(d < 0), np.nan, pt.sqrt(pt.maximum(d, 1e-12)))
+        return pt.where(pt.any(d < 0), 1e6, pt.sqrt(pt.maximum(d, 1e-12)))  # of likelihood zero
 
     with pm.Model() as model:
         v = pm.Normal("v", 1, 1, shape=2)
