@@ -91,6 +91,8 @@ bench: $(READY)
 	$(RUN) -m benchmarks.smc
 	$(RUN) -m benchmarks.evidence_bias
 	$(RUN) -m case_studies.sensors
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e '.[rivals-evidence]' && \
+		$(RUN) -m benchmarks.evidence_rivals
 	$(RUN) -m benchmarks.stochastic_volatility
 	$(RUN) -m benchmarks.bandwidth
 	$(RUN) -m benchmarks.bandwidth_posterior
