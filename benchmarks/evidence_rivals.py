@@ -9,10 +9,10 @@ Targets have a normal prior, a likelihood that is a function of one place, and a
 Glass is left out: its likelihood is an unbiased estimate, for which nested samplers have no theory.
 
 Rivals run by their defaults: nautilus (Lange 2023), 2,000 live points; dynesty (Speagle 2020), 500 live points, static
-and dynamic; pocoMC (Karamanis et al. 2022), 512 effective and 256 active particles. They draw by weights, which count in
-all errors. Kernels run as in ``benchmarks.smc``: one run of 1,000 particles, ``pk.KASMC`` and ``pk.ASMC`` with 20 moves
-at each temperature; "as many": as many particles as bring it to nautilus's evaluations. Every call of the likelihood
-counts, for all alike.
+and dynamic; pocoMC (Karamanis et al. 2022), 512 effective and 256 active particles. Their draws have weights, which
+count in all errors. Kernels run as in ``benchmarks.smc``: one run of 1,000 particles, ``pk.KASMC`` and ``pk.ASMC`` with
+20 moves at each temperature; "as many": as many particles as bring it to nautilus's evaluations. Every call of the
+likelihood counts, for all alike.
 
 A rival that is not installed is left out, and its rows stay. Needs the extras: pip install -e '.[rivals-evidence]', and
 '.[rivals-flows]' for pocoMC, which brings PyTorch.
