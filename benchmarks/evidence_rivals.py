@@ -9,10 +9,13 @@ Targets have a normal prior, a likelihood that is a function of one place, and a
 Glass is left out: its likelihood is an unbiased estimate, for which nested samplers have no theory.
 
 Rivals run by their defaults: nautilus (Lange 2023), 2,000 live points; dynesty (Speagle 2020), 500 live points, static
-and dynamic; pocoMC (Karamanis et al. 2022), 512 effective and 256 active particles. Their draws have weights, which
+and dynamic, and static with its random walks in place of the uniform draws that it takes by default below ten
+dimensions; pocoMC (Karamanis et al. 2022), 512 effective and 256 active particles. Their draws have weights, which
 count in all errors. Kernels run as in ``benchmarks.smc``: one run of 1,000 particles, ``pk.KASMC`` and ``pk.ASMC`` with
 20 moves at each temperature; "as many": as many particles as bring it to nautilus's evaluations. Every call of the
 likelihood counts, for all alike.
+
+A run that takes longer than ``--limit`` processor seconds is ended, and its row says so.
 
 A rival that is not installed is left out, and its rows stay. Needs the extras: pip install -e '.[rivals-evidence]', and
 '.[rivals-flows]' for pocoMC, which brings PyTorch.
@@ -147,7 +150,7 @@ def by_nautilus(density, target, seed, rows):
     return draws, log_weights, sampler.log_z
 
 
-def by_dynesty(density, target, seed, rows, *, dynamic):
+def by_dynesty(density, target, seed, rows, *, dynamic=False, **settings):
     """Return the same."""
     import dynesty
 
@@ -156,7 +159,7 @@ def by_dynesty(density, target, seed, rows, *, dynamic):
     def from_cube(u):
         return target.mean + target.spread * stats.norm.ppf(u)
 
-    sampler = kind(density.at, from_cube, target.num_dims, rstate=np.random.default_rng(seed))
+    sampler = kind(density.at, from_cube, target.num_dims, rstate=np.random.default_rng(seed), **settings)
     sampler.run_nested(print_progress=False)
     found = sampler.results
     return found.samples, found.logwt - found.logz[-1], found.logz[-1]
@@ -199,8 +202,9 @@ def as_many(rows, method):
 OURS = "pk.KernelHMCSMC"
 METHODS = {  # package, what it runs
     "nautilus": ("nautilus-sampler", by_nautilus),
-    "dynesty": ("dynesty", partial(by_dynesty, dynamic=False)),
+    "dynesty": ("dynesty", by_dynesty),
     "dynesty, dynamic": ("dynesty", partial(by_dynesty, dynamic=True)),
+    "dynesty, random walks": ("dynesty", partial(by_dynesty, sample="rwalk")),
     "pocoMC": ("pocomc", by_pocomc),
     "pm.smc IMH": ("pymc", partial(by_kernel, kernel=pm.smc.kernels.IMH)),
     "pk.ASMC, 20 moves": ("pymc_kernel", partial(by_kernel, kernel=pk.ASMC, **tempered.TWENTY)),
@@ -209,7 +213,22 @@ METHODS = {  # package, what it runs
     f"{OURS}, as many": ("pymc_kernel", partial(by_kernel, kernel=pk.KernelHMCSMC, many=OURS)),
 }
 MODULES = {"nautilus-sampler": "nautilus"}
-RIVALS = ("nautilus", "dynesty", "dynesty, dynamic", "pocoMC")
+RIVALS = ("nautilus", "dynesty", "dynesty, dynamic", "dynesty, random walks", "pocoMC")
+
+
+class TooLong(Exception):
+    """A run that is ended."""
+
+
+def with_limit(log_likelihood, end):
+    """Return the function, which raises once the processor's time is beyond ``end``."""
+
+    def limited(x):
+        if time.process_time() > end:
+            raise TooLong
+        return log_likelihood(x)
+
+    return limited
 
 
 def is_installed(method):
@@ -218,31 +237,30 @@ def is_installed(method):
     return importlib.util.find_spec(MODULES.get(package, package)) is not None
 
 
-def measured(name, method, seed):
+def measured(name, method, seed, limit):
     """Return the row of one run."""
-    target = target_of(name)
-    density = CountedDensity(target.log_likelihood)
-    package, run = METHODS[method]
+    target, (package, run) = target_of(name), METHODS[method]
     rows = [row for row in ROWS.kept().values() if row["target"] == name]
     begun = time.process_time()
+    density = CountedDensity(with_limit(target.log_likelihood, begun + limit))
+    row = {"target": name, "method": method, "seed": seed}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        draws, log_weights, log_evidence = run(density, target, seed, rows)
-    seconds = time.process_time() - begun
-    weights = np.exp(log_weights - log_weights.max())
-    weights /= weights.sum()
-    return {
-        "target": name,
-        "method": method,
-        "seed": seed,
-        "evaluations": density.calls,
-        "log_evidence_error": float(log_evidence - target.log_evidence),
-        "errors": np.round(target.errors(draws, weights), 5).tolist(),
-        "effective": float(1.0 / (weights**2).sum()),
-        "seconds": round(seconds, 2),
-        "version": f"{package} {version(package)}",
-        "python": platform.python_version(),
-    }
+        try:
+            draws, log_weights, log_evidence = run(density, target, seed, rows)
+        except TooLong:
+            row |= {"log_evidence_error": None, "errors": None, "effective": None}
+        else:
+            weights = np.exp(log_weights - log_weights.max())
+            weights /= weights.sum()
+            row |= {
+                "log_evidence_error": float(log_evidence - target.log_evidence),
+                "errors": np.round(target.errors(draws, weights), 5).tolist(),
+                "effective": float(1.0 / (weights**2).sum()),
+            }
+    seconds = round(time.process_time() - begun, 2)
+    versions = {"version": f"{package} {version(package)}", "python": platform.python_version()}
+    return row | {"evaluations": density.calls, "seconds": seconds} | versions
 
 
 # -- table --------------------------------------------------------------------------------------------------
@@ -265,7 +283,10 @@ def behind(groups):
     """
 
     def scaled(rows):
-        return rms([r["log_evidence_error"] for r in rows]) * math.sqrt(np.mean([r["evaluations"] for r in rows]))
+        ended = [row for row in rows if row["errors"] is not None]
+        if not ended:
+            return math.inf
+        return rms([r["log_evidence_error"] for r in ended]) * math.sqrt(np.mean([r["evaluations"] for r in ended]))
 
     rivals = [scaled(groups[method]) for method in RIVALS if method in groups]
     return scaled(groups[OURS]) / min(rivals) if rivals and OURS in groups else 0.0
@@ -273,15 +294,19 @@ def behind(groups):
 
 def cells(name, method, rows):
     """Return a row of the table."""
-    off = np.array([row["log_evidence_error"] for row in rows])
+    ended = [row for row in rows if row["errors"] is not None]
+    off = np.array([row["log_evidence_error"] for row in ended])
     versions = ", ".join(sorted({row["version"] for row in rows}))
-    evaluations = f"{np.mean([row['evaluations'] for row in rows]):,.0f}"
-    told = f"{rms(off):.3f}", f"{off.mean():+.3f}", f"{rms([row['errors'] for row in rows]):.3f}"
+    evaluations = f"{np.mean([row['evaluations'] for row in ended or rows]):,.0f}"
+    told, runs = (f"no answer after {min(row['seconds'] for row in rows):.0f} processor s", "", ""), len(rows)
+    if ended:
+        told = f"{rms(off):.3f}", f"{off.mean():+.3f}", f"{rms([row['errors'] for row in ended]):.3f}"
+        runs = len(rows) if len(ended) == len(rows) else f"{len(ended)}, {len(rows) - len(ended)} without an answer"
     seconds = f"{np.mean([row['seconds'] for row in rows]):.0f}"
-    return [name, target_of(name).num_dims, method, versions, len(rows), evaluations, *told, seconds]
+    return [name, target_of(name).num_dims, method, versions, runs, evaluations, *told, seconds]
 
 
-def main(targets=tuple(TARGETS), methods=tuple(METHODS), runs=5, again=False):
+def main(targets=tuple(TARGETS), methods=tuple(METHODS), runs=5, limit=900, again=False):
     """Run what has no row yet, and write the table: the targets on which we are behind come first."""
     missing = [method for method in methods if not is_installed(method)]
     if missing:
@@ -290,7 +315,10 @@ def main(targets=tuple(TARGETS), methods=tuple(METHODS), runs=5, again=False):
         (name, method, seed) for name in targets for method in methods for seed in range(runs) if method not in missing
     ]
     rows = ROWS.complete(
-        measured, wanted, lambda row: f"{row['log_evidence_error']:+.3f} {row['evaluations']} {row['seconds']} s", again
+        partial(measured, limit=limit),
+        wanted,
+        lambda row: f"{row['log_evidence_error']} {row['evaluations']} {row['seconds']} s",
+        again,
     )
     groups = {name: {} for name in TARGETS}
     for row in rows:
