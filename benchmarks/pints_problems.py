@@ -7,7 +7,8 @@ finite integral on the plane, and PINTS' mean and covariance are those of the re
 quadrature too: a uniform prior on it stands beside the density here, for all methods.
 
 Ours by default calls: ``pk.sample_khmc(1000, tune=1000)``, four chains, 8,000 evaluations, and
-``pk.sample_surrogate()``, at most 500. The others have 40,000, half of them warm-up: DEMetropolisZ in four chains, the
+``pk.sample_surrogate()``, at most 500, which begins at PyMC's initial value where there is no prior; "from starts" is
+the same from the starts of four chains. The others have 40,000, half of them warm-up: DEMetropolisZ in four chains, the
 Haario-Bardenet adaptive sampler, PINTS' default, in four, differential evolution and DREAM in ten as in its functional
 tests, or 1.5 d, below which PINTS warns. Every call of the log density counts.
 
@@ -193,30 +194,40 @@ def starts_of(name, seed, n):
 
 
 def in_pymc(sample, model, density, name, seed):
-    """Return what ``sample(starts, seed)`` draws in a model of PyMC."""
+    """Return what ``sample(starts, box, seed)`` draws in a model of PyMC."""
     with model:
-        return sample([{"x": x} for x in starts_of(name, seed, CHAINS)], seed)
+        return sample(starts_of(name, seed, CHAINS), PROBLEMS[name].box, seed)
 
 
-def _khmc(starts, seed):
-    return pk.sample_khmc(1000, tune=1000, initvals=starts, random_seed=seed, progressbar=False)
+def _points(starts):
+    return [{"x": x} for x in starts]
 
 
-def _surrogate(starts, seed):
+def _khmc(starts, box, seed):
+    return pk.sample_khmc(1000, tune=1000, initvals=_points(starts), random_seed=seed, progressbar=False)
+
+
+def _surrogate(starts, box, seed):
     return pk.sample_surrogate(random_seed=seed, progressbar=False)
 
 
-def _differential_evolution(starts, seed):
+def _surrogate_from_starts(starts, box, seed):
+    # Its places are on the unconstrained scale.
+    start = starts if box is None else np.log((starts - box[0]) / (box[1] - starts))
+    return pk.sample_surrogate(start=start, random_seed=seed, progressbar=False)
+
+
+def _differential_evolution(starts, box, seed):
     half = OTHERS // CHAINS // 4  # it evaluates the current place again
-    settings = {"chains": CHAINS, "cores": 1, "progressbar": False}
-    return pm.sample(half, tune=half, step=pm.DEMetropolisZ(), initvals=starts, random_seed=seed, **settings)
+    settings = {"chains": CHAINS, "cores": 1, "progressbar": False, "initvals": _points(starts)}
+    return pm.sample(half, tune=half, step=pm.DEMetropolisZ(), random_seed=seed, **settings)
 
 
 def by_pints(method, model, density, name, seed):
     """Return the second half of the draws of a sampler of PINTS."""
     import pints
 
-    class Counted(pints.LogPDF):
+    class Counted(pints.LogLikelihood):
         def __call__(self, x):
             return density.at(np.asarray(x))
 
@@ -242,12 +253,13 @@ def by_pints(method, model, density, name, seed):
 METHODS = {
     "sample_khmc": ("pymc_kernel", partial(in_pymc, _khmc)),
     "sample_surrogate": ("pymc_kernel", partial(in_pymc, _surrogate)),
+    "sample_surrogate, from starts": ("pymc_kernel", partial(in_pymc, _surrogate_from_starts)),
     "DEMetropolisZ": ("pymc", partial(in_pymc, _differential_evolution)),
     "PINTS, Haario-Bardenet": ("pints", partial(by_pints, "HaarioBardenetACMC")),
     "PINTS, differential evolution": ("pints", partial(by_pints, "DifferentialEvolutionMCMC")),
     "PINTS, DREAM": ("pints", partial(by_pints, "DreamMCMC")),
 }
-OURS = ("sample_khmc", "sample_surrogate")
+OURS = ("sample_khmc", "sample_surrogate", "sample_surrogate, from starts")
 
 
 def measured(name, method, seed):
