@@ -276,20 +276,21 @@ def rms(values):
     return float(np.sqrt(np.mean(np.square(values))))
 
 
+def scaled(rows):
+    """Return the error of the log evidence times the root of the evaluations: variances fall as one over those."""
+    ended = [row for row in rows if row["errors"] is not None]
+    if not ended:
+        return math.inf
+    return rms([r["log_evidence_error"] for r in ended]) * math.sqrt(np.mean([r["evaluations"] for r in ended]))
+
+
 def behind(groups):
-    """Return our error of the log evidence over that of the rival with the least, both scaled to equal evaluations.
-
-    A variance falls as one over the evaluations, if at all by a law.
-    """
-
-    def scaled(rows):
-        ended = [row for row in rows if row["errors"] is not None]
-        if not ended:
-            return math.inf
-        return rms([r["log_evidence_error"] for r in ended]) * math.sqrt(np.mean([r["evaluations"] for r in ended]))
-
-    rivals = [scaled(groups[method]) for method in RIVALS if method in groups]
-    return scaled(groups[OURS]) / min(rivals) if rivals and OURS in groups else 0.0
+    """Return our error of the log evidence over the least of the rivals, at equal evaluations, and that rival's name."""
+    errors = {method: scaled(groups[method]) for method in RIVALS if method in groups}
+    if OURS not in groups or not errors:
+        return 0.0, ""
+    best = min(errors, key=errors.get)
+    return scaled(groups[OURS]) / errors[best], best
 
 
 def cells(name, method, rows):
@@ -323,10 +324,12 @@ def main(targets=tuple(TARGETS), methods=tuple(METHODS), runs=5, limit=900, agai
     groups = {name: {} for name in TARGETS}
     for row in rows:
         groups[row["target"]].setdefault(row["method"], []).append(row)
-    ordered = sorted((name for name in TARGETS if groups[name]), key=lambda name: behind(groups[name]), reverse=True)
+    ratios = {name: behind(groups[name]) for name in TARGETS if groups[name]}
+    ordered = sorted(ratios, key=lambda name: ratios[name][0], reverse=True)
     table = [cells(n, m, groups[n][m]) for n in ordered for m in METHODS if m in groups[n]]
+    told = ", ".join(f"{name} {ratios[name][0]:.2g} ({ratios[name][1]})" for name in ordered if ratios[name][1])
     if table:
-        TABLE.write(table)
+        TABLE.write(table, f"Error of the log evidence by {OURS} over the best rival's, at equal evaluations: {told}.")
 
 
 if __name__ == "__main__":
