@@ -285,12 +285,12 @@ def scaled(rows):
 
 
 def behind(groups):
-    """Return our error of the log evidence over the least of the rivals, at equal evaluations, and that rival's name."""
+    """Return our error of the log evidence over the best rival's, at equal evaluations, and that rival's name."""
     errors = {method: scaled(groups[method]) for method in RIVALS if method in groups}
     if OURS not in groups or not errors:
         return 0.0, ""
     best = min(errors, key=errors.get)
-    return scaled(groups[OURS]) / errors[best], best
+    return scaled(groups[OURS]) / errors[best], best if errors[best] < math.inf else "none had an answer"
 
 
 def cells(name, method, rows):
