@@ -93,6 +93,10 @@ bench: $(READY)
 	$(RUN) -m benchmarks.smc
 	$(RUN) -m benchmarks.evidence_bias
 	$(RUN) -m case_studies.sensors
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e '.[rivals-evidence]' && \
+		$(RUN) -m benchmarks.evidence_rivals
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e '.[rivals-chains]' && \
+		$(RUN) -m benchmarks.pints_problems
 	$(RUN) -m benchmarks.stochastic_volatility
 	$(RUN) -m benchmarks.bandwidth
 	$(RUN) -m benchmarks.bandwidth_posterior

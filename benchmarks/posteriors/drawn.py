@@ -28,13 +28,19 @@ class Drawn(NamedTuple):
     exact: dict[str, np.ndarray]
     """Name -> (n, ...)."""
     has_moments: bool = True
+    log_evidence: float | None = None
+    """Of the likelihood under the prior, where it is worked out."""
 
 
 # -- shapes ----------------------------------------------------------------------------------------------
 
 
-def _shaped(rng, log_density, draws, has_moments=True):
-    """Return the posterior with this density, of symbolic (d,), in other units and at another place."""
+def _shaped(rng, log_density, draws, has_moments=True, log_mass=None):
+    """Return the posterior with this density, of symbolic (d,), in other units and at another place.
+
+    ``log_mass`` is the log integral of the density over (2 pi)^(d / 2), where it is worked out: the prior takes its
+    own density out of the likelihood, so that the evidence is this over the product of the prior's spreads.
+    """
     d = draws.shape[1]
     scale, center = np.exp(rng.normal(size=d)), 3.0 * rng.normal(size=d)
     low, high = np.quantile(draws, [0.05, 0.95], axis=0)
@@ -48,7 +54,8 @@ def _shaped(rng, log_density, draws, has_moments=True):
             pm.Potential("likelihood", log_density(z) + 0.5 * (((z - middle) / wide) ** 2).sum())
         return model
 
-    return Drawn(make, {"x": center + scale * draws}, has_moments)
+    log_evidence = None if log_mass is None else float(log_mass - np.log(wide).sum())
+    return Drawn(make, {"x": center + scale * draws}, has_moments, log_evidence)
 
 
 def bend(rng):
@@ -118,7 +125,7 @@ def mixture(rng):
             ])
         )  # fmt: skip
 
-    return _shaped(rng, log_density, z)
+    return _shaped(rng, log_density, z, log_mass=0.0)
 
 
 def spike(rng):
@@ -181,6 +188,11 @@ def ring(rng):
         rng,
         lambda x: -0.5 * ((pt.sqrt((x[:2] ** 2).sum()) - radius) / wide) ** 2 - 0.5 * (x[2:] ** 2).sum(),
         z,
+        # The angle's 2 pi stands against that of the first two coordinates, and the radius is integrated.
+        log_mass=np.log(
+            radius * wide * np.sqrt(2.0 * np.pi) * stats.norm.cdf(radius / wide)
+            + wide**2 * np.exp(-0.5 * (radius / wide) ** 2)
+        ),
     )  # fmt: skip
 
 
