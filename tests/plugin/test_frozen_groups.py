@@ -137,14 +137,20 @@ def test_frozen_steps_leave_the_posterior_invariant_for_long(frozen, seed):
     assert largest_z(after) < 4.0
 
 
-def estimated_again(step, number, here, proposal, judged=EmulatedGroups._judged):
+def estimated_again(step, number, here, proposal, is_walk, judged=EmulatedGroups._judged):
     """Estimates of the current place that are not kept: their noise depends on the parameters."""
     seeds = step.rng.integers(2**63, size=2).tolist()
     step.estimates = Estimates([step._density.estimate(i, v, seeds[i]) for i, v in enumerate(here.inputs)], seeds)
-    return judged(step, number, step._place(here.position, step.estimates, here.inputs), proposal)
+    return judged(step, number, step._place(here.position, step.estimates, here.inputs), proposal, is_walk)
+
+
+def as_a_trajectory(step, number, here, proposal, is_walk, judged=EmulatedGroups._judged):
+    """A random step accepted as if the learned density had proposed it."""
+    return judged(step, number, here, proposal, False)
 
 
 WRONG = {
+    "random steps judged as trajectories": ("_judged", as_a_trajectory),
     "estimated again where the chain is": ("_judged", estimated_again),
     "not corrected by the learned density": ("_correction", lambda step, x, values: step._density(x, values)),
     "estimates kept although inputs moved": ("_changed", staticmethod(lambda before, after: np.zeros(2, bool))),
