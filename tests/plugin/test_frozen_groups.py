@@ -187,3 +187,21 @@ def test_a_term_that_no_probe_moves_gets_new_random_numbers_wherever_it_moves():
         step = pk.EmulatedNUTS(learned, transitions=1)
     assert [calls for _, calls in step.blocks] == [(), (1,), (1, 2), (2,)]
     assert step._renewed == [{0}, {0, 1}, {0}, {0, 2}]
+
+
+def test_each_tuning_draw_begins_at_a_draw_of_the_emulation(frozen, monkeypatch):
+    """A chain that goes on and on comes to where nothing was evaluated."""
+    frozen.setup_chain(np.random.default_rng(1), 10, 0)
+    begun, proposed = [], frozen._proposed
+
+    def noted(number, x):
+        if number == 0:
+            begun.append(x.copy())
+        return proposed(number, x)
+
+    monkeypatch.setattr(frozen, "_proposed", noted)
+    point = {"center": np.asarray(0.0), "effect": np.zeros(2), "offset": np.asarray(0.0)}
+    for _ in range(5):
+        point, _ = frozen.step(point)
+    assert all((frozen._starts == x).all(axis=1).any() for x in begun)
+    assert len(np.unique(begun, axis=0)) == 5
