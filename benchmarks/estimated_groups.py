@@ -16,7 +16,7 @@ import pytensor.tensor as pt
 
 import pymc_kernel as pk
 from benchmarks import harness, measures
-from benchmarks.learned_parts import DRAWS, HOURS, STUCK, level, moments
+from benchmarks.learned_parts import DRAWS, HOURS, STUCK, draws_of, level, moments
 
 NUM_GROUPS, BUDGET = 12, 5000  # estimates of each group, for the rivals
 NOISE, FACTOR_SD = 0.1, 0.1  # of the logarithms of single levels, and of the factor that those of a subject share
@@ -154,9 +154,7 @@ def one_run(target, method, seed):
         warnings.simplefilter("always")
         idata, estimates = METHODS[method](groups(seed, False, **TARGETS[target]), seed, settings)
         said = [str(w.message) for w in said if issubclass(w.category, UserWarning) and "pymc_kernel" in str(w.message)]
-    draws = np.concatenate(
-        [np.reshape(v, (*v.shape[:2], -1)) for v in (idata["posterior"][n].values for n in names)], 2
-    )
+    draws = draws_of(idata, names)
     flat = draws.reshape(-1, draws.shape[2])
     exact = pm.sample(model=groups(seed, True, **TARGETS[target]), **DRAWS, random_seed=seed + 1)
     mean, sd, variance, rhat = moments(exact, names)

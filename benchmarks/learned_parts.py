@@ -152,10 +152,15 @@ STUCK = 1.05  # R-hat of the four chains of pm.sample on the emulated model; PyM
 OFF = 0.25  # posterior standard deviations of a mean beyond two Monte Carlo errors, from which on an answer is wrong
 
 
+def draws_of(idata, names):
+    """Return the draws of some variables, (chains, n, d)."""
+    parts = [idata["posterior"][name].values for name in names]
+    return np.concatenate([np.reshape(p, (*p.shape[:2], -1)) for p in parts], axis=2)
+
+
 def moments(idata, names):
     """Return means, standard deviations, Monte Carlo variances of means (in posterior variances), the largest R-hat."""
-    draws = [np.reshape(idata["posterior"][n].values, (4, DRAWS["draws"], -1)) for n in names]
-    draws = np.concatenate(draws, axis=2)
+    draws = draws_of(idata, names)
     rhat = measures.largest_rhat(draws)
     sizes = np.array([measures.smallest_bulk_ess(draws[:, :, [i]]) for i in range(draws.shape[2])])
     flat = draws.reshape(-1, draws.shape[2])

@@ -14,8 +14,8 @@ import numpy as np
 import pymc as pm
 
 import pymc_kernel as pk
-from benchmarks import harness, measures
-from benchmarks.learned_parts import DRAWS, OFF, STUCK
+from benchmarks import harness
+from benchmarks.learned_parts import DRAWS, OFF, STUCK, moments
 from benchmarks.posteriors.black_box_models import MODELS, made
 
 WIDER = 1.25  # or narrower, from which on a spread is wrong
@@ -27,14 +27,6 @@ HEADER = (
 )  # fmt: skip
 TABLE = harness.Table("learned-strangers", HEADER)
 VERDICTS = "silent", "no answer", "said", "false alarm", "no truth", "right"  # the bad ones first
-
-
-def _moments(idata, names):
-    """Return means, standard deviations, bulk effective sizes and draws (chains, n, d)."""
-    parts = [idata["posterior"][n].values for n in names]
-    draws = np.concatenate([p.reshape(*p.shape[:2], -1) for p in parts], axis=2)
-    sizes = [measures.smallest_bulk_ess(draws[:, :, [i]]) for i in range(draws.shape[2])]
-    return draws.mean(axis=(0, 1)), draws.std(axis=(0, 1)), np.array(sizes), draws
 
 
 def one_run(name, seed):
@@ -57,16 +49,16 @@ def one_run(name, seed):
             return row | {"error": f"{type(error).__name__}: {error}"}
         idata = pm.sample(model=emulated, random_seed=seed, **DRAWS)
     said = [str(w.message) for w in said if "should not be trusted" in str(w.message)]
-    true_mean, true_sd, true_size, _ = _moments(truth, names)
-    mean, sd, size, draws = _moments(idata, names)
+    true_mean, true_sd, true_variance, _ = moments(truth, names)
+    mean, sd, variance, rhat = moments(idata, names)
     off, wider = np.abs(mean - true_mean) / true_sd, np.abs(np.log(sd / true_sd))
-    size = np.maximum(size, 4.0)  # of four chains that do not agree
+    true_size, size = 1.0 / true_variance, np.maximum(1.0 / variance, 4.0)  # of four chains that do not agree
     error = 2.0 * np.sqrt(1.0 / true_size + (sd / true_sd) ** 2 / size)
     spread_error = 2.0 * np.sqrt(0.5 / true_size + 0.5 / size)
     return row | {
         "evaluations": emulated.emulation.num_evaluations, "distance": emulated.emulation.distance,
         "mean": float(off.max()), "certain": float((off - error).max()), "spread": float(wider.max()),
-        "certain_spread": float((wider - spread_error).max()), "rhat": measures.largest_rhat(draws),
+        "certain_spread": float((wider - spread_error).max()), "rhat": rhat,
         "divergences": int(idata["sample_stats"]["diverging"].sum()), "size": float(size.min()),
         "true_size": float(true_size.min()), "said": said,
     }  # fmt: skip

@@ -82,7 +82,7 @@ def sampled(made, **settings):
 
 @pytest.mark.slow
 def test_spread_is_exact_under_noise(made):
-    idata = sampled(made)
+    idata = sampled(made, draws=4000)  # some 450 effective ones: a standard error of a mean is a third of the bound
     draws = np.concatenate([idata.posterior["center"].values[..., None], idata.posterior["effect"].values], axis=2)
     mean, covariance = posterior()
     sd = np.sqrt(np.diag(covariance))

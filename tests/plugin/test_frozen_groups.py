@@ -7,7 +7,7 @@ import pymc as pm
 import pytest
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups, Estimates
+from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups, Estimates, Place
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 
@@ -150,14 +150,15 @@ def as_a_trajectory(step, number, here, proposal, is_walk, judged=EmulatedGroups
 
 
 WRONG = {
-    "random steps judged as trajectories": ("_judged", as_a_trajectory),
-    "estimated again where the chain is": ("_judged", estimated_again),
-    "not corrected by the learned density": ("_correction", lambda step, x, values: step._density(x, values)),
-    "estimates kept although inputs moved": ("_changed", staticmethod(lambda before, after: np.zeros(2, bool))),
-    "wrong sign": (
-        "_correction",
-        lambda step, x, values, right=EmulatedGroups._correction: -right(step, x, values),
+    "random steps judged as trajectories": (EmulatedGroups, "_judged", as_a_trajectory),
+    "estimated again where the chain is": (EmulatedGroups, "_judged", estimated_again),
+    "not corrected by the learned density": (Place, "correction", property(lambda place: place.level)),
+    "estimates kept although inputs moved": (
+        EmulatedGroups,
+        "_changed",
+        staticmethod(lambda before, after: np.zeros(2, bool)),
     ),
+    "wrong sign": (Place, "correction", property(lambda place: place.learned - place.level)),
 }
 
 
@@ -167,8 +168,7 @@ def test_wrong_steps_are_seen(frozen, monkeypatch, fault):
 
     With 400 rows two of them were at 5 to 8 standard errors.
     """
-    name, wrong = WRONG[fault]
-    monkeypatch.setattr(EmulatedGroups, name, wrong)
+    monkeypatch.setattr(*WRONG[fault])
     _, after = after_frozen_steps(frozen, 1000, 4)
     assert largest_z(after) > 6.0
 

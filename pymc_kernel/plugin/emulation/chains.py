@@ -11,9 +11,11 @@ from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 
+PRIOR_DRAWS = 100  # whose variances are a first guess, known within a seventh, and among which places are looked for
 # With 0, 2, 2 at once, and 4 explorers, 4 of 6, 8 of 8, 4 of 6, and 7 of 8 runs on hares and lynx found the right mode.
 _EXPLORERS = 2  # chains besides, one evaluation of each a round
 _POWER_GROWTH = 2.0  # of the power of their likelihood, at most, from round to round: two values say little of an error
+SMALLEST_VARIANCE = 1e-12  # of a coordinate, where no draw differs from the others
 _BLOCK = 50  # draws of each chain, after which convergence is looked at
 _FEWEST_BLOCKS, _MOST_BLOCKS = 2, 20  # at most as many draws as pm.sample makes
 _CONVERGED = 1.1  # R-hat of the later half of the draws, some hundred in each chain: their own noise is about that
@@ -138,6 +140,11 @@ class Chains:
         return draws
 
 
+def variances_of(draws: np.ndarray) -> np.ndarray:
+    """Return the variances (d,) of draws (n, d), above zero."""
+    return np.maximum(draws.var(axis=0), SMALLEST_VARIANCE)
+
+
 def first_metric(start: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> QuadPotentialDiagAdapt:
     """Return a metric that adapts, of a chain that begins at ``start`` (d,) with a first guess of variances (d,)."""
     return QuadPotentialDiagAdapt(len(start), start.copy(), variances, _PRIOR_WEIGHT, rng=rng)
@@ -177,8 +184,8 @@ class Explorers:
     """
 
     def __init__(self, chains: Chains, prior: ModelPrior, rng: np.random.Generator):
-        places = prior.draw(rng, 100)
-        self.chains = chains.tempered(places[:_EXPLORERS], np.maximum(places.var(axis=0), 1e-12), rng)
+        places = prior.draw(rng, PRIOR_DRAWS)
+        self.chains = chains.tempered(places[:_EXPLORERS], variances_of(places), rng)
         self._power = 0.0
 
     def draw(self, best: np.ndarray) -> np.ndarray:

@@ -18,7 +18,8 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.linalg import ridged_cholesky
-from pymc_kernel.plugin.emulation.chains import Chains, first_metric
+from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
+from pymc_kernel.plugin.emulation.chains import SMALLEST_VARIANCE, Chains, first_metric, variances_of
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing_noise, estimated_terms
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.warn import warn_user
@@ -57,8 +58,15 @@ class Place(NamedTuple):
     estimates: Estimates
     inputs: list[list[np.ndarray]]
     """What each estimate depends on."""
-    correction: float
-    """True minus learned log density."""
+    level: float
+    """True log density, with the estimates."""
+    learned: float
+    """Log density of the emulated model."""
+
+    @property
+    def correction(self) -> float:
+        """True minus learned log density."""
+        return self.level - self.learned
 
 
 class EstimatedDensity:
@@ -171,7 +179,7 @@ class EmulatedGroups(ArrayStepShared):
     numbers is a smooth function of its inputs: importance sampling with normal numbers is, a particle filter that
     resamples is not. Exact in both cases; in the second such blocks are hardly ever accepted once the noises of all
     groups together have a standard deviation above two: write the hierarchy centred. Other black boxes are called once
-    for each block, and twice for each draw.
+    for each block, and once for each draw.
 
     Tuning runs on the emulated model alone, each draw from one of the emulation's draws: a chain that goes on and on
     comes to where nothing was evaluated, and what was learned of estimates may be wrong by a hundred nats there.
@@ -220,7 +228,7 @@ class EmulatedGroups(ArrayStepShared):
         self.tune, self.is_placed, self.estimates = True, False, None
         self.runs = np.zeros(len(self.blocks), int)  # draws in a row without a move of each block
         super().__init__(model.value_vars, {}, blocked, rng=rng)
-        variances, size = np.maximum(self._starts.var(axis=0), 1e-12), self._starts.shape[1]
+        variances, size = variances_of(self._starts), self._starts.shape[1]
         self._of_blocks = [_OfBlock(function, block, size) for block, _ in self.blocks]
         self._steps = []
         for (block, _), of_block in zip(self.blocks, self._of_blocks, strict=True):
@@ -229,7 +237,7 @@ class EmulatedGroups(ArrayStepShared):
             settings = {"logp_dlogp_func": of_block, "potential": metric, "rng": own}
             self._steps.append(pm.NUTS(model=emulated, **settings, **kwargs))
         self._fresh = [s.sampling_state for s in self._steps]
-        covariance = np.atleast_2d(np.cov(self._starts, rowvar=False)) + 1e-12 * np.eye(size)
+        covariance = np.atleast_2d(np.cov(self._starts, rowvar=False)) + SMALLEST_VARIANCE * np.eye(size)
         self._walks = [ridged_cholesky(covariance[np.ix_(block, block)]) for block, _ in self.blocks]
 
     def _found_blocks(self) -> list[tuple[np.ndarray, tuple[int, ...]]]:
@@ -330,7 +338,7 @@ class EmulatedGroups(ArrayStepShared):
             "least_accept": float(np.min(accepts)) if accepts else 1.0,
             "moved": float(np.mean(moves)) if moves else 1.0,
             "stuck": int(self.runs.max()),
-            "log_density": math.nan if self.tune else self._density(x, self.estimates.values),
+            "log_density": math.nan if here is None else here.level,
             "evaluations": int(counts.max()),
             "diverging": diverging,
         }
@@ -364,7 +372,7 @@ class EmulatedGroups(ArrayStepShared):
     def _walked(self, number, x):
         """Return where a random step of one block ends, of a random length."""
         block, _ = self.blocks[number]
-        length = 2.38 / np.sqrt(len(block)) * _SHORTEST ** self.rng.random()
+        length = optimal_scale(len(block)) * _SHORTEST ** self.rng.random()
         proposal = x.copy()
         proposal[block] += length * self._walks[number] @ self.rng.standard_normal(len(block))
         return proposal
@@ -379,18 +387,12 @@ class EmulatedGroups(ArrayStepShared):
                 seeds[i] = int(self.rng.integers(2**63))
             values[i] = self._density.estimate(i, inputs[i], seeds[i])
         there = self._place(proposal, Estimates(values, seeds), inputs)
-        if is_walk:
-            gain = self._density(proposal, values) - self._density(here.position, here.estimates.values)
-            return acceptance_probability(gain), there, changed
-        return acceptance_probability(there.correction - here.correction), there, changed
+        gain = there.level - here.level if is_walk else there.correction - here.correction
+        return acceptance_probability(gain), there, changed
 
     def _place(self, position, estimates, inputs):
-        return Place(position, estimates, inputs, self._correction(position, estimates.values))
-
-    def _correction(self, x, estimates):
-        """Return true minus learned log density."""
-        learned, _ = self._learned._pytensor_function(x)
-        return self._density(x, estimates) - float(learned)
+        learned, _ = self._learned._pytensor_function(position)
+        return Place(position, estimates, inputs, self._density(position, estimates.values), float(learned))
 
     @staticmethod
     def competence(var, has_grad):

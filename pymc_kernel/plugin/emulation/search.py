@@ -14,7 +14,14 @@ from pymc_kernel.emulation import FittedOutputs, fit_estimates, fit_outputs
 from pymc_kernel.emulation.estimates import held_out_estimates
 from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
-from pymc_kernel.plugin.emulation.chains import Chains, Explorers, autocorrelation_time, largest_rhat
+from pymc_kernel.plugin.emulation.chains import (
+    PRIOR_DRAWS,
+    Chains,
+    Explorers,
+    autocorrelation_time,
+    largest_rhat,
+    variances_of,
+)
 from pymc_kernel.plugin.emulation.coarse import coarse_versions
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.emulation import (
@@ -41,7 +48,6 @@ _VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known wit
 _RARE = 1e-3  # of the draws of a normal distribution have a lower log density than a chain that is not lost
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _FOLDS = 10  # of cross-validation
-_CHEAP = 100  # draws of the prior, at the best of which chains on a model with cheap versions begin
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
 
@@ -154,13 +160,12 @@ class Search:
             return None
         for learned in self.learned:
             learned.clear()
-        places = prior.draw(self.rng, _CHEAP)
-        chains = Chains(self.emulated, places[:_CHAINS], np.maximum(places.var(axis=0), 1e-12), self.rng)
-        levels = np.array([chains.log_density(x) for x in places])
-        best = np.argsort(-np.where(np.isfinite(levels), levels, -np.inf))[:_CHAINS]
-        if not np.isfinite(levels[best]).all():
+        places = prior.draw(self.rng, PRIOR_DRAWS)
+        chains = Chains(self.emulated, places[:_CHAINS], variances_of(places), self.rng)
+        best = _best(places, np.array([chains.log_density(x) for x in places]))
+        if len(best) < _CHAINS:
             return None
-        chains.go_to(places[best])
+        chains.go_to(best)
         draws, _ = chains.draw()
         return self.rng.permutation(_flat(draws))[:size]
 
@@ -282,7 +287,7 @@ class Search:
         self._renew(self.fits)
         with interrupts_wait.not_here():
             if self.chains is None:
-                variances = np.maximum(prior.draw(self.rng, 100).var(axis=0), 1e-12)
+                variances = variances_of(prior.draw(self.rng, PRIOR_DRAWS))
                 self.chains = Chains(self.emulated, self._best_places(), variances, self.rng)
             elif not (Chains.have_converged(self.rhat) and self.chains.have_density):
                 self._begin_anew()
@@ -332,8 +337,7 @@ class Search:
     def _best_places(self) -> np.ndarray:
         """Return the places (chains, d) with the largest true log density, or mean of two estimates."""
         levels = self.log_densities.reshape(-1, self.repeats).mean(axis=1)
-        best = np.argsort(-levels)[:_CHAINS]
-        return self.positions[:: self.repeats][best[np.isfinite(levels[best])]]
+        return _best(self.positions[:: self.repeats], levels)
 
     def _begin_anew(self) -> None:
         """Let chains that are lost go on from the best places; others may be in modes of their own, or only slow.
@@ -361,7 +365,7 @@ class Search:
         """
         flat = _flat(draws)
         centers = [self.rng.choice(flat), self.initial, *prior.draw(self.rng, _CHAINS)]
-        others, _ = self.chains.elsewhere(centers, np.maximum(flat.var(axis=0), 1e-12), self.rng).draw()
+        others, _ = self.chains.elsewhere(centers, variances_of(flat), self.rng).draw()
         count = min(draws.shape[1], others.shape[1])
         both = np.concatenate([draws[:, -count:], others[:, -count:]])
         rhat = largest_rhat(both)
@@ -516,6 +520,12 @@ class Search:
     def _renew(self, fits):
         for learned, fit in zip(self.learned, fits, strict=True):
             learned.renew(*fit)
+
+
+def _best(places: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Return the places (chains, d), of (n, d), with the largest finite levels (n,); fewer where these are fewer."""
+    finite = np.flatnonzero(np.isfinite(levels))
+    return places[finite[np.argsort(-levels[finite])[:_CHAINS]]]
 
 
 def _flat(draws: np.ndarray) -> np.ndarray:
