@@ -153,7 +153,7 @@ def one_run(target, method, seed):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         idata, estimates = METHODS[method](groups(seed, False, **TARGETS[target]), seed, settings)
-        said = [str(w.message) for w in said if issubclass(w.category, UserWarning) and "pymc_kernel" in str(w.message)]
+        said = harness.warned_at(__file__, said)
     draws = draws_of(idata, names)
     flat = draws.reshape(-1, draws.shape[2])
     exact = pm.sample(model=groups(seed, True, **TARGETS[target]), **DRAWS, random_seed=seed + 1)

@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -106,6 +107,11 @@ def grouped(function: Callable, keys: Sequence[tuple], repetitions: int, jobs: i
     found = results(function, [(*key, seed) for key in keys for seed in range(repetitions)], jobs)
     for key in keys:
         yield key, list(islice(found, repetitions))
+
+
+def warned_at(script: str, caught: Sequence[warnings.WarningMessage]) -> list[str]:
+    """Return the texts of warnings that point to a line of a script, as those of this package do."""
+    return [str(w.message) for w in caught if issubclass(w.category, UserWarning) and w.filename == script]
 
 
 # -- tables --------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def one_run(target, seed):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         idata = pk.sample_khmc(model=unknown, **settings)
-        said = [str(w.message) for w in said if issubclass(w.category, UserWarning) and "pymc_kernel" in str(w.message)]
+        said = harness.warned_at(__file__, said)
     stats = idata["sample_stats"]
     evaluations = int(stats["evaluations"].sum()) + stats.attrs["tuning_evaluations"]
     mean, sd, variance, rhat = moments(idata, names)

@@ -107,7 +107,7 @@ def one_run(method, seed):
         warnings.simplefilter("always")
         idata = METHODS[method](seed)
     seconds = time.process_time() - start
-    said = [str(w.message) for w in said if issubclass(w.category, UserWarning) and "pymc_kernel" in str(w.message)]
+    said = harness.warned_at(__file__, said)
     draws = np.stack([idata["posterior"][name].values for name in (*NAMES, "sigma")], axis=2)
     return {
         "method": method, "seed": seed, "seconds": seconds, "calls": len(calls),
