@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "mcmc": {"machine_code", "errors", "parallel", "linalg", "kernels", "scores"},
     "smc": {"machine_code", "errors", "parallel", "linalg", "kernels", "scores", "mcmc"},
     # Rounds: a learned likelihood (likelihood_free) or a surrogate (scores), and particles that draw from it (smc).
-    "rounds": {"errors", "parallel", "linalg", "kernels", "scores", "likelihood_free", "smc"},
+    "rounds": {"errors", "parallel", "linalg", "kernels", "scores", "likelihood_free", "mcmc", "smc"},
     "plugin": {"errors", "parallel", "linalg", *MATHEMATICS},
     "__init__": {"errors", "plugin", *MATHEMATICS},
 }

@@ -126,14 +126,14 @@ def _zhang_stephens(excesses):
 
 # -- ends of the draws that the density does not have ----------------------------------------------------
 
-_NUM_COORDINATES = 4  # that are judged: those along which the chains move least
+NUM_COORDINATES = 4  # that are judged: those along which the chains move least
 _END = 0.05  # of the draws: an end, whose mean excess is the unit of length
 _FEWEST_AT_END = 20  # draws, for a mean excess to a quarter
 # Of the draws, from the end on: there the other coordinates are regressed on this one, by a quadratic. A long, even
 # ridge needs many draws for its direction, a winding one near draws.
 _NEIGHBORHOODS = (1.0 / 3.0, 0.1)
 _NUM_SHIFTED = 16  # draws for each end and map
-_HALF_WAY = math.exp(-0.5)  # in logs, between an exponential tail and a wall
+HALF_WAY = math.exp(-0.5)  # in logs, between an exponential tail and a wall
 
 
 class OpenEnd(NamedTuple):
@@ -162,26 +162,62 @@ def open_ends(
     variances = draws.var(axis=(0, 1))
     jumps = (np.diff(draws, axis=1) ** 2).mean(axis=(0, 1)) / np.where(variances > 0.0, 2.0 * variances, np.inf)
     draws, log_densities = draws.reshape(-1, draws.shape[-1]), log_densities.ravel()
-    num_end = int(_END * len(draws))
-    if num_end < _FEWEST_AT_END:
-        return []
-    ends = [(int(j), sign) for j in np.argsort(jumps)[:_NUM_COORDINATES] if variances[j] > 0.0 for sign in (1, -1)]
     found = []
-    for j, sign in ends:
-        order = np.argsort(-sign * draws[:, j])
-        end = order[:num_end]
-        excesses = draws[:, j] - draws[end[-1], j]
-        t = excesses / excesses[end].mean() if excesses[end].any() else excesses
-        ratio = 0.0
-        for share in _NEIGHBORHOODS:
-            near, chosen = order[: int(share * len(draws))], rng.choice(end, _NUM_SHIFTED)
-            path = np.linalg.lstsq(np.vander(t[near], 3, increasing=True), draws[near])[0]
-            shift = path[1] + np.outer((t[chosen] + 1.0) ** 2 - t[chosen] ** 2, path[2])
-            values = np.array([log_density(place) for place in draws[chosen] + shift])
-            ratio = max(ratio, np.exp(np.minimum(values - log_densities[chosen], 0.0)).mean())
-        if ratio > _HALF_WAY:
-            found.append(OpenEnd(j, float(draws[end[-1], j]), float(ratio)))
+    for j in np.argsort(jumps)[:NUM_COORDINATES]:
+        for sign in (1, -1):
+            ratio, end = 0.0, np.nan
+            for share in _NEIGHBORHOODS:
+                shifted = beyond_end(rng, draws, j, sign, share, _NUM_SHIFTED)
+                if shifted is None:
+                    continue
+                end, values = shifted.end, np.array([log_density(place) for place in shifted.places])
+                ratio = max(ratio, shifted_ratio(values, log_densities[shifted.rows]))
+            if ratio > HALF_WAY:
+                found.append(OpenEnd(int(j), end, ratio))
     return found
+
+
+class ShiftedDraws(NamedTuple):
+    """Draws near one end of a coordinate, shifted outward by the mean excess there."""
+
+    end: float
+    """The quantile beyond which the draws are."""
+    rows: np.ndarray
+    """(k,), which draws."""
+    places: np.ndarray
+    """(k, d), where they are shifted to."""
+
+
+def beyond_end(rng, draws: np.ndarray, coordinate: int, sign: int, share: float, size: int) -> ShiftedDraws | None:
+    """Return draws near an end, shifted outward along a path through the draws; None where there is no end to judge.
+
+    Parameters
+    ----------
+    draws : ndarray (n, d)
+    sign : int
+        1: the upper end, -1: the lower one.
+    share : float
+        Of the draws, from the end on, that the path is a quadratic through.
+    size : int
+        How many are shifted.
+    """
+    num_end = int(_END * len(draws))
+    along = draws[:, coordinate]
+    if num_end < _FEWEST_AT_END or not np.ptp(along):
+        return None
+    order = np.argsort(-sign * along)
+    end = order[:num_end]
+    excesses = along - along[end[-1]]
+    t = excesses / excesses[end].mean() if excesses[end].any() else excesses
+    near, chosen = order[: int(share * len(draws))], rng.choice(end, size)
+    path = np.linalg.lstsq(np.vander(t[near], 3, increasing=True), draws[near])[0]
+    shift = path[1] + np.outer((t[chosen] + 1.0) ** 2 - t[chosen] ** 2, path[2])
+    return ShiftedDraws(float(along[end[-1]]), chosen, draws[chosen] + shift)
+
+
+def shifted_ratio(log_densities_there: np.ndarray, log_densities: np.ndarray) -> float:
+    """Return the mean ratio of densities (k,), each cut off at one: a lower bound of that of the marginal density."""
+    return float(np.exp(np.minimum(log_densities_there - log_densities, 0.0)).mean())
 
 
 # -- points as likely as the draws that no chain came near ------------------------------------------------

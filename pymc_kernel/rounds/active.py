@@ -5,6 +5,9 @@ of each batch are draws from the surrogate's posterior, which find what it has t
 half are places where it is least certain. While the bulk is still searched for, it is flattened to a power that the
 values can bear, and the other places are those where the log density may be highest. No place is far from good ones.
 
+A surrogate that was learned along a part of a ridge may end where it was learned. So a search that would end evaluates
+draws that are shifted beyond their ends, and goes on where the density hardly falls there.
+
 ``init -> propose -> update -> propose -> ...``: given settings, state and generator the next state is determined, and
 the caller evaluates. Imports NumPy, SciPy and the lower floors only.
 """
@@ -14,8 +17,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pymc_kernel.kernels.points import MAD_TO_SD, as_numbers, as_points, check_whole
+from pymc_kernel.mcmc.chain_checks import HALF_WAY, NUM_COORDINATES, OpenEnd, beyond_end, shifted_ratio
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.rounds.learned_posterior import SearchBatch, SearchState, drawn_from, learned_state
+from pymc_kernel.rounds.learned_posterior import SearchBatch, SearchedEnd, SearchState, drawn_from, learned_state
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
 from pymc_kernel.rounds.surrogate_distance import Distance, distance_of, unknown_distance
 from pymc_kernel.scores.values import Values
@@ -36,6 +40,9 @@ _RIVAL_BATCHES = 20  # of a second search, at most
 _NEXT_RIVAL = 2  # times as many evaluations as at the end of one second search, the next one may begin
 _ABOVE_BEST, _ABOVE_ANY = 0.1, 0.5  # nats, a dimension and in all, that a density may have above its best value
 _TRIES, _UNSEEN = 3, 0.1  # draws are made anew where they hold so many nats of mass that the search never saw
+_BEYOND_SHARE = 0.1  # of all evaluations, that one look beyond the ends of the draws may take
+_BEYOND_EACH = 3  # draws that are shifted beyond each end
+_BEYOND_PATH = 0.1  # share of the draws that such a path leads through: there are always enough for a near one
 _EVIDENCE_TOLERANCE = 0.3  # nats by which two runs of a thousand particles on one surrogate may differ
 _RIDGE = 1e-4  # squared nats of noise of exact values, when places are chosen
 
@@ -92,6 +99,8 @@ class ActiveLearning:
         fresh, rival = new[:0], state.rival
         if state.is_rivals_turn:
             rival = self.update(rng, rival, values)
+        elif state.ends:
+            pass  # they say nothing of how well draws are predicted
         elif state.learned is not None:
             ratios = values - state.learned.log_likelihood(new)
             error = _error(ratios if state.is_climbing else ratios[: state.num_fresh])
@@ -107,9 +116,11 @@ class ActiveLearning:
         )
         power = np.nan if state.learned is None else state.learned.power
         search = len(state.positions), power, state.is_climbing, float(state.log_density.max()), error
-        batch = SearchBatch(*search, ratios, caution, fresh, state.log_evidence, state.is_rivals_turn)
+        is_elsewhere = state.is_rivals_turn or bool(state.ends)
+        batch = SearchBatch(*search, ratios, caution, fresh, state.log_evidence, is_elsewhere)
         state = state._replace(batches=(*state.batches, batch))
-        return learned_state(rng, state, self.estimator, self.sampler, self.noisy)
+        state = learned_state(rng, state, self.estimator, self.sampler, self.noisy)
+        return _judged(state, values.size) if state.ends else state
 
     @one_blas_thread
     def propose(self, rng: np.random.Generator, state: SearchState) -> SearchState:
@@ -122,6 +133,35 @@ class ActiveLearning:
             return state._replace(is_rivals_turn=False)
         rival = self._proposed(rng, state.rival) if state.rival.batches else state.rival
         return state._replace(proposed=rival.proposed, num_fresh=0, is_rivals_turn=True, rival=rival)
+
+    @staticmethod
+    def num_beyond_ends(num_dims: int, evaluations: int) -> int:
+        """Return how many evaluations one look beyond the ends of the draws takes; 0 with too few in all."""
+        wanted = 2 * _BEYOND_EACH * min(num_dims, NUM_COORDINATES)
+        return wanted if wanted <= _BEYOND_SHARE * evaluations else 0
+
+    def beyond_ends(self, rng: np.random.Generator, state: SearchState, draws: Draws, size: int) -> SearchState:
+        """Return the state with ``size`` draws, shifted beyond their ends, to evaluate next.
+
+        With more than four coordinates, those beyond whose ends the surrogate is least certain. The next ``update``
+        says which ends are open, by what has been learned then.
+        """
+        d = draws.positions.shape[1]
+        each = max(size // (2 * min(d, NUM_COORDINATES)), 1)
+        found = []
+        for j in range(d):
+            ends = [(j, sign, beyond_end(rng, draws.positions, j, sign, _BEYOND_PATH, each)) for sign in (1, -1)]
+            if all(shifted is not None for *_, shifted in ends):
+                unknown = state.learned.caution(np.concatenate([shifted.places for *_, shifted in ends])).mean()
+                found.append((unknown, ends))
+        chosen = sorted(found, key=lambda one: -one[0])[:NUM_COORDINATES]
+        ends = tuple(
+            SearchedEnd(j, shifted.end, draws.positions[shifted.rows], shifted.places)
+            for _, both in chosen
+            for j, _, shifted in both
+        )
+        places = np.concatenate([end.places for end in ends]) if ends else np.empty((0, d))
+        return state._replace(proposed=places, num_fresh=0, is_rivals_turn=False, ends=ends, open_ends=())
 
     @staticmethod
     def has_searched_twice(state: SearchState) -> bool:
@@ -295,6 +335,19 @@ class ActiveLearning:
         if error > 3.0 * tolerance:
             return max(state.radius / _SHRINK, 1.0)
         return max(state.radius / _SETTLE, 1.0) if at_edge < _WITHIN else state.radius
+
+
+def _judged(state, num_evaluated):
+    """Return the state with those ends that are open, by what the evaluated draws beyond them have taught."""
+    learned, found = state.learned, []
+    for end in state.ends:
+        num_evaluated -= len(end.places)
+        if num_evaluated < 0:
+            break
+        ratio = shifted_ratio(learned.log_density(end.places), learned.log_density(end.draws))
+        if ratio > HALF_WAY:
+            found.append(OpenEnd(end.coordinate, end.end, ratio))
+    return state._replace(ends=(), open_ends=tuple(found))
 
 
 def _is_outside(learned, particles, others):

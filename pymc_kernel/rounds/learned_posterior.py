@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.linalg import mean_and_factor
+from pymc_kernel.mcmc.chain_checks import OpenEnd
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
 from pymc_kernel.scores.values import FittedValues, Hyperparameters, Values
 from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
@@ -156,7 +157,19 @@ class SearchBatch(NamedTuple):
     log_evidence: float
     """Of the surrogate that its fresh draws came from."""
     is_elsewhere: bool = False
-    """Whether it was proposed by a second search."""
+    """Whether it was proposed by a second search, or lies beyond the ends of the draws."""
+
+
+class SearchedEnd(NamedTuple):
+    """An end of the draws, beyond which is evaluated."""
+
+    coordinate: int
+    end: float
+    """The quantile of the draws."""
+    draws: np.ndarray
+    """(k, d), beyond the quantile."""
+    places: np.ndarray
+    """(k, d), the same draws shifted outward."""
 
 
 class SearchState(NamedTuple):
@@ -192,6 +205,10 @@ class SearchState(NamedTuple):
     """Whether it proposed the next places."""
     next_rival: int = 0
     """Number of evaluations from which on another one may begin."""
+    ends: tuple[SearchedEnd, ...] = ()
+    """Beyond which the proposed places lie."""
+    open_ends: tuple[OpenEnd, ...] | None = None
+    """Of the draws at the last look beyond them; None before."""
 
     @property
     def log_density(self) -> np.ndarray:

@@ -236,3 +236,43 @@ def test_what_cannot_be_learned_is_said():
         config.sample(rng, state, 10)
     with pytest.raises(ValueError, match="at most 5 entries"):
         config.update(rng, state, np.zeros(6))
+
+
+def test_a_look_beyond_the_ends_of_draws_finds_walls_that_the_density_has_not(after_eighty):
+    """Draws that lack the outer part of a bend, and whole ones."""
+    config, state, _ = after_eighty
+    rng = np.random.default_rng(5)
+    whole = config.sample(rng, state, 4000)
+    first = whole.positions[:, 0]
+    part = whole._replace(positions=whole.positions[np.abs(first - np.median(first)) < 0.5 * first.std()])
+    assert config.num_beyond_ends(2, 200) == 12
+    assert config.num_beyond_ends(9, 240) == 24  # four coordinates
+    assert config.num_beyond_ends(2, 100) == 0  # more than a tenth
+    found = {}
+    for name, draws in (("whole", whole), ("part", part)):
+        looked = config.beyond_ends(rng, state, draws, 12)
+        assert len(looked.proposed) == 12
+        after = config.update(rng, looked, banana(looked.proposed))
+        found[name] = after.open_ends
+        assert after.ends == ()
+        assert len(after.positions) == len(state.positions) + 12
+        assert after.batches[-1].is_elsewhere
+        assert config.distance(after).num_draws == config.distance(state).num_draws
+    assert found["whole"] == ()
+    assert {(end.coordinate, end.end > np.median(first)) for end in found["part"] if end.coordinate == 0} == {
+        (0, False), (0, True),
+    }  # fmt: skip
+    assert all(end.ratio > 0.6 for end in found["part"])
+
+
+def test_a_look_that_is_cut_short_judges_the_ends_that_were_evaluated(after_eighty):
+    config, state, _ = after_eighty
+    rng = np.random.default_rng(6)
+    whole = config.sample(rng, state, 4000)
+    first = whole.positions[:, 0]
+    part = whole._replace(positions=whole.positions[np.abs(first - np.median(first)) < 0.5 * first.std()])
+    looked = config.beyond_ends(rng, state, part, 12)
+    ends = sorted(looked.ends, key=lambda end: end.coordinate)
+    looked = looked._replace(ends=tuple(ends), proposed=np.concatenate([end.places for end in ends]))
+    after = config.update(rng, looked, banana(looked.proposed[:3]))
+    assert [end.coordinate for end in after.open_ends] == [0]

@@ -5,7 +5,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pymc_kernel.mcmc.chain_checks import KnownPlaces, coverage_of, is_missing_mass, missed, open_ends
+from pymc_kernel.mcmc.chain_checks import (
+    KnownPlaces,
+    OpenEnd,
+    coverage_of,
+    is_missing_mass,
+    missed,
+    open_ends,
+)
 
 _NOISE_REPLICATES = 20  # new estimates that measure the noise where a chain is stuck
 _NAMED = 4  # coordinates of a position that a message shows
@@ -113,9 +120,14 @@ def open_end_warning(
     found = open_ends(rng, draws, log_densities, log_density)
     if not found:
         return ""
+    return (
+        f"{ends_in_words(found, names)}: the chains lack what is beyond, although they agree. Reparametrize, so that "
+        "the ridge that they follow becomes straight and short."
+    )
+
+
+def ends_in_words(found: Sequence[OpenEnd], names: Sequence[str]) -> str:
+    """Return where draws end and the density does not, the worst ends first."""
     worst = sorted(found, key=lambda e: -e.ratio)[:_NAMED]
     ends = ", ".join(f"{names[e.coordinate]} = {e.end:.3g} (to {e.ratio:.2g} times)" for e in worst)
-    return (
-        f"the density hardly falls where the draws end, at {ends} on the unconstrained scale: the chains lack what is "
-        "beyond, although they agree. Reparametrize, so that the ridge that they follow becomes straight and short."
-    )
+    return f"the density hardly falls where the draws end, at {ends} on the unconstrained scale"

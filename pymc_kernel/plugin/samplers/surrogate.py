@@ -25,7 +25,9 @@ from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import data_groups, draws_group, observed_values
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
+from pymc_kernel.plugin.model.unconstrained import coordinate_names
 from pymc_kernel.plugin.progress import STUCK_AFTER, progress_bar
+from pymc_kernel.plugin.samplers.chain_warnings import ends_in_words
 from pymc_kernel.plugin.samplers.given_surrogate import (
     FREE_VARIABLES,
     RADIUS,
@@ -243,7 +245,7 @@ def sample_surrogate(
         counts = counts_of(status, first_error, deaths)
         tree["evaluations"].attrs |= counts
         warn_of_failures("evaluations", "they count as places without density", counts, most=1.0)
-        _warn(state, tree, drawn, first_error)
+        _warn(model, state, tree, drawn, first_error)
         if drawn is not None:
             log_warnings(run_convergence_checks(tree, model))
         return (tree, state.learned) if return_fitted else tree
@@ -273,12 +275,15 @@ def _run(
     config: ActiveLearning, rng, state: SearchState, evaluate: Callable, most: int, tolerance: float, progressbar: bool
 ) -> tuple[SearchState, bool]:
     """Return the state after the last batch, and whether it was not interrupted."""
-    within = 0
+    beyond = config.num_beyond_ends(state.positions.shape[1], most)
+    limit, within = most - beyond, 0
+    if not beyond:
+        state = state._replace(open_ends=())  # too few evaluations to look beyond any
     with progress_bar("Searching", most, progressbar) as advance:
         try:
             while True:
                 number = len(state.positions)
-                wanted = state.proposed[: most - number]
+                wanted = state.proposed[: limit - number]
                 values = evaluate(number, wanted, advance)
                 state = config.update(rng, state, values)
                 distance = config.distance(state)
@@ -286,13 +291,27 @@ def _run(
                 advance(0, f"Distance {distance.total_variation:.2f}" if known else "Searching")
                 within = within + 1 if known and distance.total_variation < tolerance else 0
                 state = config.propose(rng, state)  # says whether the last surrogate still climbs, too
-                if len(state.positions) >= most:
+                number = len(state.positions)
+                if number == most:
                     return state, True
-                if within >= _STAYS and config.has_searched_twice(state):
-                    last = config.sample(rng, state, 1, tries=1)
-                    if not config.unjudged_mass(state, last) > tolerance:
-                        return state, True
+                if state.is_climbing and number >= limit:
+                    limit = most  # a bulk that is not found has no ends
+                    continue
+                is_last = number >= most - beyond
+                is_found = within >= _STAYS and config.has_searched_twice(state)
+                if not is_last and not is_found:
+                    continue
+                last = config.sample(rng, state, 1, tries=1)
+                if not is_last and config.unjudged_mass(state, last) > tolerance:
                     state, within = config.propose(rng, config.adopt(state, last)), 0
+                    continue
+                if beyond:
+                    state = config.beyond_ends(rng, state, last, min(beyond, most - number))
+                    state = config.update(rng, state, evaluate(number, state.proposed[: most - number], advance))
+                if is_last or not state.open_ends:
+                    return state, True
+                state, within = config.propose(rng, state), 0
+                limit = max(limit, min(len(state.positions) + len(state.proposed), most))
         except (KeyboardInterrupt, WorkersLost) as ended:
             if state.learned is None:
                 raise
@@ -394,7 +413,9 @@ def _refuse_useless(state: SearchState, first_error: str | None) -> None:
         )
 
 
-def _warn(state: SearchState, tree: xr.DataTree, drawn: ExactDraws | None, first_error: str | None) -> None:
+def _warn(
+    model: pm.Model, state: SearchState, tree: xr.DataTree, drawn: ExactDraws | None, first_error: str | None
+) -> None:
     """Warn once of all that speaks against the draws."""
     stats = tree["sample_stats"]
     failed = int(stats[statistics.NUM_FAILED]) / int(stats["num_evaluations"])
@@ -405,6 +426,13 @@ def _warn(state: SearchState, tree: xr.DataTree, drawn: ExactDraws | None, first
     }
     if drawn is None:
         found |= _of_surrogate_draws(stats)
+        point = model.initial_point(random_seed=0)
+        names = coordinate_names(model.value_vars, [np.shape(point[v.name]) for v in model.value_vars])
+        if state.open_ends is None:
+            words = "whether the density goes on where the draws end was not looked at"
+            found[words] = not stats["is_climbing"]
+        else:
+            found[ends_in_words(state.open_ends, names)] = bool(state.open_ends)
     else:
         found |= {
             "a part of it is likely to be missing from the draws, where the surrogate is far too low": is_missing_mass(
