@@ -16,6 +16,9 @@ deviations, of means, standard deviations and quantiles; the smallest bulk effec
 of processor time. The last three are compared by their logarithms: geometric means with and without, and the mean
 difference of natural logarithms. ``burn-in`` is a regression from fifty standard deviations away. Curved are the
 families in ``CURVED``, where a normal approximation is poor.
+
+``search``: the same posteriors by ``sample_surrogate`` with 50 (d + 2) evaluations at most, and long bends under a flat
+prior: right, silent, error, and how many evaluations were made.
 """
 
 import contextlib
@@ -369,6 +372,87 @@ def burn_in_rows(first, repetitions, jobs):
         yield _row("khmc: burn-in", problems, found[:, :, m], are_logs=True)
 
 
+# -- few evaluations -------------------------------------------------------------------------------------
+
+SEARCH = {
+    "looks beyond the ends": {"rounds.active.ActiveLearning.num_beyond_ends": staticmethod(lambda d, n: 0)},
+    "second search": {
+        "rounds.active.ActiveLearning._with_rival": lambda self, rng, state: state,
+        "rounds.active.ActiveLearning.has_searched_twice": staticmethod(lambda state: True),
+    },
+    "ceiling": {"rounds.active._ABOVE_ANY": np.inf},
+    "draws made anew": {"rounds.active._UNSEEN": np.inf},
+    "leaky batches": {"rounds.learned_posterior._LEAKY": np.inf},
+    "passes over deep values": {"rounds.learned_posterior._PASSES": 1},
+}
+SEARCHED = ("right", "silent", "error", "evaluations")
+_LONG_BEND, _NUM_EXACT = "long bend", 20_000
+
+
+def long_bend(seed):
+    """Return a model with a flat prior, and draws: a bend that is twenty to a hundred times as long as wide."""
+    rng = np.random.default_rng([seed, 1])
+    spread, curve = np.exp(rng.uniform(np.log(20.0), np.log(100.0))), 0.1
+    z = rng.standard_normal((_NUM_EXACT, 2)) * [spread, 1.0]
+    z[:, 1] -= curve * (z[:, 0] ** 2 - spread**2)
+    with pm.Model() as model:
+        x = pm.Flat("x", shape=2)
+        bent = x[1] + curve * (x[0] ** 2 - spread**2)
+        pm.Potential("log_likelihood", -0.5 * (x[0] / spread) ** 2 - 0.5 * bent**2)
+    return model, z
+
+
+def _search(seed, num_evaluations, kept, model):
+    idata = pk.sample_surrogate(evaluations=num_evaluations, random_seed=seed, progressbar=False)
+    kept["evaluations"] = int(idata["sample_stats"]["num_evaluations"])
+    return idata
+
+
+def search_outcome(family, seed, names):
+    """Return the measures of each mechanism's absence, the first with all of them, (names + 1, measures)."""
+    if family == _LONG_BEND:
+        model, exact = long_bend(seed)
+        truth = {
+            entry: np.array([values.mean(), values.std(), *np.quantile(values, PROBABILITIES)])
+            for entry, values in split_names("x", exact[None]).items()
+        }
+    else:
+        posterior = drawn(family, seed)
+        model, truth = posterior.make(), _truth(posterior)
+    d = sum(int(np.prod(v.type.shape)) for v in model.value_vars)
+    found = []
+    for patches in ({}, *(SEARCH[name] for name in names)):
+        kept = {}
+        with _without(patches):
+            row = zoo.measured(lambda: model, partial(_search, seed, 50 * (d + 2), kept), truth, "")
+        if "summary" not in row:
+            print(family, seed, patches.keys(), row["raised"], flush=True)
+            found.append(np.full(len(SEARCHED), np.nan))
+            continue
+        outcome = judge(row["summary"], truth, row["rhat"], row["said"], _NUM_EXACT).outcome
+        logs = np.log([_largest_error(row["summary"], truth), kept["evaluations"]])
+        found.append(np.array([outcome == "right", outcome == "silent", *logs]))
+        print(family, seed, next(iter(patches), "all"), outcome, np.exp(logs).round(2), flush=True)
+    return np.array(found)
+
+
+def search_rows(first, repetitions, jobs):
+    """Yield rows of ``sample_surrogate``."""
+    families = (*POSTERIORS, _LONG_BEND)
+    asked = [(family, seed, tuple(SEARCH)) for seed in range(first, first + repetitions) for family in families]
+    found = np.array(list(harness.results(search_outcome, asked, jobs)))
+    of = np.array([family for family, *_ in asked])
+    groups = {
+        "curved": np.isin(of, CURVED), "others": ~np.isin(of, (*CURVED, _LONG_BEND)), "long bends": of == _LONG_BEND,
+    }  # fmt: skip
+    for k, name in enumerate(SEARCH):
+        for group, rows in groups.items():
+            for m, measure in enumerate(SEARCHED):
+                pair = found[rows][:, [0, k + 1], m]
+                pair = pair[np.isfinite(pair).all(axis=1)]
+                yield _row(f"search: {name}", f"{group}: {measure}", pair, measure in ("error", "evaluations"))
+
+
 #: Part of the package -> mechanisms, problems, and the function of first seed, repetitions and jobs that yields rows.
 FAR = ("from far away: error", "from far away: size")
 PROBLEMS = tuple(f"{group}: {measure}" for group in ("curved", "others") for measure in MEASURES)
@@ -376,6 +460,11 @@ PARTS = {
     "stein": (STEIN, (*(f"wrong draws, {family}" for family in FAMILIES), "right draws"), stein_rows),
     "khmc": ([f"khmc: {name}" for name in KHMC], PROBLEMS, khmc_rows),
     "burn-in": (["khmc: burn-in"], FAR, burn_in_rows),
+    "search": (
+        [f"search: {name}" for name in SEARCH],
+        [f"{group}: {measure}" for group in ("curved", "others", "long bends") for measure in SEARCHED],
+        search_rows,
+    ),
     "particles": (
         [f"{kind.__name__}: {name}" for kind, names in PARTICLES.items() for name in names],
         PROBLEMS,
