@@ -90,8 +90,8 @@ def sample_surrogate(
     batch_size : int, optional
         Evaluations that are proposed together; by default one a parameter, at least four. Take twice the workers.
     tolerance : float
-        It stops early once the distance has stayed below this for three batches and a second search, from other
-        starts, has ended. Zero: never.
+        It stops early once the distance has stayed below this for three batches, a second search, from other starts,
+        has ended, and the density falls beyond the ends of the draws. Zero: never.
     start : ndarray (n, d), optional
         First places on the unconstrained scale. By default the model's initial point and 2 d + 5 draws of the prior;
         of a variable without draws, as ``pm.Flat``, PyMC's initial value, jittered.
@@ -138,7 +138,8 @@ def sample_surrogate(
     -----
     UserWarning
         Where the marginal distance is above 0.1 or the joint one above 0.4, by more than their errors, or they are
-        unknown, where the bulk of the posterior was still searched for, and where half of the evaluations failed.
+        unknown, where the bulk of the posterior was still searched for, where the density hardly falls beyond the ends
+        of the draws, and where half of the evaluations failed.
         Exact draws have the checks of ``pm.sample`` and of :class:`KernelHMC`, and not those of the distances. Where an
         executor breaks; and where the run ended before the first exact draw, which leaves the draws of the surrogate.
 
@@ -152,7 +153,9 @@ def sample_surrogate(
     is a shift of half a standard deviation. Both know of the region that was seen. Once the bulk is found, a second
     search from other starting points makes every other batch, until it arrives there too or settles elsewhere; both can
     miss a mode that is far away. Another ``random_seed`` begins elsewhere; where the evidence of two runs differs,
-    trust neither.
+    trust neither. On a long ridge a surrogate can end where it was learned. So with 60 evaluations a parameter or more
+    (240 from four on) some of its last ones are draws that are shifted outward, beyond the ends of up to four
+    coordinates: where the density hardly falls there, it goes on; at its last evaluation it warns.
 
     |unseen mode|
 
