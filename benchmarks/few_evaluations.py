@@ -53,6 +53,7 @@ class NormalPrior:
     mean: float
     spread: float
     num_dims: int
+    is_proper = True
 
     def draw(self, rng, size):
         """Return draws (size, d)."""

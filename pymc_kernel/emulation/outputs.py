@@ -2,7 +2,8 @@
 
 A Gaussian process with a length scale for each input and a quadratic trend, shared by all outputs but for an amplitude
 each: the engine of ``scores.value_regression``. Positive inputs and outputs may be learned by their logarithms.
-Imports NumPy, SciPy and the lower floors only.
+Positive outputs that always have the same sum, as probabilities have, keep it: their logarithms are learned, and what
+comes back is divided by its sum. Imports NumPy, SciPy and the lower floors only.
 """
 
 from collections.abc import Callable
@@ -24,6 +25,7 @@ MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of 
 _LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
 SMALLEST = np.finfo(float).tiny  # whose logarithm stands for those of inputs that are not positive: beyond the range
 _MARGIN = 0.25  # of the range of an input, by which what was learned goes on beyond it
+_SAME_SUM = 1e-5  # of the largest range of an output: by less PyMC lets the sum of probabilities differ from one
 ITERATIONS = 40  # of the search for hyperparameters
 
 
@@ -52,6 +54,8 @@ class FittedOutputs:
         Of the outputs, or of their logarithms where they are learned by these.
     factor, normal : ndarray (r, r)
         Triangular: of the covariance of the points, and of the normal equations of their coefficients.
+    total : float
+        The sum of the outputs, where it is always the same and all are positive; else zero.
     """
 
     log_inputs: np.ndarray
@@ -68,6 +72,7 @@ class FittedOutputs:
     amplitude: np.ndarray
     factor: np.ndarray
     normal: np.ndarray
+    total: float = 0.0
 
     def scaled(self, inputs: np.ndarray, inside: bool = True) -> np.ndarray:
         """Return scaled inputs (n, k), by default within the range that was learned from."""
@@ -94,7 +99,8 @@ class FittedOutputs:
         return radial + trend_features(z) @ self.coefficients
 
     def _back(self, learned):
-        return np.where(self.log_outputs, np.exp(np.where(self.log_outputs, learned, 0.0)), learned)
+        outputs = np.where(self.log_outputs, np.exp(np.where(self.log_outputs, learned, 0.0)), learned)
+        return outputs * (self.total / outputs.sum(axis=1, keepdims=True)) if self.total else outputs
 
     def _relative_sd(self, z):
         """Return the posterior standard deviation (n,) of an output of amplitude one."""
@@ -111,7 +117,7 @@ def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generato
     """Return what is learned of a function from its values.
 
     Which of the positive inputs and outputs are learned by their logarithms is chosen by the marginal likelihood: none,
-    all inputs, all outputs, or both.
+    all inputs, all outputs, or both. Positive outputs with the same sum at all inputs are always learned by them.
 
     Parameters
     ----------
@@ -128,7 +134,8 @@ def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generato
     """
     inputs, outputs = as_points(inputs), as_points(outputs)
     rows, best = rows_to_learn_from(inputs, outputs, rng), None
-    for log_inputs, log_outputs in product(input_scales(inputs), _both((outputs > 0.0).all(axis=0))):
+    positive, total = (outputs > 0.0).all(axis=0), _same_sum(outputs)
+    for log_inputs, log_outputs in product(input_scales(inputs), [positive] if total else _both(positive)):
         center, scale = center_and_scale(on_scale(inputs, log_inputs))
         z = (on_scale(inputs, log_inputs) - center) / scale
         moved = on_scale(outputs, log_outputs)
@@ -141,7 +148,7 @@ def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generato
         if best is None or loss < best[0]:
             best = loss, (log_inputs, log_outputs), (center, scale), z, moved, hyper
     _, scales, place, z, moved, hyper = best
-    return _fitted(scales, place, z, moved, hyper)
+    return _fitted(scales, place, z, moved, hyper, total)
 
 
 @one_blas_thread
@@ -158,7 +165,8 @@ def held_out_outputs(fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray
     """
     moved, z = on_scale(outputs, fit.log_outputs), fit.scaled(inputs)
     scales, place = (fit.log_inputs, fit.log_outputs), (fit.center, fit.scale)
-    return held_out(inputs, folds, lambda kept: _fitted(scales, place, z[kept], moved[kept], fit.hyperparameters))
+    rest = fit.hyperparameters, fit.total
+    return held_out(inputs, folds, lambda kept: _fitted(scales, place, z[kept], moved[kept], *rest))
 
 
 def held_out(inputs: np.ndarray, folds: np.ndarray, fitted: Callable[[np.ndarray], FittedOutputs]) -> np.ndarray:
@@ -185,6 +193,13 @@ def _both(positive):
     return [np.zeros_like(positive), positive] if positive.any() else [positive]
 
 
+def _same_sum(outputs):
+    """Return the sum of each row of outputs (n, q), where all are positive and it is always the same; else zero."""
+    sums = outputs.sum(axis=1)
+    is_same = np.ptp(sums) <= _SAME_SUM * np.ptp(outputs, axis=0).max()
+    return float(sums[0]) if outputs.shape[1] > 1 and is_same and (outputs > 0.0).all() else 0.0
+
+
 def _regression(z, moved):
     """Return the data of the engine, of outputs that stand for all."""
     chosen = np.unique(np.linspace(0, moved.shape[1] - 1, min(moved.shape[1], _LEARN_OUTPUTS)).round().astype(int))
@@ -192,7 +207,7 @@ def _regression(z, moved):
     return Regression(z, np.ascontiguousarray(centered), np.zeros(len(z)), Gaussian())
 
 
-def _fitted(scales, place, z, moved, hyper):
+def _fitted(scales, place, z, moved, hyper, total):
     """Return the fit to all rows, carried by those that the others do not predict."""
     n = len(z)
     factor, pivots = pivoted_cholesky(
@@ -214,7 +229,7 @@ def _fitted(scales, place, z, moved, hyper):
     coefficients[0] += mean
     points = z * hyper.inverse_length_scale
     learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, amplitude, factor[pivots], r
-    return FittedOutputs(*scales, *place, *borders, *learned)
+    return FittedOutputs(*scales, *place, *borders, *learned, total)
 
 
 def borders_of(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

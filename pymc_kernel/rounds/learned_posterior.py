@@ -114,21 +114,35 @@ class LogPosterior:
         return np.where(np.isfinite(out), out, -np.inf)
 
 
-class _MixturePrior(NamedTuple):
-    """A mixture of normals as where particles begin."""
+class _Start(NamedTuple):
+    """Where particles begin: a mixture of normals around good points and, where it has draws, the prior, in halves.
+
+    In the neck of a hierarchy the mixture can be too low by any factor, and the posterior is no higher than the prior
+    times the largest likelihood: so no particle has a weight that is unbounded (Hesterberg 1995). With either half
+    alone it would be at most twice as good as with both.
+    """
 
     mixture: NormalMixture
+    prior: Prior
+
+    is_proper = True
 
     def draw(self, rng, size):
-        return self.mixture.sample(rng, size)
+        if not self.prior.is_proper:
+            return self.mixture.sample(rng, size)
+        number = size // 2
+        return rng.permutation(np.concatenate([self.prior.draw(rng, number), self.mixture.sample(rng, size - number)]))
 
     def log_density(self, positions):
-        return self.mixture.log_density(positions)
+        log_mixture = self.mixture.log_density(positions)
+        if not self.prior.is_proper:
+            return log_mixture
+        return np.logaddexp(log_mixture, self.prior.log_density(positions)) - np.log(2.0)
 
 
 def drawn_from(rng, learned: LogPosterior, base: np.ndarray, sampler: ParticleSampler) -> Draws:
-    """Return draws of a learned posterior, from a mixture of normals fitted to ``base`` (n, d) by way of powers."""
-    begin = _MixturePrior(fit_mixture(rng, base))
+    """Return draws of a learned posterior by way of powers, from the prior and from around ``base`` (n, d)."""
+    begin = _Start(fit_mixture(rng, base), learned.prior)
     return sampler.sample(rng, begin, lambda x: learned(x) - begin.log_density(x))
 
 

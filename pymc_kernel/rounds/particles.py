@@ -23,7 +23,15 @@ _BRIEFLY = 0.4  # correlation at which particles have moved enough for the next 
 
 
 class Prior(Protocol):
-    """A prior distribution on the unconstrained scale."""
+    """A prior distribution on the unconstrained scale.
+
+    Attributes
+    ----------
+    is_proper : bool
+        Whether the draws are of this density: not those of a flat prior, which are only places to begin.
+    """
+
+    is_proper: bool
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Return draws (size, d)."""

@@ -148,3 +148,26 @@ def test_outputs_as_they_may_be_have_the_spread_of_a_gaussian_process(rng):
     np.testing.assert_allclose(
         np.log(versions[:, inside]).mean(axis=0), np.log(fit(new[inside])), atol=4.0 * spread[inside].max() / 20.0
     )
+
+
+def probabilities(x):
+    """Three probabilities of two inputs."""
+    logits = np.stack([np.zeros(len(x)), np.sin(x[:, 0]), 2.0 * np.sin(x[:, 0]) - x[:, 1]], axis=1)
+    return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+
+
+def test_positive_outputs_with_one_sum_keep_it(rng):
+    x = rng.normal(size=(30, 2))
+    fit, new = fit_outputs(x, 2.0 * probabilities(x), rng), rng.normal(size=(200, 2))
+    assert fit.log_outputs.all()
+    np.testing.assert_allclose(fit(new).sum(axis=1), 2.0, rtol=1e-12)
+    np.testing.assert_allclose(fit.random(new, rng).sum(axis=1), 2.0, rtol=1e-12)
+    assert np.sqrt(((fit(new) - 2.0 * probabilities(new)) ** 2).mean()) < 0.05
+
+
+def test_outputs_whose_sum_varies_as_they_do_are_left_alone(rng):
+    """Temperatures near 300: their sum is nearly the same, but so are they."""
+    x = rng.normal(size=(30, 2))
+    outputs = 300.0 + 0.001 * np.stack([np.sin(x[:, 0]), x[:, 1], x[:, 0] * x[:, 1]], axis=1)
+    assert fit_outputs(x, outputs, rng).total == 0.0
+    assert fit_outputs(x, probabilities(x)[:, :1], rng).total == 0.0  # one output alone

@@ -214,6 +214,20 @@ def test_the_posterior_of_an_emulated_model_is_right(emulated):
     assert float(idata["posterior"]["rate"].std()) == pytest.approx(sd, rel=0.15)
 
 
+def test_an_emulated_model_is_copied_conditioned_and_gives_pointwise_likelihoods(emulated):
+    """PyMC refuses all of these for a model with initial values of its own."""
+    position = emulated.emulation.draws[0]
+    copy = emulated.copy()
+    assert density_of(copy)(position) == pytest.approx(density_of(emulated)(position))
+    assert pm.do(emulated, {"rate": 0.7}).free_RVs == []
+    with emulated:
+        idata = pm.sample(10, tune=10, chains=1, cores=1, random_seed=2, progressbar=False)
+        pm.compute_log_likelihood(idata, progressbar=False)
+    assert idata["log_likelihood"]["y"].shape == (1, 10, 4)
+    begins = np.array(list(emulated.initial_point().values()))
+    assert density_of(emulated)(begins) >= emulated.emulation.log_density.max() - 0.1  # at the best place
+
+
 def crude_model(model):
     """An emulated model that has learned too little."""
     with pytest.warns(UserWarning, match="should not be trusted"):
@@ -391,8 +405,9 @@ def test_modes_of_the_posterior_that_do_not_mix_are_said():
     box = wrap_py([pt.dscalar], [pt.dvector])(lambda a: a**2 * np.array([1.0, 2.0, 3.0]))
     with pm.Model() as model:
         pm.Normal("y", box(pm.Normal("a", 0.5, 2.0)), 0.5, observed=[3.9, 7.6, 11.8])
-    with pytest.warns(UserWarning, match="chains on it do not agree"):
+    with pytest.warns(UserWarning, match="modes apart"):
         emulated = pk.emulate(model, 60, random_seed=1, progressbar=False)
+    assert emulated.emulation.num_evaluations < 60  # more would not help
     assert emulated.emulation.draws.min() < -1.8
     assert emulated.emulation.draws.max() > 1.8
 

@@ -264,3 +264,19 @@ def test_a_block_that_does_not_move_is_counted(made, monkeypatch):
     monkeypatch.setattr(EmulatedGroups, "_judged", never)
     idata = sampled(made, draws=12, tune=2, chains=1)
     np.testing.assert_array_equal(idata.sample_stats["stuck"].values[0], np.arange(1, 13))
+
+
+def test_estimates_that_are_often_zero_are_learned_from_those_that_are_not():
+    """No place at which those of all groups are above zero."""
+
+    def share(rng, rate, observed):
+        with np.errstate(divide="ignore"):
+            return np.log((rng.poisson(np.exp(min(rate, 9.0)), 40) == observed).mean())
+
+    with pm.Model() as model:
+        rates = pm.Normal("rates", 0.0, 1.5, shape=6)
+        for i, y in enumerate([3, 0, 5, 2, 7, 1]):
+            pk.EstimatedLikelihood(f"y{i}", share, rates[i], observed=y)
+    emulated = emulated_of(model, evaluations=120)
+    assert emulated.emulation.num_failed > 20
+    assert emulated.emulation.draws[:, 4].mean() == pytest.approx(np.log(6.0), abs=0.5)  # seven were seen

@@ -13,6 +13,7 @@ class NormalPrior:
 
     mean: np.ndarray
     spread: np.ndarray
+    is_proper = True
 
     def draw(self, rng, size):
         return rng.normal(self.mean, self.spread, (size, len(self.mean)))
@@ -26,6 +27,7 @@ class UniformPrior:
     """Uniform on a box from 0 to 1, on the logistic scale."""
 
     num_dims: int
+    is_proper = True
 
     def draw(self, rng, size):
         return logit(rng.random((size, self.num_dims)))

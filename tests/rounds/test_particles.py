@@ -73,6 +73,8 @@ def test_bounded_parameters():
 
 def test_funnel():
     class Funnel:
+        is_proper = True
+
         def draw(self, rng, size):
             depth = rng.normal(0.0, 2.0, size)
             return np.column_stack([depth, rng.standard_normal((size, 2)) * np.exp(0.5 * depth)[:, None]])

@@ -39,7 +39,7 @@ class LearnedPart:
         sizes = {
             "log_inputs": (k,), "log_outputs": (q,), "center": (k,), "scale": (k,), "low": (k,), "high": (k,),
             "inverse_length_scale": (k,), "points": (None, k), "weights": (None, q), "coefficients": (num_features, q),
-            "known": (None, k), "is_failed": (None,),
+            "known": (None, k), "is_failed": (None,), "total": (1,),
         }  # fmt: skip
         self.is_factor = pytensor.shared(0.0, name=f"{name}_is_factor")
         # Ones, so that the graph has finite values before anything is learned.
@@ -54,7 +54,7 @@ class LearnedPart:
 
     def clear(self) -> None:
         """Learn nothing: a cheap version stays as it is."""
-        for field in ("log_inputs", "log_outputs", "weights", "coefficients", "is_failed"):
+        for field in ("log_inputs", "log_outputs", "weights", "coefficients", "is_failed", "total"):
             self._shared[field].set_value(np.zeros_like(self._shared[field].get_value()))
         self.is_factor.set_value(0.0)
 
@@ -79,7 +79,7 @@ class LearnedPart:
             of_fit = {"known": places[keep], "is_failed": is_failed[keep].astype(float)}
             values.append({f: of_fit.get(f, getattr(fit, f, None)) for f in self._shared})
         for field, shared in self._shared.items():
-            arrays = [np.asarray(v[field], dtype=float) for v in values]
+            arrays = [np.atleast_1d(np.asarray(v[field], dtype=float)) for v in values]
             fill = _FAR if field == "known" else 0.0  # points without weight, and places that are next to nothing
             count = max(1, *(len(a) for a in arrays))
             if field in ("points", "weights", "known", "is_failed"):
@@ -108,7 +108,11 @@ class LearnedPart:
             squared = ((s[:, None, :] - points) ** 2).sum(axis=2)
             learned = (pt.exp(-0.5 * squared)[:, :, None] * of["weights"]).sum(axis=1)
             learned += (features[:, :, None] * of["coefficients"]).sum(axis=1)
-        return pt.switch(is_failed[:, None], np.nan, _where(of["log_outputs"], pt.exp, learned))
+        outputs = _where(of["log_outputs"], pt.exp, learned)
+        has_total = of["total"] > 0.0
+        sums = pt.switch(has_total, outputs.sum(axis=1, keepdims=True), 1.0)
+        outputs = pt.switch(has_total, outputs * of["total"] / sums, outputs)
+        return pt.switch(is_failed[:, None], np.nan, outputs)
 
     def _is_next_to_failed(self, s, of):
         """Return for each row (b, k) whether the nearest of the known places is one at which the function failed."""

@@ -25,3 +25,15 @@ def model_of_graph(fgraph, model: pm.Model) -> pm.Model:
     for variable, value in model.rvs_to_initial_values.items():
         copy.set_initval(copy[variable.name], value)
     return copy
+
+
+class HiddenInitialValues(dict):
+    """Initial values of a model that PyMC may copy all the same.
+
+    ``pm.compute_log_likelihood``, ``pm.do`` and ``Model.copy`` work on graphs, which know no initial values, and refuse
+    a model with any among ``values()``. Whatever begins a chain asks by key.
+    """
+
+    def values(self) -> list[None]:
+        """Return None for each variable."""
+        return [None] * len(self)

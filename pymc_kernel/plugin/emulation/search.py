@@ -33,6 +33,7 @@ from pymc_kernel.plugin.emulation.emulation import (
     normal_distance,
 )
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
+from pymc_kernel.plugin.emulation.model_graph import HiddenInitialValues
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.priors import initial_position
@@ -49,6 +50,7 @@ _RARE = 1e-3  # of the draws of a normal distribution have a lower log density t
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _FOLDS = 10  # of cross-validation
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
+_LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
 
 
@@ -119,6 +121,8 @@ class Search:
     def run(self, prior, places: np.ndarray, size: int | None, most: int, evaluate, progressbar: bool) -> None:
         """Evaluate ``places`` (n, d) and learn in rounds of ``size``, until the search has ended or after ``most``.
 
+        It ends, too, where three rounds in a row found nothing to learn and chains do not agree all the same.
+
         Without ``size`` a round has two evaluations for each coefficient of a linear function of the inputs, and two;
         of a model that is poor, one of each chain: most of its draws show the same fault. Of a model with estimates
         each place is evaluated twice, and a round has at least a quarter of the places so far.
@@ -138,7 +142,7 @@ class Search:
                 self.add(batch, [self.unknown.true.read(v, x) for v, x in zip(vectors, positions, strict=True)])
                 if self.best is not None:
                     advance(0, f"Distance {self.best.distance:.2f}")
-                if self.has_ended:
+                if self.has_ended or self.is_divided:
                     break
                 batch = self.propose(prior, size or self._batch_size)
                 self.num_own = len(batch)
@@ -257,6 +261,14 @@ class Search:
         return self.best is not None and self.is_confirmed and self.best.distance < self._enough
 
     @property
+    def is_divided(self) -> bool:
+        """Whether all is learned where the chains are, and they do not agree: they are in modes apart, or slow."""
+        last = self.rounds[-_LEARNED:]
+        if len(last) < _LEARNED or self.estimated:
+            return False
+        return all(r.distance < self._enough and not Chains.have_converged(r.rhat) for r in last)
+
+    @property
     def _enough(self) -> float:
         """Distance at which the search ends: the tolerance, or what is small beside the noise of estimates."""
         return max(self.tolerance, normal_distance(self.noise_share * self.noise_sd))
@@ -287,8 +299,11 @@ class Search:
         self._renew(self.fits)
         with interrupts_wait.not_here():
             if self.chains is None:
+                places = self._best_places()
+                if not len(places):  # a likelihood of zero at all of them
+                    return prior.draw(self.rng, size)
                 variances = variances_of(prior.draw(self.rng, PRIOR_DRAWS))
-                self.chains = Chains(self.emulated, self._best_places(), variances, self.rng)
+                self.chains = Chains(self.emulated, places, variances, self.rng)
             elif not (Chains.have_converged(self.rhat) and self.chains.have_density):
                 self._begin_anew()
             if self.explorers is not None:
@@ -335,8 +350,13 @@ class Search:
         return rows_of_parts
 
     def _best_places(self) -> np.ndarray:
-        """Return the places (chains, d) with the largest true log density, or mean of two estimates."""
+        """Return the places (chains, d) with the largest true log density, or mean of two estimates.
+
+        Of estimates that are zero nobody knows how likely they are: their places come last.
+        """
         levels = self.log_densities.reshape(-1, self.repeats).mean(axis=1)
+        if self.estimated:
+            levels = np.where(np.isfinite(levels), levels, np.finfo(float).min)
         return _best(self.positions[:: self.repeats], levels)
 
     def _begin_anew(self) -> None:
@@ -348,7 +368,8 @@ class Search:
         best, places = self._best_places(), self.chains.places
         known = self.log_densities
         if self.estimated:  # the largest of many estimates is one with large noise
-            known = np.array([self.chains.log_density(x) for x in self.positions[np.isfinite(known)]])
+            has_value = np.isfinite(known) | (not np.isfinite(known).any())
+            known = np.array([self.chains.log_density(x) for x in self.positions[has_value]])
         least = known.max() - 0.5 * chi2.isf(_RARE, places.shape[1])
         lost = [c for c, x in enumerate(places) if not self.chains.log_density(x) >= least]
         for i, c in enumerate(lost):
@@ -410,6 +431,14 @@ class Search:
     def warn(self, first_error) -> None:
         """Warn once of all that speaks against the emulated model."""
         best, failed = self.best, self.num_failed
+        if self.is_divided:
+            warn_user(
+                f"the emulated model is learned where its NUTS chains are (distance {self.rounds[-1].distance:.2g}), "
+                f"and they do not agree (R-hat {best.rhat:.2f}): its posterior has modes apart, or is hard for NUTS. "
+                "More evaluations do not help. pk.sample_smc on the emulated model weighs modes; against slow chains "
+                "take another parametrization."
+            )
+            return
         problems = []
         if not best.distance < self.tolerance:
             problems.append(
@@ -476,6 +505,7 @@ class Search:
         of_free = pymc_compile(model.value_vars, values, mode=STABLE, on_unused_input="ignore")(*[p[0] for p in parts])
         for variable, value in zip(model.free_RVs, of_free, strict=True):
             model.set_initval(variable, value)
+        model.rvs_to_initial_values = HiddenInitialValues(model.rvs_to_initial_values)
 
     def _fitted(self) -> list[tuple[list[FittedOutputs], list, bool]] | None:
         """Return the arguments of ``LearnedPart.renew`` of each part; None for too few rows."""

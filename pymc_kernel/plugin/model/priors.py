@@ -112,6 +112,7 @@ class ModelPrior:
 
     def __init__(self, model: pm.Model):
         self._model = model
+        self.is_proper = not without_draws(model)
         self._sampler = ForwardSampler(ForwardGraph(prior_expression(model), [], []))
         self.log_density = prior_density(model)
 

@@ -143,6 +143,8 @@ def sample_khmc(
             if search.has_ended or is_useful:
                 emulated = search.result(first_error)
                 return _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs)
+            if search.is_divided:
+                search.warn(first_error)  # the chains that follow may all be in one of its modes
             spent = len(search.evaluated)
     with model:
         given, step = _pooled_step(model, step, kwargs.get("compile_kwargs"))
