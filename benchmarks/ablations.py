@@ -24,6 +24,7 @@ prior: right, silent, error, and how many evaluations were made.
 import contextlib
 import time
 from functools import partial
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -40,6 +41,7 @@ from benchmarks.targets import linear_regression
 from pymc_kernel import smc, stein
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
+from pymc_kernel.rounds import learned_posterior
 from pymc_kernel.smc import differences, moves
 
 # -- Stein: draws to be judged ---------------------------------------------------------------------------
@@ -374,8 +376,12 @@ def burn_in_rows(first, repetitions, jobs):
 
 # -- few evaluations -------------------------------------------------------------------------------------
 
+_START = learned_posterior._Start
 SEARCH = {
     "looks beyond the ends": {"rounds.active.ActiveLearning.num_beyond_ends": staticmethod(lambda d, n: 0)},
+    "begins at the prior": {
+        "rounds.learned_posterior._Start": lambda mixture, prior: _START(mixture, SimpleNamespace(is_proper=False))
+    },
     "second search": {
         "rounds.active.ActiveLearning._with_rival": lambda self, rng, state: state,
         "rounds.active.ActiveLearning.has_searched_twice": staticmethod(lambda state: True),
@@ -436,16 +442,16 @@ def search_outcome(family, seed, names):
     return np.array(found)
 
 
-def search_rows(first, repetitions, jobs):
+def search_rows(first, repetitions, jobs, names=tuple(SEARCH)):
     """Yield rows of ``sample_surrogate``."""
     families = (*POSTERIORS, _LONG_BEND)
-    asked = [(family, seed, tuple(SEARCH)) for seed in range(first, first + repetitions) for family in families]
+    asked = [(family, seed, names) for seed in range(first, first + repetitions) for family in families]
     found = np.array(list(harness.results(search_outcome, asked, jobs)))
     of = np.array([family for family, *_ in asked])
     groups = {
         "curved": np.isin(of, CURVED), "others": ~np.isin(of, (*CURVED, _LONG_BEND)), "long bends": of == _LONG_BEND,
     }  # fmt: skip
-    for k, name in enumerate(SEARCH):
+    for k, name in enumerate(names):
         for group, rows in groups.items():
             for m, measure in enumerate(SEARCHED):
                 pair = found[rows][:, [0, k + 1], m]
@@ -478,11 +484,11 @@ TABLE = harness.Table(
 )
 
 
-def main(parts=tuple(PARTS), first=1000, repetitions=40, jobs=2):
-    """Print the rows of the parts, and write them to the table."""
+def main(parts=tuple(PARTS), first=1000, repetitions=40, jobs=2, searches=tuple(SEARCH)):
+    """Print the rows of the parts, and write them to the table; of ``search`` those of these mechanisms."""
     for part in parts:
-        rows = []
-        for row in PARTS[part][2](first, repetitions, jobs):
+        rows, more = [], (searches,) if part == "search" else ()
+        for row in PARTS[part][2](first, repetitions, jobs, *more):
             print(*row, sep=" | ", flush=True)
             rows.append(row)
         TABLE.write(rows)

@@ -31,6 +31,7 @@ _TRANSITIONS = 3
 # twelve likelihoods had 17 effective draws of 4,000 (R-hat 1.20); with it 158 (1.03).
 _LOCAL = 0.5
 _SHORTEST = 0.1  # of its steps, relative to the best ones for a normal distribution (Roberts and Rosenthal 2001)
+_STARTS_TRIED = 20  # places to begin at, of which one must have estimates above zero
 _PROBED = 3  # draws at which each coordinate is moved, to see which estimates it moves
 
 
@@ -308,7 +309,7 @@ class EmulatedGroups(ArrayStepShared):
         counts, here = np.zeros(self._density.num_calls, int), None
         if not self.tune:
             if self.estimates is None:
-                self.estimates = self._first_estimates(x)
+                x, self.estimates = self._first_estimates(x)
                 counts += 1
             here = self._place(x, self.estimates, self._density.inputs(x))
         accepts, moves, diverging = [], [], False
@@ -345,15 +346,17 @@ class EmulatedGroups(ArrayStepShared):
         return RaveledVars(x.astype(q0.data.dtype), q0.point_map_info), [stats]
 
     def _first_estimates(self, x):
-        inputs = self._density.inputs(x)
-        seeds = self.rng.integers(2**63, size=len(inputs)).tolist()
-        values = [self._density.estimate(i, v, s) for i, (v, s) in enumerate(zip(inputs, seeds, strict=True))]
-        if not math.isfinite(self._density(x, values)):
-            raise NonFiniteStartError(
-                "the estimated log density is not finite at a draw of the emulated model: take more evaluations in "
-                "pk.emulate, or tune longer."
-            )
-        return Estimates(values, seeds)
+        """Return a place and estimates there that are all above zero: ``x``, or draws of the emulated model."""
+        for place in (x, *self.rng.choice(self._starts, _STARTS_TRIED).astype(float)):
+            inputs = self._density.inputs(place)
+            seeds = self.rng.integers(2**63, size=len(inputs)).tolist()
+            values = [self._density.estimate(i, v, s) for i, (v, s) in enumerate(zip(inputs, seeds, strict=True))]
+            if math.isfinite(self._density(place, values)):
+                return place, Estimates(values, seeds)
+        raise NonFiniteStartError(
+            f"the estimated log density is not finite at {_STARTS_TRIED} draws of the emulated model: take more "
+            "evaluations in pk.emulate, or estimates that are zero less often."
+        )
 
     def _proposed(self, number, x):
         """Return where NUTS on the emulated density of one block goes, and whether it diverged on its way."""

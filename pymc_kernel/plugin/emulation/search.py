@@ -250,7 +250,8 @@ class Search:
                 edges = np.cumsum([self.calls[i].num_rows for i in part.calls])[:-1]
                 of_calls |= dict(zip(part.calls, np.split(rows, edges), strict=True))
             row[1:] = [e.outputs[i][0].item() - of_calls[i].item() for i in self.estimated]
-            row[0] = e.log_density - self._density_with(rows_of_parts, x) - row[1:].sum()
+            with np.errstate(invalid="ignore"):  # an estimate of zero
+                row[0] = e.log_density - self._density_with(rows_of_parts, x) - row[1:].sum()
             for own, i in zip(inputs, self.estimated, strict=True):
                 own.append(self.calls[i].inputs(e.inputs[i])[0])
         return errors.reshape(-1, 2, errors.shape[1]), [np.array(x)[::2] for x in inputs]
@@ -521,7 +522,7 @@ class Search:
                 own, is_noisy = part.functions == function, self.unknown.is_estimate(part)
                 every = slice(None, None, 1 if is_noisy else self.repeats)  # exact values of a place are the same twice
                 x, y, good, bad = (v[every][:, own] for v in (inputs, outputs, has_values, has_failed))
-                bad = bad & (not is_noisy)  # an estimate may be zero where the likelihood is not
+                bad = bad & (not is_noisy)
                 if good.sum() < x.shape[2] + 2:
                     return None
                 of_part.append((fit_estimates if is_noisy else fit_outputs)(x[good], y[good], self.rng))
@@ -537,6 +538,8 @@ class Search:
         members = [(i, self.calls[i]) for i in part.calls]
         inputs = np.array([np.concatenate([c.inputs(e.inputs[i]) for i, c in members]) for e in self.evaluated])
         outputs = np.array([np.concatenate([c.outputs(e.outputs[i]) for i, c in members]) for e in self.evaluated])
+        if self.unknown.is_estimate(part):
+            outputs = _with_zeros(outputs, part.functions)
         has_rough = np.concatenate([np.full(c.num_rows, i in self.coarse) for i, c in members])
         if not has_rough.any():
             return inputs, outputs, False
@@ -556,6 +559,19 @@ def _best(places: np.ndarray, levels: np.ndarray) -> np.ndarray:
     """Return the places (chains, d), of (n, d), with the largest finite levels (n,); fewer where these are fewer."""
     finite = np.flatnonzero(np.isfinite(levels))
     return places[finite[np.argsort(-levels[finite])[:_CHAINS]]]
+
+
+def _with_zeros(log_estimates: np.ndarray, functions: np.ndarray) -> np.ndarray:
+    """Return log estimates (n, b, 1) with those of zero a nat below the lowest other one of their function (b,).
+
+    Left out, they would make a likelihood high where an estimate is hardly ever more than zero.
+    """
+    out = log_estimates.copy()
+    for function in np.unique(functions):
+        own = out[:, functions == function]
+        if (finite := np.isfinite(own)).any():
+            out[:, functions == function] = np.where(np.isneginf(own), own[finite].min() - 1.0, own)
+    return out
 
 
 def _flat(draws: np.ndarray) -> np.ndarray:
