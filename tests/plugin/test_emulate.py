@@ -228,6 +228,23 @@ def test_an_emulated_model_is_copied_conditioned_and_gives_pointwise_likelihoods
     assert density_of(emulated)(begins) >= emulated.emulation.log_density.max() - 0.1  # at the best place
 
 
+def test_probabilities_that_a_black_box_returns_are_learned():
+    """PyMC's density is zero where they do not sum to one."""
+
+    @wrap_py([pt.dscalar], [pt.dvector])
+    def probabilities(x):
+        p = np.exp([0.0, np.sin(x), 2.0 * np.sin(x)])
+        return p / p.sum()
+
+    with pm.Model() as model:
+        pm.Categorical("y", probabilities(pm.Normal("x")), observed=[0, 0, 1, 2, 2, 2])
+    emulated = pk.emulate(model, 60, random_seed=1, progressbar=False)
+    assert emulated.emulation.distance < 0.05
+    at = np.linspace(-1.0, 1.0, 5)[:, None]
+    learned, true = ([density_of(of)(x) for x in at] for of in (emulated, model))
+    np.testing.assert_allclose(learned, true, atol=0.1)
+
+
 def crude_model(model):
     """An emulated model that has learned too little."""
     with pytest.warns(UserWarning, match="should not be trusted"):

@@ -276,3 +276,35 @@ def test_a_look_that_is_cut_short_judges_the_ends_that_were_evaluated(after_eigh
     looked = looked._replace(ends=tuple(ends), proposed=np.concatenate([end.places for end in ends]))
     after = config.update(rng, looked, banana(looked.proposed[:3]))
     assert [end.coordinate for end in after.open_ends] == [0]
+
+
+class Hierarchy:
+    """The log scale of six effects, and these: a funnel."""
+
+    is_proper, mean = True, np.zeros(7)
+
+    def draw(self, rng, size):
+        log_scale = rng.normal(-1.0, 1.5, size)
+        return np.column_stack([log_scale, np.exp(log_scale)[:, None] * rng.standard_normal((size, 6))])
+
+    def log_density(self, x):
+        inner = stats.norm(0.0, np.exp(x[:, :1])).logpdf(x[:, 1:]).sum(axis=1)
+        return stats.norm(-1.0, 1.5).logpdf(x[:, 0]) + inner
+
+
+def test_particles_reach_the_neck_of_a_hierarchy():
+    """Data that say little: half of the scales are below a third of the noise, where the effects are all near zero."""
+    observed = np.array([0.4, -0.9, 0.3, 0.1, -0.2, 0.6])
+
+    def log_likelihood(x):
+        return stats.norm(x[:, 1:], 0.5).logpdf(observed).sum(axis=1)
+
+    config, state, rng = learned(log_likelihood, Hierarchy(), 150, seed=1)
+    found = np.concatenate([config.sample(rng, state, 1000).positions[:, 0] for _ in range(4)])
+    grid = np.linspace(-9.0, 3.0, 2001)
+    total = np.sqrt(0.25 + np.exp(2.0 * grid))
+    log_weights = stats.norm(-1.0, 1.5).logpdf(grid) + stats.norm(0.0, total[:, None]).logpdf(observed).sum(axis=1)
+    weights = np.exp(log_weights - log_weights.max())
+    exact = np.interp([0.05, 0.25, 0.5], np.cumsum(weights) / weights.sum(), grid)
+    sd = np.sqrt(weights @ (grid - weights @ grid / weights.sum()) ** 2 / weights.sum())
+    np.testing.assert_allclose((np.quantile(found, [0.05, 0.25, 0.5]) - exact) / sd, 0.0, atol=0.25)

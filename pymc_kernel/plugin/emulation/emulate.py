@@ -90,7 +90,7 @@ def emulate(
         Of the whole model, at most.
     tolerance : float
         It stops early once the total variation distance at fresh draws is below this in two rounds in a row, and chains
-        from different starts agree (R-hat below 1.1).
+        from different starts agree (R-hat below 1.1); or in three rounds in which they do not agree, as in modes apart.
     batch_size : int, optional
         Evaluations in a round, besides those that explore. By default 2 (k + 2), for k inputs of the largest function,
         and 4 where the last round's distance is above one half.
@@ -140,7 +140,8 @@ def emulate(
     Data that go into a black box are frozen as they are; emulate again where they change.
 
     Rows of a matrix, calls in a loop and vectorized operators come to the same: see :func:`black_boxes`. Inputs and
-    outputs that are positive may be learned by their logarithms; the marginal likelihood decides. Of all rounds the fit
+    outputs that are positive may be learned by their logarithms; the marginal likelihood decides. Positive outputs that
+    always have the same sum, such as probabilities, keep it. Of all rounds the fit
     with the smallest confirmed distance is returned; the last batch only measures. A gradient of the emulated model
     with twelve rows of three inputs takes 0.1 milliseconds, a round of 40 parameters some seconds.
 
