@@ -154,9 +154,9 @@ def sample_surrogate(
     search from other starting points makes every other batch, until it arrives there too or settles elsewhere; both can
     miss a mode that is far away. Another ``random_seed`` begins elsewhere; where the evidence of two runs differs,
     trust neither. Half of the particles begin at draws of the prior (not with ``pm.Flat``), so that the neck of a
-    hierarchy has its share. On a long ridge a surrogate can end where it was learned. So with 60 evaluations a parameter or more
-    (240 from four on) some of its last ones are draws that are shifted outward, beyond the ends of up to four
-    coordinates: where the density hardly falls there, it goes on; at its last evaluation it warns.
+    hierarchy has its share. On a long ridge a surrogate can end where it was learned. So with 60 evaluations a
+    parameter or more (240 from four on) some of its last ones are draws that are shifted outward, beyond the ends of up
+    to four coordinates: where the density hardly falls there, it goes on; at its last evaluation it warns.
 
     |unseen mode|
 
