@@ -442,10 +442,12 @@ class Search:
             return
         problems = []
         if not best.distance < self.tolerance:
-            problems.append(
-                f"its posterior is at a distance of {best.distance:.2f} from the true one (log densities differ by "
-                f"{best.log_ratio_sd:.2g} nats at fresh draws)"
-            )
+            # Differences as small as these make no such distance: the rest are draws without a true density.
+            if normal_distance(best.log_ratio_sd) > 0.5 * best.distance:
+                cause = f"log densities differ by {best.log_ratio_sd:.2g} nats at fresh draws"
+            else:
+                cause = "at some of its fresh draws the true density is zero, or is not known"
+            problems.append(f"its posterior is at a distance of {best.distance:.2f} from the true one ({cause})")
         if not Chains.have_converged(best.rhat):
             problems.append(f"NUTS chains on it do not agree (R-hat {best.rhat:.2f})")
         elif not self.is_confirmed:
