@@ -21,9 +21,13 @@ from pymc_kernel.emulation.outputs import (
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.value_regression import Hyperparameters, Regression, learn_hyperparameters
-
-_REFERENCE_QUANTILE = 0.75  # of the values: typical of the posterior, unlike the largest
+from pymc_kernel.scores.value_regression import (
+    Hyperparameters,
+    Regression,
+    depth_of,
+    learn_hyperparameters,
+    window_of,
+)
 
 
 @one_blas_thread
@@ -83,7 +87,7 @@ def held_out_estimates(fit: FittedOutputs, inputs: np.ndarray, values: np.ndarra
 
 def _without_depths(values, num_inputs):
     """Return values (n,) of which the lowest are less deep, and which ones are as they were, or among the best."""
-    window = _window(num_inputs)
+    window = window_of(num_inputs)
     depth = values.max() - values
     excess = np.maximum(depth / window - 1.0, 0.0)
     few = min(values.size, 20 + 5 * num_inputs)
@@ -91,13 +95,8 @@ def _without_depths(values, num_inputs):
     return values.max() - np.minimum(depth, window) - window * np.log1p(excess), is_near
 
 
-def _window(num_inputs):
-    return 4.0 * num_inputs + 10.0  # nats, as of scores.Values
-
-
 def _regression(z, values):
-    depth = np.maximum(np.quantile(values, _REFERENCE_QUANTILE) - values, 0.0)
-    depth = np.minimum(depth, _window(z.shape[1]))
+    depth = np.minimum(depth_of(values), window_of(z.shape[1]))
     return Regression(z, values - values.min(), depth, Gaussian())
 
 

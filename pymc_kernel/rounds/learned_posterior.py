@@ -12,6 +12,7 @@ import numpy as np
 from pymc_kernel.linalg import mean_and_factor
 from pymc_kernel.mcmc.chain_checks import OpenEnd
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
+from pymc_kernel.scores.value_regression import window_of
 from pymc_kernel.scores.values import FittedValues, Hyperparameters, Values
 from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
 
@@ -333,7 +334,7 @@ def _bounded(log_density, num_dims, noisy):
         return log_density, np.zeros(log_density.size), 1.0, 1.0, finite
     ordered = np.sort(log_density[finite])[::-1]
     ordered = np.maximum(ordered, ordered[0] - _DEEPEST)
-    window = 4.0 * num_dims + 10.0
+    window = window_of(num_dims)
     fewest = int(0.75 * (num_dims + 1) * (num_dims + 2)) + 2 * num_dims + 10
     few = min(2 * num_dims + 6, max(num_dims + 3, ordered.size // 2), ordered.size)
     spread = ordered[0] - ordered[few - 1]

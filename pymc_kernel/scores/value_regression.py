@@ -18,6 +18,7 @@ from pymc_kernel.kernels import RadialKernel
 from pymc_kernel.kernels.profiles import fill_derivatives, fill_profile
 from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
 
+_REFERENCE_QUANTILE = 0.75  # of the values: typical of the posterior, unlike the largest
 _ROUGH_ITERATIONS = 8
 _TOLERANCE = 1e-5  # of the log marginal likelihood, relative: some hundredths, where differences of one hardly matter
 _PRIOR_SD = 2.0  # of the log length scales
@@ -39,6 +40,21 @@ _BOUNDS_INVERSE_LENGTH = (math.log(1e-4), math.log(30.0))  # of the radial kerne
 _BOUNDS_QUADRATIC_OUTPUTS = (math.log(1e-2), math.log(1e3))
 _BOUNDS_NUGGET_OUTPUTS = (math.log(1e-9), math.log(1e-1))
 _LEAST_AMPLITUDE = 1e-300  # of a constant output
+
+
+def window_of(num_dims: int) -> float:
+    """Return how many nats below the largest value still matter: draws of a normal distribution lie d / 2 below it."""
+    return 4.0 * num_dims + 10.0
+
+
+def reference_of(values: np.ndarray) -> float:
+    """Return a value of log densities (n,) that is typical of the posterior."""
+    return float(np.quantile(values, _REFERENCE_QUANTILE))
+
+
+def depth_of(values: np.ndarray) -> np.ndarray:
+    """Return how far (n,) log densities lie below a typical one; zero above it."""
+    return np.maximum(reference_of(values) - values, 0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,9 +20,16 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import radial_expansion, scaled_expansion
 from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
 from pymc_kernel.scores.score_matching import ridge_of
-from pymc_kernel.scores.value_regression import Hyperparameters, Regression, SmoothPosterior, learn_hyperparameters
+from pymc_kernel.scores.value_regression import (
+    Hyperparameters,
+    Regression,
+    SmoothPosterior,
+    depth_of,
+    learn_hyperparameters,
+    reference_of,
+    window_of,
+)
 
-_REFERENCE_QUANTILE = 0.75  # of the values: typical of the posterior, unlike the largest
 _FEW_ITERATIONS = 10  # from where the last search ended
 _LEAST_POINTS = 20  # beyond five a dimension: fewer do not fix the kernel's settings
 
@@ -177,13 +184,12 @@ class Values:
         if mean is None or factor is None:
             mean, factor = points.mean(axis=0), _whitening(points)
         whitened = whiten(points, mean, factor)
-        reference = np.quantile(values, _REFERENCE_QUANTILE)
+        reference = reference_of(values)
         has_trend = needs_trend and values.size >= fewest_for_trend
         no_trend = np.zeros(values.size), np.zeros(d), np.zeros((d, d))
         trend = _quadratic_trend(whitened, values) if has_trend else no_trend
         departures = values - reference - trend[0]
-        depth = np.maximum(np.quantile(total, _REFERENCE_QUANTILE) - total, 0.0)
-        data = Regression(whitened, departures, depth, self.kernel, own_noise)
+        data = Regression(whitened, departures, depth_of(total), self.kernel, own_noise)
         telling = np.flatnonzero(own_noise == 0.0)
         telling = telling if telling.size >= d + 3 else np.arange(values.size)
         small = data.take(telling[rng.choice(telling.size, min(telling.size, self.learn_points), replace=False)])
@@ -211,7 +217,7 @@ class Values:
         )
 
     def _window(self, num_dims):
-        return 4.0 * num_dims + 10.0 if self.window is None else self.window
+        return window_of(num_dims) if self.window is None else self.window
 
     def _usable(self, points, values, num_wanted):
         num_dims = points.shape[1]
