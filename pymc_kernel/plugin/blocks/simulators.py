@@ -213,6 +213,17 @@ def SyntheticLikelihood(
     simulations: those behind the draws estimate the likelihood by a kernel, too, and reweight the draws. A warning
     gives the error of means and spreads where it is above .15 posterior standard deviations for certain. Other
     samplers say nothing, nor is anything said with ``shrinkage``. Transform the summaries, or take :func:`KernelABC`.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_kernel as pk
+    >>> def simulator(rng, rate, size):
+    ...     return rng.exponential(1.0 / rate, size)
+    >>> def mean_of_logs(y):
+    ...     return np.log(y).mean()
+    >>> with pm.Model():
+    ...     rate = pm.LogNormal("rate", 0, 1)
+    ...     y = pk.SyntheticLikelihood("y", simulator, rate, observed=np.ones(20), summary=mean_of_logs)
     """
     function = _SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures, vectorized)
     if not 0.0 <= shrinkage < 1.0:

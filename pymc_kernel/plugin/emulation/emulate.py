@@ -48,6 +48,17 @@ def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
     -----
     Costs four evaluations, or more where prior draws fail: a call that is given a matrix is probed, whether its rows
     depend on their own inputs alone, and whether they all have one function.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_kernel as pk, pytensor.tensor as pt
+    >>> from pytensor import wrap_py
+    >>> curve = wrap_py([pt.dvector], [pt.dvector])(lambda p: p[0] * np.exp(-p[1] * np.arange(4.0)))
+    >>> with pm.Model() as model:
+    ...     p = pm.LogNormal("p", [1.0, -1.0], 0.5, shape=2)
+    ...     y = pm.Normal("y", curve(p), 0.2, observed=[2.1, 1.3, 0.8, 0.6])
+    >>> int(pk.black_boxes(model).loc[0, "inputs"]), int(pk.black_boxes(model).loc[0, "outputs"])
+    (2, 4)
     """
     model = pm.modelcontext(model)
     unknown = unknown_of(with_hoisted(model), np.random.default_rng(0))

@@ -62,6 +62,21 @@ class EmulatedNUTS(pm.NUTS):
 
     Models with estimated likelihoods get an :class:`EmulatedGroups` step: in place of all variables at once, those of
     a group move, and estimates of the others are kept.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_kernel as pk, pytensor.tensor as pt
+    >>> from pytensor import wrap_py
+    >>> curve = wrap_py([pt.dvector], [pt.dvector])(lambda p: p[0] * np.exp(-p[1] * np.arange(4.0)))
+    >>> with pm.Model() as model:
+    ...     p = pm.LogNormal("p", [1.0, -1.0], 0.5, shape=2)
+    ...     y = pm.Normal("y", curve(p), 0.2, observed=[2.1, 1.3, 0.8, 0.6])
+    >>> emulated = pk.emulate(model, evaluations=60, random_seed=1, progressbar=False)
+    >>> with model:
+    ...     step = pk.EmulatedNUTS(emulated)
+    ...     idata = pm.sample(100, tune=200, chains=2, cores=1, step=step, random_seed=1, progressbar=False)
+    >>> bool(idata["sample_stats"]["accept"].mean() > 0.7)
+    True
     """
 
     name = "emulated_nuts"

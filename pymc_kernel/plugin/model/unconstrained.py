@@ -55,6 +55,15 @@ def unconstrained_draws(posterior: xr.Dataset, model: pm.Model | None = None) ->
     ------
     ValueError
         Where a free variable is missing from the draws, or has another shape there than in the model.
+
+    Examples
+    --------
+    >>> import arviz as az, numpy as np, pymc as pm, pymc_kernel as pk
+    >>> with pm.Model() as model:
+    ...     rate = pm.LogNormal("rate")
+    >>> data = az.from_dict({"posterior": {"rate": np.ones((2, 3))}})
+    >>> pk.unconstrained_draws(data["posterior"].to_dataset(), model)[0].ravel()  # logarithms of the rate
+    array([0., 0., 0.])
     """
     model = pm.modelcontext(model)
     values = value_draws(posterior, model)

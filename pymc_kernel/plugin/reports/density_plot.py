@@ -75,6 +75,15 @@ def plot_density(
     drawn between the smallest and the largest draw, so that no bound is crossed; near a bound these curves are too low.
     Discrete variables are left out; a parameter that is constant, or of whose draws fewer than half are distinct, gets
     an empty panel.
+
+    Examples
+    --------
+    >>> import arviz as az, numpy as np, pymc as pm, pymc_kernel as pk
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x", shape=2)
+    >>> draws = np.random.default_rng(1).normal([0.0, 0.5], 1.0, (4, 250, 2))  # the second mean is wrong
+    >>> data = az.from_dict({"posterior": {"x": draws}})
+    >>> picture = pk.plot_density(data)
     """
     if not 0.0 < probability < 1.0:
         raise ValueError(f"probability must lie between 0 and 1, got {probability!r}.")

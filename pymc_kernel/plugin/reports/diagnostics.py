@@ -89,6 +89,17 @@ def ksd_test(
     and Oates 2023). Where q is too inaccurate, or a test without these weights comes to another verdict, the report
     says that the draws cannot be judged. The noise of an estimated likelihood is averaged out; with few draws or much
     noise no score can be learned, and the report says that, too.
+
+    Examples
+    --------
+    >>> import arviz as az, numpy as np, pymc as pm, pymc_kernel as pk
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x", shape=2)
+    >>> draws = np.random.default_rng(1).normal([0.0, 0.5], 1.0, (4, 250, 2))  # the second mean is wrong
+    >>> data = az.from_dict({"posterior": {"x": draws}})
+    >>> report = pk.ksd_test(data, model=model)
+    >>> bool(report.p_value < 0.01)
+    True
     """
     part = read_draws(Selection(data, **selection))
     return _test(part, kernel, num_replicates, thin, flip_probability, max_draws, random_seed)
@@ -156,6 +167,17 @@ def summary(
     -------
     pandas.DataFrame or xarray.Dataset
         What ``az.summary`` returns.
+
+    Examples
+    --------
+    >>> import arviz as az, numpy as np, pymc as pm, pymc_kernel as pk
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x", shape=2)
+    >>> draws = np.random.default_rng(1).normal([0.0, 0.5], 1.0, (4, 250, 2))  # the second mean is wrong
+    >>> data = az.from_dict({"posterior": {"x": draws}})
+    >>> table = pk.summary(data, model=model)
+    >>> bool(table.loc["x[1]", "ksd_p"] < 0.01), bool(table.loc["x[0]", "ksd_p"] < 0.01)
+    (True, False)
     """
     selected = Selection(data, var_names, **selection)
     selected.need_model()
@@ -275,6 +297,20 @@ def diagnose(
     -----
     A model without a gradient has ArviZ's checks alone, and a line that says so, unless ``score="surrogate"`` is given.
     Of a :class:`SyntheticLikelihood` 500 new estimates at the draws say whether its summaries are normal.
+
+    Examples
+    --------
+    >>> import arviz as az, numpy as np, pymc as pm, pymc_kernel as pk
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x", shape=2)
+    >>> draws = np.random.default_rng(1).normal([0.0, 0.5], 1.0, (4, 250, 2))  # the second mean is wrong
+    >>> data = az.from_dict({"posterior": {"x": draws}})
+    >>> pk.diagnose(data, model=model)  # doctest: +ELLIPSIS
+    The chains, by ArviZ
+    ...
+    Parameters that do not fit by themselves: x[1] (p = 0.001); p-values are corrected for all tests.
+    ...
+    True
     """
     selection = {name: arguments.pop(name) for name in Scored.__annotations__ if name in arguments}
     selected = Selection(data, **selection)

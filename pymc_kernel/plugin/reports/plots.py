@@ -50,6 +50,14 @@ def plot_score(
     ------
     ValueError
         Where a coordinate does not exist.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc_kernel as pk
+    >>> rng = np.random.default_rng(1)
+    >>> draws = rng.normal(size=(300, 2))
+    >>> fitted = pk.scores.Values().fit(draws, -0.5 * (draws**2).sum(axis=1), rng)
+    >>> picture = pk.plot_score(fitted, draws)
     """
     import matplotlib.pyplot as plt
 
@@ -126,6 +134,15 @@ def plot_smc(
     ------
     ValueError
         Where the statistics are missing, or a name is not one of them.
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_kernel as pk
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x", shape=2)
+    ...     y = pm.Normal("y", x[0] ** 2 + x[1], 0.5, observed=1.0)
+    ...     idata = pk.sample_smc(200, chains=2, cores=1, random_seed=1, progressbar=False)
+    >>> picture = pk.plot_smc(idata)
     """
     groups = {
         statistics.SMC_GROUP: (statistics.STAGE, _SMC_PANELS),
@@ -189,6 +206,14 @@ def plot_calibration(
     -------
     arviz_plots.PlotCollection
         A panel for each latent and, unless ``coverage``, one for the joint regions ("TARP").
+
+    Examples
+    --------
+    >>> import numpy as np, pymc_kernel as pk
+    >>> rng = np.random.default_rng(1)
+    >>> latent = rng.normal(size=(300, 1))
+    >>> rule = pk.embeddings.KernelBayesRule().fit(latent, latent + 0.5 * rng.normal(size=(300, 1)))
+    >>> picture = pk.plot_calibration(rule)
     """
     if isinstance(calibration, FittedRule):
         calibration = calibration.calibration(rng=random_seed)

@@ -52,6 +52,16 @@ def plot_ksd(
         draws' statistic as a point, the central 90 % of it with random signs as a bar, and the p-value, corrected for
         all rows. Each row is in units of the median of its bar, so rows can be compared. Of more than 40 parameters,
         those whose statistic is largest in these units are shown.
+
+    Examples
+    --------
+    >>> import arviz as az, numpy as np, pymc as pm, pymc_kernel as pk
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x", shape=2)
+    >>> draws = np.random.default_rng(1).normal([0.0, 0.5], 1.0, (4, 250, 2))  # the second mean is wrong
+    >>> data = az.from_dict({"posterior": {"x": draws}})
+    >>> picture = pk.plot_ksd(data, model=model)
+    >>> picture.savefig("checks.png")  # doctest: +SKIP
     """
     report = data if isinstance(data, diagnostics.KSDReport) else diagnostics.ksd_test(data, **arguments)
     rows = _rows(report)
@@ -158,6 +168,15 @@ def plot_stein_thin(
     -------
     arviz_plots.PlotMatrix
         Names on the diagonal; below it all draws with those chosen, above it those chosen alone.
+
+    Examples
+    --------
+    >>> import arviz as az, numpy as np, pymc as pm, pymc_kernel as pk
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x", shape=2)
+    >>> draws = np.random.default_rng(1).normal([0.0, 0.5], 1.0, (4, 250, 2))  # the second mean is wrong
+    >>> data = az.from_dict({"posterior": {"x": draws}})
+    >>> picture = pk.plot_stein_thin(data, 20, model=model)
     """
     chosen = stein_thin(data, num_points, **selection)
     selected = Selection(data, **selection)

@@ -41,6 +41,17 @@ def stein_thin(
         ``source_draw``; the statistics of the same draws; the groups of data as they were. With ``score="surrogate"``
         its attributes hold the held-out error of that score, as ``stein_score_error``, and a warning says where it is
         too large.
+
+    Examples
+    --------
+    >>> import arviz as az, numpy as np, pymc as pm, pymc_kernel as pk
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x", shape=2)
+    >>> draws = np.random.default_rng(1).normal([0.0, 0.5], 1.0, (4, 250, 2))  # the second mean is wrong
+    >>> data = az.from_dict({"posterior": {"x": draws}})
+    >>> few = pk.stein_thin(data, 40, model=model)
+    >>> few["posterior"].sizes["draw"], bool(abs(few["posterior"]["x"].mean()) < 0.1)
+    (40, True)
     """
     selected = Selection(data, **selection)
     part = read_draws(selected)
@@ -96,6 +107,14 @@ def expectation(
         With the dimension ``estimate``: "value", "mean" (of the draws, for comparison) and "variance_ratio", the
         variance that the control leaves over that of the draws. Best in few dimensions and for smooth functions. An
         error of a surrogate does not bias the values, but reduces less of the variance.
+
+    Examples
+    --------
+    >>> import arviz as az, numpy as np, pymc as pm, pymc_kernel as pk
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x", 3.0, 1.0)
+    >>> data = az.from_dict({"posterior": {"x": np.random.default_rng(1).normal(3.0, 1.0, (2, 100))}})
+    >>> means = pk.expectation(data, model=model)
     """
     selected = Selection(data, **selection)
     part = read_draws(selected)
@@ -138,6 +157,17 @@ def mmd_test(
         Gaussian with the median distance by default.
     num_replicates, thin, random_seed
         As in :func:`ksd_test`.
+
+    Examples
+    --------
+    >>> import arviz as az, numpy as np, pymc as pm, pymc_kernel as pk
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x", shape=2)
+    >>> draws = np.random.default_rng(1).normal([0.0, 0.5], 1.0, (4, 250, 2))  # the second mean is wrong
+    >>> data = az.from_dict({"posterior": {"x": draws}})
+    >>> trusted = az.from_dict({"posterior": {"x": np.random.default_rng(2).normal(size=(4, 250, 2))}})
+    >>> bool(pk.mmd_test(data, trusted).p_value < 0.01)
+    True
     """
     samples = []
     for one in (data, trusted):

@@ -46,6 +46,16 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
     new estimates at the draws.
 
     |unseen mode|
+
+    Examples
+    --------
+    >>> import numpy as np, pymc as pm, pymc_kernel as pk
+    >>> with pm.Model() as model:
+    ...     x = pm.Normal("x", shape=2)
+    ...     y = pm.Normal("y", x[0] ** 2 + x[1], 0.5, observed=1.0)
+    ...     idata = pk.sample_smc(500, chains=2, cores=1, random_seed=1, progressbar=False)
+    >>> idata["smc_stats"]["log_evidence"].sizes["chain"]
+    2
     """
     if not (isinstance(kernel, type) and issubclass(kernel, ParticleKernel)):
         raise TypeError(f"kernel must be one of pk.KernelHMCSMC, pk.KASMC, pk.ASMC, got {kernel!r}.")

@@ -190,7 +190,7 @@ def sample_surrogate(
     >>> import numpy as np, pymc as pm, pymc_kernel as pk
     >>> with pm.Model():
     ...     x = pm.Normal("x", shape=2)
-    ...     pm.Normal("y", x[0] ** 2 + x[1], 0.5, observed=1.0)
+    ...     y = pm.Normal("y", x[0] ** 2 + x[1], 0.5, observed=1.0)
     ...     idata = pk.sample_surrogate(evaluations=60, random_seed=1, progressbar=False)
     >>> bool(idata["sample_stats"]["distance"] < 0.2)
     True
