@@ -171,7 +171,7 @@ def open_ends(
                 if shifted is None:
                     continue
                 end, values = shifted.end, np.array([log_density(place) for place in shifted.places])
-                ratio = max(ratio, shifted_ratio(values, log_densities[shifted.rows]))
+                ratio = max(ratio, shifted_ratio(values, log_densities[shifted.rows])[0])
             if ratio > HALF_WAY:
                 found.append(OpenEnd(int(j), end, ratio))
     return found
@@ -215,9 +215,13 @@ def beyond_end(rng, draws: np.ndarray, coordinate: int, sign: int, share: float,
     return ShiftedDraws(float(along[end[-1]]), chosen, draws[chosen] + shift)
 
 
-def shifted_ratio(log_densities_there: np.ndarray, log_densities: np.ndarray) -> float:
-    """Return the mean ratio of densities (k,), each cut off at one: a lower bound of that of the marginal density."""
-    return float(np.exp(np.minimum(log_densities_there - log_densities, 0.0)).mean())
+def shifted_ratio(log_densities_there: np.ndarray, log_densities: np.ndarray) -> tuple[float, float]:
+    """Return the mean ratio of densities (k,), each cut off at one, and its standard error.
+
+    It is a lower bound of the ratio of the marginal density.
+    """
+    ratios = np.exp(np.minimum(log_densities_there - log_densities, 0.0))
+    return float(ratios.mean()), float(ratios.std(ddof=1) / math.sqrt(ratios.size)) if ratios.size > 1 else 0.0
 
 
 # -- points as likely as the draws that no chain came near ------------------------------------------------

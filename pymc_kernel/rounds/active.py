@@ -344,8 +344,8 @@ def _judged(state, num_evaluated):
         num_evaluated -= len(end.places)
         if num_evaluated < 0:
             break
-        ratio = shifted_ratio(learned.log_density(end.places), learned.log_density(end.draws))
-        if ratio > HALF_WAY:
+        ratio, error = shifted_ratio(learned.log_density(end.places), learned.log_density(end.draws))
+        if ratio - error > HALF_WAY:  # of three draws
             found.append(OpenEnd(end.coordinate, end.end, ratio))
     return state._replace(ends=(), open_ends=tuple(found))
 
