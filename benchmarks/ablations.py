@@ -34,7 +34,7 @@ import xarray as xr
 import pymc_kernel as pk
 from benchmarks import harness, measures, zoo
 from benchmarks.measures import smallest_bulk_ess
-from benchmarks.posteriors.drawn import drawn
+from benchmarks.posteriors.drawn import Drawn, drawn
 from benchmarks.posteriors.exact import PROBABILITIES
 from benchmarks.posteriors.judge import compared, judge, split_names
 from benchmarks.targets import linear_regression
@@ -396,16 +396,20 @@ _LONG_BEND, _NUM_EXACT = "long bend", 20_000
 
 
 def long_bend(seed):
-    """Return a model with a flat prior, and draws: a bend that is twenty to a hundred times as long as wide."""
+    """Return a posterior under a flat prior: a bend that is twenty to a hundred times as long as wide."""
     rng = np.random.default_rng([seed, 1])
     spread, curve = np.exp(rng.uniform(np.log(20.0), np.log(100.0))), 0.1
     z = rng.standard_normal((_NUM_EXACT, 2)) * [spread, 1.0]
     z[:, 1] -= curve * (z[:, 0] ** 2 - spread**2)
-    with pm.Model() as model:
-        x = pm.Flat("x", shape=2)
-        bent = x[1] + curve * (x[0] ** 2 - spread**2)
-        pm.Potential("log_likelihood", -0.5 * (x[0] / spread) ** 2 - 0.5 * bent**2)
-    return model, z
+
+    def make():
+        with pm.Model() as model:
+            x = pm.Flat("x", shape=2)
+            bent = x[1] + curve * (x[0] ** 2 - spread**2)
+            pm.Potential("log_likelihood", -0.5 * (x[0] / spread) ** 2 - 0.5 * bent**2)
+        return model
+
+    return Drawn(make, {"x": z})
 
 
 def _search(seed, num_evaluations, kept, model):
@@ -416,15 +420,8 @@ def _search(seed, num_evaluations, kept, model):
 
 def search_outcome(family, seed, names):
     """Return the measures of each mechanism's absence, the first with all of them, (names + 1, measures)."""
-    if family == _LONG_BEND:
-        model, exact = long_bend(seed)
-        truth = {
-            entry: np.array([values.mean(), values.std(), *np.quantile(values, PROBABILITIES)])
-            for entry, values in split_names("x", exact[None]).items()
-        }
-    else:
-        posterior = drawn(family, seed)
-        model, truth = posterior.make(), _truth(posterior)
+    posterior = long_bend(seed) if family == _LONG_BEND else drawn(family, seed)
+    model, truth, num_exact = posterior.make(), _truth(posterior), len(next(iter(posterior.exact.values())))
     d = sum(int(np.prod(v.type.shape)) for v in model.value_vars)
     found = []
     for patches in ({}, *(SEARCH[name] for name in names)):
@@ -435,7 +432,7 @@ def search_outcome(family, seed, names):
             print(family, seed, patches.keys(), row["raised"], flush=True)
             found.append(np.full(len(SEARCHED), np.nan))
             continue
-        outcome = judge(row["summary"], truth, row["rhat"], row["said"], _NUM_EXACT).outcome
+        outcome = judge(row["summary"], truth, row["rhat"], row["said"], num_exact).outcome
         logs = np.log([_largest_error(row["summary"], truth), kept["evaluations"]])
         found.append(np.array([outcome == "right", outcome == "silent", *logs]))
         print(family, seed, next(iter(patches), "all"), outcome, np.exp(logs).round(2), flush=True)

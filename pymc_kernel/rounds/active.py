@@ -99,9 +99,7 @@ class ActiveLearning:
         fresh, rival = new[:0], state.rival
         if state.is_rivals_turn:
             rival = self.update(rng, rival, values)
-        elif state.ends:
-            pass  # they say nothing of how well draws are predicted
-        elif state.learned is not None:
+        elif state.learned is not None and not state.ends:  # these say nothing of how well draws are predicted
             ratios = values - state.learned.log_likelihood(new)
             error = _error(ratios if state.is_climbing else ratios[: state.num_fresh])
             ratios, fresh = ratios[: state.num_fresh], new[: state.num_fresh]
@@ -150,16 +148,13 @@ class ActiveLearning:
         each = max(size // (2 * min(d, NUM_COORDINATES)), 1)
         found = []
         for j in range(d):
-            ends = [(j, sign, beyond_end(rng, draws.positions, j, sign, _BEYOND_PATH, each)) for sign in (1, -1)]
-            if all(shifted is not None for *_, shifted in ends):
-                unknown = state.learned.caution(np.concatenate([shifted.places for *_, shifted in ends])).mean()
-                found.append((unknown, ends))
+            shifted = [beyond_end(rng, draws.positions, j, sign, _BEYOND_PATH, each) for sign in (1, -1)]
+            both = [SearchedEnd(j, s.end, draws.positions[s.rows], s.places) for s in shifted if s is not None]
+            if both:
+                unknown = state.learned.caution(np.concatenate([end.places for end in both])).mean()
+                found.append((unknown, both))
         chosen = sorted(found, key=lambda one: -one[0])[:NUM_COORDINATES]
-        ends = tuple(
-            SearchedEnd(j, shifted.end, draws.positions[shifted.rows], shifted.places)
-            for _, both in chosen
-            for j, _, shifted in both
-        )
+        ends = tuple(end for _, both in chosen for end in both)
         places = np.concatenate([end.places for end in ends]) if ends else np.empty((0, d))
         return state._replace(proposed=places, num_fresh=0, is_rivals_turn=False, ends=ends, open_ends=())
 

@@ -143,8 +143,7 @@ class _Start(NamedTuple):
 
 def drawn_from(rng, learned: LogPosterior, base: np.ndarray, sampler: ParticleSampler) -> Draws:
     """Return draws of a learned posterior by way of powers, from the prior and from around ``base`` (n, d)."""
-    begin = _Start(fit_mixture(rng, base), learned.prior)
-    return sampler.sample(rng, begin, lambda x: learned(x) - begin.log_density(x))
+    return sampler.sample_density(rng, _Start(fit_mixture(rng, base), learned.prior), learned)
 
 
 # -- what a search carries from batch to batch ---------------------------------------------------------

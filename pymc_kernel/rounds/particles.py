@@ -113,7 +113,27 @@ class ParticleSampler:
                 powered = power * log_likelihood(positions) if power > 0.0 else np.zeros(len(positions))
             return _finite_or_zero(log_prior), _finite_or_zero(powered)
 
-        positions = prior.draw(rng, self.num_particles)
+        draws = self._tempered(rng, prior.draw(rng, self.num_particles), evaluate)
+        likelihood = draws.log_likelihood / power if power > 0.0 else log_likelihood(draws.positions)
+        return draws._replace(log_likelihood=likelihood)
+
+    @one_blas_thread
+    def sample_density(self, rng: np.random.Generator, begin: Prior, log_density: LogLikelihood) -> Draws:
+        """Return draws from an unnormalized density, by powers of its ratio to that of a distribution to begin with.
+
+        Their ``log_likelihood`` is the log ratio, their ``log_evidence`` the log of the density's integral.
+        """
+
+        def evaluate(positions):
+            with np.errstate(all="ignore"):
+                log_begin = begin.log_density(positions)
+                log_ratio = log_density(positions) - log_begin
+            return _finite_or_zero(log_begin), _finite_or_zero(log_ratio)
+
+        return self._tempered(rng, begin.draw(rng, self.num_particles), evaluate)
+
+    def _tempered(self, rng, positions, evaluate):
+        """Return draws after all powers, with the log likelihood to its own power."""
         state = tempering.init(Evaluated(positions, *evaluate(positions)))
         config = tempering.Config(
             Differences(), self.threshold, min_moves=_BLOCK, max_moves=_BLOCK, waste_free=False, num_folds=2
@@ -127,8 +147,8 @@ class ParticleSampler:
                 enough, most = self.correlation, self.most_moves(positions.shape[1])
             state, forgetting = _forget(rng, state, evaluate, chosen, config, enough, most)
         particles = state.particles.take(rng.permutation(self.num_particles))
-        likelihood = particles.log_likelihood / power if power > 0.0 else log_likelihood(particles.positions)
-        return Draws(particles.positions, likelihood, state.log_evidence, *forgetting, tuple(powers))
+        evidence = state.log_evidence
+        return Draws(particles.positions, particles.log_likelihood, evidence, *forgetting, tuple(powers))
 
     def most_moves(self, num_dims: int) -> int:
         """Return the largest number of moves at the last power."""

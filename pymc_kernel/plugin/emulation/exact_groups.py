@@ -22,6 +22,7 @@ from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.plugin.emulation.chains import SMALLEST_VARIANCE, Chains, first_metric, variances_of
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing_noise, estimated_terms
 from pymc_kernel.plugin.model.interpreter import STABLE
+from pymc_kernel.plugin.model.priors import STARTS_TRIED
 from pymc_kernel.plugin.warn import warn_user
 
 # With 3 in place of 1 the smallest effective size of 43 parameters was 100 in place of 65 of 1,000 draws, their median
@@ -31,7 +32,6 @@ _TRANSITIONS = 3
 # twelve likelihoods had 17 effective draws of 4,000 (R-hat 1.20); with it 158 (1.03).
 _LOCAL = 0.5
 _SHORTEST = 0.1  # of its steps, relative to the best ones for a normal distribution (Roberts and Rosenthal 2001)
-_STARTS_TRIED = 20  # places to begin at, of which one must have estimates above zero
 _PROBED = 3  # draws at which each coordinate is moved, to see which estimates it moves
 
 
@@ -347,14 +347,14 @@ class EmulatedGroups(ArrayStepShared):
 
     def _first_estimates(self, x):
         """Return a place and estimates there that are all above zero: ``x``, or draws of the emulated model."""
-        for place in (x, *self.rng.choice(self._starts, _STARTS_TRIED).astype(float)):
+        for place in (x, *self.rng.choice(self._starts, STARTS_TRIED).astype(float)):
             inputs = self._density.inputs(place)
             seeds = self.rng.integers(2**63, size=len(inputs)).tolist()
             values = [self._density.estimate(i, v, s) for i, (v, s) in enumerate(zip(inputs, seeds, strict=True))]
             if math.isfinite(self._density(place, values)):
                 return place, Estimates(values, seeds)
         raise NonFiniteStartError(
-            f"the estimated log density is not finite at {_STARTS_TRIED} draws of the emulated model: take more "
+            f"the estimated log density is not finite at {STARTS_TRIED} draws of the emulated model: take more "
             "evaluations in pk.emulate, or estimates that are zero less often."
         )
 

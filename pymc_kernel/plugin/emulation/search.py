@@ -33,7 +33,6 @@ from pymc_kernel.plugin.emulation.emulation import (
     normal_distance,
 )
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
-from pymc_kernel.plugin.emulation.model_graph import HiddenInitialValues
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.priors import initial_position
@@ -508,7 +507,6 @@ class Search:
         of_free = pymc_compile(model.value_vars, values, mode=STABLE, on_unused_input="ignore")(*[p[0] for p in parts])
         for variable, value in zip(model.free_RVs, of_free, strict=True):
             model.set_initval(variable, value)
-        model.rvs_to_initial_values = HiddenInitialValues(model.rvs_to_initial_values)
 
     def _fitted(self) -> list[tuple[list[FittedOutputs], list, bool]] | None:
         """Return the arguments of ``LearnedPart.renew`` of each part; None for too few rows."""

@@ -15,10 +15,9 @@ from pymc_kernel.plugin.emulation.evaluated import TrueModel
 from pymc_kernel.plugin.emulation.parts import Part, Rows, parts_of, rows_of
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, estimated_terms
 from pymc_kernel.plugin.model.interpreter import STABLE
-from pymc_kernel.plugin.model.priors import ModelPrior, first_places
+from pymc_kernel.plugin.model.priors import STARTS_TRIED, ModelPrior, first_places
 
 _MOST_INPUTS = 15  # of a row: a trend alone has 136 coefficients then
-_TRIED = 20  # draws of the prior, of which one must have finite values
 
 
 class Unknown(NamedTuple):
@@ -76,7 +75,7 @@ def unknown_of(model: pm.Model, rng: np.random.Generator, only_parts: bool = Fal
         return None
     _refuse(model, boxes)
     true = TrueModel(model, boxes, np.random.default_rng(int(rng.integers(2**63))) if _estimates(boxes) else None)
-    first, others = true.learn_shapes(first_places(model, ModelPrior(model), None, _TRIED, rng))
+    first, others = true.learn_shapes(first_places(model, ModelPrior(model), None, STARTS_TRIED, rng))
     calls = [
         rows_of(box, inputs, outputs, lambda i=i: others.inputs[i])
         for i, (box, inputs, outputs) in enumerate(zip(boxes, first.inputs, first.outputs, strict=True))

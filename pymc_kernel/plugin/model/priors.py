@@ -17,6 +17,7 @@ from pymc_kernel.plugin.model.interpreter import STABLE, UNOPTIMIZED, over_draws
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 from pymc_kernel.smc.weights import normalized
 
+STARTS_TRIED = 20  # places to begin at, of which one must have a finite density
 NUM_CANDIDATES = 20  # evaluations a chain; 2 % of PyMC's 1,000 tuning draws
 _POOL_SIZE = 200  # draws of the prior; its quantiles are known to 5 % of its spread
 _SEED = 0  # of the pool; each chain tries draws from it that its own generator chooses

@@ -18,7 +18,7 @@ from pymc_kernel.mcmc.chain_checks import Coverage, coverage_of
 from pymc_kernel.mcmc.kernel_hmc import Config, State, with_given
 from pymc_kernel.mcmc.surrogate_fit import emulated
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.plugin.model.priors import ModelPrior, initial_position
+from pymc_kernel.plugin.model.priors import STARTS_TRIED, ModelPrior, initial_position
 from pymc_kernel.plugin.model.unconstrained import unconstrained_draws
 from pymc_kernel.plugin.warn import warn_user
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
@@ -26,8 +26,6 @@ from pymc_kernel.rounds import ActiveLearning, LogPosterior
 FREE_VARIABLES, RADIUS = "free_variables", "region_radius"  # attributes of the group ``evaluations``
 _NUM_DRAWS = 2000  # from a learned log posterior that comes without draws
 _SEED = 0  # of a rebuilt surrogate, which is the same for all chains and processes
-
-STARTS_TRIED = 20  # places to begin at, of which one a chain must have a finite density
 
 # Of every step, and of kernel HMC.
 STEP_STATISTICS = {

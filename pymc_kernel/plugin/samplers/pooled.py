@@ -20,11 +20,11 @@ from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, check_whole
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.model.estimated import normal_blocks
+from pymc_kernel.plugin.model.priors import STARTS_TRIED
 from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_draws, normality_of_posterior
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
-from pymc_kernel.plugin.samplers.given_surrogate import STARTS_TRIED
 from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
 from pymc_kernel.plugin.warn import report, warn_user
 

@@ -18,10 +18,10 @@ from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
 from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.model.estimated import blocks_of
+from pymc_kernel.plugin.model.priors import STARTS_TRIED
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, open_end_warning
 from pymc_kernel.plugin.samplers.given_surrogate import (
     MOVE_STATISTICS,
-    STARTS_TRIED,
     given_surrogate,
     move_statistics,
     transition_state,

@@ -24,14 +24,13 @@ from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import data_groups, draws_group, observed_values
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
-from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
-from pymc_kernel.plugin.model.unconstrained import coordinate_names
+from pymc_kernel.plugin.model.priors import STARTS_TRIED, ModelPrior, first_places, initial_position
+from pymc_kernel.plugin.model.unconstrained import coordinate_names, value_shapes
 from pymc_kernel.plugin.progress import STUCK_AFTER, progress_bar
 from pymc_kernel.plugin.samplers.chain_warnings import ends_in_words
 from pymc_kernel.plugin.samplers.given_surrogate import (
     FREE_VARIABLES,
     RADIUS,
-    STARTS_TRIED,
     ExactDraws,
     GivenSurrogate,
     Trace,
@@ -430,13 +429,12 @@ def _warn(
     }
     if drawn is None:
         found |= _of_surrogate_draws(stats)
-        point = model.initial_point(random_seed=0)
-        names = coordinate_names(model.value_vars, [np.shape(point[v.name]) for v in model.value_vars])
-        if state.open_ends is None:
-            words = "whether the density goes on where the draws end was not looked at"
-            found[words] = not stats["is_climbing"]
-        else:
-            found[ends_in_words(state.open_ends, names)] = bool(state.open_ends)
+        found["whether the density goes on where the draws end was not looked at"] = (
+            state.open_ends is None and not stats["is_climbing"]
+        )
+        if state.open_ends:
+            names = coordinate_names(model.value_vars, value_shapes(model))
+            found[ends_in_words(state.open_ends, names)] = True
     else:
         found |= {
             "a part of it is likely to be missing from the draws, where the surrogate is far too low": is_missing_mass(
