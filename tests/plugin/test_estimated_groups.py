@@ -286,11 +286,15 @@ def counts_by_matches():
 
 
 def test_estimates_of_zero_are_learned_as_low_ones():
+    estimates = np.array([-1.0, -np.inf, -3.0, -np.inf]).reshape(4, 1, 1)
+    np.testing.assert_allclose(_with_zeros(estimates, np.zeros(1, int)).ravel(), [-1.0, -4.0, -3.0, -4.0])
+
+
+@pytest.mark.slow
+def test_groups_whose_estimates_are_often_zero_are_learned():
     emulated = emulated_of(counts_by_matches(), evaluations=60)
     assert emulated.emulation.num_failed > 20
     assert np.isfinite(emulated.emulation.draws).all()
-    estimates = np.array([-1.0, -np.inf, -3.0, -np.inf]).reshape(4, 1, 1)
-    np.testing.assert_allclose(_with_zeros(estimates, np.zeros(1, int)).ravel(), [-1.0, -4.0, -3.0, -4.0])
 
 
 @pytest.mark.slow
