@@ -1,4 +1,4 @@
-"""What speaks against the draws of chains: a part of the density that they lack. Imports NumPy only.
+"""What speaks against the draws of chains: a part of the density that they lack. Imports NumPy and SciPy only.
 
 **Coverage of a surrogate.** Where a surrogate is far too low its moves hardly ever go, and a chain that gets there is
 stuck. The draws then look well mixed, with all chains alike, but lack a part of the posterior: the neck of a funnel,
@@ -15,7 +15,9 @@ other coordinates by a function of this one alone: the map preserves volume. The
 to unshifted, is the ratio of the marginal densities there, whatever the shape of the target; cut off at one it is a
 lower bound, so that the larger one of two maps may be taken. Where the draws exceed a quantile by e on average, an
 exponential tail falls to exp(-1) within e, and heavier and lighter tails fall alike. At a wall of the chains the
-density does not fall.
+density does not fall. The mean excess of k independent draws of such a tail is e times a gamma variable of shape k and
+mean one; a ratio that chance makes so is no wall. An end that seems open is judged again by more of its draws: of many
+ends, each with two maps, one is above any level by chance.
 
 **Missed modes.** If a chain covers its target, there are draws near every point whose log density is no lower than
 theirs. Points that were evaluated before the chain began, at draws from the prior for example, were not chosen by the
@@ -29,6 +31,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import gamma
 
 _TAIL_MASS = 0.025  # beyond an end of a 95 % interval
 _STANDARD_ERRORS = 2.0  # of the mass that draws have there: a missing mass above that is no chance
@@ -133,6 +136,8 @@ _FEWEST_AT_END = 20  # draws, for a mean excess to a quarter
 # ridge needs many draws for its direction, a winding one near draws.
 _NEIGHBORHOODS = (1.0 / 3.0, 0.1)
 _NUM_SHIFTED = 16  # draws for each end and map
+_NUM_JUDGED = 64  # where these make an end seem open
+_CHANCE = 1e-3  # of a mean excess so short, for one of the eight ends
 HALF_WAY = math.exp(-0.5)  # in logs, between an exponential tail and a wall
 
 
@@ -149,7 +154,9 @@ class OpenEnd(NamedTuple):
 def open_ends(
     rng: np.random.Generator, draws: np.ndarray, log_densities: np.ndarray, log_density: Callable[[np.ndarray], float]
 ) -> list[OpenEnd]:
-    """Return the ends of the draws beyond which the density goes on; 256 evaluations, or 64 d if these are fewer.
+    """Return the ends of the draws beyond which the density goes on.
+
+    256 evaluations, or 64 d if these are fewer; up to 128 more for an end that seems open by these.
 
     Parameters
     ----------
@@ -161,20 +168,34 @@ def open_ends(
     # The expected squared jump over twice the variance: one minus the autocorrelation.
     variances = draws.var(axis=(0, 1))
     jumps = (np.diff(draws, axis=1) ** 2).mean(axis=(0, 1)) / np.where(variances > 0.0, 2.0 * variances, np.inf)
-    draws, log_densities = draws.reshape(-1, draws.shape[-1]), log_densities.ravel()
+    chains, draws, log_densities = draws, draws.reshape(-1, draws.shape[-1]), log_densities.ravel()
+
+    def ratio_beyond(j, sign, share, size):
+        shifted = beyond_end(rng, draws, j, sign, share, size)
+        if shifted is None:
+            return 0.0, np.nan
+        values = np.array([log_density(place) for place in shifted.places])
+        return shifted_ratio(values, log_densities[shifted.rows]), shifted.end
+
     found = []
     for j in np.argsort(jumps)[:NUM_COORDINATES]:
         for sign in (1, -1):
-            ratio, end = 0.0, np.nan
-            for share in _NEIGHBORHOODS:
-                shifted = beyond_end(rng, draws, j, sign, share, _NUM_SHIFTED)
-                if shifted is None:
-                    continue
-                end, values = shifted.end, np.array([log_density(place) for place in shifted.places])
-                ratio = max(ratio, shifted_ratio(values, log_densities[shifted.rows])[0])
-            if ratio > HALF_WAY:
+            open_along = [s for s in _NEIGHBORHOODS if ratio_beyond(j, sign, s, _NUM_SHIFTED)[0] > HALF_WAY]
+            if not open_along:
+                continue
+            ratio, end = max(ratio_beyond(j, sign, share, _NUM_JUDGED) for share in open_along)
+            num_there = _num_independent(sign * chains[:, :, j] >= sign * end)
+            if ratio > max(HALF_WAY, math.exp(-gamma.ppf(_CHANCE, num_there) / num_there)):
                 found.append(OpenEnd(int(j), end, ratio))
     return found
+
+
+def _num_independent(is_there):
+    """Return how many independent draws those that are there (chain, draw) are worth, by means of batches."""
+    share, length = is_there.mean(), math.isqrt(is_there.shape[1])
+    batches = is_there[:, : is_there.shape[1] // length * length].reshape(-1, length).mean(axis=1)
+    times = length * batches.var(ddof=1) / (share * (1.0 - share))  # as large as of independent draws
+    return share * is_there.size / max(times, 1.0)
 
 
 class ShiftedDraws(NamedTuple):
@@ -215,13 +236,9 @@ def beyond_end(rng, draws: np.ndarray, coordinate: int, sign: int, share: float,
     return ShiftedDraws(float(along[end[-1]]), chosen, draws[chosen] + shift)
 
 
-def shifted_ratio(log_densities_there: np.ndarray, log_densities: np.ndarray) -> tuple[float, float]:
-    """Return the mean ratio of densities (k,), each cut off at one, and its standard error.
-
-    It is a lower bound of the ratio of the marginal density.
-    """
-    ratios = np.exp(np.minimum(log_densities_there - log_densities, 0.0))
-    return float(ratios.mean()), float(ratios.std(ddof=1) / math.sqrt(ratios.size)) if ratios.size > 1 else 0.0
+def shifted_ratio(log_densities_there: np.ndarray, log_densities: np.ndarray) -> float:
+    """Return the mean ratio of densities (k,), each cut off at one: a lower bound of that of the marginal density."""
+    return float(np.exp(np.minimum(log_densities_there - log_densities, 0.0)).mean())
 
 
 # -- points as likely as the draws that no chain came near ------------------------------------------------

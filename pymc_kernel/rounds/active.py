@@ -41,7 +41,8 @@ _NEXT_RIVAL = 2  # times as many evaluations as at the end of one second search,
 _ABOVE_BEST, _ABOVE_ANY = 0.1, 0.5  # nats, a dimension and in all, that a density may have above its best value
 _TRIES, _UNSEEN = 3, 0.1  # draws are made anew where they hold so many nats of mass that the search never saw
 _BEYOND_SHARE = 0.1  # of all evaluations, that one look beyond the ends of the draws may take
-_BEYOND_EACH = 3  # draws that are shifted beyond each end
+_BEYOND_EACH = 3  # draws that are shifted beyond each end and evaluated
+_BEYOND_JUDGED = 64  # draws that what is learned there is judged at
 _BEYOND_PATH = 0.1  # share of the draws that such a path leads through: there are always enough for a near one
 _EVIDENCE_TOLERANCE = 0.3  # nats by which two runs of a thousand particles on one surrogate may differ
 _RIDGE = 1e-4  # squared nats of noise of exact values, when places are chosen
@@ -148,14 +149,14 @@ class ActiveLearning:
         each = max(size // (2 * min(d, NUM_COORDINATES)), 1)
         found = []
         for j in range(d):
-            shifted = [beyond_end(rng, draws.positions, j, sign, _BEYOND_PATH, each) for sign in (1, -1)]
+            shifted = [beyond_end(rng, draws.positions, j, sign, _BEYOND_PATH, _BEYOND_JUDGED) for sign in (1, -1)]
             both = [SearchedEnd(j, s.end, draws.positions[s.rows], s.places) for s in shifted if s is not None]
             if both:
-                unknown = state.learned.caution(np.concatenate([end.places for end in both])).mean()
+                unknown = state.learned.caution(np.concatenate([end.places[:each] for end in both])).mean()
                 found.append((unknown, both))
         chosen = sorted(found, key=lambda one: -one[0])[:NUM_COORDINATES]
         ends = tuple(end for _, both in chosen for end in both)
-        places = np.concatenate([end.places for end in ends]) if ends else np.empty((0, d))
+        places = np.concatenate([end.places[:each] for end in ends]) if ends else np.empty((0, d))
         return state._replace(proposed=places, num_fresh=0, is_rivals_turn=False, ends=ends, open_ends=())
 
     @staticmethod
@@ -334,13 +335,11 @@ class ActiveLearning:
 
 def _judged(state, num_evaluated):
     """Return the state with those ends that are open, by what the evaluated draws beyond them have taught."""
-    learned, found = state.learned, []
-    for end in state.ends:
-        num_evaluated -= len(end.places)
-        if num_evaluated < 0:
-            break
-        ratio, error = shifted_ratio(learned.log_density(end.places), learned.log_density(end.draws))
-        if ratio - error > HALF_WAY:  # of three draws
+    learned, each = state.learned, len(state.proposed) // len(state.ends)
+    found = []
+    for end in state.ends[: num_evaluated // each]:
+        ratio = shifted_ratio(learned.log_density(end.places), learned.log_density(end.draws))
+        if ratio > HALF_WAY:
             found.append(OpenEnd(end.coordinate, end.end, ratio))
     return state._replace(ends=(), open_ends=tuple(found))
 

@@ -175,7 +175,7 @@ class SearchBatch(NamedTuple):
 
 
 class SearchedEnd(NamedTuple):
-    """An end of the draws, beyond which is evaluated."""
+    """An end of the draws, beyond which is evaluated at the first few places."""
 
     coordinate: int
     end: float

@@ -16,9 +16,11 @@ def curved(x):
 
 
 def along_the_ridge(rng, first):
-    """Draws along the first coordinate, slowly."""
+    """Draws along the first coordinate, slowly: up and down it, fifty draws for a way."""
     draws = rng.standard_normal((len(first), 6))
-    draws[:, 0] = first = np.sort(first)
+    ways = np.sort(first.reshape(-1, 50), axis=1)
+    ways[1::2] = ways[1::2, ::-1]
+    draws[:, 0] = first = ways.ravel()
     draws[:, 1] -= 0.1 * first**2
     return draws
 

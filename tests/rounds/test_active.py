@@ -273,7 +273,7 @@ def test_a_look_that_is_cut_short_judges_the_ends_that_were_evaluated(after_eigh
     part = whole._replace(positions=whole.positions[np.abs(first - np.median(first)) < 0.5 * first.std()])
     looked = config.beyond_ends(rng, state, part, 12)
     ends = sorted(looked.ends, key=lambda end: end.coordinate)
-    looked = looked._replace(ends=tuple(ends), proposed=np.concatenate([end.places for end in ends]))
+    looked = looked._replace(ends=tuple(ends), proposed=np.concatenate([end.places[:3] for end in ends]))
     after = config.update(rng, looked, banana(looked.proposed[:3]))
     assert [end.coordinate for end in after.open_ends] == [0]
 

@@ -180,7 +180,8 @@ def summary(
     (True, False)
     """
     selected = Selection(data, var_names, **selection)
-    selected.need_model()
+    if selected.score is None:
+        selected.need_model()
     asked, sample_dims = selected.chosen, selected.sample_dims
     ordered = largest_first(asked)
     table = az.summary(
@@ -314,7 +315,7 @@ def diagnose(
     """
     selection = {name: arguments.pop(name) for name in Scored.__annotations__ if name in arguments}
     selected = Selection(data, **selection)
-    model = selected.need_model()
+    model = selected.model if selected.score is not None else selected.need_model()
     if show_diagnostics:
         print("The chains, by ArviZ\n")
     has_errors, found = az.diagnose(
@@ -337,14 +338,15 @@ def diagnose(
         lines += in_words(report, modes, level, all_draws, misfit_advice(part, found))
         found |= {"ksd": report, "modes": modes}
     posterior = selected.draws
-    learned = check_learned(model, posterior, np.random.default_rng(random_seed))
+    learned = [] if model is None else check_learned(model, posterior, np.random.default_rng(random_seed))
     if learned:
         found["learned"] = learned
         against = [words for check in learned for words in check.warnings()]
         lines.append("\nWhat simulations leave open, by the learned likelihoods\n")
         lines += [*(check.in_words() for check in learned), *against]
         has_errors = has_errors or bool(against)
-    if said := normality_of_posterior(model, posterior, np.random.default_rng(random_seed)):
+    said = "" if model is None else normality_of_posterior(model, posterior, np.random.default_rng(random_seed))
+    if said:
         lines += ["\nSummaries that are taken for normal\n", said]
         has_errors = True
     if show_diagnostics:

@@ -20,18 +20,20 @@ from pymc_kernel.plugin.reports.surrogate_scores import LearnedScores, learn_sco
 from pymc_kernel.plugin.warn import warn_user
 
 _ARGUMENTS = """data : DataTree or convertible
-        With the draws of all free variables of the model.
+        With the draws of all free variables of the model; an array is (chain, draw, d).
     model : pymc.Model, optional
-        The model that was sampled; the one in context by default.
+        The model that was sampled; the one in context by default. Draws of other tools need none, if ``score`` is
+        given: the chosen variables are then taken as they are, so choose parameters, on a scale without bounds.
     var_names, filter_vars, group, coords, sample_dims
         As everywhere in ArviZ. Variables that are left out are averaged over: what is tested is then the joint
         distribution of the others.
     score : callable or "surrogate", optional
         From unconstrained draws of the continuous variables (n, d) to gradients of the log density there (n, d), where
-        the model has none, or where a distribution other than the model's is to be tested. "surrogate" learns one from
-        the log densities of the draws, for black boxes and estimated likelihoods: those in ``sample_stats``
-        (``lp``; ``log_density`` of :class:`EmulatedNUTS`), otherwise the model's at 1,000 draws at most; the
-        result reports its error at held-out draws. Fewer draws cost fewer evaluations."""
+        the model has none, or where a distribution other than the model's is to be tested; without a model from draws
+        of the chosen variables, in their order. "surrogate" learns one from the log densities of the draws, for black
+        boxes and estimated likelihoods: those in ``sample_stats`` (``lp``; ``log_density`` of :class:`EmulatedNUTS`),
+        otherwise the model's at 1,000 draws at most; the result reports its error at held-out draws. Fewer draws cost
+        fewer evaluations."""
 
 
 @dataclass
@@ -51,6 +53,10 @@ class Selection:
         if isinstance(self.data, pm.variational.Approximation | pm.variational.Inference):
             kind = type(self.data).__name__
             raise TypeError(f"{kind} is an approximation: give draws of it, as in pm.fit(...).sample(1000).")
+        if isinstance(self.data, np.ndarray) and self.data.ndim == 2 and len(self.data) > self.data.shape[1]:
+            raise ValueError(
+                f"an array of draws is (chain, draw, d), got {self.data.shape}: for one chain give draws[None]."
+            )
         self.data = az.convert_to_datatree(self.data)
         if self.group not in self.data.children:
             names = ", ".join(self.data.children)
@@ -73,7 +79,9 @@ class Selection:
         """Return the model, or raise a TypeError that says what to do."""
         if self.model is None:
             raise TypeError(
-                "no model in context: give model=, the model that was sampled, or call this within `with model:`."
+                "no model in context: give model=, the model that was sampled, or call this within `with model:`. For "
+                "draws of other tools give score=, a function from draws of the chosen variables (n, d) to the "
+                'gradients of their log density (n, d), or "surrogate" with the log densities in sample_stats, as lp.'
             )
         return self.model
 
@@ -168,11 +176,14 @@ def largest_first(dataset: xr.Dataset) -> xr.Dataset:
 
 def read_draws(selected: Selection) -> ModelDraws:
     """Return draws and scores of the chosen variables."""
-    model, score, asked, posterior = selected.need_model(), selected.score, selected.chosen, selected.draws
-    if not callable(score):  # which may be that of another distribution
-        _warn_of_other_data(selected.data, model)
+    score = selected.score
     if isinstance(score, str) and score != "surrogate":
         raise ValueError(f'score must be a function or "surrogate", got {score!r}.')
+    if selected.model is None and score is not None:
+        return _read_as_they_are(selected)
+    model, asked, posterior = selected.need_model(), selected.chosen, selected.draws
+    if not callable(score):  # which may be that of another distribution
+        _warn_of_other_data(selected.data, model)
     scores_of = compile_scores(model) if score is None else None
     values = value_draws(posterior, model)
     continuous = model.continuous_value_vars
@@ -188,9 +199,7 @@ def read_draws(selected: Selection) -> ModelDraws:
     elif score is None:
         scores = scores_of([values[v] for v in model.value_vars])
     else:
-        scores = np.asarray(score(flat), dtype=float)
-        if scores.shape != flat.shape:
-            raise ValueError(f"score must return an array of shape {flat.shape}, got {scores.shape}.")
+        scores = _called(score, flat)
     # The columns of the chosen entries, then their numbers among the chosen ones.
     columns, start, positions, kept = {}, 0, {}, []
     for value in continuous:
@@ -209,6 +218,41 @@ def read_draws(selected: Selection) -> ModelDraws:
         raise ValueError("none of the chosen variables is a continuous free variable of the model.")
     draws, scores = (a[:, kept].reshape(*sizes, -1) for a in (flat, scores))
     return ModelDraws(draws, scores, positions, asked, discrete, weights, learned, every)
+
+
+def _read_as_they_are(selected):
+    """Return draws and scores of the chosen variables, which belong to no model."""
+    asked = selected.chosen
+    dataset = selected.as_chains(asked)
+    numbers = {name: one for name, one in dataset.data_vars.items() if one.dtype.kind == "f"}
+    others = [name for name in dataset.data_vars if name not in numbers]
+    if not numbers:
+        raise ValueError(f"none of the chosen variables ({', '.join(others)}) has floating-point numbers.")
+    sizes = dataset.sizes["chain"], dataset.sizes["draw"]
+    ordered = {name: one.transpose("chain", "draw", ...) for name, one in numbers.items()}
+    draws = np.concatenate([one.values.reshape(*sizes, -1) for one in ordered.values()], axis=2).astype(float)
+    wrong = int((~np.isfinite(draws)).any(axis=2).sum())
+    if wrong:
+        raise ValueError(f"{wrong} of {sizes[0] * sizes[1]} draws hold NaN or infinite numbers: leave them out.")
+    positions, start = {}, 0
+    for name, one in ordered.items():
+        like = one.isel(chain=0, draw=0, drop=True)
+        positions[name] = like.copy(data=np.arange(start, start + like.size).reshape(like.shape))
+        start += like.size
+    if callable(selected.score):
+        scores = _called(selected.score, draws.reshape(-1, start)).reshape(draws.shape)
+        return ModelDraws(draws, scores, positions, asked, others)
+    every, found, learned = learn_scores(None, draws, selected.stats)
+    draws = draws[:, ::every]
+    scores, weights = found.scores.reshape(draws.shape), found.weights.reshape(draws.shape[:2])
+    return ModelDraws(draws, scores, positions, asked, others, weights, learned, every)
+
+
+def _called(score, draws):
+    scores = np.asarray(score(draws), dtype=float)
+    if scores.shape != draws.shape:
+        raise ValueError(f"score must return an array of shape {draws.shape}, got {scores.shape}.")
+    return scores
 
 
 def _warn_of_other_data(tree, model):

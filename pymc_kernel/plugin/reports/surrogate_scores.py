@@ -105,13 +105,14 @@ class _LogDensities(NamedTuple):
 
 
 def learn_scores(
-    model: pm.Model, positions: np.ndarray, stats: xr.Dataset | None
+    model: pm.Model | None, positions: np.ndarray, stats: xr.Dataset | None
 ) -> tuple[int, HeldOutScores, LearnedScores]:
     """Return the thinning interval, the held-out scores of the thinned draws, and their accuracy.
 
     Parameters
     ----------
-    model : pymc.Model
+    model : pymc.Model, optional
+        None for draws of other tools, whose log densities ``stats`` must hold.
     positions : ndarray (chain, draw, d)
         All draws on the unconstrained scale.
     stats : xarray.Dataset, optional
@@ -122,8 +123,10 @@ def learn_scores(
     NoGradientError
         Where a surrogate cannot be learned either; the text says why.
     """
-    names, _ = estimated_terms(model.logp())
-    discrete = [v.name for v in model.discrete_value_vars]
+    names, discrete = [], []
+    if model is not None:
+        names, _ = estimated_terms(model.logp())
+        discrete = [v.name for v in model.discrete_value_vars]
     if discrete:
         raise NoGradientError(
             f'score="surrogate" learns the log density of continuous variables, and {", ".join(discrete)} '
@@ -136,13 +139,18 @@ def learn_scores(
             f'{chains * draws} draws are too few to learn a score from: score="surrogate" needs {_FEWEST_DRAWS} at '
             "least."
         )
-    evaluate = _evaluator(model)
+    evaluate = None if model is None else _evaluator(model)
     known = _of_the_run(stats, positions, evaluate, bool(names))
     if known is None and names:
         raise NoGradientError(
             f"the log density is only estimated (by {', '.join(names)}), and sample_stats does not hold the estimates "
             "that were accepted. Sample with a step of this package, which keeps them as lp; plain "
             "pm.sample() takes one for such a model."
+        )
+    if known is None and model is None:
+        raise NoGradientError(
+            'score="surrogate" without a model learns from log densities of the draws: put them into sample_stats, as '
+            "lp, with the dimensions chain and draw; or give score=, a function that returns gradients."
         )
     every = -(-chains * draws // (_MOST_EVALUATIONS if known is None else _MOST_DRAWS))
     used = positions[:, ::every].reshape(-1, positions.shape[-1])
@@ -198,8 +206,8 @@ def _of_the_run(stats, positions, evaluate, noisy):
         if values.shape != positions.shape[:2]:
             continue
         values = values.ravel().astype(float)
-        if noisy:
-            return _LogDensities(values, 0, True)
+        if noisy or evaluate is None:
+            return _LogDensities(values, 0, noisy)
         # Other steps of a compound may have moved afterwards, or the draws or the model may have been changed.
         rows = np.unique(np.linspace(0, len(flat) - 1, _NUM_COMPARED).astype(int))
         there = evaluate(flat[rows])
