@@ -338,7 +338,10 @@ def _judged(state, num_evaluated):
     learned, each = state.learned, len(state.proposed) // len(state.ends)
     found = []
     for end in state.ends[: num_evaluated // each]:
-        ratio = shifted_ratio(learned.log_density(end.places), learned.log_density(end.draws))
+        beyond = learned.log_density(end.places)
+        if learned.support is not None:
+            beyond[~learned.support.contains(end.places)] = -np.inf
+        ratio = shifted_ratio(beyond, learned.log_density(end.draws))
         if ratio > HALF_WAY:
             found.append(OpenEnd(end.coordinate, end.end, ratio))
     return state._replace(ends=(), open_ends=tuple(found))

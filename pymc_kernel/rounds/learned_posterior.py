@@ -30,14 +30,31 @@ class BelievedRegion(NamedTuple):
 
     def distance(self, positions: np.ndarray) -> np.ndarray:
         """Return the distance (m,) to the nearest good point."""
+        return np.sqrt(_nearest(positions @ self.inverse.T, self.points))
+
+
+class Support(NamedTuple):
+    """Where there is a density: next to places that have one, in whitened units."""
+
+    inverse: np.ndarray  # (d, d), of the whitening factor
+    inside: np.ndarray  # (n, d), whitened places with a density
+    outside: np.ndarray  # (k, d), those without
+
+    def contains(self, positions: np.ndarray) -> np.ndarray:
+        """Return whether the nearest place of each position (m, d) has a density."""
         whitened = positions @ self.inverse.T
-        squares = (self.points**2).sum(axis=1)
-        nearest = np.empty(len(positions))
-        for a in range(0, len(positions), _ROWS):
-            part = whitened[a : a + _ROWS]
-            squared = (part**2).sum(axis=1)[:, None] + squares - 2.0 * part @ self.points.T
-            nearest[a : a + _ROWS] = squared.min(axis=1)
-        return np.sqrt(np.maximum(nearest, 0.0))
+        return _nearest(whitened, self.inside) <= _nearest(whitened, self.outside)
+
+
+def _nearest(positions, points):
+    """Return the squared distance (m,) to the nearest point."""
+    squares = (points**2).sum(axis=1)
+    nearest = np.empty(len(positions))
+    for a in range(0, len(positions), _ROWS):
+        part = positions[a : a + _ROWS]
+        squared = (part**2).sum(axis=1)[:, None] + squares - 2.0 * part @ points.T
+        nearest[a : a + _ROWS] = squared.min(axis=1)
+    return np.maximum(nearest, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +76,8 @@ class LogPosterior:
     ceiling : float
         The highest log density that careful draws believe in; what is predicted above it counts as much below it. In
         the corner of a narrow valley a surrogate can be many of its own standard deviations too high.
+    support : Support, optional
+        None where every place that was evaluated has a density. A smooth surrogate cannot fall to zero at a wall.
     """
 
     fit: FittedValues
@@ -69,6 +88,7 @@ class LogPosterior:
     power: float
     is_careful: bool = False
     ceiling: float = np.inf
+    support: Support | None = None
 
     def log_likelihood(self, positions: np.ndarray) -> np.ndarray:
         """Return the surrogate (m,) at positions (m, d)."""
@@ -105,6 +125,8 @@ class LogPosterior:
         with np.errstate(all="ignore"):
             beyond[finite] = np.maximum(self.region.distance(positions[finite]) - self.region.radius, 0.0)
             near = beyond <= 10.0 * self.region.radius  # further out surrogates may overflow
+            if self.support is not None:
+                near[near] = self.support.contains(positions[near])
             if near.any():
                 out[near] = self.prior.log_density(positions[near]) + self.power * self.log_likelihood(positions[near])
                 if self.is_careful:
@@ -258,7 +280,11 @@ def learned_state(
     fit = _fitted(rng, state, values, noise, unit, coordinates, is_searched, estimator, noisy)
     inverse = np.linalg.inv(coordinates[1])
     region = BelievedRegion(inverse, state.positions[noise == 0.0] @ inverse.T, float(np.sqrt(d) * state.radius))
-    learned = LogPosterior(fit, unit, 0.0, state.prior, region, power)
+    finite = np.isfinite(state.log_density)
+    # An estimate of zero is chance: there may be a likelihood all the same.
+    whitened = None if noisy or finite.all() else state.positions @ inverse.T
+    support = None if whitened is None else Support(inverse, whitened[finite], whitened[~finite])
+    learned = LogPosterior(fit, unit, 0.0, state.prior, region, power, support=support)
     learned = replace(learned, offset=_offset(learned, state, is_good))
     draws = drawn_from(rng, learned, base, sampler)
     return state._replace(
@@ -299,6 +325,8 @@ def _fitted(rng, state, values, noise, unit, coordinates, is_searched, estimator
         )
         start, search = fit.hyperparameters, False
         is_high = _too_high(fit, unit, state.positions, values, known, noise, is_used)
+        if not noisy:
+            is_high &= np.isfinite(state.log_density)  # a wall is not smooth, see Support
         if not is_high.any():
             break
         is_used = is_used | is_high

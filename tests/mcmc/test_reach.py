@@ -65,6 +65,23 @@ def test_a_funnel_has_no_open_end(rng):
     assert open_ends(rng, draws[None], log_densities[None], target.log_density) == []
 
 
+def test_a_tail_of_few_visits_is_no_wall():
+    """Chains so slow that each sees a tail a few times: short ones by chance, as in one of four of these runs."""
+
+    def normal(x):
+        return -0.5 * float(x @ x)
+
+    found = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        draws = np.zeros((1000, 1))
+        draws[0] = rng.standard_normal()
+        for t in range(1, 1000):  # an effective size of 50
+            draws[t] = 0.9 * draws[t - 1] + np.sqrt(1.0 - 0.9**2) * rng.standard_normal()
+        found += bool(open_ends(rng, draws[None], -0.5 * (draws.T**2), normal))
+    assert found <= 1
+
+
 def test_too_few_draws_and_chains_that_stand_are_not_judged(rng):
     def never(x):
         raise AssertionError

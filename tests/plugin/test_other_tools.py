@@ -22,7 +22,7 @@ def log_density(draws):
 def normal_draws(shift=0.0, seed=2):
     """Four chains of 250 draws of a slope (2,) and a level; ``shift`` moves the level."""
     draws = np.random.default_rng(seed).multivariate_normal(np.zeros(3), np.linalg.inv(PRECISION), (4, 250))
-    return draws + [0.0, 0.0, shift]
+    return draws + np.array([0.0, 0.0, shift])
 
 
 def tree(draws, **groups):

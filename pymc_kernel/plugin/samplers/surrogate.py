@@ -163,7 +163,8 @@ def sample_surrogate(
     which the mean of logs of unbiased estimates is too low. ``batch_stats``: ``num_evaluations`` so far, ``power`` of
     the posterior that was sampled, ``is_climbing``, ``best`` log density and ``error`` (nats) of predictions.
 
-    Values that fail count as places without density. Estimated likelihoods (:func:`EstimatedLikelihood`) are learned
+    Values that fail count as places without density. Draws are no nearer to such a place than to one with a density, so
+    that a posterior can end at a wall. Estimated likelihoods (:func:`EstimatedLikelihood`) are learned
     with their noise, each estimate with a seed of its own: the same seed and batch size give the same evaluations, bit
     for bit, for any executor and any number of workers. Interrupted, or with an executor that breaks, it returns draws
     by the batches that are finished.
