@@ -1,12 +1,13 @@
 import logging
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
 from scipy import stats
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.model.priors import PriorDraws, prior_draws
+from pymc_kernel.plugin.model.priors import ModelPrior, PriorDraws, first_places, prior_draws
 
 
 def draws_of(model):
@@ -136,3 +137,64 @@ def test_scales_far_from_one_are_learned():
         values = posterior[name].values / unit
         assert values.mean() == pytest.approx(mean, abs=0.15)
         assert values.std() == pytest.approx(np.sqrt(0.5), rel=0.15)
+
+
+@pytest.fixture(scope="module")
+def bounded():
+    with pm.Model() as model:
+        rate = pm.Uniform("rate", -5.0, 5.0, shape=2)
+        noise = pm.HalfNormal("noise", 2.0)
+        pm.Deterministic("sum", rate.sum())
+        pm.Normal("y", rate.sum(), noise, observed=1.0)
+    return model
+
+
+def unconstrained(rate, noise):
+    rate = np.asarray(rate)
+    return np.array([*(np.log(rate + 5.0) - np.log(5.0 - rate)), np.log(noise)])
+
+
+def places(model, start, count=9):
+    return first_places(model, ModelPrior(model), start, count, np.random.default_rng(0))
+
+
+def test_a_search_starts_at_values_by_names(bounded):
+    """As in initvals, and as find_MAP returns them, with deterministic and transformed variables."""
+    exact = unconstrained([-3.0, 4.9], 0.01)
+    named = {"rate": [-3.0, 4.9], "noise": 0.01}
+    found = places(bounded, named)
+    assert found.shape == (10, 3)
+    np.testing.assert_allclose(found[0], exact)
+    of_map = named | {"sum": 1.9, "rate_interval__": exact[:2], "noise_log__": exact[2]}
+    np.testing.assert_allclose(places(bounded, of_map)[0], exact)
+    np.testing.assert_allclose(places(bounded, {"noise_log__": exact[2]})[0], [0.0, 0.0, exact[2]])
+    both = places(bounded, [named, {"noise": 3.0}])
+    np.testing.assert_allclose(both[:2], [exact, unconstrained([0.0, 0.0], 3.0)])
+    # Most others are near, some are as far as the prior.
+    apart = np.abs(places(bounded, named, 400)[1:] - exact).max(axis=1)
+    assert np.quantile(apart, 0.2) < 0.2
+    assert np.quantile(apart, 0.95) > 1.0
+
+
+def test_a_search_starts_at_draws(bounded):
+    rng = np.random.default_rng(1)
+    rate, noise = rng.uniform(-1.0, 1.0, (2, 30, 2)), rng.uniform(0.5, 1.0, (2, 30))
+    data = az.from_dict({"posterior": {"rate": rate, "noise": noise}})
+    exact = np.array([unconstrained(r, n) for r, n in zip(rate.reshape(-1, 2), noise.ravel(), strict=True)])
+    for start in (data, data["posterior"], data["posterior"].to_dataset()):
+        found = places(bounded, start)
+        assert found.shape == (10, 3)
+        assert (np.abs(found[:, None] - exact).max(axis=2).min(axis=1) < 1e-10).all()
+    np.testing.assert_array_equal(places(bounded, exact[:4]), exact[:4])  # an array is taken as it is
+
+
+def test_a_start_that_cannot_be_is_named(bounded):
+    for start in (3.0, "middle", np.zeros((2, 4)), [[1.0, 2.0]]):
+        with pytest.raises(ValueError, match="start must be values by the names"):
+            places(bounded, start)
+    with pytest.raises(ValueError, match="start has rates, which the model has not"):
+        places(bounded, {"rates": [0.0, 0.0]})
+    with pytest.raises(ValueError, match="give values within bounds"):
+        places(bounded, {"rate": [5.0, 0.0]})
+    with bounded, pytest.raises(ValueError, match="which the model has not"):
+        pk.sample_surrogate(evaluations=100, start={"mu": 0.0}, progressbar=False)

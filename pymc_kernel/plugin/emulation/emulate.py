@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -77,7 +78,7 @@ def emulate(
     *,
     tolerance: float = 0.05,
     batch_size: int | None = None,
-    start: np.ndarray | None = None,
+    start: Any = None,
     coarse: Mapping[Op, Callable] | None = None,
     executor: Executor | int | None = None,
     store: str | Path | None = None,
@@ -105,9 +106,11 @@ def emulate(
     batch_size : int, optional
         Evaluations in a round, besides those that explore. By default 2 (k + 2), for k inputs of the largest function,
         and 4 where the last round's distance is above one half.
-    start : ndarray (n, d), optional
-        First places on the unconstrained scale. By default draws of the model with the cheap versions, where all black
-        boxes have one in ``coarse``; else the model's initial point and draws of the prior.
+    start : mapping, sequence of mappings, DataTree or ndarray (n, d), optional
+        First places: values by the names of variables, as in PyMC's ``initvals`` or from ``pm.find_MAP``, which others
+        around it are added to; or draws of the model; or an array on the unconstrained scale. By default draws of the
+        model with the cheap versions, where all black boxes have one in ``coarse``; else the model's initial point and
+        draws of the prior.
     coarse : mapping, optional
         Cheap versions of black boxes, each by its operator as ``wrap_py`` returned it: functions from tensors to
         tensors with gradients, such as a solver with few steps. Only how far these are off is learned.

@@ -1,6 +1,6 @@
 """How an emulated model was learned, and how far it is from the true one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -30,13 +30,13 @@ class Emulation:
     """Draws that these chains took for one effective draw of the slowest parameter."""
     noise_sd: dict[str, float]
     """Of each estimated likelihood, the standard deviation (nats) of its estimates where the posterior is."""
-    rounds: pd.DataFrame
+    rounds: pd.DataFrame = field(repr=False)
     """The same after each round, by the number of evaluations that it had learned from."""
-    draws: np.ndarray
+    draws: np.ndarray = field(repr=False)
     """(n, d): draws of the emulated posterior on the unconstrained scale, where the next chains may begin."""
-    positions: np.ndarray
+    positions: np.ndarray = field(repr=False)
     """(num_evaluations, d): where the model was evaluated, on the unconstrained scale."""
-    log_density: np.ndarray
+    log_density: np.ndarray = field(repr=False)
     """(num_evaluations,): of the true model there, minus infinity where it failed."""
 
 

@@ -1,20 +1,22 @@
 """Draws and density of the prior on the unconstrained scale, and starts of chains chosen among its draws."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.initial_point import make_initial_point_expression
+import xarray as xr
+from pymc.initial_point import make_initial_point_expression, make_initial_point_fn
 from pymc.logprob.basic import transformed_conditional_logp
 
 from pymc_kernel.mcmc.chain_checks import KnownPlaces, other_hills
 from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler, can_be_drawn
 from pymc_kernel.plugin.model.interpreter import STABLE, UNOPTIMIZED, over_draws
-from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
+from pymc_kernel.plugin.model.unconstrained import split_positions, value_draws, value_shapes
 from pymc_kernel.smc.weights import normalized
 
 STARTS_TRIED = 20  # places to begin at, of which one must have a finite density
@@ -131,10 +133,19 @@ def initial_position(model: pm.Model) -> np.ndarray:
     return np.concatenate([np.ravel(point[v.name]).astype(float) for v in model.value_vars])
 
 
-def first_places(
-    model: pm.Model, prior: ModelPrior, start: np.ndarray | None, count: int, rng: np.random.Generator
-) -> np.ndarray:
+_NEAREST = 0.01  # of the way from a start to draws of the prior, where the first other place may be
+
+
+def first_places(model: pm.Model, prior: ModelPrior, start: Any, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return places (n, d) that a search begins with: ``start``, or the initial point and ``count`` draws of the prior.
+
+    Fewer places given by names are filled up to one and ``count``: each of the others lies a share of the way from one
+    of them to a draw of the prior. How near a start is nobody knows, so shares are log-uniform.
+
+    Parameters
+    ----------
+    start : ndarray (n, d), mapping, sequence of mappings, Dataset or DataTree, optional
+        On the unconstrained scale; or by the names of variables, as in PyMC's ``initvals``, or draws.
 
     Raises
     ------
@@ -144,13 +155,56 @@ def first_places(
     initial = initial_position(model)
     if start is None:
         return np.concatenate([initial[None], prior.draw(rng, count)])
-    start = np.array(start, dtype=float)
-    if start.ndim != 2 or start.shape[1] != initial.size or not np.isfinite(start).all():
-        raise ValueError(
-            f"start must be finite, of shape (n, {initial.size}): places by coordinates on the unconstrained scale; "
-            f"got shape {start.shape}."
-        )
-    return start
+    is_named = isinstance(start, Mapping | xr.DataTree) or (
+        isinstance(start, Sequence) and len(start) > 0 and all(isinstance(one, Mapping) for one in start)
+    )
+    given = _named_places(model, start, count, rng) if is_named else start
+    try:
+        given = np.array(given, dtype=float)
+    except (TypeError, ValueError):
+        raise ValueError(_wrong_start(initial.size, f"a {type(start).__name__}")) from None
+    if given.ndim != 2 or given.shape[1] != initial.size:
+        raise ValueError(_wrong_start(initial.size, f"shape {given.shape}"))
+    if not np.isfinite(given).all():
+        raise ValueError("start has places that are not finite on the unconstrained scale: give values within bounds.")
+    if is_named and len(given) <= count:
+        more = count + 1 - len(given)
+        shares = _NEAREST ** rng.random((more, 1))
+        near = given[rng.integers(len(given), size=more)]
+        given = np.concatenate([given, near + shares * (prior.draw(rng, more) - near)])
+    return given
+
+
+def _wrong_start(num_dims, got):
+    return (
+        "start must be values by the names of variables, as in initvals, or a list of such; draws of the model; or an "
+        f"array (n, {num_dims}) of places on the unconstrained scale; got {got}."
+    )
+
+
+def _named_places(model, start, count, rng):
+    """Return places (n, d) given by names: a mapping or several, or some draws, as many as are wanted."""
+    if isinstance(start, xr.DataTree | xr.Dataset):
+        draws = start["posterior"].to_dataset() if isinstance(start, xr.DataTree) and "posterior" in start else start
+        draws = draws.to_dataset() if isinstance(draws, xr.DataTree) else draws
+        values = value_draws(draws.transpose("chain", "draw", ...), model)
+        positions = np.concatenate([values[v].reshape(len(values[v]), -1) for v in model.value_vars], axis=1)
+        return positions[rng.permutation(len(positions))[: count + 1]]
+    known = {v.name for v in (*model.free_RVs, *model.value_vars)}
+    # pm.find_MAP returns deterministic variables, too
+    every = {v.name for v in model.unobserved_RVs} | known
+    places = []
+    for one in [start] if isinstance(start, Mapping) else start:
+        if unknown := [str(name) for name in one if name not in every]:
+            raise ValueError(
+                f"start has {', '.join(unknown)}, which the model has not; it has {', '.join(sorted(known))}."
+            )
+        own = {name: value for name, value in one.items() if name in known}
+        values = {name: value for name, value in own.items() if name in {v.name for v in model.free_RVs}}
+        point = make_initial_point_fn(model=model, overrides=values, jitter_rvs=set(), return_transformed=True)(0)
+        point |= {name: value for name, value in own.items() if name not in values}
+        places.append(np.concatenate([np.ravel(point[v.name]).astype(float) for v in model.value_vars]))
+    return places
 
 
 def with_finite_columns(positions: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -5,6 +5,7 @@ from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -59,7 +60,7 @@ def sample_surrogate(
     evaluations: int = 500,
     batch_size: int | None = None,
     tolerance: float = 0.05,
-    start: np.ndarray | None = None,
+    start: Any = None,
     executor: Executor | int | None = None,
     store: str | Path | None = None,
     timeout: float | None = None,
@@ -91,9 +92,11 @@ def sample_surrogate(
     tolerance : float
         It stops early once the distance has stayed below this for three batches, a second search, from other starts,
         has ended, and the density falls beyond the ends of the draws. Zero: never.
-    start : ndarray (n, d), optional
-        First places on the unconstrained scale. By default the model's initial point and 2 d + 5 draws of the prior;
-        of a variable without draws, as ``pm.Flat``, PyMC's initial value, jittered.
+    start : mapping, sequence of mappings, DataTree or ndarray (n, d), optional
+        First places: values by the names of variables, as in PyMC's ``initvals`` or from ``pm.find_MAP``, which others
+        around it are added to; or draws of the model; or an array on the unconstrained scale. By default the model's
+        initial point and 2 d + 5 draws of the prior; of a variable without draws, as ``pm.Flat``, PyMC's initial value,
+        jittered.
     executor : concurrent.futures.Executor or int, optional
         None: in this process. A number: as many worker processes. Or any executor, of threads or processes, Dask's
         ``client.get_executor()``, MPI's. The places of a batch go to whichever worker is free.
