@@ -79,3 +79,36 @@ def test_data_that_the_posterior_does_not_depend_on_and_rounding_are_no_other_da
     groups["observed_data"]["y"] = np.array([-0.94, 0.95])
     with pytest.warns(UserWarning, match="other data for y than"):
         model_draws._warn_of_other_data(az.from_dict(groups), model)
+
+
+def test_offsets_that_were_left_out_follow_from_their_effects():
+    """As of Bambi's models, whose draws have the effects of groups, but not their offsets."""
+    rng = np.random.default_rng(0)
+    with pm.Model() as model:
+        spread = pm.HalfNormal("spread")
+        offset = pm.Normal("offset", shape=(3, 2))
+        pm.Deterministic("effect", 1.0 + spread * offset)
+        pm.Deterministic("total", offset.sum())
+        pm.Normal("y", offset.sum(), 1.0, observed=1.0)
+    draws = {"spread": rng.gamma(2.0, size=(2, 50)), "offset": rng.normal(size=(2, 50, 3, 2))}
+    kept = {"effect": 1.0 + draws["spread"][..., None, None] * draws["offset"], "total": draws["offset"].sum((2, 3))}
+    whole = az.from_dict({"posterior": draws | kept})["posterior"].to_dataset()
+    less = whole.drop_vars("offset")
+    exact = pk.unconstrained_draws(whole, model)
+    np.testing.assert_allclose(pk.unconstrained_draws(less, model), exact, atol=1e-10)
+    for told_by_nothing in (less.drop_vars("effect"), less.drop_vars("spread")):
+        with pytest.raises(ValueError, match="the draws have no"):
+            pk.unconstrained_draws(told_by_nothing, model)
+
+
+def test_offsets_do_not_follow_from_effects_that_are_bent_or_mixed():
+    with pm.Model() as model:
+        offset = pm.Normal("offset", shape=3)
+        pm.Deterministic("bent", offset**3)
+        pm.Deterministic("mixed", offset.cumsum())
+        pm.Deterministic("nothing", 0.0 * offset)
+        pm.Normal("y", offset.sum(), 1.0, observed=1.0)
+    z = np.random.default_rng(0).normal(size=(2, 50, 3))
+    data = az.from_dict({"posterior": {"bent": z**3, "mixed": z.cumsum(axis=2), "nothing": 0.0 * z}})
+    with pytest.raises(ValueError, match="the draws have no offset"):
+        pk.unconstrained_draws(data["posterior"].to_dataset(), model)

@@ -73,6 +73,7 @@ def unconstrained_draws(posterior: xr.Dataset, model: pm.Model | None = None) ->
 
 def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:
     """Return for each value variable of the model its draws, (chain * draw, ...); errors as above."""
+    posterior = _with_offsets(posterior, model)
     missing = [rv.name for rv in model.free_RVs if rv.name not in posterior]
     if missing:
         raise ValueError(
@@ -98,6 +99,39 @@ def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:
             raise ValueError(f"the draws of {rv.name} have shape {draws.shape[2:]}, but the model has {expected}.")
         arrays.append(np.ascontiguousarray(draws, dtype=rv.dtype).reshape(-1, *draws.shape[2:]))
     return dict(zip(model.value_vars, over_draws(model, moved, one.values())(arrays), strict=True))
+
+
+def _with_offsets(posterior, model):
+    """Return the draws with free variables that were left out, where a deterministic variable tells them.
+
+    As Bambi leaves out offsets but keeps the effects, a spread times the offset each. Where each number of such an
+    effect is a straight function of one number of the missing variable, for which three values of it are tried, that
+    number follows from the effect.
+    """
+    for rv in [rv for rv in model.free_RVs if rv.name not in posterior]:
+        for effect in model.deterministics:
+            others = [v for v in model.free_RVs if v is not rv and v in set(ancestors([effect]))]
+            if effect.name not in posterior or any(v.name not in posterior for v in others):
+                continue
+            if rv not in set(ancestors([effect])) or effect.type.ndim != rv.type.ndim:
+                continue
+            kept = posterior[effect.name].transpose("chain", "draw", ...)
+            values = kept.values.reshape(-1, *kept.shape[2:])
+            known = [posterior[v.name].transpose("chain", "draw", ...).values for v in others]
+            known = [np.asarray(x.reshape(-1, *x.shape[2:]), dtype=v.dtype) for x, v in zip(known, others, strict=True)]
+            if values.shape[1:] != tuple(model.eval_rv_shapes()[rv.name]):
+                continue
+            one = {v: v.type() for v in (rv, *others)}
+            graph = clone_replace([effect], replace=one)
+            evaluate = over_draws(model, graph, one.values())
+            tried = [np.zeros(values.shape), np.ones(values.shape), np.random.default_rng(0).normal(size=values.shape)]
+            at_zero, at_one, at_random = (evaluate([t, *known])[0] for t in tried)
+            slope = at_one - at_zero
+            if np.all(slope != 0.0) and np.allclose(at_random, at_zero + slope * tried[2], rtol=1e-9, atol=1e-300):
+                offsets = ((values - at_zero) / slope).reshape(kept.shape)
+                posterior = posterior.assign({rv.name: kept.copy(data=offsets)})
+                break
+    return posterior
 
 
 class ElementwiseTransform(NamedTuple):
