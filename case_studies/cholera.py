@@ -156,15 +156,14 @@ def sampled(evaluations, seed, workers):
 
 def picture(runs):
     """Save the marginals of all runs, and the published values."""
-    figure, axes = plt.subplots(2, 3, figsize=(9, 5))
+    figure, axes = plt.subplots(2, 3, figsize=(9, 5), layout="constrained")
     for axis, (name, published) in zip(axes.flat, PUBLISHED.items(), strict=True):
         for seed, idata in runs.items():
             draws = idata["posterior"][name].values.ravel()
             axis.hist(draws, bins=60, density=True, histtype="step", label=f"seed {seed}")
         axis.axvline(published, color="black", linestyle=":", label="published optimum")
-        axis.set(title=name, yticks=[])
-    axes[0, 0].legend(fontsize=7)
-    figure.tight_layout()
+        axis.set(xlabel=name, yticks=[])
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
     figure.savefig(HERE / "figures" / "cholera.png", dpi=100)
     plt.close(figure)
 

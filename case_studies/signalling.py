@@ -166,8 +166,9 @@ def parameters(idata):
 
 def picture(idata):
     """Save curves over data, and what is known of the rates."""
-    figure, axes = plt.subplots(1, 4, figsize=(13, 3.2))
-    posterior = idata["posterior"].stack(sample=("chain", "draw")).isel(sample=slice(None, None, 40))
+    figure, axes = plt.subplots(2, 2, figsize=(9, 6.4), layout="constrained")
+    axes = axes.ravel()
+    posterior = idata["posterior"].to_dataset().stack(sample=("chain", "draw")).isel(sample=slice(None, None, 40))
     for axis, share, values in zip(axes, SHARES, MEASURED, strict=False):
         axis.plot(MINUTES, posterior["curves"].sel(share=share).values, color="C0", alpha=0.08)
         axis.plot(MINUTES, values, "ko", markersize=4)
@@ -175,10 +176,9 @@ def picture(idata):
     rates = parameters(idata).reshape(-1, 9)[:, :6]
     axes[3].violinplot([rates[:, i] for i in range(6)], orientation="horizontal", showextrema=False)
     axes[3].plot(np.log10(BEST_RATES), np.arange(1, 7), "r|", markersize=12, label="published optimum")
-    axes[3].set(title="rates, to base ten", yticks=np.arange(1, 7), yticklabels=RATES, xlim=(-5.0, 5.0))
+    axes[3].set(title="logarithms of rates, to base ten", yticks=np.arange(1, 7), yticklabels=RATES, xlim=(-5.0, 5.0))
     axes[3].invert_yaxis()
-    axes[3].legend(loc="lower left", fontsize=7)
-    figure.tight_layout()
+    axes[3].legend(loc="upper center", bbox_to_anchor=(0.5, -0.15))
     figure.savefig(HERE / "figures" / "signalling.png", dpi=100)
     plt.close(figure)
 
@@ -212,7 +212,7 @@ def row(name, start, solutions, emulated, said, draws, exact, seconds):
 
 
 # %%
-def main(evaluations=250, draws=1000, seed=1):
+def main(evaluations=400, draws=1000, seed=1):
     """Learn from both starts, draw, compare with exact draws, write the table and the picture."""
     found = negative_log_likelihood()
     print(f"negative log likelihood at the published optimum: {found:.2f} ({BEST} published)", flush=True)

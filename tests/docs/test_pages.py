@@ -6,7 +6,8 @@ import re
 import pytest
 
 import pymc_kernel as pk
-from docs.page_examples import DOCS, PAGES
+from docs.page_examples import DOCS, PAGES, examples_of
+from docs.page_outputs import OUTPUT, mark_of
 from docs.tutorial_pages import ORDER
 from pymc_kernel.plugin.warn import UNSEEN_MODE
 
@@ -91,3 +92,17 @@ def test_texts_that_are_no_pages_say_it_in_the_same_words(page):
 def test_docstrings_that_promise_evidence_say_it_in_the_same_words(name):
     text = " ".join((getattr(pk, name).__doc__ or "").split())
     assert ("log_evidence" in text) <= (UNSEEN_MODE in text)
+
+
+METHODS = [page for page in PAGES if page.parent.name == "methods" and examples_of(page)]
+
+
+@pytest.mark.parametrize("page", METHODS, ids=lambda page: page.stem)
+def test_a_method_page_shows_what_its_examples_print(page):
+    """The output is of the examples as they stand: ``python -m docs.page_outputs NAME`` writes it anew."""
+    shown = re.findall(r"(?:literalinclude|image):: output/([\w.-]+)", page.read_text())
+    assert any(name.endswith(".txt") for name in shown)
+    for name in shown:
+        assert (OUTPUT / name).exists()
+        if name.endswith(".txt"):
+            assert (OUTPUT / name).read_text().splitlines()[0] == mark_of(page)

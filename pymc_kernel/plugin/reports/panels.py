@@ -88,10 +88,13 @@ def check_panels(num_panels: int) -> None:
 
 
 def add_legend(collection, entries: dict[str, dict]) -> None:
-    """Add a legend above all panels; ``entries`` are name -> properties of its line."""
+    """Add a legend above all panels; ``entries`` are name -> properties of its line, or of its ``marker``."""
     place = _LEGENDS[collection.backend]
     if collection.backend == "matplotlib":
         place = place | {"ncols": min(len(entries), _MOST_IN_A_LINE)}
+        entries = {name: line | ({"linestyle": "none"} if "marker" in line else {}) for name, line in entries.items()}
+    else:  # ArviZ's legends of the other two have lines alone
+        entries = {name: {k: v for k, v in line.items() if k != "marker"} for name, line in entries.items()}
     if collection.backend == "bokeh" and ("plot" in collection.viz.children or collection.viz["plot"].size > 1):
         place = _BOKEH_WITHIN
     if collection.backend == "plotly":

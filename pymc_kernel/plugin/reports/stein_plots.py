@@ -136,7 +136,7 @@ def _add_names(collection, rows, start, stop):
     backend.xlim((start, stop + 0.01 * (stop - start)), panel)
     backend.ylim((-0.8, top + 1.6), panel)
     backend.xlabel(_OFF, panel)
-    own, band = {"color": _OWN_COLOR, "width": 4}, {"color": _BAND_COLOR, "width": 8, "alpha": 0.4}
+    own, band = {"color": _OWN_COLOR, "width": 4, "marker": "o"}, {"color": _BAND_COLOR, "width": 8, "alpha": 0.4}
     add_legend(collection, {"the draws": own, _BAND_NAME: band})
 
 
