@@ -1,4 +1,4 @@
-"""What speaks against the draws of chains: a part of the density that they lack. Imports NumPy and SciPy only.
+"""What speaks against the draws of chains: a part of the density that they lack. Imports NumPy only.
 
 **Coverage of a surrogate.** Where a surrogate is far too low its moves hardly ever go, and a chain that gets there is
 stuck. The draws then look well mixed, with all chains alike, but lack a part of the posterior: the neck of a funnel,
@@ -13,11 +13,10 @@ that are not in the density: on a long ridge chains then agree with each other, 
 cannot show that, a few evaluations can. Take draws near the end of a coordinate, and shift them outward along it, the
 other coordinates by a function of this one alone: the map preserves volume. Then the mean ratio of densities, shifted
 to unshifted, is the ratio of the marginal densities there, whatever the shape of the target; cut off at one it is a
-lower bound, so that the larger one of two maps may be taken. Where the draws exceed a quantile by e on average, an
-exponential tail falls to exp(-1) within e, and heavier and lighter tails fall alike. At a wall of the chains the
-density does not fall. The mean excess of k independent draws of such a tail is e times a gamma variable of shape k and
-mean one; a ratio that chance makes so is no wall. An end that seems open is judged again by more of its draws: of many
-ends, each with two maps, one is above any level by chance.
+lower bound, so that the larger one of two maps may be taken. Where the draws exceed a quantile by e on average, the
+mean ratio within e is exp(-1) for an exponential tail and a half for a uniform one, the most that a log-concave tail
+has. At a wall of the chains the density does not fall. An end that seems open is judged again by more of its draws: of
+many ends, each with two maps, one is above any level by chance.
 
 **Missed modes.** If a chain covers its target, there are draws near every point whose log density is no lower than
 theirs. Points that were evaluated before the chain began, at draws from the prior for example, were not chosen by the
@@ -31,7 +30,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import gamma
 
 _TAIL_MASS = 0.025  # beyond an end of a 95 % interval
 _STANDARD_ERRORS = 2.0  # of the mass that draws have there: a missing mass above that is no chance
@@ -137,8 +135,7 @@ _FEWEST_AT_END = 20  # draws, for a mean excess to a quarter
 _NEIGHBORHOODS = (1.0 / 3.0, 0.1)
 _NUM_SHIFTED = 16  # draws for each end and map
 _NUM_JUDGED = 64  # where these make an end seem open
-_CHANCE = 1e-3  # of a mean excess so short, for one of the eight ends
-HALF_WAY = math.exp(-0.5)  # in logs, between an exponential tail and a wall
+HALF_WAY = math.sqrt(0.5)  # in logs, between a uniform distribution's own end and a wall of the chains
 
 
 class OpenEnd(NamedTuple):
@@ -168,7 +165,7 @@ def open_ends(
     # The expected squared jump over twice the variance: one minus the autocorrelation.
     variances = draws.var(axis=(0, 1))
     jumps = (np.diff(draws, axis=1) ** 2).mean(axis=(0, 1)) / np.where(variances > 0.0, 2.0 * variances, np.inf)
-    chains, draws, log_densities = draws, draws.reshape(-1, draws.shape[-1]), log_densities.ravel()
+    draws, log_densities = draws.reshape(-1, draws.shape[-1]), log_densities.ravel()
 
     def ratio_beyond(j, sign, share, size):
         shifted = beyond_end(rng, draws, j, sign, share, size)
@@ -184,18 +181,9 @@ def open_ends(
             if not open_along:
                 continue
             ratio, end = max(ratio_beyond(j, sign, share, _NUM_JUDGED) for share in open_along)
-            num_there = _num_independent(sign * chains[:, :, j] >= sign * end)
-            if ratio > max(HALF_WAY, math.exp(-gamma.ppf(_CHANCE, num_there) / num_there)):
+            if ratio > HALF_WAY:
                 found.append(OpenEnd(int(j), end, ratio))
     return found
-
-
-def _num_independent(is_there):
-    """Return how many independent draws those that are there (chain, draw) are worth, by means of batches."""
-    share, length = is_there.mean(), math.isqrt(is_there.shape[1])
-    batches = is_there[:, : is_there.shape[1] // length * length].reshape(-1, length).mean(axis=1)
-    times = length * batches.var(ddof=1) / (share * (1.0 - share))  # as large as of independent draws
-    return share * is_there.size / max(times, 1.0)
 
 
 class ShiftedDraws(NamedTuple):
