@@ -128,8 +128,9 @@ def emulate(
     -------
     pymc.Model
         With the same variables, coordinates and data: ``pm.sample``, ``pm.fit``, ``pm.sample_posterior_predictive`` and
-        nutpie work with it; its initial point is a draw of its own posterior. Its attribute ``emulation`` is an
-        :class:`Emulation`: how far off it is.
+        nutpie work with it; its initial point is a draw of its own posterior. ``pm.sample`` jitters it by up to one
+        unit of the unconstrained scale, which may lead to where nothing was learned, unless ``init="adapt_diag"``. Its
+        attribute ``emulation`` is an :class:`Emulation`: how far off it is.
 
     Raises
     ------
