@@ -114,6 +114,8 @@ bench: $(READY)
 	$(RUN) -m case_studies.skew_normal_abc
 	$(RUN) -m case_studies.lynx
 	$(RUN) -m case_studies.reaction_times
+	$(RUN) -m case_studies.signalling
+	$(RUN) -m case_studies.cholera
 
 format: $(READY)
 	$(RUN) -m ruff check --fix .

@@ -172,7 +172,7 @@ def test_errors_come_before_long_work():
         for wrong, words in (
             ({"evaluations": 5}, "at least 10"),
             ({"tolerance": -1.0}, "tolerance"),
-            ({"start": np.zeros((3, 5))}, r"shape \(n, 2\)"),
+            ({"start": np.zeros((3, 5))}, r"an array \(n, 2\) of places"),
             ({"store": "x", "random_seed": None}, "random_seed"),
             ({"batch_size": 0}, "batch_size"),
             ({"timeout": "3"}, "timeout must be a positive number of seconds"),
