@@ -56,6 +56,7 @@ TIMES = FIRST_YEAR + STEP * np.arange(STEPS * YEARS.size)
 SEASONS = seasons(TIMES)
 PEOPLE = np.interp(TIMES, YEARS, POPULATION)
 MORE_PEOPLE = np.interp(TIMES, YEARS, GROWTH)
+FROM_WATER = np.exp(SEASONS @ RESERVOIR)
 
 
 @numba.njit(cache=True, fastmath=True)
@@ -111,8 +112,7 @@ def log_estimate(rng, recovery, waning, mortality, variation, error, trend, obse
     direct = np.exp(trend * (TIMES - MIDDLE_YEAR) + SEASONS @ TRANSMISSION)
     rates = tuple(float(rate) for rate in (recovery, waning, mortality, variation, error))
     first = FIRST_STATE / FIRST_STATE.sum() * POPULATION[0]
-    from_water = np.exp(SEASONS @ RESERVOIR)
-    return filtered(rng, rates, direct, from_water, PEOPLE, MORE_PEOPLE, observed, first, num_particles)
+    return filtered(rng, rates, direct, FROM_WATER, PEOPLE, MORE_PEOPLE, observed, first, num_particles)
 
 
 # %% [markdown]

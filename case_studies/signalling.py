@@ -131,8 +131,8 @@ def negative_log_likelihood():
 # %% [markdown]
 # ## The posterior
 #
-# Optimizers need hundreds of starts to find this optimum, and so does a search from the prior: with a few hundred
-# solutions it may end in a lesser optimum. So it begins where the optimizers ended, half a decade inside of the bounds.
+# Optimizers need many starts to find this optimum. A search may begin where they ended, half a decade inside of the
+# bounds; one from the prior stands beside it.
 
 
 # %%
@@ -204,7 +204,7 @@ def row(name, start, solutions, emulated, said, draws, exact, seconds):
     mean, sd = exact.mean(axis=(0, 1)), exact.std(axis=(0, 1))
     off = np.abs((draws.mean(axis=(0, 1)) - mean) / sd).max()
     spread = np.abs(draws.std(axis=(0, 1)) / sd - 1.0).max()
-    size = min(measures.smallest_bulk_ess(draws[:, :, [i]]) for i in range(draws.shape[2]))
+    size = measures.smallest_bulk_ess(draws)
     rhat = measures.largest_rhat(draws)
     return [
         name, start, solutions, f"{emulated.emulation.distance:.2f}", said, f"{rhat:.3f}", f"{size:.0f}",

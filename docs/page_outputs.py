@@ -5,7 +5,6 @@ of the second and so on, and ``NAME.png`` with the last picture. The first line 
 belongs to; a test compares.
 """
 
-import contextlib
 import hashlib
 import io
 import logging
@@ -41,8 +40,7 @@ def write(page) -> None:
             for number, example in enumerate(examples_of(page), start=1):
                 printed = io.StringIO()
                 names["print"] = partial(print, file=printed)  # progress bars are left out
-                with contextlib.redirect_stdout(printed if "diagnose(" in example else sys.stdout):
-                    exec(compile(example, str(page), "exec"), names)
+                exec(compile(example, str(page), "exec"), names)
                 if printed.getvalue():
                     name = page.stem if number == 1 else f"{page.stem}-{number}"
                     lines = [line.rstrip() for line in printed.getvalue().splitlines()]

@@ -134,7 +134,9 @@ _FEWEST_AT_END = 20  # draws, for a mean excess to a quarter
 # ridge needs many draws for its direction, a winding one near draws.
 _NEIGHBORHOODS = (1.0 / 3.0, 0.1)
 _NUM_SHIFTED = 16  # draws for each end and map
-_NUM_JUDGED = 64  # where these make an end seem open
+# Where these make an end seem open: the standard error of their mean ratio is a sixteenth at most, a third of the
+# difference between the level below and a uniform distribution's own end.
+NUM_JUDGED = 64
 HALF_WAY = math.sqrt(0.5)  # in logs, between a uniform distribution's own end and a wall of the chains
 
 
@@ -180,7 +182,7 @@ def open_ends(
             open_along = [s for s in _NEIGHBORHOODS if ratio_beyond(j, sign, s, _NUM_SHIFTED)[0] > HALF_WAY]
             if not open_along:
                 continue
-            ratio, end = max(ratio_beyond(j, sign, share, _NUM_JUDGED) for share in open_along)
+            ratio, end = max(ratio_beyond(j, sign, share, NUM_JUDGED) for share in open_along)
             if ratio > HALF_WAY:
                 found.append(OpenEnd(int(j), end, ratio))
     return found

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pymc_kernel.kernels.points import MAD_TO_SD, as_numbers, as_points, check_whole
-from pymc_kernel.mcmc.chain_checks import HALF_WAY, NUM_COORDINATES, OpenEnd, beyond_end, shifted_ratio
+from pymc_kernel.mcmc.chain_checks import HALF_WAY, NUM_COORDINATES, NUM_JUDGED, OpenEnd, beyond_end, shifted_ratio
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.rounds.learned_posterior import SearchBatch, SearchedEnd, SearchState, drawn_from, learned_state
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
@@ -42,7 +42,6 @@ _ABOVE_BEST, _ABOVE_ANY = 0.1, 0.5  # nats, a dimension and in all, that a densi
 _TRIES, _UNSEEN = 3, 0.1  # draws are made anew where they hold so many nats of mass that the search never saw
 _BEYOND_SHARE = 0.1  # of all evaluations, that one look beyond the ends of the draws may take
 _BEYOND_EACH = 3  # draws that are shifted beyond each end and evaluated
-_BEYOND_JUDGED = 64  # draws that what is learned there is judged at
 _BEYOND_PATH = 0.1  # share of the draws that such a path leads through: there are always enough for a near one
 _EVIDENCE_TOLERANCE = 0.3  # nats by which two runs of a thousand particles on one surrogate may differ
 _RIDGE = 1e-4  # squared nats of noise of exact values, when places are chosen
@@ -149,7 +148,7 @@ class ActiveLearning:
         each = max(size // (2 * min(d, NUM_COORDINATES)), 1)
         found = []
         for j in range(d):
-            shifted = [beyond_end(rng, draws.positions, j, sign, _BEYOND_PATH, _BEYOND_JUDGED) for sign in (1, -1)]
+            shifted = [beyond_end(rng, draws.positions, j, sign, _BEYOND_PATH, NUM_JUDGED) for sign in (1, -1)]
             both = [SearchedEnd(j, s.end, draws.positions[s.rows], s.places) for s in shifted if s is not None]
             if both:
                 unknown = state.learned.caution(np.concatenate([end.places[:each] for end in both])).mean()

@@ -280,10 +280,10 @@ def learned_state(
     fit = _fitted(rng, state, values, noise, unit, coordinates, is_searched, estimator, noisy)
     inverse = np.linalg.inv(coordinates[1])
     region = BelievedRegion(inverse, state.positions[noise == 0.0] @ inverse.T, float(np.sqrt(d) * state.radius))
-    finite = np.isfinite(state.log_density)
-    # An estimate of zero is chance: there may be a likelihood all the same.
-    whitened = None if noisy or finite.all() else state.positions @ inverse.T
-    support = None if whitened is None else Support(inverse, whitened[finite], whitened[~finite])
+    finite, support = np.isfinite(state.log_density), None
+    if not noisy and not finite.all():  # an estimate of zero is chance: there may be a likelihood all the same
+        whitened = state.positions @ inverse.T
+        support = Support(inverse, whitened[finite], whitened[~finite])
     learned = LogPosterior(fit, unit, 0.0, state.prior, region, power, support=support)
     learned = replace(learned, offset=_offset(learned, state, is_good))
     draws = drawn_from(rng, learned, base, sampler)

@@ -16,11 +16,12 @@ from pymc.logprob.basic import transformed_conditional_logp
 from pymc_kernel.mcmc.chain_checks import KnownPlaces, other_hills
 from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler, can_be_drawn
 from pymc_kernel.plugin.model.interpreter import STABLE, UNOPTIMIZED, over_draws
-from pymc_kernel.plugin.model.unconstrained import split_positions, value_draws, value_shapes
+from pymc_kernel.plugin.model.unconstrained import split_positions, unconstrained_draws, value_shapes
 from pymc_kernel.smc.weights import normalized
 
 STARTS_TRIED = 20  # places to begin at, of which one must have a finite density
 NUM_CANDIDATES = 20  # evaluations a chain; 2 % of PyMC's 1,000 tuning draws
+_NEAREST = 0.01  # of the way from a start to a draw of the prior: no place beside a start is nearer
 _POOL_SIZE = 200  # draws of the prior; its quantiles are known to 5 % of its spread
 _SEED = 0  # of the pool; each chain tries draws from it that its own generator chooses
 _NORMAL_QUANTILES = (0.15865525, 0.84134475)  # one standard deviation on either side
@@ -129,11 +130,11 @@ class ModelPrior:
 
 def initial_position(model: pm.Model) -> np.ndarray:
     """Return the model's initial point on the unconstrained scale, (d,)."""
-    point = model.initial_point(random_seed=0)
+    return _position(model, model.initial_point(random_seed=0))
+
+
+def _position(model, point):
     return np.concatenate([np.ravel(point[v.name]).astype(float) for v in model.value_vars])
-
-
-_NEAREST = 0.01  # of the way from a start to draws of the prior, where the first other place may be
 
 
 def first_places(model: pm.Model, prior: ModelPrior, start: Any, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -155,7 +156,7 @@ def first_places(model: pm.Model, prior: ModelPrior, start: Any, count: int, rng
     initial = initial_position(model)
     if start is None:
         return np.concatenate([initial[None], prior.draw(rng, count)])
-    is_named = isinstance(start, Mapping | xr.DataTree) or (
+    is_named = isinstance(start, Mapping) or (
         isinstance(start, Sequence) and len(start) > 0 and all(isinstance(one, Mapping) for one in start)
     )
     given = _named_places(model, start, count, rng) if is_named else start
@@ -184,26 +185,24 @@ def _wrong_start(num_dims, got):
 
 def _named_places(model, start, count, rng):
     """Return places (n, d) given by names: a mapping or several, or some draws, as many as are wanted."""
-    if isinstance(start, xr.DataTree | xr.Dataset):
-        draws = start["posterior"].to_dataset() if isinstance(start, xr.DataTree) and "posterior" in start else start
-        draws = draws.to_dataset() if isinstance(draws, xr.DataTree) else draws
-        values = value_draws(draws.transpose("chain", "draw", ...), model)
-        positions = np.concatenate([values[v].reshape(len(values[v]), -1) for v in model.value_vars], axis=1)
-        return positions[rng.permutation(len(positions))[: count + 1]]
-    known = {v.name for v in (*model.free_RVs, *model.value_vars)}
-    # pm.find_MAP returns deterministic variables, too
-    every = {v.name for v in model.unobserved_RVs} | known
+    if isinstance(start, xr.DataTree):
+        start = start.get("posterior", start).to_dataset()
+    if isinstance(start, xr.Dataset):
+        draws = unconstrained_draws(start, model)
+        return rng.permutation(draws.reshape(-1, draws.shape[2]))[: count + 1]
+    free = {v.name for v in model.free_RVs}
+    known = free | {v.name for v in model.value_vars}
+    every = known | {v.name for v in model.unobserved_RVs}  # pm.find_MAP returns deterministic variables, too
     places = []
     for one in [start] if isinstance(start, Mapping) else start:
         if unknown := [str(name) for name in one if name not in every]:
             raise ValueError(
                 f"start has {', '.join(unknown)}, which the model has not; it has {', '.join(sorted(known))}."
             )
-        own = {name: value for name, value in one.items() if name in known}
-        values = {name: value for name, value in own.items() if name in {v.name for v in model.free_RVs}}
+        values = {name: value for name, value in one.items() if name in free}
         point = make_initial_point_fn(model=model, overrides=values, jitter_rvs=set(), return_transformed=True)(0)
-        point |= {name: value for name, value in own.items() if name not in values}
-        places.append(np.concatenate([np.ravel(point[v.name]).astype(float) for v in model.value_vars]))
+        point |= {name: value for name, value in one.items() if name in known - free}
+        places.append(_position(model, point))
     return places
 
 

@@ -93,45 +93,57 @@ def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:
     shapes = model.eval_rv_shapes()
     arrays = []
     for rv in one:
-        draws = posterior[rv.name].transpose("chain", "draw", ...).values
-        if draws.shape[2:] != tuple(shapes[rv.name]):
+        draws = _rows(posterior, rv.name)
+        if draws.shape[1:] != tuple(shapes[rv.name]):
             expected = tuple(int(s) for s in shapes[rv.name])
-            raise ValueError(f"the draws of {rv.name} have shape {draws.shape[2:]}, but the model has {expected}.")
-        arrays.append(np.ascontiguousarray(draws, dtype=rv.dtype).reshape(-1, *draws.shape[2:]))
+            raise ValueError(f"the draws of {rv.name} have shape {draws.shape[1:]}, but the model has {expected}.")
+        arrays.append(np.ascontiguousarray(draws, dtype=rv.dtype))
     return dict(zip(model.value_vars, over_draws(model, moved, one.values())(arrays), strict=True))
+
+
+def _rows(posterior, name):
+    """Return the draws of a variable, (chain * draw, ...)."""
+    draws = posterior[name].transpose("chain", "draw", ...).values
+    return draws.reshape(-1, *draws.shape[2:])
 
 
 def _with_offsets(posterior, model):
     """Return the draws with free variables that were left out, where a deterministic variable tells them.
 
-    As Bambi leaves out offsets but keeps the effects, a spread times the offset each. Where each number of such an
-    effect is a straight function of one number of the missing variable, for which three values of it are tried, that
-    number follows from the effect.
+    As Bambi leaves out offsets but keeps the effects, a spread times the offset each.
     """
-    for rv in [rv for rv in model.free_RVs if rv.name not in posterior]:
-        for effect in model.deterministics:
-            others = [v for v in model.free_RVs if v is not rv and v in set(ancestors([effect]))]
-            if effect.name not in posterior or any(v.name not in posterior for v in others):
-                continue
-            if rv not in set(ancestors([effect])) or effect.type.ndim != rv.type.ndim:
-                continue
-            kept = posterior[effect.name].transpose("chain", "draw", ...)
-            values = kept.values.reshape(-1, *kept.shape[2:])
-            known = [posterior[v.name].transpose("chain", "draw", ...).values for v in others]
-            known = [np.asarray(x.reshape(-1, *x.shape[2:]), dtype=v.dtype) for x, v in zip(known, others, strict=True)]
-            if values.shape[1:] != tuple(model.eval_rv_shapes()[rv.name]):
-                continue
-            one = {v: v.type() for v in (rv, *others)}
-            graph = clone_replace([effect], replace=one)
-            evaluate = over_draws(model, graph, one.values())
-            tried = [np.zeros(values.shape), np.ones(values.shape), np.random.default_rng(0).normal(size=values.shape)]
-            at_zero, at_one, at_random = (evaluate([t, *known])[0] for t in tried)
-            slope = at_one - at_zero
-            if np.all(slope != 0.0) and np.allclose(at_random, at_zero + slope * tried[2], rtol=1e-9, atol=1e-300):
-                offsets = ((values - at_zero) / slope).reshape(kept.shape)
-                posterior = posterior.assign({rv.name: kept.copy(data=offsets)})
+    for rv in model.free_RVs:
+        effects = () if rv.name in posterior else [e for e in model.deterministics if e.name in posterior]
+        for effect in effects:
+            offsets = _told_by(effect, rv, posterior, model)
+            if offsets is not None:
+                like = posterior[effect.name].transpose("chain", "draw", ...)
+                posterior = posterior.assign({rv.name: like.copy(data=offsets.reshape(like.shape))})
                 break
     return posterior
+
+
+def _told_by(effect, rv, posterior, model):
+    """Return the draws (n, ...) of a free variable that an effect tells; None where it does not.
+
+    It does where each of its numbers is a straight function of one number of the variable, for which three values are
+    tried.
+    """
+    behind = set(ancestors([effect]))
+    others = [v for v in model.free_RVs if v in behind and v is not rv]
+    if rv not in behind or any(v.name not in posterior for v in others):
+        return None
+    values = _rows(posterior, effect.name)
+    if values.shape[1:] != tuple(model.eval_rv_shapes()[rv.name]):
+        return None
+    known = [_rows(posterior, v.name).astype(v.dtype) for v in others]
+    one = {v: v.type() for v in (rv, *others)}
+    evaluate = over_draws(model, clone_replace([effect], replace=one), one.values())
+    tried = np.zeros(values.shape), np.ones(values.shape), np.random.default_rng(0).normal(size=values.shape)
+    at_zero, at_one, at_random = (evaluate([t, *known])[0] for t in tried)
+    slope = at_one - at_zero
+    is_straight = np.all(slope != 0.0) and np.allclose(at_random, at_zero + slope * tried[2], rtol=1e-9, atol=1e-300)
+    return (values - at_zero) / slope if is_straight else None
 
 
 class ElementwiseTransform(NamedTuple):

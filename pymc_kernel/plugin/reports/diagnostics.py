@@ -180,8 +180,7 @@ def summary(
     (True, False)
     """
     selected = Selection(data, var_names, **selection)
-    if selected.score is None:
-        selected.need_model()
+    selected.need_model()
     asked, sample_dims = selected.chosen, selected.sample_dims
     ordered = largest_first(asked)
     table = az.summary(
@@ -315,7 +314,7 @@ def diagnose(
     """
     selection = {name: arguments.pop(name) for name in Scored.__annotations__ if name in arguments}
     selected = Selection(data, **selection)
-    model = selected.model if selected.score is not None else selected.need_model()
+    model = selected.need_model()
     if show_diagnostics:
         print("The chains, by ArviZ\n")
     has_errors, found = az.diagnose(

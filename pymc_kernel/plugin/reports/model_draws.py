@@ -75,9 +75,9 @@ class Selection:
         names = ("var_names", "filter_vars", "group", "coords", "sample_dims")
         return {name: getattr(self, name) for name in names}
 
-    def need_model(self) -> pm.Model:
-        """Return the model, or raise a TypeError that says what to do."""
-        if self.model is None:
+    def need_model(self) -> pm.Model | None:
+        """Return the model, None where a score does without; without either raise a TypeError that says what to do."""
+        if self.model is None and self.score is None:
             raise TypeError(
                 "no model in context: give model=, the model that was sampled, or call this within `with model:`. For "
                 "draws of other tools give score=, a function from draws of the chosen variables (n, d) to the "
@@ -179,9 +179,10 @@ def read_draws(selected: Selection) -> ModelDraws:
     score = selected.score
     if isinstance(score, str) and score != "surrogate":
         raise ValueError(f'score must be a function or "surrogate", got {score!r}.')
-    if selected.model is None and score is not None:
-        return _read_as_they_are(selected)
-    model, asked, posterior = selected.need_model(), selected.chosen, selected.draws
+    model, asked = selected.need_model(), selected.chosen
+    if model is None:
+        return _read_as_they_are(selected, asked)
+    posterior = selected.draws
     if not callable(score):  # which may be that of another distribution
         _warn_of_other_data(selected.data, model)
     scores_of = compile_scores(model) if score is None else None
@@ -189,17 +190,12 @@ def read_draws(selected: Selection) -> ModelDraws:
     continuous = model.continuous_value_vars
     discrete = [model.values_to_rvs[v].name for v in model.value_vars if v not in set(continuous)]
     sizes = posterior.sizes["chain"], posterior.sizes["draw"]
-    flat = np.concatenate([values[v].reshape(sizes[0] * sizes[1], -1) for v in continuous], axis=1)
-    weights, learned, every = None, None, 1
-    if isinstance(score, str):
-        every, found, learned = learn_scores(model, flat.reshape(*sizes, -1), selected.stats)
-        flat = flat.reshape(*sizes, -1)[:, ::every].reshape(-1, flat.shape[1])
-        sizes = sizes[0], len(flat) // sizes[0]
-        scores, weights = found.scores, found.weights.reshape(sizes)
-    elif score is None:
-        scores = scores_of([values[v] for v in model.value_vars])
-    else:
-        scores = _called(score, flat)
+    whole = np.concatenate([values[v].reshape(*sizes, -1) for v in continuous], axis=2)
+
+    def of_model(flat):
+        return scores_of([values[v] for v in model.value_vars])
+
+    draws, scores, *of_surrogate = _scored(selected, whole, of_model if score is None else score)
     # The columns of the chosen entries, then their numbers among the chosen ones.
     columns, start, positions, kept = {}, 0, {}, []
     for value in continuous:
@@ -216,43 +212,51 @@ def read_draws(selected: Selection) -> ModelDraws:
         kept += np.ravel(own).tolist()
     if not positions:
         raise ValueError("none of the chosen variables is a continuous free variable of the model.")
-    draws, scores = (a[:, kept].reshape(*sizes, -1) for a in (flat, scores))
-    return ModelDraws(draws, scores, positions, asked, discrete, weights, learned, every)
+    draws, scores = (np.take(a, kept, axis=2) for a in (draws, scores))
+    return ModelDraws(draws, scores, positions, asked, discrete, *of_surrogate)
 
 
-def _read_as_they_are(selected):
+def _read_as_they_are(selected, asked):
     """Return draws and scores of the chosen variables, which belong to no model."""
-    asked = selected.chosen
     dataset = selected.as_chains(asked)
-    numbers = {name: one for name, one in dataset.data_vars.items() if one.dtype.kind == "f"}
-    others = [name for name in dataset.data_vars if name not in numbers]
-    if not numbers:
+    names = [name for name, one in dataset.data_vars.items() if one.dtype.kind == "f"]
+    others = [name for name in dataset.data_vars if name not in names]
+    if not names:
         raise ValueError(f"none of the chosen variables ({', '.join(others)}) has floating-point numbers.")
-    sizes = dataset.sizes["chain"], dataset.sizes["draw"]
-    ordered = {name: one.transpose("chain", "draw", ...) for name, one in numbers.items()}
-    draws = np.concatenate([one.values.reshape(*sizes, -1) for one in ordered.values()], axis=2).astype(float)
+    draws = stacked(dataset, names)
     wrong = int((~np.isfinite(draws)).any(axis=2).sum())
     if wrong:
-        raise ValueError(f"{wrong} of {sizes[0] * sizes[1]} draws hold NaN or infinite numbers: leave them out.")
+        raise ValueError(f"{wrong} of {draws[..., 0].size} draws hold NaN or infinite numbers: leave them out.")
     positions, start = {}, 0
-    for name, one in ordered.items():
-        like = one.isel(chain=0, draw=0, drop=True)
+    for name in names:
+        like = dataset[name].isel(chain=0, draw=0, drop=True)
         positions[name] = like.copy(data=np.arange(start, start + like.size).reshape(like.shape))
         start += like.size
-    if callable(selected.score):
-        scores = _called(selected.score, draws.reshape(-1, start)).reshape(draws.shape)
-        return ModelDraws(draws, scores, positions, asked, others)
-    every, found, learned = learn_scores(None, draws, selected.stats)
-    draws = draws[:, ::every]
-    scores, weights = found.scores.reshape(draws.shape), found.weights.reshape(draws.shape[:2])
-    return ModelDraws(draws, scores, positions, asked, others, weights, learned, every)
+    draws, scores, *of_surrogate = _scored(selected, draws, selected.score)
+    return ModelDraws(draws, scores, positions, asked, others, *of_surrogate)
 
 
-def _called(score, draws):
-    scores = np.asarray(score(draws), dtype=float)
-    if scores.shape != draws.shape:
-        raise ValueError(f"score must return an array of shape {draws.shape}, got {scores.shape}.")
-    return scores
+def stacked(dataset: xr.Dataset, names: Sequence[str]) -> np.ndarray:
+    """Return the numbers of these variables side by side, (chain, draw, d)."""
+    sizes = dataset.sizes["chain"], dataset.sizes["draw"]
+    columns = [dataset[name].transpose("chain", "draw", ...).values.reshape(*sizes, -1) for name in names]
+    return np.concatenate(columns, axis=2).astype(float)
+
+
+def _scored(selected, draws, score):
+    """Return draws (chain, draw, d), or one in so many of them, and their scores; and what a surrogate's come with.
+
+    That is weights, accuracy, and the interval between draws.
+    """
+    if isinstance(score, str):
+        every, found, learned = learn_scores(selected.model, draws, selected.stats)
+        draws = draws[:, ::every]
+        return draws, found.scores.reshape(draws.shape), found.weights.reshape(draws.shape[:2]), learned, every
+    flat = draws.reshape(-1, draws.shape[2])
+    scores = np.asarray(score(flat), dtype=float)
+    if scores.shape != flat.shape:
+        raise ValueError(f"score must return an array of shape {flat.shape}, got {scores.shape}.")
+    return draws, scores.reshape(draws.shape), None, None, 1
 
 
 def _warn_of_other_data(tree, model):

@@ -9,7 +9,14 @@ import xarray as xr
 from pymc_kernel import stein
 from pymc_kernel.kernels import Kernel
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.reports.model_draws import Scored, Selected, Selection, document_arguments, read_draws
+from pymc_kernel.plugin.reports.model_draws import (
+    Scored,
+    Selected,
+    Selection,
+    document_arguments,
+    read_draws,
+    stacked,
+)
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.plugin.warn import warn_user
 
@@ -174,9 +181,7 @@ def mmd_test(
         selected = Selection(one, **selection)
         dataset = selected.as_chains(selected.chosen)
         names = sorted(dataset.data_vars)
-        sizes = dataset.sizes["chain"], dataset.sizes["draw"]
-        flat = [dataset[v].transpose("chain", "draw", ...).values.reshape(*sizes, -1) for v in names]
-        samples.append((names, np.concatenate(flat, axis=2).astype(float)))
+        samples.append((names, stacked(dataset, names)))
     (names, first), (others, second) = samples
     if names != others or first.shape[2] != second.shape[2]:
         raise ValueError(f"both must have the same variables, got {', '.join(names)} and {', '.join(others)}.")
