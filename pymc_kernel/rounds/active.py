@@ -114,8 +114,9 @@ class ActiveLearning:
         )
         power = np.nan if state.learned is None else state.learned.power
         search = len(state.positions), power, state.is_climbing, float(state.log_density.max()), error
+        evidence = state.log_evidence, np.nan if state.learned is None else self._known_evidence(state)
         is_elsewhere = state.is_rivals_turn or bool(state.ends)
-        batch = SearchBatch(*search, ratios, caution, fresh, state.log_evidence, is_elsewhere)
+        batch = SearchBatch(*search, ratios, caution, fresh, *evidence, is_elsewhere)
         state = state._replace(batches=(*state.batches, batch))
         state = learned_state(rng, state, self.estimator, self.sampler, self.noisy)
         return _judged(state, values.size) if state.ends else state
@@ -230,7 +231,7 @@ class ActiveLearning:
         ceiling = state.log_density.max() + _ABOVE_BEST * state.positions.shape[1] + _ABOVE_ANY
         careful = replace(state.learned, power=1.0, is_careful=True, ceiling=ceiling)
         draws = drawn_from(rng, careful, state.particles, sampler)
-        most = self._known_evidence(state) + _UNSEEN
+        most = self._largest_evidence(state) + _UNSEEN
         for _ in range(tries - 1):
             if draws.log_evidence < most:
                 break
@@ -246,7 +247,8 @@ class ActiveLearning:
         """
         if state.learned.power < 1.0:
             return 0.0  # the bulk is still searched for, and there is no judgment yet
-        difference = abs(draws.log_evidence - self._known_evidence(state))
+        found = draws.log_evidence
+        difference = max(found - self._largest_evidence(state), self._known_evidence(state) - found)
         return float(1.0 - np.exp(-max(difference - _EVIDENCE_TOLERANCE, 0.0)))
 
     def adopt(self, state: SearchState, draws: Draws) -> SearchState:
@@ -263,6 +265,23 @@ class ActiveLearning:
         kept = np.exp(-state.learned.caution(state.particles[:_CANDIDATES])).mean()
         return state.log_evidence + float(np.log(max(kept, 1e-300)))
 
+    def _largest_evidence(self, state):
+        """Return the largest known log evidence of the batches that the distance is judged by, and of the latest.
+
+        Where the latest surrogate has a false mode most of its particles are there, and hardly one says what is known.
+        """
+        known = [batch.known_evidence for batch in self._judged_by(state)]
+        return max([self._known_evidence(state), *known])
+
+    def _judged_by(self, state):
+        """Return the latest batches of fresh draws, as many as the distance needs."""
+        batches, wanted = [], max(_FEWEST_FRESH, 3 * state.positions.shape[1])
+        for batch in reversed([batch for batch in state.batches if not batch.is_elsewhere]):
+            if sum(len(b.fresh) for b in batches) >= wanted or not batch.power >= 1.0:
+                break
+            batches.append(batch)
+        return batches
+
     def distance(self, state: SearchState, *draws: Draws) -> Distance:
         """Return the distance between the learned and the true posterior, from the latest fresh draws.
 
@@ -271,12 +290,7 @@ class ActiveLearning:
         The draws are judged by the surrogate that proposed them, before it learned from them, so the last one is better
         than this says. Ratios of noisy values hold their noise, too: its variance is taken off that of the ratios.
         """
-        d, batches = state.positions.shape[1], []
-        wanted = max(_FEWEST_FRESH, 3 * d)
-        for batch in reversed([batch for batch in state.batches if not batch.is_elsewhere]):
-            if sum(len(b.fresh) for b in batches) >= wanted or not batch.power >= 1.0:
-                break
-            batches.append(batch)
+        batches = self._judged_by(state)
         if not batches:
             return unknown_distance()
         parts = (np.concatenate([getattr(b, name) for b in batches]) for name in ("log_ratios", "caution", "fresh"))

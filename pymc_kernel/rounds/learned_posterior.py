@@ -192,6 +192,8 @@ class SearchBatch(NamedTuple):
     """(k, d), these draws."""
     log_evidence: float
     """Of the surrogate that its fresh draws came from."""
+    known_evidence: float
+    """The same, as far as caution leaves it."""
     is_elsewhere: bool = False
     """Whether it was proposed by a second search, or lies beyond the ends of the draws."""
 

@@ -28,7 +28,7 @@ class Distance(NamedTuple):
     total_variation: float
     """Of the joint distributions, in [0, 1]; NaN where too few draws were evaluated."""
     error: float
-    """Standard error of it; NaN of noisy values, zero where it is a lower bound."""
+    """Standard error of it, zero where it is a lower bound; of noisy values how far it may be too large by chance."""
     marginal: float
     """Total variation distance of marginal distributions, the largest of all coordinates."""
     marginal_error: float
@@ -70,11 +70,12 @@ def distance_of(log_ratios, caution, draws, particles, noise: float, log_shares=
         departures = (log_ratios + caution)[finite]
         departures = departures - departures.mean()
         marginals = _marginal(departures, polynomials[:, finite], noise**2)
+        variance, by_chance = float(np.var(departures)), np.sqrt(2.0 / departures.size)  # a relative standard error
         # Twice the standard error of what noise adds, so that chance does not hide an error.
-        excess = float(np.var(departures)) - noise**2 * (1.0 - 2.0 * np.sqrt(2.0 / departures.size))
-        spread = np.sqrt(max(excess, 0.0))
-        total = float(2.0 * ndtr(0.5 * spread) - 1.0)
-        return Distance(total, np.nan, *_within(total, *marginals), float(np.exp(-(spread**2))), n)
+        excess = max(variance - noise**2 * (1.0 - 2.0 * by_chance), 0.0)
+        total = _of_normal_errors(excess)
+        error = total - _of_normal_errors(max(variance * (1.0 - by_chance) - noise**2, 0.0))
+        return Distance(total, error, *_within(total, *marginals), float(np.exp(-excess)), n)
     weights, cautious = normalized(log_ratios) * n, normalized(-caution) * n
     parts = 0.5 * np.abs(weights - cautious)
     total, error = float(parts.mean()), float(parts.std() / np.sqrt(n))
@@ -85,6 +86,11 @@ def distance_of(log_ratios, caution, draws, particles, noise: float, log_shares=
         total, marginal, surely = max(total, missing), max(marginal, missing), max(surely, missing)
     share = float(weights.mean() ** 2 / (weights**2 / np.maximum(cautious, _LEAST_DENSITY)).mean())
     return Distance(total, error, *_within(total, marginal, surely), share, n)
+
+
+def _of_normal_errors(variance):
+    """Return the total variation distance of densities whose log ratio is normal with this variance."""
+    return float(2.0 * ndtr(0.5 * np.sqrt(variance)) - 1.0)
 
 
 def _within(total, marginal, surely):

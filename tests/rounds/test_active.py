@@ -120,6 +120,16 @@ def test_mass_that_only_the_last_draws_have_is_part_of_the_distance(after_eighty
     assert {tuple(x) for x in adopted.particles} <= {tuple(x) for x in draws.positions}
 
 
+def test_a_false_mode_of_the_latest_surrogate_is_no_mass_of_the_draws(after_eighty):
+    """Where nearly all of its particles are there, the surrogates of the batches before say what is known."""
+    config, state, rng = after_eighty
+    draws = config.sample(rng, state, 1000)
+    hidden = state._replace(log_evidence=state.log_evidence - 5.0)
+    assert config.unjudged_mass(hidden, draws) == 0.0
+    batches = [batch._replace(known_evidence=batch.known_evidence - 5.0) for batch in state.batches]
+    assert config.unjudged_mass(hidden._replace(batches=tuple(batches)), draws) > 0.98
+
+
 def test_a_second_search_of_given_starts_begins_from_the_prior(after_eighty):
     """From draws of the prior at the start it takes the farther half; given places may all lie near one mode."""
     config, state, _ = after_eighty

@@ -119,3 +119,19 @@ def test_draws_without_density_are_a_distance():
     _, draws, particles = shifted(40, [0.0, 0.0])
     ratios = np.where(np.arange(40) % 4 == 0, -np.inf, 0.0)
     np.testing.assert_allclose(distance_of(ratios, np.zeros(40), draws, particles, 0.0).total_variation, 0.25)
+
+
+def test_what_noise_adds_by_chance_is_in_the_error():
+    """Exact values with noise are hardly ever surely far; normal errors as large as the noise are, most of the time."""
+    rng, surely_far = np.random.default_rng(3), []
+    for spread in (0.0, 1.0):
+        far = 0
+        for _ in range(200):
+            draws, particles = rng.standard_normal((40, 2)), rng.standard_normal((2000, 2))
+            ratios = rng.normal(0.0, np.hypot(1.0, spread), 40)
+            found = distance_of(ratios, np.zeros(40), draws, particles, 1.0)
+            assert 0.0 <= found.error <= found.total_variation
+            far += found.total_variation - found.error > 0.05
+        surely_far.append(far / 200)
+    assert surely_far[0] < 0.16  # beyond one standard error of a normal distribution
+    assert surely_far[1] > 0.85

@@ -42,10 +42,9 @@ from pymc_kernel.plugin.warn import counts_of, report_all, says_what_evidence_la
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
 from pymc_kernel.rounds.learned_posterior import SearchState
 
-# Total variation between joint distributions, less its standard error, from which on a warning is due. On seven targets
-# right answers are warned of a quarter as often as without the error.
-_LARGE_DISTANCE = 0.4
-_LARGE_MARGINAL_DISTANCE = 0.1  # of the worst parameter's margins: said of 6 % of those below it, of all above 0.2
+# Total variation distance, the default of when it stops, and that it may end at without a warning: that of a normal
+# distribution that is shifted by an eighth of its standard deviation.
+_TOLERANCE = 0.05
 _STAYS = 3  # batches in a row within the tolerance, after which it stops
 _FEW_SUCCEED = 0.5  # share of evaluations with a density, below which a warning is due
 _REMEMBERED = 0.5  # correlation of particles with where they were before their last moves
@@ -59,7 +58,7 @@ def sample_surrogate(
     chains: int = 4,
     evaluations: int = 500,
     batch_size: int | None = None,
-    tolerance: float = 0.05,
+    tolerance: float = _TOLERANCE,
     start: Any = None,
     executor: Executor | int | None = None,
     store: str | Path | None = None,
@@ -139,7 +138,7 @@ def sample_surrogate(
     Warns
     -----
     UserWarning
-        Where the marginal distance is above 0.1 or the joint one above 0.4, by more than their errors, or they are
+        Where the distance is above the tolerance (above 0.05, if that is smaller) by more than its error, or is
         unknown, where the bulk of the posterior was still searched for, where the density hardly falls beyond the ends
         of the draws, and where half of the evaluations failed.
         Exact draws have the checks of ``pm.sample`` and of :class:`KernelHMC`, and not those of the distances. Where an
@@ -149,16 +148,17 @@ def sample_surrogate(
     -----
     ``distance`` is the total variation distance between the joint distributions of the draws and the posterior,
     estimated from the true and predicted values at the latest draws that were evaluated, before they were learned, and
-    at least the mass of the returned draws that none of those stands for; ``distance_error`` is its standard error,
-    zero where that mass decides; ``effective_share`` that of importance weights. Distances of marginal distributions
-    are smaller: ``marginal_distance`` is that of the worst parameter, of which ``marginal_error`` may be chance; 0.2
-    is a shift of half a standard deviation. Both know of the region that was seen. Once the bulk is found, a second
-    search from other starting points makes every other batch, until it arrives there too or settles elsewhere; both can
-    miss a mode that is far away. Another ``random_seed`` begins elsewhere; where the evidence of two runs differs,
-    trust neither. Half of the particles begin at draws of the prior (not with ``pm.Flat``), so that the neck of a
-    hierarchy has its share. On a long ridge a surrogate can end where it was learned. So with 60 evaluations a
-    parameter or more (240 from four on) some of its last ones are draws that are shifted outward, beyond the ends of up
-    to four coordinates: where the density hardly falls there, it goes on; at its last evaluation it warns.
+    at least the mass of the returned draws that none of those stands for; ``distance_error`` is its standard error (of
+    noisy values, how far it may be too large by chance), zero where that mass decides; ``effective_share`` that of
+    importance weights. Distances of marginal distributions are smaller: ``marginal_distance`` is that of the worst
+    parameter, of which ``marginal_error`` may be chance; 0.2 is a shift of half a standard deviation. Both know of the
+    region that was seen. Once the bulk is found, a second search from other starting points makes every other batch,
+    until it arrives there too or settles elsewhere; both can miss a mode that is far away. Another ``random_seed``
+    begins elsewhere; where the evidence of two runs differs, trust neither. Half of the particles begin at draws of the
+    prior (not with ``pm.Flat``), so that the neck of a hierarchy has its share. On a long ridge a surrogate can end
+    where it was learned. So with 60 evaluations a parameter or more (240 from four on) some of its last ones are draws
+    that are shifted outward, beyond the ends of up to four coordinates: where the density hardly falls there, it goes
+    on; at its last evaluation it warns.
 
     |unseen mode|
 
@@ -252,7 +252,7 @@ def sample_surrogate(
         counts = counts_of(status, first_error, deaths)
         tree["evaluations"].attrs |= counts
         warn_of_failures("evaluations", "they count as places without density", counts, most=1.0)
-        _warn(model, state, tree, drawn, first_error)
+        _warn(model, state, tree, drawn, max(tolerance, _TOLERANCE), first_error)
         if drawn is not None:
             log_warnings(run_convergence_checks(tree, model))
         return (tree, state.learned) if return_fitted else tree
@@ -421,7 +421,12 @@ def _refuse_useless(state: SearchState, first_error: str | None) -> None:
 
 
 def _warn(
-    model: pm.Model, state: SearchState, tree: xr.DataTree, drawn: ExactDraws | None, first_error: str | None
+    model: pm.Model,
+    state: SearchState,
+    tree: xr.DataTree,
+    drawn: ExactDraws | None,
+    near: float,
+    first_error: str | None,
 ) -> None:
     """Warn once of all that speaks against the draws."""
     stats = tree["sample_stats"]
@@ -432,7 +437,7 @@ def _warn(
         f"{100 * failed:.0f} % of the evaluations have no density{first}": failed > _FEW_SUCCEED,
     }
     if drawn is None:
-        found |= _of_surrogate_draws(stats)
+        found |= _of_surrogate_draws(stats, near)
         found["whether the density goes on where the draws end was not looked at"] = (
             state.open_ends is None and not stats["is_climbing"]
         )
@@ -451,14 +456,12 @@ def _warn(
     report_all([words for words, holds in found.items() if holds], advice, stats)
 
 
-def _of_surrogate_draws(stats):
+def _of_surrogate_draws(stats, near):
     distance, error, marginal = (float(stats[n]) for n in ("distance", "distance_error", "marginal_distance"))
-    surely = marginal - float(stats["marginal_error"])
-    chance, said = (0.0, "") if np.isnan(error) else (error, f" ± {error:.2f}")  # unknown of noisy values
     return {
         "too few of its draws were evaluated to say how far it is from the posterior": bool(np.isnan(distance)),
-        f"it is a total variation distance of {distance:.2f}{said} from the posterior, {marginal:.2f} in its worst "
-        "margin": distance - chance > _LARGE_DISTANCE or surely > _LARGE_MARGINAL_DISTANCE,
+        f"it is a total variation distance of {distance:.2f} ± {error:.2f} from the posterior, {marginal:.2f} in its "
+        "worst margin": distance - error > near,
         "particles have not forgotten where they were, so weights of modes may be wrong": (
             float(stats[statistics.CORRELATION]) > _REMEMBERED
         ),
