@@ -1,7 +1,9 @@
 """The documentation's pages: public names are in the reference, tutorials have pages, paths and tables exist."""
 
+import ast
 import importlib
 import re
+from pathlib import Path
 
 import pytest
 
@@ -106,3 +108,25 @@ def test_a_method_page_shows_what_its_examples_print(page):
         assert (OUTPUT / name).exists()
         if name.endswith(".txt"):
             assert (OUTPUT / name).read_text().splitlines()[0] == mark_of(page)
+
+
+def words_of_the_package():
+    """Return all texts of the package, with a gap where a number or a name is filled in."""
+    texts = []
+    for path in Path(pk.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                texts.append("".join(v.value if isinstance(v, ast.Constant) else "…" for v in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(texts)
+
+
+def test_warnings_that_pages_explain_are_given():
+    known, explained = words_of_the_package(), 0
+    for page in PAGES:
+        for section in re.findall(r"\nWarnings\n-+\n(.*?)\n[^\n]+\n---", page.read_text(), flags=re.S):
+            for quoted in re.findall(r'\*"(.*?)"\*', section, flags=re.S):
+                assert " ".join(quoted.split()) in known, (page.name, quoted)
+                explained += 1
+    assert explained >= 20
