@@ -96,14 +96,14 @@ class ActiveLearning:
         values = np.where(np.isfinite(values), values, -np.inf)
         log_prior = state.prior.log_density(new)
         radius, ratios, caution, error = state.radius, np.empty(0), np.empty(0), np.nan
-        fresh, rival = new[:0], state.rival
+        rival = state.rival
         if state.is_rivals_turn:
             rival = self.update(rng, rival, values)
         elif state.learned is not None and not state.ends:  # these say nothing of how well draws are predicted
             ratios = values - state.learned.log_likelihood(new)
             error = _error(ratios if state.is_climbing else ratios[: state.num_fresh])
-            ratios, fresh = ratios[: state.num_fresh], new[: state.num_fresh]
-            caution = state.learned.caution(fresh)
+            ratios = ratios[: state.num_fresh]
+            caution = state.learned.caution(new[: state.num_fresh])
             radius = self._next_radius(state, error)
         state = state._replace(
             positions=np.concatenate([state.positions, new]),
@@ -116,7 +116,7 @@ class ActiveLearning:
         search = len(state.positions), power, state.is_climbing, float(state.log_density.max()), error
         evidence = state.log_evidence, np.nan if state.learned is None else self._known_evidence(state)
         is_elsewhere = state.is_rivals_turn or bool(state.ends)
-        batch = SearchBatch(*search, ratios, caution, fresh, *evidence, is_elsewhere)
+        batch = SearchBatch(*search, ratios, caution, *evidence, is_elsewhere)
         state = state._replace(batches=(*state.batches, batch))
         state = learned_state(rng, state, self.estimator, self.sampler, self.noisy)
         return _judged(state, values.size) if state.ends else state
@@ -277,7 +277,7 @@ class ActiveLearning:
         """Return the latest batches of fresh draws, as many as the distance needs."""
         batches, wanted = [], max(_FEWEST_FRESH, 3 * state.positions.shape[1])
         for batch in reversed([batch for batch in state.batches if not batch.is_elsewhere]):
-            if sum(len(b.fresh) for b in batches) >= wanted or not batch.power >= 1.0:
+            if sum(len(b.log_ratios) for b in batches) >= wanted or not batch.power >= 1.0:
                 break
             batches.append(batch)
         return batches
@@ -293,17 +293,15 @@ class ActiveLearning:
         batches = self._judged_by(state)
         if not batches:
             return unknown_distance()
-        parts = (np.concatenate([getattr(b, name) for b in batches]) for name in ("log_ratios", "caution", "fresh"))
+        parts = (np.concatenate([getattr(b, name) for b in batches]) for name in ("log_ratios", "caution"))
         noise = state.learned.unit * state.learned.fit.noise_sd if self.noisy else 0.0
-        before = np.concatenate([np.full(len(b.fresh), b.log_evidence) for b in batches])
+        before = np.concatenate([np.full(len(b.log_ratios), b.log_evidence) for b in batches])
         # Mass where the latest surrogate is unsure is none that was found.
-        found = distance_of(*parts, state.particles, noise, before - self._known_evidence(state))
+        found = distance_of(*parts, noise, before - self._known_evidence(state))
         unjudged = max((self.unjudged_mass(state, part) for part in draws), default=0.0)
         return found._replace(
             total_variation=float(np.maximum(found.total_variation, unjudged)),
             error=0.0 if unjudged > found.total_variation else found.error,
-            marginal=float(np.maximum(found.marginal, unjudged)),
-            marginal_error=0.0 if unjudged > found.marginal else found.marginal_error,
         )
 
     def _uncertain(self, learned, fresh, candidates, count, is_climbing):

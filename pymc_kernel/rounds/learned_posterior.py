@@ -188,8 +188,6 @@ class SearchBatch(NamedTuple):
     """Of true over predicted density at its fresh draws."""
     caution: np.ndarray
     """(k,), what caution took off the log density there."""
-    fresh: np.ndarray
-    """(k, d), these draws."""
     log_evidence: float
     """Of the surrogate that its fresh draws came from."""
     known_evidence: float

@@ -1,15 +1,14 @@
 """How far draws of a surrogate are from the posterior, by true and predicted values at some of its draws.
 
 Draws x from a surrogate q were evaluated before q learned from them. With weights w = p / q of the true density and
-c of the cautious one that is returned, each with mean one, the total variation distance is half the mean of |w - c|;
-that of the marginal distributions of a coordinate is half the mean of |E(w - c | x_j)|, with the conditional mean by
-regression on a few orthonormal polynomials. Imports NumPy and SciPy only.
+c of the cautious one that is returned, each with mean one, the total variation distance is half the mean of |w - c|.
+Imports NumPy and SciPy only.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import chdtri, eval_legendre, ndtr
+from scipy.special import ndtr
 
 from pymc_kernel.smc.weights import normalized
 
@@ -17,9 +16,6 @@ _LEAST_DRAWS = 8  # with which a distance is said at all
 _LEAST_DENSITY = 0.01  # of the cautious density relative to the surrogate, with which a weight is divided
 _EVIDENCE_ERROR = 0.07  # nats, of the log evidence by a thousand particles
 _LARGEST_LOG_WEIGHT = 100.0  # which exponentials can bear
-_DEGREES = (1, 2, 3)  # of polynomials in the rank of a coordinate: shifts, widths, skewness
-_BY_CHANCE = 0.9  # probability with which chance alone makes no marginal distance
-_MEAN_OF_ABSOLUTE = np.sqrt(2.0 / np.pi)  # of a standard normal variable
 
 
 class Distance(NamedTuple):
@@ -29,10 +25,6 @@ class Distance(NamedTuple):
     """Of the joint distributions, in [0, 1]; NaN where too few draws were evaluated."""
     error: float
     """Standard error of it, zero where it is a lower bound; of noisy values how far it may be too large by chance."""
-    marginal: float
-    """Total variation distance of marginal distributions, the largest of all coordinates."""
-    marginal_error: float
-    """By how much it is larger than what chance does not make of few draws, with a probability of .9."""
     effective_share: float
     """Of importance weights from the surrogate's posterior to the true one."""
     num_draws: int
@@ -40,10 +32,10 @@ class Distance(NamedTuple):
 
 def unknown_distance(num_draws: int = 0) -> Distance:
     """Return the distance where too few draws were evaluated."""
-    return Distance(np.nan, np.nan, np.nan, np.nan, np.nan, num_draws)
+    return Distance(np.nan, np.nan, np.nan, num_draws)
 
 
-def distance_of(log_ratios, caution, draws, particles, noise: float, log_shares=None) -> Distance:
+def distance_of(log_ratios, caution, noise: float, log_shares=None) -> Distance:
     """Return the distance of a surrogate's posterior.
 
     Parameters
@@ -52,9 +44,6 @@ def distance_of(log_ratios, caution, draws, particles, noise: float, log_shares=
         Of true over predicted density at draws of the surrogate, up to a constant; -inf where there is no density.
     caution : ndarray (n,)
         What was taken off the predicted log density before it was sampled for the user.
-    draws : ndarray (n, d)
-    particles : ndarray (m, d)
-        More draws of the surrogate, which ranks are taken among.
     noise : float
         Standard deviation of the values, zero of exact ones.
     log_shares : ndarray (n,), optional
@@ -65,27 +54,23 @@ def distance_of(log_ratios, caution, draws, particles, noise: float, log_shares=
     finite = np.isfinite(log_ratios)
     if n < _LEAST_DRAWS or finite.sum() < 2:
         return unknown_distance(n)
-    polynomials = _polynomials(draws, particles)  # (k, n, d)
     if noise > 0.0:
         departures = (log_ratios + caution)[finite]
-        departures = departures - departures.mean()
-        marginals = _marginal(departures, polynomials[:, finite], noise**2)
         variance, by_chance = float(np.var(departures)), np.sqrt(2.0 / departures.size)  # a relative standard error
         # Twice the standard error of what noise adds, so that chance does not hide an error.
         excess = max(variance - noise**2 * (1.0 - 2.0 * by_chance), 0.0)
         total = _of_normal_errors(excess)
         error = total - _of_normal_errors(max(variance * (1.0 - by_chance) - noise**2, 0.0))
-        return Distance(total, error, *_within(total, *marginals), float(np.exp(-excess)), n)
+        return Distance(total, error, float(np.exp(-excess)), n)
     weights, cautious = normalized(log_ratios) * n, normalized(-caution) * n
     parts = 0.5 * np.abs(weights - cautious)
     total, error = float(parts.mean()), float(parts.std() / np.sqrt(n))
-    marginal, surely = _marginal(weights - cautious, polynomials, np.var(weights - cautious))
     if log_shares is not None:
         missing = _missing_mass(log_ratios + log_shares)
         error = 0.0 if missing > total else error
-        total, marginal, surely = max(total, missing), max(marginal, missing), max(surely, missing)
+        total = max(total, missing)
     share = float(weights.mean() ** 2 / (weights**2 / np.maximum(cautious, _LEAST_DENSITY)).mean())
-    return Distance(total, error, *_within(total, marginal, surely), share, n)
+    return Distance(total, error, share, n)
 
 
 def _of_normal_errors(variance):
@@ -93,36 +78,8 @@ def _of_normal_errors(variance):
     return float(2.0 * ndtr(0.5 * np.sqrt(variance)) - 1.0)
 
 
-def _within(total, marginal, surely):
-    """Return the distance of a margin, which is at most that of joint distributions, and its error."""
-    return min(marginal, total), max(min(marginal, total) - surely, 0.0)
-
-
 def _missing_mass(log_weights):
     """Return the mass of the density in the numerator that draws from the other know nothing of, less its error."""
     weights = np.exp(np.minimum(log_weights, _LARGEST_LOG_WEIGHT))
     error = weights.std() / np.sqrt(weights.size) / max(weights.mean(), 1e-300) + _EVIDENCE_ERROR
     return max(1.0 - float(weights.mean() * np.exp(min(2.0 * error, _LARGEST_LOG_WEIGHT))), 0.0)
-
-
-def _polynomials(draws, particles):
-    """Return orthonormal polynomials (k, n, d) of the ranks of draws among particles, one coordinate each."""
-    ranks = np.column_stack(
-        [np.searchsorted(np.sort(p), x) for x, p in zip(draws.T, particles.T, strict=True)]
-    )  # fmt: skip
-    uniform = (2.0 * ranks + 1.0) / (len(particles) + 1.0) - 1.0
-    return np.stack([np.sqrt(2.0 * k + 1.0) * eval_legendre(k, uniform) for k in _DEGREES])
-
-
-def _marginal(departures, polynomials, variance):
-    """Return the largest distance of a coordinate's marginal distributions, without what chance makes of them.
-
-    It is that of the conditional means of departures (n,) given the coordinate. By chance these have a squared norm of
-    the departures' ``variance`` over n for each of k polynomials (k, n, d). Its mean is taken off, for the first value
-    returned, or for the second as much as the largest of d coordinates has at most with a probability of .9.
-    """
-    count, _, d = polynomials.shape
-    coefficients = np.einsum("n,knd->kd", departures, polynomials) / departures.size
-    squares = (coefficients**2).sum(axis=0).max()
-    by_chance = variance / departures.size * np.array([count, chdtri(count, 1.0 - _BY_CHANCE ** (1.0 / d))])
-    return 0.5 * _MEAN_OF_ABSOLUTE * np.sqrt(np.maximum(squares - by_chance, 0.0))

@@ -115,7 +115,7 @@ def test_mass_that_only_the_last_draws_have_is_part_of_the_distance(after_eighty
     for difference in (2.3, -2.3):
         other = draws._replace(log_evidence=draws.log_evidence + difference)
         assert abs(config.unjudged_mass(state, other) - (1.0 - np.exp(-2.0))) < 0.02
-        assert config.distance(state, other).marginal == config.unjudged_mass(state, other)
+        assert config.distance(state, other).total_variation == config.unjudged_mass(state, other)
     adopted = config.adopt(state, other)
     assert {tuple(x) for x in adopted.particles} <= {tuple(x) for x in draws.positions}
 
@@ -212,9 +212,8 @@ def test_the_distance_knows_of_a_wrong_surrogate(after_eighty):
         > 1.5 * config.distance(state).total_variation
     )
     ratios = np.log(np.array([1.0, 1.0, 1.0, 1e-12] * 10))
-    draws = np.random.default_rng(0).standard_normal((40, 2))
     last = next(b for b in reversed(state.batches) if not b.is_elsewhere)
-    batch = last._replace(log_ratios=ratios, caution=np.zeros(40), fresh=draws, power=1.0)
+    batch = last._replace(log_ratios=ratios, caution=np.zeros(40), power=1.0)
     found = config.distance(state._replace(batches=(batch,)))
     np.testing.assert_allclose(found.total_variation, 0.25)
     np.testing.assert_allclose(found.effective_share, 0.75)

@@ -150,15 +150,14 @@ def sample_surrogate(
     estimated from the true and predicted values at the latest draws that were evaluated, before they were learned, and
     at least the mass of the returned draws that none of those stands for; ``distance_error`` is its standard error (of
     noisy values, how far it may be too large by chance), zero where that mass decides; ``effective_share`` that of
-    importance weights. Distances of marginal distributions are smaller: ``marginal_distance`` is that of the worst
-    parameter, of which ``marginal_error`` may be chance; 0.2 is a shift of half a standard deviation. Both know of the
-    region that was seen. Once the bulk is found, a second search from other starting points makes every other batch,
-    until it arrives there too or settles elsewhere; both can miss a mode that is far away. Another ``random_seed``
-    begins elsewhere; where the evidence of two runs differs, trust neither. Half of the particles begin at draws of the
-    prior (not with ``pm.Flat``), so that the neck of a hierarchy has its share. On a long ridge a surrogate can end
-    where it was learned. So with 60 evaluations a parameter or more (240 from four on) some of its last ones are draws
-    that are shifted outward, beyond the ends of up to four coordinates: where the density hardly falls there, it goes
-    on; at its last evaluation it warns.
+    importance weights. Distances of marginal distributions are smaller. It knows of the region that was seen. Once the
+    bulk is found, a second search from other starting points makes every other batch, until it arrives there too or
+    settles elsewhere; both can miss a mode that is far away. Another ``random_seed`` begins elsewhere; where the
+    evidence of two runs differs, trust neither. Half of the particles begin at draws of the prior (not with
+    ``pm.Flat``), so that the neck of a hierarchy has its share. On a long ridge a surrogate can end where it was
+    learned. So with 60 evaluations a parameter or more (240 from four on) some of its last ones are draws that are
+    shifted outward, beyond the ends of up to four coordinates: where the density hardly falls there, it goes on; at its
+    last evaluation it warns.
 
     |unseen mode|
 
@@ -355,8 +354,6 @@ def _tree(model, config, state, found, shape, status, drawn, trace) -> xr.DataTr
     stats = {
         "distance": distance.total_variation,
         "distance_error": distance.error,
-        "marginal_distance": distance.marginal,
-        "marginal_error": distance.marginal_error,
         statistics.EFFECTIVE_SHARE: distance.effective_share,
         "num_fresh_draws": distance.num_draws,
         "num_evaluations": len(positions),
@@ -457,11 +454,10 @@ def _warn(
 
 
 def _of_surrogate_draws(stats, near):
-    distance, error, marginal = (float(stats[n]) for n in ("distance", "distance_error", "marginal_distance"))
+    distance, error = float(stats["distance"]), float(stats["distance_error"])
     return {
         "too few of its draws were evaluated to say how far it is from the posterior": bool(np.isnan(distance)),
-        f"it is a total variation distance of {distance:.2f} ± {error:.2f} from the posterior, {marginal:.2f} in its "
-        "worst margin": distance - error > near,
+        f"it is a total variation distance of {distance:.2f} ± {error:.2f} from the posterior": distance - error > near,
         "particles have not forgotten where they were, so weights of modes may be wrong": (
             float(stats[statistics.CORRELATION]) > _REMEMBERED
         ),
