@@ -39,9 +39,6 @@ _BOUNDS_INVERSE_LENGTH = (math.log(1e-4), math.log(30.0))  # of the radial kerne
 # Of outputs, each relative to its own amplitude. The ends keep the covariance of a thousand points solvable.
 _BOUNDS_QUADRATIC_OUTPUTS = (math.log(1e-2), math.log(1e3))
 _BOUNDS_NUGGET_OUTPUTS = (math.log(1e-9), math.log(1e-1))
-# Of the distance of outputs from those that matter, an error of three hundredths: a log density that is quadratic in
-# them changes by a twentieth of its depth. With ten times as much what was deep became likely in one of six searches.
-_BOUNDS_DEPTH_OUTPUTS = (math.log(1e-7), math.log(1e-3))
 _LEAST_AMPLITUDE = 1e-300  # of a constant output
 
 
@@ -322,7 +319,7 @@ def learn_hyperparameters(
     radial = _BOUNDS_RADIAL_NOISY if noisy else _BOUNDS_RADIAL
     bounds = [_BOUNDS_INVERSE_LENGTH] * d + [radial, _BOUNDS_QUADRATIC, nugget, _BOUNDS_DEPTH]
     if has_outputs:  # their amplitudes stand for the radial part's
-        bounds[d:] = [(0.0, 0.0), _BOUNDS_QUADRATIC_OUTPUTS, _BOUNDS_NUGGET_OUTPUTS, _BOUNDS_DEPTH_OUTPUTS]
+        bounds[d:] = [(0.0, 0.0), _BOUNDS_QUADRATIC_OUTPUTS, _BOUNDS_NUGGET_OUTPUTS, _BOUNDS_DEPTH]
 
     def penalized(logs):
         value, gradient = data.negative_log_marginal(logs)

@@ -58,7 +58,7 @@ def test_outputs_far_from_those_that_matter_have_noise(rng):
     fit = fit_outputs(x, values, rng, is_near)
     off = (values - values[is_near].mean(axis=0)) / values.std(axis=0)
     noise = np.where(is_near, 0.0, fit.hyperparameters.depth_noise * (off**2).mean(axis=1))
-    assert noise.max() > 0.01
+    assert noise.max() > 0.05
     new = rng.normal(size=(50, 2)) * 0.5
     mean = slow_emulation.posterior_mean(fit.scaled(x), values, fit.scaled(new), fit.hyperparameters, noise)
     np.testing.assert_allclose(fit(new), mean, rtol=1e-4, atol=1e-4)
