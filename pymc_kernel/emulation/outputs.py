@@ -113,13 +113,8 @@ class FittedOutputs:
 
 
 @one_blas_thread
-def fit_outputs(
-    inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generator, is_near: np.ndarray | None = None
-) -> FittedOutputs:
+def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generator) -> FittedOutputs:
     """Return what is learned of a function from its values.
-
-    Outputs that are far from those which matter need not be known so well: they may have noise in proportion to how far
-    they are, which the marginal likelihood chooses. A corner where the function is wild does not spoil the rest.
 
     Which of the positive inputs and outputs are learned by their logarithms is chosen by the marginal likelihood: none,
     all inputs, all outputs, or both. Positive outputs with the same sum at all inputs are always learned by them.
@@ -131,8 +126,6 @@ def fit_outputs(
         Finite.
     rng : numpy.random.Generator
         Draws the rows that the hyperparameters are learned from.
-    is_near : ndarray of bool (n,), optional
-        Rows whose outputs matter; by default all.
 
     Raises
     ------
@@ -146,23 +139,20 @@ def fit_outputs(
         center, scale = center_and_scale(on_scale(inputs, log_inputs))
         z = (on_scale(inputs, log_inputs) - center) / scale
         moved = on_scale(outputs, log_outputs)
-        depth = _depth(moved, is_near)
-        data = _regression(z[rows], moved[rows], depth[rows])
+        data = _regression(z[rows], moved[rows])
         hyper = learn_hyperparameters(data, None, True, ITERATIONS, False)
         # The density of the outputs themselves: each logarithm brings a factor of one over the output.
         # With more outputs than are learned from, each of these stands for several.
         share = data.values.shape[1] / moved.shape[1]
         loss = data.negative_log_marginal(hyper.pack())[0] + share * moved[rows][:, log_outputs].sum()
         if best is None or loss < best[0]:
-            best = loss, (log_inputs, log_outputs), (center, scale), z, moved, depth, hyper
-    _, scales, place, z, moved, depth, hyper = best
-    return _fitted(scales, place, z, moved, depth, hyper, total)
+            best = loss, (log_inputs, log_outputs), (center, scale), z, moved, hyper
+    _, scales, place, z, moved, hyper = best
+    return _fitted(scales, place, z, moved, hyper, total)
 
 
 @one_blas_thread
-def held_out_outputs(
-    fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray, folds: np.ndarray, is_near: np.ndarray | None = None
-) -> np.ndarray:
+def held_out_outputs(fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray, folds: np.ndarray) -> np.ndarray:
     """Return for each row what is learned from the rows of other folds, (n, q), with the hyperparameters of all.
 
     Parameters
@@ -172,13 +162,11 @@ def held_out_outputs(
     inputs, outputs : ndarray (n, k), (n, q)
     folds : ndarray of int (n,)
         At least two different ones.
-    is_near : ndarray of bool (n,), optional
-        As in :func:`fit_outputs`.
     """
     moved, z = on_scale(outputs, fit.log_outputs), fit.scaled(inputs)
     scales, place = (fit.log_inputs, fit.log_outputs), (fit.center, fit.scale)
-    depth, rest = _depth(moved, is_near), (fit.hyperparameters, fit.total)
-    return held_out(inputs, folds, lambda kept: _fitted(scales, place, z[kept], moved[kept], depth[kept], *rest))
+    rest = fit.hyperparameters, fit.total
+    return held_out(inputs, folds, lambda kept: _fitted(scales, place, z[kept], moved[kept], *rest))
 
 
 def held_out(inputs: np.ndarray, folds: np.ndarray, fitted: Callable[[np.ndarray], FittedOutputs]) -> np.ndarray:
@@ -212,23 +200,14 @@ def _same_sum(outputs):
     return float(sums[0]) if outputs.shape[1] > 1 and is_same and (outputs > 0.0).all() else 0.0
 
 
-def _depth(moved, is_near):
-    """Return how far (n,) outputs (n, q) are from the mean of those that matter, in standard deviations of all."""
-    if is_near is None or not is_near.any():
-        return np.zeros(len(moved))
-    spread = moved.std(axis=0)
-    off = (moved - moved[is_near].mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
-    return np.where(is_near, 0.0, np.sqrt((off**2).mean(axis=1)))
-
-
-def _regression(z, moved, depth):
+def _regression(z, moved):
     """Return the data of the engine, of outputs that stand for all."""
     chosen = np.unique(np.linspace(0, moved.shape[1] - 1, min(moved.shape[1], _LEARN_OUTPUTS)).round().astype(int))
     centered = moved[:, chosen] - moved[:, chosen].mean(axis=0)
-    return Regression(z, np.ascontiguousarray(centered), depth, Gaussian())
+    return Regression(z, np.ascontiguousarray(centered), np.zeros(len(z)), Gaussian())
 
 
-def _fitted(scales, place, z, moved, depth, hyper, total):
+def _fitted(scales, place, z, moved, hyper, total):
     """Return the fit to all rows, carried by those that the others do not predict."""
     n = len(z)
     factor, pivots = pivoted_cholesky(
@@ -240,11 +219,9 @@ def _fitted(scales, place, z, moved, depth, hyper, total):
     mean = moved.mean(axis=0)
     # With K ~ F F', the mean at the pivots is F c for the least squares of F c against the outputs, and of c against
     # zero with the weight of the nugget. By an orthogonal factor: the normal equations would square its condition.
-    # Rows whose noise is larger than the nugget count for less.
-    share = np.sqrt(hyper.nugget / (hyper.nugget + hyper.depth_noise * depth**2))[:, None]
-    q, r = np.linalg.qr(np.concatenate([share * factor, np.sqrt(hyper.nugget) * np.eye(len(pivots))]))
-    inner = solve_triangular(r, q[:n].T @ (share * (moved - mean)))
-    misfit = ((share * (moved - mean - factor @ inner)) ** 2).sum(axis=0) / hyper.nugget
+    q, r = np.linalg.qr(np.concatenate([factor, np.sqrt(hyper.nugget) * np.eye(len(pivots))]))
+    inner = solve_triangular(r, q[:n].T @ (moved - mean))
+    misfit = ((moved - mean - factor @ inner) ** 2).sum(axis=0) / hyper.nugget
     amplitude = np.sqrt(((inner**2).sum(axis=0) + misfit) / n)
     weights = solve_triangular(factor[pivots], inner, lower=True, trans=1)
     borders, z = borders_of(z), z[pivots]

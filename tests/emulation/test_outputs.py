@@ -46,37 +46,6 @@ def test_predictions_are_those_of_a_gaussian_process(rng):
     np.testing.assert_allclose(fit(new), mean, rtol=1e-5, atol=1e-5)
 
 
-def wild(x):
-    """Smooth outputs of two inputs, which oscillate where the first one is large."""
-    smooth = np.stack([np.sin(x[:, 0]), x[:, 0] * x[:, 1]], axis=1)
-    return smooth + np.maximum(x[:, :1] - 1.0, 0.0) * 20.0 * np.cos(9.0 * x[:, 1:])
-
-
-def test_outputs_far_from_those_that_matter_have_noise(rng):
-    x = rng.normal(size=(60, 2)) * 1.5
-    values, is_near = wild(x), x[:, 0] < 1.0
-    fit = fit_outputs(x, values, rng, is_near)
-    off = (values - values[is_near].mean(axis=0)) / values.std(axis=0)
-    noise = np.where(is_near, 0.0, fit.hyperparameters.depth_noise * (off**2).mean(axis=1))
-    assert noise.max() > 0.05
-    new = rng.normal(size=(50, 2)) * 0.5
-    mean = slow_emulation.posterior_mean(fit.scaled(x), values, fit.scaled(new), fit.hyperparameters, noise)
-    np.testing.assert_allclose(fit(new), mean, rtol=1e-4, atol=1e-4)
-
-
-def test_a_wild_corner_does_not_spoil_the_rest():
-    """Errors where outputs matter are a tenth of those with all rows alike."""
-    errors = []
-    for seed in range(5):
-        rng = np.random.default_rng(seed)
-        x, new = rng.normal(size=(60, 2)) * 1.5, rng.normal(size=(400, 2)) * 0.5
-        for is_near in (x[:, 0] < 1.0, None):
-            fit = fit_outputs(x, wild(x), np.random.default_rng(seed), is_near)
-            errors.append(np.sqrt(((fit(new) - wild(new))[new[:, 0] < 1.0] ** 2).mean()))
-    near, alike = np.reshape(errors, (5, 2)).T
-    assert np.median(near / alike) < 0.1
-
-
 def test_exponentials_are_learned_by_their_logarithms(rng):
     fit = fit_outputs(x := positive(rng, 30), curves(x), rng)
     assert fit.log_inputs.all()

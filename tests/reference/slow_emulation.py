@@ -24,7 +24,7 @@ def negative_log_marginal(z, values, hyper):
     return total
 
 
-def posterior_mean(z, values, new, hyper, noise=0.0):
-    """Mean (m, q) of the outputs; ``noise`` (n,) are variances besides the nugget, relative to amplitudes."""
-    inverse = np.linalg.inv(covariance(z, z, hyper) + np.diag(hyper.nugget + noise + np.zeros(len(z))))
+def posterior_mean(z, values, new, hyper):
+    """Mean (m, q) of the outputs."""
+    inverse = np.linalg.inv(covariance(z, z, hyper) + hyper.nugget * np.eye(len(z)))
     return values.mean(axis=0) + covariance(new, z, hyper) @ inverse @ (values - values.mean(axis=0))

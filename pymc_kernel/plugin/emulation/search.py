@@ -362,14 +362,15 @@ class Search:
     def _begin_anew(self) -> None:
         """Let chains that are lost go on from the best places; others may be in modes of their own, or only slow.
 
-        Lost in a mode that was invented or is far lower, or where an evaluation has failed since.
+        Lost in a mode that was invented or is far lower, or where an evaluation has failed since: the log density of a
+        normal distribution is below its maximum by half a chi-squared variable.
         """
         best, places = self._best_places(), self.chains.places
         known = self.log_densities
         if self.estimated:  # the largest of many estimates is one with large noise
             has_value = np.isfinite(known) | (not np.isfinite(known).any())
             known = np.array([self.chains.log_density(x) for x in self.positions[has_value]])
-        least = known.max() - self._rarely_below
+        least = known.max() - 0.5 * chi2.isf(_RARE, places.shape[1])
         lost = [c for c, x in enumerate(places) if not self.chains.log_density(x) >= least]
         for i, c in enumerate(lost):
             places[c] = best[i % len(best)]
@@ -418,20 +419,6 @@ class Search:
         return self.emulated
 
     @property
-    def _rarely_below(self) -> float:
-        """How far below its maximum the log density of a normal distribution is for one in a thousand draws.
-
-        It is below by half a chi-squared variable.
-        """
-        return 0.5 * chi2.isf(_RARE, self.initial.size)
-
-    @property
-    def _is_near(self) -> np.ndarray:
-        """Whether evaluations (n,) have a log density as draws have: there the outputs matter."""
-        known = self.log_densities
-        return known >= known.max() - self._rarely_below
-
-    @property
     def log_densities(self) -> np.ndarray:
         """True log densities so far, (n,)."""
         return np.array([e.log_density for e in self.evaluated])
@@ -478,7 +465,7 @@ class Search:
         A round has few fresh draws: those of a step in a function fall beside it more often than not.
         """
         folds = np.arange(len(self.evaluated)) // self.repeats % _FOLDS
-        rows_of_parts, is_near = [], self._is_near
+        rows_of_parts = []
         for part, (of_part, *_) in zip(self.parts, self.fits, strict=True):
             inputs, outputs, _ = self._values(part)
             predicted = np.full(outputs.shape, np.nan)
@@ -488,10 +475,8 @@ class Search:
                 is_finite = np.isfinite(x).all(axis=2) & np.isfinite(y).all(axis=2)
                 fold = np.broadcast_to(folds[:, None], is_finite.shape)[is_finite]
                 block = np.full(y.shape, np.nan)
-                values = of_part[function], x[is_finite], y[is_finite], fold
-                near = np.broadcast_to(is_near[:, None], is_finite.shape)[is_finite]
-                is_noisy = self.unknown.is_estimate(part)
-                block[is_finite] = held_out_estimates(*values) if is_noisy else held_out_outputs(*values, near)
+                held_out = held_out_estimates if self.unknown.is_estimate(part) else held_out_outputs
+                block[is_finite] = held_out(of_part[function], x[is_finite], y[is_finite], fold)
                 predicted[:, mine] = block
             rows_of_parts.append(predicted)
         least = np.quantile([self.chains.log_density(x) for x in _flat(self.draws)], _TAIL)
@@ -525,24 +510,22 @@ class Search:
 
     def _fitted(self) -> list[tuple[list[FittedOutputs], list, bool]] | None:
         """Return the arguments of ``LearnedPart.renew`` of each part; None for too few rows."""
-        fits, is_near = [], self._is_near
+        fits = []
         for part in self.parts:
             inputs, outputs, is_factor = self._values(part)
             has_values = np.isfinite(inputs).all(axis=2) & np.isfinite(outputs).all(axis=2)
             # Of several rows without any value nobody knows which one failed.
             has_failed = np.isfinite(inputs).all(axis=2) & ~has_values
             has_failed &= has_values.any(axis=1, keepdims=True) | (has_values.shape[1] == 1)
-            near = np.broadcast_to(is_near[:, None], has_values.shape)
             of_part, known = [], []
             for function in range(part.num_functions):
                 own, is_noisy = part.functions == function, self.unknown.is_estimate(part)
                 every = slice(None, None, 1 if is_noisy else self.repeats)  # exact values of a place are the same twice
-                x, y, near_own, good, bad = (v[every][:, own] for v in (inputs, outputs, near, has_values, has_failed))
+                x, y, good, bad = (v[every][:, own] for v in (inputs, outputs, has_values, has_failed))
                 bad = bad & (not is_noisy)
                 if good.sum() < x.shape[2] + 2:
                     return None
-                values = x[good], y[good], self.rng
-                of_part.append(fit_estimates(*values) if is_noisy else fit_outputs(*values, near_own[good]))
+                of_part.append((fit_estimates if is_noisy else fit_outputs)(x[good], y[good], self.rng))
                 known.append((x[good | bad], bad[good | bad]))
             fits.append((of_part, known, is_factor))
         return fits
