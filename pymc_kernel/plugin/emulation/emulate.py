@@ -156,9 +156,7 @@ def emulate(
 
     Rows of a matrix, calls in a loop and vectorized operators come to the same: see :func:`black_boxes`. Inputs and
     outputs that are positive may be learned by their logarithms; the marginal likelihood decides. Positive outputs that
-    always have the same sum, such as probabilities, keep it. Where the log density is lower than a draw of the
-    posterior would have it, outputs may be learned with an error in proportion to how far they are from those of the
-    posterior: a corner of the prior in which a solver is wild does not spoil the rest. Of all rounds the fit
+    always have the same sum, such as probabilities, keep it. Of all rounds the fit
     with the smallest confirmed distance is returned; the last batch only measures. A gradient of the emulated model
     with twelve rows of three inputs takes 0.1 milliseconds, a round of 40 parameters some seconds.
 
