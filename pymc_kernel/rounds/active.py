@@ -96,14 +96,14 @@ class ActiveLearning:
         values = np.where(np.isfinite(values), values, -np.inf)
         log_prior = state.prior.log_density(new)
         radius, ratios, caution, error = state.radius, np.empty(0), np.empty(0), np.nan
-        rival = state.rival
+        rival, known = state.rival, np.nan
         if state.is_rivals_turn:
             rival = self.update(rng, rival, values)
         elif state.learned is not None and not state.ends:  # these say nothing of how well draws are predicted
             ratios = values - state.learned.log_likelihood(new)
             error = _error(ratios if state.is_climbing else ratios[: state.num_fresh])
             ratios = ratios[: state.num_fresh]
-            caution = state.learned.caution(new[: state.num_fresh])
+            caution, known = state.learned.caution(new[: state.num_fresh]), self._known_evidence(state)
             radius = self._next_radius(state, error)
         state = state._replace(
             positions=np.concatenate([state.positions, new]),
@@ -114,9 +114,8 @@ class ActiveLearning:
         )
         power = np.nan if state.learned is None else state.learned.power
         search = len(state.positions), power, state.is_climbing, float(state.log_density.max()), error
-        evidence = state.log_evidence, np.nan if state.learned is None else self._known_evidence(state)
         is_elsewhere = state.is_rivals_turn or bool(state.ends)
-        batch = SearchBatch(*search, ratios, caution, *evidence, is_elsewhere)
+        batch = SearchBatch(*search, ratios, caution, state.log_evidence, known, is_elsewhere)
         state = state._replace(batches=(*state.batches, batch))
         state = learned_state(rng, state, self.estimator, self.sampler, self.noisy)
         return _judged(state, values.size) if state.ends else state
@@ -231,7 +230,7 @@ class ActiveLearning:
         ceiling = state.log_density.max() + _ABOVE_BEST * state.positions.shape[1] + _ABOVE_ANY
         careful = replace(state.learned, power=1.0, is_careful=True, ceiling=ceiling)
         draws = drawn_from(rng, careful, state.particles, sampler)
-        most = self._largest_evidence(state) + _UNSEEN
+        most = self._evidence_range(state)[1] + _UNSEEN
         for _ in range(tries - 1):
             if draws.log_evidence < most:
                 break
@@ -239,16 +238,17 @@ class ActiveLearning:
             draws = min(draws, again, key=lambda found: found.log_evidence)
         return draws
 
-    def unjudged_mass(self, state: SearchState, draws: Draws) -> float:
+    def unjudged_mass(self, state: SearchState, *draws: Draws) -> float:
         """Return the share of mass that only one has: last draws, or the particles that the distance is judged by.
 
         Both are of the same surrogate, so their evidence differs where one of them has found a mode that the other has
-        not: perhaps a false one, where nothing was evaluated.
+        not: perhaps a false one, where nothing was evaluated. Of several draws it is the largest share.
         """
-        if state.learned.power < 1.0:
+        if not draws or state.learned.power < 1.0:
             return 0.0  # the bulk is still searched for, and there is no judgment yet
-        found = draws.log_evidence
-        difference = max(found - self._largest_evidence(state), self._known_evidence(state) - found)
+        known, largest = self._evidence_range(state)
+        found = [part.log_evidence for part in draws]
+        difference = max(max(found) - largest, known - min(found))
         return float(1.0 - np.exp(-max(difference - _EVIDENCE_TOLERANCE, 0.0)))
 
     def adopt(self, state: SearchState, draws: Draws) -> SearchState:
@@ -265,13 +265,13 @@ class ActiveLearning:
         kept = np.exp(-state.learned.caution(state.particles[:_CANDIDATES])).mean()
         return state.log_evidence + float(np.log(max(kept, 1e-300)))
 
-    def _largest_evidence(self, state):
-        """Return the largest known log evidence of the batches that the distance is judged by, and of the latest.
+    def _evidence_range(self, state):
+        """Return the known log evidence of the latest surrogate, and the largest of it and the batches judged by.
 
         Where the latest surrogate has a false mode most of its particles are there, and hardly one says what is known.
         """
-        known = [batch.known_evidence for batch in self._judged_by(state)]
-        return max([self._known_evidence(state), *known])
+        known = self._known_evidence(state)
+        return known, max([known, *(batch.known_evidence for batch in self._judged_by(state))])
 
     def _judged_by(self, state):
         """Return the latest batches of fresh draws, as many as the distance needs."""
@@ -298,7 +298,7 @@ class ActiveLearning:
         before = np.concatenate([np.full(len(b.log_ratios), b.log_evidence) for b in batches])
         # Mass where the latest surrogate is unsure is none that was found.
         found = distance_of(*parts, noise, before - self._known_evidence(state))
-        unjudged = max((self.unjudged_mass(state, part) for part in draws), default=0.0)
+        unjudged = self.unjudged_mass(state, *draws)
         return found._replace(
             total_variation=float(np.maximum(found.total_variation, unjudged)),
             error=0.0 if unjudged > found.total_variation else found.error,

@@ -191,7 +191,7 @@ class SearchBatch(NamedTuple):
     log_evidence: float
     """Of the surrogate that its fresh draws came from."""
     known_evidence: float
-    """The same, as far as caution leaves it."""
+    """The same, as far as caution leaves it; NaN of a batch from elsewhere."""
     is_elsewhere: bool = False
     """Whether it was proposed by a second search, or lies beyond the ends of the draws."""
 

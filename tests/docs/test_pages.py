@@ -3,7 +3,6 @@
 import ast
 import importlib
 import re
-from pathlib import Path
 
 import pytest
 
@@ -12,6 +11,7 @@ from docs.page_examples import DOCS, PAGES, examples_of
 from docs.page_outputs import OUTPUT, mark_of
 from docs.tutorial_pages import ORDER
 from pymc_kernel.plugin.warn import UNSEEN_MODE
+from tests.test_layers import FILES
 
 ARRAY_MODULES = (
     "density",
@@ -113,8 +113,8 @@ def test_a_method_page_shows_what_its_examples_print(page):
 def words_of_the_package():
     """Return all texts of the package, with a gap where a number or a name is filled in."""
     texts = []
-    for path in Path(pk.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for tree in FILES.values():
+        for node in ast.walk(tree):
             if isinstance(node, ast.JoinedStr):
                 texts.append("".join(v.value if isinstance(v, ast.Constant) else "…" for v in node.values))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -19,7 +19,7 @@ from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.chain_checks import is_missing_mass
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole, explain_arguments
-from pymc_kernel.plugin.emulation.emulate import learn, part_of
+from pymc_kernel.plugin.emulation.emulate import TOLERANCE, learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
@@ -42,9 +42,6 @@ from pymc_kernel.plugin.warn import counts_of, report_all, says_what_evidence_la
 from pymc_kernel.rounds import ActiveLearning, LogPosterior
 from pymc_kernel.rounds.learned_posterior import SearchState
 
-# Total variation distance, the default of when it stops, and that it may end at without a warning: that of a normal
-# distribution that is shifted by an eighth of its standard deviation.
-_TOLERANCE = 0.05
 _STAYS = 3  # batches in a row within the tolerance, after which it stops
 _FEW_SUCCEED = 0.5  # share of evaluations with a density, below which a warning is due
 _REMEMBERED = 0.5  # correlation of particles with where they were before their last moves
@@ -58,7 +55,7 @@ def sample_surrogate(
     chains: int = 4,
     evaluations: int = 500,
     batch_size: int | None = None,
-    tolerance: float = _TOLERANCE,
+    tolerance: float = TOLERANCE,
     start: Any = None,
     executor: Executor | int | None = None,
     store: str | Path | None = None,
@@ -251,7 +248,7 @@ def sample_surrogate(
         counts = counts_of(status, first_error, deaths)
         tree["evaluations"].attrs |= counts
         warn_of_failures("evaluations", "they count as places without density", counts, most=1.0)
-        _warn(model, state, tree, drawn, max(tolerance, _TOLERANCE), first_error)
+        _warn(model, state, tree, drawn, max(tolerance, TOLERANCE), first_error)
         if drawn is not None:
             log_warnings(run_convergence_checks(tree, model))
         return (tree, state.learned) if return_fitted else tree
