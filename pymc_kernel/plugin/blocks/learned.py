@@ -198,17 +198,8 @@ def LearnedLikelihood(
 
     # The data stand among the parameters as well: that is how PyMC learns the shape of the variable.
     signature = "(d),(q)->(q)"
-    variable = pm.CustomDist(
-        name,
-        theta,
-        data,
-        logp=log_density,
-        random=draw,
-        signature=signature,
-        dtype="float64",
-        observed=observed,
-        **kwargs,
-    )
+    kwargs |= {"logp": log_density, "random": draw, "signature": signature, "observed": observed}
+    variable = pm.CustomDist(name, theta, data, dtype="float64", **kwargs)
     variable.tag.learned = learned
     return variable
 

@@ -14,17 +14,7 @@ from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp
 from pymc_kernel.plugin.samplers.step_methods import offer_to_estimated_model
 
 # Arguments of ``pm.CustomDist`` that a block hands on: PyMC itself ignores in silence what it does not know.
-_FURTHER = {
-    "default_transform",
-    "dims",
-    "initval",
-    "logcdf",
-    "rng",
-    "shape",
-    "support_point",
-    "total_size",
-    "transform",
-}
+_MORE = {"default_transform", "dims", "initval", "logcdf", "rng", "shape", "support_point", "total_size", "transform"}
 
 
 def EstimatedLikelihood(
@@ -123,21 +113,17 @@ def EstimatedLikelihood(
     params = [pt.as_tensor_variable(p) for p in params]
     data = pt.as_tensor_variable(observed)
     op = EstimatedLogLikelihoodOp(name, fn, reuse_noise, getattr(fn, "num_streams", 1), pointwise)
-    kwargs["random"] = _no_predictive(name) if random is None else predictive(name, random)
 
     # The data stand among the parameters as well: that is how PyMC learns the shape of the variable.
     cores = [",".join(f"p{i}_{k}" for k in range(p.type.ndim)) for i, p in enumerate(params)]
     core_data = ",".join(f"data_{k}" for k in range(data.type.ndim))
     signature = ",".join(f"({core})" for core in [*cores, core_data]) + f"->({core_data})"
+    kwargs |= {
+        "logp": lambda value, *inputs: op(*inputs[:-1], value),
+        "random": _no_predictive(name) if random is None else predictive(name, random),
+    }
     variable = pm.CustomDist(
-        name,
-        *params,
-        data,
-        logp=lambda value, *inputs: op(*inputs[:-1], value),
-        signature=signature,
-        dtype=data.type.dtype,
-        observed=observed,
-        **kwargs,
+        name, *params, data, signature=signature, dtype=data.type.dtype, observed=observed, **kwargs
     )
     # On the class of the random variable's operator, which is this block's alone: copies of the model keep it.
     type(variable.owner.op).estimated_likelihood = op
@@ -147,8 +133,8 @@ def EstimatedLikelihood(
 
 def check_further(name: str, arguments: dict) -> None:
     """Raise ``TypeError`` where a block is given arguments that ``pm.CustomDist`` would ignore in silence."""
-    advice = f"Beside its own arguments it takes {', '.join(sorted(_FURTHER))}."
-    check_keywords(f"The block {name!r}", arguments, _FURTHER, advice)
+    advice = f"Beside its own arguments it takes {', '.join(sorted(_MORE))}."
+    check_keywords(f"The block {name!r}", arguments, _MORE, advice)
 
 
 def predictive(name: str, random: Callable) -> Callable:

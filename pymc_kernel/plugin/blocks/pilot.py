@@ -1,5 +1,6 @@
 """The bandwidth of a block from pilot simulations, at positions on the unconstrained scale of its parameters."""
 
+import math
 import warnings
 
 import numpy as np
@@ -27,17 +28,7 @@ _OF_REPLICATES = 0.4  # share of the pilot simulations
 def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, random_seed):
     """Return the factor of a bandwidth learned near the posterior, and starting values of chains: name -> (n, ...).
 
-    Parameters
-    ----------
-    function
-        Of a block of a simulator.
-    params : sequence of tensor_like
-    shape : tuple
-        Of a data set.
-    target : ndarray (q,)
-        Summaries of the data.
-    num_pilot, log_variance, random_seed
-        As of :func:`~pymc_kernel.plugin.blocks.simulators.KernelABC`.
+    The ``function`` of a block simulates data sets of this ``shape``; ``target`` (q,) are the summaries of the data.
     """
     name, count = function.name, function.num_simulations
     if not log_variance > 0.0:
@@ -114,19 +105,12 @@ class _BlockParameters:
             default_strategy="prior",
             return_transformed=True,
         )
-        self._function = pymc_compile(
-            self._values, model.replace_rvs_by_values(params), on_unused_input="ignore", mode=QUICK
-        )
+        outputs = model.replace_rvs_by_values(params)
+        self._function = pymc_compile(self._values, outputs, on_unused_input="ignore", mode=QUICK)
         self._shapes = self._bounds = None
 
     def prior(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws (size, d) from the prior.
-
-        Raises
-        ------
-        NotImplementedError
-            Where a prior, such as ``pm.Flat``, cannot be drawn from.
-        """
+        """Return draws (size, d) from the prior; ``NotImplementedError`` where that cannot be, as for ``pm.Flat``."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Numba will use object mode")
             drawn = pm.draw(self._draw, draws=size, random_seed=rng) if self._draw else []
@@ -137,14 +121,12 @@ class _BlockParameters:
 
     def at(self, position: np.ndarray) -> list[np.ndarray]:
         """Return the simulator's parameters at one position (d,); :meth:`prior` must have been called before."""
-        point = [values[0] for values in self.by_name(position[None]).values()]
-        return self._function(*point)
+        return self._function(*(values[0] for values in self.by_name(position[None]).values()))
 
     def by_name(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """Return value variable's name -> (n, ...) at positions (n, d)."""
-        edges = np.cumsum([int(np.prod(shape)) for shape in self._shapes])[:-1]
+        parts = np.split(positions, np.cumsum([math.prod(shape) for shape in self._shapes])[:-1], axis=1)
         named = {}
-        parts = np.split(positions, edges, axis=1)
         for value, part, shape, bounds in zip(self._values, parts, self._shapes, self._bounds, strict=False):
             values = part.reshape(len(positions), *shape)
             if value.dtype not in continuous_types:

@@ -31,23 +31,18 @@ from pymc_kernel.plugin.warn import warn_user
 _CALLS_BEFORE_WARNING = 100  # of the simulator: enough to know the share of failures to 5 %
 
 
-def _predictive(function):
-    """Return the function that draws one data set for predictive checks; NaN where the simulator fails."""
+def _block(function, params, observed, kwargs):
+    if "random" in kwargs or "logp" in kwargs:
+        raise ValueError("logp and random come from the simulator; leave them out.")
 
     def draw(rng, *params, size):
+        """Return one data set for predictive checks; NaN where the simulator fails."""
         if failures_are_raised():
             return function.one_data_set(rng, params, size)
         run = simulate_repeatedly(lambda: function.one_data_set(rng, params, size), None, 1)
         return run.summaries[0] if run.summaries else np.full(size, np.nan)
 
-    return draw
-
-
-def _block(function, params, observed, kwargs):
-    if "random" in kwargs or "logp" in kwargs:
-        raise ValueError("logp and random come from the simulator; leave them out.")
-    random = _predictive(function)
-    variable = EstimatedLikelihood(function.name, function, *params, observed=observed, random=random, **kwargs)
+    variable = EstimatedLikelihood(function.name, function, *params, observed=observed, random=draw, **kwargs)
     variable.tag.num_simulations = function.num_simulations
     pm.Data(f"{function.name}_num_simulations", function.num_simulations)
     return variable
@@ -135,20 +130,18 @@ def KernelABC(
     ...     y = pk.KernelABC("y", simulator, rate, observed=np.ones(20), summary=np.mean, epsilon=0.05)
     """
     function = _SimulatedLikelihood(name, simulator, summary, num_simulations, max_failures, vectorized)
-    target = np.ravel(function.summarized(_values(observed)))
+    data = _values(observed)
+    target = np.ravel(function.summarized(data))
     if epsilon is None:
-        factor, starts = learned_bandwidth(
-            function, params, _values(observed).shape, target, num_pilot, log_variance, random_seed
-        )
+        factor, starts = learned_bandwidth(function, params, data.shape, target, num_pilot, log_variance, random_seed)
     else:
         factor, starts = _bandwidth_factor(name, epsilon, len(target)), {}
     scales = factor if factor.ndim == 1 else np.diag(factor)
     log_peak = float(-np.log(scales).sum() - 0.5 * len(target) * np.log(2.0 * np.pi))
 
-    def estimate(summaries, observed_summaries, count):
-        return log_kernel_abc(_as_rows(summaries, observed_summaries.size), np.ravel(observed_summaries), factor, count)
-
-    function.estimate_by(estimate, log_peak, starts)
+    function.estimate_by(
+        lambda simulated, target: log_kernel_abc(simulated, target, factor, num_simulations), log_peak, starts
+    )
     variable = _block(function, params, observed, kwargs)
     variable.tag.epsilon = factor
     pm.Data(f"{name}_epsilon", factor if factor.ndim == 1 else factor @ factor.T)
@@ -237,12 +230,9 @@ def SyntheticLikelihood(
             "set unbiased=False and a shrinkage."
         )
 
-    def estimate(summaries, observed_summaries, count):
-        simulated = _as_rows(summaries, observed_summaries.size)
-        log_success = np.log(max(len(simulated), 1) / count)
-        if unbiased:
-            return log_normal_unbiased(simulated, np.ravel(observed_summaries)) + log_success
-        return log_synthetic(simulated, np.ravel(observed_summaries), shrinkage) + log_success
+    def estimate(simulated, target):
+        value = log_normal_unbiased(simulated, target) if unbiased else log_synthetic(simulated, target, shrinkage)
+        return value + np.log(max(len(simulated), 1) / num_simulations)
 
     function.estimate_by(estimate, assumes_normal=shrinkage == 0.0)
     return _block(function, params, observed, kwargs)
@@ -268,27 +258,13 @@ class _SimulatedLikelihood:
         self.failed_share = math.nan  # of the simulations of the last evaluation
         self._observed = None, None  # data and their summary, which every evaluation asks for again
         self._warned = self._has_known_size = False
-        self._estimate, self._starts, self._log_peak = None, {}, None
-        self.assumes_normal = False
-        self.simulated = (
-            None  # summaries (m, q) of the last evaluation and of the data, where they are taken for normal
-        )
+        self.simulated = None  # what the last estimate was made of, where it takes the summaries for normal
 
-    def estimate_by(
-        self, estimate, log_peak: float | None = None, starts: dict | None = None, assumes_normal: bool = False
-    ) -> None:
-        """Set the function that estimates the log likelihood from summaries.
+    def estimate_by(self, estimate, log_peak=None, starts=None, assumes_normal=False) -> None:
+        """Set the function of simulated summaries (m, q) and those of the data (q,) that estimates the log likelihood.
 
-        Parameters
-        ----------
-        estimate : callable
-            Of simulated summaries, those of the data, and the number of simulations, failed ones included.
-        log_peak : float, optional
-            Largest log value of a kernel, for the share of simulations that it accepts.
-        starts : dict, optional
-            See :attr:`starts`.
-        assumes_normal : bool
-            Whether the estimate takes the summaries for normal, which their simulations can then check.
+        ``log_peak`` is the largest log value of a kernel; ``assumes_normal`` whether the summaries are taken for
+        normal, which their simulations can then check.
         """
         self._estimate, self._log_peak, self._starts = estimate, log_peak, starts or {}
         self.assumes_normal = assumes_normal
@@ -306,10 +282,11 @@ class _SimulatedLikelihood:
         self._failures += run.failed
         self.failed_share = run.failed / self.num_simulations
         self._warn(run.first_error)
-        summary = self._seen(observed)
+        target = self._target(observed)
+        simulated = np.reshape(run.summaries, (len(run.summaries), target.size))
         if self.assumes_normal:
-            self.simulated = _as_rows(run.summaries, summary.size), np.ravel(summary)
-        return self._estimate(run.summaries, summary, self.num_simulations)
+            self.simulated = simulated, target
+        return self._estimate(simulated, target)
 
     @property
     def starts(self) -> dict[str, np.ndarray]:
@@ -320,11 +297,11 @@ class _SimulatedLikelihood:
         """Return the share of simulations that a kernel with values up to one accepts; None for blocks without one."""
         return None if self._log_peak is None else math.exp(log_estimate - self._log_peak)
 
-    def _seen(self, observed):
-        """Return the summary of the data, computed again only where the data have changed."""
+    def _target(self, observed):
+        """Return the summaries (q,) of the data, computed again only where the data have changed."""
         data, summary = self._observed
         if data is None or not np.array_equal(data, observed):
-            summary = self.summarized(observed)
+            summary = np.ravel(self.summarized(observed))
             self._observed = observed.copy(), summary
         return summary
 
@@ -351,9 +328,9 @@ class _SimulatedLikelihood:
 
     def one_data_set(self, rng, params, shape):
         """Return one simulated data set; failures are raised."""
-        if self.vectorized:
-            return np.asarray(self._simulated(rng, params, (1, *shape)), dtype=float)[0]
-        return np.asarray(self._simulated(rng, params, shape), dtype=float)
+        size = (1, *shape) if self.vectorized else shape
+        data = np.asarray(self._simulated(rng, params, size), dtype=float)
+        return data[0] if self.vectorized else data
 
     def summarized(self, data) -> np.ndarray:
         """Return the summary of a data set, the data themselves without one."""
@@ -368,11 +345,6 @@ class _SimulatedLikelihood:
                 f"{100 * share:.0f} % of the first {self._calls} simulations of {self.name!r} failed (errors, NaN or "
                 f"infinite numbers); each counts as a likelihood of zero.{last}"
             )
-
-
-def _as_rows(summaries, width: int) -> np.ndarray:
-    """Return summaries of any shape as (m, width), none at all included."""
-    return np.reshape(summaries, (len(summaries), width))
 
 
 def _sides(shape):
