@@ -1,7 +1,8 @@
 """Posteriors from a likelihood that is learned in rounds of simulations of a PyMC model."""
 
+import math
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,28 +14,26 @@ from pymc_kernel.likelihood_free import LearnedLikelihood, WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
+from pymc_kernel.plugin.model.groups import draws_group
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
+from pymc_kernel.plugin.model.unconstrained import value_shapes
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,
     learned_groups,
     observed_for,
-    simulated_again,
+    simulated_by,
     simulated_pairs,
     warn_of_failed_pairs,
 )
 from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
 from pymc_kernel.plugin.warn import report_all, says_what_evidence_lacks, warn_user
-from pymc_kernel.rounds import Calibration, CautiousRounds, Checks, Draws, LocalLikelihood, ParticleSampler, State
+from pymc_kernel.rounds import CautiousRounds, Checks, Draws, LocalLikelihood, ParticleSampler, State
 
 _UNLIKELY = 0.01  # probability of summaries less likely than the data's, below which a warning is due
 _COVERAGE = (0.9, 0.99)  # of held-out simulations, in regions of 95 %: outside, and by chance hardly so, it is said
 _CHANCE = 3.0  # binomial standard errors
 _FEWEST_PARTICLES = 2000  # of a chain, so that modes keep their weights
-_CHANCE_OF_SUCCESS = (
-    " Since the data were observed, their likelihood has the probability of not failing as a factor, which was learned "
-    "from how many fail where."
-)
 _FALSE_ALARMS = 0.01  # share of right posteriors of which calibration makes a warning, at most
 _LARGE_ERROR = 0.5  # standard error of a mean, in posterior ones: of means known to .5 a third are .5 off
 _MOST_OUTSIDE = 0.1  # of the posterior: the error is at most as large, as a total variation distance
@@ -164,64 +163,55 @@ def sample_likelihood_free(
     rng = np.random.default_rng(random_seed)
     settings = {} if estimator is None else {"estimator": estimator}
     config = CautiousRounds(num_simulations, rounds, **settings)
-    run = _Run(config, ModelPrior(model), model, summary, executor, None if store is None else Path(store))
+    prior = ModelPrior(model)
+
+    def simulated(parameters, number):
+        """Return the simulations of a round, with their parameters and summaries."""
+        kept = None if store is None else Path(store) / f"round_{number}"
+        tree = simulated_by(model, rng, executor, progressbar, given=draws_group(model, parameters[None]), store=kept)
+        return tree, *simulated_pairs(tree, model, summary)
+
     with interrupts_wait:
-        state, simulations = run(rng, observed, progressbar)
+        state, simulations = _all_rounds(config, config.init(prior, observed), simulated, rng, progressbar)
         with progress_bar("Drawing from the posterior", None, progressbar):
             posterior = _posterior(rng, config.sampler, state, chains, draws)
         positions = np.concatenate([chain.positions[:draws] for chain in posterior])
         groups = learned_groups(model, positions, (chains, draws), simulations)
-        groups["round_stats"] = _round_stats(state.rounds)
+        of_rounds = {name: ("round", [getattr(r, name) for r in state.rounds]) for name in state.rounds[0]._fields}
+        groups["round_stats"] = xr.Dataset(of_rounds, {"round": np.arange(len(state.rounds))})
         groups["sample_stats"] = stats = xr.Dataset(_stats(state, posterior))
         _warn(state, stats, model)
         tree = xr.DataTree.from_dict(groups)
         return (tree, state.likelihood) if return_fitted else tree
 
 
-@dataclass
-class _Run:
-    """Rounds on a model: proposes, simulates, learns."""
-
-    config: CautiousRounds
-    prior: ModelPrior
-    model: pm.Model
-    summary: Summary | None
-    executor: Executor | int | None
-    store: Path | None
-
-    def __call__(self, rng, observed, progressbar) -> tuple[State, xr.DataTree]:
-        """Return the last state and all simulations; interrupted, those that are there."""
-        state, simulations, is_whole = self.config.init(self.prior, observed), [], True
-        while is_whole and not state.is_finished:
+def _all_rounds(config: CautiousRounds, state: State, simulated, rng, progressbar) -> tuple[State, xr.DataTree]:
+    """Return the last state and all simulations; interrupted, those that are there."""
+    simulations, is_whole = [], True
+    while is_whole and not state.is_finished:
+        words = f"Round {len(simulations) + 1}: "
+        try:
+            with progress_bar(f"{words}where to simulate", None, progressbar):
+                proposed, parameters = config.propose(rng, state)
+            tree, latent, summaries = simulated(parameters, len(simulations))
+            ended_by = tree["simulation_stats"].attrs["ended_by"]
+            is_whole = not ended_by
             try:
-                with progress_bar(f"Round {len(simulations) + 1}: where to simulate", None, progressbar):
-                    proposed, parameters = self.config.propose(rng, state)
-                tree = self._simulated(parameters, len(simulations), rng, progressbar)
-                latent, summaries = simulated_pairs(tree, self.model, self.summary)
-                ended_by = tree["simulation_stats"].attrs["ended_by"]
-                is_whole = not ended_by
-                try:
-                    _refuse_useless(tree, summaries)
-                    with progress_bar(
-                        f"Round {len(simulations) + 1}: learning from {len(latent)} simulations", None, progressbar
-                    ):
-                        state = self.config.update(rng, proposed, parameters if is_whole else latent, summaries)
-                except ValueError as error:
-                    if ended_by == "interrupt":  # there are too few simulations
-                        raise KeyboardInterrupt from error
-                    raise
-                simulations.append(tree)
-            except (KeyboardInterrupt, WorkersLost, _AllFailed) as ended:
-                if not state.rounds:
-                    raise
-                is_whole = False
-                if not isinstance(ended, KeyboardInterrupt):
-                    warn_user(f"{ended} The posterior is by the rounds before.")
-        return state, _joined(simulations)
-
-    def _simulated(self, parameters, number, rng, progressbar):
-        store = None if self.store is None else self.store / f"round_{number}"
-        return simulated_again(parameters, self.model, rng, self.executor, progressbar, store)
+                _refuse_useless(tree, summaries)
+                with progress_bar(f"{words}learning from {len(latent)} simulations", None, progressbar):
+                    state = config.update(rng, proposed, parameters if is_whole else latent, summaries)
+            except ValueError as error:
+                if ended_by == "interrupt":  # there are too few simulations
+                    raise KeyboardInterrupt from error
+                raise
+            simulations.append(tree)
+        except (KeyboardInterrupt, WorkersLost, _AllFailed) as ended:
+            if not state.rounds:
+                raise
+            is_whole = False
+            if not isinstance(ended, KeyboardInterrupt):
+                warn_user(f"{ended} The posterior is by the rounds before.")
+    return state, _joined(simulations)
 
 
 class _AllFailed(ValueError):
@@ -244,11 +234,6 @@ def _joined(simulations):
         joined = xr.concat([tree[name].to_dataset() for tree in simulations], dim="draw")
         groups[name] = joined.assign_coords(draw=np.arange(sum(sizes)), round=number)
     return xr.DataTree.from_dict(groups)
-
-
-def _round_stats(rounds):
-    columns = {name: ("round", np.array([getattr(r, name) for r in rounds])) for name in rounds[0]._fields}
-    return xr.Dataset(columns, coords={"round": np.arange(len(rounds))})
 
 
 def _posterior(rng, sampler: ParticleSampler, state: State, chains: int, draws: int) -> list[Draws]:
@@ -286,8 +271,12 @@ def _stats(state: State, posterior: list[Draws]) -> dict:
 def _warn(state: State, stats: xr.Dataset, model: pm.Model) -> None:
     """Warn once of all that speaks against the posterior."""
     last = state.rounds[-1]
-    counts = int(stats[statistics.NUM_FAILED]), int(stats["num_simulations"])
-    warn_of_failed_pairs(*counts, _CHANCE_OF_SUCCESS)
+    warn_of_failed_pairs(
+        int(stats[statistics.NUM_FAILED]),
+        len(state.parameters),
+        " Since the data were observed, their likelihood has the probability of not failing as a factor, which was "
+        "learned from how many fail where.",
+    )
     slack = _CHANCE * np.sqrt(0.95 * 0.05 / max(last.num_near // 5, 1))  # a fifth is held out
     coverage = last.held_out_coverage
     found = {
@@ -334,12 +323,7 @@ def _words_of(checks: Checks, names: list[str]) -> list[str]:
                 f"of simulations that resemble the data, posteriors of {name} are too "
                 f"{'narrow' if spread > 1.0 else 'wide'}: true values spread {spread:.2f} times as far as they say"
             )
-    return found + _words_of_tails(calibration, names, chance)
-
-
-def _words_of_tails(calibration: Calibration, names: list[str], chance: float) -> list[str]:
-    """Return what is said of quantiles, where nothing but those is wrong: of an edge, of long tails."""
-    found = []
+    # Quantiles tell of an edge, and of long tails, where nothing else is wrong.
     for side, level, shares, chances in zip(
         ("below", "above"), ("5 %", "95 %"), calibration.tails, calibration.tail_chance, strict=True
     ):
@@ -354,8 +338,8 @@ def _words_of_tails(calibration: Calibration, names: list[str], chance: float) -
 
 def _entry_names(model: pm.Model) -> list[str]:
     """Return a name for each coordinate of the unconstrained scale."""
-    point, names = model.initial_point(random_seed=0), []
-    for value in model.value_vars:
-        name, size = model.values_to_rvs[value].name, np.size(point[value.name])
-        names += [f"{name} (entry {i})" for i in range(size)] if np.ndim(point[value.name]) else [name]
+    names = []
+    for value, shape in zip(model.value_vars, value_shapes(model), strict=True):
+        name = model.values_to_rvs[value].name
+        names += [f"{name} (entry {i})" for i in range(math.prod(shape))] if shape else [name]
     return names

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +15,7 @@ from pymc_kernel.plugin.model.estimated import block_of
 from pymc_kernel.plugin.model.groups import data_groups, draws_group, observed_values
 from pymc_kernel.plugin.model.interpreter import UNOPTIMIZED
 from pymc_kernel.plugin.model.unconstrained import unconstrained_draws
-from pymc_kernel.plugin.simulation.simulate import (
-    refuse_parts_of_the_data,
-    simulate,
-    warn_of_potentials,
-)
+from pymc_kernel.plugin.simulation.simulate import refuse_parts_of_the_data, simulate, warn_of_potentials
 from pymc_kernel.plugin.warn import warn_user
 
 Summary = Callable[[np.ndarray], np.ndarray] | Mapping[str, Callable[[np.ndarray], np.ndarray]]
@@ -41,54 +36,43 @@ class SimulatedPairs(NamedTuple):
 
 def learned_from(simulations, num_simulations, summary, model, who, rng, executor, progressbar) -> SimulatedPairs:
     """Return the pairs of stored simulations, or of new ones; what can be checked without them is checked first."""
-    _check_simulations(simulations, who)
-    observed = observed_for(model, summary, who)
-    if simulations is None:
-        warn_of_potentials(model, "the posterior will be that of the model without them")
-        simulations = _simulated(num_simulations, None, model, rng, executor, progressbar)
-    return SimulatedPairs(*simulated_pairs(simulations, model, summary), observed, simulations)
-
-
-def observed_for(model: pm.Model, summary: Summary | None, who: str) -> np.ndarray:
-    """Return the summaries (q,) of the data, after the checks of a model that is to be simulated."""
-    _check_model(model, who)
-    return _observed_summaries(model, summary)
-
-
-def _check_simulations(simulations, who: str) -> None:
-    """Raise an error for ``simulations`` of a wrong type."""
     if simulations is not None and not isinstance(simulations, xr.DataTree):
         raise TypeError(
             f"simulations must be the DataTree that pk.simulate or pm.sample_prior_predictive returns, got "
             f"{type(simulations).__name__}; without it {who} simulates num_simulations itself."
         )
+    observed = observed_for(model, summary, who)
+    if simulations is None:
+        warn_of_potentials(model, "the posterior will be that of the model without them")
+        simulations = simulated_by(model, rng, executor, progressbar, draws=num_simulations)
+    return SimulatedPairs(*simulated_pairs(simulations, model, summary), observed, simulations)
 
 
-def _check_model(model: pm.Model, who: str) -> None:
-    """Raise an error for a model that cannot be learned from pairs."""
+def observed_for(model: pm.Model, summary: Summary | None, who: str) -> np.ndarray:
+    """Return the summaries (q,) of the data, after the checks of a model that is to be simulated."""
     if not model.observed_RVs:
         raise ValueError("the model has no observed variable: give the data to one with observed=.")
     if not model.free_RVs:
         raise ValueError("the model has no free variable: there is nothing to infer.")
     refuse_parts_of_the_data(model)
-    _refuse_imputation(model, who)
-    discrete = [rv.name for rv in model.free_RVs if np.issubdtype(rv.dtype, np.integer) or rv.dtype == "bool"]
-    if discrete:
-        raise ValueError(f"{', '.join(discrete)}: {who} draws continuous parameters only; let the simulator draw them.")
-
-
-def _refuse_imputation(model: pm.Model, who: str) -> None:
-    """Raise ``ValueError`` for missing data of which nothing is left, or that would need the density of a simulator."""
-    empty = [name for name, values in observed_values(model).items() if not np.size(values)]
+    data = observed_values(model)
+    empty = [name for name, values in data.items() if not np.size(values)]
     if empty:
         raise ValueError(f"{', '.join(empty)}: all data are missing (NaN or masked): {who} has nothing to learn from.")
     for rv in model.free_RVs:
-        graph = ancestors([rv])
-        if any(node.owner is not None and isinstance(node.owner.op, SimulatorRV) for node in graph):
+        if any(v.owner is not None and isinstance(v.owner.op, SimulatorRV) for v in ancestors([rv])):
             raise ValueError(
                 f"{rv.name}: missing data of a simulator cannot be imputed, since it has no density. Leave missing "
                 "entries out of observed, and have the simulator return those that are there."
             )
+    discrete = [rv.name for rv in model.free_RVs if np.issubdtype(rv.dtype, np.integer) or rv.dtype == "bool"]
+    if discrete:
+        raise ValueError(f"{', '.join(discrete)}: {who} draws continuous parameters only; let the simulator draw them.")
+    data_sets = {name: values[None] for name, values in data.items()}
+    observed = _summaries(data_sets, _summary_functions(model, summary))[0]
+    if not np.isfinite(observed).all():
+        raise ValueError("the observed data, or their summaries, have NaN or infinite entries.")
+    return observed
 
 
 def _summary_functions(model: pm.Model, summary: Summary | None) -> dict[str, Callable]:
@@ -130,33 +114,13 @@ def _own_summary(rv) -> Callable | None:
     return pytensor.function([data], summary, mode=UNOPTIMIZED, allow_input_downcast=True)
 
 
-def _observed_summaries(model, summary):
-    values = {name: values[None] for name, values in observed_values(model).items()}
-    observed = _summaries(values, _summary_functions(model, summary))[0]
-    if not np.isfinite(observed).all():
-        raise ValueError("the observed data, or their summaries, have NaN or infinite entries.")
-    return observed
-
-
-def simulated_again(
-    positions: np.ndarray, model: pm.Model, rng, executor, progressbar, store: Path | None = None
-) -> xr.DataTree:
-    """Simulate data at unconstrained ``positions`` (n, d)."""
-    return _simulated(None, draws_group(model, positions[None]), model, rng, executor, progressbar, store)
-
-
-def _simulated(draws, given, model, rng, executor, progressbar, store=None):
+def simulated_by(model: pm.Model, rng, executor, progressbar, **arguments) -> xr.DataTree:
+    """Return simulations with further ``arguments`` of :func:`simulate`, whose callers warn of what they leave out."""
+    seed = int(rng.integers(2**31))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Potentials")  # the caller warns of them
+        warnings.filterwarnings("ignore", message="Potentials")
         return simulate(
-            draws,
-            given=given,
-            executor=executor,
-            store=store,
-            max_failures=1.0,  # the caller counts the failures and warns once
-            model=model,
-            random_seed=int(rng.integers(2**31)),
-            progressbar=progressbar,
+            executor=executor, max_failures=1.0, model=model, random_seed=seed, progressbar=progressbar, **arguments
         )
 
 
@@ -186,19 +150,13 @@ def _summaries(draws: dict[str, np.ndarray], functions: dict[str, Callable]) -> 
     flat = {name: np.reshape(values, (len(values), -1)).astype(float) for name, values in draws.items()}
     is_whole = np.all([np.isfinite(values).all(axis=1) for values in flat.values()], axis=0)
     for name, function in functions.items():
-        flat[name] = _each_summarized(name, function, draws[name], is_whole)
+        found = [np.ravel(np.asarray(function(data), dtype=float)) for data in draws[name][is_whole]]
+        if len({len(one) for one in found}) > 1:
+            raise ValueError(f"the summary of {name!r} must return vectors of one length for all data sets.")
+        flat[name] = np.full((len(is_whole), len(found[0]) if found else 1), np.nan)
+        if found:
+            flat[name][is_whole] = found
     return np.concatenate(list(flat.values()), axis=1)
-
-
-def _each_summarized(name, function, data_sets, is_whole):
-    """Return the summaries (n, q) of one variable's data sets, NaN where ``is_whole`` is not."""
-    summaries = [np.ravel(np.asarray(function(data), dtype=float)) for data in data_sets[is_whole]]
-    if len({len(one) for one in summaries}) > 1:
-        raise ValueError(f"the summary of {name!r} must return vectors of one length for all data sets.")
-    rows = np.full((len(data_sets), len(summaries[0]) if summaries else 1), np.nan)
-    if summaries:
-        rows[is_whole] = summaries
-    return rows
 
 
 def warn_of_failed_pairs(failed: int, total: int, consequence: str = "") -> None:
