@@ -3,7 +3,6 @@
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -31,7 +30,6 @@ from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_user
 
 _STATUS = "simulation_stats/status"
-_PROBE = 0  # the seed of the draw from which shapes are taken
 
 
 def simulate(
@@ -137,9 +135,9 @@ def simulate(
     identity["parameters"] = "prior" if parameters is None else array_fingerprint(parameters)
     fresh = {"seed": str(_entropy(None))}
     keeper, made = open_store(store, specs, coords, draws, batch_size, identity, fresh)
-    job = _Job(sampler, specs, keeper.batch_size, int(made["seed"]), timeout, retries)
+    task = partial(simulate_batch, sampler, specs, keeper.batch_size, int(made["seed"]), timeout, retries)
     with interrupts_wait:
-        ran = _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
+        ran = _run(keeper, task, parameters, executor, retries, max_in_flight, progressbar)
         return _tree(keeper, store, specs, coords, model, max_failures, ran)
 
 
@@ -217,7 +215,7 @@ def _entropy(random_seed):
 
 def _specs(model, graph, sampler, parameters, dims):
     """Return the arrays of the store, with shapes from one draw of the prior, which costs no simulation."""
-    one = sampler.prior(_PROBE, 0, 1, 1) if parameters is None else [values[:1] for values in parameters]
+    one = sampler.prior(0, 0, 1, 1) if parameters is None else [values[:1] for values in parameters]
     specs = {}
     for variable, values in zip([*graph.free, *graph.derived], [*one, *sampler.derived(one)], strict=True):
         fill = np.nan if values.dtype.kind == "f" else np.zeros((), values.dtype).item()
@@ -239,12 +237,13 @@ def _tree(keeper, store, specs, coords, model, max_failures, ran):
     is_run = status != Status.NOT_RUN
     if not is_run.all():
         groups = {name: group.isel(draw=np.flatnonzero(is_run)) for name, group in groups.items()}
-    counts = counts_of(status, ran.first_error, ran.deaths)
+    first_error, ended_by, deaths = ran
+    counts = counts_of(status, first_error, deaths)
     groups["simulation_stats"]["status"].attrs |= {
         "flag_values": [int(s) for s in Status],
         "flag_meanings": " ".join(s.name.lower() for s in Status),
     }
-    groups["simulation_stats"].attrs |= counts | {"ended_by": ran.ended_by}
+    groups["simulation_stats"].attrs |= counts | {"ended_by": ended_by}
     warn_of_failures("simulations", "their data are NaN", counts, max_failures)
     return xr.DataTree.from_dict(groups | data_groups(model))
 
@@ -263,44 +262,30 @@ def _groups(keeper, specs, coords):
 
 
 def _groups_on_disk(store, specs):
-    names = {name.partition("/")[0] for name in specs}
-    return {
-        name: xr.open_zarr(store, group=name, consolidated=False, chunks=None, zarr_format=3) for name in sorted(names)
-    }
+    names = sorted({name.partition("/")[0] for name in specs})
+    return {g: xr.open_zarr(store, group=g, consolidated=False, chunks=None, zarr_format=3) for g in names}
 
 
-class _Job(NamedTuple):
-    """What all batches have in common."""
-
-    sampler: Remote
-    """Of a :class:`ForwardSampler`."""
-    specs: dict[str, ArraySpec]
-    batch_size: int
-    entropy: int
-    timeout: float | None
-    retries: int
-
-
-def simulate_batch(job, index, size, parameters):
+def simulate_batch(sampler: Remote, specs, batch_size, entropy, timeout, retries, index, size, parameters):
     """Return the arrays of a batch and the text of its first error; runs in a worker."""
-    sampler = job.sampler.here()
-    free = sampler.prior(job.entropy, index, size, job.batch_size) if parameters is None else parameters
-    of_prior, of_data = ([n for n in job.specs if n.startswith(f"{g}/")] for g in ("prior", "prior_predictive"))
+    sampler = sampler.here()
+    free = sampler.prior(entropy, index, size, batch_size) if parameters is None else parameters
+    of_prior, of_data = ([n for n in specs if n.startswith(f"{g}/")] for g in ("prior", "prior_predictive"))
     arrays = dict(zip(of_prior, [*free, *sampler.derived(free)], strict=True))
     if sampler.is_vectorized:
         try:
-            data = sampler.data(free, job.entropy, index)
+            data = sampler.data(free, entropy, index)
         except Exception:
             pass  # below, draw by draw, it is found which draws fail
         else:
             is_finite = [np.isfinite(values).reshape(size, -1).all(axis=1) for values in data]
             status = np.where(np.all(is_finite, axis=0), Status.SUCCEEDED, Status.NOT_FINITE)
             return arrays | dict(zip(of_data, data, strict=True)) | {_STATUS: status}, None
-    kept = {name: np.full((size, *job.specs[name].shape), np.nan) for name in of_data}
+    kept = {name: np.full((size, *specs[name].shape), np.nan) for name in of_data}
     status, first_error = np.empty(size, dtype=np.int8), None
     with raising_failures():
-        for row, simulate_data in enumerate(sampler.each_data(free, job.entropy, index)):
-            status[row], data, error = simulate_once(simulate_data, job.timeout, job.retries)
+        for row, simulate_data in enumerate(sampler.each_data(free, entropy, index)):
+            status[row], data, error = simulate_once(simulate_data, timeout, retries)
             for name, values in zip(kept, data or (), strict=bool(data)):
                 kept[name][row] = values
             if error is not None and first_error is None:
@@ -308,23 +293,10 @@ def simulate_batch(job, index, size, parameters):
     return arrays | kept | {_STATUS: status}, first_error
 
 
-class _Outcome(NamedTuple):
-    """What is to be said of a run over batches."""
+def _run(keeper, task, parameters, executor, retries, max_in_flight, progressbar) -> tuple[str | None, str, int]:
+    """Simulate the batches that are left; return the first error, what ended the run early, and deaths of workers.
 
-    first_error: str | None
-    ended_by: str
-    """Nothing; an "interrupt"; or an "executor" that broke."""
-    deaths: int
-    """Of worker processes."""
-
-
-def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar) -> _Outcome:
-    """Simulate the batches that are left.
-
-    Raises
-    ------
-    KeyboardInterrupt, WorkersLost
-        Where no batch is finished; otherwise a warning says it.
+    Where it ends before a batch is finished, that is raised; otherwise a warning says it.
     """
     left = [int(i) for i in keeper.left()]
     sizes = {i: keeper.rows(i).stop - keeper.rows(i).start for i in left}
@@ -332,7 +304,7 @@ def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
 
     def arguments(index):
         rows = keeper.rows(index)
-        return job, index, sizes[index], None if parameters is None else [v[rows] for v in parameters]
+        return index, sizes[index], None if parameters is None else [v[rows] for v in parameters]
 
     with (
         progress_bar("Simulating", keeper.draws, progressbar) as advance,
@@ -341,7 +313,7 @@ def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
         advance(keeper.draws - sum(sizes.values()))
         failed = 0
         try:
-            for index, result, error in workers.run(simulate_batch, left, arguments, retries, max_in_flight):
+            for index, result, error in workers.run(task, left, arguments, retries, max_in_flight):
                 if error is None:
                     arrays, message = result
                 else:
@@ -355,4 +327,4 @@ def _run(keeper, job, parameters, executor, retries, max_in_flight, progressbar)
                 raise
             ended_by = "interrupt" if isinstance(ended, KeyboardInterrupt) else "executor"
             warn_user(f"{ended if ended_by == 'executor' else 'interrupted:'} what is finished is returned.")
-    return _Outcome(first_error, ended_by, workers.deaths)
+    return first_error, ended_by, workers.deaths
