@@ -37,15 +37,6 @@ class SecondOpinion(NamedTuple):
     outside: float
     """Share of the posterior that lies where its likelihood is as low as for one in a hundred of its own draws."""
 
-    def statistics(self) -> dict:
-        """Return it as variables of a dataset."""
-        return {
-            "second_opinion_shift": ("unconstrained", self.shift),
-            "second_opinion_spread": ("unconstrained", self.spread),
-            "second_opinion_effective": self.effective,
-            "second_opinion_outside": self.outside,
-        }
-
     def __str__(self):
         words, far = [], np.nan_to_num(np.abs(self.shift)).max()
         if far > _FAR_APART:
@@ -68,27 +59,23 @@ def judged(
 ) -> xr.Dataset:
     """Report all that speaks against a posterior, and return its statistics.
 
-    Parameters
-    ----------
-    posterior, replicates
-        With ``points`` (n, d) and ``weights`` (n,) of sum one; the same by resampled simulations, a list.
-    opinion : SecondOpinion
-    summaries, observed : ndarray (n, q), (q,)
-        Of the simulations that did not fail, and of the data.
-    effective : float
-        Effective number of simulations that draws come from.
-    advice : str
-    rng : numpy.random.Generator
+    ``replicates`` are the same by resampled simulations, ``summaries`` (n, q) those of simulations that did not fail,
+    and ``effective`` is the effective number of simulations that draws come from.
     """
     typical = float(typicality(summaries, observed[None], rng)[0])
     error, spread_error = learning_errors(posterior, replicates)
-    own = {
-        "typicality": typical,
-        "num_effective": effective,
-        statistics.LEARNING_ERROR: error,
-        "spread_learning_error": spread_error,
-    }
-    stats = xr.Dataset(own | opinion.statistics())
+    stats = xr.Dataset(
+        {
+            "typicality": typical,
+            "num_effective": effective,
+            statistics.LEARNING_ERROR: error,
+            "spread_learning_error": spread_error,
+            "second_opinion_shift": ("unconstrained", opinion.shift),
+            "second_opinion_spread": ("unconstrained", opinion.spread),
+            "second_opinion_effective": opinion.effective,
+            "second_opinion_outside": opinion.outside,
+        }
+    )
     report_all(findings(typical, effective, error, [str(opinion)]), advice, stats)
     return stats
 
@@ -96,14 +83,7 @@ def judged(
 def second_opinion(posterior, latent, summaries, observed, rng) -> SecondOpinion:
     """Return how far a posterior is from that by a learned likelihood, which errs in other ways.
 
-    Parameters
-    ----------
-    posterior
-        With ``points`` (n, d) and ``weights`` (n,) of sum one.
-    latent, summaries : ndarray (n, d), (n, q)
-        Simulations from the prior, failed ones too; those of the latter with NaN or infinite numbers.
-    observed : ndarray (q,)
-    rng : numpy.random.Generator
+    ``latent`` (n, d) and ``summaries`` (n, q) are of all simulations from the prior, failed ones too.
     """
     mean, spread = _moments(posterior)
     nothing = SecondOpinion(*np.full((2, len(mean)), np.nan), np.nan, np.nan)
@@ -150,19 +130,7 @@ def learning_errors(posterior, replicates) -> tuple[float, float]:
 
 
 def findings(typical: float, effective: float, learning_error: float, others: list[str]) -> list[str]:
-    """Return reasons to distrust a posterior, in words.
-
-    Parameters
-    ----------
-    typical : float
-        Share of simulations in regions as sparse as that of the observation.
-    effective : float
-        Effective number of simulations that draws come from.
-    learning_error : float
-        Standard deviation of a posterior mean between fits to resampled simulations, in posterior ones.
-    others : list of str
-        Further reasons; empty ones are left out.
-    """
+    """Return reasons to distrust a posterior, in words: ``others``, too, where they are not empty."""
     problems = []
     if typical < OUTSIDE:
         problems.append(
