@@ -11,8 +11,6 @@ from pytensor.graph.basic import Variable
 
 from pymc_kernel.kernels.points import check_whole as check_whole
 
-_ALIKE = 0.5  # of difflib's ratio: ``seed`` is like ``random_seed``
-
 type RandomSeed = int | Sequence[int] | np.ndarray | np.random.Generator | None
 """Whatever ``numpy.random.default_rng`` makes a generator from."""
 
@@ -26,17 +24,7 @@ def keywords_of(function: Callable) -> set[str]:
 
 
 def check_keywords(who: str, given: Iterable[str], known: set[str], advice: str) -> None:
-    """Raise ``TypeError`` where a name that is ``given`` is not ``known``.
-
-    Parameters
-    ----------
-    who : str
-        The function that was called, or the block that was made, for the message.
-    given : iterable of str
-    known : set of str
-    advice : str
-        What to do; a full sentence.
-    """
+    """Raise ``TypeError`` where a name that is ``given`` is not ``known``, with a sentence of what to do."""
     unknown = sorted(set(given) - known)
     if unknown:
         raise TypeError(f"{who} got an unexpected keyword argument {', '.join(map(repr, unknown))}. {advice}")
@@ -68,7 +56,7 @@ def explain_arguments[**P, R](function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         for given in kwargs:
             if given not in known:
-                alike = get_close_matches(given, known, n=1, cutoff=_ALIKE)
+                alike = get_close_matches(given, known, n=1, cutoff=0.5)  # ``seed`` is like ``random_seed``
                 meant = f"; do you mean {alike[0]}=?" if alike else "."
                 raise TypeError(f"{name} has no argument {given!r}{meant} It takes {', '.join(known)}.")
         if len(args) > len(by_place):

@@ -18,6 +18,4 @@ LOG_EVIDENCE_OF_ITERATION = "log_evidence_of_iteration"
 
 LOG_EVIDENCE = "log_evidence"  # of each chain of either
 
-# Of posteriors that are learned from simulations.
-LEARNING_ERROR = "learning_error"
-NUM_FAILED = "num_failed"
+NUM_FAILED = "num_failed"  # of evaluations

@@ -55,15 +55,7 @@ def findings_in(stats: Any) -> list[str]:
 def warn_of_failures(what: str, consequence: str, counts: dict, most: float) -> None:
     """Warn where a larger share than ``most`` of all calls failed, and where worker processes died.
 
-    Parameters
-    ----------
-    what : str
-        Was called: "simulations".
-    consequence : str
-        Of a failure.
-    counts : dict
-        As of :func:`counts_of`.
-    most : float
+    ``what`` was called, such as "simulations", as often as the ``counts`` of :func:`counts_of` say.
     """
     number = {name: counts[name] for name in _FAILURES if counts[name]}
     failed, total = sum(number.values()), counts["succeeded"] + sum(counts[name] for name in _FAILURES)

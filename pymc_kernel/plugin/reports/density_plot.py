@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import arviz_plots as azp
 import numpy as np
@@ -22,12 +22,6 @@ _LARGEST_CORRELATION = 0.5  # of the draws that a curve is estimated from
 _SPARE = 0.05  # of the range of the draws: how far beyond the draws a mapped curve may extend
 _COLOR = "C0"
 _SEED = 0  # of the noise on ties and of the draws of the band: one picture for the same draws
-
-
-class _Settings(NamedTuple):
-    probability: float
-    max_draws: int
-    num_points: int
 
 
 def plot_density(
@@ -90,7 +84,7 @@ def plot_density(
     asked = asked.drop_vars(without)
     if not asked.data_vars:
         raise ValueError(f"no continuous variable to draw; {', '.join(without)} have no density.")
-    settings = _Settings(probability, max_draws, num_points)
+    settings = probability, max_draws, num_points
     by_name = {}
     for name in asked.data_vars:
         transform = None if model is None else elementwise_transform(model, name)
@@ -116,10 +110,9 @@ def _drawn(curves, kept, probability, backend):
         collection.map(visuals.scatter_x, "rug", data=kept, color="B1", marker="|", size=30, alpha=0.5)
     collection.map(visuals.labelled_title, "title", subset_info=True, labeller=FlatLabeller())
     collection.map(visuals.remove_axis, axis="y", store_artist=False)
-    entries = {"density": {"color": _COLOR, "width": 2}}
-    add_legend(
-        collection, entries | {f"{probability:.0%} over the bandwidth": {"color": _COLOR, "width": 8, "alpha": 0.3}}
-    )
+    shaded = {"color": _COLOR, "width": 8, "alpha": 0.3}
+    entries = {"density": {"color": _COLOR, "width": 2}, f"{probability:.0%} over the bandwidth": shaded}
+    add_legend(collection, entries)
     return collection
 
 
@@ -128,34 +121,43 @@ def _curves(whole, coords, transform: ElementwiseTransform | None, settings):
 
     ``whole`` has all elements of the variable: each may have bounds of its own.
     """
+    probability, max_draws, num_points = settings
     numbers = whole.isel(chain=0, draw=0, drop=True)
     numbers = numbers.copy(data=np.arange(numbers.size).reshape(numbers.shape))
     numbers = numbers.sel({dim: chosen for dim, chosen in (coords or {}).items() if dim in numbers.dims})
+    columns = numbers.values.ravel()
     draws = whole.transpose("chain", "draw", ...).values
     flat = free = draws.reshape(*draws.shape[:2], -1)
     if transform is not None:
         free = transform.forward(draws.reshape(-1, *draws.shape[2:])).reshape(flat.shape)
         if not np.isfinite(free).all():  # rounding has put a draw at a bound
             return _curves(whole, coords, None, settings)
-    elements = [_Element(c, free[..., c], settings.max_draws) for c in numbers.values.ravel()]
-    places = np.zeros((settings.num_points, flat.shape[2]))
-    for one in elements:
-        places[:, one.column] = one.places(settings.num_points, within_draws=transform is None)
+    kept = [_thinned(free[..., c], max_draws) for c in columns]
+    fits = [_fitted(free[..., c].ravel()[index]) for c, index in zip(columns, kept, strict=True)]
+    places = np.zeros((num_points, flat.shape[2]))
+    for c, fit in zip(columns, fits, strict=True):
+        if fit is None:
+            continue
+        ends = free[..., c].min(), free[..., c].max()
+        if transform is not None:  # as far beyond the draws as the estimate goes
+            margin = 3.0 * np.sqrt(fit.bandwidth[0, 0])
+            ends = fit.centers.min() - margin, fit.centers.max() + margin
+        places[:, c] = np.linspace(*ends, num_points)
     there = places
     if transform is not None:
         there = transform.backward(places.reshape(-1, *draws.shape[2:])).reshape(places.shape)
-        if (np.diff(there[:, numbers.values.ravel()], axis=0) < 0.0).any():  # a circle has no ends
+        if (np.diff(there[:, columns], axis=0) < 0.0).any():  # a circle has no ends
             return _curves(whole, coords, None, settings)
-    curves = np.full((numbers.size, 4, settings.num_points), np.nan)
-    kept = np.full((numbers.size, min(settings.max_draws, flat[..., 0].size)), np.nan)
-    for i, one in enumerate(elements):
-        own = flat[..., one.column]
-        kept[i, : one.kept.size] = own.ravel()[one.kept]
-        if one.fit is not None:
-            heights, at = one.heights(places[:, one.column], settings.probability), there[:, one.column]
-            mapped = np.vstack([at, heights]) if transform is None else _mapped(places[:, one.column], heights, at, own)
+    curves = np.full((numbers.size, 4, num_points), np.nan)
+    rug = np.full((numbers.size, min(max_draws, flat[..., 0].size)), np.nan)
+    for i, (c, index, fit) in enumerate(zip(columns, kept, fits, strict=True)):
+        rug[i, : index.size] = flat[..., c].ravel()[index]
+        if fit is not None:
+            at = places[:, c]
+            heights = np.vstack([np.exp(fit.log_density(at)), fit.interval(at, probability, rng=_SEED)])
+            mapped = np.vstack([at, heights]) if transform is None else _mapped(at, heights, there[:, c], flat[..., c])
             curves[i] = mapped
-    return _labeled(curves, numbers, "curve", "point"), _labeled(kept, numbers, "kept")
+    return _labeled(curves, numbers, "curve", "point"), _labeled(rug, numbers, "kept")
 
 
 def _mapped(places, heights, there, draws):
@@ -175,28 +177,6 @@ def _mapped(places, heights, there, draws):
 def _labeled(values, like, *further):
     """Return values (like.size, ...) as a DataArray with the dimensions of ``like`` and further ones."""
     return xr.DataArray(values.reshape(*like.shape, *values.shape[1:]), like.coords, [*like.dims, *further])
-
-
-class _Element:
-    """The density of one number of a variable."""
-
-    def __init__(self, column, draws, max_draws):
-        self.column = column
-        self.range = draws.min(), draws.max()
-        self.kept = _thinned(draws, max_draws)  # indices of the draws, chain after chain
-        self.fit = _fitted(draws.ravel()[self.kept])
-
-    def places(self, num_points, *, within_draws):
-        """Return the points of the curve: within the range of the draws, or beyond it as far as the estimate goes."""
-        if self.fit is None:
-            return np.zeros(num_points)
-        margin = 0.0 if within_draws else 3.0 * np.sqrt(self.fit.bandwidth[0, 0])
-        ends = self.range if within_draws else (self.fit.centers.min(), self.fit.centers.max())
-        return np.linspace(ends[0] - margin, ends[1] + margin, num_points)
-
-    def heights(self, places, probability):
-        """Return the density and its band, (3, num_points)."""
-        return np.vstack([np.exp(self.fit.log_density(places)), self.fit.interval(places, probability, rng=_SEED)])
 
 
 def _thinned(draws, max_draws):

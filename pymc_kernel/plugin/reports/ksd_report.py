@@ -9,21 +9,13 @@ from scipy.stats import gaussian_kde
 
 from pymc_kernel import stein
 from pymc_kernel.plugin.reports.model_draws import largest_first
+from pymc_kernel.plugin.reports.panels import scalars
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE, LearnedScores
 
 _NAMED = 5  # parameters
 _FEW_DRAWS = 200  # left after thinning: with fewer only a gross misfit is detected
 _VALLEY = 0.2  # ratio of a density estimate to the lower peak beside it: where it is lower, modes are separated
 _SMALL_MODE = 0.02  # share of the draws
-_ONE_CHAIN = (
-    "One chain has no R-hat: run several; if these are draws of an approximation, as from pm.fit, sample the model "
-    "instead."
-)
-_RHAT = "R-hat is high, too: the chains do not agree, so take longer ones before you look for another cause."
-_TOGETHER = (
-    "R-hat is fine, so the chains agree on another distribution than the model's: see whether these draws are of this "
-    "model with these data, then sample anew with more tuning."
-)
 
 
 @dataclass(frozen=True)
@@ -112,23 +104,22 @@ def misfit_advice(part, diagnostics: dict) -> str:
             "longer chains leave out, too. Raise target_accept, or reparametrize the model; then check anew."
         )
     if part.draws.shape[0] == 1:
-        return _ONE_CHAIN
-    return _RHAT if diagnostics.get("rhat", {}).get("bad_params") else _TOGETHER
+        return (
+            "One chain has no R-hat: run several; if these are draws of an approximation, as from pm.fit, sample the "
+            "model instead."
+        )
+    if diagnostics.get("rhat", {}).get("bad_params"):
+        return "R-hat is high, too: the chains do not agree, so take longer ones before you look for another cause."
+    return (
+        "R-hat is fine, so the chains agree on another distribution than the model's: see whether these draws are of "
+        "this model with these data, then sample anew with more tuning."
+    )
 
 
 def in_words(report, modes: list[str], level: float, num_in_all: int, advice: str) -> list[str]:
-    """Return lines on the draws.
+    """Return lines on the draws, of which there were ``num_in_all`` before thinning.
 
-    Parameters
-    ----------
-    report : KSDReport
-    modes : list of str
-        Parameters whose draws fall into separated modes.
-    level : float
-    num_in_all : int
-        Draws before thinning.
-    advice : str
-        What to do about a misfit.
+    ``modes`` are parameters whose draws fall into separated modes, ``advice`` is what to do about a misfit.
     """
     test = report.test
     left = f"{test.num_draws} of {num_in_all} draws left after thinning"
@@ -176,18 +167,8 @@ def _culprits(report, level):
 def separated(part) -> list[str]:
     """Return the names of parameters whose density estimate has a deep valley between two peaks."""
     flat = part.draws.reshape(-1, part.draws.shape[-1])
-    flags = np.array([_has_valley(column) for column in flat.T])
-    names = []
-    for name, columns in part.positions.items():
-        labeled = flags[columns.values if isinstance(columns, xr.DataArray) else columns]
-        if labeled.ndim == 0 or not isinstance(columns, xr.DataArray):
-            names += [name] if labeled.any() else []
-        else:
-            labels = [columns.coords[d].values if d in columns.coords else range(n) for d, n in columns.sizes.items()]
-            for index in np.argwhere(labeled):
-                places = (str(label[i]) for label, i in zip(labels, index, strict=True))
-                names.append(f"{name}[{', '.join(places)}]")
-    return names
+    flags = part.labeled(np.array([_has_valley(column) for column in flat.T]), combine=np.any)
+    return [label for label, (name, place) in scalars(flags).items() if flags[name].sel(place).any()]
 
 
 def _has_valley(draws):

@@ -69,14 +69,13 @@ class LearnedCheck:
                 f"{error:.2f} posterior standard deviations: so much of its width is not of the data. Learn from more "
                 "simulations where this posterior is."
             )
-        if self.outside[row] <= _LARGE_SHARE:
-            return words
-        return [
-            *words,
-            f"{100 * self.outside[row]:.0f} % of the draws of the parameters of row {row} of {self.name} lie where "
-            "hardly any simulation was made: there the likelihood is extrapolated. Learn from simulations there, or "
-            "keep the prior within those that there are.",
-        ]
+        if self.outside[row] > _LARGE_SHARE:
+            words.append(
+                f"{100 * self.outside[row]:.0f} % of the draws of the parameters of row {row} of {self.name} lie where "
+                "hardly any simulation was made: there the likelihood is extrapolated. Learn from simulations there, "
+                "or keep the prior within those that there are."
+            )
+        return words
 
 
 def check_learned(model: pm.Model, posterior, rng: np.random.Generator) -> list[LearnedCheck]:
@@ -173,12 +172,8 @@ def normality_of_draws(density: LogDensity, draws: np.ndarray, names: Sequence[s
 def normality_warning(simulated: Sequence, entries: Sequence[str]) -> str:
     """Return a warning about posteriors that summaries which are not normal have made wrong; or nothing.
 
-    Parameters
-    ----------
-    simulated
-        Positions (d,) of draws, and by the name of a block the summaries behind its estimate and those of the data.
-    entries
-        Names of the coordinates of a position.
+    ``simulated`` are positions (d,) of draws, each beside the summaries behind its estimate and those of the data, by
+    the name of a block; ``entries`` are names of the coordinates of a position.
     """
     if not simulated:
         return ""

@@ -134,18 +134,18 @@ class Scored(Selected, total=False):
     score: Callable[[np.ndarray], np.ndarray] | str | None
 
 
+@dataclass
 class ModelDraws:
     """The draws of some of a model's variables with their scores, and what each coordinate is called."""
 
-    def __init__(self, draws, scores, positions, dataset, conditional_on, weights=None, learned=None, every=1):
-        self.draws = draws  # (chain, draw, d), unconstrained
-        self.scores = scores  # (chain, draw, d)
-        self.positions = positions  # {variable: DataArray of column numbers, or array where the shapes differ}
-        self.dataset = dataset  # the chosen variables, deterministic ones included
-        self.conditional_on = conditional_on  # names of discrete variables
-        self.weights: np.ndarray | None = weights  # (chain, draw), of draws with the scores of a surrogate
-        self.learned: LearnedScores | None = learned  # accuracy of that surrogate
-        self.every: int = every  # one in ``every`` draws of the data is used
+    draws: np.ndarray  # (chain, draw, d), unconstrained
+    scores: np.ndarray  # (chain, draw, d)
+    positions: dict[str, Any]  # DataArray of column numbers, or array where the shapes differ, by variable
+    dataset: xr.Dataset  # the chosen variables, deterministic ones included
+    conditional_on: list[str]  # names of discrete variables
+    weights: np.ndarray | None  # (chain, draw), of draws with the scores of a surrogate
+    learned: LearnedScores | None  # accuracy of that surrogate
+    every: int  # one in ``every`` draws of the data is used
 
     def labeled(self, values: np.ndarray, last: str | None = None, combine: Callable = np.sum) -> xr.Dataset:
         """Return one number a column as a Dataset; ``combine`` makes one where a transform changes a variable's shape.
@@ -197,14 +197,14 @@ def read_draws(selected: Selection) -> ModelDraws:
 
     draws, scores, *of_surrogate = _scored(selected, whole, of_model if score is None else score)
     # The columns of the chosen entries, then their numbers among the chosen ones.
-    columns, start, positions, kept = {}, 0, {}, []
+    stop, positions, kept = 0, {}, []
     for value in continuous:
-        rv, shape = model.values_to_rvs[value], values[value].shape[1:]
-        columns[rv.name] = np.arange(start, start + math.prod(shape)).reshape(shape)
-        start += columns[rv.name].size
-    for name in [name for name in columns if name in asked]:
-        one, own = posterior[name].isel(chain=0, draw=0, drop=True), columns[name]
-        if one.shape == own.shape:
+        name, shape = model.values_to_rvs[value].name, values[value].shape[1:]
+        start, stop = stop, stop + math.prod(shape)
+        if name not in asked:
+            continue
+        one, own = posterior[name].isel(chain=0, draw=0, drop=True), np.arange(start, stop).reshape(shape)
+        if one.shape == shape:
             one = one.copy(data=own)
             own = one.sel({k: v for k, v in (selected.coords or {}).items() if k in one.dims})
         numbers = len(kept) + np.arange(own.size).reshape(own.shape)
@@ -244,10 +244,7 @@ def stacked(dataset: xr.Dataset, names: Sequence[str]) -> np.ndarray:
 
 
 def _scored(selected, draws, score):
-    """Return draws (chain, draw, d), or one in so many of them, and their scores; and what a surrogate's come with.
-
-    That is weights, accuracy, and the interval between draws.
-    """
+    """Return draws (chain, draw, d), thinned for a surrogate, with their scores, weights, accuracy and interval."""
     if isinstance(score, str):
         every, found, learned = learn_scores(selected.model, draws, selected.stats)
         draws = draws[:, ::every]

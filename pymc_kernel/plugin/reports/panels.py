@@ -14,15 +14,8 @@ _LEGENDS = {
     "matplotlib": {"loc": "outside upper center", "frameon": False},
     "bokeh": {"side": "above", "orientation": "horizontal", "border_line_color": None},
     "plotly": {
-        "legend": {
-            "orientation": "h",
-            "traceorder": "normal",
-            "x": 0.5,
-            "xanchor": "center",
-            "y": 1.0,
-            "yref": "container",
-            "yanchor": "top",
-        },
+        "legend": {"orientation": "h", "traceorder": "normal"}
+        | {"x": 0.5, "xanchor": "center", "y": 1.0, "yref": "container", "yanchor": "top"},
         "margin": {"l": 60, "r": 20, "t": 70, "b": 50},
     },
     "none": {},
@@ -39,7 +32,6 @@ _BOKEH_WITHIN = {
     "spacing": 0,
 }
 _MOST_IN_A_LINE = 6  # entries of a legend of matplotlib, which does not break lines by itself
-_PLOTLY = {"alpha": "opacity"}  # its legends do not translate it
 
 
 class FlatLabeller(BaseLabeller):
@@ -65,9 +57,9 @@ def figure_arguments(height: float, backend: str | None) -> dict:
     return arguments
 
 
-def grid_arguments(num_panels: int, backend: str | None, max_columns: int = _COLUMNS) -> dict:
+def grid_arguments(num_panels: int, backend: str | None) -> dict:
     """Return the arguments of a collection that wraps panels, with room for them and no panel empty."""
-    rows = -(-num_panels // max_columns)
+    rows = -(-num_panels // _COLUMNS)
     columns = -(-num_panels // rows)
     arguments = figure_arguments(_PANEL_HEIGHT * rows + 40.0, backend)
     if (backend or rcParams["plot.backend"]) == "plotly":  # it draws axes in the cells that are left
@@ -97,8 +89,8 @@ def add_legend(collection, entries: dict[str, dict]) -> None:
         entries = {name: {k: v for k, v in line.items() if k != "marker"} for name, line in entries.items()}
     if collection.backend == "bokeh" and ("plot" in collection.viz.children or collection.viz["plot"].size > 1):
         place = _BOKEH_WITHIN
-    if collection.backend == "plotly":
-        entries = {name: {_PLOTLY.get(k, k): v for k, v in line.items()} for name, line in entries.items()}
+    if collection.backend == "plotly":  # its legends do not translate it
+        entries = {n: {"opacity" if k == "alpha" else k: v for k, v in line.items()} for n, line in entries.items()}
     backend_of(collection).legend(
         collection, list(entries.values()), list(entries), update_visuals=False, visual_kwargs={}, **place
     )

@@ -12,7 +12,6 @@ from arviz_plots import visuals
 from matplotlib.axes import Axes
 
 from pymc_kernel.embeddings import FittedRule, RuleCalibration
-from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, grid_arguments
 
@@ -96,20 +95,14 @@ def _plane(middle, dims, ranges, num):
     return across, up, places
 
 
-_SMC_PANELS = (
-    statistics.INVERSE_TEMPERATURE,
-    statistics.ESS_SHARE,
-    statistics.ACCEPT,
-    statistics.CORRELATION,
-    statistics.MOVES,
-    statistics.LOG_EVIDENCE_INCREMENT,
-)
-_PMC_PANELS = (
-    statistics.EFFECTIVE_SHARE,
-    statistics.LOG_EVIDENCE_OF_ITERATION,
-    "drift",
-    "mean_scale",
-)
+# By groups: what statistics run along, and those that are drawn.
+_STATISTICS = {
+    "smc_stats": (
+        "stage",
+        ("inverse_temperature", "ess_share", "accept", "correlation", "moves", "log_evidence_increment"),
+    ),
+    "pmc_stats": ("iteration", ("effective_share", "log_evidence_of_iteration", "drift", "mean_scale")),
+}
 
 
 def plot_smc(
@@ -144,14 +137,10 @@ def plot_smc(
     ...     idata = pk.sample_smc(200, chains=2, cores=1, random_seed=1, progressbar=False)
     >>> picture = pk.plot_smc(idata)
     """
-    groups = {
-        statistics.SMC_GROUP: (statistics.STAGE, _SMC_PANELS),
-        statistics.PMC_GROUP: (statistics.ITERATION, _PMC_PANELS),
-    }
-    group = next((name for name in groups if name in data.children), None)
+    group = next((name for name in _STATISTICS if name in data.children), None)
     if group is None:
         raise ValueError("no group smc_stats or pmc_stats: take pk.sample_smc or pk.sample_pmc.")
-    along, panels = groups[group]
+    along, panels = _STATISTICS[group]
     stats = data[group].to_dataset()
     known = [name for name in stats.data_vars if stats[name].dims == ("chain", along)]
     chosen = [name for name in panels if name in known] if var_names is None else list(np.atleast_1d(var_names))
@@ -163,13 +152,8 @@ def plot_smc(
         {name: (("plot_axis", "chain", along), [count, stats[name].values]) for name in chosen},
         {"plot_axis": ["x", "y"], "chain": stats["chain"].values},
     )
-    collection = azp.PlotCollection.wrap(
-        lines.isel(plot_axis=0, drop=True),
-        cols=["__variable__"],
-        aes={"color": ["chain"]},
-        backend=backend,
-        **grid_arguments(len(chosen), backend),
-    )
+    arguments = {"cols": ["__variable__"], "aes": {"color": ["chain"]}} | grid_arguments(len(chosen), backend)
+    collection = azp.PlotCollection.wrap(lines.isel(plot_axis=0, drop=True), backend=backend, **arguments)
     collection.map(visuals.line_xy, "statistic", data=lines)
     collection.map(visuals.labelled_x, "xlabel", text=along, ignore_aes="all", subset_info=False)
     labels = {"subset_info": True, "labeller": FlatLabeller()}

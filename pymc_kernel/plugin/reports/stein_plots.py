@@ -16,13 +16,11 @@ from pymc_kernel.plugin.warn import warn_user
 
 _JOINT = "all together"
 _BAND = (0.05, 0.95)  # quantiles under the null
-_BAND_NAME = "the same draws, random signs (90 %)"
 _BAND_COLOR = "C0"
 _OWN_COLOR = "C1"
 _ROW_HEIGHT = 24.0  # dots
 _MOST_ROWS = 40  # that are legible on one page
 _GAP = 0.6  # rows between the joint result and the parameters'
-_OFF = "distance from the model / its median with random signs"
 
 
 def plot_ksd(
@@ -66,12 +64,8 @@ def plot_ksd(
     report = data if isinstance(data, diagnostics.KSDReport) else diagnostics.ksd_test(data, **arguments)
     rows = _rows(report)
     if plot_collection is None:
-        plot_collection = azp.PlotCollection.wrap(
-            rows.own,
-            cols=[],
-            backend=backend,
-            figure_kwargs=figure_arguments(_ROW_HEIGHT * (len(rows.heights) + _GAP) + 130.0, backend),
-        )
+        figure = figure_arguments(_ROW_HEIGHT * (len(rows.heights) + _GAP) + 130.0, backend)
+        plot_collection = azp.PlotCollection.wrap(rows.own, cols=[], backend=backend, figure_kwargs=figure)
     start, stop = _limits(rows)
     plot_collection.update_aes_from_dataset("y", rows.y)
     plot_collection.map(visuals.line_x, "null_band", data=rows.band, color=_BAND_COLOR, alpha=0.4, width=8)
@@ -80,10 +74,8 @@ def plot_ksd(
     plot_collection.map(visuals.annotate_xy, "p_value", data=rows.p_values, x=stop, **text)
     _add_names(plot_collection, rows, start, stop)
     expected = "cannot be judged" if report.unjudged else f"as many normal draws {report.test.normal_ksd:.3g}"
-    backend_of(plot_collection).title(
-        f"KSD {report.ksd:.3g}, {expected}",
-        plot_collection.get_target(None, {}),
-    )
+    title, panel = f"KSD {report.ksd:.3g}, {expected}", plot_collection.get_target(None, {})
+    backend_of(plot_collection).title(title, panel)
     return plot_collection
 
 
@@ -135,9 +127,9 @@ def _add_names(collection, rows, start, stop):
     backend.text(stop, top + 1.0, "p-value", panel, color="B1", horizontal_align="right")
     backend.xlim((start, stop + 0.01 * (stop - start)), panel)
     backend.ylim((-0.8, top + 1.6), panel)
-    backend.xlabel(_OFF, panel)
+    backend.xlabel("distance from the model / its median with random signs", panel)
     own, band = {"color": _OWN_COLOR, "width": 4, "marker": "o"}, {"color": _BAND_COLOR, "width": 8, "alpha": 0.4}
-    add_legend(collection, {"the draws": own, _BAND_NAME: band})
+    add_legend(collection, {"the draws": own, "the same draws, random signs (90 %)": band})
 
 
 def plot_stein_thin(
@@ -197,16 +189,11 @@ def plot_stein_thin(
 
 def _pairs(draws, points, backend):
     """Return the matrix of pairs of scalar variables, of draws and of the points chosen among them."""
-    names = list(draws.data_vars)
-    arguments = figure_arguments(160.0 * len(names), backend)
+    arguments = figure_arguments(160.0 * len(draws.data_vars), backend)
     if (backend or rcParams["plot.backend"]) == "plotly":  # its default leaves as much between rows as they are high
         arguments |= {"vertical_spacing": 0.02, "plot_hspace": 0.02}
-    matrix = azp.PlotMatrix(
-        draws,
-        ["__variable__"],
-        backend=backend,
-        figure_kwargs=arguments | {"sharex": "col", "sharey": "row"},
-    )
+    arguments |= {"sharex": "col", "sharey": "row"}
+    matrix = azp.PlotMatrix(draws, ["__variable__"], backend=backend, figure_kwargs=arguments)
     draws, points = draws.stack(sample=["chain", "draw"], create_index=False), points.isel(chain=0, drop=True)
     low, high = draws.min(), draws.max()
     margin = 0.05 * (high - low)

@@ -85,13 +85,8 @@ class LearnedScores:
 
     def attributes(self, prefix: str = "") -> dict[str, float]:
         """Return numbers for the attributes of a result."""
-        return {
-            f"{prefix}score_error": self.score_error,
-            f"{prefix}log_density_error": self.log_density_error,
-            f"{prefix}overlap": self.overlap,
-            f"{prefix}num_values": self.num_values,
-            f"{prefix}num_evaluations": self.num_evaluations,
-        }
+        names = ("score_error", "log_density_error", "overlap", "num_values", "num_evaluations")
+        return {f"{prefix}{name}": getattr(self, name) for name in names}
 
 
 def _percent(share):
@@ -109,19 +104,8 @@ def learn_scores(
 ) -> tuple[int, HeldOutScores, LearnedScores]:
     """Return the thinning interval, the held-out scores of the thinned draws, and their accuracy.
 
-    Parameters
-    ----------
-    model : pymc.Model, optional
-        None for draws of other tools, whose log densities ``stats`` must hold.
-    positions : ndarray (chain, draw, d)
-        All draws on the unconstrained scale.
-    stats : xarray.Dataset, optional
-        ``sample_stats`` of these draws.
-
-    Raises
-    ------
-    NoGradientError
-        Where a surrogate cannot be learned either; the text says why.
+    ``positions`` (chain, draw, d) are all draws on the unconstrained scale, ``stats`` their ``sample_stats``, which
+    must hold log densities where there is no model. ``NoGradientError`` says why no surrogate can be learned either.
     """
     names, discrete = [], []
     if model is not None:
@@ -162,8 +146,8 @@ def learn_scores(
     outside = int((~np.isfinite(values.values)).sum())
     if outside:
         raise NoGradientError(
-            f"the log density is not finite at {outside} of {len(used)} draws: they lie outside the model's "
-            "support, or come from another model."
+            f"the log density is not finite at {outside} of {len(used)} draws: they lie outside the model's support, "
+            "or come from another model."
         )
     folds = chain_folds(chains, len(used) // chains)
     try:

@@ -9,16 +9,11 @@ import xarray as xr
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.kernel_mean import resample
 from pymc_kernel.likelihood_free import regression_adjusted, rejection
-from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, Weighted, judged, second_opinion
 
 _FEWEST_A_SLOPE = 10  # accepted simulations for each coefficient of the adjustment, at least
-_ADVICE = (
-    "Take more simulations or better summaries, or sample_likelihood_free; if the model simulates nothing like the "
-    "data, check its prior."
-)
 
 
 @explain_arguments
@@ -113,14 +108,13 @@ def sample_abc(
     opinion = second_opinion(posterior, *all_pairs, observed, rng)
     effective = 1.0 / (weights**2).sum()
     groups = learned_groups(model, positions, (chains, draws), simulations)
-    stats = judged(posterior, replicates, opinion, summaries, observed, effective, _ADVICE, rng)
-    counts = {
-        "accept": len(weights) / total,
-        "epsilon": accepted.epsilon,
-        "num_simulations": total,
-        "num_accepted": len(weights),
-        statistics.NUM_FAILED: failed,
-    }
+    advice = (
+        "Take more simulations or better summaries, or sample_likelihood_free; if the model simulates nothing like the "
+        "data, check its prior."
+    )
+    stats = judged(posterior, replicates, opinion, summaries, observed, effective, advice, rng)
+    counts = {"accept": len(weights) / total, "epsilon": accepted.epsilon, "num_simulations": total}
+    counts |= {"num_accepted": len(weights), "num_failed": failed}
     groups["sample_stats"] = stats.assign(counts)
     return xr.DataTree.from_dict(groups)
 
