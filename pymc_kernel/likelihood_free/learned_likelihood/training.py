@@ -216,7 +216,7 @@ class Polish:
 
     def unpack(self, vector) -> Weights:
         """Return the weights of a vector."""
-        out, at = Weights(*[np.zeros_like(p) for p in self.weights.parts()]), 0
+        out, at = Weights(*[np.zeros_like(p) for p in self.weights]), 0
         for part, k, active, _, root in self.columns:
             piece = vector[at : at + len(active)]
             getattr(out, part)[active, k] = triangular_solution(root, piece, transposed=True)
@@ -230,8 +230,8 @@ class Polish:
         terms = log_terms(parts, self.data.observed(residuals), residuals)
         total, pulls = -self.cases @ terms.log_density, pull_back(parts, terms)
         gradient, at = np.empty(len(vector)), 0
-        weighted = [pull * -self.cases[:, None] for pull in pulls.parts()]
-        back = [self.design.values[:, : len(w)].T @ p for w, p in zip(weights.parts(), weighted, strict=True)]
+        weighted = [pull * -self.cases[:, None] for pull in pulls]
+        back = [self.design.values[:, : len(w)].T @ p for w, p in zip(weights, weighted, strict=True)]
         back = Weights(*back)
         for part, k, active, penalty, root in self.columns:
             own = getattr(weights, part)[active, k]
