@@ -119,7 +119,7 @@ def _fitted(design, happened, cases, offset):
         curvature = np.maximum(chance * (1.0 - chance), _LEAST_CURVATURE)
         response = logits + (happened - chance) / curvature
         own = cases * curvature
-        given = design.gram(own), design.moment(own * response), own @ response**2, len(happened), design.blocks
+        given = design.gram(own), design.values.T @ (own * response), own @ response**2, len(happened), design.blocks
         fit = fit_blocks(*given, precisions, 1.0, 20 if precisions is None else 2)
         change = design.values @ (fit.weights - weights)
         longest = np.abs(change).max()

@@ -301,7 +301,7 @@ class LearnedLikelihood:
         back, rest = np.split(order[:_MOST_FOR_PLAN], [min(len(order), _MOST_FOR_PLAN) // 5])
         learned, plan = learn(places, data.take(rest), data.take(back), rng, self._sizes)
         held_out = check_held_out(FittedLikelihood(transform, learned), parameters[back], summaries[back], rng)
-        density, replicates = learn_by_plan(places, data, plan, plan.stages, rng, self._sizes, self.num_replicates)
+        density, replicates = learn_by_plan(places, data, plan, rng, self._sizes, self.num_replicates)
         success, num_dropped = None, int((~whole).sum())
         if num_dropped:
             used = weights_of_all > 0.0
@@ -330,9 +330,7 @@ class LearnedLikelihood:
         data = _data(fit.summaries, fit.density.parameters, parameters, summaries, weights, rng)
         for rows in np.array_split(rng.permutation(len(parameters)), num_folds):
             rest = np.setdiff1d(np.arange(len(parameters)), rows)
-            density, _ = learn_by_plan(
-                fit.density.parameters, data.take(rest), fit.plan, fit.plan.stages, rng, self._sizes, 0
-            )
+            density, _ = learn_by_plan(fit.density.parameters, data.take(rest), fit.plan, rng, self._sizes, 0)
             yield rows, FittedLikelihood(fit.summaries, density)
 
     def _sizes(self, n, d):
