@@ -218,7 +218,7 @@ def coefficient_blocks(design, num_cases, num_summaries):
     """Return an order of as many features as there are cases for, and blocks: the constant, each parameter."""
     most = min(num_cases / 2.0, _MAX_FOR_COEFFICIENTS) / max(num_summaries - 1, 1)
     single = [b for b in design.blocks if b.name.split()[0] in ("linear", "square", "bumps")]
-    d = design.map.num_dims
+    d = len(design.map.knots)
     order, blocks = [np.array([0])], [Block("constant", 0, 1)]
     for kinds in (3, 2, 1):
         size = single[min(kinds * d, len(single)) - 1].stop
