@@ -36,14 +36,10 @@ _FEWEST = 30  # held-out cases for a choice
 class Data(NamedTuple):
     """Simulations: coordinates of parameters, summaries, weights."""
 
-    z: np.ndarray
-    """(n, d)."""
-    spread: Observed
-    """Transformed summaries, whole numbers spread over their intervals."""
-    cells: Observed
-    """Transformed summaries, whole numbers as intervals."""
-    weights: np.ndarray
-    """(n,), of mean one."""
+    z: np.ndarray  # (n, d)
+    spread: Observed  # transformed summaries, whole numbers spread over their intervals
+    cells: Observed  # transformed summaries, whole numbers as intervals
+    weights: np.ndarray  # (n,), of mean one
 
     def take(self, rows) -> "Data":
         """Return some of them."""
@@ -119,7 +115,7 @@ def _densities(places, design, found) -> list[ConditionalDensity]:
     raw = [design.raw(weights) for weights, _ in found]
     used = np.zeros(len(raw[0].means), bool)
     for weights in raw:
-        used |= (np.hstack([weights.means, weights.log_sd, weights.log_rest]) != 0.0).any(axis=1)
+        used |= (weights.joined() != 0.0).any(axis=1)
         used[: len(weights.coefficients)] |= (weights.coefficients != 0.0).any(axis=1)
     features, index = design.map.reduced(used)
     densities = []
@@ -225,8 +221,7 @@ class Polish:
         total, pulls = -self.cases @ terms.log_density, pull_back(parts, terms)
         gradient, at = np.empty(len(vector)), 0
         weighted = [pull * -self.cases[:, None] for pull in pulls]
-        back = [self.design.values[:, : len(w)].T @ p for w, p in zip(weights, weighted, strict=True)]
-        back = Weights(*back)
+        back = Weights(*[self.design.values[:, : len(w)].T @ p for w, p in zip(weights, weighted, strict=True)])
         for part, k, active, penalty, root in self.columns:
             own = getattr(weights, part)[active, k]
             total += 0.5 * penalty @ own**2
