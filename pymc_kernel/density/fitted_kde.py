@@ -12,7 +12,7 @@ from scipy.special import gammaln, logsumexp
 
 from pymc_kernel.density.sites import GammaPosterior, Likelihood, Propagation, WishartPosterior, empty_sites, propagate
 from pymc_kernel.errors import warn_caller
-from pymc_kernel.kernels.points import as_points
+from pymc_kernel.kernels.points import as_points, check_between
 from pymc_kernel.linalg import definite_cholesky
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
@@ -179,8 +179,7 @@ class FittedKDE:
         Quantiles over ``size`` draws of the precision. It shows the uncertainty of the bandwidth, not that of the
         density.
         """
-        if not 0.0 < probability < 1.0:
-            raise ValueError(f"probability must lie between 0 and 1, got {probability!r}.")
+        check_between(probability=probability)
         x = self._as_places(x)
         levels = [normal_mixture(x, self.centers, precision) for precision in self.sample_precision(size, rng)]
         # Quantiles between two places without density are not to be the difference of infinities.
@@ -208,11 +207,10 @@ class FittedKDE:
         return float(np.exp(min(self.log_evidence - other.log_evidence, 700.0)))
 
     def _as_places(self, x):
-        x = np.asarray(x, dtype=float)
-        x = as_points(x[:, None] if x.ndim == 1 and self.centers.shape[1] == 1 else x)
+        x = as_points(np.asarray(x, dtype=float))
         if x.shape[1] != self.centers.shape[1]:
             raise ValueError(f"x has {x.shape[1]} dimensions, the data {self.centers.shape[1]}.")
-        return np.ascontiguousarray(x)
+        return x
 
 
 def _check_proper(posterior) -> None:

@@ -39,9 +39,12 @@ def log_wishart_constant(dof, log_det, num_dims):
 
 
 @compiled
-def log_gamma_constant(shape, rate):
-    """Return log of the integral of l^(shape - 1) exp(-rate l)."""
-    return math.lgamma(shape) - shape * math.log(rate)
+def log_gamma_constant(shapes, rates):
+    """Return log of the integral of the product of l_k^(shape_k - 1) exp(-rate_k l_k)."""
+    total = 0.0
+    for k in range(len(shapes)):
+        total += math.lgamma(shapes[k]) - shapes[k] * math.log(rates[k])
+    return total
 
 
 @compiled
@@ -154,14 +157,6 @@ def wishart_sweep(
 
 
 @compiled
-def _log_gamma_constants(shapes, rates):
-    total = 0.0
-    for k in range(len(shapes)):
-        total += log_gamma_constant(shapes[k], rates[k])
-    return total
-
-
-@compiled
 def gamma_sweep(
     points, own, centers, groups, sizes, shapes, rates, constants, shape, rate, old_shapes, old_rates, old_constants,
     num_centers, damping,
@@ -189,7 +184,7 @@ def gamma_sweep(
             repairs += 1
             continue
         alphas = cavity_shape + 0.5 * sizes
-        cavity_constant = _log_gamma_constants(cavity_shape, cavity_rate)
+        cavity_constant = log_gamma_constant(cavity_shape, cavity_rate)
         shared = -0.5 * d * _LOG_2PI - cavity_constant
         weights[:] = 0.0
         for k in range(g):
@@ -206,7 +201,7 @@ def gamma_sweep(
         if old_shapes.shape[0] > 0:
             old_alphas, old_betas = cavity_shape + old_shapes[j], cavity_rate + old_rates[j]
             if old_alphas.min() > 0.0 and old_betas.min() > 0.0:
-                constant = _log_gamma_constants(old_alphas, old_betas)
+                constant = log_gamma_constant(old_alphas, old_betas)
                 weights[n] = old_constants[j] + constant - cavity_constant - shared
         log_mass = _normalize(weights)
         for k in range(g):
@@ -228,5 +223,5 @@ def gamma_sweep(
             change = damping * (first / variance - cavity_rate - rates[j])
             rates[j] += change
             rate += change
-        constants[j] = shared + log_mass - math.log(num_centers) + cavity_constant - _log_gamma_constants(shape, rate)
+        constants[j] = shared + log_mass - math.log(num_centers) + cavity_constant - log_gamma_constant(shape, rate)
     return repairs

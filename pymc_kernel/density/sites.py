@@ -64,7 +64,7 @@ class GammaPosterior(NamedTuple):
 
     def log_constant(self) -> float:
         """Return the log of the integral of the density as it is written above."""
-        return float(sum(log_gamma_constant(a, b) for a, b in zip(self.shape, self.rate, strict=True)))
+        return float(log_gamma_constant(self.shape, self.rate))
 
 
 def precision_prior(structure: str, rate: np.ndarray, shape: float | None) -> WishartPosterior | GammaPosterior:

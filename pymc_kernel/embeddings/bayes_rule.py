@@ -8,11 +8,11 @@ from scipy.linalg import eigh
 
 from pymc_kernel.embeddings.density_ratio import DensityRatio
 from pymc_kernel.embeddings.fitted_rule import FittedRule, ObservedFeatures
-from pymc_kernel.embeddings.inputs import check_pairs, check_positive, latent_kernel, scales_of, signed_weights
+from pymc_kernel.embeddings.inputs import check_pairs, latent_kernel, scales_of, signed_weights
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.embeddings.ridge import RidgePath, factorize, folds, most_evidence
 from pymc_kernel.errors import warn_caller
-from pymc_kernel.kernels.points import as_points, as_weights
+from pymc_kernel.kernels.points import as_points, as_weights, check_between
 from pymc_kernel.parallel import one_blas_thread
 
 _LARGEST = 1e100  # numbers whose squares overflow are as good as infinite
@@ -69,7 +69,7 @@ class KernelBayesRule:
     tolerance: float = 1e-3
 
     def __post_init__(self):
-        check_positive(regularization=self.regularization)
+        check_between("regularization", high=np.inf, regularization=self.regularization)
 
     @one_blas_thread
     def fit(self, latent, observed, prior=None, prior_weights=None, *, weights=None, rng=None) -> FittedRule:
@@ -147,7 +147,8 @@ class OriginalBayesRule:
     tolerance: float = 1e-3
 
     def __post_init__(self):
-        check_positive(regularization=self.regularization, ratio_regularization=self.ratio_regularization)
+        numbers = {"regularization": self.regularization, "ratio_regularization": self.ratio_regularization}
+        check_between(*numbers, high=np.inf, **numbers)
 
     @one_blas_thread
     def fit(self, latent, observed, prior=None, prior_weights=None, *, rng=None) -> FittedRule:
@@ -180,22 +181,12 @@ class OriginalBayesRule:
 
 @dataclass(frozen=True, eq=False)
 class SignedRule:
-    """B (B^2 + delta I)^-1 with B = F' diag(mu) F, which may have negative eigenvalues.
+    """B (B^2 + delta I)^-1 with B = F' diag(mu) F, which may have negative eigenvalues."""
 
-    Attributes
-    ----------
-    features : ndarray (n, r)
-        Of the observations, F.
-    signed : ndarray (n,)
-        Prior weights mu.
-    values, vectors : ndarray (r,), (r, r)
-        Eigendecomposition of B.
-    """
-
-    features: np.ndarray
-    signed: np.ndarray
-    values: np.ndarray
-    vectors: np.ndarray
+    features: np.ndarray  # (n, r), of the observations, F
+    signed: np.ndarray  # (n,), prior weights mu
+    values: np.ndarray  # (r,), eigenvalues of B
+    vectors: np.ndarray  # (r, r)
 
     @classmethod
     def of(cls, features: np.ndarray, signed: np.ndarray) -> "SignedRule":

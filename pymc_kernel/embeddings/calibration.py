@@ -5,10 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.embeddings.inputs import scales_of
-from pymc_kernel.embeddings.kernel_mean import KernelMean, resample
+from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.embeddings.ridge import folds
-from pymc_kernel.kernels.points import as_points
-from pymc_kernel.parallel import one_blas_thread
 
 LEVELS = np.round(np.arange(0.05, 1.0, 0.05), 2)  # of the intervals whose coverage is counted
 _MAX_LATENTS = 8  # that a printed calibration shows
@@ -53,46 +51,6 @@ class RuleCalibration(NamedTuple):
 
 def _shares(shares):
     return ", ".join(f"{share:.1%}" for share in shares)
-
-
-@one_blas_thread
-def calibrate(
-    rule, latent=None, observed=None, *, num_draws: int = 200, num_cases: int = 1000, rng=None
-) -> RuleCalibration:
-    """Return the calibration of a rule's posteriors, by pairs that it was not fitted to.
-
-    Parameters
-    ----------
-    rule : FittedRule
-    latent, observed : array_like (m, p), (m, q), optional
-        Pairs with latents from the prior. Without them the training pairs are used, in five folds: each is held out in
-        turn and the regression fitted to the others, with the kernel and the regularization of the whole fit.
-    num_draws : int
-        From each posterior.
-    num_cases : int
-        Training pairs used, where no others are given; drawn by their weights.
-    rng : int or numpy.random.Generator, optional
-
-    Returns
-    -------
-    RuleCalibration
-        Ranks, coverage of marginal intervals, TARP coverage; :func:`pymc_kernel.plot_calibration` draws it.
-
-    Notes
-    -----
-    With pairs: one product with an n x r matrix a case. Without: five regressions, O(n r^2), too.
-    """
-    rng = np.random.default_rng(rng)
-    if (latent is None) != (observed is None):
-        raise ValueError("give latent and observed both, or neither for calibration by cross-validation.")
-    if latent is None:
-        cases = np.unique(resample(rule.ratio, min(num_cases, len(rule.latent)), rng))
-        draws = np.stack([posterior.sample(num_draws, rng) for posterior in held_out(rule, cases, rng)])
-        return calibration_of(draws, rule.latent[cases], rng)
-    latent, rows = as_points(latent, "latent"), rule.features.as_rows(observed)
-    if latent.shape != (len(rows), rule.latent.shape[1]):
-        raise ValueError(f"latent must have shape {(len(rows), rule.latent.shape[1])}, got {latent.shape}.")
-    return calibration_of(rule.sample(rows, num_draws, rng), latent, rng)
 
 
 def held_out(rule, cases: np.ndarray, rng: np.random.Generator) -> list[KernelMean]:

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from pymc_kernel.embeddings.inputs import check_pairs, check_positive, latent_kernel
+from pymc_kernel.embeddings.inputs import check_pairs, latent_kernel
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.embeddings.ridge import GramFactor, RidgePath, factorize, least_error
 from pymc_kernel.kernels import Product
-from pymc_kernel.kernels.points import as_points, as_weights
+from pymc_kernel.kernels.points import as_points, as_weights, check_between
 from pymc_kernel.parallel import one_blas_thread
 
 
@@ -39,7 +39,7 @@ class ConditionalMean:
     tolerance: float = 1e-3
 
     def __post_init__(self):
-        check_positive(regularization=self.regularization)
+        check_between("regularization", high=np.inf, regularization=self.regularization)
 
     @one_blas_thread
     def fit(self, inputs, outputs, weights=None, *, rng=None) -> "FittedConditionalMean":

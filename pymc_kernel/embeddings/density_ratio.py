@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_kernel.embeddings.inputs import check_positive, latent_kernel, signed_weights
+from pymc_kernel.embeddings.inputs import latent_kernel, signed_weights
 from pymc_kernel.embeddings.ridge import GramFactor, RidgePath, factorize
-from pymc_kernel.kernels.points import as_points
+from pymc_kernel.kernels.points import as_points, check_between
 from pymc_kernel.parallel import one_blas_thread
 
 
@@ -57,7 +57,7 @@ class DensityRatio:
     def __post_init__(self):
         if not (isinstance(self.relative, Real) and 0.0 <= self.relative < 1.0):
             raise ValueError(f"relative must be in [0, 1), got {self.relative!r}.")
-        check_positive(regularization=self.regularization)
+        check_between("regularization", high=np.inf, regularization=self.regularization)
 
     @one_blas_thread
     def fit(self, numerator, denominator, weights=None, *, rng=None) -> "FittedRatio":

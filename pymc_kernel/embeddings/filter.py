@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import cho_solve, eigh
 
-from pymc_kernel.embeddings.inputs import check_pairs, check_positive, median_scales, resolved, signed_weights
+from pymc_kernel.embeddings.inputs import check_pairs, median_scales, resolved, signed_weights
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.embeddings.ridge import GramFactor, factorize
 from pymc_kernel.kernels import Gaussian
-from pymc_kernel.kernels.points import as_points
+from pymc_kernel.kernels.points import as_points, check_between, check_whole
 from pymc_kernel.linalg import jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread
 
@@ -95,7 +95,8 @@ class KernelBayesFilter:
     def __post_init__(self):
         if self.method not in _METHODS:
             raise ValueError(f"method must be one of {', '.join(map(repr, _METHODS))}, got {self.method!r}.")
-        check_positive(**self.given()._asdict())
+        given = self.given()._asdict()
+        check_between(*given, high=np.inf, **given)
 
     def given(self) -> FilterSettings:
         """Return the given settings, None for those that are to be chosen."""
@@ -166,22 +167,13 @@ class KernelBayesFilter:
 class Dynamics:
     """The learned dynamics: ratio and next state for any distribution of states, in features.
 
-    Attributes
-    ----------
-    features : ndarray (T, r)
-        Of the training states, in the order of time.
-    ratio_rows : ndarray (T, r)
-        Rows of the ratio r(z_i) = n f_i' (F'F + n eta I)^-1 m, m the mean features of any distribution of states.
-    forward_rows : ndarray (T - 1, r)
-        Weights on states 2 to T, from the mean features of the state before.
-    transition : ndarray (r, r)
-        Mean features of the next state from those of this one.
+    The ratio is r(z_i) = n f_i' (F'F + n eta I)^-1 m, m the mean features of any distribution of states.
     """
 
-    features: np.ndarray
-    ratio_rows: np.ndarray
-    forward_rows: np.ndarray
-    transition: np.ndarray
+    features: np.ndarray  # (T, r), of the training states, in the order of time
+    ratio_rows: np.ndarray  # (T, r), which times m are the ratio
+    forward_rows: np.ndarray  # (T - 1, r), weights on states 2 to T, from the mean features of the state before
+    transition: np.ndarray  # (r, r), mean features of the next state from those of this one
 
     @classmethod
     def of(cls, features: np.ndarray, ridge: float) -> "Dynamics":
@@ -289,8 +281,7 @@ class FittedFilter:
     @one_blas_thread
     def predict(self, filtered: KernelMean, steps: int = 1) -> KernelMean:
         """Return the distributions of the states ``steps`` times after each time of ``filtered``."""
-        if not (isinstance(steps, int | np.integer) and steps >= 1):
-            raise ValueError(f"steps must be a whole number >= 1, got {steps!r}.")
+        check_whole(steps=steps)
         weights = np.atleast_2d(filtered.weights)
         for _ in range(steps):
             ahead = np.zeros_like(weights)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pymc_kernel.embeddings.calibration import RuleCalibration, calibrate
+from pymc_kernel.embeddings.calibration import RuleCalibration, calibration_of, held_out
 from pymc_kernel.embeddings.inputs import median_scales, resolved, robust_scales, scales_of
-from pymc_kernel.embeddings.kernel_mean import KernelMean, smoothed_draws
+from pymc_kernel.embeddings.kernel_mean import KernelMean, resample, smoothed_draws
 from pymc_kernel.embeddings.ridge import GramFactor, RidgePath, factorize
 from pymc_kernel.kernels import Gaussian, Linear, Sum
 from pymc_kernel.kernels.points import as_points
@@ -22,39 +22,25 @@ _POINTS_A_FEATURE = 3  # that a rule near an observation keeps for each feature
 
 @dataclass(frozen=True, eq=False)
 class ObservedFeatures:
-    """Features of observations.
+    """Features of observations: scaled and clipped ones for the default kernel, else these as they are."""
 
-    Attributes
-    ----------
-    kernel : kernel
-        On the scaled and clipped observations where it is the default, else on these as they are.
-    is_default : bool
-    middle, spread : ndarray (q,)
-        Robust scales of the training observations.
-    factor : GramFactor
-        Features of the training observations, and their extension.
-    """
-
-    kernel: Any
     is_default: bool
-    middle: np.ndarray
-    spread: np.ndarray
-    factor: GramFactor
+    middle: np.ndarray  # (q,), of the training observations, robust
+    spread: np.ndarray  # (q,)
+    factor: GramFactor  # features of the training observations, and their extension
 
     @classmethod
     def of(cls, settings, observed: np.ndarray, rng: np.random.Generator) -> "ObservedFeatures":
         """Return those of a rule with these ``settings`` for training observations (n, q)."""
-        middle, spread = robust_scales(observed)
-        scaled = cls(None, settings.observed_kernel is None, middle, spread, None)
-        placed = scaled.placed(observed)
-        if scaled.is_default:
+        features = cls(settings.observed_kernel is None, *robust_scales(observed), None)
+        placed = features.placed(observed)
+        if features.is_default:
             # The linear part is for posterior means that go on rising far from the data, where the other is zero. Both
             # are on average about one.
             kernel = Sum([Gaussian(median_scales(placed, rng)), Linear(np.sqrt(placed.shape[1]))])
         else:
             kernel = resolved(settings.observed_kernel, placed, rng)
-        factor = factorize(kernel, placed, settings.num_basis, settings.tolerance, rng)
-        return cls(kernel, scaled.is_default, middle, spread, factor)
+        return replace(features, factor=factorize(kernel, placed, settings.num_basis, settings.tolerance, rng))
 
     def scaled(self, rows: np.ndarray) -> np.ndarray:
         """Return observations (m, q) in units of the training observations' spreads."""
@@ -259,9 +245,43 @@ class FittedRule:
         order = rng.permutation(len(squared))
         return order[np.argsort(squared[order], kind="stable")[:size]]
 
-    def calibration(self, latent=None, observed=None, **options) -> RuleCalibration:
-        """Return the calibration of the posteriors: see :func:`pymc_kernel.embeddings.calibration.calibrate`."""
-        return calibrate(self, latent, observed, **options)
+    @one_blas_thread
+    def calibration(
+        self, latent=None, observed=None, *, num_draws: int = 200, num_cases: int = 1000, rng=None
+    ) -> RuleCalibration:
+        """Return the calibration of the posteriors, by pairs that the rule was not fitted to.
+
+        Parameters
+        ----------
+        latent, observed : array_like (m, p), (m, q), optional
+            Pairs with latents from the prior. Without them the training pairs are used, in five folds: each is held out
+            in turn and the regression fitted to the others, with the kernel and the regularization of the whole fit.
+        num_draws : int
+            From each posterior.
+        num_cases : int
+            Training pairs used, where no others are given; drawn by their weights.
+        rng : int or numpy.random.Generator, optional
+
+        Returns
+        -------
+        RuleCalibration
+            Ranks, coverage of marginal intervals, TARP coverage; :func:`pymc_kernel.plot_calibration` draws it.
+
+        Notes
+        -----
+        With pairs: one product with an n x r matrix a case. Without: five regressions, O(n r^2), too.
+        """
+        rng = np.random.default_rng(rng)
+        if (latent is None) != (observed is None):
+            raise ValueError("give latent and observed both, or neither for calibration by cross-validation.")
+        if latent is None:
+            cases = np.unique(resample(self.ratio, min(num_cases, len(self.latent)), rng))
+            draws = np.stack([posterior.sample(num_draws, rng) for posterior in held_out(self, cases, rng)])
+            return calibration_of(draws, self.latent[cases], rng)
+        latent, rows = as_points(latent, "latent"), self.features.as_rows(observed)
+        if latent.shape != (len(rows), self.latent.shape[1]):
+            raise ValueError(f"latent must have shape {(len(rows), self.latent.shape[1])}, got {latent.shape}.")
+        return calibration_of(self.sample(rows, num_draws, rng), latent, rng)
 
 
 def _squared_distances(points, place):

@@ -1,7 +1,5 @@
 """Users' inputs: checks, scales and default kernels. Imports NumPy and ``kernels``."""
 
-from numbers import Real
-
 import numpy as np
 
 from pymc_kernel.kernels import Gaussian, median_distance
@@ -9,13 +7,6 @@ from pymc_kernel.kernels import Gaussian, median_distance
 _MEDIAN_POINTS = 500  # whose distances give the median: to 2 %, in milliseconds
 _ROUNDING = 1e-12  # of the largest number of a column: what varies less is constant
 _QUARTILE_DISTANCE = 1.349  # between the quartiles of a standard normal distribution
-
-
-def check_positive(**numbers) -> None:
-    """Raise where one of the named numbers is neither None nor finite and positive."""
-    for name, value in numbers.items():
-        if value is not None and not (isinstance(value, Real) and np.isfinite(value) and value > 0):
-            raise ValueError(f"{name} must be a positive number, got {value!r}.")
 
 
 def check_pairs(**samples) -> None:

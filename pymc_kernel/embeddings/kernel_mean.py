@@ -7,7 +7,7 @@ from scipy.special import logsumexp
 
 from pymc_kernel.embeddings.inputs import latent_kernel
 from pymc_kernel.kernels import Gaussian
-from pymc_kernel.kernels.points import as_points
+from pymc_kernel.kernels.points import as_points, check_whole
 from pymc_kernel.parallel import one_blas_thread
 
 _ROWS = 1024  # of a Gram matrix at a time
@@ -148,7 +148,7 @@ class KernelMean:
 
         By their weights; of weights some of which are negative, by :meth:`herd`.
         """
-        _check_count(num_draws)
+        check_whole(least=0, num_draws=num_draws)
         if (self.weights < 0.0).any():
             return rng.permutation(self.herd(num_draws), axis=-2)
         return self._each(self.weights, lambda row: self.points[resample(row, num_draws, rng)])
@@ -161,7 +161,7 @@ class KernelMean:
         1 / num_draws where independent draws have its root. Chosen among ``candidates`` (k, d), the points by default.
         O(k n) for the embedding, O(k) kernels a draw.
         """
-        _check_count(num_draws)
+        check_whole(least=0, num_draws=num_draws)
         candidates = self.points if candidates is None else as_points(candidates, "candidates")
         return self._each(self(candidates), lambda row: candidates[herd(self.kernel, candidates, row, num_draws)])
 
@@ -198,11 +198,6 @@ class KernelMean:
     def _each(self, rows, function):
         """Return ``function`` of each row, stacked; of the only one where this stands for one distribution."""
         return function(rows) if self.weights.ndim == 1 else np.stack([function(row) for row in rows])
-
-
-def _check_count(num_draws):
-    if not (isinstance(num_draws, int | np.integer) and num_draws >= 0):
-        raise ValueError(f"num_draws must be a whole number >= 0, got {num_draws!r}.")
 
 
 @one_blas_thread
@@ -257,7 +252,8 @@ def _leave_one_out_widths(points, weights):
 def signed_quantiles(points: np.ndarray, weights: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
     """Return marginal quantiles (q, d) of ``points`` (n, d) with ``weights`` (n,) that may be negative.
 
-    The running sum of the weights is replaced by the nearest monotone function, cut at 0 and at the total.
+    The running sum of the weights is replaced by the nearest monotone function, cut at 0 and at the total. It is
+    inverted linearly between the middles of its jumps.
     """
     total = weights.sum()
     if not total > 0.0:
@@ -265,17 +261,12 @@ def signed_quantiles(points: np.ndarray, weights: np.ndarray, probabilities: np.
     out = np.empty((len(probabilities), points.shape[1]))
     for j, column in enumerate(points.T):
         order = np.argsort(column, kind="stable")
-        steps = np.cumsum(weights[order]) / total
-        out[:, j] = _inverse(column[order], np.clip(isotonic_regression(steps).x, 0.0, 1.0), probabilities)
+        steps = np.clip(isotonic_regression(np.cumsum(weights[order]) / total).x, 0.0, 1.0)
+        rises = np.diff(steps, prepend=0.0) > 0.0
+        values, steps = column[order][rises], steps[rises]
+        heights = steps - 0.5 * np.diff(steps, prepend=0.0)
+        out[:, j] = np.interp(probabilities, heights, values)
     return out
-
-
-def _inverse(values, steps, probabilities):
-    """Invert a distribution function with jumps to ``steps`` at sorted ``values``, linearly between their middles."""
-    rises = np.diff(steps, prepend=0.0) > 0.0
-    values, steps = values[rises], steps[rises]
-    heights = steps - 0.5 * np.diff(steps, prepend=0.0)
-    return np.interp(probabilities, heights, values)
 
 
 def resample(weights: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:

@@ -21,21 +21,11 @@ _GRID = 10.0 ** np.arange(-7.0, 1.1, 0.25)
 
 @dataclass(frozen=True, eq=False)
 class GramFactor:
-    """Features whose scalar products are the kernel, up to what was left out.
+    """Features whose scalar products are the kernel, up to what was left out."""
 
-    Attributes
-    ----------
-    features : ndarray (n, r)
-        Of the points that it was made from.
-    left_out : float
-        Trace of what the factor leaves out, as a share of the trace of the Gram matrix.
-    extend : callable
-        Points (m, d) -> features (m, r).
-    """
-
-    features: np.ndarray
-    left_out: float
-    extend: Callable[[np.ndarray], np.ndarray]
+    features: np.ndarray  # (n, r), of the points that it was made from
+    left_out: float  # trace of what the factor leaves out, as a share of the trace of the Gram matrix
+    extend: Callable[[np.ndarray], np.ndarray]  # points (m, d) -> features (m, r)
 
     @property
     def rank(self) -> int:
@@ -99,22 +89,12 @@ def _left_out(features, trace):
 
 @dataclass(frozen=True, eq=False)
 class RidgePath:
-    """One eigendecomposition of S = F' D F, after which every regularization costs O(n r).
+    """One eigendecomposition of S = F' D F, after which every regularization costs O(n r)."""
 
-    Attributes
-    ----------
-    projected : ndarray (n, r)
-        Features F in the eigenbasis of S.
-    eigenvalues : ndarray (r,)
-    vectors : ndarray (r, r)
-    weights : ndarray (n,)
-        The diagonal of D, not negative, mean one.
-    """
-
-    projected: np.ndarray
-    eigenvalues: np.ndarray
-    vectors: np.ndarray
-    weights: np.ndarray
+    projected: np.ndarray  # (n, r), features F in the eigenbasis of S
+    eigenvalues: np.ndarray  # (r,)
+    vectors: np.ndarray  # (r, r)
+    weights: np.ndarray  # (n,), the diagonal of D, not negative, mean one
 
     @classmethod
     def of(cls, features: np.ndarray, weights: np.ndarray) -> "RidgePath":

@@ -16,7 +16,6 @@ from pymc_kernel.linalg import whiten
 _HUGE = 1e100  # summaries whose squares overflow are as good as infinite
 _SHARES = (0.2, 0.1, 0.1, 0.1, 0.1)  # of the pilot simulations: at the prior, then in rounds; the rest are replicates
 _NEAREST = 0.2  # nearest share of the simulations so far, from which the next round is learned
-_ENLARGED = 1.0  # variance added to a round's proposals, as a share of theirs: so that the posterior is not missed
 _NO_SPREAD = 1e-10  # spread of summaries, relative, that is rounding of constants
 _MAX_SCORE = 4.0  # residuals are clipped there, in standard deviations
 _NARROWEST = 0.3  # spreads of the posterior are then 4 % too wide at most: less would cost noise for nothing
@@ -101,7 +100,10 @@ def explore(
             raise TooManyFailures(f"only {len(positions)} of {counts[0]} pilot simulations succeeded")
         near = _near_observation(positions, summaries, observed, max(recent, 30))
         if count is not None:
-            proposed = _enlarged(near[rng.choice(len(near), size=count)], rng)
+            proposed = near[rng.choice(len(near), size=count)]
+            # With noise of their own covariance, so that the posterior is not missed.
+            covariance = np.atleast_2d(np.cov(proposed.T))
+            proposed = proposed + rng.multivariate_normal(np.zeros(len(covariance)), covariance, count, method="eigh")
     at = near[rng.permutation(len(near))[: max(2, (num_pilot - sum(counts)) // num_replicates)]]
     groups = simulate(np.repeat(at, num_replicates, axis=0)).reshape(len(at), num_replicates, -1)
     groups = [s[(np.abs(s) < _HUGE).all(axis=1)] for s in groups]
@@ -149,14 +151,6 @@ def _ridge_fit(inputs, outputs, weights):
         if score < best:
             best, slopes = score, right.T @ ((values / (values**2 + penalty))[:, None] * along)
     return np.zeros_like(outputs) if slopes is None else inputs @ slopes
-
-
-def _enlarged(positions, rng):
-    """Return positions with normal noise of their own covariance."""
-    noise = rng.multivariate_normal(
-        np.zeros(positions.shape[1]), _ENLARGED * np.atleast_2d(np.cov(positions.T)), len(positions), method="eigh"
-    )
-    return positions + noise
 
 
 def _spreads(values):
@@ -215,8 +209,8 @@ def _noise_factor(pilot):
     covariance = scores.T @ scores / len(scores)
     # As for any covariance of many summaries from few simulations: correlations are shrunk.
     width = len(spread)
-    share = min(1.0, width / len(scores)) + 1e-6
-    covariance = (1.0 - min(share, 1.0)) * covariance + min(share, 1.0) * np.diag(np.diag(covariance))
+    share = min(1.0, width / len(scores) + 1e-6)
+    covariance = (1.0 - share) * covariance + share * np.diag(np.diag(covariance))
     covariance[np.diag_indices(width)] = np.maximum(np.diag(covariance), 1e-6)
     return spread[:, None] * np.linalg.cholesky(covariance)
 
@@ -241,15 +235,10 @@ def _informative_directions(pilot, root):
     return informative if informative.size else np.eye(len(root))
 
 
-def _log_kernels(offsets, informative, relative):
-    along = offsets @ informative
-    total, inside = (offsets**2).sum(axis=1), (along**2).sum(axis=1)
-    return -0.5 * (inside / relative**2 + (total - inside) / max(_UNINFORMATIVE, relative) ** 2)
-
-
 def _log_variance(offsets, informative, relative, num_simulations):
     """Return the variance of the log of the mean kernel over ``num_simulations``, from all runs of so many."""
-    logs = _log_kernels(offsets, informative, relative)
+    total, inside = (offsets**2).sum(axis=1), ((offsets @ informative) ** 2).sum(axis=1)
+    logs = -0.5 * (inside / relative**2 + (total - inside) / max(_UNINFORMATIVE, relative) ** 2)
     count = min(num_simulations, max(1, len(logs) // _MIN_RUNS))
     runs = sliding_window_view(np.concatenate([logs, logs[: count - 1]]), count)
     # Where there are fewer replicates than that, the variance goes on falling as one over the number.

@@ -24,11 +24,10 @@ _LOG_2PI = np.log(2.0 * np.pi)
 class NormalityErrors(NamedTuple):
     """What not normal summaries do to a posterior; rows of (4, d) are mean, spread, 5 % and 95 % quantile."""
 
+    # How far the true ones lie above the posterior's, in its standard deviations; of the spread, log of true over
+    # posterior's.
     moved: np.ndarray
-    """How far the true ones lie above the posterior's, in its standard deviations; of the spread, log of true over
-    posterior's."""
-    errors: np.ndarray
-    """Standard errors."""
+    errors: np.ndarray  # standard errors
 
 
 @one_blas_thread
@@ -87,12 +86,13 @@ def _relative_width(width, count):
 def _moved(weights, positions):
     """Return what weights (n,) do, with standard errors by leaving out batches of consecutive draws."""
     z = (positions - positions.mean(axis=0)) / positions.std(axis=0)
-    moved = _statistics(z, weights) - _statistics(z, np.ones(len(z)))
-    without = []
-    for batch in np.array_split(np.arange(len(z)), _BATCHES):
-        rest, w = np.delete(z, batch, axis=0), np.delete(weights, batch)
-        without.append(_statistics(rest, w) - _statistics(rest, np.ones(len(rest))))
-    return NormalityErrors(moved, np.std(without, axis=0) * np.sqrt(_BATCHES - 1.0))
+
+    def moved(left_out=()):
+        rest = np.delete(z, left_out, axis=0)
+        return _statistics(rest, np.delete(weights, left_out)) - _statistics(rest, np.ones(len(rest)))
+
+    without = [moved(batch) for batch in np.array_split(np.arange(len(z)), _BATCHES)]
+    return NormalityErrors(moved(), np.std(without, axis=0) * np.sqrt(_BATCHES - 1.0))
 
 
 def _statistics(z, weights):

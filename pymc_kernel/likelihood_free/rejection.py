@@ -73,7 +73,13 @@ def regression_adjusted(
     Beaumont, Zhang and Balding (2002), equations 4 to 6: theta_i - (s_i - s)' beta with beta by weighted least squares.
     Where there are fewer simulations than coefficients the solution of least norm is taken.
     """
-    latent, moves = _checked_pairs(latent, summaries, observed, weights)
+    latent, (summaries, observed) = as_points(latent, "latent"), _checked(summaries, observed)
+    if len(latent) != len(summaries) or np.shape(weights) != (len(latent),):
+        raise ValueError(
+            f"latent, summaries and weights must have one row each a simulation, got {len(latent)}, {len(summaries)} "
+            f"and weights of shape {np.shape(weights)}."
+        )
+    moves = summaries - observed
     root = np.sqrt(weights)[:, None]
     design = np.hstack([np.ones((len(latent), 1)), moves]) * root
     with np.errstate(over="ignore", invalid="ignore"):
@@ -81,14 +87,3 @@ def regression_adjusted(
     if not np.isfinite(moved).all():
         raise ValueError("latent is too large for floating point once adjusted: rescale latent and summaries.")
     return moved
-
-
-def _checked_pairs(latent, summaries, observed, weights):
-    """Return parameters, and how far the summaries are from the observed ones."""
-    latent, (summaries, observed) = as_points(latent, "latent"), _checked(summaries, observed)
-    if len(latent) != len(summaries) or np.shape(weights) != (len(latent),):
-        raise ValueError(
-            f"latent, summaries and weights must have one row each a simulation, got {len(latent)}, {len(summaries)} "
-            f"and weights of shape {np.shape(weights)}."
-        )
-    return latent, summaries - observed

@@ -104,7 +104,14 @@ def open_store(
     making = path.with_name(f"{path.name}.making")
     group = zarr.open_group(making, mode="w", zarr_format=3)
     for name, spec in specs.items():
-        _make_array(group, name, spec, draws, batch_size)
+        group.create_array(
+            name,
+            shape=(1, draws, *spec.shape),
+            chunks=(1, batch_size, *(max(s, 1) for s in spec.shape)),
+            dtype=spec.dtype,
+            fill_value=spec.fill,
+            dimension_names=("chain", "draw", *spec.dims),
+        )
     group.create_array("done", shape=(-(-draws // batch_size),), chunks=(1,), dtype="u1", dimension_names=("batch",))
     _write_coords(group, specs, coords, draws)
     group.attrs["pymc_kernel"] = {"format": _FORMAT, "batch_size": batch_size, "identity": whole}
@@ -121,17 +128,6 @@ def _on_disk(group, specs, draws, batch_size):
 def _default_batch_size(draws: int) -> int:
     """Return a hundredth of the draws, 1 to 1,000: a function of nothing else, so that runs can be repeated."""
     return min(max(draws // 100, 1), 1000)
-
-
-def _make_array(group, name, spec, draws, batch_size):
-    group.create_array(
-        name,
-        shape=(1, draws, *spec.shape),
-        chunks=(1, batch_size, *(max(s, 1) for s in spec.shape)),
-        dtype=spec.dtype,
-        fill_value=spec.fill,
-        dimension_names=("chain", "draw", *spec.dims),
-    )
 
 
 def _write_coords(group, specs, coords, draws):

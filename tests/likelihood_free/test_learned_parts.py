@@ -8,7 +8,7 @@ from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps, choose_parameter_map
 from pymc_kernel.likelihood_free.learned_likelihood.evidence import fit_blocks
 from pymc_kernel.likelihood_free.learned_likelihood.features import Block, ParameterMap, make_features
-from pymc_kernel.likelihood_free.learned_likelihood.model import Weights, from_noise, residuals_of
+from pymc_kernel.likelihood_free.learned_likelihood.model import Weights, residuals_of, values_of
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Marginals, candidates
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap
 from tests.reference.differences import central_differences
@@ -118,8 +118,8 @@ def test_the_triangular_map_and_the_way_back():
     parts = Weights(
         rng.standard_normal(shape), rng.standard_normal(shape), rng.standard_normal((20, 6)), np.ones(shape)
     )
-    noise, values = rng.standard_normal(shape), np.empty(shape)
-    from_noise(noise, *parts.parts(), values)
+    noise = rng.standard_normal(shape)
+    values = values_of(parts, noise)
     np.testing.assert_allclose(residuals_of(parts, values)[1], noise, atol=1e-10)
     # By hand: the third residual.
     scaled = (values - parts.means) * np.exp(-parts.log_sd)

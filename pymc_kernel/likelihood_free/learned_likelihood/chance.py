@@ -74,24 +74,12 @@ class Chance:
 
 @one_blas_thread
 def learn_chance(parameters, happened, rng, sizes, num_replicates: int, weights=None, offset=None) -> Chance:
-    """Return the probability of an event learned from cases of it and of its absence.
+    """Return the probability of an event learned from cases (n,) with ``weights`` in which it ``happened`` or did not.
 
-    Parameters
-    ----------
-    parameters : ndarray (n, d)
-    happened : ndarray (n,) of bool
-        At least one of each.
-    sizes : callable
-        Takes n and d; returns how many bumps in each parameter, and how many in all.
-    num_replicates : int
-        Draws of the weights from a normal approximation of their posterior distribution.
-    weights : ndarray (n,), optional
-        Of the cases.
-    offset : ndarray (n,), optional
-        Of the logits; what is learned is then added to it, and is nothing where there are no cases.
+    ``sizes`` takes n and d and returns how many bumps in each parameter, and how many in all. Replicates are draws of
+    the weights from a normal approximation of their posterior distribution. What is learned is added to the ``offset``
+    of the logits (n,), and is nothing where there are no cases.
 
-    Notes
-    -----
     Newton's steps for the penalized likelihood, precisions of the blocks of features by MacKay's updates between them:
     C. K. I. Williams, D. Barber, "Bayesian classification with Gaussian processes" (1998).
     """
@@ -119,7 +107,7 @@ def _fitted(design, happened, cases, offset):
         curvature = np.maximum(chance * (1.0 - chance), _LEAST_CURVATURE)
         response = logits + (happened - chance) / curvature
         own = cases * curvature
-        given = design.gram(own), design.moment(own * response), own @ response**2, len(happened), design.blocks
+        given = design.gram(own), design.values.T @ (own * response), own @ response**2, len(happened), design.blocks
         fit = fit_blocks(*given, precisions, 1.0, 20 if precisions is None else 2)
         change = design.values @ (fit.weights - weights)
         longest = np.abs(change).max()

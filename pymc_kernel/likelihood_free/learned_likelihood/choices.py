@@ -22,49 +22,44 @@ def choose_parameter_map(parameters, values, rng) -> ParameterMap:
     some = rng.choice(n, min(n, _MAX_CASES), replace=False)
     part, responses = parameters[some], winsorized(values[some])
     responses = np.hstack([responses, _log_squares(part, responses)])
-    options = [_options(column) for column in part.T]
+    is_moderate = (np.ptp(part, axis=0) < _MAX_RANGE) & (np.abs(part).max(axis=0) < 10.0 * _MAX_RANGE)
     margin = _CLEARLY * np.sqrt(responses.shape[1])
 
-    def better(kinds, than):
+    def better(kinds, best, losses):
         # With and without bumps: functions of sums of parameters look like functions of each one's logistic function
         # to quadratics, and bumps gain from any function that makes a parameter without effect nearly constant.
-        return all(np.array(_rough_losses(part, responses, kinds)) < np.array(than) - margin)
+        found = _rough_losses(part, responses, kinds)
+        return (kinds, found) if (found < losses - margin).all() else (best, losses)
 
     best = ["identity"] * d
     losses = _rough_losses(part, responses, best)
-    whole = [[kind if kind in o else "identity" for o in options] for kind in ("exp", "expit")]
-    for kinds in sorted(whole, key=lambda kinds: sum(_rough_losses(part, responses, kinds)))[:1]:
-        if better(kinds, losses):
-            best, losses = kinds, _rough_losses(part, responses, kinds)
+    whole = [np.where(is_moderate, kind, "identity").tolist() for kind in ("exp", "expit")]
+    best, losses = better(min(whole, key=lambda kinds: _rough_losses(part, responses, kinds).sum()), best, losses)
     for i in range(d):
-        for kind in options[i]:
-            kinds = [*best[:i], kind, *best[i + 1 :]]
-            if kind != best[i] and better(kinds, losses):
-                best, losses = kinds, _rough_losses(part, responses, kinds)
+        for kind in ("identity", "exp", "expit") if is_moderate[i] else ("identity",):
+            if kind != best[i]:
+                best, losses = better([*best[:i], kind, *best[i + 1 :]], best, losses)
     return ParameterMap.of(parameters, best)
 
 
 def _log_squares(parameters, responses):
     """Return logarithms of squared residuals, whose regression shows how spreads depend on the parameters."""
     z = ParameterMap.of(parameters, ("identity",) * parameters.shape[1])(parameters)
-    features = make_features(z, np.random.default_rng(0), 6 if len(z) > 200 else 0, 0)
-    design = features(z) @ features.whitened()[0]
+    design = _rough_design(z, np.random.default_rng(0), 0)
     squares = (responses - _left_out(design)(responses)) ** 2
     return np.log(squares + 1e-4 * squares.mean(axis=0) + 1e-300)
 
 
-def _options(column):
-    options = ["identity"]
-    if np.ptp(column) < _MAX_RANGE and np.abs(column).max() < 10.0 * _MAX_RANGE:
-        options += ["exp", "expit"]
-    return options
+def _rough_design(z, rng, num_centers):
+    features = make_features(z, rng, 6 if len(z) > 200 else 0, num_centers)
+    return features(z) @ features.whitened()[0]
 
 
 def _rough_losses(parameters, responses, kinds):
     """Return minus the log likelihoods of regressions on quadratics, and on bumps as well, by cross-validation."""
     columns = transform_columns(parameters, kinds)
     if not (columns.std(axis=0) > 1e-6 * np.abs(columns).max(axis=0)).all():
-        return np.inf, np.inf
+        return np.full(2, np.inf)
     z = (columns - columns.mean(axis=0)) / columns.std(axis=0)
     n, d = z.shape
     features = make_features(z, np.random.default_rng(0), 0, min(_MAX_BUMPS, n // 8))
@@ -79,7 +74,7 @@ def _rough_losses(parameters, responses, kinds):
     for size in (quadratics, design.shape[1]):
         left = (responses**2).sum(axis=0) - explained[:size].sum(axis=0)
         losses.append(0.5 * n * np.log(np.maximum(left / (n - size) ** 2, 1e-300)).sum())
-    return tuple(losses)
+    return np.array(losses)
 
 
 def choose_maps(parameters, summaries, spread, rng) -> tuple[ParameterMap, SummaryMap]:
@@ -99,7 +94,7 @@ def choose_maps(parameters, summaries, spread, rng) -> tuple[ParameterMap, Summa
         if kind == "identity" or any(kind in o for o in options):
             transform = SummaryMap.of(summaries, [kind if kind in o else "identity" for o in options])
             places[kind] = choose_parameter_map(parameters, transform(summaries), rng)
-            design = _rough_design(places[kind](parameters[some]), rng)
+            design = _rough_design(places[kind](parameters[some]), rng, min(len(some) // 10, 60))
             scores[kind] = _leave_one_out_scores(design, transform, spread[some])
     # The same function for all, unless another is clearly better for a column.
     totals = {kind: score.sum(axis=1) for kind, score in scores.items()}
@@ -113,11 +108,6 @@ def choose_maps(parameters, summaries, spread, rng) -> tuple[ParameterMap, Summa
                 chosen = kind
         best.append(chosen)
     return places[common], SummaryMap.of(summaries, best)
-
-
-def _rough_design(z, rng):
-    features = make_features(z, rng, 6 if len(z) > 200 else 0, min(len(z) // 10, 60))
-    return features(z) @ features.whitened()[0]
 
 
 def _is_better(score, than, kind):
@@ -140,16 +130,11 @@ def _leave_one_out_scores(design, transform, summaries):
 
 
 def _left_out(design):
-    """Return the function from responses (n, q) to ridge predictions of each from the others."""
-    root = _ridge_root(design)
+    """Return the function from responses (n, q) to predictions of each from the others, by a ridge regression."""
+    gram = design.T @ design
+    gram[np.diag_indices_from(gram)] += _PENALTY * len(design) + 1.0
+    gram[0, 0] -= _PENALTY * len(design) + 1.0  # the constant has no penalty
+    root = np.linalg.cholesky(gram)
     half = solve_triangular(root, design.T, lower=True, check_finite=False)
     leverage = np.minimum((half**2).sum(axis=0), 0.95)[:, None]
     return lambda responses: responses - (responses - half.T @ (half @ responses)) / (1.0 - leverage)
-
-
-def _ridge_root(design):
-    """Return the Cholesky factor of the Gram matrix with a small penalty for all but the constant."""
-    gram = design.T @ design
-    gram[np.diag_indices_from(gram)] += _PENALTY * len(design) + 1.0
-    gram[0, 0] -= _PENALTY * len(design) + 1.0
-    return np.linalg.cholesky(gram)

@@ -17,49 +17,32 @@ _CHANGE = 5e-2  # of a log precision, below which iterations end
 class BlockFit(NamedTuple):
     """Weights of features, for one response."""
 
-    weights: np.ndarray
-    """(p,)."""
-    precisions: np.ndarray
-    """(b,), of the prior of each block; infinite where it was left out."""
-    noise: float
-    """Variance."""
-    factor: np.ndarray
-    """(k, k), lower; its transpose times itself is the posterior covariance of the weights in use."""
-    active: np.ndarray
-    """(k,), indices of the features in use."""
+    weights: np.ndarray  # (p,)
+    precisions: np.ndarray  # (b,), of the prior of each block; infinite where it was left out
+    noise: float  # variance
+    factor: np.ndarray  # (k, k), lower; its transpose times itself is the posterior covariance of the weights in use
+    active: np.ndarray  # (k,), indices of the features in use
 
 
 def fit_blocks(gram, moment, square, count, blocks, start=None, noise=None, iterations=_MAX_ITERATIONS) -> BlockFit:
     """Return the posterior mean of weights, precisions maximizing the evidence (MacKay's updates).
 
-    Parameters
-    ----------
-    gram : ndarray (p, p)
-        Sum over rows of features times features, weighted. The first feature is the constant, without a prior.
-    moment : ndarray (p,)
-        Sum of features times response.
-    square : float
-        Sum of squared responses.
-    count : float
-        Number of rows.
-    blocks : tuple of Block
-        In the order of the features, none of them empty.
-    start : ndarray (b,), optional
-        Precisions to begin with: NaN for what is not known, infinite for a block that stays out.
-    noise : float, optional
-        Variance of the noise, where it is known.
+    ``gram`` (p, p), ``moment`` (p,) and ``square`` are weighted sums over ``count`` rows: of features times features,
+    of these times the response, of its squares. The first feature is the constant, without a prior; no block is empty.
+    ``start`` (b,) are precisions to begin with: NaN for what is not known, infinite for a block that stays out.
+    ``noise`` is the variance where it is known.
     """
-    fixed = noise is not None
-    first = np.array([_first(gram, b, count) for b in blocks])
+    diagonal = np.diagonal(gram)
+    first = np.array([max(diagonal[b.start : b.stop].sum() / count, 1e-3) for b in blocks])
     precisions = first if start is None else np.where(np.isnan(start), first, start)
-    variance, used = noise if fixed else max(square / count, 1e-300), None
+    variance, used = max(square / count, 1e-300) if noise is None else noise, None
     for number in range(iterations):
         if used is None or (np.isfinite(precisions) != used.finite).any():
             used = _in_use(gram, moment, blocks, np.isfinite(precisions))
         weights, factor, penalty = _solved(used, precisions, variance)
         before, before_variance = precisions, variance
         precisions, known = _updated(precisions, used, weights, factor, number % 2 == 1)
-        if not fixed:
+        if noise is None:
             # The posterior mean solves (G / s + A) w = m / s, so that w'Gw = w'm - s w'Aw.
             rest = square - weights @ used.moment - variance * penalty @ weights**2
             variance = max(rest, 1e-12 * square, 1e-300) / max(count - known, 1.0)
@@ -102,20 +85,11 @@ def _solved(used, precisions, variance):
     penalty = np.repeat(np.append(0.0, precisions[used.finite]), np.append(1, used.sizes))
     scaled = used.gram / variance
     scaled.flat[:: len(scaled) + 1] += penalty
-    factor = _inverse_factor(scaled)
-    return (factor @ (used.moment / variance)) @ factor, factor, penalty
-
-
-def _inverse_factor(matrix):
-    """Return the inverse (lower) of the Cholesky factor of a positive definite matrix."""
-    root, failed = lapack.dpotrf(matrix, lower=1, overwrite_a=1)
+    root, failed = lapack.dpotrf(scaled, lower=1, overwrite_a=1)
     if failed:
         raise np.linalg.LinAlgError("the Gram matrix of the features is not positive definite.")
-    return lapack.dtrtri(root, lower=1, overwrite_c=1)[0]
-
-
-def _first(gram, block, count):
-    return max(np.trace(gram[block.start : block.stop, block.start : block.stop]) / count, 1e-3)
+    factor = lapack.dtrtri(root, lower=1, overwrite_c=1)[0]
+    return (factor @ (used.moment / variance)) @ factor, factor, penalty
 
 
 def _updated(precisions, used, weights, factor, prune):

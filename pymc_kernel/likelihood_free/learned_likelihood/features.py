@@ -3,7 +3,9 @@
 Imports NumPy and SciPy only.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -73,110 +75,82 @@ def transform_columns(parameters, kinds) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class FeatureMap:
-    """A constant, then linear, squares, bumps in one coordinate, products, joint bumps.
+    """A constant, then linear, squares, bumps in one coordinate, products, joint bumps, finer joint bumps."""
 
-    Attributes
-    ----------
-    num_dims : int
-    pairs : tuple of ndarray (k,)
-        Which coordinates the products multiply.
-    knots : ndarray (d, r)
-        Centers of the bumps in one coordinate.
-    width : float
-        Their length scale.
-    centers : ndarray (c, d)
-        Of the joint bumps, in the coordinates of ``metric``.
-    metric : ndarray (d, d)
-        The joint kernel is exp(-|metric (z - center)|^2 / 2).
-    blocks : tuple of Block
-    """
+    pairs: tuple[np.ndarray, np.ndarray]  # (k,) each: which coordinates the products multiply
+    knots: np.ndarray  # (d, r), centers of the bumps in one coordinate
+    width: float  # their length scale
+    centers: np.ndarray  # (c, d), of the joint bumps, in the coordinates of the metric
+    metric: np.ndarray  # (d, d); the joint kernel is exp(-|metric (z - center)|^2 / 2)
+    has_fine: bool  # joint bumps of half the length scale, which are fourth powers of the others
 
-    num_dims: int
-    pairs: tuple[np.ndarray, np.ndarray]
-    knots: np.ndarray
-    width: float
-    centers: np.ndarray
-    metric: np.ndarray
-    blocks: tuple[Block, ...] = field(default=())
-
-    @property
-    def has_fine(self) -> bool:
-        """Whether there are joint bumps of half the length scale, which are fourth powers of the others."""
-        return any(block.name == "fine" for block in self.blocks)
-
-    @property
-    def _num_joint(self):
-        return len(self.centers) * (2 if self.has_fine else 1)
+    @cached_property
+    def _places(self) -> list[slice]:
+        """Where the features are that are linear, squares, bumps, products, joint and fine."""
+        (d, r), c = self.knots.shape, len(self.centers)
+        ends = np.cumsum([1, d, d, d * r, len(self.pairs[0]), c, c if self.has_fine else 0])
+        return [slice(start, stop) for start, stop in pairwise(ends.tolist())]
 
     @property
     def num_features(self) -> int:
         """How many columns there are."""
-        return 1 + 2 * self.num_dims + len(self.pairs[0]) + self.knots.size + self._num_joint
+        return self._places[-1].stop
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of features; each coordinate has its own of what is not joint."""
+        *single, products, joint, fine = self._places
+        blocks = []
+        for name, place in zip(("linear", "square", "bumps"), single, strict=True):
+            ends = np.linspace(place.start, place.stop, len(self.knots) + 1, dtype=int).tolist()
+            blocks += [Block(f"{name} {i}", *own) for i, own in enumerate(pairwise(ends))]
+        blocks += [Block("product", products.start, products.stop), Block("joint", joint.start, joint.stop)]
+        blocks.append(Block("fine", fine.start, fine.stop))
+        return tuple(block for block in blocks if block.stop > block.start)
 
     def __call__(self, z: np.ndarray) -> np.ndarray:
         """Return features (m, p) of coordinates (m, d)."""
-        m, d = z.shape
-        out = np.empty((m, self.num_features))
-        out[:, 0], out[:, 1 : d + 1], out[:, d + 1 : 2 * d + 1] = 1.0, z, z**2 - 1.0
-        at, r = 2 * d + 1, self.knots.shape[1]
-        if r:
-            bumps = out[:, at : at + d * r]
-            for i in range(d):
-                np.subtract(z[:, i, None], self.knots[i], out=bumps[:, i * r : (i + 1) * r])
-            bumps /= self.width
-            np.square(bumps, out=bumps)
-            bumps *= -0.5
-            np.exp(bumps, out=bumps)
-            at += d * r
+        linear, squares, bumps, products, joint, fine = self._places
+        out = np.empty((len(z), self.num_features))
+        out[:, 0], out[:, linear], out[:, squares] = 1.0, z, z**2 - 1.0
+        away = (z[:, :, None] - self.knots) / self.width
+        out[:, bumps] = np.exp(-0.5 * away**2).reshape(len(z), self.knots.size)
         rows, columns = self.pairs
-        out[:, at : at + len(rows)] = z[:, rows] * z[:, columns]
-        at += len(rows)
-        c = len(self.centers)
-        if c:
-            out[:, at : at + c] = _gaussian(z @ self.metric.T, self.centers)
+        out[:, products] = z[:, rows] * z[:, columns]
+        if len(self.centers):
+            out[:, joint] = _gaussian(z @ self.metric.T, self.centers)
         if self.has_fine:
-            np.square(out[:, at : at + c], out=out[:, at + c :])
-            np.square(out[:, at + c :], out=out[:, at + c :])
+            out[:, fine] = np.square(np.square(out[:, joint]))
         return out
 
     def pull_back(self, z: np.ndarray, values: np.ndarray, factors: np.ndarray) -> np.ndarray:
         """Return gradients (m, d) by ``z`` of sums of features with ``factors`` (m, p)."""
-        d = z.shape[1]
-        gradient = factors[:, 1 : d + 1] + 2.0 * factors[:, d + 1 : 2 * d + 1] * z
-        at, r = 2 * d + 1, self.knots.shape[1]
-        if r:
-            pulls = (factors[:, at : at + d * r] * values[:, at : at + d * r]).reshape(-1, d, r)
+        linear, squares, bumps, products, joint, fine = self._places
+        gradient = factors[:, linear] + 2.0 * factors[:, squares] * z
+        if self.knots.size:
+            pulls = (factors[:, bumps] * values[:, bumps]).reshape(-1, *self.knots.shape)
             gradient += (np.einsum("mir,ir->mi", pulls, self.knots) - pulls.sum(axis=2) * z) / self.width**2
-            at += d * r
-        rows, columns = self.pairs
-        for k in range(len(rows)):
-            gradient[:, rows[k]] += factors[:, at + k] * z[:, columns[k]]
-            gradient[:, columns[k]] += factors[:, at + k] * z[:, rows[k]]
-        at += len(rows)
-        c = len(self.centers)
-        if c:
-            pulls = factors[:, at : at + c] * values[:, at : at + c]
+        for row, column, factor in zip(*self.pairs, factors[:, products].T, strict=True):
+            gradient[:, row] += factor * z[:, column]
+            gradient[:, column] += factor * z[:, row]
+        if len(self.centers):
+            pulls = factors[:, joint] * values[:, joint]
             if self.has_fine:
-                pulls += 4.0 * factors[:, at + c :] * values[:, at + c :]
+                pulls += 4.0 * factors[:, fine] * values[:, fine]
             here = z @ self.metric.T
             gradient += (pulls @ self.centers - pulls.sum(axis=1)[:, None] * here) @ self.metric
         return gradient
 
     def reduced(self, used: np.ndarray) -> tuple["FeatureMap", np.ndarray]:
         """Return a map without features that nothing uses, as far as they go together, and which (p',) are left."""
-        d, (rows, columns), c = self.num_dims, self.pairs, len(self.centers)
-        bumps = np.arange(2 * d + 1, 2 * d + 1 + self.knots.size)
-        products = np.arange(len(rows)) + 2 * d + 1 + self.knots.size
-        joint = np.arange(c) + 2 * d + 1 + self.knots.size + len(rows)
-        fine = joint + c if self.has_fine and used[joint + c].any() else joint[:0]
-        joint = joint if used[joint].any() or fine.size else joint[:0]
-        bumps = bumps if used[bumps].any() else bumps[:0]
-        kept = used[products]
-        knots = self.knots if bumps.size else self.knots[:, :0]
-        centers = self.centers if joint.size else self.centers[:0]
-        blocks = tuple(b for b in self.blocks if b.name != "fine" or fine.size)
-        index = np.concatenate([np.arange(2 * d + 1), bumps, products[kept], joint, fine])
-        return replace(self, pairs=(rows[kept], columns[kept]), knots=knots, centers=centers, blocks=blocks), index
+        _, squares, bumps, products, joint, fine = self._places
+        left, has_fine = used.copy(), bool(used[fine].any())
+        left[: squares.stop], left[bumps], left[fine] = True, used[bumps].any(), has_fine
+        left[joint] = has_fine or used[joint].any()
+        pairs = self.pairs[0][used[products]], self.pairs[1][used[products]]
+        knots = self.knots if left[bumps].any() else self.knots[:, :0]
+        centers = self.centers if left[joint].any() else self.centers[:0]
+        return replace(self, pairs=pairs, knots=knots, centers=centers, has_fine=has_fine), np.flatnonzero(left)
 
     def whitened(self) -> tuple[np.ndarray, tuple[Block, ...]]:
         """Return a matrix (p, p') and the blocks of its columns; features times it are what is regressed on.
@@ -215,24 +189,13 @@ def _inverse_root(kernel):
 def make_features(z, rng, num_knots: int, num_centers: int, metric=None) -> FeatureMap:
     """Return the features for training coordinates ``z`` (n, d)."""
     n, d = z.shape
-    pairs = np.triu_indices(d, 1)
     levels = (np.arange(num_knots) + 0.5) / max(num_knots, 1)
-    knots = np.quantile(z, levels, axis=0).T.copy() if num_knots else np.empty((d, 0))
+    knots = np.quantile(z, levels, axis=0).T.copy()
     metric = np.eye(d) / np.sqrt(d) if metric is None else metric
     width = _WIDTH_OF_BUMPS / max(num_knots, 6)
     centers = spread_centers(z @ metric.T, min(num_centers, n), rng)
-    blocks = [Block(f"linear {i}", 1 + i, 2 + i) for i in range(d)]
-    blocks += [Block(f"square {i}", d + 1 + i, d + 2 + i) for i in range(d)]
-    at = 2 * d + 1
-    for i in range(d if num_knots else 0):
-        blocks.append(Block(f"bumps {i}", at, at + num_knots))
-        at += num_knots
-    fine = len(centers) if d <= _MAX_DIMS_OF_FINE else 0
-    for name, size in (("product", len(pairs[0])), ("joint", len(centers)), ("fine", fine)):
-        if size:
-            blocks.append(Block(name, at, at + size))
-            at += size
-    return FeatureMap(d, pairs, knots, width, centers, metric, tuple(blocks))
+    has_fine = len(centers) > 0 and d <= _MAX_DIMS_OF_FINE
+    return FeatureMap(np.triu_indices(d, 1), knots, width, centers, metric, has_fine)
 
 
 def spread_centers(points, number, rng) -> np.ndarray:

@@ -12,22 +12,53 @@ import numpy as np
 from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude, check_whole
 from pymc_kernel.likelihood_free.learned_likelihood.chance import Chance, learn_chance
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps
-from pymc_kernel.likelihood_free.learned_likelihood.diagnostics import (
-    HeldOut,
-    PredictivePlace,
-    check_held_out,
-    place_among,
-)
 from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity, Together
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed, SummaryMap
 from pymc_kernel.likelihood_free.learned_likelihood.training import Data, Plan, learn, learn_by_plan
 from pymc_kernel.parallel import one_blas_thread
 
-_FEWEST = 20
+_FEWEST = 20  # simulations
 _MOST_FOR_PLAN = 12_000  # simulations by which choices are made; all of them teach the density itself
 _MAX_EXAMPLES = 2000  # simulations that a fit keeps, so that others can say what is among them
 _MOST_KNOTS = 120  # of all parameters together
 _MOST_ENTRIES = 15_000_000  # of the matrix of joint bumps, so that it takes some 200 MB at most
+_NUM_DRAWS = 200  # at each simulation that was kept back; a share of 2.5 % of them has a standard error of 1.1 %
+_MAX_KEPT_BACK = 1000  # that are compared with draws
+_DRAWS_FOR_PLACE = 2000  # at least, among which an observation lies
+_LEVEL = 0.95
+
+
+class HeldOut(NamedTuple):
+    """How simulations that were kept back lie in the distributions that were learned for them.
+
+    Its numbers are those of a density learned from the other simulations alone.
+    """
+
+    log_scores: np.ndarray  # (m,), log densities; larger is better
+    transforms: np.ndarray  # (m, q), probability-integral transforms; uniform on (0, 1) for the right distributions
+    joint: np.ndarray  # (m,), probabilities of a smaller density; uniform likewise
+
+    @property
+    def log_score(self) -> float:
+        """Mean log density."""
+        return float(self.log_scores.mean())
+
+    @property
+    def coverage(self) -> np.ndarray:
+        """Share (q,) of cases in the 95 % interval of each summary."""
+        return (np.abs(self.transforms - 0.5) <= 0.5 * _LEVEL).mean(axis=0)
+
+    @property
+    def joint_coverage(self) -> float:
+        """Share of cases in the region of highest density that holds 95 %."""
+        return float((self.joint >= 1.0 - _LEVEL).mean())
+
+
+class PredictivePlace(NamedTuple):
+    """Where an observation lies in the distribution of simulated ones; small numbers say outside."""
+
+    p_values: np.ndarray  # (q,), two-sided, of each summary
+    joint: float  # probability of a smaller density than the observation's
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,25 +115,25 @@ class FittedLikelihood:
         success = None if self.success is None else self.success.replicate(number)
         return replace(self, density=self.replicates[number], replicates=(), success=success)
 
+    @one_blas_thread
     def log_density(self, parameters, observed) -> np.ndarray:
         """Return log densities (m,) of ``observed`` (q,), or of its rows (m, q), at parameters (m, d)."""
-        return self.given(observed).log_density(parameters)
+        return self.given(observed).evaluate(parameters, False, Together.of([self.density]))[0][0]
 
+    @one_blas_thread
     def log_density_and_gradient(self, parameters, observed) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (m,) and their gradients (m, d) by the parameters."""
-        return self.given(observed).log_density_and_gradient(parameters)
+        [density], [slopes] = self.given(observed).evaluate(parameters, True, Together.of([self.density]))
+        return density, slopes
 
     def given(self, observed) -> "LikelihoodOfData":
-        """Return the same as a function of the parameters alone, for ``observed`` (q,) or (m, q)."""
-        rows = self._rows(observed)
-        values, outside = self._observed(rows)
-        return LikelihoodOfData(self, values, outside)
+        """Return what depends on the parameters alone, for ``observed`` (q,) or (m, q)."""
+        return LikelihoodOfData(self, *self._observed(observed))
 
     @one_blas_thread
     def log_densities(self, parameters, observed) -> np.ndarray:
         """Return log densities (k, m) of each row of ``observed`` (k, q) at each of the parameters (m, d)."""
-        parameters, rows = self._parameters(parameters), self._rows(observed)
-        values, outside = self._observed(rows)
+        parameters, (values, outside) = self._parameters(parameters), self._observed(observed)
         with np.errstate(over="ignore", invalid="ignore"):
             density = self.density.log_densities(parameters, values)
         if self.success is not None:
@@ -124,7 +155,14 @@ class FittedLikelihood:
         observed = as_numbers(observed, "observed")
         if observed.shape != self.summaries.kept.shape:
             raise ValueError(f"observed must have shape {self.summaries.kept.shape}, got {observed.shape}.")
-        return place_among(self, observed, self._parameters(parameters), rng)
+        parameters = self._parameters(parameters)
+        repeated = np.tile(parameters, (max(1, -(-_DRAWS_FOR_PLACE // len(parameters))), 1))
+        draws = self.sample(repeated, rng)
+        rows = np.broadcast_to(observed, draws.shape)
+        below = _share_below(draws, rows, rng).sum(axis=0)
+        share = (below + 0.5) / (len(draws) + 1.0)
+        lower = self.log_density(repeated, draws) < self.log_density(repeated, rows)
+        return PredictivePlace(2.0 * np.minimum(share, 1.0 - share), float((lower.sum() + 0.5) / (len(draws) + 1.0)))
 
     def _parameters(self, parameters):
         parameters = as_points(parameters, "parameters")
@@ -132,16 +170,12 @@ class FittedLikelihood:
             raise ValueError(f"parameters must have {self.num_parameters} columns, got {parameters.shape[1]}.")
         return parameters
 
-    def _rows(self, observed):
-        """Return checked summaries (k, q)."""
+    def _observed(self, observed):
+        """Return transformed summaries of ``observed`` (q,) or (k, q), and which of the rows (k,) cannot be."""
         observed, q = as_numbers(observed, "observed"), self.num_summaries
         rows = np.atleast_2d(observed)
         if rows.ndim != 2 or rows.shape[1] != q:
             raise ValueError(f"observed must have shape ({q},) or (k, {q}), got {observed.shape}.")
-        return rows
-
-    def _observed(self, rows):
-        """Return transformed summaries of rows (k, q), and which of them (k,) cannot be."""
         constant = self.summaries.constant[~self.summaries.kept]
         whole = np.flatnonzero(self.summaries.kept)[self.summaries.whole & (self.summaries.step == 1.0)]
         outside = (rows[:, ~self.summaries.kept] != constant).any(axis=1)
@@ -154,12 +188,9 @@ class FittedLikelihood:
 class Averaged(NamedTuple):
     """Log densities of rows whose sum is that of all rows, averaged over what simulations allow."""
 
-    rows: np.ndarray
-    """(m,), by the estimate; what averaging changes of their sum is shared equally."""
-    slopes: np.ndarray
-    """(m, d), gradients of the rows by the estimate."""
-    joint_slopes: np.ndarray
-    """(m, d), gradients of the sum."""
+    rows: np.ndarray  # (m,), by the estimate; what averaging changes of their sum is shared equally
+    slopes: np.ndarray  # (m, d), gradients of the rows by the estimate
+    joint_slopes: np.ndarray  # (m, d), gradients of the sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,24 +205,13 @@ class LikelihoodOfData:
     outside: np.ndarray
 
     @one_blas_thread
-    def log_density(self, parameters) -> np.ndarray:
-        """Return log densities (m,) at parameters (m, d)."""
-        return self._evaluate(parameters, False, Together.of([self.learned.density]))[0][0]
-
-    @one_blas_thread
-    def log_density_and_gradient(self, parameters) -> tuple[np.ndarray, np.ndarray]:
-        """Return log densities (m,) and their gradients (m, d)."""
-        [density], [slopes] = self._evaluate(parameters, True, Together.of([self.learned.density]))
-        return density, slopes
-
-    @one_blas_thread
     def averaged(self, parameters, gradient: bool = False) -> Averaged:
         """Return the density of all rows together at parameters (m, d), averaged over the replicates.
 
         Errors of a learned density add up over rows. The average of the product of all rows over densities that the
         simulations allow is their marginal likelihood: posteriors are as much wider as the simulations leave open.
         """
-        found, slopes = self._evaluate(parameters, gradient, self._together)
+        found, slopes = self.evaluate(parameters, gradient, self._together)
         if len(found) == 1:
             return Averaged(found[0], slopes[0], slopes[0])
         totals = found[1:].sum(axis=1)
@@ -207,7 +227,7 @@ class LikelihoodOfData:
     def _together(self) -> Together:
         return Together.of([self.learned.density, *self.learned.replicates])
 
-    def _evaluate(self, parameters, gradient, together):
+    def evaluate(self, parameters, gradient: bool, together: Together) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (r, m) and gradients (r, m, d) by the estimate, and by r - 1 replicates."""
         parameters, values = self.learned._parameters(parameters), self.values
         if len(self.outside) not in (1, len(parameters)):
@@ -301,7 +321,7 @@ class LearnedLikelihood:
         back, rest = np.split(order[:_MOST_FOR_PLAN], [min(len(order), _MOST_FOR_PLAN) // 5])
         learned, plan = learn(places, data.take(rest), data.take(back), rng, self._sizes)
         held_out = check_held_out(FittedLikelihood(transform, learned), parameters[back], summaries[back], rng)
-        density, replicates = learn_by_plan(places, data, plan, plan.stages, rng, self._sizes, self.num_replicates)
+        density, replicates = learn_by_plan(places, data, plan, rng, self._sizes, self.num_replicates)
         success, num_dropped = None, int((~whole).sum())
         if num_dropped:
             used = weights_of_all > 0.0
@@ -330,15 +350,32 @@ class LearnedLikelihood:
         data = _data(fit.summaries, fit.density.parameters, parameters, summaries, weights, rng)
         for rows in np.array_split(rng.permutation(len(parameters)), num_folds):
             rest = np.setdiff1d(np.arange(len(parameters)), rows)
-            density, _ = learn_by_plan(
-                fit.density.parameters, data.take(rest), fit.plan, fit.plan.stages, rng, self._sizes, 0
-            )
+            density, _ = learn_by_plan(fit.density.parameters, data.take(rest), fit.plan, rng, self._sizes, 0)
             yield rows, FittedLikelihood(fit.summaries, density)
 
     def _sizes(self, n, d):
         """Return how many bumps in each parameter, and how many in all."""
         num_knots = min(max(n // 60, 4), max(_MOST_KNOTS // d, 6), self.num_knots)
         return num_knots, min(self.num_centers, 50 + n // 10, max(_MOST_ENTRIES // n, 50))
+
+
+def check_held_out(fit: FittedLikelihood, parameters, summaries, rng) -> HeldOut:
+    """Return where rows of ``summaries`` (m, q) lie given ``parameters`` (m, d)."""
+    if len(parameters) > _MAX_KEPT_BACK:
+        some = rng.choice(len(parameters), _MAX_KEPT_BACK, replace=False)
+        parameters, summaries = parameters[some], summaries[some]
+    scores = fit.log_density(parameters, summaries)
+    below, lower = np.zeros(summaries.shape), np.zeros(len(parameters))
+    for _ in range(_NUM_DRAWS):
+        draws = fit.sample(parameters, rng)
+        below += _share_below(draws, summaries, rng)
+        lower += fit.log_density(parameters, draws) < scores
+    jitter = rng.random(summaries.shape), rng.random(len(parameters))
+    return HeldOut(scores, (below + jitter[0]) / (_NUM_DRAWS + 1), (lower + jitter[1]) / (_NUM_DRAWS + 1))
+
+
+def _share_below(draws, values, rng):
+    return np.where(draws == values, rng.random(values.shape), draws < values)
 
 
 def _data(transform, places, parameters, summaries, weights, rng, spread=None) -> Data:

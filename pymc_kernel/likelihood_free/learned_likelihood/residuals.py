@@ -4,6 +4,7 @@ Imports NumPy and SciPy only.
 """
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from scipy.special import ndtr
@@ -21,18 +22,33 @@ _FEWEST_IN_TAIL = 5  # cases that an outermost component starts with
 _FARTHEST = 1e100  # standard deviations: farther off, squares are no floating-point numbers any more
 
 
+class _Mixture:
+    """What is the same for independent and for joint residuals."""
+
+    @property
+    def num_components(self) -> int:
+        """How many normals there are."""
+        return self.log_weights.shape[-1]
+
+    def fitted(self, noise, weights, iterations=_ITERATIONS) -> Self:
+        """Return the distribution after steps of expectation and maximization from here."""
+        current, before, least = self, -np.inf, _GAIN * (noise.shape[1] / 2 if self.log_weights.ndim > 1 else 1)
+        for _ in range(iterations):
+            current, density = current._step(noise, weights)
+            score = weights @ density / weights.sum()
+            if score - before < least:
+                break
+            before = score
+        return current
+
+
 @dataclass(frozen=True, eq=False)
-class Marginals:
+class Marginals(_Mixture):
     """Independent residuals, each from a mixture of k normals; ``log_weights``, ``means``, ``sds`` are (q, k)."""
 
     log_weights: np.ndarray
     means: np.ndarray
     sds: np.ndarray
-
-    @property
-    def num_components(self) -> int:
-        """How many normals there are."""
-        return self.sds.shape[1]
 
     def _parts(self, noise):
         """Return standardized residuals and log densities (k, m, q) of each component, quickest to sum over."""
@@ -58,18 +74,14 @@ class Marginals:
         Where an interval is narrow or far out its probability is density times width.
         """
         low, high = noise - below, noise + above
-        ends = [(edge - _components_first(self.means)) / _components_first(self.sds) for edge in (low, high)]
-        weights = np.exp(self.log_weights)
+        means, sds, weights = (_components_first(v) for v in (self.means, self.sds, np.exp(self.log_weights)))
+        ends = [(edge - means) / sds for edge in (low, high)]
         # From the nearer tail, so that small differences are exact.
         upper = ends[0] > 0.0
         masses = ndtr(np.where(upper, -ends[0], ends[1])) - ndtr(np.where(upper, -ends[1], ends[0]))
-        mass = (_components_first(weights) * masses).sum(axis=0)
-        f_low, f_high = (
-            (_components_first(weights / self.sds) * np.exp(-0.5 * np.minimum(e**2, 1400.0) - 0.5 * _LOG_2_PI)).sum(
-                axis=0
-            )
-            for e in ends
-        )
+        mass = (weights * masses).sum(axis=0)
+        heights = [np.exp(-0.5 * np.minimum(e**2, 1400.0) - 0.5 * _LOG_2_PI) for e in ends]
+        f_low, f_high = ((weights / sds * height).sum(axis=0) for height in heights)
         wide = (mass > _SMALLEST_MASS) & (below + above > _NARROW)
         safe = np.where(wide, mass, 1.0)
         finite = np.isfinite(below)
@@ -101,24 +113,18 @@ class Marginals:
         """Return the distribution of residuals times ``factor``."""
         return replace(self, means=self.means * factor, sds=self.sds * factor)
 
-    def fitted(self, noise, weights, iterations=_ITERATIONS) -> "Marginals":
-        """Return the distribution after steps of expectation and maximization from here."""
-        current, before, total = self, -np.inf, weights.sum()
-        for _ in range(iterations):
-            _, parts = current._parts(noise)
-            density = _log_sum(parts)
-            shares = np.exp(parts - density) * weights[:, None]
-            counts = shares.sum(axis=1).T
-            means = np.einsum("knq,nq->qk", shares, noise) / np.maximum(counts, 1e-10)
-            squares = np.einsum("knq,knq->qk", shares, (noise - _components_first(means)) ** 2)
-            prior = _PRIOR_VARIANCE / means.shape[1] ** 2
-            sds = np.sqrt((squares + _PRIOR_COUNT * prior) / (counts + _PRIOR_COUNT))
-            current = Marginals(np.log((counts + 1e-3) / (total + 1e-3 * counts.shape[1])), means, sds)
-            score = weights @ density.sum(axis=1) / total
-            if score - before < _GAIN * noise.shape[1] / 2:
-                break
-            before = score
-        return current
+    def _step(self, noise, weights):
+        """Return the distribution after a step of expectation and maximization, and log densities (n,) before it."""
+        _, parts = self._parts(noise)
+        density = _log_sum(parts)
+        shares = np.exp(parts - density) * weights[:, None]
+        counts = shares.sum(axis=1).T
+        means = np.einsum("knq,nq->qk", shares, noise) / np.maximum(counts, 1e-10)
+        squares = np.einsum("knq,knq->qk", shares, (noise - _components_first(means)) ** 2)
+        prior = _PRIOR_VARIANCE / means.shape[1] ** 2
+        sds = np.sqrt((squares + _PRIOR_COUNT * prior) / (counts + _PRIOR_COUNT))
+        log_weights = np.log((counts + 1e-3) / (weights.sum() + 1e-3 * counts.shape[1]))
+        return Marginals(log_weights, means, sds), density.sum(axis=1)
 
     @classmethod
     def normal(cls, num_summaries: int) -> "Marginals":
@@ -152,7 +158,7 @@ class Marginals:
 
 
 @dataclass(frozen=True, eq=False)
-class Joint:
+class Joint(_Mixture):
     """Residual vectors from a mixture of k normals.
 
     ``log_weights`` (k,), ``means`` (k, q), ``roots`` (k, q, q): inverses of the Cholesky factors of covariances.
@@ -161,11 +167,6 @@ class Joint:
     log_weights: np.ndarray
     means: np.ndarray
     roots: np.ndarray
-
-    @property
-    def num_components(self) -> int:
-        """How many normals there are."""
-        return len(self.log_weights)
 
     def _parts(self, noise):
         away = np.stack([(noise - m) @ r.T for m, r in zip(self.means, self.roots, strict=True)])
@@ -193,18 +194,11 @@ class Joint:
         """Return the distribution of residuals times ``factor``."""
         return replace(self, means=self.means * factor, roots=self.roots / factor)
 
-    def fitted(self, noise, weights, iterations=_ITERATIONS) -> "Joint":
-        """Return the distribution after steps of expectation and maximization from here."""
-        current, before, total = self, -np.inf, weights.sum()
-        for _ in range(iterations):
-            _, parts = current._parts(noise)
-            density = _log_sum(parts)
-            current = _maximized(noise, (np.exp(parts - density) * weights).T)
-            score = weights @ density / total
-            if score - before < _GAIN:
-                break
-            before = score
-        return current
+    def _step(self, noise, weights):
+        """Return the distribution after a step of expectation and maximization, and log densities (n,) before it."""
+        _, parts = self._parts(noise)
+        density = _log_sum(parts)
+        return _maximized(noise, (np.exp(parts - density) * weights).T), density
 
     @classmethod
     def of_scales(cls, noise, number: int) -> "Joint":

@@ -3,14 +3,13 @@
 Imports NumPy and siblings only.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from pymc_kernel.likelihood_free.learned_likelihood.evidence import fit_blocks
 from pymc_kernel.likelihood_free.learned_likelihood.features import Block, FeatureMap, make_features
-from pymc_kernel.likelihood_free.learned_likelihood.model import Weights
+from pymc_kernel.likelihood_free.learned_likelihood.model import Weights, triangle_rows
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import winsorized
 
 _REGULAR = 4.0  # standard deviations from which on the weight of a residual falls
@@ -35,10 +34,6 @@ class Design:
         self.values = features(z) @ self.whitening
         self._plain = None
 
-    def entries(self, weights: Weights) -> Weights:
-        """Return means, log spreads and coefficients of the training points."""
-        return weights.entries(self.values)
-
     def raw(self, weights: Weights) -> Weights:
         """Return weights of the features as they are."""
         c = len(weights.coefficients)
@@ -56,67 +51,68 @@ class Design:
     def gram(self, weights, columns=None) -> np.ndarray:
         """Return the weighted Gram matrix (p, p); with zeros but for some ``columns`` where they are given."""
         p = self.values.shape[1]
-        columns = np.arange(p) if columns is None else columns
-        total = np.zeros((len(columns),) * 2)
+        is_whole = columns is None or len(columns) == p
+        total = 0.0
         for start in range(0, len(self.values), _ROWS):
             rows = self.values[start : start + _ROWS]
-            part = (rows if len(columns) == p else rows[:, columns]) * np.sqrt(weights[start : start + _ROWS, None])
-            total += part.T @ part
-        if len(columns) == p:
+            part = (rows if is_whole else rows[:, columns]) * np.sqrt(weights[start : start + _ROWS, None])
+            total = total + part.T @ part
+        if is_whole:
             return total
         out = np.zeros((p, p))
         out[np.ix_(columns, columns)] = total
         return out
 
-    def moment(self, weighted) -> np.ndarray:
-        """Return sums (p,) of features times ``weighted`` (n,)."""
-        return self.values.T @ weighted
+    def of_features(self, precisions) -> np.ndarray:
+        """Return the precisions (p,) of features from those (b,) of their blocks; zero for the constant."""
+        sizes = [block.stop - block.start for block in self.blocks]
+        return np.repeat(np.append(0.0, precisions), np.append(1, sizes))
 
 
-class StageChoices(NamedTuple):
-    """What a fit to other cases of the same simulator starts with: a metric, and which blocks are in use."""
+class Precisions(NamedTuple):
+    """Of the prior of b blocks of features, (q, b) each; infinite where a block is left out."""
 
-    metric: np.ndarray
-    num_blocks: int
-    mean_precisions: np.ndarray
-    log_sd_precisions: np.ndarray
-    log_rest_precisions: np.ndarray
+    means: np.ndarray
+    log_sd: np.ndarray
+    log_rest: np.ndarray
 
 
-@dataclass
-class StagedFit:
+class StagedFit(NamedTuple):
     """What the stages found: weights of whitened features, and the prior precisions of their blocks."""
 
     design: Design
     weights: Weights
-    mean_precisions: np.ndarray
-    log_sd_precisions: np.ndarray
-    log_rest_precisions: np.ndarray
-    coefficient_penalties: np.ndarray
-    """(c, q (q - 1) / 2)."""
-    noise: np.ndarray
-    """(n, q), residuals with means that were learned without them."""
-
-    def choices(self) -> StageChoices:
-        """Return where a fit to other cases starts."""
-        precisions = self.mean_precisions, self.log_sd_precisions, self.log_rest_precisions
-        return StageChoices(self.design.map.metric, len(self.design.blocks), *precisions)
+    precisions: Precisions
+    coefficient_penalties: np.ndarray  # (c, q (q - 1) / 2)
+    noise: np.ndarray  # (n, q), residuals with means that were learned without them
 
 
-def fit_stages(z, values, weights, rng, sizes, before: StageChoices | None = None) -> StagedFit:
+def fit_stages(z, values, weights, rng, sizes, metric=None, before: Precisions | None = None) -> StagedFit:
     """Return the fit to standardized parameters ``z`` (n, d) and values (n, q) with case weights (n,) of mean one.
 
-    What a fit to other cases of the same simulator found ``before`` is where this one starts: the metric, and which
-    blocks are in use.
+    What a fit to other cases of the same simulator found is where this one starts: the ``metric``, and by the
+    precisions ``before`` which blocks are in use.
     """
-    n, d = z.shape
+    (n, d), q = z.shape, values.shape[1]
     num_knots, num_centers = sizes(n, d)
-    metric = before.metric if before else learn_metric(z, values, weights, rng, num_knots, num_centers)
+    metric = learn_metric(z, values, weights, rng, num_knots, num_centers) if metric is None else metric
     design = Design(make_features(z, rng, num_knots, num_centers, metric), z)
-    if before and before.num_blocks != len(design.blocks):
-        before = None
-    moments = fit_moments(design, values, weights, before)
-    return finish_stages(design, moments, weights, before)
+    num_blocks = len(design.blocks)
+    if before is None or before.means.shape[1] != num_blocks:
+        before = Precisions(*[[None] * q] * 3)
+    found = [_fit_moments(design, values[:, j], weights, before.means[j], before.log_sd[j]) for j in range(q)]
+    means, log_sd, leave_out = (np.stack([fit[k] for fit in found], axis=1) for k in range(3))
+    of_means, of_log_sd = (np.stack([fit[k] for fit in found]) for k in (3, 4))
+    scaled = leave_out * np.exp(-design.values @ log_sd)
+    coefficients, penalties = fit_coefficients(design, scaled, weights)
+    entries = design.values[:, : len(coefficients)] @ coefficients
+    rest, log_rest, of_log_rest = scaled.copy(), np.zeros(means.shape), np.full((q, num_blocks), np.inf)
+    for j, row in triangle_rows(q):
+        rest[:, j] -= (entries[:, row] * scaled[:, :j]).sum(axis=1)
+        log_rest[:, j], of_log_rest[j] = fit_log_sd(design, rest[:, j], weights, before.log_rest[j])
+    noise = rest * np.exp(-design.values @ log_rest)
+    staged, precisions = Weights(means, log_sd, coefficients, log_rest), Precisions(of_means, of_log_sd, of_log_rest)
+    return StagedFit(design, staged, precisions, penalties, noise)
 
 
 def learn_metric(z, values, weights, rng, num_knots, num_centers):
@@ -132,117 +128,66 @@ def learn_metric(z, values, weights, rng, num_knots, num_centers):
             means[:, j] = fit.weights
             log_sd[0, j] = 0.5 * np.log(np.median(rest**2) / _MEDIAN_OF_CHI + 1e-300)
             if metric is not None:
-                log_sd[:, j] = fit_log_sd(rough, rest[:, None], weights[some])[0][:, 0]
+                log_sd[:, j] = fit_log_sd(rough, rest, weights[some])[0]
         metric = gradient_metric(rough, z[some], means, log_sd)
     return metric
 
 
-def finish_stages(design, moments, weights, before) -> StagedFit:
-    """Return the fit with coefficients and remaining log spreads, given means and log spreads."""
-    p, q = moments.means.shape
-    scaled = moments.leave_out * np.exp(-design.values @ moments.log_sd)
-    coefficients, penalties = fit_coefficients(design, scaled, weights)
-    log_rest, rest_precisions = np.zeros((p, q)), np.full((q, len(design.blocks)), np.inf)
-    rest = scaled
-    if q > 1:
-        rest = scaled - _predicted(design, coefficients, scaled)
-        log_rest[:, 1:], rest_precisions[1:] = fit_log_sd(
-            design, rest[:, 1:], weights, before and before.log_rest_precisions[1:]
-        )
-    staged = Weights(moments.means, moments.log_sd, coefficients, log_rest)
-    noise = rest * np.exp(-design.values @ log_rest)
-    return StagedFit(design, staged, moments.precisions, moments.sd_precisions, rest_precisions, penalties, noise)
+def _fit_moments(design, values, weights, start, log_sd_start):
+    """Return mean, log spread, leave-one-out residuals and precisions of both for one summary with ``values`` (n,).
 
-
-class Moments(NamedTuple):
-    """Means and log spreads of each summary by itself."""
-
-    means: np.ndarray
-    """(p, q), weights of whitened features."""
-    log_sd: np.ndarray
-    """(p, q)."""
-    precisions: np.ndarray
-    """(q, b), of the prior of blocks of features of means."""
-    sd_precisions: np.ndarray
-    """(q, b)."""
-    leave_out: np.ndarray
-    """(n, q), leave-one-out residuals."""
-
-
-def _predicted(design, coefficients, scaled):
-    out = np.zeros_like(scaled)
-    entries = design.values[:, : len(coefficients)] @ coefficients
-    at = 0
-    for j in range(scaled.shape[1]):
-        out[:, j] = (entries[:, at : at + j] * scaled[:, :j]).sum(axis=1)
-        at += j
-    return out
-
-
-def fit_moments(design, values, weights, before=None) -> Moments:
-    """Return means and log spreads; the means are fitted again with the weights of the spreads."""
-    q, p = values.shape[1], design.values.shape[1]
-    means, leave_out, responses = np.zeros((p, q)), np.empty(values.shape), winsorized(values)
-    log_sds, precisions, sd_precisions = np.zeros((p, q)), *np.ones((2, q, len(design.blocks)))
-    for j in range(q):
-        case, response = weights, responses[:, j]
-        start = before and before.mean_precisions[j]
-        sd_start = before and before.log_sd_precisions[j : j + 1]
-        for number in range(_REWEIGHTED + 1):
-            fit, leverage = _fit_mean(design, response, case, start, number == 0)
-            rest = (values[:, j] - design.values @ fit.weights) / np.maximum(1.0 - leverage, 0.05)
-            log_sd, sd_start = fit_log_sd(design, rest[:, None], weights, sd_start)
-            spread = np.exp(design.values @ log_sd[:, 0])
-            case = weights * np.minimum(1.0, _REGULAR * spread / np.maximum(np.abs(rest), 1e-300)) / spread**2
-            case = case / case.mean()
-            # With its spread known a summary may show what it depends on.
-            again = np.where(np.isfinite(fit.precisions), fit.precisions, np.nan)
-            start, response = again if number == 0 and before is None else fit.precisions, values[:, j]
-        means[:, j], precisions[j], leave_out[:, j] = fit.weights, fit.precisions, rest
-        log_sds[:, j], sd_precisions[j] = log_sd[:, 0], sd_start[0]
-    return Moments(means, log_sds, precisions, sd_precisions, leave_out)
+    The mean is fitted again with the weights of the spreads.
+    """
+    case, response, is_first = weights, winsorized(values), start is None
+    for number in range(_REWEIGHTED + 1):
+        fit, leverage = _fit_mean(design, response, case, start, number == 0)
+        rest = (values - design.values @ fit.weights) / np.maximum(1.0 - leverage, 0.05)
+        log_sd, log_sd_start = fit_log_sd(design, rest, weights, log_sd_start)
+        spread = np.exp(design.values @ log_sd)
+        case = weights * np.minimum(1.0, _REGULAR * spread / np.maximum(np.abs(rest), 1e-300)) / spread**2
+        case = case / case.mean()
+        # With its spread known a summary may show what it depends on.
+        again = np.where(np.isfinite(fit.precisions), fit.precisions, np.nan)
+        start, response = again if number == 0 and is_first else fit.precisions, values
+    return fit.weights, log_sd, rest, fit.precisions, log_sd_start
 
 
 def _fit_mean(design, response, case, start, is_plain):
     """Return the fit and the leverage of each row."""
-    out = np.zeros(0, dtype=int)
-    if start is not None:
-        out = np.concatenate(
-            [out, *(np.arange(b.start, b.stop) for b, s in zip(design.blocks, start, strict=True) if s == np.inf)]
-        )
-    columns = np.setdiff1d(np.arange(design.values.shape[1]), out)
-    gram = design.plain_gram(case) if is_plain else design.gram(case, columns)
-    fit = fit_blocks(gram, design.moment(case * response), case @ response**2, len(case), design.blocks, start)
+    if is_plain:
+        gram = design.plain_gram(case)
+    else:
+        gram = design.gram(case, np.flatnonzero(design.of_features(start) != np.inf))
+    moment = design.values.T @ (case * response)
+    fit = fit_blocks(gram, moment, case @ response**2, len(case), design.blocks, start)
     leverage = case / fit.noise * np.square(design.values[:, fit.active] @ fit.factor.T).sum(axis=1)
     return fit, leverage
 
 
 def fit_log_sd(design, rest, weights, start=None):
-    """Return weights (p, q) of log spreads of residuals (n, q), and precisions (q, b); by Fisher scoring."""
-    n, q = rest.shape
+    """Return weights (p,) of the log spread of residuals (n,), and precisions (b,); by Fisher scoring."""
     gram = design.plain_gram(weights)
-    out, precisions = np.zeros((design.values.shape[1], q)), np.empty((q, len(design.blocks)))
-    for j in range(q):
-        level = np.log(np.median(rest[:, j] ** 2) / _MEDIAN_OF_CHI + 1e-300)
-        square = np.maximum(rest[:, j] ** 2, 1e-12 * np.exp(level))
-        # The first step is from logarithms, which no outlier moves far.
-        response = np.log(square) - LOG_CHI
-        before = None if start is None else start[j]
-        moment = design.moment(weights * response)
-        fit = fit_blocks(gram, moment, weights @ response**2, n, design.blocks, before, _VARIANCE_OF_LOG_CHI)
-        log_variance = design.values @ fit.weights
-        for _ in range(_MAX_SCORING):
-            ratio = square * np.exp(-np.clip(log_variance, -60.0, 60.0))
-            response = log_variance + np.minimum(ratio, _REGULAR**2) - 1.0
-            moment = design.moment(weights * response)
-            fit = fit_blocks(gram, moment, weights @ response**2, n, design.blocks, fit.precisions, _VARIANCE_OF_LOG, 2)
-            new = design.values @ fit.weights
-            moved = np.abs(new - log_variance).max()
-            log_variance += np.clip(new - log_variance, -2.0, 2.0)
-            if moved < 0.05:
-                break
-        out[:, j], precisions[j] = 0.5 * fit.weights, fit.precisions
-    return out, precisions
+
+    def fit(response, precisions, noise, **options):
+        moment = design.values.T @ (weights * response)
+        square = weights @ response**2
+        return fit_blocks(gram, moment, square, len(rest), design.blocks, precisions, noise, **options)
+
+    level = np.log(np.median(rest**2) / _MEDIAN_OF_CHI + 1e-300)
+    square = np.maximum(rest**2, 1e-12 * np.exp(level))
+    # The first step is from logarithms, which no outlier moves far.
+    found = fit(np.log(square) - LOG_CHI, start, _VARIANCE_OF_LOG_CHI)
+    log_variance = design.values @ found.weights
+    for _ in range(_MAX_SCORING):
+        ratio = square * np.exp(-np.clip(log_variance, -60.0, 60.0))
+        response = log_variance + np.minimum(ratio, _REGULAR**2) - 1.0
+        found = fit(response, found.precisions, _VARIANCE_OF_LOG, iterations=2)
+        new = design.values @ found.weights
+        moved = np.abs(new - log_variance).max()
+        log_variance += np.clip(new - log_variance, -2.0, 2.0)
+        if moved < 0.05:
+            break
+    return 0.5 * found.weights, found.precisions
 
 
 def fit_coefficients(design, scaled, weights):
@@ -253,9 +198,9 @@ def fit_coefficients(design, scaled, weights):
     out, penalties = np.zeros((c, q * (q - 1) // 2)), np.full((c, q * (q - 1) // 2), np.inf)
     # A residual is response here and regressor there: outliers have no part in it.
     case = weights[:, None] * np.minimum(1.0, (_REGULAR / np.maximum(np.abs(scaled), 1e-30)) ** 4)
-    at, some = 0, slice(0, _CASES_FOR_COEFFICIENTS)
+    some = slice(0, _CASES_FOR_COEFFICIENTS)
     base = design.values[some, :c]
-    for j in range(1, q):
+    for j, row in triangle_rows(q):
         own = case[some, : j + 1].min(axis=1)
         # Features of one parameter, times one summary, are a block.
         columns = np.hstack([np.ones((len(base), 1))] + [(base * scaled[some, k, None])[:, order] for k in range(j)])
@@ -263,10 +208,9 @@ def fit_coefficients(design, scaled, weights):
         gram = (columns * own[:, None]).T @ columns
         response = own * scaled[some, j]
         fit = fit_blocks(gram, columns.T @ response, response @ scaled[some, j], len(base), parts)
-        out[order, at : at + j] = fit.weights[1:].reshape(j, c).T
+        out[order, row] = fit.weights[1:].reshape(j, c).T
         penalty = np.repeat(fit.precisions, [b.stop - b.start for b in parts])
-        penalties[order, at : at + j] = penalty.reshape(j, c).T
-        at += j
+        penalties[order, row] = penalty.reshape(j, c).T
     return out, penalties
 
 
@@ -274,7 +218,7 @@ def coefficient_blocks(design, num_cases, num_summaries):
     """Return an order of as many features as there are cases for, and blocks: the constant, each parameter."""
     most = min(num_cases / 2.0, _MAX_FOR_COEFFICIENTS) / max(num_summaries - 1, 1)
     single = [b for b in design.blocks if b.name.split()[0] in ("linear", "square", "bumps")]
-    d = design.map.num_dims
+    d = len(design.map.knots)
     order, blocks = [np.array([0])], [Block("constant", 0, 1)]
     for kinds in (3, 2, 1):
         size = single[min(kinds * d, len(single)) - 1].stop

@@ -1,6 +1,7 @@
 """Functions of summaries, their slopes and inverses. Imports NumPy and ``kernels`` only."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,80 +16,80 @@ _MOST_STEPS = 1e5  # that the largest number of a column on a grid is away from 
 class Observed(NamedTuple):
     """Transformed summaries."""
 
-    values: np.ndarray
-    """(m, k)."""
-    log_slope: np.ndarray
-    """(m, k), log derivatives by the summaries."""
-    below: np.ndarray
-    """(m, k), how far the interval of a whole number reaches down, infinite where it has no end; else zero."""
-    above: np.ndarray
-    """(m, k), how far it reaches up."""
+    values: np.ndarray  # (m, k)
+    log_slope: np.ndarray  # (m, k), log derivatives by the summaries
+    below: np.ndarray  # (m, k), how far the interval of a whole number reaches down, infinite without an end; else zero
+    above: np.ndarray  # (m, k), how far it reaches up
 
     def take(self, rows) -> "Observed":
         """Return some rows."""
         return Observed(*[part[rows] for part in self])
 
 
+class _Function(NamedTuple):
+    """A function of x, given a shift and a unit; the log of its slope; its inverse."""
+
+    value: Callable
+    log_slope: Callable
+    inverse: Callable
+
+
+_LOG = _Function(
+    lambda x, shift, unit: np.log(x + shift),
+    lambda x, shift, unit: -np.log(x + shift),
+    lambda y, shift, unit: np.exp(np.minimum(y, 700.0)) - shift,
+)
+_FUNCTIONS = {
+    "identity": _Function(lambda x, shift, unit: x, lambda x, shift, unit: 0.0, lambda y, shift, unit: y),
+    "log": _LOG,
+    "log_shifted": _LOG,
+    "sqrt": _Function(
+        lambda x, shift, unit: np.sqrt(x + shift),
+        lambda x, shift, unit: -np.log(2.0) - 0.5 * np.log(x + shift),
+        lambda y, shift, unit: np.maximum(y, 0.0) ** 2 - shift,
+    ),
+    "asinh": _Function(
+        lambda x, shift, unit: np.arcsinh((x - shift) / unit),
+        lambda x, shift, unit: -np.log(unit) - 0.5 * np.log1p(((x - shift) / unit) ** 2),
+        lambda y, shift, unit: shift + unit * np.sinh(np.clip(y, -700.0, 700.0)),
+    ),
+}
+
+
 @dataclass(frozen=True, eq=False)
 class SummaryMap:
     """Summaries to regular columns: constants left out, each by its own function, then to median zero and unit spread.
 
-    Attributes
-    ----------
-    kept : ndarray (q,) of bool
-        Which columns change.
-    constant : ndarray (q,)
-        The values of those that never did, zero elsewhere.
-    whole : ndarray (k,) of bool
-        Which of the columns that change are whole numbers, in units of ``step``.
-    step : ndarray (k,)
-        What all values of a column are multiples of: 1 for whole numbers, 1 / 20 for proportions of 20; 1 for others.
-    lowest : ndarray (k,)
-        Their smallest simulated values; zero is the end of whole numbers.
-    kinds : tuple of str
-        For each of them: ``identity``, ``log``, ``log_shifted``, ``sqrt`` or ``asinh``.
-    shift, unit : ndarray (k,)
-    center, scale : ndarray (k,)
-        Taken off, and divided by, after the function.
+    A ``step`` is what all values of a column are multiples of: 1 for whole numbers, 1 / 20 for proportions of 20.
     """
 
-    kept: np.ndarray
-    constant: np.ndarray
-    whole: np.ndarray
-    step: np.ndarray
-    lowest: np.ndarray
-    kinds: tuple[str, ...]
-    shift: np.ndarray
-    unit: np.ndarray
-    center: np.ndarray
-    scale: np.ndarray
+    kept: np.ndarray  # (q,) of bool: the k columns that change
+    constant: np.ndarray  # (q,), the values of those that never did, zero elsewhere
+    whole: np.ndarray  # (k,) of bool: those that change by steps
+    step: np.ndarray  # (k,), 1 where there is none
+    lowest: np.ndarray  # (k,), the smallest simulated values, in steps; zero is the end of whole numbers
+    kinds: tuple[str, ...]  # the functions
+    shift: np.ndarray  # (k,)
+    unit: np.ndarray  # (k,)
+    center: np.ndarray  # (k,), taken off after the function
+    scale: np.ndarray  # (k,), divided by then
 
-    def __call__(self, summaries: np.ndarray) -> np.ndarray:
-        """Return (m, k) values of (m, q) summaries; NaN where a function is not defined."""
-        columns = summaries[:, self.kept] / self.step
+    def _each(self, what, columns):
         out = np.empty(columns.shape)
         with np.errstate(invalid="ignore", divide="ignore"):
             for j, kind in enumerate(self.kinds):
-                out[:, j] = _apply(kind, columns[:, j], self.shift[j], self.unit[j])
+                out[:, j] = getattr(_FUNCTIONS[kind], what)(columns[:, j], self.shift[j], self.unit[j])
+        return out
+
+    def __call__(self, summaries: np.ndarray) -> np.ndarray:
+        """Return (m, k) values of (m, q) summaries; NaN where a function is not defined."""
+        out = self._each("value", summaries[:, self.kept] / self.step)
         out[~np.isfinite(out)] = np.nan
         return (out - self.center) / self.scale
 
     def log_slope(self, summaries: np.ndarray) -> np.ndarray:
         """Return log absolute derivatives (m, k) of the values by the summaries."""
-        columns = summaries[:, self.kept] / self.step
-        out = np.empty(columns.shape)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            for j, kind in enumerate(self.kinds):
-                x, shift, unit = columns[:, j], self.shift[j], self.unit[j]
-                if kind == "identity":
-                    out[:, j] = 0.0
-                elif kind in ("log", "log_shifted"):
-                    out[:, j] = -np.log(x + shift)
-                elif kind == "sqrt":
-                    out[:, j] = -np.log(2.0) - 0.5 * np.log(x + shift)
-                else:
-                    out[:, j] = -np.log(unit) - 0.5 * np.log1p(((x - shift) / unit) ** 2)
-        return out - np.log(self.scale)
+        return self._each("log_slope", summaries[:, self.kept] / self.step) - np.log(self.scale)
 
     def observed(self, summaries: np.ndarray, cells: bool = True) -> "Observed":
         """Return transformed summaries (m, k) with all that their probability needs; whole numbers as intervals."""
@@ -106,20 +107,9 @@ class SummaryMap:
     def inverse(self, values: np.ndarray) -> np.ndarray:
         """Return (m, q) summaries of (m, k) values; whole numbers are rounded."""
         out = np.tile(self.constant, (len(values), 1))
-        columns = values * self.scale + self.center
-        for j, (kind, at) in enumerate(zip(self.kinds, np.flatnonzero(self.kept), strict=True)):
-            x = columns[:, j]
-            if kind in ("log", "log_shifted"):
-                x = np.exp(np.minimum(x, 700.0)) - self.shift[j]
-            elif kind == "sqrt":
-                x = np.maximum(x, 0.0) ** 2 - self.shift[j]
-            elif kind == "asinh":
-                x = self.shift[j] + self.unit[j] * np.sinh(np.clip(x, -700.0, 700.0))
-            if self.whole[j]:
-                x = np.round(x)
-                if self.lowest[j] == 0.0:
-                    x = np.maximum(x, 0.0)
-            out[:, at] = x * self.step[j]
+        x = self._each("inverse", values * self.scale + self.center)
+        x = np.where(self.whole, np.round(x), x)
+        out[:, self.kept] = np.where(self.whole & (self.lowest == 0.0), np.maximum(x, 0.0), x) * self.step
         return out
 
     @classmethod
@@ -146,8 +136,7 @@ class SummaryMap:
         plain = cls(varies, constant, whole, step, lowest, kinds, shift, unit, np.zeros(k), np.ones(k))
         values = plain(summaries)
         center = np.nanmedian(values, axis=0) if k else np.zeros(0)
-        scale = np.array([robust_spread(v) for v in values.T])
-        return cls(varies, constant, whole, step, lowest, kinds, shift, unit, center, scale)
+        return replace(plain, center=center, scale=np.array([robust_spread(v) for v in values.T]))
 
 
 def _step(x) -> float:
@@ -161,16 +150,6 @@ def _step(x) -> float:
         return 0.0
     step = largest / np.round(largest / gap)  # of many steps: known better than from a difference
     return float(step) if (np.abs(x / step - np.round(x / step)) < _MOST_STEPS * _ROUNDING).all() else 0.0
-
-
-def _apply(kind, x, shift, unit):
-    if kind == "identity":
-        return x
-    if kind in ("log", "log_shifted"):
-        return np.log(x + shift)
-    if kind == "sqrt":
-        return np.sqrt(x + shift)
-    return np.arcsinh((x - shift) / unit)
 
 
 def robust_spread(x) -> float:

@@ -3,7 +3,6 @@
 What helps is chosen by a held-out part of the simulations. Imports NumPy, SciPy and siblings only.
 """
 
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from pymc_kernel.likelihood_free.learned_likelihood.model import (
     residuals_of,
 )
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Residuals, candidates
-from pymc_kernel.likelihood_free.learned_likelihood.stages import StageChoices, StagedFit, fit_stages
+from pymc_kernel.likelihood_free.learned_likelihood.stages import Precisions, StagedFit, fit_stages
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
 from pymc_kernel.linalg import triangular_solution
 
@@ -37,14 +36,10 @@ _FEWEST = 30  # held-out cases for a choice
 class Data(NamedTuple):
     """Simulations: coordinates of parameters, summaries, weights."""
 
-    z: np.ndarray
-    """(n, d)."""
-    spread: Observed
-    """Transformed summaries, whole numbers spread over their intervals."""
-    cells: Observed
-    """Transformed summaries, whole numbers as intervals."""
-    weights: np.ndarray
-    """(n,), of mean one."""
+    z: np.ndarray  # (n, d)
+    spread: Observed  # transformed summaries, whole numbers spread over their intervals
+    cells: Observed  # transformed summaries, whole numbers as intervals
+    weights: np.ndarray  # (n,), of mean one
 
     def take(self, rows) -> "Data":
         """Return some of them."""
@@ -58,15 +53,12 @@ class Data(NamedTuple):
 class Plan(NamedTuple):
     """What a held-out part of the simulations chose."""
 
-    family: int
-    """Which list of candidates of the residuals."""
+    family: int  # which list of candidates of the residuals
     member: int
-    rounds: int
-    """Of joint maximization."""
-    scale: float
-    """Of the residuals."""
-    stages: StageChoices
-    """Where stages start that are fitted to other cases of the same simulator."""
+    rounds: int  # of joint maximization
+    scale: float  # of the residuals
+    metric: np.ndarray  # with the precisions: where stages start that are fitted to other cases of the same simulator
+    precisions: Precisions
 
 
 def learn(places, train: Data, held: Data, rng, sizes) -> tuple[ConditionalDensity, Plan]:
@@ -88,16 +80,16 @@ def learn(places, train: Data, held: Data, rng, sizes) -> tuple[ConditionalDensi
     scores = [gain(score(now, residuals.scaled(s)), plain) - 0.5 * (np.log(s) / _SD_OF_SCALE) ** 2 for s in _SCALES]
     scale = float(_SCALES[int(np.argmax(scores))]) if len(held.weights) >= _FEWEST else 1.0
     [density] = _densities(places, staged.design, [(now, residuals.scaled(scale))])
-    return density, Plan(family, member, rounds, scale, staged.choices())
+    return density, Plan(family, member, rounds, scale, staged.design.map.metric, staged.precisions)
 
 
-def learn_by_plan(places, data: Data, plan: Plan, before: StageChoices, rng, sizes, num_replicates: int):
+def learn_by_plan(places, data: Data, plan: Plan, rng, sizes, num_replicates: int):
     """Return the density learned from all cases, and draws of what it might as well have been.
 
     These have weights from a normal approximation of their posterior distribution, and residuals by a Bayesian
     bootstrap: where few summaries are observed, the shape of their noise is what decides, and is known no better.
     """
-    staged = fit_stages(data.z, data.spread.values, data.weights, rng, sizes, before)
+    staged = fit_stages(data.z, data.spread.values, data.weights, rng, sizes, plan.metric, plan.precisions)
     members, now = list(candidates(staged.noise, data.weights, rng))[plan.family], staged.weights
     residuals = members[min(plan.member, len(members) - 1)]()  # of fewer cases there may be fewer candidates
     polish = Polish(staged, data) if plan.rounds else None
@@ -106,7 +98,7 @@ def learn_by_plan(places, data: Data, plan: Plan, before: StageChoices, rng, siz
     found = [(now, residuals.scaled(plan.scale))]
     if not num_replicates:
         return _densities(places, staged.design, found)[0], ()
-    curved = Polish(replace(staged, weights=now), data)
+    curved = Polish(staged._replace(weights=now), data)
     center, noise = curved.pack(now), curved.noise(now)
     for _ in range(num_replicates):
         weights = curved.unpack(center + rng.standard_normal(center.shape))
@@ -123,12 +115,12 @@ def _densities(places, design, found) -> list[ConditionalDensity]:
     raw = [design.raw(weights) for weights, _ in found]
     used = np.zeros(len(raw[0].means), bool)
     for weights in raw:
-        used |= (np.hstack([weights.means, weights.log_sd, weights.log_rest]) != 0.0).any(axis=1)
+        used |= (weights.joined() != 0.0).any(axis=1)
         used[: len(weights.coefficients)] |= (weights.coefficients != 0.0).any(axis=1)
     features, index = design.map.reduced(used)
     densities = []
     for (weights, residuals), own in zip(found, raw, strict=True):
-        parts = design.entries(weights)
+        parts = weights.entries(design.values)
         spreads = np.hstack([parts.log_sd, parts.log_rest])
         # A polynomial in a log spread runs away where nothing was simulated.
         limits = np.stack([spreads.min(axis=0) - _BEYOND, spreads.max(axis=0) + _BEYOND])
@@ -191,10 +183,10 @@ class Polish:
         plain = self.design.plain_gram(self.cases)
         for j in range(self.weights.means.shape[1]):
             gram = self.design.gram(self.cases * spread[:, j] * rest[:, j])
-            found.append(self._column("means", j, staged.mean_precisions[j], gram))
-            found.append(self._column("log_sd", j, 4.0 * staged.log_sd_precisions[j], 2.0 * plain))
+            found.append(self._column("means", j, staged.precisions.means[j], gram))
+            found.append(self._column("log_sd", j, 4.0 * staged.precisions.log_sd[j], 2.0 * plain))
             if j:
-                found.append(self._column("log_rest", j, 4.0 * staged.log_rest_precisions[j], 2.0 * plain))
+                found.append(self._column("log_rest", j, 4.0 * staged.precisions.log_rest[j], 2.0 * plain))
         c = self.weights.coefficients.shape[0]
         for k, penalty in enumerate(staged.coefficient_penalties.T):
             active = np.flatnonzero(np.isfinite(penalty))
@@ -203,9 +195,7 @@ class Polish:
         return found
 
     def _column(self, part, number, precisions, gram):
-        penalty = np.zeros(len(gram))
-        for precision, block in zip(precisions, self.design.blocks, strict=True):
-            penalty[block.start : block.stop] = precision
+        penalty = self.design.of_features(precisions)
         active = np.flatnonzero(np.isfinite(penalty))
         curvature = gram[np.ix_(active, active)] + np.diag(penalty[active] + 1e-8 * np.trace(gram) / len(gram))
         return part, number, active, penalty[active], cholesky(curvature, lower=True)
@@ -216,7 +206,7 @@ class Polish:
 
     def unpack(self, vector) -> Weights:
         """Return the weights of a vector."""
-        out, at = Weights(*[np.zeros_like(p) for p in self.weights.parts()]), 0
+        out, at = Weights(*[np.zeros_like(p) for p in self.weights]), 0
         for part, k, active, _, root in self.columns:
             piece = vector[at : at + len(active)]
             getattr(out, part)[active, k] = triangular_solution(root, piece, transposed=True)
@@ -226,13 +216,12 @@ class Polish:
     def loss(self, vector, residuals):
         """Return minus the penalized log likelihood, and its gradient."""
         weights = self.unpack(vector)
-        parts = self.design.entries(weights)
+        parts = weights.entries(self.design.values)
         terms = log_terms(parts, self.data.observed(residuals), residuals)
         total, pulls = -self.cases @ terms.log_density, pull_back(parts, terms)
         gradient, at = np.empty(len(vector)), 0
-        weighted = [pull * -self.cases[:, None] for pull in pulls.parts()]
-        back = [self.design.values[:, : len(w)].T @ p for w, p in zip(weights.parts(), weighted, strict=True)]
-        back = Weights(*back)
+        weighted = [pull * -self.cases[:, None] for pull in pulls]
+        back = Weights(*[self.design.values[:, : len(w)].T @ p for w, p in zip(weights, weighted, strict=True)])
         for part, k, active, penalty, root in self.columns:
             own = getattr(weights, part)[active, k]
             total += 0.5 * penalty @ own**2
@@ -251,4 +240,4 @@ class Polish:
 
     def noise(self, weights: Weights) -> np.ndarray:
         """Return residuals (n, q)."""
-        return residuals_of(self.design.entries(weights), self.data.spread.values)[1]
+        return residuals_of(weights.entries(self.design.values), self.data.spread.values)[1]
