@@ -56,16 +56,11 @@ def _local_covariance(z, fit):
     fill_profile(fit.family, fit.shape_a, fit.shape_b, np.int64(1), slope, slope)
     ones = np.ones(n)
     for i in range(d):
-        inverse_square = inverse_length_scale[i] ** 2
-        if fit.is_radial:
-            x = z[i]
-            factor = 4.0 * inverse_square
-            for j in range(n):
-                columns[i, j] = factor * slope[j] * (x - points_t[i, j])
-        else:
-            factor = 2.0 * inverse_square
-            for j in range(n):
-                columns[i, j] = factor * slope[j] * points_t[i, j]
+        # The sign of all columns of a dot product is of no matter to M H M'.
+        x, factor = (z[i], 4.0) if fit.is_radial else (0.0, 2.0)
+        factor *= inverse_length_scale[i] ** 2
+        for j in range(n):
+            columns[i, j] = factor * slope[j] * (x - points_t[i, j])
         mean = dot_product(columns[i], ones) / n
         for j in range(n):
             columns[i, j] -= mean

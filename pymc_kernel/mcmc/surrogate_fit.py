@@ -249,7 +249,7 @@ def emulated(
     places = np.concatenate([near, one + optimal_scale(2 * draws.shape[1]) * (first - second)])
     emulated_at = log_density(places)
     surrogate = Values().fit(places, emulated_at, rng, mean=shape[0], factor=shape[1], noisy=False)
-    return tuned(rng, Learned(surrogate, Values(), surrogate.error), shape, draws, max_steps)._replace(shape=shape)
+    return tuned(rng, Learned(surrogate, Values(), surrogate.error), shape, draws, max_steps)
 
 
 def bulk_of(states: Sequence, fraction: float = 2.0 / 3.0) -> np.ndarray:
