@@ -171,9 +171,8 @@ def with_fit(state: State, learned: LocalFit) -> State:
 def step(
     rng: np.random.Generator, state: State, log_density: Callable[[np.ndarray], float], config: Config
 ) -> tuple[State, Info]:
-    """Return the next state and what happened; one evaluation of ``log_density``, O(n d^2) besides.
+    """Return the next state and what happened; one evaluation of ``log_density``, two to measure noise, and O(n d^2).
 
-    A second evaluation, at the position, where the noise is to be measured.
     The transition with everything learned held fixed leaves the target invariant.
     """
     state = walk.probed(state, log_density)
@@ -198,13 +197,8 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     """Return the state after the last draw has been learned from.
 
     The scale moves at every draw; the subsample is drawn anew with probability min(1, 10 / t), t the
-    iterations so far, from the latest two thirds of the history.
-
-    Parameters
-    ----------
-    num_tune : int
-        Length of the tuning phase, if it ends: the last refresh then happens after four fifths of it, so
-        that the scale has time to settle on the final proposal. 0 for adaptation that goes on and vanishes.
+    iterations so far, from the latest two thirds of the history. Where tuning ends, after ``num_tune`` draws, the last
+    refresh happens after four fifths of it, so that the scale settles; 0 for adaptation that goes on and vanishes.
     """
     d, t = state.position.size, state.iteration + 1
     log_scale, shape = state.log_scale, state.walk

@@ -118,9 +118,6 @@ def local_at(position, fit):
     return whitened, _local_covariance(whitened, fit)
 
 
-# -- many places at once --------------------------------------------------------------------------------
-
-
 class LocalPlaces(NamedTuple):
     """Positions with what a proposal from them needs."""
 
@@ -169,31 +166,12 @@ def _fill_proposals(
         )
 
 
-# -- learning -------------------------------------------------------------------------------------------
-
-
 @one_blas_thread
 def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: np.random.Generator) -> LocalFit:
-    """Return a proposal learned from ``points`` (n, d).
+    """Return a proposal learned from ``points`` (n, d), in coordinates factor^-1 (x - mean) where these are whitened.
 
-    Parameters
-    ----------
-    points
-        In the coordinates of the target; all are used.
-    mean, factor
-        Of the coordinates z = factor^-1 (x - mean); ignored where the configuration does not whiten.
-    rng
-        Picks the points for the median heuristic and for the mean trace.
-
-    Raises
-    ------
-    ValueError
-        Where the points coincide, so that no length scale exists.
-
-    Notes
-    -----
     The points are the draws of a chain, many of them repeated: repeated points count repeatedly as a sample of the
-    target, but once for the median heuristic.
+    target, but once for the median heuristic. Raises ``ValueError`` where all coincide: no length scale exists then.
     """
     points = np.asarray(points, dtype=float)
     n, d = points.shape
