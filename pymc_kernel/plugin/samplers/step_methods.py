@@ -175,16 +175,8 @@ class KAMH(RandomWalkStep):
         adaptation: str = "tuning",
         **of_every_step: Any,
     ) -> None:
-        config = kameleon.Config(
-            kernel=Gaussian("median") if kernel is None else kernel,
-            num_basis=num_basis,
-            isotropic_share=isotropic_share,
-            gamma=gamma,
-            scale=scale,
-            learn_scale=learn_scale,
-            target_accept=target_accept,
-            whiten=whiten,
-        )
+        kernel = Gaussian("median") if kernel is None else kernel
+        config = kameleon.Config(kernel, num_basis, isotropic_share, gamma, scale, learn_scale, target_accept, whiten)
         super().__init__(vars, config, adaptation, **of_every_step)
 
     def _adapt(self, state, info):
