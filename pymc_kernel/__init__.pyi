@@ -31,10 +31,10 @@ from .plugin.reports.stein_uses import mmd_test as mmd_test
 from .plugin.reports.stein_uses import stein_thin as stein_thin
 from .plugin.samplers.pooled import sample_khmc as sample_khmc
 from .plugin.samplers.population import sample_pmc as sample_pmc
+from .plugin.samplers.smc import ASMC as ASMC
+from .plugin.samplers.smc import KASMC as KASMC
+from .plugin.samplers.smc import KernelHMCSMC as KernelHMCSMC
 from .plugin.samplers.smc import sample_smc as sample_smc
-from .plugin.samplers.smc_kernels import ASMC as ASMC
-from .plugin.samplers.smc_kernels import KASMC as KASMC
-from .plugin.samplers.smc_kernels import KernelHMCSMC as KernelHMCSMC
 from .plugin.samplers.step_methods import KAMH as KAMH
 from .plugin.samplers.step_methods import AdaptiveMetropolis as AdaptiveMetropolis
 from .plugin.samplers.step_methods import KernelHMC as KernelHMC

@@ -136,12 +136,8 @@ def learn_shape(mean, factor, position, iteration):
 def init(position, log_density: float, config: Config) -> State:
     """Return the first state.
 
-    Raises
-    ------
-    NonFiniteStartError
-        Where the position or its log density is not finite.
-    ValueError
-        Where the covariance of the configuration has another size than the position.
+    Raises ``NonFiniteStartError`` where the position or its log density is not finite, ``ValueError`` where the
+    covariance of the configuration has another size than the position.
     """
     position, log_density = checked_start(position, log_density)
     d = position.size
@@ -173,17 +169,14 @@ def probed(state, log_density: Callable[[np.ndarray], float]):
 def step(
     rng: np.random.Generator, state: State, log_density: Callable[[np.ndarray], float], config: Config
 ) -> tuple[State, Info]:
-    """Return the next state and what happened; one evaluation of ``log_density``, O(d^2) besides.
-
-    A second evaluation, at the position, where the noise is to be measured.
+    """Return the next state and what happened; one evaluation of ``log_density``, two to measure noise, and O(d^2).
 
     The transition with a fixed factor and scale leaves the target invariant: the proposal is symmetric, and
     the log density kept in the state is never estimated anew.
     """
     state = probed(state, log_density)
     scale = math.exp(state.log_scale)
-    displacement = rng.standard_normal(state.position.size)
-    proposal = propose(state.position, state.factor, scale, displacement)
+    proposal = propose(state.position, state.factor, scale, rng.standard_normal(state.position.size))
     proposed = log_density(proposal)
     accepted, probability = metropolis_accept(rng, proposed - state.log_density)
     if accepted:

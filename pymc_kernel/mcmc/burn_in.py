@@ -31,15 +31,10 @@ def depart(num_dims: int) -> Arrival:
 
 
 def learn_scale(arrival: Arrival, log_scale: float, accept_error: float, noisy: bool) -> tuple[Arrival, float]:
-    """Return arrival and log scale of the walk after one of its moves.
+    """Return arrival and log scale of the walk after one of its moves, given acceptance probability less its target.
 
-    Parameters
-    ----------
-    accept_error
-        Acceptance probability less its target.
-    noisy
-        Whether the log density is estimated. A chain that is stuck on a large estimate rejects at any scale: so the
-        scale follows at a constant speed only where the log density is exact.
+    A chain that is stuck on a large estimate rejects at any scale: so the scale follows at a constant speed only where
+    the log density is exact.
     """
     # In many dimensions the first scale may be far too large; it falls as fast as in the bulk.
     rate = max(robbins_monro_rate(arrival.num_moves), 0.0 if noisy else 1.0 / (1.0 + 0.5 * arrival.num_dims))

@@ -83,13 +83,8 @@ def _missing_mass(log_weights, num_proposals):
 def pareto_shape(log_weights: np.ndarray) -> float:
     """Return the shape of a generalized Pareto distribution fitted to the largest weights; NaN where equal or few.
 
-    The largest min(n / 5, 3 sqrt(n)) of them, by the estimator of Zhang and Stephens (2009) with the weak prior of
+    The largest min(n / 5, 3 sqrt(n)) of n >= 25, by the estimator of Zhang and Stephens (2009) with the weak prior of
     Vehtari et al. (2024), which draws small samples towards one half.
-
-    Parameters
-    ----------
-    log_weights : ndarray (n,)
-        Finite; of 25 at least there is a shape.
     """
     fitted = _tail(np.exp(np.sort(log_weights) - log_weights.max()))
     return math.nan if fitted is None else fitted[2]
@@ -144,25 +139,17 @@ class OpenEnd(NamedTuple):
     """An end of the draws that is not one of the density."""
 
     coordinate: int
-    end: float
-    """The 5 % or 95 % quantile of the draws."""
-    ratio: float
-    """Of the marginal density a mean excess further out to that of the draws beyond the quantile."""
+    end: float  # the 5 % or 95 % quantile of the draws
+    ratio: float  # of the marginal density a mean excess further out to that of the draws beyond the quantile
 
 
 def open_ends(
     rng: np.random.Generator, draws: np.ndarray, log_densities: np.ndarray, log_density: Callable[[np.ndarray], float]
 ) -> list[OpenEnd]:
-    """Return the ends of the draws beyond which the density goes on.
+    """Return the ends of the draws (chain, draw, d), in their order, beyond which the exact log density goes on.
 
-    256 evaluations, or 64 d if these are fewer; up to 128 more for an end that seems open by these.
-
-    Parameters
-    ----------
-    draws, log_densities : ndarray (chain, draw, d), (chain, draw)
-        Of chains in the order of their draws. With fewer than 400 in all there is no end to judge.
-    log_density : callable
-        Of a position (d,), exact.
+    256 evaluations of a position (d,), or 64 d if these are fewer; up to 128 more for an end that seems open by these.
+    With fewer than 400 draws in all there is no end to judge.
     """
     # The expected squared jump over twice the variance: one minus the autocorrelation.
     variances = draws.var(axis=(0, 1))
@@ -191,26 +178,16 @@ def open_ends(
 class ShiftedDraws(NamedTuple):
     """Draws near one end of a coordinate, shifted outward by the mean excess there."""
 
-    end: float
-    """The quantile beyond which the draws are."""
-    rows: np.ndarray
-    """(k,), which draws."""
-    places: np.ndarray
-    """(k, d), where they are shifted to."""
+    end: float  # the quantile beyond which the draws are
+    rows: np.ndarray  # (k,), which draws
+    places: np.ndarray  # (k, d), where they are shifted to
 
 
 def beyond_end(rng, draws: np.ndarray, coordinate: int, sign: int, share: float, size: int) -> ShiftedDraws | None:
-    """Return draws near an end, shifted outward along a path through the draws; None where there is no end to judge.
+    """Return ``size`` draws near an end, shifted outward along a path; None where there is no end to judge.
 
-    Parameters
-    ----------
-    draws : ndarray (n, d)
-    sign : int
-        1: the upper end, -1: the lower one.
-    share : float
-        Of the draws, from the end on, that the path is a quadratic through.
-    size : int
-        How many are shifted.
+    The path is a quadratic through a share of the draws (n, d) from the end on: the upper one with a ``sign`` of 1, the
+    lower one with -1.
     """
     num_end = int(_END * len(draws))
     along = draws[:, coordinate]
@@ -247,10 +224,8 @@ _CLIMB_EVALUATIONS = 30  # evaluations for each dimension and climb
 class KnownPlaces(NamedTuple):
     """Where a density was evaluated."""
 
-    positions: np.ndarray
-    """(m, d)."""
-    log_densities: np.ndarray
-    """(m,); not finite where it is zero or failed."""
+    positions: np.ndarray  # (m, d)
+    log_densities: np.ndarray  # (m,); not finite where it is zero or failed
 
 
 def other_hills(
@@ -263,20 +238,12 @@ def other_hills(
     """Return points (m, d) high up on hills that the highest of the places is not on; often none.
 
     Two places are on one hill where the density half way between them is no lower than at the lower one (Ursem 1999).
-    A banana counts as two hills then: the density is only to be as high there as the chain finds it elsewhere.
-
-    Parameters
-    ----------
-    places : KnownPlaces
-    log_density
-        Of a position (d,).
-    scales : ndarray (d,)
-        Rough spreads of the target: the climbs begin with steps of a third of them.
-    budget : int
-        Largest number of evaluations. No climb begins that would exceed it.
+    A banana counts as two hills then: the density is only to be as high there as the chain finds it elsewhere. Climbs
+    begin with steps of a third of the scales (d,), rough spreads of the target. None begins that would exceed the
+    budget of evaluations.
     """
     order = np.argsort(-np.where(np.isfinite(places.log_densities), places.log_densities, -np.inf))
-    order = [i for i in order if np.isfinite(places.log_densities[i])]
+    order = order[np.isfinite(places.log_densities[order])].tolist()
     hills, tops, levels = order[:1], [], []
     length = _CLIMB_EVALUATIONS * places.positions.shape[1]
     for i in order[1:]:
@@ -285,13 +252,11 @@ def other_hills(
         position, level = places.positions[i], places.log_densities[i]
         apart = (places.positions[hills] - position) / scales
         by_distance = np.argsort((apart**2).sum(axis=1))
-        is_new = True
         for hill in np.take(hills, by_distance):
             budget -= 1
-            is_new = log_density(0.5 * (position + places.positions[hill])) < level
-            if not is_new:
+            if not log_density(0.5 * (position + places.positions[hill])) < level:
                 break
-        if is_new:
+        else:
             hills.append(i)
             budget -= length
             top, height = _climb(position, level, log_density, scales, length, rng)
@@ -314,14 +279,10 @@ def _climb(position, level, log_density, scales, num_steps, rng):
 
 
 def missed(places: KnownPlaces, draws: np.ndarray, log_densities: np.ndarray) -> np.ndarray | None:
-    """Return the most likely of the places that a chain has left out, (d,), or None.
+    """Return the most likely of the places that a chain has left out, (d,), or None. O(m n d).
 
-    Parameters
-    ----------
-    places : KnownPlaces
-        Evaluated beforehand, not chosen by the chain.
-    draws, log_densities
-        (n, d) and (n,), of the chain, which must all be of the target; thinned ones will do. O(m n d).
+    They were evaluated beforehand, not chosen by the chain, whose draws (n, d) are all of the target; thinned ones
+    will do.
     """
     if len(draws) < _LEAST_DRAWS:
         return None

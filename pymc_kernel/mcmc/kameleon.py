@@ -29,6 +29,7 @@ from pymc_kernel.kernels.points import check_between, check_whole
 from pymc_kernel.linalg import mean_and_factor
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import noise as noise_of
+from pymc_kernel.mcmc.adaptive_metropolis import Info as Info
 from pymc_kernel.mcmc.local_proposal import LocalFit, fit, local_at, propose
 from pymc_kernel.mcmc.metropolis import History, append, checked_start, empty_history, metropolis_accept, recent
 from pymc_kernel.parallel import one_blas_thread
@@ -136,19 +137,8 @@ class State(NamedTuple):
     history: History
     log_scale: float
     iteration: int  # of the adaptation
-    num_refreshes: int
     noise: noise_of.Noise
     rejections: int  # in a row, up to now
-
-
-class Info(NamedTuple):
-    """What a draw reports."""
-
-    accepted: bool
-    accept_prob: float
-    scale: float
-    proposal: np.ndarray  # (d,)
-    proposal_log_density: float
 
 
 def init(position, log_density: float, config: Config) -> State:
@@ -161,7 +151,7 @@ def init(position, log_density: float, config: Config) -> State:
     known = noise_of.unmeasured(config.noisy, config.learn_scale)
     history = empty_history(_HISTORY_PER_POINT * config.num_basis, d)
     nothing = np.zeros((d, d))
-    return State(position, log_density, first, None, np.zeros(d), nothing, history, first.log_scale, 0, 0, known, 0)
+    return State(position, log_density, first, None, np.zeros(d), nothing, history, first.log_scale, 0, known, 0)
 
 
 def relocate(state: State, position, log_density: float) -> State:
@@ -181,9 +171,8 @@ def with_fit(state: State, learned: LocalFit) -> State:
 def step(
     rng: np.random.Generator, state: State, log_density: Callable[[np.ndarray], float], config: Config
 ) -> tuple[State, Info]:
-    """Return the next state and what happened; one evaluation of ``log_density``, O(n d^2) besides.
+    """Return the next state and what happened; one evaluation of ``log_density``, two to measure noise, and O(n d^2).
 
-    A second evaluation, at the position, where the noise is to be measured.
     The transition with everything learned held fixed leaves the target invariant.
     """
     state = walk.probed(state, log_density)
@@ -208,32 +197,25 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     """Return the state after the last draw has been learned from.
 
     The scale moves at every draw; the subsample is drawn anew with probability min(1, 10 / t), t the
-    iterations so far, from the latest two thirds of the history.
-
-    Parameters
-    ----------
-    num_tune : int
-        Length of the tuning phase, if it ends: the last refresh then happens after four fifths of it, so
-        that the scale has time to settle on the final proposal. 0 for adaptation that goes on and vanishes.
+    iterations so far, from the latest two thirds of the history. Where tuning ends, after ``num_tune`` draws, the last
+    refresh happens after four fifths of it, so that the scale settles; 0 for adaptation that goes on and vanishes.
     """
-    t = state.iteration
+    d, t = state.position.size, state.iteration + 1
     log_scale, shape = state.log_scale, state.walk
     if config.learn_scale:
-        d = state.position.size
         log_scale = walk.learn_scale(state, info.accept_prob, config.target_accept)
         log_scale = min(log_scale, math.log(config.largest_scale(d)))
     if config.whiten or state.fit is None:
-        mean, factor = walk.learn_shape(shape.mean, shape.factor, state.position, t)
+        mean, factor = walk.learn_shape(shape.mean, shape.factor, state.position, state.iteration)
         shape = shape._replace(mean=mean, factor=factor)
     history = append(state.history, state.position)
-    state = state._replace(walk=shape, history=history, log_scale=log_scale, iteration=t + 1)
-    first = min(_FIRST_FIT_DRAWS + 10 * state.position.size, int(0.3 * num_tune) if num_tune else math.inf)
-    last = int(_LAST_FIT_SHARE * num_tune) if num_tune else math.inf
-    uniform = rng.random()
-    due = t + 1 == last or (state.fit is None and t + 1 >= first)
-    if t + 1 >= first and t + 1 <= last and (due or uniform * (t + 1) < _REFRESH_RATE):
-        state = refresh(rng, state, config)
-    return state
+    state = state._replace(walk=shape, history=history, log_scale=log_scale, iteration=t)
+    first, last = _FIRST_FIT_DRAWS + 10 * d, math.inf
+    if num_tune:
+        first, last = min(first, int(0.3 * num_tune)), int(_LAST_FIT_SHARE * num_tune)
+    is_drawn = rng.random() * t < _REFRESH_RATE
+    is_due = first <= t <= last and (is_drawn or t == last or state.fit is None)
+    return refresh(rng, state, config) if is_due else state
 
 
 def _shape(state):
@@ -264,4 +246,4 @@ def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
         learned = fit(candidates, *_shape(state), config, rng)
     except (ValueError, np.linalg.LinAlgError):
         return state
-    return with_fit(state, learned)._replace(num_refreshes=state.num_refreshes + 1)
+    return with_fit(state, learned)

@@ -318,15 +318,7 @@ def with_fit(state: State, fit: SurrogateFit, config: Config) -> State:
 
 
 def with_given(position, log_density: float, fit: SurrogateFit, config: Config) -> State:
-    """Return the state of a chain that has nothing to learn, since its surrogate is given.
-
-    Parameters
-    ----------
-    position, log_density
-        Where the chain is.
-    fit : SurrogateFit
-        The surrogate, see :func:`pymc_kernel.mcmc.surrogate_fit.emulated`.
-    """
+    """Return the state of a chain that has nothing to learn, since its surrogate is given, see ``emulated``."""
     first = init(position, log_density, config)
     log_scale = math.log(walk.optimal_scale(first.position.size))
     shape = first.walk._replace(mean=fit.shape[0], factor=fit.shape[1], log_scale=log_scale)

@@ -56,16 +56,11 @@ def _local_covariance(z, fit):
     fill_profile(fit.family, fit.shape_a, fit.shape_b, np.int64(1), slope, slope)
     ones = np.ones(n)
     for i in range(d):
-        inverse_square = inverse_length_scale[i] ** 2
-        if fit.is_radial:
-            x = z[i]
-            factor = 4.0 * inverse_square
-            for j in range(n):
-                columns[i, j] = factor * slope[j] * (x - points_t[i, j])
-        else:
-            factor = 2.0 * inverse_square
-            for j in range(n):
-                columns[i, j] = factor * slope[j] * points_t[i, j]
+        # The sign of all columns of a dot product is of no matter to M H M'.
+        x, factor = (z[i], 4.0) if fit.is_radial else (0.0, 2.0)
+        factor *= inverse_length_scale[i] ** 2
+        for j in range(n):
+            columns[i, j] = factor * slope[j] * (x - points_t[i, j])
         mean = dot_product(columns[i], ones) / n
         for j in range(n):
             columns[i, j] -= mean
@@ -123,9 +118,6 @@ def local_at(position, fit):
     return whitened, _local_covariance(whitened, fit)
 
 
-# -- many places at once --------------------------------------------------------------------------------
-
-
 class LocalPlaces(NamedTuple):
     """Positions with what a proposal from them needs."""
 
@@ -174,31 +166,12 @@ def _fill_proposals(
         )
 
 
-# -- learning -------------------------------------------------------------------------------------------
-
-
 @one_blas_thread
 def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: np.random.Generator) -> LocalFit:
-    """Return a proposal learned from ``points`` (n, d).
+    """Return a proposal learned from ``points`` (n, d), in coordinates factor^-1 (x - mean) where these are whitened.
 
-    Parameters
-    ----------
-    points
-        In the coordinates of the target; all are used.
-    mean, factor
-        Of the coordinates z = factor^-1 (x - mean); ignored where the configuration does not whiten.
-    rng
-        Picks the points for the median heuristic and for the mean trace.
-
-    Raises
-    ------
-    ValueError
-        Where the points coincide, so that no length scale exists.
-
-    Notes
-    -----
     The points are the draws of a chain, many of them repeated: repeated points count repeatedly as a sample of the
-    target, but once for the median heuristic.
+    target, but once for the median heuristic. Raises ``ValueError`` where all coincide: no length scale exists then.
     """
     points = np.asarray(points, dtype=float)
     n, d = points.shape

@@ -50,29 +50,13 @@ def check_target(target_accept) -> None:
 
 
 def unmeasured(is_noisy: bool, is_wanted: bool = True) -> Noise:
-    """Return the state before the first probe.
-
-    Parameters
-    ----------
-    is_noisy
-        Whether the log density is an estimate. An exact density is never probed.
-    is_wanted
-        Whether anything depends on the noise.
-    """
+    """Return the state before the first probe; there is none of an exact density, or where it is not ``is_wanted``."""
     ceiling = _PRIOR_CEILING if is_noisy else 1.0
     return Noise(is_noisy, ceiling, optimal_target(ceiling), 0, 0 if is_noisy and is_wanted else math.inf)
 
 
 def probe(known: Noise, iteration: int, kept: float, again: float) -> Noise:
-    """Return the state after one more estimate at the current point.
-
-    Parameters
-    ----------
-    iteration
-        Of the adaptation.
-    kept, again
-        Log density that the chain holds, and the new estimate of it.
-    """
+    """Return the state after one more estimate at the current point, ``again``, beside the ``kept`` one."""
     difference = again - kept
     accepted = 0.0 if math.isnan(difference) else math.exp(min(difference, 0.0))
     # Gain 2 / n weights probe n in proportion to n: noise during burn-in is forgotten.
@@ -87,13 +71,8 @@ def settled(known: Noise) -> Noise:
     return known._replace(next_probe=math.inf)
 
 
-def ceiling_of(variance: float) -> float:
-    """Return the acceptance rate 2 Phi(-sqrt(v / 2)) of steps of length zero under log-normal noise of variance v."""
-    return math.erfc(0.5 * math.sqrt(variance))
-
-
 def variance_of(ceiling: float) -> float:
-    """Return the variance of log-normal noise with this ceiling in (0, 1]."""
+    """Return the variance v of log-normal noise with this ceiling 2 Phi(-sqrt(v / 2)) in (0, 1]."""
     return 2.0 * NormalDist().inv_cdf(0.5 * max(ceiling, _LOWEST_CEILING)) ** 2
 
 

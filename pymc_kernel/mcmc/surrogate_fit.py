@@ -30,6 +30,10 @@ _ENOUGH_FOR_SHAPE = 10  # positions for each dimension, from which on their own 
 _EMULATED = 1000  # draws of a known log density at which a surrogate emulates it
 
 
+type Shape = tuple[np.ndarray, np.ndarray]
+"""Mean (d,) and lower factor (d, d) of the covariance of draws."""
+
+
 class LearningData(NamedTuple):
     """The data that a surrogate can be learned from."""
 
@@ -57,7 +61,7 @@ class SurrogateFit(NamedTuple):
     num_steps: int  # of the longest trajectory
     chain_length: int  # trajectories of a proposal
     learned: Learned
-    shape: tuple[np.ndarray, np.ndarray]  # mean (d,) and lower factor (d, d) of the covariance of the draws
+    shape: Shape  # of the draws
 
 
 @compiled
@@ -94,25 +98,12 @@ def check_surrogate_moves(estimator, exploring_share, max_steps) -> None:
 
 @one_blas_thread
 def learn(
-    rng: np.random.Generator,
-    estimator,
-    evaluations: LearningData,
-    shape: tuple[np.ndarray, np.ndarray],
-    previous: Learned | None = None,
-    search: bool = True,
+    rng, estimator, evaluations: LearningData, shape: Shape, previous: Learned | None = None, search: bool = True
 ) -> Learned | None:
     """Return a surrogate fitted to the evaluations or draws, or None where the fit fails.
 
-    Parameters
-    ----------
-    estimator
-        One of ``pymc_kernel.scores``; its ``learns_from`` is "values" or "draws".
-    shape : ndarray (d,), (d, d)
-        Mean and lower factor of the covariance of the draws: the coordinates that the estimator works in.
-    previous : Learned, optional
-        From which the settings are taken over.
-    search : bool
-        Whether the search for settings is a full one; otherwise it starts from the previous ones, if there are any.
+    The estimator, of ``pymc_kernel.scores``, works in coordinates of a shape: mean (d,) and lower factor (d, d) of the
+    covariance of the draws. Without a full ``search`` its settings are sought from the ``previous`` ones on.
     """
     mean, factor = shape
     try:
@@ -143,7 +134,7 @@ def _fit_scores(rng, estimator, whitened, mean, factor):
     return KernelExpansion(change_variables(expansion, inverse, -inverse @ mean))
 
 
-def refined_shape(shape, learned: Learned) -> tuple[np.ndarray, np.ndarray]:
+def refined_shape(shape: Shape, learned: Learned) -> Shape:
     """Return the mean and factor for trajectories: those of the surrogate's quadratic part, where it was fitted first.
 
     In many dimensions the covariance of the visited positions is poor while a chain tunes.
@@ -160,21 +151,10 @@ def refined_shape(shape, learned: Learned) -> tuple[np.ndarray, np.ndarray]:
 
 
 @one_blas_thread
-def tuned(
-    rng: np.random.Generator,
-    learned: Learned,
-    shape: tuple[np.ndarray, np.ndarray],
-    draws: np.ndarray,
-    max_steps: int,
-) -> SurrogateFit:
+def tuned(rng: np.random.Generator, learned: Learned, shape: Shape, draws: np.ndarray, max_steps: int) -> SurrogateFit:
     """Return a surrogate with step size, length and number of its trajectories, in the coordinates of a shape.
 
-    No density is evaluated.
-
-    Parameters
-    ----------
-    draws : ndarray (n, d)
-        Draws from the bulk: step size and length are chosen by trajectories from some of them.
+    They are chosen by trajectories from some of the draws (n, d), of the bulk; no density is evaluated.
     """
     mean, factor = shape
     expansion = change_variables(learned.surrogate.expansion, factor, mean)
@@ -208,13 +188,7 @@ def along(
 
 @one_blas_thread
 def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | None:
-    """Return a surrogate learned from what the chains have evaluated and visited, or None where that fails.
-
-    Parameters
-    ----------
-    states
-        One chain's, or several chains' that learn together.
-    """
+    """Return a surrogate learned from what one chain, or several, have evaluated and visited; None where that fails."""
     previous = states[0].fit
     search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
     draws, shape = bulk_of(states), _recent_shape(states)
@@ -232,14 +206,8 @@ def emulated(
 ) -> SurrogateFit:
     """Return a surrogate of a cheap log density, in the form that trajectories follow, with their step size and length.
 
-    It is learned from values at the draws, and around them by differences of draws, so that it is right in the tails.
-
-    Parameters
-    ----------
-    log_density : callable
-        Takes positions (n, d), returns (n,), -inf where there is none.
-    draws : ndarray (n, d)
-        From that density.
+    It is learned from values at the draws (n, d), which are of that density, and around them by differences of draws,
+    so that it is right in the tails. The log density, (n, d) -> (n,), is -inf where there is none.
     """
     shape = mean_and_factor(draws)
     if shape is None:
@@ -249,7 +217,7 @@ def emulated(
     places = np.concatenate([near, one + optimal_scale(2 * draws.shape[1]) * (first - second)])
     emulated_at = log_density(places)
     surrogate = Values().fit(places, emulated_at, rng, mean=shape[0], factor=shape[1], noisy=False)
-    return tuned(rng, Learned(surrogate, Values(), surrogate.error), shape, draws, max_steps)._replace(shape=shape)
+    return tuned(rng, Learned(surrogate, Values(), surrogate.error), shape, draws, max_steps)
 
 
 def bulk_of(states: Sequence, fraction: float = 2.0 / 3.0) -> np.ndarray:
@@ -270,8 +238,8 @@ def _recent_shape(states):
 
 
 @one_blas_thread
-def joint_shape(states: Sequence) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean (d,) and lower factor (d, d) of the covariance of what the chains have visited together."""
+def joint_shape(states: Sequence) -> Shape:
+    """Return the shape of what the chains have visited together."""
     if len(states) == 1:
         return states[0].walk.mean, states[0].walk.factor
     means = np.array([s.walk.mean for s in states])
@@ -279,6 +247,4 @@ def joint_shape(states: Sequence) -> tuple[np.ndarray, np.ndarray]:
     covariance = np.mean([s.walk.factor @ s.walk.factor.T for s in states], axis=0)
     covariance += (means - mean).T @ (means - mean) / len(states)
     factor = definite_cholesky(covariance)
-    if factor is None:  # places on a line
-        factor = ridged_cholesky(covariance)
-    return mean, factor
+    return mean, ridged_cholesky(covariance) if factor is None else factor  # places on a line have none

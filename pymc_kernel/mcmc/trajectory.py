@@ -25,24 +25,10 @@ def surrogate_chains(positions, momenta, uniforms, lengths, step_sizes, expansio
     Each transition accepts by the surrogate's energy, so the whole is reversible with respect to exp(surrogate):
     as a proposal for another density it needs the ratio of surrogate values only (Liu 2001, section 9.4.3).
 
-    Parameters
-    ----------
-    positions, momenta : ndarray (n, d), (n, k, d)
-    uniforms : ndarray (n, k)
-        Where one is negative its transition always accepts.
-    lengths, step_sizes : ndarray (n, k)
-        Leapfrog steps of each transition and their sizes.
-    expansion
-        Of the surrogate; the potential is minus it. Unit mass; O(m d) for each step.
-    work_per_chain : float
-        Rough number of inner operations, by which chains are spread over threads; zero for this thread alone.
-
-    Returns
-    -------
-    positions : ndarray (n, d)
-    values, firsts : ndarray (n,)
-    momenta : ndarray (n, d)
-        At the end of the last trajectory, accepted or not.
+    From positions (n, d), by momenta (n, k, d) of unit mass, and leapfrog steps of which each costs O(m d): lengths and
+    step sizes (n, k). Where one of the uniforms (n, k) is negative its transition always accepts. Chains are spread
+    over threads by the rough number of inner operations of one, zero for this thread alone. The momenta (n, d), too,
+    are returned: those at the end of the last trajectory, accepted or not.
     """
     n = len(positions)
     ends, last = np.empty(positions.shape), np.empty(positions.shape)
@@ -145,10 +131,7 @@ def vary_step_size(rng: np.random.Generator, step_size: float, size: int) -> np.
 def choose_step_size(starts: np.ndarray, momenta: np.ndarray, expansion: Expansion, guess: float = 0.3) -> float:
     """Return the step size at which the surrogate's own energy is conserved well enough: no likelihood is needed.
 
-    Parameters
-    ----------
-    starts, momenta : ndarray (n, d)
-        Typical positions, in the coordinates of the expansion, and standard normal momenta.
+    The starts (n, d) are typical positions, in the coordinates of the expansion, with standard normal momenta.
     """
     low, high = math.log(1e-4), math.log(2.0)
     middle = min(max(math.log(guess), low), high)

@@ -45,15 +45,7 @@ class Differences:
     def __post_init__(self):
         check_between(target_accept=self.target_accept)
 
-    def fit(
-        self,
-        rng: np.random.Generator,
-        particles: Evaluated,
-        evaluated: Evaluated,
-        inverse_temperature: float,
-        learned: Pairs | None,
-        shared: Pairs | None = None,
-    ) -> Pairs:
+    def fit(self, rng, particles: Evaluated, evaluated, inverse_temperature, learned: Pairs | None, shared=None):
         """Return the differences of these particles; scale and turn go on from those before."""
         positions = particles.positions
         differences = positions - positions[rng.permutation(len(positions))]

@@ -40,14 +40,7 @@ def descend(edges: np.ndarray, ancestors: np.ndarray, num_folds: int) -> np.ndar
     """Return the edges of the folds of the descendants: of each fold those of its members, as far as there are any.
 
     A fold that has become so large that the others are too few to learn from is split in the middle, between two
-    families.
-
-    Parameters
-    ----------
-    edges : ndarray (k + 1,)
-        Of the ancestors' folds.
-    ancestors : ndarray (n,)
-        Rows, in increasing order, so that the members of a family and of a fold are next to each other.
+    families. The rows of the ancestors (n,) are in increasing order: members of a family and of a fold are neighbours.
     """
     n = len(ancestors)
     begins = [0, *(np.flatnonzero(np.diff(ancestors)) + 1), n]
@@ -72,19 +65,10 @@ def fit(
     learned: Fitted | None,
     edges: np.ndarray,
 ) -> Fitted:
-    """Return what the moves of each fold learn from the particles of the others.
+    """Return what the moves of each fold, see :func:`descend`, learn from the particles of the others.
 
     A single fold learns from itself; so does a fold if the others have too few distinct positions to span the space.
-
-    Parameters
-    ----------
-    edges
-        From :func:`split` or :func:`descend`.
-
-    Raises
-    ------
-    ValueError
-        Where all particles lie in a subspace.
+    Raises ``ValueError`` where all particles lie in a subspace.
     """
     before = (None,) if learned is None else learned.learned
     if len(edges) == 2:
@@ -105,8 +89,8 @@ def propose(
     rng: np.random.Generator, moves: Walk | Kameleon | Hamiltonian, positions: np.ndarray, fitted: Fitted
 ) -> Proposals:
     """Return a proposal for every particle by the moves of its fold."""
-    stretches = zip(fitted.edges[:-1], fitted.edges[1:], fitted.learned, strict=True)
-    return _joined([moves.propose(rng, positions[start:stop], learned) for start, stop, learned in stretches])
+    stretches = zip(pairwise(fitted.edges), fitted.learned, strict=True)
+    return _joined([moves.propose(rng, positions[start:stop], learned) for (start, stop), learned in stretches])
 
 
 def _joined(parts):
@@ -132,7 +116,7 @@ def adapt(
     The scale is one number, and learning it from the particles that it moves has not measurably biased the evidence.
     """
     learned = []
-    for start, stop, one in zip(fitted.edges[:-1], fitted.edges[1:], fitted.learned, strict=True):
+    for (start, stop), one in zip(pairwise(fitted.edges), fitted.learned, strict=True):
         own = proposals.places and tuple(LocalPlaces(*(a[start:stop] for a in place)) for place in proposals.places)
         learned.append(moves.adapt(one, proposals._replace(places=own), accept_prob))
     return fitted._replace(learned=tuple(learned))

@@ -74,10 +74,7 @@ class Shape(NamedTuple):
 def covariance_factor(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return mean (d,) and lower factor (d, d) of the covariance of the rows, with a ridge of 1e-9 of its diagonal.
 
-    Raises
-    ------
-    ValueError
-        Where the particles lie in a subspace, so that a walk along their covariance would stay in it.
+    Raises ``ValueError`` where they lie in a subspace, as a walk along their covariance would stay in it.
     """
     mean = positions.mean(axis=0)
     covariance = np.atleast_2d(np.cov(positions.T, bias=True))
@@ -94,10 +91,11 @@ def covariance_factor(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, factor
 
 
-def _follow(log_scale, count, accept_prob, target, rate):
-    """Return the log scale after a Robbins-Monro step on the mean acceptance of all particles."""
-    step = rate if rate is not None else (1.0 + count) ** -0.5
-    return log_scale + step * (float(accept_prob) - target)
+def _following(learned, accept_prob, target, rate, largest=math.inf):
+    """Return what was learned after a Robbins-Monro step of its scale on the mean acceptance of all particles."""
+    step = rate if rate is not None else (1.0 + learned.num_adapted) ** -0.5
+    log_scale = min(learned.log_scale + step * (float(accept_prob.mean()) - target), largest)
+    return learned._replace(log_scale=log_scale, num_adapted=learned.num_adapted + 1)
 
 
 @dataclass(frozen=True)
@@ -125,15 +123,7 @@ class Walk:
         check_target(self.target_accept)
         check_between("scale", "learning_rate", high=math.inf, scale=self.scale, learning_rate=self.learning_rate)
 
-    def fit(
-        self,
-        rng,
-        particles: Evaluated,
-        evaluated: Evaluated,
-        inverse_temperature: float,
-        learned: Shape | None,
-        shared: Shape | None = None,
-    ):
+    def fit(self, rng, particles: Evaluated, evaluated, inverse_temperature, learned: Shape | None, shared=None):
         """Return the shape of the particles, equally weighted."""
         d = particles.positions.shape[1]
         mean, factor = np.zeros(d), np.eye(d)
@@ -153,10 +143,7 @@ class Walk:
         """Return the shape with the scale moved by the mean acceptance."""
         if not self.learn_scale:
             return learned
-        log_scale = _follow(
-            learned.log_scale, learned.num_adapted, accept_prob.mean(), self.target_accept, self.learning_rate
-        )
-        return learned._replace(log_scale=log_scale, num_adapted=learned.num_adapted + 1)
+        return _following(learned, accept_prob, self.target_accept, self.learning_rate)
 
     def scale_of(self, learned: Shape) -> float:
         """Return nu."""
@@ -169,9 +156,8 @@ class KameleonFit(NamedTuple):
     local: local_proposal.LocalFit
     log_scale: float
     num_adapted: int
-    places: tuple[LocalPlaces, LocalPlaces] | None = (
-        None  # before the last move and proposed by it: each particle is at one of the two
-    )
+    # Before the last move and proposed by it: each particle is at one of the two.
+    places: tuple[LocalPlaces, LocalPlaces] | None = None
 
 
 @dataclass(frozen=True)
@@ -201,8 +187,7 @@ class Kameleon:
         mean, factor = covariance_factor(particles.positions)
         local = local_proposal.fit(positions, mean, factor, self.config, rng)
         if learned is None:
-            d = positions.shape[1]
-            return KameleonFit(local, math.log(self.config.scale or optimal_scale(d)), 0)
+            return KameleonFit(local, math.log(self.config.scale or optimal_scale(positions.shape[1])), 0)
         return KameleonFit(local, learned.log_scale, learned.num_adapted)
 
     def propose(self, rng, positions: np.ndarray, learned: KameleonFit) -> Proposals:
@@ -218,10 +203,8 @@ class Kameleon:
         learned = learned._replace(places=proposals.places)
         if not self.config.learn_scale:
             return learned
-        target = target_of(self.config.target_accept)
-        log_scale = _follow(learned.log_scale, learned.num_adapted, accept_prob.mean(), target, self.learning_rate)
-        bound = math.log(self.config.largest_scale(learned.local.mean.size))
-        return learned._replace(log_scale=min(log_scale, bound), num_adapted=learned.num_adapted + 1)
+        largest = math.log(self.config.largest_scale(learned.local.mean.size))
+        return _following(learned, accept_prob, target_of(self.config.target_accept), self.learning_rate, largest)
 
     def scale_of(self, learned: KameleonFit) -> float:
         """Return nu."""
@@ -237,11 +220,8 @@ def _where(positions, learned):
     is_known = has_moved | (positions == before.positions).all(axis=1)
     if not is_known.all():
         return places_at(positions, learned.local)
-    chosen = [
-        np.where(has_moved.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-        for new, old in zip(proposed, before, strict=True)
-    ]
-    return LocalPlaces(*chosen)
+    pairs = zip(proposed, before, strict=True)
+    return LocalPlaces(*(np.where(has_moved.reshape(-1, *[1] * (new.ndim - 1)), new, old) for new, old in pairs))
 
 
 class HamiltonianFit(NamedTuple):
@@ -282,22 +262,11 @@ class Hamiltonian:
     def __post_init__(self):
         check_surrogate_moves(self.surrogate, self.exploring_share, self.max_steps)
 
-    def fit(
-        self,
-        rng,
-        particles,
-        evaluated,
-        inverse_temperature,
-        learned: HamiltonianFit | None,
-        shared: HamiltonianFit | None = None,
-    ):
+    def fit(self, rng, particles, evaluated, inverse_temperature, learned: HamiltonianFit | None, shared=None):
         """Return a surrogate of the density at this temperature; without one where the fit fails.
 
-        Parameters
-        ----------
-        shared
-            Fitted to the same evaluations for other particles: its surrogate is taken over, but for the walk, unless
-            the estimator learns from the particles.
+        One that is ``shared``, fitted to the same evaluations for other particles, is taken over, but for the walk,
+        unless the estimator learns from the particles.
         """
         shape = self.walk.fit(rng, particles, evaluated, inverse_temperature, None if learned is None else learned.walk)
         if shared is not None and self.surrogate.learns_from == "values":
@@ -306,10 +275,8 @@ class Hamiltonian:
             learned = HamiltonianFit(shape, None, None)
         draws, coordinates = particles.positions, (shape.mean, shape.factor)
         density = evaluated.log_density(inverse_temperature)
-        followed = learn(
-            rng, self.surrogate, LearningData(draws, evaluated.positions, density, self.noisy), coordinates,
-            learned.learned, search=learned.learned is None,
-        )  # fmt: skip
+        data = LearningData(draws, evaluated.positions, density, self.noisy)
+        followed = learn(rng, self.surrogate, data, coordinates, learned.learned, search=learned.learned is None)
         if followed is None:
             return learned._replace(walk=shape, fit=None)
         return HamiltonianFit(shape, tuned(rng, followed, coordinates, draws, self.max_steps), followed)

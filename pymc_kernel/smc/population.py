@@ -24,15 +24,16 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from pymc_kernel.kernels.points import as_numbers, as_points, check_between, is_number
+from pymc_kernel.kernels.points import as_numbers, as_points, check_between
 from pymc_kernel.linalg import ridged_cholesky, whiten
 from pymc_kernel.machine_code import compiled
+from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.finite import Finite
-from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.smc.weights import effective_share, log_mean_exp, next_temperature, normalized, resample
 
-_SCALES = (0.35, 0.7, 1.0, 1.4)  # of the proposals, in units of 2.38 / sqrt(d): narrow ones lose tails, wide ones draws
+# Of the proposals, nu in units of 2.38 / sqrt(d): narrow ones lose tails, wide ones draws.
+_SCALES = (0.35, 0.7, 1.0, 1.4)
 _SAFE_SHARE = 0.05  # of every scale
 _LARGEST_LEARNED_SHARE = 0.9  # of the draws with a weight above zero
 _LEARNED_SHARE = 0.25  # of the particles: the effective sample size of the tempered weights for learning
@@ -52,8 +53,6 @@ class Config:
         delta, in (0, 1): at 1 a Gaussian target's particles would all drift to its mode.
     surrogate : Finite
         Of the learned score.
-    scales : sequence of float
-        nu, candidates in units of 2.38 / sqrt(d); the shares of each are learned.
     weights : {"mixture", "own"}
         The density that a draw is weighted by: of the mixture over all particles, O(n^2 d), or of its own particle.
     """
@@ -61,7 +60,6 @@ class Config:
     drift: str | Callable = "kernel"
     drift_size: float = 0.3
     surrogate: Finite = field(default_factory=lambda: Finite(num_features=200, regularization=1e-2))
-    scales: tuple[float, ...] = _SCALES
     weights: str = "mixture"
 
     def __post_init__(self):
@@ -72,8 +70,6 @@ class Config:
             raise ValueError(f'weights must be "mixture" or "own", got {self.weights!r}.')
         if not callable(getattr(self.surrogate, "fit", None)):
             raise TypeError(f"surrogate must be one of pymc_kernel.scores, got {type(self.surrogate).__name__}.")
-        if not np.size(self.scales) or not all(is_number(s, 0.0, np.inf) for s in np.atleast_1d(self.scales)):
-            raise ValueError(f"scales must be positive numbers, got {self.scales!r}.")
 
 
 class State(NamedTuple):
@@ -83,8 +79,6 @@ class State(NamedTuple):
     log_weights: np.ndarray  # (t n,), unnormalized, all of the same target
     particles: np.ndarray  # (n, d), resampled: the places of the next clouds
     shares: np.ndarray  # (scales,), of the scales
-    surrogate: KernelExpansion | None
-    iteration: int
 
 
 class Info(NamedTuple):
@@ -97,37 +91,32 @@ class Info(NamedTuple):
 
 
 @one_blas_thread
-def init(rng: np.random.Generator, positions: np.ndarray, log_weights: np.ndarray, config: Config) -> State:
+def init(rng: np.random.Generator, positions: np.ndarray, log_weights: np.ndarray) -> State:
     """Return the first state, from draws with their importance weights: of the prior, say, and the likelihood.
 
-    Raises
-    ------
-    ValueError
-        Where no draw has a finite weight, or the draws with one lie in a subspace.
+    Raises ``ValueError`` where no draw has a finite weight.
     """
     positions, log_weights = as_points(positions, "positions"), as_numbers(log_weights, "log_weights")
     n = len(positions)
     if log_weights.shape != (n,):
         raise ValueError(f"log_weights must have shape ({n},), got {log_weights.shape}.")
-    shares = np.full(len(config.scales), 1.0 / len(config.scales))
-    particles = positions[resample(rng, _tempered(log_weights, n), n)]
-    return State(positions, log_weights, particles, shares, None, 0)
+    shares = np.full(len(_SCALES), 1.0 / len(_SCALES))
+    return State(positions, log_weights, _resampled(rng, positions, log_weights, n), shares)
 
 
 @one_blas_thread
-def forget(rng: np.random.Generator, state: State, size: int, config: Config) -> State:
+def forget(rng: np.random.Generator, state: State, size: int) -> State:
     """Return the state without its first ``size`` draws, with particles resampled from the others."""
     positions, log_weights = state.positions[size:], state.log_weights[size:]
     if not (log_weights > -np.inf).any():
         raise ValueError("the density is zero at all draws around the start: begin nearer to the posterior.")
-    chosen = resample(rng, _tempered(log_weights, len(state.particles)), len(state.particles))
-    return state._replace(positions=positions, log_weights=log_weights, particles=positions[chosen])
+    particles = _resampled(rng, positions, log_weights, len(state.particles))
+    return State(positions, log_weights, particles, state.shares)
 
 
 def _shape(positions, weights):
     """Return the lower factor of the weighted covariance."""
-    mean = weights @ positions
-    off = positions - mean
+    off = positions - weights @ positions
     covariance = (off * weights[:, None]).T @ off
     if not (np.diag(covariance) > 0.0).all():
         raise ValueError(
@@ -139,25 +128,18 @@ def _shape(positions, weights):
 
 @one_blas_thread
 def step(
-    rng: np.random.Generator,
-    state: State,
-    log_density: Callable[[np.ndarray], np.ndarray],
-    config: Config,
+    rng: np.random.Generator, state: State, log_density: Callable[[np.ndarray], np.ndarray], config: Config
 ) -> tuple[State, Info]:
     """Return the state with the draws of one more iteration, and what happened; n evaluations.
 
-    Parameters
-    ----------
-    log_density : callable
-        (n, d) -> (n,), estimated or exact: an unbiased estimate leaves evidence and expectations consistent.
+    The log density, (n, d) -> (n,), may be estimated: unbiased estimates leave evidence and expectations consistent.
+    Raises ``ValueError`` where all weight is on one draw.
     """
     n, d = state.particles.shape
     weights = _tempered(state.log_weights, n)
     factor = _shape(state.positions, weights)
-    surrogate = _learned(rng, state, weights, factor, config)
-    unit = 2.38 / math.sqrt(d)
-    scales = unit * np.array(config.scales)
-    drift = _drift(state.particles, surrogate, factor, config)
+    scales = optimal_scale(d) * np.array(_SCALES)
+    drift = _drift(state.particles, _score(rng, state, weights, factor, config), factor, config.drift_size)
     centers = state.particles + drift
     which = rng.choice(len(scales), size=n, p=state.shares)
     noise = rng.standard_normal((n, d))
@@ -191,13 +173,12 @@ def step(
         effective_share(log_weights),
         evidence,
         float(np.sqrt((solve_triangular(factor, drift.T, lower=True) ** 2).sum(axis=0)).mean()),
-        float(state.shares @ np.array(config.scales)),
+        float(state.shares @ np.array(_SCALES)),
     )
     positions = np.concatenate([state.positions, positions])
     log_weights = np.concatenate([state.log_weights, log_weights])
     # Ancestors come from all draws so far, which have weights for the same target.
-    chosen = resample(rng, _tempered(log_weights, n), n)
-    return State(positions, log_weights, positions[chosen], shares, surrogate, state.iteration + 1), info
+    return State(positions, log_weights, _resampled(rng, positions, log_weights, n), shares), info
 
 
 def _tempered(log_weights, num_particles):
@@ -211,12 +192,16 @@ def _tempered(log_weights, num_particles):
     return normalized(next_temperature(log_weights, 0.0, wanted) * log_weights)
 
 
-def _learned(rng, state, weights, factor, config):
+def _resampled(rng, positions, log_weights, size):
+    return positions[resample(rng, _tempered(log_weights, size), size)]
+
+
+def _score(rng, state, weights, factor, config):
+    """Return a function from positions (n, d) to scores, None where there is none or it cannot be learned."""
     if config.drift != "kernel":
-        return None
+        return config.drift if callable(config.drift) else None
     kept = np.flatnonzero(weights > 1e-3 / weights.size)
-    d = state.positions.shape[1]
-    if kept.size < 5 * d + 10:
+    if kept.size < 5 * state.positions.shape[1] + 10:
         return None
     # In whitened coordinates one length scale serves all directions.
     mean = weights @ state.positions
@@ -225,27 +210,15 @@ def _learned(rng, state, weights, factor, config):
         fitted = config.surrogate.fit(whitened, weights[kept], rng=rng)
     except (ValueError, np.linalg.LinAlgError):
         return None
-    return _Whitened(fitted, mean, factor)
+    return lambda x: solve_triangular(factor, fitted.score(whiten(x, mean, factor)).T, lower=True, trans=1).T
 
 
-class _Whitened:
-    """A surrogate in whitened coordinates that returns scores in the original ones."""
-
-    def __init__(self, fitted, mean, factor):
-        self.fitted, self.mean, self.factor = fitted, mean, factor
-
-    def score(self, x):
-        """Return the gradient at the rows of ``x`` (n, d)."""
-        whitened = whiten(x, self.mean, self.factor)
-        return solve_triangular(self.factor, self.fitted.score(whitened).T, lower=True, trans=1).T
-
-
-def _drift(particles, surrogate, factor, config):
+def _drift(particles, score_of, factor, drift_size):
     """Return delta Sigma grad f at the particles, cut where it is longer than the proposal is wide."""
-    if config.drift == "none" or (config.drift == "kernel" and surrogate is None):
+    if score_of is None:
         return np.zeros_like(particles)
-    score = np.asarray(config.drift(particles) if callable(config.drift) else surrogate.score(particles))
-    along = config.drift_size * np.where(np.isfinite(score), score, 0.0) @ factor
+    score = np.asarray(score_of(particles))
+    along = drift_size * np.where(np.isfinite(score), score, 0.0) @ factor
     length = np.sqrt((along**2).sum(axis=1, keepdims=True))
     along *= np.minimum(1.0, _LARGEST_DRIFT / np.maximum(length, 1e-300))
     return along @ factor.T

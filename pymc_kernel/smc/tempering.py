@@ -114,13 +114,7 @@ class Info(NamedTuple):
 
 
 def init(particles: Evaluated) -> State:
-    """Return the state at inverse temperature 0.
-
-    Parameters
-    ----------
-    particles
-        Draws from the prior with both parts of their log density.
-    """
+    """Return the state at inverse temperature 0, of draws from the prior with both parts of their log density."""
     n = len(particles.positions)
     if n < 2 or particles.log_prior.shape != (n,) or particles.log_likelihood.shape != (n,):
         raise ValueError("at least two particles are needed, with one log prior and one log likelihood each.")
@@ -142,16 +136,10 @@ def choose_temperature(state: State, config: Config) -> tuple[float, np.ndarray,
 
 
 def _move(rng, particles, families, evaluate, inverse_temperature, state, config):
-    """Return particles moved by transitions that leave the tempered density invariant.
+    """Return particles moved by transitions that leave the tempered density invariant, and the pool.
 
-    Returns
-    -------
-    particles, pool, evaluated : Evaluated
-        The particles after the last move; the pool, see ``Config.waste_free``; the latest evaluations.
-    learned
-        What the moves have learned.
-    statistics : tuple
-        Acceptance, that of surrogate moves, correlation, number of moves.
+    Also the latest evaluations, what the moves have learned, and acceptance, that of surrogate moves, correlation and
+    number of moves.
     """
     moves = config.moves
     first = folds.split(len(families), config.num_folds) if state.learned is None else state.learned.edges
@@ -159,27 +147,25 @@ def _move(rng, particles, families, evaluate, inverse_temperature, state, config
     learned = folds.fit(rng, moves, particles, state.evaluated, inverse_temperature, state.learned, edges)
     n = len(particles.positions)
     density = particles.log_density(inverse_temperature)
-    positions, prior, likelihood = (a.copy() for a in particles)
-    begin = positions.copy()
+    current = Evaluated(*(a.copy() for a in particles))
     pool, correlations, evaluations, rates, surrogate_rates = [], [], [state.evaluated], [], []
-    for count in range(1, config.moves_at_most(positions.shape[1]) + 1):
-        proposals = folds.propose(rng, moves, positions, learned)
-        new_prior, new_likelihood = evaluate(proposals.positions)
-        proposed = Evaluated(proposals.positions, new_prior, new_likelihood)
+    for count in range(1, config.moves_at_most(current.positions.shape[1]) + 1):
+        proposals = folds.propose(rng, moves, current.positions, learned)
+        proposed = Evaluated(proposals.positions, *evaluate(proposals.positions))
         new_density = proposed.log_density(inverse_temperature)
         with np.errstate(invalid="ignore"):
             gain = new_density - density + proposals.log_ratio
         probability = np.where(gain < np.inf, np.exp(np.minimum(gain, 0.0)), 0.0)
         accepted = rng.random(n) < probability
-        positions[accepted], prior[accepted] = proposals.positions[accepted], new_prior[accepted]
-        likelihood[accepted], density[accepted] = new_likelihood[accepted], new_density[accepted]
+        for old, new in zip((*current, density), (*proposed, new_density), strict=True):
+            old[accepted] = new[accepted]
         learned = folds.adapt(moves, learned, proposals, probability)
         rates.append(probability.mean())
         if not proposals.is_exploring.all():
             surrogate_rates.append(probability[~proposals.is_exploring].mean())
         evaluations.append(proposed)
-        pool.append(Evaluated(positions.copy(), prior.copy(), likelihood.copy()))
-        correlation = largest_correlation(begin, positions)
+        pool.append(Evaluated(*(a.copy() for a in current)))
+        correlation = largest_correlation(particles.positions, current.positions)
         correlations.append(correlation)
         if count >= config.min_moves and correlation <= config.correlation:
             break
@@ -189,8 +175,7 @@ def _move(rng, particles, families, evaluate, inverse_temperature, state, config
         pool = _interleaved([p for p, c in zip(pool, correlations, strict=True) if c <= enough])
     else:
         pool = particles
-    evaluations = _joined(evaluations)
-    evaluations = evaluations.take(slice(-NUM_EVALUATED, None))
+    evaluations = _joined(evaluations).take(slice(-NUM_EVALUATED, None))
     surrogate = float(np.mean(surrogate_rates)) if surrogate_rates else math.nan
     return particles, pool, evaluations, learned, (float(np.mean(rates)), surrogate, correlation, count)
 
@@ -206,19 +191,9 @@ def _interleaved(parts) -> Evaluated:
 
 @one_blas_thread
 def rejuvenate(
-    rng: np.random.Generator,
-    state: State,
-    evaluate: Evaluate,
-    chosen: tuple[float, np.ndarray, float],
-    config: Config,
+    rng: np.random.Generator, state: State, evaluate: Evaluate, chosen: tuple[float, np.ndarray, float], config: Config
 ) -> tuple[State, Info]:
-    """Return the state at a chosen temperature, resampled and moved, and what happened.
-
-    Parameters
-    ----------
-    chosen
-        From :func:`choose_temperature`.
-    """
+    """Return the state resampled and moved at a temperature from :func:`choose_temperature`, and what happened."""
     target, weights, gained = chosen
     n = len(state.particles.positions)
     ancestors = resample(rng, weights, n)
@@ -236,10 +211,7 @@ def rejuvenate(
 def step(rng: np.random.Generator, state: State, evaluate: Evaluate, config: Config) -> tuple[State, Info]:
     """Return the state one temperature further, and what happened.
 
-    Raises
-    ------
-    ValueError
-        Where the likelihood of all particles is zero, or the particles have collapsed into a subspace.
+    Raises ``ValueError`` where the likelihood of all particles is zero, or they have collapsed into a subspace.
     """
     return rejuvenate(rng, state, evaluate, choose_temperature(state, config), config)
 

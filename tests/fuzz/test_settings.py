@@ -30,7 +30,7 @@ SETTINGS = {
     kameleon.Config: ["kernel", "num_basis", "isotropic_share", "gamma", "scale", "target_accept", "whiten"],
     kernel_hmc.Config: ["surrogate", "exploring_share", "max_steps", "target_accept"],
     tempering.Config: ["threshold", "min_moves", "max_moves", "correlation", "num_folds", "moves"],
-    population.Config: ["drift", "drift_size", "scales", "weights", "surrogate"],
+    population.Config: ["drift", "drift_size", "weights", "surrogate"],
     smc.Walk: ["scale", "target_accept", "learning_rate"],
     smc.Hamiltonian: ["surrogate", "exploring_share", "max_steps"],
     embeddings.KernelBayesRule: ["regularization"],

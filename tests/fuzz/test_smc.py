@@ -80,7 +80,7 @@ def test_population(data, d, rng, kind):
         weights=data.draw(st.sampled_from(["mixture", "own"])),
         surrogate=Finite(num_features=5),
     )
-    state = kept(lambda: population.init(rng, x, weights, config), NAMES)
+    state = kept(lambda: population.init(rng, x, weights), NAMES)
     if state is None:
         return
     for _ in range(3):
@@ -90,7 +90,7 @@ def test_population(data, d, rng, kind):
         state = found[0]
     found = kept(lambda: normalized(state.log_weights), NAMES)
     assert found is None or abs(found.sum() - 1.0) < 1e-9
-    kept(lambda: population.forget(rng, state, n, config), NAMES)
+    kept(lambda: population.forget(rng, state, n), NAMES)
 
 
 @given(scale=powers(), rng=seeds(), d=st.integers(1, 3))

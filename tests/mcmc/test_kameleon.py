@@ -103,7 +103,6 @@ def test_refreshes_thin_out_and_end_with_four_fifths_of_tuning(rng):
     states = []
     draws, state = run(ka, rng, target.log_density, np.zeros(3), ka.Config(num_basis=200), 2000, 500, states)
     changes = [t for t in range(1, 2500) if states[t].fit is not states[t - 1].fit]
-    assert state.num_refreshes == len(changes)
     assert changes[-1] == 1599  # the last refresh, forced
     assert 5 < len(changes) < 60
     assert state.fit.points_t.shape == (3, 200)
@@ -155,7 +154,7 @@ def test_places_on_a_line_are_learned_from(rng):
     for t in rng.normal(size=40):
         state = state._replace(history=ka.append(state.history, np.array([t, 3.0 * t])))
     state = ka.refresh(rng, state, config)
-    assert state.num_refreshes == 1
+    assert state.fit is not None
     np.testing.assert_array_equal(state.fit.factor, state.walk.factor)
 
 

@@ -1,18 +1,11 @@
 """Warnings of chains: stuck on an estimate, without a mode or a part of the posterior, errors."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from pymc_kernel.mcmc.chain_checks import (
-    KnownPlaces,
-    OpenEnd,
-    coverage_of,
-    is_missing_mass,
-    missed,
-    open_ends,
-)
+from pymc_kernel.mcmc.chain_checks import KnownPlaces, OpenEnd, coverage_of, is_missing_mass, missed
 
 _NOISE_REPLICATES = 20  # new estimates that measure the noise where a chain is stuck
 _NAMED = 4  # coordinates of a position that a message shows
@@ -27,17 +20,9 @@ _ADVICE = "Proposals seldom get there: take more draws (longer tuning seldom hel
 def missed_point_warning(known: KnownPlaces, visited: Sequence, variables: Sequence) -> str:
     """Return a warning about a point as likely as the chain's draws that the chain never came near; or nothing.
 
-    Parameters
-    ----------
-    known
-        Points where the density was evaluated in the search for a start.
-    visited
-        Positions (d,) and log densities of some draws.
-    variables
-        Value variables of the positions.
+    The points are ``known`` from the search for a start; ``visited`` are positions (d,) and log densities of draws.
     """
-    draws, log_densities = (np.array(a) for a in zip(*visited, strict=True))
-    place = missed(known, draws, log_densities)
+    place = missed(known, *(np.array(a) for a in zip(*visited, strict=True)))
     if place is None:
         return ""
     return (
@@ -61,13 +46,13 @@ def noise_report(density, state) -> str:
     finite = estimates[np.isfinite(estimates)]
     zeros = estimates.size - finite.size
     text = f"The likelihood ({', '.join(density.estimated)}) is estimated, and where the chain is "
+    are_zero = f"{zeros} of {estimates.size} new estimates are zero"
     if finite.size < 2:
-        return text + f"{zeros} of {estimates.size} new estimates are zero: use many more replicates per estimate."
-    variance = float(finite.var(ddof=1))
-    text += f"the log estimate has a variance of {variance:.2g}"
-    text += f", and {zeros} of {estimates.size} new estimates are zero" if zeros else ""
-    text += f"; the chain holds an estimate that differs from their mean by {state.log_density - finite.mean():+.2g}. "
-    if variance > 1.0 or state.log_density - finite.mean() > 2.0 * math.sqrt(variance):
+        return text + f"{are_zero}: use many more replicates per estimate."
+    variance, excess = float(finite.var(ddof=1)), state.log_density - finite.mean()
+    text += f"the log estimate has a variance of {variance:.2g}{f', and {are_zero}' if zeros else ''}"
+    text += f"; the chain holds an estimate that differs from their mean by {excess:+.2g}. "
+    if variance > 1.0 or excess > 2.0 * math.sqrt(variance):
         times = max(2, math.ceil(variance))
         return text + f"About {times} times as many replicates per estimate would keep chains from getting stuck."
     return text + "That is little noise: tune longer, or reparametrize."
@@ -87,10 +72,7 @@ def raised_warning(num_raised: int, num_draws: int, error: Exception | None) -> 
 def missing_mass_warning(log_weights: np.ndarray) -> str:
     """Return a warning that a part of the posterior is likely to be missing; or nothing.
 
-    Parameters
-    ----------
-    log_weights : ndarray (n,)
-        Log density minus surrogate at draws that share one surrogate; NaN where they are not known.
+    The log weights (n,) are log density minus surrogate at draws that share one surrogate; NaN where not known.
     """
     coverage = coverage_of(log_weights)
     if not is_missing_mass(coverage):
@@ -99,30 +81,6 @@ def missing_mass_warning(log_weights: np.ndarray) -> str:
     return (
         f"{100.0 * coverage.missing:.2g} % of the posterior are likely to be missing from the draws: the ratio of the "
         f"density to the surrogate is up to {times:.2g} times its median, with a heavy tail. {_ADVICE}"
-    )
-
-
-def open_end_warning(
-    draws: np.ndarray,
-    log_densities: np.ndarray,
-    log_density: Callable[[np.ndarray], float],
-    names: Sequence[str],
-    rng: np.random.Generator,
-) -> str:
-    """Return a warning about coordinates along which the density goes on where the draws end; or nothing.
-
-    Parameters
-    ----------
-    draws, log_densities, log_density
-        See :func:`pymc_kernel.mcmc.chain_checks.open_ends`.
-    names : sequence of str (d,)
-    """
-    found = open_ends(rng, draws, log_densities, log_density)
-    if not found:
-        return ""
-    return (
-        f"{ends_in_words(found, names)}: the chains lack what is beyond, although they agree. Reparametrize, so that "
-        "the ridge that they follow becomes straight and short."
     )
 
 

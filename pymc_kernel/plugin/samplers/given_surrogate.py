@@ -61,26 +61,14 @@ class GivenSurrogate(NamedTuple):
     """A learned log posterior, and draws from it."""
 
     learned: LogPosterior
-    draws: np.ndarray
-    """(n, d), on the unconstrained scale."""
+    draws: np.ndarray  # (n, d), on the unconstrained scale
 
 
 def given_surrogate(source: xr.DataTree | LogPosterior, model: pm.Model, noisy: bool) -> GivenSurrogate:
     """Return the surrogate of a result of ``sample_surrogate``, learned once more from its evaluations.
 
-    Parameters
-    ----------
-    source
-        The DataTree, or the learned log posterior itself.
-    model : pymc.Model
-        With the same variables. Where its prior or its data have changed the surrogate is worse, and nothing else.
-    noisy : bool
-        Whether its likelihood is estimated.
-
-    Raises
-    ------
-    ValueError
-        For a result of a model with other variables or shapes, and for one that has learned nothing.
+    The model has the same variables, or ``ValueError`` is raised, as it is where nothing can be learned. Where its
+    prior or its data have changed the surrogate is worse, and nothing else.
     """
     rng = np.random.default_rng(_SEED)
     if isinstance(source, LogPosterior):
@@ -92,7 +80,7 @@ def given_surrogate(source: xr.DataTree | LogPosterior, model: pm.Model, noisy: 
             )
         learned = replace(source, power=1.0, is_careful=True)
         return GivenSurrogate(learned, learned.draw(rng, _NUM_DRAWS))
-    check_same_model(source, model)
+    _check_same_model(source, model)
     evaluated = source["evaluations"]
     config = ActiveLearning(noisy=noisy)
     state = config.init(ModelPrior(model), evaluated["position"].values)
@@ -113,20 +101,19 @@ def transition_state(given: GivenSurrogate, config: Config) -> State:
     return with_given(given.draws[0], 0.0, fit, config)
 
 
-def check_same_model(source: xr.DataTree, model: pm.Model) -> None:
-    """Raise where a result of ``sample_surrogate`` is not of a model with these variables."""
+def _check_same_model(source, model) -> None:
     if not {"evaluations", "posterior"} <= set(source.children) or RADIUS not in source["evaluations"].attrs:
         raise ValueError(
             f"surrogate= takes a result of pk.sample_surrogate, and this has the groups {', '.join(source.children)}."
         )
-    known, wanted = source["evaluations"].attrs[FREE_VARIABLES], [v.name for v in model.free_RVs]
+    stored = source["evaluations"]
+    known, wanted = stored.attrs[FREE_VARIABLES], [v.name for v in model.free_RVs]
     known = [known] if isinstance(known, str) else list(known)  # netCDF makes a text of a list with one
     if set(known) != set(wanted):
         raise ValueError(
             f"the surrogate was learned for a model with the variables {', '.join(known)}, and this one has "
             f"{', '.join(wanted)}: give that of the same model."
         )
-    stored = source["evaluations"]
     for rv, lengths in model.eval_rv_shapes().items():
         shape = tuple(int(n) for n in lengths)
         if rv in known and stored[rv].shape[1:] != shape:
@@ -138,13 +125,8 @@ def check_same_model(source: xr.DataTree, model: pm.Model) -> None:
 class Trace:
     """Values at places that were evaluated, in the order of their numbers.
 
-    Parameters
-    ----------
-    evaluate : callable
-        Takes the number of the first, places (n, d); returns log likelihoods (n,), NaN where there is none.
-    log_prior : callable
-        Takes places (n, d), returns (n,).
-    num_dims : int
+    ``evaluate`` takes the number of the first and places (n, d), and returns log likelihoods (n,), NaN where there is
+    none; ``log_prior`` takes places alone.
     """
 
     def __init__(self, evaluate: Callable, log_prior: Callable, num_dims: int):
@@ -170,12 +152,9 @@ class Trace:
 class ExactDraws(NamedTuple):
     """What the chains return."""
 
-    positions: np.ndarray
-    """(chains, draws, d)."""
-    statistics: dict[str, np.ndarray]
-    """Each (chains, draws), as of :class:`KernelHMC`."""
-    coverage: Coverage
-    """How the surrogate covers the density, from all chains."""
+    positions: np.ndarray  # (chains, draws, d)
+    statistics: dict[str, np.ndarray]  # each (chains, draws), as of KernelHMC
+    coverage: Coverage  # how the surrogate covers the density, from all chains
 
 
 def run_exact(
@@ -189,51 +168,31 @@ def run_exact(
     """Return draws of chains that begin at draws of a surrogate and are accepted by the density itself.
 
     All chains propose, their proposals are evaluated together, all decide: the result depends on nothing but the seed.
-    The same kernel as of ``pm.sample(step=KernelHMC(surrogate=...))``, whose proof holds for it.
-
-    Parameters
-    ----------
-    first : State
-        Of a chain with a given surrogate.
-    surrogate_draws : ndarray (n, d)
-    trace : Trace
-        Evaluates.
-    shape : tuple
-        Number of chains, and draws of each.
-    advance : callable
-        Told of the number of draws after each round.
-
-    Raises
-    ------
-    NonFiniteStartError
-        Where a chain found no start with a finite density.
+    The same kernel as of ``pm.sample(step=KernelHMC(surrogate=...))``, whose proof holds for it. The ``first`` state is
+    that of a chain with a given surrogate, the shape the number of chains and of draws of each. Raises
+    ``NonFiniteStartError`` where a chain found no start with a finite density.
     """
     chains, draws = shape
     rngs = rng.spawn(chains)
     states = _begun(rngs, first, surrogate_draws, trace)
-    positions = np.empty((chains, draws, surrogate_draws.shape[1]))
-    statistics = {
-        name: np.empty(shape, dtype)
-        for name, dtype in (STEP_STATISTICS | MOVE_STATISTICS | {"evaluations": np.int64}).items()
-    }
-    finished = 0
+    positions, rows = [], []  # of each round
     try:
-        for t in range(draws):
+        for _ in range(draws):
             states, infos, is_evaluated = _round(rngs, states, trace)
-            for c, (state, info) in enumerate(zip(states, infos, strict=True)):
-                positions[c, t] = state.position
-                own = step_statistics(state, info) | move_statistics(state, info)
-                for name, value in (own | {"evaluations": int(is_evaluated[c])}).items():
-                    statistics[name][c, t] = value
-            finished = t + 1
+            pairs = zip(states, infos, is_evaluated, strict=True)
+            rows.append([step_statistics(s, i) | move_statistics(s, i) | {"evaluations": e} for s, i, e in pairs])
+            positions.append([state.position for state in states])
             advance(chains)
     except (KeyboardInterrupt, WorkersLost) as ended:
-        if not finished:
+        if not positions:
             raise
         if isinstance(ended, WorkersLost):
-            warn_user(f"{ended} {finished} exact draws a chain are finished.")
-    statistics = {name: values[:, :finished] for name, values in statistics.items()}
-    return ExactDraws(positions[:, :finished], statistics, coverage_of(statistics["log_weight"].ravel()))
+            warn_user(f"{ended} {len(positions)} exact draws a chain are finished.")
+    dtypes = STEP_STATISTICS | MOVE_STATISTICS | {"evaluations": np.int64}
+    rows = rows[: len(positions)]
+    statistics = {n: np.array([[one[n] for one in row] for row in rows], dtype).T for n, dtype in dtypes.items()}
+    positions = np.array(positions).swapaxes(0, 1)
+    return ExactDraws(positions, statistics, coverage_of(statistics["log_weight"].ravel()))
 
 
 def _begun(rngs, first, surrogate_draws, trace):

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -294,12 +294,11 @@ def _starts(model, step, initvals, chains, tune, rng) -> list[np.ndarray]:
     given = [initvals] * chains if initvals is None or isinstance(initvals, Mapping) else list(initvals)
     if len(given) != chains:
         raise ValueError(f"initvals has {len(given)} entries for {chains} chains.")
-    default = _position(step, model.initial_point())
     positions, tried = [], []
     for overrides in given:
         position = None
         if not overrides and step.density.starts is not None:
-            position = step.pilot_start(default, rng)
+            position = step.pilot_start(_position(step, model.initial_point()), rng)
         elif not overrides and step.prior is not None:
             position, places = step.drawn_start(tune, rng)
             tried.append(places)
@@ -327,34 +326,25 @@ def _position(step, point) -> np.ndarray:
     return DictToArrayBijection.map({name: point[name] for name in step.var_names}).data.astype(float)
 
 
-class _Chain(NamedTuple):
-    """A chain that tunes."""
-
-    rng: np.random.Generator
-    state: kernel_hmc.State
-    noise: Any
-
-
 def _tune_together(step, starts, tune, rng, progressbar):
     """Return the learned state, and the positions at which the chains are after tuning."""
-    chains = []
-    for generator, position in zip(rng.spawn(len(starts)), starts, strict=True):
-        step.density.seed(generator)
-        state = kernel_hmc.init(position, step.first_estimate(position), step.config)
-        chains.append(_Chain(generator, state, step.density.noise))
-    plan = kernel_hmc.stretches(chains[0].state.position.size, tune)
+    rngs, states, noises = rng.spawn(len(starts)), [], []
+    for own, position in zip(rngs, starts, strict=True):
+        step.density.seed(own)
+        states.append(kernel_hmc.init(position, step.first_estimate(position), step.config))
+        noises.append(step.density.noise)
+    plan = kernel_hmc.stretches(states[0].position.size, tune)
     # The number of BLAS threads would depend on the machine's load, and rounding depends on that number.
-    with one_blas_thread, progress_bar("Tuning chains together", tune * len(chains), progressbar) as advance:
+    with one_blas_thread, progress_bar("Tuning chains together", tune * len(states), progressbar) as advance:
         for index, num_draws in enumerate(plan):
-            for c, chain in enumerate(chains):
-                step.density.noise = chain.noise
-                state = kernel_hmc.run(chain.rng, chain.state, step.density, step.config, num_draws)
-                chains[c] = chain._replace(state=state, noise=step.density.noise)
+            for c, own in enumerate(rngs):
+                step.density.noise = noises[c]
+                states[c] = kernel_hmc.run(own, states[c], step.density, step.config, num_draws)
+                noises[c] = step.density.noise
                 advance(num_draws)
             if index < len(plan) - 1:
-                states = kernel_hmc.fit_together(rng, [c.state for c in chains], step.config)
-                chains = [c._replace(state=s) for c, s in zip(chains, states, strict=True)]
-    return kernel_hmc.frozen([c.state for c in chains], step.config), [c.state.position for c in chains]
+                states = kernel_hmc.fit_together(rng, states, step.config)
+    return kernel_hmc.frozen(states, step.config), [state.position for state in states]
 
 
 def _constrained(model, step, positions) -> list[dict]:

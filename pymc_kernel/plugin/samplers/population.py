@@ -156,14 +156,14 @@ def _one_chain(model, density, config, draws, iterations, start, rng, advance):
             f"the likelihood is zero at all {draws} draws of the prior: take more particles, or give start= nearer to "
             "the data."
         )
-    state = population.init(rng, positions, log_weights, config)
+    state = population.init(rng, positions, log_weights)
     history = []
     try:
         for _ in range(iterations):
             state, info = population.step(rng, state, lambda x: sum(density(x)), config)
             if not history:
                 # The first particles belong to no learned proposal; with a given start they have no true weight at all.
-                state = population.forget(rng, state, draws, config)
+                state = population.forget(rng, state, draws)
             history.append(info)
             advance(words=f"ESS {100 * info.effective_share:.0f} %")
     except KeyboardInterrupt:

@@ -1,21 +1,316 @@
-"""``pm.sample_smc`` with kernels of this package, and its statistics made tidy."""
+"""``pm.sample_smc`` with kernels of this package, adapters to ``pymc_kernel.smc``, and its statistics made tidy."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
+from pymc.smc.kernels import SMC_KERNEL
 
+from pymc_kernel.kernels import Gaussian, Kernel
+from pymc_kernel.mcmc import kameleon
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import check_keywords, keywords_of
+from pymc_kernel.plugin.model.particle_density import compile_particle_density
+from pymc_kernel.plugin.model.priors import check_prior_draws, prior_expression, with_finite_columns
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_posterior
-from pymc_kernel.plugin.samplers.smc_kernels import EPSILON, KernelHMCSMC, ParticleKernel
 from pymc_kernel.plugin.warn import report, says_what_evidence_lacks
+from pymc_kernel.smc import moves, tempering
+from pymc_kernel.smc.moves import Hamiltonian
 
+_STATS = {
+    statistics.ESS_SHARE: "effective_share",
+    "distinct_ancestors": "distinct_share",
+    statistics.ACCEPT: "acceptance",
+    "surrogate_accept": "surrogate_acceptance",
+    statistics.CORRELATION: "correlation",
+    statistics.MOVES: "num_moves",
+    "proposal_scale": "scale",
+    "evaluations": "num_evaluations",
+    statistics.LOG_EVIDENCE_INCREMENT: "log_evidence_increment",
+}
+_EPSILON = "epsilon_"  # prefix to the name of a block, for its bandwidths
 _HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # not arguments of the user
 # Share of distinct particles below which a warning is given: of 1,000 particles twenty would be distinct.
 _FEW_DISTINCT = 0.02
 _STILL_CORRELATED = 0.7  # with the positions at the start of a stage; above, a warning is given
+
+
+class ParticleKernel(SMC_KERNEL):
+    """What all kernels share; a subclass builds its ``moves``.
+
+    PyMC's own evaluation, one particle and one function at a time, is replaced by one vectorized call.
+    """
+
+    stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
+        "log_marginal_likelihood": (float, []),
+        "beta": (float, []),
+        **{name: (float, []) for name in _STATS},
+    }
+
+    def __init__(
+        self, moves, *args, threshold=0.5, schedule=None, min_moves=4, max_moves=None, correlation=0.2, waste_free=True,
+        executor=None, compile_kwargs=None, **kwargs,
+    ):  # fmt: skip
+        schedule = None if schedule is None else tuple(float(b) for b in schedule)
+        self.config = tempering.Config(moves, threshold, schedule, min_moves, max_moves, correlation, waste_free)
+        model = pm.modelcontext(kwargs.get("model"))
+        # A model that cannot be sampled is refused here, before PyMC compiles it, too.
+        self.evaluate = compile_particle_density(model, type(self).__name__, compile_kwargs)
+        self.evaluate.executor = executor
+        if self.evaluate.estimated and isinstance(moves, Hamiltonian):
+            self.config = replace(self.config, moves=replace(moves, noisy=True))
+        # PyMC's own functions are never called.
+        super().__init__(*args, threshold=threshold, compile_kwargs={"mode": "FAST_COMPILE"}, **kwargs)
+        # The standard deviations of the kernel of an ABC block are given as such, or by a factor of the covariance.
+        factors = {v.name: np.asarray(v.tag.epsilon) for v in model.observed_RVs if hasattr(v.tag, "epsilon")}
+        self._epsilons = {
+            f"{_EPSILON}{name}": factor if factor.ndim == 1 else np.sqrt((factor**2).sum(axis=1))
+            for name, factor in factors.items()
+        }
+        counted = [v for v in model.observed_RVs if hasattr(v.tag, "num_simulations")]
+        self._simulations = {f"num_simulations_{v.name}": v.tag.num_simulations for v in counted}
+        if not self.start:
+            check_prior_draws(
+                model,
+                "Particles begin at draws of the prior, and the evidence is relative to it: give it a proper one, or "
+                "take pk.sample_khmc.",
+            )
+        # Where a variable has an initval, PyMC would put all particles there.
+        self._prior_expression = prior_expression(model)
+        num_dims = sum(size for _, size in self.var_info.values())
+        if self.draws < 2 * num_dims + 2:
+            raise ValueError(
+                f"{self.draws} particles are too few for {num_dims} parameters: their "
+                "covariance has no inverse. Take draws= at least twice as many as parameters, better some hundred."
+            )
+
+    def set_rng(self, rng):  # noqa: D102
+        self.rng = rng
+        self.evaluate.seed(rng)
+
+    def _initialize_kernel(self):
+        if self.start:
+            self.tempered_posterior = self._given(self.start)
+        else:
+            drawn = self.initialize_population()
+            columns = [np.reshape(drawn[name], (self.draws, -1)) for name in self.var_info]
+            self.tempered_posterior = with_finite_columns(np.concatenate(columns, axis=1).astype(float), self.rng)
+        if not np.isfinite(self.tempered_posterior).all():
+            raise ValueError("some starting particles are not finite; check the prior, or start=.")
+        prior, likelihood = self.evaluate(self.tempered_posterior)
+        self._state = tempering.init(moves.Evaluated(self.tempered_posterior, prior, likelihood))
+        self._hand_over()
+
+    def _given(self, start):
+        """Return the particles of a dictionary of value variables as an array (draws, d)."""
+        columns = []
+        for name, (shape, _) in self.var_info.items():
+            if name not in start:
+                needed = ", ".join(self.var_info)
+                raise ValueError(f"start has no {name}; it needs {needed}, on the unconstrained scale.")
+            values = np.asarray(start[name], dtype=float)
+            if values.shape != (self.draws, *shape):
+                raise ValueError(f"start[{name!r}] must have shape {(self.draws, *shape)}, got {values.shape}.")
+            columns.append(values.reshape(self.draws, -1))
+        return np.concatenate(columns, axis=1)
+
+    def _hand_over(self):
+        """Set the attributes of the particles that PyMC reads."""
+        self.tempered_posterior, self.prior_logp, self.likelihood_logp = self._state.particles
+        self.tempered_posterior_logp = self._state.particles.log_density(self.beta)
+
+    def update_beta_and_weights(self):
+        """Choose the next inverse temperature and weight all states of the last stage by it."""
+        self.iteration += 1
+        self._chosen = tempering.choose_temperature(self._state, self.config)
+        self.beta, self.weights, gained = self._chosen
+        self.log_marginal_likelihood += gained
+
+    def resample(self):
+        """Do nothing: :meth:`mutate` resamples, with ancestors from all states of the last stage."""
+
+    def mutate(self):
+        """Resample and move the particles."""
+        with one_blas_thread:
+            self._state, self._info = tempering.rejuvenate(
+                self.rng, self._state, self.evaluate, self._chosen, self.config
+            )
+        self._hand_over()
+
+    def sample_stats(self):
+        """Return what the stage reports."""
+        return {
+            "log_marginal_likelihood": self.log_marginal_likelihood if self.beta == 1 else np.nan,
+            "beta": self.beta,
+            **{name: float(getattr(self._info, field)) for name, field in _STATS.items()},
+        }
+
+    def sample_settings(self):
+        """Return the settings, for the attributes of the result."""
+        return {
+            "_n_draws": self.draws,
+            "threshold": self.config.threshold,
+            "smc_kernel": type(self).__name__,
+            "waste_free": int(self.config.waste_free),
+            "surrogate": int(isinstance(self.config.moves, Hamiltonian)),
+            **self._simulations,
+            **self._epsilons,
+        }
+
+
+class ASMC(ParticleKernel):
+    """Random-walk moves along the covariance of the particles for ``pm.sample_smc`` (Fearnhead and Taylor 2013).
+
+    Each quarter of the particles moves along the covariance of the others: along its own covariance it would contract,
+    and with few particles the evidence would be too large.
+
+    Parameters
+    ----------
+    learn_covariance, learn_scale : bool
+        What is adapted. With both False this is plain Metropolis with covariance nu^2 I on the unconstrained scale.
+    scale : float, optional
+        nu at the start; 2.38 / sqrt(d) by default, then learned from the mean acceptance.
+    target_accept : float
+    learning_rate : float, optional
+        Of the Robbins-Monro steps on log nu, one for each move of all particles; t^-1/2 by default.
+    kwargs
+        As of :class:`KernelHMCSMC`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        learn_covariance: bool = True,
+        scale: float | None = None,
+        learn_scale: bool = True,
+        target_accept: float = 0.234,
+        learning_rate: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        walk = moves.Walk(learn_covariance, learn_scale, scale, target_accept, learning_rate)
+        super().__init__(walk, *args, **kwargs)
+
+
+class KASMC(ParticleKernel):
+    """Kernel adaptive moves for ``pm.sample_smc``: the local covariance of Kameleon at every particle.
+
+    Strathmann 2018, section 5.2.1. Adaptation never has to stop: each stage learns from the particles of the last one.
+    Each quarter of the particles is moved by what the others teach; otherwise, with few particles, the evidence would
+    be too large.
+
+    Parameters
+    ----------
+    proposal_kernel : pymc_kernel.kernels.Kernel, optional
+        Gaussian with the median heuristic by default.
+    num_basis : int
+        m, the particles that shape the proposals. A pass over n particles costs O(n m d^2), on all cores.
+    isotropic_share, gamma, scale, target_accept
+        As of :class:`KAMH`.
+    whiten : bool
+        Whether the kernel acts in coordinates in which the particles have unit covariance.
+    learning_rate : float, optional
+        As of :class:`ASMC`.
+    kwargs
+        As of :class:`KernelHMCSMC`.
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_kernel as pk
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=2)
+    ...     pm.Normal("y", x[0] ** 2 + x[1], 0.1, observed=1.0)
+    ...     idata = pm.sample_smc(kernel=pk.KASMC, progressbar=False)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        proposal_kernel: Kernel | None = None,
+        num_basis: int = 1000,
+        isotropic_share: float = 0.5,
+        gamma: float | None = None,
+        scale: float | None = None,
+        target_accept: float = 0.234,
+        whiten: bool = True,
+        learning_rate: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kernel = Gaussian("median") if proposal_kernel is None else proposal_kernel
+        config = kameleon.Config(
+            kernel, num_basis, isotropic_share, gamma, scale, target_accept=target_accept, whiten=whiten
+        )
+        super().__init__(moves.Kameleon(config, learning_rate), *args, **kwargs)
+
+
+@says_what_evidence_lacks
+class KernelHMCSMC(ParticleKernel):
+    """Hamiltonian moves along a learned surrogate for ``pm.sample_smc``: the fewest evaluations of the likelihood.
+
+    The surrogate is fitted anew at each temperature to all evaluations so far, of prior and likelihood separately; a
+    move is a chain of trajectories on it and costs one evaluation.
+
+    Parameters
+    ----------
+    surrogate : str or estimator
+        ``"values"``, regression on the log densities evaluated; or an estimator of ``pymc_kernel.scores`` that
+        matches scores, which learns from the particles alone.
+    exploring_share : float
+        Share of random-walk moves, in (0, 1].
+    max_steps : int
+        Longest trajectory in leapfrog steps. Steps cost microseconds, no evaluation.
+    threshold : float
+        Effective share of the particles after a step of temperature, in (0, 1); larger means more stages.
+    schedule : sequence of float, optional
+        Fixed inverse temperatures instead, increasing to 1.
+    min_moves, max_moves : int
+        Moves of every particle at a temperature, one evaluation each: at least, and at most; at most three a dimension
+        by default, and no less than twenty.
+    correlation : float
+        The moves of a stage end when no coordinate has a larger correlation with its value at the start of the stage.
+    waste_free : bool
+        Whether intermediate states of a stage take part in weights and evidence, once they are as uncorrelated with the
+        first state as the last one is; costs nothing (after Dau and Chopin 2022).
+    executor : concurrent.futures.Executor, optional
+        Processes that evaluate batches of particles, for expensive likelihoods (threads would take turns). Used with
+        ``cores=1`` only: chains in separate processes evaluate there.
+    kwargs
+        From ``pm.sample_smc``.
+
+    Notes
+    -----
+    With an estimated likelihood the estimate of every particle is kept, and the evidence stays unbiased but for the
+    adaptation, whose bias was too small to measure (``benchmarks.evidence_bias``). Surrogates take tenths of a second a
+    stage with 1,000 particles: for likelihoods of microseconds take :class:`KASMC` or :class:`ASMC`.
+
+    |unseen mode|
+
+    Examples
+    --------
+    >>> import pymc as pm, pymc_kernel as pk
+    >>> with pm.Model():
+    ...     x = pm.Normal("x", shape=2)
+    ...     pm.Normal("y", x[0] ** 2 + x[1], 0.1, observed=1.0)
+    ...     idata = pm.sample_smc(1000, kernel=pk.KernelHMCSMC, progressbar=False)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        surrogate: Any = "values",
+        exploring_share: float = 0.1,
+        max_steps: int = 30,
+        **kwargs: Any,
+    ) -> None:
+        if surrogate == "values":
+            proposal = Hamiltonian(exploring_share=exploring_share, max_steps=max_steps)
+        elif callable(getattr(surrogate, "fit", None)):
+            proposal = Hamiltonian(surrogate, exploring_share, max_steps)
+        else:
+            raise ValueError(f'surrogate must be "values" or an estimator of pymc_kernel.scores, got {surrogate!r}.')
+        super().__init__(proposal, *args, **kwargs)
 
 
 @says_what_evidence_lacks
@@ -69,6 +364,7 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
             f"{kernel.__name__}, return_inferencedata=False)."
         )
     idata = _tidied(pm.sample_smc(draws, kernel=kernel, **kwargs))
+    _warn(idata[statistics.SMC_GROUP])
     model = pm.modelcontext(kwargs.get("model"))
     if said := normality_of_posterior(model, idata["posterior"].to_dataset(), np.random.default_rng(0)):
         report(f"sample_smc: {said}", idata[statistics.SMC_GROUP])
@@ -82,13 +378,13 @@ def _tidied(idata):
     """
     stats = idata["sample_stats"]
     chains = idata["posterior"].sizes["chain"]
-    columns = {name: _per_chain(stats[name].values, chains) for name in stats.data_vars}
+    # One vector a chain, which PyMC has packed into an object array; of one chain into a plain one.
+    columns = {name: stats[name].values.reshape(1, -1) if chains == 1 else stats[name].values for name in stats}
+    columns = {name: [np.asarray(one, dtype=float) for one in values] for name, values in columns.items()}
     stages = max(len(one) for one in columns["beta"])
     data = {}
     for name, column in columns.items():
-        padded = np.full((chains, stages), np.nan)
-        for c, values in enumerate(column):
-            padded[c, : len(values)] = values
+        padded = np.array([np.pad(values, (0, stages - len(values)), constant_values=np.nan) for values in column])
         data[statistics.INVERSE_TEMPERATURE if name == "beta" else name] = (("chain", statistics.STAGE), padded)
     evidence = data.pop("log_marginal_likelihood")[1]
     last = [len(one) - 1 for one in columns["beta"]]
@@ -96,35 +392,27 @@ def _tidied(idata):
     data["num_stages"] = ("chain", np.array(last) + 1)
     coords = {"chain": idata["posterior"]["chain"].values, statistics.STAGE: np.arange(stages)}
     settings = {name: value for name, value in stats.attrs.items() if value is not None}
-    for name in [n for n in settings if n.startswith(EPSILON)]:
+    for name in [n for n in settings if n.startswith(_EPSILON)]:
         final = np.atleast_1d(settings.pop(name))
         widths = final / np.sqrt(data[statistics.INVERSE_TEMPERATURE][1][:, :, None])
-        data[name] = (("chain", statistics.STAGE, f"{name.removeprefix(EPSILON)}_summary"), widths)
+        data[name] = (("chain", statistics.STAGE, f"{name.removeprefix(_EPSILON)}_summary"), widths)
     tidy = xr.Dataset(data, coords=coords, attrs=settings)
-    _warn(tidy)
     groups = {name: node.to_dataset() for name, node in idata.children.items() if name != "sample_stats"}
     return xr.DataTree.from_dict({**groups, statistics.SMC_GROUP: tidy})
 
 
-def _per_chain(values, chains):
-    """Return one vector a chain of what PyMC has packed into an object array, or for one chain into a plain one."""
-    if chains == 1:
-        return [np.asarray(values, dtype=float).ravel()]
-    return [np.asarray(one, dtype=float) for one in values]
-
-
-def _warn(tidy):
-    distinct = tidy.get("distinct_ancestors")
-    if distinct is not None and float(distinct.min()) < _FEW_DISTINCT:
+def _warn(stats):
+    distinct = float(stats["distinct_ancestors"].min())
+    if distinct < _FEW_DISTINCT:
         report(
-            f"At one stage only {100 * float(distinct.min()):.1f} % of the particles had offspring: the evidence is "
-            "unreliable. Take more particles, or a higher threshold.",
-            tidy,
+            f"At one stage only {100 * distinct:.1f} % of the particles had offspring: the evidence is unreliable. "
+            "Take more particles, or a higher threshold.",
+            stats,
         )
-    correlation = tidy.get(statistics.CORRELATION)
-    if correlation is not None and float(correlation.max()) > _STILL_CORRELATED:
+    correlation = float(stats[statistics.CORRELATION].max())
+    if correlation > _STILL_CORRELATED:
         report(
-            "At one stage the particles were still correlated with their positions at its start "
-            f"({float(correlation.max()):.2f}) after max_moves moves: raise max_moves, or take KernelHMCSMC.",
-            tidy,
+            f"At one stage the particles were still correlated with their positions at its start ({correlation:.2f}) "
+            "after max_moves moves: raise max_moves, or take KernelHMCSMC.",
+            stats,
         )

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pymc as pm
 import xarray as xr
-from pymc.stats.convergence import SamplerWarning, WarningType
+from pymc.stats.convergence import WarningType
 from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.compound import Competence
 from pymc.util import get_value_vars_from_user_vars
@@ -16,10 +16,11 @@ from pymc.util import get_value_vars_from_user_vars
 from pymc_kernel import scores
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
+from pymc_kernel.mcmc.chain_checks import open_ends
 from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.model.estimated import blocks_of
 from pymc_kernel.plugin.model.priors import STARTS_TRIED
-from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, open_end_warning
+from pymc_kernel.plugin.samplers.chain_warnings import ends_in_words, missing_mass_warning
 from pymc_kernel.plugin.samplers.given_surrogate import (
     MOVE_STATISTICS,
     given_surrogate,
@@ -175,16 +176,8 @@ class KAMH(RandomWalkStep):
         adaptation: str = "tuning",
         **of_every_step: Any,
     ) -> None:
-        config = kameleon.Config(
-            kernel=Gaussian("median") if kernel is None else kernel,
-            num_basis=num_basis,
-            isotropic_share=isotropic_share,
-            gamma=gamma,
-            scale=scale,
-            learn_scale=learn_scale,
-            target_accept=target_accept,
-            whiten=whiten,
-        )
+        kernel = Gaussian("median") if kernel is None else kernel
+        config = kameleon.Config(kernel, num_basis, isotropic_share, gamma, scale, learn_scale, target_accept, whiten)
         super().__init__(vars, config, adaptation, **of_every_step)
 
     def _adapt(self, state, info):
@@ -199,8 +192,6 @@ _ESTIMATORS = {
     "finite": scores.Finite,
     "nystrom": lambda: scores.Nystrom(num_basis=50),
 }
-
-
 #: Said where a surrogate was learned and is not used.
 DROPPED = (
     "the surrogate is not used: while tuning, moves along it did not go as far as the random walk's, which makes all "
@@ -332,24 +323,24 @@ class KernelHMC(TransitionStep):
         noise_sd = None if state.fit is None else getattr(state.fit.learned.surrogate, "noise_sd", None)
         return measured_variance(state.walk.noise) if noise_sd is None else noise_sd**2
 
-    def _learning_warning(self, state) -> str:
+    def _problem(self, state) -> str:
         if self.learned is not None or (state.fit is not None and self.num_tune >= _LEAST_TUNING):
-            return ""
+            return super()._problem(state)
         return (
-            f"KernelHMC: {self.num_tune} tuning draws were too few to learn a surrogate that its moves can trust. Tune "
+            f"{self.num_tune} tuning draws were too few to learn a surrogate that its moves can trust. Tune "
             "for 500 draws or more, or take pk.sample_khmc, whose chains learn one surrogate together."
         )
 
     def _warning(self, state):
-        if self.given is not None and self.num_tune and self.draw == self.num_tune + 1:
+        is_first = self.draw == self.num_tune + 1
+        if is_first and self.given is not None and self.num_tune:
             message = (
-                f"KernelHMC: its surrogate is given, so that {self.num_tune} tuning draws had nothing to tune: "
+                f"its surrogate is given, so that {self.num_tune} tuning draws had nothing to tune: "
                 "pm.sample(tune=0) saves their evaluations."
             )
-            return SamplerWarning(WarningType.BAD_PARAMS, message, "warn", step=self.draw)
-        is_first = not self.tune and self.draw == self.num_tune + 1
-        if is_first and self.learned is None and kernel_hmc.is_dropped(state):
-            return SamplerWarning(WarningType.BAD_PARAMS, f"KernelHMC: {DROPPED}", "warn", step=self.draw)
+            return self._said(WarningType.BAD_PARAMS, message)
+        if is_first and not self.tune and self.learned is None and kernel_hmc.is_dropped(state):
+            return self._said(WarningType.BAD_PARAMS, DROPPED)
         return super()._warning(state)
 
     def _adapt(self, state, info):
@@ -376,7 +367,13 @@ class KernelHMC(TransitionStep):
         """Return a warning about ends of the draws (chain, draw, d) that are not ends of the density; or nothing."""
         if self.shared or self.density.estimated:  # log densities differ by more than the position
             return ""
-        return open_end_warning(draws, log_densities, self.density, self.coordinates, rng)
+        found = open_ends(rng, draws, log_densities, self.density)
+        if not found:
+            return ""
+        return (
+            f"{ends_in_words(found, self.coordinates)}: the chains lack what is beyond, although they agree. "
+            "Reparametrize, so that the ridge that they follow becomes straight and short."
+        )
 
     def _stats(self, state, info):
         return super()._stats(state, info) | move_statistics(state, info)

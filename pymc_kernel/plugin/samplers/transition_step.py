@@ -177,10 +177,10 @@ class TransitionStep(ArrayStepShared):
         return RaveledVars(position, q0.point_map_info), [stats]
 
     def _stats(self, state, info) -> dict:
-        estimated = {}
+        known = step_statistics(state, info) | self.density.shares
         if self.density.estimated:
-            estimated = self.density.failures() | {"log_estimate_variance": self._log_estimate_variance(state)}
-        return {**estimated, **step_statistics(state, info), **self.density.shares}
+            known |= self.density.failures() | {"log_estimate_variance": self._log_estimate_variance(state)}
+        return known
 
     def _log_estimate_variance(self, state) -> float:
         """Return the variance of the log estimates, as measured while tuning; NaN where it was not."""
@@ -194,7 +194,11 @@ class TransitionStep(ArrayStepShared):
             return state
         who = f"{type(self).__name__} for {', '.join(self.var_names)}"
         if state is not None and self.density.estimated:
-            raise _moved_by_another(who, self.density.estimated)
+            raise NoisyBlockError(
+                f"{who}: another step moved the chain, but the density is only estimated (by "
+                f"{', '.join(self.density.estimated)}). The accepted estimate belongs to the old position, and a new "
+                "one would change the posterior: give pm.sample this step alone."
+            )
         log_density = self.first_estimate(position) if state is None else self.density(position)
         self.density.settle(True)
         if state is None:
@@ -206,7 +210,10 @@ class TransitionStep(ArrayStepShared):
                 why = "" if cause is None else f" The model raised {type(cause).__name__}: {cause}"
                 raise NonFiniteStartError(f"{who}: {error}{why}") from cause
         if not math.isfinite(log_density):
-            raise _lost_density(who, log_density)
+            raise NonFiniteStartError(
+                f"{who}: after another step moved the chain, the log density is {log_density}. That step does not see "
+                "the same density: give all steps of the compound the same model."
+            )
         return self._transition_module.relocate(state, position, log_density)
 
     def first_estimate(self, position: np.ndarray) -> float:
@@ -271,28 +278,25 @@ class TransitionStep(ArrayStepShared):
         if self.tune:
             return None
         if self._is_last_draw and (words := [w for w in self._last_words() if w]):
-            message = f"{type(self).__name__}: {' Besides, '.join(words)}"
-            return SamplerWarning(WarningType.CONVERGENCE, message, "warn", step=self.draw)
-        if self.warned:
-            return None
-        if message := self._learning_warning(state):
-            self.warned = True
-            return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=self.draw)
-        problem = self._movement_warning(state)
-        if not problem:
+            return self._said(WarningType.CONVERGENCE, " Besides, ".join(words))
+        if self.warned or not (problem := self._problem(state)):
             return None
         self.warned = True
-        why = noise_report(self.density, state) if self.density.estimated else _NO_FIT
-        message = f"{type(self).__name__}: {problem}{why}"
-        return SamplerWarning(WarningType.BAD_ACCEPTANCE, message, "warn", step=self.draw)
+        return self._said(WarningType.BAD_ACCEPTANCE, problem)
+
+    def _said(self, kind: WarningType, message: str) -> SamplerWarning:
+        return SamplerWarning(kind, f"{type(self).__name__}: {message}", "warn", step=self.draw)
 
     @property
     def _is_last_draw(self) -> bool:
         return self.draw == self.num_tune + self.num_draws
 
-    def _learning_warning(self, state) -> str:
-        """Return a warning about a chain that could not learn its proposal, or nothing."""
-        return ""
+    def _problem(self, state) -> str:
+        """Return what is wrong with a chain after tuning, and why; or nothing."""
+        problem = self._movement_warning(state)
+        if not problem:
+            return ""
+        return problem + (noise_report(self.density, state) if self.density.estimated else _NO_FIT)
 
     def _last_words(self) -> list[str]:
         """Return warnings from all draws of the chain, some of them empty."""
@@ -306,10 +310,8 @@ class TransitionStep(ArrayStepShared):
         return words
 
     def _movement_warning(self, state) -> str:
-        """Return a warning about a chain that moves badly after tuning, or nothing."""
-        if state.rejections >= STUCK_AFTER:
-            return f"a chain has rejected {state.rejections} proposals in a row. "
-        return ""
+        is_stuck = state.rejections >= STUCK_AFTER
+        return f"a chain has rejected {state.rejections} proposals in a row. " if is_stuck else ""
 
     # -- PyMC's progress bar and choice of steps ------------------------------------------------------
 
@@ -322,21 +324,6 @@ class TransitionStep(ArrayStepShared):
         if var.dtype not in continuous_types:
             return Competence.INCOMPATIBLE
         return Competence.COMPATIBLE if has_grad else Competence.PREFERRED
-
-
-def _moved_by_another(who, estimated) -> NoisyBlockError:
-    return NoisyBlockError(
-        f"{who}: another step moved the chain, but the density is only estimated (by {', '.join(estimated)}). The "
-        "accepted estimate belongs to the old position, and a new one would change the posterior: give pm.sample this "
-        "step alone."
-    )
-
-
-def _lost_density(who, log_density) -> NonFiniteStartError:
-    return NonFiniteStartError(
-        f"{who}: after another step moved the chain, the log density is {log_density}. That step does not see the same "
-        "density: give all steps of the compound the same model."
-    )
 
 
 def measured_variance(known: noise.Noise) -> float:
@@ -370,12 +357,10 @@ class RandomWalkStep(TransitionStep):
                 f"a chain has moved {self.moves} times in {self.num_draws} draws, which is too little to show the "
                 f"spread of {state.position.size} parameters. "
             )
-        if not (state.noise.num_probes and self.config.learn_scale):
-            return ""
-        ceiling = f"noise lets no more than {state.noise.ceiling:.2g} of all steps through, however short. "
-        if noise.is_out_of_reach(self.config.target_accept, state.noise):
+        if self.config.learn_scale and noise.is_out_of_reach(self.config.target_accept, state.noise):
             return (
                 f"the target acceptance of {self.config.target_accept:g} cannot be reached but by steps too short to "
-                f'explore: {ceiling}Leave target_accept at "auto". '
+                f"explore: noise lets no more than {state.noise.ceiling:.2g} of all steps through, however short. "
+                'Leave target_accept at "auto". '
             )
         return ""
