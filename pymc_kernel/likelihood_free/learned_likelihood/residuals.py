@@ -13,7 +13,7 @@ _LOG_2_PI = np.log(2.0 * np.pi)
 _SMALLEST_MASS = 1e-200
 _NARROW = 1e-3  # width of an interval, in units of the residuals
 _ITERATIONS = 60
-_GAIN = 1e-4  # mean log density below which iterations end
+_GAIN = 1e-4  # mean log density below which iterations end: of joint residuals, or of two independent ones
 _PRIOR_COUNT = 2.0  # cases that the prior of a component's covariance counts for
 _PRIOR_VARIANCE = 0.1  # relative to the variance of a share of the residuals
 _SCALES = 4.0  # ratio of standard deviations of neighbors where mixtures start as mixtures of scales
@@ -32,7 +32,7 @@ class _Mixture:
 
     def fitted(self, noise, weights, iterations=_ITERATIONS) -> Self:
         """Return the distribution after steps of expectation and maximization from here."""
-        current, before, least = self, -np.inf, _GAIN * (noise.shape[1] / 2 if self.log_weights.ndim > 1 else 1)
+        current, before, least = self, -np.inf, self._least_gain()
         for _ in range(iterations):
             current, density = current._step(noise, weights)
             score = weights @ density / weights.sum()
@@ -112,6 +112,9 @@ class Marginals(_Mixture):
     def scaled(self, factor: float) -> "Marginals":
         """Return the distribution of residuals times ``factor``."""
         return replace(self, means=self.means * factor, sds=self.sds * factor)
+
+    def _least_gain(self):
+        return _GAIN * len(self.log_weights) / 2
 
     def _step(self, noise, weights):
         """Return the distribution after a step of expectation and maximization, and log densities (n,) before it."""
@@ -193,6 +196,9 @@ class Joint(_Mixture):
     def scaled(self, factor: float) -> "Joint":
         """Return the distribution of residuals times ``factor``."""
         return replace(self, means=self.means * factor, roots=self.roots / factor)
+
+    def _least_gain(self):
+        return _GAIN
 
     def _step(self, noise, weights):
         """Return the distribution after a step of expectation and maximization, and log densities (n,) before it."""

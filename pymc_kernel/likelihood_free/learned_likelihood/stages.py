@@ -101,8 +101,8 @@ def fit_stages(z, values, weights, rng, sizes, metric=None, before: Precisions |
     if before is None or before.means.shape[1] != num_blocks:
         before = Precisions(*[[None] * q] * 3)
     found = [_fit_moments(design, values[:, j], weights, before.means[j], before.log_sd[j]) for j in range(q)]
-    means, log_sd, leave_out = (np.stack([fit[k] for fit in found], axis=1) for k in range(3))
-    of_means, of_log_sd = (np.stack([fit[k] for fit in found]) for k in (3, 4))
+    *columns, of_means, of_log_sd = zip(*found, strict=True)
+    means, log_sd, leave_out = (np.stack(column, axis=1) for column in columns)
     scaled = leave_out * np.exp(-design.values @ log_sd)
     coefficients, penalties = fit_coefficients(design, scaled, weights)
     entries = design.values[:, : len(coefficients)] @ coefficients
@@ -111,8 +111,8 @@ def fit_stages(z, values, weights, rng, sizes, metric=None, before: Precisions |
         rest[:, j] -= (entries[:, row] * scaled[:, :j]).sum(axis=1)
         log_rest[:, j], of_log_rest[j] = fit_log_sd(design, rest[:, j], weights, before.log_rest[j])
     noise = rest * np.exp(-design.values @ log_rest)
-    staged, precisions = Weights(means, log_sd, coefficients, log_rest), Precisions(of_means, of_log_sd, of_log_rest)
-    return StagedFit(design, staged, precisions, penalties, noise)
+    precisions = Precisions(np.stack(of_means), np.stack(of_log_sd), of_log_rest)
+    return StagedFit(design, Weights(means, log_sd, coefficients, log_rest), precisions, penalties, noise)
 
 
 def learn_metric(z, values, weights, rng, num_knots, num_centers):

@@ -294,11 +294,13 @@ def _starts(model, step, initvals, chains, tune, rng) -> list[np.ndarray]:
     given = [initvals] * chains if initvals is None or isinstance(initvals, Mapping) else list(initvals)
     if len(given) != chains:
         raise ValueError(f"initvals has {len(given)} entries for {chains} chains.")
+    # PyMC compiles a function for it, so it is asked for once, and only where it is needed.
+    default = None if step.density.starts is None else _position(step, model.initial_point())
     positions, tried = [], []
     for overrides in given:
         position = None
-        if not overrides and step.density.starts is not None:
-            position = step.pilot_start(_position(step, model.initial_point()), rng)
+        if not overrides and default is not None:
+            position = step.pilot_start(default, rng)
         elif not overrides and step.prior is not None:
             position, places = step.drawn_start(tune, rng)
             tried.append(places)
