@@ -18,4 +18,6 @@ LOG_EVIDENCE_OF_ITERATION = "log_evidence_of_iteration"
 
 LOG_EVIDENCE = "log_evidence"  # of each chain of either
 
-NUM_FAILED = "num_failed"  # of evaluations
+# Of posteriors that are learned from simulations or evaluations.
+LEARNING_ERROR = "learning_error"
+NUM_FAILED = "num_failed"

@@ -12,6 +12,7 @@ from arviz_plots import visuals
 from matplotlib.axes import Axes
 
 from pymc_kernel.embeddings import FittedRule, RuleCalibration
+from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, grid_arguments
 
@@ -97,11 +98,21 @@ def _plane(middle, dims, ranges, num):
 
 # By groups: what statistics run along, and those that are drawn.
 _STATISTICS = {
-    "smc_stats": (
-        "stage",
-        ("inverse_temperature", "ess_share", "accept", "correlation", "moves", "log_evidence_increment"),
+    statistics.SMC_GROUP: (
+        statistics.STAGE,
+        (
+            statistics.INVERSE_TEMPERATURE,
+            statistics.ESS_SHARE,
+            statistics.ACCEPT,
+            statistics.CORRELATION,
+            statistics.MOVES,
+            statistics.LOG_EVIDENCE_INCREMENT,
+        ),
     ),
-    "pmc_stats": ("iteration", ("effective_share", "log_evidence_of_iteration", "drift", "mean_scale")),
+    statistics.PMC_GROUP: (
+        statistics.ITERATION,
+        (statistics.EFFECTIVE_SHARE, statistics.LOG_EVIDENCE_OF_ITERATION, "drift", "mean_scale"),
+    ),
 }
 
 
