@@ -348,10 +348,14 @@ def stretches(num_dims: int, num_tune: int) -> list[int]:
     return np.diff([0, *(t + 1 for t in due), num_tune]).tolist()
 
 
-def run(rng: np.random.Generator, state: State, log_density: Callable, config: Config, num_draws: int) -> State:
-    """Return the state of one chain after a stretch; its draws and evaluations are remembered."""
+def run(rng: np.random.Generator, state: State, log_density: Callable, config: Config, num_draws: int, settle) -> State:
+    """Return the state of one chain after a stretch; its draws and evaluations are remembered.
+
+    ``settle`` is told after every draw whether its proposal was accepted.
+    """
     for _ in range(num_draws):
         state, info = step(rng, state, log_density, config)
+        settle(info.accepted)
         state = learn_from(state, info, config)
     return state
 

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 from scipy.stats import kstest, norm, poisson
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
+from pymc_kernel.likelihood_free.learned_likelihood import learned
 from tests.reference.differences import central_differences
 
 
@@ -216,6 +218,24 @@ def test_held_out_simulations_are_covered():
     assert (np.abs(fit.held_out.coverage - 0.95) < 0.06).all()
     rng, theta = fresh(2, 2000, 2)
     assert abs(fit.held_out.log_score - fit.log_density(theta, spreading(rng, theta)[0]).mean()) < 0.4
+
+
+def test_folds_have_one_blas_thread(monkeypatch):
+    """Rounding depends on the number of threads, and a generator runs after its decorator has left."""
+    threads = []
+
+    def watched(*args, learn=learned.learn_by_plan):
+        threads.append({b["num_threads"] for b in threadpool_info() if b["user_api"] == "blas"})
+        return learn(*args)
+
+    rng, theta = fresh(1, 100, 2)
+    x = linear(rng, theta)[0]
+    fit = LearnedLikelihood().fit(theta, x, rng)
+    monkeypatch.setattr(learned, "learn_by_plan", watched)
+    with threadpool_limits(2, user_api="blas"):
+        rows = np.concatenate([rows for rows, _ in LearnedLikelihood().fit_folds(fit, theta, x, rng)])
+    assert threads == 5 * [{1}]
+    assert sorted(rows) == list(range(100))
 
 
 def test_the_place_of_an_observation():

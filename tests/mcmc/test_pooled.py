@@ -10,7 +10,8 @@ def log_density(position):
 def tuned(rng, rejections=0, num_draws=80):
     config = kernel_hmc.Config()
     state = kernel_hmc.init(np.zeros(2), 0.0, config)
-    return kernel_hmc.run(rng, state, log_density, config, num_draws)._replace(rejections=rejections), config
+    state = kernel_hmc.run(rng, state, log_density, config, num_draws, settle=lambda accepted: None)
+    return state._replace(rejections=rejections), config
 
 
 def test_a_chain_does_not_begin_with_the_rejections_of_another(rng):

@@ -9,6 +9,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 
+import pymc_kernel as pk
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.model.forward import forward_graph
 
@@ -55,6 +56,17 @@ def fingerprint(random, observed=0.0, covariate=1.0, width=2):
 
 def differing(one, other):
     return [key for key in one if one[key] != other[key]]
+
+
+@pytest.mark.parametrize("block", [pk.KernelABC, pk.SyntheticLikelihood])
+def test_evaluations_do_not_change_it(block):
+    """Simulations that were stored before sampling are still those of the model after it."""
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        block("y", simulator, theta, observed=np.full(2, 10.0), num_simulations=9)
+    before = model_fingerprint(forward_graph(model))
+    assert np.isfinite(model.compile_logp()({"theta": 0.0}))
+    assert model_fingerprint(forward_graph(model)) == before
 
 
 def test_the_same_model_made_again_has_the_same():

@@ -6,7 +6,8 @@ from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.errors import NonFiniteStartError
-from tests.plugin.models import exact_model, noisy_model
+from pymc_kernel.plugin.model.log_density import LogDensity
+from tests.plugin.models import exact_model, noisy_model, noisy_normal
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 
@@ -22,6 +23,38 @@ def test_same_draws_for_one_and_two_cores(model):
     assert all(np.array_equal(found[0][n], found[1][n]) for n in names)
     assert not all(np.array_equal(found[0][n], found[2][n]) for n in names)
     assert not np.array_equal(found[0][names[0]].isel(chain=0), found[0][names[0]].isel(chain=1))
+
+
+def rarely_possible(rng, theta, observed):
+    """Half of the estimates are zero, so that a start takes a random number of them."""
+    return noisy_normal(rng, theta, observed) if rng.random() < 0.5 else -np.inf
+
+
+@pytest.mark.filterwarnings("ignore:.*the surrogate is not used")
+def test_noise_while_tuning_follows_the_seed_and_may_be_reused(monkeypatch):
+    sources, reused, kept = [], [], set()
+
+    def noted(density, position, call=LogDensity.__call__):
+        sources.append(density.noise[2].bit_generator.state["state"]["state"])
+        value = call(density, position)
+        reused.append(bool(density._kept) and density._kept == density._tried)
+        kept.add(str(density._kept))
+        return value
+
+    monkeypatch.setattr(LogDensity, "__call__", noted)
+    found = []
+    for reuse_noise in (0.0, 0.0, 0.9):
+        sources.clear(), reused.clear(), kept.clear()
+        with pm.Model():
+            theta = pm.Normal("theta", 0.0, 2.0)
+            data = {"observed": np.zeros(1), "reuse_noise": reuse_noise}
+            pk.EstimatedLikelihood("y", rarely_possible, theta, **data)
+            pk.sample_khmc(5, tune=60, chains=2, step=pk.KernelHMC(), random_seed=1, **QUIET)
+        found.append(list(sources))
+    assert found[0] == found[1]
+    assert any(reused) == (reuse_noise > 0.0)
+    assert np.mean(reused[-100:]) > 0.5
+    assert len(kept) > 5  # that of an accepted proposal is kept from then on
 
 
 def test_posterior_of_constrained_variables():

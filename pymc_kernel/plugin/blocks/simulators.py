@@ -255,10 +255,9 @@ class _SimulatedLikelihood:
         self.max_failures = max_failures
         self.vectorized = bool(vectorized)
         self._calls = self._failures = 0
-        self.failed_share = math.nan  # of the simulations of the last evaluation
         self._observed = None, None  # data and their summary, which every evaluation asks for again
         self._warned = self._has_known_size = False
-        self.simulated = None  # what the last estimate was made of, where it takes the summaries for normal
+        self._last = math.nan, None  # evaluation: share of failed simulations; summaries of the others, and of the data
 
     def estimate_by(self, estimate, log_peak=None, starts=None, assumes_normal=False) -> None:
         """Set the function of simulated summaries (m, q) and those of the data (q,) that estimates the log likelihood.
@@ -280,13 +279,23 @@ class _SimulatedLikelihood:
         run = self._simulations(rng, params, observed.shape)
         self._calls += self.num_simulations
         self._failures += run.failed
-        self.failed_share = run.failed / self.num_simulations
         self._warn(run.first_error)
         target = self._target(observed)
         simulated = np.reshape(run.summaries, (len(run.summaries), target.size))
-        if self.assumes_normal:
-            self.simulated = simulated, target
+        self._last = run.failed / self.num_simulations, (simulated, target)
         return self._estimate(simulated, target)
+
+    # What an evaluation changes is not public: public attributes identify the model, whose stored simulations are
+    # refused once they differ.
+    @property
+    def failed_share(self) -> float:
+        """Share of the simulations of the last evaluation that failed."""
+        return self._last[0]
+
+    @property
+    def simulated(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Summaries (m, q) of the simulations of the last evaluation, and those of the data (q,)."""
+        return self._last[1]
 
     @property
     def starts(self) -> dict[str, np.ndarray]:

@@ -156,6 +156,8 @@ def sample_khmc(
         _check_for_sample(kwargs, model)
         before, raised = step.density.calls, step.density.num_raised
         step.is_judged_alone = not kwargs.get("return_inferencedata", True)
+        if step.density.estimated:
+            step.density.seed(rng)  # the noise of the estimates by which starts are chosen
         starts = _starts(model, step, initvals, chains, tune, rng)
         step.learned, ends = _tune_together(step, starts, tune, rng, progressbar)
         if kernel_hmc.is_dropped(step.learned):
@@ -334,6 +336,7 @@ def _tune_together(step, starts, tune, rng, progressbar):
     for own, position in zip(rngs, starts, strict=True):
         step.density.seed(own)
         states.append(kernel_hmc.init(position, step.first_estimate(position), step.config))
+        step.density.settle(True)
         noises.append(step.density.noise)
     plan = kernel_hmc.stretches(states[0].position.size, tune)
     # The number of BLAS threads would depend on the machine's load, and rounding depends on that number.
@@ -341,7 +344,7 @@ def _tune_together(step, starts, tune, rng, progressbar):
         for index, num_draws in enumerate(plan):
             for c, own in enumerate(rngs):
                 step.density.noise = noises[c]
-                states[c] = kernel_hmc.run(own, states[c], step.density, step.config, num_draws)
+                states[c] = kernel_hmc.run(own, states[c], step.density, step.config, num_draws, step.density.settle)
                 noises[c] = step.density.noise
                 advance(num_draws)
             if index < len(plan) - 1:
