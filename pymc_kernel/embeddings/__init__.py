@@ -4,11 +4,10 @@ Every estimator is a frozen set of settings with ``fit(..., rng=)``, which retur
 """
 
 from pymc_kernel.embeddings.bayes_rule import KernelBayesRule, OriginalBayesRule
-from pymc_kernel.embeddings.calibration import RuleCalibration
 from pymc_kernel.embeddings.conditional import ConditionalMean, FittedConditionalMean
 from pymc_kernel.embeddings.density_ratio import DensityRatio, FittedRatio
 from pymc_kernel.embeddings.filter import FilterState, FittedFilter, KernelBayesFilter
-from pymc_kernel.embeddings.fitted_rule import FittedRule
+from pymc_kernel.embeddings.fitted_rule import FittedRule, RuleCalibration
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 
 __all__ = [

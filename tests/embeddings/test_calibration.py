@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_kernel.embeddings.calibration import calibration_of
+from pymc_kernel.embeddings.fitted_rule import calibration_of
 
 
 def exact(rng, num_cases=2000, num_draws=9, num_latents=2):

@@ -3,7 +3,6 @@ import pytest
 from scipy import stats
 
 from pymc_kernel.embeddings import KernelBayesRule
-from pymc_kernel.embeddings.calibration import held_out
 from pymc_kernel.kernels import Gaussian
 
 EXACT = {"num_basis": 10_000, "tolerance": 1e-13}
@@ -126,7 +125,7 @@ def test_the_posterior_of_a_held_out_case_does_not_know_its_parameter(rng):
         KernelBayesRule(Gaussian(0.1), regularization=1e-3).fit(values, counts[:, None], rng=1)
         for values in (latent, other)
     ]
-    found = [held_out(rule, np.array([3, 17]), np.random.default_rng(3))[1] for rule in rules]
+    found = [rule.held_out(np.array([3, 17]), np.random.default_rng(3))[1] for rule in rules]
     np.testing.assert_allclose(found[0].points, found[1].points)
     np.testing.assert_allclose(found[0].weights, found[1].weights)
 
