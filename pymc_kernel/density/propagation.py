@@ -78,24 +78,11 @@ def wishart_sweep(
 ):  # fmt: skip
     """Update every site once; return the new degrees of freedom and the number of sites that were left as they were.
 
-    Parameters
-    ----------
-    points : ndarray (m, d)
-        One for each site.
-    own : ndarray (m,) of int
-        Index of the point among the centers, -1 where it is none of them.
-    centers : ndarray (n, d)
-        Of the kernels that make up the likelihood.
-    exponents, scales, constants : ndarray (m,), (m, d, d), (m,)
-        e_j, S_j and log s_j of the sites; updated in place.
-    dof, scale : float, ndarray (d, d)
-        Of the posterior; ``scale`` is its inverse scale, updated in place.
-    old_exponents, old_scales, old_constants : ndarray (m,), (m, d, d), (m,) or empty
-        Sites of an earlier likelihood that stands for other centers, with the log of how many: online learning.
-    num_centers : float
-        What the sum is divided by.
-    damping : float
-        Share of a full update in [0, 1]; 0 works out the constants alone.
+    Sites have the ``points`` (m, d), ``own`` (m,) their indices among the ``centers`` (n, d), -1 for none, and the sum
+    of kernels is divided by ``num_centers``. ``exponents`` (m,), ``scales`` (m, d, d) and ``constants`` (m,) are e_j,
+    S_j and log s_j; these and ``scale`` (d, d), the inverse scale of the posterior, are updated in place. The old ones,
+    which may be empty, are sites of an earlier likelihood that stands for other centers, with the log of how many:
+    online learning. ``damping`` is the share of a full update in [0, 1]; 0 works out the constants alone.
     """
     m, d = points.shape
     n, repairs = centers.shape[0], 0
@@ -163,16 +150,9 @@ def gamma_sweep(
 ):  # fmt: skip
     """Update every site once, for one gamma distribution a group; return the number of sites left as they were.
 
-    Parameters
-    ----------
-    points, own, centers, num_centers, damping
-        As of :func:`wishart_sweep`.
-    groups : ndarray (d,) of int
-        Which precision each coordinate has; ``sizes`` (g,) counts them.
-    shapes, rates, constants : ndarray (m, g), (m, g), (m,)
-        Exponents e_jk of the precisions l_k, rates and log constants of the sites; updated in place.
-    shape, rate : ndarray (g,)
-        Of the posterior l^(shape - 1) exp(-rate l); updated in place.
+    As :func:`wishart_sweep`, but for: ``groups`` (d,), which precision each coordinate has, and ``sizes`` (g,), how
+    many coordinates have it; ``shapes``, ``rates`` (m, g), exponents e_jk of the precisions l_k and rates of the sites;
+    ``shape``, ``rate`` (g,) of the posterior l^(shape - 1) exp(-rate l). All are updated in place.
     """
     m, d = points.shape
     n, g, repairs = centers.shape[0], shape.shape[0], 0

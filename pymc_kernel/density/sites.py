@@ -151,11 +151,11 @@ def start_at_rule_of_thumb(prior, x: np.ndarray) -> tuple[WishartPosterior | Gam
     precision = 1.0 / ((4.0 / ((d + 2.0) * n)) ** (2.0 / (d + 4.0)) * x.var(axis=0))
     sites = empty_sites(prior, n)
     if isinstance(prior, WishartPosterior):
-        added = 0.5
-        sites.exponents[:] = added
-        wanted = (prior.dof + n * added) / precision
+        sites.exponents[:] = 0.5
+        dof = prior.dof + 0.5 * n
+        wanted = dof / precision
         sites.scales[:] = np.diag(np.maximum(wanted - np.diag(prior.inverse_scale), 1e-3 * wanted)) / n
-        return WishartPosterior(prior.dof + n * added, prior.inverse_scale + sites.scales.sum(axis=0)), sites
+        return WishartPosterior(dof, prior.inverse_scale + sites.scales.sum(axis=0)), sites
     common = np.array([precision[prior.groups == k].mean() for k in range(len(prior.shape))])
     sites.exponents[:] = 0.25 * np.bincount(prior.groups)
     shape = prior.shape + sites.exponents.sum(axis=0)
@@ -169,16 +169,8 @@ def propagate(
 ) -> Propagation:
     """Return the posterior after sweeps until its degrees of freedom and the log evidence converge.
 
-    Parameters
-    ----------
-    prior, posterior : WishartPosterior or GammaPosterior
-        ``posterior`` is where it begins: the prior times the ``sites``, and others that stay as they are.
-    sites : Sites
-        Of the points of the ``likelihood``.
-    likelihood : Likelihood
-    max_sweeps : int
-    fixed_log : float
-        Log constants of sites that stay as they are.
+    ``posterior`` is where it begins: the prior times the ``sites`` of the likelihood's points, and others that stay as
+    they are and have the log constants ``fixed_log``.
     """
     sites, num_repairs, converged = sites.copy(), 0, False
     evidence, size = -math.inf, -math.inf

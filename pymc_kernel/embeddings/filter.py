@@ -3,6 +3,7 @@
 import copy
 import itertools
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,7 +118,7 @@ class KernelBayesFilter:
         settings, error = self.given(), None
         if None in settings:
             settings, error = self._choose(states, observations, rng)
-        factors = self._factors(states, observations, settings, rng)
+        factors = self._factors(states, observations, settings[:2], rng)
         return replace(self._learn(states, factors, settings), validation_error=error)
 
     def _choose(self, states, observations, rng):
@@ -126,31 +127,26 @@ class KernelBayesFilter:
         grid = _GRID if self.method == "importance" else _GRID._replace(regularization=_ORIGINAL_REGULARIZATIONS)
         grid = FilterSettings(*(some if one is None else (one,) for some, one in zip(grid, self.given(), strict=True)))
         spread = np.maximum(states.var(axis=0), 1e-300)
-        errors, factors = {}, {}
+        factors = cache(lambda scales: self._factors(states[:cut], observations[:cut], scales, rng))
 
-        def loss(settings):
-            if settings not in errors:
-                scales = settings[:2]
-                if scales not in factors:
-                    factors[scales] = self._factors(states[:cut], observations[:cut], settings, rng)
-                fitted = self._learn(states[:cut], factors[scales], settings)
-                errors[settings] = ((fitted.filter(observations[cut:]).mean() - states[cut:]) ** 2).mean(axis=0)
-            return (errors[settings] / spread).sum()
+        @cache
+        def errors(settings):
+            fitted = self._learn(states[:cut], factors(settings[:2]), settings)
+            return ((fitted.filter(observations[cut:]).mean() - states[cut:]) ** 2).mean(axis=0)
 
         # Scales, strengths, scales again: the full product costs three times as much and is hardly better.
         best = FilterSettings(*(values[len(values) // 2] for values in grid))
         for names in (("state_scale", "observed_scale"), ("regularization", "ratio_regularization")) * 2:
             values = itertools.product(*(getattr(grid, name) for name in names))
-            best = min((best._replace(**dict(zip(names, pair, strict=True))) for pair in values), key=loss)
-        return best, float(errors[best].sum())
+            candidates = [best._replace(**dict(zip(names, pair, strict=True))) for pair in values]
+            best = min(candidates, key=lambda settings: (errors(settings) / spread).sum())
+        return best, float(errors(best).sum())
 
-    def _factors(self, states, observations, settings, rng):
-        """Return the kernel and the factor of states, and those of observations."""
+    def _factors(self, states, observations, scales, rng):
+        """Return the kernels of states and of observations, each followed by its factor."""
         rng, out = copy.deepcopy(rng), []
-        for kernel, points, scale in (
-            (self.state_kernel, states, settings.state_scale),
-            (self.observed_kernel, observations, settings.observed_scale),
-        ):
+        given = (self.state_kernel, states), (self.observed_kernel, observations)
+        for (kernel, points), scale in zip(given, scales, strict=True):
             if kernel is None or np.isscalar(kernel):
                 kernel = Gaussian(scale * median_scales(points, rng))
             kernel = resolved(kernel, points, rng)

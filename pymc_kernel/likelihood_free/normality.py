@@ -34,23 +34,12 @@ class NormalityErrors(NamedTuple):
 def normality_errors(
     positions: np.ndarray, simulated: list[np.ndarray], observed: np.ndarray
 ) -> NormalityErrors | None:
-    """Return the errors of the posterior of a synthetic likelihood; None where it cannot be known.
+    """Return the errors of the posterior of a synthetic likelihood; None where they cannot be known.
 
-    Parameters
-    ----------
-    positions : ndarray (n, d)
-        Draws, those of a chain in their order.
-    simulated : list of ndarray (m, q)
-        The summaries behind the estimate of each.
-    observed : ndarray (q,)
+    Of draws ``positions`` (n, d), those of a chain in their order, and the summaries ``simulated`` (m, q) behind the
+    estimate of each. None for fewer than a hundred draws, a coordinate that never moved, and summaries with a singular
+    covariance.
 
-    Returns
-    -------
-    NormalityErrors or None
-        None for fewer than a hundred draws, a coordinate that never moved, and summaries with a singular covariance.
-
-    Notes
-    -----
     The kernel is normal, with the mean covariance of the summaries times h^2. For normal summaries of dimension q at
     their mean its estimate has the relative variance ((1 + h^-2)^2 / (1 + 2 h^-2))^(q / 2) / m - 1 / m; h is as small
     as keeps that at one. Errors are smaller than they would be without a kernel, and for draws that do not reach the
