@@ -49,12 +49,10 @@ class Evaluation(NamedTuple):
     """One evaluation of a density: the noise of its operators, by their keys, and what they say of their estimates."""
 
     noise: Mapping[str, np.random.Generator | list[np.random.Generator]]
-    accepted: dict[str, float]
-    """The share of the simulations that a kernel accepts."""
-    failed: dict[str, float]
-    """The share of the simulations that failed; of the estimates, without simulations."""
+    accepted: dict[str, float]  # the share of the simulations that a kernel accepts
+    failed: dict[str, float]  # the share of the simulations that failed; of the estimates, without simulations
+    # The summaries (m, q) and those (q,) of the data, where they are taken for normal.
     simulated: dict[str, tuple[np.ndarray, np.ndarray]]
-    """The summaries (m, q) and those (q,) of the data, where they are taken for normal."""
 
 
 _EVALUATION: ContextVar[Evaluation | None] = ContextVar("evaluation", default=None)

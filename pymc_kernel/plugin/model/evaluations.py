@@ -2,15 +2,8 @@
 
 import numpy as np
 
-from pymc_kernel.likelihood_free import (
-    ArraySpec,
-    Status,
-    Workers,
-    open_store,
-    simulate_once,
-)
+from pymc_kernel.likelihood_free import ArraySpec, Status, Workers, open_store, simulate_once
 from pymc_kernel.parallel import leave_one_thread
-from pymc_kernel.plugin.model.particle_density import ParticleDensity
 from pymc_kernel.plugin.model.remote import Remote
 
 _GROUP = "evaluations"
@@ -21,39 +14,14 @@ _SAME_NATS, _SAME_SHARE = 0.01, 1e-9  # by which one likelihood differs between 
 class Evaluations:
     """Log likelihoods, or other values of a model, by number, each evaluated once.
 
-    Parameters
-    ----------
-    density : ParticleDensity
-        Or whatever has its ``at_one``, ``estimated`` and ``is_compiled``; the second value of ``at_one`` counts.
-    most : int
-        Evaluations that the store has room for.
-    entropy : int
-        With its number, the seed of each noisy estimate.
-    executor : concurrent.futures.Executor, int or None
-    store : Path, optional
-    timeout : float, optional
-        Seconds for one evaluation.
-    identity : dict
-        Texts that a store is recognized by.
-    num_dims : int
-    name : str
-        Of the values in the store.
-    size : int, optional
-        Of the vector at each place, where it is no single number.
+    The density is a ``ParticleDensity``, or whatever has its ``at_one``, whose second value counts, ``estimated`` and
+    ``is_compiled``. Entropy and number are the seed of each noisy estimate; one may take ``timeout`` seconds.
+    The store has room for ``most`` evaluations and is recognized by the texts of ``identity``; in it the values, single
+    numbers or vectors of a ``size``, have a name.
     """
 
     def __init__(
-        self,
-        density: ParticleDensity,
-        most,
-        entropy,
-        executor,
-        store,
-        timeout,
-        identity,
-        num_dims,
-        name="log_likelihood",
-        size=None,
+        self, density, most, entropy, executor, store, timeout, identity, num_dims, name="log_likelihood", size=None
     ):
         self._entropy, self._timeout, self._name = entropy, timeout, name
         shape, dims = ((), ()) if size is None else ((size,), (f"{name}_dim",))
@@ -73,12 +41,8 @@ class Evaluations:
     def __call__(self, first: int, positions: np.ndarray, progress) -> np.ndarray:
         """Return values (n, ...) at positions (n, d), evaluations ``first``, ``first`` + 1, ...; NaN where failed.
 
-        ``progress`` is called after each.
-
-        Raises
-        ------
-        ValueError
-            Where the store holds evaluations at other positions, or of another likelihood.
+        ``progress`` is called after each. Raises ``ValueError`` where the store has evaluations at other positions, or
+        of another likelihood.
         """
         if not self._is_checked:
             self._check_stored()
@@ -122,13 +86,7 @@ class Evaluations:
         return self._workers.deaths
 
     def _check_stored(self):
-        """Evaluate the best of the stored places once more: code that the likelihood calls has no fingerprint.
-
-        Raises
-        ------
-        ValueError
-            Where the likelihood is not what the store has there.
-        """
+        """Evaluate the best of the stored places once more: code that the likelihood calls has no fingerprint."""
         stored = np.array(self._array(self._name)[0])
         firsts = stored if stored.ndim == 1 else np.where(np.isfinite(stored).all(axis=1), stored[:, 0], np.nan)
         usable = np.flatnonzero((self._keeper.is_done[:] == 1) & np.isfinite(firsts))

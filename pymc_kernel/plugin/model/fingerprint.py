@@ -82,7 +82,8 @@ def _parts(value):
     elif isinstance(value, functools.partial):
         yield from (value.func, value.args, value.keywords)
     elif isinstance(value, types.CodeType):
-        yield from _code_parts(value)
+        # Without its name and line numbers: a function that was moved in its file is still the same.
+        yield from (value.co_code, value.co_consts, value.co_names, value.co_varnames)
     elif isinstance(value, dict):
         for key, item in sorted(value.items(), key=lambda pair: str(pair[0])):
             yield from (str(key), item)
@@ -126,8 +127,3 @@ def _names(code):
     """Return the names that code refers to, nested functions included."""
     inner = [_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
     return sorted(set(code.co_names).union(*inner))
-
-
-def _code_parts(code):
-    # Without its name and line numbers: a function that was moved in its file is still the same.
-    yield from (code.co_code, code.co_consts, code.co_names, code.co_varnames)

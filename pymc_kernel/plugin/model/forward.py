@@ -39,8 +39,7 @@ class ForwardGraph(NamedTuple):
     """The variables of a model that forward draws need; without the data, so that little is sent to workers."""
 
     free: list[Variable]
-    derived: list[Variable]
-    """Deterministics that do not depend on the data."""
+    derived: list[Variable]  # deterministics that do not depend on the data
     observed: list[Variable]
 
 
@@ -52,10 +51,7 @@ def forward_graph(model: pm.Model) -> ForwardGraph:
 
 
 def can_be_drawn(variable: Variable) -> bool:
-    """Return whether a variable can be drawn, without drawing it.
-
-    ``pm.Flat`` cannot, nor a ``CustomDist`` without ``random``.
-    """
+    """Return whether a variable can be drawn: ``pm.Flat`` cannot, nor a ``CustomDist`` without ``random``."""
     if isinstance(variable.owner.op, _IMPROPER):
         return False
     function = getattr(type(variable.owner.op), "_random_fn", None)
@@ -66,16 +62,7 @@ def can_be_drawn(variable: Variable) -> bool:
 class ForwardSampler:
     """Draws of the prior, and of the data given parameters.
 
-    Parameters
-    ----------
-    graph : ForwardGraph
-    compile_kwargs : dict, optional
-        For ``pymc.pytensorf.compile``.
-
-    Attributes
-    ----------
-    is_vectorized : bool
-        Whether all data of a batch come from one call; no Python simulator is among them then.
+    Where ``is_vectorized`` is true all data of a batch come from one call; no Python simulator is among them then.
     """
 
     def __init__(self, graph: ForwardGraph, compile_kwargs: dict | None = None):
@@ -144,7 +131,7 @@ class ForwardSampler:
         """Return the deterministics at batches of the free variables."""
         if self._derived is not None:
             return self._derived(*free)
-        return _stacked([self._one_derived(*row) for row in _rows(free)])
+        return _stacked([self._one_derived(*row) for row in zip(*free, strict=True)])
 
     def data(self, free: list[np.ndarray], entropy: int, batch: int) -> list[np.ndarray]:
         """Return the data of a whole batch; only where ``is_vectorized`` is true."""
@@ -158,7 +145,7 @@ class ForwardSampler:
         """Yield for each draw a function that simulates its data, with the same random numbers at every call."""
         words = _words(entropy, batch, _DATA, len(free[0]) * len(self._data_sources))
         words = words.reshape(len(free[0]), len(self._data_sources), _WORDS).tolist()
-        for row, seeds in zip(_rows(free), words, strict=True):
+        for row, seeds in zip(zip(*free, strict=True), words, strict=True):
             yield partial(self._through_graph, row, seeds)
 
     def _through_graph(self, values, seeds):
@@ -180,8 +167,7 @@ def _are_plain(outputs):
 
 def _sources(inputs, outputs):
     """Return the generators that ``outputs`` draw from, given ``inputs``."""
-    inputs_left = graph_inputs(outputs, blockers=inputs)
-    return [v for v in inputs_left if isinstance(v.type, RandomGeneratorType)]
+    return [v for v in graph_inputs(outputs, blockers=inputs) if isinstance(v.type, RandomGeneratorType)]
 
 
 def _words(entropy, batch, stream, count):
@@ -201,20 +187,11 @@ def _own_constants(function) -> None:
 
 
 def _install(sources, words):
-    """Set the generators of shared variables to states (generators, words)."""
-    for variable, seeds in zip(sources, words, strict=True):
-        variable.get_value(borrow=True).bit_generator.state = _state(seeds)
-
-
-def _state(words):
-    """Return a state of PCG64 from four words of 64 bits."""
-    a, b, c, d = words
-    numbers = {"state": a << 64 | b, "inc": c << 64 | d | 1}  # the increment has to be odd
-    return {"bit_generator": "PCG64", "state": numbers, "has_uint32": 0, "uinteger": 0}
-
-
-def _rows(free):
-    return zip(*free, strict=True)
+    """Set the generators of shared variables, each to a state of PCG64 from four words of 64 bits."""
+    for variable, (a, b, c, d) in zip(sources, words, strict=True):
+        numbers = {"state": a << 64 | b, "inc": c << 64 | d | 1}  # the increment has to be odd
+        state = {"bit_generator": "PCG64", "state": numbers, "has_uint32": 0, "uinteger": 0}
+        variable.get_value(borrow=True).bit_generator.state = state
 
 
 def _stacked(draws):

@@ -26,7 +26,6 @@ from scipy.special import zeta
 DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorized graph
 
 _LAST = 1000.0  # position of a rewrite after all of PyTensor's
-_LOG_HALF = -np.log(2.0)
 
 
 def softplus(x):
@@ -36,7 +35,7 @@ def softplus(x):
 
 def log1mexp(x):
     """Return log(1 - exp(x)) of x < 0, by the form that loses no digits."""
-    return np.where(x < _LOG_HALF, np.log1p(-np.exp(x)), np.log(-np.expm1(x)))
+    return np.where(x < -np.log(2.0), np.log1p(-np.exp(x)), np.log(-np.expm1(x)))
 
 
 def trigamma(x):
@@ -98,12 +97,8 @@ def of_vector(
 ) -> tuple[Callable, dict]:
     """Return a compiled function from a vector of some value variables, and shared stand-ins of the others.
 
-    Parameters
-    ----------
-    point : dict
-        Values of all value variables, from which shapes and stand-ins are taken.
-    outputs : sequence of Variable
-        Of one alone the function returns its value, not a list.
+    Shapes and stand-ins are taken from the point, which has values of all. Of one output alone the function returns its
+    value, not a list.
     """
     shared = make_shared_replacements(point, value_vars, model)
     joined, vector = join_nonshared_inputs(point=point, outputs=outputs, inputs=list(value_vars), shared_inputs=shared)

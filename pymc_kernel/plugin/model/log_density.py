@@ -15,50 +15,26 @@ from pymc_kernel.plugin.model.remembered import remember, remembered_in
 
 
 class LogDensity:
-    """The log density of a model as a function of one vector, with the noise it may need.
+    """The log density of a model as a function of one vector, with the noise it may need."""
 
-    Attributes
-    ----------
-    shared : dict
-        The variables outside of the block and their shared stand-ins.
-    estimated : list of str
-        Names of the terms that are random; empty for an exact density.
-    evaluations : int
-        Number of calls so far.
-    calls : int
-        Calls so far, by this and all other steps, of the black box that was called most; evaluations where all
-        variables are in one block.
-    shares : dict
-        Of simulations that a block's kernel accepted for the estimate at the current point: name -> share.
-    failure_names : tuple of str
-        Of the statistics in :meth:`failures`.
-    error : Exception or None
-        The first error that the model raised in a call; the density counts as zero there.
-    num_raised : int
-        Calls that raised.
-    starts : ndarray (n, d)
-        Positions near the posterior, where a block made pilot simulations; NaN in the other coordinates.
-    simulated : dict
-        Blocks that take summaries for normal: name -> those of the estimate at the current point, and of the data.
-    """
-
-    def __init__(self, function, shared, estimated=(), keys=(), blocks=(), starts=None):
-        self._function = function
-        self.shared = shared
-        self.estimated = list(estimated)
-        self._keys, self._blocks = keys, list(blocks)
+    def __init__(self, function, shared, estimated, keys, blocks, starts):
+        self._function, self._keys, self._blocks = function, keys, blocks
+        self.shared = shared  # the variables outside of the block and their shared stand-ins
+        self.estimated = estimated  # names of the terms that are random; empty for an exact density
+        self.starts = starts  # (n, d), where a block made pilot simulations; NaN in the other coordinates
         self._rng = np.random.default_rng()
         self._kept = self._tried = None  # the seeds of the current point and of the last evaluation
         self._last = Evaluation({}, {}, {}, {})
-        self._share_names = {op.key: f"accepted_share_{op.term_name}" for op in self._blocks if op.accepts_share}
+        # Shares of simulations that a block's kernel accepted for the estimate at the current point, by name.
+        self._share_names = {op.key: f"accepted_share_{op.term_name}" for op in blocks if op.accepts_share}
         self.shares = dict.fromkeys(self._share_names.values(), np.nan)
-        self.starts = starts
+        # Of blocks that take summaries for normal: name -> those of the estimate at the current point, and of the data.
         self.simulated = {}
-        self.failure_names = tuple(f"failed_share_{op.term_name}" for op in self._blocks)
+        self.failure_names = tuple(f"failed_share_{op.term_name}" for op in blocks)
         self._rng_variables = [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]
         self.evaluations = 0
         self._boxes = remembered_in(function)
-        self.error, self.num_raised = None, 0
+        self.error, self.num_raised = None, 0  # the first error of the model, and the number of calls that raised one
 
     def __call__(self, position: np.ndarray) -> float:
         """Return the log density at ``position`` (d,), with the Jacobians of PyMC's transforms."""
@@ -74,7 +50,8 @@ class LogDensity:
             return -math.inf
 
     @property
-    def calls(self) -> int:  # noqa: D102
+    def calls(self) -> int:
+        """Of the black box that was called most, by all steps; evaluations where all variables are in one block."""
         return max((box.calls for box in self._boxes), default=self.evaluations)
 
     def _reused(self):
@@ -134,21 +111,8 @@ def compile_log_density(
 ) -> LogDensity:
     """Return the log density of ``model`` in the given value variables, the others held in shared stand-ins.
 
-    Parameters
-    ----------
-    model, value_vars, initial_point
-        As PyMC hands them to a step.
-    step_name : str
-        For error messages.
-    compile_kwargs : dict, optional
-        For ``pymc.pytensorf.compile``.
-
-    Raises
-    ------
-    TypeError
-        Where a variable is discrete.
-    NoisyBlockError
-        Where the density is only estimated and the variables are not all free variables of the model.
+    Raises ``TypeError`` where a variable is discrete, ``NoisyBlockError`` where the density is only estimated and the
+    variables are not all free variables of the model.
     """
     logp = model.logp()
     names, keys = estimated_terms(logp)

@@ -23,26 +23,14 @@ _SHARES = 16  # blocks of particles that an executor gets at once
 
 
 class ParticleDensity:
-    """Log prior and log likelihood of a model for many particles at once, with the noise that they may need.
-
-    Attributes
-    ----------
-    is_vectorized : bool
-        Whether one call of a compiled function serves all particles; otherwise they are looped over.
-    estimated : list of str
-        Names of the terms that are random.
-    is_compiled : bool
-        Whether it has been called here: machine code is made at the first call.
-    """
+    """Log prior and log likelihood of a model for many particles at once, with the noise that they may need."""
 
     def __init__(self, function, is_vectorized, batch, estimated, keys):
-        self._function = function
-        self.is_vectorized = is_vectorized
-        self._batch = batch
-        self.estimated = estimated
-        self._keys = keys
+        self._function, self._batch, self._keys = function, batch, keys
+        self.is_vectorized = is_vectorized  # whether one call serves all particles; otherwise they are looped over
+        self.estimated = estimated  # names of the terms that are random
         self.executor = None
-        self.is_compiled = False
+        self.is_compiled = False  # machine code is made at the first call
         self.seed(np.random.default_rng())
 
     def seed(self, rng: np.random.Generator) -> None:
@@ -135,14 +123,8 @@ def compile_particle_density(
     """Return the log prior and log likelihood of ``model`` for many particles, (n, d) on the unconstrained scale.
 
     One vectorized graph evaluates all particles in batches; models with an estimated term, or with an operator that
-    cannot be vectorized, are looped over; so are all with ``vectorize=False``, which makes no evaluation here.
-
-    Raises
-    ------
-    TypeError
-        Where a variable is discrete.
-    ValueError
-        Where the model has no free variable.
+    cannot be vectorized, are looped over; so are all with ``vectorize=False``, which makes no evaluation here. Raises
+    ``TypeError`` where a variable is discrete, ``ValueError`` where the model has no free variable.
     """
     if not model.free_RVs:
         raise ValueError("the model has no free variable: there is nothing to infer.")

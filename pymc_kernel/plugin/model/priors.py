@@ -97,9 +97,7 @@ def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
         if is_vectorized:
             try:
                 return all_at_once()(columns)[0]
-            except (
-                Exception
-            ):  # an operator without a vectorized form may fail in many ways; the loop says what is wrong
+            except Exception:  # without a vectorized form operators fail in many ways; the loop says what is wrong
                 is_vectorized = False
         named = {v.name: c for v, c in zip(model.value_vars, columns, strict=True)}
         return np.array([float(one_by_one()({n: c[i] for n, c in named.items()})) for i in range(len(positions))])
@@ -140,18 +138,10 @@ def _position(model, point):
 def first_places(model: pm.Model, prior: ModelPrior, start: Any, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return places (n, d) that a search begins with: ``start``, or the initial point and ``count`` draws of the prior.
 
-    Fewer places given by names are filled up to one and ``count``: each of the others lies a share of the way from one
-    of them to a draw of the prior. How near a start is nobody knows, so shares are log-uniform.
-
-    Parameters
-    ----------
-    start : ndarray (n, d), mapping, sequence of mappings, Dataset or DataTree, optional
-        On the unconstrained scale; or by the names of variables, as in PyMC's ``initvals``, or draws.
-
-    Raises
-    ------
-    ValueError
-        Where ``start`` has another shape, or is not finite.
+    A start is an array (n, d) on the unconstrained scale, finite; or values by the names of variables, as in PyMC's
+    ``initvals``, or several such; or draws. Fewer places given by names are filled up to one and ``count``: each of the
+    others lies a share of the way from one of them to a draw of the prior. How near a start is nobody knows, so shares
+    are log-uniform.
     """
     initial = initial_position(model)
     if start is None:
@@ -218,24 +208,12 @@ def with_finite_columns(positions: np.ndarray, rng: np.random.Generator) -> np.n
 
 @dataclass(frozen=True)
 class PriorDraws:
-    """Draws from the prior of some variables of a model, on the unconstrained scale.
+    """Draws from the prior of some variables of a model, on the unconstrained scale."""
 
-    Attributes
-    ----------
-    positions : ndarray (n, d)
-        Where the model has an initial value for a coordinate, it replaces the draw.
-    log_densities : ndarray (n,)
-        Of the prior of all variables, from which these draws are.
-    default : ndarray (d,)
-        PyMC's initial point.
-    default_log_density : float
-        Of the prior there.
-    """
-
-    positions: np.ndarray
-    log_densities: np.ndarray
-    default: np.ndarray
-    default_log_density: float
+    positions: np.ndarray  # (n, d); where the model has an initial value for a coordinate, it replaces the draw
+    log_densities: np.ndarray  # (n,), of the prior of all variables, from which these draws are
+    default: np.ndarray  # (d,), PyMC's initial point
+    default_log_density: float  # of the prior there
 
     @property
     def scales(self) -> np.ndarray:
@@ -254,14 +232,8 @@ class PriorDraws:
 
         The start is one of these, with probability in proportion to the likelihood. So a chain keeps the initial point
         where that is far better than the draws; and where draws from the prior fall into several modes, chains begin in
-        different ones, and R-hat shows it if they stay there. Where the likelihood fails it counts as zero.
-
-        Parameters
-        ----------
-        log_density
-            Of the posterior at a position (d,); called twenty-one times.
-        budget : int
-            Further calls, to climb towards other modes from the draws; chains do not start at the points found by that.
+        different ones, and R-hat shows it if they stay there. Where the likelihood fails it counts as zero. The budget
+        is of further calls, to climb towards other modes from the draws; chains do not start at what is found by that.
         """
         chosen = rng.choice(len(self.positions), min(NUM_CANDIDATES, len(self.positions)), replace=False)
         candidates = np.vstack([self.default, self.positions[chosen]])
@@ -277,13 +249,7 @@ class PriorDraws:
 
 
 def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> PriorDraws | None:
-    """Return draws from the prior of ``value_vars``, or None where there are none, as for ``pm.Flat``.
-
-    Parameters
-    ----------
-    model, value_vars, initial_point
-        As PyMC hands them to a step.
-    """
+    """Return draws from the prior of ``value_vars``, or None where there are none, as for ``pm.Flat``."""
     initial = {model.rvs_to_values[rv].name for rv, value in model.rvs_to_initial_values.items() if value is not None}
     names = [v.name for v in value_vars]
     if initial.issuperset(names) or without_draws(model):

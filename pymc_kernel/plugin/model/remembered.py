@@ -6,7 +6,6 @@ puts :class:`Remembered` in the place of the operators that were named to :func:
 compiled from then on.
 """
 
-from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -24,14 +23,9 @@ _RESULTS_PER_NODE = 2  # at the current point and at a proposal
 
 
 class Remembered(Op):
-    """An operator that keeps its last results, and counts the calls of the original.
+    """An operator that keeps its last results, and counts the calls of the original, which is deterministic.
 
-    Parameters
-    ----------
-    original : Op
-        Deterministic.
-    num_nodes : int
-        Places in the model where it stands, each with inputs of its own.
+    It stands at ``num_nodes`` places of the model, each with inputs of its own.
     """
 
     def __init__(self, original: Op, num_nodes: int):
@@ -98,15 +92,10 @@ class _Remember(GraphRewriter):
 
     def apply(self, fgraph):
         """Replace the operators."""
-        for node, known in list(self._found(fgraph)):
-            replacements = zip(node.outputs, known.make_node(*node.inputs).outputs, strict=True)
-            fgraph.replace_all(list(replacements), reason="remembered")
-
-    @staticmethod
-    def _found(fgraph) -> Iterator[tuple[Apply, Remembered]]:
-        for node in fgraph.toposort() if _KNOWN else ():
+        for node in list(fgraph.toposort()) if _KNOWN else ():
             if not isinstance(node.op, Remembered) and (known := _KNOWN.get(node.op)) is not None:
-                yield node, known
+                replacements = zip(node.outputs, known.make_node(*node.inputs).outputs, strict=True)
+                fgraph.replace_all(list(replacements), reason="remembered")
 
 
 optdb.register("remember_black_boxes", _Remember(), "fast_run", "fast_compile", position=0.1)

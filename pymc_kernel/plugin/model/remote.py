@@ -19,19 +19,9 @@ _LAST = []  # of these, the one that a worker was sent last, which the next task
 class Remote:
     """An object for each thread that asks for it, since compiled functions work in room of their own.
 
-    It lives as long as this does; in a process of workers, until that is sent another one.
-
-    Parameters
-    ----------
-    make : callable
-        Returns the object, without arguments; it is sent with all that it refers to.
-    is_sent : bool
-        Whether other threads or processes will ask for it.
-
-    Raises
-    ------
-    TypeError
-        Where ``make`` is sent and cannot be pickled.
+    It lives as long as this does; in a process of workers, until that is sent another one. ``make`` returns it. Where
+    other threads or processes will ask for it, ``make`` is sent with all that it refers to; ``TypeError`` where that
+    cannot be pickled.
     """
 
     def __init__(self, make: Callable, is_sent: bool):

@@ -16,16 +16,9 @@ _GRADIENT_ERRORS = (NotImplementedError, TypeError, AttributeError, ValueError) 
 def compile_scores(model: pm.Model):
     """Return a function from draws of all value variables, a list of (n, ...), to scores (n, d).
 
-    The scores are those of the continuous value variables, one after the other; ``d`` counts these alone. One call
-    evaluates 512 draws at a time in one vectorized graph.
+    The scores are those of the continuous value variables, one after the other; ``d`` counts these alone. Raises
+    ``NoGradientError`` where a term has no gradient, or is only estimated.
 
-    Raises
-    ------
-    NoGradientError
-        Where a term has no gradient, or is only estimated.
-
-    Notes
-    -----
     Vectorized over draws, PyTensor's own interpreter is as fast as compiled code, which takes ten times longer to
     compile than all else here; so nothing is compiled. Its quick mode leaves out the numerically stable forms of some
     functions: where a score is not finite, all scores are evaluated again with these forms, some ten times slower.

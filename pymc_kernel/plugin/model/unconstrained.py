@@ -147,12 +147,10 @@ def _told_by(effect, rv, posterior, model):
 
 
 class ElementwiseTransform(NamedTuple):
-    """How a model moves each number of a variable by itself to the unconstrained scale, and back."""
+    """How a model moves each number of draws (n, ...) by itself to the unconstrained scale, and back."""
 
     forward: Callable[[np.ndarray], np.ndarray]
-    """From draws (n, ...) as the user knows them to the unconstrained scale."""
     backward: Callable[[np.ndarray], np.ndarray]
-    """From the unconstrained scale (n, ...) back."""
 
 
 def elementwise_transform(model: pm.Model, name: str) -> ElementwiseTransform | None:
