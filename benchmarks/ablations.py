@@ -17,6 +17,9 @@ of processor time. The last three are compared by their logarithms: geometric me
 difference of natural logarithms. ``burn-in`` is a regression from fifty standard deviations away. Curved are the
 families in ``CURVED``, where a normal approximation is poor.
 
+``evidence``: the error of the log evidence by 500 particles that walk, a root mean square over six runs, and their
+evaluations: mixtures and rings of the same drawn posteriors, and normal distributions in ten and twenty dimensions.
+
 ``search``: the same posteriors by ``sample_surrogate`` with 50 (d + 2) evaluations at most, and long bends under a flat
 prior: right, silent, error, and how many evaluations were made.
 """
@@ -30,6 +33,7 @@ from unittest import mock
 import numpy as np
 import pymc as pm
 import xarray as xr
+from scipy import stats
 
 import pymc_kernel as pk
 from benchmarks import harness, measures, zoo
@@ -210,7 +214,6 @@ def _without_places(self, learned, proposals, accept_prob):
 PARTICLES = {
     moves.Walk: {
         "folds": {"config": {"num_folds": 1}},
-        "waste-free": {"config": {"waste_free": False}},
         "moves until forgotten": {"config": {"min_moves": 10, "max_moves": 10}},
     },
     moves.Hamiltonian: {
@@ -218,7 +221,6 @@ PARTICLES = {
     },
     differences.Differences: {
         "places anew": {"smc.differences.Differences.adapt": _without_places},
-        "scales varied": {"smc.differences._SPREAD_OF_SCALES": 0.0},
     },
 }
 
@@ -321,6 +323,59 @@ def particles_outcome(family, seed):
             draws = zoo._draws(kept["draws"]["posterior"], truth) if "draws" in kept else {}
             rows.append(_measures(row, truth, num_exact, draws, kept.get("evaluations", 1), kept.get("seconds", 1.0)))
     return np.array(rows)
+
+
+def _drawn_evidence(family, seed):
+    """Return density, log evidence and draws of the prior (n) -> (n, d) of a drawn posterior."""
+    posterior = drawn(family, seed)
+    model = posterior.make()
+    evaluate = compile_particle_density(model, "ablation", None)
+    return evaluate, posterior.log_evidence, lambda n: pm.draw(model["x"], draws=n, random_seed=seed)
+
+
+def _normal_evidence(num_dims, seed):
+    """Return the same of a standard normal prior and one observation of each coordinate, with noise drawn by seed."""
+    rng = np.random.default_rng([seed, num_dims])
+    noise = rng.uniform(0.2, 0.6)
+    prior, likelihood, evidence = (stats.norm(scale=s) for s in (1.0, noise, np.sqrt(1.0 + noise**2)))
+    observed = evidence.rvs(num_dims, random_state=rng)
+
+    def evaluate(x):
+        return prior.logpdf(x).sum(axis=1), likelihood.logpdf(x - observed).sum(axis=1)
+
+    return evaluate, evidence.logpdf(observed).sum(), lambda n: rng.standard_normal((n, num_dims))
+
+
+#: Problems -> what makes one of them from a seed.
+EVIDENCE = {
+    "mixtures and rings": (partial(_drawn_evidence, "mixture"), partial(_drawn_evidence, "ring")),
+    "normal, 10 and 20 d": (partial(_normal_evidence, 10), partial(_normal_evidence, 20)),
+}
+
+
+def evidence_outcome(problems, which, seed):
+    """Return logarithms of error and evaluations with all mechanisms of walks, then without each."""
+    evaluate, log_evidence, draw = EVIDENCE[problems][which](seed)
+    prior, rows = np.split(draw(6 * 500), 6), []
+    for patches in ({}, *PARTICLES[moves.Walk].values()):
+        errors, evaluations = [], 0
+        for start, rng in zip(prior, np.random.default_rng(seed).spawn(6), strict=True):
+            first = smc.tempering.Evaluated(start, *evaluate(start))
+            state, history = smc.sample(rng, first, evaluate, smc.Config(moves.Walk(), **patches.get("config", {})))
+            errors.append(state.log_evidence - log_evidence)
+            evaluations += sum(info.num_evaluations for info in history)
+        rows.append(np.log([np.sqrt(np.mean(np.square(errors))), evaluations / 6]))
+    return np.array(rows)
+
+
+def evidence_rows(first, repetitions, jobs):
+    """Yield rows of the evidence by particles that walk."""
+    for problems in EVIDENCE:
+        asked = [(problems, which, seed) for seed in range(first, first + repetitions) for which in range(2)]
+        found = np.array(list(harness.results(evidence_outcome, asked, jobs)))
+        for k, name in enumerate(PARTICLES[moves.Walk]):
+            for m, measure in enumerate(("error", "evaluations")):
+                yield _row(f"evidence: {name}", f"{problems}: {measure}", found[:, [0, k + 1], m], are_logs=True)
 
 
 def _sampler_rows(found, families, columns):
@@ -472,6 +527,11 @@ PARTS = {
         [f"{kind.__name__}: {name}" for kind, names in PARTICLES.items() for name in names],
         PROBLEMS,
         particles_rows,
+    ),
+    "evidence": (
+        [f"evidence: {name}" for name in PARTICLES[moves.Walk]],
+        [f"{problems}: {measure}" for problems in EVIDENCE for measure in ("error", "evaluations")],
+        evidence_rows,
     ),
 }
 TABLE = harness.Table(

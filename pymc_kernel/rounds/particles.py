@@ -135,9 +135,7 @@ class ParticleSampler:
     def _tempered(self, rng, positions, evaluate):
         """Return draws after all powers, with the log likelihood to its own power."""
         state = tempering.init(Evaluated(positions, *evaluate(positions)))
-        config = tempering.Config(
-            Differences(), self.threshold, min_moves=_BLOCK, max_moves=_BLOCK, waste_free=False, num_folds=2
-        )
+        config = tempering.Config(Differences(), self.threshold, min_moves=_BLOCK, max_moves=_BLOCK, num_folds=2)
         powers = []
         while state.inverse_temperature < 1.0:
             chosen = tempering.choose_temperature(state, config)

@@ -17,7 +17,6 @@ from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
 
 _JITTER = 1e-3  # of a difference, so that finitely many of them reach every place
 _LARGEST_LOG_SCALE = 50.0  # of steps on a target without an end, so that factors stay finite
-_SPREAD_OF_SCALES = 0.3  # standard deviation of the log of a step's scale: short steps where the target is narrow
 
 
 class Pairs(NamedTuple):
@@ -63,8 +62,7 @@ class Differences:
             log_ratio = learned.mixture.log_density(positions) - learned.mixture.log_density(proposed)
             return Proposals(proposed, log_ratio, np.zeros(n, dtype=bool))
         along, other = learned.differences[rng.integers(len(learned.differences), size=(2, n))]
-        log_scale = learned.log_scale + _SPREAD_OF_SCALES * rng.standard_normal((n, 1))
-        steps = rng.choice([-1.0, 1.0], (n, 1)) * np.exp(log_scale) * along
+        steps = rng.choice([-1.0, 1.0], (n, 1)) * math.exp(learned.log_scale) * along
         steps += _JITTER * rng.standard_normal((n, 1)) * other
         return Proposals(positions + steps, np.zeros(n), np.ones(n, dtype=bool))
 

@@ -1,11 +1,9 @@
 """Sequential Monte Carlo from a prior to a posterior through powers of the likelihood, on arrays.
 
-Del Moral, Doucet and Jasra (2006); adaptive temperatures by bisection on the effective sample size. Intermediate states
-of a particle's moves are kept and weighted, too, once they are as uncorrelated with its first state as the last one
-(after the waste-free SMC of Dau and Chopin 2022): each has cost an evaluation, and they improve the evidence and the
-choice of ancestors. Earlier states are dropped: copies of one ancestor that are still close together made both worse.
-Moves are learned from particles other than those that they move, see ``folds``. Imports NumPy and the lower floors
-only.
+Del Moral, Doucet and Jasra (2006); adaptive temperatures by bisection on the effective sample size. Moves are learned
+from particles other than those that they move, see ``folds``. The states between the first and the last of a stage take
+no part (as in the waste-free SMC of Dau and Chopin 2022): they made neither draws nor evidence better, see
+``benchmarks.ablations``. Imports NumPy and the lower floors only.
 """
 
 import math
@@ -47,9 +45,6 @@ class Config:
     correlation : float
         Moves of a stage end when the correlation of positions before and after, the largest over coordinates, is below
         this.
-    waste_free : bool
-        Whether states before the last take part in weights, evidence and resampling, where they are no more
-        correlated with the first than the last is, or than ``correlation``.
     num_folds : int
         Parts of the particles, each of which is moved by what was learned from the others, see ``folds``; with 1 the
         evidence of few particles is too large.
@@ -61,7 +56,6 @@ class Config:
     min_moves: int = 4
     max_moves: int | None = None
     correlation: float = 0.2
-    waste_free: bool = True
     num_folds: int = 4
 
     def __post_init__(self):
@@ -90,7 +84,6 @@ class State(NamedTuple):
     """What is carried from stage to stage."""
 
     particles: Evaluated  # (n, ...), equally weighted at the inverse temperature
-    pool: Evaluated  # (n k, ...), k states of each, one particle after the other, see ``Config.waste_free``
     inverse_temperature: float
     log_evidence: float  # of the tempered density so far
     evaluated: Evaluated  # the latest evaluations, for surrogates
@@ -119,36 +112,36 @@ def init(particles: Evaluated) -> State:
     if n < 2 or particles.log_prior.shape != (n,) or particles.log_likelihood.shape != (n,):
         raise ValueError("at least two particles are needed, with one log prior and one log likelihood each.")
     as_points(particles.positions, "positions of the particles")
-    return State(particles, particles, 0.0, 0.0, particles, None, 0)
+    return State(particles, 0.0, 0.0, particles, None, 0)
 
 
 @one_blas_thread
 def choose_temperature(state: State, config: Config) -> tuple[float, np.ndarray, float]:
-    """Return the next inverse temperature, the normalized weights of the pool there, and the log evidence gained."""
+    """Return the next inverse temperature, the particles' normalized weights there, and the log evidence gained."""
     if config.schedule is None:
-        target = next_temperature(state.pool.log_likelihood, state.inverse_temperature, config.threshold)
+        target = next_temperature(state.particles.log_likelihood, state.inverse_temperature, config.threshold)
     else:
         target = config.schedule[state.stage]
     with np.errstate(invalid="ignore"):
-        increments = (target - state.inverse_temperature) * state.pool.log_likelihood
+        increments = (target - state.inverse_temperature) * state.particles.log_likelihood
     increments = np.where(np.isnan(increments), -np.inf, increments)
     return target, normalized(increments), log_mean_exp(increments)
 
 
-def _move(rng, particles, families, evaluate, inverse_temperature, state, config):
-    """Return particles moved by transitions that leave the tempered density invariant, and the pool.
+def _move(rng, particles, ancestors, evaluate, inverse_temperature, state, config):
+    """Return particles moved by transitions that leave the tempered density invariant.
 
     Also the latest evaluations, what the moves have learned, and acceptance, that of surrogate moves, correlation and
     number of moves.
     """
     moves = config.moves
-    first = folds.split(len(families), config.num_folds) if state.learned is None else state.learned.edges
-    edges = folds.descend(first, families, config.num_folds)
+    first = folds.split(len(ancestors), config.num_folds) if state.learned is None else state.learned.edges
+    edges = folds.descend(first, ancestors, config.num_folds)
     learned = folds.fit(rng, moves, particles, state.evaluated, inverse_temperature, state.learned, edges)
     n = len(particles.positions)
     density = particles.log_density(inverse_temperature)
     current = Evaluated(*(a.copy() for a in particles))
-    pool, correlations, evaluations, rates, surrogate_rates = [], [], [state.evaluated], [], []
+    evaluations, rates, surrogate_rates = [state.evaluated], [], []
     for count in range(1, config.moves_at_most(current.positions.shape[1]) + 1):
         proposals = folds.propose(rng, moves, current.positions, learned)
         proposed = Evaluated(proposals.positions, *evaluate(proposals.positions))
@@ -164,29 +157,16 @@ def _move(rng, particles, families, evaluate, inverse_temperature, state, config
         if not proposals.is_exploring.all():
             surrogate_rates.append(probability[~proposals.is_exploring].mean())
         evaluations.append(proposed)
-        pool.append(Evaluated(*(a.copy() for a in current)))
         correlation = largest_correlation(particles.positions, current.positions)
-        correlations.append(correlation)
         if count >= config.min_moves and correlation <= config.correlation:
             break
-    particles = pool[-1]
-    if config.waste_free:
-        enough = max(config.correlation, correlation)
-        pool = _interleaved([p for p, c in zip(pool, correlations, strict=True) if c <= enough])
-    else:
-        pool = particles
     evaluations = _joined(evaluations).take(slice(-NUM_EVALUATED, None))
     surrogate = float(np.mean(surrogate_rates)) if surrogate_rates else math.nan
-    return particles, pool, evaluations, learned, (float(np.mean(rates)), surrogate, correlation, count)
+    return current, evaluations, learned, (float(np.mean(rates)), surrogate, correlation, count)
 
 
 def _joined(parts) -> Evaluated:
     return Evaluated(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-
-
-def _interleaved(parts) -> Evaluated:
-    """Return the states of the first particle, then those of the second, and so on."""
-    return Evaluated(*(np.stack(a, axis=1).reshape(-1, *a[0].shape[1:]) for a in zip(*parts, strict=True)))
 
 
 @one_blas_thread
@@ -196,16 +176,15 @@ def rejuvenate(
     """Return the state resampled and moved at a temperature from :func:`choose_temperature`, and what happened."""
     target, weights, gained = chosen
     n = len(state.particles.positions)
-    ancestors = resample(rng, weights, n)
-    start = state.pool.take(ancestors)
-    families = ancestors // (weights.size // n)  # ancestors are in order, so families are next to each other
-    particles, pool, evaluated, learned, measures = _move(rng, start, families, evaluate, target, state, config)
-    share = 1.0 / (weights.size * float((weights**2).sum()))
-    # Positions, not indices: a particle that has not moved is in the pool several times.
+    ancestors = resample(rng, weights, n)  # in order, so that the offspring of one are next to each other
+    start = state.particles.take(ancestors)
+    particles, evaluated, learned, measures = _move(rng, start, ancestors, evaluate, target, state, config)
+    share = 1.0 / (n * float((weights**2).sum()))
+    # Positions, not indices: particles that have not moved since they had one ancestor are at one place.
     distinct = np.unique(start.positions[:, 0]).size / n
     info = Info(target, gained, share, distinct, *measures, config.moves.scale_of(learned.learned[0]), measures[-1] * n)
     evidence = state.log_evidence + gained
-    return State(particles, pool, target, evidence, evaluated, learned, state.stage + 1), info
+    return State(particles, target, evidence, evaluated, learned, state.stage + 1), info
 
 
 def step(rng: np.random.Generator, state: State, evaluate: Evaluate, config: Config) -> tuple[State, Info]:

@@ -223,4 +223,4 @@ def test_arguments_of_sequential_monte_carlo():
         with pytest.raises(ValueError, match=r"leave return_inferencedata out.*pm\.sample_smc\(kernel=pk\.ASMC"):
             SAMPLERS["sample_smc"](return_inferencedata=False)
         # Of the kernel and of what it is built on.
-        assert SAMPLERS["sample_smc"](target_accept=0.3, waste_free=False, threshold=0.6)["smc_stats"].sizes["chain"]
+        assert SAMPLERS["sample_smc"](target_accept=0.3, threshold=0.6)["smc_stats"].sizes["chain"]

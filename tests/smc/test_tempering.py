@@ -54,7 +54,9 @@ def test_particles_forget_where_they_began_in_many_dimensions():
     rng = np.random.default_rng(3)
     positions = rng.standard_normal((num_particles, num_dims))
     state, history = smc.sample(rng, smc.Evaluated(positions, *normal(positions)), normal, smc.Config(smc.Walk()))
-    assert max(info.correlation for info in history) < 0.3
+    # It is .14 after three moves a dimension (Roberts, Gelman and Gilks 1997), .045 the error for 500 particles; the
+    # largest of 25 coordinates and some stages is hardly ever more than 4.5 of them above.
+    assert max(info.correlation for info in history) < 0.35
     assert max(info.num_moves for info in history) <= 3 * num_dims
     np.testing.assert_allclose(state.particles.positions.std(axis=0).mean(), math.sqrt(0.5), rtol=0.03)
     np.testing.assert_allclose(state.log_evidence, -num_dims / 2 * math.log(2.0), atol=0.5)
@@ -82,8 +84,7 @@ def test_moves_are_accepted_by_the_proposal_ratio():
     assert all(info.acceptance == 0.0 for info in history)
 
 
-@pytest.mark.parametrize("waste_free", [True, False])
-def test_the_evidence_is_unbiased_with_a_fixed_schedule_and_a_noisy_likelihood(waste_free):
+def test_the_evidence_is_unbiased_with_a_fixed_schedule_and_a_noisy_likelihood():
     """Nothing is learned, so the mean of the estimates is the evidence; noise of standard deviation 0.7 in the log."""
     plain = smc.Walk(learn_covariance=False, learn_scale=False, scale=0.7)
     noise = np.random.default_rng(7)
@@ -93,22 +94,11 @@ def test_the_evidence_is_unbiased_with_a_fixed_schedule_and_a_noisy_likelihood(w
         return prior, likelihood + 0.7 * noise.standard_normal(len(positions)) - 0.7**2 / 2
 
     schedule = (0.05, 0.2, 0.5, 1.0)
-    settings = {"schedule": schedule, "min_moves": 3, "max_moves": 3, "waste_free": waste_free}
+    settings = {"schedule": schedule, "min_moves": 3, "max_moves": 3}
     ratios = np.exp([run(seed, plain, 100, noisy, **settings)[0].log_evidence - TRUTH for seed in range(300)])
     assert abs(ratios.mean() - 1.0) < 4 * ratios.std() / math.sqrt(300)
     # Noise that is forgotten to be corrected, the log of the estimate unbiased in place of the estimate, is seen.
     assert abs(ratios.mean() * math.exp(0.7**2 / 2) - 1.0) > 4 * ratios.std() / math.sqrt(300)
-
-
-@pytest.mark.slow
-def test_states_between_make_the_evidence_better():
-    long = {"min_moves": 40, "max_moves": 40, "schedule": (0.02, 0.1, 0.4, 1.0)}
-
-    def spread(waste_free):
-        runs = [run(seed, smc.Walk(), 50, waste_free=waste_free, **long) for seed in range(50)]
-        return np.std([state.log_evidence for state, _ in runs])
-
-    assert spread(True) < 0.85 * spread(False)
 
 
 def test_what_a_stage_reports():
@@ -120,14 +110,8 @@ def test_what_a_stage_reports():
     assert all(4 <= info.num_moves <= 20 and info.num_evaluations == 1000 * info.num_moves for info in history)
     assert all(info.correlation <= 0.2 for info in history if info.num_moves < 20)
     assert all(math.isnan(info.surrogate_acceptance) for info in history)
-    assert len(state.pool.positions) == 1000
-    state, history = run(1, smc.Walk(), min_moves=40, max_moves=40)
-    assert 20 < len(state.pool.positions) / 1000 < 40
-    # States of one particle are next to each other, the last one last: folds are stretches of the pool.
-    last = state.pool.positions.reshape(1000, -1, 3)[:, -1]
-    np.testing.assert_array_equal(last, state.particles.positions)
+    assert len(state.particles.positions) == 1000
     assert 3 <= len(state.learned.edges) - 1 <= 6
-    assert len(run(1, smc.Walk(), waste_free=False, min_moves=40, max_moves=40)[0].pool.positions) == 1000
 
 
 def test_a_fixed_schedule_is_followed():

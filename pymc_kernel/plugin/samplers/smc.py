@@ -51,11 +51,11 @@ class ParticleKernel(SMC_KERNEL):
     }
 
     def __init__(
-        self, moves, *args, threshold=0.5, schedule=None, min_moves=4, max_moves=None, correlation=0.2, waste_free=True,
+        self, moves, *args, threshold=0.5, schedule=None, min_moves=4, max_moves=None, correlation=0.2,
         executor=None, compile_kwargs=None, **kwargs,
     ):  # fmt: skip
         schedule = None if schedule is None else tuple(float(b) for b in schedule)
-        self.config = tempering.Config(moves, threshold, schedule, min_moves, max_moves, correlation, waste_free)
+        self.config = tempering.Config(moves, threshold, schedule, min_moves, max_moves, correlation)
         model = pm.modelcontext(kwargs.get("model"))
         # A model that cannot be sampled is refused here, before PyMC compiles it, too.
         self.evaluate = compile_particle_density(model, type(self).__name__, compile_kwargs)
@@ -154,7 +154,6 @@ class ParticleKernel(SMC_KERNEL):
             "_n_draws": self.draws,
             "threshold": self.config.threshold,
             "smc_kernel": type(self).__name__,
-            "waste_free": int(self.config.waste_free),
             "surrogate": int(isinstance(self.config.moves, Hamiltonian)),
             **self._simulations,
             **self._epsilons,
@@ -270,9 +269,6 @@ class KernelHMCSMC(ParticleKernel):
         by default, and no less than twenty.
     correlation : float
         The moves of a stage end when no coordinate has a larger correlation with its value at the start of the stage.
-    waste_free : bool
-        Whether intermediate states of a stage take part in weights and evidence, once they are as uncorrelated with the
-        first state as the last one is; costs nothing (after Dau and Chopin 2022).
     executor : concurrent.futures.Executor, optional
         Processes that evaluate batches of particles, for expensive likelihoods (threads would take turns). Used with
         ``cores=1`` only: chains in separate processes evaluate there.
