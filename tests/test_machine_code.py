@@ -62,6 +62,7 @@ def machine_code(folder):
     return {str(f): f.stat().st_mtime_ns for f in folder.rglob("*.nb[ic]")}
 
 
+@pytest.mark.slow
 def test_changed_callee_of_another_file_is_compiled_anew(copy):
     assert value_in_new_process(copy) == pytest.approx(ROOT_OF_E, abs=1e-15)
     first = machine_code(copy)

@@ -1,10 +1,12 @@
 """The README is short, its code runs as written, and what it says is right."""
 
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 
@@ -43,6 +45,7 @@ def closed_form(names):
     return model
 
 
+@pytest.mark.slow
 def test_a_solver_is_learned_from_few_runs(tmp_path, monkeypatch):
     """Without README's own draws, which the long test below takes: those that the emulation was learned from."""
     monkeypatch.setattr(pm, "sample", lambda **_: None)
@@ -61,6 +64,20 @@ def test_a_solver_is_learned_from_few_runs(tmp_path, monkeypatch):
     assert np.std(differences) < 0.1
 
 
+def test_other_examples_run(tmp_path, monkeypatch):
+    """With fewer draws than README's own, which the long tests take, and without machine code."""
+    sample, fit = pm.sample, pm.fit
+    few = {"draws": 20, "tune": 50, "chains": 2, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
+    monkeypatch.setattr(pm, "sample", lambda **settings: sample(**settings | few))
+    monkeypatch.setattr(pm, "fit", lambda count, **settings: fit(count // 100, **settings))
+    with pytensor.config.change_flags(mode="FAST_COMPILE"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of draws that are too few
+        names = run("EstimatedLikelihood(", tmp_path, monkeypatch)
+        assert names["idata"]["posterior"]["level"].shape == (2, 20)
+        names = run("ksd_test(", tmp_path, monkeypatch)
+    assert names["fit"]["posterior"]["eta"].shape == (1, 2000, 8)
+
+
 @pytest.mark.slow
 def test_a_solver_in_a_hierarchy_agrees_with_its_closed_form(tmp_path, monkeypatch):
     names = run("share_in_blood(", tmp_path, monkeypatch)
@@ -74,6 +91,7 @@ def test_a_solver_in_a_hierarchy_agrees_with_its_closed_form(tmp_path, monkeypat
         np.testing.assert_allclose(here.std(axis=(0, 1)), spread, rtol=0.15)
 
 
+@pytest.mark.slow
 def test_noisy_likelihood_agrees_with_quadrature(tmp_path, monkeypatch):
     names = run("EstimatedLikelihood(", tmp_path, monkeypatch)
     posterior = names["idata"]["posterior"]
@@ -83,6 +101,7 @@ def test_noisy_likelihood_agrees_with_quadrature(tmp_path, monkeypatch):
     assert float(posterior["spread"].mean()) == pytest.approx(spread, abs=4 * 0.35 / 300**0.5)
 
 
+@pytest.mark.slow
 def test_the_check_of_a_fit_finds_what_is_wrong(tmp_path, monkeypatch):
     names = run("ksd_test(", tmp_path, monkeypatch)
     table = names["pk"].summary(names["fit"], model=names["model"], round_to="none")

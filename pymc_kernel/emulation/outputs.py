@@ -84,15 +84,19 @@ class FittedOutputs:
         """Return the outputs (n, q) at inputs (n, k)."""
         return self._back(self._mean(self.scaled(inputs)))
 
-    @one_blas_thread
     def random(self, inputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return outputs (n, q) at inputs (n, k) as they may be, by what was learned: each with an error of its own.
 
         Beyond the range that was learned from, trend and error go on.
         """
+        return self.random_at(inputs)(rng)
+
+    @one_blas_thread
+    def random_at(self, inputs: np.ndarray) -> Callable[[np.random.Generator], np.ndarray]:
+        """Return the function that draws what :meth:`random` returns at these inputs, as often as it is called."""
         z = self.scaled(inputs, inside=False)
-        error = self._relative_sd(z)[:, None] * self.amplitude
-        return self._back(self._mean(z) + error * rng.standard_normal(error.shape))
+        mean, error = self._mean(z), self._relative_sd(z)[:, None] * self.amplitude
+        return lambda rng: self._back(mean + error * rng.standard_normal(error.shape))
 
     def _mean(self, z):
         radial = _gaussian(z * self.inverse_length_scale, self.points) @ self.weights

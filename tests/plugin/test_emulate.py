@@ -161,6 +161,7 @@ def test_what_has_a_gradient_is_no_black_box():
     assert found(refuses=True) == ["Scaled"]
 
 
+@pytest.mark.slow
 def test_black_boxes_in_potentials_and_behind_each_other():
     outer = wrap_py([pt.dvector], [pt.dscalar])(lambda v: np.asarray(np.log1p(v.sum())))
     with pm.Model() as model:
@@ -182,7 +183,9 @@ def test_a_potential_may_be_the_output_of_a_black_box():
 
 
 def density_of(model):
-    return compile_log_density(model, model.value_vars, model.initial_point(random_seed=0), "test")
+    """Return the log density, for some calls."""
+    point, settings = model.initial_point(random_seed=0), {"mode": "FAST_COMPILE"}
+    return compile_log_density(model, model.value_vars, point, "test", settings)
 
 
 def test_an_emulated_hierarchy():
@@ -190,12 +193,12 @@ def test_an_emulated_hierarchy():
     assert learned.emulation.distance < 0.05
     assert [v.name for v in learned.value_vars] == [v.name for v in true.value_vars]
     assert learned.coords == true.coords
-    truth = density_of(drug("gradient"))
+    density, truth = density_of(learned), density_of(drug("gradient"))
     x = learned.emulation.draws[0]
-    assert density_of(learned)(x) == pytest.approx(truth(x), abs=0.1)
+    assert density(x) == pytest.approx(truth(x), abs=0.1)
     function = learned.logp_dlogp_function(ravel_inputs=True)
     _, gradient = function(pm.blocking.RaveledVars(x, ()))
-    numeric = [(density_of(learned)(x + e) - density_of(learned)(x - e)) / 2e-5 for e in 1e-5 * np.eye(x.size)]
+    numeric = [(density(x + e) - density(x - e)) / 2e-5 for e in 1e-5 * np.eye(x.size)]
     np.testing.assert_allclose(gradient, numeric, rtol=1e-3, atol=1e-3)
 
 
@@ -241,7 +244,7 @@ def test_probabilities_that_a_black_box_returns_are_learned():
     emulated = pk.emulate(model, 60, random_seed=1, progressbar=False)
     assert emulated.emulation.distance < 0.05
     at = np.linspace(-1.0, 1.0, 5)[:, None]
-    learned, true = ([density_of(of)(x) for x in at] for of in (emulated, model))
+    learned, true = ([density(x) for x in at] for density in map(density_of, (emulated, model)))
     np.testing.assert_allclose(learned, true, atol=0.1)
 
 
@@ -251,6 +254,7 @@ def crude_model(model):
         return pk.emulate(model, 10, start=np.linspace(-1.5, 1.5, 6)[:, None], random_seed=1, progressbar=False)
 
 
+@pytest.mark.slow
 def test_exact_draws_along_a_crude_model():
     def bumpy(rate):  # what six points do not show
         return np.exp(-rate * TIMES) + 0.05 * np.sin(8.0 * rate)
@@ -302,7 +306,7 @@ SAMPLERS = {
 }
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", [pytest.param(s, marks=[pytest.mark.slow] * (s != "chains")) for s in SAMPLERS])
 def test_samplers_learn_the_part_that_is_unknown(sampler):
     mean, sd = curve_moments()
     with curve_model():
@@ -338,6 +342,7 @@ def test_a_log_likelihood_of_all_parameters_is_not_a_part():
     assert "surrogate" in idata["sample_stats"].attrs
 
 
+@pytest.mark.slow
 def test_workers_and_stores_change_nothing(tmp_path):
     def learned(**settings):
         return pk.emulate(curve_model(), 24, random_seed=5, progressbar=False, tolerance=0.9, **settings).emulation
@@ -385,6 +390,7 @@ def test_a_black_box_that_is_random_is_refused():
         pk.emulate(curve_model(lambda r: np.exp(-r * TIMES) + 0.01 * noise.normal(size=4)), 30)
 
 
+@pytest.mark.slow
 def test_an_input_that_was_positive_so_far_may_be_negative():
     box = wrap_py([pt.dscalar], [pt.dvector])(lambda x: np.log(np.maximum(x, [0.05, 0.04])))
     with pm.Model() as model:
@@ -403,6 +409,7 @@ def test_an_input_that_was_positive_so_far_may_be_negative():
     assert abs(float(draws.mean()) - mean) < 0.2 * np.sqrt(square - mean**2)
 
 
+@pytest.mark.slow
 def test_modes_that_the_emulation_has_invented_are_found():
     """Learned by its logarithm, the curve is a quadratic of the rate, which bends back where nothing was evaluated."""
     x = np.linspace(0.0, 3.0, 30)
@@ -417,6 +424,7 @@ def test_modes_that_the_emulation_has_invented_are_found():
     np.testing.assert_allclose(idata["posterior"]["a"].mean("draw"), 2.05, atol=0.03)
 
 
+@pytest.mark.slow
 def test_modes_of_the_posterior_that_do_not_mix_are_said():
     """An output that is even in its input: whichever mode the chains are in, others begin at draws of the prior."""
     box = wrap_py([pt.dscalar], [pt.dvector])(lambda a: a**2 * np.array([1.0, 2.0, 3.0]))

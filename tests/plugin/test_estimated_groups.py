@@ -1,6 +1,7 @@
 """Estimated likelihoods, one a group, learned and sampled exactly: normal groups, whose posterior is known."""
 
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
@@ -15,7 +16,7 @@ from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups
 from pymc_kernel.plugin.emulation.search import _with_zeros
 from pymc_kernel.plugin.samplers.pooled import report_stuck_groups
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
+pytestmark = [pytest.mark.machine_code, pytest.mark.filterwarnings("ignore:Numba will use object mode")]
 
 DATA = np.array([0.4, -0.9, 1.6])
 CENTER_SD, EFFECT_SD, DATA_SD, NOISE_SD = 1.5, 0.8, 0.7, 1.0
@@ -98,11 +99,29 @@ def test_same_draws_for_any_cores(made):
     np.testing.assert_array_equal(one.posterior["effect"].values, two.posterior["effect"].values)
 
 
-def test_emulation_follows_the_seed():
-    a, b, c = (emulated_of(groups(), evaluations=24, random_seed=s).emulation for s in (1, 1, 2))
+def test_emulation_follows_the_seed(made):
+    a, b = made[1].emulation, emulated_of(groups()).emulation
     np.testing.assert_array_equal(a.log_density, b.log_density)
-    assert a.log_density[0] != c.log_density[0]  # other noise at the initial point
-    assert a.log_density[0] != a.log_density[1]  # and at the second estimate there
+    assert a.log_density[0] != a.log_density[1]  # other noise at the second estimate of the initial point
+
+
+def test_noise_follows_the_seed():
+    """Of evaluations that are too few to learn from."""
+
+    def estimates(seed):
+        found = []
+
+        def noted(rng, effect, observed):
+            found.append(estimate(rng, effect, observed))
+            return found[-1]
+
+        with pytest.raises(ValueError, match="too few"):
+            emulated_of(groups(noted), evaluations=2, random_seed=seed)
+        return found
+
+    a, b, c = map(estimates, (1, 1, 2))
+    assert a == b
+    assert set(a).isdisjoint(c)
 
 
 @pytest.mark.parametrize(("settings", "said"), [({"pointwise": True}, "pointwise"), ({"reuse_noise": 0.5}, "reuses")])
@@ -186,11 +205,34 @@ def test_black_boxes_shows_terms_as_noisy():
     assert set(table["name"][1].split(", ")) == {"y0", "y1", "y2"}
 
 
-def test_an_exact_black_box_beside_estimated_groups():
-    """The exact one is learned without noise, and called at each block."""
+def in_place_of_emulated():
+    """A model as if it had been emulated, whose posterior is the prior: what moves together does not depend on it."""
+    with pm.Model() as model:
+        center = pm.Normal("center", 0.0, CENTER_SD)
+        pm.Normal("effect", center, EFFECT_SD, shape=3)
+    draws = np.random.default_rng(0).normal(size=(500, 4))
+    model.emulation = SimpleNamespace(draws=draws, rhat=1.0, autocorrelation_time=1.0)
+    return model
+
+
+def groups_beside_exact():
     box = wrap_py([pt.dscalar], [pt.dscalar])(lambda x: np.exp(x))
     with groups() as model:
         pm.Normal("z", box(model["center"]), 0.5, observed=1.0)
+    return model
+
+
+def test_an_exact_black_box_beside_estimated_groups_is_no_term_of_a_block():
+    learned = in_place_of_emulated()
+    with groups_beside_exact():
+        step = pk.EmulatedNUTS(learned)
+    assert [(b.tolist(), c) for b, c in step.blocks] == [([0], ()), ([1], (0,)), ([2], (1,)), ([3], (2,))]
+
+
+@pytest.mark.slow
+def test_an_exact_black_box_beside_estimated_groups():
+    """The exact one is learned without noise, and called at each block."""
+    model = groups_beside_exact()
     emulated = emulated_of(model, evaluations=40)
     assert set(emulated.emulation.noise_sd) == {"y0", "y1", "y2"}
     assert all(0.3 < sd < 3.0 for sd in emulated.emulation.noise_sd.values())  # of some dozens of pairs
@@ -206,13 +248,13 @@ def test_two_groups_that_share_an_estimate_move_together():
     def both(rng, effect, observed):
         return exact(effect, observed) + NOISE_SD * (rng.standard_normal() - 0.5 * NOISE_SD)
 
-    with pm.Model() as model:
+    learned = in_place_of_emulated()
+    with pm.Model():
         center = pm.Normal("center", 0.0, CENTER_SD)
         effect = pm.Normal("effect", center, EFFECT_SD, shape=3)
         pk.EstimatedLikelihood("y", both, effect[:2], observed=DATA[:2])
         pk.EstimatedLikelihood("y2", estimate, effect[2], observed=DATA[2:])
-    with model:
-        step = pk.EmulatedNUTS(emulated_of(model, evaluations=24))
+        step = pk.EmulatedNUTS(learned)
     assert [(b.tolist(), len(c)) for b, c in step.blocks] == [([0], 0), ([1, 2], 1), ([3], 1)]
 
 
@@ -237,6 +279,7 @@ def test_a_group_nearly_without_data_stays_at_its_prior():
     assert draws[..., 0].std() == pytest.approx(1.0, abs=0.25)
 
 
+@pytest.mark.slow
 def test_sample_khmc_moves_group_by_group():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

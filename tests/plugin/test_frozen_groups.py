@@ -162,7 +162,8 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("fault", [pytest.param(f, marks=[pytest.mark.slow] * (f == "wrong sign")) for f in WRONG])
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", WRONG)
 def test_wrong_steps_are_seen(frozen, monkeypatch, fault):
     """Negative controls: the same number of sweeps, and a bound that right ones would exceed once in 10^8.
 

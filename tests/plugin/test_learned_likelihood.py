@@ -164,6 +164,7 @@ def test_intervals_cover_where_many_rows_were_learned_from_few_simulations():
     assert np.mean(held) > 0.81  # of .84 and .88 in other runs, with a standard error of .025
 
 
+@pytest.mark.slow
 def test_posterior_by_nuts_on_two_processes(learned):
     """The exact posterior of a conjugate model: mean, spread and quantiles, within the error of the learning."""
     observed = np.array([0.6, 1.1])
@@ -305,6 +306,7 @@ def test_rows_that_no_simulation_is_like_are_said_at_once():
         shared_waits(learned, [*waits(rng, np.zeros(17)), 2500.0, 3000.0, 3500.0])
 
 
+@pytest.mark.slow
 def test_errors_of_rows_that_share_a_parameter_add_up(capsys):
     """400 simulations of one wait each know what one says, and do not know what 150 say together."""
     learned, rng = learned_waits(400), np.random.default_rng(3)

@@ -319,6 +319,7 @@ class Hierarchy:
         return stats.norm(-1.0, 1.5).logpdf(x[:, 0]) + inner
 
 
+@pytest.mark.slow
 def test_particles_reach_the_neck_of_a_hierarchy():
     """Data that say little: half of the scales are below a third of the noise, where the effects are all near zero."""
     observed = np.array([0.4, -0.9, 0.3, 0.1, -0.2, 0.6])

@@ -333,21 +333,28 @@ class Search:
         square = np.zeros(len(draws))
         for i, x in enumerate(draws):
             split = [p[0] for p in split_positions(self.emulated, x[None], self.shapes)]
-            inputs, learned = self.inputs_of_parts(*split), self.chains.log_density(x)
+            random_rows, learned = self._random_at(self.inputs_of_parts(*split)), self.chains.log_density(x)
             for _ in range(_VERSIONS):
-                square[i] += (self._density_with(self._as_may_be(inputs), x) - learned) ** 2 / _VERSIONS
+                square[i] += (self._density_with(random_rows(), x) - learned) ** 2 / _VERSIONS
         return np.sqrt(np.where(np.isfinite(square), square, 0.0))
 
-    def _as_may_be(self, inputs):
-        """Return outputs (b, q) of each part at its inputs (b, k), as they may be by what was learned."""
-        rows_of_parts = []
+    def _random_at(self, inputs):
+        """Return what draws outputs (b, q) of each part at its inputs (b, k), as they may be by what was learned."""
+        of_parts = []
         for part, rows, (of_part, *_) in zip(self.parts, inputs, self.fits, strict=True):
-            outputs = np.empty((len(rows), self.unknown.sizes(part)[1]))
-            for function, fit in enumerate(of_part):
-                mine = part.functions == function
-                outputs[mine] = fit.random(rows[mine], self.rng)
-            rows_of_parts.append(outputs)
-        return rows_of_parts
+            masks = [part.functions == function for function in range(len(of_part))]
+            of_parts.append([(mine, fit.random_at(rows[mine])) for mine, fit in zip(masks, of_part, strict=True)])
+
+        def drawn():
+            rows_of_parts = []
+            for part, functions in zip(self.parts, of_parts, strict=True):
+                outputs = np.empty((len(part.functions), self.unknown.sizes(part)[1]))
+                for mine, random in functions:
+                    outputs[mine] = random(self.rng)
+                rows_of_parts.append(outputs)
+            return rows_of_parts
+
+        return drawn
 
     def _best_places(self) -> np.ndarray:
         """Return the places (chains, d) with the largest true log density, or mean of two estimates.
