@@ -1,4 +1,5 @@
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
@@ -12,7 +13,9 @@ from pytensor.graph.replace import vectorize_graph
 from scipy.integrate import quad
 
 import pymc_kernel as pk
+from pymc_kernel.plugin.emulation import search
 from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
+from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.model.log_density import compile_log_density
 
 # NUTS takes tens of thousands of gradients.
@@ -497,3 +500,16 @@ def test_the_step_refuses_what_is_not_emulated():
     emulated.emulation = object()
     with model, pytest.raises(ValueError, match="other variables"):
         pk.EmulatedNUTS(emulated)
+
+
+def test_uncertainty_of_any_size(monkeypatch):
+    """Far out an output that an exponential grows with makes log densities whose squares no float can hold."""
+    known = Search.__new__(Search)
+    known.emulated = known.shapes = None
+    known.inputs_of_parts = lambda *split: None
+    known.chains = SimpleNamespace(log_density=lambda x: -1.0)
+    known._random_at = lambda inputs: lambda: None
+    known._density_with = lambda rows, x: x[0]
+    monkeypatch.setattr(search, "split_positions", lambda model, positions, shapes: [positions])
+    found = known._uncertainty(np.array([[-1e200], [-3.0], [-np.inf]]))
+    np.testing.assert_allclose(found, [1e200, 2.0, 0.0])

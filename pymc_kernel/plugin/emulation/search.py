@@ -330,13 +330,13 @@ class Search:
 
     def _uncertainty(self, draws: np.ndarray) -> np.ndarray:
         """Return how far (n,) the log density at draws (n, d) may be off, by what is learned: a root mean square."""
-        square = np.zeros(len(draws))
+        root = np.zeros(len(draws))
         for i, x in enumerate(draws):
             split = [p[0] for p in split_positions(self.emulated, x[None], self.shapes)]
             random_rows, learned = self._random_at(self.inputs_of_parts(*split)), self.chains.log_density(x)
             for _ in range(_VERSIONS):
-                square[i] += (self._density_with(random_rows(), x) - learned) ** 2 / _VERSIONS
-        return np.sqrt(np.where(np.isfinite(square), square, 0.0))
+                root[i] = np.hypot(root[i], self._density_with(random_rows(), x) - learned)  # squares would overflow
+        return np.where(np.isfinite(root), root, 0.0) / np.sqrt(_VERSIONS)
 
     def _random_at(self, inputs):
         """Return what draws outputs (b, q) of each part at its inputs (b, k), as they may be by what was learned."""
