@@ -356,22 +356,26 @@ EVIDENCE = {
 def evidence_outcome(problems, which, seed):
     """Return logarithms of error and evaluations with all mechanisms of walks, then without each."""
     evaluate, log_evidence, draw = EVIDENCE[problems][which](seed)
-    prior, rows = np.split(draw(6 * 500), 6), []
+    starts, rows = np.split(draw(6 * 500), 6), []
     for patches in ({}, *PARTICLES[moves.Walk].values()):
         errors, evaluations = [], 0
-        for start, rng in zip(prior, np.random.default_rng(seed).spawn(6), strict=True):
+        for start, rng in zip(starts, np.random.default_rng(seed).spawn(len(starts)), strict=True):
             first = smc.tempering.Evaluated(start, *evaluate(start))
             state, history = smc.sample(rng, first, evaluate, smc.Config(moves.Walk(), **patches.get("config", {})))
             errors.append(state.log_evidence - log_evidence)
             evaluations += sum(info.num_evaluations for info in history)
-        rows.append(np.log([np.sqrt(np.mean(np.square(errors))), evaluations / 6]))
+        rows.append(np.log([np.sqrt(np.mean(np.square(errors))), evaluations / len(starts)]))
     return np.array(rows)
 
 
 def evidence_rows(first, repetitions, jobs):
     """Yield rows of the evidence by particles that walk."""
     for problems in EVIDENCE:
-        asked = [(problems, which, seed) for seed in range(first, first + repetitions) for which in range(2)]
+        asked = [
+            (problems, which, seed)
+            for seed in range(first, first + repetitions)
+            for which in range(len(EVIDENCE[problems]))
+        ]
         found = np.array(list(harness.results(evidence_outcome, asked, jobs)))
         for k, name in enumerate(PARTICLES[moves.Walk]):
             for m, measure in enumerate(("error", "evaluations")):

@@ -15,7 +15,6 @@ from scipy.integrate import quad
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation import search
 from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
-from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.model.log_density import compile_log_density
 
 # NUTS takes tens of thousands of gradients.
@@ -504,7 +503,7 @@ def test_the_step_refuses_what_is_not_emulated():
 
 def test_uncertainty_of_any_size(monkeypatch):
     """Far out an output that an exponential grows with makes log densities whose squares no float can hold."""
-    known = Search.__new__(Search)
+    known = search.Search.__new__(search.Search)
     known.emulated = known.shapes = None
     known.inputs_of_parts = lambda *split: None
     known.chains = SimpleNamespace(log_density=lambda x: -1.0)

@@ -45,7 +45,7 @@ def test_evidence_and_moments_of_a_conjugate_model(name):
 
 def test_particles_forget_where_they_began_in_many_dimensions():
     """Twenty moves left a correlation of .7 in 25 dimensions, and means a tenth of a standard deviation off."""
-    num_dims, num_particles = 25, 500
+    num_dims, num_particles = 25, 1000
 
     def normal(positions):
         squares = -0.5 * (positions**2).sum(axis=1)
@@ -54,9 +54,8 @@ def test_particles_forget_where_they_began_in_many_dimensions():
     rng = np.random.default_rng(3)
     positions = rng.standard_normal((num_particles, num_dims))
     state, history = smc.sample(rng, smc.Evaluated(positions, *normal(positions)), normal, smc.Config(smc.Walk()))
-    # It is .14 after three moves a dimension (Roberts, Gelman and Gilks 1997), .045 the error for 500 particles; the
-    # largest of 25 coordinates and some stages is hardly ever more than 4.5 of them above.
-    assert max(info.correlation for info in history) < 0.35
+    # It is .14 after three moves a dimension (Roberts, Gelman and Gilks 1997), and .032 the error for 1,000 particles.
+    assert max(info.correlation for info in history) < 0.3
     assert max(info.num_moves for info in history) <= 3 * num_dims
     np.testing.assert_allclose(state.particles.positions.std(axis=0).mean(), math.sqrt(0.5), rtol=0.03)
     np.testing.assert_allclose(state.log_evidence, -num_dims / 2 * math.log(2.0), atol=0.5)

@@ -257,7 +257,7 @@ class _SimulatedLikelihood:
         self._calls = self._failures = 0
         self._observed = None, None  # data and their summary, which every evaluation asks for again
         self._warned = self._has_known_size = False
-        self._last = math.nan, None  # evaluation: share of failed simulations; summaries of the others, and of the data
+        self._last = math.nan, None  # see ``failed_share`` and ``simulated``
 
     def estimate_by(self, estimate, log_peak=None, starts=None, assumes_normal=False) -> None:
         """Set the function of simulated summaries (m, q) and those of the data (q,) that estimates the log likelihood.
@@ -282,7 +282,7 @@ class _SimulatedLikelihood:
         self._warn(run.first_error)
         target = self._target(observed)
         simulated = np.reshape(run.summaries, (len(run.summaries), target.size))
-        self._last = run.failed / self.num_simulations, (simulated, target)
+        self._last = run.failed / self.num_simulations, (simulated, target) if self.assumes_normal else None
         return self._estimate(simulated, target)
 
     # What an evaluation changes is not public: public attributes identify the model, whose stored simulations are
@@ -294,7 +294,7 @@ class _SimulatedLikelihood:
 
     @property
     def simulated(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Summaries (m, q) of the simulations of the last evaluation, and those of the data (q,)."""
+        """Summaries (m, q) of the last evaluation, and of the data (q,), where they are taken for normal."""
         return self._last[1]
 
     @property
