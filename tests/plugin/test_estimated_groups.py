@@ -211,7 +211,7 @@ def in_place_of_emulated():
         center = pm.Normal("center", 0.0, CENTER_SD)
         pm.Normal("effect", center, EFFECT_SD, shape=3)
     draws = np.random.default_rng(0).normal(size=(500, 4))
-    model.emulation = SimpleNamespace(draws=draws, rhat=1.0, autocorrelation_time=1.0)
+    model.emulation = SimpleNamespace(draws=draws, rhat=1.0)
     return model
 
 

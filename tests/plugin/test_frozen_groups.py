@@ -70,7 +70,7 @@ def wrongly_learned():
         pm.Normal("y", effect + offset, DATA_SD, observed=DATA + 1.2)
     mean, covariance = posterior_of_two()
     draws = np.random.default_rng(0).multivariate_normal(mean, 1.5 * covariance, 500)
-    model.emulation = SimpleNamespace(draws=draws, rhat=1.0, autocorrelation_time=1.0)
+    model.emulation = SimpleNamespace(draws=draws, rhat=1.0)
     return model
 
 

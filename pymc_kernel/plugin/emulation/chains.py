@@ -5,7 +5,6 @@ from copy import copy
 
 import numpy as np
 import pymc as pm
-from arviz_stats.base import array_stats
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
 from pymc_kernel.plugin.model.priors import ModelPrior
@@ -148,12 +147,6 @@ def variances_of(draws: np.ndarray) -> np.ndarray:
 def first_metric(start: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> QuadPotentialDiagAdapt:
     """Return a metric that adapts, of a chain that begins at ``start`` (d,) with a first guess of variances (d,)."""
     return QuadPotentialDiagAdapt(len(start), start.copy(), variances, _PRIOR_WEIGHT, rng=rng)
-
-
-def autocorrelation_time(draws: np.ndarray) -> float:
-    """Return how many draws (chains, n, d) the slowest parameter takes for one effective draw; at least one."""
-    sizes = [array_stats.ess(x, chain_axis=0, draw_axis=1, method="bulk") for x in np.moveaxis(draws, 2, 0)]
-    return max(1.0, draws.shape[0] * draws.shape[1] / float(np.nanmin(sizes)))
 
 
 def largest_rhat(draws: np.ndarray) -> float:

@@ -26,8 +26,6 @@ class Emulation:
     """Of these draws, were they weighted by importance."""
     rhat: float
     """Largest R-hat of the chains that made these draws."""
-    autocorrelation_time: float
-    """Draws that these chains took for one effective draw of the slowest parameter."""
     noise_sd: dict[str, float]
     """Of each estimated likelihood, the standard deviation (nats) of its estimates where the posterior is."""
     rounds: pd.DataFrame = field(repr=False)

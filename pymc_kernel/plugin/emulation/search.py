@@ -18,7 +18,6 @@ from pymc_kernel.plugin.emulation.chains import (
     PRIOR_DRAWS,
     Chains,
     Explorers,
-    autocorrelation_time,
     largest_rhat,
     variances_of,
 )
@@ -416,7 +415,6 @@ class Search:
             log_ratio_sd=best.log_ratio_sd,
             effective_share=best.effective_share,
             rhat=best.rhat,
-            autocorrelation_time=autocorrelation_time(self.best_draws),
             noise_sd=dict(zip((self.calls[i].box.name for i in self.estimated), self.best_noise.tolist(), strict=True)),
             rounds=pd.DataFrame(self.rounds),
             draws=_flat(self.best_draws),
