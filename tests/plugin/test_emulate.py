@@ -13,8 +13,8 @@ from pytensor.graph.replace import vectorize_graph
 from scipy.integrate import quad
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.emulation import search
 from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
+from pymc_kernel.plugin.emulation.given_outputs import GivenOutputs
 from pymc_kernel.plugin.model.log_density import compile_log_density
 
 # NUTS takes tens of thousands of gradients.
@@ -501,14 +501,10 @@ def test_the_step_refuses_what_is_not_emulated():
         pk.EmulatedNUTS(emulated)
 
 
-def test_uncertainty_of_any_size(monkeypatch):
+def test_uncertainty_of_any_size():
     """Far out an output that an exponential grows with makes log densities whose squares no float can hold."""
-    known = search.Search.__new__(search.Search)
-    known.emulated = known.shapes = None
-    known.inputs_of_parts = lambda *split: None
-    known.chains = SimpleNamespace(log_density=lambda x: -1.0)
-    known._random_at = lambda inputs: lambda: None
-    known._density_with = lambda rows, x: x[0]
-    monkeypatch.setattr(search, "split_positions", lambda model, positions, shapes: [positions])
-    found = known._uncertainty(np.array([[-1e200], [-3.0], [-np.inf]]))
+    given = GivenOutputs.__new__(GivenOutputs)
+    given._unknown = SimpleNamespace(parts=[])
+    given.log_density = lambda rows_of_parts, x: x
+    found = [given.uncertainty(x, [], [], -1.0, np.random.default_rng(0)) for x in (-1e200, -3.0, -np.inf)]
     np.testing.assert_allclose(found, [1e200, 2.0, 0.0])

@@ -13,7 +13,7 @@ from pytensor import wrap_py
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.emulation import measured_by_pairs, noise_variance, squared_error, tilt
 from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups
-from pymc_kernel.plugin.emulation.search import _with_zeros
+from pymc_kernel.plugin.emulation.record import with_zeros
 from pymc_kernel.plugin.samplers.pooled import report_stuck_groups
 
 pytestmark = [pytest.mark.machine_code, pytest.mark.filterwarnings("ignore:Numba will use object mode")]
@@ -330,7 +330,7 @@ def counts_by_matches():
 
 def test_estimates_of_zero_are_learned_as_low_ones():
     estimates = np.array([-1.0, -np.inf, -3.0, -np.inf]).reshape(4, 1, 1)
-    np.testing.assert_allclose(_with_zeros(estimates, np.zeros(1, int)).ravel(), [-1.0, -4.0, -3.0, -4.0])
+    np.testing.assert_allclose(with_zeros(estimates, np.zeros(1, int)).ravel(), [-1.0, -4.0, -3.0, -4.0])
 
 
 @pytest.mark.slow

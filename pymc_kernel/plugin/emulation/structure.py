@@ -36,6 +36,16 @@ class Unknown(NamedTuple):
         return self.calls[part.calls[0]].is_estimate
 
     @property
+    def estimated(self) -> list[int]:
+        """Numbers of the calls that are estimates."""
+        return [i for i, call in enumerate(self.calls) if call.is_estimate]
+
+    @property
+    def repeats(self) -> int:
+        """Evaluations at each place: of estimates two, one after the other, as their noises are independent."""
+        return 2 if self.estimated else 1
+
+    @property
     def batch_size(self) -> int:
         """Evaluations in a round: two for each coefficient of a linear function of the inputs, and two."""
         return 2 * (max(self.sizes(p)[0] for p in self.parts) + 2)

@@ -145,7 +145,7 @@ def sample_khmc(
                 return _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs)
             if search.is_divided:
                 search.warn(first_error)  # the chains that follow may all be in one of its modes
-            spent = len(search.evaluated)
+            spent = len(search.record)
     with model:
         given, step = _pooled_step(model, step, kwargs.get("compile_kwargs"))
         tune = kernel_hmc.enough_tuning(len(step.coordinates)) if tune is None else tune

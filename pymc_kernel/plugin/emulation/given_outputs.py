@@ -1,0 +1,128 @@
+"""The log density of a model whose black boxes return given numbers: what was learned, held out, or drawn."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pymc as pm
+import pytensor
+from pymc.pytensorf import compile as pymc_compile
+
+from pymc_kernel.plugin.emulation.coarse import Coarse
+from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
+from pymc_kernel.plugin.emulation.evaluated import Evaluated
+from pymc_kernel.plugin.emulation.structure import Unknown
+from pymc_kernel.plugin.model.interpreter import STABLE
+from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
+
+_VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
+
+
+class _GivenRows:
+    """Outputs of a part that are given as numbers: rows (b, q)."""
+
+    def __init__(self, num_rows, num_outputs, is_factor):
+        self.is_factor = is_factor
+        self.rows = pytensor.shared(np.ones((num_rows, num_outputs)), shape=(num_rows, num_outputs))
+
+    def __call__(self, inputs):
+        return self.rows
+
+
+class GivenOutputs:
+    """A model with numbers in place of what its black boxes return.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    unknown : Unknown
+    learned : sequence of LearnedPart
+    coarse : mapping
+        Cheap versions of calls, by their numbers.
+    """
+
+    def __init__(self, model: pm.Model, unknown: Unknown, learned: Sequence[LearnedPart], coarse: Mapping[int, Coarse]):
+        self._unknown, self._shapes = unknown, value_shapes(model)
+        given = [
+            _GivenRows(len(part.functions), unknown.sizes(part)[1], of_part.is_factor)
+            for part, of_part in zip(unknown.parts, learned, strict=True)
+        ]
+        self._rows = [g.rows for g in given]
+        self._model, _ = model_with(model, unknown.calls, unknown.parts, given, coarse)
+        with self._model as made:
+            self._density = pymc_compile(made.value_vars, made.logp(), mode=STABLE, on_unused_input="ignore")
+
+    def log_density(self, rows_of_parts: Sequence[np.ndarray], position: np.ndarray) -> float:
+        """Return the log density at a position (d,) with these outputs (b, q) of the parts."""
+        for shared, rows in zip(self._rows, rows_of_parts, strict=True):
+            shared.set_value(rows)
+        return float(self._density(*[p[0] for p in split_positions(self._model, position[None], self._shapes)]))
+
+    def learned_outputs(self, evaluated: Evaluated, fits) -> list[np.ndarray]:
+        """Return what ``fits``, as of ``Record.fits``, say of the outputs (b, q) of each part of an evaluation."""
+        rows_of_parts = []
+        for part, (of_part, *_) in zip(self._unknown.parts, fits, strict=True):
+            members = [(i, self._unknown.calls[i]) for i in part.calls]
+            inputs = np.concatenate([call.inputs(evaluated.inputs[i]) for i, call in members])
+            outputs = np.full((len(inputs), self._unknown.sizes(part)[1]), np.nan)
+            for function in range(part.num_functions):
+                mine = (part.functions == function) & np.isfinite(inputs).all(axis=1)
+                if mine.any():
+                    outputs[mine] = of_part[function](inputs[mine])
+            rows_of_parts.append(outputs)
+        return rows_of_parts
+
+    def errors(
+        self, positions: np.ndarray, evaluated: Sequence[Evaluated], predicted: Sequence[Sequence[np.ndarray]]
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Return errors (n, 2, 1 + f) by the estimates of 2 n evaluations, and the inputs (n, k) of f estimated terms.
+
+        Parameters
+        ----------
+        positions : ndarray (2 n, d)
+        evaluated : sequence of Evaluated
+        predicted : sequence of sequences of ndarray (b, q)
+            Learned outputs of each part at each of these.
+        """
+        calls, parts, estimated = self._unknown.calls, self._unknown.parts, self._unknown.estimated
+        errors = np.empty((len(evaluated), 1 + len(estimated)))
+        inputs: list[list] = [[] for _ in estimated]
+        for row, x, e, rows_of_parts in zip(errors, positions, evaluated, predicted, strict=True):
+            of_calls = {}
+            for part, rows in zip(parts, rows_of_parts, strict=True):
+                edges = np.cumsum([calls[i].num_rows for i in part.calls])[:-1]
+                of_calls |= dict(zip(part.calls, np.split(rows, edges), strict=True))
+            row[1:] = [e.outputs[i][0].item() - of_calls[i].item() for i in estimated]
+            with np.errstate(invalid="ignore"):  # an estimate of zero
+                row[0] = e.log_density - self.log_density(rows_of_parts, x) - row[1:].sum()
+            for own, i in zip(inputs, estimated, strict=True):
+                own.append(calls[i].inputs(e.inputs[i])[0])
+        return errors.reshape(-1, 2, errors.shape[1]), [np.array(x)[::2] for x in inputs]
+
+    def uncertainty(self, position: np.ndarray, inputs, fits, learned: float, rng: np.random.Generator) -> float:
+        """Return how far the log density at a position (d,) may be off, by what is learned: a root mean square.
+
+        Parameters
+        ----------
+        position : ndarray (d,)
+        inputs : sequence of ndarray (b, k)
+            Of each part there.
+        fits : list
+            As of ``Record.fits``.
+        learned : float
+            Log density of the emulated model there.
+        rng : numpy.random.Generator
+        """
+        of_parts = []
+        for part, rows, (of_part, *_) in zip(self._unknown.parts, inputs, fits, strict=True):
+            masks = [part.functions == function for function in range(len(of_part))]
+            of_parts.append([(mine, fit.random_at(rows[mine])) for mine, fit in zip(masks, of_part, strict=True)])
+        root = 0.0
+        for _ in range(_VERSIONS):
+            rows_of_parts = []
+            for part, functions in zip(self._unknown.parts, of_parts, strict=True):
+                outputs = np.empty((len(part.functions), self._unknown.sizes(part)[1]))
+                for mine, random in functions:
+                    outputs[mine] = random(rng)
+                rows_of_parts.append(outputs)
+            root = np.hypot(root, self.log_density(rows_of_parts, position) - learned)  # squares would overflow
+        return float(root) / np.sqrt(_VERSIONS) if np.isfinite(root) else 0.0

@@ -1,0 +1,157 @@
+"""Evaluations of a model so far, and what its parts are learned from."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from pymc_kernel.emulation import FittedOutputs, fit_estimates, fit_outputs
+from pymc_kernel.emulation.estimates import held_out_estimates
+from pymc_kernel.emulation.outputs import held_out_outputs
+from pymc_kernel.plugin.emulation.coarse import Coarse
+from pymc_kernel.plugin.emulation.evaluated import Evaluated
+from pymc_kernel.plugin.emulation.parts import Part
+from pymc_kernel.plugin.emulation.structure import Unknown
+
+_FOLDS = 10  # of cross-validation
+
+
+class Record:
+    """Where a model was evaluated, and what its black boxes were given and returned there.
+
+    Parameters
+    ----------
+    unknown : Unknown
+    coarse : mapping
+        Cheap versions of calls, by their numbers.
+    num_coordinates : int
+        Of a place.
+    """
+
+    def __init__(self, unknown: Unknown, coarse: Mapping[int, Coarse], num_coordinates: int):
+        self.unknown, self.coarse = unknown, coarse
+        self.positions = np.empty((0, num_coordinates))
+        self.evaluated: list[Evaluated] = []
+        self.is_chosen: list[bool] = []
+        """Of each, whether its place was chosen because it cannot be predicted from others."""
+        self._rough: list[dict] = []  # of each, outputs (b, q) of the cheap versions of calls
+
+    def __len__(self) -> int:
+        return len(self.evaluated)
+
+    def add(self, places: np.ndarray, evaluated: list[Evaluated], is_chosen: np.ndarray) -> None:
+        """Take in the evaluations at new places (n, d), one after the other at each."""
+        repeats = self.unknown.repeats
+        self.positions = np.concatenate([self.positions, np.repeat(places, repeats, axis=0)])
+        self.evaluated += evaluated
+        self.is_chosen += np.repeat(is_chosen, repeats).tolist()
+        self._rough += [{i: c.rows(e.inputs[i]) for i, c in self.coarse.items()} for e in evaluated]
+
+    @property
+    def log_densities(self) -> np.ndarray:
+        """True log densities, (n,)."""
+        return np.array([e.log_density for e in self.evaluated])
+
+    @property
+    def num_failed(self) -> int:
+        """Evaluations without a finite value."""
+        return int((~np.isfinite(self.log_densities)).sum())
+
+    def best_places(self, count: int) -> np.ndarray:
+        """Return the places (count, d) with the largest true log density, or mean of two estimates.
+
+        Of estimates that are zero nobody knows how likely they are: their places come last.
+        """
+        repeats = self.unknown.repeats
+        levels = self.log_densities.reshape(-1, repeats).mean(axis=1)
+        if self.unknown.estimated:
+            levels = np.where(np.isfinite(levels), levels, np.finfo(float).min)
+        return best_of(self.positions[::repeats], levels, count)
+
+    def of_place(self, number: int) -> list[Evaluated]:
+        """Return all evaluations at the place of one of them."""
+        repeats = self.unknown.repeats
+        return self.evaluated[number // repeats * repeats :][:repeats]
+
+    def fits(self, rng: np.random.Generator) -> list[tuple[list[FittedOutputs], list, bool]] | None:
+        """Return the arguments of ``LearnedPart.renew`` of each part; None for too few rows."""
+        fits = []
+        for part in self.unknown.parts:
+            inputs, outputs, is_factor = self._values(part)
+            has_values = np.isfinite(inputs).all(axis=2) & np.isfinite(outputs).all(axis=2)
+            # Of several rows without any value nobody knows which one failed.
+            has_failed = np.isfinite(inputs).all(axis=2) & ~has_values
+            has_failed &= has_values.any(axis=1, keepdims=True) | (has_values.shape[1] == 1)
+            is_noisy = self.unknown.is_estimate(part)
+            every = slice(None, None, 1 if is_noisy else self.unknown.repeats)  # exact values are the same twice
+            of_part, known = [], []
+            for function in range(part.num_functions):
+                own = part.functions == function
+                x, y, good, bad = (v[every][:, own] for v in (inputs, outputs, has_values, has_failed))
+                bad = bad & (not is_noisy)
+                if good.sum() < x.shape[2] + 2:
+                    return None
+                of_part.append((fit_estimates if is_noisy else fit_outputs)(x[good], y[good], rng))
+                known.append((x[good | bad], bad[good | bad]))
+            fits.append((of_part, known, is_factor))
+        return fits
+
+    def held_out(self, fits) -> list[np.ndarray]:
+        """Return the outputs (n, b, q) of each part at all places, by what ``fits`` learn from other places.
+
+        NaN where an evaluation failed.
+        """
+        folds = np.arange(len(self)) // self.unknown.repeats % _FOLDS
+        rows_of_parts = []
+        for part, (of_part, *_) in zip(self.unknown.parts, fits, strict=True):
+            held_out = held_out_estimates if self.unknown.is_estimate(part) else held_out_outputs
+            inputs, outputs, _ = self._values(part)
+            predicted = np.full(outputs.shape, np.nan)
+            for function in range(part.num_functions):
+                mine = part.functions == function
+                x, y = inputs[:, mine], outputs[:, mine]
+                is_finite = np.isfinite(x).all(axis=2) & np.isfinite(y).all(axis=2)
+                fold = np.broadcast_to(folds[:, None], is_finite.shape)[is_finite]
+                block = np.full(y.shape, np.nan)
+                block[is_finite] = held_out(of_part[function], x[is_finite], y[is_finite], fold)
+                predicted[:, mine] = block
+            rows_of_parts.append(predicted)
+        return rows_of_parts
+
+    def _values(self, part: Part):
+        """Return inputs and what is learned (evaluations, rows, k or q) of a part, and whether that is a factor.
+
+        Outputs are learned, or how far they are from those of a cheap version: as factors where all are positive.
+        """
+        members = [(i, self.unknown.calls[i]) for i in part.calls]
+        inputs = np.array([np.concatenate([c.inputs(e.inputs[i]) for i, c in members]) for e in self.evaluated])
+        outputs = np.array([np.concatenate([c.outputs(e.outputs[i]) for i, c in members]) for e in self.evaluated])
+        if self.unknown.is_estimate(part):
+            outputs = with_zeros(outputs, part.functions)
+        has_rough = np.concatenate([np.full(c.num_rows, i in self.coarse) for i, c in members])
+        if not has_rough.any():
+            return inputs, outputs, False
+        rough = np.zeros_like(outputs)
+        rough[:, has_rough] = [np.concatenate([of[i] for i, _ in members if i in of]) for of in self._rough]
+        known = np.concatenate([rough[:, has_rough], outputs[:, has_rough]])
+        if (known[np.isfinite(known)] > 0.0).all():
+            return inputs, outputs / np.where(has_rough[:, None], rough, 1.0), True
+        return inputs, outputs - rough, False
+
+
+def best_of(places: np.ndarray, levels: np.ndarray, count: int) -> np.ndarray:
+    """Return the places (count, d), of (n, d), with the largest finite levels (n,); fewer where these are fewer."""
+    finite = np.flatnonzero(np.isfinite(levels))
+    return places[finite[np.argsort(-levels[finite])[:count]]]
+
+
+def with_zeros(log_estimates: np.ndarray, functions: np.ndarray) -> np.ndarray:
+    """Return log estimates (n, b, 1) with those of zero a nat below the lowest other one of their function (b,).
+
+    Left out, they would make a likelihood high where an estimate is hardly ever more than zero.
+    """
+    out = log_estimates.copy()
+    for function in np.unique(functions):
+        own = out[:, functions == function]
+        if (finite := np.isfinite(own)).any():
+            out[:, functions == function] = np.where(np.isneginf(own), own[finite].min() - 1.0, own)
+    return out
