@@ -197,7 +197,9 @@ class Search:
         last = self.rounds[-_LEARNED:]
         if len(last) < _LEARNED or self.estimated:
             return False
-        return all(r.distance < self._enough and not Chains.have_converged(r.rhat) for r in last)
+        # One chain of ten in an invented mode is a distance of a tenth, however wrong the log density is there.
+        farthest = (max(r.distance, normal_distance(r.log_ratio_sd)) for r in last)
+        return all(f < self._enough for f in farthest) and not any(Chains.have_converged(r.rhat) for r in last)
 
     @property
     def _enough(self) -> float:
