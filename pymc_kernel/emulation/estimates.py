@@ -26,6 +26,7 @@ from pymc_kernel.scores.value_regression import (
     Regression,
     depth_of,
     learn_hyperparameters,
+    log_excess,
     window_of,
 )
 
@@ -89,10 +90,9 @@ def _without_depths(values, num_inputs):
     """Return values (n,) of which the lowest are less deep, and which ones are as they were, or among the best."""
     window = window_of(num_inputs)
     depth = values.max() - values
-    excess = np.maximum(depth / window - 1.0, 0.0)
     few = min(values.size, 20 + 5 * num_inputs)
     is_near = depth <= max(window, np.sort(depth)[few - 1])
-    return values.max() - np.minimum(depth, window) - window * np.log1p(excess), is_near
+    return values.max() - np.minimum(depth, window) - log_excess(depth, window), is_near
 
 
 def _regression(z, values):

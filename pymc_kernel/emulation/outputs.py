@@ -84,16 +84,12 @@ class FittedOutputs:
         """Return the outputs (n, q) at inputs (n, k)."""
         return self._back(self._mean(self.scaled(inputs)))
 
-    def random(self, inputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return outputs (n, q) at inputs (n, k) as they may be, by what was learned: each with an error of its own.
-
-        Beyond the range that was learned from, trend and error go on.
-        """
-        return self.random_at(inputs)(rng)
-
     @one_blas_thread
     def random_at(self, inputs: np.ndarray) -> Callable[[np.random.Generator], np.ndarray]:
-        """Return the function that draws what :meth:`random` returns at these inputs, as often as it is called."""
+        """Return a function that draws outputs (n, q) at inputs (n, k) as they may be, by what was learned.
+
+        Each has an error of its own. Beyond the range that was learned from, trend and error go on.
+        """
         z = self.scaled(inputs, inside=False)
         mean, error = self._mean(z), self._relative_sd(z)[:, None] * self.amplitude
         return lambda rng: self._back(mean + error * rng.standard_normal(error.shape))

@@ -12,7 +12,7 @@ import numpy as np
 from pymc_kernel.linalg import mean_and_factor
 from pymc_kernel.mcmc.chain_checks import OpenEnd
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
-from pymc_kernel.scores.value_regression import window_of
+from pymc_kernel.scores.value_regression import log_excess, window_of
 from pymc_kernel.scores.values import FittedValues, Hyperparameters, Values
 from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
 
@@ -368,7 +368,7 @@ def _bounded(log_density, num_dims, noisy):
     span = max(min(ordered[0] - ordered[min(fewest, ordered.size) - 1], _SPANS * spread), window)
     depth = np.where(finite, ordered[0] - np.where(finite, log_density, 0.0), _FAILED_DEPTH * span)
     depth = np.minimum(depth, _DEEPEST)
-    beyond = span * np.log1p(np.maximum(depth - span, 0.0) / span)
+    beyond = log_excess(depth, span)
     bearable = 2.0 * num_dims + 6.0 + (6.0 if noisy else 0.0)
     power = min(1.0, bearable / max(spread, 1e-300))
     is_good = depth <= max((num_dims + 5.0) / power, spread)

@@ -47,6 +47,11 @@ def window_of(num_dims: int) -> float:
     return 4.0 * num_dims + 10.0
 
 
+def log_excess(depth: np.ndarray, span: float) -> np.ndarray:
+    """Return what depths (n,) have beyond ``span``, on a log scale that begins there with a slope of one."""
+    return span * np.log1p(np.maximum(depth - span, 0.0) / span)
+
+
 def reference_of(values: np.ndarray) -> float:
     """Return a value of log densities (n,) that is typical of the posterior."""
     return float(np.quantile(values, _REFERENCE_QUANTILE))

@@ -39,7 +39,8 @@ def test_the_mean_is_that_of_the_whole_process(rng):
     dense = low + smooth @ np.linalg.solve(smooth + np.diag(noise), values - low)
     np.testing.assert_allclose(fit(inputs)[:, 0], dense, atol=0.02)
     variance = np.diag(smooth) - np.diag(smooth @ np.linalg.solve(smooth + np.diag(noise), smooth))
-    drawn = np.array([fit.random(inputs[:20], rng)[:, 0] for _ in range(4000)])
+    random = fit.random_at(inputs[:20])
+    drawn = np.array([random(rng)[:, 0] for _ in range(4000)])
     np.testing.assert_allclose(drawn.std(axis=0), np.sqrt(variance[:20]), rtol=0.1)
 
 

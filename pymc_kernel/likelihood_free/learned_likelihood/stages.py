@@ -99,7 +99,8 @@ def fit_stages(z, values, weights, rng, sizes, metric=None, before: Precisions |
     design = Design(make_features(z, rng, num_knots, num_centers, metric), z)
     num_blocks = len(design.blocks)
     if before is None or before.means.shape[1] != num_blocks:
-        before = Precisions(*[[None] * q] * 3)
+        unknown = [None] * q
+        before = Precisions(unknown, unknown, unknown)
     found = [_fit_moments(design, values[:, j], weights, before.means[j], before.log_sd[j]) for j in range(q)]
     *columns, of_means, of_log_sd = zip(*found, strict=True)
     means, log_sd, leave_out = (np.stack(column, axis=1) for column in columns)
