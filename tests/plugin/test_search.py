@@ -1,7 +1,13 @@
 from types import SimpleNamespace
 
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
 import pytest
+from pytensor import wrap_py
 
+import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.emulation import Round
 from pymc_kernel.plugin.emulation.search import Search
 
@@ -28,3 +34,11 @@ def search_with(rounds, tolerance):
 )
 def test_chains_are_divided_where_all_is_learned_in_each_of_them(rounds, is_divided):
     assert search_with(rounds, tolerance=0.2).is_divided is is_divided
+
+
+def test_single_precision_is_refused_by_name():
+    with pytensor.config.change_flags(floatX="float32"), pm.Model() as model:
+        rate = pm.LogNormal("rate")
+        pm.Normal("y", wrap_py([pt.fscalar], [pt.fscalar])(np.exp)(rate), observed=0.0)
+        with pytest.raises(ValueError, match="rate_log__ have single precision"):
+            pk.emulate(model, progressbar=False)

@@ -39,7 +39,7 @@ class Chains:
         self._model, self._shapes = model, value_shapes(model)
         self._names = [v.name for v in model.value_vars]
         self._function = model.logp_dlogp_function(ravel_inputs=True, tempered=True)
-        self._function.trust_input = True
+        self._function._pytensor_function.trust_input = True
         self._begin(starts, variances, rng)
 
     def _begin(self, starts, variances, rng):

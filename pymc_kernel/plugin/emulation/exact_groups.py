@@ -156,7 +156,7 @@ class EmulatedGroups(ArrayStepShared):
         check_emulated(emulated, model, transitions)
         self._density = EstimatedDensity(model)
         function = emulated.logp_dlogp_function(ravel_inputs=True)
-        function.trust_input = True
+        function._pytensor_function.trust_input = True
         self._learned, self._transitions = function, int(transitions or _TRANSITIONS)
         self._starts = emulated.emulation.draws
         self.blocks = self._found_blocks()

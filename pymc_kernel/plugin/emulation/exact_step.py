@@ -108,7 +108,7 @@ class EmulatedNUTS(pm.NUTS):
         model = pm.modelcontext(model)
         check_emulated(emulated, model, transitions)
         function = emulated.logp_dlogp_function(ravel_inputs=True)
-        function.trust_input = True
+        function._pytensor_function.trust_input = True
         self._starts, self._given_transitions = emulated.emulation.draws, transitions
         # Interpreted: the time is the black boxes' own.
         point, kwargs = model.initial_point(random_seed=0), {"mode": STABLE}

@@ -119,6 +119,12 @@ def _refuse(model, boxes):
             f"pk.emulate makes models for NUTS, which moves continuous variables only, but {', '.join(discrete)} "
             f"{'is' if len(discrete) == 1 else 'are'} discrete. Sum them out of the model."
         )
+    single = [v.name for v in model.value_vars if v.dtype == "float32"]
+    if single:
+        raise ValueError(
+            f"pk.emulate learns in double precision, but {', '.join(single)} have single precision: build the model "
+            'with pytensor.config.floatX = "float64", the default.'
+        )
     for box in boxes:
         if isinstance(box.node.op, Scan):
             raise ValueError(
