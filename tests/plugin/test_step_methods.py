@@ -120,15 +120,6 @@ def test_noisy_normal_has_its_exact_spread_to_two_per_cent(name):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:Metropolis will sample a wrong posterior:UserWarning")
-@pytest.mark.machine_code
-def test_the_check_of_the_spread_sees_a_step_that_estimates_anew():
-    """PyMC's Metropolis draws the estimate at the current point again: too wide by a third."""
-    theta = noisy_sd(pm.Metropolis, 2_500)
-    assert 1.2 < float(theta.std()) < 1.5
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("noisy", [False, True], ids=["exact", "noisy"])
 def test_simulation_based_calibration_with_1000_replications(name, noisy):
