@@ -130,8 +130,8 @@ def _near_at_once(self, observed, rng):
     return self.settings.fit(self.latent[inside], self.observed[inside], rng=rng)
 
 
-def _alike(self, observed):
-    return np.full((len(self.features.as_rows(observed)), len(self.latent)), 1.0 / len(self.latent))
+def _alike(self, rows):
+    return np.full(rows.shape, 1.0 / rows.shape[1])
 
 
 def _rule_of_thumb(points, weights):
@@ -158,7 +158,7 @@ MECHANISMS = {
     "halved again and again": {f"{_RULE}.near": _near_at_once},
     "nearest by means, too": {f"{_RULE}.nearest": _nearest_by("data")},
     "nearest by data, too": {f"{_RULE}.nearest": _nearest_by("means")},
-    "weights of residuals": {f"{_RULE}.shares": _alike},
+    "weights of residuals": {f"{_RULE}._shares": _alike},
     "residuals that leave one out": {f"{_RULE}.residuals": property(_left_in)},
     "a width for each point": {_WIDTHS: _rule_of_thumb},
     "smoothing": {_WIDTHS: lambda points, weights: np.zeros(len(points))},

@@ -9,11 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from benchmarks import harness
+from benchmarks import ablation_kbr, ablations, harness
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = [
@@ -39,6 +41,25 @@ def test_every_script_has_a_parser_and_a_place_for_its_tables(name):
         for file in table.files:
             text = file.read_text()
             assert text.count(f"<!-- {table.marker} -->") == text.count(f"<!-- /{table.marker} -->") == 1, table.marker
+
+
+PATCHES = [
+    *ablation_kbr.MECHANISMS.values(),
+    *({f"pymc_kernel.stein.{name}": other for name, other in of.items()} for of in ablations.STEIN.values()),
+    *(
+        {f"pymc_kernel.{name}": other for name, other in of.items() if name != "config"}
+        for of in chain(
+            ablations.KHMC.values(), ablations.SEARCH.values(), *(o.values() for o in ablations.PARTICLES.values())
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("patches", PATCHES, ids=lambda patches: " ".join(name.split(".", 1)[1] for name in patches))
+def test_what_an_ablation_switches_off_is_there(patches):
+    for target, other in patches.items():
+        with mock.patch(target, other):
+            pass
 
 
 def smallest(main):
