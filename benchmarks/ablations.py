@@ -20,6 +20,10 @@ families in ``CURVED``, where a normal approximation is poor.
 ``evidence``: the error of the log evidence by 500 particles that walk, a root mean square over six runs, and their
 evaluations: mixtures and rings of the same drawn posteriors, and normal distributions in ten and twenty dimensions.
 
+``likelihood``: ``LearnedLikelihood`` from 1,000 simulations of the prior, on the simulators of
+``benchmarks/simulated_problems.py``: its mean log density of 500 more, the error of the log likelihood of one
+observation (a standard deviation in nats over exact posterior draws), and seconds of processor time.
+
 ``search``: the same posteriors by ``sample_surrogate`` with 50 (d + 2) evaluations at most, and long bends under a flat
 prior: right, silent, error, and how many evaluations were made.
 """
@@ -41,8 +45,13 @@ from benchmarks.measures import smallest_bulk_ess
 from benchmarks.posteriors.drawn import Drawn, drawn
 from benchmarks.posteriors.exact import PROBABILITIES
 from benchmarks.posteriors.judge import compared, judge, split_names
+from benchmarks.simulated_problems import exact_draws, problem_of
 from benchmarks.targets import linear_regression
 from pymc_kernel import smc, stein
+from pymc_kernel.likelihood_free import LearnedLikelihood
+from pymc_kernel.likelihood_free.learned_likelihood import choices, residuals
+from pymc_kernel.likelihood_free.learned_likelihood.features import Block, ParameterMap
+from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.rounds import learned_posterior
@@ -433,6 +442,94 @@ def burn_in_rows(first, repetitions, jobs):
         yield _row("khmc: burn-in", problems, found[:, :, m], are_logs=True)
 
 
+# -- learned likelihoods ---------------------------------------------------------------------------------
+
+SIMULATED = {
+    "normal": ("linear", "bends", "growth", "modes"),
+    "counts": ("counts", "proportions"),
+    "others": ("gamma_sample", "edge", "autoregression", "heavy_tails", "useless"),
+}
+LEARNED = ("score", "error", "seconds")
+_NUM_SIMULATIONS, _NUM_SCORED, _NUM_POSTERIOR = 1000, 500, 1000
+_MOST = 10.0  # nats that one simulation may speak for, as in the package
+_sizes, _candidates = LearnedLikelihood._sizes, residuals.candidates
+
+
+def _plain_maps(parameters, summaries, spread, rng):
+    plain = SummaryMap.of(summaries)
+    return choices.choose_parameter_map(parameters, plain(summaries), rng), plain
+
+
+def _residuals_without(*families):
+    """Return ``candidates`` without some of its lists: 0 is normal, 1 scales, 2 quantiles, 3 and 4 joint."""
+
+    def few(noise, weights, rng):
+        yield from (c for k, c in enumerate(_candidates(noise, weights, rng)) if k not in families)
+
+    return few
+
+
+_OF_LEARNED = "likelihood_free.learned_likelihood"
+LIKELIHOOD = {
+    name: {f"{_OF_LEARNED}.{target}": other}
+    for name, (target, other) in {
+        "functions of parameters": (
+            "choices.choose_parameter_map", lambda z, values, rng: ParameterMap.of(z, ["identity"] * z.shape[1]),
+        ),
+        "functions of summaries": ("learned.choose_maps", _plain_maps),
+        "metric": ("stages.learn_metric", lambda *given: None),
+        "outliers count less": ("stages._REGULAR", np.inf),
+        "means again": ("stages._REWEIGHTED", 0),
+        "bumps in one": ("learned.LearnedLikelihood._sizes", lambda self, n, d: (0, _sizes(self, n, d)[1])),
+        "bumps in all": ("learned.LearnedLikelihood._sizes", lambda self, n, d: (_sizes(self, n, d)[0], 0)),
+        "finer bumps": ("features._MAX_DIMS_OF_FINE", 0),
+        "coefficients that depend": (
+            "stages.coefficient_blocks", lambda design, n, q: (np.array([0]), [Block("constant", 0, 1)]),
+        ),
+        "all weights together": ("training._MAX_ROUNDS", 0),
+        "scale of residuals": ("training._SCALES", np.ones(1)),
+        "limits of spreads": ("training._BEYOND", np.inf),
+        "mixtures": ("training.candidates", _residuals_without(1, 2, 3, 4)),
+        "scales of mixtures": ("training.candidates", _residuals_without(1)),
+        "quantiles of mixtures": ("training.candidates", _residuals_without(2)),
+        "joint mixtures": ("training.candidates", _residuals_without(3, 4)),
+    }.items()
+}  # fmt: skip
+
+
+def likelihood_outcome(family, seed):
+    """Return score, log error and log seconds with all mechanisms, then without each, (mechanisms + 1, 3)."""
+    problem, latent, data, observed = problem_of(family, seed, _NUM_SIMULATIONS + _NUM_SCORED)
+    exact = exact_draws(problem, observed, np.random.default_rng(seed))
+    exact = exact[np.linspace(0, len(exact) - 1, _NUM_POSTERIOR).astype(int)]
+    true, found, whole = problem.log_likelihood(exact, observed), [], None
+    for patches in ({}, *LIKELIHOOD.values()):
+        begun = time.process_time()
+        with _without(patches):
+            fit = LearnedLikelihood(num_replicates=1).fit(latent[:_NUM_SIMULATIONS], data[:_NUM_SIMULATIONS], seed)
+        seconds = time.process_time() - begun
+        scores = np.maximum(fit.log_density(latent[_NUM_SIMULATIONS:], data[_NUM_SIMULATIONS:]), -1e6)
+        whole = scores if whole is None else whole
+        score = whole.mean() + np.clip(scores - whole, -_MOST, _MOST).mean()
+        off = np.clip(fit.log_density(exact, observed), -1e6, None) - true
+        found.append([score, np.log(off.std()), np.log(seconds)])
+    print(family, seed, flush=True)
+    return np.array(found)
+
+
+def likelihood_rows(first, repetitions, jobs):
+    """Yield rows of learned likelihoods."""
+    of_group = {family: group for group, families in SIMULATED.items() for family in families}
+    asked = [(family, seed) for seed in range(first, first + repetitions) for family in of_group]
+    found = np.array(list(harness.results(likelihood_outcome, asked, jobs)))
+    groups = np.array([of_group[family] for family, _ in asked])
+    for k, name in enumerate(LIKELIHOOD):
+        for group in SIMULATED:
+            for m, measure in enumerate(LEARNED):
+                pairs = found[groups == group][:, [0, k + 1], m]
+                yield _row(f"likelihood: {name}", f"{group}: {measure}", pairs, measure != "score")
+
+
 # -- few evaluations -------------------------------------------------------------------------------------
 
 _START = learned_posterior._Start
@@ -531,6 +628,11 @@ PARTS = {
         [f"{kind.__name__}: {name}" for kind, names in PARTICLES.items() for name in names],
         PROBLEMS,
         particles_rows,
+    ),
+    "likelihood": (
+        [f"likelihood: {name}" for name in LIKELIHOOD],
+        [f"{group}: {measure}" for group in SIMULATED for measure in LEARNED],
+        likelihood_rows,
     ),
     "evidence": (
         [f"evidence: {name}" for name in PARTICLES[moves.Walk]],

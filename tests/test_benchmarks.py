@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from itertools import chain
 from pathlib import Path
 from unittest import mock
 
@@ -48,9 +47,8 @@ PATCHES = [
     *({f"pymc_kernel.stein.{name}": other for name, other in of.items()} for of in ablations.STEIN.values()),
     *(
         {f"pymc_kernel.{name}": other for name, other in of.items() if name != "config"}
-        for of in chain(
-            ablations.KHMC.values(), ablations.SEARCH.values(), *(o.values() for o in ablations.PARTICLES.values())
-        )
+        for part in (ablations.KHMC, ablations.SEARCH, ablations.LIKELIHOOD, *ablations.PARTICLES.values())
+        for of in part.values()
     ),
 ]
 
