@@ -7,8 +7,7 @@ from pytensor.graph.replace import vectorize_graph
 
 import pymc_kernel as pk
 
-# NUTS takes tens of thousands of gradients.
-pytestmark = pytest.mark.machine_code
+pytestmark = pytest.mark.usefixtures("short_blocks_throughout")
 
 TIMES = np.array([0.5, 1.0, 2.0, 4.0])
 OBSERVED = np.array([0.7, 0.45, 0.3, 0.0])
@@ -50,7 +49,7 @@ def check_that_little_is_left(true, emulated):
 
 
 @pytest.fixture(scope="module")
-def made():
+def made(short_blocks_throughout):
     """The model and what was learned of it: positive outputs, so that it is a factor."""
     true = curve(decay)
     return true, pk.emulate(true, 40, coarse={decay: coarse_decay}, random_seed=1, progressbar=False)
