@@ -1,5 +1,7 @@
+import itertools
 from contextlib import contextmanager
 
+import numpy as np
 import pytensor
 import pytest
 
@@ -46,3 +48,15 @@ def short_blocks_throughout(request):
     """Like ``short_blocks``, for all tests of a file and for what they share."""
     with _short_blocks(request):
         yield
+
+
+@pytest.fixture
+def give_draws(monkeypatch):
+    """Lets chains on emulated models have normal draws with a center (d,), without the time that NUTS takes."""
+
+    def give(center, sd):
+        rng = np.random.default_rng(1)
+        given = itertools.cycle(np.array(center) + np.array(sd) * rng.standard_normal((20, 4, 50, len(center))))
+        monkeypatch.setattr(chains.Chains, "draw", lambda *_, **__: (next(given), 1.0))
+
+    return give

@@ -1,4 +1,3 @@
-import itertools
 import warnings
 from types import SimpleNamespace
 
@@ -16,7 +15,6 @@ from scipy.integrate import quad
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation import search
 from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
-from pymc_kernel.plugin.emulation.chains import Chains
 from pymc_kernel.plugin.model.log_density import compile_log_density
 
 # PyMC's own NUTS takes tens of thousands of gradients.
@@ -212,17 +210,9 @@ def test_an_emulated_hierarchy():
     check_an_emulated_hierarchy()
 
 
-def give_draws(monkeypatch, center, sd):
-    """Let chains on emulated models have normal draws, without the time that NUTS takes."""
-    rng, center = np.random.default_rng(1), np.array(center)
-    draws = center + sd * rng.standard_normal((20, 4, 50, center.size))
-    given = itertools.cycle(draws)
-    monkeypatch.setattr(Chains, "draw", lambda *_, **__: (next(given), 1.0))
-
-
-def test_an_emulated_hierarchy_whose_draws_are_given(monkeypatch):
+def test_an_emulated_hierarchy_whose_draws_are_given(give_draws):
     """Its posterior is about there."""
-    give_draws(monkeypatch, [0.5, -1.3, -0.1, 0.3, 0.6, -1.0, -1.2, -0.3], 0.2)
+    give_draws([0.5, -1.3, -0.1, 0.3, 0.6, -1.0, -1.2, -0.3], 0.2)
     check_an_emulated_hierarchy()
 
 
@@ -257,9 +247,9 @@ def test_an_emulated_model_is_copied_conditioned_and_gives_pointwise_likelihoods
     assert density_of(emulated)(begins) >= emulated.emulation.log_density.max() - 0.1  # at the best place
 
 
-def test_probabilities_that_a_black_box_returns_are_learned(monkeypatch):
+def test_probabilities_that_a_black_box_returns_are_learned(give_draws):
     """PyMC's density is zero where they do not sum to one."""
-    give_draws(monkeypatch, [0.2], 0.6)  # about those of the posterior
+    give_draws([0.2], 0.6)  # about those of the posterior
 
     @wrap_py([pt.dscalar], [pt.dvector])
     def probabilities(x):
@@ -358,8 +348,8 @@ def test_samplers_learn_the_part_that_is_unknown(sampler):
         assert ("evaluations" in stats) == (sampler == "exact")
 
 
-def test_chains_learn_the_part_that_is_unknown(monkeypatch):
-    give_draws(monkeypatch, [-0.3, 0.0], [0.2, 1.0])
+def test_chains_learn_the_part_that_is_unknown(give_draws):
+    give_draws([-0.3, 0.0], [0.2, 1.0])
     mean, sd = curve_moments()
     settings = {"random_seed": 1, "progressbar": False, "compute_convergence_checks": False}
     with curve_model():
