@@ -51,7 +51,7 @@ def test_shares_of_modes_count_weights():
     np.testing.assert_allclose(np.abs(wrong), 0.2)
 
 
-def test_a_model_gives_its_likelihood_without_its_prior(rng):
+def test_a_model_gives_its_likelihood_without_its_prior(rng, quick_models):
     target = evidence_rivals.network(evidence_rivals.sensors.NOISES["sensors-variance"])
     model = evidence_rivals.sensors.sensor_model(evidence_rivals.sensors.NOISES["sensors-variance"])
     (value,) = model.value_vars

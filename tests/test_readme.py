@@ -67,15 +67,22 @@ def test_a_solver_is_learned_from_few_runs(tmp_path, monkeypatch):
 def test_other_examples_run(tmp_path, monkeypatch):
     """With fewer draws than README's own, which the long tests take, and without machine code."""
     sample, fit = pm.sample, pm.fit
+
+    def short_fit(count, **settings):
+        found = fit(count // 100, **settings)
+        draw = found.sample
+        found.sample = lambda count, **settings: draw(count // 10, **settings)
+        return found
+
     few = {"draws": 20, "tune": 50, "chains": 2, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
     monkeypatch.setattr(pm, "sample", lambda **settings: sample(**settings | few))
-    monkeypatch.setattr(pm, "fit", lambda count, **settings: fit(count // 100, **settings))
+    monkeypatch.setattr(pm, "fit", short_fit)
     with pytensor.config.change_flags(mode="FAST_COMPILE"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of draws that are too few
         names = run("EstimatedLikelihood(", tmp_path, monkeypatch)
         assert names["idata"]["posterior"]["level"].shape == (2, 20)
         names = run("ksd_test(", tmp_path, monkeypatch)
-    assert names["fit"]["posterior"]["eta"].shape == (1, 2000, 8)
+    assert names["fit"]["posterior"]["eta"].shape == (1, 200, 8)
 
 
 # While NUTS tunes, a trajectory may run away.

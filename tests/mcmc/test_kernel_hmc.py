@@ -117,7 +117,7 @@ def test_surrogate_moves_are_nearly_independent_draws_on_a_banana(rng):
     assert state.fit.learned.quality < 1.0
 
 
-@pytest.mark.parametrize("name", ["lite", "finite", "nystrom"])
+@pytest.mark.parametrize("name", ["lite", pytest.param("finite", marks=pytest.mark.slow), "nystrom"])
 def test_score_matching_surrogates_move(name, rng):
     estimator = {"lite": S.Lite(num_basis=300), "finite": S.Finite(), "nystrom": S.Nystrom(num_basis=20)}[name]
     draws, state = run(kh, rng, lambda x: -0.5 * x @ x, np.ones(3), kh.Config(estimator), tune=600)

@@ -17,8 +17,8 @@ from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
 from pymc_kernel.plugin.emulation.given_outputs import GivenOutputs
 from pymc_kernel.plugin.model.log_density import compile_log_density
 
-# NUTS takes tens of thousands of gradients.
-pytestmark = pytest.mark.machine_code
+# PyMC's own NUTS takes tens of thousands of gradients.
+machine_code = pytest.mark.machine_code
 
 TIMES = np.array([0.5, 1.0, 2.0, 4.0])
 
@@ -173,6 +173,7 @@ def test_black_boxes_in_potentials_and_behind_each_other():
     assert pk.emulate(model, 60, random_seed=1, progressbar=False).emulation.distance < 0.05
 
 
+@pytest.mark.usefixtures("short_blocks")
 def test_a_potential_may_be_the_output_of_a_black_box():
     with pm.Model() as model:
         x = pm.Normal("x", 0.0, 1.0)
@@ -190,7 +191,7 @@ def density_of(model):
     return compile_log_density(model, model.value_vars, point, "test", settings)
 
 
-def test_an_emulated_hierarchy():
+def check_an_emulated_hierarchy():
     true, learned = drug("loop"), pk.emulate(drug("loop"), 60, random_seed=3, progressbar=False)
     assert learned.emulation.distance < 0.05
     assert [v.name for v in learned.value_vars] == [v.name for v in true.value_vars]
@@ -204,11 +205,23 @@ def test_an_emulated_hierarchy():
     np.testing.assert_allclose(gradient, numeric, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
+def test_an_emulated_hierarchy():
+    check_an_emulated_hierarchy()
+
+
+def test_an_emulated_hierarchy_whose_draws_are_given(give_draws):
+    """Its posterior is about there."""
+    give_draws([0.5, -1.3, -0.1, 0.3, 0.6, -1.0, -1.2, -0.3], 0.2)
+    check_an_emulated_hierarchy()
+
+
 @pytest.fixture(scope="module")
 def emulated():
     return pk.emulate(curve_model(), 40, random_seed=1, progressbar=False)
 
 
+@machine_code
 def test_the_posterior_of_an_emulated_model_is_right(emulated):
     mean, sd = curve_moments()
     assert emulated.emulation.distance < 0.05
@@ -219,6 +232,7 @@ def test_the_posterior_of_an_emulated_model_is_right(emulated):
     assert float(idata["posterior"]["rate"].std()) == pytest.approx(sd, rel=0.15)
 
 
+@machine_code
 def test_an_emulated_model_is_copied_conditioned_and_gives_pointwise_likelihoods(emulated):
     """PyMC refuses all of these for a model with initial values of its own."""
     position = emulated.emulation.draws[0]
@@ -233,8 +247,9 @@ def test_an_emulated_model_is_copied_conditioned_and_gives_pointwise_likelihoods
     assert density_of(emulated)(begins) >= emulated.emulation.log_density.max() - 0.1  # at the best place
 
 
-def test_probabilities_that_a_black_box_returns_are_learned():
+def test_probabilities_that_a_black_box_returns_are_learned(give_draws):
     """PyMC's density is zero where they do not sum to one."""
+    give_draws([0.2], 0.6)  # about those of the posterior
 
     @wrap_py([pt.dscalar], [pt.dvector])
     def probabilities(x):
@@ -289,6 +304,7 @@ def test_exact_draws_along_a_crude_model():
     assert float(stats["moved"].mean()) == pytest.approx(float(stats["accept"].mean()), abs=0.03)
 
 
+@machine_code
 def test_exact_draws_are_the_same_for_any_number_of_cores(emulated):
     model = curve_model()
 
@@ -308,7 +324,14 @@ SAMPLERS = {
 }
 
 
-@pytest.mark.parametrize("sampler", [pytest.param(s, marks=[pytest.mark.slow] * (s != "chains")) for s in SAMPLERS])
+def check_chains(stats, draws):
+    assert stats.attrs["tuning_evaluations"] < 40
+    assert stats.attrs["distance"] < 0.2
+    assert int(stats["evaluations"].sum()) == 2 * draws + 2  # one a draw, and one at the start of each chain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_samplers_learn_the_part_that_is_unknown(sampler):
     mean, sd = curve_moments()
     with curve_model():
@@ -318,13 +341,22 @@ def test_samplers_learn_the_part_that_is_unknown(sampler):
     assert float(draws.mean()) == pytest.approx(mean, abs=0.2 * sd)
     assert float(draws.std()) == pytest.approx(sd, rel=0.2)
     if sampler == "chains":
-        assert stats.attrs["tuning_evaluations"] < 40
-        assert stats.attrs["distance"] < 0.2
-        assert int(stats["evaluations"].sum()) == 1000 + 2  # one a draw, and one at the start of each chain
+        check_chains(stats, 500)
     else:
         assert float(stats["distance"]) < 0.05
         assert idata["evaluations"]["position"].shape == (int(stats["num_evaluations"]), 2)
         assert ("evaluations" in stats) == (sampler == "exact")
+
+
+def test_chains_learn_the_part_that_is_unknown(give_draws):
+    give_draws([-0.3, 0.0], [0.2, 1.0])
+    mean, sd = curve_moments()
+    settings = {"random_seed": 1, "progressbar": False, "compute_convergence_checks": False}
+    with curve_model():
+        pm.Normal("other")
+        idata = pk.sample_khmc(20, tune=50, chains=2, cores=1, **settings)
+    check_chains(idata["sample_stats"], 20)
+    assert np.abs(idata["posterior"]["rate"] - mean).max() < 5.0 * sd
 
 
 @pytest.mark.filterwarnings("ignore:Numba will use object mode")
@@ -359,6 +391,7 @@ def test_workers_and_stores_change_nothing(tmp_path):
         )
 
 
+@machine_code
 def test_evaluations_that_fail_are_left_out_and_counted():
     def raising(rate):
         if rate > 1.2 or rate == 1.0:  # at the initial point, too
@@ -376,6 +409,7 @@ def test_evaluations_that_fail_are_left_out_and_counted():
     assert float(idata["posterior"]["rate"].mean()) == pytest.approx(mean, abs=0.15 * sd)
 
 
+@pytest.mark.usefixtures("short_blocks")
 def test_a_step_in_a_function_is_not_learned_in_silence():
     """Fresh draws fall beside the step more often than not; cross-validation sees it from both sides."""
     box = wrap_py([pt.dscalar], [pt.dvector])(lambda x: np.array([2.0 if x > 1.0 else 0.5, x]))

@@ -60,6 +60,7 @@ def test_exact_draws_are_right(rough):
     check_answers(rough[0]["posterior"])
 
 
+@pytest.mark.slow
 def test_exact_draws_from_a_bend_with_a_long_side():
     idata = sampled(800, evaluations=50, tolerance=0.0, exact=True, model=model_of(bent), random_seed=2)
     a, log_b = np.meshgrid(np.linspace(-1.0, 2.0, 800), np.linspace(0.0, 9.0, 800), indexing="ij")

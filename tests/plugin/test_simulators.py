@@ -371,4 +371,4 @@ def test_normal_summaries_are_not_spoken_of(caplog):
     sample_with_checks(model, pk.AdaptiveMetropolis)
     assert "taken for normal" not in caplog.text
     with model:
-        pk.sample_pmc(500, chains=1, iterations=10, random_seed=1, progressbar=False)  # warnings are errors
+        pk.sample_pmc(200, chains=1, iterations=5, random_seed=1, progressbar=False)  # warnings are errors

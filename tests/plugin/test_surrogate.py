@@ -145,7 +145,7 @@ def test_what_cannot_be_trusted_is_said():
         return 20.0 * pt.cos(6.0 * x[0]) * pt.cos(6.0 * x[1])
 
     with pytest.warns(UserWarning, match="should not be trusted"):
-        idata = pk.sample_surrogate(50, chains=1, evaluations=50, model=model_of(egg_box), **QUICK)
+        idata = pk.sample_surrogate(50, chains=1, evaluations=24, model=model_of(egg_box), **QUICK)
     assert "should not be trusted" in findings_in(idata["sample_stats"])[0]
 
 

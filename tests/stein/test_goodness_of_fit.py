@@ -202,7 +202,7 @@ def resampled(rng, n, d, how, scale=1.0):
     return scale * wide[rows].reshape(2, n // 2, d)
 
 
-@pytest.mark.parametrize("how", ["multinomial", "systematic"])
+@pytest.mark.parametrize("how", ["multinomial", pytest.param("systematic", marks=pytest.mark.slow)])
 def test_level_and_power_for_draws_that_repeat(how):
     """In any order; 60 repetitions. With signs of its own for each repeat, all right draws were rejected."""
     p_values, wrong = [], []
