@@ -21,8 +21,9 @@ families in ``CURVED``, where a normal approximation is poor.
 evaluations: mixtures and rings of the same drawn posteriors, and normal distributions in ten and twenty dimensions.
 
 ``likelihood``: ``LearnedLikelihood`` from 1,000 simulations of the prior, on the simulators of
-``benchmarks/simulated_problems.py``: its mean log density of 500 more, the error of the log likelihood of one
-observation (a standard deviation in nats over exact posterior draws), and seconds of processor time.
+``benchmarks/simulated_problems.py`` and of the community (``benchmarks/sbibm_tasks.py``): its mean log density of 500
+more, the error of the log likelihood of one observation (a standard deviation in nats over exact posterior draws; not
+for those of the community), and seconds of processor time.
 
 ``search``: the same posteriors by ``sample_surrogate`` with 50 (d + 2) evaluations at most, and long bends under a flat
 prior: right, silent, error, and how many evaluations were made.
@@ -45,6 +46,7 @@ from benchmarks.measures import smallest_bulk_ess
 from benchmarks.posteriors.drawn import Drawn, drawn
 from benchmarks.posteriors.exact import PROBABILITIES
 from benchmarks.posteriors.judge import compared, judge, split_names
+from benchmarks.sbibm_tasks import TASKS
 from benchmarks.simulated_problems import exact_draws, problem_of
 from benchmarks.targets import linear_regression
 from pymc_kernel import smc, stein
@@ -54,6 +56,8 @@ from pymc_kernel.likelihood_free.learned_likelihood.features import Block, Param
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
+from pymc_kernel.plugin.model.priors import ModelPrior
+from pymc_kernel.plugin.model.unconstrained import constrained_draws
 from pymc_kernel.rounds import learned_posterior
 from pymc_kernel.smc import differences, moves
 
@@ -448,6 +452,7 @@ SIMULATED = {
     "normal": ("linear", "bends", "growth", "modes"),
     "counts": ("counts", "proportions"),
     "others": ("gamma_sample", "edge", "autoregression", "heavy_tails", "useless"),
+    "community": tuple(TASKS),
 }
 LEARNED = ("score", "error", "seconds")
 _NUM_SIMULATIONS, _NUM_SCORED, _NUM_POSTERIOR = 1000, 500, 1000
@@ -497,13 +502,27 @@ LIKELIHOOD = {
 }  # fmt: skip
 
 
-def likelihood_outcome(family, seed):
-    """Return score, log error and log seconds with all mechanisms, then without each, (mechanisms + 1, 3)."""
-    problem, latent, data, observed = problem_of(family, seed, _NUM_SIMULATIONS + _NUM_SCORED)
+def _simulated(family, seed):
+    """Return parameters and data of simulations, and a function that returns the error of a fit."""
+    num_simulations = _NUM_SIMULATIONS + _NUM_SCORED
+    if family in TASKS:
+        rng = np.random.default_rng([seed, *family.encode()])
+        with pm.Model() as model:
+            TASKS[family].prior()
+        latent = ModelPrior(model).draw(rng, num_simulations)
+        return latent, TASKS[family].simulate(rng, constrained_draws(model, latent)["theta"]), lambda fit: 1.0
+    problem, latent, data, observed = problem_of(family, seed, num_simulations)
     exact = exact_draws(problem, observed, np.random.default_rng(seed))
     exact = exact[np.linspace(0, len(exact) - 1, _NUM_POSTERIOR).astype(int)]
-    true, found, whole = problem.log_likelihood(exact, observed), [], None
-    for patches in ({}, *LIKELIHOOD.values()):
+    true = problem.log_likelihood(exact, observed)
+    return latent, data, lambda fit: (np.maximum(fit.log_density(exact, observed), -1e6) - true).std()
+
+
+def likelihood_outcome(family, seed, names):
+    """Return score, log error and log seconds with all mechanisms, then without each, (names + 1, 3)."""
+    latent, data, error = _simulated(family, seed)
+    found, whole = [], None
+    for patches in ({}, *(LIKELIHOOD[name] for name in names)):
         begun = time.process_time()
         with _without(patches):
             fit = LearnedLikelihood(num_replicates=1).fit(latent[:_NUM_SIMULATIONS], data[:_NUM_SIMULATIONS], seed)
@@ -511,23 +530,23 @@ def likelihood_outcome(family, seed):
         scores = np.maximum(fit.log_density(latent[_NUM_SIMULATIONS:], data[_NUM_SIMULATIONS:]), -1e6)
         whole = scores if whole is None else whole
         score = whole.mean() + np.clip(scores - whole, -_MOST, _MOST).mean()
-        off = np.clip(fit.log_density(exact, observed), -1e6, None) - true
-        found.append([score, np.log(off.std()), np.log(seconds)])
+        found.append([score, np.log(error(fit)), np.log(seconds)])
     print(family, seed, flush=True)
     return np.array(found)
 
 
-def likelihood_rows(first, repetitions, jobs):
+def likelihood_rows(first, repetitions, jobs, names=tuple(LIKELIHOOD), groups=tuple(SIMULATED)):
     """Yield rows of learned likelihoods."""
-    of_group = {family: group for group, families in SIMULATED.items() for family in families}
-    asked = [(family, seed) for seed in range(first, first + repetitions) for family in of_group]
+    of_group = {family: group for group in groups for family in SIMULATED[group]}
+    asked = [(family, seed, names) for seed in range(first, first + repetitions) for family in of_group]
     found = np.array(list(harness.results(likelihood_outcome, asked, jobs)))
-    groups = np.array([of_group[family] for family, _ in asked])
-    for k, name in enumerate(LIKELIHOOD):
-        for group in SIMULATED:
+    group_of = np.array([of_group[family] for family, *_ in asked])
+    for k, name in enumerate(names):
+        for group in groups:
             for m, measure in enumerate(LEARNED):
-                pairs = found[groups == group][:, [0, k + 1], m]
-                yield _row(f"likelihood: {name}", f"{group}: {measure}", pairs, measure != "score")
+                if (group, measure) != ("community", "error"):
+                    pairs = found[group_of == group][:, [0, k + 1], m]
+                    yield _row(f"likelihood: {name}", f"{group}: {measure}", pairs, measure != "score")
 
 
 # -- few evaluations -------------------------------------------------------------------------------------
@@ -631,7 +650,7 @@ PARTS = {
     ),
     "likelihood": (
         [f"likelihood: {name}" for name in LIKELIHOOD],
-        [f"{group}: {measure}" for group in SIMULATED for measure in LEARNED],
+        [f"{g}: {m}" for g in SIMULATED for m in LEARNED if (g, m) != ("community", "error")],
         likelihood_rows,
     ),
     "evidence": (
@@ -647,11 +666,18 @@ TABLE = harness.Table(
 )
 
 
-def main(parts=tuple(PARTS), first=1000, repetitions=40, jobs=2, searches=tuple(SEARCH)):
-    """Print the rows of the parts, and write them to the table; of ``search`` those of these mechanisms."""
+def main(
+    parts=tuple(PARTS), first=1000, repetitions=40, jobs=2, searches=tuple(SEARCH), likelihoods=tuple(LIKELIHOOD),
+    groups=tuple(SIMULATED),
+):  # fmt: skip
+    """Print the rows of the parts, and write them to the table.
+
+    Of ``search`` those of the mechanisms ``searches``, of ``likelihood`` those of ``likelihoods`` and of ``groups``.
+    """
+    of_part = {"search": (searches,), "likelihood": (likelihoods, groups)}
     for part in parts:
-        rows, more = [], (searches,) if part == "search" else ()
-        for row in PARTS[part][2](first, repetitions, jobs, *more):
+        rows = []
+        for row in PARTS[part][2](first, repetitions, jobs, *of_part.get(part, ())):
             print(*row, sep=" | ", flush=True)
             rows.append(row)
         TABLE.write(rows)

@@ -306,7 +306,7 @@ def main(names=tuple(TARGETS), noise=(0.0, 1.0), seeds=SEEDS, jobs=1, again=Fals
         truth(name)
 
     def told(row):
-        return ", ".join(f"{k}: {a['distance']:.3f} said {a['said']}" for k, a in row["at"].items())
+        return ", ".join(f"{k}: {a['distance']:.3f} said {a['joint']}" for k, a in row["at"].items())
 
     rows = ROWS.complete(measured, wanted, told, again, jobs)
     groups = [[row for row in rows if (row["name"], row["noise"]) == key] for key in KEYS]

@@ -1,7 +1,11 @@
+from types import SimpleNamespace
+
 import numpy as np
+import pymc as pm
 import pytest
 from scipy.signal import lfilter
 
+import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.exact_step import enough_transitions
 
 
@@ -27,3 +31,13 @@ def test_the_way_to_the_posterior_does_not_count(rng):
 @pytest.mark.parametrize("draws", [[], np.zeros((3, 2)), np.zeros((100, 2))])
 def test_where_nothing_is_known_of_the_chain_a_draw_has_most_transitions(draws):
     assert enough_transitions(draws) == 10
+
+
+def test_settings_of_nuts_arrive():
+    with pm.Model() as model:
+        pm.Normal("x")
+    model.emulation = SimpleNamespace(draws=np.zeros((5, 1)), rhat=1.0)
+    with model:
+        assert pk.EmulatedNUTS(model).target_accept == 0.95
+        step = pk.EmulatedNUTS(model, target_accept=0.7, max_treedepth=3)
+    assert (step.target_accept, step.max_treedepth) == (0.7, 3)

@@ -18,9 +18,9 @@ from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.log_density import compile_log_density
 
-# With 10, 30 transitions 629, 682 effective draws for 1,000 evaluations of a regression with a sensor, whose slowest
-# parameter takes 12 for one; with 10, 20 it was 878, 671 with 43 parameters of twelve subjects.
-_MOST_TRANSITIONS = 10
+# Both by the text before the table "learned-chains" of RESULTS.md.
+_MOST_TRANSITIONS = 10  # with 30 hardly more effective draws
+_TARGET_ACCEPT = 0.95  # with .8 up to a hundred times fewer, and hundreds of divergences: small steps cost no evaluation
 _FEWEST_DRAWS = 4  # of which ArviZ gives an effective size
 
 
@@ -51,8 +51,10 @@ class EmulatedNUTS(pm.NUTS):
         effective draw, by the later half of the chain's tuning draws, at most ten; ten without tuning.
     model : pymc.Model, optional
         The true model; the one in context by default.
+    target_accept : float
+        Of NUTS. Small steps cost no evaluation either, and reach where large ones diverge.
     **kwargs
-        Of ``pymc.NUTS``, as ``target_accept``.
+        Of ``pymc.NUTS``, as ``max_treedepth``.
 
     Raises
     ------
@@ -103,6 +105,7 @@ class EmulatedNUTS(pm.NUTS):
         transitions: int | None = None,
         model: pm.Model | None = None,
         blocked: bool = True,
+        target_accept: float = _TARGET_ACCEPT,
         **kwargs: Any,
     ) -> None:
         model = pm.modelcontext(model)
@@ -111,10 +114,11 @@ class EmulatedNUTS(pm.NUTS):
         function._pytensor_function.trust_input = True
         self._starts, self._given_transitions = emulated.emulation.draws, transitions
         # Interpreted: the time is the black boxes' own.
-        point, kwargs = model.initial_point(random_seed=0), {"mode": STABLE}
-        self._density = compile_log_density(model, model.value_vars, point, type(self).__name__, kwargs)
+        point = model.initial_point(random_seed=0)
+        self._density = compile_log_density(model, model.value_vars, point, type(self).__name__, {"mode": STABLE})
         self._begin()
-        super().__init__(model.value_vars, model=model, blocked=blocked, logp_dlogp_func=function, **kwargs)
+        kwargs |= {"target_accept": target_accept, "logp_dlogp_func": function}
+        super().__init__(model.value_vars, model=model, blocked=blocked, **kwargs)
 
     def __new__(cls, emulated=None, *args, **kwargs):
         """Return the step of estimated models where the model is one."""
