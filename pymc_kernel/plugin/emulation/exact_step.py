@@ -20,7 +20,7 @@ from pymc_kernel.plugin.model.log_density import compile_log_density
 
 # Both by the text before the table "learned-chains" of RESULTS.md.
 _MOST_TRANSITIONS = 10  # with 30 hardly more effective draws
-_TARGET_ACCEPT = 0.95  # with .8 far fewer, and hundreds of divergences: small steps cost no evaluation
+TARGET_ACCEPT = 0.95  # with .8 far fewer, and hundreds of divergences: small steps cost no evaluation
 _FEWEST_DRAWS = 4  # of which ArviZ gives an effective size
 
 
@@ -105,7 +105,7 @@ class EmulatedNUTS(pm.NUTS):
         transitions: int | None = None,
         model: pm.Model | None = None,
         blocked: bool = True,
-        target_accept: float = _TARGET_ACCEPT,
+        target_accept: float = TARGET_ACCEPT,
         **kwargs: Any,
     ) -> None:
         model = pm.modelcontext(model)

@@ -20,7 +20,7 @@ from pymc_kernel.mcmc.chain_checks import is_missing_mass
 from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole, explain_arguments
 from pymc_kernel.plugin.emulation.emulate import TOLERANCE, learn, part_of
-from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
+from pymc_kernel.plugin.emulation.exact_step import TARGET_ACCEPT, EmulatedNUTS
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import data_groups, draws_group, observed_values
@@ -261,8 +261,8 @@ def _by_part(search, first_error, shape, exact, entropy, progressbar) -> xr.Data
         search.warn(first_error)
     seeds = [int(s) for s in np.random.default_rng([entropy, 2]).integers(2**30, size=shape[0])]
     with search.model if exact else emulated:
-        step = EmulatedNUTS(emulated) if exact else None
-        tree = pm.sample(shape[1], chains=shape[0], step=step, random_seed=seeds, progressbar=progressbar)
+        moves = {"step": EmulatedNUTS(emulated)} if exact else {"target_accept": TARGET_ACCEPT}
+        tree = pm.sample(shape[1], chains=shape[0], random_seed=seeds, progressbar=progressbar, **moves)
     known = emulated.emulation
     for name in ("distance", statistics.EFFECTIVE_SHARE, "num_evaluations", statistics.NUM_FAILED):
         tree["sample_stats"][name] = getattr(known, name)
