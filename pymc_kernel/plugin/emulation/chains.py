@@ -8,7 +8,7 @@ import pymc as pm
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
 from pymc_kernel.plugin.model.priors import ModelPrior
-from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
+from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 
 PRIOR_DRAWS = 100  # whose variances are a first guess, known within a seventh, and among which places are looked for
 # With 0, 2, 2 at once, and 4 explorers, 4 of 6, 8 of 8, 4 of 6, and 7 of 8 runs on hares and lynx found the right mode.
@@ -38,8 +38,7 @@ class Chains:
     def __init__(self, model: pm.Model, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator):
         self._model, self._shapes = model, value_shapes(model)
         self._names = [v.name for v in model.value_vars]
-        self._function = model.logp_dlogp_function(ravel_inputs=True, tempered=True)
-        self._function._pytensor_function.trust_input = True
+        self._function = density_and_gradient(model, tempered=True)
         self._begin(starts, variances, rng)
 
     def _begin(self, starts, variances, rng):
@@ -55,8 +54,7 @@ class Chains:
     def go_to(self, positions: np.ndarray) -> None:
         """Let the chains go on from other positions (chains, d), with their tuning."""
         self._points = [
-            {n: p[0] for n, p in zip(self._names, split_positions(self._model, x[None], self._shapes), strict=True)}
-            for x in positions
+            dict(zip(self._names, split_position(self._model, x, self._shapes), strict=True)) for x in positions
         ]
 
     @property
@@ -137,6 +135,13 @@ class Chains:
                 self._points[chain], _ = self._steps[chain].step(self._points[chain])
                 draws.append(self._place(chain))
         return draws
+
+
+def density_and_gradient(model: pm.Model, tempered: bool = False):
+    """Return the function that PyMC's NUTS calls, of one vector, which does not check it at each call."""
+    function = model.logp_dlogp_function(ravel_inputs=True, tempered=tempered)
+    function._pytensor_function.trust_input = True
+    return function
 
 
 def variances_of(draws: np.ndarray) -> np.ndarray:

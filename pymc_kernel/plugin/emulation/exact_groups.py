@@ -14,7 +14,13 @@ from pymc.step_methods.state import dataclass_state
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.linalg import ridged_cholesky
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
-from pymc_kernel.plugin.emulation.chains import SMALLEST_VARIANCE, Chains, first_metric, variances_of
+from pymc_kernel.plugin.emulation.chains import (
+    SMALLEST_VARIANCE,
+    Chains,
+    density_and_gradient,
+    first_metric,
+    variances_of,
+)
 from pymc_kernel.plugin.emulation.estimated_density import EstimatedDensity
 from pymc_kernel.plugin.model.priors import STARTS_TRIED
 from pymc_kernel.plugin.warn import warn_user
@@ -155,8 +161,7 @@ class EmulatedGroups(ArrayStepShared):
         model = pm.modelcontext(model)
         check_emulated(emulated, model, transitions)
         self._density = EstimatedDensity(model)
-        function = emulated.logp_dlogp_function(ravel_inputs=True)
-        function._pytensor_function.trust_input = True
+        function = density_and_gradient(emulated)
         self._learned, self._transitions = function, int(transitions or _TRANSITIONS)
         self._starts = emulated.emulation.draws
         self.blocks = self._found_blocks()

@@ -13,6 +13,7 @@ from pymc.step_methods.hmc.nuts import NUTSState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.plugin.emulation.chains import density_and_gradient
 from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups, acceptance_probability, check_emulated
 from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.interpreter import STABLE
@@ -52,7 +53,8 @@ class EmulatedNUTS(pm.NUTS):
     model : pymc.Model, optional
         The true model; the one in context by default.
     target_accept : float
-        Of NUTS. Small steps cost no evaluation either, and reach where large ones diverge.
+        Of NUTS. Small steps cost no evaluation either, and reach where large ones diverge. Where likelihoods are
+        estimated it is PyMC's own, unless given.
     **kwargs
         Of ``pymc.NUTS``, as ``max_treedepth``.
 
@@ -110,15 +112,16 @@ class EmulatedNUTS(pm.NUTS):
     ) -> None:
         model = pm.modelcontext(model)
         check_emulated(emulated, model, transitions)
-        function = emulated.logp_dlogp_function(ravel_inputs=True)
-        function._pytensor_function.trust_input = True
+        function = density_and_gradient(emulated)
         self._starts, self._given_transitions = emulated.emulation.draws, transitions
         # Interpreted: the time is the black boxes' own.
         point = model.initial_point(random_seed=0)
         self._density = compile_log_density(model, model.value_vars, point, type(self).__name__, {"mode": STABLE})
         self._begin()
-        kwargs |= {"target_accept": target_accept, "logp_dlogp_func": function}
-        super().__init__(model.value_vars, model=model, blocked=blocked, **kwargs)
+        super().__init__(
+            model.value_vars, model=model, blocked=blocked, target_accept=target_accept, logp_dlogp_func=function,
+            **kwargs,
+        )  # fmt: skip
 
     def __new__(cls, emulated=None, *args, **kwargs):
         """Return the step of estimated models where the model is one."""

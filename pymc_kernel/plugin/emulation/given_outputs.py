@@ -12,7 +12,7 @@ from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import STABLE
-from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
+from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 
 _VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
 
@@ -55,7 +55,7 @@ class GivenOutputs:
         """Return the log density at a position (d,) with these outputs (b, q) of the parts."""
         for shared, rows in zip(self._rows, rows_of_parts, strict=True):
             shared.set_value(rows)
-        return float(self._density(*[p[0] for p in split_positions(self._model, position[None], self._shapes)]))
+        return float(self._density(*split_position(self._model, position, self._shapes)))
 
     def learned_outputs(self, evaluated: Evaluated, fits) -> list[np.ndarray]:
         """Return what ``fits``, as of ``Record.fits``, say of the outputs (b, q) of each part of an evaluation."""

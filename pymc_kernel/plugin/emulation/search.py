@@ -34,7 +34,7 @@ from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.priors import initial_position
 from pymc_kernel.plugin.model.scores import without_gradient
-from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
+from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.warn import warn_user
 
@@ -256,7 +256,7 @@ class Search:
 
     def _uncertainty(self, draw):
         """Return how far the log density at a draw (d,) may be off, by what is learned."""
-        inputs = self.inputs_of_parts(*[p[0] for p in split_positions(self.emulated, draw[None], self.shapes)])
+        inputs = self.inputs_of_parts(*split_position(self.emulated, draw, self.shapes))
         return self.given.uncertainty(draw, inputs, self.fits, self.chains.log_density(draw), self.rng)
 
     def _begin_anew(self) -> None:
@@ -381,9 +381,9 @@ class Search:
     def _begin_at(self, position: np.ndarray) -> None:
         """Make a position (d,) the initial point of the emulated model: away from what was learned all is invented."""
         model = self.emulated
-        parts = split_positions(model, position[None], self.shapes)
+        parts = split_position(model, position, self.shapes)
         values = model.replace_rvs_by_values(model.free_RVs)
-        of_free = pymc_compile(model.value_vars, values, mode=STABLE, on_unused_input="ignore")(*[p[0] for p in parts])
+        of_free = pymc_compile(model.value_vars, values, mode=STABLE, on_unused_input="ignore")(*parts)
         for variable, value in zip(model.free_RVs, of_free, strict=True):
             model.set_initval(variable, value)
 

@@ -31,6 +31,11 @@ def split_positions(
     ]
 
 
+def split_position(model: pm.Model, position: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
+    """Return one array for each value variable, of one position (d,); ``shapes`` as of :func:`value_shapes`."""
+    return [p[0] for p in split_positions(model, position[None], shapes)]
+
+
 def constrained_draws(model: pm.Model, positions: np.ndarray) -> dict[str, np.ndarray]:
     """Return the free variables and deterministics at positions (n, d), as the user knows them: name -> (n, ...)."""
     names = {v.name for v in [*model.free_RVs, *model.deterministics]}
