@@ -162,8 +162,8 @@ def stein_problem(family: str, seed: int):
 
 #: Mechanism -> what stands in place of names of modules when it is off.
 STEIN = {
-    "straightening": {"draws.straighten": lambda draws, scores: (draws, scores)},
-    "margins": {"draws.normal_margins": lambda draws, scores: (draws, scores)},
+    "straightening": {"stein.draws.straighten": lambda draws, scores: (draws, scores)},
+    "margins": {"stein.draws.normal_margins": lambda draws, scores: (draws, scores)},
 }
 
 
@@ -173,9 +173,7 @@ def stein_outcome(family, name, seed):
     right, wrong = stein_problem(family, seed)
     found = []
     for patches in ({}, STEIN[name]):
-        with contextlib.ExitStack() as stack:
-            for target, other in patches.items():
-                stack.enter_context(mock.patch(f"pymc_kernel.stein.{target}", other))
+        with _without(patches):
             found.append([stein.ksd_test(*one, **settings).p_value <= 0.05 for one in (right, wrong)])
     return np.array(found, dtype=float)
 
@@ -240,9 +238,11 @@ PARTICLES = {
 
 @contextlib.contextmanager
 def _without(patches):
+    """Put what stands in their place for names of the package; settings, as "config", are the caller's."""
     with contextlib.ExitStack() as stack:
         for target, other in patches.items():
-            stack.enter_context(mock.patch(f"pymc_kernel.{target}", other))
+            if target != "config":
+                stack.enter_context(mock.patch(f"pymc_kernel.{target}", other))
         yield
 
 
@@ -329,7 +329,7 @@ def particles_outcome(family, seed):
         for patches in ({}, *mechanisms.values()):
             kept, settings = {}, patches.get("config", {})
             call = partial(_particles, evaluate, prior, kind, settings, seed, kept)
-            with _without({k: v for k, v in patches.items() if k != "config"}):
+            with _without(patches):
                 row = zoo.measured(lambda: model, call, truth, "populations")
             if "raised" in row:
                 print(family, seed, kind, patches.keys(), row["raised"], flush=True)
@@ -455,6 +455,7 @@ SIMULATED = {
     "community": tuple(TASKS),
 }
 LEARNED = ("score", "error", "seconds")
+_LEARNED_OF = {group: tuple(m for m in LEARNED if (group, m) != ("community", "error")) for group in SIMULATED}
 _NUM_SIMULATIONS, _NUM_SCORED, _NUM_POSTERIOR = 1000, 500, 1000
 _MOST = 10.0  # nats that one simulation may speak for, as in the package
 _sizes, _candidates = LearnedLikelihood._sizes, residuals.candidates
@@ -510,7 +511,7 @@ def _simulated(family, seed):
         with pm.Model() as model:
             TASKS[family].prior()
         latent = ModelPrior(model).draw(rng, num_simulations)
-        return latent, TASKS[family].simulate(rng, constrained_draws(model, latent)["theta"]), lambda fit: 1.0
+        return latent, TASKS[family].simulate(rng, constrained_draws(model, latent)["theta"]), lambda fit: np.nan
     problem, latent, data, observed = problem_of(family, seed, num_simulations)
     exact = exact_draws(problem, observed, np.random.default_rng(seed))
     exact = exact[np.linspace(0, len(exact) - 1, _NUM_POSTERIOR).astype(int)]
@@ -543,10 +544,9 @@ def likelihood_rows(first, repetitions, jobs, names=tuple(LIKELIHOOD), groups=tu
     group_of = np.array([of_group[family] for family, *_ in asked])
     for k, name in enumerate(names):
         for group in groups:
-            for m, measure in enumerate(LEARNED):
-                if (group, measure) != ("community", "error"):
-                    pairs = found[group_of == group][:, [0, k + 1], m]
-                    yield _row(f"likelihood: {name}", f"{group}: {measure}", pairs, measure != "score")
+            for measure in _LEARNED_OF[group]:
+                pairs = found[group_of == group][:, [0, k + 1], LEARNED.index(measure)]
+                yield _row(f"likelihood: {name}", f"{group}: {measure}", pairs, measure != "score")
 
 
 # -- few evaluations -------------------------------------------------------------------------------------
@@ -650,7 +650,7 @@ PARTS = {
     ),
     "likelihood": (
         [f"likelihood: {name}" for name in LIKELIHOOD],
-        [f"{g}: {m}" for g in SIMULATED for m in LEARNED if (g, m) != ("community", "error")],
+        [f"{group}: {measure}" for group, own in _LEARNED_OF.items() for measure in own],
         likelihood_rows,
     ),
     "evidence": (

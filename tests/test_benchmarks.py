@@ -42,19 +42,19 @@ def test_every_script_has_a_parser_and_a_place_for_its_tables(name):
             assert text.count(f"<!-- {table.marker} -->") == text.count(f"<!-- /{table.marker} -->") == 1, table.marker
 
 
-PATCHES = [
-    *ablation_kbr.MECHANISMS.values(),
-    *({f"pymc_kernel.stein.{name}": other for name, other in of.items()} for of in ablations.STEIN.values()),
-    *(
-        {f"pymc_kernel.{name}": other for name, other in of.items() if name != "config"}
-        for part in (ablations.KHMC, ablations.SEARCH, ablations.LIKELIHOOD, *ablations.PARTICLES.values())
-        for of in part.values()
-    ),
-]
+PARTS_OF_ABLATIONS = (
+    ablations.STEIN, ablations.KHMC, ablations.SEARCH, ablations.LIKELIHOOD, *ablations.PARTICLES.values(),
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("patches", PATCHES, ids=lambda patches: " ".join(name.split(".", 1)[1] for name in patches))
+@pytest.mark.parametrize("patches", [of for part in PARTS_OF_ABLATIONS for of in part.values()], ids=" ".join)
 def test_what_an_ablation_switches_off_is_there(patches):
+    with ablations._without(patches):
+        pass
+
+
+@pytest.mark.parametrize("patches", ablation_kbr.MECHANISMS.values(), ids=" ".join)
+def test_what_an_ablation_of_rules_switches_off_is_there(patches):
     for target, other in patches.items():
         with mock.patch(target, other):
             pass
