@@ -2,5 +2,6 @@
 
 from pymc_kernel.emulation.estimates import fit_estimates
 from pymc_kernel.emulation.outputs import FittedOutputs, fit_outputs
+from pymc_kernel.emulation.variance_bound import VarianceBound, variance_bound
 
-__all__ = ["FittedOutputs", "fit_estimates", "fit_outputs"]
+__all__ = ["FittedOutputs", "VarianceBound", "fit_estimates", "fit_outputs", "variance_bound"]

@@ -22,7 +22,7 @@ from pymc_kernel.scores.value_regression import Hyperparameters, Regression, lea
 _LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a step, some dozens of steps
 _LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors of an image or a series say the same
 MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
-_LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
+LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
 SMALLEST = np.finfo(float).tiny  # whose logarithm stands for those of inputs that are not positive: beyond the range
 _MARGIN = 0.25  # of the range of an input, by which what was learned goes on beyond it
 _SAME_SUM = 1e-5  # of the largest range of an output: by less PyMC lets the sum of probabilities differ from one
@@ -94,6 +94,11 @@ class FittedOutputs:
         mean, error = self._mean(z), self._relative_sd(z)[:, None] * self.amplitude
         return lambda rng: self._back(mean + error * rng.standard_normal(error.shape))
 
+    def moved(self, outputs: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """Return outputs (q,) that are off by so many of their amplitudes (q,), on the scale they are learned on."""
+        learned = on_scale(outputs, self.log_outputs) + steps * self.amplitude
+        return self._back(learned[None])[0]
+
     def _mean(self, z):
         radial = _gaussian(z * self.inverse_length_scale, self.points) @ self.weights
         return radial + trend_features(z) @ self.coefficients
@@ -106,8 +111,8 @@ class FittedOutputs:
         """Return the posterior standard deviation (n,) of an output of amplitude one."""
         hyper = self.hyperparameters
         points = self.points / hyper.inverse_length_scale
-        c = solve_triangular(self.factor, _covariance(hyper, points, z), lower=True)
-        own = _variance(hyper, z) - (c**2).sum(axis=0)
+        c = solve_triangular(self.factor, covariance_of(hyper, points, z), lower=True)
+        own = variance_of(hyper, z) - (c**2).sum(axis=0)
         own += hyper.nugget * (solve_triangular(self.normal, c, trans=1) ** 2).sum(axis=0)
         return np.sqrt(np.maximum(own, 0.0))
 
@@ -211,10 +216,10 @@ def _fitted(scales, place, z, moved, hyper, total):
     """Return the fit to all rows, carried by those that the others do not predict."""
     n = len(z)
     factor, pivots = pivoted_cholesky(
-        _variance(hyper, z),
-        lambda p: _covariance(hyper, z, z[p]),
+        variance_of(hyper, z),
+        lambda p: covariance_of(hyper, z, z[p]),
         min(n, MAX_ROWS),
-        _LEFT_OVER,
+        LEFT_OVER,
     )
     mean = moved.mean(axis=0)
     # With K ~ F F', the mean at the pivots is F c for the least squares of F c against the outputs, and of c against
@@ -266,12 +271,12 @@ def _gaussian(a, b):
     return np.exp(-0.5 * np.maximum(squared, 0.0))
 
 
-def _variance(hyper, z):
+def variance_of(hyper, z):
     """Return the prior variance (n,) of outputs of amplitude one, without the nugget."""
     return hyper.radial + hyper.quadratic * (1.0 + (z**2).sum(axis=1) / z.shape[1]) ** 2
 
 
-def _covariance(hyper, a, b):
+def covariance_of(hyper, a, b):
     """Return the covariance (n, m) of outputs of amplitude one at scaled inputs, without the nugget."""
     radial = _gaussian(a * hyper.inverse_length_scale, b * hyper.inverse_length_scale)
     return hyper.radial * radial + hyper.quadratic * (1.0 + a @ b.T / a.shape[1]) ** 2

@@ -9,11 +9,12 @@ import pytensor.tensor as pt
 from pymc.model.fgraph import ModelVar
 from pytensor.tensor import TensorVariable
 
-from pymc_kernel.emulation import FittedOutputs
+from pymc_kernel.emulation import FittedOutputs, VarianceBound
 from pymc_kernel.emulation.outputs import SMALLEST
 from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
 from pymc_kernel.plugin.emulation.parts import Part, Rows
+from pymc_kernel.plugin.emulation.penalty import Penalty
 
 _FAR = 1e100  # a place that nothing is next to
 
@@ -29,9 +30,12 @@ class LearnedPart:
     name : str
         Of the shared variables.
     num_inputs, num_outputs : int
+    is_exact : bool
+        Whether what the black box returns has no noise. Then what is not known of it costs log density: see
+        ``penalty.py``. Of estimates an error is less than their noise, which exact draws take into account.
     """
 
-    def __init__(self, part: Part, name: str, num_inputs: int, num_outputs: int):
+    def __init__(self, part: Part, name: str, num_inputs: int, num_outputs: int, is_exact: bool = True):
         self.functions = part.functions
         self.num_functions = part.num_functions
         num_features = 1 + num_inputs + num_inputs * (num_inputs + 1) // 2
@@ -42,6 +46,9 @@ class LearnedPart:
             "known": (None, k), "is_failed": (None,), "total": (1,),
         }  # fmt: skip
         self.is_factor = pytensor.shared(0.0, name=f"{name}_is_factor")
+        self._penalty = Penalty(part.functions, name, num_inputs) if is_exact else None
+        self.loss = None
+        """Log density that is lost by what is not known, at the inputs of the latest call; None of estimates."""
         # Ones, so that the graph has finite values before anything is learned.
         self._shared = {
             field: pytensor.shared(
@@ -57,9 +64,16 @@ class LearnedPart:
         for field in ("log_inputs", "log_outputs", "weights", "coefficients", "is_failed", "total"):
             self._shared[field].set_value(np.zeros_like(self._shared[field].get_value()))
         self.is_factor.set_value(0.0)
+        if self._penalty is not None:
+            self._penalty.clear()
 
     def renew(
-        self, fits: Sequence[FittedOutputs], known: Sequence[tuple[np.ndarray, np.ndarray]], is_factor: bool = False
+        self,
+        fits: Sequence[FittedOutputs],
+        known: Sequence[tuple[np.ndarray, np.ndarray]],
+        is_factor: bool,
+        bounds: Sequence[VarianceBound],
+        curvatures: np.ndarray,
     ) -> None:
         """Put in what was learned of each function, and where it failed.
 
@@ -70,7 +84,13 @@ class LearnedPart:
             Of each function: inputs and whether it failed there. Outputs are NaN at inputs next to a failed one.
         is_factor : bool
             Whether what was learned multiplies the outputs of a cheap version; else it is added to them.
+        bounds : sequence of VarianceBound
+            Of each function; none of estimates.
+        curvatures : ndarray (b,)
+            See :meth:`Penalty.renew`.
         """
+        if self._penalty is not None:
+            self._penalty.renew(bounds, curvatures)
         self.is_factor.set_value(float(is_factor))
         values = []
         for fit, (inputs, is_failed) in zip(fits, known, strict=True):
@@ -97,6 +117,8 @@ class LearnedPart:
             of = {name: shared[self.functions] for name, shared in self._shared.items()}
         z = (_where(of["log_inputs"], _log, inputs) - of["center"]) / of["scale"]
         is_failed = self._is_next_to_failed(z * of["inverse_length_scale"], of)
+        if self._penalty is not None:
+            self.loss = self._penalty(z, of["inverse_length_scale"])
         z = pt.clip(z, of["low"], of["high"])
         s, points = z * of["inverse_length_scale"], of["points"]
         rows, columns = np.triu_indices(inputs.type.shape[1])

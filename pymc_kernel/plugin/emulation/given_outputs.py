@@ -15,6 +15,7 @@ from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 
 _VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
+_STEP = 1e-3  # of the amplitude of outputs, in differences: their error is far above rounding, and far below a third
 
 
 class _GivenRows:
@@ -59,15 +60,21 @@ class GivenOutputs:
 
     def learned_outputs(self, evaluated: Evaluated, fits) -> list[np.ndarray]:
         """Return what ``fits``, as of ``Record.fits``, say of the outputs (b, q) of each part of an evaluation."""
-        rows_of_parts = []
-        for part, (of_part, *_) in zip(self._unknown.parts, fits, strict=True):
+        inputs = []
+        for part in self._unknown.parts:
             members = [(i, self._unknown.calls[i]) for i in part.calls]
-            inputs = np.concatenate([call.inputs(evaluated.inputs[i]) for i, call in members])
-            outputs = np.full((len(inputs), self._unknown.sizes(part)[1]), np.nan)
+            inputs.append(np.concatenate([call.inputs(evaluated.inputs[i]) for i, call in members]))
+        return self._by_fits(inputs, fits)
+
+    def _by_fits(self, inputs, fits):
+        """Return the outputs (b, q) of each part by what ``fits`` say, at its inputs (b, k); NaN where these are."""
+        rows_of_parts = []
+        for part, rows, (of_part, *_) in zip(self._unknown.parts, inputs, fits, strict=True):
+            outputs = np.full((len(rows), self._unknown.sizes(part)[1]), np.nan)
             for function in range(part.num_functions):
-                mine = (part.functions == function) & np.isfinite(inputs).all(axis=1)
+                mine = (part.functions == function) & np.isfinite(rows).all(axis=1)
                 if mine.any():
-                    outputs[mine] = of_part[function](inputs[mine])
+                    outputs[mine] = of_part[function](rows[mine])
             rows_of_parts.append(outputs)
         return rows_of_parts
 
@@ -97,6 +104,42 @@ class GivenOutputs:
             for own, i in zip(inputs, estimated, strict=True):
                 own.append(calls[i].inputs(e.inputs[i])[0])
         return errors.reshape(-1, 2, errors.shape[1]), [np.array(x)[::2] for x in inputs]
+
+    def curvatures(self, positions: np.ndarray, inputs: Sequence, fits, rng: np.random.Generator) -> list[np.ndarray]:
+        """Return minus the second derivatives of the log density by the outputs of each row, summed; means of places.
+
+        For each part (b,), the outputs in units of their amplitudes, on the scale on which they are learned; zero where
+        they are below, and of estimates. By second differences in a direction of random signs, which are exact for a
+        likelihood of independent data: two evaluations of the log density for each row and place.
+
+        Parameters
+        ----------
+        positions : ndarray (n, d)
+        inputs : sequence of sequences of ndarray (b, k)
+            At each place, of each part.
+        fits : list
+            As of ``Record.fits``.
+        rng : numpy.random.Generator
+        """
+        sums = [np.zeros(len(part.functions)) for part in self._unknown.parts]
+        for position, of_place in zip(positions, inputs, strict=True):
+            rows_of_parts = self._by_fits(of_place, fits)
+            middle = self.log_density(rows_of_parts, position)
+            for number, (part, (of_part, *_)) in enumerate(zip(self._unknown.parts, fits, strict=True)):
+                if self._unknown.is_estimate(part):
+                    continue
+                rows = rows_of_parts[number]
+                for b, function in enumerate(part.functions):
+                    signs = rng.choice([-_STEP, _STEP], rows.shape[1])
+                    changed = []
+                    for step in (signs, -signs):
+                        moved = list(rows_of_parts)
+                        moved[number] = rows.copy()
+                        moved[number][b] = of_part[function].moved(rows[b], step)
+                        changed.append(self.log_density(moved, position))
+                    second = 2.0 * middle - sum(changed)
+                    sums[number][b] += second / _STEP**2 if np.isfinite(second) else 0.0
+        return [np.maximum(s / len(positions), 0.0) for s in sums]
 
     def uncertainty(self, position: np.ndarray, inputs, fits, learned: float, rng: np.random.Generator) -> float:
         """Return how far the log density at a position (d,) may be off, by what is learned: a root mean square.

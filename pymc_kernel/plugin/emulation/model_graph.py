@@ -16,6 +16,25 @@ class _HiddenInitialValues(dict):
         return [None] * len(self)
 
 
+class _Silent(list):
+    """Potentials of which the forward samplers of PyMC do not warn.
+
+    They warn of any that draws of the prior leave out. Draws of the posterior have none left out.
+    """
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def with_silent_potential(model: pm.Model, name: str, value) -> None:
+    """Add a potential to a model; where there is no other, PyMC's forward samplers do not warn of it."""
+    is_only = not model.potentials
+    with model:
+        pm.Potential(name, value)
+    if is_only:
+        model.potentials = _Silent(model.potentials)
+
+
 def graph_of_model(model: pm.Model) -> tuple:
     """Return the graph of a model, and a dictionary from the model's variables to those of the graph."""
     initial = model.rvs_to_initial_values

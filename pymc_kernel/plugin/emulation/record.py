@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 import numpy as np
+from scipy.stats import chi2
 
-from pymc_kernel.emulation import FittedOutputs, fit_estimates, fit_outputs
+from pymc_kernel.emulation import fit_estimates, fit_outputs, variance_bound
 from pymc_kernel.emulation.estimates import held_out_estimates
 from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.plugin.emulation.coarse import Coarse
@@ -13,6 +14,7 @@ from pymc_kernel.plugin.emulation.parts import Part
 from pymc_kernel.plugin.emulation.structure import Unknown
 
 _FOLDS = 10  # of cross-validation
+_RARE = 1e-3  # of the draws of a normal distribution have a log density as far below its maximum as what is lost
 
 
 class Record:
@@ -52,6 +54,11 @@ class Record:
         return np.array([e.log_density for e in self.evaluated])
 
     @property
+    def levels(self) -> np.ndarray:
+        """True log densities of places, or means of two estimates each."""
+        return self.log_densities.reshape(-1, self.unknown.repeats).mean(axis=1)
+
+    @property
     def num_failed(self) -> int:
         """Evaluations without a finite value."""
         return int((~np.isfinite(self.log_densities)).sum())
@@ -61,20 +68,19 @@ class Record:
 
         Of estimates that are zero nobody knows how likely they are: their places come last.
         """
-        repeats = self.unknown.repeats
-        levels = self.log_densities.reshape(-1, repeats).mean(axis=1)
+        levels = self.levels
         if self.unknown.estimated:
             levels = np.where(np.isfinite(levels), levels, np.finfo(float).min)
-        return best_of(self.positions[::repeats], levels, count)
+        return best_of(self.positions[:: self.unknown.repeats], levels, count)
 
     def of_place(self, number: int) -> list[Evaluated]:
         """Return all evaluations at the place of one of them."""
         repeats = self.unknown.repeats
         return self.evaluated[number // repeats * repeats :][:repeats]
 
-    def fits(self, rng: np.random.Generator) -> list[tuple[list[FittedOutputs], list, bool]] | None:
-        """Return the arguments of ``LearnedPart.renew`` of each part; None for too few rows."""
-        fits = []
+    def fits(self, rng: np.random.Generator) -> list[tuple] | None:
+        """Return the arguments of ``LearnedPart.renew`` of each part, but for curvatures; None for too few rows."""
+        fits, is_near = [], self._is_near()
         for part in self.unknown.parts:
             inputs, outputs, is_factor = self._values(part)
             has_values = np.isfinite(inputs).all(axis=2) & np.isfinite(outputs).all(axis=2)
@@ -83,17 +89,27 @@ class Record:
             has_failed &= has_values.any(axis=1, keepdims=True) | (has_values.shape[1] == 1)
             is_noisy = self.unknown.is_estimate(part)
             every = slice(None, None, 1 if is_noisy else self.unknown.repeats)  # exact values are the same twice
-            of_part, known = [], []
+            of_part, known, bounds = [], [], []
             for function in range(part.num_functions):
                 own = part.functions == function
                 x, y, good, bad = (v[every][:, own] for v in (inputs, outputs, has_values, has_failed))
+                near = good & is_near[every, None]
                 bad = bad & (not is_noisy)
                 if good.sum() < x.shape[2] + 2:
                     return None
                 of_part.append((fit_estimates if is_noisy else fit_outputs)(x[good], y[good], rng))
                 known.append((x[good | bad], bad[good | bad]))
-            fits.append((of_part, known, is_factor))
+                if not is_noisy:
+                    bounds.append(variance_bound(of_part[-1], x[near if near.any() else good]))
+            fits.append((of_part, known, is_factor, bounds))
         return fits
+
+    def _is_near(self):
+        """Return which evaluations (n,) are where the posterior may be, and at least as many as a round has."""
+        levels = self.log_densities
+        levels = np.where(np.isfinite(levels), levels, -np.inf)
+        least = np.sort(levels)[-min(self.unknown.batch_size, len(levels))]
+        return levels >= min(least, lowest_like(levels.max(), self.positions.shape[1]))
 
     def held_out(self, fits) -> list[np.ndarray]:
         """Return the outputs (n, b, q) of each part at all places, by what ``fits`` learn from other places.
@@ -142,6 +158,14 @@ def best_of(places: np.ndarray, levels: np.ndarray, count: int) -> np.ndarray:
     """Return the places (count, d), of (n, d), with the largest finite levels (n,); fewer where these are fewer."""
     finite = np.flatnonzero(np.isfinite(levels))
     return places[finite[np.argsort(-levels[finite])[:count]]]
+
+
+def lowest_like(largest: float, num_coordinates: int) -> float:
+    """Return the log density below which hardly any draw of a normal distribution with this largest one is.
+
+    The log density is below its maximum by half a chi-squared variable.
+    """
+    return largest - 0.5 * float(chi2.isf(_RARE, num_coordinates))
 
 
 def with_zeros(log_estimates: np.ndarray, functions: np.ndarray) -> np.ndarray:

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 from pymc.pytensorf import compile as pymc_compile
-from scipy.stats import chi2
 
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.emulation.chains import (
@@ -29,7 +28,8 @@ from pymc_kernel.plugin.emulation.emulation import (
 )
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.given_outputs import GivenOutputs
-from pymc_kernel.plugin.emulation.record import Record, best_of
+from pymc_kernel.plugin.emulation.penalty import with_penalties
+from pymc_kernel.plugin.emulation.record import Record, best_of, lowest_like
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.priors import initial_position
@@ -41,7 +41,6 @@ from pymc_kernel.plugin.warn import warn_user
 _NONE: Mapping = MappingProxyType({})
 _CHAINS = 4
 _UNCERTAIN, _CANDIDATES = 2, 200  # evaluations in a round where what is learned is least certain, of so many draws
-_RARE = 1e-3  # of the draws of a normal distribution have a lower log density than a chain that is not lost
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
@@ -62,7 +61,10 @@ class Search:
     ):
         self.model, self.unknown, self.tolerance, self.rng = model, unknown, tolerance, rng
         self.estimated, self.repeats = unknown.estimated, unknown.repeats
-        self.learned = [LearnedPart(p, f"part{i}", *unknown.sizes(p)) for i, p in enumerate(unknown.parts)]
+        self.learned = [
+            LearnedPart(p, f"part{i}", *unknown.sizes(p), not unknown.is_estimate(p))
+            for i, p in enumerate(unknown.parts)
+        ]
         self.coarse = coarse_versions(unknown.calls, coarse)
         self.emulated, inputs = model_with(model, unknown.calls, unknown.parts, self.learned, self.coarse)
         left = without_gradient(self.emulated, self.emulated.continuous_value_vars)
@@ -72,17 +74,19 @@ class Search:
                 "which pk.emulate does not learn: use pk.sample_surrogate(). A prior whose logp calls a black box may "
                 "be a pm.Potential of what the box returns."
             )
+        self.share_of_penalty = with_penalties(self.emulated, [p.loss for p in self.learned if p.loss is not None])
         with self.emulated as made:
             inputs = made.replace_rvs_by_values(inputs)
             self.inputs_of_parts = pymc_compile(made.value_vars, inputs, mode=STABLE, on_unused_input="ignore")
         self.given = GivenOutputs(model, unknown, self.learned, self.coarse)
         self.shapes, self.initial = value_shapes(model), initial_position(model)
         self.record = Record(unknown, self.coarse, self.initial.size)
-        self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
+        self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = self.challengers = None
         self.rounds: list[Round] = []
         self.is_confirmed = False
         self.explorers: Explorers | None = None
         self.num_own, self.num_explored = 0, 0  # of a batch: draws of the posterior, and places of explorers
+        self.apart = np.empty((0, self.initial.size))
         self.held_out_errors = self.best_noise = None
         self.noise_share, self.noise_sd = noise_share, 0.0
 
@@ -120,7 +124,7 @@ class Search:
                     with interrupts_wait.not_here():
                         explored = self.explorers.draw(self.record.best_places(_CHAINS))
                     self.num_explored = len(explored)
-                    batch = np.concatenate([batch, explored, self._most_uncertain()])
+                    batch = np.concatenate([batch, explored, self.apart, self._most_uncertain()])
                 batch = batch[: (most - len(self.record)) // self.repeats]
 
     def coarse_places(self, prior, size: int) -> np.ndarray | None:
@@ -143,10 +147,14 @@ class Search:
 
     def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
         """Take in what was evaluated at a batch (n, d); of fresh draws, measure the distance first."""
+        num_learned = len(self.record)
+        # Beyond the explorers' places are those of which it is known that they cannot be predicted from others.
+        self.record.add(batch, evaluated, np.arange(len(batch)) >= self.num_own + self.num_explored)
         if self.fits is not None:
             own, noise = self._measured_at_fresh(batch, evaluated)
+            self._take_in_modes(len(batch))
             self.noise_sd = float(np.sqrt(noise.sum()))
-            self.rounds.append(Round(len(self.record), *own, self.held_out, self.rhat, self.noise_sd))
+            self.rounds.append(Round(num_learned, *own, self.held_out, self.rhat, self.noise_sd))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
             worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
             worse = worse._replace(distance=max(worse.distance, self.held_out))
@@ -154,9 +162,6 @@ class Search:
             if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
                 self.best, self.is_confirmed = worse, is_confirmed
                 self.best_fits, self.best_draws, self.best_noise = self.fits, self.draws, np.sqrt(noise)
-        # Beyond the explorers' places are those that were chosen because they cannot be predicted from others.
-        is_chosen = np.arange(len(batch)) >= self.num_own + self.num_explored
-        self.record.add(batch, evaluated, is_chosen)
 
     def _measured_at_fresh(self, batch, evaluated):
         """Return what was measured at the fresh draws of a batch, and the variances (f,) of the noise of estimates.
@@ -219,9 +224,11 @@ class Search:
 
     def propose(self, prior, size: int) -> np.ndarray:
         """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
-        self.fits, self.held_out_errors = self.record.fits(self.rng), None
-        if self.fits is None:
+        fits, self.held_out_errors = self.record.fits(self.rng), None
+        self.apart = self.apart[:0]
+        if fits is None:
             return prior.draw(self.rng, size)
+        self.fits = [(*fit, c) for fit, c in zip(fits, self._curvatures(fits), strict=True)]
         self._renew(self.fits)
         with interrupts_wait.not_here():
             if self.chains is None:
@@ -238,8 +245,7 @@ class Search:
             self.draws = draws
             self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             if self.held_out < self._enough:
-                draws, self.rhat = self._challenged(draws, prior)
-                self.draws = draws
+                self._challenge(draws, prior)
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
         return _flat(draws[:, kept].transpose(1, 0, 2))[:size]
@@ -262,35 +268,64 @@ class Search:
     def _begin_anew(self) -> None:
         """Let chains that are lost go on from the best places; others may be in modes of their own, or only slow.
 
-        Lost in a mode that was invented or is far lower, or where an evaluation has failed since: the log density of a
-        normal distribution is below its maximum by half a chi-squared variable.
+        Lost in a mode that was invented or is far lower, or where an evaluation has failed since.
         """
-        best, places = self.record.best_places(_CHAINS), self.chains.places
-        known = self.record.log_densities
-        if self.estimated:  # the largest of many estimates is one with large noise
-            has_value = np.isfinite(known) | (not np.isfinite(known).any())
-            known = np.array([self.chains.log_density(x) for x in self.record.positions[has_value]])
-        least = known.max() - 0.5 * chi2.isf(_RARE, places.shape[1])
+        best, places, least = self.record.best_places(_CHAINS), self.chains.places, self._least()
         lost = [c for c, x in enumerate(places) if not self.chains.log_density(x) >= least]
         for i, c in enumerate(lost):
             places[c] = best[i % len(best)]
         self.chains.go_to(places)
 
-    def _challenged(self, draws: np.ndarray, prior) -> tuple[np.ndarray, float]:
-        """Return draws and their R-hat, with those of other chains where these have ended elsewhere.
+    def _least(self):
+        """Return the log density that hardly any draw is below, by the largest known one."""
+        known = self.record.log_densities
+        if self.estimated:  # the largest of many estimates is one with large noise
+            has_value = np.isfinite(known) | (not np.isfinite(known).any())
+            known = np.array([self.chains.log_density(x) for x in self.record.positions[has_value]])
+        return lowest_like(known.max(), self.initial.size)
 
-        A surrogate may have modes where nothing was evaluated, and the posterior modes that no chain is in. Chains that
-        go on from round to round never see them. Those of ``pm.sample`` may, which begin around a draw (see ``result``)
-        or, with initial values of the user, elsewhere; so may those that begin at draws of the prior. What is found
-        there is evaluated next.
+    def _curvatures(self, fits):
+        """Return the arguments ``curvatures`` of ``LearnedPart.renew`` of each part, where the chains are."""
+        places = self.record.best_places(_CHAINS) if self.chains is None else self.chains.places
+        inputs = [self.inputs_of_parts(*split_position(self.emulated, x, self.shapes)) for x in places]
+        return self.given.curvatures(places, inputs, fits, self.rng)
+
+    def _challenge(self, draws: np.ndarray, prior) -> None:
+        """Note where other chains end that are apart from ``draws`` (chains, n, d).
+
+        The posterior may have modes that no chain is in. Chains that go on from round to round never see them. Others
+        may, which begin as those of ``pm.sample`` will, around a draw (see ``result``) or, with initial values of the
+        user, elsewhere, and those that begin at draws of the prior. They sample without the penalty, so that they end
+        in modes that are only possible, too: one evaluation tells (see ``_take_in_modes``).
         """
         flat = _flat(draws)
         centers = [self.rng.choice(flat), self.initial, *prior.draw(self.rng, _CHAINS)]
+        self.share_of_penalty.set_value(0.0)
         others, _ = self.chains.elsewhere(centers, variances_of(flat), self.rng).draw()
+        self.share_of_penalty.set_value(1.0)
         count = min(draws.shape[1], others.shape[1])
-        both = np.concatenate([draws[:, -count:], others[:, -count:]])
-        rhat = largest_rhat(both)
-        return (draws, rhat) if Chains.have_converged(rhat) else (both, rhat)
+        own, others = draws[:, -count:], others[:, -count:]
+        if not Chains.have_converged(largest_rhat(np.concatenate([own, others]))):
+            rhats = (largest_rhat(np.concatenate([own, other[None]])) for other in others)
+            is_apart = np.array([not Chains.have_converged(rhat) for rhat in rhats])
+            self.apart = others[is_apart, -1]
+            self.challengers = np.concatenate([own, others[~is_apart]]), others[is_apart]
+
+    def _take_in_modes(self, num_places: int) -> None:
+        """Let those chains apart count that end where draws may lie, by the latest evaluations, and move some there.
+
+        At most half of the chains move.
+        """
+        if not len(self.apart):
+            return
+        found = self.record.levels[-num_places:][self.num_own + self.num_explored :][: len(self.apart)]
+        is_mode = np.full(len(self.apart), True)  # those that there was no evaluation left for, too
+        is_mode[: len(found)] = found >= self._least()
+        others, apart = self.challengers
+        self.rhat = max(self.rhat, largest_rhat(np.concatenate([others, apart[is_mode]])))
+        places, modes = self.chains.places, self.apart[is_mode][: _CHAINS // 2]
+        places[: len(modes)] = modes
+        self.chains.go_to(places)
 
     def result(self, first_error) -> pm.Model:
         """Return the emulated model with the best of the fits."""
