@@ -19,7 +19,7 @@ _MOST_ROWS = 128  # by 64, 12 subjects took up to 100 evaluations, not 52; a gra
 class VarianceBound:
     """The posterior variance of an output of amplitude one were it learned from few rows: k(z, z) - |A k(points, z)|^2.
 
-    More rows only make it smaller. The kernel is radial times a Gaussian, plus quadratic times (1 + z'z / k)^2.
+    More rows only make it smaller. The kernel is a Gaussian plus quadratic times (1 + z'z / k)^2; noise is left out.
 
     Attributes
     ----------
@@ -27,12 +27,11 @@ class VarianceBound:
         Scaled inputs.
     reduction : ndarray (m, m)
         A.
-    radial, quadratic : float
+    quadratic : float
     """
 
     points: np.ndarray
     reduction: np.ndarray
-    radial: float
     quadratic: float
 
 
@@ -51,4 +50,4 @@ def variance_bound(fit: FittedOutputs, inputs: np.ndarray) -> VarianceBound:
         variance_of(hyper, z), lambda p: covariance_of(hyper, z, z[p]), min(len(z), _MOST_ROWS), LEFT_OVER
     )
     reduction = solve_triangular(factor[pivots], np.eye(len(pivots)), lower=True)
-    return VarianceBound(z[pivots], reduction, hyper.radial, hyper.quadratic)
+    return VarianceBound(z[pivots], reduction, hyper.quadratic)

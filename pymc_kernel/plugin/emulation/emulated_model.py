@@ -90,7 +90,7 @@ class LearnedPart:
             See :meth:`Penalty.renew`.
         """
         if self._penalty is not None:
-            self._penalty.renew(bounds, curvatures)
+            self._penalty.renew(bounds, [fit.inverse_length_scale for fit in fits], curvatures)
         self.is_factor.set_value(float(is_factor))
         values = []
         for fit, (inputs, is_failed) in zip(fits, known, strict=True):
@@ -118,7 +118,7 @@ class LearnedPart:
         z = (_where(of["log_inputs"], _log, inputs) - of["center"]) / of["scale"]
         is_failed = self._is_next_to_failed(z * of["inverse_length_scale"], of)
         if self._penalty is not None:
-            self.loss = self._penalty(z, of["inverse_length_scale"])
+            self.loss = self._penalty(z, z * of["inverse_length_scale"])
         z = pt.clip(z, of["low"], of["high"])
         s, points = z * of["inverse_length_scale"], of["points"]
         rows, columns = np.triu_indices(inputs.type.shape[1])

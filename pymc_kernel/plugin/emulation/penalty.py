@@ -31,7 +31,7 @@ class Penalty:
 
     def __init__(self, functions: np.ndarray, name: str, num_inputs: int):
         self._functions, self._num_functions = functions, int(functions.max()) + 1
-        sizes = {"points": (None, num_inputs), "reduction": (None, None), "radial": (), "quadratic": ()}
+        sizes = {"scaled": (None, num_inputs), "slopes": (None, num_inputs), "reduction": (None, None), "root": ()}
         self._shared = {
             field: pytensor.shared(
                 np.zeros((self._num_functions, *(1 if s is None else s for s in size))),
@@ -46,39 +46,41 @@ class Penalty:
         """Lose nothing."""
         self._curvatures.set_value(np.zeros(len(self._functions)))
 
-    def renew(self, bounds: Sequence[VarianceBound], curvatures: np.ndarray) -> None:
-        """Put in the bounds of each function, and minus the second derivatives (b,) of the log density.
+    def renew(
+        self, bounds: Sequence[VarianceBound], inverse_length_scales: Sequence[np.ndarray], curvatures: np.ndarray
+    ) -> None:
+        """Put in the bounds and inverse length scales (k,) of each function, and curvatures (b,) of the log density.
 
-        These are by the outputs of each row, all in units of their amplitudes, and summed.
+        These are minus its second derivatives by the outputs of each row, in units of their amplitudes, summed.
         """
         most = max(len(b.points) for b in bounds)
-        values = {
-            "points": [np.pad(b.points, ((0, most - len(b.points)), (0, 0))) for b in bounds],
-            "reduction": [np.pad(b.reduction, (0, most - len(b.points))) for b in bounds],
-            "radial": [b.radial for b in bounds],
-            "quadratic": [b.quadratic for b in bounds],
-        }
+        values: dict[str, list] = {field: [] for field in self._shared}
+        for bound, inverse in zip(bounds, inverse_length_scales, strict=True):
+            rest, root = most - len(bound.points), np.sqrt(bound.quadratic)
+            # Points that are added have no share of the reduction.
+            points = np.pad(bound.points, ((0, rest), (0, 0)))
+            values["scaled"].append(points * inverse)
+            values["slopes"].append(points * root / points.shape[1])
+            values["reduction"].append(np.pad(bound.reduction, (0, rest)))
+            values["root"].append(root)
         for field, shared in self._shared.items():
             shared.set_value(np.array(values[field]))
         self._curvatures.set_value(curvatures)
 
-    def __call__(self, z, inverse_length_scale):
-        """Return the loss at scaled inputs (b, k); inverse length scales are (k,) or (b, k)."""
-        k = z.type.shape[1]
+    def __call__(self, z, s):
+        """Return the loss at scaled inputs z (b, k), and s (b, k), these times inverse length scales."""
         if self._num_functions == 1:
-            points, reduction, radial, quadratic = (shared[0] for shared in self._shared.values())
-            s, scaled = z * inverse_length_scale, points * inverse_length_scale
+            scaled, slopes, reduction, root = (shared[0] for shared in self._shared.values())
             squared = (s**2).sum(axis=1)[:, None] + (scaled**2).sum(axis=1) - 2.0 * (s @ scaled.T)
-            covariance = radial * pt.exp(-0.5 * pt.maximum(squared, 0.0)) + quadratic * (1.0 + z @ points.T / k) ** 2
+            covariance = pt.exp(-0.5 * pt.maximum(squared, 0.0)) + (root + z @ slopes.T) ** 2
             explained = ((covariance @ reduction.T) ** 2).sum(axis=1)
         else:
-            points, reduction, radial, quadratic = (shared[self._functions] for shared in self._shared.values())
-            squared = (((z[:, None, :] - points) * inverse_length_scale[:, None, :]) ** 2).sum(axis=2)
-            products = (z[:, None, :] * points).sum(axis=2)
-            covariance = radial[:, None] * pt.exp(-0.5 * squared) + quadratic[:, None] * (1.0 + products / k) ** 2
+            scaled, slopes, reduction, root = (shared[self._functions] for shared in self._shared.values())
+            squared = ((s[:, None, :] - scaled) ** 2).sum(axis=2)
+            covariance = pt.exp(-0.5 * squared) + (root[:, None] + (z[:, None, :] * slopes).sum(axis=2)) ** 2
             explained = ((covariance[:, None, :] * reduction).sum(axis=2) ** 2).sum(axis=1)
-        variance = radial + quadratic * (1.0 + (z**2).sum(axis=1) / k) ** 2 - explained
-        return 0.5 * (self._curvatures * pt.maximum(variance, 0.0)).sum()
+        variance = 1.0 + (root * (1.0 + (z**2).mean(axis=1))) ** 2 - explained
+        return 0.5 * (self._curvatures * variance).sum()
 
 
 def with_penalties(model: pm.Model, losses: Sequence) -> pytensor.tensor.sharedvar.TensorSharedVariable:

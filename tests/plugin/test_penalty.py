@@ -1,0 +1,144 @@
+"""What is not known of a black box costs log density."""
+
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pytensor import wrap_py
+
+import pymc_kernel as pk
+from pymc_kernel.emulation import fit_outputs, variance_bound
+from pymc_kernel.plugin.emulation.emulate import part_of
+from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
+from pymc_kernel.plugin.emulation.penalty import Penalty
+from pymc_kernel.plugin.model.priors import ModelPrior
+from tests.emulation.test_variance_bound import value_at
+
+TIMES = np.arange(4.0)
+NOISE = 0.1
+
+
+def curve(rows):
+    """Return exp(-rate t) of rates (b, 1), at four times each."""
+    return np.exp(-rows * TIMES)
+
+
+def model_of(groups=3, function=curve):
+    with pm.Model() as model:
+        rate = pm.LogNormal("rate", 0.0, 0.5, shape=groups)
+        outputs = wrap_py([pt.dmatrix], [pt.dmatrix])(function)(rate[:, None])
+        pm.Normal("y", outputs, NOISE, observed=np.tile(curve(np.ones((1, 1))), (groups, 1)))
+    return model
+
+
+def fits_of(seed, count=20):
+    rng = np.random.default_rng(seed)
+    inputs = rng.uniform(0.2, 3.0, (count, 2))
+    fit = fit_outputs(inputs, np.column_stack([np.sin(inputs[:, 0]), inputs.prod(axis=1)]), rng)
+    return fit, variance_bound(fit, inputs[:10])
+
+
+@pytest.mark.parametrize("functions", [[0, 0, 0], [0, 1, 2], [1, 0, 1]])
+def test_loss_is_half_of_curvatures_times_variances(functions):
+    fits, bounds = zip(*(fits_of(f, 20 + f) for f in range(max(functions) + 1)), strict=True)
+    inputs, curvatures = np.array([[0.5, 1.0], [2.9, 0.3], [5.0, 5.0]]), np.array([1.0, 20.0, 300.0])
+    penalty = Penalty(np.array(functions), "part", 2)
+    penalty.renew(bounds, [fit.inverse_length_scale for fit in fits], curvatures)
+    z = np.concatenate([fits[f].scaled(inputs[[b]], inside=False) for b, f in enumerate(functions)])
+    scales = np.array([fits[f].inverse_length_scale for f in functions])
+    scaled = pt.specify_shape(pt.dmatrix(), (3, 2))
+    loss = penalty(scaled, scaled * scales)
+    variances = [value_at(bounds[f], fits[f], inputs[[b]]).item() for b, f in enumerate(functions)]
+    assert loss.eval({scaled.owner.inputs[0]: z}) == pytest.approx(0.5 * np.sum(curvatures * variances), rel=1e-6)
+    assert variances[2] > 1e-3
+    penalty.clear()
+    assert loss.eval({scaled.owner.inputs[0]: z}) == 0.0
+
+
+def searched(model, places=8):
+    """A search that has learned from draws of the prior."""
+    search = part_of(model, 0.05, np.random.default_rng(0))
+    positions = np.log(np.random.default_rng(1).uniform(0.3, 3.0, (places, 3)))
+    vectors = [search.unknown.true.at_one(x, None)[1] for x in positions]
+    evaluated = [search.unknown.true.read(v, x) for v, x in zip(vectors, positions, strict=True)]
+    search.add(positions, evaluated)
+    return search, positions, ModelPrior(model)
+
+
+def test_curvatures_are_those_of_a_normal_likelihood():
+    search, _, _ = searched(model_of())
+    fits, positions = search.record.fits(search.rng), np.array([[0.0, 0.1, -0.1], [0.3, 0.6, 1.0]])
+    inputs = [[np.exp(x)[:, None]] for x in positions]
+    (curvatures,) = search.given.curvatures(positions, inputs, fits, search.rng)
+    fit = fits[0][0][0]
+    assert fit.log_outputs.all()
+    slopes = [curve(np.exp(x)[:, None]) for x in positions]
+    expected = np.mean([((s * fit.amplitude / NOISE) ** 2).sum(axis=1) for s in slopes], axis=0)
+    # On the scale of logarithms, the second derivative has a term of the residual besides.
+    residuals = [s * fit.amplitude**2 * (s - curve(np.ones((1, 1)))) / NOISE**2 for s in slopes]
+    expected += np.mean([r.sum(axis=1) for r in residuals], axis=0)
+    np.testing.assert_allclose(curvatures, expected, rtol=2e-2)
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_no_draw_is_where_nothing_was_evaluated():
+    """Beyond x = 2 the truth is flat, far from the data; a trend that goes on would meet the data once more."""
+
+    def bump(rows):
+        return np.where(rows < 2.0, (rows - 1.0) * TIMES, 30.0)
+
+    search, _, prior = searched(model_of(function=bump))
+    search.propose(prior, 4)
+    best, far = search.record.best_places(1)[0], np.full(3, 2.5)
+    density = density_of(search.emulated)
+    with_penalty = density(far) - density(best)
+    search.share_of_penalty.set_value(0.0)
+    assert with_penalty < density(far) - density(best) - 10.0
+
+
+def density_of(model):
+    function = model.compile_logp()
+    return lambda x: float(function({"rate_log__": x}))
+
+
+@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.filterwarnings("ignore:the emulated model should not be trusted")
+def test_forward_samplers_do_not_warn_of_the_penalty():
+    emulated = pk.emulate(model_of(1), 30, random_seed=1, progressbar=False)
+    assert [p.name for p in emulated.potentials] == ["emulation_penalty"]
+    with warnings.catch_warnings(), emulated:
+        warnings.simplefilter("error")
+        pm.sample_prior_predictive(5, random_seed=0)
+    x = np.zeros(1)
+    total, own = (
+        emulated.compile_logp()({"rate_log__": x}),
+        emulated.compile_logp(emulated.basic_RVs)({"rate_log__": x}),
+    )
+    assert own - 1.0 < total <= own  # the potential counts, and is small where the model is learned
+
+
+def test_potentials_of_the_user_are_spoken_of():
+    with pm.Model() as model:
+        pm.Potential("own", pm.Normal("x"))
+    with_silent_potential(model, "other", model["x"])
+    with pytest.warns(UserWarning, match="Potentials"), model:
+        pm.sample_prior_predictive(2, random_seed=0)
+
+
+def test_places_apart_count_where_draws_may_lie():
+    search, _, prior = searched(model_of())
+    search.propose(prior, 4)
+    places, rng = search.chains.places, np.random.default_rng(0)
+    near = rng.standard_normal((5, 50, 3))
+    best = search.record.best_places(1)[0]
+    for level, counts in ((0.0, True), (-1e4, False)):
+        search.apart, search.rhat = best[None], 1.0
+        search.chains.go_to(places)
+        search.challengers = near, near[:1] + 100.0
+        search.record.evaluated[-1] = search.record.evaluated[-1]._replace(log_density=search._least() + 1.0 + level)
+        search.num_own, search.num_explored = 0, 0
+        search._take_in_modes(1)
+        assert (search.rhat > 10.0) is counts
+        assert bool((search.chains.places[0] == best).all()) is counts
