@@ -19,7 +19,7 @@ from pymc_kernel.linalg import pivoted_cholesky
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.value_regression import Hyperparameters, Regression, learn_hyperparameters
 
-_LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a step, some dozens of steps
+LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a step, some dozens of steps
 _LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors of an image or a series say the same
 MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
 LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
@@ -189,9 +189,9 @@ def rows_to_learn_from(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.G
     """Return the rows (m,) of inputs (n, k) that hyperparameters are learned from; there are as many outputs."""
     if len(inputs) != len(outputs):
         raise ValueError(f"inputs and outputs must have as many rows, got {len(inputs)} and {len(outputs)}.")
-    if len(inputs) <= _LEARN_ROWS:
+    if len(inputs) <= LEARN_ROWS:
         return np.arange(len(inputs))
-    return np.sort(rng.choice(len(inputs), _LEARN_ROWS, replace=False))
+    return np.sort(rng.choice(len(inputs), LEARN_ROWS, replace=False))
 
 
 def _both(positive):

@@ -12,7 +12,7 @@ from pymc_kernel.emulation.outputs import LEFT_OVER, FittedOutputs, covariance_o
 from pymc_kernel.linalg import pivoted_cholesky
 from pymc_kernel.parallel import one_blas_thread
 
-_MOST_ROWS = 128  # by 64, 12 subjects took up to 100 evaluations, not 52; a gradient takes 41 microseconds, 23 without
+BOUND_ROWS = 128  # by 64, 12 subjects took up to 100 evaluations, not 52; a gradient takes 41 microseconds, 23 without
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ def variance_bound(fit: FittedOutputs, inputs: np.ndarray) -> VarianceBound:
     """
     z, hyper = fit.scaled(inputs, inside=False), fit.hyperparameters
     factor, pivots = pivoted_cholesky(
-        variance_of(hyper, z), lambda p: covariance_of(hyper, z, z[p]), min(len(z), _MOST_ROWS), LEFT_OVER
+        variance_of(hyper, z), lambda p: covariance_of(hyper, z, z[p]), min(len(z), BOUND_ROWS), LEFT_OVER
     )
     reduction = solve_triangular(factor[pivots], np.eye(len(pivots)), lower=True)
     return VarianceBound(z[pivots], reduction, hyper.quadratic)

@@ -69,7 +69,7 @@ def searched(model, places=8):
 
 def test_curvatures_are_those_of_a_normal_likelihood():
     search, _, _ = searched(model_of())
-    fits, positions = search.record.fits(search.rng), np.array([[0.0, 0.1, -0.1], [0.3, 0.6, 1.0]])
+    fits, positions = search.record.fits(search._margins(), search.rng), np.array([[0.0, 0.1, -0.1], [0.3, 0.6, 1.0]])
     inputs = [[np.exp(x)[:, None]] for x in positions]
     (curvatures,) = search.given.curvatures(positions, inputs, fits, search.rng)
     fit = fits[0][0][0]

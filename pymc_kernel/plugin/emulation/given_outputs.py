@@ -105,6 +105,21 @@ class GivenOutputs:
                 own.append(calls[i].inputs(e.inputs[i])[0])
         return errors.reshape(-1, 2, errors.shape[1]), [np.array(x)[::2] for x in inputs]
 
+    def levels(self, rows_of_parts: Sequence[np.ndarray], position: np.ndarray, outputs, number: int) -> np.ndarray:
+        """Return the log densities (n, b) at a position (d,) with outputs (b, q) of parts, each with one other row.
+
+        This is a row of ``outputs`` (n, b, q), in place of its own in the part with this number; minus infinity where
+        it is not finite.
+        """
+        levels = np.full(outputs.shape[:2], -np.inf)
+        changed = list(rows_of_parts)
+        for i, b in np.argwhere(np.isfinite(outputs).all(axis=2)):
+            changed[number] = rows_of_parts[number].copy()
+            changed[number][b] = outputs[i, b]
+            level = self.log_density(changed, position)
+            levels[i, b] = level if np.isfinite(level) else -np.inf
+        return levels
+
     def curvatures(self, positions: np.ndarray, inputs: Sequence, fits, rng: np.random.Generator) -> list[np.ndarray]:
         """Return minus the second derivatives of the log density by the outputs of each row, summed; means of places.
 

@@ -1,13 +1,14 @@
 """Evaluations of a model so far, and what its parts are learned from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy.stats import chi2
 
 from pymc_kernel.emulation import fit_estimates, fit_outputs, variance_bound
 from pymc_kernel.emulation.estimates import held_out_estimates
-from pymc_kernel.emulation.outputs import held_out_outputs
+from pymc_kernel.emulation.outputs import LEARN_ROWS, held_out_outputs
+from pymc_kernel.emulation.variance_bound import BOUND_ROWS
 from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.parts import Part
@@ -78,11 +79,20 @@ class Record:
         repeats = self.unknown.repeats
         return self.evaluated[number // repeats * repeats :][:repeats]
 
-    def fits(self, rng: np.random.Generator) -> list[tuple] | None:
-        """Return the arguments of ``LearnedPart.renew`` of each part, but for curvatures; None for too few rows."""
-        fits, is_near = [], self._is_near()
-        for part in self.unknown.parts:
-            inputs, outputs, is_factor = self._values(part)
+    def fits(self, margins: Sequence[np.ndarray], rng: np.random.Generator) -> list[tuple] | None:
+        """Return the arguments of ``LearnedPart.renew`` of each part, but for curvatures; None for too few rows.
+
+        Parameters
+        ----------
+        margins : sequence of ndarray (n, b)
+            Of the rows of each part, by how much they lie where the posterior may be (nats). These are learned, and
+            others only as far as they are too few to learn the smoothness from: what a function does elsewhere is
+            learned at the cost of what it does here.
+        rng : numpy.random.Generator
+        """
+        fits = []
+        for part, margin in zip(self.unknown.parts, margins, strict=True):
+            inputs, outputs, is_factor = self.values(part)
             has_values = np.isfinite(inputs).all(axis=2) & np.isfinite(outputs).all(axis=2)
             # Of several rows without any value nobody knows which one failed.
             has_failed = np.isfinite(inputs).all(axis=2) & ~has_values
@@ -93,47 +103,43 @@ class Record:
             for function in range(part.num_functions):
                 own = part.functions == function
                 x, y, good, bad = (v[every][:, own] for v in (inputs, outputs, has_values, has_failed))
-                near = good & is_near[every, None]
                 bad = bad & (not is_noisy)
+                known.append((x[good | bad], bad[good | bad]))
+                good = _nearest(good, margin[every][:, own], LEARN_ROWS)
                 if good.sum() < x.shape[2] + 2:
                     return None
                 of_part.append((fit_estimates if is_noisy else fit_outputs)(x[good], y[good], rng))
-                known.append((x[good | bad], bad[good | bad]))
                 if not is_noisy:
-                    bounds.append(variance_bound(of_part[-1], x[near if near.any() else good]))
+                    bounds.append(variance_bound(of_part[-1], x[_nearest(good, margin[every][:, own], BOUND_ROWS)]))
             fits.append((of_part, known, is_factor, bounds))
         return fits
 
-    def _is_near(self):
-        """Return which evaluations (n,) are where the posterior may be, and at least as many as a round has."""
-        levels = self.log_densities
-        levels = np.where(np.isfinite(levels), levels, -np.inf)
-        least = np.sort(levels)[-min(self.unknown.batch_size, len(levels))]
-        return levels >= min(least, lowest_like(levels.max(), self.positions.shape[1]))
-
-    def held_out(self, fits) -> list[np.ndarray]:
+    def held_out(self, margins: Sequence[np.ndarray], fits) -> list[np.ndarray]:
         """Return the outputs (n, b, q) of each part at all places, by what ``fits`` learn from other places.
 
         NaN where an evaluation failed.
         """
         folds = np.arange(len(self)) // self.unknown.repeats % _FOLDS
         rows_of_parts = []
-        for part, (of_part, *_) in zip(self.unknown.parts, fits, strict=True):
+        for part, margin, (of_part, *_) in zip(self.unknown.parts, margins, fits, strict=True):
             held_out = held_out_estimates if self.unknown.is_estimate(part) else held_out_outputs
-            inputs, outputs, _ = self._values(part)
+            inputs, outputs, _ = self.values(part)
             predicted = np.full(outputs.shape, np.nan)
             for function in range(part.num_functions):
                 mine = part.functions == function
                 x, y = inputs[:, mine], outputs[:, mine]
                 is_finite = np.isfinite(x).all(axis=2) & np.isfinite(y).all(axis=2)
-                fold = np.broadcast_to(folds[:, None], is_finite.shape)[is_finite]
+                learned = _nearest(is_finite, margin[:, mine], LEARN_ROWS)
+                fold = np.broadcast_to(folds[:, None], learned.shape)[learned]
                 block = np.full(y.shape, np.nan)
-                block[is_finite] = held_out(of_part[function], x[is_finite], y[is_finite], fold)
+                block[learned] = held_out(of_part[function], x[learned], y[learned], fold)
+                if (others := is_finite & ~learned).any():
+                    block[others] = of_part[function](x[others])
                 predicted[:, mine] = block
             rows_of_parts.append(predicted)
         return rows_of_parts
 
-    def _values(self, part: Part):
+    def values(self, part: Part) -> tuple[np.ndarray, np.ndarray, bool]:
         """Return inputs and what is learned (evaluations, rows, k or q) of a part, and whether that is a factor.
 
         Outputs are learned, or how far they are from those of a cheap version: as factors where all are positive.
@@ -152,6 +158,12 @@ class Record:
         if (known[np.isfinite(known)] > 0.0).all():
             return inputs, outputs / np.where(has_rough[:, None], rough, 1.0), True
         return inputs, outputs - rough, False
+
+
+def _nearest(is_known, margin, least):
+    """Return which of the known rows (n, b) have no margin (n, b) below zero; at least so many, the next ones."""
+    known = np.sort(margin[is_known])
+    return is_known & (margin >= min(0.0, *known[-least:][:1]))
 
 
 def best_of(places: np.ndarray, levels: np.ndarray, count: int) -> np.ndarray:

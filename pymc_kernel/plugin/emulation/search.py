@@ -82,6 +82,7 @@ class Search:
         self.shapes, self.initial = value_shapes(model), initial_position(model)
         self.record = Record(unknown, self.coarse, self.initial.size)
         self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = self.challengers = None
+        self.margins: list[np.ndarray] = []
         self.rounds: list[Round] = []
         self.is_confirmed = False
         self.explorers: Explorers | None = None
@@ -224,7 +225,8 @@ class Search:
 
     def propose(self, prior, size: int) -> np.ndarray:
         """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
-        fits, self.held_out_errors = self.record.fits(self.rng), None
+        self.margins, self.held_out_errors = self._margins(), None
+        fits = self.record.fits(self.margins, self.rng)
         self.apart = self.apart[:0]
         if fits is None:
             return prior.draw(self.rng, size)
@@ -283,6 +285,25 @@ class Search:
             has_value = np.isfinite(known) | (not np.isfinite(known).any())
             known = np.array([self.chains.log_density(x) for x in self.record.positions[has_value]])
         return lowest_like(known.max(), self.initial.size)
+
+    def _margins(self):
+        """Return for each part by how much (nats) its rows (n, b) lie where the posterior may be; of estimates zero.
+
+        Were the row the only change to the best place: subjects are near or far one by one.
+        """
+        best = int(np.argmax(self.record.log_densities))
+        values = [self.record.values(part) for part in self.unknown.parts]
+        for learned, (*_, is_factor) in zip(self.learned, values, strict=True):
+            learned.is_factor.set_value(float(is_factor))
+        rows_of_parts, margins = [outputs[best] for _, outputs, _ in values], []
+        least = lowest_like(self.record.log_densities[best], self.initial.size)
+        for number, (part, (_, outputs, _)) in enumerate(zip(self.unknown.parts, values, strict=True)):
+            if self.unknown.is_estimate(part) or not np.isfinite(least):
+                margins.append(np.zeros(outputs.shape[:2]))
+            else:
+                place = self.record.positions[best]
+                margins.append(self.given.levels(rows_of_parts, place, outputs, number) - least)
+        return margins
 
     def _curvatures(self, fits):
         """Return the arguments ``curvatures`` of ``LearnedPart.renew`` of each part, where the chains are."""
@@ -390,7 +411,7 @@ class Search:
 
         A round has few fresh draws: those of a step in a function fall beside it more often than not.
         """
-        rows_of_parts = self.record.held_out(self.fits)
+        rows_of_parts = self.record.held_out(self.margins, self.fits)
         least = np.quantile([self.chains.log_density(x) for x in _flat(self.draws)], _TAIL)
         kept = [i for i in range(len(self.record)) if self._is_like_draws(i, least)]
         predicted = [[rows[i] for rows in rows_of_parts] for i in kept]
