@@ -13,6 +13,7 @@ from pymc_kernel.emulation import fit_outputs, variance_bound
 from pymc_kernel.plugin.emulation.emulate import part_of
 from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
 from pymc_kernel.plugin.emulation.penalty import Penalty
+from pymc_kernel.plugin.emulation.record import nearest_rows
 from pymc_kernel.plugin.model.priors import ModelPrior
 from tests.emulation.test_variance_bound import value_at
 
@@ -125,6 +126,28 @@ def test_potentials_of_the_user_are_spoken_of():
     with_silent_potential(model, "other", model["x"])
     with pytest.warns(UserWarning, match="Potentials"), model:
         pm.sample_prior_predictive(2, random_seed=0)
+
+
+def test_rows_are_near_one_by_one():
+    """At the best place, with the outputs of one group from elsewhere, the likelihood is that of this group alone."""
+    search, positions, _ = searched(model_of(), places=20)
+    (margins,) = search._margins()
+    outputs, observed = curve(np.exp(positions).reshape(-1, 1)).reshape(20, 3, -1), curve(np.ones((1, 1)))
+    own = -0.5 * ((outputs - observed) ** 2).sum(axis=2) / NOISE**2
+    best = np.argmax(search.record.log_densities)
+    # Half of the quantile of a chi-squared variable with three degrees of freedom that one of a thousand is beyond.
+    np.testing.assert_allclose(margins, own - own[best] + 16.266 / 2.0, atol=1e-3)
+    assert (margins < 0.0).any()
+    assert (margins[best] > 0.0).all()
+
+
+def test_far_rows_are_learned_where_near_ones_are_few():
+    is_known = np.array([[True, True], [True, False], [True, True]])
+    margin = np.array([[1.0, -1.0], [-3.0, 5.0], [-2.0, 2.0]])
+    assert nearest_rows(is_known, margin, 1).tolist() == [[True, False], [False, False], [False, True]]
+    assert nearest_rows(is_known, margin, 4).tolist() == [[True, True], [False, False], [True, True]]
+    assert nearest_rows(is_known, margin, 9).tolist() == is_known.tolist()
+    assert not nearest_rows(is_known & False, margin, 9).any()
 
 
 def test_places_apart_count_where_draws_may_lie():

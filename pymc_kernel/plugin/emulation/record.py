@@ -105,12 +105,12 @@ class Record:
                 x, y, good, bad = (v[every][:, own] for v in (inputs, outputs, has_values, has_failed))
                 bad = bad & (not is_noisy)
                 known.append((x[good | bad], bad[good | bad]))
-                good = _nearest(good, margin[every][:, own], LEARN_ROWS)
+                good = nearest_rows(good, margin[every][:, own], LEARN_ROWS)
                 if good.sum() < x.shape[2] + 2:
                     return None
                 of_part.append((fit_estimates if is_noisy else fit_outputs)(x[good], y[good], rng))
                 if not is_noisy:
-                    bounds.append(variance_bound(of_part[-1], x[_nearest(good, margin[every][:, own], BOUND_ROWS)]))
+                    bounds.append(variance_bound(of_part[-1], x[nearest_rows(good, margin[every][:, own], BOUND_ROWS)]))
             fits.append((of_part, known, is_factor, bounds))
         return fits
 
@@ -129,7 +129,7 @@ class Record:
                 mine = part.functions == function
                 x, y = inputs[:, mine], outputs[:, mine]
                 is_finite = np.isfinite(x).all(axis=2) & np.isfinite(y).all(axis=2)
-                learned = _nearest(is_finite, margin[:, mine], LEARN_ROWS)
+                learned = nearest_rows(is_finite, margin[:, mine], LEARN_ROWS)
                 fold = np.broadcast_to(folds[:, None], learned.shape)[learned]
                 block = np.full(y.shape, np.nan)
                 block[learned] = held_out(of_part[function], x[learned], y[learned], fold)
@@ -160,10 +160,10 @@ class Record:
         return inputs, outputs - rough, False
 
 
-def _nearest(is_known, margin, least):
+def nearest_rows(is_known, margin, least):
     """Return which of the known rows (n, b) have no margin (n, b) below zero; at least so many, the next ones."""
     known = np.sort(margin[is_known])
-    return is_known & (margin >= min(0.0, *known[-least:][:1]))
+    return is_known & (margin >= min([0.0, *known[-least:][:1]]))
 
 
 def best_of(places: np.ndarray, levels: np.ndarray, count: int) -> np.ndarray:
