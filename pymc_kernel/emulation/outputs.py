@@ -56,6 +56,9 @@ class FittedOutputs:
         Triangular: of the covariance of the points, and of the normal equations of their coefficients.
     total : float
         The sum of the outputs, where it is always the same and all are positive; else zero.
+    reach : ndarray (q,)
+        The amplitude, or the range of what was learned where this is smaller: at a jump the amplitude has no bound.
+        None of estimates.
     """
 
     log_inputs: np.ndarray
@@ -73,6 +76,7 @@ class FittedOutputs:
     factor: np.ndarray
     normal: np.ndarray
     total: float = 0.0
+    reach: np.ndarray | None = None
 
     def scaled(self, inputs: np.ndarray, inside: bool = True) -> np.ndarray:
         """Return scaled inputs (n, k), by default within the range that was learned from."""
@@ -95,8 +99,8 @@ class FittedOutputs:
         return lambda rng: self._back(mean + error * rng.standard_normal(error.shape))
 
     def moved(self, outputs: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """Return outputs (q,) that are off by so many of their amplitudes (q,), on the scale they are learned on."""
-        learned = on_scale(outputs, self.log_outputs) + steps * self.amplitude
+        """Return outputs (q,) that are off by so many times their reach (q,), on the scale they are learned on."""
+        learned = on_scale(outputs, self.log_outputs) + steps * self.reach
         return self._back(learned[None])[0]
 
     def _mean(self, z):
@@ -234,7 +238,7 @@ def _fitted(scales, place, z, moved, hyper, total):
     coefficients[0] += mean
     points = z * hyper.inverse_length_scale
     learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, amplitude, factor[pivots], r
-    return FittedOutputs(*scales, *place, *borders, *learned, total)
+    return FittedOutputs(*scales, *place, *borders, *learned, total, np.minimum(amplitude, np.ptp(moved, axis=0)))
 
 
 def borders_of(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

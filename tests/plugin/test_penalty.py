@@ -76,9 +76,9 @@ def test_curvatures_are_those_of_a_normal_likelihood():
     fit = fits[0][0][0]
     assert fit.log_outputs.all()
     slopes = [curve(np.exp(x)[:, None]) for x in positions]
-    expected = np.mean([((s * fit.amplitude / NOISE) ** 2).sum(axis=1) for s in slopes], axis=0)
+    expected = np.mean([((s * fit.reach / NOISE) ** 2).sum(axis=1) for s in slopes], axis=0)
     # On the scale of logarithms, the second derivative has a term of the residual besides.
-    residuals = [s * fit.amplitude**2 * (s - curve(np.ones((1, 1)))) / NOISE**2 for s in slopes]
+    residuals = [s * fit.reach**2 * (s - curve(np.ones((1, 1)))) / NOISE**2 for s in slopes]
     expected += np.mean([r.sum(axis=1) for r in residuals], axis=0)
     np.testing.assert_allclose(curvatures, expected, rtol=2e-2)
 

@@ -153,8 +153,13 @@ def emulate(
     -----
     Evaluations that raise, or have values that are not finite, are counted. Next to inputs of such rows the emulated
     density is zero. Where one of several calls raises, nobody knows which, and nothing is learned of it: return NaN for
-    the row instead. What was learned goes on beyond the range of each input by a quarter of that; farther out, outputs
-    are those of the border.
+    the row instead.
+
+    What is not known of a black box costs log density: half the variance of its outputs times the curvature of the log
+    likelihood, in a potential named ``emulation_penalty``. So draws stay where something was evaluated, and the black
+    box is learned there: from the rows of inputs with which, one by one, the posterior may be, and from 200 at least.
+    It goes on beyond the range of each input by a quarter of that; farther out, outputs are those of the border.
+
     Data that go into a black box are frozen as they are; emulate again where they change.
 
     Rows of a matrix, calls in a loop and vectorized operators come to the same: see :func:`black_boxes`. Inputs and

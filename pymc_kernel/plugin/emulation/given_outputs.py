@@ -15,7 +15,7 @@ from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 
 _VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
-_STEP = 1e-3  # of the amplitude of outputs, in differences: their error is far above rounding, and far below a third
+_STEP = 1e-3  # of the reach of outputs, in differences: their error is far above rounding, and far below a third
 
 
 class _GivenRows:
@@ -123,7 +123,7 @@ class GivenOutputs:
     def curvatures(self, positions: np.ndarray, inputs: Sequence, fits, rng: np.random.Generator) -> list[np.ndarray]:
         """Return minus the second derivatives of the log density by the outputs of each row, summed; means of places.
 
-        For each part (b,), the outputs in units of their amplitudes, on the scale on which they are learned; zero where
+        For each part (b,), the outputs in units of their reach, on the scale on which they are learned; zero where
         they are below, and of estimates. By second differences in a direction of random signs, which are exact for a
         likelihood of independent data: two evaluations of the log density for each row and place.
 

@@ -51,7 +51,7 @@ class Penalty:
     ) -> None:
         """Put in the bounds and inverse length scales (k,) of each function, and curvatures (b,) of the log density.
 
-        These are minus its second derivatives by the outputs of each row, in units of their amplitudes, summed.
+        These are minus its second derivatives by the outputs of each row, in units of their reach, summed.
         """
         most = max(len(b.points) for b in bounds)
         values: dict[str, list] = {field: [] for field in self._shared}
