@@ -146,6 +146,21 @@ def test_far_rows_are_learned_where_near_ones_are_few():
     assert not nearest_rows(is_known & False, margin, 9).any()
 
 
+def test_draws_that_the_penalty_leaves_out_are_evaluated():
+    search, _, prior = searched(model_of(), places=20)
+    search.propose(prior, 4)
+    near, far = np.zeros((20, 3)), np.full((20, 3), 2.5)
+    search.held_out = 0.0
+    search._note_left_out(near)
+    assert search.held_out < 0.01
+    assert len(search.left_out) == 0
+    search._note_left_out(np.concatenate([near, far]))
+    assert search.held_out == pytest.approx(0.5, abs=0.01)  # the penalty leaves half of them
+    assert (search.left_out == 2.5).all()
+    assert len(search.left_out) == 4
+    assert search.share_of_penalty.get_value() == 1.0
+
+
 def test_places_apart_count_where_draws_may_lie():
     search, _, prior = searched(model_of())
     search.propose(prior, 4)

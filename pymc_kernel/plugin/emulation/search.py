@@ -87,7 +87,7 @@ class Search:
         self.is_confirmed = False
         self.explorers: Explorers | None = None
         self.num_own, self.num_explored = 0, 0  # of a batch: draws of the posterior, and places of explorers
-        self.apart = np.empty((0, self.initial.size))
+        self.apart = self.left_out = np.empty((0, self.initial.size))
         self.held_out_errors = self.best_noise = None
         self.noise_share, self.noise_sd = noise_share, 0.0
 
@@ -125,7 +125,7 @@ class Search:
                     with interrupts_wait.not_here():
                         explored = self.explorers.draw(self.record.best_places(_CHAINS))
                     self.num_explored = len(explored)
-                    batch = np.concatenate([batch, explored, self.apart, self._most_uncertain()])
+                    batch = np.concatenate([batch, explored, self.apart, self.left_out, self._most_uncertain()])
                 batch = batch[: (most - len(self.record)) // self.repeats]
 
     def coarse_places(self, prior, size: int) -> np.ndarray | None:
@@ -227,7 +227,7 @@ class Search:
         """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
         self.margins, self.held_out_errors = self._margins(), None
         fits = self.record.fits(self.margins, self.rng)
-        self.apart = self.apart[:0]
+        self.apart = self.left_out = self.apart[:0]
         if fits is None:
             return prior.draw(self.rng, size)
         self.fits = [(*fit, c) for fit, c in zip(fits, self._curvatures(fits), strict=True)]
@@ -323,14 +323,30 @@ class Search:
         centers = [self.rng.choice(flat), self.initial, *prior.draw(self.rng, _CHAINS)]
         self.share_of_penalty.set_value(0.0)
         others, _ = self.chains.elsewhere(centers, variances_of(flat), self.rng).draw()
-        self.share_of_penalty.set_value(1.0)
         count = min(draws.shape[1], others.shape[1])
         own, others = draws[:, -count:], others[:, -count:]
+        is_apart = np.zeros(len(others), bool)
         if not Chains.have_converged(largest_rhat(np.concatenate([own, others]))):
             rhats = (largest_rhat(np.concatenate([own, other[None]])) for other in others)
             is_apart = np.array([not Chains.have_converged(rhat) for rhat in rhats])
             self.apart = others[is_apart, -1]
             self.challengers = np.concatenate([own, others[~is_apart]]), others[is_apart]
+        if not is_apart.all():
+            self._note_left_out(self.rng.permutation(_flat(others[~is_apart]))[:_CANDIDATES])
+        self.share_of_penalty.set_value(1.0)
+
+    def _note_left_out(self, draws: np.ndarray) -> None:
+        """Note some draws (n, d) without the penalty that it leaves out, and count how many it does as a distance.
+
+        What is not known may well be flat, as where a curve is saturated: then the penalty would cut a tail.
+        """
+        without = np.array([self.chains.log_density(x) for x in draws])
+        self.share_of_penalty.set_value(1.0)
+        losses = without - np.array([self.chains.log_density(x) for x in draws])
+        self.held_out = max(self.held_out, measured(-losses)[0])
+        if self.held_out >= self._enough:
+            share = -np.expm1(-np.maximum(losses, 0.0)) + np.finfo(float).tiny
+            self.left_out = self.rng.choice(draws, min(_CHAINS, len(draws)), replace=False, p=share / share.sum())
 
     def _take_in_modes(self, num_places: int) -> None:
         """Let those chains apart count that end where draws may lie, by the latest evaluations, and move some there.
