@@ -25,6 +25,11 @@ def curve(rows):
     return np.exp(-rows * TIMES)
 
 
+def bump(rows):
+    """Return what is flat, and far from the data, from rates of two on."""
+    return np.where(rows < 2.0, (rows - 1.0) * TIMES, 30.0)
+
+
 def model_of(groups=3, function=curve):
     with pm.Model() as model:
         rate = pm.LogNormal("rate", 0.0, 0.5, shape=groups)
@@ -84,11 +89,7 @@ def test_curvatures_are_those_of_a_normal_likelihood():
 
 @pytest.mark.usefixtures("short_blocks")
 def test_no_draw_is_where_nothing_was_evaluated():
-    """Beyond x = 2 the truth is flat, far from the data; a trend that goes on would meet the data once more."""
-
-    def bump(rows):
-        return np.where(rows < 2.0, (rows - 1.0) * TIMES, 30.0)
-
+    """A trend that goes on would meet the data once more."""
     search, _, prior = searched(model_of(function=bump))
     search.propose(prior, 4)
     best, far = search.record.best_places(1)[0], np.full(3, 2.5)
@@ -147,7 +148,7 @@ def test_far_rows_are_learned_where_near_ones_are_few():
 
 
 def test_draws_that_the_penalty_leaves_out_are_evaluated():
-    search, _, prior = searched(model_of(), places=20)
+    search, _, prior = searched(model_of(function=bump))
     search.propose(prior, 4)
     near, far = np.zeros((20, 3)), np.full((20, 3), 2.5)
     search.held_out = 0.0

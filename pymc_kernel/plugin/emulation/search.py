@@ -323,6 +323,7 @@ class Search:
         centers = [self.rng.choice(flat), self.initial, *prior.draw(self.rng, _CHAINS)]
         self.share_of_penalty.set_value(0.0)
         others, _ = self.chains.elsewhere(centers, variances_of(flat), self.rng).draw()
+        self.share_of_penalty.set_value(1.0)
         count = min(draws.shape[1], others.shape[1])
         own, others = draws[:, -count:], others[:, -count:]
         is_apart = np.zeros(len(others), bool)
@@ -333,13 +334,13 @@ class Search:
             self.challengers = np.concatenate([own, others[~is_apart]]), others[is_apart]
         if not is_apart.all():
             self._note_left_out(self.rng.permutation(_flat(others[~is_apart]))[:_CANDIDATES])
-        self.share_of_penalty.set_value(1.0)
 
     def _note_left_out(self, draws: np.ndarray) -> None:
         """Note some draws (n, d) without the penalty that it leaves out, and count how many it does as a distance.
 
         What is not known may well be flat, as where a curve is saturated: then the penalty would cut a tail.
         """
+        self.share_of_penalty.set_value(0.0)
         without = np.array([self.chains.log_density(x) for x in draws])
         self.share_of_penalty.set_value(1.0)
         losses = without - np.array([self.chains.log_density(x) for x in draws])
