@@ -150,7 +150,7 @@ def test_far_rows_are_learned_where_near_ones_are_few():
 def test_draws_that_the_penalty_leaves_out_are_evaluated():
     search, _, prior = searched(model_of(function=bump))
     search.propose(prior, 4)
-    near, far = np.zeros((20, 3)), np.full((20, 3), 2.5)
+    near, far = np.linspace(-0.1, 0.1, 60).reshape(20, 3), np.full((20, 3), 2.5)
     search.held_out = 0.0
     search._note_left_out(near)
     assert search.held_out < 0.01
