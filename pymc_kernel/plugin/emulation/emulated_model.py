@@ -30,12 +30,11 @@ class LearnedPart:
     name : str
         Of the shared variables.
     num_inputs, num_outputs : int
-    is_exact : bool
-        Whether what the black box returns has no noise. Then what is not known of it costs log density: see
-        ``penalty.py``. Of estimates an error is less than their noise, which exact draws take into account.
+    has_penalty : bool
+        Whether what is not known of it costs log density: see ``penalty.py``.
     """
 
-    def __init__(self, part: Part, name: str, num_inputs: int, num_outputs: int, is_exact: bool = True):
+    def __init__(self, part: Part, name: str, num_inputs: int, num_outputs: int, has_penalty: bool):
         self.functions = part.functions
         self.num_functions = part.num_functions
         num_features = 1 + num_inputs + num_inputs * (num_inputs + 1) // 2
@@ -46,9 +45,9 @@ class LearnedPart:
             "known": (None, k), "is_failed": (None,), "total": (1,),
         }  # fmt: skip
         self.is_factor = pytensor.shared(0.0, name=f"{name}_is_factor")
-        self._penalty = Penalty(part.functions, name, num_inputs) if is_exact else None
+        self._penalty = Penalty(part.functions, name, num_inputs) if has_penalty else None
         self.loss = None
-        """Log density that is lost by what is not known, at the inputs of the latest call; None of estimates."""
+        """Log density that is lost by what is not known, at the inputs of the latest call; None without penalty."""
         # Ones, so that the graph has finite values before anything is learned.
         self._shared = {
             field: pytensor.shared(
@@ -85,7 +84,7 @@ class LearnedPart:
         is_factor : bool
             Whether what was learned multiplies the outputs of a cheap version; else it is added to them.
         bounds : sequence of VarianceBound
-            Of each function; none of estimates.
+            Of each function; none without penalty.
         curvatures : ndarray (b,)
             See :meth:`Penalty.renew`.
         """

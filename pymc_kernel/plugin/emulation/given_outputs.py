@@ -124,8 +124,8 @@ class GivenOutputs:
         """Return minus the second derivatives of the log density by the outputs of each row, summed; means of places.
 
         For each part (b,), the outputs in units of their reach, on the scale on which they are learned; zero where
-        they are below, and of estimates. By second differences in a direction of random signs, which are exact for a
-        likelihood of independent data: two evaluations of the log density for each row and place.
+        they are below, and of parts without penalty. By second differences in a direction of random signs, which are
+        exact for a likelihood of independent data: two evaluations of the log density for each row and place.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class GivenOutputs:
             rows_of_parts = self._by_fits(of_place, fits)
             middle = self.log_density(rows_of_parts, position)
             for number, (part, (of_part, *_)) in enumerate(zip(self._unknown.parts, fits, strict=True)):
-                if self._unknown.is_estimate(part):
+                if not self._unknown.has_penalty(part):
                     continue
                 rows = rows_of_parts[number]
                 for b, function in enumerate(part.functions):

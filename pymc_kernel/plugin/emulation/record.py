@@ -109,7 +109,7 @@ class Record:
                 if good.sum() < x.shape[2] + 2:
                     return None
                 of_part.append((fit_estimates if is_noisy else fit_outputs)(x[good], y[good], rng))
-                if not is_noisy:
+                if self.unknown.has_penalty(part):
                     bounds.append(variance_bound(of_part[-1], x[nearest_rows(good, margin[every][:, own], BOUND_ROWS)]))
             fits.append((of_part, known, is_factor, bounds))
         return fits

@@ -62,8 +62,7 @@ class Search:
         self.model, self.unknown, self.tolerance, self.rng = model, unknown, tolerance, rng
         self.estimated, self.repeats = unknown.estimated, unknown.repeats
         self.learned = [
-            LearnedPart(p, f"part{i}", *unknown.sizes(p), not unknown.is_estimate(p))
-            for i, p in enumerate(unknown.parts)
+            LearnedPart(p, f"part{i}", *unknown.sizes(p), unknown.has_penalty(p)) for i, p in enumerate(unknown.parts)
         ]
         self.coarse = coarse_versions(unknown.calls, coarse)
         self.emulated, inputs = model_with(model, unknown.calls, unknown.parts, self.learned, self.coarse)
@@ -247,7 +246,7 @@ class Search:
             self.draws = draws
             self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             if self.held_out < self._enough:
-                self._challenge(draws, prior)
+                draws = self._challenge(draws, prior)
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
         return _flat(draws[:, kept].transpose(1, 0, 2))[:size]
@@ -298,7 +297,7 @@ class Search:
         rows_of_parts, margins = [outputs[best] for _, outputs, _ in values], []
         least = lowest_like(self.record.log_densities[best], self.initial.size)
         for number, (part, (_, outputs, _)) in enumerate(zip(self.unknown.parts, values, strict=True)):
-            if self.unknown.is_estimate(part) or not np.isfinite(least):
+            if not self.unknown.has_penalty(part) or not np.isfinite(least):
                 margins.append(np.zeros(outputs.shape[:2]))
             else:
                 place = self.record.positions[best]
@@ -311,8 +310,10 @@ class Search:
         inputs = [self.inputs_of_parts(*split_position(self.emulated, x, self.shapes)) for x in places]
         return self.given.curvatures(places, inputs, fits, self.rng)
 
-    def _challenge(self, draws: np.ndarray, prior) -> None:
-        """Note where other chains end that are apart from ``draws`` (chains, n, d).
+    def _challenge(self, draws: np.ndarray, prior) -> np.ndarray:
+        """Note where other chains end that are apart from ``draws`` (chains, n, d), which are returned.
+
+        Where there is no penalty, theirs are added to these.
 
         The posterior may have modes that no chain is in. Chains that go on from round to round never see them. Others
         may, which begin as those of ``pm.sample`` will, around a draw (see ``result``) or, with initial values of the
@@ -327,6 +328,14 @@ class Search:
         count = min(draws.shape[1], others.shape[1])
         own, others = draws[:, -count:], others[:, -count:]
         is_apart = np.zeros(len(others), bool)
+        if all(part.loss is None for part in self.learned):
+            both = np.concatenate([own, others])
+            rhat = largest_rhat(both)
+            if Chains.have_converged(rhat):
+                self.rhat = rhat
+                return draws
+            self.draws, self.rhat = both, rhat
+            return both
         if not Chains.have_converged(largest_rhat(np.concatenate([own, others]))):
             rhats = (largest_rhat(np.concatenate([own, other[None]])) for other in others)
             is_apart = np.array([not Chains.have_converged(rhat) for rhat in rhats])
@@ -334,6 +343,7 @@ class Search:
             self.challengers = np.concatenate([own, others[~is_apart]]), others[is_apart]
         if not is_apart.all():
             self._note_left_out(self.rng.permutation(_flat(others[~is_apart]))[:_CANDIDATES])
+        return draws
 
     def _note_left_out(self, draws: np.ndarray) -> None:
         """Note some draws (n, d) without the penalty that it leaves out, and count how many it does as a distance.

@@ -35,6 +35,14 @@ class Unknown(NamedTuple):
         """Return whether the outputs of a part have noise."""
         return self.calls[part.calls[0]].is_estimate
 
+    def has_penalty(self, part: Part) -> bool:
+        """Return whether what is not known of a part costs log density.
+
+        Of several exact rows each may invent modes, and others show the function where one is not. Of a single row
+        nothing else shows that a tail is flat where nothing was evaluated, and the penalty would cut it.
+        """
+        return len(part.functions) > 1 and not self.is_estimate(part)
+
     @property
     def estimated(self) -> list[int]:
         """Numbers of the calls that are estimates."""
