@@ -156,10 +156,10 @@ def emulate(
     the row instead.
 
     Where a black box has several rows, what is not known of it costs log density: half the variance of its outputs
-    times the curvature of the log likelihood, in a potential named ``emulation_penalty``. So draws stay where something was
-    evaluated, and the black box is learned there: from the rows with which, one by one, the posterior may be, and from
-    200 at least. It goes on beyond the range of each input by a quarter of that; farther out, outputs are those of the
-    border.
+    times the curvature of the log likelihood, in a potential named ``emulation_penalty``. So draws stay where something
+    was evaluated, and the black box is learned there: from the rows with which, one by one, the posterior may be, and
+    from 200 at least. It goes on beyond the range of each input by a quarter of that; farther out, outputs are those of
+    the border.
 
     Data that go into a black box are frozen as they are; emulate again where they change.
 
