@@ -22,7 +22,7 @@ from pymc_kernel.scores.value_regression import Hyperparameters, Regression, lea
 LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a step, some dozens of steps
 _LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors of an image or a series say the same
 MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
-LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
+_LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
 SMALLEST = np.finfo(float).tiny  # whose logarithm stands for those of inputs that are not positive: beyond the range
 _MARGIN = 0.25  # of the range of an input, by which what was learned goes on beyond it
 _SAME_SUM = 1e-5  # of the largest range of an output: by less PyMC lets the sum of probabilities differ from one
@@ -219,12 +219,7 @@ def _regression(z, moved):
 def _fitted(scales, place, z, moved, hyper, total):
     """Return the fit to all rows, carried by those that the others do not predict."""
     n = len(z)
-    factor, pivots = pivoted_cholesky(
-        variance_of(hyper, z),
-        lambda p: covariance_of(hyper, z, z[p]),
-        min(n, MAX_ROWS),
-        LEFT_OVER,
-    )
+    factor, pivots = carrying_rows(hyper, z, MAX_ROWS)
     mean = moved.mean(axis=0)
     # With K ~ F F', the mean at the pivots is F c for the least squares of F c against the outputs, and of c against
     # zero with the weight of the nugget. By an orthogonal factor: the normal equations would square its condition.
@@ -239,6 +234,16 @@ def _fitted(scales, place, z, moved, hyper, total):
     points = z * hyper.inverse_length_scale
     learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, amplitude, factor[pivots], r
     return FittedOutputs(*scales, *place, *borders, *learned, total, np.minimum(amplitude, np.ptp(moved, axis=0)))
+
+
+def carrying_rows(hyper: Hyperparameters, z: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return a factor (n, m) of the covariance of scaled inputs (n, k), and its pivots (m,): at most so many rows.
+
+    Each is where those before it leave most of the prior variance.
+    """
+    return pivoted_cholesky(
+        variance_of(hyper, z), lambda p: covariance_of(hyper, z, z[p]), min(len(z), most), _LEFT_OVER
+    )
 
 
 def borders_of(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
 from pymc_kernel.plugin.emulation.parts import Part, Rows
 from pymc_kernel.plugin.emulation.penalty import Penalty
+from pymc_kernel.plugin.emulation.shared_arrays import of_rows, shared_arrays
 
 _FAR = 1e100  # a place that nothing is next to
 
@@ -49,14 +50,7 @@ class LearnedPart:
         self.loss = None
         """Log density that is lost by what is not known, at the inputs of the latest call; None without penalty."""
         # Ones, so that the graph has finite values before anything is learned.
-        self._shared = {
-            field: pytensor.shared(
-                np.ones((self.num_functions, *(1 if s is None else s for s in size))),
-                name=f"{name}_{field}",
-                shape=(self.num_functions, *size),
-            )
-            for field, size in sizes.items()
-        }
+        self._shared = shared_arrays(name, self.num_functions, sizes, 1.0)
 
     def clear(self) -> None:
         """Learn nothing: a cheap version stays as it is."""
@@ -108,12 +102,7 @@ class LearnedPart:
 
     def __call__(self, inputs):
         """Return the rows (b, q) of the outputs at rows (b, k) of inputs."""
-        if self.num_functions == 1:
-            of = {name: shared[0] for name, shared in self._shared.items()}
-        elif np.array_equal(self.functions, np.arange(self.num_functions)):
-            of = dict(self._shared)
-        else:
-            of = {name: shared[self.functions] for name, shared in self._shared.items()}
+        of = of_rows(self._shared, self.functions)
         z = (_where(of["log_inputs"], _log, inputs) - of["center"]) / of["scale"]
         is_failed = self._is_next_to_failed(z * of["inverse_length_scale"], of)
         if self._penalty is not None:

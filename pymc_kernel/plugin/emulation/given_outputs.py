@@ -112,13 +112,17 @@ class GivenOutputs:
         it is not finite.
         """
         levels = np.full(outputs.shape[:2], -np.inf)
-        changed = list(rows_of_parts)
         for i, b in np.argwhere(np.isfinite(outputs).all(axis=2)):
-            changed[number] = rows_of_parts[number].copy()
-            changed[number][b] = outputs[i, b]
-            level = self.log_density(changed, position)
+            level = self._with_row(rows_of_parts, position, number, b, outputs[i, b])
             levels[i, b] = level if np.isfinite(level) else -np.inf
         return levels
+
+    def _with_row(self, rows_of_parts, position, number, b, row):
+        """Return the log density at a position (d,) with outputs of parts of which one has another row (q,)."""
+        changed = list(rows_of_parts)
+        changed[number] = changed[number].copy()
+        changed[number][b] = row
+        return self.log_density(changed, position)
 
     def curvatures(self, positions: np.ndarray, inputs: Sequence, fits, rng: np.random.Generator) -> list[np.ndarray]:
         """Return minus the second derivatives of the log density by the outputs of each row, summed; means of places.
@@ -143,15 +147,10 @@ class GivenOutputs:
             for number, (part, (of_part, *_)) in enumerate(zip(self._unknown.parts, fits, strict=True)):
                 if not self._unknown.has_penalty(part):
                     continue
-                rows = rows_of_parts[number]
-                for b, function in enumerate(part.functions):
-                    signs = rng.choice([-_STEP, _STEP], rows.shape[1])
-                    changed = []
-                    for step in (signs, -signs):
-                        moved = list(rows_of_parts)
-                        moved[number] = rows.copy()
-                        moved[number][b] = of_part[function].moved(rows[b], step)
-                        changed.append(self.log_density(moved, position))
+                for b, (function, row) in enumerate(zip(part.functions, rows_of_parts[number], strict=True)):
+                    signs = rng.choice([-_STEP, _STEP], row.size)
+                    moved = (of_part[function].moved(row, step) for step in (signs, -signs))
+                    changed = [self._with_row(rows_of_parts, position, number, b, other) for other in moved]
                     second = 2.0 * middle - sum(changed)
                     sums[number][b] += second / _STEP**2 if np.isfinite(second) else 0.0
         return [np.maximum(s / len(positions), 0.0) for s in sums]

@@ -13,6 +13,7 @@ import pytensor.tensor as pt
 
 from pymc_kernel.emulation import VarianceBound
 from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
+from pymc_kernel.plugin.emulation.shared_arrays import of_rows, shared_arrays
 
 NAME = "emulation_penalty"
 
@@ -32,14 +33,7 @@ class Penalty:
     def __init__(self, functions: np.ndarray, name: str, num_inputs: int):
         self._functions, self._num_functions = functions, int(functions.max()) + 1
         sizes = {"scaled": (None, num_inputs), "slopes": (None, num_inputs), "reduction": (None, None), "root": ()}
-        self._shared = {
-            field: pytensor.shared(
-                np.zeros((self._num_functions, *(1 if s is None else s for s in size))),
-                name=f"{name}_penalty_{field}",
-                shape=(self._num_functions, *size),
-            )
-            for field, size in sizes.items()
-        }
+        self._shared = shared_arrays(f"{name}_penalty", self._num_functions, sizes, 0.0)
         self._curvatures = pytensor.shared(np.zeros(len(functions)), name=f"{name}_curvatures")
 
     def clear(self) -> None:
@@ -69,13 +63,12 @@ class Penalty:
 
     def __call__(self, z, s):
         """Return the loss at scaled inputs z (b, k), and s (b, k), these times inverse length scales."""
+        scaled, slopes, reduction, root = of_rows(self._shared, self._functions).values()
         if self._num_functions == 1:
-            scaled, slopes, reduction, root = (shared[0] for shared in self._shared.values())
             squared = (s**2).sum(axis=1)[:, None] + (scaled**2).sum(axis=1) - 2.0 * (s @ scaled.T)
             covariance = pt.exp(-0.5 * pt.maximum(squared, 0.0)) + (root + z @ slopes.T) ** 2
             explained = ((covariance @ reduction.T) ** 2).sum(axis=1)
         else:
-            scaled, slopes, reduction, root = (shared[self._functions] for shared in self._shared.values())
             squared = ((s[:, None, :] - scaled) ** 2).sum(axis=2)
             covariance = pt.exp(-0.5 * squared) + (root[:, None] + (z[:, None, :] * slopes).sum(axis=2)) ** 2
             explained = ((covariance[:, None, :] * reduction).sum(axis=2) ** 2).sum(axis=1)

@@ -15,7 +15,7 @@ from pymc_kernel.plugin.emulation.parts import Part
 from pymc_kernel.plugin.emulation.structure import Unknown
 
 _FOLDS = 10  # of cross-validation
-_RARE = 1e-3  # of the draws of a normal distribution have a log density as far below its maximum as what is lost
+_RARE = 1e-3  # of the draws of a normal distribution have a log density too low to count as like them
 
 
 class Record:
@@ -102,15 +102,16 @@ class Record:
             of_part, known, bounds = [], [], []
             for function in range(part.num_functions):
                 own = part.functions == function
-                x, y, good, bad = (v[every][:, own] for v in (inputs, outputs, has_values, has_failed))
+                of_rows = inputs, outputs, has_values, has_failed, margin
+                x, y, good, bad, own_margin = (v[every][:, own] for v in of_rows)
                 bad = bad & (not is_noisy)
                 known.append((x[good | bad], bad[good | bad]))
-                good = nearest_rows(good, margin[every][:, own], LEARN_ROWS)
+                good = nearest_rows(good, own_margin, LEARN_ROWS)
                 if good.sum() < x.shape[2] + 2:
                     return None
                 of_part.append((fit_estimates if is_noisy else fit_outputs)(x[good], y[good], rng))
                 if self.unknown.has_penalty(part):
-                    bounds.append(variance_bound(of_part[-1], x[nearest_rows(good, margin[every][:, own], BOUND_ROWS)]))
+                    bounds.append(variance_bound(of_part[-1], x[nearest_rows(good, own_margin, BOUND_ROWS)]))
             fits.append((of_part, known, is_factor, bounds))
         return fits
 

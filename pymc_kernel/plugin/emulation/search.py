@@ -1,6 +1,7 @@
 """Rounds of an emulated model: learn, draw by NUTS, evaluate draws, compare."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 
 import numpy as np
@@ -73,7 +74,8 @@ class Search:
                 "which pk.emulate does not learn: use pk.sample_surrogate(). A prior whose logp calls a black box may "
                 "be a pm.Potential of what the box returns."
             )
-        self.share_of_penalty = with_penalties(self.emulated, [p.loss for p in self.learned if p.loss is not None])
+        losses = [p.loss for p in self.learned if p.loss is not None]
+        self.has_penalty, self.share_of_penalty = bool(losses), with_penalties(self.emulated, losses)
         with self.emulated as made:
             inputs = made.replace_rvs_by_values(inputs)
             self.inputs_of_parts = pymc_compile(made.value_vars, inputs, mode=STABLE, on_unused_input="ignore")
@@ -286,26 +288,28 @@ class Search:
         return lowest_like(known.max(), self.initial.size)
 
     def _margins(self):
-        """Return for each part by how much (nats) its rows (n, b) lie where the posterior may be; of estimates zero.
+        """Return for each part by how much (nats) its rows (n, b) lie where the posterior may be; zero without penalty.
 
         Were the row the only change to the best place: subjects are near or far one by one.
         """
+        margins = [np.zeros((len(self.record), len(part.functions))) for part in self.unknown.parts]
         best = int(np.argmax(self.record.log_densities))
+        position, largest = self.record.positions[best], self.record.log_densities[best]
+        if not (self.has_penalty and np.isfinite(largest)):
+            return margins
         values = [self.record.values(part) for part in self.unknown.parts]
         for learned, (*_, is_factor) in zip(self.learned, values, strict=True):
             learned.is_factor.set_value(float(is_factor))
-        rows_of_parts, margins = [outputs[best] for _, outputs, _ in values], []
-        least = lowest_like(self.record.log_densities[best], self.initial.size)
+        rows_of_parts, least = [outputs[best] for _, outputs, _ in values], lowest_like(largest, self.initial.size)
         for number, (part, (_, outputs, _)) in enumerate(zip(self.unknown.parts, values, strict=True)):
-            if not self.unknown.has_penalty(part) or not np.isfinite(least):
-                margins.append(np.zeros(outputs.shape[:2]))
-            else:
-                place = self.record.positions[best]
-                margins.append(self.given.levels(rows_of_parts, place, outputs, number) - least)
+            if self.unknown.has_penalty(part):
+                margins[number] = self.given.levels(rows_of_parts, position, outputs, number) - least
         return margins
 
     def _curvatures(self, fits):
         """Return the arguments ``curvatures`` of ``LearnedPart.renew`` of each part, where the chains are."""
+        if not self.has_penalty:
+            return [np.zeros(len(part.functions)) for part in self.unknown.parts]
         places = self.record.best_places(_CHAINS) if self.chains is None else self.chains.places
         inputs = [self.inputs_of_parts(*split_position(self.emulated, x, self.shapes)) for x in places]
         return self.given.curvatures(places, inputs, fits, self.rng)
@@ -322,37 +326,41 @@ class Search:
         """
         flat = _flat(draws)
         centers = [self.rng.choice(flat), self.initial, *prior.draw(self.rng, _CHAINS)]
-        self.share_of_penalty.set_value(0.0)
-        others, _ = self.chains.elsewhere(centers, variances_of(flat), self.rng).draw()
-        self.share_of_penalty.set_value(1.0)
+        with self._without_penalty():
+            others, _ = self.chains.elsewhere(centers, variances_of(flat), self.rng).draw()
         count = min(draws.shape[1], others.shape[1])
         own, others = draws[:, -count:], others[:, -count:]
+        both = np.concatenate([own, others])
+        rhat = largest_rhat(both)
+        if not self.has_penalty:
+            self.rhat = rhat
+            self.draws = draws if Chains.have_converged(rhat) else both
+            return self.draws
         is_apart = np.zeros(len(others), bool)
-        if all(part.loss is None for part in self.learned):
-            both = np.concatenate([own, others])
-            rhat = largest_rhat(both)
-            if Chains.have_converged(rhat):
-                self.rhat = rhat
-                return draws
-            self.draws, self.rhat = both, rhat
-            return both
-        if not Chains.have_converged(largest_rhat(np.concatenate([own, others]))):
-            rhats = (largest_rhat(np.concatenate([own, other[None]])) for other in others)
-            is_apart = np.array([not Chains.have_converged(rhat) for rhat in rhats])
+        if not Chains.have_converged(rhat):
+            of_each = (largest_rhat(np.concatenate([own, other[None]])) for other in others)
+            is_apart = np.array([not Chains.have_converged(rhat) for rhat in of_each])
             self.apart = others[is_apart, -1]
             self.challengers = np.concatenate([own, others[~is_apart]]), others[is_apart]
         if not is_apart.all():
             self._note_left_out(self.rng.permutation(_flat(others[~is_apart]))[:_CANDIDATES])
         return draws
 
+    @contextmanager
+    def _without_penalty(self) -> Iterator[None]:
+        self.share_of_penalty.set_value(0.0)
+        try:
+            yield
+        finally:
+            self.share_of_penalty.set_value(1.0)
+
     def _note_left_out(self, draws: np.ndarray) -> None:
         """Note some draws (n, d) without the penalty that it leaves out, and count how many it does as a distance.
 
         What is not known may well be flat, as where a curve is saturated: then the penalty would cut a tail.
         """
-        self.share_of_penalty.set_value(0.0)
-        without = np.array([self.chains.log_density(x) for x in draws])
-        self.share_of_penalty.set_value(1.0)
+        with self._without_penalty():
+            without = np.array([self.chains.log_density(x) for x in draws])
         losses = without - np.array([self.chains.log_density(x) for x in draws])
         self.held_out = max(self.held_out, measured(-losses)[0])
         if self.held_out >= self._enough:
