@@ -33,7 +33,7 @@ $(READY_DOCS): $(READY)
 demo: $(READY)
 	$(RUN) -m case_studies.glass
 
-# The tutorials are run for their pages; one that has not changed since keeps its page. Warnings are errors. Links into the
+# What the tutorials print and draw is kept: python -m docs.tutorial_pages --run makes it anew. Warnings are errors. Links into the
 # documentation of PyMC, ArviZ, PyTensor and NumPy need the network: make docs INTERSPHINX=1.
 docs: $(READY_DOCS)
 	$(RUN) -m docs.tutorial_pages
@@ -116,10 +116,13 @@ bench: $(READY)
 	$(RUN) -m case_studies.reaction_times
 	$(RUN) -m case_studies.signalling
 	$(RUN) -m case_studies.cholera
+	$(RUN) -m case_studies.planets
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e '.[simulators]' && \
+		$(RUN) -m case_studies.accumulators
 
 format: $(READY)
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
 clean:
-	rm -rf $(VENV) build docs/_build docs/api/generated docs/tutorials *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build docs/_build docs/api/generated docs/tutorials/*.rst *.egg-info .pytest_cache .ruff_cache

@@ -1,29 +1,37 @@
-"""Make a page of each tutorial: its text, its code, and what the code prints and draws when it is run.
+"""Make a page of each tutorial: its text, its code, and what the code printed and drew when it was run.
 
-``python -m docs.tutorial_pages`` runs each script of ``tutorials/`` with ``--quick``, cell by cell, in a folder of its
-own under ``docs/tutorials``, and writes ``docs/tutorials/NAME.rst``. It is kept while script and package are the same.
+``python -m docs.tutorial_pages --run [NAME ...]`` runs scripts of ``tutorials/`` cell by cell, which takes minutes, and
+keeps what they print and draw in ``docs/tutorials/output``. Without the option ``docs/tutorials/NAME.rst`` is written
+for all of them: the text as it is now, the code, and what was kept. What belongs to other code is an error, and so is a
+warning that the text after it does not speak of.
 """
 
 import argparse
 import contextlib
+import datetime
 import hashlib
 import io
+import json
 import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
+import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "tutorials"
 PAGES = ROOT / "docs" / "tutorials"
+OUTPUT = PAGES / "output"
 ORDER = (
-    "theophylline", "hares_and_lynx", "noisy_likelihood", "epidemic", "approximate_draws", "several_modes", "at_scale",
+    "theophylline", "hares_and_lynx", "noisy_likelihood", "epidemic", "reaction_times", "approximate_draws",
+    "several_modes", "at_scale",
 )  # fmt: skip
 _WIDTH = 100  # of printed sentences, in characters
 _UNDERLINES = {1: "=", 2: "-", 3: "~"}
@@ -123,93 +131,117 @@ def _handled_by(handler):
         logger.removeHandler(handler)
 
 
-def run_cell(code: str, names: dict, file_name: str) -> tuple[str, list[str]]:
-    """Run a cell in the working directory; return what it printed, its warnings, and the pictures it saved."""
+def run_cell(code: str, names: dict, file_name: str) -> dict:
+    """Run a cell in the working directory; return what it printed, whether it warned, and the pictures it saved."""
     before = {path: path.stat().st_mtime_ns for path in Path().glob("*.png")}
-    printed = io.StringIO()
+    printed, warned = io.StringIO(), io.StringIO()
 
     def show(message, category, *place, **more):
         if not any(words in str(message) for words in _NOT_SHOWN):
-            print(f"{category.__name__}: {message}", file=printed)
+            for stream in (printed, warned):
+                print(f"{category.__name__}: {message}", file=stream)
 
-    log = logging.StreamHandler(printed)
-    log.setLevel(logging.WARNING)
-    with contextlib.redirect_stdout(printed), warnings.catch_warnings(), _handled_by(log):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(printed))
+        stack.enter_context(warnings.catch_warnings())
+        for stream in (printed, warned):
+            log = logging.StreamHandler(stream)
+            log.setLevel(logging.WARNING)
+            stack.enter_context(_handled_by(log))
         warnings.simplefilter("default")
         for quiet in (DeprecationWarning, FutureWarning, ResourceWarning):
             warnings.simplefilter("ignore", quiet)
         warnings.showwarning = show
         exec(compile(code, file_name, "exec"), names)
     new = [path for path in Path().glob("*.png") if before.get(path) != path.stat().st_mtime_ns]
-    return printed.getvalue(), [path.name for path in sorted(new, key=lambda path: path.stat().st_mtime_ns)]
+    pictures = [path.name for path in sorted(new, key=lambda path: path.stat().st_mtime_ns)]
+    return {"printed": printed.getvalue(), "warned": bool(warned.getvalue()), "pictures": pictures}
 
 
-def page_of(script: Path, folder: Path) -> str:
-    """Run a script with ``--quick`` in ``folder`` and return its page, which lies beside the folder."""
+def checksum(cells: list[tuple[str, str]]) -> str:
+    """Return what the output of a script depends on: its code."""
+    return hashlib.sha256("\0".join(text for kind, text in cells if kind == "code").encode()).hexdigest()[:12]
+
+
+def run(script: Path) -> None:
+    """Run a script in an empty directory, and keep what it prints and draws."""
     os.environ.setdefault("MPLBACKEND", "agg")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    os.chdir(folder)
-    sys.argv = [str(script), "--quick"]
-    names = {"__name__": "__main__", "__file__": str(script)}
-    blocks = []
-    for kind, text in cells_of(script.read_text()):
+    cells, names, here = cells_of(script.read_text()), {"__name__": "__main__", "__file__": str(script)}, os.getcwd()
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as empty:
+        os.chdir(empty)
+        try:
+            outputs = [run_cell(text, names, str(script)) for kind, text in cells if kind == "code"]
+        finally:
+            os.chdir(here)
+        folder = OUTPUT / script.stem
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for picture in Path(empty).glob("*.png"):
+            shutil.copy(picture, folder)
+    kept = {
+        "code": checksum(cells),
+        "date": datetime.date.today().isoformat(),
+        "seconds": round(time.perf_counter() - start),
+        "versions": {name: version(name) for name in ("pymc_kernel", "pymc", "arviz")},
+        "cells": outputs,
+    }
+    (OUTPUT / f"{script.stem}.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def page_of(script: Path) -> str:
+    """Return the page of a script, which has its kept output.
+
+    Raises
+    ------
+    ValueError
+        If the output is of other code, or if a cell warned and the text after it does not have "warn" in it.
+    """
+    cells = cells_of(script.read_text())
+    kept_file = OUTPUT / f"{script.stem}.json"
+    kept = json.loads(kept_file.read_text()) if kept_file.exists() else {"code": None}
+    if kept["code"] != checksum(cells):
+        raise ValueError(f"the code of {script.name} has changed: python -m docs.tutorial_pages --run {script.stem}")
+    outputs, blocks = iter(kept["cells"]), []
+    for number, (kind, text) in enumerate(cells):
         if kind == "markdown":
             blocks.append(markdown_to_rst(text))
         else:
-            printed, pictures = run_cell(text, names, str(script))
-            blocks.append(code_to_rst(text, printed, [f"{folder.name}/{picture}" for picture in pictures]))
-        if len(blocks) == 1:
+            output = next(outputs)
+            after = next((words for what, words in cells[number:] if what == "markdown"), "")
+            if output["warned"] and "warn" not in after:
+                raise ValueError(f"{script.name} does not speak of this warning: {output['printed']}")
+            pictures = [f"output/{script.stem}/{picture}" for picture in output["pictures"]]
+            blocks.append(code_to_rst(text, output["printed"], pictures))
+        if number == 0:
+            took = f"{kept['seconds']} seconds" if kept["seconds"] < 100 else f"{kept['seconds'] / 60:.0f} minutes"
+            with_versions = ", ".join(" ".join(pair) for pair in kept["versions"].items())
             blocks.append(
-                f"*This page was made by* ``python tutorials/{script.name} --quick``, *with few draws; without "
-                "the option the script takes more. Each run saves its pictures in the folder where it is started.*"
+                f"*Run by* ``python tutorials/{script.name}`` *in {took} on two cores, {kept['date']}: "
+                f"{with_versions}. Each run saves its pictures in the folder where it is started.*"
             )
     return "\n\n".join(blocks) + "\n"
 
 
-def fingerprint(script: Path) -> str:
-    """Return what a page depends on: the script, the package, this file."""
-    digest = hashlib.sha256()
-    for path in [script, Path(__file__), *sorted((ROOT / "pymc_kernel").rglob("*.py"))]:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def make_page(name: str) -> None:
-    """Run one tutorial and write its page."""
-    script = SCRIPTS / f"{name}.py"
-    page = page_of(script, PAGES / name)
-    (PAGES / f"{name}.rst").write_text(f".. made from {fingerprint(script)}\n\n{page}")
-
-
-def is_fresh(name: str) -> bool:
-    """Return whether the page of a tutorial was made by the script and package as they are."""
-    page = PAGES / f"{name}.rst"
-    return page.exists() and page.read_text().startswith(f".. made from {fingerprint(SCRIPTS / f'{name}.py')}")
-
-
-def _make_in_a_process(name: str) -> tuple[str, subprocess.CompletedProcess]:
-    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "docs.tutorial_pages", "--only", name]
-    return name, subprocess.run(command, cwd=ROOT, env=threads | os.environ, capture_output=True, text=True)
-
-
 def main() -> int:
-    """Make the pages that are missing or out of date, two at a time; return the number that failed."""
+    """Run the scripts that are asked for, one after the other, or write all pages; return the number that failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=ORDER, help="make this page, in this process")
-    only = parser.parse_args().only
-    if only:
-        make_page(only)
+    parser.add_argument("--run", nargs="*", choices=ORDER, metavar="NAME", help="run these scripts; without names, all")
+    names = parser.parse_args().run
+    if names is None:
+        for name in ORDER:
+            (PAGES / f"{name}.rst").write_text(page_of(SCRIPTS / f"{name}.py"))
         return 0
-    stale = [name for name in ORDER if not is_fresh(name)]
+    if len(names) == 1:
+        run(SCRIPTS / f"{names[0]}.py")
+        return 0
     num_failed = 0
-    with ThreadPoolExecutor(2) as pool:
-        for name, result in pool.map(_make_in_a_process, stale):
-            print(f"tutorials/{name}.py: {'done' if result.returncode == 0 else 'failed'}", flush=True)
-            if result.returncode:
-                num_failed += 1
-                print(result.stderr)
+    for name in names or ORDER:  # each in a process of its own: what one imports and sets is not seen by the next
+        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "docs.tutorial_pages", "--run", name]
+        done = subprocess.run(command, cwd=ROOT, env=threads | os.environ, check=False)
+        print(f"tutorials/{name}.py: {'failed' if done.returncode else 'done'}", flush=True)
+        num_failed += bool(done.returncode)
     return num_failed
 
 

@@ -14,8 +14,6 @@
 # cannot see.
 
 # %%
-import sys
-
 import arviz as az
 import matplotlib.pyplot as plt
 import numpy as np
@@ -23,8 +21,7 @@ import pymc as pm
 
 import pymc_kernel as pk
 
-QUICK = "--quick" in sys.argv
-DRAWS = 1000 if QUICK else 2000  # in each of two chains
+DRAWS = 2000  # in each of two chains
 rng = np.random.default_rng(1)
 
 # %% [markdown]
@@ -39,6 +36,13 @@ age = rng.standard_normal(60)
 dose = 0.9 * age + np.sqrt(1.0 - 0.9**2) * rng.standard_normal(60)
 design = np.stack([np.ones(60), dose, age], axis=1)
 well = rng.random(60) < 1.0 / (1.0 + np.exp(-design @ np.array([1.0, 2.5, -1.5])))
+
+figure, axis = plt.subplots(figsize=(5, 3.2), layout="constrained")
+for got_well, marker, label in ((True, "o", "got well"), (False, "x", "did not")):
+    axis.plot(age[well == got_well], dose[well == got_well], marker, label=label)
+axis.set(xlabel="age, in standard deviations", ylabel="dose")
+axis.legend(frameon=False)
+figure.savefig("patients.png", dpi=100)
 
 with pm.Model(coords={"slope": ["average", "dose", "age"]}) as model:
     beta = pm.Normal("beta", 0, 5, dims="slope")
@@ -165,10 +169,10 @@ figure.savefig("draws_over_nuts.png", dpi=100)
 # ## The verdict must be read with the number of draws
 #
 # A test with many draws finds every small bias. What counts is the discrepancy beside that of as
-# many normal draws. That of NUTS is a third above it, since its chains are correlated; that of the
-# Laplace approximation is three times as much, and that of ADVI seven times: its spreads are half
-# of the right ones. The Laplace approximation has missed the skewness, and its spreads are a
-# twentieth too small; whether that matters is for you to say.
+# many normal draws. That of NUTS is about the same; that of the Laplace approximation is three
+# times as much, and that of ADVI seven times: its spreads are half of the right ones. The Laplace
+# approximation has missed the skewness, and its spreads are a tenth too small; whether that
+# matters is for you to say.
 #
 # The stochastic-gradient chain with small steps shows the other side: it creeps, so few of its
 # draws are left after thinning, and few draws prove little: a small misfit would not be seen.
@@ -211,6 +215,17 @@ pk.diagnose(lopsided, model=two_modes, random_seed=1)
 # So keep R-hat beside the check, with chains that begin far apart, and where there may be several
 # modes take [sequential Monte Carlo](../docs/methods/smc.rst). Nor can any check of draws see a
 # mode that has none.
+#
+# ## From warning to fix
+#
+# - *A discrepancy far above that of normal draws, of few parameters*: look at those in
+#   `pk.summary`; often a spread is too small, as of ADVI. Take a richer approximation (a full-rank
+#   one, Pathfinder) or NUTS.
+# - *Few draws are left after thinning*: the chain is slow, and the check proves little. More draws,
+#   or steps that move further.
+# - *There are several modes*: the check cannot judge their weights. Particles can.
+#
+# ## When not
 #
 # The check loses power with the dimension, and depends on the coordinates; [its
 # page](../docs/methods/checks.rst) says more. Models without a gradient are judged with

@@ -15,8 +15,6 @@
 # exact.
 
 # %%
-import sys
-
 import arviz as az
 import matplotlib.pyplot as plt
 import numpy as np
@@ -26,8 +24,7 @@ from scipy.stats import gaussian_kde
 
 import pymc_kernel as pk
 
-QUICK = "--quick" in sys.argv
-DRAWS = 1000 if QUICK else 4000
+DRAWS = 4000  # in each chain
 SETTINGS = {"chains": 4, "random_seed": 1, "progressbar": False}
 
 # %% [markdown]
@@ -40,6 +37,19 @@ kind = np.repeat([0.0, 1.0], [11, 10])
 cucumber = np.array([0.0] * 5 + [1.0] * 6 + [0.0] * 5 + [1.0] * 5)
 design = np.stack([np.ones(21), kind, cucumber, kind * cucumber], axis=1)
 coords = {"effect": ["bean", "other kind", "cucumber", "both"], "plate": np.arange(21)}
+
+figure, axis = plt.subplots(figsize=(8, 3), layout="constrained")
+for has_kind, has_cucumber, label in (
+    (0, 0, "bean"),
+    (0, 1, "cucumber"),
+    (1, 0, "other kind, bean"),
+    (1, 1, "other kind, cucumber"),
+):
+    own = np.flatnonzero((kind == has_kind) & (cucumber == has_cucumber))
+    axis.scatter(own, np.array(germinated)[own] / laid[own], 2.0 * laid[own], label=label)
+axis.set(xlabel="plate (area: seeds laid)", ylabel="share that germinated", xticks=range(0, 21, 5))
+axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=0.7)
+figure.savefig("plates.png", dpi=100)
 
 # %% [markdown]
 # ## The full model, by NUTS
@@ -206,6 +216,13 @@ figure.savefig("noisy_and_full.png", dpi=100)
 #
 # If the averages were taken of log likelihoods instead of likelihoods, the estimate would be
 # biased, and no sampler could mend that.
+#
+# ## From warning to fix
+#
+# - *The log estimate has a standard deviation of ...*: more draws inside the estimate, or a better
+#   proposal, as above.
+# - *R-hat above 1.01*: a noisy chain stays long where one estimate came out high. Less noise helps
+#   more than longer chains.
 #
 # ## When not
 #

@@ -15,8 +15,6 @@
 # sure the evidence is.
 
 # %%
-import sys
-
 import arviz as az
 import matplotlib.pyplot as plt
 import numpy as np
@@ -27,7 +25,6 @@ from scipy.stats import multivariate_normal
 
 import pymc_kernel as pk
 
-QUICK = "--quick" in sys.argv
 SETTINGS = {"random_seed": 1, "progressbar": False}
 
 # %% [markdown]
@@ -41,6 +38,11 @@ rng = np.random.default_rng(24)
 NOISE, SIZE = 3.0, 5.0
 nights = np.sort(rng.choice(60, 14, replace=False) + 0.1 * rng.standard_normal(14))
 speeds = SIZE * np.sin(2.0 * np.pi * 0.31 * nights + 0.7) + NOISE * rng.standard_normal(14)
+
+figure, axis = plt.subplots(figsize=(7, 3), layout="constrained")
+axis.errorbar(nights, speeds, NOISE, fmt="o", color="black")
+axis.set(xlabel="night", ylabel="speed, m / s")
+figure.savefig("speeds.png", dpi=100)
 
 # %% [markdown]
 # ## The exact answer
@@ -84,12 +86,12 @@ print(az.summary(chains, var_names=["frequency"]))
 print("means of the chains:", chains["posterior"]["frequency"].mean("draw").values.round(3))
 
 # %% [markdown]
-# R-hat is far above one: each chain has found a mode, and says nothing of the weight of the others.
-# More draws would not help.
+# R-hat is far above one, and PyMC warns of few effective draws: each chain has found a mode, and
+# says nothing of the weight of the others. More draws would not help.
 #
 # ## Particles
 #
-# Four runs of two thousand particles each. The kernel `pk.KASMC` moves each particle by the local
+# Four runs of eight thousand particles each. The kernel `pk.KASMC` moves each particle by the local
 # shape of the others, so that steps fit the mode where it is. It needs no surrogate and more
 # evaluations than `pk.KernelHMCSMC`, which suits a likelihood as cheap as this. With
 # `threshold=0.8` the temperature falls more slowly than by default, so that the weights of the
@@ -97,9 +99,7 @@ print("means of the chains:", chains["posterior"]["frequency"].mean("draw").valu
 
 # %%
 with model:
-    particles = pk.sample_smc(
-        2000 if QUICK else 8000, pk.KASMC, threshold=0.8, chains=4, cores=1, **SETTINGS
-    )
+    particles = pk.sample_smc(8000, pk.KASMC, threshold=0.8, chains=4, cores=1, **SETTINGS)
 evidence = particles["smc_stats"]["log_evidence"].values
 print("log evidence of each run:", evidence.round(2), "exact:", round(exact_evidence, 2))
 
@@ -164,6 +164,15 @@ factor = np.exp(evidence.mean() - no_wobble)
 print(f"by particles {factor:.0f}, exact {np.exp(exact_evidence - no_wobble):.0f}")
 
 # %% [markdown]
+# ## From warning to fix
+#
+# - *R-hat far above one* of chains: look at the means of each chain. If they differ and each chain
+#   is still, there are modes: particles.
+# - *Particles are still correlated with where they were*: `threshold=0.8` or more particles. If the
+#   runs agree, it may stay.
+# - *Runs differ in the evidence*: more particles; the error falls with the square root of their
+#   number.
+#
 # ## When not
 #
 # A narrow mode on a broad hill is found by no sampler unless a draw happens to fall into it, which

@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from docs import tutorial_pages
-from docs.tutorial_pages import ORDER, ROOT, SCRIPTS, cells_of, inline_to_rst, markdown_to_rst, page_of
+from docs.tutorial_pages import ORDER, ROOT, SCRIPTS, cells_of, inline_to_rst, markdown_to_rst, page_of, run
 
 SCRIPT = """# %% [markdown]
 # # A title
@@ -17,8 +17,6 @@ SCRIPT = """# %% [markdown]
 # Some *text* with `code`.
 
 # %%
-import sys
-
 x = 2
 
 # %% [markdown]
@@ -26,7 +24,7 @@ x = 2
 # - second
 
 # %%
-print(x + 1, sys.argv[1:])
+print(x + 1)
 """
 
 
@@ -34,7 +32,7 @@ def test_cells():
     kinds, texts = zip(*cells_of(SCRIPT), strict=True)
     assert kinds == ("markdown", "code", "markdown", "code")
     assert texts[0] == "# A title\n\nSome *text* with `code`."
-    assert texts[1] == "import sys\n\nx = 2"
+    assert texts[1] == "x = 2"
     assert texts[2] == "- first\n- second"
 
 
@@ -53,20 +51,37 @@ def test_inline(markdown, rst):
     assert inline_to_rst(markdown) == rst
 
 
-def test_a_page_has_output_pictures_and_warnings(tmp_path, monkeypatch):
-    script = tmp_path / "short.py"
-    script.write_text(
-        SCRIPT + "\n# %%\nimport warnings\nfrom pathlib import Path\nPath('dot.png').write_bytes(b'')\n"
-        "warnings.warn('mind this')\nwarnings.warn('Numba will use object mode')\n"
-        "import logging\nlogging.getLogger('pymc.step').warning('a chain is stuck')\n"
-    )
+@pytest.fixture
+def scripts(tmp_path, monkeypatch):
+    """Scripts and their output in a folder of their own."""
+    monkeypatch.setattr(tutorial_pages, "OUTPUT", tmp_path / "output")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["pytest"])
+    return tmp_path
+
+
+WARNING = """
+# %%
+import logging
+import warnings
+from pathlib import Path
+
+Path("dot.png").write_bytes(b"")
+warnings.warn("mind this")
+warnings.warn("Numba will use object mode")
+logging.getLogger("pymc.step").warning("a chain is stuck")
+"""
+EXPLAINED = "\n# %% [markdown]\n# The warnings say so.\n"
+
+
+def test_a_page_has_output_pictures_and_warnings(scripts):
+    script = scripts / "short.py"
+    script.write_text(SCRIPT + WARNING + EXPLAINED)
     filters = list(warnings.filters)
-    page = page_of(script, tmp_path / "out")
-    assert page.startswith("A title\n=======\n\nSome *text* with ``code``.")
-    assert "   3 ['--quick']" in page
-    assert ".. image:: out/dot.png" in page
+    run(script)
+    page = page_of(script)
+    assert page.startswith("A title\n=======\n\nSome *text* with ``code``.\n\n*Run by* ``python tutorials/short.py``")
+    assert "   3\n" in page
+    assert ".. image:: output/short/dot.png" in page
     assert "   UserWarning: mind this" in page
     assert "   a chain is stuck" in page
     assert "object mode\n\n.." not in page
@@ -74,17 +89,30 @@ def test_a_page_has_output_pictures_and_warnings(tmp_path, monkeypatch):
     assert warnings.filters == filters
 
 
-def test_a_page_is_fresh_until_its_script_changes(tmp_path, monkeypatch):
-    monkeypatch.setattr(tutorial_pages, "SCRIPTS", tmp_path)
-    monkeypatch.setattr(tutorial_pages, "PAGES", tmp_path / "pages")
-    monkeypatch.setattr("sys.argv", ["pytest"])
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "short.py").write_text(SCRIPT)
-    assert not tutorial_pages.is_fresh("short")
-    tutorial_pages.make_page("short")
-    assert tutorial_pages.is_fresh("short")
-    (tmp_path / "short.py").write_text(SCRIPT + "\nx = 3\n")
-    assert not tutorial_pages.is_fresh("short")
+def test_a_warning_that_the_text_does_not_speak_of_is_an_error(scripts):
+    script = scripts / "short.py"
+    script.write_text(SCRIPT + WARNING)
+    run(script)
+    with pytest.raises(ValueError, match="does not speak of this warning: UserWarning: mind this"):
+        page_of(script)
+
+
+def test_output_belongs_to_the_code_and_not_to_the_text(scripts):
+    script = scripts / "short.py"
+    script.write_text(SCRIPT)
+    with pytest.raises(ValueError, match="--run short"):
+        page_of(script)
+    run(script)
+    script.write_text(SCRIPT.replace("Some", "Any"))
+    assert "Any *text*" in page_of(script)
+    script.write_text(SCRIPT.replace("x + 1", "x + 2"))
+    with pytest.raises(ValueError, match="--run short"):
+        page_of(script)
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_tutorials_have_the_output_of_their_code(name):
+    page_of(SCRIPTS / f"{name}.py")
 
 
 @pytest.mark.parametrize("name", ORDER)
@@ -97,14 +125,38 @@ def test_tutorials_read_from_top_to_bottom(name):
         compile(code, name, "exec") if _ == "code" else markdown_to_rst(code)
 
 
+# So that each takes less than a minute. The text of the pages is about the full runs, whose output is kept.
+SMALLER = {
+    "approximate_draws": {"DRAWS = 2000": "DRAWS = 500", "pm.fit(40_000": "pm.fit(4000"},
+    "at_scale": {"CELLS = 2000": "CELLS = 40", "        3000,": "        400,", "        5000,": "        600,"},
+    "epidemic": {"4000, tune=2000": "500, tune=500", "=10_000": "=2000"},
+    "hares_and_lynx": {"draws=4000": "draws=500", "tune=4000": "tune=1000"},
+    "noisy_likelihood": {"DRAWS = 4000": "DRAWS = 500"},
+    "reaction_times": {"SIMULATED = 5000": "SIMULATED = 500", '"target_accept": 0.95,': '"draws": 100, "tune": 200,'},
+    "several_modes": {"8000, pk.KASMC": "1000, pk.KASMC"},
+    "theophylline": {'"chains": 4,': '"draws": 300, "tune": 500, "chains": 2,', "        200,": "        25,"},
+}
+_FROM_STDIN = """
+import sys
+exec(compile(sys.stdin.read(), sys.argv[1], "exec"), {"__name__": "__main__", "__file__": sys.argv[1]})
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ORDER)
 def test_tutorials_run(name, tmp_path):
-    command = [sys.executable, str(SCRIPTS / f"{name}.py"), "--quick"]
+    script = SCRIPTS / f"{name}.py"
+    text = script.read_text()
+    for full, small in SMALLER[name].items():
+        assert text.count(full) == 1
+        text = text.replace(full, small)
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = os.environ | {"MPLBACKEND": "agg", "PYTHONPATH": paths}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", _FROM_STDIN, str(script)]
+    done = subprocess.run(
+        command, input=text, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    pictures = set(re.findall(r'savefig\("(\w+\.png)"', (SCRIPTS / f"{name}.py").read_text()))
+    pictures = set(re.findall(r'savefig\("(\w+\.png)"', text))
     assert pictures
     assert {path.name for path in tmp_path.glob("*.png")} == pictures
