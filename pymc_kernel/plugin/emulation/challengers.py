@@ -1,0 +1,122 @@
+"""Chains from elsewhere: modes of an emulated model that no chain of a search is in, and what a penalty leaves out."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from pymc_kernel.plugin.emulation.chains import Chains, flat_draws, largest_rhat, variances_of
+from pymc_kernel.plugin.emulation.emulation import measured
+
+_COMPARED = 200  # draws whose log densities with and without the penalty are compared
+_EVALUATED = 4  # of those that it leaves out, in a round
+
+
+class Challengers:
+    """Chains that begin anew, to be compared with those that go on from round to round.
+
+    The posterior may have modes that none of these is in, and never will be. Challengers may, which begin as those of
+    ``pm.sample`` will, around a draw, around the user's initial values, and at draws of the prior. Of a model with a
+    penalty they sample without it, so that they end in modes that are only possible, too: one evaluation tells.
+
+    Parameters
+    ----------
+    penalty_share : shared variable or None
+        How much the penalty of the model counts; None of a model without.
+    num_parameters : int
+    rng : numpy.random.Generator
+
+    Attributes
+    ----------
+    apart : ndarray (m, d)
+        Where the latest of them end that are apart from the draws.
+    left_out : ndarray (m, d)
+        Draws that the penalty leaves out, where these are many.
+    """
+
+    def __init__(self, penalty_share, num_parameters: int, rng: np.random.Generator):
+        self._penalty_share, self._rng = penalty_share, rng
+        self._none = np.empty((0, num_parameters))
+        self._compared = np.empty((0, 0, num_parameters)), np.empty((0, 0, num_parameters))
+        self.forget()
+
+    def forget(self) -> None:
+        """Have no places to be evaluated."""
+        self.apart = self.left_out = self._none
+
+    def challenge(
+        self, chains: Chains, draws: np.ndarray, centers: Sequence, enough: float
+    ) -> tuple[np.ndarray, float, float]:
+        """Compare chains around ``centers`` (chains, d) with ``draws`` (chains, n, d) of ``chains``.
+
+        Returns
+        -------
+        draws : ndarray (chains, n, d)
+            With those of the challengers, if all are of one density and do not agree.
+        rhat : float
+            Of what is known to be in the posterior.
+        distance : float
+            Total variation distance between draws without and with the penalty; from ``enough`` on some that it leaves
+            out are to be evaluated.
+        """
+        flat = flat_draws(draws)
+        with self._without_penalty():
+            others, _ = chains.elsewhere(centers, variances_of(flat), self._rng).draw()
+        count = min(draws.shape[1], others.shape[1])
+        own, others = draws[:, -count:], others[:, -count:]
+        both = np.concatenate([own, others])
+        rhat = largest_rhat(both)
+        if self._penalty_share is None:
+            return (draws if Chains.have_converged(rhat) else both), rhat, 0.0
+        is_apart = np.zeros(len(others), bool)
+        if not Chains.have_converged(rhat):
+            of_each = (largest_rhat(np.concatenate([own, other[None]])) for other in others)
+            is_apart = np.array([not Chains.have_converged(rhat) for rhat in of_each])
+            self.apart = others[is_apart, -1]
+            self._compared = np.concatenate([own, others[~is_apart]]), others[is_apart]
+        distance = 0.0
+        if not is_apart.all():
+            some = self._rng.permutation(flat_draws(others[~is_apart]))[:_COMPARED]
+            distance = self.note_left_out(chains, some, enough)
+        return draws, 0.0, distance
+
+    def note_left_out(self, chains: Chains, draws: np.ndarray, enough: float) -> float:
+        """Note some of ``draws`` (n, d), which are without the penalty, that it leaves out, and return the distance.
+
+        What is not known may well be flat, as where a curve is saturated: then the penalty would cut a tail.
+        """
+        with self._without_penalty():
+            without = np.array([chains.log_density(x) for x in draws])
+        losses = without - np.array([chains.log_density(x) for x in draws])
+        distance = measured(-losses)[0]
+        if distance >= enough:
+            share = -np.expm1(-np.maximum(losses, 0.0)) + np.finfo(float).tiny
+            count = min(_EVALUATED, len(draws))
+            self.left_out = self._rng.choice(draws, count, replace=False, p=share / share.sum())
+        return distance
+
+    def modes(self, found: np.ndarray, least: float) -> tuple[np.ndarray, float]:
+        """Return those places apart (m, d) that are in modes of the posterior, and the R-hat with the chains there.
+
+        Parameters
+        ----------
+        found : ndarray (m,)
+            True log densities at these places, or at as many as there were evaluations left for: the rest counts.
+        least : float
+            Log density that hardly any draw is below.
+        """
+        is_mode = np.full(len(self.apart), True)
+        is_mode[: len(found)] = found >= least
+        others, apart = self._compared
+        return self.apart[is_mode], largest_rhat(np.concatenate([others, apart[is_mode]]))
+
+    @contextmanager
+    def _without_penalty(self) -> Iterator[None]:
+        if self._penalty_share is None:
+            yield
+            return
+        self._penalty_share.set_value(0.0)
+        try:
+            yield
+        finally:
+            self._penalty_share.set_value(1.0)
