@@ -1,14 +1,16 @@
 """Chains from elsewhere: modes of an emulated model that no chain of a search is in, and what a penalty leaves out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+from scipy.special import softmax
 
 from pymc_kernel.plugin.emulation.chains import Chains, flat_draws, largest_rhat, variances_of
 from pymc_kernel.plugin.emulation.emulation import measured
 
 _COMPARED = 200  # draws whose log densities with and without the penalty are compared
+_HALF = 0.5  # of the log likelihood: what half of the data would say
 _EVALUATED = 4  # of those that it leaves out, in a round
 
 
@@ -37,6 +39,7 @@ class Challengers:
     def __init__(self, penalty_share, num_parameters: int, rng: np.random.Generator):
         self._penalty_share, self._rng = penalty_share, rng
         self._none = np.empty((0, num_parameters))
+        self._wide: Chains | None = None
         self._compared = np.empty((0, 0, num_parameters)), np.empty((0, 0, num_parameters))
         self.forget()
 
@@ -90,10 +93,47 @@ class Challengers:
         losses = without - np.array([chains.log_density(x) for x in draws])
         distance = measured(-losses)[0]
         if distance >= enough:
-            share = -np.expm1(-np.maximum(losses, 0.0)) + np.finfo(float).tiny
-            count = min(_EVALUATED, len(draws))
-            self.left_out = self._rng.choice(draws, count, replace=False, p=share / share.sum())
+            self.left_out = self._chosen(draws, -np.expm1(-np.maximum(losses, 0.0)))
         return distance
+
+    def note_possible(
+        self, chains: Chains, draws: np.ndarray, versions: Callable[[np.ndarray], np.ndarray], enough: float
+    ) -> float:
+        """Note some places where the posterior may go on, and return the distance from a posterior that does.
+
+        Beyond the outermost evaluation what was learned goes on by a trend, which may end a tail that is there. A
+        posterior that goes on has at each place the highest density of several versions of what is learned. The places
+        are draws of chains with half of the log likelihood, which go further out.
+
+        Parameters
+        ----------
+        chains : Chains
+        draws : ndarray (chains, n, d)
+            Of these.
+        versions : callable
+            Returns log densities at a place (d,) with outputs as they may be.
+        enough : float
+        """
+        if self._wide is None:
+            self._wide = chains.tempered(draws[:, -1], variances_of(flat_draws(draws)), self._rng)
+            self._wide.set_power(_HALF)
+        elif not self._wide.have_density:
+            self._wide.go_to(draws[:, -1])
+        some = self._rng.permutation(flat_draws(self._wide.draw(is_short=True)[0]))[:_COMPARED]
+        sampled = np.array([self._wide.log_density(x) for x in some])
+        learned = np.array([chains.log_density(x) for x in some])
+        possible = np.array([versions(x).max() for x in some])
+        gained = softmax(possible - sampled) - softmax(learned - sampled)
+        distance = 0.5 * float(np.abs(gained).sum())
+        if distance >= enough:
+            self.left_out = self._chosen(some, np.maximum(gained, 0.0))
+        return distance
+
+    def _chosen(self, draws, weights):
+        """Return some of draws (n, d), by their weights."""
+        share = weights / weights.sum() + np.finfo(float).tiny
+        count = min(_EVALUATED, len(draws))
+        return self._rng.choice(draws, count, replace=False, p=share / share.sum())
 
     def modes(self, found: np.ndarray, least: float) -> tuple[np.ndarray, float]:
         """Return those places apart (m, d) that are in modes of the posterior, and the R-hat with the chains there.

@@ -39,6 +39,7 @@ _UNCERTAIN, _CANDIDATES = 2, 200  # evaluations in a round where what is learned
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
+_VERSIONS = 20  # of the outputs at a place: the most favorable has odds of one in twenty, as a test at 5 % has
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
 
 
@@ -246,6 +247,10 @@ class Search:
                 centers = [self.rng.choice(flat_draws(draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
                 draws, rhat, distance = self.challengers.challenge(self.chains, draws, centers, self._enough)
                 self.draws, self.rhat = draws, max(self.rhat, rhat)
+                if self.penalty_share is None and not self.estimated:
+                    distance = self.challengers.note_possible(
+                        self.chains, draws[:_CHAINS], self._versions, self._enough
+                    )
                 self.held_out = max(self.held_out, distance)
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
@@ -263,8 +268,15 @@ class Search:
 
     def _uncertainty(self, draw):
         """Return how far the log density at a draw (d,) may be off, by what is learned."""
-        inputs = self.inputs_of_parts(*split_position(self.emulated, draw, self.shapes))
-        return self.given.uncertainty(draw, inputs, self.fits, self.chains.log_density(draw), self.rng)
+        return self.given.uncertainty(draw, self._inputs_at(draw), self.fits, self.chains.log_density(draw), self.rng)
+
+    def _versions(self, place):
+        """Return log densities at a place (d,) with outputs as they may be."""
+        return self.given.versions(place, self._inputs_at(place), self.fits, _VERSIONS, self.rng)
+
+    def _inputs_at(self, position):
+        """Return the inputs (b, k) of each part at a position (d,)."""
+        return self.inputs_of_parts(*split_position(self.emulated, position, self.shapes))
 
     def _begin_anew(self) -> None:
         """Let chains that are lost go on from the best places; others may be in modes of their own, or only slow.
@@ -309,7 +321,7 @@ class Search:
         if self.penalty_share is None:
             return [np.zeros(len(part.functions)) for part in self.unknown.parts]
         places = self.record.best_places(_CHAINS) if self.chains is None else self.chains.places
-        inputs = [self.inputs_of_parts(*split_position(self.emulated, x, self.shapes)) for x in places]
+        inputs = [self._inputs_at(x) for x in places]
         return self.given.curvatures(places, inputs, fits, self.rng)
 
     def _take_in_modes(self, num_places: int) -> None:
