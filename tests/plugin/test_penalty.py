@@ -95,7 +95,7 @@ def test_no_draw_is_where_nothing_was_evaluated():
     best, far = search.record.best_places(1)[0], np.full(3, 2.5)
     density = density_of(search.emulated)
     with_penalty = density(far) - density(best)
-    search.share_of_penalty.set_value(0.0)
+    search.penalty_share.set_value(0.0)
     assert with_penalty < density(far) - density(best) - 10.0
 
 
@@ -151,15 +151,14 @@ def test_draws_that_the_penalty_leaves_out_are_evaluated():
     search, _, prior = searched(model_of(function=bump))
     search.propose(prior, 4)
     near, far = np.linspace(-0.1, 0.1, 60).reshape(20, 3), np.full((20, 3), 2.5)
-    search.held_out = 0.0
-    search._note_left_out(near)
-    assert search.held_out < 0.01
-    assert len(search.left_out) == 0
-    search._note_left_out(np.concatenate([near, far]))
-    assert search.held_out == pytest.approx(0.5, abs=0.01)  # the penalty leaves half of them
-    assert (search.left_out == 2.5).all()
-    assert len(search.left_out) == 4
-    assert search.share_of_penalty.get_value() == 1.0
+    others = search.challengers
+    assert others.note_left_out(search.chains, near, 0.05) < 0.01
+    assert len(others.left_out) == 0
+    distance = others.note_left_out(search.chains, np.concatenate([near, far]), 0.05)
+    assert distance == pytest.approx(0.5, abs=0.01)  # the penalty leaves half of them
+    assert (others.left_out == 2.5).all()
+    assert len(others.left_out) == 4
+    assert search.penalty_share.get_value() == 1.0
 
 
 def test_places_apart_count_where_draws_may_lie():
@@ -169,9 +168,9 @@ def test_places_apart_count_where_draws_may_lie():
     near = rng.standard_normal((5, 50, 3))
     best = search.record.best_places(1)[0]
     for level, counts in ((0.0, True), (-1e4, False)):
-        search.apart, search.rhat = best[None], 1.0
+        search.challengers.apart, search.rhat = best[None], 1.0
         search.chains.go_to(places)
-        search.challengers = near, near[:1] + 100.0
+        search.challengers._compared = near, near[:1] + 100.0
         search.record.evaluated[-1] = search.record.evaluated[-1]._replace(log_density=search._least() + 1.0 + level)
         search.num_own, search.num_explored = 0, 0
         search._take_in_modes(1)

@@ -154,6 +154,11 @@ def first_metric(start: np.ndarray, variances: np.ndarray, rng: np.random.Genera
     return QuadPotentialDiagAdapt(len(start), start.copy(), variances, _PRIOR_WEIGHT, rng=rng)
 
 
+def flat_draws(draws: np.ndarray) -> np.ndarray:
+    """Return draws (chains, n, d) as (chains * n, d)."""
+    return draws.reshape(-1, draws.shape[2])
+
+
 def largest_rhat(draws: np.ndarray) -> float:
     """Return the largest R-hat of the parameters of draws (chains, n, d)."""
     return max(map(_split_rhat, np.moveaxis(draws, 2, 0)))

@@ -155,8 +155,8 @@ class GivenOutputs:
                     sums[number][b] += second / _STEP**2 if np.isfinite(second) else 0.0
         return [np.maximum(s / len(positions), 0.0) for s in sums]
 
-    def uncertainty(self, position: np.ndarray, inputs, fits, learned: float, rng: np.random.Generator) -> float:
-        """Return how far the log density at a position (d,) may be off, by what is learned: a root mean square.
+    def versions(self, position: np.ndarray, inputs, fits, number: int, rng: np.random.Generator) -> np.ndarray:
+        """Return log densities (number,) at a position (d,) with outputs as they may be, by what is learned.
 
         Parameters
         ----------
@@ -165,21 +165,29 @@ class GivenOutputs:
             Of each part there.
         fits : list
             As of ``Record.fits``.
-        learned : float
-            Log density of the emulated model there.
+        number : int
         rng : numpy.random.Generator
         """
         of_parts = []
         for part, rows, (of_part, *_) in zip(self._unknown.parts, inputs, fits, strict=True):
             masks = [part.functions == function for function in range(len(of_part))]
             of_parts.append([(mine, fit.random_at(rows[mine])) for mine, fit in zip(masks, of_part, strict=True)])
-        root = 0.0
-        for _ in range(_VERSIONS):
+        found = np.empty(number)
+        for i in range(number):
             rows_of_parts = []
             for part, functions in zip(self._unknown.parts, of_parts, strict=True):
                 outputs = np.empty((len(part.functions), self._unknown.sizes(part)[1]))
                 for mine, random in functions:
                     outputs[mine] = random(rng)
                 rows_of_parts.append(outputs)
-            root = np.hypot(root, self.log_density(rows_of_parts, position) - learned)  # squares would overflow
+            found[i] = self.log_density(rows_of_parts, position)
+        return found
+
+    def uncertainty(self, position: np.ndarray, inputs, fits, learned: float, rng: np.random.Generator) -> float:
+        """Return how far the ``learned`` log density at a position (d,) may be off: a root mean square.
+
+        The other arguments are as of :meth:`versions`.
+        """
+        off = self.versions(position, inputs, fits, _VERSIONS, rng) - learned
+        root = np.hypot.reduce(off)  # squares would overflow
         return float(root) / np.sqrt(_VERSIONS) if np.isfinite(root) else 0.0

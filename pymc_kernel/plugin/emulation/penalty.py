@@ -76,9 +76,10 @@ class Penalty:
         return 0.5 * (self._curvatures * variance).sum()
 
 
-def with_penalties(model: pm.Model, losses: Sequence) -> pytensor.tensor.sharedvar.TensorSharedVariable:
-    """Add the sum of losses to a model, and return how much it counts, a shared variable: one, or zero without them."""
+def with_penalties(model: pm.Model, losses: Sequence) -> pytensor.tensor.sharedvar.TensorSharedVariable | None:
+    """Add the sum of losses to a model, and return how much it counts, a shared variable that is one; None of none."""
+    if not losses:
+        return None
     share = pytensor.shared(1.0, name=f"share_of_{NAME}")
-    if losses:
-        with_silent_potential(model, NAME, -share * sum(losses))
+    with_silent_potential(model, NAME, -share * sum(losses))
     return share

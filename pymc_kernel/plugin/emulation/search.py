@@ -1,7 +1,6 @@
 """Rounds of an emulated model: learn, draw by NUTS, evaluate draws, compare."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -10,13 +9,8 @@ import pymc as pm
 from pymc.pytensorf import compile as pymc_compile
 
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
-from pymc_kernel.plugin.emulation.chains import (
-    PRIOR_DRAWS,
-    Chains,
-    Explorers,
-    largest_rhat,
-    variances_of,
-)
+from pymc_kernel.plugin.emulation.chains import PRIOR_DRAWS, Chains, Explorers, flat_draws, variances_of
+from pymc_kernel.plugin.emulation.challengers import Challengers
 from pymc_kernel.plugin.emulation.coarse import coarse_versions
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.emulation import (
@@ -45,6 +39,7 @@ _UNCERTAIN, _CANDIDATES = 2, 200  # evaluations in a round where what is learned
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
+_VERSIONS = 20  # of the outputs at a place: the most favorable has odds of one in twenty, as a test at 5 % has
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
 
 
@@ -75,20 +70,20 @@ class Search:
                 "be a pm.Potential of what the box returns."
             )
         losses = [p.loss for p in self.learned if p.loss is not None]
-        self.has_penalty, self.share_of_penalty = bool(losses), with_penalties(self.emulated, losses)
+        self.penalty_share = with_penalties(self.emulated, losses)
         with self.emulated as made:
             inputs = made.replace_rvs_by_values(inputs)
             self.inputs_of_parts = pymc_compile(made.value_vars, inputs, mode=STABLE, on_unused_input="ignore")
         self.given = GivenOutputs(model, unknown, self.learned, self.coarse)
         self.shapes, self.initial = value_shapes(model), initial_position(model)
         self.record = Record(unknown, self.coarse, self.initial.size)
-        self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = self.challengers = None
+        self.challengers = Challengers(self.penalty_share, self.initial.size, rng)
+        self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
         self.margins: list[np.ndarray] = []
         self.rounds: list[Round] = []
         self.is_confirmed = False
         self.explorers: Explorers | None = None
         self.num_own, self.num_explored = 0, 0  # of a batch: draws of the posterior, and places of explorers
-        self.apart = self.left_out = np.empty((0, self.initial.size))
         self.held_out_errors = self.best_noise = None
         self.noise_share, self.noise_sd = noise_share, 0.0
 
@@ -126,7 +121,8 @@ class Search:
                     with interrupts_wait.not_here():
                         explored = self.explorers.draw(self.record.best_places(_CHAINS))
                     self.num_explored = len(explored)
-                    batch = np.concatenate([batch, explored, self.apart, self.left_out, self._most_uncertain()])
+                    apart, left_out = self.challengers.apart, self.challengers.left_out
+                    batch = np.concatenate([batch, explored, apart, left_out, self._most_uncertain()])
                 batch = batch[: (most - len(self.record)) // self.repeats]
 
     def coarse_places(self, prior, size: int) -> np.ndarray | None:
@@ -145,7 +141,7 @@ class Search:
             return None
         chains.go_to(best)
         draws, _ = chains.draw()
-        return self.rng.permutation(_flat(draws))[:size]
+        return self.rng.permutation(flat_draws(draws))[:size]
 
     def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
         """Take in what was evaluated at a batch (n, d); of fresh draws, measure the distance first."""
@@ -228,7 +224,7 @@ class Search:
         """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
         self.margins, self.held_out_errors = self._margins(), None
         fits = self.record.fits(self.margins, self.rng)
-        self.apart = self.left_out = self.apart[:0]
+        self.challengers.forget()
         if fits is None:
             return prior.draw(self.rng, size)
         self.fits = [(*fit, c) for fit, c in zip(fits, self._curvatures(fits), strict=True)]
@@ -248,10 +244,17 @@ class Search:
             self.draws = draws
             self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             if self.held_out < self._enough:
-                draws = self._challenge(draws, prior)
+                centers = [self.rng.choice(flat_draws(draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
+                draws, rhat, distance = self.challengers.challenge(self.chains, draws, centers, self._enough)
+                self.draws, self.rhat = draws, max(self.rhat, rhat)
+                if self.penalty_share is None and not self.estimated:
+                    distance = self.challengers.note_possible(
+                        self.chains, draws[:_CHAINS], self._versions, self._enough
+                    )
+                self.held_out = max(self.held_out, distance)
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
-        return _flat(draws[:, kept].transpose(1, 0, 2))[:size]
+        return flat_draws(draws[:, kept].transpose(1, 0, 2))[:size]
 
     def _most_uncertain(self) -> np.ndarray:
         """Return the draws (_UNCERTAIN, d) whose log density is known least; none of a model that is poor.
@@ -260,13 +263,20 @@ class Search:
         """
         if self._is_poor:
             return np.empty((0, self.initial.size))
-        draws = self.rng.permutation(_flat(self.draws))[:_CANDIDATES]
+        draws = self.rng.permutation(flat_draws(self.draws))[:_CANDIDATES]
         return draws[np.argsort([-self._uncertainty(x) for x in draws])[:_UNCERTAIN]]
 
     def _uncertainty(self, draw):
         """Return how far the log density at a draw (d,) may be off, by what is learned."""
-        inputs = self.inputs_of_parts(*split_position(self.emulated, draw, self.shapes))
-        return self.given.uncertainty(draw, inputs, self.fits, self.chains.log_density(draw), self.rng)
+        return self.given.uncertainty(draw, self._inputs_at(draw), self.fits, self.chains.log_density(draw), self.rng)
+
+    def _versions(self, place):
+        """Return log densities at a place (d,) with outputs as they may be."""
+        return self.given.versions(place, self._inputs_at(place), self.fits, _VERSIONS, self.rng)
+
+    def _inputs_at(self, position):
+        """Return the inputs (b, k) of each part at a position (d,)."""
+        return self.inputs_of_parts(*split_position(self.emulated, position, self.shapes))
 
     def _begin_anew(self) -> None:
         """Let chains that are lost go on from the best places; others may be in modes of their own, or only slow.
@@ -295,7 +305,7 @@ class Search:
         margins = [np.zeros((len(self.record), len(part.functions))) for part in self.unknown.parts]
         best = int(np.argmax(self.record.log_densities))
         position, largest = self.record.positions[best], self.record.log_densities[best]
-        if not (self.has_penalty and np.isfinite(largest)):
+        if self.penalty_share is None or not np.isfinite(largest):
             return margins
         values = [self.record.values(part) for part in self.unknown.parts]
         for learned, (*_, is_factor) in zip(self.learned, values, strict=True):
@@ -308,78 +318,23 @@ class Search:
 
     def _curvatures(self, fits):
         """Return the arguments ``curvatures`` of ``LearnedPart.renew`` of each part, where the chains are."""
-        if not self.has_penalty:
+        if self.penalty_share is None:
             return [np.zeros(len(part.functions)) for part in self.unknown.parts]
         places = self.record.best_places(_CHAINS) if self.chains is None else self.chains.places
-        inputs = [self.inputs_of_parts(*split_position(self.emulated, x, self.shapes)) for x in places]
+        inputs = [self._inputs_at(x) for x in places]
         return self.given.curvatures(places, inputs, fits, self.rng)
-
-    def _challenge(self, draws: np.ndarray, prior) -> np.ndarray:
-        """Note where other chains end that are apart from ``draws`` (chains, n, d), which are returned.
-
-        Where there is no penalty, theirs are added to these.
-
-        The posterior may have modes that no chain is in. Chains that go on from round to round never see them. Others
-        may, which begin as those of ``pm.sample`` will, around a draw (see ``result``) or, with initial values of the
-        user, elsewhere, and those that begin at draws of the prior. They sample without the penalty, so that they end
-        in modes that are only possible, too: one evaluation tells (see ``_take_in_modes``).
-        """
-        flat = _flat(draws)
-        centers = [self.rng.choice(flat), self.initial, *prior.draw(self.rng, _CHAINS)]
-        with self._without_penalty():
-            others, _ = self.chains.elsewhere(centers, variances_of(flat), self.rng).draw()
-        count = min(draws.shape[1], others.shape[1])
-        own, others = draws[:, -count:], others[:, -count:]
-        both = np.concatenate([own, others])
-        rhat = largest_rhat(both)
-        if not self.has_penalty:
-            self.rhat = rhat
-            self.draws = draws if Chains.have_converged(rhat) else both
-            return self.draws
-        is_apart = np.zeros(len(others), bool)
-        if not Chains.have_converged(rhat):
-            of_each = (largest_rhat(np.concatenate([own, other[None]])) for other in others)
-            is_apart = np.array([not Chains.have_converged(rhat) for rhat in of_each])
-            self.apart = others[is_apart, -1]
-            self.challengers = np.concatenate([own, others[~is_apart]]), others[is_apart]
-        if not is_apart.all():
-            self._note_left_out(self.rng.permutation(_flat(others[~is_apart]))[:_CANDIDATES])
-        return draws
-
-    @contextmanager
-    def _without_penalty(self) -> Iterator[None]:
-        self.share_of_penalty.set_value(0.0)
-        try:
-            yield
-        finally:
-            self.share_of_penalty.set_value(1.0)
-
-    def _note_left_out(self, draws: np.ndarray) -> None:
-        """Note some draws (n, d) without the penalty that it leaves out, and count how many it does as a distance.
-
-        What is not known may well be flat, as where a curve is saturated: then the penalty would cut a tail.
-        """
-        with self._without_penalty():
-            without = np.array([self.chains.log_density(x) for x in draws])
-        losses = without - np.array([self.chains.log_density(x) for x in draws])
-        self.held_out = max(self.held_out, measured(-losses)[0])
-        if self.held_out >= self._enough:
-            share = -np.expm1(-np.maximum(losses, 0.0)) + np.finfo(float).tiny
-            self.left_out = self.rng.choice(draws, min(_CHAINS, len(draws)), replace=False, p=share / share.sum())
 
     def _take_in_modes(self, num_places: int) -> None:
         """Let those chains apart count that end where draws may lie, by the latest evaluations, and move some there.
 
         At most half of the chains move.
         """
-        if not len(self.apart):
+        if not len(self.challengers.apart):
             return
-        found = self.record.levels[-num_places:][self.num_own + self.num_explored :][: len(self.apart)]
-        is_mode = np.full(len(self.apart), True)  # those that there was no evaluation left for, too
-        is_mode[: len(found)] = found >= self._least()
-        others, apart = self.challengers
-        self.rhat = max(self.rhat, largest_rhat(np.concatenate([others, apart[is_mode]])))
-        places, modes = self.chains.places, self.apart[is_mode][: _CHAINS // 2]
+        found = self.record.levels[-num_places:][self.num_own + self.num_explored :][: len(self.challengers.apart)]
+        modes, rhat = self.challengers.modes(found, self._least())
+        self.rhat = max(self.rhat, rhat)
+        places, modes = self.chains.places, modes[: _CHAINS // 2]
         places[: len(modes)] = modes
         self.chains.go_to(places)
 
@@ -404,7 +359,7 @@ class Search:
                 zip((self.unknown.calls[i].box.name for i in self.estimated), self.best_noise.tolist(), strict=True)
             ),
             rounds=pd.DataFrame(self.rounds),
-            draws=_flat(self.best_draws),
+            draws=flat_draws(self.best_draws),
             positions=self.record.positions,
             log_density=self.record.log_densities,
         )
@@ -447,7 +402,7 @@ class Search:
         A round has few fresh draws: those of a step in a function fall beside it more often than not.
         """
         rows_of_parts = self.record.held_out(self.margins, self.fits)
-        least = np.quantile([self.chains.log_density(x) for x in _flat(self.draws)], _TAIL)
+        least = np.quantile([self.chains.log_density(x) for x in flat_draws(self.draws)], _TAIL)
         kept = [i for i in range(len(self.record)) if self._is_like_draws(i, least)]
         predicted = [[rows[i] for rows in rows_of_parts] for i in kept]
         if not self.estimated:
@@ -481,8 +436,3 @@ class Search:
     def _renew(self, fits):
         for learned, fit in zip(self.learned, fits, strict=True):
             learned.renew(*fit)
-
-
-def _flat(draws: np.ndarray) -> np.ndarray:
-    """Return draws (chains, n, d) as (chains * n, d)."""
-    return draws.reshape(-1, draws.shape[2])

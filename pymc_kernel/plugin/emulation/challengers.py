@@ -1,0 +1,162 @@
+"""Chains from elsewhere: modes of an emulated model that no chain of a search is in, and what a penalty leaves out."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from scipy.special import softmax
+
+from pymc_kernel.plugin.emulation.chains import Chains, flat_draws, largest_rhat, variances_of
+from pymc_kernel.plugin.emulation.emulation import measured
+
+_COMPARED = 200  # draws whose log densities with and without the penalty are compared
+_HALF = 0.5  # of the log likelihood: what half of the data would say
+_EVALUATED = 4  # of those that it leaves out, in a round
+
+
+class Challengers:
+    """Chains that begin anew, to be compared with those that go on from round to round.
+
+    The posterior may have modes that none of these is in, and never will be. Challengers may, which begin as those of
+    ``pm.sample`` will, around a draw, around the user's initial values, and at draws of the prior. Of a model with a
+    penalty they sample without it, so that they end in modes that are only possible, too: one evaluation tells.
+
+    Parameters
+    ----------
+    penalty_share : shared variable or None
+        How much the penalty of the model counts; None of a model without.
+    num_parameters : int
+    rng : numpy.random.Generator
+
+    Attributes
+    ----------
+    apart : ndarray (m, d)
+        Where the latest of them end that are apart from the draws.
+    left_out : ndarray (m, d)
+        Draws that the penalty leaves out, where these are many.
+    """
+
+    def __init__(self, penalty_share, num_parameters: int, rng: np.random.Generator):
+        self._penalty_share, self._rng = penalty_share, rng
+        self._none = np.empty((0, num_parameters))
+        self._wide: Chains | None = None
+        self._compared = np.empty((0, 0, num_parameters)), np.empty((0, 0, num_parameters))
+        self.forget()
+
+    def forget(self) -> None:
+        """Have no places to be evaluated."""
+        self.apart = self.left_out = self._none
+
+    def challenge(
+        self, chains: Chains, draws: np.ndarray, centers: Sequence, enough: float
+    ) -> tuple[np.ndarray, float, float]:
+        """Compare chains around ``centers`` (chains, d) with ``draws`` (chains, n, d) of ``chains``.
+
+        Returns
+        -------
+        draws : ndarray (chains, n, d)
+            With those of the challengers, if all are of one density and do not agree.
+        rhat : float
+            Of what is known to be in the posterior.
+        distance : float
+            Total variation distance between draws without and with the penalty; from ``enough`` on some that it leaves
+            out are to be evaluated.
+        """
+        flat = flat_draws(draws)
+        with self._without_penalty():
+            others, _ = chains.elsewhere(centers, variances_of(flat), self._rng).draw()
+        count = min(draws.shape[1], others.shape[1])
+        own, others = draws[:, -count:], others[:, -count:]
+        both = np.concatenate([own, others])
+        rhat = largest_rhat(both)
+        if self._penalty_share is None:
+            return (draws if Chains.have_converged(rhat) else both), rhat, 0.0
+        is_apart = np.zeros(len(others), bool)
+        if not Chains.have_converged(rhat):
+            of_each = (largest_rhat(np.concatenate([own, other[None]])) for other in others)
+            is_apart = np.array([not Chains.have_converged(rhat) for rhat in of_each])
+            self.apart = others[is_apart, -1]
+            self._compared = np.concatenate([own, others[~is_apart]]), others[is_apart]
+        distance = 0.0
+        if not is_apart.all():
+            some = self._rng.permutation(flat_draws(others[~is_apart]))[:_COMPARED]
+            distance = self.note_left_out(chains, some, enough)
+        return draws, 0.0, distance
+
+    def note_left_out(self, chains: Chains, draws: np.ndarray, enough: float) -> float:
+        """Note some of ``draws`` (n, d), which are without the penalty, that it leaves out, and return the distance.
+
+        What is not known may well be flat, as where a curve is saturated: then the penalty would cut a tail.
+        """
+        with self._without_penalty():
+            without = np.array([chains.log_density(x) for x in draws])
+        losses = without - np.array([chains.log_density(x) for x in draws])
+        distance = measured(-losses)[0]
+        if distance >= enough:
+            self.left_out = self._chosen(draws, -np.expm1(-np.maximum(losses, 0.0)))
+        return distance
+
+    def note_possible(
+        self, chains: Chains, draws: np.ndarray, versions: Callable[[np.ndarray], np.ndarray], enough: float
+    ) -> float:
+        """Note some places where the posterior may go on, and return the distance from a posterior that does.
+
+        Beyond the outermost evaluation what was learned goes on by a trend, which may end a tail that is there. A
+        posterior that goes on has at each place the highest density of several versions of what is learned. The places
+        are draws of chains with half of the log likelihood, which go further out.
+
+        Parameters
+        ----------
+        chains : Chains
+        draws : ndarray (chains, n, d)
+            Of these.
+        versions : callable
+            Returns log densities at a place (d,) with outputs as they may be.
+        enough : float
+        """
+        if self._wide is None:
+            self._wide = chains.tempered(draws[:, -1], variances_of(flat_draws(draws)), self._rng)
+            self._wide.set_power(_HALF)
+        elif not self._wide.have_density:
+            self._wide.go_to(draws[:, -1])
+        some = self._rng.permutation(flat_draws(self._wide.draw(is_short=True)[0]))[:_COMPARED]
+        sampled = np.array([self._wide.log_density(x) for x in some])
+        learned = np.array([chains.log_density(x) for x in some])
+        possible = np.array([versions(x).max() for x in some])
+        gained = softmax(possible - sampled) - softmax(learned - sampled)
+        distance = 0.5 * float(np.abs(gained).sum())
+        if distance >= enough:
+            self.left_out = self._chosen(some, np.maximum(gained, 0.0))
+        return distance
+
+    def _chosen(self, draws, weights):
+        """Return some of draws (n, d), by their weights."""
+        share = weights / weights.sum() + np.finfo(float).tiny
+        count = min(_EVALUATED, len(draws))
+        return self._rng.choice(draws, count, replace=False, p=share / share.sum())
+
+    def modes(self, found: np.ndarray, least: float) -> tuple[np.ndarray, float]:
+        """Return those places apart (m, d) that are in modes of the posterior, and the R-hat with the chains there.
+
+        Parameters
+        ----------
+        found : ndarray (m,)
+            True log densities at these places, or at as many as there were evaluations left for: the rest counts.
+        least : float
+            Log density that hardly any draw is below.
+        """
+        is_mode = np.full(len(self.apart), True)
+        is_mode[: len(found)] = found >= least
+        others, apart = self._compared
+        return self.apart[is_mode], largest_rhat(np.concatenate([others, apart[is_mode]]))
+
+    @contextmanager
+    def _without_penalty(self) -> Iterator[None]:
+        if self._penalty_share is None:
+            yield
+            return
+        self._penalty_share.set_value(0.0)
+        try:
+            yield
+        finally:
+            self._penalty_share.set_value(1.0)

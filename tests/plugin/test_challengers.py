@@ -1,0 +1,63 @@
+"""A posterior that may go on where nothing was evaluated."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pytensor import wrap_py
+
+from pymc_kernel.plugin.emulation.search import Search
+from pymc_kernel.plugin.emulation.structure import unknown_of
+from pymc_kernel.plugin.model.priors import ModelPrior
+
+DATA = np.array([1.3, 1.6, 1.1])
+
+
+def saturated():
+    """Return a model whose likelihood is flat on one side, under a prior with heavy tails."""
+    with pm.Model() as model:
+        a = pm.StudentT("a", nu=3, mu=0, sigma=3)
+        box = wrap_py([pt.dscalar], [pt.dvector])(lambda a: np.arctan(a) * np.ones(3))
+        pm.Normal("y", box(a), 0.5, observed=DATA)
+    return model
+
+
+@pytest.fixture
+def short_search(short_blocks):
+    """A search of this model that has learned from some places."""
+
+    def learned_at(places):
+        model, rng = saturated(), np.random.default_rng(0)
+        search = Search(model, unknown_of(model, rng), 0.05, rng)
+        positions = np.array(places)[:, None]
+        vectors = [search.unknown.true.at_one(x, None)[1] for x in positions]
+        evaluated = [search.unknown.true.read(v, x) for v, x in zip(vectors, positions, strict=True)]
+        search.add(positions, evaluated)
+        search.propose(ModelPrior(model), 4)
+        return search
+
+    return learned_at
+
+
+@pytest.mark.parametrize(("farthest", "goes_on"), [(3.0, True), (40.0, False)])
+def test_a_tail_may_go_on_beyond_the_outermost_evaluation(short_search, farthest, goes_on):
+    search = short_search(np.concatenate([np.linspace(-3.0, 3.0, 6), np.arange(5.0, farthest + 1.0, 2.0)]))
+    draws, _ = search.chains.draw(is_short=True)
+    search.challengers.forget()
+    distance = search.challengers.note_possible(search.chains, draws, search._versions, 0.05)
+    assert (distance > 0.05) is goes_on
+    left_out = search.challengers.left_out
+    assert len(left_out) == (4 if goes_on else 0)
+    if goes_on:
+        assert (left_out > farthest).any()
+
+
+def test_versions_of_a_place_are_those_of_its_outputs(short_search):
+    search = short_search(np.linspace(-3.0, 3.0, 12))
+    learned, far = np.array([1.5]), np.array([20.0])
+    at_learned, at_far = (
+        search.given.versions(x, search._inputs_at(x), search.fits, 200, search.rng) for x in (learned, far)
+    )
+    expected = search.chains.log_density(learned)
+    np.testing.assert_allclose(at_learned, expected, atol=0.1)
+    assert at_far.std() > 10.0 * at_learned.std()
