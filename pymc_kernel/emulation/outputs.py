@@ -52,6 +52,9 @@ class FittedOutputs:
     hyperparameters : Hyperparameters
     amplitude : ndarray (q,)
         Of the outputs, or of their logarithms where they are learned by these.
+    directions : ndarray (m, q)
+        A root of the covariance of the outputs over what was learned, given their inputs: its diagonal is the squared
+        amplitude, and outputs that are alike have errors that are.
     factor, normal : ndarray (r, r)
         Triangular: of the covariance of the points, and of the normal equations of their coefficients.
     total : float
@@ -73,6 +76,7 @@ class FittedOutputs:
     coefficients: np.ndarray
     hyperparameters: Hyperparameters
     amplitude: np.ndarray
+    directions: np.ndarray
     factor: np.ndarray
     normal: np.ndarray
     total: float = 0.0
@@ -92,11 +96,12 @@ class FittedOutputs:
     def random_at(self, inputs: np.ndarray) -> Callable[[np.random.Generator], np.ndarray]:
         """Return a function that draws outputs (n, q) at inputs (n, k) as they may be, by what was learned.
 
-        Each has an error of its own. Beyond the range that was learned from, trend and error go on.
+        Each place has errors of its own, those of its outputs are correlated. Beyond the range that was learned from,
+        trend and errors go on.
         """
         z = self.scaled(inputs, inside=False)
-        mean, error = self._mean(z), self._relative_sd(z)[:, None] * self.amplitude
-        return lambda rng: self._back(mean + error * rng.standard_normal(error.shape))
+        mean, sd, size = self._mean(z), self._relative_sd(z)[:, None], (len(z), len(self.directions))
+        return lambda rng: self._back(mean + sd * (rng.standard_normal(size) @ self.directions))
 
     def moved(self, outputs: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """Return outputs (q,) that are off by so many times their reach (q,), on the scale they are learned on."""
@@ -225,14 +230,16 @@ def _fitted(scales, place, z, moved, hyper, total):
     # zero with the weight of the nugget. By an orthogonal factor: the normal equations would square its condition.
     q, r = np.linalg.qr(np.concatenate([factor, np.sqrt(hyper.nugget) * np.eye(len(pivots))]))
     inner = solve_triangular(r, q[:n].T @ (moved - mean))
-    misfit = ((moved - mean - factor @ inner) ** 2).sum(axis=0) / hyper.nugget
-    amplitude = np.sqrt(((inner**2).sum(axis=0) + misfit) / n)
+    misfit = (moved - mean - factor @ inner) / np.sqrt(hyper.nugget)
+    # The root of sums of squares and products: amplitudes, and how alike the outputs are.
+    directions = np.linalg.qr(np.concatenate([inner, misfit]) / np.sqrt(n), mode="r")
+    amplitude = np.sqrt((directions**2).sum(axis=0))
     weights = solve_triangular(factor[pivots], inner, lower=True, trans=1)
     borders, z = borders_of(z), z[pivots]
     coefficients = trend_of(hyper, z, weights)
     coefficients[0] += mean
     points = z * hyper.inverse_length_scale
-    learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, amplitude, factor[pivots], r
+    learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, amplitude, directions, factor[pivots], r
     return FittedOutputs(*scales, *place, *borders, *learned, total, np.minimum(amplitude, np.ptp(moved, axis=0)))
 
 

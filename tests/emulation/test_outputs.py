@@ -117,6 +117,20 @@ def test_a_constant_output_stays_constant(rng):
     np.testing.assert_allclose(fit(2.0 * x)[:, 0], 7.0)
 
 
+def test_errors_of_outputs_that_are_alike_are_alike(rng):
+    x, new = np.linspace(-2.0, 2.0, 9)[:, None], np.array([[3.0], [4.0]])
+    values = np.hstack([np.sin(x), 2.0 * np.sin(x), np.cos(3.0 * x)])
+    fit = fit_outputs(x, values, rng)
+    random = fit.random_at(new)
+    errors = np.array([random(rng) - fit._mean(fit.scaled(new, inside=False)) for _ in range(500)])
+    for place in (0, 1):
+        correlation = np.corrcoef(errors[:, place].T)
+        assert correlation[0, 1] > 0.999
+        assert abs(correlation[0, 2]) < 0.9
+    between_places = np.corrcoef(errors[:, 0, 0], errors[:, 1, 0])[0, 1]
+    assert abs(between_places) < 4.0 / np.sqrt(500)
+
+
 def test_bad_arrays(rng):
     with pytest.raises(ValueError, match="as many rows"):
         fit_outputs(np.ones((3, 1)), np.ones((4, 1)), rng)
