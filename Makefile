@@ -116,7 +116,6 @@ bench: $(READY)
 	$(RUN) -m case_studies.reaction_times
 	$(RUN) -m case_studies.signalling
 	$(RUN) -m case_studies.cholera
-	$(RUN) -m case_studies.planets
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e '.[simulators]' && \
 		$(RUN) -m case_studies.accumulators
 
