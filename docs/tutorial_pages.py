@@ -217,8 +217,8 @@ def page_of(script: Path) -> str:
             took = f"{kept['seconds']} seconds" if kept["seconds"] < 100 else f"{kept['seconds'] / 60:.0f} minutes"
             with_versions = ", ".join(" ".join(pair) for pair in kept["versions"].items())
             blocks.append(
-                f"*Run by* ``python tutorials/{script.name}`` *in {took} on two cores, {kept['date']}: "
-                f"{with_versions}. Each run saves its pictures in the folder where it is started.*"
+                f"*Run by* ``python tutorials/{script.name}`` *in {took} on two cores that had other work, "
+                f"{kept['date']}: {with_versions}. Each run saves its pictures in the folder where it is started.*"
             )
     return "\n\n".join(blocks) + "\n"
 

@@ -253,7 +253,8 @@ with daily:
 print(az.summary(in_rounds))
 
 # %% [markdown]
-# The spread of the mean speed is known far better now, from as many simulations.
+# No warning now, and an R-hat of one: as many simulations, made where the posterior is, are enough
+# to trust it.
 #
 # ## The answers
 #
