@@ -105,9 +105,8 @@ def _fitted(log_inputs, place, z, values, hyper: Hyperparameters):
     weights, z_pivots = weights[:, None], z[pivots]
     coefficients = trend_of(hyper, z_pivots, weights)
     coefficients[0] += values.min()  # away from all rows the likelihood is small, whatever most of them say
-    one = np.ones(1)
     return FittedOutputs(
         log_inputs, np.zeros(1, bool), *place, *borders_of(z), hyper.inverse_length_scale,
-        z_pivots * hyper.inverse_length_scale, hyper.radial * weights, coefficients, hyper, one, one[None],
+        z_pivots * hyper.inverse_length_scale, hyper.radial * weights, coefficients, hyper, np.ones((1, 1)),
         posterior.own, np.sqrt(hyper.nugget) * posterior.normal.T,
     )  # fmt: skip

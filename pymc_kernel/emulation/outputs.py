@@ -50,11 +50,9 @@ class FittedOutputs:
     coefficients : ndarray (1 + k + k (k + 1) / 2, q)
         Of the polynomials in the scaled inputs, as :func:`trend_features` has them.
     hyperparameters : Hyperparameters
-    amplitude : ndarray (q,)
-        Of the outputs, or of their logarithms where they are learned by these.
     directions : ndarray (m, q)
-        A root of the covariance of the outputs over what was learned, given their inputs: its diagonal is the squared
-        amplitude, and outputs that are alike have errors that are.
+        A root of the covariance of the outputs, or of their logarithms where they are learned by these: its diagonal
+        is that of the squared amplitudes, and outputs that are alike have errors that are.
     factor, normal : ndarray (r, r)
         Triangular: of the covariance of the points, and of the normal equations of their coefficients.
     total : float
@@ -75,7 +73,6 @@ class FittedOutputs:
     weights: np.ndarray
     coefficients: np.ndarray
     hyperparameters: Hyperparameters
-    amplitude: np.ndarray
     directions: np.ndarray
     factor: np.ndarray
     normal: np.ndarray
@@ -239,7 +236,7 @@ def _fitted(scales, place, z, moved, hyper, total):
     coefficients = trend_of(hyper, z, weights)
     coefficients[0] += mean
     points = z * hyper.inverse_length_scale
-    learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, amplitude, directions, factor[pivots], r
+    learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, directions, factor[pivots], r
     return FittedOutputs(*scales, *place, *borders, *learned, total, np.minimum(amplitude, np.ptp(moved, axis=0)))
 
 

@@ -13,12 +13,12 @@ from pymc_kernel.plugin.model.priors import ModelPrior
 DATA = np.array([1.3, 1.6, 1.1])
 
 
-def saturated():
+def saturated(scale=lambda outputs: outputs):
     """Return a model whose likelihood is flat on one side, under a prior with heavy tails."""
     with pm.Model() as model:
         a = pm.StudentT("a", nu=3, mu=0, sigma=3)
         box = wrap_py([pt.dscalar], [pt.dvector])(lambda a: np.arctan(a) * np.ones(3))
-        pm.Normal("y", box(a), 0.5, observed=DATA)
+        pm.Normal("y", scale(box(a)), 0.5, observed=DATA)
     return model
 
 
@@ -26,8 +26,8 @@ def saturated():
 def short_search(short_blocks):
     """A search of this model that has learned from some places."""
 
-    def learned_at(places):
-        model, rng = saturated(), np.random.default_rng(0)
+    def learned_at(places, model=None):
+        model, rng = model or saturated(), np.random.default_rng(0)
         search = Search(model, unknown_of(model, rng), 0.05, rng)
         positions = np.array(places)[:, None]
         vectors = [search.unknown.true.at_one(x, None)[1] for x in positions]
@@ -61,3 +61,15 @@ def test_versions_of_a_place_are_those_of_its_outputs(short_search):
     expected = search.chains.log_density(learned)
     np.testing.assert_allclose(at_learned, expected, atol=0.1)
     assert at_far.std() > 10.0 * at_learned.std()
+
+
+def test_versions_without_a_density_are_minus_infinity(short_search):
+    """Outputs that may be below zero, in a model that takes their logarithms."""
+    search = short_search(np.linspace(-3.0, 3.0, 6), saturated(lambda outputs: pt.log(outputs + 2.0)))
+    versions = search.given.versions(
+        np.array([40.0]), search._inputs_at(np.array([40.0])), search.fits, 200, search.rng
+    )
+    assert not np.isnan(versions).any()
+    assert np.isneginf(versions).any()
+    draws, _ = search.chains.draw(is_short=True)
+    assert np.isfinite(search.challengers.note_possible(search.chains, draws, search._versions, 0.05))

@@ -103,7 +103,8 @@ class Challengers:
 
         Beyond the outermost evaluation what was learned goes on by a trend, which may end a tail that is there. A
         posterior that goes on has at each place the highest density of several versions of what is learned. The places
-        are draws of chains with half of the log likelihood, which go further out.
+        are draws of chains with half of the log likelihood, which go further out; in twenty dimensions, some twenty of
+        the two hundred count.
 
         Parameters
         ----------
@@ -123,6 +124,8 @@ class Challengers:
         sampled = np.array([self._wide.log_density(x) for x in some])
         learned = np.array([chains.log_density(x) for x in some])
         possible = np.array([versions(x).max() for x in some])
+        if not np.isfinite(possible).any():
+            return 0.0
         gained = softmax(possible - sampled) - softmax(learned - sampled)
         distance = 0.5 * float(np.abs(gained).sum())
         if distance >= enough:
@@ -131,7 +134,7 @@ class Challengers:
 
     def _chosen(self, draws, weights):
         """Return some of draws (n, d), by their weights."""
-        share = weights / weights.sum() + np.finfo(float).tiny
+        share = weights + np.finfo(float).tiny
         count = min(_EVALUATED, len(draws))
         return self._rng.choice(draws, count, replace=False, p=share / share.sum())
 
@@ -155,8 +158,8 @@ class Challengers:
         if self._penalty_share is None:
             yield
             return
-        self._penalty_share.set_value(0.0)
         try:
+            self._penalty_share.set_value(0.0)
             yield
         finally:
             self._penalty_share.set_value(1.0)

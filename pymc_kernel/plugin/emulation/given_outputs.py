@@ -7,6 +7,7 @@ import pymc as pm
 import pytensor
 from pymc.pytensorf import compile as pymc_compile
 
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
@@ -155,8 +156,11 @@ class GivenOutputs:
                     sums[number][b] += second / _STEP**2 if np.isfinite(second) else 0.0
         return [np.maximum(s / len(positions), 0.0) for s in sums]
 
+    @one_blas_thread
     def versions(self, position: np.ndarray, inputs, fits, number: int, rng: np.random.Generator) -> np.ndarray:
         """Return log densities (number,) at a position (d,) with outputs as they may be, by what is learned.
+
+        Minus infinity where one is not finite, as of a share above one.
 
         Parameters
         ----------
@@ -181,7 +185,7 @@ class GivenOutputs:
                     outputs[mine] = random(rng)
                 rows_of_parts.append(outputs)
             found[i] = self.log_density(rows_of_parts, position)
-        return found
+        return np.where(np.isfinite(found), found, -np.inf)
 
     def uncertainty(self, position: np.ndarray, inputs, fits, learned: float, rng: np.random.Generator) -> float:
         """Return how far the ``learned`` log density at a position (d,) may be off: a root mean square.

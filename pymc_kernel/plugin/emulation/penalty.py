@@ -77,7 +77,7 @@ class Penalty:
 
 
 def with_penalties(model: pm.Model, losses: Sequence) -> pytensor.tensor.sharedvar.TensorSharedVariable | None:
-    """Add the sum of losses to a model, and return how much it counts, a shared variable that is one; None of none."""
+    """Add the sum of losses to a model; return how much it counts, a shared variable that is one, or None of none."""
     if not losses:
         return None
     share = pytensor.shared(1.0, name=f"share_of_{NAME}")

@@ -39,7 +39,9 @@ _UNCERTAIN, _CANDIDATES = 2, 200  # evaluations in a round where what is learned
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
-_VERSIONS = 20  # of the outputs at a place: the most favorable has odds of one in twenty, as a test at 5 % has
+_FAVORABLE_OF = (
+    20  # versions of the outputs at a place: the most favorable has odds of one in twenty, as a test at 5 % has
+)
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
 
 
@@ -272,7 +274,7 @@ class Search:
 
     def _versions(self, place):
         """Return log densities at a place (d,) with outputs as they may be."""
-        return self.given.versions(place, self._inputs_at(place), self.fits, _VERSIONS, self.rng)
+        return self.given.versions(place, self._inputs_at(place), self.fits, _FAVORABLE_OF, self.rng)
 
     def _inputs_at(self, position):
         """Return the inputs (b, k) of each part at a position (d,)."""
@@ -382,7 +384,10 @@ class Search:
             if normal_distance(best.log_ratio_sd) > 0.5 * best.distance:
                 cause = f"log densities differ by {best.log_ratio_sd:.2g} nats at fresh draws"
             else:
-                cause = "at some of its fresh draws the true density is zero, or is not known"
+                cause = (
+                    "at some of its fresh draws the true density is zero, or is not known, or it may go on where "
+                    "nothing was evaluated"
+                )
             problems.append(f"its posterior is at a distance of {best.distance:.2f} from the true one ({cause})")
         if not Chains.have_converged(best.rhat):
             problems.append(f"NUTS chains on it do not agree (R-hat {best.rhat:.2f})")
