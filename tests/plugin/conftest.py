@@ -5,7 +5,7 @@ import numpy as np
 import pytensor
 import pytest
 
-from pymc_kernel.plugin.emulation import chains
+from pymc_kernel.plugin.emulation import chains, challengers
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +29,7 @@ def _short_blocks(request):
         return
     with pytest.MonkeyPatch.context() as patch, pytensor.config.change_flags(mode="FAST_COMPILE"):
         patch.setattr(chains, "_BLOCK", 20)
+        patch.setattr(challengers, "_COMPARED", 60)
         yield
 
 
